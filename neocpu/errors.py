@@ -1,0 +1,41 @@
+"""What can go wrong, in words a user can act on.
+
+Every error that a user can cause (a bad file, a bad key, a disk that is full) is a `NeocpuError`: its message names the
+thing and says what to do, and the command line prints it without a traceback. Anything else is a bug and keeps its traceback.
+"""
+
+
+class NeocpuError(Exception):
+    """Base of all errors with a message meant for users."""
+
+    exit_status = 1
+
+
+class ConfigError(NeocpuError):
+    """A configuration key or command-line option is unknown, misspelt or has an impossible value."""
+
+    exit_status = 2
+
+
+class DataError(NeocpuError):
+    """A click log or dataset is malformed, truncated or of another kind than expected."""
+
+
+class IndexRangeError(DataError):
+    """A lookup points outside its table, or offsets are malformed; raised before any exchange."""
+
+
+class PlanError(NeocpuError):
+    """A sharding plan misses a table, overlaps, or does not fit."""
+
+
+class CheckpointError(NeocpuError):
+    """A checkpoint is missing, truncated, foreign, or belongs to another run."""
+
+
+class TrainingError(NeocpuError):
+    """Training cannot go on: a loss that is not finite, memory or disk that is too small."""
+
+
+class EnvironmentProblem(NeocpuError):
+    """The machine lacks something (an MPI, a thread-safe threading layer, a writable cache folder)."""

@@ -1,0 +1,55 @@
+"""How is a batch of variable-length bags laid out? As a KJT (keyed jagged tensor), Neo's combined format.
+
+    keys      F names                                   feature f, sample s -> bag f*B + s   (feature-major)
+    lengths   int32[F, B]                                        |
+    offsets   int64[F*B + 1], exclusive cumulative sum of lengths
+    values    int64[offsets[-1]]: row numbers           bag i holds values[offsets[i]:offsets[i+1]]
+    weights   float32[offsets[-1]] or None: per-sample weights
+
+Lengths rather than offsets are stored and sent: they slice and concatenate without fix-up (`docs/design.md`).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.errors import IndexRangeError
+
+
+@dataclass(frozen=True)
+class KJT:
+    """Keyed jagged tensor: F features by B samples of variable-length bags of row numbers."""
+
+    keys: tuple[str, ...]
+    lengths: NDArray[np.int32]
+    values: NDArray[np.int64]
+    weights: NDArray[np.float32] | None = None
+
+    @property
+    def samples(self) -> int:
+        """B, the number of samples."""
+        return self.lengths.shape[1]
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """Start of every bag in `values`: int64[F*B + 1]."""
+        offsets = np.zeros(self.lengths.size + 1, np.int64)
+        np.cumsum(self.lengths.reshape(-1), out=offsets[1:])
+        return offsets
+
+    def check(self) -> None:
+        """Raise IndexRangeError unless lengths, values and weights fit together."""
+        if self.lengths.ndim != 2 or self.lengths.shape[0] != len(self.keys):
+            raise IndexRangeError(f"lengths has shape {self.lengths.shape}; expected ({len(self.keys)}, batch) for keys {self.keys}")
+        if self.lengths.size and int(self.lengths.min()) < 0:
+            feature, sample = np.argwhere(self.lengths < 0)[0]
+            raise IndexRangeError(
+                f"feature {self.keys[feature]!r}, sample {sample}: bag length {self.lengths[feature, sample]} is negative"
+            )
+        total = int(self.offsets[-1])
+        if total != self.values.size:
+            raise IndexRangeError(f"lengths add up to {total} lookups, but there are {self.values.size} values")
+        if self.weights is not None and self.weights.size != self.values.size:
+            raise IndexRangeError(f"{self.values.size} values, but {self.weights.size} per-sample weights")

@@ -1,0 +1,35 @@
+"""Which compile options do kernels get, and where do compiled kernels live? Both are decided here, once.
+
+* `kernel`: one thread. `parallel_kernel`: `prange` loops spread over Numba's threads.
+* No `fastmath`: LLVM may not reassociate or contract, which the promise of equal bits rests on (`docs/arithmetic.md`).
+* `error_model="numpy"`: a division by zero gives inf or NaN as IEEE-754 says, with no branch.
+* The cache folder is named by the hash of every file in `kernels/`: a cached caller would otherwise keep an old callee
+  that lives in another file. Set `NEOCPU_CACHE_DIR` to move it.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+import numba
+
+
+def _source_hash() -> str:
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    """Folder of compiled kernels: one per version of the sources in `kernels/`."""
+    base = os.environ.get("NEOCPU_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "neocpu"
+    )
+    return Path(base) / _source_hash()
+
+
+numba.config.CACHE_DIR = str(cache_folder())
+
+kernel = numba.njit(cache=True, error_model="numpy", nogil=True)
+parallel_kernel = numba.njit(cache=True, error_model="numpy", nogil=True, parallel=True)
