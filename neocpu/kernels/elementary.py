@@ -1,8 +1,8 @@
 """How are exp, log and log1p computed so that every machine, and NumPy, gives the same bits?
 
 In fp64, from additions, multiplications and divisions in the order written here, without fused multiply-add and without
-any C library (`docs/arithmetic.md` §8). Errors stay below one unit in the last place of fp64, so that rounding once to fp32
-nearly always gives the correctly rounded fp32 result.
+any C library (`docs/arithmetic.md` §8). Errors stay below one unit in the last place of fp64, so that rounding once to
+fp32 nearly always gives the correctly rounded fp32 result.
 
     exp    x = k ln2 + r, |r| <= 0.35:  2^k * (1 + (r + (r*r*q(r) + c))),  c what r lost to rounding, q Taylor to r^14
     log    x = 2^k (1 + f), 1 + f in [0.7, 1.42):  s = f / (2 + f),  log(1 + f) = 2 atanh(s) = f - (h - s*(h + R)),

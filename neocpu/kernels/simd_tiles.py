@@ -1,0 +1,197 @@
+"""How does a matrix product keep the floating-point units busy? With a tile of C in registers, fed from packed panels.
+
+The tile has MR rows and NV vectors of LANES columns: MR * NV accumulators, each a chain of fused multiply-adds over
+ascending k. One step reads a column of the A panel (MR floats, each broadcast) and a row of the B panel (NC floats):
+
+              B panel [K][NC]
+              b0 b1 ... (NV vectors)         tile[i][j] = fma(splat a[i], b[j], tile[i][j])
+    A   a0    t  t
+    [K] a1    t  t          12 x (2 x 16) on AVX-512: 24 accumulators + 2 + 1 of 32 registers
+    [MR]...   t  t           6 x (2 x 8) on AVX2,  8 x (2 x 4) on 128-bit vectors with 32 registers (NEON)
+
+The shape follows the vectors of the processor that LLVM compiles for (NUMBA_CPU_NAME and NUMBA_CPU_FEATURES override
+the host's); the bits do not: every output element is its own chain whatever the tile (`docs/arithmetic.md` §1).
+"""
+
+from itertools import product
+
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from neocpu.kernels.simd import F32, I32, I64, call, data, splat, vector_pointer
+
+
+def target() -> tuple[str, str]:
+    """LLVM's name and feature string of the processor that Numba compiles for."""
+    name, features = numba.config.CPU_NAME, numba.config.CPU_FEATURES
+    if features is None:
+        features = "" if name else llvm.get_host_cpu_features().flatten()
+    return name or llvm.get_host_cpu_name(), features
+
+
+_PROBE = """
+target triple = "{triple}"
+define <16 x float> @probe(<16 x float> %a, <16 x float> %b, <16 x float> %c) {{
+  %r = call <16 x float> @llvm.fma.v16f32(<16 x float> %a, <16 x float> %b, <16 x float> %c)
+  ret <16 x float> %r
+}}
+declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
+"""
+
+
+def tile_shape(name: str, features: str) -> tuple[int, int, int]:
+    """(MR, NV, LANES) for a processor: LLVM compiles one 16-lane FMA for it, and the registers it uses tell."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    triple = llvm.get_process_triple()
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=name, features=features)
+    with llvm.parse_assembly(_PROBE.format(triple=triple)) as module:
+        assembly = machine.emit_assembly(module)
+    if "zmm" in assembly:
+        return 12, 2, 16
+    if "ymm" in assembly:
+        return 6, 2, 8
+    return (6, 1, 4) if "xmm" in assembly else (8, 2, 4)
+
+
+MR, NV, LANES = tile_shape(*target())
+NC = NV * LANES
+
+
+@intrinsic
+def tile_chains(typingctx, a, a_at, b, b_at, count, c, c_at, fresh):
+    """c[c_at:][MR, NC] = chains over `count` steps of fma(A panel, B panel, ·), from +0 if `fresh`, else from c."""
+
+    def codegen(context, builder, signature, args):
+        vector, tile = ir.VectorType(F32, LANES), list(product(range(MR), range(NV)))
+        pa, pb, pc = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 2, 5))
+        place = {(i, j): vector_pointer(builder, pc, I64(i * NC + j * LANES), vector) for i, j in tile}
+        sums = {t: cgutils.alloca_once(builder, vector) for t in tile}
+        with builder.if_else(builder.icmp_signed("!=", args[7], args[7].type(0))) as (new, old):
+            with new:
+                for t in tile:
+                    builder.store(ir.Constant(vector, [0.0] * LANES), sums[t])
+            with old:
+                for t in tile:
+                    builder.store(builder.load(place[t], align=4), sums[t])
+        with cgutils.for_range(builder, args[4]) as loop:
+            ap = builder.gep(pa, [builder.mul(loop.index, I64(MR))])
+            bp = builder.gep(pb, [builder.mul(loop.index, I64(NC))])
+            row = [builder.load(vector_pointer(builder, bp, I64(LANES * j), vector), align=4) for j in range(NV)]
+            for i in range(MR):
+                left = splat(builder, builder.load(builder.gep(ap, [I64(i)])), LANES)
+                for j in range(NV):
+                    step = call(builder, f"llvm.fma.v{LANES}f32", vector, left, row[j], builder.load(sums[i, j]))
+                    builder.store(step, sums[i, j])
+        for t in tile:
+            builder.store(builder.load(sums[t]), place[t], align=4)
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(a, n, b, n, n, c, n, n), codegen
+
+
+def _transposed(builder, rows):
+    """Columns of a LANES x LANES block given as row vectors: log2(LANES) rounds of exchanges between pairs of rows."""
+    width = LANES // 2
+    while width:
+        for i in range(LANES):
+            if i & width == 0:
+                a, b = rows[i], rows[i + width]
+                keep = [c if c & width == 0 else LANES + c - width for c in range(LANES)]
+                give = [c + width if c & width == 0 else LANES + c for c in range(LANES)]
+                mask = [ir.Constant(ir.VectorType(I32, LANES), m) for m in (keep, give)]
+                rows[i], rows[i + width] = builder.shuffle_vector(a, b, mask[0]), builder.shuffle_vector(a, b, mask[1])
+        width //= 2
+    return rows
+
+
+@intrinsic
+def transpose_block(typingctx, x, x_at, stride, rows, out, out_at, step):
+    """out[out_at + k*step + r] = x[x_at + r*stride + k] for r, k < LANES; rows r >= `rows` are not read and give +0."""
+
+    def codegen(context, builder, signature, args):
+        vector = ir.VectorType(F32, LANES)
+        px, po = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 4))
+        slots = [cgutils.alloca_once(builder, vector) for _ in range(LANES)]
+        for r, slot in enumerate(slots):
+            builder.store(ir.Constant(vector, [0.0] * LANES), slot)
+            with builder.if_then(builder.icmp_signed("<", I64(r), args[3]), likely=True):
+                at = builder.mul(args[2], I64(r))
+                builder.store(builder.load(vector_pointer(builder, px, at, vector), align=4), slot)
+        for k, line in enumerate(_transposed(builder, [builder.load(slot) for slot in slots])):
+            builder.store(line, vector_pointer(builder, po, builder.mul(args[6], I64(k)), vector), align=4)
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(x, n, n, n, out, n, n), codegen
+
+
+def _copy(lanes):
+    """Intrinsic that copies `lanes` consecutive floats."""
+
+    @intrinsic
+    def copy(typingctx, x, x_at, out, out_at):
+        def codegen(context, builder, signature, args):
+            vector = ir.VectorType(F32, lanes)
+            px, po = (data(context, builder, signature, args, q) for q in (0, 2))
+            row = builder.load(vector_pointer(builder, px, args[1], vector), align=4)
+            builder.store(row, vector_pointer(builder, po, args[3], vector), align=4)
+            return context.get_dummy_value()
+
+        return types.void(x, types.int64, out, types.int64), codegen
+
+    return copy
+
+
+copy_a, copy_b = _copy(MR), _copy(NC)  # one step of a panel
+
+PLAIN, BIAS, BIAS_RELU, GATE = 0, 1, 2, 3  # what is done to a finished tile
+
+
+def _shut(builder, value, switch):
+    """`value`, or +0 where `switch` <= 0; a NaN switch leaves the value."""
+    zero = ir.Constant(value.type, [0.0] * LANES)
+    return builder.select(builder.fcmp_ordered("<=", switch, zero), zero, value)
+
+
+@intrinsic
+def finish_tile(typingctx, tiles, at, other, other_at, mode, out, out_at, stride):
+    """Write a whole tile to out: as it is, + bias (NC floats of `other`), then ReLU, or gated by `other` laid out as out."""
+
+    def codegen(context, builder, signature, args):
+        vector, tile = ir.VectorType(F32, LANES), list(product(range(MR), range(NV)))
+        source, extra, target = (
+            builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 2, 5)
+        )
+
+        def load(base, at):
+            return builder.load(vector_pointer(builder, base, at, vector), align=4)
+
+        with builder.if_else(builder.icmp_signed("==", args[4], I64(GATE))) as (gated, open_):
+            with gated:
+                for i, j in tile:
+                    place = builder.add(builder.mul(args[7], I64(i)), I64(j * LANES))
+                    value = _shut(builder, load(source, I64(i * NC + j * LANES)), load(extra, place))
+                    builder.store(value, vector_pointer(builder, target, place, vector), align=4)
+            with open_:
+                plain = builder.icmp_signed("==", args[4], I64(PLAIN))
+                relu = builder.icmp_signed("==", args[4], I64(BIAS_RELU))
+                # Adding -0 changes nothing, not even the sign of a zero: it stands for "no bias".
+                shift = [cgutils.alloca_once_value(builder, ir.Constant(vector, [-0.0] * LANES)) for _ in range(NV)]
+                with builder.if_then(builder.not_(plain)):
+                    for j in range(NV):
+                        builder.store(load(extra, I64(j * LANES)), shift[j])
+                for i, j in tile:
+                    value = builder.fadd(load(source, I64(i * NC + j * LANES)), builder.load(shift[j]))
+                    value = builder.select(relu, _shut(builder, value, value), value)
+                    place = builder.add(builder.mul(args[7], I64(i)), I64(j * LANES))
+                    builder.store(value, vector_pointer(builder, target, place, vector), align=4)
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(tiles, n, other, n, n, out, n, n), codegen
