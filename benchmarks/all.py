@@ -1,0 +1,105 @@
+"""What are all the numbers? Every benchmark in a process of its own; `--write` puts them into docs/benchmarks.md."""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import table, verdict
+
+NAMES = ("lookup", "backward", "gemm", "dlrm_step", "ranks", "startup", "convert")
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+
+INTRODUCTION = """# Benchmarks
+
+How fast is neocpu, against whom, and against what the machine can do? This page was written by `python -m
+benchmarks.all --write` on the machine below; run it on yours (`pip install -e ".[peers]"` brings the rivals). Ours is
+**bold**, a machine's limit in *italics*.
+
+**How times are taken** ([benchmarks/harness.py](../benchmarks/harness.py)). All contenders of a table run in turn on
+the same inputs (A B C, A B C, …), times are medians, ratios are taken inside a turn (median, least, greatest). Every
+contender is measured on one thread and on all cores and its best counts. Compilation and first touch are not timed.
+Before timing, all contenders must agree on the answer to fp32 rounding. Machines differ: quote ratios, not
+milliseconds.
+
+**What ours does more.** Its answers do not depend on ranks, plan or threads: pooled rows and merged gradients are
+*exact* sums rounded once, every product element is one ordered chain of fused multiply-adds. The rivals and the C
+limits add in fp32 in any order.
+
+**The limits** are plain C compiled for the machine ([benchmarks/limits.c](../benchmarks/limits.c)): fixed width, no
+checks, no exactness.
+"""
+
+
+def summary(records: list[dict[str, Any]]) -> str:
+    """Table of every aim and what was measured."""
+    lines = ["| what | against | aim | measured |", "|---|---|---|---|"]
+    for record in records:
+        for row in record["rows"]:
+            if "target" in row:
+                r, word = row["ratio"], verdict(row).split()[-1]
+                measured = f"{r['median']:.2f}x ({r['min']:.2f} to {r['max']:.2f}), {word.lower()}"
+                lines.append(f"| {record['case']} | {row['name']} | {row['target']:g}x | {measured} |")
+    return "\n".join(lines)
+
+
+def page(results: dict[str, dict[str, Any]]) -> str:
+    """The whole of docs/benchmarks.md."""
+    first = next(iter(results.values()))
+    where = first["machine"]
+    load = max(max(r["machine"]["load_before"], 0) for r in results.values())
+    facts = [
+        f"* machine: {where['processor']}, {where['cores']} cores; transparent huge pages: {where['huge_pages']}",
+        f"* versions: {', '.join(f'{k} {v}' for k, v in first['versions'].items())}",
+        f"* load average before a benchmark, at most: {load:.1f}",
+    ]
+    parts = [
+        INTRODUCTION,
+        "\n".join(facts),
+        "\n## Aims\n",
+        summary([r for result in results.values() for r in result["records"]]),
+    ]
+    for name, result in results.items():
+        parts.append(f"\n## `python -m benchmarks.{name}`\n")
+        parts += [table(record) for record in result["records"]]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def main() -> None:
+    """Run them all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"only these of {', '.join(NAMES)}")
+    parser.add_argument("--quick", action="store_true", help="small shapes: does everything run?")
+    parser.add_argument("--rounds", type=int, help="timed rounds of every benchmark")
+    parser.add_argument("--no-rivals", action="store_true", help="time ours and the limits only")
+    parser.add_argument("--json", type=Path, help="write all records to this file; names given: others in it are kept")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name} (refused with --quick)")
+    options = parser.parse_args()
+    if options.write and options.quick:
+        parser.error("--quick measures nothing worth writing down")
+    results: dict[str, Any] = {}
+    if options.json and options.json.exists():
+        results = json.loads(options.json.read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.names or NAMES:
+            file = Path(folder) / f"{name}.json"
+            command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(file)]
+            command += ["--quick"] * options.quick + ["--no-rivals"] * options.no_rivals
+            command += ["--rounds", str(options.rounds)] if options.rounds else []
+            print(f"## {name}", flush=True)
+            subprocess.run(command, check=True)
+            results[name] = json.loads(file.read_text())
+    results = {name: results[name] for name in NAMES if name in results}
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    if options.write:
+        PAGE.write_text(page(results))
+    else:
+        print(summary([r for result in results.values() for r in result["records"]]))
+
+
+if __name__ == "__main__":
+    main()

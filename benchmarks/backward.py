@@ -1,0 +1,98 @@
+"""How fast is the fused backward with row-wise AdaGrad? Ours against FBGEMM CPU, torch's sparse Adagrad and C.
+
+Timed: from the gradient of the pooled rows to updated tables (linearise, sort, merge duplicates, update). The forward
+runs before each timing, untimed, as in a training step. torch has no row-wise AdaGrad; its element-wise one stands
+in.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks import ours, rivals
+from benchmarks.harness import THREADS, Contender, main, measure, summarise
+from benchmarks.limits import Limit, library
+from benchmarks.shapes import Lookup
+
+HEADLINE = Lookup()
+CASES = (
+    ("backward, one batch", HEADLINE, 1),
+    ("backward, fresh batches", HEADLINE, 4),
+    ("backward, Zipf 1.05", replace(HEADLINE, zipf=1.05), 4),
+    ("backward, Zipf 1.2", replace(HEADLINE, zipf=1.2), 4),
+    ("backward, D 16", replace(HEADLINE, dim=16), 4),
+    ("backward, D 64", replace(HEADLINE, dim=64), 4),
+)
+SMOKE = (("backward, smoke", Lookup(3, 16, 4, 32, 200), 2),)
+AIMS = {"FBGEMM CPU TBE": 2.0}
+
+
+def limit_contenders(shape: Lookup, batches: list[np.ndarray], grad: np.ndarray) -> list[Contender]:
+    """The C limit, on tables of its own."""
+    if library(shape.dim) is None:
+        return []
+    tables = list(np.zeros((shape.tables, shape.rows, shape.dim), np.float32))
+    moments = list(np.zeros((shape.tables, shape.rows), np.float32))
+    out = np.zeros((shape.samples, shape.tables * shape.dim), np.float32)
+    limit = Limit(tables, shape.samples, shape.length)
+
+    def forward(i: int) -> None:
+        limit.gather(batches[i % len(batches)], out)
+
+    def backward(i: int) -> None:
+        limit.backward(moments, batches[i % len(batches)], grad, ours.RATE)
+
+    return [Contender("C, plain fp32 sums", "limit", backward, n, limit.threads, forward) for n in THREADS]
+
+
+def check(shape: Lookup, forward: Callable[[int], Any], mine: ours.OurLookup, expected: np.ndarray) -> None:
+    """Stop unless the rival's tables moved as ours did (one update of batch 0 was applied to both)."""
+    np.testing.assert_allclose(np.asarray(forward(0)), expected, rtol=1e-3, atol=1e-3)
+
+
+def contenders(shape: Lookup, count: int, with_rivals: bool, with_torch: bool) -> list[Contender]:
+    """Everybody who can do the backward on this machine."""
+    batches, grad = shape.batches(count), rivals.gradient(shape)
+    mine = ours.OurLookup(shape, batches)
+
+    def backward(i: int) -> None:
+        mine.backward(i, grad)
+
+    found = [Contender("neocpu, exact sums", "ours", backward, n, ours.threads, mine.forward) for n in THREADS]
+    if with_rivals and rivals.have("torch", "fbgemm_gpu"):
+        fbgemm = rivals.FbgemmLookup(shape, mine.tables(), batches)
+        fbgemm.forward(0)
+        fbgemm.backward(0)
+        backward(0)
+        check(shape, fbgemm.forward, mine, mine.forward(0))
+        found += [
+            Contender("FBGEMM CPU TBE", "rival", fbgemm.backward, n, rivals.threads, fbgemm.forward) for n in THREADS
+        ]
+        if with_torch:
+            torch = rivals.TorchLookup(shape, fbgemm.tables, batches, train=True)
+            name = "torch sparse, element-wise Adagrad"
+            found += [Contender(name, "rival", torch.backward, n, rivals.threads, torch.forward) for n in THREADS]
+    return found + limit_contenders(shape, batches, grad)
+
+
+def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All cases."""
+    records = []
+    for case, shape, count in SMOKE if options.quick else CASES:
+        if options.case and options.case not in case:
+            continue
+        found = contenders(
+            shape, count, not options.no_rivals, with_torch=(shape == HEADLINE and count == 1) or options.quick
+        )
+        measure(found, options.rounds)
+        records.append(
+            summarise(case, shape.describe() | {"batches": count}, found, AIMS if shape == HEADLINE else None)
+        )
+    return records
+
+
+if __name__ == "__main__":
+    main(__doc__, benchmark, lambda parser: parser.add_argument("--case", help="only cases whose name holds this"))

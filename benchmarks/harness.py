@@ -1,0 +1,241 @@
+"""How is a fair time taken? All contenders in one process, in turn, under the same conditions, medians of the turns.
+
+One round times every contender once (A B C, A B C, …), so that a slow minute of the machine hits all of them, and
+ratios are taken inside a round. Before each timing: a pause, long enough for the worker threads of the contender
+before to stop spinning (OpenMP pools of torch and of Numba are different ones and would fight for the cores), the
+contender's own thread count, and one untimed call. Whole warm-up rounds (compilation, first touch) come first and are
+discarded. A contender that exists at several thread counts is measured at each; its best median counts.
+"""
+
+import argparse
+import gc
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+THREADS = sorted({1, CORES})
+
+
+def nothing(_: int) -> None:
+    """Do nothing: the default preparation and the default way to set threads."""
+
+
+@dataclass
+class Contender:
+    """One implementation at one thread count: `run(i)` is timed, `prepare(i)` before it is not; i counts the calls."""
+
+    name: str
+    side: str  # "ours" | "rival" | "limit" | "note" (a number worth knowing, with which nothing is divided)
+    run: Callable[[int], Any]
+    threads: int = 1
+    use: Callable[[int], Any] = nothing
+    prepare: Callable[[int], Any] | None = None
+    repeat: int = 1
+    calls: int = 0
+    seconds: list[float] = field(default_factory=list)
+
+    def call(self) -> float:
+        """Seconds of one call."""
+        if self.prepare is not None:
+            self.prepare(self.calls)
+        start = time.perf_counter()
+        self.run(self.calls)
+        elapsed = time.perf_counter() - start
+        self.calls += 1
+        return elapsed
+
+    def turn(self, pause: float) -> float:
+        """Seconds of a call in this contender's turn: pause, threads, one untimed call, then `repeat` timed ones."""
+        time.sleep(pause)
+        self.use(self.threads)
+        self.call()
+        return sum(self.call() for _ in range(self.repeat)) / self.repeat
+
+    @property
+    def median(self) -> float:
+        """Median seconds over the rounds."""
+        return statistics.median(self.seconds)
+
+
+def measure(
+    contenders: list[Contender], rounds: int, warmup: int = 2, pause: float = 0.03, least: float = 0.004
+) -> None:
+    """Fill `seconds` of every contender, in turn; calls shorter than `least` seconds are repeated within a turn."""
+    for _ in range(warmup):
+        for contender in contenders:
+            took = contender.turn(pause)
+            contender.repeat = max(1, min(1000, int(least / max(took, 1e-7)) + 1))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for contender in contenders:
+                contender.seconds.append(contender.turn(pause))
+    finally:
+        gc.enable()
+
+
+def best(contenders: Iterable[Contender]) -> dict[str, Contender]:
+    """Of each name, the thread count with the best median."""
+    found: dict[str, Contender] = {}
+    for contender in contenders:
+        if contender.name not in found or contender.median < found[contender.name].median:
+            found[contender.name] = contender
+    return found
+
+
+def ratio(other: Contender, ours: Contender) -> dict[str, float]:
+    """How many times as fast as `other` ours is: median, least and greatest over the rounds."""
+    ratios = [a / b for a, b in zip(other.seconds, ours.seconds, strict=True)]
+    return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+
+
+def summarise(
+    case: str, shape: dict[str, Any], contenders: list[Contender], targets: dict[str, float] | None = None
+) -> dict[str, Any]:
+    """Record of one case: every time, and the ratio of each rival's and limit's best to our best.
+
+    `targets`: least ratio we mean to reach, by rival name.
+    """
+    chosen = best(contenders)
+    ours = next((c for c in chosen.values() if c.side == "ours"), None)
+    rows = []
+    for contender in contenders:
+        row: dict[str, Any] = {
+            "name": contender.name,
+            "side": contender.side,
+            "threads": contender.threads,
+            "best": chosen[contender.name] is contender,
+            "ms": {
+                k: f(contender.seconds) * 1e3 for k, f in (("median", statistics.median), ("min", min), ("max", max))
+            },
+        }
+        if ours is not None and contender is not ours and row["best"]:
+            row["ratio"] = ratio(contender, ours)
+            if targets and contender.name in targets:
+                row["target"] = targets[contender.name]
+        rows.append(row)
+    return {"case": case, "shape": shape, "rounds": len(contenders[0].seconds), "rows": rows}
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """Words on a row's target: reached or missed; empty without one."""
+    if "target" not in row:
+        return ""
+    word = "reached" if row["ratio"]["median"] >= row["target"] else "MISSED"
+    return f"{row['target']:g}x {word}"
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """A row of the printed table: contender, threads, ms, range, our speed-up, target."""
+    times = row["ms"]
+    speedup = ""
+    if "ratio" in row:
+        r = row["ratio"]
+        speedup = f"{r['median']:.2f}x ({r['min']:.2f} to {r['max']:.2f})"
+    name = {"ours": "**{}**", "limit": "*{}*"}.get(row["side"], "{}").format(row["name"])
+    return [
+        name,
+        str(row["threads"]),
+        f"{times['median']:.2f}",
+        f"{times['min']:.2f} to {times['max']:.2f}",
+        speedup,
+        verdict(row),
+    ]
+
+
+HEADER = ["contender", "threads", "median ms", "ms, min to max", "ours is so many times as fast", "aim"]
+
+
+def table(record: dict[str, Any]) -> str:
+    """Markdown table of one case, aligned so that it reads well in a terminal too."""
+    lines = [HEADER, *(cells(row) for row in record["rows"])]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
+    out = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |" for line in lines]
+    out.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    shape = ", ".join(f"{k} {v}" for k, v in record["shape"].items())
+    notes = [f"\n{note}" for note in record.get("notes", [])]
+    return "\n".join([f"### {record['case']}", "", f"{shape}; {record['rounds']} rounds", "", *out, *notes, ""])
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that is compared here."""
+    names = ("neocpu", "numba", "numpy", "mpi4py", "mpich", "torch", "fbgemm-gpu-cpu", "torchrec", "polars")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+def processor() -> str:
+    """Name of the processor, as well as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    wide = " with AVX-512" if any("avx512f" in line for line in lines) else ""
+    return (names[0] if names else platform.machine()) + wide
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on, and whether something else was running."""
+    pages = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return {
+        "processor": processor(),
+        "cores": CORES,
+        "huge_pages": pages.read_text().strip() if pages.exists() else "unknown",
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def arguments(
+    description: str | None, extra: Callable[[argparse.ArgumentParser], Any] = lambda parser: None
+) -> argparse.Namespace:
+    """Command line that all benchmarks share."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="small shapes, few rounds: seconds; says that it runs, not how fast"
+    )
+    parser.add_argument("--rounds", type=int, help="timed rounds (default: 15, with --quick 2)")
+    parser.add_argument("--no-rivals", action="store_true", help="time ours and the limits only")
+    parser.add_argument("--json", type=Path, help="write the records to this file")
+    extra(parser)
+    options = parser.parse_args()
+    if options.rounds is None:
+        options.rounds = 2 if options.quick else 15
+    return options
+
+
+def main(
+    description: str | None,
+    benchmark: Callable[[argparse.Namespace], list[dict[str, Any]]],
+    extra: Any = lambda parser: None,
+) -> None:
+    """Run a benchmark's command line: print its tables, write its JSON."""
+    options = arguments(description, extra)
+    where = machine()
+    if where["load_before"] > 0.8:
+        print(
+            f"note: load average {where['load_before']:.1f} before the start: something else runs, times are noise",
+            file=sys.stderr,
+        )
+    records = benchmark(options)
+    for record in records:
+        print(table(record))
+    if options.json:
+        where["load_after"] = os.getloadavg()[0]
+        result = {"machine": where, "versions": versions(), "quick": options.quick, "records": records}
+        options.json.write_text(json.dumps(result, indent=1) + "\n")

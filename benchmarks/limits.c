@@ -1,0 +1,111 @@
+/* What is the machine's limit? The same work in plain C with GCC vectors, width D fixed at compile time (-DD=128), fp32 sums in any
+ * order: no exactness, no checks, no generality. Tables are T pointers to E rows of D floats; bag t*B+b holds L lookups. */
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LANES 16
+#define BLOCKS (D / LANES)
+#define AHEAD 16
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef double vec8 __attribute__((vector_size(64)));
+typedef float half __attribute__((vector_size(32), aligned(4), may_alias));
+
+void threads(int n) { omp_set_num_threads(n); }
+
+static inline void ask(const float *row, int write) {
+    for (int c = 0; c < D; c += 16) {
+        if (write) __builtin_prefetch(row + c, 1);
+        else __builtin_prefetch(row + c, 0);
+    }
+}
+
+/* out[b, t*D + c] = sum of the bag's rows, fp32 */
+void gather(float *const *tables, const int64_t *rows, long T, long B, long L, float *out) {
+    #pragma omp parallel for schedule(static, 64)
+    for (long bag = 0; bag < T * B; bag++) {
+        long t = bag / B, b = bag % B;
+        vec sum[BLOCKS];
+        for (int k = 0; k < BLOCKS; k++) sum[k] = (vec){0};
+        for (long j = bag * L; j < (bag + 1) * L; j++) {
+            long next = j + AHEAD;
+            if (next < T * B * L) ask(tables[next / (B * L)] + rows[next] * D, 0);
+            const float *row = tables[t] + rows[j] * D;
+            for (int k = 0; k < BLOCKS; k++) sum[k] += *(const vec *)(row + LANES * k);
+        }
+        for (int k = 0; k < BLOCKS; k++) *(vec *)(out + (b * T + t) * D + LANES * k) = sum[k];
+    }
+}
+
+/* The same with fp64 sums rounded once: what exactness costs at least (no certificate). */
+void gather64(float *const *tables, const int64_t *rows, long T, long B, long L, float *out) {
+    #pragma omp parallel for schedule(static, 64)
+    for (long bag = 0; bag < T * B; bag++) {
+        long t = bag / B, b = bag % B;
+        vec8 sum[2 * BLOCKS];
+        for (int k = 0; k < 2 * BLOCKS; k++) sum[k] = (vec8){0};
+        for (long j = bag * L; j < (bag + 1) * L; j++) {
+            long next = j + AHEAD;
+            if (next < T * B * L) ask(tables[next / (B * L)] + rows[next] * D, 0);
+            const float *row = tables[t] + rows[j] * D;
+            for (int k = 0; k < 2 * BLOCKS; k++) sum[k] += __builtin_convertvector(*(const half *)(row + 8 * k), vec8);
+        }
+        for (int k = 0; k < 2 * BLOCKS; k++) *(half *)(out + (b * T + t) * D + 8 * k) = __builtin_convertvector(sum[k], half);
+    }
+}
+
+/* One stable counting pass by `shift`: keys and samples of one table. */
+static void scatter(const uint32_t *key, const uint32_t *bag, uint32_t *key2, uint32_t *bag2, long n, int shift) {
+    uint32_t start[513] = {0};
+    for (long i = 0; i < n; i++) start[((key[i] >> shift) & 511) + 1]++;
+    for (int i = 0; i < 512; i++) start[i + 1] += start[i];
+    for (long i = 0; i < n; i++) {
+        uint32_t to = start[(key[i] >> shift) & 511]++;
+        key2[to] = key[i];
+        bag2[to] = bag[i];
+    }
+}
+
+/* Sort the lookups of each table by row, add the gradients of a row, one row-wise AdaGrad update per row. */
+void backward(float *const *tables, float *const *moments, const int64_t *rows, long T, long B, long L, const float *grad,
+              float rate, float eps) {
+    #pragma omp parallel for schedule(dynamic, 1)
+    for (long t = 0; t < T; t++) {
+        long n = B * L;
+        uint32_t *memory = malloc(16 * n), *key = memory, *bag = key + n, *key2 = bag + n, *bag2 = key2 + n, top = 0;
+        for (long i = 0; i < n; i++) {
+            key[i] = rows[t * n + i];
+            bag[i] = i / L;
+            if (key[i] > top) top = key[i];
+        }
+        for (int shift = 0; shift < 32 && top >> shift; shift += 9) {
+            scatter(key, bag, key2, bag2, n, shift);
+            uint32_t *swap = key; key = key2; key2 = swap;
+            swap = bag; bag = bag2; bag2 = swap;
+        }
+        for (long i = 0; i < n;) {
+            uint32_t row = key[i];
+            vec sum[BLOCKS], squares = {0};
+            for (int k = 0; k < BLOCKS; k++) sum[k] = (vec){0};
+            for (; i < n && key[i] == row; i++) {
+                const float *g = grad + (bag[i] * T + t) * D;
+                for (int k = 0; k < BLOCKS; k++) sum[k] += *(const vec *)(g + LANES * k);
+            }
+            if (i + AHEAD < n) {
+                ask(tables[t] + (size_t)key[i + AHEAD] * D, 1);
+                __builtin_prefetch(moments[t] + key[i + AHEAD], 1);
+            }
+            for (int k = 0; k < BLOCKS; k++) squares += sum[k] * sum[k];
+            float mean = 0;
+            for (int c = 0; c < LANES; c++) mean += squares[c];
+            float moment = moments[t][row] += mean / D;
+            vec step = {0};
+            step += rate / (sqrtf(moment) + eps);
+            float *w = tables[t] + (size_t)row * D;
+            for (int k = 0; k < BLOCKS; k++) *(vec *)(w + LANES * k) -= sum[k] * step;
+        }
+        free(memory);
+    }
+}

@@ -1,0 +1,78 @@
+"""How are the C limits called? gcc builds limits.c for one width at run time, ctypes calls it. No gcc: no limit."""
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+SOURCE = Path(__file__).with_name("limits.c")
+FLAGS = ("-O3", "-march=native", "-ffast-math", "-fopenmp", "-shared", "-fPIC")
+
+
+def _pointers(arrays: list[NDArray[np.float32]]) -> NDArray[np.uintp]:
+    return np.array([a.ctypes.data for a in arrays], np.uintp)
+
+
+def _address(array: NDArray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+@cache
+def library(dim: int) -> ctypes.CDLL | None:
+    """The limits for rows of `dim` columns (a multiple of 16), or None without a C compiler."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or dim % 16:
+        return None
+    folder = tempfile.mkdtemp(prefix="neocpu-limits-")
+    target = Path(folder) / f"limits{dim}.so"
+    built = subprocess.run(
+        [compiler, *FLAGS, f"-DD={dim}", str(SOURCE), "-o", str(target), "-lm"], capture_output=True, text=True
+    )
+    if built.returncode:
+        return None
+    loaded = ctypes.CDLL(str(target))
+    shutil.rmtree(folder, ignore_errors=True)  # the library stays mapped
+    return loaded
+
+
+class Limit:
+    """The C limits on T tables of f32[E, D] (not copied), bags of exactly L lookups."""
+
+    def __init__(self, tables: list[NDArray[np.float32]], samples: int, length: int) -> None:
+        self._library = library(tables[0].shape[1])
+        self._tables, self._keep = _pointers(tables), tables
+        self._sizes = tuple(ctypes.c_long(n) for n in (len(tables), samples, length))
+
+    def threads(self, count: int) -> None:
+        """Use `count` threads from now on."""
+        self._call("threads", count)
+
+    def _call(self, name: str, *args: object) -> None:
+        assert self._library is not None
+        getattr(self._library, name)(*args)
+
+    def gather(self, rows: NDArray[np.int64], out: NDArray[np.float32], wide: bool = False) -> None:
+        """out f32[B, T*D] = fp32 sums of each bag's rows; with `wide` fp64 sums rounded once."""
+        name = "gather64" if wide else "gather"
+        self._call(name, _address(self._tables), _address(rows), *self._sizes, _address(out))
+
+    def backward(
+        self, moments: list[NDArray[np.float32]], rows: NDArray[np.int64], grad: NDArray[np.float32], rate: float
+    ) -> None:
+        """Row-wise AdaGrad with the gradient f32[B, T*D] of the pooled rows; `moments` f32[E] per table."""
+        pointers = _pointers(moments)
+        numbers = (ctypes.c_float(rate), ctypes.c_float(1e-8))
+        self._call(
+            "backward",
+            _address(self._tables),
+            _address(pointers),
+            _address(rows),
+            *self._sizes,
+            _address(grad),
+            *numbers,
+        )

@@ -1,0 +1,86 @@
+"""How is neocpu called in a benchmark? Through the same objects that a training run uses."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.shapes import Lookup, Model, Sample
+
+RATE = 0.01
+
+
+def threads(count: int) -> None:
+    """Let Numba's kernels use `count` threads."""
+    import numba
+
+    numba.set_num_threads(count)
+
+
+def rowwise_adagrad(rate: float = RATE) -> Any:
+    """The sparse optimizer of every benchmark."""
+    from neocpu.embedding.optimizers import SparseOptimizer
+
+    return SparseOptimizer(name="exact_rowwise_adagrad", learning_rate=rate, eps=1e-8)
+
+
+class OurLookup:
+    """TableBatchedEmbedding on one `Lookup` shape, all tables whole on this rank."""
+
+    def __init__(self, shape: Lookup, batches: list[NDArray[np.int64]]) -> None:
+        from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
+
+        from neocpu.embedding.specs import TableSpec
+        from neocpu.parallel.plan import Shard
+
+        T, D = shape.tables, shape.dim
+        specs = tuple(TableSpec(f"t{t}", shape.rows, D, (f"f{t}",)) for t in range(T))
+        shards = [Shard(t, (0, shape.rows), (0, D), 0) for t in range(T)]
+        self._tbe = TableBatchedEmbedding(specs, shards, rowwise_adagrad(), 1)
+        self._layout = Layout(np.arange(T, dtype=np.int64), np.arange(T, dtype=np.int64) * D)
+        empty = np.zeros(0, np.float32)
+        self._batches = [Lookups(shape.offsets(), rows, empty, shape.samples) for rows in batches]
+        self._out = np.zeros((shape.samples, T * D), np.float32)
+        self._steps = 0
+        for batch in self._batches:  # first touch of every row that will be read
+            self._tbe.forward(self._layout, batch, self._out)
+
+    def tables(self) -> list[NDArray[np.float32]]:
+        """Views f32[E, D] of the weights."""
+        return [self._tbe.state(t)["weight"] for t in range(len(self._layout.shard))]
+
+    def forward(self, i: int) -> NDArray[np.float32]:
+        """Pooled rows f32[B, T*D] of batch i: exact sums, rounded once."""
+        self._tbe.forward(self._layout, self._batches[i % len(self._batches)], self._out)
+        return self._out
+
+    def backward(self, i: int, grad: NDArray[np.float32]) -> None:
+        """Fused backward of batch i: sort, exact merge, one row-wise AdaGrad update per row."""
+        self._steps += 1
+        self._tbe.backward(self._layout, self._batches[i % len(self._batches)], grad, self._steps)
+
+
+def mpi_comm() -> Any:
+    """This rank's communicator under mpiexec."""
+    from neocpu.parallel.mpi import MpiComm
+
+    return MpiComm()
+
+
+class OurDlrm:
+    """The training step of `neocpu train` on synthetic batches; `comm`: this rank's communicator (default: alone)."""
+
+    def __init__(
+        self, model: Model, batches: list[Sample], comm: Any = None, plan: str = "table_wise", leaves: int = 16
+    ) -> None:
+        raise NotImplementedError
+
+    def step(self, i: int) -> float:
+        """One training step on batch i; the mean loss of this rank's samples."""
+        raise NotImplementedError
+
+
+def convert(source: Path, target: Path) -> None:
+    """Convert a Criteo TSV to a dataset file."""
+    raise NotImplementedError

@@ -1,0 +1,123 @@
+"""How long is a step on two ranks? Ours under mpiexec against TorchRec under torchrun on gloo, one thread per rank.
+
+Both jobs are started once and stay; the one whose turn it is not sleeps. A turn is several steps, each ended by a
+barrier.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import rivals
+from benchmarks.harness import CORES, Contender, main, summarise
+from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model
+
+RANKS = 2
+WARMUP = 2
+LIMIT = 900.0
+PAUSE = 0.05
+
+
+class Job:
+    """A launched job that does its steps when it is its turn."""
+
+    def __init__(self, side: str, model: Model, folder: Path, turns: int, steps: int, plan: str) -> None:
+        self.side, self._folder, self._log = side, folder, folder / f"{side}.log"
+        tail = ["-m", "benchmarks.rank_jobs", side, str(folder), "--model", model.name, "--turns", str(turns)]
+        tail += ["--steps", str(steps), "--plan", plan]
+        if side == "neocpu":
+            beside = Path(sys.executable).with_name("mpiexec")
+            launch = [
+                str(beside) if beside.exists() else "mpiexec",
+                "-n",
+                str(RANKS),
+                sys.executable,
+                "-m",
+                "mpi4py",
+                *tail,
+            ]
+        else:
+            launch = [
+                sys.executable,
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(RANKS),
+                *tail,
+            ]
+        each = str(max(1, CORES // RANKS))
+        environment = os.environ | {"OMP_NUM_THREADS": each, "NUMBA_NUM_THREADS": each}
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(launch, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+    def turn(self, number: int) -> float:
+        """Seconds of one step in this turn."""
+        (self._folder / f"go-{self.side}-{number}").touch()
+        done, end = self._folder / f"done-{self.side}-{number}", time.monotonic() + LIMIT
+        while not done.exists():
+            ended = self._process.poll() is not None and not done.exists()
+            if ended or time.monotonic() > end:
+                raise RuntimeError(f"{self.side} did not finish turn {number}:\n{self._log.read_text()[-4000:]}")
+            time.sleep(0.01)
+        return json.loads(done.read_text())["seconds"]
+
+    def peaks(self) -> list[float]:
+        """Peak MiB of each rank so far."""
+        return [json.loads(path.read_text())["peak"] for path in sorted(self._folder.glob(f"peak-{self.side}-?"))]
+
+    def end(self) -> None:
+        """Wait for the job, or stop it."""
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            self._process.wait()
+
+
+def run(model: Model, options: argparse.Namespace) -> dict[str, Any]:
+    """Both jobs on one model, in turns."""
+    sides = ["neocpu"]
+    if not options.no_rivals and rivals.have("torch", "torchrec", "fbgemm_gpu"):
+        sides.append("torchrec")
+    turns, steps = options.rounds + WARMUP, 2 if options.quick else 5
+    with tempfile.TemporaryDirectory() as name:
+        jobs = [Job(side, model, Path(name), turns, steps, options.plan) for side in sides]
+        try:
+            seconds: dict[str, list[float]] = {side: [] for side in sides}
+            for turn in range(turns):
+                for job in jobs:
+                    time.sleep(PAUSE)
+                    seconds[job.side].append(job.turn(turn))
+            peaks = {job.side: job.peaks() for job in jobs}
+        finally:
+            for job in jobs:
+                job.end()
+    named = {
+        "neocpu": (f"neocpu, {RANKS} ranks, mpich", "ours"),
+        "torchrec": (f"TorchRec, {RANKS} ranks, gloo", "rival"),
+    }
+    each = max(1, CORES // RANKS)
+    found = [Contender(*named[side], lambda i: None, each, seconds=seconds[side][WARMUP:]) for side in sides]
+    notes = [f"Peak memory per rank: {', '.join(f'{s} {max(p):,.0f} MiB' for s, p in peaks.items())}."]
+    shape = model.describe() | {"plan": options.plan, "steps per turn": steps}
+    return summarise(f"step on {RANKS} ranks, {model.name}", shape, found) | {"notes": notes}
+
+
+def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Both models."""
+    return [run(model, options) for model in ((SMALL,) if options.quick else (KAGGLE, MLPERF))]
+
+
+if __name__ == "__main__":
+    main(
+        __doc__,
+        benchmark,
+        lambda parser: parser.add_argument("--plan", default="table_wise", help="our sharding scheme"),
+    )

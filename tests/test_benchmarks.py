@@ -1,0 +1,111 @@
+"""Do the benchmarks run, and does their harness do its sums? Nothing here looks at how long anything took."""
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import all as everything  # noqa: E402
+from benchmarks.harness import Contender, best, machine, measure, ratio, summarise, table, verdict, versions  # noqa: E402
+from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Lookup, clicks  # noqa: E402
+
+SCRIPTS = everything.NAMES
+QUICK = argparse.Namespace(
+    quick=True, rounds=1, no_rivals=True, json=None, case=None, layers=False, model=None, memory=None, plan="table_wise"
+)
+
+
+def timed(name: str, side: str, threads: int, *seconds: float) -> Contender:
+    return Contender(name, side, lambda i: None, threads, seconds=list(seconds))
+
+
+def test_contenders_take_turns_after_warm_up() -> None:
+    order: list[str] = []
+    who = [Contender(n, "ours", lambda i, n=n: (order.append(n), time.sleep(0.002))) for n in "AB"]
+    measure(who, rounds=3, warmup=1, pause=0, least=0)
+    assert "".join(order) == "AABB" * 4  # in each turn one untimed call and one timed
+    assert all(len(c.seconds) == 3 for c in who)
+
+
+def test_short_calls_repeat_within_a_turn_and_preparation_is_not_timed() -> None:
+    prepared: list[int] = []
+    contender = Contender("A", "ours", lambda i: None, prepare=lambda i: (prepared.append(i), time.sleep(0.001)))
+    measure([contender], rounds=1, warmup=1, pause=0, least=1e-6)
+    assert contender.repeat > 1
+    assert prepared == list(range(contender.calls))
+    assert contender.seconds[0] < 0.001
+
+
+def test_threads_are_set_before_every_turn() -> None:
+    used: list[int] = []
+    measure([timed("A", "ours", 3), timed("B", "rival", 1)], 1, 0, 0)
+    measure([Contender("A", "ours", lambda i: None, 3, used.append)], rounds=2, warmup=1, pause=0)
+    assert used == [3, 3, 3]
+
+
+def test_the_best_thread_count_counts_and_ratios_are_taken_inside_a_round() -> None:
+    ours, slow, fast = (
+        timed("us", "ours", 2, 1.0, 2.0, 4.0),
+        timed("them", "rival", 1, 9.0, 9.0, 9.0),
+        timed("them", "rival", 2, 2.0, 6.0, 4.0),
+    )
+    assert best([ours, slow, fast]) == {"us": ours, "them": fast}
+    assert ratio(fast, ours) == {"median": 2.0, "min": 1.0, "max": 3.0}
+    record = summarise("case", {"B": 1}, [ours, slow, fast], {"them": 1.8})
+    assert [("ratio" in row, "target" in row) for row in record["rows"]] == [
+        (False, False),
+        (False, False),
+        (True, True),
+    ]
+    assert verdict(record["rows"][2]) == "1.8x reached"
+    assert "MISSED" in verdict(record["rows"][2] | {"target": 2.5})
+    assert verdict(record["rows"][0]) == ""
+
+
+def test_the_table_is_markdown_with_every_contender() -> None:
+    record = summarise("case", {"B": 1}, [timed("us", "ours", 1, 1.0), timed("C", "limit", 1, 0.5)])
+    lines = table(record | {"notes": ["A note."]}).splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    assert len({len(row) for row in rows}) == 1 and len(rows) == 4
+    assert "**us**" in rows[2] and "*C*" in rows[3] and "0.50x" in rows[3]
+    assert "A note." in lines
+
+
+def test_machine_and_versions_are_recorded() -> None:
+    assert machine()["cores"] >= 1
+    assert versions()["numpy"] != "absent"
+
+
+def test_the_page_lists_every_aim() -> None:
+    record = summarise("a case", {"B": 1}, [timed("us", "ours", 1, 1.0), timed("them", "rival", 1, 2.0)], {"them": 1.5})
+    page = everything.page({"lookup": {"machine": machine(), "versions": versions(), "records": [record]}})
+    assert "| a case | them | 1.5x | 2.00x (2.00 to 2.00), reached |" in page
+    assert "benchmarks.lookup" in page
+
+
+def test_lookups_and_clicks_stay_inside_their_tables() -> None:
+    shape = Lookup(3, 5, 4, 16, 50, zipf=1.2)
+    for rows in shape.batches(2):
+        assert rows.shape == (60,) and rows.min() >= 0 and rows.max() < 50
+    assert shape.offsets()[-1] == 60
+    whole, part = clicks(SMALL, 1)[0], clicks(SMALL, 1, part=(16, 32))[0]
+    assert (whole.rows[:, 16:32] == part.rows).all() and (whole.dense[16:32] == part.dense).all()
+    assert all((row < limit).all() for row, limit in zip(whole.rows, SMALL.rows, strict=True))
+    assert (KAGGLE.interactions, MLPERF.interactions) == (367, 479)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_benchmark_runs_in_seconds_without_rivals(name: str) -> None:
+    script = importlib.import_module(f"benchmarks.{name}")
+    records = script.benchmark(QUICK)
+    assert records
+    for record in records:
+        assert any(row["side"] == "ours" for row in record["rows"]), record["case"]
+        assert record["case"] in table(json.loads(json.dumps(record)))
