@@ -1,190 +1,262 @@
-"""What may ranks say to each other? A small set of verbs on contiguous NumPy buffers, the same alone, on threads and over MPI.
+"""How do ranks talk? Through a small verb set on contiguous NumPy buffers, behind which MPI, threads or nothing can stand.
 
-    alltoallv     counts[q] elements to rank q, in rank order; also started and awaited
-    allgatherv    counts[q] elements of rank q on every rank
-    allgather     equal shapes: out[q] is rank q's array
-    broadcast     bytes of rank 0; gather_bytes: bytes of any length from all to all (control messages, never batches)
-    barrier, quiet_barrier (sleeps instead of spinning), agree (an error of one becomes the error of all), split
+    start_alltoallv / alltoallv    element counts per rank; every exchange of the training step is one of these
+    alltoall, allgatherv           equal blocks; everything to everybody
+    largest, allgather_bytes       small things
+    barrier, quiet_barrier         the quiet one sleeps, for waits of seconds
+    split                          the same verbs among some of the ranks
+    agree                          an error of one rank becomes the same error on all
 
-Collectives move bytes and *we* add: MPI's own sums promise no order (`docs/arithmetic.md` §13). Every collective counts its
-calls and the bytes it sends by link class: same rank, same node, other node.
+Collectives move bytes and never add: MPI's own sums have no defined order (`docs/arithmetic.md` §3). All ranks call the same
+verbs in the same order. Bytes and messages are counted by verb and link class (same rank, same node, other node).
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from neocpu.errors import NeocpuError
+from neocpu import errors
 
-LINKS = ("same_rank", "same_node", "other_node")
 Counts = NDArray[np.int64]
+LINKS = ("same_rank", "same_node", "other_node")
 
 
 class Request(Protocol):
-    """A collective under way."""
+    """An exchange under way. Its arrays belong to the comm until `wait` returns."""
 
     def wait(self) -> None:
-        """Return once the received data are in place."""
+        """Return when the received array is filled and the sent one may be reused. Requests may be awaited in any order."""
 
 
 class Done:
-    """A request that was finished when it was made."""
+    """A request that was over when it began."""
 
     def wait(self) -> None:
-        """Nothing is left to wait for."""
+        """Return at once."""
+
+
+class Traffic:
+    """What one rank sent: calls by verb; messages (non-empty) and bytes by verb and link class."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
+        self.sent: dict[str, NDArray[np.int64]] = {}  # [link class, (messages, bytes)]
+
+    def add(self, verb: str, links: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """Count one call that sends `sizes`[q] bytes to rank q, whose link class is `links`[q]."""
+        self.calls[verb] = self.calls.get(verb, 0) + 1
+        sent = self.sent.setdefault(verb, np.zeros((len(LINKS), 2), np.int64))
+        np.add.at(sent[:, 1], links, sizes)
+        np.add.at(sent[:, 0], links, sizes > 0)
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able copy."""
+        return {verb: [calls, self.sent[verb].tolist()] for verb, calls in self.calls.items()}
+
+
+def sum_traffic(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Reports of several ranks in one: messages and bytes add; `calls` is that of the rank which called most often."""
+    report: dict[str, Any] = {}
+    for verb in sorted({verb for state in states for verb in state}):
+        found = [state[verb] for state in states if verb in state]
+        total = np.sum([sent for _, sent in found], axis=0)
+        entry: dict[str, Any] = {"calls": max(calls for calls, _ in found)}
+        for link, (messages, size) in zip(LINKS, total.tolist()):
+            entry[link] = {"messages": messages, "bytes": size}
+        report[verb] = entry
+    return report
 
 
 class Comm(ABC):
-    """Ranks that talk. `nodes[q]` is the node number of rank q. Every method is collective over all ranks."""
+    """A group of ranks. Subclasses bring `_exchange`, `_gather`, `barrier`, `quiet_barrier`, `split` and `abort`.
 
-    rank: int
-    size: int
+    Attributes
+    ----------
+    rank, size : this rank and the number of ranks.
+    nodes : i64[size], the node of each rank.
+    sent : this rank's `Traffic` (shared with the comms split from this one).
+    """
 
-    def __init__(self, rank: int, size: int, nodes: Sequence[int]) -> None:
+    def __init__(self, rank: int, size: int, nodes: ArrayLike, sent: Traffic | None = None) -> None:
         self.rank, self.size = rank, size
-        self._set_nodes(nodes)
-        self._sent: dict[str, NDArray[np.int64]] = {}  # collective -> [calls, bytes by link]
+        self.nodes = np.asarray(nodes, np.int64)
+        self.sent = Traffic() if sent is None else sent
+        self._links = np.where(self.nodes == self.nodes[rank], 1, 2)
+        self._links[rank] = 0
 
-    def _set_nodes(self, nodes: Sequence[int]) -> None:
-        self.nodes = np.array(nodes, np.int64)
-        self._link = np.where(self.nodes == self.nodes[self.rank], 1, 2)
-        self._link[self.rank] = 0
+    # ---- what an implementation brings ----
 
-    def group_nodes(self, ranks_per_node: int) -> None:
-        """Call `ranks_per_node` consecutive ranks a node, whatever host they run on."""
-        self._set_nodes([rank // ranks_per_node for rank in range(self.size)])
+    @abstractmethod
+    def _exchange(
+        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+    ) -> Request: ...
 
-    # ---- verbs ----
-
-    def start_alltoallv(self, send: NDArray, send_counts: Counts, recv: NDArray, recv_counts: Counts) -> Request:
-        """Send `send_counts[q]` elements to each rank q and receive `recv_counts[q]`; both arrays are 1-D and contiguous
-        and belong to the request until `wait` returns."""
-        self._count("alltoallv", np.asarray(send_counts) * send.itemsize)
-        return self._start_alltoallv(send, send_counts, recv, recv_counts)
-
-    def alltoallv(self, send: NDArray, send_counts: Counts, recv: NDArray, recv_counts: Counts) -> None:
-        """`start_alltoallv`, awaited."""
-        self.start_alltoallv(send, send_counts, recv, recv_counts).wait()
-
-    def allgatherv(self, send: NDArray, recv: NDArray, recv_counts: Counts) -> None:
-        """Every rank's `send` (recv_counts[rank] elements) one after the other in every rank's `recv`."""
-        self._count("allgatherv", np.full(self.size, send.nbytes))
-        self._allgatherv(send, recv, recv_counts)
-
-    def allgather(self, send: NDArray) -> NDArray:
-        """Stack of all ranks' arrays, which have one shape and dtype: [W, *send.shape]."""
-        send = np.ascontiguousarray(send)
-        recv = np.empty(self.size * send.size, send.dtype)
-        self.allgatherv(send.reshape(-1), recv, np.full(self.size, send.size, np.int64))
-        return recv.reshape(self.size, *send.shape)
-
-    def gather_bytes(self, message: bytes) -> list[bytes]:
-        """Every rank's message, on every rank."""
-        sizes = self.allgather(np.array([len(message)], np.int64))[:, 0]
-        recv = np.empty(int(sizes.sum()), np.uint8)
-        self.allgatherv(np.frombuffer(message, np.uint8), recv, sizes)
-        ends = np.cumsum(sizes)
-        return [recv[end - size : end].tobytes() for end, size in zip(ends.tolist(), sizes.tolist())]
-
-    def broadcast(self, message: bytes) -> bytes:
-        """Rank 0's message, on every rank."""
-        return self.gather_bytes(message if self.rank == 0 else b"")[0]
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
-        return bool(self.allgather(np.array([flag], np.uint8)).any())
-
-    def agree(self, error: BaseException | None) -> None:
-        """Raise the error of the lowest rank that has one, on every rank; return if nobody has.
-
-        A NeocpuError keeps its class and message. Anything else becomes a NeocpuError that names its rank.
-        """
-        words = b"" if error is None else f"{type(error).__name__}\0{error}".encode()
-        for rank, message in enumerate(self.gather_bytes(words)):
-            if not message:
-                continue
-            if error is not None and rank == self.rank:
-                raise error
-            name, _, text = message.decode().partition("\0")
-            raise _error_class(name)(text) if _error_class(name) else NeocpuError(f"rank {rank}: {name}: {text}")
+    @abstractmethod
+    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None: ...
 
     @abstractmethod
     def barrier(self) -> None:
         """Return once every rank has called."""
 
+    @abstractmethod
     def quiet_barrier(self) -> None:
-        """A barrier that sleeps while it waits, so that a compiling rank has the cores for itself."""
-        self.barrier()
+        """Like `barrier`, but asleep: for waits of seconds, such as while one rank compiles."""
 
     @abstractmethod
-    def split(self, color: int) -> "Comm":
-        """Ranks of equal color, in rank order, as a Comm of their own."""
-
-    # ---- what an implementation provides ----
+    def split(self, color: int, key: int = 0) -> "Comm":
+        """Comm of the ranks that gave the same color, ordered by (key, rank)."""
 
     @abstractmethod
-    def _start_alltoallv(self, send: NDArray, send_counts: Counts, recv: NDArray, recv_counts: Counts) -> Request: ...
-
-    @abstractmethod
-    def _allgatherv(self, send: NDArray, recv: NDArray, recv_counts: Counts) -> None: ...
-
     def abort(self, status: int) -> None:
-        """End the job on all ranks with this exit status."""
-        raise SystemExit(status)
+        """End the whole job, all ranks, with this exit status; does not return under MPI."""
 
-    # ---- traffic ----
+    # ---- verbs ----
 
-    def _count(self, collective: str, size: NDArray[Any]) -> None:
-        row = self._sent.setdefault(collective, np.zeros(1 + len(LINKS), np.int64))
-        row[0] += 1
-        row[1:] += np.bincount(self._link, size, len(LINKS)).astype(np.int64)
+    def start_alltoallv(
+        self, send: NDArray[Any], send_counts: ArrayLike, recv: NDArray[Any], recv_counts: ArrayLike
+    ) -> Request:
+        """Begin sending run q of `send` to rank q, and receiving run q of `recv` from rank q.
 
-    def sent(self) -> dict[str, dict[str, int]]:
-        """This rank's counters: collective -> calls, and bytes by link class."""
-        return {
-            name: dict(zip(("calls", *LINKS), row.tolist())) for name, row in sorted(self._sent.items())
-        }
+        send, recv : contiguous 1-D arrays of one dtype, runs in rank order without gaps; either may be empty.
+        send_counts, recv_counts : i64[size], elements per rank; they must add up to the arrays' sizes.
+        """
+        sends, recvs = np.asarray(send_counts, np.int64), np.asarray(recv_counts, np.int64)
+        self._check(send, sends, "send")
+        self._check(recv, recvs, "recv")
+        if send.dtype != recv.dtype:
+            raise ValueError(f"alltoallv sends {send.dtype} but receives {recv.dtype}")
+        self.sent.add("alltoallv", self._links, sends * send.itemsize)
+        return self._exchange(send, sends, recv, recvs)
 
-    def traffic(self) -> dict[str, dict[str, int]]:
-        """Counters summed over ranks (calls: of rank 0); collective."""
-        names = sorted(set().union(*(m.decode().split() for m in self.gather_bytes(" ".join(self._sent).encode()))))
-        rows = np.stack([self._sent.get(name, np.zeros(1 + len(LINKS), np.int64)).copy() for name in names])
-        every = self.allgather(rows)
-        total = every.sum(axis=0)
-        total[:, 0] = every[0, :, 0]
-        return {name: dict(zip(("calls", *LINKS), row)) for name, row in zip(names, total.tolist())}
+    def alltoallv(self, send: NDArray[Any], send_counts: ArrayLike, recv: NDArray[Any], recv_counts: ArrayLike) -> None:
+        """`start_alltoallv` and `wait` in one."""
+        self.start_alltoallv(send, send_counts, recv, recv_counts).wait()
+
+    def alltoall(self, send: NDArray[Any]) -> NDArray[Any]:
+        """Block q of `send` [size, ...] goes to rank q; returns the same shape, block q from rank q."""
+        if send.shape[:1] != (self.size,):
+            raise ValueError(f"alltoall among {self.size} ranks needs {self.size} blocks; got shape {send.shape}")
+        send, recv = np.ascontiguousarray(send), np.empty(send.shape, send.dtype)
+        counts = np.full(self.size, send.size // self.size, np.int64)
+        self.sent.add("alltoall", self._links, counts * send.itemsize)
+        self._exchange(send.reshape(-1), counts, recv.reshape(-1), counts).wait()
+        return recv
+
+    def allgatherv(self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike) -> None:
+        """Every rank's `send` (1-D), in rank order, into `recv` (1-D) on every rank; `counts` i64[size] elements of each."""
+        sizes = np.asarray(counts, np.int64)
+        self._check(recv, sizes, "recv")
+        if send.dtype != recv.dtype or send.ndim != 1 or not send.flags.c_contiguous or send.size != sizes[self.rank]:
+            raise ValueError(
+                f"allgatherv: rank {self.rank} announced {sizes[self.rank]} {recv.dtype}, but sends {send.dtype}{send.shape}"
+            )
+        self.sent.add("allgatherv", self._links, np.full(self.size, send.nbytes, np.int64))
+        self._gather(send, recv, sizes)
+
+    def allgather_bytes(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes, in rank order. For small things beside the training path."""
+        one, sizes = np.ones(self.size, np.int64), np.empty(self.size, np.int64)
+        self.allgatherv(np.array([len(data)], np.int64), sizes, one)
+        everything = np.empty(int(sizes.sum()), np.uint8)
+        self.allgatherv(np.frombuffer(data, np.uint8), everything, sizes)
+        ends = np.cumsum(sizes)
+        return [everything[end - size : end].tobytes() for end, size in zip(ends.tolist(), sizes.tolist())]
+
+    def largest(self, value: int) -> int:
+        """The largest of all ranks' integers, on every rank."""
+        found = np.empty(self.size, np.int64)
+        self.allgatherv(np.array([value], np.int64), found, np.ones(self.size, np.int64))
+        return int(found.max())
+
+    def agree(self, error: BaseException | None) -> None:
+        """Return if no rank brings an error; otherwise raise the error of the lowest such rank, on every rank.
+
+        That rank raises its own object; the others an error of the same class (RuntimeError unless it is a NeocpuError)
+        with the same message. `spoken_by` on it is the rank, which alone needs to print it.
+        """
+        first = self.largest(0 if error is None else self.size - self.rank)
+        if first == 0:
+            return
+        speaker = self.size - first
+        mine = error is not None and speaker == self.rank
+        told = json.dumps([type(error).__name__, str(error)]).encode() if mine else b""
+        name, message = json.loads(self.allgather_bytes(told)[speaker])
+        if mine:
+            assert error is not None
+            found = error
+        else:
+            kind = getattr(errors, name, None)
+            if isinstance(kind, type) and issubclass(kind, errors.NeocpuError):
+                found = kind(message)
+            else:
+                found = RuntimeError(f"rank {speaker}: {name}: {message}")
+        found.spoken_by = speaker  # type: ignore[attr-defined]
+        raise found
+
+    # ---- where ranks are, and what was sent ----
+
+    def node_of(self, rank: int) -> int:
+        """Number of the node that holds `rank`, from 0."""
+        return int(self.nodes[rank])
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks of each node, if nodes are equally long runs of ranks (the last may be shorter); otherwise `size`.
+
+        A plan's hierarchical schemes count in this; ranks dealt out to hosts in another way are one node to it.
+        """
+        step = int((self.nodes == self.nodes[0]).sum())
+        return step if np.array_equal(self.nodes, np.arange(self.size) // step) else self.size
+
+    def traffic(self) -> dict[str, Any]:
+        """What all ranks sent so far: {verb: {calls, same_rank: {messages, bytes}, same_node: …, other_node: …}}.
+
+        Collective; the report does not count itself. Bytes are payload by destination, whatever way MPI sends them.
+        """
+        state = json.dumps(self.sent.state()).encode()
+        return sum_traffic([json.loads(data) for data in self.allgather_bytes(state)])
+
+    def _check(self, array: NDArray[Any], counts: Counts, what: str) -> None:
+        if array.ndim != 1 or not array.flags.c_contiguous:
+            raise ValueError(f"{what} must be a contiguous 1-D array, not {array.dtype}{array.shape}")
+        if counts.shape != (self.size,) or int(counts.sum()) != array.size or (counts < 0).any():
+            raise ValueError(
+                f"{what}_counts {counts.tolist()} do not describe {array.size} elements for {self.size} rank(s)"
+            )
 
 
-def _error_class(name: str) -> type[NeocpuError] | None:
-    """The NeocpuError of this name."""
-    pending: list[type[NeocpuError]] = [NeocpuError]
-    while pending:
-        found = pending.pop()
-        if found.__name__ == name:
-            return found
-        pending.extend(found.__subclasses__())
-    return None
+def nodes_of(ranks: int, ranks_per_node: int | None) -> Counts:
+    """i64[ranks]: node of each rank when nodes are runs of `ranks_per_node` ranks (None: one node)."""
+    return np.arange(ranks, dtype=np.int64) // (ranks_per_node or ranks)
 
 
 class SingleComm(Comm):
-    """A world of one rank: copies, and no MPI."""
+    """One rank alone: no MPI is loaded, what it sends itself is copied."""
 
-    def __init__(self) -> None:
-        super().__init__(0, 1, [0])
+    def __init__(self, sent: Traffic | None = None) -> None:
+        super().__init__(0, 1, [0], sent)
 
-    def _start_alltoallv(self, send: NDArray, send_counts: Counts, recv: NDArray, recv_counts: Counts) -> Request:
-        recv[: int(recv_counts[0])] = send[: int(send_counts[0])]
+    def _exchange(self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts) -> Request:
+        recv[:] = send
         return Done()
 
-    def _allgatherv(self, send: NDArray, recv: NDArray, recv_counts: Counts) -> None:
-        recv[: int(recv_counts[0])] = send
+    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
+        recv[:] = send
 
     def barrier(self) -> None:
         """Nobody to wait for."""
 
-    def split(self, color: int) -> Comm:
-        """A world of one splits into itself."""
-        return SingleComm()
+    def quiet_barrier(self) -> None:
+        """Nobody to wait for."""
+
+    def split(self, color: int, key: int = 0) -> Comm:
+        """Itself again, counting into the same traffic."""
+        return SingleComm(self.sent)
+
+    def abort(self, status: int) -> None:
+        """Raise SystemExit."""
+        raise SystemExit(status)

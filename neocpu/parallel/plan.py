@@ -1,23 +1,28 @@
-"""Which rectangles make up a run? A plan: every table, its scheme, and its shards.
+"""Which rank holds which rectangle of which table? A plan says so; this file builds, checks, prints and saves plans.
 
-A plan is data: checked once, printed, saved as JSON beside the run, and the only thing the exchange is told. Homes of tables
-are balanced by LPT (largest first to the least loaded rank), deterministically, so every rank builds the same plan.
+A plan is plain data and says nothing about cost: choosing schemes (`auto`) is the planner's work (`neocpu/planner/`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from neocpu.embedding.specs import TableSpec
-from neocpu.errors import PlanError
-from neocpu.parallel.sharding import SCHEMES, Placement, Shard, node_ranks, replicated
+from neocpu.errors import ConfigError, PlanError
+from neocpu.parallel.sharding import COLUMN_STEP, SCHEMES, Layout, Shard
+
+AUTO = "auto"
+PlanSpec = str | Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Shards of all tables over `ranks` ranks; nodes are consecutive groups of `ranks_per_node`."""
+    """`shards` of `tables` over `ranks` ranks; `schemes[t]` names how table t was cut. Check before use."""
 
     tables: tuple[TableSpec, ...]
     schemes: tuple[str, ...]
@@ -26,128 +31,202 @@ class Plan:
     ranks_per_node: int
 
     @cached_property
-    def _by_rank(self) -> dict[int, tuple[Shard, ...]]:
-        local: dict[int, list[Shard]] = {rank: [] for rank in range(self.ranks)}
+    def _by_rank(self) -> tuple[tuple[Shard, ...], ...]:
+        found: list[list[Shard]] = [[] for _ in range(self.ranks)]
         for shard in sorted(self.shards):
-            local[shard.rank].append(shard)
-        return {rank: tuple(shards) for rank, shards in local.items()}
+            found[shard.rank].append(shard)
+        return tuple(tuple(shards) for shards in found)
 
     def local(self, rank: int) -> tuple[Shard, ...]:
-        """Shards of one rank, ordered by (table, rows, columns)."""
+        """Rectangles of one rank, sorted by (table, rows, columns)."""
         return self._by_rank[rank]
 
+    def of_table(self, table: int) -> tuple[Shard, ...]:
+        """Rectangles of one table, sorted by (rows, columns, rank)."""
+        return tuple(sorted(shard for shard in self.shards if shard.table == table))
+
     def replicated(self, table: int) -> bool:
-        """Whether every rank holds the whole table."""
-        return replicated(self.schemes[table])
+        """Is the whole table on every rank (data_parallel)?"""
+        return self.schemes[table] == "data_parallel"
 
     def check(self) -> "Plan":
-        """Raise PlanError unless every element of every table is held exactly once (replicas: once per rank)."""
-        for table, spec in enumerate(self.tables):
-            shards = [shard for shard in self.shards if shard.table == table]
-            full = ((0, spec.rows), (0, spec.dim))
-            for shard in shards:
-                _check_bounds(spec, shard, self.ranks)
-            if self.replicated(table):
-                holders = sorted(shard.rank for shard in shards if (shard.rows, shard.cols) == full)
-                if holders != list(range(self.ranks)) or len(shards) != self.ranks:
-                    raise PlanError(f"table {spec.name!r} is data_parallel, but ranks {holders} of {self.ranks} hold it whole")
-                continue
-            _check_cover(spec, shards)
+        """Return self, or raise PlanError naming the table and the gap, overlap or bad cut."""
+        if self.ranks < 1 or not 1 <= self.ranks_per_node <= self.ranks:
+            raise PlanError(f"{self.ranks_per_node} ranks per node do not fit {self.ranks} rank(s)")
+        if len(self.schemes) != len(self.tables):
+            raise PlanError(f"the plan names {len(self.schemes)} schemes for {len(self.tables)} tables")
+        by_table: list[list[Shard]] = [[] for _ in self.tables]
+        for shard in self.shards:
+            if not 0 <= shard.table < len(self.tables):
+                raise PlanError(f"{shard} belongs to no table; there are {len(self.tables)}")
+            by_table[shard.table].append(shard)
+        for number, shards in enumerate(by_table):
+            self._check_table(self.tables[number], self.replicated(number), sorted(shards))
         return self
 
+    def _check_table(self, spec: TableSpec, replicated: bool, shards: list[Shard]) -> None:
+        for shard in shards:
+            (lo, hi), (left, right) = shard.rows, shard.cols
+            if not 0 <= shard.rank < self.ranks:
+                raise PlanError(f"table {spec.name!r}: {shard} is on a rank outside [0, {self.ranks})")
+            if not (0 <= lo < hi <= spec.rows and 0 <= left < right <= spec.dim):
+                raise PlanError(
+                    f"table {spec.name!r} has {spec.rows} rows x {spec.dim} columns; {shard} is empty or outside"
+                )
+            if left % COLUMN_STEP:
+                raise PlanError(f"table {spec.name!r}: {shard} starts at a column that is no multiple of {COLUMN_STEP}")
+        if replicated:
+            held = [shard.rank for shard in shards if shard.shape == (spec.rows, spec.dim)]
+            if held != list(range(self.ranks)) or len(shards) != self.ranks:
+                raise PlanError(
+                    f"table {spec.name!r} is data_parallel: it must be whole on every rank, but is on {held}"
+                )
+        else:
+            _check_cover(spec, shards)
+
+    def rows(self, state_floats: tuple[int, int] = (0, 0)) -> list[tuple[str, str, str, str, str]]:
+        """The plan for printing: (table, scheme, ranks, rows x dim, bytes per holder) of every table.
+
+        `state_floats`: optimizer floats per element and per row, counted in the bytes.
+        """
+        return [self._row(number, state_floats) for number in range(len(self.tables))]
+
+    def _row(self, number: int, state_floats: tuple[int, int]) -> tuple[str, str, str, str, str]:
+        spec, shards = self.tables[number], self.of_table(number)
+        held = sorted({shard.rank for shard in shards})
+        largest = max(shard_bytes(shard, state_floats) for shard in shards)
+        return spec.name, self.schemes[number], _runs(held), f"{spec.rows:,} x {spec.dim}", f"{largest:,}"
+
+    def rank_bytes(self, state_floats: tuple[int, int] = (0, 0)) -> list[int]:
+        """Bytes of weights and optimizer state on every rank."""
+        return [sum(shard_bytes(shard, state_floats) for shard in self.local(rank)) for rank in range(self.ranks)]
+
+    def text(self, state_floats: tuple[int, int] = (0, 0)) -> str:
+        """The plan as an aligned table."""
+        lines = [PLAN_HEADER, *self.rows(state_floats)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(PLAN_HEADER))]
+        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
+
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form, for `run.json`."""
-        return {
-            "ranks": self.ranks,
-            "ranks_per_node": self.ranks_per_node,
-            "tables": [
-                {
-                    "name": spec.name,
-                    "rows": spec.rows,
-                    "dim": spec.dim,
-                    "scheme": name,
-                    "shards": [[*s.rows, *s.cols, s.rank] for s in self.shards if s.table == table],
-                }
-                for table, (spec, name) in enumerate(zip(self.tables, self.schemes))
-            ],
-        }
+        """The plan as JSON-able data; `from_dict` reads it back."""
+        tables = []
+        for number, spec in enumerate(self.tables):
+            shards = [[s.rank, *s.rows, *s.cols] for s in self.of_table(number)]
+            tables.append(
+                {**asdict(spec), "features": list(spec.features), "scheme": self.schemes[number], "shards": shards}
+            )
+        return {"ranks": self.ranks, "ranks_per_node": self.ranks_per_node, "tables": tables}
 
-    def describe(self) -> list[tuple[str, str, str, str, int]]:
-        """Lines for printing: (table, scheme, ranks, rows x dim, bytes of weights)."""
-        lines = []
-        for table, (spec, name) in enumerate(zip(self.tables, self.schemes)):
-            ranks = sorted({s.rank for s in self.shards if s.table == table})
-            lines.append((spec.name, name, _ranges(ranks), f"{spec.rows} x {spec.dim}", 4 * spec.rows * spec.dim))
-        return lines
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
+        """Read what `to_dict` wrote. PlanError when it is malformed or not a whole plan."""
+        try:
+            tables, shards = [], []
+            for number, entry in enumerate(data["tables"]):
+                fields = {k: v for k, v in entry.items() if k not in ("scheme", "shards")}
+                tables.append(TableSpec(**{**fields, "features": tuple(entry["features"])}))
+                for rank, lo, hi, left, right in entry["shards"]:
+                    shards.append(Shard(number, (lo, hi), (left, right), rank))
+            schemes = tuple(entry["scheme"] for entry in data["tables"])
+            plan = cls(tuple(tables), schemes, tuple(shards), data["ranks"], data["ranks_per_node"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise PlanError(f"this is not a saved plan: {type(error).__name__} {error}") from error
+        return plan.check()
 
 
-def _check_bounds(spec: TableSpec, shard: Shard, ranks: int) -> None:
-    (r0, r1), (c0, c1) = shard.rows, shard.cols
-    if not (0 <= r0 < r1 <= spec.rows and 0 <= c0 < c1 <= spec.dim and 0 <= shard.rank < ranks):
-        raise PlanError(f"table {spec.name!r} ({spec.rows} x {spec.dim}, {ranks} ranks) has a shard outside it: {shard}")
+PLAN_HEADER = ("table", "scheme", "ranks", "rows x dim", "bytes each")
+
+
+def shard_bytes(shard: Shard, state_floats: tuple[int, int] = (0, 0)) -> int:
+    """Bytes of fp32 weights and optimizer state; `state_floats` = floats per element, floats per row."""
+    rows, width = shard.shape
+    return 4 * rows * (width * (1 + state_floats[0]) + state_floats[1])
+
+
+def _runs(ranks: Sequence[int]) -> str:
+    """[0, 1, 2, 5] -> '0-2, 5'."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(lo) if lo == hi else f"{lo}-{hi}" for lo, hi in runs)
 
 
 def _check_cover(spec: TableSpec, shards: Sequence[Shard]) -> None:
-    for i, a in enumerate(shards):
-        for b in shards[:i]:
-            rows, cols = min(a.rows[1], b.rows[1]) - max(a.rows[0], b.rows[0]), min(a.cols[1], b.cols[1]) - max(a.cols[0], b.cols[0])
-            if rows > 0 and cols > 0:
-                raise PlanError(f"table {spec.name!r}: shards overlap: {b} and {a}")
-    held = sum((s.rows[1] - s.rows[0]) * (s.cols[1] - s.cols[0]) for s in shards)
-    if held != spec.rows * spec.dim:
-        raise PlanError(f"table {spec.name!r}: its shards hold {held} of {spec.rows * spec.dim} elements")
+    """Every cell of the table in exactly one rectangle; cells are merged between neighbouring cuts."""
+    cuts = [
+        sorted({0, end, *(edge for s in shards for edge in getattr(s, axis))})
+        for axis, end in (("rows", spec.rows), ("cols", spec.dim))
+    ]
+    count = np.zeros([len(c) - 1 for c in cuts], np.int64)
+    for shard in shards:
+        box = tuple(slice(*np.searchsorted(c, edges)) for c, edges in zip(cuts, (shard.rows, shard.cols)))
+        count[box] += 1
+    wrong = np.argwhere(count != 1)
+    if not wrong.size:
+        return
+    i, j = wrong[0]
+    rows, cols = (cuts[0][i], cuts[0][i + 1]), (cuts[1][j], cuts[1][j + 1])
+    where = f"table {spec.name!r}: rows [{rows[0]}, {rows[1]}), columns [{cols[0]}, {cols[1]})"
+    held = [s.rank for s in shards if s.rows[0] <= rows[0] < s.rows[1] and s.cols[0] <= cols[0] < s.cols[1]]
+    raise PlanError(f"{where} are on no rank" if not held else f"{where} are held more than once, by ranks {held}")
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    """[0, 1, 2, 5] -> '0-2,5'."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(lo) if lo == hi else f"{lo}-{hi}" for lo, hi in spans)
+def choose_schemes(tables: Sequence[TableSpec], spec: PlanSpec) -> tuple[str, ...]:
+    """Scheme of every table from the config's `parallel.plan`.
 
+    `spec` is one scheme for all tables, or {pattern: scheme} with shell patterns (`C*`, `user_?`) in the order of the
+    file. A table's exact name wins; otherwise the first pattern that matches; a table that nothing matches is `auto`.
 
-def match_schemes(tables: Sequence[TableSpec], wanted: str | Mapping[str, str]) -> list[str]:
-    """Scheme of every table: one name for all, or {pattern: scheme} where the longest matching pattern wins.
-
-    Raises PlanError for an unknown scheme, a table that no pattern matches, and a pattern that matches no table.
+    Raises ConfigError for an unknown scheme or a pattern without a table.
     """
-    patterns = {"*": wanted} if isinstance(wanted, str) else dict(wanted)
-    for pattern, name in patterns.items():
-        if name not in SCHEMES:
-            raise PlanError(f"parallel.plan: {name!r} (for {pattern!r}) is no scheme; choose auto or one of {', '.join(SCHEMES)}")
-        if not any(fnmatchcase(spec.name, pattern) for spec in tables):
-            raise PlanError(f"parallel.plan: the pattern {pattern!r} matches no table")
-    schemes = []
-    for spec in tables:
-        matching = [pattern for pattern in patterns if fnmatchcase(spec.name, pattern)]
-        if not matching:
-            raise PlanError(f"parallel.plan gives no scheme for table {spec.name!r}; add a pattern such as '*'")
-        schemes.append(patterns[max(matching, key=len)])
-    return schemes
+    rules = {"*": spec} if isinstance(spec, str) else dict(spec)
+    names = [table.name for table in tables]
+    for pattern, scheme in rules.items():
+        if scheme not in SCHEMES and scheme != AUTO:
+            near = get_close_matches(str(scheme), [*SCHEMES, AUTO], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"parallel.plan: {scheme!r} is no scheme{hint} (choose from {', '.join([AUTO, *SCHEMES])})"
+            )
+        if tables and not any(pattern == name or fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(f"parallel.plan: no table matches {pattern!r}; the tables are {', '.join(names)}")
+    return tuple(rules.get(name) or next((s for p, s in rules.items() if fnmatchcase(name, p)), AUTO) for name in names)
 
 
-def lay_out(
+def place(
     tables: Sequence[TableSpec],
     schemes: Sequence[str],
     ranks: int,
-    ranks_per_node: int,
+    ranks_per_node: int | None = None,
     costs: Sequence[float] | None = None,
 ) -> Plan:
-    """Plan with these schemes; homes balanced by `costs` per table (default: rows x dim), largest first."""
-    nodes = node_ranks(ranks, ranks_per_node)
-    weights = [float(s.rows * s.dim) for s in tables] if costs is None else list(costs)
+    """Plan for known schemes: tables that may choose a home (a rank or a node) are spread by cost, dearest first (LPT).
+
+    `costs[t]`: cost of table t in any unit, default rows * dim. Deterministic. A shard costs its share of the cells.
+    `auto` is not allowed here; the returned plan is checked.
+    """
+    layout = Layout(ranks, min(ranks_per_node or ranks, ranks))
+    weights = [float(t.rows * t.dim) for t in tables] if costs is None else list(costs)
     load = [0.0] * ranks
-    placed: dict[int, list[Shard]] = {}
-    for table in sorted(range(len(tables)), key=lambda t: (-weights[t], t)):
-        spec = tables[table]
-        home = min(range(ranks), key=lambda rank: (load[rank], rank))
-        shards = SCHEMES[schemes[table]](table, spec, Placement(nodes, home))
-        placed[table] = shards
-        for shard in shards:
-            share = (shard.rows[1] - shard.rows[0]) * (shard.cols[1] - shard.cols[0]) / (spec.rows * spec.dim)
-            load[shard.rank] += weights[table] * share
-    shards = tuple(shard for table in range(len(tables)) for shard in placed[table])
-    return Plan(tuple(tables), tuple(schemes), shards, ranks, ranks_per_node).check()
+    found: dict[int, list[Shard]] = {}
+
+    def loads(number: int, shards: Sequence[Shard]) -> list[tuple[int, float]]:
+        cells = tables[number].rows * tables[number].dim
+        return [(s.rank, weights[number] * (s.shape[0] * s.shape[1] / cells)) for s in shards]
+
+    def height(number: int, shards: Sequence[Shard]) -> float:
+        return max(load[rank] + cost for rank, cost in loads(number, shards))
+
+    # Tables without a choice are the ground on which the others are stacked.
+    order = sorted(range(len(tables)), key=lambda t: (SCHEMES[schemes[t]].homes != "all", -weights[t], t))
+    for number in order:
+        scheme, spec = SCHEMES[schemes[number]], tables[number]
+        options = [scheme.cut(number, spec.rows, spec.dim, layout, home) for home in scheme.choices(layout)]
+        found[number] = min(options, key=lambda shards: height(number, shards))
+        for rank, cost in loads(number, found[number]):
+            load[rank] += cost
+    shards = tuple(shard for number in range(len(tables)) for shard in found[number])
+    return Plan(tuple(tables), tuple(schemes), shards, ranks, layout.ranks_per_node).check()

@@ -1,147 +1,148 @@
-"""Which rank holds which part of a table? A sharding scheme is a function that returns rectangles.
+"""How can one table be spread over ranks? Every scheme is one function that returns rectangles (Neo §4.2, TorchRec's names).
 
-    table_wise          one rectangle on one rank
-    row_wise            bands of rows, one per rank                    block = ceil(H / W), as FBGEMM cuts
-    column_wise         bands of columns, at multiples of 4, one per rank
-    data_parallel       the whole table on every rank
-    table_row_wise      row_wise over the ranks of one node
-    table_column_wise   column_wise over the ranks of one node
-    grid_shard          columns over nodes, each band row_wise over its node's ranks
+    table_wise          one rank holds the table                    ┌────┐      row_wise  ┌────┐ 0     column_wise  ┌─┬─┬─┬─┐
+    row_wise            rows cut over all ranks                     │ r  │                ├────┤ 1                  │0│1│2│3│
+    column_wise         columns cut over all ranks                  └────┘                ├────┤ 2                  └─┴─┴─┴─┘
+    data_parallel       every rank holds all of it                                        └────┘ 3
+    table_row_wise      rows cut over the ranks of one node
+    table_column_wise   columns cut over the ranks of one node
+    grid_shard          columns cut over the nodes, each block's rows over the ranks of its node
 
-Nothing else in the program knows these names: exchange, checkpoint and pictures see rectangles only. (Neo's 4D parallelism;
-names from TorchRec; grid_shard came after the paper.)
+To add a scheme: write a function and register it with `@sharding(name, homes)`. The exchange knows rectangles, never names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import Literal
 
-from neocpu.embedding.specs import TableSpec
-
-COLUMN_UNIT = 4  # columns are cut at multiples of this: one block of random words, and aligned subtrees
-
-Range = tuple[int, int]
+COLUMN_STEP = 4  # a Philox block is four columns, and a quarter of the shortest vector
 
 
-class Shard(NamedTuple):
-    """Rows [rows[0], rows[1]) by columns [cols[0], cols[1]) of table number `table`, on `rank`."""
+@dataclass(frozen=True, order=True)
+class Shard:
+    """Rows [rows[0], rows[1]) by columns [cols[0], cols[1]) of table number `table`, held by `rank`."""
 
     table: int
-    rows: Range
-    cols: Range
+    rows: tuple[int, int]
+    cols: tuple[int, int]
     rank: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns) of the rectangle."""
+        return self.rows[1] - self.rows[0], self.cols[1] - self.cols[0]
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Where a scheme may put a table: all ranks by node, and the home that balancing chose for it.
+class Layout:
+    """Where ranks sit: node n has ranks [n * ranks_per_node, (n+1) * ranks_per_node); the last node may be smaller."""
 
-    `nodes[n]` are the ranks of node n; `home` is a rank, its node the one that node-bound schemes use.
-    """
+    ranks: int
+    ranks_per_node: int
 
-    nodes: tuple[tuple[int, ...], ...]
-    home: int
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """All ranks, node after node."""
-        return tuple(rank for node in self.nodes for rank in node)
-
-    @property
-    def node(self) -> tuple[int, ...]:
-        """Ranks of the home's node, the home first."""
-        node = next(node for node in self.nodes if self.home in node)
-        at = node.index(self.home)
-        return node[at:] + node[:at]
-
-    @property
-    def ranks_from_home(self) -> tuple[int, ...]:
-        """All ranks, beginning with the home: small tables do not pile up on rank 0."""
-        at = self.ranks.index(self.home)
-        return self.ranks[at:] + self.ranks[:at]
+    @cached_property
+    def nodes(self) -> tuple[range, ...]:
+        """Ranks of every node."""
+        step = self.ranks_per_node
+        return tuple(range(first, min(first + step, self.ranks)) for first in range(0, self.ranks, step))
 
 
-Scheme = Callable[[int, TableSpec, Placement], list[Shard]]
+Homes = Literal["rank", "node", "all"]
+# (table number, rows, columns, layout, home) -> rectangles; `home` is the chosen rank or node, 0 where there is no choice
+SchemeFunction = Callable[[int, int, int, Layout, int], list[Shard]]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A registered scheme. `homes`: a table's rectangles go to one "rank", to one "node", or to "all"."""
+
+    name: str
+    homes: Homes
+    cut: SchemeFunction
+
+    def choices(self, layout: Layout) -> range:
+        """Possible homes of a table."""
+        return range({"rank": layout.ranks, "node": len(layout.nodes), "all": 1}[self.homes])
+
+
 SCHEMES: dict[str, Scheme] = {}
 
 
-def scheme(function: Scheme) -> Scheme:
-    """Register a scheme under its function's name."""
-    SCHEMES[function.__name__] = function
-    return function
+def sharding(name: str, homes: Homes) -> Callable[[SchemeFunction], SchemeFunction]:
+    """Register a scheme under `name`."""
+
+    def register(function: SchemeFunction) -> SchemeFunction:
+        SCHEMES[name] = Scheme(name, homes, function)
+        return function
+
+    return register
 
 
-def row_bands(rows: int, parts: int) -> list[Range]:
-    """Bands of ceil(rows / parts) rows; the last may be short, and there may be fewer than `parts`."""
-    block = -(-rows // parts)
-    return [(lo, min(lo + block, rows)) for lo in range(0, rows, block)]
+def row_blocks(rows: int, parts: int) -> Iterator[tuple[int, int]]:
+    """Blocks of ceil(rows / parts) rows (FBGEMM's block size): the last ones may be short or empty (and are then left out)."""
+    step = -(-rows // parts)
+    return ((lo, min(lo + step, rows)) for lo in range(0, rows, step))
 
 
-def column_bands(columns: int, parts: int) -> list[Range]:
-    """At most `parts` bands of whole units of 4 columns, as even as possible; the last takes the rest that is no unit."""
-    units = max(1, columns // COLUMN_UNIT)
+def column_blocks(dim: int, parts: int) -> Iterator[tuple[int, int]]:
+    """Blocks of columns cut at multiples of 4, as even as that allows, the larger ones first; surplus parts get none."""
+    units = -(-dim // COLUMN_STEP)
     parts = min(parts, units)
-    cuts = [COLUMN_UNIT * (units * part // parts) for part in range(parts)] + [columns]
-    return list(zip(cuts, cuts[1:]))
+    small, larger = divmod(units, parts)
+    lo = 0
+    for part in range(parts):
+        hi = min(lo + COLUMN_STEP * (small + (part < larger)), dim)
+        yield lo, hi
+        lo = hi
 
 
-def _rows_over(table: int, spec: TableSpec, cols: Range, ranks: Sequence[int]) -> list[Shard]:
-    return [Shard(table, rows, cols, rank) for rows, rank in zip(row_bands(spec.rows, len(ranks)), ranks)]
+def _cut_rows(table: int, rows: int, cols: tuple[int, int], ranks: Sequence[int]) -> list[Shard]:
+    return [Shard(table, block, cols, rank) for block, rank in zip(row_blocks(rows, len(ranks)), ranks)]
 
 
-def _columns_over(table: int, spec: TableSpec, ranks: Sequence[int]) -> list[Shard]:
-    return [Shard(table, (0, spec.rows), cols, rank) for cols, rank in zip(column_bands(spec.dim, len(ranks)), ranks)]
+def _cut_columns(table: int, rows: int, dim: int, ranks: Sequence[int]) -> list[Shard]:
+    return [Shard(table, (0, rows), block, rank) for block, rank in zip(column_blocks(dim, len(ranks)), ranks)]
 
 
-@scheme
-def table_wise(table: int, spec: TableSpec, place: Placement) -> list[Shard]:
-    """The whole table on its home."""
-    return [Shard(table, (0, spec.rows), (0, spec.dim), place.home)]
+@sharding("table_wise", homes="rank")
+def table_wise(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+    """The whole table on rank `home`."""
+    return [Shard(table, (0, rows), (0, dim), home)]
 
 
-@scheme
-def row_wise(table: int, spec: TableSpec, place: Placement) -> list[Shard]:
-    """Bands of rows over all ranks."""
-    return _rows_over(table, spec, (0, spec.dim), place.ranks)
+@sharding("row_wise", homes="all")
+def row_wise(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+    """Rows cut over all ranks."""
+    return _cut_rows(table, rows, (0, dim), range(layout.ranks))
 
 
-@scheme
-def column_wise(table: int, spec: TableSpec, place: Placement) -> list[Shard]:
-    """Bands of columns over all ranks, from the home on."""
-    return _columns_over(table, spec, place.ranks_from_home)
+@sharding("column_wise", homes="all")
+def column_wise(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+    """Columns cut over all ranks."""
+    return _cut_columns(table, rows, dim, range(layout.ranks))
 
 
-@scheme
-def data_parallel(table: int, spec: TableSpec, place: Placement) -> list[Shard]:
-    """A replica on every rank."""
-    return [Shard(table, (0, spec.rows), (0, spec.dim), rank) for rank in place.ranks]
+@sharding("data_parallel", homes="all")
+def data_parallel(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+    """A full copy on every rank; the only scheme whose rectangles overlap."""
+    return [Shard(table, (0, rows), (0, dim), rank) for rank in range(layout.ranks)]
 
 
-@scheme
-def table_row_wise(table: int, spec: TableSpec, place: Placement) -> list[Shard]:
-    """Bands of rows over the ranks of the home's node."""
-    return _rows_over(table, spec, (0, spec.dim), place.node)
+@sharding("table_row_wise", homes="node")
+def table_row_wise(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+    """Rows cut over the ranks of node `home`."""
+    return _cut_rows(table, rows, (0, dim), layout.nodes[home])
 
 
-@scheme
-def table_column_wise(table: int, spec: TableSpec, place: Placement) -> list[Shard]:
-    """Bands of columns over the ranks of the home's node."""
-    return _columns_over(table, spec, place.node)
+@sharding("table_column_wise", homes="node")
+def table_column_wise(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+    """Columns cut over the ranks of node `home`."""
+    return _cut_columns(table, rows, dim, layout.nodes[home])
 
 
-@scheme
-def grid_shard(table: int, spec: TableSpec, place: Placement) -> list[Shard]:
-    """Bands of columns over nodes, each a row_wise table over the ranks of its node."""
-    bands = column_bands(spec.dim, len(place.nodes))
-    return [shard for cols, node in zip(bands, place.nodes) for shard in _rows_over(table, spec, cols, node)]
-
-
-def replicated(name: str) -> bool:
-    """Whether a scheme keeps the whole table on every rank, so that its rectangles overlap on purpose."""
-    return name == "data_parallel"
-
-
-def node_ranks(ranks: int, ranks_per_node: int) -> tuple[tuple[int, ...], ...]:
-    """Ranks of each node: consecutive groups; the last may be smaller."""
-    starts = range(0, ranks, ranks_per_node)
-    return tuple(tuple(range(lo, min(lo + ranks_per_node, ranks))) for lo in starts)
+@sharding("grid_shard", homes="all")
+def grid_shard(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+    """Columns cut over the nodes; the rows of each column block cut over the ranks of its node."""
+    blocks = zip(column_blocks(dim, len(layout.nodes)), layout.nodes)
+    return [shard for cols, node in blocks for shard in _cut_rows(table, rows, cols, node)]
