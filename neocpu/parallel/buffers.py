@@ -1,0 +1,27 @@
+"""Where do messages live between steps? In named arrays that only grow, so that a step touches no fresh memory."""
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+
+class Buffers:
+    """Scratch arrays by name. A second `take` of a name hands out the same memory again."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, NDArray] = {}
+
+    def take(self, name: str, size: int, dtype: DTypeLike) -> NDArray:
+        """Uninitialised flat array of `size` elements; valid until `name` is taken again."""
+        have = self._arrays.get(name)
+        if have is None or have.size < size or have.dtype != dtype:
+            have = self._arrays[name] = np.empty(size + size // 8, dtype)
+        return have[:size]
+
+    def matrix(self, name: str, rows: int, columns: int, dtype: DTypeLike) -> NDArray:
+        """Uninitialised C-contiguous array [rows, columns]; valid until `name` is taken again."""
+        return self.take(name, rows * columns, dtype).reshape(rows, columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(array.nbytes for array in self._arrays.values())

@@ -1,0 +1,86 @@
+"""How do ranks agree on the gradient of the dense parameters? Each climbs the same tree over its slice of them.
+
+    rank r holds, for each maximal aligned node of its leaves, a partial sum f32[P]     (trees.aligned_nodes)
+        alltoallv: slice d of every node goes to rank d                                 [P*d//W, P*(d+1)//W)
+        rank d adds the nodes of all ranks, pair by pair, up to the root                (trees.climb)
+        allgatherv: the finished slices                                                 f32[P] on every rank
+
+The paper's AllReduce (Neo §4.1) in the two halves it is made of, ReduceScatter and AllGather; the collectives move
+bytes and we add, because MPI's own reductions promise no order (`docs/arithmetic.md` §2).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.parallel.comm import Comm
+from neocpu.trees import Node, aligned_nodes, climb, rank_leaves
+
+
+class DenseReduction:
+    """Sum over the batch of P dense gradients, the same bits on every rank and for every number of ranks.
+
+    Parameters
+    ----------
+    comm : the ranks that share the batch.
+    parameters : P, any number from 0 up.
+    leaves : leaves of the batch tree, a power of two; ranks beyond it own no leaves and only add.
+    """
+
+    def __init__(self, comm: Comm, parameters: int, leaves: int) -> None:
+        ranks = comm.size
+        self.comm, self.parameters, self.leaves = comm, parameters, leaves
+        self.nodes: list[list[Node]] = [list(aligned_nodes(*rank_leaves(rank, ranks, leaves))) for rank in range(ranks)]
+        self._cuts = [parameters * rank // ranks for rank in range(ranks + 1)]
+        widths = np.diff(self._cuts)
+        mine = int(widths[comm.rank])
+        self._send_counts = widths * len(self.nodes[comm.rank])
+        self._recv_counts = np.array([mine * len(nodes) for nodes in self.nodes], np.int64)
+        self._widths = widths.astype(np.int64)
+        if ranks > 1:
+            self._send = np.empty(int(self._send_counts.sum()), np.float32)
+            self._recv = np.empty(int(self._recv_counts.sum()), np.float32)
+            self._total = np.empty(parameters, np.float32)
+
+    def start(self, nodes: Mapping[Node, NDArray[np.float32]]) -> "StartedReduction":
+        """Send this rank's nodes, {(lo, size): f32[P]} for exactly `self.nodes[rank]`, on their way."""
+        expected = self.nodes[self.comm.rank]
+        if sorted(nodes) != sorted(expected):
+            raise ValueError(f"rank {self.comm.rank} owns the nodes {expected}, but got {sorted(nodes)}")
+        if self.comm.size == 1:
+            return StartedReduction(self, nodes)
+        at = 0
+        for lo, hi in zip(self._cuts, self._cuts[1:]):
+            for node in expected:
+                self._send[at : at + hi - lo] = nodes[node][lo:hi]
+                at += hi - lo
+        request = self.comm.start_alltoallv(self._send, self._send_counts, self._recv, self._recv_counts)
+        return StartedReduction(self, nodes, request)
+
+    def reduce(self, nodes: Mapping[Node, NDArray[np.float32]]) -> NDArray[np.float32]:
+        """`start` and `wait` in one: the root sum f32[P]."""
+        return self.start(nodes).wait()
+
+
+class StartedReduction:
+    """A dense reduction under way."""
+
+    def __init__(self, owner: DenseReduction, nodes: Mapping[Node, NDArray[np.float32]], request=None) -> None:
+        self._owner, self._nodes, self._request = owner, nodes, request
+
+    def wait(self) -> NDArray[np.float32]:
+        """Root sum f32[P]: a buffer that the next reduction overwrites; do not modify it."""
+        owner = self._owner
+        if self._request is None:
+            return climb(self._nodes, 0, owner.leaves)
+        self._request.wait()
+        pieces: dict[Node, NDArray[np.float32]] = {}
+        width, at = int(owner._widths[owner.comm.rank]), 0
+        for sent in owner.nodes:
+            for node in sent:
+                pieces[node] = owner._recv[at : at + width]
+                at += width
+        mine = np.ascontiguousarray(climb(pieces, 0, owner.leaves))
+        owner.comm.allgatherv(mine, owner._total, owner._widths)
+        return owner._total

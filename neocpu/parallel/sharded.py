@@ -1,0 +1,200 @@
+"""How is a set of embedding tables looked up and trained on many ranks? As if they stood on one, to the bit.
+
+    forward(kjt, B)   input_dist -> pooled sums of my shards -> output_dist under way      (the bottom MLP may run now)
+    finish(E)         replicated tables into E, arriving columns into E, MEAN divided once, at home
+    backward(dE, t)   MEAN divided once, at home -> gradients to the shards -> one exact update per row
+
+Plan, ranks, route and threads decide where the work is done and what travels; none of them can be seen in E or in the
+tables afterwards (`docs/arithmetic.md` §3; Neo §4.2).
+"""
+
+from collections.abc import Generator
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.tbe import Layout, TableBatchedEmbedding
+from neocpu.jagged import KJT
+from neocpu.kernels.rounding import divide_columns
+from neocpu.parallel.buffers import Buffers
+from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.entries import Entries, Ints
+from neocpu.parallel.exchange import Exchange, Input, Output
+from neocpu.parallel.plan import Plan
+from neocpu.parallel.replicas import Replicas, RowWords
+from neocpu.parallel.scalars import ScalarPeers
+from neocpu.parallel.shipment import Spill
+from neocpu.parallel.started import Started
+
+Floats = NDArray[np.float32]
+
+
+class ShardedEmbedding:
+    """The embedding tables of a model, spread over the ranks of `comm` as `plan` says.
+
+    Parameters
+    ----------
+    plan, comm : a checked plan for `comm.size` ranks.
+    optimizer, seed : update rule of all tables; rows start at their Philox values (`docs/arithmetic.md` §9).
+    leaves : leaves of the batch tree; rank r's samples are `trees.rank_samples(r, W, B, leaves)`.
+    first_column : columns of E in front of the first pooled vector (the bottom MLP's output).
+    route : wires of row-split tables' words, a name in `routes.ROUTES`.
+
+    Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is `plan.local(rank)[i]`).
+    All methods are collective: every rank calls them in the same order.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        comm: Comm,
+        optimizer: SparseOptimizer,
+        seed: int,
+        leaves: int,
+        first_column: int = 0,
+        route: str = "direct",
+    ) -> None:
+        self.plan, self.comm = plan, comm
+        self.tbe = TableBatchedEmbedding(plan.tables, plan.local(comm.rank), optimizer, seed)
+        self.exchange = Exchange(plan, comm, leaves, first_column, self.tbe.row_scalars, route)
+        self.keys = tuple(bag.key for bag in self.exchange.bags)
+        self.columns = self.exchange.columns
+        self._mean = self.exchange.mean_columns
+        self._input: Input | None = None
+        self._buffers = Buffers()
+        self._layouts()
+        copies = [plan.local(comm.rank)[i] for i in self._copied]
+        tables = [plan.tables[shard.table] for shard in copies]
+        self._replicas = Replicas(comm, [t.rows for t in tables], [t.dim for t in tables]) if tables else None
+        waiting = sorted({int(i) for layout in self._classes[1:3] for i in layout.shard})
+        self._any_scalars = any(r.cuts[3] > r.cuts[1] for r in self.exchange.ranks)
+        self._peers = ScalarPeers(plan, comm, waiting, self.tbe.row_scalars)
+
+    def _layouts(self) -> None:
+        """Where each class of entries finds its columns: in the blocks that travel, and in E."""
+        mine = self.exchange.mine
+        spans = list(pairwise(mine.cuts))
+        blocks = [(mine.whole, 0), (mine.whole, 0), (mine.parts, mine.cuts[2]), (mine.parts, mine.cuts[2])]
+        self._classes = [_layout(b, lo - at, hi - at, b.column) for (b, at), (lo, hi) in zip(blocks, spans)]
+        self._home = _layout(mine.travel, 0, len(mine.travel), mine.travel.home)
+        self._copies = _layout(mine.copies, 0, len(mine.copies), mine.copies.home)
+        self._copied = sorted(set(mine.copies.shard.tolist()))
+
+    # ---- forward ----
+
+    def start(self, kjt: KJT, batch: int) -> Started[Input]:
+        """Begin the input distribution of a coming batch: `forward` takes the result in place of the KJT.
+
+        `kjt`: this rank's samples of a global batch of `batch`. At most two batches may be on their way.
+        Raises IndexRangeError on every rank, from here or from `wait`.
+        """
+        return self.exchange.start_input(kjt, batch)
+
+    def forward(self, kjt: KJT | Started[Input], batch: int) -> "StartedLookup":
+        """Look up and pool; the rows are on their way home when this returns.
+
+        Raises IndexRangeError (on every rank): a row outside [-1, rows), or malformed offsets; nothing was exchanged.
+        """
+        started = kjt if isinstance(kjt, Started) else self.start(kjt, batch)
+        given = started.wait()
+        self._input = given
+        if self.exchange.alone:
+            return StartedLookup(self, given, None)
+        whole, words, spill = self._lookup(given)
+        return StartedLookup(self, given, self.exchange.start_output(given.shape, whole, words, spill))
+
+    def _lookup(self, given: Input) -> tuple[Floats, NDArray[np.float64], Spill]:
+        mine, shape = self.exchange.mine, given.shape
+        whole = self._buffers.matrix("whole", shape.batch, mine.whole.columns, np.float32)
+        words = self._buffers.matrix("parts", shape.batch, mine.parts.columns, np.float64)
+        spill: Spill = []
+        for i in (0, 1):
+            if (lookups := given.classes[i]) is not None:
+                self.tbe.forward(self._classes[i], lookups, whole)
+        for i, first in ((2, 0), (3, mine.cuts[3] - mine.cuts[2])):
+            if (lookups := given.classes[i]) is not None:
+                extras = self.tbe.forward_words(self._classes[i], lookups, words)
+                self.exchange.spill(shape, extras, first, spill)
+        return whole, words, spill
+
+    def _row_words(self, given: Input, gradient: Floats) -> list[RowWords]:
+        """Merged gradients of my own samples for each replicated table, in exact words."""
+        assert given.copies is not None
+        return [RowWords(*pair) for pair in self.tbe.merge_words(self._copies, given.copies, gradient)]
+
+    def _finish(self, given: Input, output: Output | None, out: Floats) -> None:
+        if output is None:
+            assert given.classes[0] is not None or not self.keys
+            if given.classes[0] is not None:
+                self.tbe.forward(self._home, given.classes[0], out)
+        else:
+            if given.copies is not None:
+                self.tbe.forward(self._copies, given.copies, out)
+            output.finish(out)
+        if self._mean is not None:
+            divide_columns(out, given.kjt.lengths, *self._mean)
+
+    # ---- backward ----
+
+    def backward(self, gradient: Floats, step: int) -> None:
+        """Update every row that the last `forward` looked up, from dE f32[b, columns] (not modified); `step` from 1."""
+        given = self._input
+        if given is None:
+            raise RuntimeError("backward without a forward")
+        self._input = None
+        if self._mean is not None:
+            mine = self._buffers.matrix("gradient", *gradient.shape, np.float32)
+            mine[...] = gradient
+            gradient = mine
+            divide_columns(gradient, given.kjt.lengths, *self._mean)
+        if self.exchange.alone:
+            if given.classes[0] is not None:
+                self.tbe.backward(self._home, given.classes[0], gradient, step)
+            return
+        arriving = self.exchange.start_gradients(given.shape, gradient)
+        replicas = Started(self._replicas.reduce(self._row_words(given, gradient))) if self._replicas else None
+        whole, parts = arriving.wait()
+        for i, block in ((0, whole), (3, parts)):
+            if (lookups := given.classes[i]) is not None:
+                self.tbe.backward(self._classes[i], lookups, block, step)
+        if self._any_scalars:
+            Started(self._share(given, whole, parts, step)).wait()
+        if replicas is not None:
+            for i, (rows, rounded) in zip(self._copied, replicas.wait()):
+                self.tbe.apply_rows(i, rows, rounded, step)
+
+    def _share(self, given: Input, whole: Floats, parts: Floats, step: int) -> Generator[Request, None, None]:
+        """Column shards: merge, share the column trees of the row scalars, apply."""
+        merged, rows, terms = {}, {}, {}
+        for i, block in ((1, whole), (2, parts)):
+            if (lookups := given.classes[i]) is not None:
+                together = self.tbe.merge(self._classes[i], lookups, block)
+                for shard in sorted(set(self._classes[i].shard.tolist())):
+                    merged[shard], rows[shard] = together, together.rows_of(shard)
+                    terms[shard] = self.tbe.row_terms(together, shard)
+        scalars = yield from self._peers.exchange(rows, terms)
+        for shard, numbers in scalars.items():
+            self.tbe.apply(merged[shard], shard, numbers, step)
+
+
+class StartedLookup:
+    """Pooled rows on their way."""
+
+    def __init__(self, owner: ShardedEmbedding, given: Input, output: Output | None) -> None:
+        self._owner, self._given, self._output = owner, given, output
+
+    def finish(self, out: Floats) -> None:
+        """Wait for the pooled rows and write them into E: `out` f32[b, columns], columns from `first_column` on.
+
+        Call it once, before the next `forward`. Columns in front of `first_column` are not touched.
+        """
+        shape = (self._given.shape.samples, self._owner.columns)
+        if out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
+            raise ValueError(f"E is {out.dtype}{out.shape}; expected C-contiguous float32{shape}")
+        self._owner._finish(self._given, self._output, out)
+
+
+def _layout(entries: Entries, lo: int, hi: int, column: Ints) -> Layout:
+    return Layout(entries.shard[lo:hi], column[lo:hi])
