@@ -97,15 +97,14 @@ def _leaves(a_block, panels, b_panels, b_at, cuts, tiles):
         while k < end or fresh:
             count = min(_KC, end - k)
             for i in range(panels):
-                tile_chains(
-                    a_block, (i * steps + k) * MR, b_panels, b_at + k * NC, count, tiles, top * size + i * _TILE, fresh
-                )
+                left, into = (i * steps + k) * MR, top * size + i * _TILE
+                tile_chains(a_block, left, MR, b_panels, b_at + k * NC, NC, count, tiles, into, NC, fresh)
             k, fresh = k + count, 0
         done = leaf + 1
         while done & 1 == 0:
-            left, right = tiles[(top - 1) * size : top * size], tiles[top * size : (top + 1) * size]
+            lower, upper = tiles[(top - 1) * size : top * size], tiles[top * size : (top + 1) * size]
             for q in range(size):
-                left[q] += right[q]
+                lower[q] += upper[q]
             top, done = top - 1, done >> 1
         top += 1
 

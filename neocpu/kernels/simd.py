@@ -60,3 +60,15 @@ def prefetch(typingctx, array, index):
         return context.get_dummy_value()
 
     return types.void(array, types.int64), codegen
+
+
+@intrinsic
+def prefetch_write(typingctx, array, index):
+    """Ask for the cache line that holds flat element `index` of a contiguous array, in order to write it."""
+
+    def codegen(context, builder, signature, args):
+        line = builder.bitcast(builder.gep(data(context, builder, signature, args, 0), [args[1]]), I8.as_pointer())
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(1), I32(3), I32(1))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), codegen

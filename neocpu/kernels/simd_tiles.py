@@ -62,37 +62,104 @@ MR, NV, LANES = tile_shape(*target())
 NC = NV * LANES
 
 
-@intrinsic
-def tile_chains(typingctx, a, a_at, b, b_at, count, c, c_at, fresh):
-    """c[c_at:][MR, NC] = chains over `count` steps of fma(A panel, B panel, ·), from +0 if `fresh`, else from c."""
+class _Tile:
+    """Code of one register tile: MR rows, `vectors` vectors of columns, accumulators that LLVM keeps in registers."""
 
-    def codegen(context, builder, signature, args):
-        vector, tile = ir.VectorType(F32, LANES), list(product(range(MR), range(NV)))
-        pa, pb, pc = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 2, 5))
-        place = {(i, j): vector_pointer(builder, pc, I64(i * NC + j * LANES), vector) for i, j in tile}
-        sums = {t: cgutils.alloca_once(builder, vector) for t in tile}
-        with builder.if_else(builder.icmp_signed("!=", args[7], args[7].type(0))) as (new, old):
-            with new:
-                for t in tile:
-                    builder.store(ir.Constant(vector, [0.0] * LANES), sums[t])
-            with old:
-                for t in tile:
-                    builder.store(builder.load(place[t], align=4), sums[t])
-        with cgutils.for_range(builder, args[4]) as loop:
-            ap = builder.gep(pa, [builder.mul(loop.index, I64(MR))])
-            bp = builder.gep(pb, [builder.mul(loop.index, I64(NC))])
-            row = [builder.load(vector_pointer(builder, bp, I64(LANES * j), vector), align=4) for j in range(NV)]
+    def __init__(self, builder, vectors, left, right, steps):
+        self.builder, self.vectors, self.left, self.right, self.steps = builder, vectors, left, right, steps
+        self.vector, self.places = ir.VectorType(F32, LANES), list(product(range(MR), range(vectors)))
+        self.sums = {t: cgutils.alloca_once(builder, self.vector) for t in self.places}
+
+    def start(self):
+        """Every chain starts at +0."""
+        for t in self.places:
+            self.builder.store(ir.Constant(self.vector, [0.0] * LANES), self.sums[t])
+
+    def _cell(self, base, stride, i, j):
+        at = self.builder.add(self.builder.mul(stride, I64(i)), I64(j * LANES))
+        return vector_pointer(self.builder, base, at, self.vector)
+
+    def load(self, base, stride):
+        """Chains go on from the values in memory."""
+        for i, j in self.places:
+            self.builder.store(self.builder.load(self._cell(base, stride, i, j), align=4), self.sums[i, j])
+
+    def store(self, base, stride):
+        """Leave the chains in memory."""
+        for i, j in self.places:
+            self.builder.store(self.builder.load(self.sums[i, j]), self._cell(base, stride, i, j), align=4)
+
+    def step(self, k, skip=None, gap=None):
+        """One fma per chain: column k of the left, row k of the right panel; without row `skip` if `gap`."""
+        b = self.builder
+        ap, bp = (b.gep(base, [b.mul(k, stride)]) for base, stride in zip((self.left, self.right), self.steps))
+        row = [b.load(vector_pointer(b, bp, I64(LANES * j), self.vector), align=4) for j in range(self.vectors)]
+        for i in range(MR):
+            coefficient = splat(b, b.load(b.gep(ap, [I64(i)])), LANES)
+            for j in range(self.vectors):
+                old = b.load(self.sums[i, j])
+                new = call(b, f"llvm.fma.v{LANES}f32", self.vector, coefficient, row[j], old)
+                b.store(b.select(gap, old, new) if i == skip else new, self.sums[i, j])
+
+    def run(self, first, last):
+        """Steps first <= k < last."""
+        with cgutils.for_range_slice(self.builder, first, last, I64(1)) as (k, _):
+            self.step(k)
+
+
+def _chains(vectors):
+    """Intrinsic: c[c_at + i*c_step + j] = chain over k < count of fma(a[a_at + k*a_step + i], b[b_at + k*b_step + j]).
+
+    The chains start at +0 if `fresh`, else at what c holds.
+    """
+
+    @intrinsic
+    def chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, c, c_at, c_step, fresh):
+        def codegen(context, builder, signature, args):
+            pa, pb, pc = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 3, 7))
+            tile = _Tile(builder, vectors, pa, pb, (args[2], args[5]))
+            with builder.if_else(builder.icmp_signed("!=", args[10], I64(0))) as (new, old):
+                with new:
+                    tile.start()
+                with old:
+                    tile.load(pc, args[9])
+            tile.run(I64(0), args[6])
+            tile.store(pc, args[9])
+            return context.get_dummy_value()
+
+        n = types.int64
+        return types.void(a, n, n, b, n, n, n, c, n, n, n), codegen
+
+    return chains
+
+
+def _gap_chains(vectors):
+    """Intrinsic: the same from +0, but the chain of row i leaves out step k = at + i if `gap` (a row and itself)."""
+
+    @intrinsic
+    def chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, at, gap, c, c_at, c_step):
+        def codegen(context, builder, signature, args):
+            pa, pb, pc = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 3, 9))
+            tile = _Tile(builder, vectors, pa, pb, (args[2], args[5]))
+            gap = builder.icmp_signed("!=", args[8], I64(0))
+            tile.start()
+            tile.run(I64(0), args[7])
             for i in range(MR):
-                left = splat(builder, builder.load(builder.gep(ap, [I64(i)])), LANES)
-                for j in range(NV):
-                    step = call(builder, f"llvm.fma.v{LANES}f32", vector, left, row[j], builder.load(sums[i, j]))
-                    builder.store(step, sums[i, j])
-        for t in tile:
-            builder.store(builder.load(sums[t]), place[t], align=4)
-        return context.get_dummy_value()
+                k = builder.add(args[7], I64(i))
+                with builder.if_then(builder.icmp_signed("<", k, args[6]), likely=True):
+                    tile.step(k, i, gap)
+            tile.run(builder.add(args[7], I64(MR)), args[6])
+            tile.store(pc, args[11])
+            return context.get_dummy_value()
 
-    n = types.int64
-    return types.void(a, n, b, n, n, c, n, n), codegen
+        n = types.int64
+        return types.void(a, n, n, b, n, n, n, n, n, c, n, n), codegen
+
+    return chains
+
+
+tile_chains, slim_chains = _chains(NV), _chains(1)  # NC columns, LANES columns
+tile_gap_chains, slim_gap_chains = _gap_chains(NV), _gap_chains(1)
 
 
 def _transposed(builder, rows):
@@ -131,6 +198,24 @@ def transpose_block(typingctx, x, x_at, stride, rows, out, out_at, step):
     return types.void(x, n, n, n, out, n, n), codegen
 
 
+@intrinsic
+def mirror_block(typingctx, x, x_at, stride):
+    """x[x_at + r*stride + c] = x[x_at + c*stride + r] for r < c < LANES: mirrors a lower triangle."""
+
+    def codegen(context, builder, signature, args):
+        vector = ir.VectorType(F32, LANES)
+        base = builder.gep(data(context, builder, signature, args, 0), [args[1]])
+        places = [vector_pointer(builder, base, builder.mul(args[2], I64(r)), vector) for r in range(LANES)]
+        rows = [builder.load(place, align=4) for place in places]
+        for r, (place, turned) in enumerate(zip(places, _transposed(builder, list(rows)))):
+            mask = ir.Constant(ir.VectorType(I32, LANES), [c if c <= r else LANES + c for c in range(LANES)])
+            builder.store(builder.shuffle_vector(rows[r], turned, mask), place, align=4)
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(x, n, n), codegen
+
+
 def _copy(lanes):
     """Intrinsic that copies `lanes` consecutive floats."""
 
@@ -148,7 +233,7 @@ def _copy(lanes):
     return copy
 
 
-copy_a, copy_b = _copy(MR), _copy(NC)  # one step of a panel
+copy_a, copy_b, copy_lanes = _copy(MR), _copy(NC), _copy(LANES)  # one step of a panel; one vector
 
 PLAIN, BIAS, BIAS_RELU, GATE = 0, 1, 2, 3  # what is done to a finished tile
 
@@ -161,7 +246,7 @@ def _shut(builder, value, switch):
 
 @intrinsic
 def finish_tile(typingctx, tiles, at, other, other_at, mode, out, out_at, stride):
-    """Write a whole tile to out: as it is, + bias (NC floats of `other`), then ReLU, or gated by `other` laid out as out."""
+    """Write a whole tile to out: as it is, + bias (NC floats of `other`), ReLU, or gated by `other` laid out as out."""
 
     def codegen(context, builder, signature, args):
         vector, tile = ir.VectorType(F32, LANES), list(product(range(MR), range(NV)))

@@ -1,0 +1,79 @@
+"""Do the vectorised dot interaction and its gradient give the bits of one chain per element?"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neocpu.kernels import interaction
+from neocpu.reference import interaction as twin
+
+SETTINGS = settings(deadline=None, derandomize=True, max_examples=30)
+
+
+def matrix(rng, shape, fill):
+    values = rng.standard_normal(shape)
+    if fill == "wild":
+        values = values * 2.0 ** rng.integers(-75, 64, shape)
+    values = values.astype(np.float32)
+    if fill == "special" and values.size:
+        values.flat[rng.integers(0, values.size, 3)] = rng.choice(np.float32([np.inf, -np.inf, np.nan, -0.0]), 3)
+    return values
+
+
+def assert_same(ours, theirs):
+    nan = np.isnan(ours)
+    np.testing.assert_array_equal(nan, np.isnan(theirs))
+    assert np.where(nan, np.float32(0), ours).tobytes() == np.where(nan, np.float32(0), theirs).tobytes()
+
+
+def both_directions(module, e, g, dim, diagonal):
+    out, back = np.full(g.shape, np.nan, np.float32), np.full(e.shape, np.nan, np.float32)
+    module.dot_forward(e, dim, diagonal, out)
+    module.dot_backward(e, g, dim, diagonal, back)
+    return out, back
+
+
+def check(samples, count, dim, diagonal, fill, seed):
+    rng = np.random.default_rng(seed)
+    pairs = count * (count - 1) // 2 + (count if diagonal else 0)
+    e, g = matrix(rng, (samples, count * dim), fill), matrix(rng, (samples, dim + pairs), fill)
+    for ours, theirs in zip(
+        both_directions(interaction, e, g, dim, diagonal), both_directions(twin, e, g, dim, diagonal)
+    ):
+        assert_same(ours, theirs)
+
+
+@SETTINGS
+@given(
+    samples=st.sampled_from([0, 1, 2, 33]),
+    count=st.sampled_from([1, 2, 3, 12, 13, 16, 17, 27, 33]),
+    dim=st.sampled_from([1, 2, 4, 7, 15, 16, 17, 32, 36, 48]),
+    diagonal=st.booleans(),
+    fill=st.sampled_from(["normal", "wild", "special"]),
+    seed=st.integers(0, 2**32),
+)
+def test_kernels_equal_twins(samples, count, dim, diagonal, fill, seed):
+    check(samples, count, dim, diagonal, fill, seed)
+
+
+@pytest.mark.parametrize("count, dim", [(27, 128), (105, 12), (3, 1024), (65, 33)])
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_large_shapes(count, dim, diagonal):
+    check(3, count, dim, diagonal, "normal", count)
+
+
+def test_an_infinite_row_does_not_meet_itself():
+    """Without the diagonal, row i never multiplies its own coefficient (0 * inf would be NaN)."""
+    e, g = np.float32([[1, 2, np.inf, -np.inf]]), np.float32([[0, 0, 3]])
+    out = np.empty_like(e)
+    interaction.dot_backward(e, g, 2, False, out)
+    assert out.tolist() == [[np.inf, -np.inf, 3, 6]]
+
+
+def test_inputs_are_left_alone_and_order_is_the_lower_triangle():
+    e = np.float32([[1, 10, 100, 1000]])
+    before, out = e.copy(), np.empty((1, 7), np.float32)
+    interaction.dot_forward(e, 1, False, out)
+    assert out.tolist() == [[1, 10, 100, 1000, 1000, 10000, 100000]]
+    assert e.tobytes() == before.tobytes()
