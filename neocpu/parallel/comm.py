@@ -1,4 +1,4 @@
-"""How do ranks talk? Through a small verb set on contiguous NumPy buffers, behind which MPI, threads or nothing can stand.
+"""How do ranks talk? Through a few verbs on contiguous NumPy buffers, behind which MPI, threads or nothing can stand.
 
     start_alltoallv / alltoallv    element counts per rank; every exchange of the training step is one of these
     alltoall, allgatherv           equal blocks; everything to everybody
@@ -7,8 +7,8 @@
     split                          the same verbs among some of the ranks
     agree                          an error of one rank becomes the same error on all
 
-Collectives move bytes and never add: MPI's own sums have no defined order (`docs/arithmetic.md` §3). All ranks call the same
-verbs in the same order. Bytes and messages are counted by verb and link class (same rank, same node, other node).
+Collectives move bytes and never add: MPI's own sums have no defined order (`docs/arithmetic.md` §3). All ranks call the
+same verbs in the same order. Bytes and messages are counted by verb and link class (same rank, same node, other node).
 """
 
 import json
@@ -29,7 +29,7 @@ class Request(Protocol):
     """An exchange under way. Its arrays belong to the comm until `wait` returns."""
 
     def wait(self) -> None:
-        """Return when the received array is filled and the sent one may be reused. Requests may be awaited in any order."""
+        """Return when the received array is filled and the sent one reusable; requests may be awaited in any order."""
 
 
 class Done:
@@ -147,12 +147,13 @@ class Comm(ABC):
         return recv
 
     def allgatherv(self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike) -> None:
-        """Every rank's `send` (1-D), in rank order, into `recv` (1-D) on every rank; `counts` i64[size] elements of each."""
+        """Every rank's `send` in rank order into `recv` of every rank (1-D); `counts` i64[size]: elements of each."""
         sizes = np.asarray(counts, np.int64)
         self._check(recv, sizes, "recv")
         if send.dtype != recv.dtype or send.ndim != 1 or not send.flags.c_contiguous or send.size != sizes[self.rank]:
             raise ValueError(
-                f"allgatherv: rank {self.rank} announced {sizes[self.rank]} {recv.dtype}, but sends {send.dtype}{send.shape}"
+                f"allgatherv: rank {self.rank} announced {sizes[self.rank]} {recv.dtype}, "
+                f"but sends {send.dtype}{send.shape}"
             )
         self.sent.add("allgatherv", self._links, np.full(self.size, send.nbytes, np.int64))
         self._gather(send, recv, sizes)

@@ -1,78 +1,167 @@
-"""How do the verbs become MPI calls? Here, and only here, with buffers and never with pickles."""
+"""How do the verbs become MPI calls? Here, in the only file that imports mpi4py.
 
+Everything travels as bytes from and into the caller's arrays: nothing is pickled, every dtype is the same to MPI. MPI 4
+has 64-bit counts and one collective call does it; an older MPI gets point-to-point messages of at most `CHUNK` bytes
+instead, which both sides cut alike. Importing this file starts MPI.
+"""
+
+import os
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import mpi4py
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
-from neocpu.parallel.comm import Comm, Counts, Request
+from neocpu.errors import EnvironmentProblem
+from neocpu.parallel.comm import Comm, Counts, Request, Traffic, nodes_of
 
-NAP = 0.02  # seconds between two looks at a quiet barrier
+mpi4py.rc.thread_level = "serialized"  # loader threads never call MPI
+
+try:
+    from mpi4py import MPI
+except (ImportError, RuntimeError) as error:
+    raise EnvironmentProblem(
+        f'no MPI library could be loaded ({error}); `pip install "neocpu[mpi]"` brings one, '
+        "and on a cluster `module load` the site's MPI first"
+    ) from error
+
+CHUNK = 1 << 30
+LARGE_COUNTS = MPI.Get_version() >= (4, 0)
+_TAG = 77
 
 
-def _message(buffer: NDArray, counts: Counts) -> list[Any]:
-    counts = np.asarray(counts, np.int64)
-    if buffer.dtype.kind == "V" or buffer.dtype.itemsize not in (1, 2, 4, 8):
-        raise TypeError(f"no MPI type for {buffer.dtype}")
-    return [buffer, (counts, np.cumsum(counts) - counts), MPI.Datatype.fromcode(buffer.dtype.char)]
+class _Started:
+    """MPI requests under way, and the arrays that must live until they are done."""
 
-
-class _MpiRequest:
-    """A collective under way, and the buffers it uses."""
-
-    def __init__(self, request: MPI.Request, *buffers: Any) -> None:
-        self._request, self._buffers = request, buffers
+    def __init__(self, requests: Sequence[MPI.Request], arrays: tuple[NDArray[Any], ...]) -> None:
+        self._requests, self._arrays = list(requests), arrays
 
     def wait(self) -> None:
-        """Return once the received data are in place."""
-        self._request.Wait()
+        MPI.Request.Waitall(self._requests)
+        self._requests = []
 
 
 class MpiComm(Comm):
-    """Ranks of an MPI communicator; nodes are the real hosts until `group_nodes` says otherwise."""
+    """One rank of an MPI communicator.
 
-    def __init__(self, comm: MPI.Intracomm | None = None) -> None:
-        self._comm = MPI.COMM_WORLD.Dup() if comm is None else comm
-        host = self._comm.Split_type(MPI.COMM_TYPE_SHARED, self._comm.rank)
-        leader = np.array([self._comm.rank], np.int64)
-        host.Bcast(leader)
-        self.host_ranks = host.size
-        host.Free()
-        leaders = np.empty(self._comm.size, np.int64)
-        self._comm.Allgather(leader, leaders)
-        _, nodes = np.unique(leaders, return_inverse=True)
-        super().__init__(self._comm.rank, self._comm.size, nodes.tolist())
+    world : the communicator; None is a private copy of COMM_WORLD.
+    ranks_per_node : nodes are runs of this many ranks; None: the real hosts (ranks that can share memory).
+    chunked : send point-to-point messages even if MPI has 64-bit counts (None: only if it has not).
+    """
 
-    def _start_alltoallv(self, send: NDArray, send_counts: Counts, recv: NDArray, recv_counts: Counts) -> Request:
-        out, into = _message(send, send_counts), _message(recv, recv_counts)
-        return _MpiRequest(self._comm.Ialltoallv(out, into), out, into)
+    def __init__(
+        self,
+        world: MPI.Comm | None = None,
+        ranks_per_node: int | None = None,
+        *,
+        nodes: Counts | None = None,
+        sent: Traffic | None = None,
+        chunked: bool | None = None,
+        chunk: int = CHUNK,
+    ) -> None:
+        self._comm = MPI.COMM_WORLD.Dup() if world is None else world
+        rank, size = self._comm.Get_rank(), self._comm.Get_size()
+        if nodes is None:
+            nodes = nodes_of(size, ranks_per_node) if ranks_per_node else _hosts(self._comm)
+        super().__init__(rank, size, nodes, sent)
+        self._chunked, self._chunk = not LARGE_COUNTS if chunked is None else chunked, chunk
 
-    def _allgatherv(self, send: NDArray, recv: NDArray, recv_counts: Counts) -> None:
-        send = np.ascontiguousarray(send)
-        kind = MPI.Datatype.fromcode(send.dtype.char)
-        self._comm.Allgatherv([send, send.size, kind], _message(recv, recv_counts))
+    def _exchange(self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts) -> Request:
+        out, sends = _bytes(send), send_counts * send.itemsize
+        into, recvs = _bytes(recv), recv_counts * recv.itemsize
+        if self._chunked:
+            return self._start_messages(out, sends, np.cumsum(sends) - sends, into, recvs)
+        request = self._comm.Ialltoallv(
+            [out, (sends, np.cumsum(sends) - sends), MPI.BYTE], [into, (recvs, np.cumsum(recvs) - recvs), MPI.BYTE]
+        )
+        return _Started([request], (out, into, sends, recvs))
+
+    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
+        out, into, sizes = _bytes(send), _bytes(recv), counts * recv.itemsize
+        if self._chunked:
+            sends = np.full(self.size, out.size, np.int64)
+            self._start_messages(out, sends, np.zeros(self.size, np.int64), into, sizes).wait()
+        else:
+            self._comm.Allgatherv([out, out.size, MPI.BYTE], [into, (sizes, np.cumsum(sizes) - sizes), MPI.BYTE])
+
+    def _start_messages(
+        self, out: NDArray[np.uint8], sends: Counts, starts: Counts, into: NDArray[np.uint8], recvs: Counts
+    ) -> Request:
+        """The exchange as point-to-point messages, matched by order of posting: all ranks exchange in one order."""
+        requests, at = [], np.cumsum(recvs) - recvs
+        for turn in range(self.size):
+            source = (self.rank - turn) % self.size
+            for lo, hi in self._chunks(int(at[source]), int(recvs[source])):
+                requests.append(self._comm.Irecv([into[lo:hi], hi - lo, MPI.BYTE], source, _TAG))
+        for turn in range(self.size):
+            target = (self.rank + turn) % self.size
+            for lo, hi in self._chunks(int(starts[target]), int(sends[target])):
+                requests.append(self._comm.Isend([out[lo:hi], hi - lo, MPI.BYTE], target, _TAG))
+        return _Started(requests, (out, into))
+
+    def _chunks(self, start: int, size: int) -> Iterator[tuple[int, int]]:
+        for lo in range(start, start + size, self._chunk):
+            yield lo, min(lo + self._chunk, start + size)
 
     def barrier(self) -> None:
         """Return once every rank has called."""
         self._comm.Barrier()
 
     def quiet_barrier(self) -> None:
-        """A barrier that sleeps while it waits."""
-        request = self._comm.Ibarrier()
+        """Return once every rank has called; asks and sleeps in turn, so that waiting takes no core from workers."""
+        request, pause = self._comm.Ibarrier(), 0.0005
         while not request.Test():
-            time.sleep(NAP)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
 
-    def split(self, color: int) -> Comm:
-        """Ranks of equal color, in rank order, as a Comm of their own."""
-        return MpiComm(self._comm.Split(color, self.rank))
+    def split(self, color: int, key: int = 0) -> Comm:
+        """Comm of the ranks that gave the same color, ordered by (key, rank)."""
+        part = self._comm.Split(color, key)
+        place = np.array([self.rank], np.int64)
+        members = np.empty(part.Get_size(), np.int64)
+        part.Allgather([place, MPI.INT64_T], [members, MPI.INT64_T])
+        return MpiComm(part, nodes=self.nodes[members], sent=self.sent, chunked=self._chunked, chunk=self._chunk)
 
     def abort(self, status: int) -> None:
-        """End the job on all ranks with this exit status."""
+        """End all ranks of the job with this exit status."""
         MPI.COMM_WORLD.Abort(status)
+        os._exit(status)
+
+
+def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return array.view(np.uint8) if array.size else np.empty(0, np.uint8)
+
+
+def _hosts(comm: MPI.Comm) -> Counts:
+    """Node of each rank: hosts, numbered by their first rank."""
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
+    first = np.array([comm.Get_rank()], np.int64)
+    host.Bcast([first, MPI.INT64_T], 0)
+    host.Free()
+    firsts = np.empty(comm.Get_size(), np.int64)
+    comm.Allgather([first, MPI.INT64_T], [firsts, MPI.INT64_T])
+    return np.unique(firsts, return_inverse=True)[1].astype(np.int64)
+
+
+def world_size() -> int:
+    """Ranks that MPI says it started together."""
+    return MPI.COMM_WORLD.Get_size()
 
 
 def library() -> str:
-    """Name and version of the MPI that was found."""
-    return MPI.Get_library_version().strip("\0 \n").splitlines()[0]
+    """First line of MPI's own description, e.g. "MPICH Version: 5.0.2"."""
+    name, version = MPI.get_vendor()
+    return f"{name} {'.'.join(map(str, version))} (MPI {'.'.join(map(str, MPI.Get_version()))})"
+
+
+def running() -> bool:
+    """Is MPI usable now (started and not yet finalized)?"""
+    return MPI.Is_initialized() and not MPI.Is_finalized()
+
+
+def abort_world(status: int) -> None:
+    """End all ranks of the job with this exit status, if MPI still runs."""
+    if running():
+        MPI.COMM_WORLD.Abort(status)

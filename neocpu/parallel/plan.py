@@ -228,5 +228,5 @@ def place(
         found[number] = min(options, key=lambda shards: height(number, shards))
         for rank, cost in loads(number, found[number]):
             load[rank] += cost
-    shards = tuple(shard for number in range(len(tables)) for shard in found[number])
+    shards = tuple(sorted(shard for shards in found.values() for shard in shards))
     return Plan(tuple(tables), tuple(schemes), shards, ranks, layout.ranks_per_node).check()

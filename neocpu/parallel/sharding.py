@@ -1,14 +1,14 @@
-"""How can one table be spread over ranks? Every scheme is one function that returns rectangles (Neo §4.2, TorchRec's names).
+"""How can one table be spread over ranks? Every scheme is one function that returns rectangles (Neo, "4D parallelism").
 
-    table_wise          one rank holds the table                    ┌────┐      row_wise  ┌────┐ 0     column_wise  ┌─┬─┬─┬─┐
-    row_wise            rows cut over all ranks                     │ r  │                ├────┤ 1                  │0│1│2│3│
-    column_wise         columns cut over all ranks                  └────┘                ├────┤ 2                  └─┴─┴─┴─┘
-    data_parallel       every rank holds all of it                                        └────┘ 3
+    table_wise          one rank holds the table                 ┌────┐   row_wise  ┌────┐ 0   column_wise  ┌─┬─┬─┬─┐
+    row_wise            rows cut over all ranks                  │ r  │             ├────┤ 1                │0│1│2│3│
+    column_wise         columns cut over all ranks               └────┘             ├────┤ 2                └─┴─┴─┴─┘
+    data_parallel       every rank holds all of it                                  └────┘ 3
     table_row_wise      rows cut over the ranks of one node
     table_column_wise   columns cut over the ranks of one node
     grid_shard          columns cut over the nodes, each block's rows over the ranks of its node
 
-To add a scheme: write a function and register it with `@sharding(name, homes)`. The exchange knows rectangles, never names.
+To add a scheme: write a function and register it with `@sharding(name, homes)`. The exchange never sees names.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +49,7 @@ class Layout:
 
 
 Homes = Literal["rank", "node", "all"]
-# (table number, rows, columns, layout, home) -> rectangles; `home` is the chosen rank or node, 0 where there is no choice
+# (table number, rows, columns, layout, home) -> rectangles; `home`: the chosen rank or node, 0 where there is no choice
 SchemeFunction = Callable[[int, int, int, Layout, int], list[Shard]]
 
 
@@ -80,13 +80,13 @@ def sharding(name: str, homes: Homes) -> Callable[[SchemeFunction], SchemeFuncti
 
 
 def row_blocks(rows: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Blocks of ceil(rows / parts) rows (FBGEMM's block size): the last ones may be short or empty (and are then left out)."""
+    """Blocks of ceil(rows / parts) rows (FBGEMM's block size): the last may be short; empty ones are left out."""
     step = -(-rows // parts)
     return ((lo, min(lo + step, rows)) for lo in range(0, rows, step))
 
 
 def column_blocks(dim: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Blocks of columns cut at multiples of 4, as even as that allows, the larger ones first; surplus parts get none."""
+    """Blocks of columns cut at multiples of 4, as even as that allows, larger ones first; surplus parts get none."""
     units = -(-dim // COLUMN_STEP)
     parts = min(parts, units)
     small, larger = divmod(units, parts)

@@ -1,131 +1,233 @@
-"""Can the ranks be threads of one process? Yes: every collective is deposit, barrier, read, barrier.
+"""How can ranks be tested, debugged and taught without MPI? As threads of one process, behind the same verbs.
 
-For tests, debugging, lessons, and for compiling the kernels of a run before it starts. One body runs on all ranks; the first
-error ends them all. With `in_turn` only one rank computes at a time, the others wait at a collective: then no two Numba
-kernels run at once, which also suits threading layers that are not thread-safe.
+One primitive carries every verb: all ranks deposit what they bring under the number of the call; whoever comes last
+moves the bytes of all; the others then go on. As in MPI, an exchange that all have started needs nobody's further help.
+
+`run_threads(ranks, body)` runs `body(comm)` once per rank. A rank that fails ends the others at their next verb.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.parallel.comm import Comm, Counts, Done, Request
+from neocpu.errors import EnvironmentProblem
+from neocpu.kernels._threads import threading_layer, use_threads
+from neocpu.parallel.comm import Comm, Counts, Request, Traffic, nodes_of
 
-R = TypeVar("R")
-TIMEOUT = 300.0  # seconds a rank waits for the others
+T = TypeVar("T")
 
 
-class _World:
-    """What the threads of one communicator share."""
+class PeerFailed(RuntimeError):
+    """Another rank failed, so this one cannot go on."""
 
-    def __init__(self, size: int, turn: "threading.Lock | None") -> None:
-        self.size, self.turn = size, turn
-        self.gate = threading.Barrier(size, timeout=TIMEOUT)
-        self.deposit: list[Any] = [None] * size
-        self.parts: dict[int, _World] = {}
+
+@dataclass
+class Meeting:
+    """One call of a verb by all ranks: what each brought, and the outcome once the last one came."""
+
+    verb: str
+    brought: dict[int, Any] = field(default_factory=dict)
+    over: bool = False
+    result: Any = None
+    left: int = 0
+
+
+class Room:
+    """Where the ranks of one group meet. All rooms of a world share one lock, one failure flag and one timeout."""
+
+    def __init__(self, size: int, world: "World") -> None:
+        self.size, self.world = size, world
+        self._meetings: dict[int, Meeting] = {}
+
+    def bring(self, number: int, rank: int, verb: str, gift: Any, move: Callable[[list[Any]], Any]) -> Meeting:
+        """Deposit `gift` in call `number`; the last rank to come calls `move` on all gifts in rank order."""
+        with self.world.changed:
+            self.world.check()
+            meeting = self._meetings.setdefault(number, Meeting(verb))
+            if meeting.verb != verb:
+                self.world.fail(RuntimeError(f"rank {rank} calls {verb} where another rank calls {meeting.verb}"))
+                self.world.check()
+            meeting.brought[rank] = gift
+            if len(meeting.brought) < self.size:
+                return meeting
+        try:
+            meeting.result = move([meeting.brought[r] for r in range(self.size)])
+        except BaseException as error:
+            with self.world.changed:
+                self.world.fail(error)
+            raise
+        with self.world.changed:
+            meeting.over = True
+            self.world.changed.notify_all()
+        return meeting
+
+    def wait(self, number: int, meeting: Meeting) -> Any:
+        """The result of a call, once every rank has come. Each rank waits once for each call."""
+        world = self.world
+        with world.changed:
+            if not world.changed.wait_for(lambda: meeting.over or world.failure is not None, world.timeout):
+                missing = sorted(set(range(self.size)) - set(meeting.brought))
+                world.fail(TimeoutError(f"ranks {missing} did not call {meeting.verb} within {world.timeout:g} s"))
+            if not meeting.over:
+                world.check()
+            meeting.left += 1
+            if meeting.left == self.size:
+                self._meetings.pop(number, None)
+            return meeting.result
+
+
+class World:
+    """What all threads of one run share."""
+
+    def __init__(self, timeout: float) -> None:
+        self.changed = threading.Condition()
+        self.timeout = timeout
+        self.failure: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Remember the first failure and wake everybody; call with `changed` held."""
+        if self.failure is None:
+            self.failure = error
+        self.changed.notify_all()
+
+    def check(self) -> None:
+        """Raise PeerFailed if any rank has failed."""
+        if self.failure is not None:
+            raise PeerFailed(f"another rank failed: {self.failure!r}")
+
+
+@dataclass
+class _Started:
+    room: Room
+    number: int
+    meeting: Meeting
+    done: bool = False
 
     def wait(self) -> None:
-        if self.turn is None:
-            self.gate.wait()
-            return
-        self.turn.release()
-        try:
-            self.gate.wait()
-        finally:
-            self.turn.acquire()
-
-    def abort(self) -> None:
-        self.gate.abort()
-        for part in list(self.parts.values()):
-            part.abort()
+        if not self.done:
+            self.room.wait(self.number, self.meeting)
+            self.done = True
 
 
 class ThreadComm(Comm):
-    """One rank of a world of threads; made by `run_threads`."""
+    """One rank among threads."""
 
-    def __init__(self, world: _World, rank: int, nodes: list[int]) -> None:
-        super().__init__(rank, world.size, nodes)
-        self._world = world
+    def __init__(self, room: Room, rank: int, nodes: Counts, sent: Traffic | None = None) -> None:
+        super().__init__(rank, room.size, nodes, sent)
+        self._room, self._calls = room, 0
 
-    def _share(self, mine: Any) -> list[Any]:
-        """Everybody's deposits; valid until the next `_world.wait`."""
-        self._world.deposit[self.rank] = mine
-        self._world.wait()
-        return self._world.deposit
+    def _start(self, verb: str, gift: Any, move: Callable[[list[Any]], Any]) -> _Started:
+        self._calls += 1
+        return _Started(self._room, self._calls, self._room.bring(self._calls, self.rank, verb, gift, move))
 
-    def _start_alltoallv(self, send: NDArray, send_counts: Counts, recv: NDArray, recv_counts: Counts) -> Request:
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(send_counts, dtype=np.int64)])
-        at = 0
-        for q, (theirs, cuts) in enumerate(self._share((send, starts))):
-            lo, hi = int(cuts[self.rank]), int(cuts[self.rank + 1])
-            if hi - lo != int(recv_counts[q]):
-                raise ValueError(f"rank {q} sends {hi - lo} elements to rank {self.rank}, which expects {recv_counts[q]}")
-            recv[at : at + hi - lo] = theirs[lo:hi]
-            at += hi - lo
-        self._world.wait()
-        return Done()
+    def _meet(self, verb: str, gift: Any, move: Callable[[list[Any]], Any]) -> Any:
+        started = self._start(verb, gift, move)
+        return self._room.wait(started.number, started.meeting)
 
-    def _allgatherv(self, send: NDArray, recv: NDArray, recv_counts: Counts) -> None:
-        at = 0
-        for q, theirs in enumerate(self._share(send)):
-            if theirs.size != int(recv_counts[q]):
-                raise ValueError(f"rank {q} sends {theirs.size} elements; rank {self.rank} expects {recv_counts[q]}")
-            recv[at : at + theirs.size] = theirs
-            at += theirs.size
-        self._world.wait()
+    def _exchange(self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts) -> Request:
+        return self._start("alltoallv", (send, send_counts, recv, recv_counts), _move_all)
+
+    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
+        self._meet("allgatherv", (send, recv, counts), _move_to_all)
 
     def barrier(self) -> None:
         """Return once every rank has called."""
-        self._world.wait()
+        self._meet("barrier", None, lambda gifts: None)
 
-    def split(self, color: int) -> Comm:
-        """Ranks of equal color, in rank order, as a Comm of their own."""
-        colors = list(self._share(color))
-        members = [rank for rank, c in enumerate(colors) if c == color]
-        self._world.wait()
-        if members[0] == self.rank:
-            self._world.parts[color] = _World(len(members), self._world.turn)
-        self._world.wait()
-        part = self._world.parts[color]
-        self._world.wait()
-        return ThreadComm(part, members.index(self.rank), [int(self.nodes[rank]) for rank in members])
+    def quiet_barrier(self) -> None:
+        """Threads sleep in every barrier."""
+        self.barrier()
+
+    def split(self, color: int, key: int = 0) -> Comm:
+        """Comm of the threads that gave the same color, ordered by (key, rank)."""
+        groups = self._meet("split", (color, key, self.rank), lambda gifts: _groups(gifts, self._room.world))
+        room, members = groups[color]
+        return ThreadComm(room, members.index(self.rank), self.nodes[members], self.sent)
+
+    def abort(self, status: int) -> None:
+        """End the other ranks at their next verb, and this one by SystemExit."""
+        error = SystemExit(status)
+        with self._room.world.changed:
+            self._room.world.fail(error)
+        raise error
+
+
+def _move_all(gifts: list[Any]) -> None:
+    starts = [(np.cumsum(sends) - sends, np.cumsum(recvs) - recvs) for _, sends, _, recvs in gifts]
+    for source, (send, send_counts, _, _) in enumerate(gifts):
+        for target, (_, _, recv, recv_counts) in enumerate(gifts):
+            count = int(send_counts[target])
+            if count != recv_counts[source] or send.dtype != recv.dtype:
+                raise RuntimeError(
+                    f"rank {source} sends {count} {send.dtype} to rank {target}, "
+                    f"which expects {recv_counts[source]} {recv.dtype}"
+                )
+            at, to = int(starts[source][0][target]), int(starts[target][1][source])
+            recv[to : to + count] = send[at : at + count]
+
+
+def _move_to_all(gifts: list[Any]) -> None:
+    for rank, (_, recv, counts) in enumerate(gifts):
+        parts = [send for send, _, _ in gifts]
+        if [p.size for p in parts] != counts.tolist() or any(p.dtype != recv.dtype for p in parts):
+            raise RuntimeError(f"rank {rank} expects {counts.tolist()} {recv.dtype}, not {[p.size for p in parts]}")
+        recv[:] = np.concatenate(parts)
+
+
+def _groups(gifts: list[tuple[int, int, int]], world: World) -> dict[int, tuple[Room, list[int]]]:
+    members: dict[int, list[int]] = {}
+    for color, _, rank in sorted(gifts):
+        members.setdefault(color, []).append(rank)
+    return {color: (Room(len(ranks), world), ranks) for color, ranks in members.items()}
 
 
 def run_threads(
-    ranks: int, body: Callable[[Comm], R], *, ranks_per_node: int | None = None, in_turn: bool = False
-) -> list[R]:
-    """Run `body(comm)` on `ranks` threads; their results in rank order. The first error ends all ranks and is raised here."""
-    turn = threading.Lock() if in_turn else None
-    world = _World(ranks, turn)
+    ranks: int,
+    body: Callable[[Comm], T],
+    *,
+    ranks_per_node: int | None = None,
+    timeout: float = 300.0,
+) -> list[T]:
+    """Results of `body(comm)` of every rank, in rank order; parallel kernels of each use one thread.
+
+    ranks_per_node : for the comms' `nodes`; None puts all ranks on one node.
+    timeout : seconds that a rank waits for the others in one verb.
+
+    Raises
+    ------
+    EnvironmentProblem : Numba's threading layer is not safe for several threads.
+    Whatever the first failing rank raised; TimeoutError when a rank never came.
+    """
+    layer = threading_layer()
+    if ranks > 1 and layer == "workqueue":
+        raise EnvironmentProblem(
+            "ranks as threads need Numba's omp or tbb threading layer, but this process has workqueue, which aborts; "
+            "install a libgomp (Linux) or libomp (macOS), or `pip install tbb`, or unset NUMBA_THREADING_LAYER"
+        )
+    world = World(timeout)
+    room, nodes = Room(ranks, world), nodes_of(ranks, ranks_per_node)
     results: list[Any] = [None] * ranks
-    errors: list[BaseException] = []
 
-    def rank_main(rank: int) -> None:
-        nodes = [q // (ranks_per_node or ranks) for q in range(ranks)]
-        if turn:
-            turn.acquire()
+    def run(rank: int) -> None:
         try:
-            results[rank] = body(ThreadComm(world, rank, nodes))
-        except threading.BrokenBarrierError as broken:
-            errors.append(broken)
-        except BaseException as error:
-            errors.insert(0, error)
-            world.abort()
-        finally:
-            if turn:
-                turn.release()
+            use_threads(1)
+            results[rank] = body(ThreadComm(room, rank, nodes))
+        except BaseException as error:  # handed to the caller, who raises it
+            with world.changed:
+                world.fail(error)
 
-    threads = [threading.Thread(target=rank_main, args=(rank,), name=f"rank {rank}") for rank in range(ranks)]
+    _join([threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(ranks)])
+    if world.failure is not None:
+        raise world.failure
+    return results
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if errors:
-        first = errors[0]
-        raise TimeoutError("ranks wait for each other in different collectives") if isinstance(
-            first, threading.BrokenBarrierError
-        ) else first
-    return results

@@ -1,0 +1,161 @@
+"""How does a job of many ranks end when one fails, or is asked to stop? At once, everywhere, and with one message.
+
+`guard` catches what `main` lets through. The first rank of a host to claim the job's marker file prints; then the job is
+aborted with the error's exit status, so no rank waits for one that is gone. An error raised by `comm.agree` is printed
+only by the rank it came from. `StopSignal` turns SIGTERM and Ctrl-C into a flag that training looks at.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from neocpu.errors import NeocpuError
+
+PATIENCE = 5.0  # seconds that a rank with nothing to say gives the one that speaks
+_job: dict[str, Any] = {"token": None, "rank": None, "abort": None}
+
+
+def join_job(token: str, rank: int, abort: Callable[[int], None]) -> None:
+    """Tell the guard which job this process belongs to: a token that all ranks share, its rank, how to end the job."""
+    _job.update(token=token, rank=rank, abort=abort)
+
+
+def leave_job() -> None:
+    """Forget the job (tests)."""
+    _job.update(token=None, rank=None, abort=None)
+
+
+def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = None) -> int:
+    """Exit status of `main`; if it fails, print once for the whole job and end all ranks.
+
+    abort : ends the job before `join_job` was called, for a rank that fails while others already wait for it.
+
+    A NeocpuError is printed without traceback and sets its own status; Ctrl-C gives 130; anything else is a bug and is
+    printed with traceback and rank, status 1. SystemExit keeps its status: all ranks are expected to leave together.
+    """
+    try:
+        return main() or 0
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        return _end_job(NeocpuError(str(stop.code)), str(stop.code), 1, abort)
+    except KeyboardInterrupt as error:
+        return _end_job(error, "neocpu: interrupted", 128 + signal.SIGINT, abort)
+    except NeocpuError as error:
+        return _end_job(error, f"neocpu: error: {error}", error.exit_status, abort)
+    except BaseException as error:
+        rank = _job["rank"]
+        where = "" if rank is None else f" on rank {rank}"
+        text = "".join(traceback.format_exception(error)) + f"neocpu: unexpected {type(error).__name__}{where}: {error}"
+        return _end_job(error, text, 1, abort)
+
+
+def _end_job(error: BaseException, text: str, status: int, abort: Callable[[int], None] | None) -> int:
+    abort = _job["abort"] or abort
+    if abort is None:
+        _print(text)
+        return status
+    marker = Path(tempfile.gettempdir()) / f"neocpu-{_job['token'] or launch_token()}.said"
+    speaker = getattr(error, "spoken_by", _job["rank"])
+    if speaker == _job["rank"] and _claim(marker):
+        _print(text)
+        marker.write_text("done")
+        time.sleep(0.2)  # the launcher still has to read what was printed
+    else:
+        _wait_for(marker)
+    abort(status)
+    return status
+
+
+def _print(text: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(text.rstrip("\n") + "\n")
+    sys.stderr.flush()
+
+
+def _claim(marker: Path) -> bool:
+    """Did this process create the marker? If the folder cannot be written, everybody speaks."""
+    try:
+        for old in marker.parent.glob("neocpu-*.said"):
+            if time.time() - old.stat().st_mtime > 86400:
+                old.unlink()
+    except OSError:
+        pass  # another user's, or just removed by another rank
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _wait_for(marker: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            if marker.read_text() == "done":
+                time.sleep(0.3)
+                return
+        except OSError:
+            pass
+        time.sleep(0.05)
+
+
+def launch_token() -> str:
+    """A name that ranks of one job and host share before they can talk: their launcher's process and job numbers."""
+    parent = os.getppid()
+    try:
+        started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        started = ""
+    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "PALS_APID", "FLUX_JOB_ID", "LSB_JOBID")
+    parts = [str(parent), started, *(os.environ.get(name, "") for name in names)]
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
+
+
+class StopSignal:
+    """While entered, SIGTERM and SIGINT only set `received`, so that a run can end at a step with a checkpoint.
+
+    Ranks get the signal at different steps: agree on it with `comm.largest(stop.received)`. A second Ctrl-C, more than
+    a second after the first, is a KeyboardInterrupt. Outside the main thread, which alone has signals, it does nothing.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._when = 0.0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopSignal":
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        # a terminal's Ctrl-C may come twice within a moment: to the process group, and passed on by mpiexec
+        if number == signal.SIGINT and self.received and time.monotonic() - self._when > 1.0:
+            raise KeyboardInterrupt
+        if not self.received:
+            self.received, self._when = number, time.monotonic()
+
+    @staticmethod
+    def exit_status(number: int) -> int:
+        """Exit status of a run that a signal stopped, as shells count: 128 + signal."""
+        return 128 + number

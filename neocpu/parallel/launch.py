@@ -1,0 +1,210 @@
+"""Is this process one of many, how does it become one, and how many cores are its own?
+
+An MPI launch is recognised by what launchers leave in the environment (`SIZES`, and PMIX_RANK for launchers that leave
+no size). Alone, mpi4py is never imported. Nothing here imports numba: it reads its thread count when it is imported.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from neocpu.errors import ConfigError, EnvironmentProblem
+from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.guard import StopSignal, guard, join_job
+
+__all__ = [
+    "StopSignal",
+    "abort_job",
+    "core_quota",
+    "cores",
+    "exec_mpiexec",
+    "find_mpiexec",
+    "get_comm",
+    "launched",
+    "launched_ranks",
+    "mpiexec_command",
+    "prepare_threads",
+    "run_guarded",
+    "share_of_cores",
+]
+
+# Number of ranks, as left by: MPICH, Intel MPI, Slurm's PMI | Open MPI | MVAPICH | Flux | LSF's jsrun | srun
+SIZES = (
+    "PMI_SIZE",
+    "OMPI_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "FLUX_JOB_SIZE",
+    "JSM_NAMESPACE_SIZE",
+    "SLURM_STEP_NUM_TASKS",
+)
+
+
+def launched_ranks() -> int:
+    """Ranks of the MPI launch that this process belongs to; 1 when it is alone, 0 when only MPI itself can tell."""
+    sizes = [int(os.environ[name]) for name in SIZES if os.environ.get(name, "").isdigit()]
+    if sizes:
+        return max(sizes)
+    return 0 if "PMIX_RANK" in os.environ else 1
+
+
+def launched() -> bool:
+    """Was this process started by an MPI launcher, together with others?"""
+    return launched_ranks() != 1
+
+
+def get_comm(ranks: int | None = None, ranks_per_node: int | None = None) -> Comm:
+    """Comm of this process: all ranks of the MPI launch it belongs to, or itself alone (mpi4py is then not imported).
+
+    ranks : how many there should be; None takes what there is.
+    ranks_per_node : group ranks into nodes by number; None: by host.
+
+    Call it once per process; from then on the guard (`run_guarded`) can end the job. Collective.
+
+    Raises
+    ------
+    ConfigError : another number of ranks was started than asked for.
+    EnvironmentProblem : no MPI library, or one that does not belong to the launcher.
+    """
+    comm: Comm = SingleComm()
+    if launched():
+        from neocpu.parallel import mpi
+
+        expected = launched_ranks()
+        if expected > 1 and mpi.world_size() == 1:
+            raise EnvironmentProblem(
+                f"{expected} processes were started, but each is alone to its MPI library, {mpi.library()}: the "
+                f"launcher belongs to another MPI. Use the mpiexec of that library{_beside_hint()}, or point mpi4py to the "
+                "launcher's (MPI4PY_LIBMPI=/path/libmpi.so), or with Slurm try `srun --mpi=pmi2` or `srun --mpi=pmix`"
+            )
+        comm = mpi.MpiComm(ranks_per_node=ranks_per_node)
+        token = comm.allgather_bytes(secrets.token_hex(8).encode())[0].decode()
+        if comm.size > 1:
+            join_job(token, comm.rank, comm.abort)
+    if ranks is not None and ranks != comm.size:
+        raise ConfigError(f"{ranks} rank(s) were asked for, but {comm.size} run; leave --ranks out under mpiexec")
+    return comm
+
+
+def run_guarded(main: Callable[[], int | None]) -> int:
+    """Exit status of `main`; if a rank fails, its message is printed once and the whole job ends (`guard.py`)."""
+    return guard(main, abort_job if launched() else None)
+
+
+def abort_job(status: int) -> None:
+    """End the job of a process that never got its comm: other ranks may already wait in MPI's start. Alone: nothing."""
+    if not launched():
+        return
+    try:
+        from neocpu.parallel import mpi
+    except EnvironmentProblem:
+        return
+    mpi.abort_world(status)
+
+
+def find_mpiexec() -> Path:
+    """The `mpiexec` beside this Python, else the one on PATH; EnvironmentProblem if there is none."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    if os.access(beside, os.X_OK):
+        return beside
+    for name in ("mpiexec", "mpirun"):
+        if found := shutil.which(name):
+            return Path(found)
+    raise EnvironmentProblem(
+        f'no mpiexec beside {sys.executable} nor on PATH; `pip install "neocpu[mpi]"` brings one, '
+        "or on a cluster `module load` the site's MPI, or leave out --ranks to run on one rank"
+    )
+
+
+def mpiexec_command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) that run `python ARGUMENTS` on so many ranks of this machine.
+
+    Open MPI refuses root, and more ranks than cores, and binds ranks to cores, unless told otherwise; other MPIs ignore
+    these variables, and what the user set stays.
+    """
+    environment = dict(os.environ)
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
+    environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    environment.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
+    return [str(find_mpiexec()), "-n", str(ranks), sys.executable, *arguments], environment
+
+
+def exec_mpiexec(ranks: int, argv: Sequence[str]) -> NoReturn:
+    """Become `mpiexec -n RANKS python -m neocpu ARGV`; signals then reach mpiexec, which passes them on."""
+    command, environment = mpiexec_command(ranks, ["-m", "neocpu", *argv])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(command[0], command, environment)
+
+
+def cores() -> set[int]:
+    """Numbers of the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return set(os.sched_getaffinity(0))
+    return set(range(os.cpu_count() or 1))
+
+
+def core_quota() -> float:
+    """Cores' worth of time that this container may use (Linux cgroup), infinity where nobody limits it."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return float(quota) / float(period)
+    except (OSError, ValueError):
+        return float("inf")
+
+
+def host_name() -> str:
+    """The same text for all processes that share this machine's cores, in whatever container."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def share_of_cores(mine: set[int], quota: float, others: Sequence[set[int]]) -> int:
+    """Threads for a rank on cores `mine` beside other ranks of its host: a core is divided among those who may use it.
+
+    So 8 cores for 4 unbound ranks are 2 each, and a rank that its launcher bound to 8 cores of its own keeps 8.
+    """
+    everyone = [mine, *others]
+    own = sum(1 / sum(core in cpus for cpus in everyone) for core in mine)
+    return max(1, int(min(own, quota / len(everyone)) + 1e-9))
+
+
+def prepare_threads(comm: Comm, threads: int | None = None) -> int:
+    """Threads that this rank's kernels will use, written to the environment for numba, which must not be imported yet.
+
+    threads : from the config; None: NUMBA_NUM_THREADS if the user set it, else the rank's share of its host's cores.
+
+    Ranks that share a host wait passively between parallel kernels (OMP_WAIT_POLICY). Where numba is already imported
+    (a notebook), it is told the number, but cannot exceed what it started with. Collective.
+    """
+    told = json.dumps([host_name(), sorted(cores())]).encode()
+    ranks = [json.loads(data) for data in comm.allgather_bytes(told)]
+    host, mine = ranks[comm.rank]
+    others = [set(cpus) for rank, (name, cpus) in enumerate(ranks) if name == host and rank != comm.rank]
+    if threads is None:
+        asked = os.environ.get("NUMBA_NUM_THREADS", "")
+        threads = int(asked) if asked.isdigit() else share_of_cores(set(mine), core_quota(), others)
+    if "numba" in sys.modules:
+        from neocpu.kernels._threads import use_threads
+
+        return use_threads(threads)
+    os.environ["NUMBA_NUM_THREADS"] = str(threads)
+    if others:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    return threads
+
+
+def _beside_hint() -> str:
+    beside = Path(sys.executable).with_name("mpiexec")
+    return f", {beside}" if os.access(beside, os.X_OK) else ""
