@@ -1,0 +1,84 @@
+"""`neocpu data generate`: write a synthetic click log whose best possible score is known."""
+
+from pathlib import Path
+
+import click
+
+FORMATS = ("h5", "tsv")
+
+
+@click.command()
+@click.argument("shape", type=click.Choice(["criteo"]))
+@click.argument("dst", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--rows", type=click.IntRange(1, 1 << 60), required=True, help="Rows to write.")
+@click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=1, show_default=True, help="Names the log.")
+@click.option(
+    "--first-row",
+    type=click.IntRange(0, 1 << 60),
+    default=0,
+    show_default=True,
+    help="First row: train, valid and test files are disjoint ranges of one log.",
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: h5 for .h5 and .hdf5, else the raw TSV.")
+@click.option(
+    "--cardinality-scale",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Shrinks every category to this share of its published cardinality (at least 3 values).",
+)
+@click.option("--max-rows", type=click.IntRange(1), help="Caps every category's cardinality.")
+@click.option(
+    "--hotness",
+    default="1",
+    show_default=True,
+    help="Codes per row: 4, geometric:4, or C1=8,C3=geometric:20 for single features (h5 only).",
+)
+@click.option(
+    "--compress", type=click.Choice(["none", "gzip", "zstd"]), default="none", show_default=True, help="h5 only."
+)
+def generate(
+    shape: str,
+    dst: Path,
+    rows: int,
+    seed: int,
+    first_row: int,
+    form: str | None,
+    cardinality_scale: float,
+    max_rows: int | None,
+    hotness: str,
+    compress: str,
+) -> None:
+    """Write rows of the synthetic log SHAPE to DST: an .h5 dataset, or a raw .tsv or .tsv.gz.
+
+    The log has Criteo's shape (cardinalities, skew, joint missing fields) and planted clicks. A row depends only on the
+    seed, the options and its number. Prints what the true click probabilities score: the best a model can reach.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from neocpu.ingest.generate import write_dataset, write_log
+    from neocpu.ingest.synthetic import SyntheticCriteo, parse_hotness
+
+    log = SyntheticCriteo(seed, cardinality_scale=cardinality_scale, max_rows=max_rows, hotness=parse_hotness(hotness))
+    raw = form == "tsv" or (form is None and dst.suffix not in (".h5", ".hdf5"))
+    if raw and compress != "none":
+        raise click.UsageError("--compress is for .h5 files; name the raw file .gz to compress it")
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(dst.name, total=rows)
+
+        def progress(done: int) -> None:
+            bar.update(task, completed=done)
+
+        if raw:
+            score = write_log(log, dst, first_row, rows, progress=progress)
+        else:
+            score = write_dataset(log, dst, first_row, rows, compress=compress, progress=progress)
+    click.echo(
+        f"{dst}: rows {first_row} to {first_row + rows - 1} of {shape} seed {seed}, "
+        f"click rate {score['click_rate']:.4f}"
+    )
+    click.echo(
+        f"best logloss {score['best_logloss']:.5f} (constant rate {score['constant_logloss']:.5f}), "
+        f"best AUC {score['best_auc']:.5f}"
+    )
