@@ -317,3 +317,14 @@ def test_gzip_and_plain_hold_the_same_text(log, tmp_path):
     assert gzip.decompress((tmp_path / "a.tsv.gz").read_bytes()) == text
     assert (tmp_path / "a.tsv.gz").read_bytes() == (tmp_path / "b.tsv.gz").read_bytes()
     assert text.count(b"\n") == 500 and all(line.count(b"\t") == 39 for line in text.splitlines())
+
+
+@pytest.mark.parametrize("part, first, rows", [("train", 0, 13_000), ("test", 13_000, 4_000)])
+def test_the_committed_log_is_made_again_to_the_bit(tmp_path, part, first, rows):
+    name = f"tiny-criteo-{part}.tsv.gz"
+    score = generate.write_log(SyntheticCriteo(1, max_rows=2000), tmp_path / name, first, rows)
+    text = gzip.decompress((tmp_path / name).read_bytes())
+    assert text == gzip.decompress((DATA / name).read_bytes())
+    card = (DATA / "README.md").read_text()
+    assert hashlib.sha256(text).hexdigest() in card
+    assert f"{score['best_logloss']:.5f}" in card and f"{score['best_auc']:.5f}" in card
