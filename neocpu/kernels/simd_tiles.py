@@ -27,7 +27,7 @@ from neocpu.kernels.simd import F32, I32, I64, call, data, splat, vector_pointer
 
 def target() -> tuple[str, str]:
     """LLVM's name and feature string of the processor that Numba compiles for."""
-    name, features = numba.config.CPU_NAME, numba.config.CPU_FEATURES
+    name, features = numba.config.CPU_NAME, numba.config.CPU_FEATURES  # type: ignore[attr-defined]
     if features is None:
         features = "" if name else llvm.get_host_cpu_features().flatten()
     return name or llvm.get_host_cpu_name(), features

@@ -1,0 +1,108 @@
+"""How do dense features and pooled embeddings become a click probability? Through the DLRM of Neo §2.
+
+    dense x ──► bottom MLP ──► E[:, :d0] ┐
+    pooled embeddings ──────► E[:, d0:] ─┴► interaction ──► top MLP ──► logit ──► loss
+
+One rank's dense part, for its own samples; it knows nothing of ranks and tables. Somebody else writes the pooled
+vectors into E between `forward_bottom` and `forward_top`, and takes their gradient from `backward`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.kernels import interaction as kernels
+from neocpu.kernels import loss as losses
+from neocpu.model.layout import ModelLayout
+from neocpu.model.mlp import F32, Buffer, Mlp, initialise
+
+
+class Dlrm:
+    """Bottom MLP, interaction, top MLP and loss. `flat` holds all parameters; `parameters` are named views of it.
+
+    `top` ends with 1. E is f32[b, columns]: the bottom's output in columns :first_column, then each key's
+    pooled vector.
+
+    Raises
+    ------
+    ConfigError : sizes that do not fit together (see `ModelLayout`).
+    """
+
+    def __init__(
+        self,
+        dense_features: int,
+        dims: Sequence[int],
+        bottom: Sequence[int],
+        top: Sequence[int],
+        interaction: str = "dot",
+        diagonal: bool = False,
+        loss: str = "bce",
+        seed: int = 0,
+    ) -> None:
+        self.layout = ModelLayout(dense_features, tuple(dims), tuple(bottom), tuple(top), interaction, diagonal, loss)
+        self.columns, self.first_column = self.layout.columns, self.layout.first_column
+        self.flat: F32 = np.empty(self.layout.parameters, np.float32)
+        self.parameters = self.layout.views(self.flat)
+        initialise(self.parameters, seed)
+        self._bottom = Mlp("bottom", self.layout.sizes("bottom"), self.parameters, last_relu=True)
+        self._top = Mlp("top", self.layout.sizes("top"), self.parameters, last_relu=False)
+        self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
+        self._z, self._de = Buffer(self.layout.interaction_width), Buffer(self.columns)
+        self._samples = [Buffer(1) for _ in range(4)]  # prediction, gradient of the logit, loss, labels of `predict`
+        self._E = self._logits = np.empty((0, 0), np.float32)
+
+    def forward_bottom(self, x: F32, E: F32) -> None:
+        """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
+        E[:, : self.first_column] = self._bottom.forward(np.ascontiguousarray(x))
+
+    def forward_top(self, E: F32) -> F32:
+        """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`); valid until the next call."""
+        self._E, z = E, E
+        if self.layout.interaction == "dot":
+            z = self._z.rows(len(E))
+            kernels.dot_forward(E, self.first_column, self.layout.diagonal, z)
+        self._logits = self._top.forward(z)
+        return self._logits.reshape(-1)
+
+    def loss_gradient(self, labels: F32, global_batch: int) -> tuple[F32, F32]:
+        """Predictions f32[b] and losses f32[b] of the last `forward_top`; the gradient waits for `backward`.
+
+        The loss is the mean over `global_batch` samples, of which these are a part. Valid until the next call.
+        """
+        prediction, gradient, loss = (buffer.rows(labels.size).reshape(-1) for buffer in self._samples[:3])
+        self._loss(self._logits.reshape(-1), labels, global_batch, prediction, gradient, loss)
+        return prediction, loss
+
+    def predict(self) -> F32:
+        """Predictions f32[b] of the last `forward_top` (bce: probabilities, mse: logits); valid until the next call."""
+        count = len(self._logits)
+        prediction, gradient, loss, labels = (buffer.rows(count).reshape(-1) for buffer in self._samples)
+        labels[:] = 0
+        self._loss(self._logits.reshape(-1), labels, max(count, 1), prediction, gradient, loss)
+        return prediction
+
+    def backward(self) -> F32:
+        """Gradient dE f32[b, columns] of the loss with respect to E; valid until the next call.
+
+        Its first columns are the gradient of the bottom MLP's output, before the output's ReLU is taken into account.
+        """
+        dz = self._top.backward(self._samples[1].rows(len(self._E)), need_input=True)
+        assert dz is not None
+        if self.layout.interaction == "dot":
+            dE = self._de.rows(len(self._E))
+            kernels.dot_backward(self._E, dz, self.first_column, self.layout.diagonal, dE)
+        else:
+            dE = dz
+        self._bottom.backward(dE[:, : self.first_column], need_input=False)
+        return dE
+
+    def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
+        """Gradient of all parameters, f32[P] in the order of `flat`, summed over one aligned node of leaves.
+
+        cuts i64[L+1], L a power of two: first sample of each of the node's leaves within this batch, and the end.
+        """
+        into = self.layout.views(out)
+        self._bottom.weight_gradients(cuts, into)
+        self._top.weight_gradients(cuts, into)
+        return out
