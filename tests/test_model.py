@@ -135,7 +135,7 @@ def test_batches_of_any_size_reuse_the_buffers():
 def test_predict_equals_training_predictions(loss):
     model, x, pooled, labels = example("dot", loss)
     prediction = run(model, x, pooled, labels)[2]
-    assert model.pre{}.tobytes() == prediction.tobytes()
+    assert model.predict().tobytes() == prediction.tobytes()
 
 
 def test_inputs_are_left_alone():

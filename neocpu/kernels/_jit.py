@@ -29,7 +29,7 @@ def cache_folder() -> Path:
     return Path(base) / _source_hash()
 
 
-numba.config.CACHE_DIR = str(cache_folder())
+numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
 
 kernel = numba.njit(cache=True, error_model="numpy", nogil=True)
 parallel_kernel = numba.njit(cache=True, error_model="numpy", nogil=True, parallel=True)
