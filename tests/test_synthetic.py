@@ -3,13 +3,18 @@
 import gzip
 import hashlib
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neocpu.cli.generate import generate as command
 from neocpu.errors import ConfigError, DataError
 from neocpu.ingest import generate
 from neocpu.ingest.dataset import Dataset
@@ -304,7 +309,7 @@ def test_targets_that_cannot_be_written_say_so(log, tmp_path):
     assert not list(tmp_path.iterdir())
     full = Path("/dev/full")
     if full.exists():
-        part = tmp_path / f".log.tsv.part-{generate.os.getpid()}"
+        part = tmp_path / f".log.tsv.part-{os.getpid()}"
         part.symlink_to(full)
         with pytest.raises(DataError, match="No space left"):
             generate.write_log(log, tmp_path / "log.tsv", 0, 2000)
@@ -328,3 +333,19 @@ def test_the_committed_log_is_made_again_to_the_bit(tmp_path, part, first, rows)
     card = (DATA / "README.md").read_text()
     assert hashlib.sha256(text).hexdigest() in card
     assert f"{score['best_logloss']:.5f}" in card and f"{score['best_auc']:.5f}" in card
+
+
+def test_the_command_writes_either_form_and_prints_the_best_score(tmp_path):
+    options = ["--rows", "3000", "--seed", "5", "--max-rows", "50"]
+    for name in ("log.h5", "log.tsv.gz"):
+        result = CliRunner().invoke(command, ["criteo", str(tmp_path / name), *options], catch_exceptions=False)
+        assert result.exit_code == 0 and "best logloss 0." in result.output and "best AUC 0." in result.output
+    score = Dataset(tmp_path / "log.h5").attributes["best_auc"]
+    assert f"{score:.5f}" in result.output
+    result = CliRunner().invoke(command, ["criteo", str(tmp_path / "x.tsv"), *options, "--compress", "gzip"])
+    assert result.exit_code == 2 and "--compress" in result.output
+
+
+def test_help_loads_no_numba():
+    code = "import sys, neocpu.cli.generate; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=DATA.parent, check=False).returncode == 0
