@@ -238,7 +238,7 @@ class DatasetWriter:
         """Offsets of every 4,096th row: enough to find any row by adding up at most 4,095 lengths."""
         lengths = self._parts[f"lengths/{name}"]
         sums = [np.sum(block, dtype=np.int64) for block in lengths.blocks(BLOCK)] if lengths.size else []
-        group.create_dataset("block_offsets", data=np.cumsum([0, *sums], dtype=np.int64))
+        group.create_dataset("block_offsets", data=np.cumsum(np.array([0, *sums], np.int64)))
         self._copy(group, "lengths", f"lengths/{name}", (self.rows,))
 
     def _copy(self, group: h5py.Group, name: str, part: str, shape: tuple[int, ...]) -> h5py.Dataset:

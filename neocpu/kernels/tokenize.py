@@ -1,0 +1,276 @@
+"""How does a click log become numbers? First the borders of its fields, then each kind of field by a small parser.
+
+Text is bytes (u8), a whole number of lines. A field is text[begin:end]; the borders of all fields of a block are two
+matrices [columns, lines], so that neighbouring columns of one kind are one flat run of fields:
+
+    "0\\t1\\t68fd1e64\\n1\\t\\t8cf07265\\n"   begin [[0, 13], [2, 15], [4, 16]]   end [[1, 14], [3, 15], [12, 24]]
+
+Every parser gives each field a status: 0 good, 1 empty (value 0), 2 and above: what is wrong with it. Lines that cannot
+be split have empty fields only. Nothing is rounded except where `parse_decimals` and `squash` say so.
+"""
+
+import numpy as np
+
+from neocpu.kernels._jit import kernel
+from neocpu.kernels.elementary import log1p
+
+# Status of a field; `neocpu.ingest.text` turns them into sentences.
+_EMPTY, _NOT_HEX, _TOO_LONG, _NOT_INTEGER, _TOO_LARGE, _NOT_NUMBER, _INEXACT = 1, 2, 3, 4, 5, 6, 7
+
+_NEWLINE, _RETURN = np.uint8(10), np.uint8(13)
+_ZERO, _MINUS, _PLUS, _POINT = np.uint8(48), np.uint8(45), np.uint8(43), np.uint8(46)
+_POWERS = np.array([float(f"1e{power}") for power in range(23)])  # each exact in fp64
+
+
+@kernel
+def split_lines(text, delimiter, quote, begin, end, first, found):
+    """Borders of all fields of a block of lines; each line ends with a newline, with or without a carriage return.
+
+    Shapes: text u8[n]; delimiter, quote u8 (quote 0: none); begin, end i32[columns, lines]; first i64[lines + 1], where
+    each line starts (last entry: n); found i32[lines], the number of fields, -1 where a quote is not closed. A line with
+    another number of fields than `columns` gets empty ones. A field that opens with a quote reaches to the closing one;
+    a doubled quote inside stands for one (`hash_text` skips it). Quoted fields do not span lines.
+    """
+    columns, lines = begin.shape
+    p = np.int64(0)
+    for line in range(lines):
+        first[line] = p
+        column = 0
+        while True:
+            opened = quote != 0 and text[p] == quote
+            if opened:
+                p += 1
+                start = p
+                while text[p] != _NEWLINE and not (text[p] == quote and text[p + 1] != quote):
+                    p += 2 if text[p] == quote else 1
+                stop = p
+                if text[p] == _NEWLINE:
+                    column = -1
+                    break
+                p += 1
+                bad = (
+                    text[p] != delimiter
+                    and text[p] != _NEWLINE
+                    and not (text[p] == _RETURN and text[p + 1] == _NEWLINE)
+                )
+                if bad:
+                    column = -1
+                    break
+                if text[p] == _RETURN:
+                    p += 1
+            else:
+                start = p
+                while text[p] != delimiter and text[p] != _NEWLINE:
+                    p += 1
+                stop = p
+                if text[p] == _NEWLINE and stop > start and text[stop - 1] == _RETURN:
+                    stop -= 1
+            if column < columns:
+                begin[column, line] = start
+                end[column, line] = stop
+            column += 1
+            if text[p] == _NEWLINE:
+                break
+            p += 1
+        while text[p] != _NEWLINE:
+            p += 1
+        p += 1
+        found[line] = column
+        if column != columns:
+            for c in range(columns):
+                begin[c, line] = first[line]
+                end[c, line] = first[line]
+    first[lines] = p
+
+
+@kernel
+def parse_hex(text, begin, end, digits, out, status):
+    """Hexadecimal fields of at most `digits` (<= 16) digits, upper or lower case.
+
+    Shapes: text u8[t]; begin, end i32[n]; digits i64; out u64[n]; status u8[n].
+    """
+    for i in range(begin.size):
+        start, stop = begin[i], end[i]
+        value = np.uint64(0)
+        bad = np.uint8(0)
+        for p in range(start, stop):
+            digit = np.int64(text[p]) - 48
+            if digit > 9:
+                digit = (digit | 32) - 39
+                if digit < 10:
+                    digit = -1
+            if digit < 0 or digit > 15:
+                bad = np.uint8(_NOT_HEX)
+                break
+            value = (value << np.uint64(4)) | np.uint64(digit)
+        if bad == 0 and stop - start > digits:
+            bad = np.uint8(_TOO_LONG)
+        if stop == start:
+            bad = np.uint8(_EMPTY)
+        out[i] = value if bad == 0 else np.uint64(0)
+        status[i] = bad
+
+
+@kernel
+def parse_integers(text, begin, end, out, status):
+    """Decimal integers with an optional sign, -2^63 <= x < 2^63.
+
+    Shapes: text u8[t]; begin, end i32[n]; out i64[n]; status u8[n].
+    """
+    limit = np.uint64(9223372036854775808)
+    for i in range(begin.size):
+        p, stop = begin[i], end[i]
+        if p == stop:
+            out[i] = 0
+            status[i] = _EMPTY
+            continue
+        negative = text[p] == _MINUS
+        if negative or text[p] == _PLUS:
+            p += 1
+        bad = _NOT_INTEGER if p == stop else 0
+        value = np.uint64(0)
+        for q in range(p, stop):
+            digit = np.uint64(text[q] - _ZERO)
+            if text[q] < _ZERO or digit > 9:
+                bad = _NOT_INTEGER
+                break
+            if bad == 0 and (
+                value > np.uint64(922337203685477580)
+                or value * np.uint64(10) + digit > (limit if negative else limit - np.uint64(1))
+            ):
+                bad = _TOO_LARGE
+            value = value * np.uint64(10) + digit
+        signed = np.int64(value)
+        out[i] = 0 if bad else (-signed if negative else signed)
+        status[i] = bad
+
+
+@kernel
+def parse_decimals(text, begin, end, out, status):
+    """Decimal numbers (sign, digits, point, exponent) as fp64, where one exact step suffices.
+
+    A number with at most 15 digits and a power of ten within 10^±22 is one IEEE multiplication or division of exact
+    values, hence correctly rounded. Longer ones have status 7 and value 0: whoever calls converts their text exactly.
+    Shapes: text u8[t]; begin, end i32[n]; out f64[n]; status u8[n].
+    """
+    for i in range(begin.size):
+        p, stop = np.int64(begin[i]), np.int64(end[i])
+        out[i] = 0.0
+        if p == stop:
+            status[i] = _EMPTY
+            continue
+        negative = text[p] == _MINUS
+        if negative or text[p] == _PLUS:
+            p += 1
+        mantissa, digits, seen, power = np.int64(0), 0, 0, np.int64(0)
+        point = False
+        while p < stop and ((text[p] >= _ZERO and text[p] <= 57) or (text[p] == _POINT and not point)):
+            if text[p] == _POINT:
+                point = True
+            else:
+                seen += 1
+                if digits > 0 or text[p] != _ZERO:
+                    digits += 1
+                if digits <= 15:
+                    mantissa = mantissa * 10 + np.int64(text[p] - _ZERO)
+                if point:
+                    power -= 1
+            p += 1
+        bad = seen == 0
+        if not bad and p < stop and (text[p] | 32) == 101:  # e or E
+            p += 1
+            minus = p < stop and text[p] == _MINUS
+            if p < stop and (minus or text[p] == _PLUS):
+                p += 1
+            bad = p == stop
+            exponent = np.int64(0)
+            while p < stop and text[p] >= _ZERO and text[p] <= 57:
+                exponent = min(exponent * 10 + np.int64(text[p] - _ZERO), 100000)
+                p += 1
+            power += -exponent if minus else exponent
+        if bad or p < stop:
+            status[i] = _NOT_NUMBER
+        elif digits > 15 or power > 22 or power < -22:
+            status[i] = _INEXACT
+        else:
+            value = np.float64(mantissa)
+            value = value / _POWERS[-power] if power < 0 else value * _POWERS[power]
+            out[i] = -value if negative else value
+            status[i] = 0
+
+
+@kernel
+def hash_text(text, begin, end, quote, out, status):
+    """FNV-1a 64 hash of each field's bytes; of a doubled quote only the first counts (quote 0: none).
+
+    Shapes: text u8[t]; begin, end i32[n]; quote u8; out u64[n], 0 for an empty field; status u8[n].
+    Source: Fowler, Noll, Vo; offset 0xcbf29ce484222325, prime 0x100000001b3 (docs/arithmetic.md §10).
+    """
+    for i in range(begin.size):
+        h = np.uint64(0xCBF29CE484222325)
+        p, stop = np.int64(begin[i]), np.int64(end[i])
+        empty = p == stop
+        while p < stop:
+            h = (h ^ np.uint64(text[p])) * np.uint64(0x100000001B3)
+            p += 2 if quote != 0 and text[p] == quote and p + 1 < stop and text[p + 1] == quote else 1
+        out[i] = np.uint64(0) if empty else h
+        status[i] = _EMPTY if empty else 0
+
+
+@kernel
+def count_items(text, begin, end, separator, lengths):
+    """How many items a list field holds: separators + 1, none in an empty field.
+
+    Shapes: text u8[t]; begin, end i32[n]; separator u8; lengths i32[n].
+    """
+    for i in range(begin.size):
+        count = 0 if begin[i] == end[i] else 1
+        for p in range(begin[i], end[i]):
+            if text[p] == separator:
+                count += 1
+        lengths[i] = count
+
+
+@kernel
+def split_items(text, begin, end, separator, item_begin, item_end):
+    """Borders of the items of list fields, one field after the other; see `count_items` for their number.
+
+    Shapes: text u8[t]; begin, end i32[n]; separator u8; item_begin, item_end i32[sum of lengths].
+    """
+    k = 0
+    for i in range(begin.size):
+        start = begin[i]
+        if start == end[i]:
+            continue
+        for p in range(begin[i], end[i]):
+            if text[p] == separator:
+                item_begin[k] = start
+                item_end[k] = p
+                k += 1
+                start = p + 1
+        item_begin[k] = start
+        item_end[k] = end[i]
+        k += 1
+
+
+@kernel
+def find_last(text, begin, end, mark, out):
+    """Position of the last `mark` in each field, the field's end where there is none ("code:weight").
+
+    Shapes: text u8[t]; begin, end i32[n]; mark u8; out i32[n].
+    """
+    for i in range(begin.size):
+        out[i] = end[i]
+        for p in range(begin[i], end[i]):
+            if text[p] == mark:
+                out[i] = p
+
+
+@kernel
+def squash(x, out):
+    """out = fp32 of log1p(max(x, 0)), computed in fp64; NaN stays NaN. The default transform of dense columns.
+
+    Shapes: x f64[n]; out f32[n]. Source: docs/arithmetic.md §10, after the DLRM reference.
+    """
+    for i in range(x.size):
+        out[i] = np.float32(log1p(0.0 if x[i] <= 0.0 else x[i]))
