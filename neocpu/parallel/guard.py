@@ -1,8 +1,8 @@
 """How does a job of many ranks end when one fails, or is asked to stop? At once, everywhere, and with one message.
 
-`guard` catches what `main` lets through. The first rank of a host to claim the job's marker file prints; then the job is
-aborted with the error's exit status, so no rank waits for one that is gone. An error raised by `comm.agree` is printed
-only by the rank it came from. `StopSignal` turns SIGTERM and Ctrl-C into a flag that training looks at.
+`guard` catches what `main` lets through. The first rank of a host to claim the job's marker file prints; then the job
+is aborted with the error's exit status, so no rank waits for one that is gone. An error raised by `comm.agree` is
+printed only by the rank it came from. `StopSignal` turns SIGTERM and Ctrl-C into a flag that training looks at.
 """
 
 import hashlib

@@ -79,8 +79,8 @@ def get_comm(ranks: int | None = None, ranks_per_node: int | None = None) -> Com
         if expected > 1 and mpi.world_size() == 1:
             raise EnvironmentProblem(
                 f"{expected} processes were started, but each is alone to its MPI library, {mpi.library()}: the "
-                f"launcher belongs to another MPI. Use the mpiexec of that library{_beside_hint()}, or point mpi4py to the "
-                "launcher's (MPI4PY_LIBMPI=/path/libmpi.so), or with Slurm try `srun --mpi=pmi2` or `srun --mpi=pmix`"
+                f"launcher belongs to another MPI. Use the mpiexec of that library{_beside_hint()}, or point mpi4py to "
+                "the launcher's (MPI4PY_LIBMPI=/path/libmpi.so), or with Slurm try srun's --mpi=pmi2 or --mpi=pmix"
             )
         comm = mpi.MpiComm(ranks_per_node=ranks_per_node)
         token = comm.allgather_bytes(secrets.token_hex(8).encode())[0].decode()

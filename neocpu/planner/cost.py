@@ -1,0 +1,84 @@
+"""What would a shard cost? Bytes that a rank reads, writes, sends and keeps, estimated from shapes alone.
+
+Compute is counted in bytes of memory traffic, communication in bytes sent or received times `LINK`, so both add. The
+numbers order plans; they predict no seconds. Per step, with B samples, L lookups per bag, f features of the table, a
+rectangle of h of H rows by d columns, W ranks:
+
+    lookups of the rectangle     n = B L f h / H       of which at most min(n, h) touch a row of their own
+    lookup                       4 d n                 rows read
+    update                       4 d n + 8 (d + s) min(n, h)     gradients read; weights and state read and written
+    input exchange               8 n                   a row number for each
+    output exchange              4 B f d out, 4 B f d back; row-split: 8 B f d out (exact words)
+    data_parallel                rows touched anywhere: words to their owners, merged gradients back to all
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from neocpu.embedding.specs import TableSpec
+from neocpu.parallel.plan import shard_bytes
+from neocpu.parallel.sharding import Shard
+
+LINK = 2.0  # cost of a byte between ranks, in bytes of memory traffic: it is written, moved and read
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a step does to the tables.
+
+    batch : samples of the global batch.
+    pooling : mean lookups per bag by table name (default 1).
+    state_floats : optimizer floats per element and per row.
+    """
+
+    batch: int = 2048
+    pooling: Mapping[str, float] = field(default_factory=dict)
+    state_floats: tuple[int, int] = (0, 1)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one shard on its rank: memory traffic per step, link traffic per step, and bytes kept."""
+
+    compute: float
+    communication: float
+    memory: int
+
+    @property
+    def total(self) -> float:
+        """Compute and communication in one number."""
+        return self.compute + LINK * self.communication
+
+
+def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work: Workload) -> Cost:
+    """Cost of one rectangle of a table on the rank that holds it; `replicated`: the table is data_parallel."""
+    rows, width = shard.shape
+    samples = work.batch / ranks if replicated else work.batch
+    bags = samples * len(spec.features)
+    lookups = bags * work.pooling.get(spec.name, 1.0) * rows / spec.rows
+    touched = min(lookups, rows)
+    state = work.state_floats[0] * width + work.state_floats[1]
+    compute = 4 * width * lookups + 4 * width * lookups + 8 * (width + state) * touched
+    memory = shard_bytes(shard, work.state_floats)
+    if ranks == 1:
+        return Cost(compute, 0.0, memory)
+    if replicated:
+        everywhere = min(lookups * ranks, rows)  # rows that some rank touched: all replicas update them
+        compute += 8 * (width + state) * (everywhere - touched)
+        return Cost(compute, 8 * (width + 1) * touched + 4 * (width + 2) * everywhere, memory)
+    word = 4 if rows == spec.rows else 8
+    return Cost(compute, 8 * lookups + (word + 4) * bags * width, memory)
+
+
+def table_costs(
+    spec: TableSpec, shards: Sequence[Shard], ranks: int, replicated: bool, work: Workload
+) -> dict[int, Cost]:
+    """Cost of all rectangles of one table by rank."""
+    costs: dict[int, Cost] = {}
+    for shard in shards:
+        cost = shard_cost(spec, shard, ranks, replicated, work)
+        old = costs.get(shard.rank, Cost(0.0, 0.0, 0))
+        costs[shard.rank] = Cost(
+            old.compute + cost.compute, old.communication + cost.communication, old.memory + cost.memory
+        )
+    return costs

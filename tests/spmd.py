@@ -1,0 +1,142 @@
+"""How is a parallel test written once and run on threads and under real MPI?
+
+    # tests/spmd_something.py
+    @spmd(2, 3, 4, 8)
+    def sums_are_the_same(comm): ...          # or (comm, folder): an empty folder that all ranks share
+
+`tests/test_spmd.py` finds every body in `tests/spmd_*.py` and runs it on threads, and under `mpiexec`: one launch per
+rank count for all bodies that were selected, each reported as its own test. A body is called on every rank with a new
+comm; it must call the comm's verbs in the same order everywhere and draw nothing at random that differs between ranks.
+"""
+
+import importlib
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.launch import mpiexec_command
+
+TESTS = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Body:
+    """A test body and the rank counts on which it runs."""
+
+    name: str
+    ranks: tuple[int, ...]
+    function: Callable[..., Any]
+
+    def run(self, comm: Comm, folder: Path) -> None:
+        """Call the body on one rank."""
+        wants_folder = "folder" in inspect.signature(self.function).parameters
+        self.function(comm, folder) if wants_folder else self.function(comm)
+
+
+BODIES: dict[str, Body] = {}
+
+
+def spmd(*ranks: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a body to run on these numbers of ranks."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        name = f"{function.__module__.removeprefix('spmd_')}.{function.__name__}"
+        assert name not in BODIES, f"two bodies are called {name}"
+        BODIES[name] = Body(name, ranks, function)
+        return function
+
+    return register
+
+
+def discover() -> dict[str, Body]:
+    """Import every `tests/spmd_*.py`; all bodies by name."""
+    if str(TESTS) not in sys.path:
+        sys.path.insert(0, str(TESTS))
+    for path in sorted(TESTS.glob("spmd_*.py")):
+        if path.stem != "spmd_main":
+            importlib.import_module(path.stem)
+    return BODIES
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a body: "ok", "failed", "skipped", and why."""
+
+    state: str
+    text: str = ""
+
+
+def run_under_mpi(names: Sequence[str], ranks: int, folder: Path, seconds: float = 60.0) -> dict[str, Outcome]:
+    """Outcome of every body under one `mpiexec -n ranks`, launched again only for what a failing body left undone.
+
+    `seconds`: time for the launch and for each body, after which the whole process group is killed.
+    """
+    outcomes: dict[str, Outcome] = {}
+    todo = list(names)
+    for attempt in range(len(names)):
+        if not todo:
+            break
+        place = folder / f"{ranks}-{attempt}"
+        place.mkdir(parents=True)
+        said = _launch(todo, ranks, place, seconds)
+        finished = _read(place, todo, ranks)
+        unheard = [name for name in todo if name not in finished]
+        if unheard and all(outcome.state != "failed" for outcome in finished.values()):
+            # the launch broke outside of any body that spoke: the first without outcome is to blame
+            finished[unheard[0]] = Outcome("failed", f"mpiexec ended before the body did:\n{said}")
+        outcomes.update(finished)
+        todo = [name for name in todo if name not in outcomes]
+    return outcomes
+
+
+def _launch(names: Sequence[str], ranks: int, place: Path, seconds: float) -> str:
+    """Run the bodies; what the job printed. The process group is killed when no body ends for `seconds`."""
+    command, environment = mpiexec_command(ranks, ["-m", "mpi4py", str(TESTS / "spmd_main.py"), str(place), *names])
+    environment.setdefault("NUMBA_NUM_THREADS", "1")
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    log = place / "log.txt"
+    with open(log, "wb") as out:
+        job = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+        events = place / "rank0.jsonl"
+        progress, killed = -1, False
+        while True:
+            try:
+                job.wait(seconds)
+                break
+            except subprocess.TimeoutExpired:
+                now = events.stat().st_size if events.exists() else 0
+                if now == progress or killed:
+                    os.killpg(job.pid, signal.SIGKILL)
+                    killed = True
+                progress = now
+    text = log.read_text(errors="replace")
+    return text + (f"\nkilled: no body ended for {seconds:g} s" if killed else f"\nexit status {job.returncode}")
+
+
+def _read(place: Path, names: Sequence[str], ranks: int) -> dict[str, Outcome]:
+    """Outcomes that the ranks wrote down: a body is ok when it is so on all ranks."""
+    found: dict[str, dict[int, Outcome]] = {}
+    for rank in range(ranks):
+        path = place / f"rank{rank}.jsonl"
+        for line in path.read_text().splitlines() if path.exists() else ():
+            name, state, text = json.loads(line)
+            found.setdefault(name, {})[rank] = Outcome(state, text)
+    outcomes = {}
+    for name in names:
+        by_rank = found.get(name, {})
+        bad = [f"rank {rank}:\n{o.text}" for rank, o in by_rank.items() if o.state == "failed"]
+        if bad:
+            outcomes[name] = Outcome("failed", "\n".join(bad))
+        elif len(by_rank) == ranks:
+            outcomes[name] = by_rank[0]
+    return outcomes

@@ -1,0 +1,47 @@
+"""Runs test bodies on one MPI rank: `mpiexec -n W python -m mpi4py spmd_main.py FOLDER BODY...`; see `spmd.py`."""
+
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import conftest  # noqa: F401  (hypothesis must draw the same examples on every rank)
+from spmd import Body, discover
+
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.mpi import MpiComm
+
+
+def run(body: Body, comm: Comm, folder: Path) -> tuple[str, str]:
+    """(state, text) of one body on this rank."""
+    try:
+        body.run(comm, folder)
+    except BaseException as error:
+        if type(error).__name__ == "Skipped":
+            return "skipped", str(error)
+        return "failed", traceback.format_exc()
+    return "ok", ""
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    place, names = Path(sys.argv[1]), sys.argv[2:]
+    bodies = discover()
+    world = MpiComm()
+    with open(place / f"rank{world.rank}.jsonl", "w", buffering=1) as events:
+        for number, name in enumerate(names):
+            folder = place / f"body{number}"
+            folder.mkdir(exist_ok=True)
+            world.barrier()
+            state, text = run(bodies[name], MpiComm(), folder)
+            events.write(json.dumps([name, state, text]) + "\n")
+            if state == "failed":
+                events.flush()
+                os.fsync(events.fileno())
+                time.sleep(0.5)  # ranks that fail together shall all be heard
+                world.abort(1)
