@@ -124,36 +124,41 @@ def launch_token() -> str:
 
 
 class StopSignal:
-    """While entered, SIGTERM and SIGINT only set `received`, so that a run can end at a step with a checkpoint.
+    """From now until `restore`, SIGTERM and SIGINT only set `number`, so that a run can end at a step with a checkpoint.
 
-    Ranks get the signal at different steps: agree on it with `comm.largest(stop.received)`. A second Ctrl-C, more than
+    Ranks get the signal at different steps: agree on it with `comm.largest(stop.number)`. A second Ctrl-C, more than
     a second after the first, is a KeyboardInterrupt. Outside the main thread, which alone has signals, it does nothing.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(self) -> None:
-        self.received = 0
+        self.number = 0
         self._when = 0.0
         self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+
+    def restore(self) -> None:
+        """Give the signals back to whoever had them before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def __enter__(self) -> "StopSignal":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self.restore()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # a terminal's Ctrl-C may come twice within a moment: to the process group, and passed on by mpiexec
-        if number == signal.SIGINT and self.received and time.monotonic() - self._when > 1.0:
+        if number == signal.SIGINT and self.number and time.monotonic() - self._when > 1.0:
             raise KeyboardInterrupt
-        if not self.received:
-            self.received, self._when = number, time.monotonic()
+        if not self.number:
+            self.number, self._when = number, time.monotonic()
 
     @staticmethod
     def exit_status(number: int) -> int:

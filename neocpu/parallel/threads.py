@@ -7,7 +7,8 @@ moves the bytes of all; the others then go on. As in MPI, an exchange that all h
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -68,7 +69,7 @@ class Room:
     def wait(self, number: int, meeting: Meeting) -> Any:
         """The result of a call, once every rank has come. Each rank waits once for each call."""
         world = self.world
-        with world.changed:
+        with world.resting(), world.changed:
             if not world.changed.wait_for(lambda: meeting.over or world.failure is not None, world.timeout):
                 missing = sorted(set(range(self.size)) - set(meeting.brought))
                 world.fail(TimeoutError(f"ranks {missing} did not call {meeting.verb} within {world.timeout:g} s"))
@@ -83,8 +84,9 @@ class Room:
 class World:
     """What all threads of one run share."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, in_turn: bool) -> None:
         self.changed = threading.Condition()
+        self._turn = threading.Lock() if in_turn else None
         self.timeout = timeout
         self.failure: BaseException | None = None
 
@@ -93,6 +95,24 @@ class World:
         if self.failure is None:
             self.failure = error
         self.changed.notify_all()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """A rank's work; alone, if ranks take turns."""
+        with self._turn or nullcontext():
+            yield
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """A rank's wait for others, who may meanwhile take their turn."""
+        if self._turn is None:
+            yield
+            return
+        self._turn.release()
+        try:
+            yield
+        finally:
+            self._turn.acquire()
 
     def check(self) -> None:
         """Raise PeerFailed if any rank has failed."""
@@ -191,31 +211,33 @@ def run_threads(
     *,
     ranks_per_node: int | None = None,
     timeout: float = 300.0,
+    in_turn: bool = False,
 ) -> list[T]:
     """Results of `body(comm)` of every rank, in rank order; parallel kernels of each use one thread.
 
     ranks_per_node : for the comms' `nodes`; None puts all ranks on one node.
     timeout : seconds that a rank waits for the others in one verb.
+    in_turn : only one rank works at a time, and the next when it waits, which any threading layer allows.
 
     Raises
     ------
     EnvironmentProblem : Numba's threading layer is not safe for several threads.
     Whatever the first failing rank raised; TimeoutError when a rank never came.
     """
-    layer = threading_layer()
-    if ranks > 1 and layer == "workqueue":
+    if ranks > 1 and not in_turn and threading_layer() == "workqueue":
         raise EnvironmentProblem(
             "ranks as threads need Numba's omp or tbb threading layer, but this process has workqueue, which aborts; "
             "install a libgomp (Linux) or libomp (macOS), or `pip install tbb`, or unset NUMBA_THREADING_LAYER"
         )
-    world = World(timeout)
+    world = World(timeout, in_turn)
     room, nodes = Room(ranks, world), nodes_of(ranks, ranks_per_node)
     results: list[Any] = [None] * ranks
 
     def run(rank: int) -> None:
         try:
-            use_threads(1)
-            results[rank] = body(ThreadComm(room, rank, nodes))
+            with world.working():
+                use_threads(1)
+                results[rank] = body(ThreadComm(room, rank, nodes))
         except BaseException as error:  # handed to the caller, who raises it
             with world.changed:
                 world.fail(error)
