@@ -41,7 +41,7 @@ class ScalarPeers:
     """Exchange of column subtrees between shards of one table that share rows but no columns."""
 
     def __init__(self, plan: Plan, comm: Comm, positions: Collection[int], scalars: int) -> None:
-        """`positions`: this rank's shards (in `plan.local`) whose rule waits for its peers; `scalars` numbers per row."""
+        """`positions` in `plan.local` of my shards whose rule waits for peers; `scalars`: numbers per row."""
         self.comm, self.scalars = comm, scalars
         self._dims = [table.dim for table in plan.tables]
         local = [plan.local(rank) for rank in range(comm.size)]
