@@ -124,7 +124,7 @@ def launch_token() -> str:
 
 
 class StopSignal:
-    """From now until `restore`, SIGTERM and SIGINT only set `number`, so that a run can end at a step with a checkpoint.
+    """From now until `restore`, SIGTERM and SIGINT only set `number`, so that a run can end with a checkpoint.
 
     Ranks get the signal at different steps: agree on it with `comm.largest(stop.number)`. A second Ctrl-C, more than
     a second after the first, is a KeyboardInterrupt. Outside the main thread, which alone has signals, it does nothing.

@@ -26,6 +26,7 @@ __all__ = [
     "exec_mpiexec",
     "find_mpiexec",
     "get_comm",
+    "host_name",
     "launched",
     "launched_ranks",
     "mpiexec_command",

@@ -153,6 +153,6 @@ def _does_not_fit(table: TableSpec, options: Sequence[list[Option]], number: int
     return PlanError(
         f"table {table.name!r} ({table.rows:,} rows x {table.dim}) needs {mine.memory:,} bytes on a rank "
         f"as {mine.scheme} and does not fit beside the others: all tables with their optimizer state take {total:,} "
-        f"bytes, and {ranks} rank(s) have {budget:,} each; use more ranks, fewer rows or columns, row_wise for the large tables, "
-        "or an optimizer with less state (exact_rowwise_adagrad, exact_sgd)"
+        f"bytes, and {ranks} rank(s) have {budget:,} each; use more ranks, fewer rows or columns, row_wise for the "
+        "large tables, or an optimizer with less state (exact_rowwise_adagrad, exact_sgd)"
     )
