@@ -1,0 +1,43 @@
+"""How are the lookups of a batch dealt out to shards? Bag by bag, by row: the bucketize of the input distribution.
+
+    an entry e asks for the lookups of key[e] whose row is in [lo[e], hi[e])        (pruned lookups, -1, go nowhere)
+    out: for entry after entry, sample after sample, their rows counted from lo[e], in their order in the bag
+
+Two passes: the first counts, so that messages can be sized; the second copies.
+"""
+
+from neocpu.kernels._jit import kernel
+
+
+@kernel
+def bucketize_lengths(offsets, values, key, lo, hi, samples, lengths):
+    """lengths[e*S + s] = lookups of bag (key[e], s) with lo[e] <= row < hi[e].
+
+    Shapes: offsets i64[F*S+1], values i64[n] of a KJT; key, lo, hi i64[E]; samples = S; lengths i32[E*S].
+    Source: FBGEMM block_bucketize_sparse_features; Neo §4.2.1. Order: none.
+    """
+    for e in range(key.size):
+        for s in range(samples):
+            bag = key[e] * samples + s
+            count = 0
+            for j in range(offsets[bag], offsets[bag + 1]):
+                count += lo[e] <= values[j] and values[j] < hi[e]
+            lengths[e * samples + s] = count
+
+
+@kernel
+def bucketize(offsets, values, weights, key, lo, hi, samples, rows, row_weights):
+    """Rows (counted from lo[e]) and weights of the lookups that `bucketize_lengths` counted, one after the other.
+
+    Shapes: as there; weights f32[n] or f32[0]; rows i64[m], m the sum of the lengths; row_weights f32[m], or f32[0]
+    with empty weights. Source: FBGEMM block_bucketize_sparse_features. Order: entries, samples, lookups ascending.
+    """
+    at = 0
+    for e in range(key.size):
+        for j in range(offsets[key[e] * samples], offsets[(key[e] + 1) * samples]):
+            row = values[j]
+            if lo[e] <= row and row < hi[e]:
+                rows[at] = row - lo[e]
+                if weights.size > 0:
+                    row_weights[at] = weights[j]
+                at += 1
