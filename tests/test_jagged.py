@@ -42,3 +42,27 @@ def test_pruned_lookups_go_nowhere() -> None:
     rows, none = np.empty(3, np.int64), np.empty(0, np.float32)
     kernels.bucketize(offsets, values, none, *asked, 2, rows, none)
     assert rows.tolist() == [1, 2, 0]
+
+
+@PROFILE
+@given(st.integers(0, 2**32), st.integers(0, 4), st.integers(0, 5), st.integers(0, 2))
+def test_first_outside_matches_its_twin(seed: int, keys: int, samples: int, broken: int) -> None:
+    rng = np.random.default_rng(seed)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(rng.integers(0, 4, keys * samples))])
+    limit = rng.integers(1, 9, keys)
+    per_key = np.diff(offsets[np.arange(keys + 1) * samples])
+    values = rng.integers(-1, np.repeat(limit, per_key))
+    if values.size:
+        values[rng.integers(0, values.size, broken)] = rng.choice([-2, 9, -(2**63), 2**63 - 1])
+    found = kernels.first_outside(offsets, values, limit, samples)
+    assert found == twins.first_outside(offsets, values, limit, samples)
+    assert (found >= 0) == bool(values.size and broken)
+
+
+@PROFILE
+@given(st.lists(st.integers(0, 2**31 - 1), max_size=20))
+def test_lengths_to_offsets_matches_its_twin(lengths: list[int]) -> None:
+    offsets, twin = np.empty((2, len(lengths) + 1), np.int64)
+    kernels.lengths_to_offsets(np.array(lengths, np.int32), offsets)
+    twins.lengths_to_offsets(np.array(lengths, np.int32), twin)
+    assert offsets.tolist() == twin.tolist()

@@ -3,7 +3,8 @@
     an entry e asks for the lookups of key[e] whose row is in [lo[e], hi[e])        (pruned lookups, -1, go nowhere)
     out: for entry after entry, sample after sample, their rows counted from lo[e], in their order in the bag
 
-Two passes: the first counts, so that messages can be sized; the second copies.
+Two passes: the first counts, so that messages can be sized; the second copies. Before either, `first_outside` looks for
+lookups that no shard could answer.
 """
 
 from neocpu.kernels._jit import kernel
@@ -41,3 +42,29 @@ def bucketize(offsets, values, weights, key, lo, hi, samples, rows, row_weights)
                 if weights.size > 0:
                     row_weights[at] = weights[j]
                 at += 1
+
+
+@kernel
+def first_outside(offsets, values, limit, samples):
+    """Position of the first lookup whose row is not in [-1, limit[f]), f its key; -1 if there is none.
+
+    Shapes: offsets i64[F*S+1], values i64[n] of a KJT; limit i64[F]; samples = S. Source: FBGEMM bounds_check_indices.
+    """
+    for f in range(limit.size):
+        for j in range(offsets[f * samples], offsets[(f + 1) * samples]):
+            if values[j] < -1 or values[j] >= limit[f]:
+                return j
+    return -1
+
+
+@kernel
+def lengths_to_offsets(lengths, offsets):
+    """offsets[i] = sum of lengths[:i].
+
+    Shapes: lengths i32[N], offsets i64[N+1]. Source: FBGEMM asynchronous_complete_cumsum. Order: exact integers.
+    """
+    total = 0
+    for i in range(lengths.size):
+        offsets[i] = total
+        total += lengths[i]
+    offsets[lengths.size] = total

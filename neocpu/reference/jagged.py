@@ -39,3 +39,16 @@ def bucketize(
             found_weights.append(weights[span][inside])
     rows[:] = np.concatenate(found)
     row_weights[:] = np.concatenate(found_weights)
+
+
+def first_outside(offsets: Ints, values: Ints, limit: Ints, samples: int) -> int:
+    """Position of the first lookup whose row is not in [-1, limit[f]), f its key; -1 if there is none."""
+    limits = np.repeat(limit, np.diff(offsets[np.arange(limit.size + 1) * samples]))
+    outside = np.flatnonzero((values < -1) | (values >= limits))
+    return int(outside[0]) if outside.size else -1
+
+
+def lengths_to_offsets(lengths: NDArray[np.int32], offsets: Ints) -> None:
+    """offsets[i] = sum of lengths[:i]; shapes as in the kernel."""
+    offsets[0] = 0
+    np.cumsum(lengths, out=offsets[1:])
