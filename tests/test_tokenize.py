@@ -14,7 +14,7 @@ ALPHABET = b"0123456789abcdefABCDEF+-.eE\"',;:|\tx \r\n\xc3\xa9"
 
 
 def bytes_of(data: bytes) -> np.ndarray:
-    return np.frombuffer(data, np.uint8)
+    return np.frombuffer(bytearray(data), np.uint8)
 
 
 def split(module, data, columns, delimiter=b"\t", quote=b"\0"):

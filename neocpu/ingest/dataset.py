@@ -251,7 +251,7 @@ class Dataset:
             ("code types", [c.dtype for c in first.columns.values()], [c.dtype for c in other.columns.values()]),
             ("kinds", [c.kind for c in first.columns.values()], [c.kind for c in other.columns.values()]),
             ("labels", first.labels is not None, other.labels is not None),
-            ("options", first.attributes.get("options"), other.attributes.get("options")),
+            ("dense transforms", *(file.attributes.get("dense_transform") for file in (first, other))),
         ):
             if one != two:
                 raise DataError(f"{other.path} does not go with {first.path}: {what} differ ({two} against {one})")

@@ -47,6 +47,8 @@ def write_dataset(
     about = {
         "description": "Synthetic log of Criteo's shape with planted clicks; no model can expect to beat best_logloss.",
         "origin": criteo_shape()["origin"],
+        "log": "criteo",
+        "dense_transform": ["log1p"] * len(log.integer_names),  # as a conversion says it, so that files go together
         "generator": {"seed": log.seed, "first_row": first, "cardinalities": log.cardinalities},
         **(attributes or {}),
     }

@@ -27,8 +27,8 @@ def split_lines(text, delimiter, quote, begin, end, first, found):
     """Borders of all fields of a block of lines; each line ends with a newline, with or without a carriage return.
 
     Shapes: text u8[n]; delimiter, quote u8 (quote 0: none); begin, end i32[columns, lines]; first i64[lines + 1], where
-    each line starts (last entry: n); found i32[lines], the number of fields, -1 where a quote is not closed. A line with
-    another number of fields than `columns` gets empty ones. A field that opens with a quote reaches to the closing one;
+    each line starts (last entry: n); found i32[lines], the number of fields, -1 where a quote is not closed. A line
+    with another number of fields than `columns` gets empty ones. A field that opens with a quote reaches to the closing one;
     a doubled quote inside stands for one (`hash_text` skips it). Quoted fields do not span lines.
     """
     columns, lines = begin.shape

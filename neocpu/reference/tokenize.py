@@ -1,4 +1,4 @@
-"""What do the parsers of a click log mean, in plain Python? The twin of `kernels/tokenize.py`, one expression a field."""
+"""What do the parsers of a click log mean, in plain Python? The twin of `kernels/tokenize.py`."""
 
 import itertools
 import re

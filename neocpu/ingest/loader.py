@@ -1,0 +1,230 @@
+"""Which samples come next, and how does a category become a row? Batches of a dataset, in an order that needs no memory.
+
+All files form one row space, cut into blocks of 4,096 rows. An epoch's order is a function of (seed, epoch) alone:
+
+    blocks     stable sort of one Philox word per block (purpose 3; counter row = block, step = epoch)
+    windows    16 consecutive blocks of that order, e.g.  | 7 2 9 … | 4 0 … |
+    samples    inside a window: stable sort of one Philox word per sample (purpose 4; row = position in the epoch)
+
+(key name "samples", word of column 0), so a position is (epoch, step) and any rank finds its samples without the
+others. `shuffle=False` keeps the file order. Step s holds positions [s*B, (s+1)*B), the last one perhaps fewer; a
+rank reads the samples of its leaves (`neocpu.trees.rank_samples`). Codes become rows by hash or by vocabulary
+(docs/arithmetic.md §10).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.embedding.specs import Bag, TableSpec, bags
+from neocpu.errors import DataError
+from neocpu.ingest.ahead import read_ahead
+from neocpu.ingest.dataset import Bags, Dataset
+from neocpu.ingest.layout import BLOCK
+from neocpu.ingest.vocabulary import Codes, Vocabulary
+from neocpu.jagged import KJT
+from neocpu.kernels.hashing import hash_rows
+from neocpu.kernels.philox import random_words
+from neocpu.reference.hashing import feature_key
+from neocpu.reference.philox import BLOCK_PERMUTATION, WINDOW_PERMUTATION, tensor_key
+from neocpu.trees import rank_samples
+
+WINDOW = 16  # blocks
+ROWS_BY = ("hash", "vocabulary")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One rank's share of a global batch.
+
+    dense float32[b, Nd]; sparse: KJT of b samples, keys of `embedding.specs.bags(tables)`; labels float32[b] (zeros
+    in a log without labels); samples: B of the whole batch; epoch, step: its position; first: this rank's first
+    sample in the epoch.
+    """
+
+    dense: NDArray[np.float32]
+    sparse: KJT
+    labels: NDArray[np.float32]
+    samples: int
+    epoch: int
+    step: int
+    first: int
+
+
+class EpochOrder:
+    """The order of rows in one epoch: `rows(first, last)` are the row numbers at those positions."""
+
+    def __init__(self, rows: int, seed: int, epoch: int, shuffle: bool = True) -> None:
+        self._rows, self._epoch, self._shuffle = rows, epoch, shuffle
+        self._key = tensor_key(seed, WINDOW_PERMUTATION, "samples")
+        self._kept: dict[int, NDArray[np.int64]] = {}
+        if shuffle:
+            count = -(-rows // BLOCK)
+            self._blocks = _sorted_by_words(tensor_key(seed, BLOCK_PERMUTATION, "samples"), 0, count, epoch)
+            sizes = np.minimum(rows - self._blocks * BLOCK, BLOCK)
+            self._starts = np.cumsum(np.concatenate([np.zeros(1, np.int64), sizes]))[::WINDOW]
+            if count % WINDOW or not count:
+                self._starts = np.append(self._starts, rows)
+
+    def rows(self, first: int, last: int) -> NDArray[np.int64]:
+        """Row numbers at positions [first, last): int64[last - first]."""
+        if not self._shuffle:
+            return np.arange(first, last, dtype=np.int64)
+        parts = [np.empty(0, np.int64)]
+        window = int(np.searchsorted(self._starts, first, side="right")) - 1
+        while first < last:
+            begin, end = int(self._starts[window]), int(self._starts[window + 1])
+            parts.append(self._window(window)[first - begin : min(last, end) - begin])
+            first, window = min(last, end), window + 1
+        return np.concatenate(parts)
+
+    def _window(self, window: int) -> NDArray[np.int64]:
+        if window not in self._kept:
+            blocks = self._blocks[window * WINDOW : (window + 1) * WINDOW]
+            rows = (blocks[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1)
+            rows = rows[rows < self._rows]
+            order = _sorted_by_words(self._key, int(self._starts[window]), rows.size, self._epoch)
+            while len(self._kept) > 1:
+                del self._kept[min(self._kept)]
+            self._kept[window] = rows[order]
+        return self._kept[window]
+
+
+def _sorted_by_words(key: np.uint64, first: int, count: int, epoch: int) -> NDArray[np.int64]:
+    """Stable order of the Philox words of rows first .. first + count - 1."""
+    words = np.empty((count, 1), np.uint32)
+    random_words(key, first, 0, epoch, words)
+    return np.argsort(words[:, 0], kind="stable")
+
+
+class Loader:
+    """Batches of a dataset for one rank.
+
+    dataset: `Dataset`, or paths. tables: whose bags the batch holds. batch_size: B of all ranks together. leaves,
+    rank, ranks: which samples of a batch are mine. seed: of the row hash and the order. rows_by: "hash", or
+    "vocabulary" (`vocabularies`, default those of the dataset). dense: number of dense columns the model expects
+    (None: any). labelled: False for data whose labels nobody needs. depth: batches read ahead on a thread (0: none).
+
+    Raises DataError where the data lack a feature, weights, labels or a vocabulary, or a table is smaller than its
+    vocabulary.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | str | Sequence[str],
+        tables: Sequence[TableSpec],
+        *,
+        batch_size: int,
+        leaves: int = 16,
+        rank: int = 0,
+        ranks: int = 1,
+        seed: int = 0,
+        shuffle: bool = False,
+        rows_by: str = "hash",
+        vocabularies: Mapping[str, Codes] | None = None,
+        dense: int | None = None,
+        labelled: bool = True,
+        depth: int = 2,
+    ) -> None:
+        self.dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+        self.tables, self.bags = tuple(tables), bags(tables)
+        self.batch_size, self.leaves, self.rank, self.ranks = batch_size, leaves, rank, ranks
+        self.seed, self.shuffle, self.depth = seed, shuffle, depth
+        self._features = list(dict.fromkeys(bag.feature for bag in self.bags))
+        self._weighted = any(table.weighted for table in self.tables)
+        self._check(dense, labelled)
+        self._maps: dict[str, Vocabulary] = {}
+        self._keys = {name: feature_key(seed, name) for name in self._features}
+        if rows_by == "vocabulary":
+            self._use_vocabularies(self.dataset.vocabularies if vocabularies is None else vocabularies)
+        elif rows_by != "hash":
+            raise DataError(f"rows by {rows_by!r}; choose one of {', '.join(ROWS_BY)}")
+
+    def _check(self, dense: int | None, labelled: bool) -> None:
+        data = self.dataset
+        where, has = ", ".join(str(path) for path in data.paths), ", ".join(data.features) or "none"
+        for bag in self.bags:
+            table = self.tables[bag.table]
+            if bag.feature not in data.features:
+                raise DataError(f"{where}: no feature {bag.feature!r} (table {table.name}); its features are {has}")
+            if table.weighted and not data.features[bag.feature].weighted:
+                raise DataError(f"{where}: feature {bag.feature} has no weights, but table {table.name} is weighted")
+        if dense is not None and dense != len(data.dense_columns):
+            names = ", ".join(data.dense_columns) or "none"
+            raise DataError(f"{where}: {len(data.dense_columns)} dense columns ({names}), but the model takes {dense}")
+        if labelled and not data.labelled:
+            raise DataError(
+                f"{where}: has no labels; it can be scored with `neocpu predict`, not trained or evaluated on"
+            )
+        if not data.rows:
+            raise DataError(f"{where}: has no rows")
+
+    def _use_vocabularies(self, given: Mapping[str, Codes]) -> None:
+        where = self.dataset.paths[0]
+        for bag in self.bags:
+            table = self.tables[bag.table]
+            if bag.feature not in given:
+                raise DataError(
+                    f"{where}: no vocabulary of feature {bag.feature}; convert the train file with --min-count N "
+                    f"(and others with --vocabulary TRAIN.h5), or let the hash choose rows"
+                )
+            codes = given[bag.feature]
+            if table.rows < codes.size + 1:
+                raise DataError(
+                    f"table {table.name} has {table.rows} rows, but the vocabulary of feature {bag.feature} needs "
+                    f"{codes.size + 1} ({codes.size} codes and row 0 for the unknown); set its rows to {codes.size + 1}"
+                )
+            if bag.feature not in self._maps:
+                self._maps[bag.feature] = Vocabulary(codes)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of one pass over all rows, the last partial one included."""
+        return -(-self.dataset.rows // self.batch_size)
+
+    def batches(self, epoch: int = 0, first_step: int = 0) -> Iterator[Batch]:
+        """The epoch's batches from `first_step` on. Close the iterator (or exhaust it) to end its thread."""
+        return read_ahead(self._batches(epoch, first_step), self.depth)
+
+    def _batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
+        order = EpochOrder(self.dataset.rows, self.seed, epoch, self.shuffle)
+        for step in range(first_step, self.steps_per_epoch):
+            start = step * self.batch_size
+            samples = min(self.batch_size, self.dataset.rows - start)
+            lo, hi = rank_samples(self.rank, self.ranks, samples, self.leaves)
+            rows = self.dataset.take(order.rows(start + lo, start + hi), self._features)
+            sparse = self._sparse(rows.features, hi - lo)
+            yield Batch(rows.dense, sparse, rows.labels, samples, epoch, step, start + lo)
+
+    def _sparse(self, features: dict[str, Bags], samples: int) -> KJT:
+        """The KJT of these bags, every code mapped to a row of its table."""
+        lengths = np.empty((len(self.bags), samples), np.int32)
+        sizes = [features[bag.feature].codes.size for bag in self.bags]
+        values = np.empty(sum(sizes), np.int64)
+        weights = np.ones(values.size, np.float32) if self._weighted else None
+        first = 0
+        for key, (bag, size) in enumerate(zip(self.bags, sizes)):
+            given = features[bag.feature]
+            lengths[key] = size // max(samples, 1) if given.lengths is None else given.lengths
+            self._rows(bag, given.codes, values[first : first + size])
+            if weights is not None and given.weights is not None and self.tables[bag.table].weighted:
+                weights[first : first + size] = given.weights
+            first += size
+        return KJT(tuple(bag.key for bag in self.bags), lengths, values, weights)
+
+    def _rows(self, bag: Bag, codes: Codes, out: NDArray[np.int64]) -> None:
+        if bag.feature in self._maps:
+            self._maps[bag.feature].rows(codes, out)
+        else:
+            hash_rows(codes, self._keys[bag.feature], self.tables[bag.table].rows, out)
+
+
+def warm_up_reading() -> None:
+    """Compile (or load) the kernels that reading a dataset needs."""
+    _sorted_by_words(np.uint64(1), 0, 4, 0)
+    known, out = Vocabulary(np.arange(3, dtype=np.uint64)), np.empty(3, np.int64)
+    for codes in (np.arange(3, dtype=np.uint32), np.arange(3, dtype=np.uint64)):
+        hash_rows(codes, np.uint64(1), 3, out)
+        known.rows(codes, out)

@@ -1,0 +1,126 @@
+"""How does a raw log become blocks of whole lines? Plain text, gzip and Parquet all end up as the same bytes.
+
+A block is about a megabyte of lines, each ended by a newline; a line cut by a block's end moves to the next block, so
+memory stays bounded and line numbers stay true. Gzip is decompressed on a thread. Parquet (through polars, imported
+only then) is written out as text with a separator no field holds, so that one tokenizer and one set of error messages
+serve all three.
+"""
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.errors import DataError
+from neocpu.ingest.ahead import read_ahead
+
+BLOCK_BYTES = 1 << 20
+LONGEST_LINE = 64 << 20
+UNIT = "\x1f"  # ASCII unit separator: the delimiter of text made from Parquet
+
+
+class TextBlock(NamedTuple):
+    """Whole lines: text uint8[n], ending with a newline; done: bytes of the file read so far."""
+
+    text: NDArray[np.uint8]
+    done: int
+
+
+def kind_of(path: Path) -> str:
+    """What a file is by its first bytes: hdf5, parquet, gzip or text. Raises DataError if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    if start == b"\x89HDF\r\n\x1a\n":
+        return "hdf5"
+    return "parquet" if start[:4] == b"PAR1" else "gzip" if start[:2] == b"\x1f\x8b" else "text"
+
+
+def text_blocks(path: Path, block: int = BLOCK_BYTES) -> Iterator[TextBlock]:
+    """The lines of a plain or gzip file. Raises DataError for a truncated gzip file or a line without end."""
+    with open(path, "rb", buffering=0) as raw:
+        if kind_of(path) == "gzip":
+            with gzip.GzipFile(fileobj=raw) as unzipped:
+                yield from read_ahead(_lines(path, unzipped, raw, block), 4)
+        else:
+            yield from _lines(path, raw, raw, block)
+
+
+def _lines(path: Path, stream: Any, raw: io.FileIO, block: int) -> Iterator[TextBlock]:
+    carry, first = b"", True
+    while chunk := _read(path, stream, block):
+        if first and chunk.startswith(b"\xef\xbb\xbf"):
+            chunk = chunk[3:]
+        first = False
+        cut = chunk.rfind(b"\n") + 1
+        if cut:
+            yield TextBlock(np.frombuffer(bytearray(carry + chunk[:cut]), np.uint8), raw.tell())
+            carry = chunk[cut:]
+        else:
+            carry += chunk
+        if len(carry) > LONGEST_LINE:
+            raise DataError(f"{path}: a line is longer than {LONGEST_LINE >> 20} MiB; is this a text file?")
+    if carry:
+        yield TextBlock(np.frombuffer(bytearray(carry + b"\n"), np.uint8), raw.tell())
+
+
+def _read(path: Path, stream: BinaryIO, block: int) -> bytes:
+    try:
+        return stream.read(block)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: truncated or damaged gzip file ({error}); fetch it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: reading failed: {error}") from error
+
+
+class Parquet:
+    """A Parquet file as text: names and kinds of its columns, and blocks of lines of the chosen ones."""
+
+    def __init__(self, path: Path) -> None:
+        import polars
+
+        self._polars, self.path = polars, path
+        try:
+            self._frame = polars.scan_parquet(path)
+            self._types = dict(self._frame.collect_schema())
+        except (polars.exceptions.PolarsError, OSError) as error:
+            raise DataError(f"{path}: not a readable Parquet file: {error}") from error
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names in file order."""
+        return list(self._types)
+
+    def is_integer(self, column: str) -> bool:
+        """Whether the column holds numbers, not text (a category of this kind is its own code)."""
+        return self._types[column].is_integer()
+
+    def blocks(self, columns: list[str], integers: set[str]) -> Iterator[TextBlock]:
+        """Lines of these columns in this order; `integers` are cast where the file holds them as floats."""
+        pl = self._polars
+        size, rows = self.path.stat().st_size, self._frame.select(pl.len()).collect().item()
+        chosen = []
+        for name in columns:
+            one = pl.col(name)
+            if name in integers and self._types[name].is_float():
+                one = pl.when(one.is_nan()).then(None).otherwise(one).cast(pl.Int64, strict=True)
+            chosen.append(one.cast(pl.Int8) if self._types[name] == pl.Boolean else one)
+        step, slab = 1 << 12, 1 << 18
+        for first in range(0, rows, slab):
+            try:
+                frame = self._frame.select(chosen).slice(first, slab).collect()
+            except (pl.exceptions.PolarsError, OSError) as error:
+                raise DataError(f"{self.path}: rows from {first + 1}: {str(error).splitlines()[0]}") from error
+            for offset in range(0, frame.height, step):
+                out = io.BytesIO()
+                part = frame.slice(offset, step)
+                part.write_csv(out, include_header=False, separator=UNIT, quote_style="never", null_value="")
+                text = np.frombuffer(bytearray(out.getbuffer()), np.uint8)
+                yield TextBlock(text, size * (first + offset + part.height) // rows)

@@ -1,0 +1,140 @@
+"""How does somebody else's log become a dataset? A TOML file says which columns are label, dense and categories.
+
+delimiter = ","            # one character; "\\t" for TSV. Default ","
+quote = '"'                # optional: fields may be quoted
+header = true              # the first line names the columns. Default true
+columns = ["y", "price"]   # names, needed where there is no header
+
+[label]                    # leave out for a log without labels
+column = "click"
+kind = "click"             # click: 0 or 1 (default) | number
+
+[[dense]]
+columns = ["price", "age"]
+kind = "float"             # int (default) | float
+transform = "none"         # log1p | none. Default: --dense-transform
+
+[[category]]
+columns = ["site", "user"]
+kind = "text"              # text (default) | int | hex | hour | weekday (of YYMMDDHH)
+digits = 8                 # hex: at most so many digits. Default 16
+
+[[category]]
+columns = ["tags"]
+separator = "|"            # a list: "a|b|c"
+weight_separator = ":"     # with weights: "a:0.5|b:2"
+name = "topics"            # another name for the feature (one column only)
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from neocpu.errors import ConfigError
+from neocpu.ingest.schema import (
+    CATEGORY_KINDS,
+    DENSE_KINDS,
+    LABEL_KINDS,
+    TRANSFORMS,
+    CategoryField,
+    DenseField,
+    LabelField,
+    Schema,
+)
+
+_TOP = {"delimiter": str, "quote": str, "header": bool, "columns": list, "label": dict, "dense": list, "category": list}
+_LABEL = {"column": str, "kind": str}
+_DENSE = {"columns": list, "name": str, "kind": str, "transform": str}
+_CATEGORY = {"columns": list, "name": str, "kind": str, "digits": int, "separator": str, "weight_separator": str}
+
+
+class _Reader:
+    """Reads keys of one TOML table and says where a wrong one is."""
+
+    def __init__(self, path: Path, where: str, given: Any, allowed: Mapping[str, Any]) -> None:
+        self.path, self.where, self.given = path, where, given
+        if not isinstance(given, dict):
+            raise self.error(f"{where} must be a table, as in [{where}]")
+        for key, value in given.items():
+            if key not in allowed:
+                near = difflib.get_close_matches(key, allowed, 1)
+                raise self.error(
+                    f"unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else f"; allowed: {allowed}")
+                )
+            if not isinstance(value, allowed[key]) or (isinstance(value, bool) and allowed[key] is not bool):
+                raise self.error(f"{key} = {value!r} is not a {allowed[key].__name__}")
+
+    def error(self, what: str) -> ConfigError:
+        return ConfigError(f"{self.path}{', ' + self.where if self.where else ''}: {what}")
+
+    def get(self, key: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
+        value = self.given.get(key, default)
+        if choices and value not in choices:
+            raise self.error(f"{key} = {value!r}; choose one of {', '.join(choices)}")
+        return value
+
+    def byte(self, key: str, default: str) -> str:
+        value = self.given.get(key, default)
+        if len(value.encode()) > 1 or (key == "delimiter" and not value) or value in ("\n", "\r"):
+            raise self.error(f"{key} = {value!r} must be one ASCII character")
+        return value
+
+    def columns(self) -> list[tuple[str, str]]:
+        """(column, name) pairs of this entry."""
+        columns = self.given.get("columns", [])
+        if not columns or not all(isinstance(column, str) for column in columns):
+            raise self.error("columns must be a list of column names")
+        if "name" in self.given and len(columns) != 1:
+            raise self.error("name goes with exactly one column")
+        return [(column, self.given.get("name", column)) for column in columns]
+
+
+def _entries(path: Path, given: dict[str, Any], key: str, allowed: Mapping[str, Any]) -> list[_Reader]:
+    return [_Reader(path, f"{key} {i}", entry, allowed) for i, entry in enumerate(given.get(key, []), 1)]
+
+
+def _category(entry: _Reader, column: str, name: str) -> CategoryField:
+    separator, weight = entry.byte("separator", ""), entry.byte("weight_separator", "")
+    kind, digits = entry.get("kind", "text", CATEGORY_KINDS), entry.get("digits", 16)
+    if weight and not separator:
+        raise entry.error("weight_separator needs a separator")
+    if separator and kind in ("hour", "weekday"):
+        raise entry.error(f"a list cannot be of kind {kind}")
+    if not 1 <= digits <= 16:
+        raise entry.error(f"digits = {digits} must be from 1 to 16")
+    return CategoryField(column, name, kind, digits, separator, weight)
+
+
+def table_schema(path: str | Path, transform: str = "log1p") -> Schema:
+    """Read a SCHEMA.toml (the module's docstring shows one). Raises ConfigError naming file, entry, key and choices."""
+    path = Path(path)
+    try:
+        given = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a TOML file: {error}") from error
+    top = _Reader(path, "", given, _TOP)
+    label = None
+    if "label" in given:
+        entry = _Reader(path, "label", given["label"], _LABEL)
+        if "column" not in given["label"]:
+            raise entry.error("column is missing")
+        label = LabelField(given["label"]["column"], entry.get("kind", "click", LABEL_KINDS))
+    dense = tuple(
+        DenseField(column, name, entry.get("kind", "int", DENSE_KINDS), entry.get("transform", transform, TRANSFORMS))
+        for entry in _entries(path, given, "dense", _DENSE)
+        for column, name in entry.columns()
+    )
+    lists = _entries(path, given, "category", _CATEGORY)
+    categories = tuple(_category(entry, column, name) for entry in lists for column, name in entry.columns())
+    if not dense and not categories:
+        raise top.error("no column is used; add [[dense]] or [[category]] entries")
+    header, columns = top.get("header", True), tuple(top.get("columns", ()))
+    if not header and not columns:
+        raise top.error("header = false needs columns = [...]")
+    delimiter, quote = top.byte("delimiter", ","), top.byte("quote", "")
+    schema = Schema("table", label, dense, categories, columns, delimiter, quote, header, f"{path} asks for it")
+    return schema.with_columns(list(columns), path) if columns else schema

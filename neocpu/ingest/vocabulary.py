@@ -1,0 +1,96 @@
+"""How do frequent categories get rows of their own? Through a vocabulary: codes by count, everything else row 0.
+
+A vocabulary is fitted on the train file (`--min-count N`: codes seen at least N times), stored in it as one array of
+codes per feature, most frequent first and equal counts by code, and applied to other files: entry i is row i + 1, row
+0 is for the unknown. Tables then need one row more than the vocabulary has entries.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.errors import DataError
+from neocpu.ingest.dataset import Dataset
+from neocpu.ingest.layout import BLOCK
+from neocpu.kernels import hashing
+
+Codes = NDArray[np.unsignedinteger]
+
+
+class CodeCounter:
+    """Counts how often every code of one feature occurs; memory follows the number of distinct codes."""
+
+    def __init__(self) -> None:
+        self._keys, self._counts = np.zeros(BLOCK, np.uint64), np.zeros(BLOCK + 1, np.int64)
+
+    def add(self, codes: Codes) -> None:
+        """Count codes uint32[n] or uint64[n]."""
+        codes, done = np.ascontiguousarray(codes), 0
+        while (done := hashing.count_codes(codes, self._keys, self._counts, done)) < codes.size:
+            self._grow()
+
+    def _grow(self) -> None:
+        codes, counts = self._used()
+        self._keys = np.zeros(2 * self._keys.size, np.uint64)
+        self._counts = np.zeros(self._keys.size + 1, np.int64)
+        hashing.fill_map(codes, counts, self._keys, self._counts[:-1])
+        self._counts[-1] = codes.size
+
+    def _used(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        used = self._counts[:-1] > 0
+        return self._keys[used], self._counts[:-1][used]
+
+    def by_count(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Distinct codes and their counts, most frequent first, equal counts by ascending code."""
+        codes, counts = self._used()
+        order = np.lexsort((codes, -counts))
+        return codes[order], counts[order]
+
+    def frequent(self, min_count: int) -> NDArray[np.uint64]:
+        """The vocabulary: codes seen at least `min_count` times."""
+        codes, counts = self.by_count()
+        return codes[counts >= min_count]
+
+
+class Vocabulary:
+    """Rows of codes: row i + 1 for entry i, row 0 for the unknown."""
+
+    def __init__(self, codes: Codes) -> None:
+        self.size = codes.size
+        slots = 1 << max(4, (2 * codes.size).bit_length())
+        self._keys, self._rows = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)
+        hashing.fill_map(codes.astype(np.uint64), np.arange(1, codes.size + 1), self._keys, self._rows)
+
+    def rows(self, codes: Codes, out: NDArray[np.int64]) -> None:
+        """Row of every code: codes uint32[n] or uint64[n], out int64[n]."""
+        hashing.look_up(codes, self._keys, self._rows, out)
+
+
+def fit_vocabularies(dataset: Dataset, min_count: int) -> dict[str, NDArray[np.uint64]]:
+    """Vocabulary of every feature over all rows of a dataset: name -> codes."""
+    found = {}
+    for name in dataset.features:
+        counter = CodeCounter()
+        for codes in dataset.code_blocks(name):
+            counter.add(codes)
+        found[name] = counter.frequent(min_count)
+    return found
+
+
+def read_vocabularies(path: Any, features: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    """Vocabularies of a converted train file, for features name -> kind.
+
+    Raises DataError where the file has no vocabulary, or lacks a feature or made its codes in another way.
+    """
+    dataset = Dataset(path)
+    if not dataset.vocabularies:
+        raise DataError(f"{path}: has no vocabulary; convert the train file with --min-count N")
+    for name, kind in features.items():
+        if name not in dataset.vocabularies:
+            raise DataError(f"{path}: no vocabulary of feature {name}; it has {', '.join(dataset.vocabularies)}")
+        if dataset.features[name].kind != kind:
+            theirs = dataset.features[name].kind
+            raise DataError(f"{path}: its codes of feature {name} are of kind {theirs}, here they are {kind}")
+    return {name: dataset.vocabularies[name] for name in features}
