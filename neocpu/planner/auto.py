@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import PlanError
-from neocpu.parallel.plan import AUTO, Plan, PlanSpec, choose_schemes
+from neocpu.parallel.plan import AUTO, Plan, PlanSpec, choose_schemes, shard_bytes
 from neocpu.parallel.sharding import SCHEMES, Layout, Shard
 from neocpu.planner.cost import Cost, Workload, table_costs
 
@@ -73,7 +73,7 @@ def make_plan(
     ]
     fair = sum(min(option.total for option in found) for found in options) / ranks
     options = [_affordable(found, fair) for found in options]
-    chosen = _place(tables, options, ranks, fair, budget)
+    chosen = _place(tables, options, ranks, fair, budget, work)
     shards = tuple(sorted(shard for option in chosen for shard in option.shards))
     schemes = tuple(option.scheme for option in chosen)
     return Plan(tuple(tables), schemes, shards, ranks, layout.ranks_per_node).check()
@@ -98,7 +98,12 @@ def _affordable(options: list[Option], fair: float) -> list[Option]:
 
 
 def _place(
-    tables: Sequence[TableSpec], options: Sequence[list[Option]], ranks: int, fair: float, budget: int | None
+    tables: Sequence[TableSpec],
+    options: Sequence[list[Option]],
+    ranks: int,
+    fair: float,
+    budget: int | None,
+    work: Workload,
 ) -> list[Option]:
     """One option for every table; while one does not fit, the largest table that can still be cut finer is."""
     left = [list(found) for found in options]
@@ -109,7 +114,7 @@ def _place(
         thinner = [(min(o.memory for o in found), found) for found in left]
         coarse = [t for t, (least, found) in enumerate(thinner) if any(o.memory > least for o in found)]
         if not coarse:
-            raise _does_not_fit(tables[stuck], left, stuck, ranks, budget or 0)
+            raise _does_not_fit(tables, stuck, left[stuck][0], ranks, budget or 0, work)
         largest = max(coarse, key=lambda t: (tables[t].rows * tables[t].dim, -t))
         left[largest] = [o for o in left[largest] if o.memory == thinner[largest][0]]
 
@@ -147,12 +152,14 @@ def _fits(option: Option, held: Sequence[int], budget: int) -> bool:
     return all(held[rank] + cost.memory <= budget for rank, cost in option.costs.items())
 
 
-def _does_not_fit(table: TableSpec, options: Sequence[list[Option]], number: int, ranks: int, budget: int) -> PlanError:
-    mine = min(options[number], key=lambda option: option.memory)
-    total = sum(min(sum(cost.memory for cost in o.costs.values()) for o in found) for found in options)
+def _does_not_fit(
+    tables: Sequence[TableSpec], stuck: int, option: Option, ranks: int, budget: int, work: Workload
+) -> PlanError:
+    table = tables[stuck]
+    total = sum(shard_bytes(Shard(0, (0, t.rows), (0, t.dim), 0), work.state_floats) for t in tables)
     return PlanError(
-        f"table {table.name!r} ({table.rows:,} rows x {table.dim}) needs {mine.memory:,} bytes on a rank "
-        f"as {mine.scheme} and does not fit beside the others: all tables with their optimizer state take {total:,} "
+        f"table {table.name!r} ({table.rows:,} rows x {table.dim}) needs {option.memory:,} bytes on a rank "
+        f"as {option.scheme} and does not fit beside the others: all tables with their optimizer state take {total:,} "
         f"bytes, and {ranks} rank(s) have {budget:,} each; use more ranks, fewer rows or columns, row_wise for the "
         "large tables, or an optimizer with less state (exact_rowwise_adagrad, exact_sgd)"
     )

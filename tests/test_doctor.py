@@ -1,0 +1,105 @@
+"""Does `neocpu doctor` see what is wrong and say what to do?"""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from neocpu.cli import doctor as file
+from neocpu.cli.doctor import Check, check_cpu, check_folders, check_mpi, check_pages, check_threads, doctor, try_mpi
+from neocpu.errors import EnvironmentProblem
+from neocpu.kernels import _threads
+from neocpu.parallel import launch
+from neocpu.parallel.comm import SingleComm
+
+ALONE = SingleComm()
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*launch.SIZES, "PMIX_RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_every_topic_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "try_mpi", lambda mpiexec: Check("MPI", "ok", "two ranks met"))
+    result = CliRunner().invoke(doctor)
+    for topic in ("MPI", "cores per rank", "threading layer", "FMA", "huge pages", "kernel cache", "disk", "memory"):
+        assert sum(line[7:].startswith(topic.ljust(18)) for line in result.output.splitlines()) == 1, topic
+    assert result.exit_code in (0, 1)
+
+
+def test_real_ranks_meet() -> None:
+    try:
+        mpiexec = launch.find_mpiexec()
+    except EnvironmentProblem as problem:
+        pytest.skip(str(problem))
+    check = try_mpi(mpiexec)
+    assert check.state == "ok", check
+    assert "two ranks met" in check.found
+
+
+def script(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mpiexec"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("echo '<1|Other MPI>'; echo '<1|Other MPI>'", "is not the launcher of Other MPI"),
+        ("echo 'no slots' >&2; exit 3", "no slots"),
+        ("exit 3", "exit status 3"),
+        ("sleep 30", "timed out"),
+    ],
+)
+def test_a_wrong_mpi_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, found: str) -> None:
+    path = script(tmp_path, text)
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: path)
+    check = try_mpi(path, seconds=2)
+    assert check.state == "bad"
+    assert found in check.found
+    assert check.advice
+
+
+def test_without_mpi_one_rank_can_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise EnvironmentProblem('`pip install "neocpu[mpi]"`')
+
+    monkeypatch.setattr(file, "find_mpiexec", missing)
+    (check,) = check_mpi(ALONE, 1)
+    assert (check.state, check.advice) == ("warn", '`pip install "neocpu[mpi]"`')
+
+
+def test_threads_and_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert next(check_threads(ALONE, 1)).state == "ok"
+    assert next(check_threads(ALONE, 10_000)).state == "warn"
+    monkeypatch.setattr(_threads, "threading_layer", lambda: "workqueue")
+    assert list(check_threads(ALONE, 1))[1].state == "warn"
+
+
+def test_fma(monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine, flags, state in (
+        ("x86_64", {"fma", "avx2"}, "ok"),
+        ("x86_64", {"sse2"}, "bad"),
+        ("aarch64", {"asimd"}, "ok"),
+        ("x86_64", None, "ok"),
+    ):
+        monkeypatch.setattr(file.platform, "machine", lambda machine=machine: machine)
+        monkeypatch.setattr(file, "cpu_flags", lambda flags=flags: flags)
+        assert next(check_cpu(ALONE, 1)).state == state
+
+
+def test_a_cache_that_cannot_be_written_is_bad(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path / "file"))
+    cache, disk = check_folders(ALONE, 1)
+    assert cache.state == "bad"
+    assert "NEOCPU_CACHE_DIR" in cache.advice
+    assert disk.topic == "disk"
+
+
+def test_huge_pages_are_asked_for() -> None:
+    assert next(check_pages(ALONE, 1)).topic == "huge pages"

@@ -1,0 +1,267 @@
+"""Is a launch recognised, are cores shared, and does a failing or stopped job end everywhere with one message?"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from neocpu.errors import ConfigError, DataError, EnvironmentProblem
+from neocpu.parallel import guard, launch
+from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.launch import (
+    StopSignal,
+    find_mpiexec,
+    get_comm,
+    launched_ranks,
+    mpiexec_command,
+    prepare_threads,
+    run_guarded,
+    share_of_cores,
+)
+
+try:
+    find_mpiexec()
+    HAS_MPI = True
+except EnvironmentProblem:
+    HAS_MPI = False
+needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No launcher's variables in the environment."""
+    for name in (*launch.SIZES, "PMIX_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_launchers_are_recognised(alone: pytest.MonkeyPatch) -> None:
+    assert launched_ranks() == 1
+    alone.setenv("PMIX_RANK", "0")
+    assert launched_ranks() == 0  # only MPI knows
+    alone.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    assert launched_ranks() == 3
+    alone.setenv("SLURM_STEP_NUM_TASKS", "1")
+    assert launched_ranks() == 3
+    alone.setenv("PMI_SIZE", "nonsense")
+    assert launched_ranks() == 3
+
+
+def test_alone_the_comm_is_single(alone: pytest.MonkeyPatch) -> None:
+    assert isinstance(get_comm(), SingleComm)
+    assert get_comm(ranks=1).size == 1
+    with pytest.raises(ConfigError, match="4 rank"):
+        get_comm(ranks=4)
+
+
+def test_mpiexec_beside_the_interpreter_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for place in ("venv", "path"):
+        (tmp_path / place).mkdir()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    with pytest.raises(EnvironmentProblem, match=r'pip install "neocpu\[mpi\]"'):
+        find_mpiexec()
+    for place in ("path", "venv"):
+        mpiexec = tmp_path / place / "mpiexec"
+        mpiexec.write_text("#!/bin/sh\n")
+        mpiexec.chmod(0o755)
+        assert find_mpiexec() == mpiexec
+    command, environment = mpiexec_command(3, ["-m", "neocpu"])
+    assert command == [str(tmp_path / "venv" / "mpiexec"), "-n", "3", str(tmp_path / "venv" / "python"), "-m", "neocpu"]
+    assert environment["PRTE_MCA_rmaps_default_mapping_policy"] == ":oversubscribe"
+    if os.geteuid() == 0:
+        assert environment["OMPI_ALLOW_RUN_AS_ROOT"] == environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+
+
+def test_cores_are_divided_among_those_who_may_use_them() -> None:
+    unbound, inf = set(range(8)), float("inf")
+    assert share_of_cores(unbound, inf, []) == 8
+    assert share_of_cores(unbound, inf, [unbound] * 3) == 2
+    assert share_of_cores({4, 5, 6, 7}, inf, [{0, 1, 2, 3}]) == 4  # bound by the launcher: its own cores
+    assert share_of_cores({0, 1}, inf, [{0, 1}] * 7) == 1
+    assert share_of_cores(set(range(64)), 4.0, [set(range(64))]) == 2  # a container with 4 cores' time for 2 ranks
+    assert share_of_cores(set(range(3)), inf, [set(range(3))] * 2) == 1
+
+
+def test_threads_are_written_for_numba_unless_the_user_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import os; from neocpu.parallel.launch import *; c = get_comm();"
+        "print(prepare_threads(c, {0}), os.environ['NUMBA_NUM_THREADS'])"
+    )
+
+    def told(threads: str, **extra: str) -> str:
+        environment = {k: v for k, v in os.environ.items() if k != "NUMBA_NUM_THREADS"} | extra
+        run = subprocess.run(
+            [sys.executable, "-c", code.format(threads)], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert run.returncode == 0, run.stderr
+        return run.stdout.strip()
+
+    share = share_of_cores(launch.cores(), launch.core_quota(), [])
+    assert told("None") == f"{share} {share}"
+    assert told("None", NUMBA_NUM_THREADS="5") == "5 5"
+    assert told("3", NUMBA_NUM_THREADS="5") == "3 3"
+    import numba
+
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "1000")
+    assert prepare_threads(SingleComm()) == numba.config.NUMBA_NUM_THREADS
+    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+
+
+# ---- the guard, alone ----
+
+
+def test_users_errors_have_no_traceback_and_their_own_status(alone: pytest.MonkeyPatch, capsys) -> None:
+    def wrong() -> int:
+        raise ConfigError("no key 'modle.bottom'")
+
+    assert run_guarded(wrong) == 2
+    assert capsys.readouterr().err == "neocpu: error: no key 'modle.bottom'\n"
+    assert run_guarded(lambda: None) == 0
+    assert run_guarded(lambda: 7) == 7
+
+
+def test_bugs_have_a_traceback(alone: pytest.MonkeyPatch, capsys) -> None:
+    def bug() -> int:
+        return 1 // 0
+
+    def leave() -> int:
+        raise SystemExit(5)
+
+    def interrupt() -> int:
+        raise KeyboardInterrupt
+
+    assert run_guarded(bug) == 1
+    words = capsys.readouterr().err
+    assert "return 1 // 0" in words
+    assert "neocpu: unexpected ZeroDivisionError" in words
+    assert run_guarded(leave) == 5
+    assert run_guarded(interrupt) == 130
+
+
+def test_one_of_many_speaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
+    monkeypatch.setattr(guard.tempfile, "gettempdir", lambda: str(tmp_path))
+    ended: list[int] = []
+
+    def wrong() -> int:
+        raise DataError("line 3")
+
+    try:
+        for rank in range(3):
+            guard.join_job("token", rank, ended.append)
+            assert run_guarded(wrong) == 1
+    finally:
+        guard.leave_job()
+    assert capsys.readouterr().err == "neocpu: error: line 3\n"
+    assert ended == [1, 1, 1]
+
+
+def test_signals_become_a_number() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignal() as stop:
+        assert stop.number == 0
+        os.kill(os.getpid(), signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        while not stop.number and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert stop.number == signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGINT)  # a moment later: the same Ctrl-C told twice, as it were
+        time.sleep(0.05)
+        assert stop.number == signal.SIGTERM
+        stop._when -= 2
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+# ---- real jobs ----
+
+JOB = """
+import os, sys, time
+from neocpu.errors import ConfigError, DataError
+from neocpu.parallel.launch import StopSignal, get_comm, run_guarded
+way = sys.argv[1]
+
+def main():
+    rank = os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")
+    if way == "all early" or (way == "one early" and rank == "1"):
+        raise ConfigError("early")
+    comm = get_comm(ranks=2 if way == "count" else None)
+    if way == "one" and comm.rank == 2:
+        raise DataError("bad")
+    if way == "bug" and comm.rank == 1:
+        raise KeyError("bug")
+    if way == "agree":
+        comm.agree(DataError(f"agreed on {comm.rank}") if comm.rank else None)
+    if way == "stop":
+        with StopSignal() as stop:
+            comm.barrier()
+            if comm.rank == 0:
+                print("ready", flush=True)
+            while not comm.largest(stop.number):
+                time.sleep(0.05)
+            return 143
+    comm.barrier()
+
+sys.exit(run_guarded(main))
+"""
+
+
+def job(tmp_path: Path, way: str, ranks: int = 3) -> subprocess.Popen:
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    command, environment = mpiexec_command(ranks, [str(script), way])
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("way", "status", "message"),
+    [
+        ("all early", 2, "neocpu: error: early"),
+        ("one early", 2, "neocpu: error: early"),
+        ("count", 2, "neocpu: error: 2 rank(s) were asked for, but 3 run"),
+        ("one", 1, "neocpu: error: bad"),
+        ("agree", 1, "neocpu: error: agreed on 1"),
+        ("bug", 1, "neocpu: unexpected KeyError on rank 1"),
+    ],
+)
+def test_a_failing_rank_ends_the_job_with_one_message(tmp_path: Path, way: str, status: int, message: str) -> None:
+    running = job(tmp_path, way)
+    try:
+        _, words = running.communicate(timeout=60)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+    assert running.returncode == status, words
+    assert words.count("neocpu: ") == 1, words
+    assert message in words
+    assert ("Traceback" in words) == (way == "bug")
+
+
+@needs_mpi
+def test_sigterm_on_mpiexec_reaches_the_ranks(tmp_path: Path) -> None:
+    running = job(tmp_path, "stop")
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(signal.SIGTERM)
+        _, words = running.communicate(timeout=60)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+    assert running.returncode == 143, words
+    assert "neocpu" not in words
