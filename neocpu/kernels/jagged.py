@@ -22,7 +22,7 @@ def bucketize_lengths(offsets, values, key, lo, hi, samples, lengths):
             bag = key[e] * samples + s
             count = 0
             for j in range(offsets[bag], offsets[bag + 1]):
-                count += lo[e] <= values[j] and values[j] < hi[e]
+                count += (lo[e] <= values[j]) & (values[j] < hi[e])
             lengths[e * samples + s] = count
 
 
@@ -30,18 +30,19 @@ def bucketize_lengths(offsets, values, key, lo, hi, samples, lengths):
 def bucketize(offsets, values, weights, key, lo, hi, samples, rows, row_weights):
     """Rows (counted from lo[e]) and weights of the lookups that `bucketize_lengths` counted, one after the other.
 
-    Shapes: as there; weights f32[n] or f32[0]; rows i64[m], m the sum of the lengths; row_weights f32[m], or f32[0]
-    with empty weights. Source: FBGEMM block_bucketize_sparse_features. Order: entries, samples, lookups ascending.
+    Shapes: as there; weights f32[n] or f32[0]; rows i64[m+1], m the sum of the lengths, the last one for scratch;
+    row_weights f32[m+1], or f32[0] with empty weights. Source: FBGEMM block_bucketize_sparse_features. Order: entries,
+    samples, lookups ascending.
     """
     at = 0
     for e in range(key.size):
+        first, end = lo[e], hi[e]
         for j in range(offsets[key[e] * samples], offsets[(key[e] + 1) * samples]):
             row = values[j]
-            if lo[e] <= row and row < hi[e]:
-                rows[at] = row - lo[e]
-                if weights.size > 0:
-                    row_weights[at] = weights[j]
-                at += 1
+            rows[at] = row - first  # written over unless it counts: which shard holds a row is no branch to predict
+            if weights.size > 0:
+                row_weights[at] = weights[j]
+            at += (first <= row) & (row < end)
 
 
 @kernel

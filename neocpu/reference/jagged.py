@@ -37,8 +37,8 @@ def bucketize(
         found.append(values[span][inside] - first)
         if weights.size:
             found_weights.append(weights[span][inside])
-    rows[:] = np.concatenate(found)
-    row_weights[:] = np.concatenate(found_weights)
+    rows[:-1] = np.concatenate(found)
+    row_weights[: rows.size - 1] = np.concatenate(found_weights)
 
 
 def first_outside(offsets: Ints, values: Ints, limit: Ints, samples: int) -> int:
