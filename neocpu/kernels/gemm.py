@@ -22,74 +22,74 @@ from numba import get_num_threads, prange
 from numba.extending import register_jitable
 
 from neocpu.kernels._jit import parallel_kernel
-from neocpu.kernels.simd_tiles import (
+from neocpu.kernels.simd_blocks import (
     BIAS,
     BIAS_RELU,
     GATE,
-    LANES,
-    MR,
-    NC,
     PLAIN,
+    add_floats,
+    cache_line_offset,
+    clear_floats,
     copy_a,
     copy_b,
+    copy_floats,
     finish_tile,
-    tile_chains,
     transpose_block,
 )
+from neocpu.kernels.simd_tiles import LANES, MR, NC, tile_chains
 
 _TILE = MR * NC
 _KC = 256  # steps of a B panel that stay in the first-level cache: 256 * NC * 4 bytes = 32 KiB
 _BLOCK = 196608  # floats of packed A panels that stay in the second-level cache: 768 KiB
-_ZERO = np.float32(0)
+_SLACK = LANES + 16  # a transposed block may spill LANES floats; 16 to start at a cache line
 
 
 @register_jitable
 def _pack(x, first, k0, count, p0, p1, width, out, at):
     """Panels p0:p1 of x, `width` rows each: out[at + ((p - p0)*count + k)*width + r] = row p*width + r, step k0 + k.
 
-    Steps run along axis 0 of x if `first`, else along axis 1. Rows beyond the last are +0. May spill LANES floats.
+    Steps run along axis 0 of x if `first`, else along axis 1. Rows beyond the last hold anything but subnormals.
     """
-    rows, size, stride = x.shape[1] if first else x.shape[0], count * width, x.shape[1]
-    whole, p = min(p1, rows // width), p0
+    size, stride = count * width, x.shape[1]
+    rows = x.shape[1] if first else x.shape[0]
+    whole = min(p1, rows // width)
     if first:
+        if whole < p1:
+            clear_floats(out, at + (whole - p0) * size, size)
         for k in range(count):
-            row = (k0 + k) * stride
+            row, line = (k0 + k) * stride, at + k * width
             for p in range(p0, whole):
                 if width == NC:
-                    copy_b(x, row + p * NC, out, at + (p - p0) * size + k * NC)
+                    copy_b(x, row + p * NC, out, line + (p - p0) * size)
                 else:
-                    copy_a(x, row + p * MR, out, at + (p - p0) * size + k * MR)
-        p0, at = max(p0, whole), at + (max(p0, whole) - p0) * size
+                    copy_a(x, row + p * MR, out, line + (p - p0) * size)
+            if whole < p1:
+                copy_floats(x, row + whole * width, out, line + (whole - p0) * size, rows - whole * width)
+        return
+    blocks = count // LANES * LANES
     for p in range(p0, p1):
-        r0, here = p * width, at + (p - p0) * size
-        done = 0 if first else count // LANES * LANES
-        for k in range(0, done, LANES):
-            for r in range(0, width, LANES):
-                transpose_block(x, (r0 + r) * stride + k0 + k, stride, rows - r0 - r, out, here + k * width + r, width)
-        for k in range(done, count):
-            for r in range(width):
-                v = _ZERO
-                if r0 + r < rows:
-                    v = x[k0 + k, r0 + r] if first else x[r0 + r, k0 + k]
-                out[here + k * width + r] = v
+        here = at + (p - p0) * size
+        for k in range(0, blocks, LANES):
+            for r in range(p * width, (p + 1) * width, LANES):
+                transpose_block(x, r * stride + k0 + k, stride, rows - r, out, here + k * width + r - p * width, width)
+        for r in range(width):
+            row = min(p * width + r, rows - 1)
+            for k in range(blocks, count):
+                out[here + k * width + r] = x[row, k0 + k]
 
 
 @register_jitable
-def _finish(tiles, at, rows, columns, other, other_at, other_stride, mode, out, r0, c0):
-    """Write a tile that sticks out of the matrix: what `finish_tile` does, element by element."""
-    for r in range(rows):
-        for c in range(columns):
-            v = tiles[at + r * NC + c]
-            if mode == GATE:
-                v = _ZERO if other[other_at + r * other_stride + c] <= _ZERO else v
-            elif mode != PLAIN:
-                v += other[other_at + c]
-                v = _ZERO if mode == BIAS_RELU and v <= _ZERO else v
-            out[r0 + r, c0 + c] = v
+def _merge(stack, size, leaf, top):
+    """A leaf was put on the stack as number `top`: add up the subtrees it completes; the new height of the stack."""
+    done = leaf + 1
+    while done & 1 == 0:
+        add_floats(stack, top * size, stack, (top - 1) * size, size)
+        top, done = top - 1, done >> 1
+    return top + 1
 
 
 @register_jitable
-def _leaves(a_block, panels, b_panels, b_at, cuts, tiles):
+def _leaves(a_block, a_at, panels, b_panels, b_at, cuts, tiles):
     """tiles[:panels] = tree over leaves of chains, for a block of packed A panels against one packed B panel."""
     origin, steps, size, top = cuts[0], cuts[-1] - cuts[0], panels * _TILE, 0
     for leaf in range(cuts.size - 1):
@@ -97,88 +97,64 @@ def _leaves(a_block, panels, b_panels, b_at, cuts, tiles):
         while k < end or fresh:
             count = min(_KC, end - k)
             for i in range(panels):
-                left, into = (i * steps + k) * MR, top * size + i * _TILE
+                left, into = a_at + (i * steps + k) * MR, top * size + i * _TILE
                 tile_chains(a_block, left, MR, b_panels, b_at + k * NC, NC, count, tiles, into, NC, fresh)
             k, fresh = k + count, 0
-        done = leaf + 1
-        while done & 1 == 0:
-            lower, upper = tiles[(top - 1) * size : top * size], tiles[top * size : (top + 1) * size]
-            for q in range(size):
-                lower[q] += upper[q]
-            top, done = top - 1, done >> 1
-        top += 1
+        top = _merge(tiles, size, leaf, top)
 
 
 @register_jitable
-def _aligned(size):
-    """Scratch of `size` floats that starts at a cache line."""
-    raw = np.empty(size + LANES + 16, np.float32)
-    at = (-(raw.ctypes.data // 4)) % 16
-    return raw[at : at + size + LANES]
+def _column_sums(g, c0, width, cuts, stack, out):
+    """out[c0 : c0 + width] = tree over leaves of chains of plain additions of g[b, c]."""
+    top = 0
+    for leaf in range(cuts.size - 1):
+        clear_floats(stack, top * width, width)
+        for b in range(cuts[leaf], cuts[leaf + 1]):
+            add_floats(g, b * g.shape[1] + c0, stack, top * width, width)
+        top = _merge(stack, width, leaf, top)
+    copy_floats(stack, 0, out, c0, width)
 
 
 @parallel_kernel
-def _product(a, a_first, b, b_first, cuts, other, mode, out, threads):
+def _product(a, a_first, b, b_first, cuts, other, mode, out, sums, threads):
     """out[m, n] = sum over steps of a[m, k] b[n, k] in canonical order, finished; `first` operands are stored [k, ·].
 
-    other f32[1, n] bias or f32[m, n] gate, according to mode.
+    other: bias f32[1, n] or gate f32[m, n], according to mode. sums: f32[m] for the column sums of a, or f32[0].
     """
     rows, columns = out.shape
     origin, steps, levels = cuts[0], cuts[-1] - cuts[0], 1
     while 1 << levels < 2 * (cuts.size - 1):
         levels += 1
     a_panels, b_panels = (rows + MR - 1) // MR, (columns + NC - 1) // NC
-    packed = _aligned(b_panels * steps * NC)
-    for group in prange((b_panels + 3) // 4):
-        j0, j1 = 4 * group, min(4 * group + 4, b_panels)
-        _pack(b, b_first, origin, steps, j0, j1, NC, packed, j0 * steps * NC)
+    packed = np.empty(b_panels * steps * NC + _SLACK, np.float32)
+    start = cache_line_offset(packed)
+    for chunk in prange((b_panels + 3) // 4):
+        j0 = 4 * np.int64(chunk)
+        _pack(b, b_first, origin, steps, j0, min(j0 + 4, b_panels), NC, packed, start + j0 * steps * NC)
     # Blocks of A panels: as many as fit the cache, a multiple of the threads; too few blocks share out the B panels.
     most = max(1, min(16, _BLOCK // (MR * max(1, steps))))
     blocks = max(1, (a_panels + most - 1) // most)
     blocks = min(a_panels, (blocks + threads - 1) // threads * threads)
-    parts = min(b_panels, (threads + blocks - 1) // max(1, blocks))
+    parts = max(1, min(b_panels, (threads + blocks - 1) // max(1, blocks)))
     down = columns if mode == GATE else 0
     for unit in prange(blocks * parts):
-        part, block = unit // blocks, unit % blocks
+        part, block = np.int64(unit) // blocks, np.int64(unit) % blocks
         i0, i1 = block * a_panels // blocks, (block + 1) * a_panels // blocks
-        a_block, tiles = _aligned((i1 - i0) * steps * MR), _aligned(levels * (i1 - i0) * _TILE)
-        _pack(a, a_first, origin, steps, i0, i1, MR, a_block, 0)
+        a_block = np.empty((i1 - i0) * steps * MR + _SLACK, np.float32)
+        tiles = np.empty(levels * (i1 - i0) * _TILE, np.float32)
+        a_start = cache_line_offset(a_block)
+        _pack(a, a_first, origin, steps, i0, i1, MR, a_block, a_start)
+        if part == 0 and sums.size:
+            _column_sums(a, i0 * MR, min(i1 * MR, rows) - i0 * MR, cuts, tiles, sums)
         for j in range(part * b_panels // parts, (part + 1) * b_panels // parts):
-            _leaves(a_block, i1 - i0, packed, j * steps * NC, cuts, tiles)
+            _leaves(a_block, a_start, i1 - i0, packed, start + j * steps * NC, cuts, tiles)
             for i in range(i0, i1):
                 r0, c0, at = i * MR, j * NC, (i - i0) * _TILE
-                if r0 + MR <= rows and c0 + NC <= columns:
-                    finish_tile(tiles, at, other, r0 * down + c0, mode, out, r0 * columns + c0, columns)
-                else:
-                    height, width = min(MR, rows - r0), min(NC, columns - c0)
-                    _finish(tiles, at, height, width, other.ravel(), r0 * down + c0, down, mode, out, r0, c0)
+                height, width, beside = min(MR, rows - r0), min(NC, columns - c0), r0 * down + c0
+                finish_tile(tiles, at, height, width, other, beside, down, mode, out, r0 * columns + c0, columns)
 
 
-@parallel_kernel
-def _column_sums(g, cuts, out):
-    """out[n] = tree over leaves of chains of plain additions of g[b, n]."""
-    columns = out.size
-    for part in prange((columns + 63) // 64):
-        c0, width = part * 64, min(64, columns - part * 64)
-        stack, top = np.zeros((34, 64), np.float32), 0
-        for leaf in range(cuts.size - 1):
-            acc = stack[top]
-            acc[:] = _ZERO
-            for b in range(cuts[leaf], cuts[leaf + 1]):
-                line = g[b, c0 : c0 + width]
-                for c in range(width):
-                    acc[c] += line[c]
-            done = leaf + 1
-            while done & 1 == 0:
-                for c in range(64):
-                    stack[top - 1, c] += stack[top, c]
-                top, done = top - 1, done >> 1
-            top += 1
-        for c in range(width):
-            out[c0 + c] = stack[0, c]
-
-
-_NOTHING = np.empty((0, 0), np.float32)
+_NOTHING, _NO_SUMS = np.empty((0, 0), np.float32), np.empty(0, np.float32)
 
 
 def layer(x, w, bias, relu, out):
@@ -188,7 +164,7 @@ def layer(x, w, bias, relu, out):
     Source: docs/arithmetic.md §1. Order: chain over ascending k from +0, then + bias, then v <= 0 -> +0 (NaN stays).
     """
     mode = BIAS_RELU if relu else BIAS
-    _product(x, False, w, False, np.array([0, x.shape[1]]), bias[None], mode, out, get_num_threads())
+    _product(x, False, w, False, np.array([0, x.shape[1]]), bias[None], mode, out, _NO_SUMS, get_num_threads())
 
 
 def input_gradient(g, w, gate, out):
@@ -198,7 +174,7 @@ def input_gradient(g, w, gate, out):
     Source: docs/arithmetic.md §1. Order: chain over ascending n from +0, then +0 where gate <= 0 (a NaN gate is open).
     """
     mode = GATE if gate.size else PLAIN
-    _product(g, False, w, True, np.array([0, w.shape[0]]), gate, mode, out, get_num_threads())
+    _product(g, False, w, True, np.array([0, w.shape[0]]), gate, mode, out, _NO_SUMS, get_num_threads())
 
 
 def weight_gradient(g, x, cuts, out, out_bias):
@@ -208,5 +184,4 @@ def weight_gradient(g, x, cuts, out, out_bias):
     out f32[n, k]; out_bias f32[n]; C-contiguous, any size from 0. Source: docs/arithmetic.md §2.
     Order: per leaf a chain over ascending samples from +0 (an empty leaf is +0), leaves in a binary tree, left + right.
     """
-    _product(g, True, x, True, cuts, _NOTHING, PLAIN, out, get_num_threads())
-    _column_sums(g, cuts, out_bias)
+    _product(g, True, x, True, cuts, _NOTHING, PLAIN, out, out_bias, get_num_threads())

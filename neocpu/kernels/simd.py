@@ -11,7 +11,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-F32, F64, I32, I64, I8 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64), ir.IntType(8)
+F32, F64, I32, I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
+I1, I8 = ir.IntType(1), ir.IntType(8)
 
 
 def call(builder: Any, name: str, result: Any, *args: Any) -> Any:

@@ -22,7 +22,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.kernels.simd import F32, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd import F32, I64, call, data, splat, vector_pointer
 
 
 def target() -> tuple[str, str]:
@@ -133,150 +133,26 @@ def _chains(vectors):
     return chains
 
 
-def _gap_chains(vectors):
-    """Intrinsic: the same from +0, but the chain of row i leaves out step k = at + i if `gap` (a row and itself)."""
-
-    @intrinsic
-    def chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, at, gap, c, c_at, c_step):
-        def codegen(context, builder, signature, args):
-            pa, pb, pc = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 3, 9))
-            tile = _Tile(builder, vectors, pa, pb, (args[2], args[5]))
-            gap = builder.icmp_signed("!=", args[8], I64(0))
-            tile.start()
-            tile.run(I64(0), args[7])
-            for i in range(MR):
-                k = builder.add(args[7], I64(i))
-                with builder.if_then(builder.icmp_signed("<", k, args[6]), likely=True):
-                    tile.step(k, i, gap)
-            tile.run(builder.add(args[7], I64(MR)), args[6])
-            tile.store(pc, args[11])
-            return context.get_dummy_value()
-
-        n = types.int64
-        return types.void(a, n, n, b, n, n, n, n, n, c, n, n), codegen
-
-    return chains
-
-
 tile_chains, slim_chains = _chains(NV), _chains(1)  # NC columns, LANES columns
-tile_gap_chains, slim_gap_chains = _gap_chains(NV), _gap_chains(1)
-
-
-def _transposed(builder, rows):
-    """Columns of a LANES x LANES block given as row vectors: log2(LANES) rounds of exchanges between pairs of rows."""
-    width = LANES // 2
-    while width:
-        for i in range(LANES):
-            if i & width == 0:
-                a, b = rows[i], rows[i + width]
-                keep = [c if c & width == 0 else LANES + c - width for c in range(LANES)]
-                give = [c + width if c & width == 0 else LANES + c for c in range(LANES)]
-                mask = [ir.Constant(ir.VectorType(I32, LANES), m) for m in (keep, give)]
-                rows[i], rows[i + width] = builder.shuffle_vector(a, b, mask[0]), builder.shuffle_vector(a, b, mask[1])
-        width //= 2
-    return rows
 
 
 @intrinsic
-def transpose_block(typingctx, x, x_at, stride, rows, out, out_at, step):
-    """out[out_at + k*step + r] = x[x_at + r*stride + k] for r, k < LANES; rows r >= `rows` are not read and give +0."""
+def gap_chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, at, gap, c, c_at, c_step):
+    """`slim_chains` from +0, but the chain of row i leaves out step k = at + i if `gap` (a row and itself)."""
 
     def codegen(context, builder, signature, args):
-        vector = ir.VectorType(F32, LANES)
-        px, po = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 4))
-        slots = [cgutils.alloca_once(builder, vector) for _ in range(LANES)]
-        for r, slot in enumerate(slots):
-            builder.store(ir.Constant(vector, [0.0] * LANES), slot)
-            with builder.if_then(builder.icmp_signed("<", I64(r), args[3]), likely=True):
-                at = builder.mul(args[2], I64(r))
-                builder.store(builder.load(vector_pointer(builder, px, at, vector), align=4), slot)
-        for k, line in enumerate(_transposed(builder, [builder.load(slot) for slot in slots])):
-            builder.store(line, vector_pointer(builder, po, builder.mul(args[6], I64(k)), vector), align=4)
+        pa, pb, pc = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 3, 9))
+        tile = _Tile(builder, 1, pa, pb, (args[2], args[5]))
+        gap = builder.icmp_signed("!=", args[8], I64(0))
+        tile.start()
+        tile.run(I64(0), args[7])
+        for i in range(MR):
+            k = builder.add(args[7], I64(i))
+            with builder.if_then(builder.icmp_signed("<", k, args[6]), likely=True):
+                tile.step(k, i, gap)
+        tile.run(builder.add(args[7], I64(MR)), args[6])
+        tile.store(pc, args[11])
         return context.get_dummy_value()
 
     n = types.int64
-    return types.void(x, n, n, n, out, n, n), codegen
-
-
-@intrinsic
-def mirror_block(typingctx, x, x_at, stride):
-    """x[x_at + r*stride + c] = x[x_at + c*stride + r] for r < c < LANES: mirrors a lower triangle."""
-
-    def codegen(context, builder, signature, args):
-        vector = ir.VectorType(F32, LANES)
-        base = builder.gep(data(context, builder, signature, args, 0), [args[1]])
-        places = [vector_pointer(builder, base, builder.mul(args[2], I64(r)), vector) for r in range(LANES)]
-        rows = [builder.load(place, align=4) for place in places]
-        for r, (place, turned) in enumerate(zip(places, _transposed(builder, list(rows)))):
-            mask = ir.Constant(ir.VectorType(I32, LANES), [c if c <= r else LANES + c for c in range(LANES)])
-            builder.store(builder.shuffle_vector(rows[r], turned, mask), place, align=4)
-        return context.get_dummy_value()
-
-    n = types.int64
-    return types.void(x, n, n), codegen
-
-
-def _copy(lanes):
-    """Intrinsic that copies `lanes` consecutive floats."""
-
-    @intrinsic
-    def copy(typingctx, x, x_at, out, out_at):
-        def codegen(context, builder, signature, args):
-            vector = ir.VectorType(F32, lanes)
-            px, po = (data(context, builder, signature, args, q) for q in (0, 2))
-            row = builder.load(vector_pointer(builder, px, args[1], vector), align=4)
-            builder.store(row, vector_pointer(builder, po, args[3], vector), align=4)
-            return context.get_dummy_value()
-
-        return types.void(x, types.int64, out, types.int64), codegen
-
-    return copy
-
-
-copy_a, copy_b, copy_lanes = _copy(MR), _copy(NC), _copy(LANES)  # one step of a panel; one vector
-
-PLAIN, BIAS, BIAS_RELU, GATE = 0, 1, 2, 3  # what is done to a finished tile
-
-
-def _shut(builder, value, switch):
-    """`value`, or +0 where `switch` <= 0; a NaN switch leaves the value."""
-    zero = ir.Constant(value.type, [0.0] * LANES)
-    return builder.select(builder.fcmp_ordered("<=", switch, zero), zero, value)
-
-
-@intrinsic
-def finish_tile(typingctx, tiles, at, other, other_at, mode, out, out_at, stride):
-    """Write a whole tile to out: as it is, + bias (NC floats of `other`), ReLU, or gated by `other` laid out as out."""
-
-    def codegen(context, builder, signature, args):
-        vector, tile = ir.VectorType(F32, LANES), list(product(range(MR), range(NV)))
-        source, extra, target = (
-            builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 2, 5)
-        )
-
-        def load(base, at):
-            return builder.load(vector_pointer(builder, base, at, vector), align=4)
-
-        with builder.if_else(builder.icmp_signed("==", args[4], I64(GATE))) as (gated, open_):
-            with gated:
-                for i, j in tile:
-                    place = builder.add(builder.mul(args[7], I64(i)), I64(j * LANES))
-                    value = _shut(builder, load(source, I64(i * NC + j * LANES)), load(extra, place))
-                    builder.store(value, vector_pointer(builder, target, place, vector), align=4)
-            with open_:
-                plain = builder.icmp_signed("==", args[4], I64(PLAIN))
-                relu = builder.icmp_signed("==", args[4], I64(BIAS_RELU))
-                # Adding -0 changes nothing, not even the sign of a zero: it stands for "no bias".
-                shift = [cgutils.alloca_once_value(builder, ir.Constant(vector, [-0.0] * LANES)) for _ in range(NV)]
-                with builder.if_then(builder.not_(plain)):
-                    for j in range(NV):
-                        builder.store(load(extra, I64(j * LANES)), shift[j])
-                for i, j in tile:
-                    value = builder.fadd(load(source, I64(i * NC + j * LANES)), builder.load(shift[j]))
-                    value = builder.select(relu, _shut(builder, value, value), value)
-                    place = builder.add(builder.mul(args[7], I64(i)), I64(j * LANES))
-                    builder.store(value, vector_pointer(builder, target, place, vector), align=4)
-        return context.get_dummy_value()
-
-    n = types.int64
-    return types.void(tiles, n, other, n, n, out, n, n), codegen
+    return types.void(a, n, n, b, n, n, n, n, n, c, n, n), codegen
