@@ -16,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,10 +75,10 @@ class Outcome:
     text: str = ""
 
 
-def run_under_mpi(names: Sequence[str], ranks: int, folder: Path, seconds: float = 60.0) -> dict[str, Outcome]:
+def run_under_mpi(names: Sequence[str], ranks: int, folder: Path, seconds: float = 180.0) -> dict[str, Outcome]:
     """Outcome of every body under one `mpiexec -n ranks`, launched again only for what a failing body left undone.
 
-    `seconds`: time for the launch and for each body, after which the whole process group is killed.
+    `seconds`: time for the launch and for each body, kernels to be compiled included; then the process group is killed.
     """
     outcomes: dict[str, Outcome] = {}
     todo = list(names)
@@ -107,20 +108,24 @@ def _launch(names: Sequence[str], ranks: int, place: Path, seconds: float) -> st
         job = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
-        events = place / "rank0.jsonl"
-        progress, killed = -1, False
-        while True:
-            try:
-                job.wait(seconds)
-                break
-            except subprocess.TimeoutExpired:
-                now = events.stat().st_size if events.exists() else 0
-                if now == progress or killed:
-                    os.killpg(job.pid, signal.SIGKILL)
-                    killed = True
-                progress = now
+        killed = not _watch(job, place / "rank0.jsonl", seconds)
     text = log.read_text(errors="replace")
     return text + (f"\nkilled: no body ended for {seconds:g} s" if killed else f"\nexit status {job.returncode}")
+
+
+def _watch(job: subprocess.Popen, events: Path, seconds: float) -> bool:
+    """Wait for the job; False if `events` did not grow for so long, and the process group was killed."""
+    size, since = 0, time.monotonic()
+    while job.poll() is None:
+        time.sleep(0.05)
+        now = events.stat().st_size if events.exists() else 0
+        if now != size:
+            size, since = now, time.monotonic()
+        elif time.monotonic() - since > seconds:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+            return False
+    return True
 
 
 def _read(place: Path, names: Sequence[str], ranks: int) -> dict[str, Outcome]:
