@@ -1,4 +1,4 @@
-"""Which samples come next, and how does a category become a row? Batches of a dataset, in an order that needs no memory.
+"""Which samples come next, and how does a category become a row? Batches of a dataset, in an order without memory.
 
 All files form one row space, cut into blocks of 4,096 rows. An epoch's order is a function of (seed, epoch) alone:
 

@@ -1,0 +1,223 @@
+"""`neocpu data`: convert a raw click log into a dataset, generate one, look into one."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from neocpu.cli.generate import generate
+
+if TYPE_CHECKING:
+    from neocpu.ingest.card import Card
+    from neocpu.ingest.convert import ConvertOptions
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group()
+def data() -> None:
+    """Make datasets and look at them."""
+
+
+@data.group()
+def convert() -> None:
+    """Convert raw logs (text, gzip or Parquet) into one HDF5 dataset DST.
+
+    Several sources are joined in the order given.
+    """
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that all conversions share."""
+    for option in reversed(
+        (
+            click.option(
+                "--dense-transform",
+                type=click.Choice(["log1p", "none"]),
+                default="log1p",
+                show_default=True,
+                help="What is stored for a number x: log1p(max(x, 0)), or x. Missing numbers are 0 before it.",
+            ),
+            click.option(
+                "--on-error",
+                type=click.Choice(["fail", "skip"]),
+                default="fail",
+                show_default=True,
+                help="A faulty line stops the conversion, or is left out and reported in DST.errors.txt.",
+            ),
+            click.option(
+                "--compress",
+                type=click.Choice(["none", "gzip", "zstd"]),
+                default="none",
+                show_default=True,
+                help="Uncompressed files are mapped and load fastest. zstd needs the extra neocpu[zstd].",
+            ),
+            click.option(
+                "--min-count", type=click.IntRange(0), default=0, help="Fit a vocabulary: codes seen so often."
+            ),
+            click.option("--vocabulary", type=FILE, help="Take the vocabulary from this dataset (the train file)."),
+            click.option("--no-label", is_flag=True, help="The log has no labels (to be scored by `neocpu predict`)."),
+            click.option("--force", is_flag=True, help="Replace DST if it exists."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar on a terminal, silence elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None, note="")
+
+        def progress(done: int, total: int, note: str) -> None:
+            bar.update(task, completed=done, total=total, note=note)
+
+        yield progress
+
+
+def _run(sources: tuple[Path, ...], dst: Path, kind: str, force: bool, options: "ConvertOptions") -> None:
+    from neocpu.ingest.convert import convert as run
+
+    if dst.exists() and not force:
+        raise click.UsageError(f"{dst} exists; --force replaces it")
+    if options.min_count and options.vocabulary:
+        raise click.UsageError("--min-count fits a vocabulary and --vocabulary takes another file's; give one of them")
+    with _bar(f"{dst.name}") as show:
+
+        def progress(done: int, total: int, rows: int) -> None:
+            show(done, total, f"{rows:,} rows")
+
+        made = run(sources, dst, kind, options, progress)
+    click.echo(f"{dst}: {made.rows:,} rows")
+    if made.skipped:
+        click.echo(f"{made.skipped:,} faulty lines were skipped; see {made.report}")
+
+
+def _make(given: dict[str, Any], **more: Any) -> tuple[bool, "ConvertOptions"]:
+    """(force, options) from what click parsed."""
+    from neocpu.ingest.convert import ConvertOptions
+
+    force, labelled = given.pop("force"), not given.pop("no_label")
+    return force, ConvertOptions(labelled=labelled, **given, **more)
+
+
+@convert.command()
+@click.argument("src", nargs=-1, required=True, type=FILE)
+@click.argument("dst", type=FILE)
+@_options
+@click.option("--header", is_flag=True, help="The first line names the columns; skip it.")
+def criteo(src: tuple[Path, ...], dst: Path, header: bool, **given: Any) -> None:
+    """Criteo: label, 13 integers, 26 hexadecimal categories, tab-separated, no header."""
+    force, options = _make(given, header=header)
+    _run(src, dst, "criteo", force, options)
+
+
+@convert.command()
+@click.argument("src", nargs=-1, required=True, type=FILE)
+@click.argument("dst", type=FILE)
+@_options
+def avazu(src: tuple[Path, ...], dst: Path, **given: Any) -> None:
+    """Avazu: CSV with a header; every column is a category, the time becomes hour and weekday."""
+    force, options = _make(given)
+    _run(src, dst, "avazu", force, options)
+
+
+@convert.command()
+@click.argument("schema", type=FILE)
+@click.argument("src", nargs=-1, required=True, type=FILE)
+@click.argument("dst", type=FILE)
+@_options
+def table(schema: Path, src: tuple[Path, ...], dst: Path, **given: Any) -> None:
+    """Any log with one row a line; SCHEMA (TOML) says which columns are what.
+
+    \b
+    delimiter = ","          # one character; "\\t" for TSV
+    header = true            # or columns = ["click", "price", …]
+    [label]
+    column = "click"
+    kind = "click"           # click: 0 or 1 | number
+    [[dense]]
+    columns = ["price"]
+    kind = "float"           # int | float
+    transform = "none"       # log1p | none
+    [[category]]
+    columns = ["site"]
+    kind = "text"            # text | int | hex | hour | weekday
+    [[category]]
+    columns = ["tags"]
+    separator = "|"          # a list: a|b|c
+    weight_separator = ":"   # with weights: a:0.5|b:2
+    """
+    force, options = _make(given, schema=schema)
+    _run(src, dst, "table", force, options)
+
+
+@data.command()
+@click.argument("file", nargs=-1, required=True, type=FILE)
+@click.option("--json", "as_json", is_flag=True, help="Print the card as JSON.")
+def show(file: tuple[Path, ...], as_json: bool) -> None:
+    """Print a dataset's card: rows, click rate, cardinalities, skew, bag lengths, missing values."""
+    from neocpu.ingest.card import make_card
+    from neocpu.ingest.dataset import Dataset
+
+    with _bar("reading") as bar:
+        card = make_card(Dataset(file), lambda done, total: bar(done, total, "columns"))
+    if as_json:
+        click.echo(json.dumps(card.as_dict(), indent=1))
+    else:
+        _print(card)
+
+
+def _print(card: "Card") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    rate = "no labels" if card.positive_rate is None else f"mean label {card.positive_rate:.4f}"
+    console.print(f"{', '.join(card.files)}: {card.rows:,} rows, {rate}", highlight=False, soft_wrap=True)
+    rows = max(card.rows, 1)
+    if card.dense:
+        dense = Table("dense column", title="as stored, after the transform", title_justify="left")
+        for title in ("least", "mean", "most", "missing"):
+            dense.add_column(title, justify="right")
+        for one in card.dense:
+            numbers = (f"{one.least:.4g}", f"{one.mean:.4g}", f"{one.most:.4g}", f"{one.missing / rows:.1%}")
+            dense.add_row(one.name, *numbers)
+        console.print(dense)
+    if card.features:
+        table = Table("feature", "kind")
+        for title in ("distinct", "once", "top", "top 10", "codes a row", "missing", "vocabulary"):
+            table.add_column(title, justify="right")
+        for each in card.features:
+            bag = (
+                f"{each.bag_mean:.2f} ({each.bag_least} to {each.bag_most})" if each.bag_least != each.bag_most else ""
+            )
+            vocabulary = f"{each.vocabulary:,}" if each.vocabulary else ""
+            table.add_row(
+                each.name,
+                each.kind + (" weighted" if each.weighted else ""),
+                f"{each.distinct:,}",
+                f"{each.once:,}",
+                f"{each.top_share:.1%}",
+                f"{each.top10_share:.1%}",
+                bag or str(each.bag_most),
+                f"{each.missing / rows:.1%}",
+                vocabulary,
+            )
+        console.print(table)
+    for key, value in card.attributes.items():
+        if key not in ("format", "rows"):
+            text = value if isinstance(value, str) else json.dumps(value)
+            console.print(f"{key}: {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+data.add_command(generate)
