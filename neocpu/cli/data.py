@@ -178,6 +178,7 @@ def show(file: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _print(card: "Card") -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
@@ -186,7 +187,7 @@ def _print(card: "Card") -> None:
     console.print(f"{', '.join(card.files)}: {card.rows:,} rows, {rate}", highlight=False, soft_wrap=True)
     rows = max(card.rows, 1)
     if card.dense:
-        dense = Table("dense column", title="as stored, after the transform", title_justify="left")
+        dense = Table("dense (as stored)", box=box.SIMPLE, pad_edge=False)
         for title in ("least", "mean", "most", "missing"):
             dense.add_column(title, justify="right")
         for one in card.dense:
@@ -194,14 +195,14 @@ def _print(card: "Card") -> None:
             dense.add_row(one.name, *numbers)
         console.print(dense)
     if card.features:
-        table = Table("feature", "kind")
-        for title in ("distinct", "once", "top", "top 10", "codes a row", "missing", "vocabulary"):
+        fitted = any(each.vocabulary for each in card.features)
+        table = Table("feature", "kind", box=box.SIMPLE, pad_edge=False)
+        for title in ("distinct", "once", "top", "top 10", "codes a row", "missing", *["vocabulary"] * fitted):
             table.add_column(title, justify="right")
         for each in card.features:
             bag = (
                 f"{each.bag_mean:.2f} ({each.bag_least} to {each.bag_most})" if each.bag_least != each.bag_most else ""
             )
-            vocabulary = f"{each.vocabulary:,}" if each.vocabulary else ""
             table.add_row(
                 each.name,
                 each.kind + (" weighted" if each.weighted else ""),
@@ -211,7 +212,7 @@ def _print(card: "Card") -> None:
                 f"{each.top10_share:.1%}",
                 bag or str(each.bag_most),
                 f"{each.missing / rows:.1%}",
-                vocabulary,
+                *[f"{each.vocabulary:,}"] * fitted,
             )
         console.print(table)
     for key, value in card.attributes.items():

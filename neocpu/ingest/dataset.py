@@ -241,7 +241,9 @@ class Dataset:
             hotness = column.hotness if same else 0
             self.features[name] = FeatureColumn(name, column.dtype, hotness, column.weighted, column.kind)
         self.missing = {name: sum(file.missing[name] for file in self._files) for name in self.features}
-        self.missing_dense = np.sum([file.missing_dense for file in self._files], axis=0, dtype=np.int64)
+        self.missing_dense: NDArray[np.int64] = np.sum(
+            [file.missing_dense for file in self._files], axis=0, dtype=np.int64
+        )
 
     @staticmethod
     def _check_same(first: _File, other: _File) -> None:
