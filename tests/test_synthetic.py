@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from neocpu.cli.generate import generate as command
 from neocpu.errors import ConfigError, DataError
 from neocpu.ingest import generate
+from neocpu.ingest.convert import convert
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.synthetic import ABSENT, Hotness, SyntheticCriteo, Tally, criteo_shape, parse_hotness
 from neocpu.kernels import synthetic as kernels
@@ -288,6 +289,19 @@ def test_a_dataset_holds_the_rows_and_their_best_score(log, tmp_path):
     assert np.allclose(rows.dense, expected, rtol=1e-6, atol=0)
     assert data.missing["C3"] == (block.categories["C3"].codes == 0).sum() == data.missing["C4"]
     assert data.missing_dense.tolist() == (block.integers == ABSENT).sum(axis=1).tolist()
+
+
+def test_writing_the_dataset_is_converting_the_raw_log(log, tmp_path):
+    generate.write_dataset(log, tmp_path / "direct.h5", 7, 3000)
+    generate.write_log(log, tmp_path / "log.tsv.gz", 7, 3000)
+    convert([tmp_path / "log.tsv.gz"], tmp_path / "converted.h5", "criteo")
+    direct, converted = Dataset(tmp_path / "direct.h5"), Dataset(tmp_path / "converted.h5")
+    assert direct.features == converted.features and direct.dense_columns == converted.dense_columns
+    assert direct.missing == converted.missing and (direct.missing_dense == converted.missing_dense).all()
+    one, two = (data.take(np.arange(3000)) for data in (direct, converted))
+    assert one.labels.tobytes() == two.labels.tobytes() and one.dense.tobytes() == two.dense.tobytes()
+    assert all(one.features[name].codes.tobytes() == two.features[name].codes.tobytes() for name in direct.features)
+    assert Dataset([tmp_path / "direct.h5", tmp_path / "converted.h5"]).rows == 6000
 
 
 def test_multi_hot_datasets_keep_their_bags(tmp_path):
