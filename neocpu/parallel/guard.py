@@ -124,13 +124,16 @@ def launch_token() -> str:
 
 
 class StopSignal:
-    """From now until `restore`, SIGTERM and SIGINT only set `number`, so that a run can end with a checkpoint.
+    """From now until `restore`, SIGTERM, SIGINT and SIGUSR1 only set `number`, so that a run can end with a checkpoint.
+
+    Launchers pass them on from mpiexec to the ranks, except that Open MPI's kills the ranks soon after a SIGTERM:
+    there, and as Slurm's early warning (`--signal=USR1@120`), SIGUSR1 is the one to send.
 
     Ranks get the signal at different steps: agree on it with `comm.largest(stop.number)`. A second Ctrl-C, more than
     a second after the first, is a KeyboardInterrupt. Outside the main thread, which alone has signals, it does nothing.
     """
 
-    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
     def __init__(self) -> None:
         self.number = 0
