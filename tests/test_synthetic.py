@@ -308,6 +308,7 @@ def test_multi_hot_datasets_keep_their_bags(tmp_path):
     log = SyntheticCriteo(1, max_rows=100, hotness=parse_hotness("C1=3,C2=geometric:4,C3=2"))
     generate.write_dataset(log, tmp_path / "log.h5", 0, 5000)
     data, block = Dataset(tmp_path / "log.h5"), log.block(0, 5000)
+    assert data.attributes["generator"]["hotness"] == {"C1": "3", "C2": "geometric:4", "C3": "2"}
     assert [data.features[name].hotness for name in ("C1", "C2", "C3", "C4")] == [3, 0, 0, 1]
     rows = data.take(np.arange(5000))
     for name, bags in block.categories.items():
@@ -358,6 +359,9 @@ def test_the_command_writes_either_form_and_prints_the_best_score(tmp_path):
     assert f"{score:.5f}" in result.output
     result = CliRunner().invoke(command, ["criteo", str(tmp_path / "x.tsv"), *options, "--compress", "gzip"])
     assert result.exit_code == 2 and "--compress" in result.output
+    result = CliRunner().invoke(command, ["criteo", str(tmp_path / "log.h5"), *options])
+    assert result.exit_code == 2 and "--force" in result.output
+    assert CliRunner().invoke(command, ["criteo", str(tmp_path / "log.h5"), *options, "--force"]).exit_code == 0
 
 
 def test_help_loads_no_numba():

@@ -37,6 +37,7 @@ FORMATS = ("h5", "tsv")
 @click.option(
     "--compress", type=click.Choice(["none", "gzip", "zstd"]), default="none", show_default=True, help="h5 only."
 )
+@click.option("--force", is_flag=True, help="Replace DST if it exists.")
 def generate(
     shape: str,
     dst: Path,
@@ -48,6 +49,7 @@ def generate(
     max_rows: int | None,
     hotness: str,
     compress: str,
+    force: bool,
 ) -> None:
     """Write rows of the synthetic log SHAPE to DST: an .h5 dataset, or a raw .tsv or .tsv.gz.
 
@@ -60,11 +62,14 @@ def generate(
     from neocpu.ingest.generate import write_dataset, write_log
     from neocpu.ingest.synthetic import SyntheticCriteo, parse_hotness
 
+    if dst.exists() and not force:
+        raise click.UsageError(f"{dst} exists; --force replaces it")
     log = SyntheticCriteo(seed, cardinality_scale=cardinality_scale, max_rows=max_rows, hotness=parse_hotness(hotness))
     raw = form == "tsv" or (form is None and dst.suffix not in (".h5", ".hdf5"))
     if raw and compress != "none":
         raise click.UsageError("--compress is for .h5 files; name the raw file .gz to compress it")
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(dst.name, total=rows)
 
         def progress(done: int) -> None:

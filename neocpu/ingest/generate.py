@@ -49,7 +49,12 @@ def write_dataset(
         "origin": criteo_shape()["origin"],
         "log": "criteo",
         "dense_transform": ["log1p"] * len(log.integer_names),  # as a conversion says it, so that files go together
-        "generator": {"seed": log.seed, "first_row": first, "cardinalities": log.cardinalities},
+        "generator": {
+            "seed": log.seed,
+            "first_row": first,
+            "cardinalities": log.cardinalities,
+            "hotness": log.hotness,
+        },
         **(attributes or {}),
     }
     tally, done = Tally(), 0

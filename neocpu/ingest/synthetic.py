@@ -171,6 +171,12 @@ class SyntheticCriteo:
         return any(category.multi_hot for category in self._categories)
 
     @property
+    def hotness(self) -> dict[str, str]:
+        """Codes per row of the multi-hot categories, as `parse_hotness` reads them."""
+        kinds = {c.name: "geometric:" * c.hotness.geometric for c in self._categories if c.multi_hot}
+        return {c.name: f"{kinds[c.name]}{c.hotness.mean:g}" for c in self._categories if c.multi_hot}
+
+    @property
     def features(self) -> list[FeatureColumn]:
         """Columns of the dataset. Multi-hot ones are declared ragged, as a missing one is an empty bag."""
         return [FeatureColumn(c.name, "uint32", 0 if c.multi_hot else 1, kind="hex") for c in self._categories]
