@@ -183,7 +183,7 @@ def test_signals_become_a_number() -> None:
 
 JOB = """
 import os, sys, time
-from neocpu.errors import ConfigError, DataError
+from neocpu.errors import ConfigError, DataError, NeocpuError
 from neocpu.parallel.launch import StopSignal, get_comm, run_guarded
 way = sys.argv[1]
 
@@ -205,7 +205,9 @@ def main():
                 print("ready", flush=True)
             while not comm.largest(stop.number):
                 time.sleep(0.05)
-            return 143
+        stopped = NeocpuError("stopped by a signal")
+        stopped.exit_status = 143
+        raise stopped
     comm.barrier()
 
 sys.exit(run_guarded(main))
@@ -266,4 +268,4 @@ def test_a_signal_to_mpiexec_reaches_the_ranks(tmp_path: Path) -> None:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 143, words
-    assert "neocpu" not in words
+    assert words.count("neocpu: stopped by a signal\n") == words.count("neocpu: ") == 1

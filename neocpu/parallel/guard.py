@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -40,7 +41,8 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
     abort : ends the job before `join_job` was called, for a rank that fails while others already wait for it.
 
     A NeocpuError is printed without traceback and sets its own status; Ctrl-C gives 130; anything else is a bug and is
-    printed with traceback and rank, status 1. SystemExit keeps its status: all ranks are expected to leave together.
+    printed with traceback and rank, status 1. All ranks are expected to leave together, and nothing is aborted, after
+    SystemExit, and after a NeocpuError with a status above 128: a run that a signal stopped.
     """
     try:
         return main() or 0
@@ -51,6 +53,8 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
     except KeyboardInterrupt as error:
         return _end_job(error, "neocpu: interrupted", 128 + signal.SIGINT, abort)
     except NeocpuError as error:
+        if error.exit_status > 128:
+            return _leave_together(f"neocpu: {error}", error.exit_status)
         return _end_job(error, f"neocpu: error: {error}", error.exit_status, abort)
     except BaseException as error:
         rank = _job["rank"]
@@ -64,16 +68,27 @@ def _end_job(error: BaseException, text: str, status: int, abort: Callable[[int]
     if abort is None:
         _print(text)
         return status
-    marker = Path(tempfile.gettempdir()) / f"neocpu-{_job['token'] or launch_token()}.said"
+    marker = _marker()
     speaker = getattr(error, "spoken_by", _job["rank"])
     if speaker == _job["rank"] and _claim(marker):
         _print(text)
-        marker.write_text("done")
+        with suppress(OSError):
+            marker.write_text("done")
         time.sleep(0.2)  # the launcher still has to read what was printed
     else:
         _wait_for(marker)
     abort(status)
     return status
+
+
+def _leave_together(text: str, status: int) -> int:
+    if _job["abort"] is None or _claim(_marker()):
+        _print(text)
+    return status
+
+
+def _marker() -> Path:
+    return Path(tempfile.gettempdir()) / f"neocpu-{_job['token'] or launch_token()}.said"
 
 
 def _print(text: str) -> None:
@@ -84,12 +99,10 @@ def _print(text: str) -> None:
 
 def _claim(marker: Path) -> bool:
     """Did this process create the marker? If the folder cannot be written, everybody speaks."""
-    try:
+    with suppress(OSError):  # another user's, or just removed by another rank
         for old in marker.parent.glob("neocpu-*.said"):
             if time.time() - old.stat().st_mtime > 86400:
                 old.unlink()
-    except OSError:
-        pass  # another user's, or just removed by another rank
     try:
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
