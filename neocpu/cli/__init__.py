@@ -1,0 +1,69 @@
+"""Which commands are there? One file each, imported only when it is called, so that help and errors come at once.
+
+`main` is what `neocpu` and `python -m neocpu` run. An error that a user can mend is one line on stderr and an exit
+status of its own (2: the command or the config is wrong); under MPI it is printed once and ends all ranks.
+"""
+
+from importlib import import_module
+
+import click
+
+from neocpu import __version__
+from neocpu.errors import ConfigError
+from neocpu.parallel.launch import run_guarded
+
+# name -> (where the command is, its line in `neocpu --help`: the first line of its docstring)
+COMMANDS = {
+    "train": ("neocpu.cli.train:train", "Train a model as CONFIG says, and print the digest of what was learnt."),
+    "eval": ("neocpu.cli.evaluate:evaluate", "Measure a checkpoint's model on labelled data."),
+    "predict": ("neocpu.cli.predict:predict", "Write the predictions of a checkpoint's model for every row, in order."),
+    "checkpoint": ("neocpu.cli.checkpoint:checkpoint", "Show, compare and export checkpoints."),
+    "data": ("neocpu.cli.data:data", "Convert, generate and look at click logs."),
+    "compile": ("neocpu.cli.compile:compile", "Compile the kernels that CONFIG needs, so that runs start at once."),
+    "doctor": ("neocpu.cli.doctor:doctor", "Check MPI, threads, CPU, memory and folders; say what to mend."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of COMMANDS."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import a command; None if there is none of this name."""
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        return getattr(import_module(module), attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, from COMMANDS alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="neocpu")
+def cli() -> None:
+    """Train deep learning recommendation models, to the same bits on any number of ranks."""
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Exit status of one command. Raises ConfigError for a command line that is wrong."""
+    try:
+        return cli.main(arguments, prog_name="neocpu", standalone_mode=False) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "neocpu"
+        raise ConfigError(f"{error.format_message()} (see `{where} --help`)") from error
+    except click.Abort as error:
+        raise KeyboardInterrupt from error
+
+
+def main() -> int:
+    """Entry point of `neocpu`."""
+    return run_guarded(run)

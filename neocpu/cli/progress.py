@@ -1,0 +1,41 @@
+"""What does a person see while a run goes on? Lines on rank 0, and a progress bar if they look at a terminal."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from neocpu.training.report import Report
+
+Advance = Callable[[int, int], None]
+
+
+@contextmanager
+def bar(total: int, done: int) -> Iterator[Advance]:
+    """A progress bar on stderr: `advance(step, samples)` after each step."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
+    speed = TextColumn("{task.fields[speed]}")
+    with Progress(*columns, speed, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("steps", total=total, completed=done, speed="")
+        seen = 0
+
+        def advance(step: int, samples: int) -> None:
+            nonlocal seen
+            seen += samples
+            elapsed = progress.tasks[task].elapsed or 0.0
+            rate = f"{seen / elapsed:,.0f} samples/s" if elapsed > 1 else ""
+            progress.update(task, completed=step, speed=rate)
+
+        yield advance
+
+
+def make_report(folder: Path, rank: int) -> Report:
+    """The report of a run on a command line."""
+    if rank:
+        return Report(folder, rank)
+    return Report(folder, rank, tell=click.echo, progress=bar if sys.stderr.isatty() else None)

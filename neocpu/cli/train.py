@@ -1,0 +1,67 @@
+"""`neocpu train`: from a config file to a trained model and its digest."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from neocpu import config as configs
+from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
+
+STARTED = time.time()
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--ranks", type=click.IntRange(1), help="Start so many MPI ranks on this machine (not under mpiexec).")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of results.  [default: runs/NAME of the config]")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, any number of times.")
+@click.option("--resume", is_flag=True, help="Go on from the newest complete checkpoint of the folder.")
+def train(config: Path, ranks: int | None, out: Path | None, overrides: tuple[str, ...], resume: bool) -> None:
+    """Train a model as CONFIG says, and print the digest of what was learnt.
+
+    Runs alone, with --ranks, or as `mpiexec -n 4 neocpu train CONFIG` (also srun). The digest is the same for any
+    number of ranks and any plan. Results: OUT/run.json, OUT/metrics.jsonl, OUT/checkpoints/.
+
+    \b
+    --set training.steps=100 --set 'parallel.plan={"C*" = "row_wise"}' --set data.train=train.h5
+    """
+    settings = configs.load(config, overrides)
+    if ranks is not None and ranks > 1 and not launched():
+        exec_mpiexec(ranks, arguments(config, ranks, out, overrides, resume))
+    comm = get_comm(ranks, settings.parallel.ranks_per_node or None)
+    prepare_threads(comm, settings.training.threads or None)
+
+    from neocpu.cli.progress import make_report
+    from neocpu.training.trainer import Trainer
+
+    folder = out or Path("runs") / config.stem
+    report = make_report(folder, comm.rank)
+    summary = Trainer(settings, comm, folder, resume=resume, report=report, started=STARTED).run()
+    if comm.rank == 0:
+        print_summary(summary, folder)
+
+
+def arguments(config: Path, ranks: int, out: Path | None, overrides: tuple[str, ...], resume: bool) -> list[str]:
+    """The command line once more, for the ranks that mpiexec starts."""
+    given = ["train", str(config), "--ranks", str(ranks)]
+    given += ["--out", str(out)] if out else []
+    given += [part for override in overrides for part in ("--set", override)]
+    return given + ["--resume"] * resume
+
+
+def print_summary(summary: dict[str, Any], folder: Path) -> None:
+    """What was reached, and the digest as the last line."""
+    for split, metrics in summary["metrics"].items():
+        numbers = "  ".join(f"{name} {show(value)}" for name, value in metrics.items() if value is not None)
+        click.echo(f"{split:6}{numbers}")
+    steps, samples, seconds = summary["steps"], summary["samples"], summary["seconds"]
+    click.echo(f"{steps} steps, {samples} samples, {seconds:.1f} s, {summary['samples_per_second']:,.0f} samples/s")
+    click.echo(f"results in {folder}")
+    click.echo(f"digest {summary['digest']}")
+
+
+def show(value: float | int) -> str:
+    """A metric as text."""
+    return str(value) if isinstance(value, int) else f"{value:.5f}"

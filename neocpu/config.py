@@ -1,0 +1,391 @@
+"""What does a run need to know? One TOML file, checked whole before anything starts.
+
+The records below list all keys and their defaults; those of tables and optimizers live beside their owners
+(`embedding/specs.py`, `embedding/optimizers.py`). `--set key=value` overrides single keys. An error names where the key
+was written, the key, its value, and what is allowed. Nothing here needs Numba or MPI.
+
+`Config.header` is what decides the bits: it enters the digest, and none of it may change on resume. Everything else
+(ranks, plan, threads, number of steps, paths) may.
+"""
+
+import json
+import math
+import re
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from neocpu.embedding.optimizers import DENSE_NAMES, WEIGHT_DECAY_MODES, SparseOptimizer
+from neocpu.embedding.specs import POOLING, TableSpec, bags
+from neocpu.errors import ConfigError
+from neocpu.ingest.schema import TRANSFORMS
+from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
+from neocpu.parallel.plan import PlanSpec, choose_schemes
+from neocpu.reference.rules import RULES
+
+Paths = tuple[str, ...]
+FORMATS = ("criteo", "avazu", "table")
+ON_ERROR = ("fail", "skip")
+ROWS_BY = ("hash", "vocabulary")
+ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")  # of `parallel.routes`, which needs Numba
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the log is and how it becomes samples. Each split: paths of raw files, or of converted `.h5` ones.
+
+    schema : SCHEMA.toml, for format "table". header : the first line of a raw Criteo log is names.
+    rows_by : a category becomes a row by hash, or by a vocabulary: that of the dataset `vocabulary`, else that of the
+    train data (for raw files: codes seen at least `min_count` times).
+    read_ahead : batches read ahead on a thread.
+    """
+
+    train: Paths = ()
+    valid: Paths = ()
+    test: Paths = ()
+    format: str = "criteo"
+    schema: str = ""
+    header: bool = False
+    shuffle: bool = True
+    rows_by: str = "hash"
+    vocabulary: str = ""
+    min_count: int = 0
+    dense_transform: str = "log1p"
+    on_error: str = "fail"
+    read_ahead: int = 2
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of the DLRM: widths of its layers without their inputs, and the loss."""
+
+    embedding_dim: int = 16
+    bottom: tuple[int, ...] = (64, 16)
+    top: tuple[int, ...] = (64, 1)
+    interaction: str = "dot"
+    diagonal: bool = False
+    loss: str = "bce"
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """One rule for all tables, one for everything dense."""
+
+    sparse: SparseOptimizer = field(default_factory=SparseOptimizer)
+    dense: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(name="sgd"))
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """`batch_size` samples of all ranks together, `epochs` passes or `steps` steps (0: no limit), whichever ends first.
+
+    leaves : parts of a batch whose gradients are summed one after the other, a power of two. threads : per rank (0: the
+    rank's share of the cores).
+    """
+
+    batch_size: int = 2048
+    epochs: int = 1
+    steps: int = 0
+    seed: int = 1
+    leaves: int = 16
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """The valid split is measured every so many steps (0: at the end only)."""
+
+    every_steps: int = 0
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How tables are spread; never changes a bit.
+
+    plan : a scheme for all tables, "auto", or a table of shell patterns: `{ "C*" = "row_wise" }`.
+    ranks_per_node : 0: the real hosts. route : wires of row-split tables. memory : bytes for tables on each rank (0: no
+    limit).
+    """
+
+    plan: PlanSpec = "auto"
+    ranks_per_node: int = 0
+    route: str = "direct"
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """A checkpoint is written every so many steps (0: at the end only); the newest `keep` stay."""
+
+    every_steps: int = 0
+    keep: int = 2
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run. `source`: where it was read; `loads(text, source, overrides)` makes it again."""
+
+    data: DataConfig
+    model: ModelConfig
+    tables: tuple[TableSpec, ...]
+    optimizer: OptimizerConfig
+    training: TrainingConfig
+    eval: EvalConfig
+    parallel: ParallelConfig
+    checkpoint: CheckpointConfig
+    source: str = ""
+    text: str = ""
+    overrides: tuple[str, ...] = ()
+
+    def header(self) -> dict[str, Any]:
+        """The keys that decide the bits, as JSON has them: no ranks, plan, threads, steps, paths."""
+        data, model = asdict(self.data), asdict(self.model)
+        for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead"):
+            del data[name]
+        del model["embedding_dim"]  # every table has its own
+        header = {
+            "data": data,
+            "model": model,
+            "tables": [asdict(table) for table in self.tables],
+            "optimizer": asdict(self.optimizer),
+            "training": {name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")},
+        }
+        return json.loads(json.dumps(header))
+
+
+@dataclass(frozen=True)
+class _TableKeys:
+    """Keys of [tables.NAME]; dim 0 is model.embedding_dim, no features are one of the table's name."""
+
+    rows: int = 0
+    dim: int = 0
+    features: tuple[str, ...] = ()
+    pooling: str = "sum"
+    weighted: bool = False
+
+
+SECTIONS: dict[str, type] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "optimizer": OptimizerConfig,
+    "training": TrainingConfig,
+    "eval": EvalConfig,
+    "parallel": ParallelConfig,
+    "checkpoint": CheckpointConfig,
+}
+# Keys of tables stand under `tables.*`.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "data.format": FORMATS,
+    "data.rows_by": ROWS_BY,
+    "data.dense_transform": TRANSFORMS,
+    "data.on_error": ON_ERROR,
+    "model.interaction": INTERACTIONS,
+    "model.loss": LOSSES,
+    "tables.*.pooling": POOLING,
+    "optimizer.sparse.name": tuple(RULES),
+    "optimizer.dense.name": tuple(DENSE_NAMES),
+    "optimizer.sparse.weight_decay_mode": WEIGHT_DECAY_MODES,
+    "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
+    "parallel.route": ROUTE_NAMES,
+}
+LEAST = {
+    "model.embedding_dim": 1,
+    "tables.*.rows": 1,
+    "tables.*.dim": 1,
+    "training.batch_size": 1,
+    "training.epochs": 1,
+    "training.leaves": 1,
+    "checkpoint.keep": 1,
+}  # 0 for all other whole numbers
+MOST = {"training.seed": 2**64 - 1, "training.batch_size": 2**31 - 1, "training.leaves": 2**20}
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read, override (`key=value` texts) and check a config file.
+
+    Raises ConfigError naming the file or override, the key, and what is allowed.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{path}: cannot read the config: {why}") from error
+    return loads(text, str(path), overrides)
+
+
+def loads(text: str, source: str = "config", overrides: Sequence[str] = ()) -> Config:
+    """A config from TOML text; `source` is what messages call it."""
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not valid TOML: {error}") from error
+    told = {}
+    for override in overrides:
+        told[_override(tree, override)] = override
+    return replace(_assemble(_Reader(source, told), tree), text=text, overrides=tuple(overrides))
+
+
+def _override(tree: dict[str, Any], override: str) -> str:
+    """Apply one `key=value`, the value read as TOML, else taken as a string; returns the key."""
+    key, equals, text = (part.strip() for part in override.partition("="))
+    try:
+        path = _path(tomllib.loads(f"{key} = 0")) if equals else []
+    except tomllib.TOMLDecodeError:
+        path = []
+    if not path:
+        raise ConfigError(f"--set {override}: write it as key=value, for example training.steps=100")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    for depth, name in enumerate(path[:-1]):
+        tree = tree.setdefault(name, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"--set {override}: {'.'.join(path[: depth + 1])} is a single value, not a table of keys")
+    tree[path[-1]] = value
+    return ".".join(path)
+
+
+def _path(tree: Any) -> list[str]:
+    """{"a": {"b": 0}} -> ["a", "b"]."""
+    if not isinstance(tree, dict):
+        return []
+    (name,) = tree
+    return [name, *_path(tree[name])]
+
+
+class _Reader:
+    """Turns a TOML tree into records; remembers who said what, for messages."""
+
+    def __init__(self, source: str, told: Mapping[str, str]) -> None:
+        self.source, self.told = source, told
+
+    def wrong(self, key: str, why: str) -> ConfigError:
+        """The error that `key` is `why`."""
+        for told, override in self.told.items():
+            if key == told or key.startswith((f"{told}.", f"{told}[")):
+                return ConfigError(f"--set {override}: {key}: {why}")
+        return ConfigError(f"{self.source}: {key}: {why}")
+
+    def unknown(self, key: str, known: Sequence[str]) -> ConfigError:
+        """The error that there is no such key."""
+        prefix, _, name = key.rpartition(".")
+        near = get_close_matches(name, known, 1, 0.5)
+        hint = f"; did you mean {prefix + '.' if prefix else ''}{near[0]}?" if near else ";"
+        return self.wrong(key, f"no such key{hint} Known here: {', '.join(known)}")
+
+    def record(self, kind: type, tree: Any, key: str) -> Any:
+        """A dataclass from a TOML table, defaults where it is silent."""
+        return replace(kind(), **self.keys(kind, tree, key))
+
+    def keys(self, kind: type, tree: Any, key: str, default: Any = None) -> dict[str, Any]:
+        """The values that a TOML table gives for a dataclass."""
+        if not isinstance(tree, Mapping):
+            raise self.wrong(key, f"expected a table of keys, got {tree!r}")
+        hints, known = get_type_hints(kind), [spec.name for spec in fields(kind)]
+        for name in tree:
+            if name not in known:
+                raise self.unknown(f"{key}.{name}", known)
+        base = kind() if default is None else default
+        values = {}
+        for name, value in tree.items():
+            inner = f"{key}.{name}"
+            if is_dataclass(hints[name]):
+                kept = getattr(base, name)
+                values[name] = replace(kept, **self.keys(type(kept), value, inner, kept))
+            else:
+                values[name] = self.value(hints[name], value, inner)
+        return values
+
+    def value(self, hint: Any, value: Any, key: str) -> Any:
+        """A value of the annotated type."""
+        if hint == Paths and isinstance(value, str):
+            return (value,)
+        if get_origin(hint) is tuple:
+            if not isinstance(value, list):
+                raise self.wrong(key, f"expected a list, got {value!r}")
+            return tuple(self.value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value))
+        if get_origin(hint) is types.UnionType:
+            if isinstance(value, str) or (isinstance(value, dict) and all(isinstance(v, str) for v in value.values())):
+                return value
+            raise self.wrong(key, f'expected a scheme, or a table like {{ "C*" = "row_wise" }}, got {value!r}')
+        if hint is float and type(value) is int:
+            value = float(value)
+        if type(value) is not hint:
+            raise self.wrong(key, f"expected {_SAID[hint]}, got {value!r}")
+        self._check(key, value)
+        return value
+
+    def _check(self, key: str, value: Any) -> None:
+        general = re.sub(r"^tables\..*\.", "tables.*.", key)
+        if (allowed := CHOICES.get(general)) and value not in allowed:
+            near = get_close_matches(value, allowed, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ";"
+            raise self.wrong(key, f"{value!r} is not allowed{hint} Choose one of {', '.join(allowed)}")
+        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+            raise self.wrong(key, f"{value} must be a finite number, at least 0")
+        if type(value) is int:
+            least, most = LEAST.get(general, 1 if "[" in key else 0), MOST.get(general, 2**63 - 1)
+            if not least <= value <= most:
+                small = "small" if value < least else "large"
+                raise self.wrong(key, f"{value} is too {small}; allowed: {least} to {most}")
+
+
+_SAID = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}
+
+
+def _assemble(reader: _Reader, tree: Mapping[str, Any]) -> Config:
+    for name in tree:
+        if name not in (*SECTIONS, "tables"):
+            raise reader.unknown(name, [*SECTIONS, "tables"])
+    parts = {name: reader.record(kind, tree.get(name, {}), name) for name, kind in SECTIONS.items()}
+    given = tree.get("tables", {})
+    if not isinstance(given, Mapping) or not given:
+        raise reader.wrong("tables", "at least one table is needed, for example `tables.C1.rows = 1000`")
+    tables = tuple(_table(reader, name, keys, parts["model"].embedding_dim) for name, keys in given.items())
+    config = Config(tables=tables, source=reader.source, **parts)
+    _check_together(reader, config)
+    return config
+
+
+def _table(reader: _Reader, name: str, tree: Any, dim: int) -> TableSpec:
+    key = f"tables.{name}"
+    keys = _TableKeys(**reader.keys(_TableKeys, tree, key))
+    if not name or "/" in name or name in (".", ".."):
+        raise reader.wrong(key, "a table's name may not be empty, '.' or contain '/'")
+    if not keys.rows:
+        raise reader.wrong(key, f"its number of rows is missing; write {key}.rows = 1000")
+    features = keys.features or (name,)
+    if len(set(features)) < len(features):
+        raise reader.wrong(f"{key}.features", f"{list(features)} names a feature twice")
+    return TableSpec(name, keys.rows, keys.dim or dim, features, keys.pooling, keys.weighted)
+
+
+def _check_together(reader: _Reader, config: Config) -> None:
+    """What no single key can say."""
+    data, training = config.data, config.training
+    if training.leaves & (training.leaves - 1):
+        raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
+    if data.format == "table" and not data.schema:
+        raise reader.wrong("data.schema", 'format "table" needs the path of a SCHEMA.toml')
+    if data.rows_by == "hash" and (data.min_count or data.vocabulary):
+        key = "data.min_count" if data.min_count else "data.vocabulary"
+        raise reader.wrong(key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"')
+    for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
+        for beta in ("beta1", "beta2"):
+            if getattr(optimizer, beta) >= 1:
+                raise reader.wrong(f"optimizer.{name}.{beta}", f"{getattr(optimizer, beta)} must be below 1")
+        if optimizer.weight_decay and optimizer.weight_decay_mode == "none":
+            key = f"optimizer.{name}.weight_decay_mode"
+            raise reader.wrong(key, '"none" makes weight_decay void; choose l2 or decoupled')
+    try:
+        dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
+        model = config.model
+        ModelLayout(1, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss)
+        choose_schemes(config.tables, config.parallel.plan)
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: {error}") from error

@@ -1,0 +1,143 @@
+"""How is a folder of results kept to one run at a time, and from being overwritten by accident?
+
+Rank 0 holds an `flock` on DIR/lock for the run; the system drops it when the process ends, however it ends. Where file
+locks do not work (some network file systems), DIR/lock.held is created exclusively instead, and a holder that is seen to
+be dead is put aside.
+"""
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+
+from neocpu.errors import NeocpuError, TrainingError
+from neocpu.parallel.comm import Comm
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5")
+UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+class RunLock:
+    """A folder reserved for one run: `with RunLock(out, comm, resume=False): ...`. Collective.
+
+    Creates `out`. Raises TrainingError on all ranks if another run holds it, if it holds results and `resume` is false,
+    or if it cannot be written.
+    """
+
+    def __init__(self, out: Path, comm: Comm, *, resume: bool) -> None:
+        self.out, self.comm, self.resume = Path(out), comm, resume
+        self._file: int | None = None
+        self._held: Path | None = None
+
+    def __enter__(self) -> "RunLock":
+        error: NeocpuError | None = None
+        if self.comm.rank == 0:
+            try:
+                self._take()
+                self._refuse_results()
+            except OSError as problem:
+                error = TrainingError(
+                    f"{self.out}: cannot be used for results: {problem.strerror}; choose another --out"
+                )
+            except NeocpuError as problem:
+                error = problem
+        try:
+            self.comm.agree(error)
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def _take(self) -> None:
+        self.out.mkdir(parents=True, exist_ok=True)
+        path = self.out / "lock"
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if fcntl is None:
+                raise OSError(errno.ENOSYS, "no file locks")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            raise self._busy(path) from None
+        except OSError as error:
+            os.close(file)
+            if error.errno not in UNSUPPORTED:
+                raise
+            self._take_exclusively()
+            return
+        os.ftruncate(file, 0)
+        os.pwrite(file, _me().encode(), 0)
+        self._file = file
+
+    def _take_exclusively(self) -> None:
+        path = self.out / "lock.held"
+        for _ in range(2):
+            try:
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            except FileExistsError:
+                if not _dead(path):
+                    raise self._busy(path) from None
+                path.unlink(missing_ok=True)
+                continue
+            os.write(file, _me().encode())
+            os.close(file)
+            self._held = path
+            return
+        raise self._busy(path)
+
+    def _busy(self, path: Path) -> TrainingError:
+        with contextlib.suppress(OSError):
+            if holder := path.read_text().strip():
+                hint = f" (if that run is no more, remove {path})" if path.name == "lock.held" else ""
+                return TrainingError(
+                    f"{self.out} is in use by another run: {holder}{hint}; wait, or choose another --out"
+                )
+        return TrainingError(f"{self.out} is in use by another run; wait, or choose another --out")
+
+    def _refuse_results(self) -> None:
+        found = [path for pattern in RESULTS for path in self.out.glob(pattern)]
+        if found and not self.resume:
+            raise TrainingError(
+                f"{self.out} already has results ({found[0].relative_to(self.out)}); go on with --resume, "
+                "choose another --out, or remove it"
+            )
+
+    def _release(self) -> None:
+        if self._file is not None:
+            os.ftruncate(self._file, 0)
+            os.close(self._file)
+            self._file = None
+        if self._held is not None:
+            self._held.unlink(missing_ok=True)
+            self._held = None
+
+
+def _me() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+
+
+def _dead(path: Path) -> bool:
+    """Was it held by a process of this host that is gone?"""
+    try:
+        word, pid, _, host = path.read_text().split()[:4]
+        if word != "process" or host != socket.gethostname():
+            return False
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False

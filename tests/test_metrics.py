@@ -1,0 +1,119 @@
+"""Are metrics right, exact, and the same for any spread over ranks?"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.threads import run_threads
+from neocpu.training.metrics import Metrics, Window, compute, count_auc, exact_sum
+
+
+def sample(seed: int, n: int, grid: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Scores f32[n] (on a grid of `grid` values: many ties) and labels f32[n]."""
+    random = np.random.default_rng(seed)
+    p = random.random(n)
+    if grid:
+        p = np.round(p * grid) / grid
+    return p.astype(np.float32), (random.random(n) < p).astype(np.float32)
+
+
+def brute_auc(p: np.ndarray, y: np.ndarray) -> float | None:
+    """All pairs, one by one."""
+    clicks, others = p[y == 1], p[y == 0]
+    if not clicks.size or not others.size:
+        return None
+    wins = (clicks[:, None] > others[None, :]).sum() + 0.5 * (clicks[:, None] == others[None, :]).sum()
+    return wins / (clicks.size * others.size)
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(0, 200), grid=st.sampled_from([0, 1, 3, 50]))
+def test_auc_counts_every_pair(seed: int, n: int, grid: int) -> None:
+    p, y = sample(seed, n, grid)
+    assert count_auc(p, y == 1, SingleComm()) == brute_auc(p, y)
+
+
+def test_auc_of_negative_scores_and_zeros() -> None:
+    p = np.array([-3.0, -0.0, 0.0, 1e-30, -1e-30], np.float32)
+    y = np.array([0, 1, 0, 1, 0], np.float32)
+    assert count_auc(p, y == 1, SingleComm()) == brute_auc(p, y)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_metrics_are_equal_for_any_spread(ranks: int) -> None:
+    p, y = sample(5, 777, 40)
+    alone = compute(p, y, "bce", SingleComm())
+    owner = np.random.default_rng(1).integers(0, ranks - 1, p.size)  # the last rank has nothing
+
+    def body(comm: Comm) -> Metrics:
+        mine = np.random.default_rng(comm.rank).permutation(np.flatnonzero(owner == comm.rank))
+        return compute(p[mine], y[mine], "bce", comm)
+
+    assert run_threads(ranks, body) == [alone] * ranks
+
+
+def test_logloss_ne_calibration_accuracy_by_formula() -> None:
+    p, y = sample(3, 500)
+    found = compute(p, y, "bce", SingleComm())
+    q = p.astype(float)
+    logloss = float(np.mean(-np.where(y == 1, np.log(q), np.log1p(-q))))
+    rate = float(y.astype(float).mean())
+    entropy = -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
+    assert found.samples == 500
+    assert found.logloss == pytest.approx(logloss, rel=1e-12)
+    assert found.ne == pytest.approx(logloss / entropy, rel=1e-12)
+    assert found.calibration == pytest.approx(q.mean() / rate, rel=1e-12)
+    assert found.accuracy == np.mean((p >= 0.5) == (y == 1))
+    assert "mse" not in found.to_dict()
+
+
+def test_ne_of_the_base_rate_is_one() -> None:
+    y = np.array([1, 0, 0, 0], np.float32)
+    found = compute(np.full(4, 0.25, np.float32), y, "bce", SingleComm())
+    assert found.ne == pytest.approx(1, abs=1e-15)
+    assert found.auc == 0.5
+    assert found.calibration == 1
+
+
+def test_certain_predictions_have_finite_loss() -> None:
+    p = np.array([1, 0, 1, 0], np.float32)
+    wrong = compute(p, 1 - p, "bce", SingleComm())
+    assert wrong.logloss is not None and math.isfinite(wrong.logloss) and wrong.logloss > 17
+    assert compute(p, p, "bce", SingleComm()).logloss == 0
+
+
+def test_one_class_no_samples_and_nan() -> None:
+    p = np.array([0.1, 0.9], np.float32)
+    single = compute(p, np.ones(2, np.float32), "bce", SingleComm())
+    assert single.auc is None and single.ne is None and single.logloss is not None
+    assert compute(p, np.zeros(2, np.float32), "bce", SingleComm()).calibration is None
+    assert compute(p[:0], p[:0], "bce", SingleComm()) == Metrics(0)
+    broken = compute(np.array([0.1, np.nan], np.float32), np.array([0, 1], np.float32), "bce", SingleComm())
+    assert broken == Metrics(2)
+
+
+def test_mse() -> None:
+    z, y = np.array([1, 3], np.float32), np.array([2, 0], np.float32)
+    found = compute(z, y, "mse", SingleComm())
+    assert found.mse == 5 and found.calibration == 2
+    assert set(found.to_dict()) == {"samples", "mse", "calibration"}
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(0, 60))
+def test_exact_sum_loses_nothing(seed: int, n: int) -> None:
+    random = np.random.default_rng(seed)
+    x = random.standard_normal(n) * 2.0 ** random.integers(-1070, 900, n)
+    assert exact_sum(x) == sum(map(Fraction, x.tolist()), Fraction(0))
+    assert exact_sum(np.append(x, np.inf)) is None
+
+
+def test_window_forgets_the_oldest_batch() -> None:
+    p, y = sample(1, 30)
+    window = Window(2)
+    for lo in (0, 10, 20):
+        window.add(p[lo : lo + 10], y[lo : lo + 10])
+    assert window.metrics("bce", SingleComm()) == compute(p[10:], y[10:], "bce", SingleComm())
