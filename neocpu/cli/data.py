@@ -187,7 +187,7 @@ def _print(card: "Card") -> None:
     console.print(f"{', '.join(card.files)}: {card.rows:,} rows, {rate}", highlight=False, soft_wrap=True)
     rows = max(card.rows, 1)
     if card.dense:
-        dense = Table("dense (as stored)", box=box.SIMPLE, pad_edge=False)
+        dense = Table("dense (as stored)", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for title in ("least", "mean", "most", "missing"):
             dense.add_column(title, justify="right")
         for one in card.dense:
@@ -196,8 +196,8 @@ def _print(card: "Card") -> None:
         console.print(dense)
     if card.features:
         fitted = any(each.vocabulary for each in card.features)
-        table = Table("feature", "kind", box=box.SIMPLE, pad_edge=False)
-        for title in ("distinct", "once", "top", "top 10", "codes a row", "missing", *["vocabulary"] * fitted):
+        table = Table("feature", "kind", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for title in ("distinct", "once", "top", "top 10", "a row", "missing", *["vocabulary"] * fitted):
             table.add_column(title, justify="right")
         for each in card.features:
             bag = (

@@ -63,7 +63,7 @@ class Card:
 
 
 def make_card(dataset: Dataset, progress: Callable[[int, int], None] | None = None) -> Card:
-    """Read a dataset once, column by column; memory follows the distinct codes. progress(done, total) counts columns."""
+    """Read a dataset once, column by column; memory follows the distinct codes. progress(done, total): columns."""
     total = len(dataset.features) + 1
     labels, dense = _numbers(dataset)
     features = []

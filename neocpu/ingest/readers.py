@@ -110,7 +110,9 @@ class Parquet:
         for name in columns:
             one = pl.col(name)
             if name in integers and self._types[name].is_float():
-                one = pl.when(one.is_nan()).then(None).otherwise(one).cast(pl.Int64, strict=True)
+                whole = one.cast(pl.Int64, strict=False)  # what is not whole stays as it is, for the parser to refuse
+                text = pl.when(one == whole).then(whole.cast(pl.String)).otherwise(one.cast(pl.String))
+                one = pl.when(one.is_nan()).then(None).otherwise(text).alias(name)
             chosen.append(one.cast(pl.Int8) if self._types[name] == pl.Boolean else one)
         step, slab = 1 << 12, 1 << 18
         for first in range(0, rows, slab):
