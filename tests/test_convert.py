@@ -208,7 +208,7 @@ def test_avazu(tmp_path):
     assert rows.features["C21"].codes[0] == fnv1a64(first[23])
     # 14102100 is midnight of 21 October 2014, a Tuesday.
     assert rows.features["hour"].codes[0] == 1 and rows.features["weekday"].codes[0] == 2
-    with pytest.raises(DataError, match="column 'click' is missing; the file has 'id'.*An Avazu log has id"):
+    with pytest.raises(DataError, match=r"column 'click' is missing; the file has 'id'.*An Avazu log has id"):
         made(tmp_path, "id,hour\n1,14102100\n", "avazu")
 
 

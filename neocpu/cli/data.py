@@ -19,7 +19,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.group()
 def data() -> None:
-    """Make datasets and look at them."""
+    """Convert, generate and look at click logs."""
 
 
 @data.group()
@@ -97,9 +97,10 @@ def _run(sources: tuple[Path, ...], dst: Path, kind: str, force: bool, options: 
             show(done, total, f"{rows:,} rows")
 
         made = run(sources, dst, kind, options, progress)
-    click.echo(f"{dst}: {made.rows:,} rows")
+    click.echo(f"{dst}: {made.rows:,} row{'s' * (made.rows != 1)}")
     if made.skipped:
-        click.echo(f"{made.skipped:,} faulty lines were skipped; see {made.report}")
+        lines = "line was" if made.skipped == 1 else "lines were"
+        click.echo(f"{made.skipped:,} faulty {lines} skipped; see {made.report}")
 
 
 def _make(given: dict[str, Any], **more: Any) -> tuple[bool, "ConvertOptions"]:
