@@ -150,7 +150,7 @@ def test_the_tile_follows_the_processor():
     if simd_tiles.target()[0].startswith(("x86", "skylake", "sapphire", "haswell", "znver")):
         assert simd_tiles.tile_shape("x86-64-v4", "") == (12, 2, 16)
         assert simd_tiles.tile_shape("x86-64-v3", "") == (6, 2, 8)
-        assert simd_tiles.tile_shape("x86-64", "") == (6, 1, 4)
+        assert simd_tiles.tile_shape("x86-64", "") == (4, 2, 4)
 
 
 @pytest.mark.skipif("x86_64" not in os.uname().machine, reason="the processors named here are x86-64")

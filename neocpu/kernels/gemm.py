@@ -19,9 +19,8 @@ One compiled kernel, `_product`, serves all three: they differ in how panels are
 
 import numpy as np
 from numba import get_num_threads, prange
-from numba.extending import register_jitable
 
-from neocpu.kernels._jit import parallel_kernel
+from neocpu.kernels._jit import kernel, parallel_kernel
 from neocpu.kernels.simd_blocks import (
     BIAS,
     BIAS_RELU,
@@ -44,7 +43,7 @@ _BLOCK = 196608  # floats of packed A panels that stay in the second-level cache
 _SLACK = LANES + 16  # a transposed block may spill LANES floats; 16 to start at a cache line
 
 
-@register_jitable
+@kernel
 def _pack(x, first, k0, count, p0, p1, width, out, at):
     """Panels p0:p1 of x, `width` rows each: out[at + ((p - p0)*count + k)*width + r] = row p*width + r, step k0 + k.
 
@@ -78,7 +77,7 @@ def _pack(x, first, k0, count, p0, p1, width, out, at):
                 out[here + k * width + r] = x[row, k0 + k]
 
 
-@register_jitable
+@kernel
 def _merge(stack, size, leaf, top):
     """A leaf was put on the stack as number `top`: add up the subtrees it completes; the new height of the stack."""
     done = leaf + 1
@@ -88,10 +87,10 @@ def _merge(stack, size, leaf, top):
     return top + 1
 
 
-@register_jitable
+@kernel
 def _leaves(a_block, a_at, panels, b_panels, b_at, cuts, tiles):
     """tiles[:panels] = tree over leaves of chains, for a block of packed A panels against one packed B panel."""
-    origin, steps, size, top = cuts[0], cuts[-1] - cuts[0], panels * _TILE, 0
+    origin, steps, size, top = cuts[0], cuts[-1] - cuts[0], panels * _TILE, np.int64(0)
     for leaf in range(cuts.size - 1):
         k, end, fresh = cuts[leaf] - origin, cuts[leaf + 1] - origin, 1
         while k < end or fresh:
@@ -103,10 +102,10 @@ def _leaves(a_block, a_at, panels, b_panels, b_at, cuts, tiles):
         top = _merge(tiles, size, leaf, top)
 
 
-@register_jitable
+@kernel
 def _column_sums(g, c0, width, cuts, stack, out):
     """out[c0 : c0 + width] = tree over leaves of chains of plain additions of g[b, c]."""
-    top = 0
+    top = np.int64(0)
     for leaf in range(cuts.size - 1):
         clear_floats(stack, top * width, width)
         for b in range(cuts[leaf], cuts[leaf + 1]):
@@ -130,7 +129,7 @@ def _product(a, a_first, b, b_first, cuts, other, mode, out, sums, threads):
     start = cache_line_offset(packed)
     for chunk in prange((b_panels + 3) // 4):
         j0 = 4 * np.int64(chunk)
-        _pack(b, b_first, origin, steps, j0, min(j0 + 4, b_panels), NC, packed, start + j0 * steps * NC)
+        _pack(b, b_first, origin, steps, j0, min(j0 + 4, b_panels), np.int64(NC), packed, start + j0 * steps * NC)
     # Blocks of A panels: as many as fit the cache, a multiple of the threads; too few blocks share out the B panels.
     most = max(1, min(16, _BLOCK // (MR * max(1, steps))))
     blocks = max(1, (a_panels + most - 1) // most)
@@ -143,7 +142,7 @@ def _product(a, a_first, b, b_first, cuts, other, mode, out, sums, threads):
         a_block = np.empty((i1 - i0) * steps * MR + _SLACK, np.float32)
         tiles = np.empty(levels * (i1 - i0) * _TILE, np.float32)
         a_start = cache_line_offset(a_block)
-        _pack(a, a_first, origin, steps, i0, i1, MR, a_block, a_start)
+        _pack(a, a_first, origin, steps, i0, i1, np.int64(MR), a_block, a_start)
         if part == 0 and sums.size:
             _column_sums(a, i0 * MR, min(i1 * MR, rows) - i0 * MR, cuts, tiles, sums)
         for j in range(part * b_panels // parts, (part + 1) * b_panels // parts):

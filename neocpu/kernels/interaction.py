@@ -12,9 +12,8 @@ symmetric matrix S, and dE = S E without its diagonal, lanes over columns, chain
 
 import numpy as np
 from numba import prange
-from numba.extending import register_jitable
 
-from neocpu.kernels._jit import parallel_kernel
+from neocpu.kernels._jit import kernel, parallel_kernel
 from neocpu.kernels.simd import prefetch
 from neocpu.kernels.simd_blocks import add_floats, copy_floats, copy_lanes, mirror_block, transpose_block
 from neocpu.kernels.simd_tiles import LANES, MR, gap_chains, slim_chains
@@ -22,27 +21,27 @@ from neocpu.kernels.simd_tiles import LANES, MR, gap_chains, slim_chains
 _CHUNK = 32  # samples that one thread does with one scratch
 
 
-@register_jitable
+@kernel
 def _up(n, unit):
     """n rounded up to a multiple of unit."""
     return (n + unit - 1) // unit * unit
 
 
-@register_jitable
+@kernel
 def _ahead(x, start, size, part, parts):
     """Prefetch share `part` of `parts` of x[start : start + size]."""
     for c in range(start + size * part // parts // 16 * 16, start + size * (part + 1) // parts, 16):
         prefetch(x, c)
 
 
-@register_jitable
+@kernel
 def _copy(source, source_at, target, target_at, size):
     """Copy `size` floats and up to LANES - 1 more."""
     for c in range(0, size, LANES):
         copy_lanes(source, source_at + c, target, target_at + c)
 
 
-@register_jitable
+@kernel
 def _turn(e, at, count, dim, stride, out):
     """out[d*stride + i] = e[at + i*dim + d]; the rows i from count up to stride repeat the last one."""
     whole = dim // LANES * LANES
@@ -79,7 +78,7 @@ def _forward(e, samples, count, dim, own, out):
             copy_floats(line, dim, out, s * width + dim, width - dim)
 
 
-@register_jitable
+@kernel
 def _symmetric(line, at, count, own, stride, s):
     """s[i*stride + j] = s[j*stride + i] = gradient of dot (i, j); its diagonal 2a if there is one."""
     for i in range(count):

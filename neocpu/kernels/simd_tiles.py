@@ -55,11 +55,12 @@ def tile_shape(name: str, features: str) -> tuple[int, int, int]:
         return 12, 2, 16
     if "ymm" in assembly:
         return 6, 2, 8
-    return (6, 1, 4) if "xmm" in assembly else (8, 2, 4)
+    return (4, 2, 4) if "xmm" in assembly else (8, 2, 4)
 
 
 MR, NV, LANES = tile_shape(*target())
 NC = NV * LANES
+assert MR < LANES or MR % LANES == 0  # or packing by transposed blocks would spill into its own panel
 
 
 class _Tile:
