@@ -1,0 +1,77 @@
+"""What does one optimizer do to one row? Each rule here, in phases, as plain functions that compose into the update kernels.
+
+    terms(w, g, e0, e1, r, hyper, q)           products f32[scalars, D] whose column trees are the row scalars
+    update(w, g, e0, e1, r, scalars, hyper)    new weights and states, in place
+
+w, g: row and merged gradient, f32[D]; e0, e1: its element states (size 0 where the rule has none); r: row states f32[1] or
+[0]; hyper: `reference.rules.HYPER`. Every line is one IEEE operation per column, in the order of docs/arithmetic.md §5.
+`regularise` runs first for every rule; decoupled decay is inside `step_down`. A rule whose scalars are norms (LAMB) would
+leave its step in g, ask for the trees of w*w and g*g, and scale in `update`; max-norm is one more scalar after it.
+"""
+
+import numpy as np
+from numba.extending import register_jitable
+
+LR, EPS, BETA1, REST1, BETA2, REST2, FIX1, FIX2, L2, KEEP = range(10)
+
+
+@register_jitable
+def regularise(w, g, hyper):
+    """L2: g += wd * w."""
+    l2 = hyper[L2]
+    if l2 != np.float32(0.0):
+        for c in range(g.size):
+            g[c] = g[c] + l2 * w[c]
+
+
+@register_jitable
+def decay(w, hyper):
+    """Decoupled weight decay: w *= 1 - lr * wd."""
+    keep = hyper[KEEP]
+    if keep != np.float32(1.0):
+        for c in range(w.size):
+            w[c] = keep * w[c]
+
+
+@register_jitable
+def exact_sgd(w, g, e0, e1, r, scalars, hyper):
+    """w -= lr * g"""
+    decay(w, hyper)
+    lr = hyper[LR]
+    for c in range(w.size):
+        w[c] = w[c] - lr * g[c]
+
+
+@register_jitable
+def exact_adagrad(w, g, e0, e1, r, scalars, hyper):
+    """sum += g^2; w -= lr * g / (sqrt(sum) + eps)"""
+    lr, eps = hyper[LR], hyper[EPS]
+    decay(w, hyper)
+    for c in range(w.size):
+        s = e0[c] + g[c] * g[c]
+        e0[c] = s
+        w[c] = w[c] - (lr * g[c]) / (np.sqrt(s) + eps)
+
+
+@register_jitable
+def exact_rowwise_adagrad(w, g, e0, e1, r, scalars, hyper):
+    """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
+    s = r[0] + scalars[0] / np.float32(scalars[1])
+    r[0] = s
+    decay(w, hyper)
+    step = hyper[LR] / (np.sqrt(s) + hyper[EPS])
+    for c in range(w.size):
+        w[c] = w[c] - step * g[c]
+
+
+@register_jitable
+def adam(w, g, e0, e1, r, scalars, hyper):
+    """Adam with bias correction by the global step"""
+    lr, eps, b1, n1, b2, n2 = hyper[LR], hyper[EPS], hyper[BETA1], hyper[REST1], hyper[BETA2], hyper[REST2]
+    c1, c2 = hyper[FIX1], hyper[FIX2]
+    decay(w, hyper)
+    for c in range(w.size):
+        m = b1 * e0[c] + n1 * g[c]
+        v = b2 * e1[c] + n2 * (g[c] * g[c])
+        e0[c], e1[c] = m, v
+        w[c] = w[c] - lr * ((m * c1) / (np.sqrt(v * c2) + eps))

@@ -1,0 +1,89 @@
+"""Where do rows live? In a tier: something that brings rows into a buffer that kernels can read, and takes them back.
+
+    prefetch(rows) -> (buffer, locations)     locations[i] is where row i starts now; kernels only ever see locations
+    writeback(rows)   flush()   stats()
+
+Memory is the one tier so far: a lazily committed mapping in which every row always has its place, so a location is the
+row's own number and nothing moves. A cache or an SSD tier will hand out other buffers and locations by the same verbs.
+"""
+
+import mmap
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from neocpu.errors import TrainingError
+
+HUGE = 2 << 20  # bytes of a huge page
+LINE = 64  # bytes of a cache line: regions begin on one
+
+
+class Tier(Protocol):
+    """A place for the rows of one table."""
+
+    def prefetch(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Buffer that holds `rows` now, and where in it each one is (in rows of the buffer)."""
+
+    def writeback(self, rows: NDArray[np.int64]) -> None:
+        """`rows` were changed in the buffer."""
+
+    def flush(self) -> None:
+        """Bring every changed row to its lasting place."""
+
+    def stats(self) -> dict[str, int]:
+        """Rows, bytes, hits, misses."""
+
+
+class Arena:
+    """One anonymous mapping with regions cut from it; a page takes memory once it is touched.
+
+    `budget`: bytes it may hold (0: no limit). Huge pages are asked for (`huge`), which spares the processor most page
+    walks; then memory is taken two mebibytes at a time.
+    """
+
+    def __init__(self, size: int, budget: int = 0, huge: bool = True) -> None:
+        if budget and size > budget:
+            raise TrainingError(
+                f"the tables of this rank take {size} bytes, but its memory budget is {budget}; raise parallel.memory, use "
+                "more ranks, or shard the largest table (parallel.plan=row_wise)"
+            )
+        self.size, self._used = size, 0
+        try:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+            self._map = mmap.mmap(-1, max(size, 1) + LINE, flags=flags)
+        except OSError as error:
+            raise TrainingError(f"cannot map {size} bytes for tables ({error.strerror}); use more hosts or smaller tables") from error
+        if huge and size >= 16 * HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+
+    @staticmethod
+    def space(count: int, dtype: DTypeLike) -> int:
+        """Bytes that a region of `count` elements takes."""
+        return -(-count * np.dtype(dtype).itemsize // LINE) * LINE
+
+    def take(self, count: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Next region: `count` zeros, on a cache line."""
+        start, self._used = self._used, self._used + self.space(count, dtype)
+        return np.frombuffer(self._map, dtype, count, start)
+
+
+class Memory:
+    """The tier of rows that are all in memory: rows by width in a region, each at its own number."""
+
+    def __init__(self, rows: NDArray[Any]) -> None:
+        self._rows = rows
+
+    def prefetch(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The region itself; a row's location is its number."""
+        return self._rows, rows
+
+    def writeback(self, rows: NDArray[np.int64]) -> None:
+        """Rows are changed in place: nothing to do."""
+
+    def flush(self) -> None:
+        """Nothing is elsewhere."""
+
+    def stats(self) -> dict[str, int]:
+        """Rows and bytes."""
+        return {"rows": len(self._rows), "bytes": self._rows.nbytes}

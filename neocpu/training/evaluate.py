@@ -1,0 +1,47 @@
+"""How good is the model on a split, and what does it predict? Forward passes only: no state and no step counter moves."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.ingest.loader import Batch
+from neocpu.training.metrics import Metrics, compute
+from neocpu.training.world import World
+
+Progress = Callable[[int, int], None]
+
+
+def predictions(world: World, batches: Iterable[Batch]) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
+    """This rank's predictions f32[b] for each batch; collective."""
+    for batch in batches:
+        world.step.forward(batch)
+        yield batch, world.model.predict()
+
+
+def evaluate(world: World, batches: Iterable[Batch], progress: Progress | None = None) -> Metrics:
+    """Metrics of a split over all ranks; the same numbers for any plan, rank count and batch size."""
+    scores: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
+    labels: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
+    seen = 0
+    for batch, prediction in predictions(world, batches):
+        scores.append(prediction.copy())
+        labels.append(batch.labels.copy())
+        seen += batch.samples
+        if progress:
+            progress(seen, batch.step)
+    return compute(np.concatenate(scores), np.concatenate(labels), world.config.model.loss, world.comm)
+
+
+def predict(world: World, batches: Iterable[Batch], write: Callable[[NDArray[np.float32]], None]) -> int:
+    """Hand the predictions of the whole data to `write` on rank 0, in input order, batch by batch; returns their number."""
+    comm, total = world.comm, 0
+    for batch, prediction in predictions(world, batches):
+        counts = np.empty(comm.size, np.int64)
+        comm.allgatherv(np.array([prediction.size], np.int64), counts, np.ones(comm.size, np.int64))
+        every = np.empty(int(counts.sum()), np.float32)
+        comm.allgatherv(np.ascontiguousarray(prediction), every, counts)
+        total += every.size
+        if comm.rank == 0:
+            write(every)
+    return total

@@ -1,0 +1,102 @@
+"""What happens in one training step on one rank? The picture in docs/design.md §1, top to bottom.
+
+    E[b, C]   columns 0:d0 bottom MLP, then the pooled vector of each key          forward
+    dE[b, C]  its gradient                                                          backward
+
+The exchange of pooled rows is started before the bottom MLP and awaited after it; the dense gradients are on their way
+while the tables are updated.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.embedding.optimizers import DenseOptimizer
+from neocpu.errors import TrainingError
+from neocpu.jagged import KJT
+from neocpu.model.dlrm import Dlrm
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.dense import DenseReduction
+from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.trees import leaf_cuts, rank_samples
+
+
+class BatchLike(Protocol):
+    """This rank's share of one global batch."""
+
+    dense: NDArray[np.float32]
+    sparse: KJT
+    labels: NDArray[np.float32]
+    samples: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Predictions f32[b], labels f32[b] and per-sample losses f32[b] of this rank's samples."""
+
+    prediction: NDArray[np.float32]
+    labels: NDArray[np.float32]
+    loss: NDArray[np.float32]
+
+
+class TrainStep:
+    """One rank's training step: forward, loss, backward, updates."""
+
+    def __init__(
+        self, model: Dlrm, embedding: ShardedEmbedding, optimizer: DenseOptimizer, comm: Comm, leaves: int
+    ) -> None:
+        self.model, self.embedding, self.optimizer, self.comm, self.leaves = model, embedding, optimizer, comm, leaves
+        self._reduction = DenseReduction(comm, model.flat.size, leaves)
+        self._E = np.empty((0, model.columns), np.float32)
+        self._nodes = {node: np.empty(model.flat.size, np.float32) for node in self._reduction.nodes[comm.rank]}
+
+    def forward(self, batch: BatchLike) -> NDArray[np.float32]:
+        """Logits f32[b] of this rank's samples; collective."""
+        rows = batch.labels.size
+        if len(self._E) < rows:
+            self._E = np.empty((rows, self.model.columns), np.float32)
+        E = self._E[:rows]
+        lookup = self.embedding.forward(batch.sparse, batch.samples)
+        self.model.forward_bottom(batch.dense, E)
+        lookup.finish(E)
+        return self.model.forward_top(E)
+
+    def __call__(self, batch: BatchLike, step: int) -> Outcome:
+        """Train on one batch; `step` counts optimizer steps from 1. Collective.
+
+        Raises
+        ------
+        IndexRangeError : a row number outside its table, on every rank.
+        TrainingError : a loss that is not finite.
+        """
+        self.forward(batch)
+        prediction, loss = self.model.loss_gradient(batch.labels, batch.samples)
+        self._refuse_nonfinite(loss, batch, step)
+        dE = self.model.backward()
+        reduction = self._reduction.start(self._dense_gradients(batch.samples))
+        self.embedding.backward(dE, step)
+        self.optimizer.step(reduction.wait(), step)
+        return Outcome(prediction, batch.labels, loss)
+
+    def _dense_gradients(self, samples: int) -> dict[tuple[int, int], NDArray[np.float32]]:
+        """Gradient of all dense parameters for each aligned node of this rank's leaves."""
+        cuts = leaf_cuts(samples, self.leaves)
+        first, _ = rank_samples(self.comm.rank, self.comm.size, samples, self.leaves)
+        for (lo, size), gradient in self._nodes.items():
+            node_cuts = np.array(cuts[lo : lo + size + 1], np.int64) - first
+            self.model.weight_gradient_node(node_cuts, gradient)
+        return self._nodes
+
+    def _refuse_nonfinite(self, loss: NDArray[np.float32], batch: BatchLike, step: int) -> None:
+        finite = np.isfinite(loss)
+        if finite.all():
+            return
+        sample = int(np.argmin(finite))
+        first, _ = rank_samples(self.comm.rank, self.comm.size, batch.samples, self.leaves)
+        inputs = "finite" if np.isfinite(batch.dense[sample]).all() and np.isfinite(batch.labels[sample]) else "not finite"
+        raise TrainingError(
+            f"step {step}: the loss of sample {first + sample} of the batch is {loss[sample]} (its inputs are {inputs}); "
+            "lower optimizer.dense.learning_rate or optimizer.sparse.learning_rate, or resume from an earlier checkpoint"
+        )

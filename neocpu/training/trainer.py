@@ -1,0 +1,198 @@
+"""How does a run go from a config to a digest? Data, plan, preflight, compile, resume, then steps, and a summary.
+
+The position in the data is (epoch, step of the epoch); both follow from the number of steps taken, so that number is all
+that a checkpoint needs. Before every step the ranks agree whether somebody was asked to stop.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from neocpu.config import Config
+from neocpu.errors import NeocpuError
+from neocpu.ingest.loader import Batch, Loader
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.launch import StopSignal
+from neocpu.parallel.plan import Plan
+from neocpu.training import checkpoint, preflight
+from neocpu.training.data import Splits, open_splits
+from neocpu.training.evaluate import evaluate
+from neocpu.training.lock import RunLock
+from neocpu.training.metrics import Window
+from neocpu.training.report import Report, versions
+from neocpu.training.state import digest
+from neocpu.training.warmup import warm_up
+from neocpu.training.world import World, build, make_plan
+
+WINDOW = 100  # batches that training metrics look back on
+
+
+class Stopped(NeocpuError):
+    """The run was asked to end (SIGTERM, Ctrl-C) and has written a checkpoint."""
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__(f"stopped by signal {number} after step {step}; a checkpoint is written, go on with --resume")
+        self.exit_status = 128 + number
+
+
+class Trainer:
+    """One run of training; every method is collective over `comm`.
+
+    Parameters
+    ----------
+    config : checked configuration.
+    comm : the ranks.
+    out : folder for checkpoints, metrics and the summary; locked while the run lasts.
+    resume : go on from the newest complete checkpoint in `out`, or start at step 0 and say so.
+    started : `time.time()` at the start of the process, for the cold-start figure.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        comm: Comm,
+        out: Path,
+        *,
+        resume: bool = False,
+        report: Report | None = None,
+        started: float | None = None,
+    ) -> None:
+        self.config, self.comm, self.out, self.resume = config, comm, Path(out), resume
+        self.started = time.time() if started is None else started
+        self.report = report or Report(self.out, comm.rank)
+        self.steps_taken = 0
+        self.samples = 0
+        self.cold_start: float | None = None
+        self._window = Window(WINDOW)
+        self._seconds = 0.0
+        self._saved = -1
+        self.world: World | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end of the configured steps; the summary, as `run.json` has it.
+
+        Raises
+        ------
+        NeocpuError : of the kinds of `neocpu.errors`, on every rank. Stopped : a signal ended the run early.
+        """
+        with RunLock(self.out, self.comm, resume=self.resume):
+            splits = open_splits(self.config, self.comm, self.out, self.report.tell)
+            world, loader = self._prepare(splits)
+            stop = StopSignal()
+            try:
+                self._train(world, loader, splits, stop)
+            finally:
+                stop.restore()
+            return self._summary(world, splits)
+
+    # ---- before the first step ----
+
+    def _prepare(self, splits: Splits) -> tuple[World, Loader]:
+        config, comm = self.config, self.comm
+        plan = make_plan(config, comm, splits.pooling_factors())
+        self._check_room(plan, splits)
+        self.report.plan(plan)
+        warm_up(config, plan, comm, self.report.tell)
+        self.world = world = build(config, comm, plan, splits.dense_features)
+        loader = splits.loader("train")
+        if self.resume:
+            self._restore(world)
+        return world, loader
+
+    def _check_room(self, plan: Plan, splits: Splits) -> None:
+        state = self.config.optimizer.sparse.state_floats
+        lookups = splits.most_lookups(self._total_steps(splits.loader("train")) * self.config.training.batch_size)
+        needs = preflight.table_needs(plan, self.comm.rank, state, lookups)
+        error: NeocpuError | None = None
+        try:
+            host_ranks = int((self.comm.nodes == self.comm.nodes[self.comm.rank]).sum())
+            preflight.check_memory(needs, host_ranks, preflight.working_memory(self.config, plan))
+        except NeocpuError as problem:
+            error = problem
+        self.comm.agree(error)
+
+    def _restore(self, world: World) -> None:
+        path = checkpoint.latest(self.out, self.comm)
+        if path is None:
+            self.report.tell(f"no complete checkpoint in {self.out}: starting at step 0")
+            return
+        self.steps_taken = self._saved = checkpoint.load(path, world)
+        self.samples = self._samples_until(self.steps_taken)
+        self.report.tell(f"resuming from {path.name}")
+
+    def _total_steps(self, loader: Loader) -> int:
+        training = self.config.training
+        by_epochs = training.epochs * loader.steps_per_epoch
+        return min(by_epochs, training.steps) if training.steps else by_epochs
+
+    # ---- steps ----
+
+    def _batches(self, loader: Loader, total: int) -> Iterator[Batch]:
+        """Batches from the present position on."""
+        while self.steps_taken < total:
+            epoch, step = divmod(self.steps_taken, loader.steps_per_epoch)
+            yield from loader.batches(epoch, step)
+
+    def _train(self, world: World, loader: Loader, splits: Splits, stop: StopSignal) -> None:
+        total, every = self._total_steps(loader), self.config.eval.every_steps
+        save_every = self.config.checkpoint.every_steps
+        with self.report.progress(total, self.steps_taken) as advance:
+            batches = self._batches(loader, total)
+            while self.steps_taken < total:
+                if signal := self.comm.largest(stop.number):
+                    self._save(world)
+                    raise Stopped(signal, self.steps_taken)
+                begun = time.perf_counter()
+                batch = next(batches)
+                outcome = world.step(batch, self.steps_taken + 1)
+                self._window.add(outcome.prediction, outcome.labels)
+                self.steps_taken += 1
+                self.samples += batch.samples
+                self._seconds += time.perf_counter() - begun
+                if self.cold_start is None:
+                    self.cold_start = time.time() - self.started
+                advance(self.steps_taken, batch.samples)
+                if every and self.steps_taken % every == 0 and self.steps_taken < total:
+                    self._measure(world, splits, ("valid",))
+                if save_every and self.steps_taken % save_every == 0 and self.steps_taken < total:
+                    self._save(world)
+
+    def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Any]:
+        """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""
+        found = {"train": self._window.metrics(self.config.model.loss, self.comm)}
+        for name in names:
+            if splits.has(name):
+                found[name] = evaluate(world, splits.loader(name).batches(0, 0))
+        for name, metrics in found.items():
+            self.report.metrics(self.steps_taken, self.samples, name, metrics)
+        return found
+
+    def _save(self, world: World) -> None:
+        if self._saved == self.steps_taken:
+            return
+        checkpoint.save(self.out, world, self.steps_taken, keep=self.config.checkpoint.keep)
+        self._saved = self.steps_taken
+
+    # ---- after the last step ----
+
+    def _summary(self, world: World, splits: Splits) -> dict[str, Any]:
+        metrics = self._measure(world, splits, ("valid", "test"))
+        self._save(world)
+        rate = self.samples / self._seconds if self._seconds else 0.0
+        summary = {
+            "digest": digest(world, self.steps_taken),
+            "steps": self.steps_taken,
+            "samples": self.samples,
+            "seconds": self._seconds,
+            "samples_per_second": rate,
+            "cold_start_seconds": self.cold_start,
+            "metrics": {name: found.to_dict() for name, found in metrics.items()},
+            "ranks": self.comm.size,
+            "threads": self.config.training.threads,
+            "plan": world.plan.to_dict(),
+            "traffic": self.comm.traffic(),
+            "versions": versions(),
+        }
+        self.report.finish(summary)
+        return summary

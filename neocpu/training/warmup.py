@@ -1,0 +1,103 @@
+"""Who compiles the kernels? One rank per kind of CPU, by training a miniature of the run; the others sleep.
+
+The miniature has one tiny table for each way a table of the real plan is cut, on a few ranks that are threads taking turns,
+so exactly the kernels that the run will use are compiled and land in the cache. Kernels take their sizes at run time, so
+those of the miniature are those of the run. Then one rank per node loads them (or compiles, where the cache folder is not
+shared), and a marker in the cache folder spares later runs the walk.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.config import Config
+from neocpu.embedding.specs import TableSpec, bags
+from neocpu.ingest.loader import warm_up_reading
+from neocpu.jagged import KJT
+from neocpu.kernels._jit import cache_folder, cpu_kind
+from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.plan import Plan, place
+from neocpu.parallel.threads import run_threads
+from neocpu.trees import rank_samples
+from neocpu.training.state import digest
+from neocpu.training.world import World, build
+
+ROWS, DIM, BATCH, RANKS = 40, 8, 12, 4
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """A batch of made-up numbers."""
+
+    dense: NDArray[np.float32]
+    sparse: KJT
+    labels: NDArray[np.float32]
+    samples: int
+
+
+def signature(config: Config, plan: Plan) -> str:
+    """What decides which kernels a run compiles, and for which CPU."""
+    model, optimizer = config.model, config.optimizer
+    facts = [
+        sorted(set(plan.schemes)), plan.ranks > 1, config.parallel.route, model.interaction, model.diagonal, model.loss,
+        optimizer.sparse.name, optimizer.dense.name, *cpu_kind(),
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def warm_up(config: Config, plan: Plan, comm: Comm, tell: Callable[[str], None] | None = None) -> float:
+    """Bring all kernels of the run into the cache; returns the seconds it took. Collective."""
+    started = time.perf_counter()
+    marker = cache_folder() / f"warm-{signature(config, plan)}"
+    kinds = comm.allgather_bytes("|".join(cpu_kind()).encode())
+    leader = kinds.index(kinds[comm.rank]) == comm.rank
+    node_leader = int(np.flatnonzero(comm.nodes == comm.nodes[comm.rank])[0]) == comm.rank
+    for mine in (leader, node_leader and not leader):
+        if comm.largest(int(mine and not marker.exists())):
+            if mine and not marker.exists():
+                if tell:
+                    tell("compiling kernels (once; later runs load them from the cache)")
+                _train_miniature(config, plan)
+                marker.parent.mkdir(parents=True, exist_ok=True)
+                marker.touch()
+            comm.quiet_barrier()
+    return time.perf_counter() - started
+
+
+def _train_miniature(config: Config, plan: Plan) -> None:
+    specs = [TableSpec(f"mini-{name}", ROWS, DIM, (f"mini-{name}",), "mean") for name in sorted(set(plan.schemes))]
+    if any(table.weighted for table in plan.tables):
+        specs[0] = replace(specs[0], weighted=True)
+    tables = tuple(specs)
+    model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1))
+    mini = replace(config, model=model, tables=tables)
+    schemes = [table.name.removeprefix("mini-") for table in tables]
+    warm_up_reading()
+
+    def body(comm: Comm) -> None:
+        world = build(mini, comm, place(tables, schemes, comm.size, min(2, comm.size)), 3)
+        batch = _mini_batch(tables, comm, config.training.leaves)
+        for step in (1, 2):
+            world.step(batch, step)
+        digest(world, 2)
+
+    if plan.ranks == 1:
+        body(SingleComm())
+    else:
+        run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
+
+
+def _mini_batch(tables: tuple[TableSpec, ...], comm: Comm, leaves: int) -> MiniBatch:
+    lo, hi = rank_samples(comm.rank, comm.size, BATCH, leaves)
+    keys = tuple(bag.key for bag in bags(tables))
+    b = hi - lo
+    lengths = np.full((len(keys), b), 2, np.int32)
+    values = np.arange(lengths.sum(), dtype=np.int64) % ROWS
+    weights = np.ones(values.size, np.float32) if any(t.weighted for t in tables) else None
+    dense = np.linspace(0, 1, 3 * b, dtype=np.float32).reshape(b, 3)
+    return MiniBatch(dense, KJT(keys, lengths, values, weights), (np.arange(b) % 2).astype(np.float32), BATCH)

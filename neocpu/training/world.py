@@ -1,0 +1,47 @@
+"""Which objects make up one rank of a run? Built here from the config, once, for training, evaluation and warm-up alike."""
+
+from dataclasses import dataclass
+
+from neocpu.config import Config
+from neocpu.embedding.optimizers import DenseOptimizer
+from neocpu.embedding.specs import bags
+from neocpu.model.dlrm import Dlrm
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.plan import Plan
+from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.training.step import TrainStep
+
+
+@dataclass(frozen=True)
+class World:
+    """One rank's share of a run."""
+
+    config: Config
+    comm: Comm
+    plan: Plan
+    model: Dlrm
+    embedding: ShardedEmbedding
+    dense: DenseOptimizer
+    step: TrainStep
+
+
+def build(config: Config, comm: Comm, plan: Plan, dense_features: int) -> World:
+    """Model, tables and optimizers of one rank; nothing is looked up yet, and no table row exists."""
+    training, optimizer = config.training, config.optimizer
+    model = Dlrm(
+        dense_features=dense_features,
+        dims=[plan.tables[bag.table].dim for bag in bags(plan.tables)],
+        bottom=config.model.bottom,
+        top=config.model.top,
+        interaction=config.model.interaction,
+        diagonal=config.model.diagonal,
+        loss=config.model.loss,
+        seed=training.seed,
+    )
+    embedding = ShardedEmbedding(
+        plan, comm, optimizer.sparse, training.seed, training.leaves, model.first_column, config.parallel.route
+    )
+    dense = DenseOptimizer(optimizer.dense, model.flat)
+    return World(
+        config, comm, plan, model, embedding, dense, TrainStep(model, embedding, dense, comm, training.leaves)
+    )
