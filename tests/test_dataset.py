@@ -1,6 +1,10 @@
 """Does a dataset file give back what was written, in any order, over several files, and say what is wrong with it?"""
 
 import itertools
+import os
+import platform
+import subprocess
+import sys
 
 import h5py
 import numpy as np
@@ -70,7 +74,7 @@ def test_rows_come_back_in_any_order_from_several_files(tmp_path, compress):
     codes = np.concatenate(list(data.code_blocks("C2", 1000)))
     assert codes.tolist() == [code for row in written for code in row[3]]
     lengths = np.concatenate(list(data.length_blocks("C2", 1000)))
-    assert lengths.tolist() == [len(row[3]) for row in written]
+    assert lengths.tolist() == [len(row[3]) for row in written] and data.lookups("C2") == lengths.sum()
 
 
 def test_equal_bags_are_stored_as_fixed_ones(tmp_path):
@@ -101,6 +105,27 @@ def test_a_failed_writer_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt), DatasetWriter(tmp_path / "a.h5", [], [FeatureColumn("C1")]) as writer:
         writer.append([0], np.empty((1, 0)), {"C1": [7]})
         raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leftovers_of_a_killed_writer_go_and_those_of_a_living_one_stay(tmp_path):
+    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    dead, living = (tmp_path / f".a.h5.part-{platform.node()}-{pid}" for pid in (int(done.stdout), os.getppid()))
+    dead.mkdir()
+    living.mkdir()
+    with DatasetWriter(tmp_path / "a.h5", [], []):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.name, "a.h5"])
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("neocpu.ingest.writer.os.fsync", full)
+    message = r"a\.h5: writing failed .*No space left.*MiB are free"
+    with pytest.raises(DataError, match=message), DatasetWriter(tmp_path / "a.h5", ["x"], []) as writer:
+        writer.append([1], [[1]], {})
     assert list(tmp_path.iterdir()) == []
 
 

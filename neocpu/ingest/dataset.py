@@ -312,6 +312,10 @@ class Dataset:
             for first in range(0, codes.shape[0], entries):
                 yield codes[first : first + entries].reshape(-1)
 
+    def lookups(self, feature: str) -> int:
+        """Codes of a feature over all rows."""
+        return sum(file.features[feature].codes.shape[0] * (file.columns[feature].hotness or 1) for file in self._files)
+
     def length_blocks(self, feature: str, entries: int = 1 << 20) -> Iterator[NDArray[np.int32]]:
         """Bag lengths of a feature in row order, some at a time."""
         for file in self._files:

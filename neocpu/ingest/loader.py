@@ -14,6 +14,7 @@ rank reads the samples of its leaves (`neocpu.trees.rank_samples`). Codes become
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +114,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset | str | Sequence[str],
+        dataset: Dataset | str | Path | Sequence[str | Path],
         tables: Sequence[TableSpec],
         *,
         batch_size: int,

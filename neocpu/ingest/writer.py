@@ -6,8 +6,10 @@ HDF5 file (deleting each at once, so that the disk holds the data little more th
 killed conversion leaves no half file under the final name. The layout is in `neocpu.ingest.layout`.
 """
 
+import glob
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +40,16 @@ def compression_options(compress: str) -> dict[str, Any]:
     if compress == "none":
         return {}
     raise DataError(f"unknown compression {compress!r}; choose one of {', '.join(COMPRESSIONS)}")
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class _Part:
@@ -99,7 +111,8 @@ class DatasetWriter:
         compression_options(compress)
         if not self.path.parent.is_dir():
             raise DataError(f"{self.path}: the folder {self.path.parent} does not exist; create it first")
-        self._folder = self.path.with_name(f".{self.path.name}.part-{os.getpid()}")
+        self._folder = self.path.with_name(f".{self.path.name}.part-{platform.node()}-{os.getpid()}")
+        self._remove_leftovers()
         self._finished = False
         try:
             self._folder.mkdir()
@@ -114,6 +127,14 @@ class DatasetWriter:
                 self._parts[f"lengths/{feature.name}"] = self._part(f"lengths-{index}", "int32")
             if feature.weighted:
                 self._parts[f"weights/{feature.name}"] = self._part(f"weights-{index}", "float32")
+
+    def _remove_leftovers(self) -> None:
+        """Delete the part files of writers of this path that were killed on this host."""
+        start = f".{self.path.name}.part-{platform.node()}-"
+        for folder in self.path.parent.glob(f"{glob.escape(start)}*"):
+            number = folder.name[len(start) :]
+            if number.isdigit() and not _is_running(int(number)):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _check_columns(self) -> None:
         names = [feature.name for feature in self.features]
