@@ -7,6 +7,7 @@ import numpy as np
 from neocpu.embedding.specs import Bag, TableSpec
 from neocpu.errors import IndexRangeError
 from neocpu.jagged import KJT
+from neocpu.kernels.jagged import first_outside
 
 
 def find_refusal(
@@ -28,16 +29,14 @@ def find_refusal(
     if kjt.weights is None and any(table.weighted for table in tables):
         names = [table.name for table in tables if table.weighted]
         return IndexRangeError(f"tables {names} are weighted, but the batch has no per-sample weights")
-    cuts = kjt.offsets[::samples].tolist() if samples else [0] * (len(bags) + 1)
-    for bag, lo, hi in zip(bags, cuts, cuts[1:]):
-        rows = kjt.values[lo:hi]
-        limit = tables[bag.table].rows
-        # one unsigned maximum: -1 becomes 0, whatever lies below becomes huge
-        if rows.size and int((rows + 1).view(np.uint64).max()) > limit:
-            bad = lo + int(np.flatnonzero((rows < -1) | (rows >= limit))[0])
-            sample = int(np.searchsorted(kjt.offsets, bad, side="right")) - 1
-            return IndexRangeError(
-                f"feature {bag.feature!r}, table {tables[bag.table].name!r}, "
-                f"sample {first + sample % samples} of the batch: row {int(kjt.values[bad])} is outside [-1, {limit})"
-            )
-    return None
+    limits = np.array([tables[bag.table].rows for bag in bags], np.int64)
+    bad = first_outside(kjt.offsets, kjt.values, limits, samples)
+    if bad < 0:
+        return None
+    bag = int(np.searchsorted(kjt.offsets, bad, side="right")) - 1
+    key, sample = bags[bag // samples], bag % samples
+    table = tables[key.table]
+    return IndexRangeError(
+        f"feature {key.feature!r}, table {table.name!r}, sample {first + sample} of the batch: "
+        f"row {int(kjt.values[bad])} is outside [-1, {table.rows})"
+    )

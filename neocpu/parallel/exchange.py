@@ -14,7 +14,7 @@ exchange anyway, and only then does anybody pay for agreeing on an error.
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from neocpu.embedding.specs import bags
 from neocpu.embedding.tbe import ExtraWords, Lookups
 from neocpu.jagged import KJT
 from neocpu.kernels.blocks import copy_blocks
+from neocpu.kernels.jagged import bucketize, bucketize_lengths, lengths_to_offsets
 from neocpu.kernels.rounding import combine_words
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.checks import find_refusal
@@ -54,11 +55,14 @@ class Input:
 
 @dataclass(frozen=True)
 class Sent:
-    """Lookups by destination: offsets i64[K*b + 1] of the bags [entry, my sample], local rows, weights or none."""
+    """Lookups by destination: lengths i32[K*b] of the bags [entry, my sample] of all ranks, lookups for each rank
+    i64[W], local rows and weights (or none) one after the other; and the lookups that stay, of replicated tables."""
 
-    offsets: Ints
+    lengths: NDArray[np.int32]
+    counts: Ints
     rows: Ints
     weights: Floats
+    copies: Lookups | None
 
 
 @dataclass
@@ -134,6 +138,8 @@ class Exchange:
         IndexRangeError : a lookup outside [-1, rows), malformed lengths, other keys or another number of samples.
         """
         self._turn ^= 1
+        if kjt.values.dtype != np.int64:
+            kjt = replace(kjt, values=kjt.values.astype(np.int64))
         return Started(self._input(kjt, self.shape(batch), self._inputs[self._turn]))
 
     def _input(self, kjt: KJT, shape: Shape, buffers: Buffers) -> Generator[Request, None, Input]:
@@ -147,51 +153,50 @@ class Exchange:
         sent = None if error is not None else self._bucketize(kjt, shape, buffers)
         lengths_out = buffers.take("lengths out", int(shape.length_sends.sum()), np.int32)
         lengths_in = buffers.take("lengths in", int(shape.length_recvs.sum()), np.int32)
-        shape.pack_lengths(None if sent is None else sent.offsets, lengths_out)
+        shape.pack_lengths(None if sent is None else sent.lengths, lengths_out)
         yield self.comm.start_alltoallv(lengths_out, shape.length_sends, lengths_in, shape.length_recvs)
         if lengths_in[shape.recv_heads].any():
             self.comm.agree(error)
         assert sent is not None
         offsets = buffers.take("offsets in", len(self.mine.travel) * shape.batch + 1, np.int64)
         shape.unpack_lengths(lengths_in, offsets)
-        send_counts = np.diff(sent.offsets[shape.entry_cuts * shape.samples])
-        recv_counts, jobs = shape.permute_jobs(offsets)
-        total = int(recv_counts.sum())
-        arrays = [("rows", sent.rows, np.dtype(np.int64))]
+        rows, weights = yield from self._lookups(sent, shape, offsets, buffers)
+        return Input(kjt, shape, shape.classes(offsets, rows, weights), sent.copies)
+
+    def _lookups(
+        self, sent: Sent, shape: Shape, offsets: Ints, buffers: Buffers
+    ) -> Generator[Request, None, tuple[Ints, Floats]]:
+        """Rows and weights of my entries' bags, which stand at `offsets`."""
+        counts, jobs = shape.permute_jobs(offsets)
+        total, size = int(offsets[-1]), int(sent.counts.sum())
+        rows = buffers.take("rows in", total, np.int64)
+        requests = [self.comm.start_alltoallv(sent.rows[:size], sent.counts, rows, counts)]
+        weights = buffers.take("weights in", total if self.weighted else 0, np.float32)
         if self.weighted:
-            arrays.append(("weights", sent.weights, np.dtype(np.float32)))
-        requests, pairs = [], []
-        for name, values, dtype in arrays:
-            pairs.append((buffers.take(name + " in", total, dtype), buffers.take(name + " sorted", total, dtype)))
-            requests.append(
-                self.comm.start_alltoallv(values[: send_counts.sum()], send_counts, pairs[-1][0], recv_counts)
-            )
+            requests.append(self.comm.start_alltoallv(sent.weights[:size], sent.counts, weights, counts))
         yield from requests
-        for arrived, ordered in pairs:
-            copy_blocks(arrived, ordered, jobs)
-        weights = pairs[1][1] if self.weighted else np.empty(0, np.float32)
-        copies = None
-        if len(self.mine.copies):
-            travel = int(shape.entry_cuts[-1])
-            last = travel + len(self.mine.copies)
-            copies = part_of(sent.offsets, sent.rows, sent.weights, travel, last, shape.samples)
-        return Input(kjt, shape, shape.classes(offsets, pairs[0][1], weights), copies)
+        if self.comm.size == 1:
+            return rows, weights  # one sender: already entry by entry
+        ordered = buffers.take("rows", total, np.int64), buffers.take("weights", weights.size, np.float32)
+        copy_blocks(rows, ordered[0], jobs)
+        if self.weighted:
+            copy_blocks(weights, ordered[1], jobs)
+        return ordered
 
     def _bucketize(self, kjt: KJT, shape: Shape, buffers: Buffers) -> Sent:
         """My lookups for the entries of every rank, rank after rank, then for the replicated tables."""
-        key, lo, hi = self._asked
-        weights, b = self._weights(kjt), shape.samples
-        offsets, rows, w = [np.zeros(1, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.float32)]
-        for k, first, last in zip(key.tolist(), lo.tolist(), hi.tolist()):
-            cuts = kjt.offsets[k * b : (k + 1) * b + 1]
-            values = kjt.values[cuts[0] : cuts[-1]]
-            keep = (values >= first) & (values < last)
-            ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep)])[cuts - cuts[0]]
-            offsets.append(sum(r.size for r in rows) + ends[1:])
-            rows.append(values[keep] - first)
-            if weights.size:
-                w.append(weights[cuts[0] : cuts[-1]][keep])
-        return Sent(np.concatenate(offsets), np.concatenate(rows), np.concatenate(w))
+        samples, (key, lo, hi) = shape.samples, self._asked
+        lengths = buffers.take("lengths", key.size * samples, np.int32)
+        bucketize_lengths(kjt.offsets, kjt.values, key, lo, hi, samples, lengths)
+        offsets = buffers.take("offsets out", lengths.size + 1, np.int64)
+        lengths_to_offsets(lengths, offsets)
+        rows = buffers.take("rows out", int(offsets[-1]) + 1, np.int64)
+        weights = buffers.take("weights out", rows.size if self.weighted else 0, np.float32)
+        bucketize(kjt.offsets, kjt.values, self._weights(kjt), key, lo, hi, samples, rows, weights)
+        travel, copies = int(shape.entry_cuts[-1]), None
+        if len(self.mine.copies):
+            copies = part_of(offsets, rows, weights, travel, key.size, samples)
+        return Sent(lengths, np.diff(offsets[shape.entry_cuts * samples]), rows, weights, copies)
 
     def _weights(self, kjt: KJT) -> Floats:
         return kjt.weights if self.weighted and kjt.weights is not None else np.empty(0, np.float32)
@@ -228,7 +233,7 @@ class Exchange:
         entry, sample = np.divmod(extras.bag, shape.batch)
         rank = np.searchsorted(shape.cuts, sample, side="right") - 1
         held = self._held[self.comm.rank]
-        for m, (k, d, s) in enumerate(zip(entry.tolist(), rank.tolist(), sample.tolist())):
+        for m, (k, d, s) in enumerate(zip(entry.tolist(), np.asarray(rank).tolist(), sample.tolist())):
             words = extras.words[extras.start[m] : extras.start[m + 1]]
             spill.append((d, held[first + k], s - int(shape.cuts[d]), words))
 
@@ -243,7 +248,7 @@ class Exchange:
         return Started(self._gradients(shape, gradient))
 
     def _gradients(self, shape: Shape, gradient: Floats) -> Generator[Request, None, tuple[Floats, Floats]]:
-        recvs, sends = shape.whole_counts
+        recvs, sends = shape.whole_counts  # the way back
         whole = self._buffers.take("gradients in", int(recvs.sum()), np.float32)
         if self._pooled:
             out = self._buffers.take("gradients out", int(sends.sum()), np.float32)

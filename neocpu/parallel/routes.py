@@ -110,7 +110,8 @@ class reduce_scatter:
         me, ranks = m.comm.rank, m.comm.size
         out = buffers.matrix("part gradients", m.cuts[-1], m.columns(m.held[me]), np.float32)
         m.gather(gradient, out[m.cuts[me] : m.cuts[me + 1]], m.held[me])
-        block, have = np.empty((0, 0), np.float32), ()
+        have: Groups = ()
+        block = np.empty((0, 0), np.float32)
         for hop in range(1, ranks):
             d, after = (me + hop - 1) % ranks, (me + hop) % ranks  # whose gradients go, and come
             want = _carried(m, d, ranks - hop)

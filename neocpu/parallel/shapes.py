@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.tbe import Lookups
+from neocpu.kernels.jagged import lengths_to_offsets
 from neocpu.parallel.entries import Entries, Ints, RankEntries
 from neocpu.parallel.shipment import Groups
 
@@ -34,12 +35,11 @@ class Shape:
 
     # ---- lookups ----
 
-    def pack_lengths(self, offsets: Ints | None, send: NDArray[np.int32]) -> None:
-        """Offsets of the bags [entry, my sample] for all ranks -> messages of lengths; None: refuse the batch."""
-        if offsets is None:
+    def pack_lengths(self, lengths: NDArray[np.int32] | None, send: NDArray[np.int32]) -> None:
+        """Lengths of the bags [entry, my sample] for all ranks -> messages; None: refuse the batch."""
+        if lengths is None:
             send[:] = 1
             return
-        lengths = np.diff(offsets)
         send[self.send_heads] = 0
         for q, head in enumerate(self.send_heads.tolist()):
             lo, hi = self.entry_cuts[q] * self.samples, self.entry_cuts[q + 1] * self.samples
@@ -51,8 +51,7 @@ class Shape:
         for q, head in enumerate(self.recv_heads.tolist()):
             block = recv[head + 1 : head + self.length_recvs[q]]
             lengths[:, self.cuts[q] : self.cuts[q + 1]] = block.reshape(len(lengths), self.sizes[q])
-        offsets[0] = 0
-        np.cumsum(lengths.reshape(-1), out=offsets[1:])
+        lengths_to_offsets(lengths.reshape(-1), offsets)
 
     def permute_jobs(self, offsets: Ints) -> tuple[Ints, Ints]:
         """(lookups from each rank i64[W], jobs that copy [rank, entry] runs of lookups to [entry, rank])."""

@@ -145,7 +145,7 @@ class ShardedEmbedding:
             raise RuntimeError("backward without a forward")
         self._input = None
         if self._mean is not None:
-            mine = self._buffers.matrix("gradient", *gradient.shape, np.float32)
+            mine = self._buffers.matrix("gradient", gradient.shape[0], gradient.shape[1], np.float32)
             mine[...] = gradient
             gradient = mine
             divide_columns(gradient, given.kjt.lengths, *self._mean)
@@ -172,7 +172,8 @@ class ShardedEmbedding:
             if (lookups := given.classes[i]) is not None:
                 together = self.tbe.merge(self._classes[i], lookups, block)
                 for shard in sorted(set(self._classes[i].shard.tolist())):
-                    merged[shard], rows[shard] = together, together.rows_of(shard)
+                    merged[shard] = together
+                    rows[shard] = together.rows[together.first[shard] : together.last[shard]]
                     terms[shard] = self.tbe.row_terms(together, shard)
         scalars = yield from self._peers.exchange(rows, terms)
         for shard, numbers in scalars.items():

@@ -1,0 +1,228 @@
+"""Is an embedding spread over ranks the one on a single rank, bit for bit? Bodies on threads and MPI; see `spmd.py`."""
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+from spmd import spmd
+
+from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.specs import TableSpec, bags
+from neocpu.errors import IndexRangeError
+from neocpu.jagged import KJT
+from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.plan import Plan, place
+from neocpu.parallel.routes import ROUTES
+from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.sharding import SCHEMES
+from neocpu.trees import rank_samples
+
+MIXED = ("row_wise", "data_parallel", "grid_shard", "column_wise", "table_row_wise", "table_column_wise", "table_wise")
+PLANS = {name: (name,) for name in SCHEMES} | {"mixed": MIXED, "mixed2": MIXED[3:] + MIXED[:3]}
+OPTIMIZERS = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam")
+TABLES = (
+    TableSpec("few", 3, 8, ("x", "y")),  # fewer rows than ranks; two features
+    TableSpec("mean", 40, 12, ("y",), "mean"),  # a feature of two tables
+    TableSpec("weights", 25, 16, ("z",), "sum", True),
+    TableSpec("both", 31, 20, ("u", "v"), "mean", True),
+    TableSpec("thin", 9, 1, ("w",)),
+    TableSpec("odd", 17, 7, ("t",)),
+    TableSpec("one", 1, 4, ("s",), "mean"),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison: tables under a plan, a route, an optimizer, a batch size and how wild the numbers are."""
+
+    plan: str = "table_wise"
+    route: str = "direct"
+    optimizer: str = "exact_rowwise_adagrad"
+    batch: int = 11
+    leaves: int = 8
+    ranks_per_node: int = 2
+    steps: int = 2
+    seed: int = 0
+    lookups: int = 4  # longest bag
+    wild: bool = True  # gradients and weights over many binades, so that sums need several words
+    tables: tuple[TableSpec, ...] = TABLES
+    first_column: int = 3
+
+
+def plan_of(case: Case, ranks: int) -> Plan:
+    """The case's plan for so many ranks."""
+    names = PLANS[case.plan]
+    schemes = [names[t % len(names)] for t in range(len(case.tables))]
+    return place(case.tables, schemes, ranks, min(case.ranks_per_node, ranks))
+
+
+def global_batch(case: Case, step: int) -> tuple[KJT, np.ndarray]:
+    """All samples of one step and the gradient of E: the same on every rank."""
+    rng = np.random.default_rng([case.seed, step])
+    keys = bags(case.tables)
+    lengths = rng.integers(0, case.lookups + 1, (len(keys), case.batch)).astype(np.int32)
+    lengths[rng.random(lengths.shape) < 0.3] = 0
+    total = [int(n) for n in lengths.sum(axis=1)]
+    values = [rng.integers(-1, case.tables[k.table].rows, n) for k, n in zip(keys, total)]
+    weights = [rng.standard_normal(n) if case.tables[k.table].weighted else np.ones(n) for k, n in zip(keys, total)]
+    columns = case.first_column + sum(case.tables[k.table].dim for k in keys)
+    gradient = rng.standard_normal((case.batch, columns)).astype(np.float32)
+    if case.wild:
+        gradient *= np.float32(2) ** rng.integers(-90, 3, gradient.shape).astype(np.float32)
+        gradient[rng.random(gradient.shape) < 0.2] = 0
+        repeat = rng.integers(0, max(case.batch, 1), case.batch // 2)
+        gradient[: repeat.size] = -gradient[repeat]  # exact cancellation between samples
+    given = [np.concatenate([np.empty(0), *parts]) for parts in (values, weights)]
+    kjt = KJT(tuple(k.key for k in keys), lengths, given[0].astype(np.int64), given[1].astype(np.float32))
+    return kjt, gradient
+
+
+def samples_of(kjt: KJT, lo: int, hi: int) -> KJT:
+    """Samples [lo, hi) of a batch."""
+    keys, size = kjt.lengths.shape
+    spans = [slice(kjt.offsets[f * size + lo], kjt.offsets[f * size + hi]) for f in range(keys)]
+    values = np.concatenate([kjt.values[span] for span in spans])
+    weights = None if kjt.weights is None else np.concatenate([kjt.weights[span] for span in spans])
+    return KJT(kjt.keys, np.ascontiguousarray(kjt.lengths[:, lo:hi]), values, weights)
+
+
+def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
+    """Steps of this rank: E [b, columns] of each step, and the tables afterwards."""
+    optimizer = SparseOptimizer(case.optimizer, learning_rate=0.05)
+    embedding = ShardedEmbedding(
+        plan_of(case, comm.size), comm, optimizer, case.seed, case.leaves, case.first_column, case.route
+    )
+    spread_exponents(embedding, case)
+    lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
+    found = []
+    for step in range(1, case.steps + 1):
+        kjt, gradient = global_batch(case, step)
+        out = np.full((hi - lo, embedding.columns), 9, np.float32)
+        embedding.forward(samples_of(kjt, lo, hi), case.batch).finish(out)
+        assert (out[:, : case.first_column] == 9).all(), "columns in front of the tables were touched"
+        found.append(out)
+        mine = np.ascontiguousarray(gradient[lo:hi])
+        before = mine.copy()
+        embedding.backward(mine, step)
+        assert mine.tobytes() == before.tobytes(), "the caller's gradient was modified"
+    return found, embedding
+
+
+def spread_exponents(embedding: ShardedEmbedding, case: Case) -> None:
+    """Scale rows over many binades, and plant sums whose tie only an exact sum decides."""
+    if not case.wild:
+        return
+    for i, shard in enumerate(embedding.tbe.shards):
+        spec = case.tables[shard.table]
+        rng = np.random.default_rng([case.seed, 77, shard.table])
+        weight = rng.standard_normal((spec.rows, spec.dim)).astype(np.float32)
+        weight *= np.float32(2) ** rng.integers(-60, 2, (spec.rows, 1)).astype(np.float32)
+        planted = np.array([1, 2**-24, 0.75 * 2**-53, -(2**-60), 2**-60, 0.75 * 2**-53, -1], np.float32)
+        weight[::2] = np.resize(planted, weight[::2].shape[0])[:, None]
+        (r0, r1), (c0, c1) = shard.rows, shard.cols
+        rows = np.arange(r1 - r0)
+        values = embedding.tbe.initial(i, rows)
+        values["weight"] = np.ascontiguousarray(weight[r0:r1, c0:c1])
+        embedding.tbe.load_rows(i, rows, values)
+
+
+def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEmbedding) -> str:
+    """SHA-256 over every E and every state tensor of all ranks, whatever the plan: the same on every rank."""
+    plan, sha = embedding.plan, hashlib.sha256()
+    for out in found:
+        for part in comm.allgather_bytes(out.tobytes()):
+            sha.update(part)
+    for number, spec in enumerate(plan.tables):
+        whole: dict[str, np.ndarray] = {}
+        for shard in plan.of_table(number):
+            mine = plan.local(comm.rank)
+            state = embedding.tbe.state(mine.index(shard)) if shard in mine else {}
+            names = sorted(comm.allgather_bytes(",".join(state).encode()))[-1].decode().split(",")
+            for name in names:
+                data = comm.allgather_bytes(np.ascontiguousarray(state[name]).tobytes() if state else b"")[shard.rank]
+                values = np.frombuffer(data, np.float32).reshape(shard.shape[0], -1)
+                scalar = values.shape[1] != shard.shape[1] or (name == "sum" and "rowwise" in case.optimizer)
+                full = whole.setdefault(name, np.zeros((spec.rows, 1 if scalar else spec.dim), np.float32))
+                cols = slice(0, 1) if scalar else slice(*shard.cols)
+                full[slice(*shard.rows), cols] = values
+                if plan.replicated(number):
+                    everywhere = comm.allgather_bytes(data)
+                    assert all(d == everywhere[0] for d in everywhere)
+        for name in sorted(whole):
+            sha.update(whole[name].tobytes())
+    return sha.hexdigest()
+
+
+def unsharded(case: Case) -> str:
+    """The digest of the same case on one rank with whole tables."""
+    alone = replace(case, plan="table_wise", route="direct", ranks_per_node=1)
+    comm = SingleComm()
+    return digest(comm, alone, *train(comm, alone))
+
+
+def expect(comm: Comm, *cases: Case) -> None:
+    """Every case ends with the digest of its unsharded twin, on every rank."""
+    for case in cases:
+        found = digest(comm, case, *train(comm, case))
+        answer = comm.allgather_bytes(unsharded(case).encode() if comm.rank == 0 else b"")[0].decode()
+        assert found == answer, f"{case} on {comm.size} ranks"
+
+
+RANKS = (1, 2, 3, 4, 8)
+
+
+@spmd(*RANKS)
+def every_plan_is_the_unsharded_one(comm: Comm) -> None:
+    routes = sorted(ROUTES)
+    for i, plan in enumerate(PLANS):
+        route, optimizer = routes[(i + comm.size) % len(routes)], OPTIMIZERS[i % len(OPTIMIZERS)]
+        expect(comm, Case(plan=plan, route=route, optimizer=optimizer))
+
+
+@spmd(2, 4)
+def every_optimizer_and_route(comm: Comm) -> None:
+    for optimizer in OPTIMIZERS:
+        for route in sorted(ROUTES):
+            expect(comm, Case(plan="mixed", route=route, optimizer=optimizer, ranks_per_node=3, batch=6, seed=1))
+
+
+@spmd(3, 8)
+def odd_batches(comm: Comm) -> None:
+    for batch in (0, 1, 5):
+        expect(comm, Case(plan="mixed2", batch=batch, route="two_level"), Case(plan="mixed", batch=batch, leaves=2))
+
+
+@spmd(*RANKS)
+def a_bad_lookup_is_refused_by_all(comm: Comm) -> None:
+    """One rank has a row outside its table; every rank raises the same words, and the next batch works."""
+    case = Case(plan="mixed", batch=13)
+    embedding = ShardedEmbedding(plan_of(case, comm.size), comm, SparseOptimizer(), 0, case.leaves, case.first_column)
+    lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
+    kjt, _ = global_batch(case, 1)
+    for broken_rank in range(comm.size):
+        first, last = rank_samples(broken_rank, comm.size, case.batch, case.leaves)
+        theirs = samples_of(kjt, first, last)
+        mine = samples_of(kjt, lo, hi)
+        expected = ""
+        if theirs.values.size:  # break the last lookup of that rank
+            bag = int(np.searchsorted(theirs.offsets, theirs.values.size)) - 1
+            key, sample = divmod(bag, last - first)
+            spec = case.tables[bags(case.tables)[key].table]
+            expected = (
+                f"feature {bags(case.tables)[key].feature!r}, table {spec.name!r}, sample {first + sample} "
+                f"of the batch: row {10**6} is outside [-1, {spec.rows})"
+            )
+            if comm.rank == broken_rank:
+                mine = replace(mine, values=np.append(mine.values[:-1], 10**6))
+        assert message(embedding, mine, case.batch) == expected
+    out = np.empty((hi - lo, embedding.columns), np.float32)
+    embedding.forward(samples_of(kjt, lo, hi), case.batch).finish(out)
+
+
+def message(embedding: ShardedEmbedding, kjt: KJT, batch: int) -> str:
+    """What a forward says when it refuses a batch."""
+    try:
+        embedding.forward(kjt, batch)
+    except IndexRangeError as error:
+        return str(error)
+    return ""
