@@ -1,8 +1,8 @@
 """How is a folder of results kept to one run at a time, and from being overwritten by accident?
 
-Rank 0 holds an `flock` on DIR/lock for the run; the system drops it when the process ends, however it ends. Where file
-locks do not work (some network file systems), DIR/lock.held is created exclusively instead, and a holder that is seen to
-be dead is put aside.
+Rank 0 holds an `flock` on DIR/lock for the run; the system drops it when the process ends, however it ends. Where
+file locks do not work (some network file systems), DIR/lock.held is created exclusively instead, and a holder that is
+seen to be dead is put aside.
 """
 
 import contextlib

@@ -1,0 +1,35 @@
+"""Which values does a row have before anything was learnt? The same on every rank, for any row of any table.
+
+A row belongs to the training state once its bytes differ from these (`docs/arithmetic.md` §9 and §11).
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.specs import TableSpec
+from neocpu.reference.philox import INIT, tensor_key
+
+F32 = NDArray[np.float32]
+
+
+def initial_rows(spec: TableSpec, optimizer: SparseOptimizer, seed: int, rows: NDArray[np.int64]) -> dict[str, F32]:
+    """Whole rows i64[n] of a table before training: "weight" f32[n, dim], then its state f32[n, dim] or f32[n]."""
+    from neocpu.kernels.philox import uniform_rows
+
+    weight = np.empty((rows.size, spec.dim), np.float32)
+    scale = np.float32(1.0 / math.sqrt(spec.rows))
+    uniform_rows(tensor_key(seed, INIT, spec.name), np.ascontiguousarray(rows), 0, scale, weight)
+    found = {"weight": weight}
+    for name, shape in state_shapes(optimizer, spec.dim):
+        start = optimizer.initial_accumulator_value if name == optimizer.rule.accumulator else 0.0
+        found[name] = np.full((rows.size, *shape), start, np.float32)
+    return found
+
+
+def state_shapes(optimizer: SparseOptimizer, dim: int) -> list[tuple[str, tuple[int, ...]]]:
+    """(name, shape of a row) of the optimizer's state tensors: those per element, then those per row."""
+    rule = optimizer.rule
+    return [*((name, (dim,)) for name in rule.element_state), *((name, ()) for name in rule.row_state)]
