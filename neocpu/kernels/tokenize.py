@@ -19,6 +19,9 @@ _EMPTY, _NOT_HEX, _TOO_LONG, _NOT_INTEGER, _TOO_LARGE, _NOT_NUMBER, _INEXACT = 1
 
 _NEWLINE, _RETURN = np.uint8(10), np.uint8(13)
 _ZERO, _MINUS, _PLUS, _POINT = np.uint8(48), np.uint8(45), np.uint8(43), np.uint8(46)
+_HEX = np.full(256, 255, np.uint8)  # value of a hexadecimal digit, 255 of any other byte
+for _digit, _letter in enumerate("0123456789abcdef"):
+    _HEX[ord(_letter)] = _HEX[ord(_letter.upper())] = _digit
 _POWERS = np.array([float(f"1e{power}") for power in range(23)])  # each exact in fp64
 
 
@@ -28,8 +31,8 @@ def split_lines(text, delimiter, quote, begin, end, first, found):
 
     Shapes: text u8[n]; delimiter, quote u8 (quote 0: none); begin, end i32[columns, lines]; first i64[lines + 1], where
     each line starts (last entry: n); found i32[lines], the number of fields, -1 where a quote is not closed. A line
-    with another number of fields than `columns` gets empty ones. A field that opens with a quote reaches to the closing one;
-    a doubled quote inside stands for one (`hash_text` skips it). Quoted fields do not span lines.
+    with another number of fields than `columns` gets empty ones. A field that opens with a quote reaches to the
+    closing one; a doubled quote inside stands for one (`hash_text` skips it). Quoted fields do not span lines.
     """
     columns, lines = begin.shape
     p = np.int64(0)
@@ -91,20 +94,12 @@ def parse_hex(text, begin, end, digits, out, status):
     """
     for i in range(begin.size):
         start, stop = begin[i], end[i]
-        value = np.uint64(0)
-        bad = np.uint8(0)
-        for p in range(start, stop):
-            digit = np.int64(text[p]) - 48
-            if digit > 9:
-                digit = (digit | 32) - 39
-                if digit < 10:
-                    digit = -1
-            if digit < 0 or digit > 15:
-                bad = np.uint8(_NOT_HEX)
-                break
+        value, seen = np.uint64(0), np.uint8(0)
+        for p in range(start, stop):  # no branch on the text: digits and letters come at random
+            digit = _HEX[text[p]]
+            seen |= digit
             value = (value << np.uint64(4)) | np.uint64(digit)
-        if bad == 0 and stop - start > digits:
-            bad = np.uint8(_TOO_LONG)
+        bad = np.uint8(_NOT_HEX if seen > 15 else _TOO_LONG if stop - start > digits else 0)
         if stop == start:
             bad = np.uint8(_EMPTY)
         out[i] = value if bad == 0 else np.uint64(0)
