@@ -33,3 +33,11 @@ numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
 
 kernel = numba.njit(cache=True, error_model="numpy", nogil=True)
 parallel_kernel = numba.njit(cache=True, error_model="numpy", nogil=True, parallel=True)
+
+
+def cpu_kind() -> tuple[str, str, str]:
+    """What compiled code is good for: (target triple, CPU name, features), as the cache distinguishes them."""
+    from numba.core.registry import cpu_target
+
+    triple, name, features = cpu_target.target_context.codegen().magic_tuple()[:3]
+    return triple, name, features

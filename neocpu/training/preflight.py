@@ -6,14 +6,17 @@ need of a table is the smaller of its whole size and `lookups * max(row bytes, o
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from neocpu.config import Config
+from neocpu.embedding.specs import bags
 from neocpu.errors import TrainingError
 from neocpu.parallel.plan import Plan
 
 PAGE = 4096
+PROGRAM = 300 << 20  # bytes of Python, Numba and MPI
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,11 @@ def available_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def table_needs(plan: Plan, rank: int, state_floats: tuple[int, int], lookups: int) -> list[Need]:
-    """Bytes each table takes on `rank`.
+def table_needs(plan: Plan, rank: int, state_floats: tuple[int, int], lookups: Mapping[str, int]) -> list[Need]:
+    """Bytes each table takes on `rank`, largest first.
 
-    `state_floats` is (optimizer floats per element, optimizer floats per row); `lookups` is the most rows of one table that
-    the run can touch.
+    `state_floats` is (optimizer floats per element, optimizer floats per row); `lookups`: how many rows of each table the run
+    can touch at most.
     """
     per_element, per_row = state_floats
     needs: dict[str, int] = {}
@@ -49,8 +52,17 @@ def table_needs(plan: Plan, rank: int, state_floats: tuple[int, int], lookups: i
         row_bytes = 4 * (width * (1 + per_element) + per_row)
         pages = max(row_bytes, PAGE * (1 + per_element + bool(per_row)))
         table = plan.tables[shard.table].name
-        needs[table] = needs.get(table, 0) + min(rows * row_bytes, lookups * pages) + min(rows, lookups * PAGE)
+        touched = lookups[table]
+        needs[table] = needs.get(table, 0) + min(rows * row_bytes, touched * pages) + min(rows, touched * PAGE)
     return [Need(table, size) for table, size in sorted(needs.items(), key=lambda item: -item[1])]
+
+
+def working_memory(config: Config, plan: Plan) -> int:
+    """Bytes a rank needs beside tables: activations, gradients and messages of one batch, and the program itself."""
+    b = -(-config.training.batch_size // plan.ranks)
+    columns = config.model.bottom[-1] + sum(plan.tables[bag.table].dim for bag in bags(plan.tables))
+    widths = sum(config.model.bottom) + sum(config.model.top) + len(bags(plan.tables)) ** 2
+    return 4 * b * (8 * columns + 3 * widths) + PROGRAM
 
 
 def human(size: float) -> str:

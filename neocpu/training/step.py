@@ -26,10 +26,21 @@ from neocpu.trees import leaf_cuts, rank_samples
 class BatchLike(Protocol):
     """This rank's share of one global batch."""
 
-    dense: NDArray[np.float32]
-    sparse: KJT
-    labels: NDArray[np.float32]
-    samples: int
+    @property
+    def dense(self) -> NDArray[np.float32]:
+        """f32[b, dense features]."""
+
+    @property
+    def sparse(self) -> KJT:
+        """Bags of the b samples."""
+
+    @property
+    def labels(self) -> NDArray[np.float32]:
+        """f32[b]."""
+
+    @property
+    def samples(self) -> int:
+        """B of the global batch."""
 
 
 @dataclass(frozen=True)

@@ -92,33 +92,36 @@ class Trainer:
         config, comm = self.config, self.comm
         plan = make_plan(config, comm, splits.pooling_factors())
         self._check_room(plan, splits)
-        self.report.plan(plan)
+        self.report.plan(plan, config.optimizer.sparse.state_floats)
         warm_up(config, plan, comm, self.report.tell)
         self.world = world = build(config, comm, plan, splits.dense_features)
         loader = splits.loader("train")
         if self.resume:
-            self._restore(world)
+            self._restore(world, loader)
         return world, loader
 
     def _check_room(self, plan: Plan, splits: Splits) -> None:
         state = self.config.optimizer.sparse.state_floats
-        lookups = splits.most_lookups(self._total_steps(splits.loader("train")) * self.config.training.batch_size)
+        samples = self._total_steps(splits.loader("train")) * self.config.training.batch_size
+        lookups = {name: int(samples * factor) + 1 for name, factor in splits.pooling_factors().items()}
         needs = preflight.table_needs(plan, self.comm.rank, state, lookups)
         error: NeocpuError | None = None
         try:
-            host_ranks = int((self.comm.nodes == self.comm.nodes[self.comm.rank]).sum())
+            host_ranks = int((self.comm.nodes == self.comm.node_of(self.comm.rank)).sum())
             preflight.check_memory(needs, host_ranks, preflight.working_memory(self.config, plan))
         except NeocpuError as problem:
             error = problem
         self.comm.agree(error)
 
-    def _restore(self, world: World) -> None:
+    def _restore(self, world: World, loader: Loader) -> None:
         path = checkpoint.latest(self.out, self.comm)
         if path is None:
             self.report.tell(f"no complete checkpoint in {self.out}: starting at step 0")
             return
         self.steps_taken = self._saved = checkpoint.load(path, world)
-        self.samples = self._samples_until(self.steps_taken)
+        epochs, step = divmod(self.steps_taken, loader.steps_per_epoch)
+        rows = loader.dataset.rows
+        self.samples = epochs * rows + min(step * loader.batch_size, rows)
         self.report.tell(f"resuming from {path.name}")
 
     def _total_steps(self, loader: Loader) -> int:

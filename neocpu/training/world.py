@@ -1,5 +1,6 @@
 """Which objects make up one rank of a run? Built here from the config, once, for training, evaluation and warm-up alike."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neocpu.config import Config
@@ -9,6 +10,8 @@ from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.planner import auto
+from neocpu.planner.cost import Workload
 from neocpu.training.step import TrainStep
 
 
@@ -23,6 +26,14 @@ class World:
     embedding: ShardedEmbedding
     dense: DenseOptimizer
     step: TrainStep
+
+
+def make_plan(config: Config, comm: Comm, pooling: Mapping[str, float]) -> Plan:
+    """The run's plan, the same on every rank; `pooling`: mean lookups per sample and table."""
+    work = Workload(config.training.batch_size, dict(pooling), config.optimizer.sparse.state_floats)
+    return auto.make_plan(
+        config.tables, config.parallel.plan, comm.size, comm.ranks_per_node, work, config.parallel.memory or None
+    )
 
 
 def build(config: Config, comm: Comm, plan: Plan, dense_features: int) -> World:

@@ -1,0 +1,116 @@
+"""Which datasets does a run read? Those of its config: raw logs are converted once, by rank 0, then every rank maps them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neocpu.config import Config
+from neocpu.errors import NeocpuError
+from neocpu.ingest.convert import ConvertOptions, ensure_dataset
+from neocpu.ingest.dataset import Dataset
+from neocpu.ingest.loader import Loader
+from neocpu.parallel.comm import Comm
+
+SPLITS = ("train", "valid", "test")
+LOOKED_AT = 4096  # rows from which mean bag lengths are estimated
+
+
+class Splits:
+    """The opened datasets of a run, by split name; those without a path are absent."""
+
+    def __init__(self, config: Config, comm: Comm, datasets: dict[str, Dataset]) -> None:
+        self.config, self.comm, self.datasets = config, comm, datasets
+        self._vocabularies: dict[str, Any] | None = None
+        if config.data.rows_by == "vocabulary":
+            source = Dataset(config.data.vocabulary) if config.data.vocabulary else datasets.get("train")
+            self._vocabularies = source.vocabularies if source else None
+
+    @property
+    def dense_features(self) -> int:
+        """Dense columns of the data."""
+        return len(next(iter(self.datasets.values())).dense_columns)
+
+    def has(self, name: str) -> bool:
+        """Whether the config gives this split."""
+        return name in self.datasets
+
+    def loader(self, name: str, *, labelled: bool = True) -> Loader:
+        """Batches of a split for this rank; only training is shuffled."""
+        config = self.config
+        return Loader(
+            self.datasets[name],
+            config.tables,
+            batch_size=config.training.batch_size,
+            leaves=config.training.leaves,
+            rank=self.comm.rank,
+            ranks=self.comm.size,
+            seed=config.training.seed,
+            shuffle=config.data.shuffle and name == "train",
+            rows_by=config.data.rows_by,
+            vocabularies=self._vocabularies,
+            dense=self.dense_features,
+            labelled=labelled,
+            depth=config.data.read_ahead,
+        )
+
+    def pooling_factors(self) -> dict[str, float]:
+        """Mean lookups per sample of each table, estimated from the first rows of the first split."""
+        data = next(iter(self.datasets.values()))
+        rows = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
+        found = data.take(rows, [f for table in self.config.tables for f in table.features]).features
+        return {
+            table.name: sum(found[f].codes.size for f in table.features) / max(rows.size, 1) for table in self.config.tables
+        }
+
+
+def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> Splits:
+    """Open the config's train, valid and test data, converting what is raw. Collective.
+
+    Raises DataError (on every rank): a missing, malformed or foreign file.
+    """
+    data = config.data
+    names = [name for name in SPLITS if getattr(data, name)]
+    return open_paths(config, comm, out, tell, {name: getattr(data, name) for name in names})
+
+
+def open_paths(
+    config: Config, comm: Comm, out: Path, tell: Callable[[str], None], given: dict[str, tuple[str, ...]],
+    *, labelled: bool = True,
+) -> Splits:
+    """`open_splits` for other paths than the config's."""
+    error: NeocpuError | None = None
+    told = b""
+    if comm.rank == 0:
+        try:
+            told = "\n".join("\t".join(map(str, _ensure(config, name, paths, out, tell, labelled))) for name, paths in given.items()).encode()
+        except NeocpuError as problem:
+            error = problem
+    comm.agree(error)  # the others wait here for rank 0's conversion
+    lines = comm.allgather_bytes(told)[0].decode().split("\n")
+    try:
+        datasets = {name: Dataset(line.split("\t")) for name, line in zip(given, lines)}
+    except NeocpuError as problem:
+        datasets, error = {}, problem
+    comm.agree(error)
+    return Splits(config, comm, datasets)
+
+
+def _ensure(
+    config: Config, name: str, paths: tuple[str, ...], out: Path, tell: Callable[[str], None], labelled: bool
+) -> list[Path]:
+    data = config.data
+    options = ConvertOptions(
+        dense_transform=data.dense_transform,
+        on_error=data.on_error,
+        labelled=labelled,
+        header=data.header,
+        min_count=data.min_count if name == "train" and data.rows_by == "vocabulary" and not data.vocabulary else 0,
+        schema=Path(data.schema) if data.schema else None,
+    )
+    found = ensure_dataset(paths, data.format, options, out)
+    for path, source in zip(found, paths):
+        if str(path) != source:
+            tell(f"{name}: {source} is read as {path}")
+    return found
