@@ -70,6 +70,8 @@ def test_rows_come_back_in_any_order_from_several_files(tmp_path, compress):
     for rows in (mixed, np.arange(4000, 4200), np.array([9003]), np.empty(0, np.int64)):
         assert as_tuples(data.take(rows)) == [written[i] for i in rows]
     assert list(data.take(np.array([3]), ["C1"]).features) == ["C1"]
+    with pytest.raises(DataError, match="no feature 'C9'; its features are C1, C2, C3"):
+        data.take(np.array([3]), ["C9"])
     assert data.missing == {"C1": 0, "C2": 13102, "C3": 0} and data.missing_dense.tolist() == [13102, 0]
     codes = np.concatenate(list(data.code_blocks("C2", 1000)))
     assert codes.tolist() == [code for row in written for code in row[3]]

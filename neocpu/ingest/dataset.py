@@ -265,8 +265,13 @@ class Dataset:
                 )
 
     def take(self, rows: NDArray[np.int64], features: Iterable[str] | None = None) -> Rows:
-        """Gather rows int64[n] (0 <= row < N, any order), with the bags of `features` (default: all)."""
+        """Gather rows int64[n] (0 <= row < N, any order), with the bags of `features` (default: all).
+
+        Raises DataError for a feature that the files do not have.
+        """
         names = list(self.features) if features is None else list(features)
+        if unknown := [name for name in names if name not in self.features]:
+            raise DataError(f"{self.paths[0]}: no feature {unknown[0]!r}; its features are {', '.join(self.features)}")
         which = np.searchsorted(self._first_rows[1:], rows, side="right")
         used = np.unique(which)
         if used.size == 1:
