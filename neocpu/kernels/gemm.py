@@ -93,13 +93,15 @@ def _leaves(a_block, a_at, panels, b_panels, b_at, cuts, tiles):
     origin, steps, size, top = cuts[0], cuts[-1] - cuts[0], panels * _TILE, np.int64(0)
     for leaf in range(cuts.size - 1):
         k, end, fresh = cuts[leaf] - origin, cuts[leaf + 1] - origin, 1
+        odd = leaf & 1  # the second leaf of a pair is added to the first one straight from the registers
         while k < end or fresh:
             count = min(_KC, end - k)
+            below = size if odd and k + count >= end else 0
             for i in range(panels):
                 left, into = a_at + (i * steps + k) * MR, top * size + i * _TILE
-                tile_chains(a_block, left, MR, b_panels, b_at + k * NC, NC, count, tiles, into, NC, fresh)
+                tile_chains(a_block, left, MR, b_panels, b_at + k * NC, NC, count, tiles, into, NC, fresh, below)
             k, fresh = k + count, 0
-        top = _merge(tiles, size, leaf, top)
+        top = _merge(tiles, size, leaf >> 1, top - 1) if odd else top + 1
 
 
 @kernel

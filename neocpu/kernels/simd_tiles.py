@@ -85,6 +85,12 @@ class _Tile:
         for i, j in self.places:
             self.builder.store(self.builder.load(self._cell(base, stride, i, j), align=4), self.sums[i, j])
 
+    def add(self, base, stride):
+        """Chains become fl(value in memory + chain)."""
+        for i, j in self.places:
+            there = self.builder.load(self._cell(base, stride, i, j), align=4)
+            self.builder.store(self.builder.fadd(there, self.builder.load(self.sums[i, j])), self.sums[i, j])
+
     def store(self, base, stride):
         """Leave the chains in memory."""
         for i, j in self.places:
@@ -111,11 +117,12 @@ class _Tile:
 def _chains(vectors):
     """Intrinsic: c[c_at + i*c_step + j] = chain over k < count of fma(a[a_at + k*a_step + i], b[b_at + k*b_step + j]).
 
-    The chains start at +0 if `fresh`, else at what c holds.
+    The chains start at +0 if `fresh`, else at what c holds. If `below` is not 0, they are added to the values `below`
+    places earlier in c, and the sum stays there.
     """
 
     @intrinsic
-    def chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, c, c_at, c_step, fresh):
+    def chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, c, c_at, c_step, fresh, below):
         def codegen(context, builder, signature, args):
             pa, pb, pc = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 3, 7))
             tile = _Tile(builder, vectors, pa, pb, (args[2], args[5]))
@@ -125,11 +132,14 @@ def _chains(vectors):
                 with old:
                     tile.load(pc, args[9])
             tile.run(I64(0), args[6])
-            tile.store(pc, args[9])
+            target = builder.gep(pc, [builder.neg(args[11])])
+            with builder.if_then(builder.icmp_signed("!=", args[11], I64(0))):
+                tile.add(target, args[9])
+            tile.store(target, args[9])
             return context.get_dummy_value()
 
         n = types.int64
-        return types.void(a, n, n, b, n, n, n, c, n, n, n), codegen
+        return types.void(a, n, n, b, n, n, n, c, n, n, n, n), codegen
 
     return chains
 
