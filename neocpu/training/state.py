@@ -59,9 +59,9 @@ class Block:
 
     def sha256(self) -> bytes:
         """Of the row numbers (int64) and then every field in order (float32), all little-endian."""
-        found = hashlib.sha256(np.ascontiguousarray(self.rows, "<i8"))
+        found = hashlib.sha256(np.ascontiguousarray(self.rows, "<i8").data)
         for value in self.values.values():
-            found.update(np.ascontiguousarray(value, "<f4"))
+            found.update(np.ascontiguousarray(value, "<f4").data)
         return found.digest()
 
 
