@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from spmd import spmd
 
-from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.optimizers import Schedule, SparseOptimizer
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import IndexRangeError
 from neocpu.jagged import KJT
@@ -14,7 +14,7 @@ from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.sharded import ShardedEmbedding
-from neocpu.parallel.sharding import SCHEMES
+from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.trees import rank_samples
 
 MIXED = ("row_wise", "data_parallel", "grid_shard", "column_wise", "table_row_wise", "table_column_wise", "table_wise")
@@ -47,10 +47,14 @@ class Case:
     wild: bool = True  # gradients and weights over many binades, so that sums need several words
     tables: tuple[TableSpec, ...] = TABLES
     first_column: int = 3
+    weight_decay_mode: str = "none"
+    shards: tuple[Shard, ...] = ()  # of a plan that no scheme makes
 
 
 def plan_of(case: Case, ranks: int) -> Plan:
     """The case's plan for so many ranks."""
+    if case.shards:
+        return Plan(case.tables, ("by_hand",) * len(case.tables), case.shards, ranks, ranks).check()
     names = PLANS[case.plan]
     schemes = [names[t % len(names)] for t in range(len(case.tables))]
     return place(case.tables, schemes, ranks, min(case.ranks_per_node, ranks))
@@ -88,7 +92,14 @@ def samples_of(kjt: KJT, lo: int, hi: int) -> KJT:
 
 def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
     """Steps of this rank: E [b, columns] of each step, and the tables afterwards."""
-    optimizer = SparseOptimizer(case.optimizer, learning_rate=0.05)
+    optimizer = SparseOptimizer(
+        case.optimizer,
+        learning_rate=0.05,
+        weight_decay=0.01 if case.weight_decay_mode != "none" else 0.0,
+        weight_decay_mode=case.weight_decay_mode,
+        initial_accumulator_value=0.1,
+        schedule=Schedule(warmup_steps=2),
+    )
     embedding = ShardedEmbedding(
         plan_of(case, comm.size), comm, optimizer, case.seed, case.leaves, case.first_column, case.route
     )
@@ -137,6 +148,8 @@ def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEm
         for shard in plan.of_table(number):
             mine = plan.local(comm.rank)
             state = embedding.tbe.state(mine.index(shard)) if shard in mine else {}
+            if state:
+                state["touched"] = embedding.tbe.touched(mine.index(shard)).astype(np.float32)
             names = sorted(comm.allgather_bytes(",".join(state).encode()))[-1].decode().split(",")
             for name in names:
                 data = comm.allgather_bytes(np.ascontiguousarray(state[name]).tobytes() if state else b"")[shard.rank]
@@ -155,7 +168,7 @@ def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEm
 
 def unsharded(case: Case) -> str:
     """The digest of the same case on one rank with whole tables."""
-    alone = replace(case, plan="table_wise", route="direct", ranks_per_node=1)
+    alone = replace(case, plan="table_wise", shards=(), route="direct", ranks_per_node=1)
     comm = SingleComm()
     return digest(comm, alone, *train(comm, alone))
 

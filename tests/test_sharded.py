@@ -4,6 +4,7 @@ Plans on 1 to 8 ranks, refusals, and all of it over MPI: `spmd_exchange.py`, run
 """
 
 from dataclasses import replace
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 from spmd_exchange import OPTIMIZERS, PLANS, Case, digest, global_batch, plan_of, samples_of, train, unsharded
 
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec
+from neocpu.embedding.specs import TableSpec, bags
+from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
 from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.sharding import Shard
 from neocpu.parallel.threads import run_threads
 from neocpu.trees import rank_samples
 
@@ -27,7 +30,7 @@ answer = lru_cache(maxsize=None)(unsharded)
 
 
 def expect(case: Case, ranks: int) -> None:
-    alone = replace(case, plan="table_wise", route="direct", ranks_per_node=1)
+    alone = replace(case, plan="table_wise", shards=(), route="direct", ranks_per_node=1)
     found = run_threads(ranks, lambda comm: digest(comm, case, *train(comm, case)))
     assert set(found) == {answer(alone)}
 
@@ -60,6 +63,26 @@ def test_empty_bags_everywhere() -> None:
         expect(Case(plan=plan, lookups=0), 3)
 
 
+@pytest.mark.parametrize("optimizer", ["exact_sgd", "exact_rowwise_adagrad"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_rectangles_that_no_scheme_makes(ranks: int, optimizer: str) -> None:
+    """Several pieces of one table on one rank; bands of rows that differ from one band of columns to the next."""
+    tables = (TableSpec("a", 10, 12, ("x", "y"), "mean"), TableSpec("b", 6, 8, ("y",), "sum", True))
+    pieces = [
+        (0, (0, 4), (0, 4)), (0, (4, 10), (0, 4)), (0, (0, 7), (4, 12)), (0, (7, 10), (4, 8)), (0, (7, 10), (8, 12)),
+        (1, (0, 2), (0, 8)), (1, (2, 6), (0, 4)), (1, (2, 6), (4, 8)),
+    ]  # fmt: skip
+    shards = tuple(Shard(table, rows, cols, i % ranks) for i, (table, rows, cols) in enumerate(pieces))
+    for route in sorted(ROUTES):
+        expect(Case(tables=tables, shards=shards, optimizer=optimizer, route=route), ranks)
+
+
+def test_many_lookups() -> None:
+    tables = (TableSpec("a", 3000, 32, ("x", "y")), TableSpec("b", 700, 64, ("z",), "mean"))
+    for plan in ("row_wise", "column_wise", "data_parallel"):
+        expect(Case(plan=plan, tables=tables, batch=150, lookups=25, leaves=16), 4)
+
+
 @PROFILE
 @given(st.data())
 def test_random_cases(data: st.DataObject) -> None:
@@ -74,6 +97,7 @@ def test_random_cases(data: st.DataObject) -> None:
         lookups=data.draw(st.sampled_from([1, 3, 9])),
         wild=data.draw(st.booleans()),
         first_column=data.draw(st.sampled_from([0, 16])),
+        weight_decay_mode=data.draw(st.sampled_from(["none", "l2", "decoupled"])),
     )
     expect(case, data.draw(st.integers(1, 6)))
 
@@ -109,3 +133,63 @@ def test_E_of_another_shape_and_backward_without_forward_are_refused() -> None:
     embedding.backward(np.zeros((2, 4), np.float32), 1)
     with pytest.raises(RuntimeError, match="without a forward"):
         embedding.backward(np.zeros((2, 4), np.float32), 1)
+
+
+def exact(terms: list[np.float32]) -> np.float32:
+    """The exact sum of fp32 numbers, rounded once to fp32."""
+    total = sum((Fraction(float(term)) for term in terms), Fraction(0))
+    return nearest(total)
+
+
+def nearest(x: Fraction) -> np.float32:
+    """fp32 nearest to x, ties to even, found by looking at the neighbours of a first guess."""
+    guess = np.float32(float(x))
+    near = [guess, np.nextafter(guess, np.float32(np.inf)), np.nextafter(guess, np.float32(-np.inf))]
+    best = min(near, key=lambda f: (abs(Fraction(float(f)) - x), int(f.view(np.int32)) & 1))
+    return best + np.float32(0)
+
+
+@pytest.mark.parametrize(("ranks", "plan"), [(1, "table_wise"), (3, "mixed")])
+def test_it_is_what_the_norm_says(ranks: int, plan: str) -> None:
+    """E and one step of exact_sgd, computed from docs/arithmetic.md §3 and §5 with fractions."""
+    case = Case(plan=plan, optimizer="exact_sgd", steps=2, wild=False, seed=5)
+    rate = np.float32(SCHEDULED)
+
+    def body(comm: Comm) -> list[np.ndarray]:
+        return train(comm, case)[0]
+
+    found = run_threads(ranks, body)
+    outs = [np.concatenate([out[step] for out in found]) for step in range(2)]
+    before = initial_weights(case)
+    for step, out in enumerate(outs, 1):
+        kjt, gradient = global_batch(case, step)
+        terms: dict[tuple[int, int], list[np.ndarray]] = {}
+        at = case.first_column
+        for k, bag in enumerate(bags(case.tables)):
+            spec = case.tables[bag.table]
+            for s in range(case.batch):
+                lo, hi = kjt.offsets[k * case.batch + s : k * case.batch + s + 2]
+                rows, length = kjt.values[lo:hi], np.float32(hi - lo)
+                scale = kjt.weights[lo:hi] if spec.weighted else np.ones(hi - lo, np.float32)
+                divisor = length if spec.pooling == "mean" and hi > lo else np.float32(1)
+                g = gradient[s, at : at + spec.dim] / divisor
+                bag_terms = [before[bag.table][r] * w for r, w in zip(rows, scale) if r >= 0]
+                for r, w in zip(rows.tolist(), scale):
+                    terms.setdefault((bag.table, r), []).append(g * w)
+                pooled = [exact([t[c] for t in bag_terms]) / divisor for c in range(spec.dim)]
+                assert out[s, at : at + spec.dim].tolist() == pooled
+            at += spec.dim
+        for (table, row), sums in terms.items():
+            if row >= 0:
+                merged = np.array([exact(list(column)) for column in zip(*sums)], np.float32)
+                before[table][row] = before[table][row] - rate * merged
+
+
+SCHEDULED = 0.05 * 0.5  # the first of two warm-up steps
+
+
+def initial_weights(case: Case) -> list[np.ndarray]:
+    """Every table's rows before the first step."""
+    shards = [Shard(t, (0, spec.rows), (0, spec.dim), 0) for t, spec in enumerate(case.tables)]
+    tbe = TableBatchedEmbedding(case.tables, shards, SparseOptimizer(case.optimizer), case.seed)
+    return [tbe.initial(t, np.arange(spec.rows))["weight"] for t, spec in enumerate(case.tables)]

@@ -15,6 +15,7 @@ exchange anyway, and only then does anybody pay for agreeing on an error.
 
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +101,9 @@ class Exchange:
         self.alone = comm.size == 1 and len(self.mine.travel) == len(self.bags) == self.mine.cuts[1]
         self._routed = any(len(entries.parts) for entries in self.ranks)
         self._pooled = any(len(entries.whole) for entries in self.ranks)
-        widths, homes, self._held = _groups([entries.parts for entries in self.ranks])
+        widths, homes, groups = _groups([entries.parts for entries in self.ranks])
+        self._my_groups = groups[comm.rank]
+        self._held = tuple(tuple(g for entry in rank for g in entry) for rank in groups)
         self.group_columns, self.widths = (widths, homes), tuple(widths.tolist())
         asked = [entries.travel for entries in self.ranks] + [self.mine.copies]
         self._asked = tuple(np.concatenate([getattr(e, name) for e in asked]) for name in ("key", "lo", "hi"))
@@ -232,10 +235,11 @@ class Exchange:
             return
         entry, sample = np.divmod(extras.bag, shape.batch)
         rank = np.searchsorted(shape.cuts, sample, side="right") - 1
-        held = self._held[self.comm.rank]
         for m, (k, d, s) in enumerate(zip(entry.tolist(), np.asarray(rank).tolist(), sample.tolist())):
-            words = extras.words[extras.start[m] : extras.start[m + 1]]
-            spill.append((d, held[first + k], s - int(shape.cuts[d]), words))
+            at = int(extras.start[m])
+            for group in self._my_groups[first + k]:
+                spill.append((d, group, s - int(shape.cuts[d]), extras.words[at : at + self.widths[group]]))
+                at += self.widths[group]
 
     # ---- gradients ----
 
@@ -287,10 +291,21 @@ class Output:
         combine_words(arrival.words, *shape.sources, widths, homes, further.key, further.start, further.words, out)
 
 
-def _groups(parts: list[Entries]) -> tuple[Ints, Ints, tuple[Groups, ...]]:
-    """The column ranges that row shards share: (widths i64[G], first columns in E i64[G], groups of each rank)."""
-    ranges = sorted({pair for entries in parts for pair in zip(entries.home.tolist(), entries.width.tolist())})
-    number = {home: g for g, (home, _) in enumerate(ranges)}
-    held = tuple(tuple(number[home] for home in entries.home.tolist()) for entries in parts)
-    table = np.array(ranges, np.int64).reshape(-1, 2)
-    return np.ascontiguousarray(table[:, 1]), np.ascontiguousarray(table[:, 0]), held
+def _groups(parts: list[Entries]) -> tuple[Ints, Ints, list[list[Groups]]]:
+    """Columns that the same row shards share: (widths i64[G], first columns in E i64[G], groups of all ranks' entries).
+
+    Bands of rows may be cut at other columns than their neighbours, so columns are divided at every edge: an entry
+    holds one group or several side by side.
+    """
+    ranges = {span for entries in parts for span in zip(entries.home.tolist(), (entries.home + entries.width).tolist())}
+    edges = sorted({edge for span in ranges for edge in span})
+    held = [(lo, hi) for lo, hi in pairwise(edges) if any(a <= lo and hi <= b for a, b in ranges)]
+    homes, ends = np.array(held, np.int64).reshape(-1, 2).T
+    first = np.searchsorted(homes, np.array(edges, np.int64))
+    number = dict(zip(edges, first.tolist()))
+    of_range = {(lo, hi): tuple(range(number[lo], number[hi])) for lo, hi in ranges}
+    of_ranks = [
+        [of_range[lo, lo + width] for lo, width in zip(entries.home.tolist(), entries.width.tolist())]
+        for entries in parts
+    ]
+    return np.ascontiguousarray(ends - homes), np.ascontiguousarray(homes), of_ranks
