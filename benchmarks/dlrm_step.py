@@ -8,13 +8,12 @@ both numbers are real.
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 from typing import Any
 
 from benchmarks import ours, rivals
-from benchmarks.harness import CORES, THREADS, Contender, main, measure, summarise
+from benchmarks.harness import CORES, THREADS, Contender, main, measure, peak, summarise
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model, clicks
 
 MODELS = {model.name: model for model in (KAGGLE, MLPERF, SMALL)}
@@ -36,7 +35,7 @@ def report_memory(side: str, model: Model) -> None:
     (ours if side == "ours" else rivals).threads(CORES)
     for i in range(2 * BATCHES):
         job.step(i)
-    print(json.dumps({"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    print(json.dumps({"peak": peak()}))
 
 
 def step(model: Model, options: argparse.Namespace) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import resource
 import statistics
 import sys
 import time
@@ -199,6 +200,14 @@ def machine() -> dict[str, Any]:
         "huge_pages": pages.read_text().strip() if pages.exists() else "unknown",
         "load_before": os.getloadavg()[0],
     }
+
+
+def peak() -> float:
+    """MiB that this process has had resident at most, since its program started."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would count what the process that started this one had
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def arguments(

@@ -8,18 +8,25 @@
 
 #define LANES 16
 #define BLOCKS (D / LANES)
-#define AHEAD 16
+#define FAR 48  /* lookups ahead that a row is asked into the second-level cache */
+#define NEAR 4  /* ... into the first */
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef double vec8 __attribute__((vector_size(64)));
 typedef float half __attribute__((vector_size(32), aligned(4), may_alias));
 
 void threads(int n) { omp_set_num_threads(n); }
 
-static inline void ask(const float *row, int write) {
+static inline void ask(const float *row, int near) {
     for (int c = 0; c < D; c += 16) {
-        if (write) __builtin_prefetch(row + c, 1);
-        else __builtin_prefetch(row + c, 0);
+        if (near) __builtin_prefetch(row + c, 0, 3);
+        else __builtin_prefetch(row + c, 0, 2);
     }
+}
+
+/* Rows that will be read soon, across bags and tables. */
+static inline void ask_ahead(float *const *tables, const int64_t *rows, long j, long per_table, long end) {
+    if (j + FAR < end) ask(tables[(j + FAR) / per_table] + rows[j + FAR] * D, 0);
+    if (j + NEAR < end) ask(tables[(j + NEAR) / per_table] + rows[j + NEAR] * D, 1);
 }
 
 /* out[b, t*D + c] = sum of the bag's rows, fp32 */
@@ -30,8 +37,7 @@ void gather(float *const *tables, const int64_t *rows, long T, long B, long L, f
         vec sum[BLOCKS];
         for (int k = 0; k < BLOCKS; k++) sum[k] = (vec){0};
         for (long j = bag * L; j < (bag + 1) * L; j++) {
-            long next = j + AHEAD;
-            if (next < T * B * L) ask(tables[next / (B * L)] + rows[next] * D, 0);
+            ask_ahead(tables, rows, j, B * L, T * B * L);
             const float *row = tables[t] + rows[j] * D;
             for (int k = 0; k < BLOCKS; k++) sum[k] += *(const vec *)(row + LANES * k);
         }
@@ -47,8 +53,7 @@ void gather64(float *const *tables, const int64_t *rows, long T, long B, long L,
         vec8 sum[2 * BLOCKS];
         for (int k = 0; k < 2 * BLOCKS; k++) sum[k] = (vec8){0};
         for (long j = bag * L; j < (bag + 1) * L; j++) {
-            long next = j + AHEAD;
-            if (next < T * B * L) ask(tables[next / (B * L)] + rows[next] * D, 0);
+            ask_ahead(tables, rows, j, B * L, T * B * L);
             const float *row = tables[t] + rows[j] * D;
             for (int k = 0; k < 2 * BLOCKS; k++) sum[k] += __builtin_convertvector(*(const half *)(row + 8 * k), vec8);
         }
@@ -93,9 +98,14 @@ void backward(float *const *tables, float *const *moments, const int64_t *rows, 
                 const float *g = grad + (bag[i] * T + t) * D;
                 for (int k = 0; k < BLOCKS; k++) sum[k] += *(const vec *)(g + LANES * k);
             }
-            if (i + AHEAD < n) {
-                ask(tables[t] + (size_t)key[i + AHEAD] * D, 1);
-                __builtin_prefetch(moments[t] + key[i + AHEAD], 1);
+            if (i + FAR < n) {
+                ask(tables[t] + (size_t)key[i + FAR] * D, 0);
+                ask(grad + (bag[i + FAR] * T + t) * D, 0);
+                __builtin_prefetch(moments[t] + key[i + FAR], 1);
+            }
+            if (i + NEAR < n) {
+                ask(tables[t] + (size_t)key[i + NEAR] * D, 1);
+                ask(grad + (bag[i + NEAR] * T + t) * D, 1);
             }
             for (int k = 0; k < BLOCKS; k++) squares += sum[k] * sum[k];
             float mean = 0;

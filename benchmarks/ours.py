@@ -1,5 +1,6 @@
 """How is neocpu called in a benchmark? Through the same objects that a training run uses."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,9 @@ class OurLookup:
     """TableBatchedEmbedding on one `Lookup` shape, all tables whole on this rank."""
 
     def __init__(self, shape: Lookup, batches: list[NDArray[np.int64]]) -> None:
-        from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
-
         from neocpu.embedding.specs import TableSpec
-        from neocpu.parallel.plan import Shard
+        from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
+        from neocpu.parallel.sharding import Shard
 
         T, D = shape.tables, shape.dim
         specs = tuple(TableSpec(f"t{t}", shape.rows, D, (f"f{t}",)) for t in range(T))
@@ -68,19 +68,60 @@ def mpi_comm() -> Any:
     return MpiComm()
 
 
+@dataclass(frozen=True)
+class ClickBatch:
+    """This rank's share of one batch, as the training step reads it."""
+
+    dense: NDArray[np.float32]
+    sparse: Any
+    labels: NDArray[np.float32]
+    samples: int
+
+
 class OurDlrm:
     """The training step of `neocpu train` on synthetic batches; `comm`: this rank's communicator (default: alone)."""
 
     def __init__(
         self, model: Model, batches: list[Sample], comm: Any = None, plan: str = "table_wise", leaves: int = 16
     ) -> None:
-        raise NotImplementedError
+        from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
+        from neocpu.embedding.specs import TableSpec
+        from neocpu.model.dlrm import Dlrm
+        from neocpu.parallel.comm import SingleComm
+        from neocpu.parallel.sharded import ShardedEmbedding
+        from neocpu.planner.auto import make_plan
+        from neocpu.training.step import TrainStep
+
+        comm = comm or SingleComm()
+        specs = [TableSpec(f"t{t}", rows, model.dim, (f"f{t}",)) for t, rows in enumerate(model.rows)]
+        dlrm = Dlrm(13, [model.dim] * len(specs), model.bottom, model.top, seed=1)
+        tables = ShardedEmbedding(
+            make_plan(specs, plan, comm.size), comm, rowwise_adagrad(), 1, leaves, dlrm.first_column
+        )
+        dense = DenseOptimizer(SparseOptimizer(name="exact_sgd", learning_rate=0.1), dlrm.flat)
+        self._step = TrainStep(dlrm, tables, dense, comm, leaves)
+        self._batches = [self._batch(sample, tables.keys, comm, leaves) for sample in batches]
+        self._steps = 0
+
+    @staticmethod
+    def _batch(sample: Sample, keys: tuple[str, ...], comm: Any, leaves: int) -> ClickBatch:
+        from neocpu.jagged import KJT
+        from neocpu.trees import rank_samples
+
+        samples = sample.labels.size
+        lo, hi = rank_samples(comm.rank, comm.size, samples, leaves)
+        lengths = np.ones((len(keys), hi - lo), np.int32)
+        rows = np.ascontiguousarray(sample.rows[:, lo:hi]).reshape(-1)
+        return ClickBatch(sample.dense[lo:hi].copy(), KJT(keys, lengths, rows), sample.labels[lo:hi].copy(), samples)
 
     def step(self, i: int) -> float:
         """One training step on batch i; the mean loss of this rank's samples."""
-        raise NotImplementedError
+        self._steps += 1
+        return float(self._step(self._batches[i % len(self._batches)], self._steps).loss.mean())
 
 
 def convert(source: Path, target: Path) -> None:
     """Convert a Criteo TSV to a dataset file."""
-    raise NotImplementedError
+    from neocpu.ingest.convert import convert as convert_log
+
+    convert_log([source], target, "criteo")

@@ -7,12 +7,12 @@ rank 0 writes   done-SIDE-R        {"seconds": of one step, "peak": [MiB of each
 import argparse
 import json
 import os
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import peak
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model, Sample, clicks
 
 MODELS = {model.name: model for model in (KAGGLE, MLPERF, SMALL)}
@@ -33,11 +33,6 @@ def write(path: Path, record: dict[str, Any]) -> None:
     beside = path.with_suffix(".part")
     beside.write_text(json.dumps(record))
     beside.rename(path)
-
-
-def peak() -> float:
-    """MiB this process has had resident at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def take_turns(
