@@ -10,6 +10,8 @@ from numba.extending import register_jitable
 
 from neocpu.kernels._jit import parallel_kernel
 
+RUN = 64  # vectors of one task
+
 
 @register_jitable
 def round_words(words, n, scratch):
@@ -48,6 +50,18 @@ def round_words(words, n, scratch):
     return np.float32(np.int64(bits).view(np.float64)) + np.float32(0.0)
 
 
+@register_jitable
+def add_word(total, word, last):
+    """total += word for all columns, in fp64; whether anything was lost (or is not finite)."""
+    lost = 0
+    for c in range(last):
+        high = total[c] + word[c]
+        t = high - total[c]
+        lost |= ((total[c] - (high - t)) + (word[c] - t)) != 0.0
+        total[c] = high
+    return lost != 0
+
+
 @parallel_kernel
 def combine_words(recv, group_start, source, stride, width, column, extra_key, extra_start, extra, out):
     """out[s, column[g] + c] = the exact sum of all words of (g, s, c), rounded once.
@@ -56,32 +70,35 @@ def combine_words(recv, group_start, source, stride, width, column, extra_key, e
     recv[source[j] + s*stride[j] + c]; width, column i64[G]; extra_key i64[m] ascending, g*S + s; extra_start i64[m+1] into
     extra f64[:], width[g] words each; out f32[S, C]. Source: docs/arithmetic.md §3. Order: none, the sum is exact.
     """
-    groups, samples = width.size, out.shape[0]
-    for task in prange(groups * samples):
-        g, s = task // samples, task % samples
-        first, last = group_start[g], group_start[g + 1]
-        lo, hi = np.searchsorted(extra_key, task, "left"), np.searchsorted(extra_key, task, "right")
-        line = out[s, column[g] : column[g] + width[g]]
-        n = last - first + hi - lo
-        if hi == lo and n == 1:
-            at = source[first] + s * stride[first]
-            for c in range(width[g]):
-                line[c] = np.float32(recv[at + c]) + np.float32(0.0)
-            continue
-        words, scratch = np.empty(n), np.empty(n)
-        for c in range(width[g]):
-            total, exact = 0.0, True
+    samples = out.shape[0]
+    tasks = width.size * samples
+    widest = 0
+    for g in range(width.size):
+        widest = max(widest, width[g])
+    for run in prange((tasks + RUN - 1) // RUN):
+        total = np.empty(widest)
+        for task in range(run * RUN, min(tasks, run * RUN + RUN)):
+            g, s = task // samples, task % samples
+            first, last, lo, hi = group_start[g], group_start[g + 1], 0, 0
+            if extra_key.size > 0:
+                lo, hi = np.searchsorted(extra_key, task, "left"), np.searchsorted(extra_key, task, "right")
+            line = out[s, column[g] : column[g] + width[g]]
+            total[: line.size] = 0.0
+            lost = hi > lo
             for j in range(first, last):
-                x = recv[source[j] + s * stride[j] + c]
-                words[j - first] = x
-                high = total + x
-                t = high - total
-                exact &= (total - (high - t)) + (x - t) == 0.0
-                total = high
-            for k in range(lo, hi):
-                words[last - first + k - lo] = extra[extra_start[k] + c]
-                exact = False
-            line[c] = np.float32(total) + np.float32(0.0) if exact else round_words(words, n, scratch)
+                at = source[j] + s * stride[j]
+                lost |= add_word(total, recv[at : at + line.size], line.size)
+            if not lost:
+                for c in range(line.size):
+                    line[c] = np.float32(total[c]) + np.float32(0.0)
+                continue
+            words, scratch = np.empty(last - first + hi - lo), np.empty(last - first + hi - lo)
+            for c in range(line.size):
+                for j in range(first, last):
+                    words[j - first] = recv[source[j] + s * stride[j] + c]
+                for k in range(lo, hi):
+                    words[last - first + k - lo] = extra[extra_start[k] + c]
+                line[c] = round_words(words, words.size, scratch)
 
 
 @parallel_kernel
@@ -90,13 +107,24 @@ def sum_words(words, order, starts, out):
 
     Shapes: words f64[M, D]; order i64[M]; starts i64[U+1]; out f32[U, D]. Source: docs/arithmetic.md §3. Order: none.
     """
-    for u in prange(out.shape[0]):
-        lo, hi = starts[u], starts[u + 1]
-        line, scratch = np.empty(hi - lo), np.empty(hi - lo)
-        for c in range(out.shape[1]):
+    rows, columns = out.shape
+    for run in prange((rows + RUN - 1) // RUN):
+        total = np.empty(columns)
+        for u in range(run * RUN, min(rows, run * RUN + RUN)):
+            lo, hi = starts[u], starts[u + 1]
+            total[:] = 0.0
+            lost = False
             for j in range(lo, hi):
-                line[j - lo] = words[order[j], c]
-            out[u, c] = round_words(line, hi - lo, scratch)
+                lost |= add_word(total, words[order[j]], columns)
+            if not lost:
+                for c in range(columns):
+                    out[u, c] = np.float32(total[c]) + np.float32(0.0)
+                continue
+            line, scratch = np.empty(hi - lo), np.empty(hi - lo)
+            for c in range(columns):
+                for j in range(lo, hi):
+                    line[j - lo] = words[order[j], c]
+                out[u, c] = round_words(line, hi - lo, scratch)
 
 
 @parallel_kernel
