@@ -1,3 +1,26 @@
 """neocpu: the CPU reference implementation of Neo and ZionEX. Importing it loads neither Numba nor MPI."""
 
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+# Public names, imported when they are first used.
+_HOMES = {
+    "load": "neocpu.training.inspect",
+    "load_config": "neocpu.config",
+    "Trainer": "neocpu.training.trainer",
+    "Dataset": "neocpu.ingest.dataset",
+    "DatasetWriter": "neocpu.ingest.dataset",
+}
+__all__ = ["Dataset", "DatasetWriter", "Trainer", "__version__", "load", "load_config"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'neocpu' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), "load" if name == "load_config" else name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -264,19 +264,24 @@ class _Reader:
     def __init__(self, source: str, told: Mapping[str, str]) -> None:
         self.source, self.told = source, told
 
-    def wrong(self, key: str, why: str) -> ConfigError:
-        """The error that `key` is `why`."""
+    def place(self, key: str) -> str:
+        """Where a key was written: an override, else the file."""
         for told, override in self.told.items():
             if key == told or key.startswith((f"{told}.", f"{told}[")):
-                return ConfigError(f"--set {override}: {key}: {why}")
-        return ConfigError(f"{self.source}: {key}: {why}")
+                return f"--set {override}"
+        return self.source
+
+    def wrong(self, key: str, why: str) -> ConfigError:
+        """The error that `key` is `why`."""
+        return ConfigError(f"{self.place(key)}: {key}: {why}")
 
     def unknown(self, key: str, known: Sequence[str]) -> ConfigError:
         """The error that there is no such key."""
         prefix, _, name = key.rpartition(".")
         near = get_close_matches(name, known, 1, 0.5)
         hint = f"; did you mean {prefix + '.' if prefix else ''}{near[0]}?" if near else ";"
-        return self.wrong(key, f"no such key{hint} Known here: {', '.join(known)}")
+        inner = next((told for told in self.told if told.startswith(f"{key}.")), key)  # --set trainin.steps=1
+        return ConfigError(f"{self.place(inner)}: {key}: no such key{hint} Known here: {', '.join(known)}")
 
     def record(self, kind: type, tree: Any, key: str) -> Any:
         """A dataclass from a TOML table, defaults where it is silent."""

@@ -4,6 +4,7 @@ A row belongs to the training state once its bytes differ from these (`docs/arit
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,20 @@ from neocpu.reference.philox import INIT, tensor_key
 F32 = NDArray[np.float32]
 
 
-def initial_rows(spec: TableSpec, optimizer: SparseOptimizer, seed: int, rows: NDArray[np.int64]) -> dict[str, F32]:
-    """Whole rows i64[n] of a table before training: "weight" f32[n, dim], then its state f32[n, dim] or f32[n]."""
-    from neocpu.kernels.philox import uniform_rows
+def initial_rows(
+    spec: TableSpec,
+    optimizer: SparseOptimizer,
+    seed: int,
+    rows: NDArray[np.int64],
+    uniform_rows: Callable[..., None] | None = None,
+) -> dict[str, F32]:
+    """Whole rows i64[n] of a table before training: "weight" f32[n, dim], then its state f32[n, dim] or f32[n].
 
+    uniform_rows : the kernel (default) or its NumPy twin, which saves importing Numba for a few rows; the same bits.
+    """
+    if uniform_rows is None:
+        from neocpu.kernels.philox import uniform_rows
+    assert uniform_rows is not None
     weight = np.empty((rows.size, spec.dim), np.float32)
     scale = np.float32(1.0 / math.sqrt(spec.rows))
     uniform_rows(tensor_key(seed, INIT, spec.name), np.ascontiguousarray(rows), 0, scale, weight)

@@ -1,0 +1,102 @@
+"""`neocpu checkpoint`: look into checkpoints, verify, compare and export them."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from neocpu.training.checkpoint_file import CheckpointFile
+
+FILE = click.Path(path_type=Path)
+
+
+@click.group()
+def checkpoint() -> None:
+    """Show, compare and export checkpoints."""
+
+
+@checkpoint.command()
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+def show(files: tuple[Path, ...]) -> None:
+    """Print a card: what the file holds, and how it came to be."""
+    from neocpu.training.checkpoint_file import CheckpointFile
+
+    for path in files:
+        with CheckpointFile(path) as file:
+            _card(file)
+
+
+def _card(file: "CheckpointFile") -> None:
+    facts = file.attributes
+    versions = json.loads(file.text("versions"))
+    click.echo(f"{file.path}: checkpoint of step {file.step}, {file.path.stat().st_size:,} bytes")
+    click.echo(f"  digest    {file.digest}")
+    click.echo(f"  written   {facts['created']} by {facts['ranks']} rank(s), neocpu {versions['neocpu']}")
+    config = file.config()
+    sparse, dense, model = config.optimizer.sparse.name, config.optimizer.dense.name, config.model
+    click.echo(
+        f"  training  seed {config.training.seed}, batch size {config.training.batch_size}, {sparse}, dense {dense}"
+    )
+    click.echo(f"  model     bottom {list(model.bottom)}, {model.interaction}, top {list(model.top)}, {model.loss}")
+    overrides = json.loads(file.text("overrides"))
+    if overrides:
+        click.echo(f"  --set     {'  '.join(overrides)}")
+    for number, tensor in enumerate(file.tensors):
+        count = int(file.index.rows[file.index.of(number)].sum())
+        fields = ", ".join(f"{name}{list(shape) if shape else ''}" for name, shape in tensor.fields)
+        share = f"{count:,} of {tensor.rows:,} rows" if tensor.name.startswith("tables/") else f"{tensor.rows:,} rows"
+        click.echo(f"  {tensor.name.ljust(24)} {share}: {fields}")
+
+
+@checkpoint.command()
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+def digest(files: tuple[Path, ...]) -> None:
+    """Compute the digest again from all rows in the file; a changed bit is an error."""
+    from neocpu.training.checkpoint_file import CheckpointFile
+
+    for path in files:
+        with CheckpointFile(path) as file:
+            found = file.recomputed_digest()
+        click.echo(f"digest {found}" if len(files) == 1 else f"{found}  {path}")
+
+
+@checkpoint.command()
+@click.argument("first", type=FILE)
+@click.argument("second", type=FILE)
+def diff(first: Path, second: Path) -> int:
+    """Name the first tensor, row and column in which two checkpoints differ; exit status 1 if they do."""
+    from neocpu.training.checkpoint import differences
+    from neocpu.training.checkpoint_file import CheckpointFile
+    from neocpu.training.checkpoint_tools import first_difference
+
+    with CheckpointFile(first) as one, CheckpointFile(second) as two:
+        if one.digest == two.digest:
+            click.echo(f"equal: digest {one.digest}")
+            return 0
+        for key, before, now in differences(one.header, two.header):
+            click.echo(f"config {key}: {before} | {now}")
+        if one.step != two.step:
+            click.echo(f"step: {one.step} | {two.step}")
+        difference = first_difference(one, two)
+        click.echo(str(difference) if difference else "all tensors are equal")
+    return 1
+
+
+@checkpoint.command()
+@click.argument("file", type=FILE)
+@click.argument("target", type=FILE)
+@click.option("--dense", is_flag=True, help="Whole tables, initial values filled in, instead of the learnt rows only.")
+def export(file: Path, target: Path, dense: bool) -> None:
+    """Write FILE as TARGET, an .npz or .safetensors file.
+
+    Tables come as rows (numbers of the learnt rows), weight and optimizer state; names are those in the checkpoint.
+    """
+    from neocpu.training.checkpoint_file import CheckpointFile
+    from neocpu.training.checkpoint_tools import entries
+    from neocpu.training.checkpoint_tools import export as write
+
+    with CheckpointFile(file) as source:
+        write(source, target, dense=dense)
+        click.echo(f"{target}: {len(entries(source, dense))} arrays, {target.stat().st_size:,} bytes")

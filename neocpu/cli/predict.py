@@ -1,0 +1,79 @@
+"""`neocpu predict`: what does a checkpoint's model say to each row of some data?"""
+
+import os
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.errors import DataError
+from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
+
+
+@click.command()
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("data", nargs=-1, required=True, metavar="DATA...")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="CSV file to write.")
+@click.option("--unlabelled", is_flag=True, help="The raw log has no label column.")
+@click.option("--ranks", type=click.IntRange(1), help="Start so many MPI ranks on this machine (not under mpiexec).")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the run's config.")
+def predict(
+    checkpoint: Path, data: tuple[str, ...], out: Path, unlabelled: bool, ranks: int | None, overrides: tuple[str, ...]
+) -> None:
+    """Write the predictions of a checkpoint's model for every row, in order.
+
+    OUT has the columns row (from 0, over all DATA files) and prediction (click probability; for mse the number itself).
+    """
+    if ranks is not None and ranks > 1 and not launched():
+        sets = [part for override in overrides for part in ("--set", override)]
+        given = ["predict", str(checkpoint), *data, "--out", str(out), "--ranks", str(ranks), *sets]
+        exec_mpiexec(ranks, given + ["--unlabelled"] * unlabelled)
+    comm = get_comm(ranks)
+    prepare_threads(comm)
+
+    from neocpu.training.evaluate import predict as score
+    from neocpu.training.scoring import restore
+
+    tell = (lambda text: click.echo(text, err=True)) if comm.rank == 0 else (lambda text: None)
+    labelled = not unlabelled
+    world, loader = restore(
+        checkpoint, comm, data, overrides=overrides, labelled=labelled, need_labels=False, tell=tell
+    )
+    writer = ScoreWriter(out) if comm.rank == 0 else None
+    try:
+        count = score(world, loader.batches(0, 0), writer.write if writer else lambda part: None)
+        if writer:
+            writer.finish()
+            click.echo(f"{out}: {count} predictions")
+    finally:
+        if writer:
+            writer.discard()
+
+
+class ScoreWriter:
+    """Writes rows of `row,prediction` to a file that appears under its name only when it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._partial, self._rows = path, path.with_name(f".{path.name}.partial"), 0
+        try:
+            self._file = open(self._partial, "w", encoding="ascii")  # noqa: SIM115
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written: {error.strerror}") from error
+        self._file.write("row,prediction\n")
+
+    def write(self, predictions: NDArray[np.float32]) -> None:
+        """Append predictions f32[n], each with the fewest digits that give the same fp32 back."""
+        lines = [f"{row},{value!s}\n" for row, value in enumerate(predictions, self._rows)]
+        self._rows += len(lines)
+        self._file.write("".join(lines))
+
+    def finish(self) -> None:
+        """Give the file its name."""
+        self._file.close()
+        os.replace(self._partial, self.path)
+
+    def discard(self) -> None:
+        """Remove what `finish` did not reach."""
+        self._file.close()
+        self._partial.unlink(missing_ok=True)

@@ -1,0 +1,39 @@
+"""How is a checkpoint's model applied to data? On any number of ranks, whatever the run had that wrote it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from neocpu.ingest.loader import Loader
+from neocpu.parallel.comm import Comm
+from neocpu.training import checkpoint as checkpoints
+from neocpu.training.checkpoint_file import CheckpointFile
+from neocpu.training.data import open_paths
+from neocpu.training.report import silent
+from neocpu.training.warmup import warm_up
+from neocpu.training.world import World, build, make_plan
+
+SPLIT = "test"
+
+
+def restore(
+    path: Path,
+    comm: Comm,
+    data: Sequence[str],
+    *,
+    overrides: Sequence[str] = (),
+    labelled: bool = True,
+    need_labels: bool = True,
+    tell: Callable[[str], None] = silent,
+) -> tuple[World, Loader]:
+    """The model of a checkpoint, and batches of `data` (raw logs or datasets) in file order. Collective.
+
+    labelled : whether raw logs have a label column. need_labels : refuse datasets without labels.
+    """
+    with CheckpointFile(path) as file:
+        config = file.config(overrides)
+    splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: tuple(data)}, labelled=labelled)
+    plan = make_plan(config, comm, splits.pooling_factors())
+    warm_up(config, plan, comm, tell)
+    world = build(config, comm, plan, splits.dense_features)
+    checkpoints.load(path, world)
+    return world, splits.loader(SPLIT, labelled=need_labels)

@@ -1,0 +1,208 @@
+"""Do comparison, export, the commands and `neocpu.load` say what is in the file?"""
+
+import json
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from test_checkpoint import TABLE_WISE, make
+
+import neocpu
+from neocpu.cli.checkpoint import checkpoint as command
+from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.errors import CheckpointError, ConfigError
+from neocpu.kernels.philox import uniform_rows
+from neocpu.parallel.comm import SingleComm
+from neocpu.training import checkpoint
+from neocpu.training.checkpoint_file import CheckpointFile
+from neocpu.training.checkpoint_tools import Difference, export, first_difference
+from neocpu.training.initial import initial_rows
+from neocpu.training.inspect import Model
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A checkpoint of step 5."""
+    checkpoint.save(tmp_path, make(SingleComm(), TABLE_WISE), 5)
+    return tmp_path / "checkpoints" / "step-00000005.h5"
+
+
+def changed(
+    folder: Path, table: int, rows: list[int], field: str, column: int | None, by: float, step: int = 5
+) -> Path:
+    """The same checkpoint with some rows of a table changed."""
+    world = make(SingleComm(), TABLE_WISE)
+    tbe = world.embedding.tbe
+    state, at = tbe.state(table), np.array(rows)
+    fresh = tbe.touched(table)[at] == 0
+    values = {name: value[at].copy() for name, value in state.items()}
+    for name, value in tbe.initial(table, at).items():
+        values[name][fresh] = value[fresh]
+    if column is None:
+        values[field] += np.float32(by)
+    else:
+        values[field][:, column] += np.float32(by)
+    tbe.load_rows(table, at, values)
+    checkpoint.save(folder, world, step)
+    return folder / "checkpoints" / f"step-{step:08d}.h5"
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False)
+
+
+def test_diff_names_the_first_tensor_row_and_column(written: Path, tmp_path: Path) -> None:
+    with CheckpointFile(written) as file:
+        learnt = file.rows(file.number("tables/C3"))
+    row = int(learnt[40])
+    other = changed(tmp_path / "b", 2, [row, row + 1], "weight", 6, 1.0)
+    with CheckpointFile(written) as one, CheckpointFile(other) as two:
+        found = first_difference(one, two)
+        assert first_difference(one, one) is None
+    assert isinstance(found, Difference)
+    assert (found.tensor, found.row, found.field, found.column) == ("tables/C3", row, "weight", 6)
+    assert found.values[1] == found.values[0] + np.float32(1)
+    done = invoke("diff", written, other)
+    assert done.return_value == 1 and f"tables/C3 row {row}, weight column 6: " in done.output
+    same = invoke("diff", written, written)
+    assert same.return_value == 0 and same.output.startswith("equal: digest ")
+
+
+def test_diff_of_a_row_that_only_one_has_learnt(written: Path, tmp_path: Path) -> None:
+    with CheckpointFile(written) as file:
+        learnt = set(file.rows(file.number("tables/C4")).tolist())
+    row = next(r for r in range(500_000, 10**6) if r not in learnt)
+    other = changed(tmp_path / "b", 3, [row], "sum", None, 2.0, step=6)
+    done = invoke("diff", written, other)
+    assert done.output == f"step: 5 | 6\ntables/C4 row {row}, sum: 0.5 (0x3f000000) | 2.5 (0x40200000)\n"
+
+
+def test_diff_says_what_changed_in_the_config(written: Path, tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "b", make(SingleComm(), TABLE_WISE, ("training.batch_size=8",)), 5)
+    done = invoke("diff", written, checkpoint.checkpoints(tmp_path / "b")[0])
+    assert done.output == "config training.batch_size: 2048 | 8\nall tensors are equal\n"
+    checkpoint.save(tmp_path / "c", make(SingleComm(), TABLE_WISE, ("tables.C1.rows=9001",)), 5)
+    with pytest.raises(CheckpointError, match=r"hold other tensors: tables/C1 with 9000 rows .* 9001 rows"):
+        invoke("diff", written, checkpoint.checkpoints(tmp_path / "c")[0])
+
+
+def test_digest_and_show(written: Path) -> None:
+    with CheckpointFile(written) as file:
+        expected, rows = file.digest, file.rows(file.number("tables/C4")).size
+    assert invoke("digest", written).output == f"digest {expected}\n"
+    assert invoke("digest", written, written).output.count(expected) == 2
+    card = invoke("show", written).output
+    for words in (
+        "step 5",
+        expected,
+        f"{rows} of 1,000,000 rows: weight[8], sum",
+        "exact_rowwise_adagrad",
+        "dense adam",
+    ):
+        assert words in card
+    with h5py.File(written, "r+") as file:
+        file["tables/C4/sum"][3] += 1
+    with pytest.raises(CheckpointError, match="tables/C4, block"):
+        invoke("digest", written)
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """By the format's definition."""
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    facts, arrays, end = header.pop("__metadata__"), {}, 0
+    assert size % 8 == 0
+    for name, entry in header.items():
+        lo, hi = entry["data_offsets"]
+        assert lo == end
+        end = hi
+        data = np.frombuffer(raw[8 + size + lo : 8 + size + hi], {"F32": "<f4", "I64": "<i8"}[entry["dtype"]])
+        arrays[name] = data.reshape(entry["shape"])
+    assert len(raw) == 8 + size + end
+    return facts, arrays
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_exports_hold_the_same_arrays(written: Path, tmp_path: Path, dense: bool) -> None:
+    flags = ["--dense"] * dense
+    invoke("export", written, tmp_path / "a.npz", *flags)
+    invoke("export", written, tmp_path / "a.safetensors", *flags)
+    facts, tensors = read_safetensors(tmp_path / "a.safetensors")
+    assert facts["neocpu_step"] == "5"
+    with np.load(tmp_path / "a.npz") as arrays, CheckpointFile(written) as file:
+        assert set(arrays.files) == set(tensors)
+        for name, tensor in tensors.items():
+            assert np.array_equal(arrays[name], tensor) and arrays[name].dtype == tensor.dtype
+        number = file.number("tables/C1")
+        rows, weight = file.rows(number), file.field(number, "weight")
+        config = file.config()
+    assert tensors["dense/bottom.0.weight/exp_avg"].shape == (4, 13)
+    if dense:
+        whole = initial_rows(config.tables[0], config.optimizer.sparse, config.training.seed, np.arange(9000))
+        whole["weight"][rows] = weight
+        assert np.array_equal(tensors["tables/C1/weight"], whole["weight"])
+        assert tensors["tables/C4/sum"].shape == (1_000_000,)
+    else:
+        assert np.array_equal(tensors["tables/C1/rows"], rows)
+        assert np.array_equal(tensors["tables/C1/weight"], weight)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npz", "a.safetensors", "checkpoints"]
+
+
+def test_safetensors_reads_the_export(written: Path, tmp_path: Path) -> None:
+    numpy = pytest.importorskip("safetensors.numpy")
+    with CheckpointFile(written) as file:
+        export(file, tmp_path / "a.safetensors")
+    _, mine = read_safetensors(tmp_path / "a.safetensors")
+    theirs = numpy.load_file(tmp_path / "a.safetensors")
+    assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_exports_that_cannot_be(written: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"one of \.npz, \.safetensors"):
+        invoke("export", written, tmp_path / "a.onnx")
+    with pytest.raises(CheckpointError, match="could not be written"):
+        invoke("export", written, tmp_path / "gone" / "a.npz")
+    with h5py.File(written, "r+") as file:
+        file["tables/C1/weight"][0, 0] += 1
+    with pytest.raises(CheckpointError, match="tables/C1, block 0"):
+        invoke("export", written, tmp_path / "a.npz")
+    assert not zipfile.is_zipfile(tmp_path / "a.npz")
+
+
+def test_load_gives_learnt_and_untouched_rows(written: Path) -> None:
+    model = neocpu.load(written)
+    assert isinstance(model, Model) and model.step == 5 and len(model.digest) == 64
+    world = make(SingleComm(), TABLE_WISE)
+    table, tbe = model.tables["C1"], world.embedding.tbe
+    whole = tbe.initial(0, np.arange(9000))
+    touched = np.flatnonzero(tbe.touched(0))
+    for name, value in tbe.state(0).items():
+        whole[name][touched] = value[touched]
+    assert np.array_equal(table[:], whole["weight"]) and len(table) == 9000
+    assert np.array_equal(table.field("sum", [5, 6]), whole["sum"][5:7]) and table.fields == ("weight", "sum")
+    row = int(table.learnt[3])
+    assert np.array_equal(table[row], whole["weight"][row]) and table[row].shape == (8,)
+    assert np.array_equal(table[[[row, 1]]], whole["weight"][[[row, 1]]])
+    assert table[[]].shape == (0, 8) and table[4:1:-2].shape == (2, 8)
+    assert np.array_equal(model.dense["top.0.bias"], world.model.parameters["top.0.bias"])
+    assert "9000 rows x 8" in repr(table) and "step 5" in repr(model)
+    for wrong in (9000, -1, [0, 9000]):
+        with pytest.raises(IndexError, match="has rows 0 to 8999"):
+            table[wrong]
+    with pytest.raises(IndexError, match="whole numbers"):
+        table[[0.5]]
+
+
+def test_initial_rows_are_those_of_the_tables() -> None:
+    optimizer = SparseOptimizer(name="adam")
+    world = make(SingleComm(), TABLE_WISE, ("optimizer.sparse.name=adam", "training.seed=12"), learnt=False)
+    rows = np.array([0, 7, 4999, 3], np.int64)
+    ours = initial_rows(world.plan.tables[2], optimizer, 12, rows, uniform_rows)
+    theirs = world.embedding.tbe.initial(2, rows)
+    assert list(ours) == list(theirs) == ["weight", "exp_avg", "exp_avg_sq"]
+    for name in ours:
+        assert np.array_equal(ours[name], theirs[name]) and ours[name].dtype == np.float32

@@ -1,0 +1,103 @@
+"""Does the command line answer at once, and in words? Commands that work on runs are tested with checkpoints."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neocpu import cli
+from neocpu.cli import COMMANDS, run
+from neocpu.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = ROOT / "data" / "models" / "tiny.toml"
+PROBE = """
+import sys
+from neocpu.cli import main
+status = main()
+heavy = sorted({"numba", "mpi4py", "h5py", "polars", "matplotlib"} & set(sys.modules))
+print("imported:", heavy)
+sys.exit(status)
+"""
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], [], *([name, "--help"] for name in COMMANDS)],
+    ids=lambda a: " ".join(a) or "nothing",
+)
+def test_help_comes_without_heavy_imports(arguments: list[str]) -> None:
+    done = call(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("imported: []\n")
+    assert "neocpu" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", str(TINY), "--set", "training.step=3"], "did you mean training.steps?"),
+        (["train", "gone.toml"], "gone.toml: cannot read the config: No such file or directory"),
+        (["train", str(TINY), "--ranks", "4", "--set", "model.loss=x"], "Choose one of bce, mse"),
+        (["compile", str(TINY), "--set", "tables.C1.dims=3"], "did you mean tables.C1.dim?"),
+        (["train"], "Missing argument 'CONFIG'. (see `neocpu train --help`)"),
+        (["trian"], "No such command 'trian'"),
+        (["train", str(TINY), "--rank", "2"], "--ranks"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(arguments: list[str], message: str) -> None:
+    done = call(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == "imported: []\n"
+    assert done.stderr.startswith("neocpu: error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert message in done.stderr
+
+
+def test_python_m_neocpu_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "neocpu", "--version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stdout.startswith("neocpu, version ")
+
+
+def test_importing_neocpu_is_light_and_names_are_public() -> None:
+    code = (
+        "import sys, neocpu; assert not {'numba', 'mpi4py', 'numpy'} & set(sys.modules);"
+        "print(sorted(neocpu.__all__)); neocpu.load, neocpu.load_config; assert 'numba' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "'Trainer'" in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_lines_are_those_of_the_commands(name: str) -> None:
+    command = cli.cli.get_command(cli.click.Context(cli.cli), name)
+    assert command is not None and command.name == name
+    assert (command.help or "").split("\n")[0] == COMMANDS[name][1]
+
+
+def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+    from neocpu.cli import train
+
+    seen: list[object] = []
+
+    def become(ranks: int, arguments: list[str]) -> None:
+        seen.extend([ranks, *arguments])
+        raise SystemExit(0)
+
+    monkeypatch.setattr(train, "exec_mpiexec", become)
+    monkeypatch.setattr(train, "launched", lambda: False)
+    with pytest.raises(SystemExit):
+        run(["train", str(TINY), "--ranks", "3", "--out", "x", "--set", "training.steps=1", "--resume"])
+    assert seen == [3, "train", str(TINY), "--ranks", "3", "--out", "x", "--set", "training.steps=1", "--resume"]
+
+
+def test_usage_errors_are_config_errors() -> None:
+    with pytest.raises(ConfigError, match="No such option"):
+        run(["doctor", "--nonsense"])

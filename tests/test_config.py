@@ -1,0 +1,153 @@
+"""Is a config read as written, checked whole, and does an error name place, key, value and what is allowed?"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from neocpu import config as configs
+from neocpu.embedding.specs import TableSpec
+from neocpu.errors import ConfigError
+from neocpu.reference.rules import RULES
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = "[tables]\nC1.rows = 10\nC2 = { rows = 20, features = ['a', 'b'], pooling = 'mean', weighted = true }\n"
+
+
+def test_defaults_and_tables() -> None:
+    config = configs.loads(SMALL)
+    assert config.tables == (
+        TableSpec("C1", 10, 16, ("C1",)),
+        TableSpec("C2", 20, 16, ("a", "b"), "mean", True),
+    )
+    assert config.training.leaves == 16 and config.data.train == () and config.parallel.plan == "auto"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "data" / "models").glob("*.toml")), ids=lambda p: p.name)
+def test_presets_are_valid(path: Path) -> None:
+    assert len(configs.load(path).tables) == 26
+
+
+def test_overrides_are_toml_else_text() -> None:
+    config = configs.loads(
+        SMALL,
+        "x.toml",
+        [
+            "training.steps=12",
+            "data.train=[\"a.h5\", 'b.h5']",
+            "data.test=/some/file.tsv.gz",
+            "data.shuffle = false",
+            "parallel.plan={ 'C*' = 'row_wise' }",
+            "tables.C1.rows=77",
+            "optimizer.sparse.schedule.warmup_steps=5",
+            "optimizer.dense.learning_rate=1",
+            'tables."odd name".rows=3',
+        ],
+    )
+    assert config.training.steps == 12
+    assert config.data.train == ("a.h5", "b.h5") and config.data.test == ("/some/file.tsv.gz",)
+    assert config.data.shuffle is False
+    assert config.parallel.plan == {"C*": "row_wise"}
+    assert [t.rows for t in config.tables] == [77, 20, 3] and config.tables[2].name == "odd name"
+    assert config.optimizer.sparse.schedule.warmup_steps == 5
+    assert config.optimizer.dense.learning_rate == 1.0 and isinstance(config.optimizer.dense.learning_rate, float)
+    assert configs.loads(config.text, "again", config.overrides).header() == config.header()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.step=1", "--set training.step=1: training.step: no such key; did you mean training.steps?"),
+        ("trainin.steps=1", "--set trainin.steps=1: trainin: no such key; did you mean training?"),
+        ("tables.C1.row=1", "tables.C1.row: no such key; did you mean tables.C1.rows?"),
+        ("optimizer.sparse.eta=1", "Known here: name, learning_rate, eps"),
+        ("training.steps=ten", "training.steps: expected a whole number, got 'ten'"),
+        ("training.steps=-1", "training.steps: -1 is too small; allowed: 0 to"),
+        ("training.batch_size=0", "0 is too small; allowed: 1 to"),
+        ("training.seed=1.5", "expected a whole number, got 1.5"),
+        ("data.shuffle=1", "expected true or false, got 1"),
+        ("model.bottom=8", "model.bottom: expected a list, got 8"),
+        ("model.bottom=[4, 0, 16]", "model.bottom[1]: 0 is too small"),
+        ("model.loss=bcd", "'bcd' is not allowed; did you mean 'bce'? Choose one of bce, mse"),
+        ("optimizer.sparse.name=adamw", f"Choose one of {', '.join(RULES)}"),
+        ("optimizer.dense.name=exact_sgd", "Choose one of sgd, adagrad, adam"),
+        ("optimizer.sparse.learning_rate=-0.1", "-0.1 must be a finite number, at least 0"),
+        ("optimizer.sparse.eps=nan", "must be a finite number"),
+        ("optimizer.dense.beta1=1.0", "optimizer.dense.beta1: 1.0 must be below 1"),
+        ("optimizer.dense.weight_decay=0.1", 'weight_decay_mode: "none" makes weight_decay void'),
+        ("training.leaves=12", "--set training.leaves=12: training.leaves: 12 is not a power of two"),
+        ("parallel.plan=rowwise", "'rowwise' is no scheme; did you mean 'row_wise'?"),
+        ("parallel.plan={D1 = 'row_wise'}", "no table matches 'D1'"),
+        ("parallel.plan=3", "expected a scheme"),
+        ("model.embedding_dim=4", "the last size is 16"),
+        ("model.top=[4, 2]", "it must be 1"),
+        ("tables.C1.pooling=max", "Choose one of sum, mean"),
+        ('tables.C1.features=["x", "x"]', "names a feature twice"),
+        ("tables.C1=5", "tables.C1: expected a table of keys, got 5"),
+        ("tables.C1.rows.x=5", "--set tables.C1.rows.x=5: tables.C1.rows is a single value"),
+        ("data.format=table", "needs the path of a SCHEMA.toml"),
+        ("data.min_count=4", 'it has no effect while data.rows_by is "hash"'),
+        ("noequals", "write it as key=value"),
+        ("=3", "write it as key=value"),
+        ("a b=3", "write it as key=value"),
+    ],
+)
+def test_errors_say_what_and_where(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs.loads(SMALL, "x.toml", [override])
+    assert message in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[tables]\n", "x.toml: tables: at least one table is needed"),
+        ("[tables.C1]\ndim = 3\n", "x.toml: tables.C1: its number of rows is missing"),
+        ("[tables]\n'a/b'.rows = 3\n", "may not be empty"),
+        (SMALL + "[modell]\n", "x.toml: modell: no such key; did you mean model?"),
+        (SMALL + "[model\n", "x.toml: not valid TOML:"),
+        ("training = 3\n" + SMALL, "x.toml: training: expected a table of keys, got 3"),
+    ],
+)
+def test_errors_in_the_file_name_the_file(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs.loads(text, "x.toml")
+    assert message in str(caught.value), str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.toml: cannot read the config: No such file"):
+        configs.load(tmp_path / "gone.toml")
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        configs.load(tmp_path / "latin.toml")
+
+
+def test_header_holds_what_decides_the_bits_and_nothing_else() -> None:
+    config = configs.loads(SMALL)
+    header = config.header()
+    assert json.loads(json.dumps(header)) == header
+    free = [
+        "training.steps=9", "training.epochs=4", "training.threads=2", "data.train=x", "data.valid=y",
+        "data.read_ahead=7",
+        "parallel.plan=row_wise", "parallel.route=two_level", "parallel.ranks_per_node=2", "parallel.memory=9",
+        "eval.every_steps=3", "checkpoint.every_steps=3", "checkpoint.keep=9",
+    ]  # fmt: skip
+    for override in free:
+        assert configs.loads(SMALL, "x", [override]).header() == header, override
+    bound = [
+        "training.seed=2", "training.batch_size=64", "training.leaves=8", "data.shuffle=false", "model.diagonal=true",
+        "model.top=[8, 1]", "tables.C1.rows=11", "tables.C2.pooling=sum", "optimizer.sparse.learning_rate=0.5",
+        "optimizer.dense.name=adam", "optimizer.sparse.schedule.decay_steps=4", "data.rows_by=vocabulary",
+    ]  # fmt: skip
+    for override in bound:
+        assert configs.loads(SMALL, "x", [override]).header() != header, override
+
+
+def test_route_names_are_those_of_the_registry() -> None:
+    from neocpu.ingest.convert import KINDS, ON_ERROR
+    from neocpu.ingest.loader import ROWS_BY
+    from neocpu.parallel.routes import ROUTES
+
+    assert set(configs.ROUTE_NAMES) == set(ROUTES)
+    assert (configs.FORMATS, configs.ON_ERROR, configs.ROWS_BY) == (KINDS, ON_ERROR, ROWS_BY)
