@@ -2,12 +2,16 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from neocpu import config as configs
 from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
+from neocpu.training.lock import has_results
+
+if TYPE_CHECKING:
+    from neocpu.parallel.comm import Comm
 
 STARTED = time.time()
 
@@ -15,7 +19,7 @@ STARTED = time.time()
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("--ranks", type=click.IntRange(1), help="Start so many MPI ranks on this machine (not under mpiexec).")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of results.  [default: runs/NAME of the config]")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of results.  [default: runs/NAME, or the first free NAME-2, NAME-3, …]")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, any number of times.")
 @click.option("--resume", is_flag=True, help="Go on from the newest complete checkpoint of the folder.")
 def train(config: Path, ranks: int | None, out: Path | None, overrides: tuple[str, ...], resume: bool) -> None:
@@ -36,11 +40,21 @@ def train(config: Path, ranks: int | None, out: Path | None, overrides: tuple[st
     from neocpu.cli.progress import make_report
     from neocpu.training.trainer import Trainer
 
-    folder = out or Path("runs") / config.stem
+    folder = out or default_folder(config, resume, comm)
     report = make_report(folder, comm.rank)
     summary = Trainer(settings, comm, folder, resume=resume, report=report, started=STARTED).run()
     if comm.rank == 0:
         print_summary(summary, folder)
+
+
+def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
+    """runs/NAME of the config; a new run takes the first such folder without results (rank 0 looks)."""
+    first = Path("runs") / config.stem
+    found = first
+    number = 2
+    while comm.rank == 0 and not resume and has_results(found):
+        found, number = first.with_name(f"{config.stem}-{number}"), number + 1
+    return Path(comm.allgather_bytes(str(found).encode())[0].decode())
 
 
 def arguments(config: Path, ranks: int, out: Path | None, overrides: tuple[str, ...], resume: bool) -> list[str]:
@@ -58,8 +72,24 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
         click.echo(f"{split:6}{numbers}")
     steps, samples, seconds = summary["steps"], summary["samples"], summary["seconds"]
     click.echo(f"{steps} steps, {samples} samples, {seconds:.1f} s, {summary['samples_per_second']:,.0f} samples/s")
+    if summary["cold_start_seconds"] is not None:
+        click.echo(f"first step done {summary['cold_start_seconds']:.1f} s after the start")
+    click.echo(f"memory of the largest rank: {summary['memory_per_rank'] / 2**20:,.0f} MiB")
+    if summary["ranks"] > 1:
+        for line in traffic_lines(summary["traffic"]):
+            click.echo(line)
     click.echo(f"results in {folder}")
     click.echo(f"digest {summary['digest']}")
+
+
+def traffic_lines(traffic: dict[str, Any]) -> list[str]:
+    """What all ranks sent, by collective and link, as a small table."""
+    links = ("same_rank", "same_node", "other_node")
+    lines = [f"{'sent by all ranks':18}{'calls':>10}" + "".join(f"{link.replace('_', ' '):>16}" for link in links)]
+    for verb, entry in traffic.items():
+        sizes = "".join(f"{entry[link]['bytes']:>14,} B" for link in links)
+        lines.append(f"{verb:18}{entry['calls']:>10,}{sizes}")
+    return lines
 
 
 def show(value: float | int) -> str:

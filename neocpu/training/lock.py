@@ -25,6 +25,11 @@ RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5")
 UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
+def has_results(out: Path) -> Path | None:
+    """A file that a run left in this folder, if there is one."""
+    return next((path for pattern in RESULTS for path in out.glob(pattern)), None)
+
+
 class RunLock:
     """A folder reserved for one run: `with RunLock(out, comm, resume=False): ...`. Collective.
 
@@ -108,10 +113,9 @@ class RunLock:
         return TrainingError(f"{self.out} is in use by another run; wait, or choose another --out")
 
     def _refuse_results(self) -> None:
-        found = [path for pattern in RESULTS for path in self.out.glob(pattern)]
-        if found and not self.resume:
+        if not self.resume and (found := has_results(self.out)):
             raise TrainingError(
-                f"{self.out} already has results ({found[0].relative_to(self.out)}); go on with --resume, "
+                f"{self.out} already has results ({found.relative_to(self.out)}); go on with --resume, "
                 "choose another --out, or remove it"
             )
 

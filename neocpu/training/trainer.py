@@ -4,6 +4,8 @@ The position in the data is (epoch, step of the epoch); both follow from the num
 that a checkpoint needs. Before every step the ranks agree whether somebody was asked to stop.
 """
 
+import resource
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +38,12 @@ class Stopped(NeocpuError):
         self.exit_status = 128 + number
 
 
+def peak_memory() -> int:
+    """Most bytes of memory that this process had at a time."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
 class Trainer:
     """One run of training; every method is collective over `comm`.
 
@@ -65,7 +73,7 @@ class Trainer:
         self.samples = 0
         self.cold_start: float | None = None
         self._window = Window(WINDOW)
-        self._seconds = 0.0
+        self._seconds, self._timed_from = 0.0, 0
         self._saved = -1
         self.world: World | None = None
 
@@ -155,6 +163,7 @@ class Trainer:
                 self._seconds += time.perf_counter() - begun
                 if self.cold_start is None:
                     self.cold_start = time.time() - self.started
+                    self._seconds, self._timed_from = 0.0, self.samples  # speed is that of the steps after the first
                 advance(self.steps_taken, batch.samples)
                 if every and self.steps_taken % every == 0 and self.steps_taken < total:
                     self._measure(world, splits, ("valid",))
@@ -182,7 +191,7 @@ class Trainer:
     def _summary(self, world: World, splits: Splits) -> dict[str, Any]:
         metrics = self._measure(world, splits, ("valid", "test"))
         self._save(world)
-        rate = self.samples / self._seconds if self._seconds else 0.0
+        rate = (self.samples - self._timed_from) / self._seconds if self._seconds else 0.0
         summary = {
             "digest": digest(world, self.steps_taken),
             "steps": self.steps_taken,
@@ -191,6 +200,7 @@ class Trainer:
             "samples_per_second": rate,
             "cold_start_seconds": self.cold_start,
             "metrics": {name: found.to_dict() for name, found in metrics.items()},
+            "memory_per_rank": self.comm.largest(peak_memory()),
             "ranks": self.comm.size,
             "threads": self.config.training.threads,
             "plan": world.plan.to_dict(),
