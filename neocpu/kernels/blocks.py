@@ -13,7 +13,7 @@ def copy_blocks(source, target, jobs):
     """Copy blocks from one flat array to another.
 
     Shapes: source [n] f32, f64 or i64, target [m] of the same type, jobs i64[J, 6].
-    Source: the permute of FBGEMM's all-to-all pooled operators; Neo §4.3.
+    Source: the permute of FBGEMM's all-to-all pooled operators; Neo.
     Order: none; the blocks of the target must not overlap.
     """
     for j in range(jobs.shape[0]):

@@ -1,7 +1,7 @@
 """How do the embeddings of a sample meet? By the dot products of all pairs, each one chain of fused multiply-adds.
 
 A sample's E is a matrix of `count` rows of `dim` columns: the bottom MLP's output first, then one row per key. The
-dots are the lower triangle of E Eᵀ, row by row; E's first row goes through unchanged (Neo §2, Figure 2; DLRM's "dot"):
+dots are the lower triangle of E Eᵀ, row by row; E's first row goes through unchanged (DLRM's "dot"):
 
     out = [E[0, :], E[1]·E[0], E[2]·E[0], E[2]·E[1], E[3]·E[0], ...]        with `diagonal` also E[i]·E[i], i from 0
 
@@ -128,7 +128,7 @@ def dot_forward(e, dim, diagonal, out):
     """Dot interaction of every sample.
 
     Shapes: e f32[b, count*dim], row 0 of a sample first; dim int; diagonal bool; out f32[b, dim + pairs], pairs =
-    count(count-1)/2, with diagonal count(count+1)/2; C-contiguous. Source: Neo §2; docs/arithmetic.md §6.
+    count(count-1)/2, with diagonal count(count+1)/2; C-contiguous. Source: Neo; docs/arithmetic.md §6.
     Order: each dot product is a chain over ascending columns of fma(e[i, d], e[j, d], ·) from +0.
     """
     _forward(e.reshape(-1), e.shape[0], e.shape[1] // dim, dim, int(diagonal), out.reshape(-1))
@@ -138,7 +138,7 @@ def dot_backward(e, g, dim, diagonal, out):
     """Gradient of the dot interaction with respect to E.
 
     Shapes: e f32[b, count*dim]; g f32[b, dim + pairs], gradient of `dot_forward`'s output; out f32[b, count*dim];
-    C-contiguous. Source: Neo §2; docs/arithmetic.md §6.
+    C-contiguous. Source: Neo; docs/arithmetic.md §6.
     Order: out[i, d] is a chain over ascending j of fma(a_ij, e[j, d], ·) from +0, j != i (with `diagonal` also j = i,
     its coefficient fl(a_ii + a_ii)); then g[d] is added to row 0.
     """

@@ -15,7 +15,7 @@ def bucketize_lengths(offsets, values, key, lo, hi, samples, lengths):
     """lengths[e*S + s] = lookups of bag (key[e], s) with lo[e] <= row < hi[e].
 
     Shapes: offsets i64[F*S+1], values i64[n] of a KJT; key, lo, hi i64[E]; samples = S; lengths i32[E*S].
-    Source: FBGEMM block_bucketize_sparse_features; Neo §4.2.1. Order: none.
+    Source: FBGEMM block_bucketize_sparse_features; Neo. Order: none.
     """
     for e in range(key.size):
         for s in range(samples):

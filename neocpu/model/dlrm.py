@@ -1,4 +1,4 @@
-"""How do dense features and pooled embeddings become a click probability? Through the DLRM of Neo §2.
+"""How do dense features and pooled embeddings become a click probability? Through the DLRM of Neo.
 
     dense x ──► bottom MLP ──► E[:, :d0] ┐
     pooled embeddings ──────► E[:, d0:] ─┴► interaction ──► top MLP ──► logit ──► loss

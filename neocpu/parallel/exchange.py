@@ -1,7 +1,7 @@
 """How do lookups reach the shards and pooled rows come back? Through one engine that knows only rectangles.
 
     input_dist     my b samples, all keys --bucketize-> entries of every rank --alltoall lengths, alltoallv rows-->
-                   all B samples, my entries --permute-> bag k*B + s                                     (Neo §4.2.1)
+                   all B samples, my entries --permute-> bag k*B + s                                     (Neo)
     output_dist    whole: f32[B, C] --alltoallv--> columns of E[b];  parts: fp64 words, by a route, rounded at home
     gradients      columns of dE[b] --alltoallv--> f32[B, C] of my entries
 

@@ -4,7 +4,7 @@
     alltoallv   row i of H goes to rank i*W//H, which sums the words of all ranks, rounded once  (docs/arithmetic.md §3)
     allgatherv  touched rows and their gradients, ascending; every replica applies the same step to the same rows
 
-The paper's data parallelism (Neo §4.2.3), sparse: bytes grow with the rows touched, not with the table.
+The paper's data parallelism (Neo), sparse: bytes grow with the rows touched, not with the table.
 """
 
 from collections.abc import Generator, Sequence

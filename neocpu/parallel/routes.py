@@ -7,7 +7,7 @@ loses is itself a word and travels with the rare further words, so the sum that 
     direct           every rank to every rank: one hop, most bytes
     reduce_scatter   words for rank d go round the ring d+1, d+2, …, d and each rank adds its own: neighbours only
     two_level        in each node the rank with d's place collects and adds the node's words for d and sends them to d:
-                     one message per node crosses, the rest stays inside (made for table_row_wise; Neo §4.2.4)
+                     one message per node crosses, the rest stays inside (made for table_row_wise; Neo)
 
 Gradients take the same wires backwards. Every route is two generators, forth and back; they yield the requests that
 they want to be waited for, so an exchange can be under way while others work. Add a route by writing one class under

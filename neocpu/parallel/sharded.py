@@ -5,7 +5,7 @@
     backward(dE, t)   MEAN divided once, at home -> gradients to the shards -> one exact update per row
 
 Plan, ranks, route and threads decide where the work is done and what travels; none of them can be seen in E or in the
-tables afterwards (`docs/arithmetic.md` §3; Neo §4.2).
+tables afterwards (`docs/arithmetic.md` §3; Neo).
 """
 
 from collections.abc import Generator
