@@ -42,7 +42,9 @@ class KJT:
     def check(self) -> None:
         """Raise IndexRangeError unless lengths, values and weights fit together."""
         if self.lengths.ndim != 2 or self.lengths.shape[0] != len(self.keys):
-            raise IndexRangeError(f"lengths has shape {self.lengths.shape}; expected ({len(self.keys)}, batch) for keys {self.keys}")
+            raise IndexRangeError(
+                f"lengths has shape {self.lengths.shape}; expected ({len(self.keys)}, batch) for keys {self.keys}"
+            )
         if self.lengths.size and int(self.lengths.min()) < 0:
             feature, sample = np.argwhere(self.lengths < 0)[0]
             raise IndexRangeError(

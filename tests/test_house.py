@@ -138,7 +138,9 @@ def signature(function: ast.FunctionDef) -> list[str]:
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "kernels").glob("*.py")), ids=lambda p: p.name)
 def test_every_kernel_has_a_twin_of_the_same_name_and_arguments(path: Path) -> None:
-    kernels = [n for n in tree(path).body if isinstance(n, ast.FunctionDef) and is_kernel(n) and not n.name.startswith("_")]
+    kernels = [
+        n for n in tree(path).body if isinstance(n, ast.FunctionDef) and is_kernel(n) and not n.name.startswith("_")
+    ]
     if not kernels:
         return
     twin_path = PACKAGE / "reference" / path.name
@@ -160,11 +162,15 @@ def test_kernels_stay_canonical(path: Path) -> None:
         if isinstance(node, ast.BinOp):
             assert not isinstance(node.op, ast.MatMult), f"{where}: @ sums in an order that nobody defines"
             if isinstance(node.op, ast.Pow):
-                assert isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant), f"{where}: ** calls libm"
+                assert isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant), (
+                    f"{where}: ** calls libm"
+                )
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = ast.unparse(node.func.value)
             if owner in ("np", "numpy", "math"):
-                assert node.func.attr not in FORBIDDEN_CALLS, f"{where}: {owner}.{node.func.attr} differs between machines"
+                assert node.func.attr not in FORBIDDEN_CALLS, (
+                    f"{where}: {owner}.{node.func.attr} differs between machines"
+                )
             assert owner not in ("np.random", "random"), f"{where}: use Philox"
 
 

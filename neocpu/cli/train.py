@@ -19,7 +19,11 @@ STARTED = time.time()
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("--ranks", type=click.IntRange(1), help="Start so many MPI ranks on this machine (not under mpiexec).")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of results.  [default: runs/NAME, or the first free NAME-2, NAME-3, …]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder of results.  [default: runs/NAME, or the first free NAME-2, NAME-3, …]",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, any number of times.")
 @click.option("--resume", is_flag=True, help="Go on from the newest complete checkpoint of the folder.")
 def train(config: Path, ranks: int | None, out: Path | None, overrides: tuple[str, ...], resume: bool) -> None:

@@ -42,7 +42,9 @@ class Schedule:
             return learning_rate * (step / self.warmup_steps)
         if self.decay_steps and step > self.decay_start:
             done = min(step - self.decay_start, self.decay_steps) / self.decay_steps
-            return self.end_learning_rate + (learning_rate - self.end_learning_rate) * power(1.0 - done, self.decay_power)
+            return self.end_learning_rate + (learning_rate - self.end_learning_rate) * power(
+                1.0 - done, self.decay_power
+            )
         return learning_rate
 
 

@@ -15,8 +15,27 @@ AHEAD = 16  # lookups
 
 
 @parallel_kernel
-def first_touch(rows, cuts, shard, row_base, base, width, row0, column0, key, scale, start0, start1, start_row,
-                touched, table, state0, state1, row_state, made):
+def first_touch(
+    rows,
+    cuts,
+    shard,
+    row_base,
+    base,
+    width,
+    row0,
+    column0,
+    key,
+    scale,
+    start0,
+    start1,
+    start_row,
+    touched,
+    table,
+    state0,
+    state1,
+    row_state,
+    made,
+):
     """Make every row that is looked up and does not exist yet.
 
     Shapes: rows i64[n] local rows, -1 skipped; cuts i64[G+1]: lookups of group g belong to shard[g] (i64[G], each shard at

@@ -53,7 +53,9 @@ class Arena:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
             self._map = mmap.mmap(-1, max(size, 1) + LINE, flags=flags)
         except OSError as error:
-            raise TrainingError(f"cannot map {size} bytes for tables ({error.strerror}); use more hosts or smaller tables") from error
+            raise TrainingError(
+                f"cannot map {size} bytes for tables ({error.strerror}); use more hosts or smaller tables"
+            ) from error
         if huge and size >= 16 * HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)
 

@@ -61,7 +61,8 @@ class Splits:
         rows = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
         found = data.take(rows, [f for table in self.config.tables for f in table.features]).features
         return {
-            table.name: sum(found[f].codes.size for f in table.features) / max(rows.size, 1) for table in self.config.tables
+            table.name: sum(found[f].codes.size for f in table.features) / max(rows.size, 1)
+            for table in self.config.tables
         }
 
 
@@ -76,15 +77,22 @@ def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], Non
 
 
 def open_paths(
-    config: Config, comm: Comm, out: Path, tell: Callable[[str], None], given: dict[str, tuple[str, ...]],
-    *, labelled: bool = True,
+    config: Config,
+    comm: Comm,
+    out: Path,
+    tell: Callable[[str], None],
+    given: dict[str, tuple[str, ...]],
+    *,
+    labelled: bool = True,
 ) -> Splits:
     """`open_splits` for other paths than the config's."""
     error: NeocpuError | None = None
     told = b""
     if comm.rank == 0:
         try:
-            told = "\n".join("\t".join(map(str, _ensure(config, name, paths, out, tell, labelled))) for name, paths in given.items()).encode()
+            told = "\n".join(
+                "\t".join(map(str, _ensure(config, name, paths, out, tell, labelled))) for name, paths in given.items()
+            ).encode()
         except NeocpuError as problem:
             error = problem
     comm.agree(error)  # the others wait here for rank 0's conversion

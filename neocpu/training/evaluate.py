@@ -36,7 +36,7 @@ def evaluate(world: World, batches: Iterable[Batch], progress: Progress | None =
 def predict(world: World, batches: Iterable[Batch], write: Callable[[NDArray[np.float32]], None]) -> int:
     """Hand the predictions of the whole data to `write` on rank 0, in input order, batch by batch; returns their number."""
     comm, total = world.comm, 0
-    for batch, prediction in predictions(world, batches):
+    for _, prediction in predictions(world, batches):
         counts = np.empty(comm.size, np.int64)
         comm.allgatherv(np.array([prediction.size], np.int64), counts, np.ones(comm.size, np.int64))
         every = np.empty(int(counts.sum()), np.float32)

@@ -106,7 +106,9 @@ class TrainStep:
             return
         sample = int(np.argmin(finite))
         first, _ = rank_samples(self.comm.rank, self.comm.size, batch.samples, self.leaves)
-        inputs = "finite" if np.isfinite(batch.dense[sample]).all() and np.isfinite(batch.labels[sample]) else "not finite"
+        inputs = (
+            "finite" if np.isfinite(batch.dense[sample]).all() and np.isfinite(batch.labels[sample]) else "not finite"
+        )
         raise TrainingError(
             f"step {step}: the loss of sample {first + sample} of the batch is {loss[sample]} (its inputs are {inputs}); "
             "lower optimizer.dense.learning_rate or optimizer.sparse.learning_rate, or resume from an earlier checkpoint"

@@ -23,9 +23,9 @@ from neocpu.kernels._jit import cache_folder, cpu_kind
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.threads import run_threads
-from neocpu.trees import rank_samples
 from neocpu.training.state import digest
-from neocpu.training.world import World, build
+from neocpu.training.world import build
+from neocpu.trees import rank_samples
 
 ROWS, DIM, BATCH, RANKS = 40, 8, 12, 4
 
@@ -44,8 +44,15 @@ def signature(config: Config, plan: Plan) -> str:
     """What decides which kernels a run compiles, and for which CPU."""
     model, optimizer = config.model, config.optimizer
     facts = [
-        sorted(set(plan.schemes)), plan.ranks > 1, config.parallel.route, model.interaction, model.diagonal, model.loss,
-        optimizer.sparse.name, optimizer.dense.name, *cpu_kind(),
+        sorted(set(plan.schemes)),
+        plan.ranks > 1,
+        config.parallel.route,
+        model.interaction,
+        model.diagonal,
+        model.loss,
+        optimizer.sparse.name,
+        optimizer.dense.name,
+        *cpu_kind(),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 

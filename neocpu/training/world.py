@@ -53,6 +53,4 @@ def build(config: Config, comm: Comm, plan: Plan, dense_features: int) -> World:
         plan, comm, optimizer.sparse, training.seed, training.leaves, model.first_column, config.parallel.route
     )
     dense = DenseOptimizer(optimizer.dense, model.flat)
-    return World(
-        config, comm, plan, model, embedding, dense, TrainStep(model, embedding, dense, comm, training.leaves)
-    )
+    return World(config, comm, plan, model, embedding, dense, TrainStep(model, embedding, dense, comm, training.leaves))
