@@ -19,6 +19,7 @@ from neocpu.trees import rank_samples
 
 MIXED = ("row_wise", "data_parallel", "grid_shard", "column_wise", "table_row_wise", "table_column_wise", "table_wise")
 PLANS = {name: (name,) for name in SCHEMES} | {"mixed": MIXED, "mixed2": MIXED[3:] + MIXED[:3]}
+SPECIAL = np.array([np.inf, -np.inf, np.nan, 1e-45, -1e-40, 3.4e38, -3.4e38, -0.0], np.float32)
 OPTIMIZERS = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam")
 TABLES = (
     TableSpec("few", 3, 8, ("x", "y")),  # fewer rows than ranks; two features
@@ -44,6 +45,7 @@ class Case:
     steps: int = 2
     seed: int = 0
     lookups: int = 4  # longest bag
+    special: bool = False  # also infinities, NaN, subnormals and numbers whose sums overflow
     wild: bool = True  # gradients and weights over many binades, so that sums need several words
     tables: tuple[TableSpec, ...] = TABLES
     first_column: int = 3
@@ -76,6 +78,10 @@ def global_batch(case: Case, step: int) -> tuple[KJT, np.ndarray]:
         gradient[rng.random(gradient.shape) < 0.2] = 0
         repeat = rng.integers(0, max(case.batch, 1), case.batch // 2)
         gradient[: repeat.size] = -gradient[repeat]  # exact cancellation between samples
+    if case.special:
+        gradient[rng.random(gradient.shape) < 0.05] = 3e38
+        chosen = rng.random(gradient.shape) < 0.02
+        gradient[chosen] = rng.choice(SPECIAL, int(chosen.sum()))
     given = [np.concatenate([np.empty(0), *parts]) for parts in (values, weights)]
     kjt = KJT(tuple(k.key for k in keys), lengths, given[0].astype(np.int64), given[1].astype(np.float32))
     return kjt, gradient
@@ -130,6 +136,9 @@ def spread_exponents(embedding: ShardedEmbedding, case: Case) -> None:
         weight *= np.float32(2) ** rng.integers(-60, 2, (spec.rows, 1)).astype(np.float32)
         planted = np.array([1, 2**-24, 0.75 * 2**-53, -(2**-60), 2**-60, 0.75 * 2**-53, -1], np.float32)
         weight[::2] = np.resize(planted, weight[::2].shape[0])[:, None]
+        if case.special:
+            chosen = rng.random(weight.shape) < 0.05
+            weight[chosen] = rng.choice(SPECIAL, int(chosen.sum()))
         (r0, r1), (c0, c1) = shard.rows, shard.cols
         rows = np.arange(r1 - r0)
         values = embedding.tbe.initial(i, rows)
@@ -141,7 +150,7 @@ def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEm
     """SHA-256 over every E and every state tensor of all ranks, whatever the plan: the same on every rank."""
     plan, sha = embedding.plan, hashlib.sha256()
     for out in found:
-        for part in comm.allgather_bytes(out.tobytes()):
+        for part in comm.allgather_bytes(canonical(out).tobytes()):
             sha.update(part)
     for number, spec in enumerate(plan.tables):
         whole: dict[str, np.ndarray] = {}
@@ -160,10 +169,15 @@ def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEm
                 full[slice(*shard.rows), cols] = values
                 if plan.replicated(number):
                     everywhere = comm.allgather_bytes(data)
-                    assert all(d == everywhere[0] for d in everywhere)
+                    assert case.special or all(d == everywhere[0] for d in everywhere)
         for name in sorted(whole):
-            sha.update(whole[name].tobytes())
+            sha.update(canonical(whole[name]).tobytes())
     return sha.hexdigest()
+
+
+def canonical(values: np.ndarray) -> np.ndarray:
+    """All NaN alike, as the digest of a run has them (docs/arithmetic.md §3)."""
+    return np.where(np.isnan(values), np.float32(np.nan), values)
 
 
 def unsharded(case: Case) -> str:

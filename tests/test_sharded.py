@@ -96,6 +96,7 @@ def test_random_cases(data: st.DataObject) -> None:
         seed=data.draw(st.integers(0, 3)),
         lookups=data.draw(st.sampled_from([1, 3, 9])),
         wild=data.draw(st.booleans()),
+        special=data.draw(st.booleans()),
         first_column=data.draw(st.sampled_from([0, 16])),
         weight_decay_mode=data.draw(st.sampled_from(["none", "l2", "decoupled"])),
     )

@@ -5,7 +5,7 @@
         rank d adds the nodes of all ranks, pair by pair, up to the root                (trees.climb)
         allgatherv: the finished slices                                                 f32[P] on every rank
 
-The paper's AllReduce (Neo §4.1) in the two halves it is made of, ReduceScatter and AllGather; the collectives move
+The paper's AllReduce (Neo) in the two halves it is made of, ReduceScatter and AllGather; the collectives move
 bytes and we add, because MPI's own reductions promise no order (`docs/arithmetic.md` §2).
 """
 
@@ -81,6 +81,7 @@ class StartedReduction:
             for node in sent:
                 pieces[node] = owner._recv[at : at + width]
                 at += width
-        mine = np.ascontiguousarray(climb(pieces, 0, owner.leaves))
+        with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
+            mine = np.ascontiguousarray(climb(pieces, 0, owner.leaves))
         owner.comm.allgatherv(mine, owner._total, owner._widths)
         return owner._total
