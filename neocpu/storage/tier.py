@@ -8,6 +8,7 @@ row's own number and nothing moves. A cache or an SSD tier will hand out other b
 """
 
 import mmap
+import sys
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,8 @@ from numpy.typing import DTypeLike, NDArray
 from neocpu.errors import TrainingError
 
 HUGE = 2 << 20  # bytes of a huge page
+# Promise no memory for rows that may never be touched (the constant is new in Python 3.13).
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 LINE = 64  # bytes of a cache line: regions begin on one
 
 
@@ -50,7 +53,7 @@ class Arena:
             )
         self.size, self._used = size, 0
         try:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
             self._map = mmap.mmap(-1, max(size, 1) + LINE, flags=flags)
         except OSError as error:
             raise TrainingError(
