@@ -279,9 +279,9 @@ class _Reader:
         """The error that there is no such key."""
         prefix, _, name = key.rpartition(".")
         near = get_close_matches(name, known, 1, 0.5)
-        hint = f"; did you mean {prefix + '.' if prefix else ''}{near[0]}?" if near else ";"
+        hint = f"did you mean {prefix + '.' if prefix else ''}{near[0]}? Known" if near else "known"
         inner = next((told for told in self.told if told.startswith(f"{key}.")), key)  # --set trainin.steps=1
-        return ConfigError(f"{self.place(inner)}: {key}: no such key{hint} Known here: {', '.join(known)}")
+        return ConfigError(f"{self.place(inner)}: {key}: no such key; {hint} here: {', '.join(known)}")
 
     def record(self, kind: type, tree: Any, key: str) -> Any:
         """A dataclass from a TOML table, defaults where it is silent."""
@@ -329,8 +329,8 @@ class _Reader:
         general = re.sub(r"^tables\..*\.", "tables.*.", key)
         if (allowed := CHOICES.get(general)) and value not in allowed:
             near = get_close_matches(value, allowed, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ";"
-            raise self.wrong(key, f"{value!r} is not allowed{hint} Choose one of {', '.join(allowed)}")
+            hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
+            raise self.wrong(key, f"{value!r} is not allowed; {hint} one of {', '.join(allowed)}")
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
             raise self.wrong(key, f"{value} must be a finite number, at least 0")
         if type(value) is int:

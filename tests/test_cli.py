@@ -8,7 +8,9 @@ import pytest
 
 from neocpu import cli
 from neocpu.cli import COMMANDS, run
+from neocpu.cli.train import default_folder
 from neocpu.errors import ConfigError
+from neocpu.parallel.comm import SingleComm
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ROOT / "data" / "models" / "tiny.toml"
@@ -45,7 +47,7 @@ def test_help_comes_without_heavy_imports(arguments: list[str]) -> None:
     [
         (["train", str(TINY), "--set", "training.step=3"], "did you mean training.steps?"),
         (["train", "gone.toml"], "gone.toml: cannot read the config: No such file or directory"),
-        (["train", str(TINY), "--ranks", "4", "--set", "model.loss=x"], "Choose one of bce, mse"),
+        (["train", str(TINY), "--ranks", "4", "--set", "model.loss=x"], "choose one of bce, mse"),
         (["compile", str(TINY), "--set", "tables.C1.dims=3"], "did you mean tables.C1.dim?"),
         (["train"], "Missing argument 'CONFIG'. (see `neocpu train --help`)"),
         (["trian"], "No such command 'trian'"),
@@ -101,3 +103,17 @@ def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> No
 def test_usage_errors_are_config_errors() -> None:
     with pytest.raises(ConfigError, match="No such option"):
         run(["doctor", "--nonsense"])
+
+
+def test_runs_without_out_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def folder(resume: bool) -> str:
+        return default_folder(Path("tiny.toml"), resume, SingleComm()).name
+
+    assert (folder(False), folder(True)) == ("tiny", "tiny")
+    for name in ("tiny", "tiny-2"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        assert folder(False) == name
+        (tmp_path / "runs" / name / "metrics.jsonl").write_text("")
+    assert (folder(False), folder(True)) == ("tiny-3", "tiny-2")

@@ -20,7 +20,8 @@ def bar(total: int, done: int) -> Iterator[Advance]:
 
     columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
     speed = TextColumn("{task.fields[speed]}")
-    with Progress(*columns, speed, console=Console(stderr=True), transient=True) as progress:
+    console, lines = Console(stderr=True), sys.stdout.isatty()  # lines printed meanwhile stay above the bar
+    with Progress(*columns, speed, console=console, transient=True, redirect_stdout=lines) as progress:
         task = progress.add_task("steps", total=total, completed=done, speed="")
         seen = 0
 

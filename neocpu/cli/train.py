@@ -22,7 +22,7 @@ STARTED = time.time()
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder of results.  [default: runs/NAME, or the first free NAME-2, NAME-3, …]",
+    help="Folder of results.  [default: runs/NAME, or the first free NAME-2, …; with --resume the last]",
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, any number of times.")
 @click.option("--resume", is_flag=True, help="Go on from the newest complete checkpoint of the folder.")
@@ -52,13 +52,12 @@ def train(config: Path, ranks: int | None, out: Path | None, overrides: tuple[st
 
 
 def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
-    """runs/NAME of the config; a new run takes the first such folder without results (rank 0 looks)."""
-    first = Path("runs") / config.stem
-    found = first
+    """The first of runs/NAME, NAME-2, NAME-3, … without results, or, to resume, the last one with; rank 0 looks."""
+    last = found = first = Path("runs") / config.stem
     number = 2
-    while comm.rank == 0 and not resume and has_results(found):
-        found, number = first.with_name(f"{config.stem}-{number}"), number + 1
-    return Path(comm.allgather_bytes(str(found).encode())[0].decode())
+    while comm.rank == 0 and has_results(found):
+        last, found, number = found, first.with_name(f"{config.stem}-{number}"), number + 1
+    return Path(comm.allgather_bytes(str(last if resume else found).encode())[0].decode())
 
 
 def arguments(config: Path, ranks: int, out: Path | None, overrides: tuple[str, ...], resume: bool) -> list[str]:

@@ -18,6 +18,7 @@ import numpy as np
 from neocpu.errors import CheckpointError
 from neocpu.parallel.comm import Comm
 from neocpu.training.checkpoint_file import BlockWriter, CheckpointFile, complete, lay_out
+from neocpu.training.identity import refuse_other_data
 from neocpu.training.report import versions
 from neocpu.training.state import Block, State, dense_fields, digest_of, state_of
 
@@ -33,7 +34,7 @@ def checkpoints(out: Path) -> list[Path]:
 def save(out: Path, world: Any, step: int, *, keep: int = 2, data: Mapping[str, Any] | None = None) -> str:
     """Write the state of a `training.world.World` after `step` steps; returns its digest. Collective.
 
-    keep : newest checkpoints that stay. data : JSON-able identity of the data, stored for `show`.
+    keep : newest checkpoints that stay. data : description of the data (`identity.py`), JSON-able.
 
     Raises CheckpointError on all ranks where it cannot be written; older checkpoints are then untouched.
     """
@@ -168,16 +169,20 @@ def latest(out: Path, comm: Comm) -> Path | None:
     return Path(name) if name else None
 
 
-def load(path: Path, world: Any) -> int:
+def load(path: Path, world: Any, data: Mapping[str, Any] | None = None, *, split: str | None = None) -> int:
     """Bring a world that was just built to the state of a checkpoint, of any ranks and plan; its step. Collective.
 
-    Raises CheckpointError on all ranks: broken file, or a config that changes the bits (the message names the keys).
+    data : description of the data (`identity.py`); vocabularies, and rows of `split`, must be those of the checkpoint.
+
+    Raises CheckpointError on all ranks: broken file, other data, or a config that changes the bits (it names the keys).
     """
     error: CheckpointError | None = None
     step = 0
     try:
         with CheckpointFile(path) as file:
             refuse_changes(file, world.config.header())
+            if data is not None:
+                refuse_other_data(file, data, split)
             _load_dense(file, world)
             _load_tables(file, world)
             step = file.step

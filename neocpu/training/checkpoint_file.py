@@ -230,22 +230,20 @@ class CheckpointFile:
     def blocks(self, number: int, lo: int = 0, hi: int | None = None) -> Iterator[Block]:
         """Blocks of a tensor with rows in [lo, hi), whole and verified. Raises CheckpointError for a broken one."""
         tensor, here, group = self.tensors[number], self.index.of(number), self._file[self.tensors[number].name]
-        counts = self.index.rows[here]
-        ends = np.cumsum(counts)
-        last = tensor.rows if hi is None else hi
-        for block, count, end, sha in zip(self.index.number[here].tolist(), counts, ends, self.index.sha256[here]):
-            if (block + 1) * BLOCK <= lo or block * BLOCK >= last:
-                continue
-            at = slice(int(end - count), int(end))
+        numbers, ends = self.index.number[here], np.cumsum(self.index.rows[here])
+        starts, shas = ends - self.index.rows[here], self.index.sha256[here]
+        first, last = np.searchsorted(numbers, [lo // BLOCK, -(-(tensor.rows if hi is None else hi) // BLOCK)])
+        for i in range(first, last):
+            at = slice(int(starts[i]), int(ends[i]))
             rows = group["rows"][at] if "rows" in group else np.arange(at.start, at.stop, dtype=np.int64)
-            found = Block(number, block, rows, {name: group[name][at] for name, _ in tensor.fields})
-            if found.sha256() != sha.tobytes():
-                first = block * BLOCK
+            block = Block(number, int(numbers[i]), rows, {name: group[name][at] for name, _ in tensor.fields})
+            if block.sha256() != shas[i].tobytes():
+                begin = block.number * BLOCK
                 raise self.damaged(
-                    f"{tensor.name}, block {block} (rows {first} to {min(first + BLOCK, tensor.rows) - 1}), "
+                    f"{tensor.name}, block {block.number} (rows {begin} to {min(begin + BLOCK, tensor.rows) - 1}), "
                     "has other bytes than were written"
                 )
-            yield found
+            yield block
 
     def recomputed_digest(self) -> str:
         """The digest from all rows in the file. Raises CheckpointError if any of them changed."""

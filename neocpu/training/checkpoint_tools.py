@@ -7,8 +7,9 @@ that the file uses: "dense/bottom.0.weight/value", "tables/C1/rows", "tables/C1/
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +20,8 @@ from neocpu.errors import CheckpointError, ConfigError
 from neocpu.training.checkpoint_file import CheckpointFile
 from neocpu.training.initial import initial_rows
 from neocpu.training.state import BLOCK, Block, Ints, Values
+
+PIECE = 16 * BLOCK  # rows of a whole table that are made at a time
 
 
 @dataclass(frozen=True)
@@ -41,24 +44,18 @@ class _Filled:
     """Blocks of one tensor of a file with any rows filled in."""
 
     def __init__(self, file: CheckpointFile, number: int) -> None:
-        self.file, self.number = file, number
         self._config = file.config()
         name = file.tensors[number].name
         self._spec = next((spec for spec in self._config.tables if f"tables/{spec.name}" == name), None)
         here = file.index.of(number)
         self.hashes = {int(b): sha.tobytes() for b, sha in zip(file.index.number[here], file.index.sha256[here])}
 
-    def block(self, number: int) -> Block | None:
-        """A block as it is stored."""
-        return next(self.file.blocks(self.number, number * BLOCK, number * BLOCK + 1), None)
-
-    def values(self, block: Block | None, rows: Ints) -> Values:
-        """Fields of `rows`: those of the block, else initial values."""
+    def values(self, blocks: Iterable[Block], rows: Ints) -> Values:
+        """Fields of `rows` (ascending, among them all of the blocks): those of the blocks, else initial values."""
         if self._spec is None:
-            assert block is not None and block.rows.size == rows.size
-            return block.values
+            return next(iter(blocks)).values
         found = initial_rows(self._spec, self._config.optimizer.sparse, self._config.training.seed, rows)
-        if block is not None:
+        for block in blocks:
             at = np.searchsorted(rows, block.rows)
             for name, values in block.values.items():
                 found[name][at] = values
@@ -72,24 +69,19 @@ def first_difference(first: CheckpointFile, second: CheckpointFile) -> Differenc
     """
     shapes = [[(t.name, t.rows, t.fields) for t in file.tensors] for file in (first, second)]
     if shapes[0] != shapes[1]:
-        one, two = next(pair for pair in _pairs(*shapes) if pair[0] != pair[1])
+        one, two = next(pair for pair in zip_longest(*shapes) if pair[0] != pair[1])
         raise CheckpointError(f"{first.path} and {second.path} hold other tensors: {_words(one)} | {_words(two)}")
     for number, tensor in enumerate(first.tensors):
         sides = _Filled(first, number), _Filled(second, number)
         for block in sorted({*sides[0].hashes, *sides[1].hashes}):
             if sides[0].hashes.get(block) == sides[1].hashes.get(block):
                 continue
-            stored = [side.block(block) for side in sides]
-            rows = np.unique(np.concatenate([b.rows for b in stored if b is not None]))
-            values = [side.values(b, rows) for side, b in zip(sides, stored)]
+            stored = [list(file.blocks(number, block * BLOCK, block * BLOCK + 1)) for file in (first, second)]
+            rows = np.unique(np.concatenate([b.rows for blocks in stored for b in blocks]))
+            values = [side.values(blocks, rows) for side, blocks in zip(sides, stored)]
             if found := _first(tensor.name, rows, values[0], values[1]):
                 return found
     return None
-
-
-def _pairs(one: list[Any], two: list[Any]) -> Iterator[tuple[Any, Any]]:
-    for i in range(max(len(one), len(two))):
-        yield one[i] if i < len(one) else None, two[i] if i < len(two) else None
 
 
 def _words(shape: Any) -> str:
@@ -155,9 +147,9 @@ def _field_parts(file: CheckpointFile, number: int, name: str) -> Callable[[], I
 def _whole_parts(file: CheckpointFile, number: int, name: str) -> Callable[[], Iterator[NDArray[Any]]]:
     def parts() -> Iterator[NDArray[Any]]:
         filled, total = _Filled(file, number), file.tensors[number].rows
-        for block in range(file.tensors[number].blocks):
-            rows = np.arange(block * BLOCK, min((block + 1) * BLOCK, total), dtype=np.int64)
-            yield filled.values(filled.block(block) if block in filled.hashes else None, rows)[name]
+        for first in range(0, total, PIECE):
+            rows = np.arange(first, min(first + PIECE, total), dtype=np.int64)
+            yield filled.values(file.blocks(number, first, first + rows.size), rows)[name]
 
     return parts
 

@@ -12,6 +12,7 @@ from neocpu.ingest.convert import ConvertOptions, ensure_dataset
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.comm import Comm
+from neocpu.training.identity import describe
 
 SPLITS = ("train", "valid", "test")
 LOOKED_AT = 4096  # rows from which mean bag lengths are estimated
@@ -35,6 +36,13 @@ class Splits:
     def has(self, name: str) -> bool:
         """Whether the config gives this split."""
         return name in self.datasets
+
+    def description(self) -> dict[str, Any]:
+        """What a checkpoint notes of the data (`identity.py`)."""
+        words = self._vocabularies
+        if words is None:
+            words = next(iter(self.datasets.values())).vocabularies
+        return describe(self.datasets, self.config.data.rows_by, words)
 
     def loader(self, name: str, *, labelled: bool = True) -> Loader:
         """Batches of a split for this rank; only training is shuffled."""

@@ -35,5 +35,5 @@ def restore(
     plan = make_plan(config, comm, splits.pooling_factors())
     warm_up(config, plan, comm, tell)
     world = build(config, comm, plan, splits.dense_features)
-    checkpoints.load(path, world)
+    checkpoints.load(path, world, splits.description())
     return world, splits.loader(SPLIT, labelled=need_labels)

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -153,10 +154,10 @@ class State:
         """The blocks that this rank owns, in order, without empty ones. Exhaust it: the ranks go in rounds."""
         for owned in self._schedule():
             pieces = self._exchange(owned)
-            for number in owned[self.comm.rank].tolist():
-                block = self._assemble(number, pieces.get(number, []))
-                if block.rows.size:
-                    yield block
+            for tensor, group in groupby(owned[self.comm.rank].tolist(), lambda number: self._locate(number)[0]):
+                for block in self._assemble(tensor, list(group), pieces):
+                    if block.rows.size:
+                        yield block
 
     # ---- one round ----
 
@@ -222,28 +223,26 @@ class State:
         tensor = int(np.searchsorted(self._starts, number, side="right")) - 1
         return tensor, (number - int(self._starts[tensor])) * BLOCK
 
-    def _assemble(self, number: int, pieces: Sequence["_Piece"]) -> Block:
-        tensor, first = self._locate(number)
-        block = first // BLOCK
+    def _assemble(
+        self, tensor: int, numbers: Sequence[int], pieces: Mapping[int, Sequence["_Piece"]]
+    ) -> Iterator[Block]:
+        """Blocks of one tensor, put together; initial values of all in one go."""
+        firsts = [self._locate(number)[1] for number in numbers]
         if tensor < len(self._dense):
-            name = self.tensors[tensor].name.removeprefix("dense/")
-            values = {k: _canonical(v[first : first + BLOCK]) for k, v in self._dense[name].items()}
-            return Block(tensor, block, np.arange(first, first + len(values["value"]), dtype=np.int64), values)
-        rows = np.unique(np.concatenate([np.empty(0, np.int64), *(piece.rows for piece in pieces)]))
-        before = self._initial(tensor - len(self._dense), rows)
-        values = {name: before[name].copy() for name, _ in self.tensors[tensor].fields}
-        for piece in pieces:
-            at = np.searchsorted(rows, piece.rows)
-            for name, part in piece.values.items():
-                if part.ndim == 2:
-                    values[name][at, piece.cols[0] : piece.cols[1]] = part
-                else:
-                    values[name][at] = part
-        values = {name: _canonical(value) for name, value in values.items()}
-        kept = np.zeros(rows.size, np.bool_)
-        for name, value in values.items():
-            kept |= (value.view(np.uint32) != before[name].view(np.uint32)).reshape(rows.size, -1).any(axis=1)
-        return Block(tensor, block, rows[kept], {name: value[kept] for name, value in values.items()})
+            fields = self._dense[self.tensors[tensor].name.removeprefix("dense/")]
+            for first in firsts:
+                values = {name: _canonical(value[first : first + BLOCK]) for name, value in fields.items()}
+                rows = np.arange(first, first + len(values["value"]), dtype=np.int64)
+                yield Block(tensor, first // BLOCK, rows, values)
+            return
+        nothing = np.empty(0, np.int64)
+        held = [np.unique(np.concatenate([nothing, *(p.rows for p in pieces.get(n, ()))])) for n in numbers]
+        before = self._initial(tensor - len(self._dense), np.concatenate(held))
+        at = 0
+        for number, first, rows in zip(numbers, firsts, held):
+            start = {name: before[name][at : at + rows.size] for name, _ in self.tensors[tensor].fields}
+            at += rows.size
+            yield _changed_rows(tensor, first // BLOCK, rows, start, pieces.get(number, ()))
 
     # ---- the whole ----
 
@@ -283,6 +282,23 @@ class _Stream:
 
     def counts(self) -> tuple[int, int]:
         return sum(part.size for part in self.ints), sum(part.size for part in self.floats)
+
+
+def _changed_rows(tensor: int, number: int, rows: Ints, before: Values, pieces: Sequence[_Piece]) -> Block:
+    """The rows of a block that differ from `before`, from their pieces."""
+    values = {name: value.copy() for name, value in before.items()}
+    for piece in pieces:
+        at = np.searchsorted(rows, piece.rows)
+        for name, part in piece.values.items():
+            if part.ndim == 2:
+                values[name][at, piece.cols[0] : piece.cols[1]] = part
+            else:
+                values[name][at] = part
+    kept = np.zeros(rows.size, np.bool_)
+    for name, value in values.items():
+        values[name] = _canonical(value)
+        kept |= (values[name].view(np.uint32) != before[name].view(np.uint32)).reshape(rows.size, -1).any(axis=1)
+    return Block(tensor, number, rows[kept], {name: value[kept] for name, value in values.items()})
 
 
 def _canonical(values: F32) -> F32:

@@ -75,6 +75,7 @@ class Trainer:
         self._window = Window(WINDOW)
         self._seconds, self._timed_from = 0.0, 0
         self._saved = -1
+        self._data: dict[str, Any] = {}
         self.world: World | None = None
 
     def run(self) -> dict[str, Any]:
@@ -98,6 +99,7 @@ class Trainer:
 
     def _prepare(self, splits: Splits) -> tuple[World, Loader]:
         config, comm = self.config, self.comm
+        self._data = splits.description()
         plan = make_plan(config, comm, splits.pooling_factors())
         self._check_room(plan, splits)
         self.report.plan(plan, config.optimizer.sparse.state_floats)
@@ -126,7 +128,7 @@ class Trainer:
         if path is None:
             self.report.tell(f"no complete checkpoint in {self.out}: starting at step 0")
             return
-        self.steps_taken = self._saved = checkpoint.load(path, world)
+        self.steps_taken = self._saved = checkpoint.load(path, world, self._data, split="train")
         epochs, step = divmod(self.steps_taken, loader.steps_per_epoch)
         rows = loader.dataset.rows
         self.samples = epochs * rows + min(step * loader.batch_size, rows)
@@ -183,7 +185,7 @@ class Trainer:
     def _save(self, world: World) -> None:
         if self._saved == self.steps_taken:
             return
-        checkpoint.save(self.out, world, self.steps_taken, keep=self.config.checkpoint.keep)
+        checkpoint.save(self.out, world, self.steps_taken, keep=self.config.checkpoint.keep, data=self._data)
         self._saved = self.steps_taken
 
     # ---- after the last step ----
