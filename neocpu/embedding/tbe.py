@@ -4,8 +4,8 @@
     Layout     which shard each of K entries reads, where its columns go
     Lookups    bags of LOCAL rows, bag k*S + s; -1 reads nothing
 
-The object owns memory and order; arithmetic is in `kernels/`. It knows nothing of ranks: finished sums (`forward`), exact words for
-row-split tables (`forward_words`), the fused update (`backward`), and its halves for shards that must first hear from others.
+The object owns memory and order; arithmetic is in `kernels/`. It knows nothing of ranks: finished sums (`forward`), exact words
+for row-split tables (`forward_words`), the fused update (`backward`), and its halves for shards that must first hear from others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -194,7 +194,7 @@ class TableBatchedEmbedding:
         self, tasks: tuple[Ints, Ints, Ints], unique: Ints, starts: Ints, stops: Ints, place: Ints, weights: Floats,
         gradient: Floats, given: Floats, step: int,
     ) -> None:
-        update.fused(self.rule.name)(
+        update.fused(self.rule.name, self.row_scalars)(
             self.weights, self._state0, self._state1, self._row_state, self.base, self.width, self.full_width, self.row_base,
             *tasks, unique, starts, stops, place, weights, gradient, given, self.optimizer.hyper(step),
         )

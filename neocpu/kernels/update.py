@@ -21,7 +21,6 @@ from neocpu.kernels.simd_rows import square_tree_16, square_tree_64, view
 
 AHEAD = 8  # rows
 RUN = 4096  # elements
-RULES_WITH_SCALARS = {"exact_rowwise_adagrad": True}
 
 
 @register_jitable
@@ -64,8 +63,25 @@ def _fuse(rule, row_scalars):
 
     @parallel_kernel
     def fused_update(
-        table, state0, state1, row_state, base, width, full_width, row_base, task_shard, task_lo, task_hi, unique, starts,
-        stops, place, weights, gradient, given, hyper,
+        table,
+        state0,
+        state1,
+        row_state,
+        base,
+        width,
+        full_width,
+        row_base,
+        task_shard,
+        task_lo,
+        task_hi,
+        unique,
+        starts,
+        stops,
+        place,
+        weights,
+        gradient,
+        given,
+        hyper,
     ):
         for task in prange(task_shard.size):
             h = task_shard[task]
@@ -83,8 +99,20 @@ def _fuse(rule, row_scalars):
                 if given.size:
                     scalars[0] = given[u]
                 step_row(
-                    rule, row_scalars, table, state0, state1, row_state, base[h] + unique[u] * d, row_base[h] + unique[u],
-                    g, d, scalars, parts, hyper, given.size > 0,
+                    rule,
+                    row_scalars,
+                    table,
+                    state0,
+                    state1,
+                    row_state,
+                    base[h] + unique[u] * d,
+                    row_base[h] + unique[u],
+                    g,
+                    d,
+                    scalars,
+                    parts,
+                    hyper,
+                    given.size > 0,
                 )
 
     return fused_update
@@ -108,10 +136,10 @@ def _fuse_elementwise(rule):
 
 
 @cache
-def fused(name):
-    """The fused kernel of a rule.
+def fused(name, row_scalars):
+    """The fused kernel of a rule that reads `row_scalars` numbers per row (its record in `reference.rules`).
 
-    `fused(name)(table, state0, state1, row_state, base, width, full_width, row_base, task_shard, task_lo, task_hi, unique,
+    `fused(name, row_scalars)(table, state0, state1, row_state, base, width, full_width, row_base, task_shard, task_lo, task_hi, unique,
     starts, stops, place, weights, gradient, given, hyper)`: for each task, unique rows u in [task_lo, task_hi) of its shard
     are merged and updated in place.
 
@@ -121,7 +149,7 @@ def fused(name):
     given f32[0], or f32[:] row scalars by u, and then gradients are already regularised; hyper f32[10].
     Source: Neo's exact backward; docs/arithmetic.md §3 to §5. Order: none in the merge; columns in a tree for row scalars.
     """
-    return _fuse(getattr(rules, name), RULES_WITH_SCALARS.get(name, False))
+    return _fuse(getattr(rules, name), row_scalars > 0)
 
 
 @cache
@@ -132,7 +160,9 @@ def elementwise(name):
 
 
 @parallel_kernel
-def merge_rows(table, base, width, task_shard, task_lo, task_hi, unique, starts, stops, place, weights, gradient, hyper, to, out):
+def merge_rows(
+    table, base, width, task_shard, task_lo, task_hi, unique, starts, stops, place, weights, gradient, hyper, to, out
+):
     """Merged and regularised gradients of unique rows, without an update: out[to[u] : + width] for every u of the tasks.
 
     Shapes: as in `fused`; to i64[:] by u; out f32[:]. Source: docs/arithmetic.md §3, §5. Order: none.

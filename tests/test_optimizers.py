@@ -1,0 +1,61 @@
+"""Are hyper-parameters, schedules and the dense optimizer those of docs/arithmetic.md §5?"""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from neocpu.embedding.optimizers import DENSE_NAMES, DenseOptimizer, Schedule, SparseOptimizer, power
+from neocpu.reference import update as twin
+from neocpu.reference.rules import HYPER, RULES
+from tests.cases import assert_same, floats
+
+
+def test_power_is_binary_and_lowest_bit_first():
+    assert power(0.5, 0) == 1.0 and power(2.0, 10) == 1024.0
+    assert power(0.9, 3) == 0.9 * (0.9 * 0.9) and power(0.9, 5) == 0.9 * ((0.9 * 0.9) * (0.9 * 0.9))
+    assert float(abs(Fraction(power(0.999, 1234)) / Fraction(0.999) ** 1234 - 1)) < 1e-13
+
+
+def test_schedule_warms_up_holds_and_decays():
+    schedule = Schedule(warmup_steps=4, decay_start=6, decay_steps=4, decay_power=2, end_learning_rate=0.1)
+    values = [schedule.value(1.0, t) for t in range(1, 13)]
+    assert values[:6] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert values[6:] == [0.1 + 0.9 * (1 - x) ** 2 for x in (0.25, 0.5, 0.75, 1.0, 1.0, 1.0)]
+    assert [Schedule().value(0.3, t) for t in (1, 10**9)] == [0.3, 0.3]
+
+
+def test_hyper_is_computed_wide_and_rounded_once():
+    optimizer = SparseOptimizer("adam", 0.1, weight_decay=0.3, weight_decay_mode="decoupled", schedule=Schedule(10))
+    got = dict(zip(HYPER, optimizer.hyper(3)))
+    assert got["lr"] == np.float32(0.1 * (3 / 10)) and got["l2"] == 0
+    assert got["keep"] == np.float32(1.0 - 0.1 * (3 / 10) * 0.3)
+    assert got["one_minus_beta2"] == np.float32(1 - 0.999)
+    assert got["correction1"] == np.float32(1 / (1 - 0.9 * (0.9 * 0.9)))
+    l2 = dict(zip(HYPER, SparseOptimizer("exact_sgd", 0.1, weight_decay=0.3, weight_decay_mode="l2").hyper(1)))
+    assert l2["l2"] == np.float32(0.3) and l2["keep"] == 1
+    none = dict(zip(HYPER, SparseOptimizer("exact_sgd", 0.1, weight_decay=0.3).hyper(1)))
+    assert none["l2"] == 0 and none["keep"] == 1
+
+
+@pytest.mark.parametrize("name", DENSE_NAMES)
+@pytest.mark.parametrize("mode", ["none", "l2", "decoupled"])
+def test_dense_optimizer(name, mode):
+    rng = np.random.default_rng(1)
+    record = SparseOptimizer(
+        name, 0.1, weight_decay=0.01, weight_decay_mode=mode, initial_accumulator_value=0.5, schedule=Schedule(2)
+    )
+    parameters = floats(rng, 5000, "normal")
+    expected, rule = parameters.copy(), RULES[DENSE_NAMES[name]]
+    states = [np.full(5000, 0.5 if n == rule.accumulator else 0, np.float32) for n in rule.element_state]
+    optimizer = DenseOptimizer(record, parameters)
+    assert tuple(optimizer.state) == rule.element_state
+    for step in (1, 2, 3):
+        gradient = floats(rng, 5000, "normal")
+        kept = gradient.copy()
+        optimizer.step(gradient, step)
+        assert_same(gradient, kept)
+        twin.elementwise(rule.name)(expected, *[*states, *[np.empty(0, np.float32)] * 2][:2], kept, record.hyper(step))
+    assert_same(parameters, expected)
+    for ours, theirs in zip(optimizer.state.values(), states):
+        assert_same(ours, theirs)

@@ -1,0 +1,110 @@
+"""Are pooled sums exact, rounded once, whatever the numbers, the width and the length of the bag?"""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neocpu.kernels import pooling
+from neocpu.reference import pooling as twin
+from neocpu.reference.exact import exact_sum, whole
+from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups
+
+WIDTHS = (1, 2, 3, 4, 5, 15, 16, 17, 20, 63, 64, 67, 100, 128, 149)
+
+
+def case(seed, fill, entries, samples, longest, weighted, widths=WIDTHS):
+    """Arguments up to `weights` of a call with random tables of `entries` widths."""
+    rng = np.random.default_rng(seed)
+    width, heights = rng.choice(widths, entries).astype(np.int64), rng.integers(1, 12, entries)
+    base = np.cumsum(heights * width) - heights * width
+    table = floats(rng, int((heights * width).sum()), fill)
+    offsets = bag_offsets(rng, entries * samples, longest)
+    rows = lookups(rng, offsets, heights, samples)
+    weights = floats(rng, rows.size, FILLS[seed % len(FILLS)]) if weighted else np.empty(0, np.float32)
+    return (table, base, width, offsets, rows, weights), np.cumsum(width) - width + 1, 2 + int(width.sum())
+
+
+@given(
+    seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), entries=st.integers(0, 4), samples=st.integers(0, 5),
+    longest=st.sampled_from([0, 1, 3, 30]), weighted=st.booleans(),
+)  # fmt: skip
+def test_pooled_sums_are_exact(seed, fill, entries, samples, longest, weighted):
+    with np.errstate(all="ignore"):
+        arguments, column, columns = case(seed, fill, entries, samples, longest, weighted)
+        ours, theirs = (np.full((samples, columns), 7, np.float32) for _ in "ab")
+        pooling.pooled_sum(*arguments, ours, column)
+        twin.pooled_sum(*arguments, theirs, column)
+        assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("width", [1, 7, 64, 130, 192, 1024])
+@pytest.mark.parametrize("fill", ["normal", "wild", "ties"])
+def test_long_bags_and_wide_rows(width, fill):
+    with np.errstate(all="ignore"):
+        arguments, column, columns = case(width, fill, 1, 2, 300 if width < 100 else 40, False, (width,))
+        ours, theirs = (np.zeros((2, columns), np.float32) for _ in "ab")
+        pooling.pooled_sum(*arguments, ours, column)
+        twin.pooled_sum(*arguments, theirs, column)
+        assert_same(ours, theirs)
+
+
+def total(words):
+    """Sum of words f64[k, width] per column: exact, or infinite, or NaN."""
+    return [
+        exact_sum(column, 10**6) if not np.isfinite(column).all() else sum(map(whole, column)) for column in words.T
+    ]
+
+
+@given(
+    seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), entries=st.integers(0, 3), samples=st.integers(0, 4),
+    longest=st.sampled_from([0, 1, 3, 30]), weighted=st.booleans(),
+)  # fmt: skip
+def test_words_are_the_exact_sum(seed, fill, entries, samples, longest, weighted):
+    with np.errstate(all="ignore"):
+        arguments, column, columns = case(seed, fill, entries, samples, longest, weighted)
+        table, base, width, offsets, rows, weights = arguments
+        ours, theirs = (np.full((samples, columns), 7.0) for _ in "ab")
+        used, enough = np.zeros(entries * samples, np.uint8), np.zeros(entries * samples, np.uint8)
+        pooling.pooled_words(*arguments, ours, column, used)
+        twin.pooled_words(*arguments, theirs, column, enough)
+        assert (used >= enough).all()
+        for bag in range(entries * samples):
+            k, s = divmod(bag, samples)
+            one = slice(column[k], column[k] + width[k])
+            if used[bag] == 1:
+                assert_same(ours[s, one], theirs[s, one] + 0.0)
+                continue
+            parts = [np.full((used[bag], width[k]), np.nan) for _ in "ab"]
+            for part, module in zip(parts, (pooling, twin)):
+                lo, hi = offsets[bag], offsets[bag + 1]
+                module.further_words(table, rows, weights, lo, hi, base[k], width[k], width[k], int(used[bag]), part)
+            np.testing.assert_equal(total(parts[0]), total(parts[1]))
+
+
+def test_no_lookup_is_plus_zero_and_minus_zero_is_not_stored():
+    none, out = np.empty(0, np.float32), np.full((2, 3), 7, np.float32)
+    table, rows = np.float32([-0.0] * 3), np.array([0, 0, -1])
+    pooling.pooled_sum(table, np.array([0]), np.array([3]), np.array([0, 2, 3]), rows, none, out, np.array([0]))
+    assert out.tobytes() == bytes(24)
+    pooling.pooled_sum(table, np.array([0]), np.array([3]), np.array([0, 1, 1]), rows, none, out, np.array([0]))
+    assert out.tobytes() == bytes(24)
+
+
+def test_a_tie_is_decided_by_the_last_bit_there_is():
+    table = np.float32([[1], [2**-24], [2**-149], [-(2**-149)]]).reshape(-1)
+    rows, offsets = np.array([0, 1, 0, 1, 2, 0, 1, 3]), np.array([0, 2, 5, 8])
+    out = np.empty((3, 1), np.float32)
+    none = np.empty(0, np.float32)
+    pooling.pooled_sum(table, np.array([0]), np.array([1]), offsets, rows, none, out, np.array([0]))
+    assert out.ravel().tolist() == [1, 1 + 2**-23, 1]
+
+
+def test_a_sum_that_passes_the_largest_number_on_its_way_is_exact():
+    large = np.finfo(np.float32).max
+    table, rows = np.float32([large, -large, 1]), np.array([0, 0, 0, 1, 1, 2, 1, 0, 0])
+    out, none = np.empty((2, 1), np.float32), np.empty(0, np.float32)
+    pooling.pooled_sum(table, np.array([0]), np.array([1]), np.array([0, 6, 9]), rows, none, out, np.array([0]))
+    assert out.ravel().tolist() == [large, large]
+    pooling.pooled_sum(table, np.array([0]), np.array([1]), np.array([0, 2, 3]), rows, none, out, np.array([0]))
+    assert out.ravel().tolist() == [np.inf, large]

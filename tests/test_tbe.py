@@ -1,0 +1,254 @@
+"""Does the table-batched embedding train like plain arrays do, however its rows, columns and lookups are cut?"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from neocpu.embedding.optimizers import Schedule, SparseOptimizer
+from neocpu.embedding.specs import TableSpec, bags
+from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
+from neocpu.errors import TrainingError
+from neocpu.kernels import rounding
+from neocpu.reference import rules
+from neocpu.reference.exact import exact_sum
+from neocpu.reference.philox import INIT, tensor_key, uniform_rows
+from neocpu.reference.rules import RULES
+from neocpu.trees import climb
+from tests.cases import FILLS, assert_same, bag_offsets, floats
+
+SEED, NONE = 5, np.empty(0, np.float32)
+TABLES = (TableSpec("a", 9, 20, ("f", "g")), TableSpec("b", 3, 1, ("h",)), TableSpec("c", 40, 130, ("k",)))
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """A shard."""
+
+    table: int
+    rows: tuple[int, int]
+    cols: tuple[int, int]
+
+
+WHOLE = [Rectangle(i, (0, t.rows), (0, t.dim)) for i, t in enumerate(TABLES)]
+KEYS = Layout(np.array([0, 0, 1, 2]), np.array([1, 21, 41, 42]))
+COLUMNS = 42 + 130 + 1
+
+
+class Plain:
+    """The tables as whole arrays, every row there from the start, updated by the twins of the rules."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.rule = optimizer, optimizer.rule
+        self.weights, self.states = [], []
+        for table in TABLES:
+            w = np.empty((table.rows, table.dim), np.float32)
+            scale = np.float32(1 / np.sqrt(np.float64(table.rows)))
+            uniform_rows(tensor_key(SEED, INIT, table.name), np.arange(table.rows), 0, scale, w)
+            self.weights.append(w)
+            start = {
+                n: np.float32(optimizer.initial_accumulator_value * (n == self.rule.accumulator)) for n in self.names
+            }
+            self.states.append(
+                {n: np.full((table.rows, 1 if n in self.rule.row_state else table.dim), start[n]) for n in self.names}
+            )
+
+    @property
+    def names(self):
+        return (*self.rule.element_state, *self.rule.row_state)
+
+    def terms(self, lookups, layout=KEYS):
+        """(entry, sample, rows, weights) of every bag."""
+        for bag, (lo, hi) in enumerate(zip(lookups.offsets[:-1], lookups.offsets[1:])):
+            rows, weights = lookups.rows[lo:hi], lookups.weights[lo:hi] if lookups.weights.size else None
+            kept = rows >= 0
+            yield *divmod(bag, lookups.samples), rows[kept], None if weights is None else weights[kept]
+
+    def forward(self, lookups, out):
+        for k, s, rows, weights in self.terms(lookups):
+            found = self.weights[KEYS.shard[k]][rows]
+            found = found if weights is None else found * weights[:, None]
+            out[s, KEYS.column[k] : KEYS.column[k] + found.shape[1]] = [exact_sum(t) for t in found.T]
+
+    def backward(self, lookups, grad, step):
+        collected = {}
+        for k, s, rows, weights in self.terms(lookups):
+            table = int(KEYS.shard[k])
+            g = grad[s, KEYS.column[k] : KEYS.column[k] + TABLES[table].dim]
+            for i, row in enumerate(rows.tolist()):
+                collected.setdefault((table, row), []).append(g if weights is None else g * weights[i])
+        hyper = self.optimizer.hyper(step)
+        for (table, row), terms in collected.items():
+            g = np.float32([[exact_sum(t) for t in np.array(terms).T]])
+            w, state = self.weights[table][row : row + 1], [s[row : row + 1] for s in self.states[table].values()]
+            rules.regularise(w, g, hyper)
+            mean = rules.square_sum(g)[:, None] / np.float32(TABLES[table].dim)
+            e0, e1 = (*state, None, None)[:2]
+            getattr(rules, self.rule.name)(w, g, e0, e1, state[0] if self.rule.row_state else None, mean, hyper)
+
+    def check(self, tbe):
+        """Rows of the TBE that exist are equal; the others are still at their initial values here."""
+        for i, shard in enumerate(tbe.shards):
+            rows, cols = slice(*shard.rows), slice(*shard.cols)
+            there = tbe.touched(i).astype(bool)
+            assert set(tbe.state(i)) == {"weight", *self.names}
+            assert_same(tbe.state(i)["weight"][there], self.weights[shard.table][rows, cols][there])
+            for name, state in self.states[shard.table].items():
+                mine = state[rows, cols] if name in self.rule.element_state else state[rows, 0]
+                assert_same(tbe.state(i)[name][there], np.ascontiguousarray(mine)[there])
+            missing = np.flatnonzero(~there)
+            assert_same(tbe.initial(i, missing)["weight"], self.weights[shard.table][rows, cols][missing])
+
+
+def batch(rng, samples, weighted, fill="normal"):
+    """Lookups of all keys, local to whole tables; the first batches leave most rows of table c alone."""
+    offsets = bag_offsets(rng, 4 * samples, 5)
+    heights = np.array([9, 9, 3, 40])[np.repeat(np.arange(4 * samples) // samples, np.diff(offsets))]
+    rows = (rng.random(heights.size) ** 3 * heights).astype(np.int64)
+    rows[rng.random(rows.size) < 0.1] = -1
+    weights = floats(rng, rows.size, "normal") if weighted else NONE
+    return Lookups(offsets, rows, weights, samples), floats(rng, (samples, COLUMNS), fill)
+
+
+def record(name, mode="none", **more):
+    return SparseOptimizer(name, 0.1, weight_decay=0.01, weight_decay_mode=mode, schedule=Schedule(3, 4, 2), **more)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("mode", ["none", "l2", "decoupled"])
+def test_training_equals_plain_arrays(name, mode):
+    rng, optimizer = np.random.default_rng(len(name)), record(name, mode, initial_accumulator_value=0.25)
+    tbe, plain = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED), Plain(optimizer)
+    for step in range(1, 6):
+        lookups, grad = batch(rng, int(rng.integers(0, 5)), weighted=step % 2 == 0)
+        ours, theirs = (np.full((lookups.samples, COLUMNS), 7, np.float32) for _ in "ab")
+        tbe.forward(KEYS, lookups, ours)
+        plain.forward(lookups, theirs)
+        assert_same(ours, theirs)
+        tbe.backward(KEYS, lookups, grad, step)
+        plain.backward(lookups, grad, step)
+        plain.check(tbe)
+    assert not tbe.touched(2).all()
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_wild_gradients(fill):
+    rng, optimizer = np.random.default_rng(3), record("exact_rowwise_adagrad")
+    tbe, plain = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED), Plain(optimizer)
+    with np.errstate(all="ignore"):
+        for step in (1, 2):
+            lookups, grad = batch(rng, 4, True, fill)
+            ours, theirs = (np.full((4, COLUMNS), 7, np.float32) for _ in "ab")
+            tbe.forward(KEYS, lookups, ours)
+            plain.forward(lookups, theirs)
+            assert_same(ours, theirs)
+            tbe.backward(KEYS, lookups, grad, step)
+            plain.backward(lookups, grad, step)
+            plain.check(tbe)
+
+
+def cut(lookups, shards, table, keys):
+    """Layout and lookups of some shards of one table, from those of the whole tables."""
+    samples = lookups.samples
+    offsets, rows, weights = [0], [np.empty(0, np.int64)], [NONE]
+    for shard in shards:
+        for k in keys:
+            for s in range(samples):
+                lo, hi = lookups.offsets[k * samples + s : k * samples + s + 2]
+                here = (lookups.rows[lo:hi] >= shard.rows[0]) & (lookups.rows[lo:hi] < shard.rows[1])
+                rows.append(lookups.rows[lo:hi][here] - shard.rows[0])
+                weights.append(lookups.weights[lo:hi][here] if lookups.weights.size else NONE)
+                offsets.append(offsets[-1] + int(here.sum()))
+    return Lookups(np.array(offsets), np.concatenate(rows), np.concatenate(weights), samples)
+
+
+def split(table, rows=(), cols=()):
+    spec = TABLES[table]
+    row_cuts, col_cuts = [0, *rows, spec.rows], [0, *cols, spec.dim]
+    return [Rectangle(table, r, c) for r in pairwise(row_cuts) for c in pairwise(col_cuts) if r[0] < r[1]]
+
+
+@pytest.mark.parametrize("fill", ["normal", "wild", "cancel", "special"])
+def test_words_of_row_shards_add_up(fill):
+    rng, optimizer = np.random.default_rng(4), record("exact_sgd")
+    shards = split(0, rows=(2, 6))
+    parts, whole = (TableBatchedEmbedding(TABLES, s, optimizer, SEED) for s in (shards, WHOLE))
+    values = {"weight": floats(rng, (9, 20), fill)}
+    whole.load_rows(0, np.arange(9), values)
+    for i, shard in enumerate(shards):
+        parts.load_rows(i, np.arange(shard.rows[1] - shard.rows[0]), {"weight": values["weight"][slice(*shard.rows)]})
+    with np.errstate(all="ignore"):
+        for samples in (0, 1, 6):
+            lookups, _ = batch(rng, samples, samples == 6)
+            expected, found = np.full((samples, COLUMNS), 7, np.float32), np.full((samples, 40), 7, np.float32)
+            whole.forward(KEYS, lookups, expected)
+            words = np.full((samples, 3 * 40), np.nan)
+            layout = Layout(np.repeat(np.arange(3), 2), np.arange(6) * 20)
+            extras = parts.forward_words(layout, cut(lookups, shards, 0, (0, 1)), words)
+            key = extras.bag // max(1, samples) % 2 * samples + extras.bag % max(1, samples)  # group = feature
+            order = np.argsort(key, kind="stable")
+            pieces = [extras.words[extras.start[i] : extras.start[i + 1]] for i in order]
+            rounding.combine_words(
+                words.reshape(-1), np.array([0, 3, 6]), np.array([0, 40, 80, 20, 60, 100]), np.full(6, 120),
+                np.array([20, 20]), np.array([0, 20]), key[order], np.arange(order.size + 1) * 20,
+                np.concatenate([*pieces, np.empty(0)]), found,
+            )  # fmt: skip
+            assert_same(found, np.ascontiguousarray(expected[:, 1:41]))
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("mode", ["none", "l2"])
+def test_column_shards_share_their_scalars(name, mode):
+    rng, optimizer = np.random.default_rng(6), record(name, mode)
+    shards = split(2, cols=(4, 36, 100))
+    parts, plain = TableBatchedEmbedding(TABLES, shards, optimizer, SEED), Plain(optimizer)
+    layout = Layout(np.arange(4), np.array([s.cols[0] for s in shards]))
+    for step in (1, 2):
+        lookups, grad = batch(rng, 5, True)
+        mine, gradient = cut(lookups, shards, 2, (3,)), np.ascontiguousarray(grad[:, 42:172])
+        parts.forward(layout, mine, np.empty((5, 130), np.float32))
+        merged = parts.merge(layout, mine, gradient)
+        terms = {}
+        for i in range(4):
+            terms |= parts.row_terms(merged, i)
+        for i in range(4):
+            parts.apply(merged, i, climb(terms, 0, 256), step)
+        plain.backward(lookups, grad, step)
+        plain.check(parts)
+
+
+@pytest.mark.parametrize("fill", ["normal", "wild"])
+def test_replicas_apply_summed_words(fill):
+    rng, optimizer = np.random.default_rng(7), record("exact_rowwise_adagrad", "l2")
+    tbe, plain = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED), Plain(optimizer)
+    with np.errstate(all="ignore"):
+        for step in (1, 2):
+            lookups, grad = batch(rng, 5, step == 2, fill)
+            for i, (rows, words) in enumerate(tbe.merge_words(KEYS, lookups, grad)):
+                unique, starts = np.unique(rows, return_index=True)
+                merged = np.empty((unique.size, TABLES[i].dim), np.float32)
+                rounding.sum_words(words, np.arange(rows.size), np.append(starts, rows.size), merged)
+                tbe.apply_rows(i, unique, merged, step)
+            plain.backward(lookups, grad, step)
+            plain.check(tbe)
+
+
+def test_rows_can_be_loaded_and_are_not_made_again():
+    tbe = TableBatchedEmbedding(TABLES, WHOLE, record("adam"), SEED)
+    values = {"weight": np.full((2, 20), 3, np.float32), "exp_avg": np.ones((2, 20), np.float32)}
+    tbe.load_rows(0, np.array([1, 8]), values)
+    assert tbe.touched(0).tolist() == [0, 1, 0, 0, 0, 0, 0, 0, 1]
+    out = np.empty((1, COLUMNS), np.float32)
+    tbe.forward(KEYS, Lookups(np.array([0, 2, 2, 2, 2]), np.array([1, 8]), NONE, 1), out)
+    assert out[0, 1:21].tolist() == [6] * 20 and not out[0, 21:172].any()
+
+
+def test_tables_must_fit_their_budget():
+    with pytest.raises(TrainingError, match="memory budget is 1000"):
+        TableBatchedEmbedding(TABLES, WHOLE, record("adam"), SEED, budget=1000)
+
+
+def test_keys_of_a_feature_that_looks_up_two_tables():
+    tables = (TableSpec("a", 2, 4, ("f", "g")), TableSpec("b", 2, 4, ("f",)))
+    assert [bag.key for bag in bags(tables)] == ["f@a", "g", "f@b"] and [bag.table for bag in bags(tables)] == [0, 0, 1]
