@@ -14,7 +14,7 @@ from typing import Any
 from neocpu.config import Config
 from neocpu.errors import NeocpuError
 from neocpu.ingest.loader import Batch, Loader
-from neocpu.parallel.comm import Comm
+from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.launch import StopSignal
 from neocpu.parallel.plan import Plan
 from neocpu.training import checkpoint, preflight
@@ -50,7 +50,7 @@ class Trainer:
     Parameters
     ----------
     config : checked configuration.
-    comm : the ranks.
+    comm : the ranks; None: this process alone.
     out : folder for checkpoints, metrics and the summary; locked while the run lasts.
     resume : go on from the newest complete checkpoint in `out`, or start at step 0 and say so.
     started : `time.time()` at the start of the process, for the cold-start figure.
@@ -59,16 +59,16 @@ class Trainer:
     def __init__(
         self,
         config: Config,
-        comm: Comm,
-        out: Path,
+        comm: Comm | None,
+        out: str | Path,
         *,
         resume: bool = False,
         report: Report | None = None,
         started: float | None = None,
     ) -> None:
-        self.config, self.comm, self.out, self.resume = config, comm, Path(out), resume
+        self.config, self.comm, self.out, self.resume = config, comm or SingleComm(), Path(out), resume
         self.started = time.time() if started is None else started
-        self.report = report or Report(self.out, comm.rank)
+        self.report = report or Report(self.out, self.comm.rank)
         self.steps_taken = 0
         self.samples = 0
         self.cold_start: float | None = None
