@@ -121,21 +121,28 @@ class State:
 
     # ---- which blocks there are, and who owns them ----
 
-    def _touched_blocks(self) -> Ints:
-        """Numbers, counted over all tensors, of the blocks in which anybody touched a row; the same on all ranks."""
-        mask = np.zeros(int(self._starts[-1]), np.uint8)
-        mask[: self._starts[len(self._dense)]] = 1
+    def _touched_rows(self) -> NDArray[np.int32]:
+        """Touched rows of every block, counted over all tensors and added over all ranks; the same on all ranks.
+
+        An upper bound: a row that several ranks hold in parts or as replicas counts for each of them.
+        """
+        counts = np.zeros(int(self._starts[-1]), np.int32)
+        counts[: self._starts[len(self._dense)]] = 1
         for i, shard in enumerate(self.plan.local(self.comm.rank)):
-            touched = np.flatnonzero(self._embeddings.touched(i)) + shard.rows[0]
-            mask[self._starts[len(self._dense) + shard.table] + np.unique(touched // BLOCK)] = 1
-        return np.flatnonzero(_anyone(mask, self.comm)).astype(np.int64)
+            touched = (np.flatnonzero(self._embeddings.touched(i)) + shard.rows[0]) // BLOCK
+            tensor = len(self._dense) + shard.table
+            here = counts[self._starts[tensor] : self._starts[tensor + 1]]
+            here += np.bincount(touched, minlength=here.size).astype(np.int32)
+        return _add_over_ranks(counts, self.comm)
 
     def _schedule(self) -> list[list[Ints]]:
         """schedule[r][q]: blocks that rank q owns and assembles in round r, ascending; ownership is contiguous."""
-        blocks = self._touched_blocks()
+        counts = self._touched_rows()
+        blocks = np.flatnonzero(counts).astype(np.int64)
         tensor = np.searchsorted(self._starts, blocks, side="right") - 1
         size = np.array([t.rows for t in self.tensors], np.int64)[tensor] - (blocks - self._starts[tensor]) * BLOCK
-        weight = np.minimum(size, BLOCK) * np.array([t.row_bytes for t in self.tensors], np.int64)[tensor]
+        rows = np.where(tensor < len(self._dense), BLOCK, counts[blocks])
+        weight = np.minimum(np.minimum(rows, size), BLOCK) * np.array([t.row_bytes for t in self.tensors])[tensor]
         middle = np.cumsum(weight) - weight // 2
         owner = middle * self.comm.size // max(int(weight.sum()), 1)
         budget = max(min(ROUND, 16 * ROUND // self.comm.size), 1)
@@ -145,10 +152,8 @@ class State:
             part = (np.cumsum(weight[mine]) - 1) // budget
             chunks.append([blocks[mine[part == p]] for p in np.unique(part)])
         nothing = np.empty(0, np.int64)
-        return [
-            [parts[r] if r < len(parts) else nothing for parts in chunks]
-            for r in range(max(map(len, chunks), default=0))
-        ]
+        rounds = max(map(len, chunks))
+        return [[parts[r] if r < len(parts) else nothing for parts in chunks] for r in range(rounds)]
 
     def blocks(self) -> Iterator[Block]:
         """The blocks that this rank owns, in order, without empty ones. Exhaust it: the ranks go in rounds."""
@@ -235,8 +240,7 @@ class State:
                 rows = np.arange(first, first + len(values["value"]), dtype=np.int64)
                 yield Block(tensor, first // BLOCK, rows, values)
             return
-        nothing = np.empty(0, np.int64)
-        held = [np.unique(np.concatenate([nothing, *(p.rows for p in pieces.get(n, ()))])) for n in numbers]
+        held = [_all_rows(pieces.get(number, ())) for number in numbers]
         before = self._initial(tensor - len(self._dense), np.concatenate(held))
         at = 0
         for number, first, rows in zip(numbers, firsts, held):
@@ -284,6 +288,13 @@ class _Stream:
         return sum(part.size for part in self.ints), sum(part.size for part in self.floats)
 
 
+def _all_rows(pieces: Sequence[_Piece]) -> Ints:
+    """Rows of which there is a piece, ascending."""
+    if len(pieces) == 1:
+        return pieces[0].rows
+    return np.unique(np.concatenate([np.empty(0, np.int64), *(piece.rows for piece in pieces)]))
+
+
 def _changed_rows(tensor: int, number: int, rows: Ints, before: Values, pieces: Sequence[_Piece]) -> Block:
     """The rows of a block that differ from `before`, from their pieces."""
     values = {name: value.copy() for name, value in before.items()}
@@ -308,14 +319,14 @@ def _canonical(values: F32) -> F32:
     return copied
 
 
-def _anyone(mask: NDArray[np.uint8], comm: Comm) -> NDArray[np.uint8]:
-    """Element-wise "or" of all ranks' masks: each rank combines one range."""
-    cuts = np.arange(comm.size + 1, dtype=np.int64) * mask.size // comm.size
+def _add_over_ranks(counts: NDArray[np.int32], comm: Comm) -> NDArray[np.int32]:
+    """Element-wise sum of all ranks' counts: each rank adds one range."""
+    cuts = np.arange(comm.size + 1, dtype=np.int64) * counts.size // comm.size
     sends, mine = np.diff(cuts), int(cuts[comm.rank + 1] - cuts[comm.rank])
-    ranges = np.empty(comm.size * mine, np.uint8)
-    comm.alltoallv(mask, sends, ranges, np.full(comm.size, mine, np.int64))
-    everything = np.empty(mask.size, np.uint8)
-    comm.allgatherv(ranges.reshape(comm.size, mine).max(axis=0), everything, sends)
+    ranges = np.empty(comm.size * mine, np.int32)
+    comm.alltoallv(counts, sends, ranges, np.full(comm.size, mine, np.int64))
+    everything = np.empty(counts.size, np.int32)
+    comm.allgatherv(ranges.reshape(comm.size, mine).sum(axis=0, dtype=np.int32), everything, sends)
     return everything
 
 

@@ -1,0 +1,47 @@
+"""State, checkpoints, metrics and the lock on several ranks: as on one, by threads and under MPI."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from spmd import spmd
+from test_checkpoint import MIXED, TABLE_WISE, make
+
+from neocpu.errors import TrainingError
+from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.training import checkpoint
+from neocpu.training.lock import RunLock
+from neocpu.training.metrics import compute
+from neocpu.training.state import digest
+
+
+@spmd(2, 3, 8)
+def checkpoints_come_back(comm: Comm, folder: Path) -> None:
+    expected = digest(make(SingleComm(), TABLE_WISE), 4)
+    assert checkpoint.save(folder, make(comm, MIXED), 4) == expected
+    path = checkpoint.latest(folder, comm)
+    assert path is not None and path.name == "step-00000004.h5"
+    for schemes in (["column_wise"] * 4, ["row_wise"] * 4):
+        world = make(comm, schemes, learnt=False)
+        assert checkpoint.load(path, world) == 4
+        assert digest(world, 4) == expected
+
+
+@spmd(2, 4)
+def metrics_are_those_of_one_rank(comm: Comm) -> None:
+    random = np.random.default_rng(3)
+    p = np.round(random.random(3000), 2).astype(np.float32)
+    y = (random.random(3000) < p).astype(np.float32)
+    mine = np.arange(3000) % comm.size == comm.rank
+    assert compute(p[mine], y[mine], "bce", comm) == compute(p, y, "bce", SingleComm())
+
+
+@spmd(3)
+def a_folder_is_locked_for_all(comm: Comm, folder: Path) -> None:
+    out = folder / "run"
+    with RunLock(out, comm, resume=False):
+        if comm.rank == 0:
+            (out / "run.json").write_text("{}")
+        comm.barrier()
+    with pytest.raises(TrainingError, match="already has results"):
+        RunLock(out, comm, resume=False).__enter__()
