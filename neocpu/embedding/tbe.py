@@ -4,17 +4,28 @@
     Layout     which shard each of K entries reads, where its columns go
     Lookups    bags of LOCAL rows, bag k*S + s; -1 reads nothing
 
-The object owns memory and order; arithmetic is in `kernels/`. It knows nothing of ranks: finished sums (`forward`), exact words
-for row-split tables (`forward_words`), the fused update (`backward`), and its halves for shards that must first hear from others.
+The object owns memory and order; arithmetic is in `kernels/`. It knows nothing of ranks: finished sums (`forward`), exact
+words for row-split tables (`forward_words`), the fused update (`backward`), and its halves for shards that must first
+hear from others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.lookups import (
+    ExtraWords,
+    Floats,
+    Ints,
+    Layout,
+    Lookups,
+    Merged,
+    Rectangle,
+    Segments,
+    tasks_of,
+)
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.specs import TableSpec
 from neocpu.kernels import pooling, segments, update
@@ -24,77 +35,9 @@ from neocpu.reference.philox import INIT, tensor_key
 from neocpu.storage.tier import Arena, Memory
 from neocpu.trees import Node, aligned_nodes
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
+__all__ = ["ExtraWords", "Layout", "Lookups", "Merged", "TableBatchedEmbedding"]
+
 NONE = np.empty(0, np.float32)
-RUN = 256  # unique rows of one task
-
-
-class Rectangle(Protocol):
-    """A shard, as far as a TBE sees it."""
-
-    @property
-    def table(self) -> int: ...
-    @property
-    def rows(self) -> tuple[int, int]: ...
-    @property
-    def cols(self) -> tuple[int, int]: ...
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Entry k reads shard `shard[k]` (i64[K], nondecreasing) and owns columns from `column[k]` (i64[K]) on."""
-
-    shard: Ints
-    column: Ints
-
-
-@dataclass(frozen=True)
-class Lookups:
-    """Bags of K entries by S samples: bag k*S + s holds rows[offsets[k*S+s] : offsets[k*S+s+1]], local to the shard.
-
-    offsets i64[K*S+1]; rows i64[n], -1 reads nothing; weights f32[n], or f32[0]: none.
-    """
-
-    offsets: Ints
-    rows: Ints
-    weights: Floats
-    samples: int
-
-
-@dataclass(frozen=True)
-class ExtraWords:
-    """Words beyond the first: word m belongs to bag bag[m] (ascending, repeats) and is words[start[m] : start[m+1]]."""
-
-    bag: Ints
-    start: Ints
-    words: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class _Segments:
-    """Lookups sorted by (shard, row). By u: unique row, run in the sorted lookups; shard h owns u from cuts[g] on, count[g]."""
-
-    shards: Ints
-    cuts: Ints
-    count: Ints
-    unique: Ints
-    starts: Ints
-    stops: Ints
-    place: Ints
-    weights: Floats
-    tasks: tuple[Ints, Ints, Ints]
-
-
-@dataclass(frozen=True)
-class Merged:
-    """Unique rows and merged, regularised gradients of some shards: shard i has rows[first[i] : last[i]]."""
-
-    first: dict[int, int]
-    last: dict[int, int]
-    rows: Ints
-    start: Ints
-    gradient: Floats
 
 
 class TableBatchedEmbedding:
@@ -108,7 +51,12 @@ class TableBatchedEmbedding:
     """
 
     def __init__(
-        self, tables: Sequence[TableSpec], shards: Iterable[Rectangle], optimizer: SparseOptimizer, seed: int, budget: int = 0
+        self,
+        tables: Sequence[TableSpec],
+        shards: Iterable[Rectangle],
+        optimizer: SparseOptimizer,
+        seed: int,
+        budget: int = 0,
     ) -> None:
         self.tables, self.shards, self.optimizer, self.rule = tuple(tables), tuple(shards), optimizer, optimizer.rule
         self.row_scalars = self.rule.row_scalars
@@ -121,13 +69,19 @@ class TableBatchedEmbedding:
         self.row0 = np.array([s.rows[0] for s in self.shards], np.int64)
         self.column0 = np.array([s.cols[0] for s in self.shards], np.int64)
         self.key = np.array([tensor_key(seed, INIT, tables[s.table].name) for s in self.shards], np.uint64)
-        self.scale = np.array([1.0 / np.sqrt(np.float64(tables[s.table].rows)) for s in self.shards], np.float64).astype(np.float32)
+        self.scale = np.array(
+            [1.0 / np.sqrt(np.float64(tables[s.table].rows)) for s in self.shards], np.float64
+        ).astype(np.float32)
         self._allocate(int(sizes.sum()), int(heights.sum()), budget)
         self._made = np.zeros(len(self.shards), np.int64)
 
     def _allocate(self, elements: int, rows: int, budget: int) -> None:
         per_element, per_row = len(self.rule.element_state), len(self.rule.row_state)
-        size = (1 + per_element) * Arena.space(elements, "f4") + per_row * Arena.space(rows, "f4") + Arena.space(rows, "u1")
+        size = (
+            (1 + per_element) * Arena.space(elements, "f4")
+            + per_row * Arena.space(rows, "f4")
+            + Arena.space(rows, "u1")
+        )
         self.arena = Arena(size, budget)
         self.weights: Floats = self.arena.take(elements, "f4")
         states = [self.arena.take(elements, "f4") for _ in range(per_element)]
@@ -135,7 +89,9 @@ class TableBatchedEmbedding:
         self._row_state = self.arena.take(rows, "f4") if per_row else NONE
         self._touched = self.arena.take(rows, "u1")
         start = np.float32(self.optimizer.initial_accumulator_value)
-        self._starts = [start if n == self.rule.accumulator else np.float32(0) for n in (*self.rule.element_state, "", "")][:2]
+        self._starts = [
+            start if n == self.rule.accumulator else np.float32(0) for n in (*self.rule.element_state, "", "")
+        ][:2]
         self._row_start = start if self.rule.accumulator in self.rule.row_state else np.float32(0)
 
     # ---- forward ----
@@ -145,7 +101,14 @@ class TableBatchedEmbedding:
         self._touch(layout, lookups)
         h = layout.shard
         pooling.pooled_sum(
-            self.weights, self.base[h], self.width[h], lookups.offsets, lookups.rows, lookups.weights, out, layout.column
+            self.weights,
+            self.base[h],
+            self.width[h],
+            lookups.offsets,
+            lookups.rows,
+            lookups.weights,
+            out,
+            layout.column,
         )
 
     def forward_words(self, layout: Layout, lookups: Lookups, out: NDArray[np.float64]) -> ExtraWords:
@@ -154,7 +117,15 @@ class TableBatchedEmbedding:
         h = layout.shard
         used = np.empty(lookups.offsets.size - 1, np.uint8)
         pooling.pooled_words(
-            self.weights, self.base[h], self.width[h], lookups.offsets, lookups.rows, lookups.weights, out, layout.column, used
+            self.weights,
+            self.base[h],
+            self.width[h],
+            lookups.offsets,
+            lookups.rows,
+            lookups.weights,
+            out,
+            layout.column,
+            used,
         )
         bags, extras = [], []
         for bag in np.flatnonzero(used > 1).tolist():
@@ -163,7 +134,16 @@ class TableBatchedEmbedding:
             words = np.empty((int(used[bag]), width))
             lo, hi = lookups.offsets[bag], lookups.offsets[bag + 1]
             pooling.further_words(
-                self.weights, lookups.rows, lookups.weights, lo, hi, self.base[h[k]], width, width, words.shape[0], words
+                self.weights,
+                lookups.rows,
+                lookups.weights,
+                lo,
+                hi,
+                self.base[h[k]],
+                width,
+                width,
+                words.shape[0],
+                words,
             )
             out[s, layout.column[k] : layout.column[k] + width] = words[0]
             bags += [bag] * (len(words) - 1)
@@ -178,8 +158,25 @@ class TableBatchedEmbedding:
             return
         cuts = lookups.offsets[np.append(first, layout.shard.size) * lookups.samples]
         first_touch(
-            lookups.rows, cuts, shards, self.row_base, self.base, self.width, self.row0, self.column0, self.key, self.scale,
-            *self._starts, self._row_start, self._touched, self.weights, self._state0, self._state1, self._row_state, self._made,
+            lookups.rows,
+            cuts,
+            shards,
+            self.row_base,
+            self.base,
+            self.width,
+            self.row0,
+            self.column0,
+            self.key,
+            self.scale,
+            self._starts[0],
+            self._starts[1],
+            self._row_start,
+            self._touched,
+            self.weights,
+            self._state0,
+            self._state1,
+            self._row_state,
+            self._made,
         )
 
     # ---- backward ----
@@ -188,18 +185,51 @@ class TableBatchedEmbedding:
         """Fused update from the gradient f32[S, C] of the pooled rows; `step` counts from 1. Shards must hold whole rows,
         unless the rule reads no row scalars."""
         found = self._sort(layout, lookups, grad.shape[1])
-        self._update(found.tasks, found.unique, found.starts, found.stops, found.place, found.weights, grad.reshape(-1), NONE, step)
-
-    def _update(
-        self, tasks: tuple[Ints, Ints, Ints], unique: Ints, starts: Ints, stops: Ints, place: Ints, weights: Floats,
-        gradient: Floats, given: Floats, step: int,
-    ) -> None:
-        update.fused(self.rule.name, self.row_scalars)(
-            self.weights, self._state0, self._state1, self._row_state, self.base, self.width, self.full_width, self.row_base,
-            *tasks, unique, starts, stops, place, weights, gradient, given, self.optimizer.hyper(step),
+        self._update(
+            found.tasks,
+            found.unique,
+            found.starts,
+            found.stops,
+            found.place,
+            found.weights,
+            grad.reshape(-1),
+            NONE,
+            step,
         )
 
-    def _sort(self, layout: Layout, lookups: Lookups, stride: int) -> _Segments:
+    def _update(
+        self,
+        tasks: tuple[Ints, Ints, Ints],
+        unique: Ints,
+        starts: Ints,
+        stops: Ints,
+        place: Ints,
+        weights: Floats,
+        gradient: Floats,
+        given: Floats,
+        step: int,
+    ) -> None:
+        update.fused(self.rule.name, self.row_scalars)(
+            self.weights,
+            self._state0,
+            self._state1,
+            self._row_state,
+            self.base,
+            self.width,
+            self.full_width,
+            self.row_base,
+            *tasks,
+            unique,
+            starts,
+            stops,
+            place,
+            weights,
+            gradient,
+            given,
+            self.optimizer.hyper(step),
+        )
+
+    def _sort(self, layout: Layout, lookups: Lookups, stride: int) -> Segments:
         """Sort lookups by shard and row; find where the gradient of each one is."""
         shards, first = np.unique(layout.shard, return_index=True)
         cuts = lookups.offsets[np.append(first, layout.shard.size) * lookups.samples]
@@ -210,8 +240,8 @@ class TableBatchedEmbedding:
         segments.gradient_places(lookups.offsets, layout.column, stride, place)
         weights = np.empty(lookups.weights.size, np.float32)
         segments.gather_sorted(order, cuts, valid, place, lookups.weights, sorted_place, weights)
-        return _Segments(
-            shards, cuts, count, unique, starts, stops, sorted_place, weights, _tasks(shards, cuts[:-1], count)
+        return Segments(
+            shards, cuts, count, unique, starts, stops, sorted_place, weights, tasks_of(shards, cuts[:-1], count)
         )
 
     # ---- the halves, for shards that must first hear from others ----
@@ -227,8 +257,19 @@ class TableBatchedEmbedding:
         start = np.cumsum(start)
         gradient = np.empty(int(start[-1]), np.float32)
         update.merge_rows(
-            self.weights, self.base, self.width, *found.tasks, found.unique, found.starts, found.stops, found.place,
-            found.weights, grad.reshape(-1), self.optimizer.hyper(1), start, gradient,
+            self.weights,
+            self.base,
+            self.width,
+            *found.tasks,
+            found.unique,
+            found.starts,
+            found.stops,
+            found.place,
+            found.weights,
+            grad.reshape(-1),
+            self.optimizer.hyper(1),
+            start,
+            gradient,
         )
         return Merged(first, last, found.unique, start, gradient)
 
@@ -249,10 +290,17 @@ class TableBatchedEmbedding:
         """Finish the update of a merged shard, given its row scalars f32[U, row_scalars]."""
         first, last = merged.first[shard], merged.last[shard]
         count = np.arange(last - first + 1, dtype=np.int64)
-        tasks = _tasks(np.array([shard]), np.array([0]), np.array([last - first]))
+        tasks = tasks_of(np.array([shard]), np.array([0]), np.array([last - first]))
         self._update(
-            tasks, merged.rows[first:last], count[:-1], count[1:], merged.start[first:last], NONE, merged.gradient,
-            np.ascontiguousarray(scalars[:, 0]), step,
+            tasks,
+            merged.rows[first:last],
+            count[:-1],
+            count[1:],
+            merged.start[first:last],
+            NONE,
+            merged.gradient,
+            np.ascontiguousarray(scalars[:, 0]),
+            step,
         )
 
     def merge_words(self, layout: Layout, lookups: Lookups, grad: Floats) -> list[tuple[Ints, NDArray[np.float64]]]:
@@ -267,15 +315,17 @@ class TableBatchedEmbedding:
             update.merge_words(grad.reshape(-1), found.place, found.weights, starts, stops, words, used)
             rows = np.repeat(found.unique[part], used)
             if (used > 1).any():
-                words = np.concatenate([
-                    self._further(grad.reshape(-1), found, int(lo), int(hi), int(n), width) if n > 1 else word[None]
-                    for word, lo, hi, n in zip(words, starts, stops, used)
-                ])
+                words = np.concatenate(
+                    [
+                        self._further(grad.reshape(-1), found, int(lo), int(hi), int(n), width) if n > 1 else word[None]
+                        for word, lo, hi, n in zip(words, starts, stops, used)
+                    ]
+                )
             out.append((rows, words))
         return out
 
     @staticmethod
-    def _further(gradient: Floats, found: _Segments, lo: int, hi: int, words: int, width: int) -> NDArray[np.float64]:
+    def _further(gradient: Floats, found: Segments, lo: int, hi: int, words: int, width: int) -> NDArray[np.float64]:
         out = np.empty((words, width))
         pooling.further_words(gradient, found.place, found.weights, lo, hi, 0, 1, width, words, out)
         return out
@@ -285,9 +335,11 @@ class TableBatchedEmbedding:
         count = np.arange(rows.size + 1, dtype=np.int64)
         layout = Layout(np.array([shard]), np.zeros(1, np.int64))
         self._touch(layout, Lookups(np.array([0, rows.size]), rows, NONE, 1))
-        tasks = _tasks(np.array([shard]), np.array([0]), np.array([rows.size]))
+        tasks = tasks_of(np.array([shard]), np.array([0]), np.array([rows.size]))
         place = count[:-1] * gradient.shape[1]
-        self._update(tasks, rows, count[:-1], count[1:], place, NONE, np.ascontiguousarray(gradient).reshape(-1), NONE, step)
+        self._update(
+            tasks, rows, count[:-1], count[1:], place, NONE, np.ascontiguousarray(gradient).reshape(-1), NONE, step
+        )
 
     # ---- state ----
 
@@ -330,12 +382,3 @@ class TableBatchedEmbedding:
     def tier(self, shard: int) -> Memory:
         """Where the weights of a shard live."""
         return Memory(self.state(shard)["weight"])
-
-
-def _tasks(shards: Ints, first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
-    """Runs of at most `RUN` unique rows: (shard, first u, last u) of each."""
-    runs = -(-count // RUN)
-    group = np.repeat(np.arange(shards.size), runs)
-    number = np.arange(group.size) - np.repeat(np.cumsum(runs) - runs, runs)
-    lo = first[group] + number * RUN
-    return shards[group], lo, np.minimum(lo + RUN, (first + count)[group])

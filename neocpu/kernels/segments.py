@@ -42,7 +42,8 @@ def sort_lookups(rows, cuts, heights, order, unique, starts, stops, valid, found
     """Stable order of the lookups of every shard by row, and its unique rows.
 
     Shapes: rows i64[n]; cuts i64[H+1]; heights i64[H] (rows below it); out: order, unique, starts, stops i64[n],
-    valid, found i64[H]. `starts` and `stops` are positions in `order`. Source: docs/arithmetic.md §3. Order: by (row, position); rows < 0 are dropped.
+    valid, found i64[H]. `starts` and `stops` are positions in `order`. Source: docs/arithmetic.md §3.
+    Order: by (row, position); rows < 0 are dropped.
     """
     for h in prange(heights.size):
         lo, hi = cuts[h], cuts[h + 1]

@@ -15,11 +15,10 @@ from numba.extending import register_jitable
 
 from neocpu.kernels import rules
 from neocpu.kernels._jit import parallel_kernel
-from neocpu.kernels.pooling import round_bag, words_of_bag
-from neocpu.kernels.simd import prefetch
-from neocpu.kernels.simd_rows import square_tree_16, square_tree_64, view
+from neocpu.kernels.pooling import TASK, round_bag, words_of_bag
+from neocpu.kernels.simd import prefetch, prefetch_far
+from neocpu.kernels.simd_rows import FAR, NEAR, bare, square_tree_16, square_tree_64, view
 
-AHEAD = 8  # rows
 RUN = 4096  # elements
 
 
@@ -58,6 +57,19 @@ def step_row(rule, row_scalars, table, state0, state1, row_state, first, row, g,
     rule(w, mine, e0, e1, r, scalars, hyper)
 
 
+@register_jitable
+def ask_row(table, row_state, first, first_row, width, row, far):
+    """Prefetch a row of the table and its row state, into the second-level cache if `far`, else into the first."""
+    at = first + row * width
+    for c in range(0, width, 16):
+        if far:
+            prefetch_far(table, at + c)
+        else:
+            prefetch(table, at + c)
+    if row_state.size:
+        prefetch(row_state, first_row + row)
+
+
 def _fuse(rule, row_scalars):
     """Kernel that merges and updates the unique rows of some tasks with `rule`; `row_scalars`: does the rule read any?"""
 
@@ -86,34 +98,23 @@ def _fuse(rule, row_scalars):
         for task in prange(task_shard.size):
             h = task_shard[task]
             d = width[h]
-            g, acc = np.zeros((d + 63) // 64 * 64, np.float32), np.empty(128)
-            parts, scalars = np.empty(2 * ((d + 63) // 64), np.float32), np.zeros(2, np.float32)
+            row, sums = np.zeros((d + 63) // 64 * 64, np.float32), np.empty(128)
+            blocks, numbers = np.empty(2 * ((d + 63) // 64), np.float32), np.zeros(2, np.float32)
+            g, acc, parts, scalars = bare(row), bare(sums), bare(blocks), bare(numbers)
+            weight, e0, e1, r = bare(table), bare(state0), bare(state1), bare(row_state)
+            grads, index, scale = bare(gradient), bare(place), bare(weights)
             scalars[1] = np.float32(full_width[h])
             for u in range(task_lo[task], task_hi[task]):
-                ahead = unique[min(u + AHEAD, task_hi[task] - 1)]
-                for c in range(0, d, 16):
-                    prefetch(table, base[h] + ahead * d + c)
-                if row_state.size:
-                    prefetch(row_state, row_base[h] + ahead)
-                round_bag(gradient, place, weights, starts[u], stops[u], 0, 1, d, g, acc)
+                ask_row(weight, r, base[h], row_base[h], d, unique[min(u + FAR, unique.size - 1)], True)
+                ask_row(weight, r, base[h], row_base[h], d, unique[min(u + NEAR, unique.size - 1)], False)
+                round_bag(grads, index, scale, starts[u], stops[u], 0, 1, d, g, acc)
                 if given.size:
                     scalars[0] = given[u]
+                at, number = base[h] + unique[u] * d, row_base[h] + unique[u]
                 step_row(
-                    rule,
-                    row_scalars,
-                    table,
-                    state0,
-                    state1,
-                    row_state,
-                    base[h] + unique[u] * d,
-                    row_base[h] + unique[u],
-                    g,
-                    d,
-                    scalars,
-                    parts,
-                    hyper,
-                    given.size > 0,
+                    rule, row_scalars, weight, e0, e1, r, at, number, g, d, scalars, parts, hyper, given.size > 0
                 )
+            row[0], sums[0], blocks[0], numbers[0] = 0.0, 0.0, 0.0, 0.0  # what is bare is alive until here
 
     return fused_update
 
@@ -139,7 +140,8 @@ def _fuse_elementwise(rule):
 def fused(name, row_scalars):
     """The fused kernel of a rule that reads `row_scalars` numbers per row (its record in `reference.rules`).
 
-    `fused(name, row_scalars)(table, state0, state1, row_state, base, width, full_width, row_base, task_shard, task_lo, task_hi, unique,
+    `fused(name, row_scalars)(table, state0, state1, row_state, base, width, full_width, row_base,
+    task_shard, task_lo, task_hi, unique,
     starts, stops, place, weights, gradient, given, hyper)`: for each task, unique rows u in [task_lo, task_hi) of its shard
     are merged and updated in place.
 
@@ -170,11 +172,13 @@ def merge_rows(
     for task in prange(task_shard.size):
         h = task_shard[task]
         d = width[h]
-        acc = np.empty(128)
+        sums = np.empty(128)
+        acc, grads, index, scale = bare(sums), bare(gradient), bare(place), bare(weights)
         for u in range(task_lo[task], task_hi[task]):
             g = view(out, to[u], d)
-            round_bag(gradient, place, weights, starts[u], stops[u], 0, 1, d, g, acc)
+            round_bag(grads, index, scale, starts[u], stops[u], 0, 1, d, g, acc)
             rules.regularise(view(table, base[h] + unique[u] * d, d), g, hyper)
+        sums[0] = 0.0  # what `acc` looks at is alive until here
 
 
 @parallel_kernel
@@ -185,10 +189,13 @@ def merge_words(gradient, place, weights, starts, stops, out, used):
     Source: docs/arithmetic.md §3. Order: none.
     """
     width, flat = out.shape[1], out.reshape(-1)
-    for u in prange(starts.size):
-        acc = np.empty(128)
-        line = view(flat, u * width, width)
-        used[u] = words_of_bag(gradient, place, weights, starts[u], stops[u], 0, 1, width, line, acc)
+    for task in prange((starts.size + TASK - 1) // TASK):
+        sums = np.empty(128)
+        acc, grads, index, scale = bare(sums), bare(gradient), bare(place), bare(weights)
+        for u in range(task * TASK, min((task + 1) * TASK, starts.size)):
+            line = view(flat, u * width, width)
+            used[u] = words_of_bag(grads, index, scale, starts[u], stops[u], 0, 1, width, line, acc)
+        sums[0] = 0.0  # what `acc` looks at is alive until here
 
 
 @parallel_kernel

@@ -1,0 +1,87 @@
+"""What is asked of a table-batched embedding, and what does it find out on the way? The records that it takes and gives."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+RUN = 256  # unique rows of one task
+
+
+class Rectangle(Protocol):
+    """A shard, as far as a TBE sees it."""
+
+    @property
+    def table(self) -> int: ...
+    @property
+    def rows(self) -> tuple[int, int]: ...
+    @property
+    def cols(self) -> tuple[int, int]: ...
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Entry k reads shard `shard[k]` (i64[K], nondecreasing) and owns columns from `column[k]` (i64[K]) on."""
+
+    shard: Ints
+    column: Ints
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """Bags of K entries by S samples: bag k*S + s holds rows[offsets[k*S+s] : offsets[k*S+s+1]], local to the shard.
+
+    offsets i64[K*S+1]; rows i64[n], -1 reads nothing; weights f32[n], or f32[0]: none.
+    """
+
+    offsets: Ints
+    rows: Ints
+    weights: Floats
+    samples: int
+
+
+@dataclass(frozen=True)
+class ExtraWords:
+    """Words beyond the first: word m belongs to bag bag[m] (ascending, repeats) and is words[start[m] : start[m+1]]."""
+
+    bag: Ints
+    start: Ints
+    words: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Lookups sorted by (shard, row). By u: unique row, run in the sorted lookups; shard h owns u from cuts[g] on, count[g]."""
+
+    shards: Ints
+    cuts: Ints
+    count: Ints
+    unique: Ints
+    starts: Ints
+    stops: Ints
+    place: Ints
+    weights: Floats
+    tasks: tuple[Ints, Ints, Ints]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Unique rows and merged, regularised gradients of some shards: shard i has rows[first[i] : last[i]]."""
+
+    first: dict[int, int]
+    last: dict[int, int]
+    rows: Ints
+    start: Ints
+    gradient: Floats
+
+
+def tasks_of(shards: Ints, first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
+    """Runs of at most `RUN` unique rows: (shard, first u, last u) of each."""
+    runs = -(-count // RUN)
+    group = np.repeat(np.arange(shards.size), runs)
+    number = np.arange(group.size) - np.repeat(np.cumsum(runs) - runs, runs)
+    lo = first[group] + number * RUN
+    return shards[group], lo, np.minimum(lo + RUN, (first + count)[group])
