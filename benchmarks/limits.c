@@ -14,9 +14,12 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias))
 typedef double vec8 __attribute__((vector_size(64)));
 typedef float half __attribute__((vector_size(32), aligned(4), may_alias));
 
+/* Always inlined: gcc takes a function that only prefetches for one that does nothing, and drops its calls. */
+#define always static inline __attribute__((always_inline))
+
 void threads(int n) { omp_set_num_threads(n); }
 
-static inline void ask(const float *row, int near) {
+always void ask(const float *row, int near) {
     for (int c = 0; c < D; c += 16) {
         if (near) __builtin_prefetch(row + c, 0, 3);
         else __builtin_prefetch(row + c, 0, 2);
@@ -24,10 +27,21 @@ static inline void ask(const float *row, int near) {
 }
 
 /* Rows that will be read soon, across bags and tables. */
-static inline void ask_ahead(float *const *tables, const int64_t *rows, long j, long per_table, long end) {
-    if (j + FAR < end) ask(tables[(j + FAR) / per_table] + rows[j + FAR] * D, 0);
-    if (j + NEAR < end) ask(tables[(j + NEAR) / per_table] + rows[j + NEAR] * D, 1);
+always void ask_ahead(float *const *tables, const int64_t *rows, long j, long t, long n, long end) {
+    long far = j + FAR, near = j + NEAR, next = (t + 1) * n;
+    if (far < end && far < next + n) ask(tables[t + (far >= next)] + rows[far] * D, 0);
+    if (near < end && near < next + n) ask(tables[t + (near >= next)] + rows[near] * D, 1);
 }
+
+/* fp32 to fp64 and back, 8 at a time (gcc's own conversion splits the vectors) */
+#ifdef __AVX512F__
+#include <immintrin.h>
+static inline vec8 widen(const float *x) { return (vec8)_mm512_cvtps_pd(_mm256_loadu_ps(x)); }
+static inline void narrow(float *x, vec8 v) { _mm256_storeu_ps(x, _mm512_cvtpd_ps((__m512d)v)); }
+#else
+static inline vec8 widen(const float *x) { return __builtin_convertvector(*(const half *)x, vec8); }
+static inline void narrow(float *x, vec8 v) { *(half *)x = __builtin_convertvector(v, half); }
+#endif
 
 /* out[b, t*D + c] = sum of the bag's rows, fp32 */
 void gather(float *const *tables, const int64_t *rows, long T, long B, long L, float *out) {
@@ -37,7 +51,7 @@ void gather(float *const *tables, const int64_t *rows, long T, long B, long L, f
         vec sum[BLOCKS];
         for (int k = 0; k < BLOCKS; k++) sum[k] = (vec){0};
         for (long j = bag * L; j < (bag + 1) * L; j++) {
-            ask_ahead(tables, rows, j, B * L, T * B * L);
+            ask_ahead(tables, rows, j, t, B * L, T * B * L);
             const float *row = tables[t] + rows[j] * D;
             for (int k = 0; k < BLOCKS; k++) sum[k] += *(const vec *)(row + LANES * k);
         }
@@ -53,11 +67,11 @@ void gather64(float *const *tables, const int64_t *rows, long T, long B, long L,
         vec8 sum[2 * BLOCKS];
         for (int k = 0; k < 2 * BLOCKS; k++) sum[k] = (vec8){0};
         for (long j = bag * L; j < (bag + 1) * L; j++) {
-            ask_ahead(tables, rows, j, B * L, T * B * L);
+            ask_ahead(tables, rows, j, t, B * L, T * B * L);
             const float *row = tables[t] + rows[j] * D;
-            for (int k = 0; k < 2 * BLOCKS; k++) sum[k] += __builtin_convertvector(*(const half *)(row + 8 * k), vec8);
+            for (int k = 0; k < 2 * BLOCKS; k++) sum[k] += widen(row + 8 * k);
         }
-        for (int k = 0; k < 2 * BLOCKS; k++) *(half *)(out + (b * T + t) * D + 8 * k) = __builtin_convertvector(sum[k], half);
+        for (int k = 0; k < 2 * BLOCKS; k++) narrow(out + (b * T + t) * D + 8 * k, sum[k]);
     }
 }
 

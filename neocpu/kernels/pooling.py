@@ -15,7 +15,18 @@ from numba.extending import register_jitable
 
 from neocpu.kernels._jit import kernel, parallel_kernel
 from neocpu.kernels.rounding import round_words
-from neocpu.kernels.simd_rows import sum_rows_1, sum_rows_4, sum_rows_16, sum_rows_64, sum_rows_128, view
+from neocpu.kernels.simd import prefetch, prefetch_far
+from neocpu.kernels.simd_rows import (
+    FAR,
+    NEAR,
+    bare,
+    sum_rows_1,
+    sum_rows_4,
+    sum_rows_16,
+    sum_rows_64,
+    sum_rows_128,
+    view,
+)
 
 TASK = 64  # bags of one task
 
@@ -82,28 +93,52 @@ def sum_block(values, index, weights, lo, hi, base, stride, column, width, acc):
 
 
 @register_jitable
+def round_split(values, index, weights, lo, hi, base, stride, column, width, spread, words, out):
+    """out[column : column + width] = sum of a block of columns that takes several words, rounded once."""
+    parts = np.empty((words, width))
+    line, scratch = np.empty(words), np.empty(words)
+    split_words(values, index, weights, lo, hi, base, stride, column, width, spread, words, parts)
+    for c in range(width):
+        for k in range(words):
+            line[k] = parts[k, c]
+        out[column + c] = round_words(line, words, scratch)
+
+
+@register_jitable
+def ask_ahead(values, index, j, base, stride, width):
+    """Prefetch rows that come after lookup j: bags of one lookup are too short to do it themselves."""
+    far, near = (
+        base + index[min(j + FAR, index.size - 1)] * stride,
+        base + index[min(j + NEAR, index.size - 1)] * stride,
+    )
+    for c in range(0, width, 16):
+        prefetch_far(values, far + c)
+        prefetch(values, near + c)
+
+
+@register_jitable
 def round_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
     """out[:width] = sum of one bag, rounded once."""
     if hi - lo == 1 and weights.size == 0:
-        source = view(values, base + max(index[lo], 0) * stride, width)
+        ask_ahead(values, index, lo, base, stride, width)
+        if index[lo] < 0:
+            for c in range(width):
+                out[c] = np.float32(0.0)
+            return
+        source = view(values, base + index[lo] * stride, width)
         for c in range(width):
-            out[c] = source[c] + np.float32(0.0) if index[lo] >= 0 else np.float32(0.0)
+            out[c] = source[c] + np.float32(0.0)
         return
     column = 0
     while column < width:
         done, spread = sum_block(values, index, weights, lo, hi, base, stride, column, width, acc)
         words = words_needed(spread, hi - lo)
         if words == 1:
+            target = view(out, column, done)  # indexed from 0, or LLVM scatters
             for c in range(done):
-                out[column + c] = np.float32(acc[c]) + np.float32(0.0)
+                target[c] = np.float32(acc[c]) + np.float32(0.0)
         else:
-            parts = np.empty((words, done))
-            line, scratch = np.empty(words), np.empty(words)
-            split_words(values, index, weights, lo, hi, base, stride, column, done, spread, words, parts)
-            for c in range(done):
-                for k in range(words):
-                    line[k] = parts[k, c]
-                out[column + c] = round_words(line, words, scratch)
+            round_split(values, index, weights, lo, hi, base, stride, column, done, spread, words, out)
         column += done
 
 
@@ -113,8 +148,9 @@ def words_of_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
     at, spread = 0, np.int64(0xFFFFFFFF)
     while at < width:
         done, here = sum_block(values, index, weights, lo, hi, base, stride, at, width, acc)
+        target = view(out, at, done)
         for c in range(done):
-            out[at + c] = acc[c]
+            target[c] = acc[c]
         spread, at = wider(spread, here), at + done
     return words_needed(spread, hi - lo)
 
@@ -130,11 +166,13 @@ def pooled_sum(table, base, width, offsets, rows, weights, out, column):
     tasks = (samples + TASK - 1) // TASK
     for task in prange(entries * tasks):
         k, first = task // tasks, task % tasks * TASK
-        acc = np.empty(128)
+        scratch = np.empty(128)
+        acc, source, index, scale = bare(scratch), bare(table), bare(rows), bare(weights)
         for s in range(first, min(first + TASK, samples)):
             bag = k * samples + s
             line = view(flat, s * out.shape[1] + column[k], width[k])
-            round_bag(table, rows, weights, offsets[bag], offsets[bag + 1], base[k], width[k], width[k], line, acc)
+            round_bag(source, index, scale, offsets[bag], offsets[bag + 1], base[k], width[k], width[k], line, acc)
+        scratch[0] = 0.0  # what `acc` looks at is alive until here
 
 
 @parallel_kernel
@@ -148,12 +186,14 @@ def pooled_words(table, base, width, offsets, rows, weights, out, column, used):
     tasks = (samples + TASK - 1) // TASK
     for task in prange(entries * tasks):
         k, first = task // tasks, task % tasks * TASK
-        acc = np.empty(128)
+        scratch = np.empty(128)
+        acc, source, index, scale = bare(scratch), bare(table), bare(rows), bare(weights)
         for s in range(first, min(first + TASK, samples)):
             bag = k * samples + s
             lo, hi = offsets[bag], offsets[bag + 1]
             line = view(flat, s * out.shape[1] + column[k], width[k])
-            used[bag] = words_of_bag(table, rows, weights, lo, hi, base[k], width[k], width[k], line, acc)
+            used[bag] = words_of_bag(source, index, scale, lo, hi, base[k], width[k], width[k], line, acc)
+        scratch[0] = 0.0  # what `acc` looks at is alive until here
 
 
 @kernel

@@ -51,16 +51,25 @@ def fma(typingctx, x, y, z):
     return None
 
 
-@intrinsic
-def prefetch(typingctx, array, index):
-    """Ask for the cache line that holds flat element `index` of a contiguous array."""
-
+def _prefetch(locality):
     def codegen(context, builder, signature, args):
         line = builder.bitcast(builder.gep(data(context, builder, signature, args, 0), [args[1]]), I8.as_pointer())
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(3), I32(1))
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(locality), I32(1))
         return context.get_dummy_value()
 
-    return types.void(array, types.int64), codegen
+    return codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, index):
+    """Ask for the cache line that holds flat element `index` of a contiguous array, into the first-level cache."""
+    return types.void(array, types.int64), _prefetch(3)
+
+
+@intrinsic
+def prefetch_far(typingctx, array, index):
+    """Ask for the cache line that holds flat element `index` of a contiguous array, into the second-level cache."""
+    return types.void(array, types.int64), _prefetch(2)
 
 
 @intrinsic

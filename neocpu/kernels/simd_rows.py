@@ -2,7 +2,8 @@
 
 `sum_rows_N` walks the rows of one bag for N columns. Each fp32 term is widened and added in fp64; beside it an integer
 maximum and minimum of the bit patterns keeps the range of exponents, from which the caller knows whether the fp64 sum is
-exact (`docs/arithmetic.md` §3). Rows `ahead` lookups further on are prefetched. N is one of `BLOCKS`; a row of any width is
+exact (`docs/arithmetic.md` §3). Rows of coming lookups are prefetched in two stages: from far into the second-level
+cache, whose queue is long, then into the first (one stage alone keeps the first level's few fill buffers full). N is one of `BLOCKS`; a row of any width is
 a run of such blocks, so no width is compiled in.
 """
 
@@ -11,17 +12,24 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 from numba.np.arrayobj import populate_array
 
 from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, splat, vector_pointer
 
 BLOCKS = (128, 64, 16, 4, 1)
-AHEAD = 12  # lookups
+FAR, NEAR = 64, 4  # lookups ahead at which a row is asked into the second-level cache, and into the first
 
 
 def _lanes(block: int) -> int:
     return min(block, 16)
+
+
+def _ask(builder: Any, row: Any, block: int, locality: int) -> None:
+    """Prefetch the cache lines of `block` columns."""
+    for c in range(0, block, 16):
+        line = builder.bitcast(builder.gep(row, [I64(c)]), I8.as_pointer())
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(locality), I32(1))
 
 
 def _sum_rows(block: int) -> Any:
@@ -49,11 +57,10 @@ def _sum_rows(block: int) -> Any:
 
         def walk(has_weights: bool) -> None:
             with cgutils.for_range_slice(builder, lo, hi, I64(1)) as (j, _):
-                far = builder.add(j, I64(AHEAD))
-                _, ahead = row(builder.select(builder.icmp_signed("<", far, last), far, last))
-                for c in range(0, block, 16):
-                    line = builder.bitcast(builder.gep(ahead, [I64(c)]), I8.as_pointer())
-                    call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(3), I32(1))
+                for distance, locality in ((FAR, 2), (NEAR, 3)):
+                    far = builder.add(j, I64(distance))
+                    _, ahead = row(builder.select(builder.icmp_signed("<", far, last), far, last))
+                    _ask(builder, ahead, block, locality)
                 number, here = row(j)
                 with builder.if_then(builder.icmp_signed(">=", number, I64(0)), likely=True):
                     if has_weights:
@@ -93,7 +100,8 @@ def _signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
 
 @intrinsic
 def sum_rows_64(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """out[:64] = fp64 sums over j in [lo, hi) of values[base + index[j]*stride + column + c] (times weights[j]; index < 0 is skipped).
+    """out[:64] = fp64 sums over j in [lo, hi) of values[base + index[j]*stride + column + c] (times
+    weights[j]; index < 0 is skipped).
 
     Returns (largest bits << 32 | smallest bits), bits without sign, shifted left by one; zeros count as largest in the minimum.
     """
@@ -168,6 +176,12 @@ def square_tree_16(typingctx, g, offset):
     return types.float32(g, types.int64), _square_tree(16)
 
 
+@register_jitable
+def bare(array):
+    """All of a 1-D array as a `view`: a loop that hands bare arrays to its functions counts no references."""
+    return view(array, 0, array.size)
+
+
 @intrinsic
 def view(typingctx, array, start, size):
     """array[start : start + size] of a contiguous 1-D array, without a reference count.
@@ -182,7 +196,12 @@ def view(typingctx, array, start, size):
         found = context.make_array(kind)(context, builder)
         itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
         populate_array(
-            found, data=builder.gep(source.data, [args[1]]), shape=[args[2]], strides=[itemsize], itemsize=itemsize, meminfo=None
+            found,
+            data=builder.gep(source.data, [args[1]]),
+            shape=[args[2]],
+            strides=[itemsize],
+            itemsize=itemsize,
+            meminfo=None,
         )
         return found._getvalue()
 

@@ -111,9 +111,7 @@ def _fuse(rule, row_scalars):
                 if given.size:
                     scalars[0] = given[u]
                 at, number = base[h] + unique[u] * d, row_base[h] + unique[u]
-                step_row(
-                    rule, row_scalars, weight, e0, e1, r, at, number, g, d, scalars, parts, hyper, given.size > 0
-                )
+                step_row(rule, row_scalars, weight, e0, e1, r, at, number, g, d, scalars, parts, hyper, given.size > 0)
             row[0], sums[0], blocks[0], numbers[0] = 0.0, 0.0, 0.0, 0.0  # what is bare is alive until here
 
     return fused_update
