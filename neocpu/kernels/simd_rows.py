@@ -1,10 +1,10 @@
 """How is a bag of rows summed without leaving the registers? Blocks of columns, fp64 accumulators, exponents on the side.
 
-`sum_rows_N` walks the rows of one bag for N columns. Each fp32 term is widened and added in fp64; beside it an integer
-maximum and minimum of the bit patterns keeps the range of exponents, from which the caller knows whether the fp64 sum is
-exact (`docs/arithmetic.md` §3). Rows of coming lookups are prefetched in two stages: from far into the second-level
-cache, whose queue is long, then into the first (one stage alone keeps the first level's few fill buffers full). N is one of `BLOCKS`; a row of any width is
-a run of such blocks, so no width is compiled in.
+`sum_rows_N` walks the rows of one bag for N columns. Each fp32 term is widened and added in fp64; beside it an
+integer maximum and minimum of the bit patterns keeps the range of exponents, from which the caller knows whether the
+fp64 sum is exact (`docs/arithmetic.md` §3). Rows of coming lookups are prefetched in two stages: from far into the
+second-level cache, whose queue is long, then into the first (one stage alone keeps the first level's few fill buffers
+full). N is one of `BLOCKS`; a row of any width is a run of such blocks, so no width is compiled in.
 """
 
 from typing import Any
@@ -186,8 +186,8 @@ def bare(array):
 def view(typingctx, array, start, size):
     """array[start : start + size] of a contiguous 1-D array, without a reference count.
 
-    A Numba slice counts references atomically, which costs more than a row's arithmetic and serialises threads. The view
-    must not outlive the array.
+    A Numba slice counts references atomically, which costs more than a row's arithmetic and serialises threads. The
+    view must not outlive the array.
     """
 
     def codegen(context, builder, signature, args):
