@@ -74,7 +74,8 @@ class Trainer:
         self.cold_start: float | None = None
         self._window = Window(WINDOW)
         self._seconds, self._timed_from = 0.0, 0
-        self._saved = -1
+        self._saved = -1  # step of the newest checkpoint, and its digest
+        self._digest = ""
         self._data: dict[str, Any] = {}
         self.world: World | None = None
 
@@ -185,17 +186,19 @@ class Trainer:
     def _save(self, world: World) -> None:
         if self._saved == self.steps_taken:
             return
-        checkpoint.save(self.out, world, self.steps_taken, keep=self.config.checkpoint.keep, data=self._data)
+        keep = self.config.checkpoint.keep
+        self._digest = checkpoint.save(self.out, world, self.steps_taken, keep=keep, data=self._data)
         self._saved = self.steps_taken
 
     # ---- after the last step ----
 
     def _summary(self, world: World, splits: Splits) -> dict[str, Any]:
         metrics = self._measure(world, splits, ("valid", "test"))
+        traffic = self.comm.traffic()  # of training and evaluation; checkpoints come after
         self._save(world)
         rate = (self.samples - self._timed_from) / self._seconds if self._seconds else 0.0
         summary = {
-            "digest": digest(world, self.steps_taken),
+            "digest": self._digest or digest(world, self.steps_taken),
             "steps": self.steps_taken,
             "samples": self.samples,
             "seconds": self._seconds,
@@ -206,7 +209,7 @@ class Trainer:
             "ranks": self.comm.size,
             "threads": self.config.training.threads,
             "plan": world.plan.to_dict(),
-            "traffic": self.comm.traffic(),
+            "traffic": traffic,
             "versions": versions(),
         }
         self.report.finish(summary)
