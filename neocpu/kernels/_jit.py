@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 import numba
+from numba.extending import register_jitable
 
 
 def _source_hash() -> str:
@@ -41,3 +42,7 @@ def cpu_kind() -> tuple[str, str, str]:
 
     triple, name, features = cpu_target.target_context.codegen().magic_tuple()[:3]
     return triple, name, features
+
+
+# For small functions that take arrays and run once per row: as a call, every array would travel as seven words.
+inlined = register_jitable(forceinline=True)

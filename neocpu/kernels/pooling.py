@@ -13,7 +13,7 @@ import numpy as np
 from numba import prange
 from numba.extending import register_jitable
 
-from neocpu.kernels._jit import kernel, parallel_kernel
+from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.rounding import round_words
 from neocpu.kernels.simd import prefetch, prefetch_far
 from neocpu.kernels.simd_rows import (
@@ -31,7 +31,7 @@ from neocpu.kernels.simd_rows import (
 TASK = 64  # bags of one task
 
 
-@register_jitable
+@inlined
 def words_needed(spread, terms):
     """Words that hold the exact sum of `terms` fp32 numbers whose bit range is `spread` (from `sum_rows_N`)."""
     high, low = min(254, max(1, (spread >> 56) & 255)) - 126, max(1, (spread >> 24) & 255) - 150
@@ -70,14 +70,14 @@ def split_words(values, index, weights, lo, hi, base, stride, column, width, spr
             out[words - 1, c] += x
 
 
-@register_jitable
+@inlined
 def wider(a, b):
     """Union of two bit ranges."""
     high = max((a >> 32) & 0xFFFFFFFF, (b >> 32) & 0xFFFFFFFF)
     return (high << 32) | min(a & 0xFFFFFFFF, b & 0xFFFFFFFF)
 
 
-@register_jitable
+@inlined
 def sum_block(values, index, weights, lo, hi, base, stride, column, width, acc):
     """fp64 sums of the next block of columns into acc; returns (columns done, bit range)."""
     left = width - column
@@ -104,7 +104,7 @@ def round_split(values, index, weights, lo, hi, base, stride, column, width, spr
         out[column + c] = round_words(line, words, scratch)
 
 
-@register_jitable
+@inlined
 def ask_ahead(values, index, j, base, stride, width):
     """Prefetch rows that come after lookup j: bags of one lookup are too short to do it themselves."""
     far, near = (
@@ -116,7 +116,7 @@ def ask_ahead(values, index, j, base, stride, width):
         prefetch(values, near + c)
 
 
-@register_jitable
+@inlined
 def round_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
     """out[:width] = sum of one bag, rounded once."""
     if hi - lo == 1 and weights.size == 0:
@@ -142,7 +142,7 @@ def round_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
         column += done
 
 
-@register_jitable
+@inlined
 def words_of_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
     """out[:width] = fp64 sum of one bag; returns the number of words that an exact sum takes."""
     at, spread = 0, np.int64(0xFFFFFFFF)

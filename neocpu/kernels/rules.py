@@ -10,12 +10,13 @@ leave its step in g, ask for the trees of w*w and g*g, and scale in `update`; ma
 """
 
 import numpy as np
-from numba.extending import register_jitable
+
+from neocpu.kernels._jit import inlined
 
 LR, EPS, BETA1, REST1, BETA2, REST2, FIX1, FIX2, L2, KEEP = range(10)
 
 
-@register_jitable
+@inlined
 def regularise(w, g, hyper):
     """L2: g += wd * w."""
     l2 = hyper[L2]
@@ -24,7 +25,7 @@ def regularise(w, g, hyper):
             g[c] = g[c] + l2 * w[c]
 
 
-@register_jitable
+@inlined
 def decay(w, hyper):
     """Decoupled weight decay: w *= 1 - lr * wd."""
     keep = hyper[KEEP]
@@ -33,7 +34,7 @@ def decay(w, hyper):
             w[c] = keep * w[c]
 
 
-@register_jitable
+@inlined
 def exact_sgd(w, g, e0, e1, r, scalars, hyper):
     """w -= lr * g"""
     decay(w, hyper)
@@ -42,7 +43,7 @@ def exact_sgd(w, g, e0, e1, r, scalars, hyper):
         w[c] = w[c] - lr * g[c]
 
 
-@register_jitable
+@inlined
 def exact_adagrad(w, g, e0, e1, r, scalars, hyper):
     """sum += g^2; w -= lr * g / (sqrt(sum) + eps)"""
     lr, eps = hyper[LR], hyper[EPS]
@@ -53,7 +54,7 @@ def exact_adagrad(w, g, e0, e1, r, scalars, hyper):
         w[c] = w[c] - (lr * g[c]) / (np.sqrt(s) + eps)
 
 
-@register_jitable
+@inlined
 def exact_rowwise_adagrad(w, g, e0, e1, r, scalars, hyper):
     """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
     s = r[0] + scalars[0] / np.float32(scalars[1])
@@ -64,7 +65,7 @@ def exact_rowwise_adagrad(w, g, e0, e1, r, scalars, hyper):
         w[c] = w[c] - step * g[c]
 
 
-@register_jitable
+@inlined
 def adam(w, g, e0, e1, r, scalars, hyper):
     """Adam with bias correction by the global step"""
     lr, eps, b1, n1, b2, n2 = hyper[LR], hyper[EPS], hyper[BETA1], hyper[REST1], hyper[BETA2], hyper[REST2]

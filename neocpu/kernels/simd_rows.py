@@ -12,9 +12,10 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
+from neocpu.kernels._jit import inlined
 from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, splat, vector_pointer
 
 BLOCKS = (128, 64, 16, 4, 1)
@@ -176,7 +177,7 @@ def square_tree_16(typingctx, g, offset):
     return types.float32(g, types.int64), _square_tree(16)
 
 
-@register_jitable
+@inlined
 def bare(array):
     """All of a 1-D array as a `view`: a loop that hands bare arrays to its functions counts no references."""
     return view(array, 0, array.size)

@@ -11,10 +11,9 @@ from functools import cache
 
 import numpy as np
 from numba import prange
-from numba.extending import register_jitable
 
 from neocpu.kernels import rules
-from neocpu.kernels._jit import parallel_kernel
+from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.pooling import TASK, round_bag, words_of_bag
 from neocpu.kernels.simd import prefetch, prefetch_far
 from neocpu.kernels.simd_rows import FAR, NEAR, bare, square_tree_16, square_tree_64, view
@@ -22,7 +21,7 @@ from neocpu.kernels.simd_rows import FAR, NEAR, bare, square_tree_16, square_tre
 RUN = 4096  # elements
 
 
-@register_jitable
+@inlined
 def square_sum(g, width, parts):
     """Sum of squares over the column tree; g is zero from `width` to the next multiple of 64.
 
@@ -43,7 +42,7 @@ def square_sum(g, width, parts):
     return parts[0]
 
 
-@register_jitable
+@inlined
 def step_row(rule, row_scalars, table, state0, state1, row_state, first, row, g, d, scalars, parts, hyper, given):
     """Update row `first` : `first + d` of the flat table; `given`: its scalars and regularised gradient came with it."""
     w, mine = view(table, first, d), view(g, 0, d)
@@ -57,7 +56,7 @@ def step_row(rule, row_scalars, table, state0, state1, row_state, first, row, g,
     rule(w, mine, e0, e1, r, scalars, hyper)
 
 
-@register_jitable
+@inlined
 def ask_row(table, row_state, first, first_row, width, row, far):
     """Prefetch a row of the table and its row state, into the second-level cache if `far`, else into the first."""
     at = first + row * width
