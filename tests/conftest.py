@@ -1,13 +1,21 @@
 """What do all tests share? Reproducible examples, and a line that says which MPI they run with."""
 
 import numba
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.launch import find_mpiexec
 
 # Examples are the same in every run: ranks draw them independently and must agree. First calls compile: no deadline.
-settings.register_profile("neocpu", deadline=None, derandomize=True, max_examples=30, database=None)
+# Machines are shared: how long it takes to draw an example says nothing about the test.
+settings.register_profile(
+    "neocpu",
+    deadline=None,
+    derandomize=True,
+    max_examples=30,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("neocpu")
 
 
