@@ -10,12 +10,12 @@ import gzip
 from statistics import mean
 
 import pytest
+from real_data import real_data
+from test_presets import ROOT
 
 from neocpu import config
 from neocpu.parallel.threads import run_threads
 from neocpu.training.trainer import Trainer
-from tests.real_data import real_data
-from tests.test_presets import ROOT
 
 PARTS = {"train": 32_000, "valid": 4_000, "test": 4_000}
 

@@ -1,0 +1,134 @@
+"""Does a whole run do what its config says: steps, epochs, partial batches, one digest, and a helpful error?"""
+
+import json
+
+import numpy as np
+import pytest
+
+from neocpu import config
+from neocpu.errors import TrainingError
+from neocpu.ingest.layout import FeatureColumn
+from neocpu.ingest.writer import Bags, DatasetWriter
+from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.threads import run_threads
+from neocpu.training.trainer import Trainer
+
+ROWS, BATCH, PER_EPOCH = 150, 64, 3  # the third batch of an epoch has 22 samples
+CONFIG = f"""
+[model]
+embedding_dim = 4
+bottom = [6, 4]
+top = [5, 1]
+[tables]
+one.rows = 50
+many.rows = 30
+many.pooling = "mean"
+[optimizer.sparse]
+learning_rate = 0.05
+[optimizer.dense]
+learning_rate = 0.1
+[training]
+batch_size = {BATCH}
+"""
+
+
+def write_log(path, spoil=None):
+    """A log of two features, one of them multi-hot; `spoil`: a row whose dense values are not numbers."""
+    random = np.random.default_rng(5)
+    dense = random.standard_normal((ROWS, 3)).astype(np.float32)
+    if spoil is not None:
+        dense[spoil] = np.nan
+    lengths = random.integers(0, 4, ROWS).astype(np.int32)
+    codes = {
+        "one": random.integers(0, 20, ROWS).astype(np.uint32),
+        "many": Bags(random.integers(0, 20, lengths.sum()).astype(np.uint32), lengths),
+    }
+    labels = (codes["one"] % 3 == 0).astype(np.float32)
+    columns = [FeatureColumn("one"), FeatureColumn("many", hotness=0)]
+    with DatasetWriter(path, ["a", "b", "c"], columns) as writer:
+        writer.append(labels, dense, codes)
+    return path
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    return write_log(tmp_path_factory.mktemp("log") / "log.h5")
+
+
+def given(log, *overrides):
+    return config.loads(CONFIG, overrides=[f'data.train="{log}"', f'data.test="{log}"', *overrides])
+
+
+def train(log, out, *overrides):
+    """Summary of a run alone."""
+    return Trainer(given(log, *overrides), SingleComm(), out).run()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps", "samples"),
+    [
+        ((), 3, ROWS),
+        (("training.epochs=3",), 9, 3 * ROWS),
+        (("training.epochs=3", "training.steps=5"), 5, ROWS + 2 * BATCH),
+        (("training.steps=50",), 3, ROWS),
+        (("training.batch_size=1000",), 1, ROWS),
+    ],
+    ids=["one pass", "three passes", "cap on steps", "cap beyond the end", "batch beyond the log"],
+)
+def test_a_run_ends_with_its_epochs_or_its_steps(log, tmp_path, overrides, steps, samples):
+    summary = train(log, tmp_path / "out", *overrides)
+    assert (summary["steps"], summary["samples"]) == (steps, samples)
+    assert json.loads((tmp_path / "out" / "run.json").read_text()) == json.loads(json.dumps(summary))
+    assert summary["metrics"]["test"]["samples"] == ROWS
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == [f"step-{steps:08d}.h5"]
+
+
+def test_more_passes_learn_more(log, tmp_path):
+    losses = [
+        train(log, tmp_path / str(epochs), f"training.epochs={epochs}")["metrics"]["test"]["logloss"]
+        for epochs in (1, 20)
+    ]
+    assert losses[1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("shuffle", ["true", "false"])
+def test_one_digest_alone_and_on_threads(log, tmp_path, shuffle):
+    overrides = ("training.epochs=2", f"data.shuffle={shuffle}")
+    digests = {train(log, tmp_path / "alone", *overrides)["digest"]}
+    for plan, ranks in (("row_wise", 2), ("column_wise", 3)):
+        run = given(log, *overrides, f"parallel.plan={plan}")
+        summaries = run_threads(
+            ranks, lambda comm, run=run, ranks=ranks: Trainer(run, comm, tmp_path / str(ranks)).run()
+        )
+        digests |= {summary["digest"] for summary in summaries}
+    assert len(digests) == 1
+
+
+def test_digests_differ_by_seed_order_and_steps(log, tmp_path):
+    changes = ("training.seed=1", "training.seed=2", "data.shuffle=false", "training.steps=2", "model.loss=mse")
+    digests = [train(log, tmp_path / change, change)["digest"] for change in changes]
+    assert len(set(digests)) == len(changes)
+
+
+@pytest.mark.parametrize("stop", [1, 4])  # within the first epoch, within the second
+def test_interrupted_and_resumed_ends_with_the_same_digest(log, tmp_path, stop):
+    whole = train(log, tmp_path / "whole", "training.epochs=2")
+    train(log, tmp_path / "parts", "training.epochs=2", f"training.steps={stop}")
+    more = given(log, "training.epochs=2", "parallel.plan=row_wise")
+    resumed = run_threads(2, lambda comm: Trainer(more, comm, tmp_path / "parts", resume=True).run())
+    assert {summary["digest"] for summary in resumed} == {whole["digest"]}
+    assert [summary["samples"] for summary in resumed] == [2 * ROWS, 2 * ROWS]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_number_that_is_none_names_step_and_sample(tmp_path, ranks):
+    log = write_log(tmp_path / "log.h5", spoil=BATCH + 50)  # sample 50 of the second batch
+    run = given(log, "data.shuffle=false")
+    told = r"step 2: the loss of sample 50 of the batch is nan \(its inputs are not finite\)"
+    with pytest.raises(TrainingError, match=told):
+        run_threads(ranks, lambda comm: Trainer(run, comm, tmp_path / "out").run(), timeout=60)
+
+
+def test_a_diverging_run_says_what_to_lower(log, tmp_path):
+    with pytest.raises(TrainingError, match=r"inputs are finite.*lower optimizer\.dense\.learning_rate"):
+        train(log, tmp_path / "out", "model.loss=mse", "optimizer.dense.learning_rate=1e30", "training.epochs=9")
