@@ -1,0 +1,189 @@
+"""Does one job end with one digest however it is run? `python -m tests.promise [--quick | --pairwise] [--write]`.
+
+Every case of `promise_cases.py` trains the same small job; the cases of a rank count and a kind of CPU share one
+`mpiexec` (`promise_main.py`). Digests are compared with those committed in `promise.json`, which only --write replaces,
+together with `docs/promise.md`.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from promise_cases import CPUS, FAMILIES, MAIN, RANKS, Case, chosen, other_plan, write_data
+from promise_report import markdown
+
+from neocpu.parallel.launch import mpiexec_command
+
+HERE = Path(__file__).resolve().parent
+DIGESTS = HERE / "promise.json"
+REPORT = HERE.parent / "docs" / "promise.md"
+
+
+@dataclass
+class Launch:
+    """The cases that one set of processes runs. begin: cases whose first half is run here for a later launch."""
+
+    cpu: str
+    ranks: int
+    source: int  # ranks on which cases that are resumed elsewhere began
+    cases: list[Case]
+    begin: list[tuple[Case, int]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.cpu}-{self.ranks}"
+
+    def write(self, folder: Path) -> None:
+        """The list of jobs that `promise_main.py` reads."""
+        jobs = [("begin", asdict(case), source) for case, source in self.begin]
+        jobs += [("run", asdict(case), self.source) for case in self.cases]
+        (folder / self.name).write_text(json.dumps(jobs))
+
+
+def schedule(cases: Mapping[str, Sequence[Case]]) -> list[Launch]:
+    """Launches in order: a run that is resumed elsewhere begins in the launch before, on the host's own CPU.
+
+    One rank comes last, and what the first launch goes on with is begun by its rank 0 alone.
+    """
+    counts = sorted({case.ranks for case in cases["host"]}, key=lambda count: (count == 1, count))
+    before = dict(zip(counts, [1, *counts]))
+    launches = [
+        Launch(cpu, count, before.get(count, count), [case for case in some if case.ranks == count])
+        for cpu, some in cases.items()
+        for count in counts
+    ]
+    hosts = {launch.ranks: launch for launch in launches if launch.cpu == "host"}
+    first = hosts[counts[0]]
+    seen = set()
+    for launch in launches:
+        for case in launch.cases:
+            key = (case.family, launch.source, other_plan(case.plan), case.stop)
+            if case.how == "elsewhere" and key not in seen:
+                seen.add(key)
+                place = first if launch.ranks == first.ranks else hosts[launch.source]
+                place.begin.append((case, launch.source))
+    return [launch for launch in launches if launch.cases or launch.begin]
+
+
+def run(launch: Launch, folder: Path, seconds: float = 600.0) -> list[dict[str, Any]]:
+    """What every case of a launch reached; RuntimeError says what was printed where one failed or time ran out."""
+    launch.write(folder)
+    arguments = ["-m", "mpi4py", str(HERE / "promise_main.py"), str(folder), launch.name]
+    command, environment = mpiexec_command(launch.ranks, arguments)
+    if launch.ranks == 1:
+        command = [sys.executable, *arguments[2:]]
+    path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment |= {"PYTHONPATH": path, "NUMBA_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE", **CPUS[launch.cpu]}
+    log = folder / f"{launch.name}.log"
+    with open(log, "wb") as out:
+        job = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+        try:
+            status = f"exit status {job.wait(seconds)}"
+        except subprocess.TimeoutExpired:
+            status = f"killed after {seconds:g} s"
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+                job.wait()
+    found = outcomes(launch, folder)
+    if job.returncode or len(found) < len(launch.cases):
+        case = launch.cases[len(found)].name if len(found) < len(launch.cases) else "the end"
+        raise RuntimeError(f"{launch.name}: {status} at {case}:\n{log.read_text(errors='replace')[-6000:]}")
+    return found
+
+
+def outcomes(launch: Launch, folder: Path) -> list[dict[str, Any]]:
+    """What `promise_main.py` wrote so far: a record per case, with the CPU."""
+    path = folder / f"{launch.name}.lines"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [record | {"cpu": launch.cpu, "kind": lines[0][0], "lanes": lines[0][1]} for record in lines[1:]]
+
+
+def disagreements(records: Sequence[Mapping[str, Any]], expected: Mapping[str, str]) -> list[str]:
+    """A line for every case whose digest is not the expected one, or whose metrics are not those of its family."""
+    wrong = []
+    metrics = {record["family"]: record["metrics"] for record in reversed(records)}
+    for record in records:
+        case = Case(**{name: record[name] for name in Case.__dataclass_fields__})
+        if record["digest"] != expected[case.family]:
+            wrong.append(f"{record['cpu']}, {case.name}: digest {record['digest']}, not {expected[case.family]}")
+        elif record["metrics"] != metrics[case.family]:
+            wrong.append(f"{record['cpu']}, {case.name}: same digest, but other metrics")
+    return wrong
+
+
+def committed() -> dict[str, str]:
+    """The digest of every family."""
+    found: dict[str, str] = json.loads(DIGESTS.read_text())
+    return found
+
+
+def run_all(scope: str, ranks: Sequence[int], tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Every case of a scope; failed launches are told, and raised at the end."""
+    cases = chosen(scope, ranks)
+    if platform.machine() not in ("x86_64", "AMD64"):
+        cases = {"host": cases["host"]}
+    records, failed = [], []
+    with tempfile.TemporaryDirectory(prefix="promise-") as name:
+        folder = Path(name)
+        write_data(folder)
+        for launch in schedule(cases):
+            started = time.perf_counter()
+            try:
+                found = run(launch, folder)
+            except RuntimeError as error:
+                tell(str(error))
+                failed.append(launch.name)
+                found = outcomes(launch, folder)
+            records += found
+            tell(f"{launch.name}: {len(found)} of {len(launch.cases)} runs, {time.perf_counter() - started:.0f} s")
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+    return records
+
+
+def main() -> int:
+    """Run, compare, and with --write record."""
+    parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.promise")
+    parser.add_argument("--quick", action="store_true", help="two plans on every rank count")
+    parser.add_argument("--pairwise", action="store_true", help="every pair of values once, as CI does")
+    parser.add_argument("--ranks", help=f"comma-separated  [default: {','.join(map(str, RANKS))}]")
+    parser.add_argument("--write", action="store_true", help="replace the committed digests and docs/promise.md")
+    options = parser.parse_args()
+    scope = "quick" if options.quick else "pairwise" if options.pairwise else "full"
+    ranks = [int(count) for count in options.ranks.split(",")] if options.ranks else list(RANKS)
+    if options.write and (scope != "full" or options.ranks):
+        parser.error("--write records the full product only")
+    started = time.perf_counter()
+    records = run_all(scope, ranks, lambda text: print(text, flush=True))
+    firsts = {record["family"]: record["digest"] for record in reversed(records)}
+    wrong = disagreements(records, firsts if options.write else committed())
+    for line in wrong:
+        print(line)
+    if wrong:
+        return 1
+    seconds = time.perf_counter() - started
+    print(f"{len(records)} runs, {seconds:.0f} s, one digest: {firsts[MAIN]}")
+    if options.write:
+        DIGESTS.write_text(json.dumps({name: firsts[name] for name in FAMILIES}, indent=2) + "\n")
+        REPORT.write_text(markdown(records, seconds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

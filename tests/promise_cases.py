@@ -1,0 +1,269 @@
+"""Which runs must end with the same bits? A small adversarial job, and every way of running it; see `promise.py`.
+
+A case says how one run is done: ranks, plan, threads, route, and whether it is interrupted. A family says what is learnt
+(model, tables, optimizers): all cases of a family must reach one digest.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from neocpu.ingest.layout import Bags, FeatureColumn
+from neocpu.ingest.writer import DatasetWriter
+from neocpu.parallel.sharding import SCHEMES
+from neocpu.reference.philox import splitmix64
+
+RANKS = (1, 2, 3, 4, 8)
+THREADS = (1, 2)
+ROUTES = ("direct", "reduce_scatter", "two_level")
+RANKS_PER_NODE = 2  # so that three ranks are a whole node and half a node
+HOW = ("whole", "stopped", "elsewhere")
+STEPS = 5  # of 4 in an epoch, the fourth a partial batch
+MIXED = {
+    "one": "data_parallel",
+    "few": "column_wise",
+    "wide": "grid_shard",
+    "heavy": "row_wise",
+    "mean*": "table_row_wise",
+    "single": "table_wise",
+    "large": "table_column_wise",
+}
+PLANS: dict[str, str | dict[str, str]] = {**{name: name for name in SCHEMES}, "mixed": MIXED, "auto": "auto"}
+PARTIAL_WORDS = ("row_wise", "table_row_wise", "grid_shard", "mixed")  # plans where a route has something to carry
+# What the code generator is told to compile for, FMA always among it; "host" is all that this machine has.
+CPUS: dict[str, dict[str, str]] = {
+    "host": {},
+    "x86-64-v3": {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""},  # AVX2, no AVX-512
+    "x86-64-v2+fma": {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": "+avx,+fma"},  # no AVX2
+}
+ROWS = 203  # no multiple of a batch
+
+_TABLES = """
+one = {{ rows = 1, features = ["a"] }}
+few = {{ rows = 3, dim = {d1}, features = ["a", "b"], pooling = "mean" }}
+wide = {{ rows = 97, dim = {d2}, features = ["c"], pooling = "mean" }}
+heavy = {{ rows = 41, features = ["w"], weighted = true }}
+mean-heavy = {{ rows = 6, dim = {d1}, features = ["w"], weighted = true, pooling = "mean" }}
+single = {{ rows = 5, features = ["d"] }}
+large = {{ rows = 5000, dim = {d2}, features = ["b", "d"] }}
+"""
+
+_CONFIG = """
+[data]
+train = "{train}"
+test = "{test}"
+[model]
+embedding_dim = {dim}
+bottom = [9, {dim}]
+top = [11, 1]
+interaction = "{interaction}"
+diagonal = {diagonal}
+loss = "{loss}"
+[optimizer]
+sparse = {sparse}
+dense = {dense}
+[training]
+batch_size = {batch}
+epochs = 2
+steps = {steps}
+seed = 20221
+leaves = {leaves}
+[parallel]
+ranks_per_node = {ranks_per_node}
+[tables]
+"""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is learnt: everything that decides the bits, except the data, which all families share."""
+
+    sparse: str
+    dense: str
+    interaction: str = "cat"
+    diagonal: bool = False
+    loss: str = "bce"
+    dims: tuple[int, int, int] = (12, 20, 5)  # of most tables, and of some where dims may differ
+    batch: int = 61
+    leaves: int = 16
+
+    def toml(self, folder: Path) -> str:
+        """The config file of a run over the data in `folder`."""
+        dim, d1, d2 = self.dims
+        head = _CONFIG.format(
+            train=folder / "train.h5",
+            test=folder / "test.h5",
+            dim=dim,
+            interaction=self.interaction,
+            diagonal=str(self.diagonal).lower(),
+            loss=self.loss,
+            sparse=self.sparse,
+            dense=self.dense,
+            batch=self.batch,
+            steps=STEPS,
+            leaves=self.leaves,
+            ranks_per_node=RANKS_PER_NODE,
+        )
+        return head + _TABLES.format(d1=d1, d2=d2)
+
+
+MAIN = "rowwise_adagrad"
+FAMILIES = {
+    MAIN: Family(
+        '{ name = "exact_rowwise_adagrad", learning_rate = 0.05, weight_decay = 0.001, weight_decay_mode = "l2" }',
+        '{ name = "adagrad", learning_rate = 0.03 }',
+        interaction="dot",
+        dims=(20, 20, 20),  # five column blocks of four, for two, three, four and eight ranks
+    ),
+    "adam": Family(
+        '{ name = "adam", learning_rate = 0.01, weight_decay = 0.01, weight_decay_mode = "decoupled", '
+        "schedule = { warmup_steps = 3, decay_start = 3, decay_steps = 5 } }",
+        '{ name = "adam", learning_rate = 0.01 }',
+        leaves=4,
+        loss="mse",
+    ),
+    "adagrad": Family(
+        '{ name = "exact_adagrad", learning_rate = 0.05, initial_accumulator_value = 0.1 }',
+        '{ name = "sgd", learning_rate = 0.001 }',
+        interaction="dot",
+        diagonal=True,
+        dims=(12, 12, 12),
+        leaves=8,
+    ),
+    "sgd": Family(
+        '{ name = "exact_sgd", learning_rate = 0.1 }',
+        '{ name = "sgd", learning_rate = 0.1 }',
+        dims=(13, 1, 6),
+        batch=58,
+        leaves=2,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run. how: "whole"; "stopped" by a signal and resumed; "elsewhere": resumed from another plan and rank count."""
+
+    family: str
+    ranks: int
+    plan: str
+    threads: int
+    route: str = "direct"
+    how: str = "whole"
+
+    @property
+    def stop(self) -> int:
+        """Steps before the interruption."""
+        return 1 + (self.ranks + list(PLANS).index(self.plan)) % (STEPS - 1)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.family}: {self.ranks} rank(s), {self.plan}, {self.route}, {self.threads} thread(s), {self.how}"
+
+
+def other_plan(plan: str) -> str:
+    """The plan under which a run begins that is to be resumed elsewhere as `plan`."""
+    names = list(PLANS)
+    return names[(names.index(plan) + 3) % len(names)]
+
+
+def chosen(scope: str, ranks: Sequence[int] = RANKS) -> dict[str, list[Case]]:
+    """The cases of a scope ("full", "pairwise" or "quick") by CPU, a name in `CPUS`."""
+    some = [count for count in ranks if count < 8] or list(ranks)
+    if scope == "quick":
+        return {"host": [Case(MAIN, count, plan, 2, how="stopped") for count in ranks for plan in ("mixed", "auto")]}
+    if scope == "pairwise":
+        others = [
+            Case(name, count, "mixed", 2, how="elsewhere") for name in FAMILIES if name != MAIN for count in some[-2:]
+        ]
+        return {"host": pairwise(product(ranks)) + others, "x86-64-v3": [Case(MAIN, 1, "table_wise", 2)]}
+    others = [case for name in FAMILIES if name != MAIN for case in pairwise(product(ranks, name))]
+    fewer = pairwise(product(ranks)) + [Case(name, some[-1], "mixed", 2) for name in FAMILIES if name != MAIN]
+    return {"host": product(ranks) + others} | {cpu: fewer for cpu in CPUS if cpu != "host"}
+
+
+def product(ranks: Iterable[int] = RANKS, family: str = MAIN) -> list[Case]:
+    """Every combination; routes only where something travels in partial words."""
+    return [
+        Case(family, count, plan, threads, route, how)
+        for count in ranks
+        for plan in PLANS
+        for route in (ROUTES if plan in PARTIAL_WORDS and count > 1 else ROUTES[:1])
+        for threads in THREADS
+        for how in HOW
+    ]
+
+
+def pairwise(cases: Sequence[Case]) -> list[Case]:
+    """A few cases of one family in which every pair of values occurs that occurs in any of them; greedy, no chance."""
+
+    def values(case: Case) -> list[tuple[str, object]]:
+        return [(name, value) for name, value in vars(case).items() if name != "family"]
+
+    pairs = {case: set(combinations(values(case), 2)) for case in cases}
+    todo = set().union(*pairs.values())
+    used: Counter[tuple[str, object]] = Counter()
+    found = []
+    while todo:
+        best = max(cases, key=lambda case: (len(pairs[case] & todo), -sum(used[value] for value in values(case))))
+        found.append(best)
+        todo -= pairs[best]
+        used.update(values(best))
+    return sorted(found, key=cases.index)
+
+
+def _words(name: int, count: int) -> np.ndarray:
+    """uint64[count] of noise."""
+    return np.array([splitmix64(name << 32 | i) for i in range(count)], np.uint64)
+
+
+def _below(name: int, count: int, bound: int) -> np.ndarray:
+    """int64[count] in [0, bound)."""
+    return ((_words(name, count) >> np.uint64(33)) % np.uint64(bound)).astype(np.int64)
+
+
+def _weights(name: int, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and weights of bags whose exact sums need several words: from 2^-60 up, and pairs of 2^40 that cancel."""
+    total = int(lengths.sum())
+    codes = _below(name, total, 30).astype(np.uint32)
+    sign = np.where(_below(name + 1, total, 2) == 0, 1.0, -1.0)
+    weights = np.ldexp(sign * (1 + _below(name + 2, total, 1 << 20) / 2.0**20), _below(name + 3, total, 62) - 60)
+    ends = np.cumsum(lengths)
+    for bag in np.flatnonzero(lengths >= 4)[::2]:  # same row, opposite weights, far apart in the bag
+        first, last = ends[bag] - lengths[bag], ends[bag] - 1
+        codes[last], weights[first], weights[last] = codes[first], 2.0**40, -(2.0**40)
+    return codes, weights.astype(np.float32)
+
+
+def write_data(folder: Path) -> None:
+    """train.h5 and test.h5: multi-hot, empty, weighted and fixed bags, dense numbers of many magnitudes."""
+    features = [
+        FeatureColumn("a"),
+        FeatureColumn("b", "uint64", hotness=0),
+        FeatureColumn("c", hotness=3),
+        FeatureColumn("d", hotness=0),
+        FeatureColumn("w", hotness=0, weighted=True),
+    ]
+    for file, (name, rows) in enumerate((("train", ROWS), ("test", 50))):
+        at = 100 * (file + 1)
+        dense = (_below(at, 5 * rows, 4001) - 2000).reshape(rows, 5) * np.ldexp(1.0, [-10, -30, -11, -4, -60])
+        lengths = [_below(at + 1 + i, rows, bound) for i, bound in enumerate((6, 4, 9))]
+        lengths[1][_below(at + 4, rows, 2) == 0] = 0
+        codes, weights = _weights(at + 5, lengths[2])
+        with DatasetWriter(folder / f"{name}.h5", [f"x{i}" for i in range(5)], features) as writer:
+            writer.append(
+                _below(at + 10, rows, 2),
+                dense,
+                {
+                    "a": _below(at + 11, rows, 7),
+                    "b": Bags(_words(at + 12, int(lengths[0].sum())) >> np.uint64(50), lengths[0].astype(np.int32)),
+                    "c": _below(at + 13, 3 * rows, 90).reshape(rows, 3),
+                    "d": Bags(_below(at + 14, int(lengths[1].sum()), 60), lengths[1].astype(np.int32)),
+                    "w": Bags(codes, lengths[2].astype(np.int32), weights),
+                },
+            )

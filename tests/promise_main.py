@@ -1,0 +1,129 @@
+"""Runs cases of the promise in one set of processes: `mpiexec -n W python -m mpi4py promise_main.py FOLDER JOBS`.
+
+JOBS is a JSON list in FOLDER. Rank 0 writes JOBS.lines, JSON too: first the kind of CPU that
+kernels are compiled for and the floats in its vectors, then for every case what was run, its digest, and the seconds.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from promise_cases import FAMILIES, PLANS, RANKS_PER_NODE, Case, other_plan
+
+from neocpu import config as configs
+from neocpu.kernels._jit import cpu_kind
+from neocpu.kernels._threads import use_threads
+from neocpu.kernels.simd_tiles import target, tile_shape
+from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.launch import get_comm
+from neocpu.training.report import Report
+from neocpu.training.trainer import Stopped, Trainer
+
+
+def begun_folder(folder: Path, case: Case, source: int) -> Path:
+    """Where the run lies that began on `source` ranks and that this case goes on with."""
+    return folder / f"begun-{case.family}-{source}-{other_plan(case.plan)}-{case.stop}"
+
+
+def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
+    """The config of a case over the data in `folder`."""
+    config = configs.loads(FAMILIES[case.family].toml(folder), overrides=[f"parallel.route={case.route}"])
+    # a pattern that matches no table would be refused: the plan goes through the same checks as a user's
+    inline = PLANS[plan]
+    if isinstance(inline, dict):
+        inline = "{" + ", ".join(f'"{pattern}" = "{scheme}"' for pattern, scheme in inline.items()) + "}"
+    return configs.loads(config.text, overrides=[*config.overrides, f"parallel.plan={inline}"])
+
+
+class QuickReport(Report):
+    """Leaves out the summary and the picture: they would take most of the time."""
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Nothing."""
+
+
+def stop_at(step: int) -> Any:
+    """A `progress` that sends this process SIGTERM once so many steps are taken."""
+
+    @contextmanager
+    def progress(total: int, done: int) -> Iterator[Any]:
+        def advance(now: int, samples: int) -> None:
+            if now == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        yield advance
+
+    return progress
+
+
+def train(config: configs.Config, comm: Comm, out: Path, *, resume: bool = False, stop: int = 0) -> dict[str, Any]:
+    """The summary of a run; nothing if it was to be stopped, and was."""
+    told: list[str] = []
+    report = QuickReport(out, comm.rank, tell=told.append, progress=stop_at(stop) if stop else None)
+    try:
+        summary = Trainer(config, comm, out, resume=resume, report=report).run()
+    except Stopped:
+        assert stop, "nobody sent a signal"
+        return {}
+    assert not stop, "the signal was not noticed"
+    assert not resume or comm.rank or any(text.startswith("resuming from step-") for text in told), told
+    return summary
+
+
+def begin(case: Case, comm: Comm, folder: Path, source: int) -> None:
+    """Leave a stopped run for `case` to go on with; rank 0 alone where the case's source is one rank."""
+    use_threads(1 + case.stop % 2)
+    if source == comm.size or comm.rank == 0:
+        few = comm if source == comm.size else SingleComm()
+        config = load_config(case, folder, other_plan(case.plan))
+        train(config, few, begun_folder(folder, case, source), stop=case.stop)
+    comm.quiet_barrier()
+
+
+def run_case(case: Case, comm: Comm, folder: Path, out: Path, source: int) -> dict[str, Any]:
+    """Digest, and a hash of the metrics, of one case on this rank."""
+    use_threads(case.threads)
+    config = load_config(case, folder, case.plan)
+    if case.how == "stopped":
+        train(config, comm, out, stop=case.stop)
+    elif case.how == "elsewhere":
+        if comm.rank == 0:
+            shutil.copytree(begun_folder(folder, case, source), out)
+        comm.quiet_barrier()
+    summary = train(config, comm, out, resume=case.how != "whole")
+    metrics = json.dumps(summary["metrics"]["test"], sort_keys=True)
+    return {"digest": summary["digest"], "metrics": sha256(metrics.encode()).hexdigest()}
+
+
+def main(folder: Path, jobs: str, comm: Comm) -> None:
+    """Do all jobs, each ["begin" or "run", case, ranks on which the case began]."""
+    lines, out = folder / f"{jobs}.lines", folder / f"{jobs}.out"
+    if comm.rank == 0:
+        lines.write_text(json.dumps([" ".join(cpu_kind()[1:]), tile_shape(*target())[2]]) + "\n")
+    for number, (what, fields, source) in enumerate(json.loads((folder / jobs).read_text())):
+        case, started = Case(**fields), time.perf_counter()
+        if what == "begin":
+            begin(case, comm, folder, source)
+            continue
+        place = out / str(number)
+        found = run_case(case, comm, folder, place, source)
+        comm.quiet_barrier()
+        if comm.rank == 0:
+            shutil.rmtree(place)
+            with open(lines, "a") as file:
+                file.write(json.dumps(asdict(case) | found | {"seconds": time.perf_counter() - started}) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], get_comm(ranks_per_node=RANKS_PER_NODE))

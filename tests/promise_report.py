@@ -1,0 +1,109 @@
+"""What does docs/promise.md say? The text around the results, and the tables of a run of `promise.py`."""
+
+import os
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from promise_cases import CPUS, FAMILIES, HOW, MAIN, PLANS, RANKS, ROUTES, ROWS, STEPS, THREADS
+
+from neocpu.training.report import versions
+
+HEAD = """# The promise, shown
+
+> The same config, seed and data give the same bits after any number of steps, on any number of ranks, under any
+> sharding plan, with any thread count, interrupted and resumed or not, on any machine with fused multiply-add.
+
+This file is written by `python -m tests.promise --write` from a run of every case; do not edit it.
+
+## What is run
+
+One small job, made to notice a wrong order wherever there is one: {steps} steps over {rows} samples in shuffled batches
+that no rank count divides, a partial batch among them; seven tables of 1 to 5,000 rows, several smaller than the number of
+ranks; features that look up several tables and tables that several features look up; fixed, ragged and many empty bags, SUM
+and MEAN; per-sample weights from 2^-60 to 4 of both signs, with pairs of ±2^40 that cancel inside a bag, so that partial
+sums need several words; dense inputs over fifteen orders of magnitude; widths that columns cannot be cut evenly.
+
+It is run in every combination of
+
+- ranks {ranks} under `mpiexec` (one rank: without MPI), nodes of two ranks;
+- plan: {plans} (`mixed`: every table under another scheme);
+- {threads} threads per rank;
+- route of row-split tables' words, where there are any: {routes};
+- uninterrupted; stopped by SIGTERM after some step and resumed; and begun on **another** number of ranks, under another
+  plan and thread count, stopped, and resumed here.
+
+Four families of arithmetic are learnt: row-wise AdaGrad with L2 and a dot interaction in every combination; the others
+({others}) in a pairwise cover, where every pair of values occurs together in some run: Adam with decoupled weight decay,
+a schedule, squared error, concatenation and unequal dims; AdaGrad with SGD, the diagonal of the interaction; and SGD with
+dims of 13, 1 and 6. Batch trees have 16, 4, 8 and 2 leaves. Then the code generator is told to forget AVX-512, and AVX2
+as well, and a pairwise cover is run again; runs that are resumed elsewhere then began with the host's instructions.
+
+In every run the SHA-256 of the whole trained state must be the same, and so must the metrics on a test split.
+
+## Run it
+
+```
+python -m tests.promise              # everything, minutes
+python -m tests.promise --pairwise   # what CI runs (tests/test_promise.py)
+python -m tests.promise --quick      # mixed and auto on every rank count
+```
+
+## Results
+"""
+
+
+def markdown(records: Sequence[Mapping[str, Any]], seconds: float) -> str:
+    """docs/promise.md after a run in which all agreed."""
+    text = HEAD.format(
+        steps=STEPS,
+        rows=ROWS,
+        ranks=_list(RANKS),
+        plans=_list(PLANS),
+        threads=_list(THREADS),
+        routes=_list(ROUTES),
+        others=_list(name for name in FAMILIES if name != MAIN),
+    )
+    found = versions()
+    where = f"Python {found['python']}, Numba {found['numba']}, NumPy {found['numpy']}, mpi4py {found['mpi4py']}"
+    text += (
+        f"\n{len(records)} runs in {seconds / 60:.0f} minutes on {os.cpu_count()} cores ({platform.machine()}; {where})"
+    )
+    text += "; all of a family ended with one digest:\n\n| family | runs | digest |\n|---|---|---|\n"
+    runs = Counter(record["family"] for record in records)
+    digests = {record["family"]: record["digest"] for record in records}
+    text += "".join(f"| {name} | {runs[name]} | `{digests[name]}` |\n" for name in FAMILIES)
+    text += "\nInstruction sets, as LLVM was told them (floats per vector, by the registers that it then uses):\n\n"
+    text += "| CPU | told | floats per vector | runs |\n|---|---|---|---|\n"
+    for cpu in CPUS:
+        some = [record for record in records if record["cpu"] == cpu]
+        if some:
+            told = " ".join(f"`{key}={value}`" for key, value in CPUS[cpu].items()) or some[0]["kind"].split()[0]
+            text += f"| {cpu} | {told} | {some[0]['lanes']} | {len(some)} |\n"
+    return text + "\n" + _grid(records) + "\n" + _ways(records)
+
+
+def _grid(records: Sequence[Mapping[str, Any]]) -> str:
+    text = "Runs by plan and ranks, all families and instruction sets:\n\n"
+    text += f"| plan | {' | '.join(f'{count} ranks' if count > 1 else '1 rank' for count in RANKS)} |\n"
+    text += "|---" * (len(RANKS) + 1) + "|\n"
+    cells = Counter((record["plan"], record["ranks"]) for record in records)
+    return text + "".join(f"| {plan} | {' | '.join(str(cells[plan, count]) for count in RANKS)} |\n" for plan in PLANS)
+
+
+def _ways(records: Sequence[Mapping[str, Any]]) -> str:
+    text = (
+        "| | "
+        + " | ".join(f"{threads} thread(s)" for threads in THREADS)
+        + " |\n"
+        + "|---" * (len(THREADS) + 1)
+        + "|\n"
+    )
+    said = {"whole": "uninterrupted", "stopped": "stopped and resumed", "elsewhere": "resumed from elsewhere"}
+    cells = Counter((record["how"], record["threads"]) for record in records)
+    return text + "".join(f"| {said[how]} | {' | '.join(str(cells[how, n]) for n in THREADS)} |\n" for how in HOW)
+
+
+def _list(names: Any) -> str:
+    return ", ".join(map(str, names))
