@@ -16,7 +16,7 @@ ROOMS = {
     for level, names in enumerate(
         (
             ("errors", "trees"),
-            ("jagged",),
+            ("jagged", "floats"),
             ("kernels",),
             ("reference",),
             ("storage",),

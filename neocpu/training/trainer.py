@@ -13,6 +13,7 @@ from typing import Any
 
 from neocpu.config import Config
 from neocpu.errors import NeocpuError
+from neocpu.floats import keep_subnormals, require_subnormals
 from neocpu.ingest.loader import Batch, Loader
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.launch import StopSignal
@@ -86,6 +87,7 @@ class Trainer:
         ------
         NeocpuError : of the kinds of `neocpu.errors`, on every rank. Stopped : a signal ended the run early.
         """
+        keep_subnormals()
         with RunLock(self.out, self.comm, resume=self.resume):
             splits = open_splits(self.config, self.comm, self.out, self.report.tell)
             world, loader = self._prepare(splits)
@@ -193,6 +195,7 @@ class Trainer:
     # ---- after the last step ----
 
     def _summary(self, world: World, splits: Splits) -> dict[str, Any]:
+        require_subnormals()  # no library changed the arithmetic meanwhile
         metrics = self._measure(world, splits, ("valid", "test"))
         traffic = self.comm.traffic()  # of training and evaluation; checkpoints come after
         self._save(world)
