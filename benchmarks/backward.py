@@ -80,6 +80,8 @@ def contenders(shape: Lookup, count: int, with_rivals: bool, with_torch: bool) -
 
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     """All cases."""
+    if not options.no_rivals:
+        rivals.preload()
     records = []
     for case, shape, count in SMOKE if options.quick else CASES:
         if options.case and options.case not in case:

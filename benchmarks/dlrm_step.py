@@ -63,6 +63,8 @@ def step(model: Model, options: argparse.Namespace) -> dict[str, Any]:
 
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Both models, or the chosen one."""
+    if not options.no_rivals:
+        rivals.preload()
     if options.quick:
         return [step(SMALL, options)]
     return [step(model, options) for model in (KAGGLE, MLPERF) if options.model in (None, model.name)]

@@ -199,6 +199,7 @@ def machine() -> dict[str, Any]:
         "cores": CORES,
         "huge_pages": pages.read_text().strip() if pages.exists() else "unknown",
         "load_before": os.getloadavg()[0],
+        "openmp": {name: os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ},
     }
 
 

@@ -14,9 +14,9 @@ RATE = 0.01
 
 def threads(count: int) -> None:
     """Let Numba's kernels use `count` threads."""
-    import numba
+    from neocpu.kernels._threads import use_threads
 
-    numba.set_num_threads(count)
+    use_threads(count)
 
 
 def rowwise_adagrad(rate: float = RATE) -> Any:

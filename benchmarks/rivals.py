@@ -24,6 +24,15 @@ def have(*modules: str) -> bool:
     return not missing
 
 
+def preload() -> None:
+    """Load torch and FBGEMM with the environment as it is: ours asks OpenMP for shorter spinning, rivals keep their own."""
+    if have("torch", "fbgemm_gpu"):
+        import fbgemm_gpu  # noqa: F401
+        import torch
+
+        torch.zeros(1 << 20).add_(1)
+
+
 def threads(count: int) -> None:
     """Let torch and FBGEMM use `count` threads."""
     import torch

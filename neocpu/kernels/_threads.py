@@ -5,6 +5,8 @@ The `workqueue` layer ends the process when two threads enter parallel kernels; 
 
 import numba
 
+from neocpu.kernels import _jit  # noqa: F401  (sets how threads wait, before they are launched)
+
 
 def threading_layer() -> str:
     """Name of the layer that this process uses: "omp", "tbb" or "workqueue". Starts Numba's threads."""
