@@ -1,0 +1,167 @@
+"""Is a run that is killed, stopped or misused safe through the real command? `mpiexec -n W neocpu train`, start to end."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from promise_cases import FAMILIES, MAIN, write_data
+
+from neocpu.errors import EnvironmentProblem
+from neocpu.parallel.launch import find_mpiexec, mpiexec_command
+
+try:
+    find_mpiexec()
+    HAS_MPI = True
+except EnvironmentProblem:
+    HAS_MPI = False
+pytestmark = pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
+
+SECONDS = 240  # a job, kernels to be compiled included
+LONG = ("training.epochs=100000", "training.steps=200000")  # a run that nobody waits for
+KEEP = ("checkpoint.keep=100000",)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data, a config, and `whole`: an uninterrupted run of 40 steps on one rank."""
+    folder = tmp_path_factory.mktemp("resume")
+    write_data(folder)
+    (folder / "small.toml").write_text(FAMILIES[MAIN].toml(folder))
+    done = finish(start(folder, "whole", 1, "training.epochs=10", "training.steps=40"))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[subprocess.Popen[str]]]:
+    """Jobs that are killed if a test leaves them."""
+    left: list[subprocess.Popen[str]] = []
+    yield left
+    for job in left:
+        kill(job)
+
+
+def start(folder: Path, out: str, ranks: int, *sets: str, resume: bool = False) -> subprocess.Popen[str]:
+    """Start `neocpu train`; one rank without mpiexec."""
+    arguments = ["-m", "neocpu", "train", str(folder / "small.toml"), "--out", str(folder / out)]
+    arguments += [part for one in sets for part in ("--set", one)] + ["--resume"] * resume
+    command, environment = mpiexec_command(ranks, arguments)
+    return subprocess.Popen(
+        command if ranks > 1 else command[3:],
+        env=environment | {"NUMBA_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def kill(job: subprocess.Popen[str]) -> None:
+    """End mpiexec and its ranks, as a power cut would."""
+    if job.poll() is None:
+        os.killpg(job.pid, signal.SIGKILL)
+    job.communicate()
+
+
+def finish(job: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """What a job said, and its status."""
+    try:
+        out, err = job.communicate(timeout=SECONDS)
+    finally:
+        kill(job) if job.poll() is None else None
+    return subprocess.CompletedProcess(job.args, job.returncode, out, err)
+
+
+def wait(job: subprocess.Popen[str], reached: Callable[[], object]) -> None:
+    """Until something is reached; fails with what the job said if it ends before."""
+    deadline = time.monotonic() + SECONDS
+    while not reached():
+        assert job.poll() is None, finish(job)
+        assert time.monotonic() < deadline, "not reached in time"
+        time.sleep(0.01)
+
+
+def steps(folder: Path, out: str) -> list[int]:
+    """Steps of the complete checkpoints of a run."""
+    return sorted(int(path.stem.removeprefix("step-")) for path in (folder / out / "checkpoints").glob("step-*.h5"))
+
+
+def digest(folder: Path, out: str) -> str:
+    return json.loads((folder / out / "run.json").read_text())["digest"]
+
+
+def test_a_killed_run_goes_on_elsewhere_to_the_same_digest(folder: Path, jobs: list[subprocess.Popen[str]]) -> None:
+    jobs.append(start(folder, "killed", 3, *LONG, "checkpoint.every_steps=3", *KEEP, "parallel.plan=row_wise"))
+    wait(jobs[0], lambda: steps(folder, "killed"))
+    kill(jobs[0])
+    _drop_after(folder, "killed", 36)  # if the machine was quick, or this test asleep
+    done = finish(
+        start(folder, "killed", 2, "training.epochs=10", "training.steps=40", "parallel.plan=column_wise", resume=True)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "resuming from step-" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"digest {digest(folder, 'whole')}"
+    assert digest(folder, "killed") == digest(folder, "whole")
+
+
+def test_sigterm_leaves_a_checkpoint_to_resume_from(folder: Path, jobs: list[subprocess.Popen[str]]) -> None:
+    jobs.append(start(folder, "stopped", 3, *LONG, "checkpoint.every_steps=20", *KEEP))
+    wait(jobs[0], lambda: steps(folder, "stopped"))
+    second = finish(start(folder, "stopped", 1, resume=True))  # while the first runs
+    assert second.returncode == 1
+    assert "stopped is in use by another run: process " in second.stderr
+    os.kill(jobs[0].pid, _stop_signal())
+    done = finish(jobs[0])
+    assert done.returncode == 128 + _stop_signal(), done.stderr
+    assert done.stderr.count("neocpu: ") == 1 and "a checkpoint is written, go on with --resume" in done.stderr
+    last = steps(folder, "stopped")[-1]
+    assert f"after step {last};" in done.stderr
+    done = finish(start(folder, "stopped", 1, f"training.steps={last + 2}", LONG[0], resume=True))
+    assert done.returncode == 0, done.stderr
+    assert f"resuming from step-{last:08d}.h5" in done.stdout
+
+
+def test_resume_without_a_checkpoint_starts_anew_and_says_so(folder: Path) -> None:
+    (folder / "none" / "checkpoints").mkdir(parents=True)
+    (folder / "none" / "checkpoints" / "step-00000003.h5").write_bytes(b"not a checkpoint")
+    done = finish(start(folder, "none", 2, "training.steps=2", resume=True))
+    assert done.returncode == 0, done.stderr
+    assert "no complete checkpoint in" in done.stdout and "starting at step 0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sets", "resume", "message"),
+    [
+        (2, ("training.seed=5",), True, "keys that may not change on resume: training.seed was 20221, now 5"),
+        (1, ("tables.few.rows=4", "optimizer.sparse.eps=1e-6"), True, "tables.few.rows was 3, now 4; optimizer.sparse.eps"),
+        (2, (), False, "whole already has results (run.json); go on with --resume"),
+    ],
+)  # fmt: skip
+def test_what_would_spoil_results_is_refused(
+    folder: Path, ranks: int, sets: tuple[str, ...], resume: bool, message: str
+) -> None:
+    before = {path: path.read_bytes() for path in (folder / "whole").rglob("*") if path.suffix in (".h5", ".json")}
+    done = finish(start(folder, "whole", ranks, *sets, resume=resume))
+    assert done.returncode == 1, done.stderr
+    assert message in done.stderr
+    assert done.stderr.count("neocpu: error: ") == 1 and "Traceback" not in done.stderr
+    assert all(path.read_bytes() == data for path, data in before.items() if path.name != "plan.json")
+
+
+def _drop_after(folder: Path, out: str, step: int) -> None:
+    """Delete the checkpoints after a step."""
+    for late in steps(folder, out):
+        if late > step:
+            (folder / out / "checkpoints" / f"step-{late:08d}.h5").unlink()
+
+
+def _stop_signal() -> signal.Signals:
+    """SIGTERM; Open MPI's launcher kills the ranks soon after that one."""
+    told = subprocess.run([str(find_mpiexec()), "--version"], capture_output=True, text=True, timeout=60).stdout
+    return signal.SIGUSR1 if "Open MPI" in told or "prte" in told.lower() else signal.SIGTERM
