@@ -1,5 +1,7 @@
 """Are pooled sums exact, rounded once, whatever the numbers, the width and the length of the bag?"""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -65,7 +67,7 @@ def test_words_are_the_exact_sum(seed, fill, entries, samples, longest, weighted
         arguments, column, columns = case(seed, fill, entries, samples, longest, weighted)
         table, base, width, offsets, rows, weights = arguments
         ours, theirs = (np.full((samples, columns), 7.0) for _ in "ab")
-        used, enough = np.zeros(entries * samples, np.uint8), np.zeros(entries * samples, np.uint8)
+        used, enough = np.zeros(entries * samples, np.int64), np.zeros(entries * samples, np.int64)
         pooling.pooled_words(*arguments, ours, column, used)
         twin.pooled_words(*arguments, theirs, column, enough)
         assert (used >= enough).all()
@@ -75,11 +77,42 @@ def test_words_are_the_exact_sum(seed, fill, entries, samples, longest, weighted
             if used[bag] == 1:
                 assert_same(ours[s, one], theirs[s, one] + 0.0)
                 continue
-            parts = [np.full((used[bag], width[k]), np.nan) for _ in "ab"]
-            for part, module in zip(parts, (pooling, twin)):
-                lo, hi = offsets[bag], offsets[bag + 1]
-                module.further_words(table, rows, weights, lo, hi, base[k], width[k], width[k], int(used[bag]), part)
-            np.testing.assert_equal(total(parts[0]), total(parts[1]))
+            lo, hi, words = offsets[bag : bag + 1], offsets[bag + 1 : bag + 2], used[bag : bag + 1]
+            totals = []
+            for module in (pooling, twin):
+                first, further = np.full(width[k] + 2, 7.0), np.full((used[bag] - 1) * width[k] + 1, 7.0)
+                places = base[k : k + 1], width[k : k + 1], width[k : k + 1], words, np.array([1]), np.array([1])
+                module.bag_words(table, rows, weights, lo, hi, *places, first, further)
+                assert first[0] == first[-1] == further[0] == 7.0
+                totals.append(total(np.concatenate([first[1:-1], further[1:]]).reshape(-1, width[k])))
+            np.testing.assert_equal(*totals)
+
+
+@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), width=st.sampled_from(WIDTHS), weighted=st.booleans())
+def test_one_bag(seed, fill, width, weighted):
+    with np.errstate(all="ignore"):
+        (table, base, _, offsets, rows, weights), _, _ = case(seed, fill, 1, 1, 40, weighted, (width,))
+        bag = table, rows, weights, 0, int(offsets[1]), int(base[0]), width, width
+        ours, theirs = (np.full(width + 1, 7, np.float32) for _ in "ab")
+        pooling.round_bag(*bag, ours, np.empty(128))
+        twin.round_bag(*bag, theirs, np.empty(128))
+        assert_same(ours, theirs)
+        assert (ours.view(np.int32)[np.isnan(ours)] == 0x7FC00000).all()
+        ours64, theirs64 = (np.full(width, 7.0) for _ in "ab")
+        used = pooling.sum_bag(*bag, ours64, np.empty(128))
+        assert used >= twin.sum_bag(*bag, theirs64, np.empty(128))
+        if used == 1:
+            assert_same(ours64, theirs64 + 0.0)
+
+
+def test_tasks_share_all_bags():
+    for lengths in ([], [0], [5], [0] * 1000, list(range(300)), [10**6, 1, 1]):
+        offsets = np.append(0, np.cumsum(lengths)).astype(np.int64)
+        tasks = pooling.task_count(offsets)
+        cuts = [pooling.task_bags(offsets, task, tasks) for task in range(tasks)]
+        assert 1 <= tasks <= pooling.TASKS
+        assert cuts[0][0] == 0 and cuts[-1][1] == len(lengths)
+        assert all(a[1] == b[0] for a, b in pairwise(cuts))
 
 
 def test_no_lookup_is_plus_zero_and_minus_zero_is_not_stored():

@@ -68,6 +68,14 @@ def test_divide_columns(seed, samples, fill):
     assert_same(ours, theirs)
 
 
+@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), n=st.integers(0, 9))
+def test_round_words(seed, fill, n):
+    with np.errstate(all="ignore"):
+        some = words(np.random.default_rng(seed), n, fill)
+        ours = np.float32(rounding.round_words(some, n, np.empty(n)))
+        assert_same(np.array([ours]), np.array([twin.round_words(some, n, np.empty(n))]))
+
+
 def test_the_twin_rounds_as_ieee_says():
     tie = [1.0, 2.0**-24]
     assert exact_sum(tie) == 1.0

@@ -20,7 +20,7 @@ MODES = ("none", "l2", "decoupled")
 def test_every_rule_has_a_kernel_function_and_a_twin():
     for name, rule in RULES.items():
         assert getattr(rules, name).__doc__ == getattr(twin, name).__doc__
-        assert rule.name == name and len(rule.element_state) <= 2 and len(rule.row_state) <= 1 and rule.row_scalars <= 1
+        assert rule.name == name and len(rule.element_state) <= 2 and len(rule.row_state) <= 1 and rule.row_scalars <= 2
     assert set(DENSE_NAMES.values()) <= {name for name, rule in RULES.items() if not rule.row_state}
     places = [rules.LR, rules.EPS, rules.BETA1, rules.REST1, rules.BETA2, rules.REST2, rules.FIX1, rules.FIX2, rules.L2]
     assert places == list(range(9)) and rules.KEEP == 9 == len(HYPER) - 1
@@ -35,20 +35,18 @@ def test_rules_equal_twins(name, mode, fill):
     w = floats(rng, width, fill)
     states = [np.abs(floats(rng, width, "normal")) if i < len(rule.element_state) else none for i in range(2)]
     r = np.abs(floats(rng, 1, "normal"))
-    theirs = [x.copy()[None] for x in (w, *states)], r.copy()[None]
+    ours, theirs = ([x.copy() for x in (w, *states, r)] for _ in "ab")
     with np.errstate(all="ignore"):
         for step in range(1, 5):
             hyper = SparseOptimizer(name, 0.1, weight_decay=0.1, weight_decay_mode=mode).hyper(step)
             g = floats(rng, width, fill)
-            g_twin = g.copy()[None]
-            scalars = np.float32([floats(rng, 1, "normal")[0] ** 2, width])
-            mean = (scalars[:1] / scalars[1])[None]
-            rules.regularise(w, g, hyper)
-            getattr(rules, name)(w, g, *states, r, scalars, hyper)
-            twin.regularise(theirs[0][0], g_twin, hyper)
-            getattr(twin, name)(theirs[0][0], g_twin, *theirs[0][1:], theirs[1], mean, hyper)
-    for a, b in zip((w, *states, r), (*theirs[0], theirs[1])):
-        assert_same(a, np.ascontiguousarray(b[0]))
+            squares, columns = floats(rng, 2, "normal") ** 2, np.float32(width)
+            for module, (w, *states) in ((rules, ours), (twin, theirs)):
+                mine = g.copy()
+                module.regularise(w, mine, *states, hyper)
+                getattr(module, name)(w, mine, *states, squares, columns, hyper)
+    for a, b in zip(ours, theirs):
+        assert_same(a, b)
 
 
 def scalar_adam(w, g, m, v, step, rate, wd):
@@ -67,6 +65,6 @@ def test_adam_by_hand():
     hand = (w[0], m[0], v[0])
     for step in (1, 2):
         hyper = SparseOptimizer("adam", 0.1, weight_decay=0.25, weight_decay_mode="decoupled").hyper(step)
-        rules.adam(w, g, m, v, w, w, hyper)
+        rules.adam(w, g, m, v, w, w, w[0], hyper)
         hand = scalar_adam(hand[0], g[0], *hand[1:], step, 0.1, 0.25)
         assert (w[0], m[0], v[0]) == hand

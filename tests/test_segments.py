@@ -1,68 +1,108 @@
-"""Are lookups sorted by row, stably, and are the runs of each row found?"""
+"""Are lookups sorted by row in every shard, all of them, and are the runs of each row found?"""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neocpu.embedding import sorting
+from neocpu.embedding.lookups import Layout, Lookups
 from neocpu.kernels import segments
 from neocpu.reference import segments as twin
 from tests.cases import bag_offsets
 
-
-def sort_both(rows, cuts, heights):
-    results = []
-    for module in (segments, twin):
-        order, unique, starts, stops = (np.full(rows.size, -7, np.int64) for _ in range(4))
-        valid, found = np.full(heights.size, -7, np.int64), np.full(heights.size, -7, np.int64)
-        module.sort_lookups(rows, cuts, heights, order, unique, starts, stops, valid, found)
-        results.append((order, unique, starts, stops, valid, found))
-    valid, found = results[1][4:]
-    for ours, theirs in zip(results[0][4:], results[1][4:]):
-        np.testing.assert_array_equal(ours, theirs)
-    for h, lo in enumerate(cuts[:-1]):  # what stands behind the last one is nobody's business
-        np.testing.assert_array_equal(results[0][0][lo : lo + valid[h]], results[1][0][lo : lo + valid[h]])
-        for ours, theirs in zip(results[0][1:4], results[1][1:4]):
-            np.testing.assert_array_equal(ours[lo : lo + found[h]], theirs[lo : lo + found[h]])
+NONE = np.empty(0, np.float32)
 
 
 @given(
-    seed=st.integers(0, 2**32), shards=st.integers(0, 4), most=st.sampled_from([0, 1, 5, 300]),
-    height=st.sampled_from([1, 2, 3, 2048, 2049, 10**6, 2**31 + 5, 2**40 + 1]), pruned=st.booleans(),
+    seed=st.integers(0, 2**32), shards=st.integers(0, 3), chunks=st.integers(0, 4), split=st.integers(0, 3),
+    height=st.sampled_from([1, 2, 5, 3000, 2**40]), by_bag=st.booleans(),
 )  # fmt: skip
-def test_sort_lookups(seed, shards, most, height, pruned):
+def test_every_kernel_is_its_twin(seed, shards, chunks, height, split, by_bag):
     rng = np.random.default_rng(seed)
-    cuts = np.concatenate([[0], np.cumsum(rng.integers(0, most + 1, shards))]).astype(np.int64)
-    heights = np.full(shards, height)
-    rows = rng.integers(0, height, cuts[-1])
-    rows = np.where(rng.random(rows.size) < 0.5, rows, rng.choice(np.append(rows[:4], height - 1), rows.size))
-    sort_both(np.where(rng.random(rows.size) < 0.2, -1, rows) if pruned else rows, cuts, heights)
+    offsets = bag_offsets(rng, 8, 30)
+    n = int(offsets[-1])
+    chunk = np.sort(np.concatenate([[0, n], rng.integers(0, n + 1, max(shards * chunks - 1, 0))])).astype(np.int64)
+    owner = np.repeat(np.arange(max(shards, 1)), chunks if shards and chunks else 1)[: chunk.size - 1]
+    shards, bits = int(owner.max()) + 1, 6 if by_bag else 10
+    height_bits = max(height - 1, 0).bit_length()
+    split = min(split, height_bits)
+    rows = rng.integers(-1, height, n)
+    shift, groups = np.full(owner.size, height_bits - split), np.full(shards, 1 << split)
+    weights = np.empty(0, np.float32) if by_bag else rng.standard_normal(n, dtype=np.float32)
+    place_of = rng.integers(0, 1000, 8 if by_bag else n)
+    results = []
+    for module in (segments, twin):
+        counts, start = np.full((owner.size, 1 << split), -7), np.full(int(groups.sum()) + 1, -7)
+        module.count_groups(rows, chunk, shift, counts)
+        kept = [counts.copy()]
+        module.place_chunks(counts, np.searchsorted(owner, np.arange(shards + 1)), groups, start)
+        kept.append(counts.copy())
+        keys, found = np.full(int(start[-1]), -7), np.zeros(start.size, np.int64)
+        module.deal_lookups(rows, offsets, by_bag, chunk, shift, bits, counts, keys)
+        kept.append(keys.copy())
+        height_left = np.full(start.size - 1, height_bits - split)
+        module.sort_groups(keys, np.empty_like(keys), start, height_left, bits, found[1:])
+        first = np.cumsum(found)
+        unique, starts, place = np.full(first[-1], -7), np.full(first[-1] + 1, -7), np.full(keys.size, -7)
+        weights_out = np.zeros(keys.size if weights.size else 0, np.float32)
+        group_row = (np.arange(start.size - 1) % (1 << split)) << (height_bits - split)
+        module.write_segments(
+            keys, start, group_row, first, bits, place_of, weights, unique, starts, place, weights_out
+        )
+        results.append([*kept, counts, start, keys, found, unique, starts, place, weights_out])
+    for ours, theirs in zip(*results):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def check(layout, lookups, heights, stride=1000):
+    """`sorting.sort` against a dictionary of rows."""
+    found = sorting.sort(layout, lookups, heights, stride, sorting.Scratch())
+    expected: dict[tuple[int, int], list] = {}
+    for k, shard in enumerate(layout.shard.tolist()):
+        for s in range(lookups.samples):
+            for j in range(*lookups.offsets[k * lookups.samples + s :][:2].tolist()):
+                if lookups.rows[j] >= 0:
+                    weight = float(lookups.weights[j]) if lookups.weights.size else 1.0
+                    place = (int(layout.column[k]) + s * stride, weight)
+                    expected.setdefault((shard, int(lookups.rows[j])), []).append(place)
+    owner = np.repeat(found.shards, np.diff(found.first)).tolist()
+    assert list(zip(owner, found.unique.tolist())) == sorted(expected)
+    assert found.starts[0] == 0 and found.starts[-1] == found.place.size
+    weights = found.weights.tolist() if found.weights.size else [1.0] * found.place.size
+    pairs = list(zip(found.place.tolist(), weights))
+    for u, key in enumerate(sorted(expected)):
+        assert sorted(pairs[found.starts[u] : found.starts[u + 1]]) == sorted(expected[key])
+
+
+@given(
+    seed=st.integers(0, 2**32), entries=st.integers(1, 4), samples=st.integers(0, 5), longest=st.sampled_from([0, 1, 4, 60]),
+    height=st.sampled_from([1, 2, 3, 2048, 2049, 10**6, 2**31 + 5, 2**40 + 1, 2**62]), weighted=st.booleans(),
+    pruned=st.booleans(),
+)  # fmt: skip
+def test_sort(seed, entries, samples, longest, height, weighted, pruned):
+    rng = np.random.default_rng(seed)
+    offsets = bag_offsets(rng, entries * samples, longest)
+    n = int(offsets[-1])
+    rows = rng.integers(0, height, n)
+    rows = np.where(rng.random(n) < 0.5, rows, rng.choice(np.append(rows[:4], height - 1), n))
+    rows = np.where(rng.random(n) < 0.2, -1, rows) if pruned else rows
+    weights = rng.standard_normal(n, dtype=np.float32) if weighted else NONE
+    layout = Layout(np.sort(rng.integers(0, 3, entries)), rng.permutation(entries) * 10)
+    check(layout, Lookups(offsets, rows, weights, samples), np.full(3, height))
 
 
 @pytest.mark.parametrize("rows", [[5] * 100, [-1] * 100, list(range(100)), list(range(99, -1, -1)), [99, -1] * 50])
 def test_sort_extremes(rows):
-    sort_both(np.array(rows), np.array([0, 0, 60, 100, 100]), np.array([1, 100, 100, 7]))
+    lookups = Lookups(np.array([0, 0, 60, 100, 100]), np.array(rows), NONE, 1)
+    check(Layout(np.array([0, 1, 2, 3]), np.arange(4)), lookups, np.array([1, 100, 100, 7]))
 
 
-def test_many_lookups_of_many_rows():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_one_big_table_is_dealt_to_groups(weighted):
     rng = np.random.default_rng(1)
-    sort_both(rng.integers(0, 10**6, 50_000), np.array([0, 20_000, 50_000]), np.array([10**6, 10**7]))
-
-
-@given(seed=st.integers(0, 2**32), entries=st.integers(0, 4), samples=st.integers(0, 5))
-def test_places_and_gather(seed, entries, samples):
-    rng = np.random.default_rng(seed)
-    offsets = bag_offsets(rng, entries * samples, 4)
-    n = int(offsets[-1])
-    column = np.sort(rng.integers(0, 50, entries))
-    places = [np.full(n, -7, np.int64) for _ in "ab"]
-    for module, place in zip((segments, twin), places):
-        module.gradient_places(offsets, column, 60, place)
-    np.testing.assert_array_equal(*places)
-    order, cuts, valid = rng.permutation(n), np.array([0, n // 2, n]), np.array([n // 2, (n - n // 2) // 2])
-    for weights in (rng.standard_normal(n, dtype=np.float32), np.empty(0, np.float32)):
-        found = [(np.full(n, -7, np.int64), np.full(weights.size, -7, np.float32)) for _ in "ab"]
-        for module, (place_out, weights_out) in zip((segments, twin), found):
-            module.gather_sorted(order, cuts, valid, places[0], weights, place_out, weights_out)
-        np.testing.assert_array_equal(found[0][0], found[1][0])
-        np.testing.assert_array_equal(found[0][1], found[1][1])
+    n = 70_000
+    rows = np.concatenate([rng.integers(0, 10**7, n // 2), rng.integers(0, 50, n // 2)])
+    weights = rng.standard_normal(n, dtype=np.float32) if weighted else NONE
+    lookups = Lookups(np.arange(0, n + 1, 7), rows, weights, n // 14)
+    check(Layout(np.array([0, 0]), np.array([0, 5])), lookups, np.array([10**7]))

@@ -15,6 +15,7 @@ from neocpu.reference import rules
 from neocpu.reference.exact import exact_sum
 from neocpu.reference.philox import INIT, tensor_key, uniform_rows
 from neocpu.reference.rules import RULES
+from neocpu.reference.update import square_tree
 from neocpu.trees import climb
 from tests.cases import FILLS, assert_same, bag_offsets, floats
 
@@ -82,10 +83,11 @@ class Plain:
         for (table, row), terms in collected.items():
             g = np.float32([[exact_sum(t) for t in np.array(terms).T]])
             w, state = self.weights[table][row : row + 1], [s[row : row + 1] for s in self.states[table].values()]
-            rules.regularise(w, g, hyper)
-            mean = rules.square_sum(g)[:, None] / np.float32(TABLES[table].dim)
             e0, e1 = (*state, None, None)[:2]
-            getattr(rules, self.rule.name)(w, g, e0, e1, state[0] if self.rule.row_state else None, mean, hyper)
+            r, dim = state[0] if self.rule.row_state else None, TABLES[table].dim
+            rules.regularise(w, g, e0, e1, r, hyper)
+            squares = np.array([square_tree(g[0], 1 << (dim - 1).bit_length())])
+            getattr(rules, self.rule.name)(w, g, e0, e1, r, squares, np.float32(dim), hyper)
 
     def check(self, tbe):
         """Rows of the TBE that exist are equal; the others are still at their initial values here."""

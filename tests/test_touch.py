@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.kernels.touch import first_touch
+from neocpu.kernels import touch
 from neocpu.reference import touch as twin
 
 
@@ -15,29 +15,33 @@ from neocpu.reference import touch as twin
     states=st.integers(0, 2),
     per_row=st.booleans(),
 )
-def test_first_touch(seed, shards, n, states, per_row):
+def test_rows_are_found_claimed_and_made(seed, shards, n, states, per_row):
     rng = np.random.default_rng(seed)
     width, heights = rng.integers(1, 12, shards), rng.integers(1, 20, shards)
     row_base, base = np.cumsum(heights) - heights, np.cumsum(heights * width) - heights * width
     row0, column0 = rng.integers(0, 2**40, shards), 4 * rng.integers(0, 5, shards) + (seed % 3)
     key, scale = rng.integers(0, 2**64, shards, dtype=np.uint64), rng.random(shards, dtype=np.float32)
-    groups = rng.permutation(shards)[: rng.integers(1, shards + 1)]
-    groups.sort()
-    cuts = np.concatenate([[0], np.sort(rng.integers(0, n + 1, groups.size - 1)), [n]]).astype(np.int64)
+    owner = np.sort(rng.integers(0, shards, rng.integers(1, 6)))
+    chunk = np.concatenate([[0], np.sort(rng.integers(0, n + 1, owner.size - 1)), [n]]).astype(np.int64)
     elements, rows_there = int((heights * width).sum()), int(heights.sum())
     results = []
-    for make in (first_touch, twin.first_touch):
+    for module in (touch, twin):
         again = np.random.default_rng(seed)
-        touched, made = np.zeros(rows_there, np.uint8), np.zeros(shards, np.int64)
+        touched, fresh, count = np.zeros(rows_there, np.uint8), np.full(n, -7), np.zeros(owner.size, np.int64)
         arrays = [np.full(elements if i <= states else 0, 7, np.float32) for i in range(3)]
         row_state = np.full(rows_there if per_row else 0, 7, np.float32)
+        found = []
         for _ in range(2):
-            rows = again.integers(-1, np.repeat(heights[groups], np.diff(cuts)), n)
-            make(
-                rows, cuts, groups, row_base, base, width, row0, column0, key, scale, np.float32(0.5), np.float32(0.25),
-                np.float32(2), touched, *arrays, row_state, made,
+            rows = again.integers(-1, np.repeat(heights[owner], np.diff(chunk)), n)
+            module.find_untouched(rows, chunk, row_base[owner], touched, fresh, count)
+            found += [count.copy(), *(fresh[a : a + m].copy() for a, m in zip(chunk, count))]
+            new = module.claim_rows(chunk, count, touched, fresh)
+            found.append(fresh[:new].copy())
+            module.make_rows(
+                fresh[:new], row_base, base, width, row0, column0, key, scale, np.float32(0.5), np.float32(0.25),
+                np.float32(2), *arrays, row_state,
             )  # fmt: skip
             arrays[0][:3] += 1  # a trained row must not be made again
-        results.append([touched, made, row_state, *arrays])
+        results.append([touched, row_state, *arrays, *found])
     for ours, theirs in zip(*results):
         np.testing.assert_array_equal(ours, theirs)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.kernels import update
-from neocpu.reference import rules as reference_rules
 from neocpu.reference import update as twin
 from neocpu.reference.exact import whole
 from neocpu.reference.rules import RULES
@@ -18,24 +17,17 @@ NONE = np.empty(0, np.float32)
 
 
 def segments_of(rng, heights, width, most, weighted, fill):
-    """Unique rows of some shards with runs of lookups, their gradients, and tasks over them."""
-    unique, shard = [], []
-    for h, height in enumerate(heights):
-        rows = np.sort(rng.permutation(height)[: rng.integers(0, height + 1)])
-        unique.append(rows)
-        shard.append(np.full(rows.size, h))
-    counts = rng.integers(1, most + 1, sum(map(len, unique)))
-    stops = np.cumsum(counts).astype(np.int64)
-    shards = np.concatenate(shard)
-    blocks = np.concatenate([[0], np.cumsum(width[np.repeat(shards, counts)])]).astype(np.int64)
+    """Unique rows of some shards with runs of lookups, and their gradients: (shards, first), unique, starts, …"""
+    unique = [np.sort(rng.permutation(height)[: rng.integers(0, height + 1)]) for height in heights]
+    first = np.append(0, np.cumsum([rows.size for rows in unique])).astype(np.int64)
+    counts = rng.integers(1, most + 1, int(first[-1]))
+    starts = np.append(0, np.cumsum(counts)).astype(np.int64)
+    sizes = np.repeat(np.repeat(width, np.diff(first)), counts)
+    blocks = np.append(0, np.cumsum(sizes)).astype(np.int64)
     gradient = floats(rng, int(blocks[-1]) + 64, fill)
     weights = floats(rng, int(counts.sum()), "normal") if weighted else NONE
-    first = np.searchsorted(shards, np.arange(len(heights)))
-    last = np.searchsorted(shards, np.arange(len(heights)), side="right")
-    middle = (first + last) // 2
-    tasks = np.repeat(np.arange(len(heights)), 2), np.ravel([first, middle], "F"), np.ravel([middle, last], "F")
     place = rng.permutation(blocks[:-1]) if len(set(width)) == 1 else blocks[:-1]
-    return tasks, np.concatenate(unique), stops - counts, stops, place, weights, gradient
+    return np.arange(len(heights)), first, np.concatenate(unique), starts, place, weights, gradient
 
 
 def tables_of(rng, rule, heights, width, fill):
@@ -58,13 +50,13 @@ def test_fused_update(name, seed, fill, most, mode, weighted, with_scalars):
     with np.errstate(all="ignore"):
         heights, width = rng.integers(1, 6, 2), rng.choice(WIDTHS, 2).astype(np.int64)
         arrays, base, row_base = tables_of(rng, rule, heights, width, "normal" if fill == "special" else fill)
-        tasks, unique, *rest = segments_of(rng, heights, width, most, weighted, fill)
-        given_scalars = floats(rng, unique.size, "normal") if with_scalars else NONE
+        shards, first, unique, *rest = segments_of(rng, heights, width, most, weighted, fill)
+        scalars = floats(rng, unique.size * rule.row_scalars, "normal") if with_scalars else NONE
         hyper = SparseOptimizer(name, 0.1, weight_decay=0.01, weight_decay_mode=mode).hyper(3)
         theirs = [a.copy() for a in arrays]
         places = (base, width, width * 2, row_base)
-        update.fused(name, rule.row_scalars)(*arrays, *places, *tasks, unique, *rest, given_scalars, hyper)
-        twin.fused(name, rule.row_scalars)(*theirs, *places, *tasks, unique, *rest, given_scalars, hyper)
+        update.fused(name, rule.row_scalars)(*arrays, *places, shards, first, unique, *rest, scalars, hyper)
+        twin.fused(name, rule.row_scalars)(*theirs, *places, shards, first, unique, *rest, scalars, hyper)
         for a, b in zip(arrays, theirs):
             assert_same(a, b)
 
@@ -96,18 +88,18 @@ def test_elementwise_update(name, mode, size):
     mode=st.sampled_from(["none", "l2"]),
     weighted=st.booleans(),
 )
-def test_merge_rows(seed, fill, mode, weighted):
+def test_merged(seed, fill, mode, weighted):
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
         heights, width = rng.integers(1, 6, 2), rng.choice(WIDTHS, 2).astype(np.int64)
-        (table, *_), base, _ = tables_of(rng, RULES["exact_sgd"], heights, width, "normal")
-        tasks, unique, *rest = segments_of(rng, heights, width, 6, weighted, fill)
-        sizes = np.concatenate([np.full(hi - lo, width[h]) for h, lo, hi in zip(*tasks)])
+        arrays, base, row_base = tables_of(rng, RULES["exact_sgd"], heights, width, "normal")
+        shards, first, unique, *rest = segments_of(rng, heights, width, 6, weighted, fill)
+        sizes = np.repeat(width, np.diff(first))
         to = np.cumsum(sizes) - sizes
         hyper = SparseOptimizer("exact_sgd", 0.1, weight_decay=0.01, weight_decay_mode=mode).hyper(1)
         ours, theirs = (np.full(int(sizes.sum()), 7, np.float32) for _ in "ab")
-        update.merge_rows(table, base, width, *tasks, unique, *rest, hyper, to, ours)
-        twin.merge_rows(table, base, width, *tasks, unique, *rest, hyper, to, theirs)
+        for module, out in ((update, ours), (twin, theirs)):
+            module.merged("exact_sgd")(*arrays, base, width, row_base, shards, first, unique, *rest, hyper, to, out)
         assert_same(ours, theirs)
 
 
@@ -115,13 +107,13 @@ def test_merge_rows(seed, fill, mode, weighted):
 def test_merge_words(seed, fill, width, weighted):
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
-        _, unique, starts, stops, place, weights, gradient = segments_of(
+        _, _, unique, starts, place, weights, gradient = segments_of(
             rng, np.array([5]), np.array([width]), 6, weighted, fill
         )
         results = []
         for module in (update, twin):
-            out, used = np.full((unique.size, width), 7.0), np.zeros(unique.size, np.uint8)
-            module.merge_words(gradient, place, weights, starts, stops, out, used)
+            out, used = np.full((unique.size, width), 7.0), np.zeros(unique.size, np.int64)
+            module.merge_words(gradient, place, weights, starts, out, used)
             results.append((out, used))
         (ours, used), (theirs, enough) = results
         assert (used >= enough).all()
@@ -140,7 +132,7 @@ def test_square_nodes(width, first, size):
 
 
 def test_the_twin_of_the_column_tree_is_the_definition():
-    assert reference_rules.square_sum(np.float32([[1, 2, 3]])).tolist() == [14]
-    big = np.float32([[2.0**12, 1, -(2.0**12), 1]])  # (2^24 + 1) rounds to 2^24, twice
-    assert reference_rules.square_sum(big).tolist() == [2.0**25]
+    assert twin.square_tree(np.float32([1, 2, 3]), 4) == 14
+    big = np.float32([2.0**12, 1, -(2.0**12), 1])  # (2^24 + 1) rounds to 2^24, twice
+    assert twin.square_tree(big, 4) == 2.0**25
     assert whole(2.0**-149) == 1

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-RUN = 256  # unique rows of one task
+Words = NDArray[np.float64]
 
 
 class Rectangle(Protocol):
@@ -49,22 +49,7 @@ class ExtraWords:
 
     bag: Ints
     start: Ints
-    words: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Segments:
-    """Lookups sorted by (shard, row). By u: unique row, run in the sorted lookups; shard h owns u from cuts[g] on, count[g]."""
-
-    shards: Ints
-    cuts: Ints
-    count: Ints
-    unique: Ints
-    starts: Ints
-    stops: Ints
-    place: Ints
-    weights: Floats
-    tasks: tuple[Ints, Ints, Ints]
+    words: Words
 
 
 @dataclass(frozen=True)
@@ -76,12 +61,3 @@ class Merged:
     rows: Ints
     start: Ints
     gradient: Floats
-
-
-def tasks_of(shards: Ints, first: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
-    """Runs of at most `RUN` unique rows: (shard, first u, last u) of each."""
-    runs = -(-count // RUN)
-    group = np.repeat(np.arange(shards.size), runs)
-    number = np.arange(group.size) - np.repeat(np.cumsum(runs) - runs, runs)
-    lo = first[group] + number * RUN
-    return shards[group], lo, np.minimum(lo + RUN, (first + count)[group])

@@ -1,7 +1,7 @@
 """What does one rank do with its rows? Look them up and update them, all tables in one call (table-batched embedding, TBE).
 
     shards     rectangles of tables: rows lo:hi, columns lo:hi            one flat arena: shard h starts at base[h]
-    Layout     which shard each of K entries reads, where its columns go
+    Layout     which shard each of K entries reads, where its columns go                       (lookups.py)
     Lookups    bags of LOCAL rows, bag k*S + s; -1 reads nothing
 
 The object owns memory and order; arithmetic is in `kernels/`. It knows nothing of ranks: finished sums (`forward`), exact
@@ -15,28 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.lookups import (
-    ExtraWords,
-    Floats,
-    Ints,
-    Layout,
-    Lookups,
-    Merged,
-    Rectangle,
-    Segments,
-    tasks_of,
-)
+from neocpu.embedding.lookups import ExtraWords, Floats, Ints, Layout, Lookups, Merged, Rectangle, Words
 from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.sorting import Scratch, Segments, cut, sort
 from neocpu.embedding.specs import TableSpec
-from neocpu.kernels import pooling, segments, update
+from neocpu.kernels import pooling, touch, update
 from neocpu.kernels.philox import uniform_rows
-from neocpu.kernels.touch import first_touch
 from neocpu.reference.philox import INIT, tensor_key
 from neocpu.storage.tier import Arena, Memory
 from neocpu.trees import Node, aligned_nodes
 
 __all__ = ["ExtraWords", "Layout", "Lookups", "Merged", "TableBatchedEmbedding"]
-
 NONE = np.empty(0, np.float32)
 
 
@@ -73,7 +62,7 @@ class TableBatchedEmbedding:
             [1.0 / np.sqrt(np.float64(tables[s.table].rows)) for s in self.shards], np.float64
         ).astype(np.float32)
         self._allocate(int(sizes.sum()), int(heights.sum()), budget)
-        self._made = np.zeros(len(self.shards), np.int64)
+        self._made, self._scratch = np.zeros(len(self.shards), np.int64), Scratch()
 
     def _allocate(self, elements: int, rows: int, budget: int) -> None:
         per_element, per_row = len(self.rule.element_state), len(self.rule.row_state)
@@ -88,11 +77,11 @@ class TableBatchedEmbedding:
         self._state0, self._state1 = (*states, NONE, NONE)[:2]
         self._row_state = self.arena.take(rows, "f4") if per_row else NONE
         self._touched = self.arena.take(rows, "u1")
-        start = np.float32(self.optimizer.initial_accumulator_value)
-        self._starts = [
-            start if n == self.rule.accumulator else np.float32(0) for n in (*self.rule.element_state, "", "")
-        ][:2]
+        start, zero = np.float32(self.optimizer.initial_accumulator_value), np.float32(0)
+        first, second = [start if n == self.rule.accumulator else zero for n in (*self.rule.element_state, "", "")][:2]
+        self._starts = (first, second)
         self._row_start = start if self.rule.accumulator in self.rule.row_state else np.float32(0)
+        self._memory = (self.weights, self._state0, self._state1, self._row_state)
 
     # ---- forward ----
 
@@ -111,56 +100,51 @@ class TableBatchedEmbedding:
             layout.column,
         )
 
-    def forward_words(self, layout: Layout, lookups: Lookups, out: NDArray[np.float64]) -> ExtraWords:
+    def forward_words(self, layout: Layout, lookups: Lookups, out: Words) -> ExtraWords:
         """Pool row-split shards: first words of the exact sums into out f64[S, C], the rare further words returned."""
         self._touch(layout, lookups)
-        h = layout.shard
-        used = np.empty(lookups.offsets.size - 1, np.uint8)
+        h, (offsets, rows, weights) = layout.shard, (lookups.offsets, lookups.rows, lookups.weights)
+        used = self._scratch.take("used", offsets.size - 1)
         pooling.pooled_words(
-            self.weights,
-            self.base[h],
-            self.width[h],
-            lookups.offsets,
-            lookups.rows,
-            lookups.weights,
-            out,
-            layout.column,
-            used,
+            self.weights, self.base[h], self.width[h], offsets, rows, weights, out, layout.column, used
         )
-        bags, extras = [], []
-        for bag in np.flatnonzero(used > 1).tolist():
-            k, s = divmod(bag, lookups.samples)
-            width = int(self.width[h[k]])
-            words = np.empty((int(used[bag]), width))
-            lo, hi = lookups.offsets[bag], lookups.offsets[bag + 1]
-            pooling.further_words(
-                self.weights,
-                lookups.rows,
-                lookups.weights,
-                lo,
-                hi,
-                self.base[h[k]],
-                width,
-                width,
-                words.shape[0],
-                words,
-            )
-            out[s, layout.column[k] : layout.column[k] + width] = words[0]
-            bags += [bag] * (len(words) - 1)
-            extras += list(words[1:])
-        start = np.cumsum([0] + [word.size for word in extras], dtype=np.int64)
-        return ExtraWords(np.array(bags, np.int64), start, np.concatenate(extras) if extras else np.empty(0))
+        bags = np.flatnonzero(used > 1)
+        k, s = np.divmod(bags, max(lookups.samples, 1))
+        width, more = self.width[h[k]], used[bags] - 1
+        bag = np.repeat(bags, more)
+        start = np.append(0, np.cumsum(np.repeat(width, more)))
+        extra = np.empty(int(start[-1]))
+        pooling.bag_words(
+            self.weights,
+            rows,
+            weights,
+            offsets[bags],
+            offsets[bags + 1],
+            self.base[h[k]],
+            width,
+            width,
+            more + 1,
+            s * out.shape[1] + layout.column[k],
+            np.append(0, np.cumsum(width * more))[:-1],
+            out.reshape(-1),
+            extra,
+        )
+        return ExtraWords(bag, start, extra)
 
     def _touch(self, layout: Layout, lookups: Lookups) -> None:
-        """Make the rows that do not exist yet; shards whose rows all exist are not looked at."""
-        shards, first = np.unique(layout.shard, return_index=True)
-        if (self._made[shards] == self.heights[shards]).all():
+        """Make the rows that do not exist yet; nothing is looked at where all rows exist."""
+        if (self._made[layout.shard] == self.heights[layout.shard]).all():
             return
-        cuts = lookups.offsets[np.append(first, layout.shard.size) * lookups.samples]
-        first_touch(
-            lookups.rows,
-            cuts,
-            shards,
+        chunks = cut(layout, lookups)
+        owner = chunks.shards[chunks.owner]
+        fresh, count = self._scratch.take("fresh", lookups.rows.size), np.zeros(owner.size, np.int64)
+        touch.find_untouched(lookups.rows, chunks.start, self.row_base[owner], self._touched, fresh, count)
+        if count.any():
+            self._make(fresh[: touch.claim_rows(chunks.start, count, self._touched, fresh)])
+
+    def _make(self, fresh: Ints) -> None:
+        touch.make_rows(
+            fresh,
             self.row_base,
             self.base,
             self.width,
@@ -168,16 +152,12 @@ class TableBatchedEmbedding:
             self.column0,
             self.key,
             self.scale,
-            self._starts[0],
-            self._starts[1],
+            *self._starts,
             self._row_start,
-            self._touched,
-            self.weights,
-            self._state0,
-            self._state1,
-            self._row_state,
-            self._made,
+            *self._memory,
         )
+        ends = np.append(self.row_base, self._touched.size)
+        self._made += np.diff(np.searchsorted(np.sort(fresh, kind="stable"), ends))
 
     # ---- backward ----
 
@@ -185,93 +165,45 @@ class TableBatchedEmbedding:
         """Fused update from the gradient f32[S, C] of the pooled rows; `step` counts from 1. Shards must hold whole rows,
         unless the rule reads no row scalars."""
         found = self._sort(layout, lookups, grad.shape[1])
-        self._update(
-            found.tasks,
-            found.unique,
-            found.starts,
-            found.stops,
-            found.place,
-            found.weights,
-            grad.reshape(-1),
-            NONE,
-            step,
-        )
+        self._update(found, grad.reshape(-1), NONE, step)
 
-    def _update(
-        self,
-        tasks: tuple[Ints, Ints, Ints],
-        unique: Ints,
-        starts: Ints,
-        stops: Ints,
-        place: Ints,
-        weights: Floats,
-        gradient: Floats,
-        given: Floats,
-        step: int,
-    ) -> None:
+    def _update(self, found: Segments, gradient: Floats, given: Floats, step: int) -> None:
         update.fused(self.rule.name, self.row_scalars)(
-            self.weights,
-            self._state0,
-            self._state1,
-            self._row_state,
+            *self._memory,
             self.base,
             self.width,
             self.full_width,
             self.row_base,
-            *tasks,
-            unique,
-            starts,
-            stops,
-            place,
-            weights,
+            *found,
             gradient,
             given,
             self.optimizer.hyper(step),
         )
 
     def _sort(self, layout: Layout, lookups: Lookups, stride: int) -> Segments:
-        """Sort lookups by shard and row; find where the gradient of each one is."""
-        shards, first = np.unique(layout.shard, return_index=True)
-        cuts = lookups.offsets[np.append(first, layout.shard.size) * lookups.samples]
-        n = lookups.rows.size
-        order, unique, starts, stops, place, sorted_place = (np.empty(n, np.int64) for _ in range(6))
-        valid, count = np.empty(shards.size, np.int64), np.empty(shards.size, np.int64)
-        segments.sort_lookups(lookups.rows, cuts, self.heights[shards], order, unique, starts, stops, valid, count)
-        segments.gradient_places(lookups.offsets, layout.column, stride, place)
-        weights = np.empty(lookups.weights.size, np.float32)
-        segments.gather_sorted(order, cuts, valid, place, lookups.weights, sorted_place, weights)
-        return Segments(
-            shards, cuts, count, unique, starts, stops, sorted_place, weights, tasks_of(shards, cuts[:-1], count)
-        )
+        return sort(layout, lookups, self.heights, stride, self._scratch)
 
     # ---- the halves, for shards that must first hear from others ----
 
-    def merge(self, layout: Layout, lookups: Lookups, grad: Floats) -> Merged:
+    def merge(self, layout: Layout, lookups: Lookups, grad: Floats, step: int = 1) -> Merged:
         """Unique rows with merged, regularised gradients, no update yet (column shards of a rule with row scalars)."""
         found = self._sort(layout, lookups, grad.shape[1])
-        start = np.zeros(found.unique.size + 1, np.int64)
-        first = dict(zip(found.shards.tolist(), found.cuts.tolist()))
-        last = {i: first[i] + n for i, n in zip(found.shards.tolist(), found.count.tolist())}
-        for i in first:
-            start[first[i] + 1 : last[i] + 1] = self.width[i]
-        start = np.cumsum(start)
+        start = np.append(0, np.cumsum(np.repeat(self.width[found.shards], np.diff(found.first))))
         gradient = np.empty(int(start[-1]), np.float32)
-        update.merge_rows(
-            self.weights,
+        update.merged(self.rule.name)(
+            *self._memory,
             self.base,
             self.width,
-            *found.tasks,
-            found.unique,
-            found.starts,
-            found.stops,
-            found.place,
-            found.weights,
+            self.row_base,
+            *found,
             grad.reshape(-1),
-            self.optimizer.hyper(1),
+            self.optimizer.hyper(step),
             start,
             gradient,
         )
-        return Merged(first, last, found.unique, start, gradient)
+        shards = found.shards.tolist()
+        first, last = (dict(zip(shards, ends.tolist())) for ends in (found.first[:-1], found.first[1:]))
+        return Merged(first, last, found.unique.copy(), start, gradient)
 
     def row_terms(self, merged: Merged, shard: int) -> dict[Node, Floats]:
         """Aligned nodes of the column tree that this shard's columns cover: {(lo, size): f32[U, row_scalars]}."""
@@ -289,57 +221,49 @@ class TableBatchedEmbedding:
     def apply(self, merged: Merged, shard: int, scalars: Floats, step: int) -> None:
         """Finish the update of a merged shard, given its row scalars f32[U, row_scalars]."""
         first, last = merged.first[shard], merged.last[shard]
-        count = np.arange(last - first + 1, dtype=np.int64)
-        tasks = tasks_of(np.array([shard]), np.array([0]), np.array([last - first]))
-        self._update(
-            tasks,
-            merged.rows[first:last],
-            count[:-1],
-            count[1:],
-            merged.start[first:last],
-            NONE,
-            merged.gradient,
-            np.ascontiguousarray(scalars[:, 0]),
-            step,
-        )
+        found = _one_by_one(shard, merged.rows[first:last], merged.start[first:last])
+        self._update(found, merged.gradient, np.ascontiguousarray(scalars).reshape(-1), step)
 
-    def merge_words(self, layout: Layout, lookups: Lookups, grad: Floats) -> list[tuple[Ints, NDArray[np.float64]]]:
+    def merge_words(self, layout: Layout, lookups: Lookups, grad: Floats) -> list[tuple[Ints, Words]]:
         """Exact merged gradients of replicated shards: for each shard of the layout, rows i64[M] (ascending, repeated for
         further words) and words f64[M, D]."""
-        found = self._sort(layout, lookups, grad.shape[1])
+        found, flat = self._sort(layout, lookups, grad.shape[1]), grad.reshape(-1)
         out = []
-        for shard, first, count in zip(found.shards.tolist(), found.cuts.tolist(), found.count.tolist()):
-            part, width = slice(first, first + count), int(self.width[shard])
-            words, used = np.empty((count, width)), np.empty(count, np.uint8)
-            starts, stops = found.starts[part], found.stops[part]
-            update.merge_words(grad.reshape(-1), found.place, found.weights, starts, stops, words, used)
-            rows = np.repeat(found.unique[part], used)
-            if (used > 1).any():
-                words = np.concatenate(
-                    [
-                        self._further(grad.reshape(-1), found, int(lo), int(hi), int(n), width) if n > 1 else word[None]
-                        for word, lo, hi, n in zip(words, starts, stops, used)
-                    ]
-                )
-            out.append((rows, words))
-        return out
-
-    @staticmethod
-    def _further(gradient: Floats, found: Segments, lo: int, hi: int, words: int, width: int) -> NDArray[np.float64]:
-        out = np.empty((words, width))
-        pooling.further_words(gradient, found.place, found.weights, lo, hi, 0, 1, width, words, out)
+        for i, shard in enumerate(found.shards.tolist()):
+            lo, hi = found.first[i : i + 2].tolist()
+            rows, starts, width = found.unique[lo:hi], found.starts[lo : hi + 1], int(self.width[shard])
+            words, used = np.empty((hi - lo, width)), np.empty(hi - lo, np.int64)
+            update.merge_words(flat, found.place, found.weights, starts, words, used)
+            several = np.flatnonzero(used > 1)
+            place = np.cumsum(used) - used
+            if several.size:
+                first, words = words, np.empty((int(used.sum()), width))
+                words[place] = first
+            at, one = place[several] * width, np.ones(several.size, np.int64)
+            pooling.bag_words(
+                flat,
+                found.place,
+                found.weights,
+                starts[several],
+                starts[several + 1],
+                0 * one,
+                one,
+                width * one,
+                used[several],
+                at,
+                at + width,
+                words.reshape(-1),
+                words.reshape(-1),
+            )
+            out.append((np.repeat(rows, used), words))
         return out
 
     def apply_rows(self, shard: int, rows: Ints, gradient: Floats, step: int) -> None:
         """Update rows i64[U] (unique, local) of a whole-width shard from merged, rounded gradients f32[U, D]."""
-        count = np.arange(rows.size + 1, dtype=np.int64)
         layout = Layout(np.array([shard]), np.zeros(1, np.int64))
         self._touch(layout, Lookups(np.array([0, rows.size]), rows, NONE, 1))
-        tasks = tasks_of(np.array([shard]), np.array([0]), np.array([rows.size]))
-        place = count[:-1] * gradient.shape[1]
-        self._update(
-            tasks, rows, count[:-1], count[1:], place, NONE, np.ascontiguousarray(gradient).reshape(-1), NONE, step
-        )
+        place = np.arange(rows.size, dtype=np.int64) * gradient.shape[1]
+        self._update(_one_by_one(shard, rows, place), np.ascontiguousarray(gradient).reshape(-1), NONE, step)
 
     # ---- state ----
 
@@ -382,3 +306,9 @@ class TableBatchedEmbedding:
     def tier(self, shard: int) -> Memory:
         """Where the weights of a shard live."""
         return Memory(self.state(shard)["weight"])
+
+
+def _one_by_one(shard: int, rows: Ints, place: Ints) -> Segments:
+    """Rows of one shard, each with one gradient."""
+    count = np.arange(rows.size + 1, dtype=np.int64)
+    return Segments(np.array([shard]), np.array([0, rows.size]), rows, count, place, NONE)

@@ -4,70 +4,62 @@
 
 The certificate (`docs/arithmetic.md` §3): m terms whose nonzero exponents lie in [e, E] add exactly in fp64, in any order,
 if m * 2^(E+1) <= 2^53 * 2^(e-23). Otherwise each term is cut on a fixed grid, q = (x + sigma) - sigma with sigma = 1.5 * 2^j:
-the q's add exactly into one word, the rests go to the next grid (Rump). Range and count alone fix the number of words.
+the q's add exactly into one word, the rests go to the next grid (Rump). Range and count alone fix the number of words; two
+are enough for nearly all bags that one is not.
 """
 
 import math
 
 import numpy as np
 from numba import prange
-from numba.extending import register_jitable
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
-from neocpu.kernels.rounding import round_words
+from neocpu.kernels.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.simd import prefetch, prefetch_far
 from neocpu.kernels.simd_rows import (
     FAR,
     NEAR,
+    WIDE,
     bare,
+    cut_rows_1,
+    cut_rows_16,
     sum_rows_1,
     sum_rows_4,
     sum_rows_16,
+    sum_rows_32,
     sum_rows_64,
     sum_rows_128,
     view,
 )
 
-TASK = 64  # bags of one task
+LONG, SHORT = (128, 64) if WIDE else (32, 16)
+_sum_long, _sum_short = (sum_rows_128, sum_rows_64) if WIDE else (sum_rows_32, sum_rows_16)
+TASKS, SMALL = 128, 512  # of a parallel kernel at most; lookups of a task at least
+
+
+@inlined
+def log2_ceiling(n):
+    """Smallest k with 2^k >= n."""
+    k = 0
+    while (1 << k) < n:
+        k += 1
+    return k
+
+
+@inlined
+def top(spread):
+    """Power of two above every finite term whose bit range is `spread` (from `sum_rows_64`)."""
+    return min(254, max(1, (spread >> 56) & 255)) - 126
 
 
 @inlined
 def words_needed(spread, terms):
-    """Words that hold the exact sum of `terms` fp32 numbers whose bit range is `spread` (from `sum_rows_N`)."""
-    high, low = min(254, max(1, (spread >> 56) & 255)) - 126, max(1, (spread >> 24) & 255) - 150
-    log = 0
-    while (1 << log) < terms:
-        log += 1
-    bound, words = high, 1
+    """Words that hold the exact sum of `terms` fp32 numbers whose bit range is `spread`."""
+    low, log = max(1, (spread >> 24) & 255) - 150, log2_ceiling(terms)
+    bound, words = top(spread), 1
     while bound + log > 53 + low:
         bound, words = bound + log - 52, words + 1
     return words
-
-
-@register_jitable
-def split_words(values, index, weights, lo, hi, base, stride, column, width, spread, words, out):
-    """out[:words, :width] = exact words of a bag: word k is the exact fp64 sum of the terms' parts on grid k."""
-    log = 0
-    while (1 << log) < hi - lo:
-        log += 1
-    top = min(254, max(1, (spread >> 56) & 255)) - 126
-    out[:words, :width] = 0.0
-    for j in range(lo, hi):
-        if index[j] < 0:
-            continue
-        at = base + index[j] * stride + column
-        for c in range(width):
-            term = values[at + c]
-            if weights.size:
-                term = term * weights[j]
-            x, bound = np.float64(term), top
-            for k in range(words - 1):
-                sigma = math.ldexp(1.5, bound + 1 + log)
-                bound = bound + log - 52
-                q = (x + sigma) - sigma
-                out[k, c] += q
-                x = x - q if abs(q) < np.inf else 0.0
-            out[words - 1, c] += x
 
 
 @inlined
@@ -78,13 +70,19 @@ def wider(a, b):
 
 
 @inlined
-def sum_block(values, index, weights, lo, hi, base, stride, column, width, acc):
-    """fp64 sums of the next block of columns into acc; returns (columns done, bit range)."""
-    left = width - column
-    if left >= 128:
-        return 128, sum_rows_128(values, index, weights, lo, hi, base, stride, column, acc)
-    if left >= 64:
-        return 64, sum_rows_64(values, index, weights, lo, hi, base, stride, column, acc)
+def canonical(x):
+    """fp64 -> fp32, rounded once; -0 becomes +0, every NaN the same."""
+    y = np.float32(x) + np.float32(0.0)
+    return y if y == y else CANONICAL_NAN
+
+
+@inlined
+def sum_block(values, index, weights, lo, hi, base, stride, column, left, acc):
+    """fp64 sums of the next of `left` columns into acc; returns (columns done, bit range)."""
+    if left >= LONG:
+        return LONG, _sum_long(values, index, weights, lo, hi, base, stride, column, acc)
+    if left >= SHORT:
+        return SHORT, _sum_short(values, index, weights, lo, hi, base, stride, column, acc)
     if left >= 16:
         return 16, sum_rows_16(values, index, weights, lo, hi, base, stride, column, acc)
     if left >= 4:
@@ -92,67 +90,149 @@ def sum_block(values, index, weights, lo, hi, base, stride, column, width, acc):
     return 1, sum_rows_1(values, index, weights, lo, hi, base, stride, column, acc)
 
 
-@register_jitable
-def round_split(values, index, weights, lo, hi, base, stride, column, width, spread, words, out):
-    """out[column : column + width] = sum of a block of columns that takes several words, rounded once."""
-    parts = np.empty((words, width))
-    line, scratch = np.empty(words), np.empty(words)
-    split_words(values, index, weights, lo, hi, base, stride, column, width, spread, words, parts)
-    for c in range(width):
-        for k in range(words):
-            line[k] = parts[k, c]
-        out[column + c] = round_words(line, words, scratch)
-
-
-@inlined
-def ask_ahead(values, index, j, base, stride, width):
-    """Prefetch rows that come after lookup j: bags of one lookup are too short to do it themselves."""
-    far, near = (
-        base + index[min(j + FAR, index.size - 1)] * stride,
-        base + index[min(j + NEAR, index.size - 1)] * stride,
-    )
-    for c in range(0, width, 16):
-        prefetch_far(values, far + c)
-        prefetch(values, near + c)
-
-
-@inlined
-def round_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
-    """out[:width] = sum of one bag, rounded once."""
-    if hi - lo == 1 and weights.size == 0:
-        ask_ahead(values, index, lo, base, stride, width)
-        if index[lo] < 0:
-            for c in range(width):
-                out[c] = np.float32(0.0)
-            return
-        source = view(values, base + index[lo] * stride, width)
-        for c in range(width):
-            out[c] = source[c] + np.float32(0.0)
+@kernel
+def _split_words(values, index, weights, lo, hi, base, stride, column, width, spread, words, out):
+    """out f64[words, width] = exact words of the columns from `column` on: word k sums the terms' parts on grid k."""
+    flat, log = out.reshape(-1), log2_ceiling(hi - lo)
+    if words == 2:
+        sigma, parts, c = math.ldexp(1.5, top(spread) + 1 + log), np.empty(32), 0
+        while c < width:
+            done = 16 if width - c >= 16 else 1
+            if done == 16:
+                cut_rows_16(values, index, weights, lo, hi, base, stride, column + c, sigma, parts)
+            else:
+                cut_rows_1(values, index, weights, lo, hi, base, stride, column + c, sigma, parts)
+            for i in range(done):
+                flat[c + i], flat[width + c + i] = parts[i], parts[done + i]
+            c += done
         return
+    flat[: words * width] = 0.0
+    for j in range(lo, hi):
+        if index[j] < 0:
+            continue
+        at, bound = base + index[j] * stride + column, top(spread)
+        for k in range(words):
+            last = k == words - 1
+            sigma = 0.0 if last else math.ldexp(1.5, bound + 1 + log)
+            bound = bound + log - 52
+            for c in range(width):
+                x = np.float64(values[at + c] * weights[j] if weights.size else values[at + c])
+                for i in range(k):
+                    x = _rest(x, math.ldexp(1.5, top(spread) + 1 + log + i * (log - 52)))
+                flat[k * width + c] += x if last else (x + sigma) - sigma
+
+
+@inlined
+def _rest(x, sigma):
+    """What a grid leaves of x; nothing of an infinity or a NaN."""
+    rest = x - ((x + sigma) - sigma)
+    return rest if rest == rest else 0.0
+
+
+@inlined
+def fetch_bag(values, index, j, base, stride, width):
+    """Prefetch the rows some lookups after j."""
+    far, near = index[min(j + FAR, index.size - 1)], index[min(j + NEAR, index.size - 1)]
+    for c in range(0, width, 16):
+        prefetch_far(values, base + far * stride + c)
+        prefetch(values, base + near * stride + c)
+
+
+@kernel
+def round_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
+    """out[:width] = exact sum of one bag, rounded once.
+
+    Shapes: values f32[:]; index i64[:], lookups [lo, hi), -1 skipped; weights f32[:] or f32[0]; term of lookup j, column c:
+    values[base + index[j]*stride + c] (times weights[j]); out f32[:]; acc f64[128] scratch. Source: docs/arithmetic.md §3.
+    Order: none.
+    """
     column = 0
     while column < width:
-        done, spread = sum_block(values, index, weights, lo, hi, base, stride, column, width, acc)
+        done, spread = sum_block(values, index, weights, lo, hi, base, stride, column, width - column, acc)
         words = words_needed(spread, hi - lo)
         if words == 1:
-            target = view(out, column, done)  # indexed from 0, or LLVM scatters
+            line = view(out, column, done)  # indexed from 0, or LLVM scatters
             for c in range(done):
-                target[c] = np.float32(acc[c]) + np.float32(0.0)
+                line[c] = canonical(acc[c])
         else:
-            round_split(values, index, weights, lo, hi, base, stride, column, done, spread, words, out)
+            parts, some, scratch = np.empty((words, done)), np.empty(words), np.empty(words)
+            _split_words(values, index, weights, lo, hi, base, stride, column, done, spread, words, parts)
+            for c in range(done):
+                for k in range(words):
+                    some[k] = parts[k, c]
+                out[column + c] = round_words(some, words, scratch)
         column += done
 
 
 @inlined
-def words_of_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
-    """out[:width] = fp64 sum of one bag; returns the number of words that an exact sum takes."""
+def pool_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
+    """`round_bag`; the bag of one lookup, the commonest, is done in the caller's loop."""
+    if hi - lo == 1 and weights.size == 0 and index[lo] >= 0:
+        fetch_bag(values, index, lo, base, stride, width)
+        source = view(values, base + index[lo] * stride, width)
+        for c in range(width):
+            y = source[c] + np.float32(0.0)
+            out[c] = y if y == y else CANONICAL_NAN
+    else:
+        round_bag(values, index, weights, lo, hi, base, stride, width, out, acc)
+
+
+@kernel
+def _range_of_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
+    """out[:width] = fp64 sum of one bag; returns its bit range."""
     at, spread = 0, np.int64(0xFFFFFFFF)
     while at < width:
-        done, here = sum_block(values, index, weights, lo, hi, base, stride, at, width, acc)
-        target = view(out, at, done)
+        done, here = sum_block(values, index, weights, lo, hi, base, stride, at, width - at, acc)
+        line = view(out, at, done)
         for c in range(done):
-            target[c] = acc[c]
+            line[c] = acc[c]
         spread, at = wider(spread, here), at + done
-    return words_needed(spread, hi - lo)
+    return spread
+
+
+@kernel
+def sum_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
+    """out[:width] = fp64 sum of one bag; returns the number of words that hold its exact sum: 1 if this is it.
+
+    Shapes: as `round_bag`, but out f64[:]. Source: docs/arithmetic.md §3.
+    Order: lookups ascending, which does not matter where one word is enough.
+    """
+    if hi - lo > 1 or (hi > lo and weights.size > 0):
+        return words_needed(_range_of_bag(values, index, weights, lo, hi, base, stride, width, out, acc), hi - lo)
+    if hi > lo and index[lo] >= 0:
+        fetch_bag(values, index, lo, base, stride, width)
+        source = view(values, base + index[lo] * stride, width)
+        for c in range(width):
+            out[c] = np.float64(source[c]) + 0.0
+    else:
+        for c in range(width):
+            out[c] = 0.0
+    return 1
+
+
+@inlined
+def task_count(offsets):
+    """Tasks worth starting for these bags: at most `TASKS`, each of some microseconds."""
+    bags = offsets.size - 1
+    return max(1, min(TASKS, (offsets[bags] - offsets[0] + 4 * bags) // SMALL))
+
+
+@inlined
+def task_bags(offsets, task, tasks):
+    """Bags [first, last) of one of some tasks of equal work: lookups, and a few for the bag itself."""
+    bags, found = offsets.size - 1, 0
+    work = offsets[bags] - offsets[0] + 4 * bags
+    first = 0
+    for wanted in (work * task // tasks, work * (task + 1) // tasks):
+        first, lo, hi = found, 0, bags
+        while lo < hi:
+            middle = (lo + hi) // 2
+            if offsets[middle] - offsets[0] + 4 * middle < wanted:
+                lo = middle + 1
+            else:
+                hi = middle
+        found = lo
+    return first, found
 
 
 @parallel_kernel
@@ -162,50 +242,52 @@ def pooled_sum(table, base, width, offsets, rows, weights, out, column):
     Shapes: table f32[:]; base, width, column i64[K]; offsets i64[K*S+1]; rows i64[n], -1 skipped; weights f32[n] or f32[0];
     out f32[S, C]. Source: docs/arithmetic.md §3; FBGEMM's table-batched embedding forward. Order: none.
     """
-    entries, samples, flat = base.size, out.shape[0], out.reshape(-1)
-    tasks = (samples + TASK - 1) // TASK
-    for task in prange(entries * tasks):
-        k, first = task // tasks, task % tasks * TASK
+    samples, flat = out.shape[0], out.reshape(-1)
+    tasks = task_count(offsets)
+    for task in prange(tasks):
         scratch = np.empty(128)
-        acc, source, index, scale = bare(scratch), bare(table), bare(rows), bare(weights)
-        for s in range(first, min(first + TASK, samples)):
-            bag = k * samples + s
-            line = view(flat, s * out.shape[1] + column[k], width[k])
-            round_bag(source, index, scale, offsets[bag], offsets[bag + 1], base[k], width[k], width[k], line, acc)
-        scratch[0] = 0.0  # what `acc` looks at is alive until here
+        acc, values, index, scale = bare(scratch), bare(table), bare(rows), bare(weights)
+        first, last = task_bags(offsets, task, tasks)
+        for bag in range(first, last):
+            k = bag // samples
+            line = view(flat, (bag - k * samples) * out.shape[1] + column[k], width[k])
+            pool_bag(values, index, scale, offsets[bag], offsets[bag + 1], base[k], width[k], width[k], line, acc)
+        scratch[0] = 0.0  # what `acc` looks at lives until here
 
 
 @parallel_kernel
 def pooled_words(table, base, width, offsets, rows, weights, out, column, used):
     """Exact first words of bags of row-split shards, out[s, column[k] : + width[k]] (fp64), where one word is enough.
 
-    Shapes: as `pooled_sum`, but out f64[S, C]; used u8[K*S]: words that the bag needs; where more than 1, its columns of
-    out are left for `further_words`. Source: docs/arithmetic.md §3. Order: none.
+    Shapes: as `pooled_sum`, but out f64[S, C]; used i64[K*S]: words that the bag needs; where more than 1, its columns of
+    out are left for `bag_words`. Source: docs/arithmetic.md §3. Order: none.
     """
-    entries, samples, flat = base.size, out.shape[0], out.reshape(-1)
-    tasks = (samples + TASK - 1) // TASK
-    for task in prange(entries * tasks):
-        k, first = task // tasks, task % tasks * TASK
+    samples, flat = out.shape[0], out.reshape(-1)
+    tasks = task_count(offsets)
+    for task in prange(tasks):
         scratch = np.empty(128)
-        acc, source, index, scale = bare(scratch), bare(table), bare(rows), bare(weights)
-        for s in range(first, min(first + TASK, samples)):
-            bag = k * samples + s
-            lo, hi = offsets[bag], offsets[bag + 1]
-            line = view(flat, s * out.shape[1] + column[k], width[k])
-            used[bag] = words_of_bag(source, index, scale, lo, hi, base[k], width[k], width[k], line, acc)
-        scratch[0] = 0.0  # what `acc` looks at is alive until here
+        acc, values, index, scale = bare(scratch), bare(table), bare(rows), bare(weights)
+        first, last = task_bags(offsets, task, tasks)
+        for bag in range(first, last):
+            k, lo, hi = bag // samples, offsets[bag], offsets[bag + 1]
+            line = view(flat, (bag - k * samples) * out.shape[1] + column[k], width[k])
+            used[bag] = sum_bag(values, index, scale, lo, hi, base[k], width[k], width[k], line, acc)
+        scratch[0] = 0.0
 
 
-@kernel
-def further_words(values, index, weights, lo, hi, base, stride, width, words, out):
-    """All words of one bag, out[:words, :width] (fp64); for the rare bag that needs several.
+@parallel_kernel
+def bag_words(values, index, weights, lo, hi, base, stride, width, used, place, start, out, extra):
+    """Words of the bags that need several: the first into out[place[i] : + width[i]], the others into extra[start[i] :].
 
-    Shapes: values f32[:]; index i64[n]; weights f32[n] or f32[0]; row r at values[base + r*stride]; out f64[words, width].
+    Shapes: values f32[:]; index i64[n]; weights f32[n] or f32[0]; by bag i64[m]: lookups [lo, hi) of it, term of lookup j in
+    column c: values[base + index[j]*stride + c], width, used (words), place and start; out, extra f64[:].
     Source: docs/arithmetic.md §3. Order: none.
     """
-    acc = np.empty(128)
-    at, spread = 0, np.int64(0xFFFFFFFF)
-    while at < width:
-        done, here = sum_block(values, index, weights, lo, hi, base, stride, at, width, acc)
-        spread, at = wider(spread, here), at + done
-    split_words(values, index, weights, lo, hi, base, stride, 0, width, spread, words, out)
+    for i in prange(lo.size):
+        parts, line = np.empty((used[i], width[i])), np.empty(width[i])
+        spread = _range_of_bag(values, index, weights, lo[i], hi[i], base[i], stride[i], width[i], line, np.empty(128))
+        _split_words(values, index, weights, lo[i], hi[i], base[i], stride[i], 0, width[i], spread, used[i], parts)
+        for c in range(width[i]):
+            out[place[i] + c] = parts[0, c]
+            for k in range(1, used[i]):
+                extra[start[i] + (k - 1) * width[i] + c] = parts[k, c]

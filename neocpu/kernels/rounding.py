@@ -1,29 +1,33 @@
 """When is a sum of fp32 numbers rounded? Once, at the end, whatever was added before: words in, fp32 out.
 
 A *word* is an fp64 number; some words together are the exact value of a sum (`docs/arithmetic.md` §3). One word is nearly
-always enough; then rounding it is all there is to do.
+always enough, then rounding it is all there is to do. Several words mostly add without an error (TwoSum says so); only
+where they do not, they become a Shewchuk expansion.
 """
 
 import numpy as np
 from numba import prange
-from numba.extending import register_jitable
 
-from neocpu.kernels._jit import parallel_kernel
+from neocpu.kernels._jit import inlined, kernel, parallel_kernel
+from neocpu.kernels.simd_rows import view
 
-RUN = 64  # vectors of one task
+CANONICAL_NAN = np.float32(np.nan)  # bits 0x7fc00000
+RUN = 64  # rows of one task
 
 
-@register_jitable
+@kernel
 def round_words(words, n, scratch):
-    """fp32 nearest to the exact sum of words[:n], ties to even; +0 for a zero sum. `scratch` f64[n].
+    """fp32 nearest to the exact sum of words[:n], ties to even; +0 for a zero sum, bits 0x7fc00000 for a NaN.
 
-    The words become a nonoverlapping expansion (Shewchuk 1997), whose two leading parts are rounded to odd and then once
-    to fp32.
+    Shapes: words, scratch f64[n]. The words become a nonoverlapping expansion (Shewchuk 1997), whose two leading parts are
+    rounded to odd and then once to fp32. Source: docs/arithmetic.md §3. Order: none.
     """
     m, total = 0, 0.0
     for j in range(n):
         total += words[j]
-    if not abs(total) < np.inf:
+    if total != total:
+        return CANONICAL_NAN
+    if abs(total) == np.inf:
         return np.float32(total)
     for j in range(n):
         x, kept = words[j], 0
@@ -50,16 +54,32 @@ def round_words(words, n, scratch):
     return np.float32(np.int64(bits).view(np.float64)) + np.float32(0.0)
 
 
-@register_jitable
-def add_word(total, word, last):
-    """total += word for all columns, in fp64; whether anything was lost (or is not finite)."""
-    lost = 0
-    for c in range(last):
-        high = total[c] + word[c]
+@inlined
+def start_line(words, total, lost):
+    """Begin the sum of word vectors."""
+    for c in range(words.size):
+        total[c], lost[c] = words[c], 0.0
+
+
+@inlined
+def add_line(words, total, lost):
+    """total += words; lost keeps a number that is not 0 where a sum was rounded, or is not finite."""
+    for c in range(words.size):
+        high = total[c] + words[c]
         t = high - total[c]
-        lost |= ((total[c] - (high - t)) + (word[c] - t)) != 0.0
+        lost[c] += abs((total[c] - (high - t)) + (words[c] - t))
         total[c] = high
-    return lost != 0
+
+
+@inlined
+def end_line(total, lost, out):
+    """out = total, rounded, where nothing was lost; returns whether anything was."""
+    any_lost = 0
+    for c in range(out.size):
+        y = np.float32(total[c]) + np.float32(0.0)
+        out[c] = y if y == y else CANONICAL_NAN
+        any_lost += lost[c] != 0.0
+    return any_lost > 0
 
 
 @parallel_kernel
@@ -70,35 +90,34 @@ def combine_words(recv, group_start, source, stride, width, column, extra_key, e
     recv[source[j] + s*stride[j] + c]; width, column i64[G]; extra_key i64[m] ascending, g*S + s; extra_start i64[m+1] into
     extra f64[:], width[g] words each; out f32[S, C]. Source: docs/arithmetic.md §3. Order: none, the sum is exact.
     """
-    samples = out.shape[0]
-    tasks = width.size * samples
-    widest = 0
-    for g in range(width.size):
-        widest = max(widest, width[g])
-    for run in prange((tasks + RUN - 1) // RUN):
-        total = np.empty(widest)
-        for task in range(run * RUN, min(tasks, run * RUN + RUN)):
-            g, s = task // samples, task % samples
-            first, last, lo, hi = group_start[g], group_start[g + 1], 0, 0
-            if extra_key.size > 0:
-                lo, hi = np.searchsorted(extra_key, task, "left"), np.searchsorted(extra_key, task, "right")
-            line = out[s, column[g] : column[g] + width[g]]
-            total[: line.size] = 0.0
-            lost = hi > lo
+    groups, samples, flat = width.size, out.shape[0], out.reshape(-1)
+    runs = (samples + RUN - 1) // RUN
+    for task in prange(groups * runs):
+        g, begin = task // runs, task % runs * RUN
+        first, last, w = group_start[g], group_start[g + 1], width[g]
+        total, lost = np.zeros(w), np.zeros(w)  # remain so if a group has no parts
+        lo = np.searchsorted(extra_key, g * samples + begin)
+        for s in range(begin, min(begin + RUN, samples)):
+            line = view(flat, s * out.shape[1] + column[g], w)
             for j in range(first, last):
-                at = source[j] + s * stride[j]
-                lost |= add_word(total, recv[at : at + line.size], line.size)
-            if not lost:
-                for c in range(line.size):
-                    line[c] = np.float32(total[c]) + np.float32(0.0)
-                continue
-            words, scratch = np.empty(last - first + hi - lo), np.empty(last - first + hi - lo)
-            for c in range(line.size):
-                for j in range(first, last):
-                    words[j - first] = recv[source[j] + s * stride[j] + c]
-                for k in range(lo, hi):
-                    words[last - first + k - lo] = extra[extra_start[k] + c]
-                line[c] = round_words(words, words.size, scratch)
+                part = view(recv, source[j] + s * stride[j], w)
+                if j == first:
+                    start_line(part, total, lost)
+                else:
+                    add_line(part, total, lost)
+            hi = lo
+            while hi < extra_key.size and extra_key[hi] == g * samples + s:
+                hi += 1
+            if end_line(total, lost, line) or hi > lo:
+                n = last - first + hi - lo
+                words, scratch = np.empty(n), np.empty(n)
+                for c in range(w):
+                    for j in range(first, last):
+                        words[j - first] = recv[source[j] + s * stride[j] + c]
+                    for k in range(lo, hi):
+                        words[last - first + k - lo] = extra[extra_start[k] + c]
+                    line[c] = round_words(words, n, scratch)
+            lo = hi
 
 
 @parallel_kernel
@@ -107,38 +126,38 @@ def sum_words(words, order, starts, out):
 
     Shapes: words f64[M, D]; order i64[M]; starts i64[U+1]; out f32[U, D]. Source: docs/arithmetic.md §3. Order: none.
     """
-    rows, columns = out.shape
-    for run in prange((rows + RUN - 1) // RUN):
-        total = np.empty(columns)
-        for u in range(run * RUN, min(rows, run * RUN + RUN)):
+    flat, flat_out, d = words.reshape(-1), out.reshape(-1), out.shape[1]
+    for task in prange((out.shape[0] + RUN - 1) // RUN):
+        total, lost = np.zeros(d), np.zeros(d)
+        for u in range(task * RUN, min(task * RUN + RUN, out.shape[0])):
             lo, hi = starts[u], starts[u + 1]
-            total[:] = 0.0
-            lost = False
             for j in range(lo, hi):
-                lost |= add_word(total, words[order[j]], columns)
-            if not lost:
-                for c in range(columns):
-                    out[u, c] = np.float32(total[c]) + np.float32(0.0)
-                continue
-            line, scratch = np.empty(hi - lo), np.empty(hi - lo)
-            for c in range(columns):
-                for j in range(lo, hi):
-                    line[j - lo] = words[order[j], c]
-                out[u, c] = round_words(line, hi - lo, scratch)
+                part = view(flat, order[j] * d, d)
+                if j == lo:
+                    start_line(part, total, lost)
+                else:
+                    add_line(part, total, lost)
+            if end_line(total, lost, view(flat_out, u * d, d)):
+                line, scratch = np.empty(hi - lo), np.empty(hi - lo)
+                for c in range(d):
+                    for j in range(lo, hi):
+                        line[j - lo] = words[order[j], c]
+                    out[u, c] = round_words(line, hi - lo, scratch)
 
 
 @parallel_kernel
 def divide_columns(x, lengths, key, column, width):
     """Divide the columns of MEAN keys by the length of their bags, in place: x[s, column:+width] /= lengths[key, s].
 
-    Shapes: x f32[S, C]; lengths i32[F, S]; key, column, width i64[M]. Bags of length 0 are left alone. Division by 1 too.
-    Source: docs/arithmetic.md §3. Raises: nothing.
+    Shapes: x f32[S, C]; lengths i32[F, S]; key, column, width i64[M]. Bags of length 0 are left alone (they hold +0).
+    Source: docs/arithmetic.md §3. Order: none.
     """
+    flat = x.reshape(-1)
     for s in prange(x.shape[0]):
         for m in range(key.size):
             length = lengths[key[m], s]
             if length > 1:
                 divisor = np.float32(length)
-                line = x[s, column[m] : column[m] + width[m]]
+                line = view(flat, s * x.shape[1] + column[m], width[m])
                 for c in range(line.size):
                     line[c] = line[c] / divisor

@@ -1,12 +1,13 @@
 """What does one optimizer do to one row? Each rule here, in phases, as plain functions that compose into the update kernels.
 
-    terms(w, g, e0, e1, r, hyper, q)           products f32[scalars, D] whose column trees are the row scalars
-    update(w, g, e0, e1, r, scalars, hyper)    new weights and states, in place
+    <rule>_prepare(w, g, e0, e1, r, hyper)             before the row scalars; `regularise` where a rule has none
+    squares = sum of g*g, sum of w*w                   over the column tree: as many row scalars as the registry says
+    <rule>(w, g, e0, e1, r, squares, columns, hyper)   new weights and states, in place
+    <rule>_finish(w, square, hyper)                    where a rule has one: after the step, with the new sum of w*w
 
 w, g: row and merged gradient, f32[D]; e0, e1: its element states (size 0 where the rule has none); r: row states f32[1] or
-[0]; hyper: `reference.rules.HYPER`. Every line is one IEEE operation per column, in the order of docs/arithmetic.md §5.
-`regularise` runs first for every rule; decoupled decay is inside `step_down`. A rule whose scalars are norms (LAMB) would
-leave its step in g, ask for the trees of w*w and g*g, and scale in `update`; max-norm is one more scalar after it.
+[0]; squares f32[2]; columns: D of the whole row, as fp32; hyper: `reference.rules.HYPER`. Every line is one IEEE operation per
+column, in the order of docs/arithmetic.md §5. A LAMB prepares its step in g and reads two scalars; a norm limit is a finish.
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ LR, EPS, BETA1, REST1, BETA2, REST2, FIX1, FIX2, L2, KEEP = range(10)
 
 
 @inlined
-def regularise(w, g, hyper):
+def regularise(w, g, e0, e1, r, hyper):
     """L2: g += wd * w."""
     l2 = hyper[L2]
     if l2 != np.float32(0.0):
@@ -35,7 +36,12 @@ def decay(w, hyper):
 
 
 @inlined
-def exact_sgd(w, g, e0, e1, r, scalars, hyper):
+def nothing(w, square, hyper):
+    """The phase after the step of a rule that ends with it."""
+
+
+@inlined
+def exact_sgd(w, g, e0, e1, r, squares, columns, hyper):
     """w -= lr * g"""
     decay(w, hyper)
     lr = hyper[LR]
@@ -44,7 +50,7 @@ def exact_sgd(w, g, e0, e1, r, scalars, hyper):
 
 
 @inlined
-def exact_adagrad(w, g, e0, e1, r, scalars, hyper):
+def exact_adagrad(w, g, e0, e1, r, squares, columns, hyper):
     """sum += g^2; w -= lr * g / (sqrt(sum) + eps)"""
     lr, eps = hyper[LR], hyper[EPS]
     decay(w, hyper)
@@ -55,9 +61,9 @@ def exact_adagrad(w, g, e0, e1, r, scalars, hyper):
 
 
 @inlined
-def exact_rowwise_adagrad(w, g, e0, e1, r, scalars, hyper):
+def exact_rowwise_adagrad(w, g, e0, e1, r, squares, columns, hyper):
     """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
-    s = r[0] + scalars[0] / np.float32(scalars[1])
+    s = r[0] + squares[0] / columns
     r[0] = s
     decay(w, hyper)
     step = hyper[LR] / (np.sqrt(s) + hyper[EPS])
@@ -66,7 +72,7 @@ def exact_rowwise_adagrad(w, g, e0, e1, r, scalars, hyper):
 
 
 @inlined
-def adam(w, g, e0, e1, r, scalars, hyper):
+def adam(w, g, e0, e1, r, squares, columns, hyper):
     """Adam with bias correction by the global step"""
     lr, eps, b1, n1, b2, n2 = hyper[LR], hyper[EPS], hyper[BETA1], hyper[REST1], hyper[BETA2], hyper[REST2]
     c1, c2 = hyper[FIX1], hyper[FIX2]

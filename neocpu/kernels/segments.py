@@ -1,110 +1,147 @@
-"""Which lookups touch the same row? Sort them by row, shard by shard, and look where the row changes.
+"""Which lookups touch the same row? Deal them to groups by (shard, high bits of the row), sort each, see where rows change.
 
-    lookups of shard h: rows[cuts[h]:cuts[h+1]]                       (entries of one shard stand together)
-    after sort_lookups: order   positions of its lookups by (row, position), pruned rows dropped
-                        unique  rows that occur, ascending            both at cuts[h] + …, counts in valid[h], found[h]
-                        starts, stops  the run of its lookups in `order`
+    chunks   runs of lookups, none across two shards    count_groups -> place_chunks -> deal_lookups   (parallel by chunk)
+    groups   the lookups of one shard whose rows share their high bits                 sort_groups     (parallel by group)
+    after    unique rows by (shard, row), and for each the run of its lookups          write_segments  (parallel by group)
 
-A stable radix sort by digits of the row number; only as many digits as the shard's height needs. Source: Neo's exact
-backward (sort, run-length encode; FBGEMM `transpose_embedding_input`).
+A lookup travels as one number, (low bits of its row) << bits | id: a radix sort by the upper part carries the id along. So one
+huge table is sorted by all threads, as many tables are. Source: Neo's exact backward (sort, run-length encode; FBGEMM
+`transpose_embedding_input`).
 """
 
 import numpy as np
 from numba import prange
 from numba.extending import register_jitable
 
-from neocpu.kernels._jit import parallel_kernel
+from neocpu.kernels._jit import kernel, parallel_kernel
 
 DIGIT = 11  # bits of a pass, at most: its counters stay in the first-level cache
 
 
+@parallel_kernel
+def count_groups(rows, chunk, shift, counts):
+    """counts[t, q] = lookups of chunk t with row >> shift[t] == q.
+
+    Shapes: rows i64[n], -1 skipped; chunk i64[C+1]: chunk t holds lookups [chunk[t], chunk[t+1]); shift i64[C];
+    counts i64[C, Q]. Order: none.
+    """
+    for t in prange(shift.size):
+        mine = counts[t]
+        mine[:] = 0
+        for j in range(chunk[t], chunk[t + 1]):
+            if rows[j] >= 0:
+                mine[rows[j] >> shift[t]] += 1
+
+
+@kernel
+def place_chunks(counts, shard_chunk, groups, group_start):
+    """Where each chunk puts its lookups: counts[t, q] becomes the first place of chunk t's lookups of group q.
+
+    Shapes: counts i64[C, Q]; shard_chunk i64[H+1]: shard h has chunks [shard_chunk[h], shard_chunk[h+1]); groups i64[H];
+    group_start i64[G+1], groups of shard after shard. Order: shard, group, chunk.
+    """
+    total, g = 0, 0
+    for h in range(groups.size):
+        for q in range(groups[h]):
+            group_start[g] = total
+            g += 1
+            for t in range(shard_chunk[h], shard_chunk[h + 1]):
+                here = counts[t, q]
+                counts[t, q] = total
+                total += here
+    group_start[g] = total
+
+
+@parallel_kernel
+def deal_lookups(rows, offsets, by_bag, chunk, shift, bits, places, keys):
+    """keys[…] = (row below its group's first) << bits | id, the id being the lookup's bag, or the lookup itself.
+
+    Shapes: rows i64[n]; offsets i64[bags+1]; by_bag bool; chunk i64[C+1]; shift i64[C]; bits i64; places i64[C, Q] from
+    `place_chunks` (counted up); keys i64[m], m the rows >= 0. Order: lookups ascending in each group.
+    """
+    for t in prange(shift.size):
+        mine, low = places[t], (np.int64(1) << shift[t]) - 1
+        bag = np.searchsorted(offsets, chunk[t], "right") - 1
+        for j in range(chunk[t], chunk[t + 1]):
+            while offsets[bag + 1] <= j:
+                bag += 1
+            row = rows[j]
+            if row >= 0:
+                q = row >> shift[t]
+                keys[mine[q]] = ((row & low) << bits) | (bag if by_bag else j)
+                mine[q] += 1
+
+
 @register_jitable
-def radix_pass(keys, order, count, shift, mask, keys_out, order_out, heads):
-    """One stable pass by the digit (key >> shift) & mask."""
+def radix_pass(keys, out, first, last, shift, mask, heads):
+    """One stable pass over keys[first:last] by the digit (key >> shift) & mask."""
     heads[: mask + 1] = 0
-    for i in range(count):
+    for i in range(first, last):
         heads[(keys[i] >> shift) & mask] += 1
-    total = 0
+    total = first
     for d in range(mask + 1):
         here = heads[d]
         heads[d] = total
         total += here
-    for i in range(count):
-        d = (keys[i] >> shift) & mask
+    for i in range(first, last):
+        key = keys[i]
+        d = (key >> shift) & mask
         to = heads[d]
         heads[d] = to + 1
-        keys_out[to] = keys[i]
-        order_out[to] = order[i]
+        out[to] = key
 
 
 @parallel_kernel
-def sort_lookups(rows, cuts, heights, order, unique, starts, stops, valid, found):
-    """Stable order of the lookups of every shard by row, and its unique rows.
+def sort_groups(keys, spare, group_start, height, bits, found):
+    """Sort the lookups of each group by row, in place; found[g] = its unique rows.
 
-    Shapes: rows i64[n]; cuts i64[H+1]; heights i64[H] (rows below it); out: order, unique, starts, stops i64[n],
-    valid, found i64[H]. `starts` and `stops` are positions in `order`. Source: docs/arithmetic.md §3.
-    Order: by (row, position); rows < 0 are dropped.
+    Shapes: keys, spare i64[m]; group_start i64[G+1]; height i64[G]: bits of the rows in a group; bits i64: of the ids;
+    found i64[G]. Order: stable.
     """
-    for h in prange(heights.size):
-        lo, hi = cuts[h], cuts[h + 1]
-        n = hi - lo
-        keys, spare_keys, spare_order = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
-        mine = order[lo:hi]
-        count = 0
-        for i in range(n):
-            if rows[lo + i] >= 0:
-                keys[count] = rows[lo + i]
-                mine[count] = lo + i
-                count += 1
-        bits = 1
-        while heights[h] - 1 >> bits:
-            bits += 1
-        passes = (bits + DIGIT - 1) // DIGIT
-        digit = (bits + passes - 1) // passes
+    for g in prange(found.size):
+        first, last = group_start[g], group_start[g + 1]
+        digit = 4
+        while digit < DIGIT and (1 << digit) < last - first:
+            digit += 1
+        passes = (height[g] + digit - 1) // digit
+        if passes > 0:
+            digit = (height[g] + passes - 1) // passes
         heads = np.empty(1 << digit, np.int64)
         mask = (1 << digit) - 1
         for p in range(passes):
             if p % 2 == 0:
-                radix_pass(keys, mine, count, p * digit, mask, spare_keys, spare_order, heads)
+                radix_pass(keys, spare, first, last, bits + p * digit, mask, heads)
             else:
-                radix_pass(spare_keys, spare_order, count, p * digit, mask, keys, mine, heads)
+                radix_pass(spare, keys, first, last, bits + p * digit, mask, heads)
         if passes % 2:
-            for i in range(count):
-                keys[i] = spare_keys[i]
-                mine[i] = spare_order[i]
-        rows_found = 0
-        for i in range(count):
-            if i == 0 or keys[i] != keys[i - 1]:
-                unique[lo + rows_found] = keys[i]
-                starts[lo + rows_found] = lo + i
-                rows_found += 1
-            stops[lo + rows_found - 1] = lo + i + 1
-        valid[h], found[h] = count, rows_found
+            for i in range(first, last):
+                keys[i] = spare[i]
+        rows, before = 0, np.int64(-1)
+        for i in range(first, last):
+            row = keys[i] >> bits
+            rows += row != before
+            before = row
+        found[g] = rows
 
 
 @parallel_kernel
-def gradient_places(offsets, column, stride, place):
-    """Where each lookup finds its gradient: place[j] = s*stride + column[k] for every lookup j of bag k*S + s.
+def write_segments(keys, group_start, group_row, first, bits, place_of, weights, unique, starts, place, weights_out):
+    """Unique rows and their runs: lookups starts[u] .. starts[u+1] of row unique[u] have their gradients at place.
 
-    Shapes: offsets i64[K*S+1]; column i64[K]; place i64[n]. Order: none.
+    Shapes: keys i64[m] sorted; group_start, first i64[G+1] (first unique row of each group); group_row i64[G], the first row
+    of the group; bits i64; place_of i64[ids]; weights f32[ids] or f32[0]; out: unique i64[U], starts i64[U+1], place i64[m],
+    weights_out f32[m] or f32[0]. Order: (shard, row).
     """
-    bags = offsets.size - 1
-    samples = bags // max(1, column.size)
-    for bag in prange(bags):
-        k = bag // samples
-        at = (bag - k * samples) * stride + column[k]
-        for j in range(offsets[bag], offsets[bag + 1]):
-            place[j] = at
-
-
-@parallel_kernel
-def gather_sorted(order, cuts, valid, place, weights, place_out, weights_out):
-    """Places and weights of lookups in sorted order: place_out[i] = place[order[i]], likewise weights (f32[n] or f32[0]).
-
-    Shapes: order, place, place_out i64[n]; cuts i64[H+1]; valid i64[H]. Order: none.
-    """
-    for h in prange(valid.size):
-        for i in range(cuts[h], cuts[h] + valid[h]):
-            place_out[i] = place[order[i]]
+    ids = (np.int64(1) << bits) - 1
+    for g in prange(group_row.size):
+        u, before = first[g] - 1, np.int64(-1)
+        for i in range(group_start[g], group_start[g + 1]):
+            row, number = keys[i] >> bits, keys[i] & ids
+            if row != before:
+                u += 1
+                unique[u], starts[u] = group_row[g] + row, i
+                before = row
+            place[i] = place_of[number]
             if weights.size:
-                weights_out[i] = weights[order[i]]
+                weights_out[i] = weights[number]
+    starts[first[group_row.size]] = group_start[group_row.size]

@@ -1,10 +1,12 @@
 """How is a bag of rows summed without leaving the registers? Blocks of columns, fp64 accumulators, exponents on the side.
 
-`sum_rows_N` walks the rows of one bag for N columns. Each fp32 term is widened and added in fp64; beside it an
-integer maximum and minimum of the bit patterns keeps the range of exponents, from which the caller knows whether the
-fp64 sum is exact (`docs/arithmetic.md` §3). Rows of coming lookups are prefetched in two stages: from far into the
-second-level cache, whose queue is long, then into the first (one stage alone keeps the first level's few fill buffers
-full). N is one of `BLOCKS`; a row of any width is a run of such blocks, so no width is compiled in.
+    sum_rows    walks the rows of a bag for some columns: each fp32 term is widened and added in fp64; beside it an integer
+                maximum and minimum of the bit patterns keeps the range of exponents, which tells whether the fp64 sum is
+                exact (`docs/arithmetic.md` §3)
+    cut_rows    the same walk for a range that is too wide: each term is cut on a grid, parts and rests are added apart
+
+A row of any width is a run of such blocks, so no width is compiled in. Rows further on are prefetched, bag borders or not:
+`FAR` lookups ahead into the second-level cache, `NEAR` ahead into the first.
 """
 
 from typing import Any
@@ -17,120 +19,191 @@ from numba.np.arrayobj import populate_array
 
 from neocpu.kernels._jit import inlined
 from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd_tiles import LANES
 
-BLOCKS = (128, 64, 16, 4, 1)
-FAR, NEAR = 64, 4  # lookups ahead at which a row is asked into the second-level cache, and into the first
-
-
-def _lanes(block: int) -> int:
-    return min(block, 16)
+FAR, NEAR = 64, 4  # lookups
+WIDE = LANES == 16  # 32 registers of 512 bits hold 128 columns of fp64 sums, 16 of 256 bits hold 32
 
 
-def _ask(builder: Any, row: Any, block: int, locality: int) -> None:
-    """Prefetch the cache lines of `block` columns."""
-    for c in range(0, block, 16):
-        line = builder.bitcast(builder.gep(row, [I64(c)]), I8.as_pointer())
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(locality), I32(1))
+class _Walk:
+    """The loop over the rows of a bag, for one block of columns."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, block: int) -> None:
+        self.context, self.builder, self.block, self.lanes = context, builder, block, min(block, LANES)
+        self.f32, self.f64 = ir.VectorType(F32, self.lanes), ir.VectorType(F64, self.lanes)
+        self.int = ir.VectorType(I32, self.lanes)
+        self.values, self.index, self.weights = (data(context, builder, signature, args, p) for p in (0, 1, 2))
+        self.lo, self.hi, base, self.stride, column = args[3:8]
+        self.origin = builder.add(base, column)
+        index, weights = (context.make_array(signature.args[p])(context, builder, args[p]) for p in (1, 2))
+        self.last = builder.sub(index.nitems, I64(1))
+        self.weighted = builder.icmp_signed(">", weights.nitems, I64(0))
+
+    def variable(self, vector: Any, value: float) -> Any:
+        """A register that starts with `value` in every lane."""
+        slot = cgutils.alloca_once(self.builder, vector)
+        self.builder.store(ir.Constant(vector, [value] * self.lanes), slot)
+        return slot
+
+    def add(self, slot: Any, value: Any) -> None:
+        """slot += value"""
+        self.builder.store(self.builder.fadd(self.builder.load(slot), value), slot)
+
+    def row(self, j: Any) -> Any:
+        """(number, address of its first column here) of lookup j."""
+        number = self.builder.load(self.builder.gep(self.index, [j]))
+        at = self.builder.add(self.origin, self.builder.mul(number, self.stride))
+        return number, self.builder.gep(self.values, [at])
+
+    def fetch(self, j: Any, ahead: int, locality: int) -> None:
+        """Prefetch lookup j + ahead."""
+        b = self.builder
+        far = b.add(j, I64(ahead))
+        _, address = self.row(b.select(b.icmp_signed("<", far, self.last), far, self.last))
+        for c in range(0, self.block, 16):
+            line = b.bitcast(b.gep(address, [I64(c)]), I8.as_pointer())
+            call(b, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(locality), I32(1))
+
+    def each(self, body: Any) -> None:
+        """body(i, term) for every vector i of every row's block, in a loop with weights and one without."""
+        with self.builder.if_else(self.weighted) as (then, otherwise):
+            with then:
+                self._loop(body, True)
+            with otherwise:
+                self._loop(body, False)
+
+    def _loop(self, body: Any, weighted: bool) -> None:
+        b = self.builder
+        with cgutils.for_range_slice(b, self.lo, self.hi, I64(1)) as (j, _):
+            self.fetch(j, FAR, 2)
+            self.fetch(j, NEAR, 3)
+            number, here = self.row(j)
+            with b.if_then(b.icmp_signed(">=", number, I64(0)), likely=True):
+                scale = splat(b, b.load(b.gep(self.weights, [j])), self.lanes) if weighted else None
+                for i in range(self.block // self.lanes):
+                    term = b.load(vector_pointer(b, here, I64(self.lanes * i), self.f32), align=4)
+                    body(i, b.fmul(term, scale) if weighted else term)
+
+    def store(self, slots: list[Any], out: Any, first: int) -> None:
+        """out[first:] = the registers."""
+        for i, slot in enumerate(slots):
+            at = vector_pointer(self.builder, out, I64(first + self.lanes * i), self.f64)
+            self.builder.store(self.builder.load(slot), at, align=8)
+
+    def reduce(self, name: str, slot: Any) -> Any:
+        """One integer from all lanes."""
+        value = self.builder.load(slot)
+        if self.lanes == 1:
+            return self.builder.extract_element(value, I32(0))
+        return call(self.builder, f"llvm.vector.reduce.{name}.v{self.lanes}i32", I32, value)
 
 
 def _sum_rows(block: int) -> Any:
-    lanes = _lanes(block)
-    v32, v64, vint = ir.VectorType(F32, lanes), ir.VectorType(F64, lanes), ir.VectorType(I32, lanes)
-
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        values, index, weights, out = (data(context, builder, signature, args, p) for p in (0, 1, 2, 8))
-        lo, hi, base, stride, column = args[3:8]
-        last = builder.sub(context.make_array(signature.args[1])(context, builder, args[1]).nitems, I64(1))
-        weighted = builder.icmp_signed(
-            ">", context.make_array(signature.args[2])(context, builder, args[2]).nitems, I64(0)
-        )
-        origin = builder.add(base, column)
-        high, low = cgutils.alloca_once(builder, vint), cgutils.alloca_once(builder, vint)
-        builder.store(ir.Constant(vint, [0] * lanes), high)
-        builder.store(ir.Constant(vint, [0xFFFFFFFF] * lanes), low)
-        sums = [cgutils.alloca_once(builder, v64) for _ in range(block // lanes)]
-        for s in sums:
-            builder.store(ir.Constant(v64, [0.0] * lanes), s)
+        walk = _Walk(context, builder, signature, args, block)
+        high, low = walk.variable(walk.int, 0), walk.variable(walk.int, 0xFFFFFFFF)
+        sums = [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)]
+        umax, umin = (f"llvm.{name}.v{walk.lanes}i32" for name in ("umax", "umin"))
 
-        def row(j: Any) -> Any:
-            number = builder.load(builder.gep(index, [j]))
-            return number, builder.gep(values, [builder.add(origin, builder.mul(number, stride))])
+        def body(i: int, term: Any) -> None:
+            bits = builder.bitcast(term, walk.int)
+            bits = builder.add(bits, bits)  # the sign falls off; the exponent is the top byte
+            builder.store(call(builder, umax, walk.int, builder.load(high), bits), high)
+            bits = builder.sub(bits, ir.Constant(walk.int, [1] * walk.lanes))  # a zero becomes the largest
+            builder.store(call(builder, umin, walk.int, builder.load(low), bits), low)
+            walk.add(sums[i], builder.fpext(term, walk.f64))
 
-        def walk(has_weights: bool) -> None:
-            with cgutils.for_range_slice(builder, lo, hi, I64(1)) as (j, _):
-                for distance, locality in ((FAR, 2), (NEAR, 3)):
-                    far = builder.add(j, I64(distance))
-                    _, ahead = row(builder.select(builder.icmp_signed("<", far, last), far, last))
-                    _ask(builder, ahead, block, locality)
-                number, here = row(j)
-                with builder.if_then(builder.icmp_signed(">=", number, I64(0)), likely=True):
-                    if has_weights:
-                        scale = splat(builder, builder.load(builder.gep(weights, [j])), lanes)
-                    for i, s in enumerate(sums):
-                        term = builder.load(vector_pointer(builder, here, I64(lanes * i), v32), align=4)
-                        if has_weights:
-                            term = builder.fmul(term, scale)
-                        bits = builder.bitcast(term, vint)
-                        bits = builder.add(bits, bits)  # the sign falls off; the exponent is the top byte
-                        builder.store(call(builder, f"llvm.umax.v{lanes}i32", vint, builder.load(high), bits), high)
-                        bits = builder.sub(bits, ir.Constant(vint, [1] * lanes))  # a zero becomes the largest
-                        builder.store(call(builder, f"llvm.umin.v{lanes}i32", vint, builder.load(low), bits), low)
-                        builder.store(builder.fadd(builder.load(s), builder.fpext(term, v64)), s)
-
-        with builder.if_else(weighted) as (then, otherwise):
-            with then:
-                walk(True)
-            with otherwise:
-                walk(False)
-        for i, s in enumerate(sums):
-            builder.store(builder.load(s), vector_pointer(builder, out, I64(lanes * i), v64), align=8)
-        if lanes == 1:
-            most, least = (builder.extract_element(builder.load(p), I32(0)) for p in (high, low))
-        else:
-            most = call(builder, f"llvm.vector.reduce.umax.v{lanes}i32", I32, builder.load(high))
-            least = call(builder, f"llvm.vector.reduce.umin.v{lanes}i32", I32, builder.load(low))
+        walk.each(body)
+        walk.store(sums, data(context, builder, signature, args, 8), 0)
+        most, least = walk.reduce("umax", high), walk.reduce("umin", low)
         return builder.or_(builder.shl(builder.zext(most, I64), I64(32)), builder.zext(least, I64))
 
     return codegen
 
 
-def _signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
+def _cut_rows(block: int) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        walk = _Walk(context, builder, signature, args, block)
+        sigma = splat(builder, args[8], walk.lanes)
+        parts, rests = ([walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)] for _ in range(2))
+
+        def body(i: int, term: Any) -> None:
+            x = builder.fpext(term, walk.f64)
+            part = builder.fsub(builder.fadd(x, sigma), sigma)
+            rest = builder.fsub(x, part)
+            finite = builder.fcmp_ordered("ord", rest, rest)  # inf - inf: the part holds it all
+            walk.add(parts[i], part)
+            walk.add(rests[i], builder.select(finite, rest, ir.Constant(walk.f64, [0.0] * walk.lanes)))
+
+        walk.each(body)
+        out = data(context, builder, signature, args, 9)
+        walk.store(parts, out, 0)
+        walk.store(rests, out, block)
+        return context.get_dummy_value()
+
+    return codegen
+
+
+def _sum_signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
     i = types.int64
     return i(values, index, weights, i, i, i, i, i, out)
 
 
+def _cut_signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
+    i = types.int64
+    return types.void(values, index, weights, i, i, i, i, i, types.float64, out)
+
+
 @intrinsic
 def sum_rows_64(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """out[:64] = fp64 sums over j in [lo, hi) of values[base + index[j]*stride + column + c] (times
-    weights[j]; index < 0 is skipped).
+    """out[:64] = fp64 sums over j in [lo, hi) of values[base + index[j]*stride + column + c] (times weights[j], if there are
+    any; index < 0 is skipped).
 
     Returns (largest bits << 32 | smallest bits), bits without sign, shifted left by one; zeros count as largest in the minimum.
     """
-    return _signature(values, index, weights, out), _sum_rows(64)
+    return _sum_signature(values, index, weights, out), _sum_rows(64)
 
 
 @intrinsic
 def sum_rows_128(typingctx, values, index, weights, lo, hi, base, stride, column, out):
     """`sum_rows_64` for 128 columns."""
-    return _signature(values, index, weights, out), _sum_rows(128)
+    return _sum_signature(values, index, weights, out), _sum_rows(128)
+
+
+@intrinsic
+def sum_rows_32(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`sum_rows_64` for 32 columns."""
+    return _sum_signature(values, index, weights, out), _sum_rows(32)
 
 
 @intrinsic
 def sum_rows_16(typingctx, values, index, weights, lo, hi, base, stride, column, out):
     """`sum_rows_64` for 16 columns."""
-    return _signature(values, index, weights, out), _sum_rows(16)
+    return _sum_signature(values, index, weights, out), _sum_rows(16)
 
 
 @intrinsic
 def sum_rows_4(typingctx, values, index, weights, lo, hi, base, stride, column, out):
     """`sum_rows_64` for 4 columns."""
-    return _signature(values, index, weights, out), _sum_rows(4)
+    return _sum_signature(values, index, weights, out), _sum_rows(4)
 
 
 @intrinsic
 def sum_rows_1(typingctx, values, index, weights, lo, hi, base, stride, column, out):
     """`sum_rows_64` for one column."""
-    return _signature(values, index, weights, out), _sum_rows(1)
+    return _sum_signature(values, index, weights, out), _sum_rows(1)
+
+
+@intrinsic
+def cut_rows_16(typingctx, values, index, weights, lo, hi, base, stride, column, sigma, out):
+    """out[:16] = fp64 sums of the terms' parts q = (x + sigma) - sigma, out[16:32] of their rests; else as `sum_rows_64`."""
+    return _cut_signature(values, index, weights, out), _cut_rows(16)
+
+
+@intrinsic
+def cut_rows_1(typingctx, values, index, weights, lo, hi, base, stride, column, sigma, out):
+    """`cut_rows_16` for one column."""
+    return _cut_signature(values, index, weights, out), _cut_rows(1)
 
 
 def _pairs(builder: Any, a: Any, b: Any) -> Any:
@@ -143,13 +216,14 @@ def _pairs(builder: Any, a: Any, b: Any) -> Any:
 
 
 def _square_tree(block: int) -> Any:
-    v32 = ir.VectorType(F32, 16)
+    """Eight lanes: that is how the row was stored, and a wider load would wait until it is in the cache."""
+    vector = ir.VectorType(F32, 8)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         source = data(context, builder, signature, args, 0)
         level = []
-        for i in range(0, block, 16):
-            x = builder.load(vector_pointer(builder, source, builder.add(args[1], I64(i)), v32), align=4)
+        for i in range(0, block, 8):
+            x = builder.load(vector_pointer(builder, source, builder.add(args[1], I64(i)), vector), align=4)
             level.append(builder.fmul(x, x))
         while len(level) > 1:
             level = [_pairs(builder, a, b) for a, b in zip(level[::2], level[1::2])]
@@ -187,8 +261,8 @@ def bare(array):
 def view(typingctx, array, start, size):
     """array[start : start + size] of a contiguous 1-D array, without a reference count.
 
-    A Numba slice counts references atomically, which costs more than a row's arithmetic and serialises threads. The
-    view must not outlive the array.
+    A Numba slice counts references atomically, which costs more than a row's arithmetic and serialises threads. The view
+    must not outlive the array.
     """
 
     def codegen(context, builder, signature, args):
@@ -196,14 +270,8 @@ def view(typingctx, array, start, size):
         source = context.make_array(signature.args[0])(context, builder, args[0])
         found = context.make_array(kind)(context, builder)
         itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
-        populate_array(
-            found,
-            data=builder.gep(source.data, [args[1]]),
-            shape=[args[2]],
-            strides=[itemsize],
-            itemsize=itemsize,
-            meminfo=None,
-        )
+        first = builder.gep(source.data, [args[1]])
+        populate_array(found, data=first, shape=[args[2]], strides=[itemsize], itemsize=itemsize, meminfo=None)
         return found._getvalue()
 
     return types.Array(array.dtype, 1, "C")(array, types.int64, types.int64), codegen

@@ -1,10 +1,10 @@
 """How is a touched row updated? Its gradients are merged exactly, then its rule runs, once, while the row is in the cache.
 
-    for each unique row of each shard:      g = exact sum of its gradients, rounded once         (pooling.round_bag)
-                                            regularise, row scalars, update in place             (rules.py)
+    for each unique row of each shard:      g = exact sum of its gradients, rounded once         (pooling.pool_bag)
+                                            prepare, row scalars, update in place                (rules.py)
 
-`fuse(rule)` composes a rule into one kernel; a task is a run of unique rows. The two halves exist apart too, for rows whose
-scalars or gradients must first meet those of other ranks: `merge_rows`, and `fuse(rule)` with the gradients given.
+`fused(rule)` composes a rule into one kernel; tasks are runs of unique rows of equal work. The two halves exist apart too, for
+rows whose scalars must first meet those of other columns: `merged(rule)`, and `fused(rule)` with the scalars given.
 """
 
 from functools import cache
@@ -14,63 +14,71 @@ from numba import prange
 
 from neocpu.kernels import rules
 from neocpu.kernels._jit import inlined, parallel_kernel
-from neocpu.kernels.pooling import TASK, round_bag, words_of_bag
-from neocpu.kernels.simd import prefetch, prefetch_far
-from neocpu.kernels.simd_rows import FAR, NEAR, bare, square_tree_16, square_tree_64, view
+from neocpu.kernels.pooling import TASKS, pool_bag, sum_bag, task_bags, task_count
+from neocpu.kernels.simd import prefetch_far, prefetch_write
+from neocpu.kernels.simd_rows import bare, square_tree_16, square_tree_64, view
 
+FAR, NEAR = 48, 4  # rows
 RUN = 4096  # elements
 
 
 @inlined
-def square_sum(g, width, parts):
-    """Sum of squares over the column tree; g is zero from `width` to the next multiple of 64.
+def square_sum(x, width, line, parts):
+    """Sum of squares of x[:width] over the column tree.
 
-    `parts` f32[p], p a power of two with 64*p >= width: scratch."""
-    if width <= 16:
-        return square_tree_16(g, 0)
-    blocks = 1
-    while 64 * blocks < width:
-        blocks *= 2
-    if blocks == 1:
-        return square_tree_64(g, 0)
-    for i in range(blocks):
-        parts[i] = square_tree_64(g, 64 * i) if 64 * i < width else np.float32(0.0)
+    `line` f32, zero from `width` to the next multiple of 64; `parts` f32[p], p a power of two with 64*p >= width: scratch."""
+    if width < 64:
+        for c in range(width):
+            line[c] = x[c]
+        return square_tree_16(line, 0) if width <= 16 else square_tree_64(line, 0)
+    blocks = (width + 63) // 64
+    for i in range(width // 64):
+        parts[i] = square_tree_64(x, 64 * i)
+    if width % 64:
+        tail = view(x, width // 64 * 64, width % 64)
+        for c in range(tail.size):
+            line[c] = tail[c]
+        parts[blocks - 1] = square_tree_64(line, 0)
     while blocks > 1:
-        blocks //= 2
-        for i in range(blocks):
+        half = (blocks + 1) // 2
+        for i in range(blocks // 2):
             parts[i] = parts[2 * i] + parts[2 * i + 1]
+        if blocks % 2:
+            parts[half - 1] = parts[blocks - 1] + np.float32(0.0)
+        blocks = half
     return parts[0]
 
 
 @inlined
-def step_row(rule, row_scalars, table, state0, state1, row_state, first, row, g, d, scalars, parts, hyper, given):
-    """Update row `first` : `first + d` of the flat table; `given`: its scalars and regularised gradient came with it."""
-    w, mine = view(table, first, d), view(g, 0, d)
-    e0 = view(state0, first if state0.size else 0, d)
-    e1 = view(state1, first if state1.size else 0, d)
-    r = view(row_state, row if row_state.size else 0, 1)
-    if not given:
-        rules.regularise(w, mine, hyper)
-        if row_scalars:
-            scalars[0] = square_sum(g, d, parts)
-    rule(w, mine, e0, e1, r, scalars, hyper)
+def fetch_rows(table, row_state, base, row_base, d, unique, u, last):
+    """Prefetch the rows that the next updates will read and write."""
+    far, near = base + unique[min(u + FAR, last)] * d, base + unique[min(u + NEAR, last)] * d
+    for c in range(0, d, 16):
+        prefetch_far(table, far + c)
+        prefetch_write(table, near + c)
+    if row_state.size:
+        prefetch_write(row_state, row_base + unique[min(u + FAR, last)])
 
 
 @inlined
-def ask_row(table, row_state, first, first_row, width, row, far):
-    """Prefetch a row of the table and its row state, into the second-level cache if `far`, else into the first."""
-    at = first + row * width
-    for c in range(0, width, 16):
-        if far:
-            prefetch_far(table, at + c)
-        else:
-            prefetch(table, at + c)
-    if row_state.size:
-        prefetch(row_state, first_row + row)
+def find_shard(first, i, u):
+    """The shard position, i or later, whose unique rows include u."""
+    while first[i + 1] <= u:
+        i += 1
+    return i
 
 
-def _fuse(rule, row_scalars):
-    """Kernel that merges and updates the unique rows of some tasks with `rule`; `row_scalars`: does the rule read any?"""
+@inlined
+def widest(width, shards):
+    """Largest width of some shards."""
+    d = 0
+    for h in shards:
+        d = max(d, width[h])
+    return d
+
+
+def _fuse(prepare, rule, finish, squares, finishes):
+    """Kernel that merges and updates unique rows; `squares`: row scalars that the rule reads; `finishes`: has it a `finish`?"""
 
     @parallel_kernel
     def fused_update(
@@ -82,117 +90,172 @@ def _fuse(rule, row_scalars):
         width,
         full_width,
         row_base,
-        task_shard,
-        task_lo,
-        task_hi,
+        shards,
+        first,
         unique,
         starts,
-        stops,
         place,
         weights,
         gradient,
         given,
         hyper,
     ):
-        for task in prange(task_shard.size):
-            h = task_shard[task]
-            d = width[h]
-            row, sums = np.zeros((d + 63) // 64 * 64, np.float32), np.empty(128)
-            blocks, numbers = np.empty(2 * ((d + 63) // 64), np.float32), np.zeros(2, np.float32)
-            g, acc, parts, scalars = bare(row), bare(sums), bare(blocks), bare(numbers)
-            weight, e0, e1, r = bare(table), bare(state0), bare(state1), bare(row_state)
-            grads, index, scale = bare(gradient), bare(place), bare(weights)
-            scalars[1] = np.float32(full_width[h])
-            for u in range(task_lo[task], task_hi[task]):
-                ask_row(weight, r, base[h], row_base[h], d, unique[min(u + FAR, unique.size - 1)], True)
-                ask_row(weight, r, base[h], row_base[h], d, unique[min(u + NEAR, unique.size - 1)], False)
-                round_bag(grads, index, scale, starts[u], stops[u], 0, 1, d, g, acc)
+        blocks = (widest(width, shards) + 63) // 64  # one size for all rows: arrays born again in a loop get lost
+        tasks = task_count(starts)
+        for task in prange(tasks):
+            sums, floats, i, h = np.empty(128), np.zeros(2 + 130 * blocks, np.float32), 0, -1
+            acc, scalars, parts = bare(sums), view(floats, 0, 2), view(floats, 2, 2 * blocks)
+            line, row_gradient = view(floats, 2 + 2 * blocks, 64 * blocks), view(floats, 2 + 66 * blocks, 64 * blocks)
+            source, index, scale = bare(gradient), bare(place), bare(weights)
+            weight, first_state, second_state, one_state = bare(table), bare(state0), bare(state1), bare(row_state)
+            lo, hi = task_bags(starts, task, tasks)
+            for u in range(lo, hi):
+                i = find_shard(first, i, u)
+                if shards[i] != h:
+                    h = shards[i]
+                    line[:] = np.float32(0.0)
+                d, columns, g = width[h], np.float32(full_width[h]), view(row_gradient, 0, width[h])
+                fetch_rows(weight, one_state, base[h], row_base[h], d, unique, u, first[i + 1] - 1)
+                pool_bag(source, index, scale, starts[u], starts[u + 1], 0, 1, d, g, acc)
+                at, row = base[h] + unique[u] * d, row_base[h] + unique[u]
+                w, r = view(weight, at, d), view(one_state, row if one_state.size else 0, 1)
+                e0 = view(first_state, at if first_state.size else 0, d)
+                e1 = view(second_state, at if second_state.size else 0, d)
                 if given.size:
-                    scalars[0] = given[u]
-                at, number = base[h] + unique[u] * d, row_base[h] + unique[u]
-                step_row(rule, row_scalars, weight, e0, e1, r, at, number, g, d, scalars, parts, hyper, given.size > 0)
-            row[0], sums[0], blocks[0], numbers[0] = 0.0, 0.0, 0.0, 0.0  # what is bare is alive until here
+                    for q in range(squares):
+                        scalars[q] = given[u * squares + q]
+                else:
+                    prepare(w, g, e0, e1, r, hyper)
+                    if squares > 0:
+                        scalars[0] = square_sum(g, d, line, parts)
+                    if squares > 1:
+                        scalars[1] = square_sum(w, d, line, parts)
+                rule(w, g, e0, e1, r, scalars, columns, hyper)
+                if finishes:
+                    finish(w, square_sum(w, d, line, parts), hyper)
+            sums[0], floats[0] = 0.0, np.float32(0.0)  # what the views look at lives until here
 
     return fused_update
 
 
-def _fuse_elementwise(rule):
+def _fuse_merge(prepare):
+    """Kernel that merges the gradients of unique rows and prepares them, and leaves the step to others."""
+
+    @parallel_kernel
+    def merge_rows(
+        table,
+        state0,
+        state1,
+        row_state,
+        base,
+        width,
+        row_base,
+        shards,
+        first,
+        unique,
+        starts,
+        place,
+        weights,
+        gradient,
+        hyper,
+        to,
+        out,
+    ):
+        tasks = task_count(starts)
+        for task in prange(tasks):
+            sums, i = np.empty(128), 0
+            acc, source, index, scale = bare(sums), bare(gradient), bare(place), bare(weights)
+            lo, hi = task_bags(starts, task, tasks)
+            for u in range(lo, hi):
+                i = find_shard(first, i, u)
+                h = shards[i]
+                d, g = width[h], view(out, to[u], width[h])
+                pool_bag(source, index, scale, starts[u], starts[u + 1], 0, 1, d, g, acc)
+                at, row = base[h] + unique[u] * d, row_base[h] + unique[u]
+                e0, e1 = view(state0, at if state0.size else 0, d), view(state1, at if state1.size else 0, d)
+                r = view(row_state, row if row_state.size else 0, 1)
+                prepare(view(table, at, d), g, e0, e1, r, hyper)
+            sums[0] = 0.0
+
+    return merge_rows
+
+
+def _fuse_elementwise(prepare, rule):
     """Kernel that updates a flat array with an elementwise rule, in runs of `RUN` elements."""
 
     @parallel_kernel
     def elementwise_update(parameters, state0, state1, gradient, hyper):
-        n = parameters.size
+        n, one = parameters.size, np.float32(1.0)
         for run in prange((n + RUN - 1) // RUN):
             lo, hi = run * RUN, min(n, (run + 1) * RUN)
             w, g = view(parameters, lo, hi - lo), view(gradient, lo, hi - lo)
             e0 = view(state0, lo if state0.size else 0, hi - lo)
             e1 = view(state1, lo if state1.size else 0, hi - lo)
-            rules.regularise(w, g, hyper)
-            rule(w, g, e0, e1, e0, hyper, hyper)
+            prepare(w, g, e0, e1, hyper, hyper)
+            rule(w, g, e0, e1, hyper, hyper, one, hyper)
 
     return elementwise_update
+
+
+def _prepare(name):
+    """The first phase of a rule."""
+    return getattr(rules, f"{name}_prepare", rules.regularise)
 
 
 @cache
 def fused(name, row_scalars):
     """The fused kernel of a rule that reads `row_scalars` numbers per row (its record in `reference.rules`).
 
-    `fused(name, row_scalars)(table, state0, state1, row_state, base, width, full_width, row_base,
-    task_shard, task_lo, task_hi, unique,
-    starts, stops, place, weights, gradient, given, hyper)`: for each task, unique rows u in [task_lo, task_hi) of its shard
-    are merged and updated in place.
+    `fused(name, row_scalars)(table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique,
+    starts, place, weights, gradient, given, hyper)`: the unique rows u in [first[i], first[i+1]) of shard shards[i] are
+    merged and updated in place.
 
     Shapes: table, state0, state1 f32[:] (states [0] if the rule has none); row_state f32[:] or [0]; base, row_base, width,
-    full_width i64[H]: first element, first row, columns of the shard and of its table; unique, starts, stops i64[:]; the
-    lookups of u have their gradients at gradient[place[j] : + width], j in [starts[u], stops[u]), times weights[j] if any;
-    given f32[0], or f32[:] row scalars by u, and then gradients are already regularised; hyper f32[10].
+    full_width i64[H]: first element, first row, columns of the shard and of its table; shards i64[N], first i64[N+1];
+    unique i64[U], starts i64[U+1]; the lookups of u have their gradients at gradient[place[j] : + width], j in
+    [starts[u], starts[u+1]), times weights[j] if any; given f32[0], or row scalars f32[U*n], and then gradients are already
+    prepared; hyper f32[10].
     Source: Neo's exact backward; docs/arithmetic.md §3 to §5. Order: none in the merge; columns in a tree for row scalars.
     """
-    return _fuse(getattr(rules, name), row_scalars > 0)
+    finish = getattr(rules, f"{name}_finish", rules.nothing)
+    return _fuse(_prepare(name), getattr(rules, name), finish, row_scalars, finish is not rules.nothing)
+
+
+@cache
+def merged(name):
+    """The kernel that merges and prepares: gradients of unique rows into out[to[u] : + width], no step yet.
+
+    `merged(name)(table, state0, state1, row_state, base, width, row_base, shards, first, unique, starts, place, weights,
+    gradient, hyper, to, out)`. Shapes: as in `fused`; to i64[:] by u; out f32[:]. Source: docs/arithmetic.md §3, §5.
+    Order: none.
+    """
+    return _fuse_merge(_prepare(name))
 
 
 @cache
 def elementwise(name):
     """The kernel of an elementwise rule over a flat array: (parameters, state0, state1, gradient, hyper), all f32 1-D;
     the gradient is used as scratch."""
-    return _fuse_elementwise(getattr(rules, name))
+    return _fuse_elementwise(_prepare(name), getattr(rules, name))
 
 
 @parallel_kernel
-def merge_rows(
-    table, base, width, task_shard, task_lo, task_hi, unique, starts, stops, place, weights, gradient, hyper, to, out
-):
-    """Merged and regularised gradients of unique rows, without an update: out[to[u] : + width] for every u of the tasks.
+def merge_words(gradient, place, weights, starts, out, used):
+    """fp64 sums of merged gradients, exact where used[u] (the words that row u takes) is 1.
 
-    Shapes: as in `fused`; to i64[:] by u; out f32[:]. Source: docs/arithmetic.md §3, §5. Order: none.
-    """
-    for task in prange(task_shard.size):
-        h = task_shard[task]
-        d = width[h]
-        sums = np.empty(128)
-        acc, grads, index, scale = bare(sums), bare(gradient), bare(place), bare(weights)
-        for u in range(task_lo[task], task_hi[task]):
-            g = view(out, to[u], d)
-            round_bag(grads, index, scale, starts[u], stops[u], 0, 1, d, g, acc)
-            rules.regularise(view(table, base[h] + unique[u] * d, d), g, hyper)
-        sums[0] = 0.0  # what `acc` looks at is alive until here
-
-
-@parallel_kernel
-def merge_words(gradient, place, weights, starts, stops, out, used):
-    """Exact words of merged gradients: out[u] is the sum where one word is enough; used[u] tells how many it takes.
-
-    Shapes: gradient f32[:]; place i64[n]; weights f32[n] or f32[0]; starts, stops i64[U]; out f64[U, D]; used u8[U].
+    Shapes: gradient f32[:]; place i64[n]; weights f32[n] or f32[0]; starts i64[U+1]; out f64[U, D]; used i64[U].
     Source: docs/arithmetic.md §3. Order: none.
     """
     width, flat = out.shape[1], out.reshape(-1)
-    for task in prange((starts.size + TASK - 1) // TASK):
+    tasks = task_count(starts)
+    for task in prange(tasks):
         sums = np.empty(128)
-        acc, grads, index, scale = bare(sums), bare(gradient), bare(place), bare(weights)
-        for u in range(task * TASK, min((task + 1) * TASK, starts.size)):
+        acc, source, index, scale = bare(sums), bare(gradient), bare(place), bare(weights)
+        lo, hi = task_bags(starts, task, tasks)
+        for u in range(lo, hi):
             line = view(flat, u * width, width)
-            used[u] = words_of_bag(grads, index, scale, starts[u], stops[u], 0, 1, width, line, acc)
-        sums[0] = 0.0  # what `acc` looks at is alive until here
+            used[u] = sum_bag(source, index, scale, starts[u], starts[u + 1], 0, 1, width, line, acc)
+        sums[0] = 0.0
 
 
 @parallel_kernel
@@ -201,14 +264,16 @@ def square_nodes(gradient, width, first, size, out):
 
     Shapes: gradient f32[U*width]; size a power of two; out f32[U]. Source: docs/arithmetic.md §4. Order: adjacent pairs first.
     """
-    for u in prange(out.size):
+    for task in prange(TASKS):
         level = np.zeros(size, np.float32)
-        for c in range(min(size, width - first)):
-            x = gradient[u * width + first + c]
-            level[c] = x * x
-        n = size
-        while n > 1:
-            n //= 2
-            for c in range(n):
-                level[c] = level[2 * c] + level[2 * c + 1]
-        out[u] = level[0]
+        for u in range(out.size * task // TASKS, out.size * (task + 1) // TASKS):
+            level[:] = np.float32(0.0)
+            for c in range(min(size, width - first)):
+                x = gradient[u * width + first + c]
+                level[c] = x * x
+            n = size
+            while n > 1:
+                n //= 2
+                for c in range(n):
+                    level[c] = level[2 * c] + level[2 * c + 1]
+            out[u] = level[0]

@@ -5,6 +5,11 @@ import numpy as np
 from neocpu.reference.exact import exact_sum
 
 
+def round_words(words, n, scratch):
+    """fp32 nearest to the exact sum of words[:n]; shapes as in the kernel."""
+    return np.float32(exact_sum(words[:n]))
+
+
 def combine_words(recv, group_start, source, stride, width, column, extra_key, extra_start, extra, out):
     """out[s, column[g] + c] = all words of (g, s, c), received or extra, rounded once; shapes as in the kernel."""
     samples = out.shape[0]

@@ -1,7 +1,7 @@
 """Which optimizers exist, what do they remember, and what is their formula? The registry, and the twin of `kernels/rules.py`.
 
-A rule here updates many rows at once, in place: w, g f32[U, D], element states e0, e1 f32[U, D], row state r f32[U, 1], and
-`mean` f32[U, 1], the mean squares of the rows. Every NumPy operation is one IEEE operation per element: the kernels' bits.
+A rule here updates one row, or a whole array of elements, in place; arguments as in the kernels. Every NumPy operation is one
+IEEE operation per element: the kernels' bits.
 This file imports NumPy only, so the config and `--help` can list the rules without Numba. Formulas: docs/arithmetic.md §5.
 """
 
@@ -45,61 +45,45 @@ RULES = {
 }
 
 
-def named(hyper):
-    """The numbers of `hyper` f32[10] by name."""
-    return dict(zip(HYPER, np.asarray(hyper, np.float32)))
+def _named(hyper) -> dict[str, np.float32]:
+    return dict(zip(HYPER, hyper))
 
 
-def regularise(w, g, hyper):
-    """g += l2 * w; without L2 nothing is added (0 * w could be NaN)."""
-    l2 = named(hyper)["l2"]
+def regularise(w, g, e0, e1, r, hyper):
+    """L2 weight decay, before anything else: g = fl(g + fl(wd*w)); without it nothing is added (0*w could be NaN)."""
+    l2 = _named(hyper)["l2"]
     if l2:
         g += l2 * w
 
 
-def decay(w, hyper):
-    """w *= keep."""
-    keep = named(hyper)["keep"]
-    if keep != 1:
-        w *= keep
+def _step_down(w, step, keep) -> None:
+    """w = fl(fl(keep*w) - step), keep the decoupled weight decay."""
+    w[...] = (w if keep == 1 else keep * w) - step
 
 
-def square_sum(g):
-    """Sums of squares f32[U] of the rows of g f32[U, D]: a binary tree, adjacent pairs first, absent columns +0."""
-    level = g * g
-    size = 1 << max(0, level.shape[1] - 1).bit_length()
-    level = np.pad(level, ((0, 0), (0, size - level.shape[1])))
-    while level.shape[1] > 1:
-        level = level[:, 0::2] + level[:, 1::2]
-    return level[:, 0]
-
-
-def exact_sgd(w, g, e0, e1, r, mean, hyper):
+def exact_sgd(w, g, e0, e1, r, squares, columns, hyper):
     """w -= lr * g"""
-    decay(w, hyper)
-    w -= named(hyper)["lr"] * g
+    h = _named(hyper)
+    _step_down(w, h["lr"] * g, h["keep"])
 
 
-def exact_adagrad(w, g, e0, e1, r, mean, hyper):
+def exact_adagrad(w, g, e0, e1, r, squares, columns, hyper):
     """sum += g^2; w -= lr * g / (sqrt(sum) + eps)"""
-    h = named(hyper)
+    h = _named(hyper)
     e0 += np.square(g)
-    decay(w, hyper)
-    w -= (h["lr"] * g) / (np.sqrt(e0) + h["eps"])
+    _step_down(w, (h["lr"] * g) / (np.sqrt(e0) + h["eps"]), h["keep"])
 
 
-def exact_rowwise_adagrad(w, g, e0, e1, r, mean, hyper):
+def exact_rowwise_adagrad(w, g, e0, e1, r, squares, columns, hyper):
     """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
-    h = named(hyper)
-    r += mean
-    decay(w, hyper)
-    w -= h["lr"] / (np.sqrt(r) + h["eps"]) * g
+    h = _named(hyper)
+    r += squares[0] / columns
+    _step_down(w, h["lr"] / (np.sqrt(r[0]) + h["eps"]) * g, h["keep"])
 
 
-def adam(w, g, e0, e1, r, mean, hyper):
+def adam(w, g, e0, e1, r, squares, columns, hyper):
     """Adam with bias correction by the global step"""
-    h = named(hyper)
+    h = _named(hyper)
     e0[...] = h["beta1"] * e0 + h["one_minus_beta1"] * g
     e1[...] = h["beta2"] * e1 + h["one_minus_beta2"] * np.square(g)
-    decay(w, hyper)
-    w -= h["lr"] * (e0 * h["correction1"] / (np.sqrt(e1 * h["correction2"]) + h["eps"]))
+    _step_down(w, h["lr"] * (e0 * h["correction1"] / (np.sqrt(e1 * h["correction2"]) + h["eps"])), h["keep"])

@@ -1,82 +1,91 @@
-"""The plain twin of `neocpu.kernels.update`: merge all rows of a shard, then apply the rule to all of them at once."""
+"""How is a touched row updated? The plain twin of `kernels/update.py`: row by row, exact merge, then the rule's formula."""
 
 import numpy as np
 
 from neocpu.reference import rules
-from neocpu.reference.exact import exact_sum
-from neocpu.reference.pooling import terms_of_bag, words_of_terms
+from neocpu.reference.pooling import round_bag, sum_bag
 
 
-def merged(gradient, place, weights, starts, stops, width):
-    """Exact sums of the gradients of each row, rounded once: f32[U, width]."""
-    out = np.empty((starts.size, width), np.float32)
-    for u, (lo, hi) in enumerate(zip(starts, stops)):
-        out[u] = [exact_sum(t) for t in terms_of_bag(gradient, place, weights, lo, hi, 0, 1, width).T]
-    return out
+def square_tree(x, size: int) -> np.float32:
+    """Sum of squares of x f32[<= size] in a binary tree over `size` (a power of two) columns, adjacent pairs first."""
+    level = np.zeros(size, np.float32)
+    level[: x.size] = x * x
+    while level.size > 1:
+        level = level[::2] + level[1::2]
+    return level[0]
 
 
-def _rows(values, base, unique, width):
-    """Copies of rows of a flat table, and the places they came from; empty where the table is."""
-    places = base + unique[:, None] * width + np.arange(width)
-    return (values[places], places) if values.size else (np.empty((unique.size, 0), np.float32), places)
+def _owners(first, count: int) -> np.ndarray:
+    """Position in `shards` of every unique row."""
+    return np.searchsorted(first, np.arange(count), side="right") - 1
+
+
+def _row(tensor, at: int, columns: int):
+    return tensor[at : at + columns] if tensor.size else tensor
 
 
 def fused(name, row_scalars):
-    """Merge and update with rule `name`; arguments of the result as in the kernel."""
-    rule = getattr(rules, name)
+    """Merge and update unique rows with a rule; see `kernels.update.fused`."""
+    formula = getattr(rules, name)
 
     def fused_update(
-        table, state0, state1, row_state, base, width, full_width, row_base, task_shard, task_lo, task_hi, unique, starts,
-        stops, place, weights, gradient, given, hyper,
+        table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, starts, place, weights,
+        gradient, given, hyper,
     ):  # fmt: skip
-        for h, lo, hi in zip(task_shard, task_lo, task_hi):
-            span = slice(lo, hi)
-            g = merged(gradient, place, weights, starts[span], stops[span], width[h])
-            w, places = _rows(table, base[h], unique[span], width[h])
-            (e0, _), (e1, _) = (_rows(s, base[h], unique[span], width[h]) for s in (state0, state1))
-            r = row_state[row_base[h] + unique[span], None] if row_state.size else np.empty((hi - lo, 0), np.float32)
-            if not given.size:
-                rules.regularise(w, g, hyper)
-            mean = (given[span] if given.size else rules.square_sum(g))[:, None] / np.float32(full_width[h])
-            rule(w, g, e0, e1, r, mean, hyper)
-            for target, values in ((table, w), (state0, e0), (state1, e1)):
-                if target.size:
-                    target[places] = values
-            if row_state.size:
-                row_state[row_base[h] + unique[span]] = r[:, 0]
+        for u, i in enumerate(_owners(first, unique.size)):
+            h = shards[i]
+            d, row = int(width[h]), int(row_base[h] + unique[u])
+            at = int(base[h] + unique[u] * d)
+            w, r = table[at : at + d], _row(row_state, row, 1)
+            e0, e1 = _row(state0, at, d), _row(state1, at, d)
+            g, squares = np.empty(d, np.float32), np.zeros(2, np.float32)
+            round_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, d, g, None)
+            if given.size:
+                squares[:row_scalars] = given[u * row_scalars : (u + 1) * row_scalars]
+            else:
+                rules.regularise(w, g, e0, e1, r, hyper)
+                squares[:row_scalars] = [square_tree(x, 1 << (d - 1).bit_length()) for x in (g, w)[:row_scalars]]
+            formula(w, g, e0, e1, r, squares, np.float32(full_width[h]), hyper)
 
     return fused_update
 
 
+def merged(name):
+    """Merge and regularise, no step; see `kernels.update.merged`."""
+
+    def merge_rows(
+        table, state0, state1, row_state, base, width, row_base, shards, first, unique, starts, place, weights, gradient, hyper,
+        to, out,
+    ):  # fmt: skip
+        for u, i in enumerate(_owners(first, unique.size)):
+            h = shards[i]
+            d, at = int(width[h]), int(base[h] + unique[u] * width[h])
+            g = out[to[u] : to[u] + d]
+            round_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, d, g, None)
+            e0, e1, r = _row(state0, at, d), _row(state1, at, d), _row(row_state, int(row_base[h] + unique[u]), 1)
+            rules.regularise(table[at : at + d], g, e0, e1, r, hyper)
+
+    return merge_rows
+
+
 def elementwise(name):
-    """Update a flat array with rule `name`; arguments of the result as in the kernel."""
-    rule = getattr(rules, name)
+    """Update a flat array with an elementwise rule; see `kernels.update.elementwise`."""
 
     def elementwise_update(parameters, state0, state1, gradient, hyper):
-        rules.regularise(parameters, gradient, hyper)
-        rule(parameters, gradient, state0, state1, None, None, hyper)
+        squares = np.zeros(2, np.float32)
+        rules.regularise(parameters, gradient, state0, state1, squares[:1], hyper)
+        getattr(rules, name)(parameters, gradient, state0, state1, squares[:1], squares, np.float32(1), hyper)
 
     return elementwise_update
 
 
-def merge_rows(
-    table, base, width, task_shard, task_lo, task_hi, unique, starts, stops, place, weights, gradient, hyper, to, out
-):
-    """Merged and regularised gradients, without an update; shapes as in the kernel."""
-    for h, lo, hi in zip(task_shard, task_lo, task_hi):
-        g = merged(gradient, place, weights, starts[lo:hi], stops[lo:hi], width[h])
-        rules.regularise(_rows(table, base[h], unique[lo:hi], width[h])[0], g, hyper)
-        out[to[lo:hi, None] + np.arange(width[h])] = g
-
-
-def merge_words(gradient, place, weights, starts, stops, out, used):
-    """First words of merged gradients, and how few words could hold each; shapes as in the kernel."""
-    for u, (lo, hi) in enumerate(zip(starts, stops)):
-        words = words_of_terms(terms_of_bag(gradient, place, weights, lo, hi, 0, 1, out.shape[1]))
-        used[u], out[u] = len(words), words[0]
+def merge_words(gradient, place, weights, starts, out, used):
+    """fp64 sums of merged gradients, and the words each needs; see `kernels.update.merge_words`."""
+    for u in range(starts.size - 1):
+        used[u] = sum_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, out.shape[1], out[u], None)
 
 
 def square_nodes(gradient, width, first, size, out):
-    """Sums of squares of columns [first, first + size) of every row; shapes as in the kernel."""
-    rows = gradient.reshape(-1, width)[:, first : first + size]
-    out[:] = rules.square_sum(np.pad(rows, ((0, 0), (0, size - rows.shape[1]))))
+    """out[u] = node (first, size) of the column tree of row u; see `kernels.update.square_nodes`."""
+    for u, row in enumerate(gradient.reshape(-1, int(width))):
+        out[u] = square_tree(row[first : first + size], int(size))

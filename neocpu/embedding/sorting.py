@@ -1,0 +1,127 @@
+"""How are the lookups of a step sorted by row? Cut into chunks that threads share, dealt to groups, sorted, counted.
+
+Chunks      the lookups in runs of one shard
+Segments    the same lookups by (shard, row): unique rows, and where the gradients of each are
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups
+from neocpu.kernels import segments
+
+CHUNK, GROUP, GROUPS = 8192, 8192, 512  # lookups of a chunk, of a group, about; groups of a shard, at most
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Lookups in runs of one shard: chunk t is [start[t], start[t+1]) of shard owner[t]; shard shards[h] has chunks
+    [first[h], first[h+1])."""
+
+    shards: Ints
+    first: Ints
+    start: Ints
+    owner: Ints
+
+
+class Segments(NamedTuple):
+    """Unique rows u: unique[u] of shard shards[h] for u in [first[h], first[h+1]); lookups [starts[u], starts[u+1]) have
+    gradients at place, times weights (f32[0]: none)."""
+
+    shards: Ints
+    first: Ints
+    unique: Ints
+    starts: Ints
+    place: Ints
+    weights: Floats
+
+
+class Scratch:
+    """Arrays that are needed again at every step: one per name, grown when too small. Contents do not last."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, NDArray[Any]] = {}
+
+    def take(self, name: str, size: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+        """An array of `size` elements with any contents, valid until the name is taken again."""
+        held = self._held.get(name)
+        if held is None or held.size < size:
+            held = self._held[name] = np.empty(size + size // 8, dtype)
+        return held[:size]
+
+
+def cut(layout: Layout, lookups: Lookups) -> Chunks:
+    """Cut lookups into runs that threads may share."""
+    shards, entry = np.unique(layout.shard, return_index=True)
+    cuts = lookups.offsets[np.append(entry, layout.shard.size) * lookups.samples]
+    count = -(-np.diff(cuts) // CHUNK)
+    first = np.zeros(shards.size + 1, np.int64)
+    np.cumsum(count, out=first[1:])
+    owner = np.repeat(np.arange(shards.size), count)
+    start = np.append(cuts[owner] + (np.arange(owner.size) - first[owner]) * CHUNK, cuts[-1])
+    return Chunks(shards.astype(np.int64), first, start, owner)
+
+
+def sort(layout: Layout, lookups: Lookups, heights: Ints, stride: int, scratch: Scratch) -> Segments:
+    """Sort lookups by shard and row. The result lives in `scratch`: it lasts until the next call.
+
+    heights i64: rows of every shard; stride: columns of the gradient matrix, row s of which holds entry k's at column[k].
+    """
+    chunks = cut(layout, lookups)
+    by_bag = lookups.weights.size == 0
+    place_of = (layout.column[:, None] + np.arange(lookups.samples) * stride).reshape(-1)
+    if not by_bag:
+        place_of = np.repeat(place_of, np.diff(lookups.offsets))
+    rows, heights = lookups.rows, heights[chunks.shards]
+    bits = max(1, int(place_of.size).bit_length())
+    names = None
+    if int(heights.max(initial=1)).bit_length() + bits > 63:  # no room for row and id in one number: sort ranks of rows
+        names, rows = np.unique(rows, return_inverse=True)
+        rows, heights = np.where(names[rows] < 0, -1, rows), np.full_like(heights, names.size)
+    return _sorted(chunks, lookups, rows, heights, bits, place_of, names, scratch)
+
+
+def _sorted(
+    chunks: Chunks,
+    lookups: Lookups,
+    rows: Ints,
+    heights: Ints,
+    bits: int,
+    place_of: Ints,
+    names: Ints | None,
+    scratch: Scratch,
+) -> Segments:
+    owner = chunks.owner
+    height = np.array([max(int(h) - 1, 0).bit_length() for h in heights], np.int64)
+    wanted = np.array([(int(k) // GROUP).bit_length() for k in np.diff(chunks.start[chunks.first])], np.int64)
+    split = np.minimum(np.minimum(wanted, height), GROUPS.bit_length() - 1)
+    low, groups = height - split, np.int64(1) << split
+    most = int(groups.max(initial=1))
+    counts = scratch.take("counts", owner.size * most).reshape(owner.size, most)
+    shift = low[owner]
+    segments.count_groups(rows, chunks.start, shift, counts)
+    group_start = np.zeros(int(groups.sum()) + 1, np.int64)
+    segments.place_chunks(counts, chunks.first, groups, group_start)
+    valid = int(group_start[-1])
+    keys, spare = scratch.take("keys", valid), scratch.take("spare", valid)
+    segments.deal_lookups(rows, lookups.offsets, lookups.weights.size == 0, chunks.start, shift, bits, counts, keys)
+    of = np.repeat(np.arange(groups.size), groups)
+    found = np.zeros(of.size + 1, np.int64)
+    segments.sort_groups(keys, spare, group_start, low[of], bits, found[1:])
+    first = np.cumsum(found)
+    group_row = (np.arange(of.size) - np.repeat(np.cumsum(groups) - groups, groups)) << low[of]
+    total = int(first[-1])
+    unique, starts, place = (
+        scratch.take("unique", total),
+        scratch.take("starts", total + 1),
+        scratch.take("place", valid),
+    )
+    weights = scratch.take("weights", valid if lookups.weights.size else 0, np.float32)
+    segments.write_segments(
+        keys, group_start, group_row, first, bits, place_of, lookups.weights, unique, starts, place, weights
+    )
+    ends = np.append(0, np.cumsum(groups))
+    return Segments(chunks.shards, first[ends], unique if names is None else names[unique], starts, place, weights)
