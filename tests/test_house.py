@@ -27,6 +27,7 @@ ROOMS = {
             ("ingest",),
             ("config",),
             ("training",),
+            ("oracle",),
             ("cli",),
         )
     )
@@ -37,11 +38,12 @@ HOMES = {
     "numba": ("kernels/",),
     "llvmlite": ("kernels/simd",),
     "mpi4py": ("parallel/mpi.py",),
-    "h5py": ("storage/hdf5.py", "ingest/", "training/checkpoint"),
+    "h5py": ("storage/hdf5.py", "ingest/", "training/checkpoint", "oracle/"),
     "click": ("cli/",),
     "rich": ("cli/",),
     "polars": ("ingest/",),
     "matplotlib": ("training/report.py",),
+    "torch": ("oracle/fbgemm/", "oracle/adapters.py", "oracle/torchrec.py"),
 }
 GIVEN = {"numba", "llvmlite", "numpy", "mpi4py", "h5py", "matplotlib"}
 LONG_FILES: dict[str, str] = {}

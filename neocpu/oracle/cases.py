@@ -1,0 +1,19 @@
+"""Which inputs break embedding kernels? The cases of every operator, chosen for that, and the same for ever for one seed."""
+
+from collections.abc import Iterable, Iterator
+
+from neocpu.oracle import cases_lookup
+from neocpu.oracle.records import Case
+
+__all__ = ["Case", "all_cases"]
+
+ROOMS = (cases_lookup,)
+
+
+def all_cases(ops: Iterable[str] | None = None, seed: int = 0) -> Iterator[Case]:
+    """All cases of some operators (of all without names), in a fixed order. Another seed draws other numbers, same shapes."""
+    wanted = None if ops is None else set(ops)
+    for room in ROOMS:
+        for case in room.cases(seed):
+            if wanted is None or case.op in wanted:
+                yield case
