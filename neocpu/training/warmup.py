@@ -2,12 +2,14 @@
 
 The miniature has one tiny table for each way a table of the real plan is cut, on a few ranks that are threads taking turns,
 so exactly the kernels that the run will use are compiled and land in the cache. Kernels take their sizes at run time, so
-those of the miniature are those of the run. Then one rank per node loads them (or compiles, where the cache folder is not
-shared), and a marker in the cache folder spares later runs the walk.
+those of the miniature are those of the run. A second process compiles the dense half meanwhile (`companion.py`). Then one
+rank per node loads them (or compiles, where the cache folder is not shared), and a marker in the cache folder spares later
+runs the walk.
 """
 
 import hashlib
 import json
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,6 +25,7 @@ from neocpu.kernels._jit import cache_folder, cpu_kind
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.threads import run_threads
+from neocpu.training.companion import companion
 from neocpu.training.state import digest
 from neocpu.training.world import build
 from neocpu.trees import rank_samples
@@ -69,14 +72,16 @@ def warm_up(config: Config, plan: Plan, comm: Comm, tell: Callable[[str], None] 
             if mine and not marker.exists():
                 if tell:
                     tell("compiling kernels (once; later runs load them from the cache)")
-                _train_miniature(config, plan)
+                with companion(config) as helper:
+                    _train_miniature(config, plan, helper)
                 marker.parent.mkdir(parents=True, exist_ok=True)
                 marker.touch()
             comm.quiet_barrier()
     return time.perf_counter() - started
 
 
-def _train_miniature(config: Config, plan: Plan) -> None:
+def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes] | None") -> None:
+    """Two steps and a digest; the tables come first, alone, while `helper` compiles the rest."""
     specs = [TableSpec(f"mini-{name}", ROWS, DIM, (f"mini-{name}",), "mean") for name in sorted(set(plan.schemes))]
     if any(table.weighted for table in plan.tables):
         specs[0] = replace(specs[0], weighted=True)
@@ -89,6 +94,11 @@ def _train_miniature(config: Config, plan: Plan) -> None:
     def body(comm: Comm) -> None:
         world = build(mini, comm, place(tables, schemes, comm.size, min(2, comm.size)), 3)
         batch = _mini_batch(tables, comm, config.training.leaves)
+        E = np.zeros((batch.labels.size, world.model.columns), np.float32)
+        world.embedding.forward(batch.sparse, BATCH).finish(E)
+        world.embedding.backward(E, 1)
+        if helper is not None:
+            helper.wait()
         for step in (1, 2):
             world.step(batch, step)
         digest(world, 2)

@@ -1,0 +1,74 @@
+"""What can a second process compile while the first compiles the lookup? The dense half of a run, and the sort.
+
+Numba compiles under one lock per process, so a second core helps only a second process. This one runs the kernels of the
+MLPs, the interaction, the loss, the dense optimizer and the sort of the lookups on made-up numbers; they land in the cache
+that both processes share. If it fails, nothing is lost but time: the first process then compiles these kernels itself.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from neocpu.config import Config
+
+BATCH, DIM, ROWS = 4, 8, 40
+
+
+@contextmanager
+def companion(config: Config) -> Iterator["subprocess.Popen[bytes] | None"]:
+    """A process that compiles its half while the block runs; None where there is no second core for it."""
+    if len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) < 2:
+        yield None
+        return
+    model = config.model
+    facts = {
+        "interaction": model.interaction,
+        "diagonal": model.diagonal,
+        "loss": model.loss,
+        "dense_optimizer": config.optimizer.dense.name,
+    }
+    command = [sys.executable, "-m", "neocpu.training.companion", json.dumps(facts)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def compile_sort() -> None:
+    """Compile what finds out which lookups touch the same row."""
+    from neocpu.embedding.lookups import Layout, Lookups
+    from neocpu.embedding.sorting import Scratch, sort
+
+    rows = np.arange(2 * BATCH, dtype=np.int64) % ROWS
+    lookups = Lookups(np.arange(BATCH + 1, dtype=np.int64) * 2, rows, np.empty(0, np.float32), BATCH)
+    layout = Layout(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    sort(layout, lookups, np.array([ROWS]), DIM, Scratch())
+
+
+def compile_dense(facts: dict[str, Any]) -> None:
+    """Compile one training step of everything but the tables."""
+    from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
+    from neocpu.model.dlrm import Dlrm
+
+    model = Dlrm(3, [DIM, DIM], (DIM,), (4, 1), facts["interaction"], facts["diagonal"], facts["loss"])
+    E = np.zeros((BATCH, model.columns), np.float32)
+    model.forward_bottom(np.ones((BATCH, 3), np.float32), E)
+    model.forward_top(E)
+    model.loss_gradient(np.zeros(BATCH, np.float32), BATCH)
+    model.backward()
+    gradient = np.empty(model.flat.size, np.float32)
+    model.weight_gradient_node(np.arange(BATCH + 1, dtype=np.int64), gradient)
+    DenseOptimizer(SparseOptimizer(facts["dense_optimizer"]), model.flat).step(gradient, 1)
+
+
+if __name__ == "__main__":
+    compile_sort()
+    compile_dense(json.loads(sys.argv[1]))
