@@ -82,6 +82,29 @@ def test_resume_without_a_checkpoint_says_so(folder: Path) -> None:
     assert "no complete checkpoint" in done.output and "starting at step 0" in done.output
 
 
+def test_resume_at_the_end_says_that_there_is_nothing_to_train(folder: Path) -> None:
+    train(folder, "short", "training.steps=2")
+    done = train(folder, "short", "training.steps=1", resume=True)
+    assert "nothing to train: step-00000002.h5 is at step 2 and the run ends at step 1" in done.output
+
+
+def test_a_raw_log_is_converted_aloud_and_skipped_lines_are_counted(folder: Path) -> None:
+    raw = folder / "faulty.tsv"
+    lines = (folder / "train.tsv").read_text().splitlines()
+    raw.write_text("\n".join([*lines[:20], "nonsense", *lines[20:40]]) + "\n")
+    done = train(folder, "faulty", f"data.train={raw}", "data.on_error=skip", "training.steps=1")
+    assert "train: converting" in done.output
+    assert "1 malformed lines of" in done.output and ".errors.txt" in done.output
+
+
+def test_compile_plans_with_the_data_once_it_is_converted(folder: Path) -> None:
+    model = ROOT / "data" / "models" / "tiny.toml"
+    done = invoke("compile", model, "--set", f"data.train={folder}/train.tsv")
+    assert "are ready after" in done.output and "not converted yet" not in done.output
+    done = invoke("compile", model, "--set", f"data.train={folder}/none.tsv")
+    assert "not converted yet" in done.output
+
+
 def test_resume_refuses_changed_keys_and_other_data(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=r"training\.seed was 1, now 2"):
         train(folder, "run", "training.seed=2", resume=True)

@@ -138,6 +138,16 @@ def test_predict_equals_training_predictions(loss):
     assert model.predict().tobytes() == prediction.tobytes()
 
 
+def test_without_dense_features_the_bottom_learns_a_constant():
+    model = Dlrm(0, **SHAPES["dot"])
+    pooled = np.ones((B, model.columns - model.first_column), np.float32)
+    E, _, _, _, dE, gradient = run(model, np.empty((B, 0), np.float32), pooled, np.ones(B, np.float32))
+    bottom = np.maximum(model.parameters["bottom.0.bias"], 0)
+    hidden = np.maximum(model.parameters["bottom.1.weight"] @ bottom + model.parameters["bottom.1.bias"], 0)
+    np.testing.assert_allclose(E[:, :4], np.tile(hidden, (B, 1)), rtol=1e-6)
+    assert np.isfinite(dE).all() and np.isfinite(gradient).all() and gradient.any()
+
+
 def test_inputs_are_left_alone():
     model, x, pooled, labels = example("cat", "bce")
     before = [a.tobytes() for a in (x, pooled, labels, model.flat)]

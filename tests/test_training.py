@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neocpu import config
-from neocpu.errors import TrainingError
+from neocpu.errors import DataError, TrainingError
 from neocpu.ingest.layout import FeatureColumn
 from neocpu.ingest.writer import Bags, DatasetWriter
 from neocpu.parallel.comm import SingleComm
@@ -127,6 +127,15 @@ def test_a_number_that_is_none_names_step_and_sample(tmp_path, ranks):
     told = r"step 2: the loss of sample 50 of the batch is nan \(its inputs are not finite\)"
     with pytest.raises(TrainingError, match=told):
         run_threads(ranks, lambda comm: Trainer(run, comm, tmp_path / "out").run(), timeout=60)
+
+
+def test_splits_with_other_dense_inputs_are_refused(log, tmp_path):
+    other = tmp_path / "other.h5"
+    with DatasetWriter(other, ["a", "b"], [FeatureColumn("one"), FeatureColumn("many")]) as writer:
+        codes = {"one": np.zeros(3, np.uint32), "many": np.zeros(3, np.uint32)}
+        writer.append(np.zeros(3, np.float32), np.zeros((3, 2), np.float32), codes)
+    with pytest.raises(DataError, match=r"data\.test does not go with data\.train: dense columns differ"):
+        train(log, tmp_path / "out", f'data.test="{other}"')
 
 
 def test_a_diverging_run_says_what_to_lower(log, tmp_path):

@@ -21,11 +21,15 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     comm = get_comm(None, settings.parallel.ranks_per_node or None)
     prepare_threads(comm, settings.training.threads or None)
 
-    from neocpu.planner.auto import make_plan
+    from neocpu.training.data import converted
     from neocpu.training.warmup import warm_up
+    from neocpu.training.world import make_plan
 
-    nodes = settings.parallel.ranks_per_node or None
-    plan = make_plan(settings.tables, settings.parallel.plan, ranks or comm.size, nodes)
-    seconds = warm_up(settings, plan, comm, click.echo if comm.rank == 0 else None)
+    splits = converted(settings, comm)
+    tell = click.echo if comm.rank == 0 else None
+    if tell and splits is None and settings.parallel.plan == "auto":
+        tell("planned without the data, which is not converted yet: `auto` may choose other schemes for the run itself")
+    plan = make_plan(settings, comm, splits.pooling_factors() if splits else {}, ranks)
+    seconds = warm_up(settings, plan, comm, tell)
     if comm.rank == 0:
         click.echo(f"kernels of {config} are ready after {seconds:.1f} s")

@@ -227,13 +227,15 @@ def ensure_dataset(
     options: ConvertOptions | None = None,
     out_dir: str | Path | None = None,
     progress: Progress | None = None,
+    *,
+    make: bool = True,
 ) -> list[Path]:
     """Dataset files for paths that may be raw logs: a raw one is converted once, to a copy beside it.
 
     Where that folder cannot be written, the copy goes under `out_dir`. Copies are found again by the source's name,
     size and time and by the options. With `min_count`, several raw files become one copy, so that they share a
     vocabulary. Only one process may call this at a time for the same paths (rank 0). Raises DataError as `convert`
-    does, and where neither folder can be written.
+    does, where neither folder can be written, and where there is no copy yet but none shall be made (`make`).
     """
     options = options or ConvertOptions()
     given = [Path(path) for path in paths]
@@ -241,12 +243,17 @@ def ensure_dataset(
     if options.min_count and len(raw) > 1:
         if len(raw) != len(given):
             raise DataError("min_count needs all train files raw or all converted; convert them together first")
-        return [_copy(raw, kind, options, out_dir, progress)]
-    return [_copy([path], kind, options, out_dir, progress) if path in raw else path for path in given]
+        return [_copy(raw, kind, options, out_dir, progress, make)]
+    return [_copy([path], kind, options, out_dir, progress, make) if path in raw else path for path in given]
 
 
 def _copy(
-    raw: list[Path], kind: str, options: ConvertOptions, out_dir: str | Path | None, progress: Progress | None
+    raw: list[Path],
+    kind: str,
+    options: ConvertOptions,
+    out_dir: str | Path | None,
+    progress: Progress | None,
+    make: bool,
 ) -> Path:
     name = copy_name(raw, kind, options)
     folders = [raw[0].parent, *([] if out_dir is None else [Path(out_dir)])]
@@ -254,6 +261,8 @@ def _copy(
         if (folder / name).exists():
             Dataset(folder / name)  # a damaged copy is named, not silently used
             return folder / name
+    if not make:
+        raise DataError(f"{raw[0]}: not converted yet")
     for folder in folders:
         if _writable(folder):
             return convert(raw, folder / name, kind, options, progress).path

@@ -50,8 +50,6 @@ class ModelLayout:
                 raise ConfigError(f"{key}: {list(sizes)} must be a list of layer sizes, each at least 1")
         if self.top[-1] != 1:
             raise ConfigError(f"model.top: the last size is {self.top[-1]}; it must be 1, the logit")
-        if self.dense_features < 1:
-            raise ConfigError(f"the data has {self.dense_features} dense features; the bottom MLP needs at least one")
         if self.interaction == "dot":
             self._check_dot()
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.config import Config
-from neocpu.errors import NeocpuError
+from neocpu.errors import DataError, NeocpuError
 from neocpu.ingest.convert import ConvertOptions, ensure_dataset
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.loader import Loader
@@ -107,17 +107,28 @@ def open_paths(
     lines = comm.allgather_bytes(told)[0].decode().split("\n")
     try:
         datasets = {name: Dataset(line.split("\t")) for name, line in zip(given, lines)}
+        _check_alike(datasets)
     except NeocpuError as problem:
         datasets, error = {}, problem
     comm.agree(error)
     return Splits(config, comm, datasets)
 
 
-def _ensure(
-    config: Config, name: str, paths: tuple[str, ...], out: Path, tell: Callable[[str], None], labelled: bool
-) -> list[Path]:
+def converted(config: Config, comm: Comm) -> Splits | None:
+    """The train data, if it is converted already; for those who only want to know what it looks like."""
     data = config.data
-    options = ConvertOptions(
+    if not data.train:
+        return None
+    try:
+        found = ensure_dataset(data.train, data.format, _options(config, "train", True), make=False)
+        return Splits(config, comm, {"train": Dataset(found)})
+    except (NeocpuError, OSError):
+        return None
+
+
+def _options(config: Config, name: str, labelled: bool) -> ConvertOptions:
+    data = config.data
+    return ConvertOptions(
         dense_transform=data.dense_transform,
         on_error=data.on_error,
         labelled=labelled,
@@ -125,8 +136,37 @@ def _ensure(
         min_count=data.min_count if name == "train" and data.rows_by == "vocabulary" and not data.vocabulary else 0,
         schema=Path(data.schema) if data.schema else None,
     )
-    found = ensure_dataset(paths, data.format, options, out)
+
+
+def _check_alike(datasets: dict[str, Dataset]) -> None:
+    """Dense inputs must mean the same in every split."""
+    (first, one), *others = datasets.items()
+    for name, other in others:
+        for what, a, b in (
+            ("dense columns", one.dense_columns, other.dense_columns),
+            ("dense transforms", *(data.attributes.get("dense_transform") for data in (one, other))),
+        ):
+            if a != b:
+                raise DataError(
+                    f"data.{name} does not go with data.{first}: {what} differ ({b} against {a}); convert both alike"
+                )
+
+
+def _ensure(
+    config: Config, name: str, paths: tuple[str, ...], out: Path, tell: Callable[[str], None], labelled: bool
+) -> list[Path]:
+    data, options = config.data, _options(config, name, labelled)
+    told: list[int] = []
+
+    def progress(done: int, total: int, rows: int) -> None:
+        if not told or done - told[-1] > total / 10:
+            tell(f"{name}: converting {', '.join(paths)}, once: {100 * done / max(total, 1):.0f} %")
+            told.append(done)
+
+    found = ensure_dataset(paths, data.format, options, out, progress)
     for path, source in zip(found, paths):
         if str(path) != source:
             tell(f"{name}: {source} is read as {path}")
+        if skipped := Dataset(path).attributes.get("skipped"):
+            tell(f"{name}: {skipped:,} malformed lines of {source} were skipped; the first are in {path}.errors.txt")
     return found

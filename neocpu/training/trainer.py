@@ -136,6 +136,11 @@ class Trainer:
         rows = loader.dataset.rows
         self.samples = epochs * rows + min(step * loader.batch_size, rows)
         self.report.tell(f"resuming from {path.name}")
+        if self.steps_taken >= (total := self._total_steps(loader)):
+            self.report.tell(
+                f"nothing to train: {path.name} is at step {self.steps_taken} and the run ends at step {total}; raise "
+                "training.steps or training.epochs to go on"
+            )
 
     def _total_steps(self, loader: Loader) -> int:
         training = self.config.training

@@ -28,12 +28,13 @@ class World:
     step: TrainStep
 
 
-def make_plan(config: Config, comm: Comm, pooling: Mapping[str, float]) -> Plan:
-    """The run's plan, the same on every rank; `pooling`: mean lookups per sample and table."""
+def make_plan(config: Config, comm: Comm, pooling: Mapping[str, float], ranks: int | None = None) -> Plan:
+    """The run's plan, the same on every rank; `pooling`: mean lookups per sample and table (default 1); `ranks`: of a coming
+    run, if not those of `comm`."""
     work = Workload(config.training.batch_size, dict(pooling), config.optimizer.sparse.state_floats)
-    return auto.make_plan(
-        config.tables, config.parallel.plan, comm.size, comm.ranks_per_node, work, config.parallel.memory or None
-    )
+    per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
+    memory = config.parallel.memory or None
+    return auto.make_plan(config.tables, config.parallel.plan, ranks or comm.size, per_node, work, memory)
 
 
 def build(config: Config, comm: Comm, plan: Plan, dense_features: int) -> World:
