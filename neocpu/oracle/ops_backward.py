@@ -1,0 +1,175 @@
+"""What must the fused backward leave behind? Operators `backward` (every rule) and `unique_gradient` (no rule)."""
+
+from typing import Any
+
+import numpy as np
+
+from neocpu.oracle.canonical_update import backward_bits, unique_gradient_bits
+from neocpu.oracle.ops_lookup import BAGS, POOLING, TABLES, rounding_of
+from neocpu.oracle.records import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.truth_bags import Tables, bags_of, rows_of, tables_of
+from neocpu.oracle.truth_formats import in_format, stored
+from neocpu.oracle.truth_lookups import Merged, merged
+from neocpu.oracle.truth_numbers import Bounded, Real
+from neocpu.oracle.truth_rules import RULES, Hyper, Rows, limited
+from neocpu.oracle.truth_sums import segment_sums
+from neocpu.reference.rules import RULES as RECORDS
+
+HYPER: dict[str, Value] = {
+    "optimizer": "exact_rowwise_adagrad",
+    "learning_rate": 0.01,
+    "eps": 1e-8,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "weight_decay": 0.0,
+    "weight_decay_mode": "none",
+    "momentum": 0.9,
+    "eta": 0.001,
+    "max_norm": 0.0,
+    "max_gradient": 0.0,
+    "ar_alpha": 0.0,
+    "min_shrinkage": 0.1,
+    "counter_halflife": -1,
+    "adjustment_iter": -1,
+    "adjustment_ub": 1.0,
+    "learning_rate_mode": "equal",
+    "max_counter": 1.0,
+    "tail_id_threshold": 0.0,
+    "tail_id_threshold_is_ratio": False,
+    "weight_norm_coefficient": 0.0,
+    "lower_bound": 0.0,
+}
+STORE: dict[str, Value] = {"rounding": "nearest", "seed": 0}
+GRADIENT = Field(
+    "gradient of the pooled rows, fp32[B, sum of dims]; none: [n, D]; variable batches: flat", ("sample", "column")
+)
+STATES = {
+    "sum": Field("AdaGrad's sum: fp32 per element, or per row for row-wise rules", ("element",), True),
+    "exp_avg": Field("first moment, fp32 per element", ("element",), True),
+    "exp_avg_sq": Field("second moment, fp32 per element, or per row for partial row-wise rules", ("element",), True),
+    "momentum_buffer": Field("momentum, fp32 per element", ("element",), True),
+    "square_avg": Field("mean square of row-wise RMSProp, fp32 per row", ("element",), True),
+    "prev_iter": Field("step of a row's last update, fp32 per row; 0: never", ("element",), True),
+    "row_counter": Field("how often a row was updated, fp32 per row", ("element",), True),
+}
+
+
+class Memory:
+    """Weights and states of all tables as bounded numbers, while a model of training changes them."""
+
+    def __init__(self, inputs: Arrays, options: dict[str, Value], optimizer: str) -> None:
+        self.tables: Tables = tables_of(inputs)
+        value, error, _ = rows_of(inputs, options)
+        self.weights = Bounded(value.copy(), error.copy())
+        record = RECORDS[optimizer]
+        self.per_row = record.row_state
+        sizes = {n: int(self.tables.element[-1]) for n in record.element_state}
+        sizes |= {n: int(self.tables.row[-1]) for n in record.row_state}
+        self.states = {n: Bounded.exactly(_given(inputs, n, size)) for n, size in sizes.items()}
+
+    def places(self, table: int, rows: Any) -> Any:
+        """Elements [U, D] of some rows of a table."""
+        d = int(self.tables.dims[table])
+        return self.tables.element[table] + rows[:, None] * d + np.arange(d)
+
+    def update(self, table: int, found: Merged, options: dict[str, Value], bends: frozenset[str]) -> None:
+        """One optimizer step on the rows of one table."""
+        at, row = self.places(table, found.rows), self.tables.row[table] + found.rows
+        take = {n: x.take(row if n in self.per_row else at) for n, x in self.states.items()}
+        state = Rows(self.weights.take(at), found.gradient, take, None, bends)
+        if "squares_before_merge" in bends:
+            squares = Bounded(np.square(found.terms.value), np.zeros(found.terms.value.shape))
+            state.squares = segment_sums(squares, squares.value, found.starts, 1, np.ones(row.size, np.int64))
+        hyper = Hyper(options, bends)
+        w = limited(RULES[str(options["optimizer"])](state, hyper), hyper)
+        w = stored(w, str(options["weights_format"]), rounding_of(options, bends))
+        for name, x in state.states.items():
+            _put(self.states[name], row if name in self.per_row else at, x)
+        _put(self.weights, at, w)
+
+
+def _given(inputs: Arrays, name: str, size: int) -> Real:
+    return np.array(inputs.get(name, np.zeros(size)), np.float64).reshape(-1)
+
+
+def _put(target: Bounded, at: Any, x: Bounded) -> None:
+    target.value[at], target.error[at] = x.value, x.error
+
+
+def step(memory: Memory, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> None:
+    """One fused backward on all tables."""
+    for table, found in merged(bags_of(inputs, options, switches), inputs, options, switches).items():
+        if "duplicates_in_sequence" not in switches:
+            memory.update(table, found, options, switches)
+            continue
+        count = np.diff(found.starts)
+        for k in range(int(count.max())):
+            live = np.flatnonzero(count > k)
+            at = found.starts[live] + k
+            terms = found.terms.take(at)
+            memory.update(table, Merged(found.rows[live], terms, terms, np.arange(live.size + 1)), options, switches)
+
+
+def _backward_truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+    memory = Memory(inputs, options, str(options["optimizer"]))
+    # narrow rows: the truth wants the numbers before they are rounded
+    step(memory, inputs, {**options, "weights_format": "fp32"}, switches)
+    weights = in_format(memory.weights, str(options["weights_format"]), rounding_of(options, switches))
+    return {"weights": weights, **{n: in_format(x, "fp32") for n, x in memory.states.items()}}
+
+
+def _unique_truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+    tables = tables_of(inputs)
+    found = merged(bags_of(inputs, options, switches), inputs, options, switches)
+    rows = [tables.row[t] + m.rows for t, m in found.items()]
+    value = [m.gradient.value.reshape(-1) for m in found.values()]
+    error = [m.gradient.error.reshape(-1) for m in found.values()]
+    all_rows = np.concatenate([np.empty(0, np.int64), *rows])
+    none = np.empty(0)
+    return {
+        "rows": Truth(all_rows, np.zeros(all_rows.size), exact=True, format="int64"),
+        "values": in_format(Bounded(np.concatenate([none, *value]), np.concatenate([none, *error])), "fp32"),
+    }
+
+
+def locate(inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]) -> dict[str, int]:
+    """Table, row and column of an element of the weights or of a state."""
+    tables, name = tables_of(inputs), output.rsplit("/", 1)[-1]
+    at = index[0] if index else 0
+    optimizer = str(options.get("optimizer", ""))
+    if name not in STATES and name != "weights":
+        return {}
+    if optimizer in RECORDS and name in RECORDS[optimizer].row_state:
+        t = int(np.searchsorted(tables.row, at, side="right")) - 1
+        return {"table": t, "row": at - int(tables.row[t])}
+    t = int(np.searchsorted(tables.element, at, side="right")) - 1
+    row, column = divmod(at - int(tables.element[t]), max(int(tables.dims[t]), 1))
+    return {"table": t, "row": row, "column": column}
+
+
+BACKWARD = Operator(
+    name="backward",
+    about="Fused backward: gradients of a row's lookups merge exactly, then one optimizer step per touched row. "
+    "FBGEMM: the autograd backward of SplitTableBatchedEmbeddingBagsCodegen.",
+    inputs={**TABLES, **BAGS, "grad_output": GRADIENT, **STATES},
+    options={**POOLING, **HYPER, "step": 1, **STORE},
+    outputs={"weights": Field("all tables after the step, as the input", ("element",)), **STATES},
+    run_=backward_bits,
+    truth_=_backward_truth,
+    locate_=locate,
+)
+UNIQUE_GRADIENT = Operator(
+    name="unique_gradient",
+    about="Touched rows and their merged gradients, for an optimizer of one's own. FBGEMM: OptimType.NONE.",
+    inputs={**TABLES, **BAGS, "grad_output": GRADIENT},
+    options={**POOLING, "max_gradient": 0.0},
+    outputs={
+        "rows": Field("touched rows, ascending, counted over all tables, int64[U]", ("unique",)),
+        "values": Field("their gradients, flat, fp32[sum of their dims]", ("element",)),
+    },
+    run_=unique_gradient_bits,
+    truth_=_unique_truth,
+    locate_=locate,
+)
+
+OPERATORS = (BACKWARD, UNIQUE_GRADIENT)

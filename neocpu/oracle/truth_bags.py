@@ -1,0 +1,170 @@
+"""Which lookup reads which row for which bag? An operator's flat inputs as one list of lookups, bent by the switches.
+
+offsets, indices (feature-major) ──► lookup l: bag, feature, sample, table, row, weight
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.oracle.records import Arrays, Value
+from neocpu.oracle.truth_formats import decode
+from neocpu.oracle.truth_numbers import SLACK, Real, U
+
+Ints = NDArray[np.int64]
+SCALED = {"int8": (8, "<f4"), "int4": (4, "<f2"), "int2": (2, "<f2")}  # bits of a code, dtype of scale and bias
+
+
+@dataclass(frozen=True)
+class Tables:
+    """All tables of a case: rows, dims, where each begins among the elements and among the rows of all tables."""
+
+    rows: Ints
+    dims: Ints
+    element: Ints  # i64[T+1], first element of a table in the decoded flat array
+    row: Ints  # i64[T+1], first row of a table among all rows
+
+
+@dataclass(frozen=True)
+class Bags:
+    """The bags of a batch and their lookups, those that read nothing left out. Bags are feature-major, lookups by bag."""
+
+    tables: Tables
+    feature: Ints  # i64[bags]: feature, sample, length L (pruned lookups included)
+    sample: Ints
+    length: Ints
+    dims: Ints  # i64[F]: columns of each feature
+    column: Ints  # i64[F]: first column of a feature in the output
+    width: int  # columns of the output
+    batch: Ints  # i64[F]: samples of each feature (all the same, but for variable batches)
+    bag: Ints  # i64[m]: bag, place among the inputs' lookups, table, row of each lookup
+    place: Ints
+    table: Ints
+    at: Ints
+    weight: Real | None  # f64[m]
+
+
+def tables_of(inputs: Arrays) -> Tables:
+    """The tables that the inputs `rows` and `dims` describe."""
+    rows, dims = inputs["rows"].astype(np.int64), inputs["dims"].astype(np.int64)
+    return Tables(rows, dims, np.append(0, np.cumsum(rows * dims)), np.append(0, np.cumsum(rows)))
+
+
+def row_bytes(name: str, columns: int) -> int:
+    """Bytes of a fused row: codes, then scale and bias (int8: fp32, int4 and int2: fp16)."""
+    bits, dtype = SCALED[name]
+    return -(-columns * bits // 8) + 2 * np.dtype(dtype).itemsize
+
+
+def rows_of(inputs: Arrays, options: dict[str, Value]) -> tuple[Real, Real, Real]:
+    """Values, errors and magnitudes f64[elements] of all rows of all tables, decoded; row-scaled ones as q*scale + bias,
+    which kernels compute with one rounding or two."""
+    name, codes = str(options.get("weights_format", "fp32")), inputs["weights"]
+    if name not in SCALED:
+        value = decode(codes.reshape(-1), name)
+        return value, np.zeros(value.size), np.abs(value)
+    parts = [np.broadcast_arrays(*row) for row in fused_rows(inputs, name)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        value = np.concatenate([(q * scale + bias).reshape(-1) for q, scale, bias in parts])
+        size = np.concatenate([(np.abs(q * scale) + np.abs(bias)).reshape(-1) for q, scale, bias in parts])
+    return value, (2 * U * SLACK) * size, size
+
+
+def fused_rows(inputs: Arrays, name: str) -> Iterator[tuple[Real, Real, Real]]:
+    """Codes [rows, D], scales [rows, 1] and biases [rows, 1] of every table of fused rows."""
+    bits, dtype = SCALED[name]
+    codes = inputs["weights"]
+    flat, at = (codes[codes.dtype.names[0]] if codes.dtype.names else codes).reshape(-1), 0
+    shift = np.arange(0, 8, bits, dtype=np.uint8)
+    for rows, columns in zip(inputs["rows"].tolist(), inputs["dims"].tolist()):
+        data, size = -(-columns * bits // 8), row_bytes(name, columns)
+        row = flat[at : at + rows * size].reshape(rows, size)
+        at += rows * size
+        scale, bias = (row[:, data:].copy().view(dtype).astype(np.float64)[:, k : k + 1] for k in (0, 1))
+        unpacked = (row[:, :data, None] >> shift) & ((1 << bits) - 1)
+        yield unpacked.reshape(rows, data * 8 // bits)[:, :columns].astype(np.float64), scale, bias
+
+
+def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Bags:
+    """All bags of a batch. Raises ValueError where a row number is out of range and bounds_check is fatal."""
+    tables, features = tables_of(inputs), inputs["feature_table"].astype(np.int64)
+    if "feature_is_table" in switches:
+        features = np.arange(features.size) % max(tables.rows.size, 1)
+    offsets, indices = inputs["offsets"].astype(np.int64), inputs["indices"].astype(np.int64)
+    count = max(features.size, 1)
+    batch = (
+        inputs["batch_sizes"].astype(np.int64)
+        if "batch_sizes" in inputs
+        else np.full(count, (offsets.size - 1) // count)
+    )
+    batch = batch[: features.size]
+    feature = np.repeat(np.arange(features.size), batch)
+    sample = np.concatenate([np.arange(b) for b in batch] or [np.empty(0, np.int64)])
+    lo, hi = _ends(offsets, switches)
+    size = np.maximum(hi - lo, 0)
+    bag = np.repeat(np.arange(size.size), size)
+    place = np.arange(bag.size) - np.repeat(np.cumsum(size) - size, size) + np.repeat(lo, size)
+    weight = None
+    if "per_sample_weights" in inputs and "weights_ignored" not in switches:
+        taken = place - np.repeat(lo, size) if "weights_restart" in switches else place
+        weight = inputs["per_sample_weights"].astype(np.float64)[taken]
+    table, row = features[feature[bag]], indices[place]
+    row = _checked(row, tables.rows[table], options, switches)
+    keep = row >= 0
+    dims = tables.dims[features]
+    return Bags(
+        tables,
+        feature,
+        sample,
+        np.diff(offsets),
+        dims,
+        _columns(features, dims, switches),
+        int(dims.sum()),
+        batch,
+        bag[keep],
+        place[keep],
+        table[keep],
+        row[keep],
+        None if weight is None else weight[keep],
+    )
+
+
+def _ends(offsets: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:
+    """First lookup of every bag, and the one after its last."""
+    lo, hi, n = offsets[:-1], offsets[1:], int(offsets[-1]) if offsets.size else 0
+    if "last_lookup_dropped" in switches:
+        hi = np.maximum(hi - 1, lo)
+    if "bag_ends_late" in switches:
+        hi = np.minimum(hi + 1, n)
+    if "bag_starts_early" in switches:
+        lo = np.maximum(lo - 1, 0)
+    if "first_lookup_dropped" in switches:
+        lo = np.minimum(lo + 1, hi)
+    return lo, hi
+
+
+def _checked(row: Ints, rows: Ints, options: dict[str, Value], switches: frozenset[str]) -> Ints:
+    """Row numbers; -1 where nothing is read: pruned lookups, and those out of range."""
+    outside = (row < -1) | (row >= rows)
+    if outside.any() and options.get("bounds_check", "fatal") == "fatal":
+        first = int(np.flatnonzero(outside)[0])
+        raise ValueError(f"lookup {first} asks for row {row[first]} of a table with {rows[first]} rows")
+    if "out_of_bounds_row_0" in switches:
+        row = np.where(outside, 0, row)
+    elif "out_of_bounds_wraps" in switches:
+        row = np.where(outside, row % np.maximum(rows, 1), row)
+    else:
+        row = np.where(outside, -1, row)
+    return np.where(row == -1, rows - 1, row) if "pruned_reads_last_row" in switches else row
+
+
+def _columns(features: Ints, dims: Ints, switches: frozenset[str]) -> Ints:
+    """First output column of each feature."""
+    if "columns_in_table_order" in switches:
+        order = np.argsort(features, kind="stable")
+        column = np.empty(features.size, np.int64)
+        column[order] = np.cumsum(dims[order]) - dims[order]
+        return column
+    return np.cumsum(dims) - dims
