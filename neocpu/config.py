@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from neocpu.embedding.optimizers import DENSE_NAMES, WEIGHT_DECAY_MODES, SparseOptimizer
+from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES, SparseOptimizer
 from neocpu.embedding.specs import POOLING, TableSpec, bags
 from neocpu.errors import ConfigError
 from neocpu.ingest.schema import TRANSFORMS
@@ -151,7 +151,7 @@ class Config:
             "data": data,
             "model": model,
             "tables": [asdict(table) for table in self.tables],
-            "optimizer": asdict(self.optimizer),
+            "optimizer": {name: part.header() for name, part in vars(self.optimizer).items()},
             "training": {name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")},
         }
         return json.loads(json.dumps(header))
@@ -186,10 +186,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model.interaction": INTERACTIONS,
     "model.loss": LOSSES,
     "tables.*.pooling": POOLING,
-    "optimizer.sparse.name": tuple(RULES),
+    "optimizer.sparse.name": tuple(name for name, rule in RULES.items() if rule.updates),
     "optimizer.dense.name": tuple(DENSE_NAMES),
     "optimizer.sparse.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
+    "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
     "parallel.route": ROUTE_NAMES,
 }
 LEAST = {
@@ -200,6 +201,8 @@ LEAST = {
     "training.epochs": 1,
     "training.leaves": 1,
     "checkpoint.keep": 1,
+    "optimizer.sparse.counter_halflife": -2,
+    "optimizer.sparse.adjustment_iter": -1,
 }  # 0 for all other whole numbers
 MOST = {"training.seed": 2**64 - 1, "training.batch_size": 2**31 - 1, "training.leaves": 2**20}
 
@@ -381,12 +384,8 @@ def _check_together(reader: _Reader, config: Config) -> None:
         key = "data.min_count" if data.min_count else "data.vocabulary"
         raise reader.wrong(key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"')
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
-        for beta in ("beta1", "beta2"):
-            if getattr(optimizer, beta) >= 1:
-                raise reader.wrong(f"optimizer.{name}.{beta}", f"{getattr(optimizer, beta)} must be below 1")
-        if optimizer.weight_decay and optimizer.weight_decay_mode == "none":
-            key = f"optimizer.{name}.weight_decay_mode"
-            raise reader.wrong(key, '"none" makes weight_decay void; choose l2 or decoupled')
+        for key, why in optimizer.faults(general=name == "sparse"):
+            raise reader.wrong(f"optimizer.{name}.{key}", why)
     try:
         dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
         model = config.model

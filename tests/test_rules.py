@@ -4,6 +4,7 @@ The rules in `kernels/rules.py` are plain functions that compile into the update
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,38 +16,99 @@ from neocpu.reference.rules import HYPER, RULES
 from tests.cases import assert_same, floats
 
 MODES = ("none", "l2", "decoupled")
+UPDATING = [name for name, rule in RULES.items() if rule.updates]
+COUNTER, COWCLIP = "exact_rowwise_adagrad_with_counter", "exact_rowwise_adagrad_with_cowclip"
+NONE = np.empty(0, np.float32)
+f32 = np.float32
 
 
 def test_every_rule_has_a_kernel_function_and_a_twin():
     for name, rule in RULES.items():
-        assert getattr(rules, name).__doc__ == getattr(twin, name).__doc__
-        assert rule.name == name and len(rule.element_state) <= 2 and len(rule.row_state) <= 1 and rule.row_scalars <= 2
-    assert set(DENSE_NAMES.values()) <= {name for name, rule in RULES.items() if not rule.row_state}
-    places = [rules.LR, rules.EPS, rules.BETA1, rules.REST1, rules.BETA2, rules.REST2, rules.FIX1, rules.FIX2, rules.L2]
-    assert places == list(range(9)) and rules.KEEP == 9 == len(HYPER) - 1
+        assert rule.name == name and len(rule.element_state) <= 2 and rule.row_scalars <= 2
+        for phase in (name, f"{name}_prepare", f"{name}_direct"):
+            ours, theirs = getattr(rules, phase, None), getattr(twin, phase, None)
+            assert (ours and ours.__doc__) == (theirs and theirs.__doc__)
+            assert (ours is not None) >= (phase == name and rule.updates)
+        assert hasattr(rules, f"{name}_direct") == rule.direct
+        assert (twin.prepare(name) is twin.regularise) != hasattr(rules, f"{name}_prepare")
+    assert set(DENSE_NAMES.values()) <= {
+        name for name, rule in RULES.items() if not (rule.row_state or rule.row_scalars)
+    }
+    assert [getattr(rules, name.upper()) for name in HYPER] == list(range(len(HYPER)))
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("fill", ["normal", "wild", "zeros", "special"])
-def test_rules_equal_twins(name, mode, fill):
-    rng, rule, width = np.random.default_rng(2), RULES[name], 9
-    none = np.empty(0, np.float32)
-    w = floats(rng, width, fill)
-    states = [np.abs(floats(rng, width, "normal")) if i < len(rule.element_state) else none for i in range(2)]
-    r = np.abs(floats(rng, 1, "normal"))
-    ours, theirs = ([x.copy() for x in (w, *states, r)] for _ in "ab")
-    with np.errstate(all="ignore"):
-        for step in range(1, 5):
-            hyper = SparseOptimizer(name, 0.1, weight_decay=0.1, weight_decay_mode=mode).hyper(step)
-            g = floats(rng, width, fill)
-            squares, columns = floats(rng, 2, "normal") ** 2, np.float32(width)
-            for module, (w, *states) in ((rules, ours), (twin, theirs)):
-                mine = g.copy()
-                module.regularise(w, mine, *states, hyper)
-                getattr(module, name)(w, mine, *states, squares, columns, hyper)
-    for a, b in zip(ours, theirs):
-        assert_same(a, b)
+def run(module, name, w, g, e0, e1, r, squares, hyper):
+    """All phases of a rule, the row scalars given: squares of each phase."""
+    columns, r = f32(w.size), r[: len(RULES[name].row_state)]
+    prepare = getattr(module, f"{name}_prepare", module.regularise)
+    prepare(w, g, e0, e1, hyper)
+    if RULES[name].direct:
+        getattr(module, f"{name}_direct")(w, g, e0, e1, r, squares[:1], columns, hyper)
+    getattr(module, name)(w, g, e0, e1, r, squares[1:3], columns, hyper)
+    module.limit_norm(w, g, e0, e1, r, squares[3:], columns, hyper)
+
+
+def optimizers(name):
+    """Settings of a rule that take its branches."""
+    base = SparseOptimizer(name, 0.1, weight_decay=0.1, max_norm=0.5)
+    if name == COUNTER:
+        yield from (
+            replace(
+                base, weight_decay_mode=mode, counter_halflife=halflife, adjustment_iter=after, adjustment_ub=ub, **tail
+            )
+            for mode, halflife, after, ub, tail in (
+                ("none", 3, -1, 1.0, {}),
+                ("l2", 3, 2, 1.0, {}),
+                ("decoupled", -1, -1, 1.0, {}),
+                ("adagradw", -1, 2, 1.0, {}),
+                ("adagradw", -2, -1, 0.25, {}),
+                ("adagradw", 2, -1, 0.7, {"learning_rate_mode": "counter_sgd"}),
+                ("l2", 0, -1, 0.7, {"learning_rate_mode": "tail_id_lr_increase", "max_counter": 7.0}),
+                ("l2", 5, -1, 1.7, {"learning_rate_mode": "tail_id_lr_decrease", "max_counter": 70.0}),
+                (
+                    "none",
+                    -1,
+                    -1,
+                    0.5,
+                    {
+                        "learning_rate_mode": "tail_id_lr_decrease",
+                        "max_counter": 9.0,
+                        "tail_id_threshold": 0.3,
+                        "tail_id_threshold_is_ratio": True,
+                    },
+                ),
+            )
+        )
+        return
+    for mode in MODES:
+        yield replace(
+            base,
+            weight_decay_mode=mode,
+            counter_halflife=4,
+            weight_norm_coefficient=0.1,
+            lower_bound=0.01,
+            ar_alpha=2.0,
+        )
+
+
+@pytest.mark.parametrize("name", UPDATING)
+@pytest.mark.parametrize("fill", ["normal", "wild", "subnormal", "zeros", "special"])
+def test_rules_equal_twins(name, fill):
+    rule, width = RULES[name], 9
+    for number, optimizer in enumerate(optimizers(name)):
+        rng = np.random.default_rng(number)
+        w = floats(rng, width, fill)
+        states = [np.abs(floats(rng, width, "normal")) if i < len(rule.element_state) else NONE for i in range(2)]
+        r = np.float32([0.5, 0, 0])
+        ours, theirs = ([x.copy() for x in (w, *states, r)] for _ in "ab")
+        with np.errstate(all="ignore"):
+            for step in (1, 2, 4, 9):
+                g = floats(rng, width, fill)
+                squares = np.abs(floats(rng, 4, fill if step > 2 else "normal"))
+                for module, (w, *state) in ((rules, ours), (twin, theirs)):
+                    run(module, name, w, g.copy(), *state, squares, optimizer.hyper(step))
+        for a, b in zip(ours, theirs):
+            assert_same(a, b)
 
 
 def scalar_adam(w, g, m, v, step, rate, wd):

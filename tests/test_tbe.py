@@ -33,6 +33,11 @@ class Rectangle:
 
 
 WHOLE = [Rectangle(i, (0, t.rows), (0, t.dim)) for i, t in enumerate(TABLES)]
+# Every way of composing phases: each compiles for seconds. The phases of the others run on column shards, below.
+FUSED = (
+    "exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "exact_rowwise_adagrad_with_counter", "adam", "lamb",
+    "partial_rowwise_lamb",
+)  # fmt: skip
 KEYS = Layout(np.array([0, 0, 1, 2]), np.array([1, 21, 41, 42]))
 COLUMNS = 42 + 130 + 1
 
@@ -77,17 +82,23 @@ class Plain:
         for k, s, rows, weights in self.terms(lookups):
             table = int(KEYS.shard[k])
             g = grad[s, KEYS.column[k] : KEYS.column[k] + TABLES[table].dim]
+            if self.optimizer.max_gradient:
+                g = np.clip(g, *np.float32([-self.optimizer.max_gradient, self.optimizer.max_gradient]))
             for i, row in enumerate(rows.tolist()):
                 collected.setdefault((table, row), []).append(g if weights is None else g * weights[i])
         hyper = self.optimizer.hyper(step)
         for (table, row), terms in collected.items():
-            g = np.float32([[exact_sum(t) for t in np.array(terms).T]])
-            w, state = self.weights[table][row : row + 1], [s[row : row + 1] for s in self.states[table].values()]
-            e0, e1 = (*state, None, None)[:2]
-            r, dim = state[0] if self.rule.row_state else None, TABLES[table].dim
-            rules.regularise(w, g, e0, e1, r, hyper)
-            squares = np.array([square_tree(g[0], 1 << (dim - 1).bit_length())])
-            getattr(rules, self.rule.name)(w, g, e0, e1, r, squares, np.float32(dim), hyper)
+            g = np.float32([exact_sum(t) for t in np.array(terms).T])
+            w, dim = self.weights[table][row], TABLES[table].dim
+            states = {n: s[row] for n, s in self.states[table].items()}
+            e0, e1 = (*(states[n] for n in self.rule.element_state), None, None)[:2]
+            r = np.array([states[n][0] for n in self.rule.row_state], np.float32)
+            rules.prepare(self.rule.name)(w, g, e0, e1, hyper)
+            for phase, of in self.optimizer.rounds:
+                squares = [square_tree({"g": g, "w": w}[x], 1 << (dim - 1).bit_length()) for x in of]
+                getattr(rules, phase)(w, g, e0, e1, r, squares, np.float32(dim), hyper)
+            for n, value in zip(self.rule.row_state, r):
+                states[n][0] = value
 
     def check(self, tbe):
         """Rows of the TBE that exist are equal; the others are still at their initial values here."""
@@ -114,13 +125,19 @@ def batch(rng, samples, weighted, fill="normal"):
 
 
 def record(name, mode="none", **more):
-    return SparseOptimizer(name, 0.1, weight_decay=0.01, weight_decay_mode=mode, schedule=Schedule(3, 4, 2), **more)
+    """Settings that let every part of a rule have an effect."""
+    return SparseOptimizer(
+        name, 0.1, weight_decay=0.01, weight_decay_mode=mode, schedule=Schedule(3, 4, 2), counter_halflife=2, ar_alpha=0.5,
+        weight_norm_coefficient=0.1, lower_bound=0.01, learning_rate_mode="tail_id_lr_increase", max_counter=5.0, **more,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("mode", ["none", "l2", "decoupled"])
 def test_training_equals_plain_arrays(name, mode):
-    rng, optimizer = np.random.default_rng(len(name)), record(name, mode, initial_accumulator_value=0.25)
+    limits = {"max_norm": 0.5} if name == "partial_rowwise_lamb" else {}
+    rng = np.random.default_rng(len(name))
+    optimizer = record(name, mode, initial_accumulator_value=0.25, max_gradient=0.7 * (mode == "l2"), **limits)
     tbe, plain = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED), Plain(optimizer)
     for step in range(1, 6):
         lookups, grad = batch(rng, int(rng.integers(0, 5)), weighted=step % 2 == 0)
@@ -199,10 +216,10 @@ def test_words_of_row_shards_add_up(fill):
             assert_same(found, np.ascontiguousarray(expected[:, 1:41]))
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("mode", ["none", "l2"])
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.updates])
+@pytest.mark.parametrize("mode", ["l2", "decoupled"])
 def test_column_shards_share_their_scalars(name, mode):
-    rng, optimizer = np.random.default_rng(6), record(name, mode)
+    rng, optimizer = np.random.default_rng(6), record(name, mode, max_norm=0.5 * (mode == "decoupled"))
     shards = split(2, cols=(4, 36, 100))
     parts, plain = TableBatchedEmbedding(TABLES, shards, optimizer, SEED), Plain(optimizer)
     layout = Layout(np.arange(4), np.array([s.cols[0] for s in shards]))
@@ -210,12 +227,13 @@ def test_column_shards_share_their_scalars(name, mode):
         lookups, grad = batch(rng, 5, True)
         mine, gradient = cut(lookups, shards, 2, (3,)), np.ascontiguousarray(grad[:, 42:172])
         parts.forward(layout, mine, np.empty((5, 130), np.float32))
-        merged = parts.merge(layout, mine, gradient)
-        terms = {}
-        for i in range(4):
-            terms |= parts.row_terms(merged, i)
-        for i in range(4):
-            parts.apply(merged, i, climb(terms, 0, 256), step)
+        merged = parts.merge(layout, mine, gradient, step)
+        for number, phase in enumerate(parts.rounds):
+            terms = {}
+            for i in range(4):
+                terms |= parts.row_terms(merged, i, phase.of)
+            for i in range(4):
+                parts.apply(merged, i, number, climb(terms, 0, 256), step)
         plain.backward(lookups, grad, step)
         plain.check(parts)
 
@@ -234,6 +252,31 @@ def test_replicas_apply_summed_words(fill):
                 tbe.apply_rows(i, unique, merged, step)
             plain.backward(lookups, grad, step)
             plain.check(tbe)
+
+
+@pytest.mark.parametrize("fill", ["normal", "special", "cancel"])
+def test_unique_gradients(fill):
+    rng, optimizer = np.random.default_rng(8), SparseOptimizer("none", max_gradient=0.5)
+    tbe = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED)
+    with np.errstate(all="ignore"):
+        for samples in (5, 0):
+            lookups, grad = batch(rng, samples, weighted=True, fill=fill)
+            expected = {}
+            for k, s, rows, weights in Plain(optimizer).terms(lookups):
+                h = int(KEYS.shard[k])
+                g = np.clip(grad[s, KEYS.column[k] : KEYS.column[k] + TABLES[h].dim], np.float32(-0.5), np.float32(0.5))
+                for row, weight in zip(rows.tolist(), weights):
+                    expected.setdefault(h, {}).setdefault(row, []).append(g * weight)
+            found = tbe.unique_gradient(KEYS, lookups, grad)
+            assert list(found) == [0, 1, 2] and all(v.shape == (r.size, TABLES[h].dim) for h, (r, v) in found.items())
+            for h, rows in expected.items():
+                assert found[h][0].tolist() == sorted(rows)
+                assert_same(
+                    found[h][1], np.float32([[exact_sum(t) for t in np.array(rows[i]).T] for i in sorted(rows)])
+                )
+    assert not any(tbe.touched(i).any() for i in range(3))  # nothing is read or written
+    with pytest.raises(TrainingError, match="unique_gradient"):
+        tbe.backward(KEYS, lookups, grad, 1)
 
 
 def test_rows_can_be_loaded_and_are_not_made_again():

@@ -13,7 +13,7 @@ from neocpu.reference import touch as twin
     shards=st.integers(1, 4),
     n=st.integers(0, 60),
     states=st.integers(0, 2),
-    per_row=st.booleans(),
+    per_row=st.integers(0, 3),
 )
 def test_rows_are_found_claimed_and_made(seed, shards, n, states, per_row):
     rng = np.random.default_rng(seed)
@@ -29,7 +29,7 @@ def test_rows_are_found_claimed_and_made(seed, shards, n, states, per_row):
         again = np.random.default_rng(seed)
         touched, fresh, count = np.zeros(rows_there, np.uint8), np.full(n, -7), np.zeros(owner.size, np.int64)
         arrays = [np.full(elements if i <= states else 0, 7, np.float32) for i in range(3)]
-        row_state = np.full(rows_there if per_row else 0, 7, np.float32)
+        row_state = np.full(rows_there * per_row, 7, np.float32)
         found = []
         for _ in range(2):
             rows = again.integers(-1, np.repeat(heights[owner], np.diff(chunk)), n)
@@ -39,7 +39,7 @@ def test_rows_are_found_claimed_and_made(seed, shards, n, states, per_row):
             found.append(fresh[:new].copy())
             module.make_rows(
                 fresh[:new], row_base, base, width, row0, column0, key, scale, np.float32(0.5), np.float32(0.25),
-                np.float32(2), *arrays, row_state,
+                np.float32([2, 0, 3][:per_row]), *arrays, row_state,
             )  # fmt: skip
             arrays[0][:3] += 1  # a trained row must not be made again
         results.append([touched, row_state, *arrays, *found])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neocpu.embedding.optimizers import SparseOptimizer
@@ -13,7 +13,7 @@ from neocpu.reference.rules import RULES
 from tests.cases import FILLS, assert_same, floats
 
 WIDTHS = (1, 3, 4, 15, 16, 17, 33, 64, 65, 128, 150, 200)
-NONE = np.empty(0, np.float32)
+NONE, COUNTER = np.empty(0, np.float32), "exact_rowwise_adagrad_with_counter"
 
 
 def segments_of(rng, heights, width, most, weighted, fill):
@@ -36,32 +36,67 @@ def tables_of(rng, rule, heights, width, fill):
     base, row_base = np.cumsum(sizes) - sizes + 16, np.cumsum(heights) - heights
     table = floats(rng, int(sizes.sum()) + 16, fill)
     states = [np.abs(floats(rng, table.size, "normal")) if i < len(rule.element_state) else NONE for i in range(2)]
-    row_state = np.abs(floats(rng, int(heights.sum()), "normal")) if rule.row_state else NONE
+    row_state = np.abs(floats(rng, int(heights.sum()) * len(rule.row_state), "normal"))
+    row_state.reshape(int(heights.sum()), -1)[:, 1:] = rng.integers(0, 3, (int(heights.sum()), 1))  # counters
     return [table, *states, row_state], base, row_base
 
 
-@pytest.mark.parametrize("name", RULES)
+def hyper_of(name, mode, limited=False):
+    """Numbers of step 3 that let every part of a rule have an effect."""
+    return SparseOptimizer(
+        name, 0.1, weight_decay=0.01, weight_decay_mode=mode, max_norm=0.5 * limited, ar_alpha=0.5, counter_halflife=3,
+        weight_norm_coefficient=0.1, lower_bound=0.01, learning_rate_mode="tail_id_lr_increase", max_counter=9.0,
+    ).hyper(3)  # fmt: skip
+
+
+# Every way of composing phases; each kernel takes seconds to compile, and the phases of all rules are tested below.
+FUSED = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", COUNTER, "adam", "lamb", "partial_rowwise_lamb")
+
+
+@pytest.mark.parametrize("name", FUSED)
 @given(
     seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), most=st.sampled_from([1, 2, 40]),
-    mode=st.sampled_from(["none", "l2", "decoupled"]), weighted=st.booleans(), with_scalars=st.booleans(),
+    mode=st.sampled_from(["none", "l2", "decoupled"]), weighted=st.booleans(),
 )  # fmt: skip
-def test_fused_update(name, seed, fill, most, mode, weighted, with_scalars):
-    rng, rule = np.random.default_rng(seed), RULES[name]
+def test_fused_update(name, seed, fill, most, mode, weighted):
+    rng, rule, limited = np.random.default_rng(seed), RULES[name], name == "partial_rowwise_lamb"
     with np.errstate(all="ignore"):
         heights, width = rng.integers(1, 6, 2), rng.choice(WIDTHS, 2).astype(np.int64)
         arrays, base, row_base = tables_of(rng, rule, heights, width, "normal" if fill == "special" else fill)
         shards, first, unique, *rest = segments_of(rng, heights, width, most, weighted, fill)
-        scalars = floats(rng, unique.size * rule.row_scalars, "normal") if with_scalars else NONE
-        hyper = SparseOptimizer(name, 0.1, weight_decay=0.01, weight_decay_mode=mode).hyper(3)
+        hyper = hyper_of(name, mode, limited)
         theirs = [a.copy() for a in arrays]
         places = (base, width, width * 2, row_base)
-        update.fused(name, rule.row_scalars)(*arrays, *places, shards, first, unique, *rest, scalars, hyper)
-        twin.fused(name, rule.row_scalars)(*theirs, *places, shards, first, unique, *rest, scalars, hyper)
+        for module, mine in ((update, arrays), (twin, theirs)):
+            kernel = module.fused(name, rule.row_scalars, len(rule.row_state), limited)
+            kernel(*mine, *places, shards, first, unique, *rest, hyper)
         for a, b in zip(arrays, theirs):
             assert_same(a, b)
 
 
-@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if not rule.row_scalars])
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.updates])
+@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), mode=st.sampled_from(["none", "l2", "decoupled"]))
+@settings(max_examples=12)
+def test_phases(name, seed, fill, mode):
+    rng, optimizer = np.random.default_rng(seed), SparseOptimizer(name, max_norm=0.5 * (name == "exact_sgd"))
+    rule = optimizer.rule
+    with np.errstate(all="ignore"):
+        heights, width = rng.integers(1, 90, 2), rng.choice(WIDTHS, 2).astype(np.int64)
+        arrays, base, row_base = tables_of(rng, rule, heights, width, "normal" if fill == "special" else fill)
+        shards, first, unique, *_, gradient = segments_of(rng, heights, width, 1, False, fill)
+        to, hyper = np.arange(unique.size) * width.max(), hyper_of(name, mode, limited=True)
+        gradient = floats(rng, unique.size * int(width.max()), fill)
+        ours, theirs = ([a.copy() for a in (*arrays, gradient)] for _ in "ab")
+        for phase, of in optimizer.rounds:
+            given = np.abs(floats(rng, unique.size * len(of), fill))
+            for module, (*mine, g) in ((update, ours), (twin, theirs)):
+                step = module.stepped(phase, len(rule.row_state))
+                step(*mine, base, width, width * 2, row_base, shards, first, unique, to, g, given, hyper)
+        for a, b in zip(ours, theirs):
+            assert_same(a, b)
+
+
+@pytest.mark.parametrize("name", ["exact_sgd", "momentum_sgd", "exact_adagrad", "adam"])
 @pytest.mark.parametrize("mode", ["none", "l2", "decoupled"])
 @pytest.mark.parametrize("size", [0, 1, 17, 4096, 9001])
 def test_elementwise_update(name, mode, size):
@@ -82,25 +117,36 @@ def test_elementwise_update(name, mode, size):
         assert_same(a, b)
 
 
+@pytest.mark.parametrize("name", ["exact_sgd", "lars_sgd", "lamb"])
 @given(
     seed=st.integers(0, 2**32),
     fill=st.sampled_from(FILLS),
-    mode=st.sampled_from(["none", "l2"]),
+    mode=st.sampled_from(["none", "l2", "decoupled"]),
     weighted=st.booleans(),
 )
-def test_merged(seed, fill, mode, weighted):
+def test_merged(name, seed, fill, mode, weighted):
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
         heights, width = rng.integers(1, 6, 2), rng.choice(WIDTHS, 2).astype(np.int64)
-        arrays, base, row_base = tables_of(rng, RULES["exact_sgd"], heights, width, "normal")
+        arrays, base, _ = tables_of(rng, RULES[name], heights, width, "normal")
         shards, first, unique, *rest = segments_of(rng, heights, width, 6, weighted, fill)
         sizes = np.repeat(width, np.diff(first))
         to = np.cumsum(sizes) - sizes
-        hyper = SparseOptimizer("exact_sgd", 0.1, weight_decay=0.01, weight_decay_mode=mode).hyper(1)
-        ours, theirs = (np.full(int(sizes.sum()), 7, np.float32) for _ in "ab")
-        for module, out in ((update, ours), (twin, theirs)):
-            module.merged("exact_sgd")(*arrays, base, width, row_base, shards, first, unique, *rest, hyper, to, out)
-        assert_same(ours, theirs)
+        ours, theirs = ([*(a.copy() for a in arrays[:3]), np.full(int(sizes.sum()), 7, np.float32)] for _ in "ab")
+        for module, (*mine, out) in ((update, ours), (twin, theirs)):
+            module.merged(name)(*mine, base, width, shards, first, unique, *rest, hyper_of(name, mode), to, out)
+        for a, b in zip(ours, theirs):
+            assert_same(a, b)
+
+
+@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), limit=st.sampled_from([0.5, 1e-40, 3e38]))
+@settings(max_examples=10)
+def test_clip(seed, fill, limit):
+    g = floats(np.random.default_rng(seed), 5000, fill)
+    ours, theirs = np.empty_like(g), np.empty_like(g)
+    update.clip(g, np.float32(limit), ours)
+    twin.clip(g, np.float32(limit), theirs)
+    assert_same(ours, theirs)
 
 
 @given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), width=st.sampled_from(WIDTHS), weighted=st.booleans())

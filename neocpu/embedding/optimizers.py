@@ -4,15 +4,21 @@ The records here are what the config file says; `hyper(step)` turns them into th
 in fp64 and rounded once per step (`docs/arithmetic.md` §5). The rules themselves are in `neocpu/kernels/rules.py`.
 """
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.reference.rules import HYPER, RULES, Rule
 
-WEIGHT_DECAY_MODES = ("none", "l2", "decoupled")
-DENSE_NAMES = {"sgd": "exact_sgd", "adagrad": "exact_adagrad", "adam": "adam"}
+WEIGHT_DECAY_MODES = ("none", "l2", "decoupled", "adagradw")
+RATE_MODES = {"equal": -1, "tail_id_lr_increase": 0, "tail_id_lr_decrease": 1, "counter_sgd": 2}  # FBGEMM's numbers
+GENERAL = ("max_norm", "max_gradient")  # keys that every rule of tables obeys
+DENSE_NAMES = {"sgd": "exact_sgd", "adagrad": "exact_adagrad", "adam": "adam", "momentum_sgd": "momentum_sgd"}
+COUNTER = "exact_rowwise_adagrad_with_counter"
 
 
 def power(base: float, exponent: int) -> float:
@@ -48,9 +54,29 @@ class Schedule:
         return learning_rate
 
 
+class Round(NamedTuple):
+    """A phase of a rule as it is done for rows that are cut by columns: its name in `kernels/rules.py`, and of what it
+    reads the row's sum of squares first: "g", "w"."""
+
+    phase: str
+    of: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class SparseOptimizer:
-    """A rule of `neocpu.reference.rules` with its hyper-parameters."""
+    """A rule of `neocpu.reference.rules` with its hyper-parameters (formulas: `docs/arithmetic.md` §5).
+
+    momentum, eta : of momentum_sgd and lars_sgd.
+    max_norm : the norm of a row after its update, at most (0: any). max_gradient : the gradient of a pooled row is moved
+    into [-max_gradient, max_gradient], number by number, before anything is merged (0: not).
+    beta2 : FBGEMM's ema_beta in rowwise_rmsprop. ar_alpha, min_shrinkage : its weight decay by the steps since a row was
+    last updated, and the least factor of that.
+    counter_halflife : steps after which an update counts half (negative: never; 0: only the current one counts).
+    adjustment_iter : counters have an effect after this step. adjustment_ub : exponent, or bound, of their effect.
+    learning_rate_mode : of rows counted more than `tail_id_threshold` times (a fraction of `max_counter` if
+    `tail_id_threshold_is_ratio`). weight_norm_coefficient, lower_bound : of CowClip.
+    Names from momentum on are FBGEMM's; a key that the rule does not read must keep its default (`faults`).
+    """
 
     name: str = "exact_rowwise_adagrad"
     learning_rate: float = 0.01
@@ -61,6 +87,21 @@ class SparseOptimizer:
     weight_decay_mode: str = "none"
     initial_accumulator_value: float = 0.0
     schedule: Schedule = field(default_factory=Schedule)
+    momentum: float = 0.9
+    eta: float = 0.001
+    max_norm: float = 0.0
+    max_gradient: float = 0.0
+    ar_alpha: float = 0.0
+    min_shrinkage: float = 0.1
+    counter_halflife: int = -1
+    adjustment_iter: int = -1
+    adjustment_ub: float = 1.0
+    learning_rate_mode: str = "equal"
+    max_counter: float = 1.0
+    tail_id_threshold: float = 0.0
+    tail_id_threshold_is_ratio: bool = False
+    weight_norm_coefficient: float = 0.0
+    lower_bound: float = 0.0
 
     @property
     def rule(self) -> Rule:
@@ -72,11 +113,61 @@ class SparseOptimizer:
         """Floats of optimizer state: (per element, per row)."""
         return len(self.rule.element_state), len(self.rule.row_state)
 
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """The rule's phases after the merge, one by one."""
+        rule, found = self.rule, []
+        if rule.direct:
+            found.append(Round(f"{rule.name}_direct", ("g",)))
+        found.append(Round(rule.name, ("g", "w")[: rule.row_scalars]))
+        if self.max_norm:
+            found.append(Round("limit_norm", ("w",)))
+        return tuple(found)
+
+    def header(self) -> dict[str, Any]:
+        """What decides the bits, for digests: later keys are left out where they have no effect, so that digests stay."""
+        found = asdict(self)
+        return {key: value for key, value in found.items() if key not in self._later() or value != _DEFAULTS[key]}
+
+    def faults(self, general: bool = True) -> Iterator[tuple[str, str]]:
+        """(key, what is wrong with it) of values that do not go together; `general`: the rule is one of tables."""
+        for beta in ("beta1", "beta2"):
+            if getattr(self, beta) >= 1:
+                yield beta, f"{getattr(self, beta)} must be below 1"
+        if self.weight_decay and self.weight_decay_mode == "none":
+            yield "weight_decay_mode", '"none" makes weight_decay void; choose l2 or decoupled'
+        if self.weight_decay_mode == "adagradw" and self.name != COUNTER:
+            yield "weight_decay_mode", f'"adagradw" is of {COUNTER} only; choose l2 or decoupled'
+        read = (*self.rule.options, *(GENERAL if general else ()))
+        for key in self._later():
+            if key not in read and getattr(self, key) != _DEFAULTS[key]:
+                owners = ", ".join(name for name, rule in RULES.items() if key in rule.options)
+                yield key, f"it has no effect on {self.name}" + (f"; it is of {owners}" if owners else "")
+        for key in ("max_counter", "adjustment_ub"):
+            if not getattr(self, key):
+                yield key, "it must be above 0"
+        if (
+            self.name == COUNTER
+            and self.weight_decay
+            and self.counter_halflife == 0
+            and self.weight_decay_mode != "adagradw"
+        ):
+            yield "counter_halflife", "0 makes weight_decay void; choose another half-life, or adagradw"
+
+    def _later(self) -> list[str]:
+        names = [spec.name for spec in fields(self)]
+        return names[names.index("momentum") :]
+
     def hyper(self, step: int) -> NDArray[np.float32]:
-        """Numbers that the rule reads at `step` (from 1), named by `reference.rules.HYPER`: f32[10]."""
+        """Numbers that the rule reads at `step` (from 1), named by `reference.rules.HYPER`: f32[28]."""
+        numbers = self.numbers(step)
+        return np.array([numbers[name] for name in HYPER], np.float32)
+
+    def numbers(self, step: int) -> dict[str, float]:
+        """The numbers of `hyper` in fp64, by name."""
         rate = self.schedule.value(self.learning_rate, step)
         wd, mode = self.weight_decay, self.weight_decay_mode
-        numbers = {
+        return {
             "lr": rate,
             "eps": self.eps,
             "beta1": self.beta1,
@@ -86,9 +177,36 @@ class SparseOptimizer:
             "correction1": 1.0 / (1.0 - power(self.beta1, step)),
             "correction2": 1.0 / (1.0 - power(self.beta2, step)),
             "l2": wd if mode == "l2" else 0.0,
-            "keep": 1.0 - rate * wd if mode == "decoupled" else 1.0,
+            "keep": 1.0 - rate * wd if mode in ("decoupled", "adagradw") else 1.0,
+            "decay": wd if mode == "decoupled" else 0.0,
+            "momentum": self.momentum,
+            "eta": self.eta,
+            "max_norm": self.max_norm,
+            "step": step,
+            "shrink": rate * self.ar_alpha,
+            "least_keep": self.min_shrinkage,
+            **self._counting(step),
+            "coefficient": self.weight_norm_coefficient,
+            "lower": self.lower_bound,
         }
-        return np.array([numbers[name] for name in HYPER], np.float32)
+
+    def _counting(self, step: int) -> dict[str, float]:
+        """The numbers that the rules with counters read."""
+        tail = self.tail_id_threshold
+        return {
+            "halflife": self.counter_halflife,
+            "frequency": abs(self.counter_halflife),  # FBGEMM keeps the sign: rows with a negative half-life grow
+            "adjusting": self.adjustment_iter <= 0 or step > self.adjustment_iter,
+            "since": step - self.adjustment_iter,
+            "rate_mode": RATE_MODES[self.learning_rate_mode],
+            "adagradw": self.weight_decay_mode == "adagradw",
+            "most": self.max_counter,
+            "tail": math.floor(tail * self.max_counter) if self.tail_id_threshold_is_ratio else tail,
+            "bound": self.adjustment_ub,
+        }
+
+
+_DEFAULTS = asdict(SparseOptimizer())
 
 
 class DenseOptimizer:

@@ -19,6 +19,7 @@ from neocpu.embedding.lookups import ExtraWords, Floats, Ints, Layout, Lookups, 
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.sorting import Scratch, Segments, cut, sort
 from neocpu.embedding.specs import TableSpec
+from neocpu.errors import TrainingError
 from neocpu.kernels import pooling, touch, update
 from neocpu.kernels.philox import uniform_rows
 from neocpu.reference.philox import INIT, tensor_key
@@ -48,7 +49,7 @@ class TableBatchedEmbedding:
         budget: int = 0,
     ) -> None:
         self.tables, self.shards, self.optimizer, self.rule = tuple(tables), tuple(shards), optimizer, optimizer.rule
-        self.row_scalars = self.rule.row_scalars
+        self.rounds = optimizer.rounds
         heights = np.array([s.rows[1] - s.rows[0] for s in self.shards], np.int64)
         self.width = np.array([s.cols[1] - s.cols[0] for s in self.shards], np.int64)
         self.heights, self.full_width = heights, np.array([tables[s.table].dim for s in self.shards], np.int64)
@@ -62,25 +63,31 @@ class TableBatchedEmbedding:
             [1.0 / np.sqrt(np.float64(tables[s.table].rows)) for s in self.shards], np.float64
         ).astype(np.float32)
         self._allocate(int(sizes.sum()), int(heights.sum()), budget)
-        self._made, self._scratch = np.zeros(len(self.shards), np.int64), Scratch()
+        self._made, self._scratch, self._plain = (
+            np.zeros(len(self.shards), np.int64),
+            Scratch(),
+            SparseOptimizer().hyper(1),
+        )
 
     def _allocate(self, elements: int, rows: int, budget: int) -> None:
         per_element, per_row = len(self.rule.element_state), len(self.rule.row_state)
         size = (
             (1 + per_element) * Arena.space(elements, "f4")
-            + per_row * Arena.space(rows, "f4")
+            + Arena.space(rows * per_row, "f4")
             + Arena.space(rows, "u1")
         )
         self.arena = Arena(size, budget)
         self.weights: Floats = self.arena.take(elements, "f4")
         states = [self.arena.take(elements, "f4") for _ in range(per_element)]
         self._state0, self._state1 = (*states, NONE, NONE)[:2]
-        self._row_state = self.arena.take(rows, "f4") if per_row else NONE
+        self._row_state = self.arena.take(rows * per_row, "f4") if per_row else NONE  # those of a row side by side
         self._touched = self.arena.take(rows, "u1")
         start, zero = np.float32(self.optimizer.initial_accumulator_value), np.float32(0)
         first, second = [start if n == self.rule.accumulator else zero for n in (*self.rule.element_state, "", "")][:2]
         self._starts = (first, second)
-        self._row_start = start if self.rule.accumulator in self.rule.row_state else np.float32(0)
+        self._row_start = np.array(
+            [start if n == self.rule.accumulator else 0 for n in self.rule.row_state], np.float32
+        )
         self._memory = (self.weights, self._state0, self._state1, self._row_state)
 
     # ---- forward ----
@@ -162,13 +169,18 @@ class TableBatchedEmbedding:
     # ---- backward ----
 
     def backward(self, layout: Layout, lookups: Lookups, grad: Floats, step: int) -> None:
-        """Fused update from the gradient f32[S, C] of the pooled rows; `step` counts from 1. Shards must hold whole rows,
-        unless the rule reads no row scalars."""
-        found = self._sort(layout, lookups, grad.shape[1])
-        self._update(found, grad.reshape(-1), NONE, step)
+        """Fused update from the gradient f32[S, C] of the pooled rows; `step` counts updates from 1, evaluation does not.
 
-    def _update(self, found: Segments, gradient: Floats, given: Floats, step: int) -> None:
-        update.fused(self.rule.name, self.row_scalars)(
+        Shards must hold whole rows, unless no phase of the rule reads row scalars. Raises TrainingError for the rule `none`.
+        """
+        found = self._sort(layout, lookups, grad.shape[1])
+        self._update(found, self._clipped(grad), step)
+
+    def _update(self, found: Segments, gradient: Floats, step: int) -> None:
+        rule, limited = self.rule, self.optimizer.max_norm > 0
+        if not rule.updates:
+            raise TrainingError(f"optimizer {rule.name!r} updates nothing: take the rows and values of unique_gradient")
+        update.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)(
             *self._memory,
             self.base,
             self.width,
@@ -176,28 +188,52 @@ class TableBatchedEmbedding:
             self.row_base,
             *found,
             gradient,
-            given,
             self.optimizer.hyper(step),
         )
 
     def _sort(self, layout: Layout, lookups: Lookups, stride: int) -> Segments:
         return sort(layout, lookups, self.heights, stride, self._scratch)
 
-    # ---- the halves, for shards that must first hear from others ----
+    def _clipped(self, grad: Floats) -> Floats:
+        """The gradient, flat, each number within max_gradient."""
+        flat, limit = grad.reshape(-1), self.optimizer.max_gradient
+        if not limit:
+            return flat
+        out = self._scratch.take("clipped", flat.size, np.float32)
+        update.clip(flat, np.float32(limit), out)
+        return out
 
-    def merge(self, layout: Layout, lookups: Lookups, grad: Floats, step: int = 1) -> Merged:
-        """Unique rows with merged, regularised gradients, no update yet (column shards of a rule with row scalars)."""
+    # ---- the halves, for shards that must first hear from others, or whose gradient is all that is wanted ----
+
+    def merge(self, layout: Layout, lookups: Lookups, grad: Floats, step: int) -> Merged:
+        """Unique rows with merged gradients, prepared by the rule (which may update element states), no step yet."""
+        return self._merge(self.rule.name, layout, lookups, grad, self.optimizer.hyper(step))
+
+    def unique_gradient(self, layout: Layout, lookups: Lookups, grad: Floats) -> dict[int, tuple[Ints, Floats]]:
+        """For each shard of the layout its looked-up rows i64[U], local, ascending, and their merged gradients f32[U, D].
+
+        Clipped by max_gradient first, without weight decay; nothing is updated. FBGEMM: the optimizer `none`.
+        """
+        found = self._merge("none", layout, lookups, grad, self._plain)
+        return {
+            shard: (
+                found.rows[first : found.last[shard]],
+                found.gradient[found.start[first] : found.start[found.last[shard]]].reshape(-1, int(self.width[shard])),
+            )
+            for shard, first in found.first.items()
+        }
+
+    def _merge(self, name: str, layout: Layout, lookups: Lookups, grad: Floats, hyper: Floats) -> Merged:
         found = self._sort(layout, lookups, grad.shape[1])
         start = np.append(0, np.cumsum(np.repeat(self.width[found.shards], np.diff(found.first))))
         gradient = np.empty(int(start[-1]), np.float32)
-        update.merged(self.rule.name)(
-            *self._memory,
+        update.merged(name)(
+            *self._memory[:3],
             self.base,
             self.width,
-            self.row_base,
             *found,
-            grad.reshape(-1),
-            self.optimizer.hyper(step),
+            self._clipped(grad),
+            hyper,
             start,
             gradient,
         )
@@ -205,24 +241,40 @@ class TableBatchedEmbedding:
         first, last = (dict(zip(shards, ends.tolist())) for ends in (found.first[:-1], found.first[1:]))
         return Merged(first, last, found.unique.copy(), start, gradient)
 
-    def row_terms(self, merged: Merged, shard: int) -> dict[Node, Floats]:
-        """Aligned nodes of the column tree that this shard's columns cover: {(lo, size): f32[U, row_scalars]}."""
+    def row_terms(self, merged: Merged, shard: int, of: Sequence[str]) -> dict[Node, Floats]:
+        """Sums of squares of a round (`rounds[i].of`) on the aligned nodes of the column tree that this shard's columns
+        cover: {(lo, size): f32[U, len(of)]}."""
         lo, hi = self.shards[shard].cols
         dim = int(self.full_width[shard])
         first, last, width = merged.first[shard], merged.last[shard], int(self.width[shard])
-        gradient = merged.gradient[merged.start[first] : merged.start[last]]
+        values = {"g": merged.gradient[merged.start[first] : merged.start[last]]}
+        if "w" in of:
+            values["w"] = self.state(shard)["weight"][merged.rows[first:last]].reshape(-1)
         nodes: dict[Node, Floats] = {}
         for node in aligned_nodes(lo, 1 << (dim - 1).bit_length() if hi == dim else hi):
-            sums = np.empty(last - first, np.float32)
-            update.square_nodes(gradient, width, node[0] - lo, node[1], sums)
-            nodes[node] = sums.reshape(-1, 1)
+            sums = np.empty((len(of), last - first), np.float32)
+            for i, name in enumerate(of):
+                update.square_nodes(values[name], width, node[0] - lo, node[1], sums[i])
+            nodes[node] = np.ascontiguousarray(sums.T)
         return nodes
 
-    def apply(self, merged: Merged, shard: int, scalars: Floats, step: int) -> None:
-        """Finish the update of a merged shard, given its row scalars f32[U, row_scalars]."""
+    def apply(self, merged: Merged, shard: int, number: int, scalars: Floats, step: int) -> None:
+        """Round `number` of the update of a merged shard, given its row scalars f32[U, len(rounds[number].of)]."""
         first, last = merged.first[shard], merged.last[shard]
-        found = _one_by_one(shard, merged.rows[first:last], merged.start[first:last])
-        self._update(found, merged.gradient, np.ascontiguousarray(scalars).reshape(-1), step)
+        update.stepped(self.rounds[number].phase, len(self.rule.row_state))(
+            *self._memory,
+            self.base,
+            self.width,
+            self.full_width,
+            self.row_base,
+            np.array([shard]),
+            np.array([0, last - first]),
+            merged.rows[first:last],
+            merged.start[first:last],
+            merged.gradient,
+            np.ascontiguousarray(scalars).reshape(-1),
+            self.optimizer.hyper(step),
+        )
 
     def merge_words(self, layout: Layout, lookups: Lookups, grad: Floats) -> list[tuple[Ints, Words]]:
         """Exact merged gradients of replicated shards: for each shard of the layout, rows i64[M] (ascending, repeated for
@@ -263,19 +315,19 @@ class TableBatchedEmbedding:
         layout = Layout(np.array([shard]), np.zeros(1, np.int64))
         self._touch(layout, Lookups(np.array([0, rows.size]), rows, NONE, 1))
         place = np.arange(rows.size, dtype=np.int64) * gradient.shape[1]
-        self._update(_one_by_one(shard, rows, place), np.ascontiguousarray(gradient).reshape(-1), NONE, step)
+        self._update(_one_by_one(shard, rows, place), np.ascontiguousarray(gradient).reshape(-1), step)
 
     # ---- state ----
 
     def state(self, shard: int) -> dict[str, Floats]:
-        """Views of a shard: "weight" f32[rows, width], element states likewise, row states f32[rows]."""
+        """Views of a shard: "weight" f32[rows, width], element states likewise, row states f32[rows], strided."""
         height, width = int(self.heights[shard]), int(self.width[shard])
         at, row = int(self.base[shard]), int(self.row_base[shard])
         found = {"weight": self.weights[at : at + height * width].reshape(height, width)}
         for name, values in zip(self.rule.element_state, (self._state0, self._state1)):
             found[name] = values[at : at + height * width].reshape(height, width)
-        for name in self.rule.row_state:
-            found[name] = self._row_state[row : row + height]
+        for i, name in enumerate(self.rule.row_state):
+            found[name] = self._row_state.reshape(-1, len(self.rule.row_state))[row : row + height, i]
         return found
 
     def touched(self, shard: int) -> NDArray[np.uint8]:
@@ -291,8 +343,8 @@ class TableBatchedEmbedding:
         found: dict[str, Floats] = {"weight": weight}
         for name, start in zip(self.rule.element_state, self._starts):
             found[name] = np.full((rows.size, width), start, np.float32)
-        for name in self.rule.row_state:
-            found[name] = np.full(rows.size, self._row_start, np.float32)
+        for name, start in zip(self.rule.row_state, self._row_start):
+            found[name] = np.full(rows.size, start, np.float32)
         return found
 
     def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:

@@ -57,8 +57,8 @@ def make_rows(
 
     Shapes: fresh i64[m], numbers among the rows of all shards; by shard, ascending in row_base: row_base (its first row), base
     (its first element in `table`), width, row0, column0 (its place in the whole table) i64[H], key u64[H], scale f32[H];
-    start0, start1, start_row f32: initial states; table, state0, state1 f32[:], states [0] if absent; row_state f32[R] or [0].
-    Source: docs/arithmetic.md §9. Order: none.
+    start0, start1 f32, start_row f32[n]: initial states; table, state0, state1 f32[:], states [0] if absent; row_state
+    f32[R*n]. Source: docs/arithmetic.md §9. Order: none.
     """
     for u in prange(fresh.size):
         h = np.searchsorted(row_base, fresh[u], "right") - 1
@@ -75,5 +75,5 @@ def make_rows(
                 state0[at + c] = start0
             if state1.size:
                 state1[at + c] = start1
-        if row_state.size:
-            row_state[fresh[u]] = start_row
+        for i in range(start_row.size):
+            row_state[fresh[u] * start_row.size + i] = start_row[i]

@@ -1,10 +1,10 @@
 """How is a touched row updated? Its gradients are merged exactly, then its rule runs, once, while the row is in the cache.
 
     for each unique row of each shard:      g = exact sum of its gradients, rounded once         (pooling.pool_bag)
-                                            prepare, row scalars, update in place                (rules.py)
+                                            a rule's phases, row scalars before each             (rules.py)
 
-`fused(rule)` composes a rule into one kernel; tasks are runs of unique rows of equal work. The two halves exist apart too, for
-rows whose scalars must first meet those of other columns: `merged(rule)`, and `fused(rule)` with the scalars given.
+`fused(rule)` composes a rule into one kernel; tasks are runs of unique rows of equal work. The phases exist apart too, for
+rows whose scalars must first meet those of other columns: `merged(rule)`, then `stepped(phase)` with the scalars given.
 """
 
 from functools import cache
@@ -50,14 +50,14 @@ def square_sum(x, width, line, parts):
 
 
 @inlined
-def fetch_rows(table, row_state, base, row_base, d, unique, u, last):
+def fetch_rows(table, row_state, states, base, row_base, d, unique, u, last):
     """Prefetch the rows that the next updates will read and write."""
     far, near = base + unique[min(u + FAR, last)] * d, base + unique[min(u + NEAR, last)] * d
     for c in range(0, d, 16):
         prefetch_far(table, far + c)
         prefetch_write(table, near + c)
     if row_state.size:
-        prefetch_write(row_state, row_base + unique[min(u + FAR, last)])
+        prefetch_write(row_state, (row_base + unique[min(u + FAR, last)]) * states)
 
 
 @inlined
@@ -77,8 +77,9 @@ def widest(width, shards):
     return d
 
 
-def _fuse(prepare, rule, finish, squares, finishes):
-    """Kernel that merges and updates unique rows; `squares`: row scalars that the rule reads; `finishes`: has it a `finish`?"""
+def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states):
+    """Kernel that merges and updates unique rows; `squares`: row scalars that the rule reads; `directs`, `finishes`: has it
+    these phases? `states`: numbers per row in row_state."""
 
     @parallel_kernel
     def fused_update(
@@ -97,7 +98,6 @@ def _fuse(prepare, rule, finish, squares, finishes):
         place,
         weights,
         gradient,
-        given,
         hyper,
     ):
         blocks = (widest(width, shards) + 63) // 64  # one size for all rows: arrays born again in a loop get lost
@@ -115,29 +115,30 @@ def _fuse(prepare, rule, finish, squares, finishes):
                     h = shards[i]
                     line[:] = np.float32(0.0)
                 d, columns, g = width[h], np.float32(full_width[h]), view(row_gradient, 0, width[h])
-                fetch_rows(weight, one_state, base[h], row_base[h], d, unique, u, first[i + 1] - 1)
+                fetch_rows(weight, one_state, states, base[h], row_base[h], d, unique, u, first[i + 1] - 1)
                 pool_bag(source, index, scale, starts[u], starts[u + 1], 0, 1, d, g, acc)
-                at, row = base[h] + unique[u] * d, row_base[h] + unique[u]
-                w, r = view(weight, at, d), view(one_state, row if one_state.size else 0, 1)
+                at, row = base[h] + unique[u] * d, (row_base[h] + unique[u]) * states
+                w, r = view(weight, at, d), view(one_state, row if one_state.size else 0, states)
                 e0 = view(first_state, at if first_state.size else 0, d)
                 e1 = view(second_state, at if second_state.size else 0, d)
-                if given.size:
-                    for q in range(squares):
-                        scalars[q] = given[u * squares + q]
-                else:
-                    prepare(w, g, e0, e1, r, hyper)
-                    if squares > 0:
-                        scalars[0] = square_sum(g, d, line, parts)
-                    if squares > 1:
-                        scalars[1] = square_sum(w, d, line, parts)
+                prepare(w, g, e0, e1, hyper)
+                if directs:
+                    scalars[0] = square_sum(g, d, line, parts)
+                    direct(w, g, e0, e1, r, scalars, columns, hyper)
+                if squares > 0:
+                    scalars[0] = square_sum(g, d, line, parts)
+                if squares > 1:
+                    scalars[1] = square_sum(w, d, line, parts)
                 rule(w, g, e0, e1, r, scalars, columns, hyper)
                 if finishes:
-                    finish(w, square_sum(w, d, line, parts), hyper)
+                    scalars[0] = square_sum(w, d, line, parts)
+                    finish(w, g, e0, e1, r, scalars, columns, hyper)
             sums[0], floats[0] = 0.0, np.float32(0.0)  # what the views look at lives until here
 
     return fused_update
 
 
+@cache
 def _fuse_merge(prepare):
     """Kernel that merges the gradients of unique rows and prepares them, and leaves the step to others."""
 
@@ -146,10 +147,8 @@ def _fuse_merge(prepare):
         table,
         state0,
         state1,
-        row_state,
         base,
         width,
-        row_base,
         shards,
         first,
         unique,
@@ -169,15 +168,50 @@ def _fuse_merge(prepare):
             for u in range(lo, hi):
                 i = find_shard(first, i, u)
                 h = shards[i]
-                d, g = width[h], view(out, to[u], width[h])
+                d, g, at = width[h], view(out, to[u], width[h]), base[h] + unique[u] * width[h]
                 pool_bag(source, index, scale, starts[u], starts[u + 1], 0, 1, d, g, acc)
-                at, row = base[h] + unique[u] * d, row_base[h] + unique[u]
                 e0, e1 = view(state0, at if state0.size else 0, d), view(state1, at if state1.size else 0, d)
-                r = view(row_state, row if row_state.size else 0, 1)
-                prepare(view(table, at, d), g, e0, e1, r, hyper)
+                prepare(view(table, at, d), g, e0, e1, hyper)
             sums[0] = 0.0
 
     return merge_rows
+
+
+def _fuse_step(phase, states):
+    """Kernel that takes unique rows with merged gradients through one phase, the row scalars given."""
+
+    @parallel_kernel
+    def step_rows(
+        table,
+        state0,
+        state1,
+        row_state,
+        base,
+        width,
+        full_width,
+        row_base,
+        shards,
+        first,
+        unique,
+        to,
+        gradient,
+        given,
+        hyper,
+    ):
+        rows = unique.size
+        scalars = given.size // max(rows, 1)
+        for task in prange(TASKS):
+            i = 0
+            for u in range(rows * task // TASKS, rows * (task + 1) // TASKS):
+                i = find_shard(first, i, u)
+                h = shards[i]
+                d, at, row = width[h], base[h] + unique[u] * width[h], (row_base[h] + unique[u]) * states
+                e0, e1 = view(state0, at if state0.size else 0, d), view(state1, at if state1.size else 0, d)
+                w, r = view(table, at, d), view(row_state, row if row_state.size else 0, states)
+                g, squares = view(gradient, to[u], d), view(given, u * scalars, scalars)
+                phase(w, g, e0, e1, r, squares, np.float32(full_width[h]), hyper)
+
+    return step_rows
 
 
 def _fuse_elementwise(prepare, rule):
@@ -191,7 +225,7 @@ def _fuse_elementwise(prepare, rule):
             w, g = view(parameters, lo, hi - lo), view(gradient, lo, hi - lo)
             e0 = view(state0, lo if state0.size else 0, hi - lo)
             e1 = view(state1, lo if state1.size else 0, hi - lo)
-            prepare(w, g, e0, e1, hyper, hyper)
+            prepare(w, g, e0, e1, hyper)
             rule(w, g, e0, e1, hyper, hyper, one, hyper)
 
     return elementwise_update
@@ -203,33 +237,43 @@ def _prepare(name):
 
 
 @cache
-def fused(name, row_scalars):
-    """The fused kernel of a rule that reads `row_scalars` numbers per row (its record in `reference.rules`).
+def fused(name, row_scalars, row_states, limited):
+    """The fused kernel of a rule that reads `row_scalars` sums and keeps `row_states` numbers per row (its record in
+    `reference.rules`); `limited`: with the phase `limit_norm`.
 
-    `fused(name, row_scalars)(table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique,
-    starts, place, weights, gradient, given, hyper)`: the unique rows u in [first[i], first[i+1]) of shard shards[i] are
-    merged and updated in place.
+    `fused(…)(table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, starts, place,
+    weights, gradient, hyper)`: the unique rows u in [first[i], first[i+1]) of shard shards[i] are merged and updated in place.
 
-    Shapes: table, state0, state1 f32[:] (states [0] if the rule has none); row_state f32[:] or [0]; base, row_base, width,
-    full_width i64[H]: first element, first row, columns of the shard and of its table; shards i64[N], first i64[N+1];
-    unique i64[U], starts i64[U+1]; the lookups of u have their gradients at gradient[place[j] : + width], j in
-    [starts[u], starts[u+1]), times weights[j] if any; given f32[0], or row scalars f32[U*n], and then gradients are already
-    prepared; hyper f32[10].
+    Shapes: table, state0, state1 f32[:] (states [0] if the rule has none); row_state f32[:], `row_states` numbers of a row
+    beside each other, or [0]; base, row_base, width, full_width i64[H]: first element, first row, columns of the shard and of
+    its table; shards i64[N], first i64[N+1]; unique i64[U], starts i64[U+1]; the lookups of u have their gradients at
+    gradient[place[j] : + width], j in [starts[u], starts[u+1]), times weights[j] if any; hyper f32[28].
     Source: Neo's exact backward; docs/arithmetic.md §3 to §5. Order: none in the merge; columns in a tree for row scalars.
     """
-    finish = getattr(rules, f"{name}_finish", rules.nothing)
-    return _fuse(_prepare(name), getattr(rules, name), finish, row_scalars, finish is not rules.nothing)
+    direct = getattr(rules, f"{name}_direct", rules.nothing)
+    finish = rules.limit_norm if limited else rules.nothing
+    directs = direct is not rules.nothing
+    return _fuse(_prepare(name), direct, getattr(rules, name), finish, row_scalars, directs, limited, row_states)
 
 
-@cache
 def merged(name):
     """The kernel that merges and prepares: gradients of unique rows into out[to[u] : + width], no step yet.
 
-    `merged(name)(table, state0, state1, row_state, base, width, row_base, shards, first, unique, starts, place, weights,
-    gradient, hyper, to, out)`. Shapes: as in `fused`; to i64[:] by u; out f32[:]. Source: docs/arithmetic.md §3, §5.
-    Order: none.
+    `merged(name)(table, state0, state1, base, width, shards, first, unique, starts, place, weights, gradient, hyper, to,
+    out)`. Shapes: as in `fused`; to i64[:] by u; out f32[:]. Source: docs/arithmetic.md §3, §5. Order: none.
     """
     return _fuse_merge(_prepare(name))
+
+
+@cache
+def stepped(phase, row_states):
+    """The kernel of one phase of a rule, named as in `rules.py`, over merged gradients.
+
+    `stepped(…)(table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, to, gradient,
+    given, hyper)`. Shapes: as in `fused`; row u has its gradient at gradient[to[u] : + width] (written where the phase
+    writes g) and its scalars at given[u*n : + n], n those that the phase reads. Source: docs/arithmetic.md §5. Order: none.
+    """
+    return _fuse_step(getattr(rules, phase), row_states)
 
 
 @cache
@@ -237,6 +281,18 @@ def elementwise(name):
     """The kernel of an elementwise rule over a flat array: (parameters, state0, state1, gradient, hyper), all f32 1-D;
     the gradient is used as scratch."""
     return _fuse_elementwise(_prepare(name), getattr(rules, name))
+
+
+@parallel_kernel
+def clip(gradient, limit, out):
+    """out = gradient, each number moved into [-limit, limit]; a NaN stays.
+
+    Shapes: gradient, out f32[n]; limit f32. Source: FBGEMM's gradient clipping. Order: none.
+    """
+    for run in prange((out.size + RUN - 1) // RUN):
+        for c in range(run * RUN, min(out.size, (run + 1) * RUN)):
+            x = gradient[c]
+            out[c] = limit if x > limit else (-limit if x < -limit else x)
 
 
 @parallel_kernel

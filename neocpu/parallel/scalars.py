@@ -40,9 +40,9 @@ class Pair(NamedTuple):
 class ScalarPeers:
     """Exchange of column subtrees between shards of one table that share rows but no columns."""
 
-    def __init__(self, plan: Plan, comm: Comm, positions: Collection[int], scalars: int) -> None:
-        """`positions` in `plan.local` of my shards whose rule waits for peers; `scalars`: numbers per row."""
-        self.comm, self.scalars = comm, scalars
+    def __init__(self, plan: Plan, comm: Comm, positions: Collection[int]) -> None:
+        """`positions` in `plan.local` of my shards whose rule waits for peers."""
+        self.comm = comm
         self._dims = [table.dim for table in plan.tables]
         local = [plan.local(rank) for rank in range(comm.size)]
         self._mine = local[comm.rank]
@@ -76,7 +76,7 @@ class ScalarPeers:
         return slice(lo, hi)
 
     def exchange(
-        self, rows: Mapping[int, Rows], terms: Mapping[int, Terms]
+        self, rows: Mapping[int, Rows], terms: Mapping[int, Terms], scalars: int
     ) -> Generator[Request, None, dict[int, NDArray[np.float32]]]:
         """Row scalars f32[U, scalars] of each waiting shard.
 
@@ -91,7 +91,7 @@ class ScalarPeers:
                 sends[pair.receiver] += parts[-1].size
         spans = [self._span(pair.target, rows[pair.target], pair.rows) for pair in self._in]
         for pair, span in zip(self._in, spans):
-            recvs[pair.sender] += len(pair.nodes) * (span.stop - span.start) * self.scalars
+            recvs[pair.sender] += len(pair.nodes) * (span.stop - span.start) * scalars
         arrived = np.empty(int(recvs.sum()), np.float32)
         yield self.comm.start_alltoallv(np.concatenate(parts), sends, arrived, recvs)
         pieces = {
@@ -100,18 +100,18 @@ class ScalarPeers:
         at = 0
         for pair, span in zip(self._in, spans):
             for node in pair.nodes:
-                size = (span.stop - span.start) * self.scalars
-                pieces[pair.target].append((node, span, arrived[at : at + size].reshape(-1, self.scalars)))
+                size = (span.stop - span.start) * scalars
+                pieces[pair.target].append((node, span, arrived[at : at + size].reshape(-1, scalars)))
                 at += size
-        return {i: self._climb(i, rows[i].size, found) for i, found in pieces.items()}
+        return {i: self._climb(i, rows[i].size, scalars, found) for i, found in pieces.items()}
 
     def _climb(
-        self, position: int, size: int, pieces: Sequence[tuple[Node, slice, NDArray[np.float32]]]
+        self, position: int, size: int, scalars: int, pieces: Sequence[tuple[Node, slice, NDArray[np.float32]]]
     ) -> NDArray[np.float32]:
         """Root of every row; rows whose columns are cut alike climb together."""
         root = self._root(self._mine[position])
         cuts = sorted({0, size} | {end for _, span, _ in pieces for end in (span.start, span.stop)})
-        out = np.empty((size, self.scalars), np.float32)
+        out = np.empty((size, scalars), np.float32)
         for lo, hi in itertools.pairwise(cuts):
             covering = {n: x[lo - s.start : hi - s.start] for n, s, x in pieces if s.start <= lo and hi <= s.stop}
             with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss

@@ -9,6 +9,7 @@ tables afterwards (`docs/arithmetic.md` §3; Neo).
 """
 
 from collections.abc import Generator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,6 +19,7 @@ from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.tbe import Layout, TableBatchedEmbedding
 from neocpu.jagged import KJT
 from neocpu.kernels.rounding import divide_columns
+from neocpu.kernels.update import clip
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm, Request
 from neocpu.parallel.entries import Entries, Ints
@@ -57,8 +59,10 @@ class ShardedEmbedding:
         route: str = "direct",
     ) -> None:
         self.plan, self.comm = plan, comm
-        self.tbe = TableBatchedEmbedding(plan.tables, plan.local(comm.rank), optimizer, seed)
-        self.exchange = Exchange(plan, comm, leaves, first_column, self.tbe.row_scalars, route)
+        self._limit = optimizer.max_gradient  # of E's gradient, at home: before MEANs are divided
+        self.tbe = TableBatchedEmbedding(plan.tables, plan.local(comm.rank), replace(optimizer, max_gradient=0.0), seed)
+        scalars = max(len(phase.of) for phase in self.tbe.rounds)
+        self.exchange = Exchange(plan, comm, leaves, first_column, scalars, route)
         self.keys = tuple(bag.key for bag in self.exchange.bags)
         self.columns = self.exchange.columns
         self._mean = self.exchange.mean_columns
@@ -70,7 +74,7 @@ class ShardedEmbedding:
         self._replicas = Replicas(comm, [t.rows for t in tables], [t.dim for t in tables]) if tables else None
         waiting = sorted({int(i) for layout in self._classes[1:3] for i in layout.shard})
         self._any_scalars = any(r.cuts[3] > r.cuts[1] for r in self.exchange.ranks)
-        self._peers = ScalarPeers(plan, comm, waiting, self.tbe.row_scalars)
+        self._peers = ScalarPeers(plan, comm, waiting)
 
     def _layouts(self) -> None:
         """Where each class of entries finds its columns: in the blocks that travel, and in E."""
@@ -144,11 +148,15 @@ class ShardedEmbedding:
         if given is None:
             raise RuntimeError("backward without a forward")
         self._input = None
-        if self._mean is not None:
+        if self._mean is not None or self._limit:
             mine = self._buffers.matrix("gradient", gradient.shape[0], gradient.shape[1], np.float32)
-            mine[...] = gradient
+            if self._limit:
+                clip(gradient.reshape(-1), np.float32(self._limit), mine.reshape(-1))
+            else:
+                mine[...] = gradient
             gradient = mine
-            divide_columns(gradient, given.kjt.lengths, *self._mean)
+            if self._mean is not None:
+                divide_columns(gradient, given.kjt.lengths, *self._mean)
         if self.exchange.alone:
             if given.classes[0] is not None:
                 self.tbe.backward(self._home, given.classes[0], gradient, step)
@@ -166,18 +174,21 @@ class ShardedEmbedding:
                 self.tbe.apply_rows(i, rows, rounded, step)
 
     def _share(self, given: Input, whole: Floats, parts: Floats, step: int) -> Generator[Request, None, None]:
-        """Column shards: merge, share the column trees of the row scalars, apply."""
-        merged, rows, terms = {}, {}, {}
+        """Column shards: merge; then for each phase of the rule share the column trees of its row scalars, and apply it."""
+        merged, rows = {}, {}
         for i, block in ((1, whole), (2, parts)):
             if (lookups := given.classes[i]) is not None:
-                together = self.tbe.merge(self._classes[i], lookups, block)
+                together = self.tbe.merge(self._classes[i], lookups, block, step)
                 for shard in sorted(set(self._classes[i].shard.tolist())):
                     merged[shard] = together
                     rows[shard] = together.rows[together.first[shard] : together.last[shard]]
-                    terms[shard] = self.tbe.row_terms(together, shard)
-        scalars = yield from self._peers.exchange(rows, terms)
-        for shard, numbers in scalars.items():
-            self.tbe.apply(merged[shard], shard, numbers, step)
+        for number, phase in enumerate(self.tbe.rounds):
+            terms = {i: self.tbe.row_terms(found, i, phase.of) for i, found in merged.items()}
+            scalars = {i: np.empty((mine.size, 0), np.float32) for i, mine in rows.items()}
+            if phase.of:
+                scalars = yield from self._peers.exchange(rows, terms, len(phase.of))
+            for shard, numbers in scalars.items():
+                self.tbe.apply(merged[shard], shard, number, numbers, step)
 
 
 class StartedLookup:

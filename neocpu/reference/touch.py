@@ -38,5 +38,4 @@ def make_rows(
         for state, start in ((state0, start0), (state1, start1)):
             if state.size:
                 state[line] = start
-        if row_state.size:
-            row_state[number] = start_row
+        row_state[number * start_row.size : (number + 1) * start_row.size] = start_row

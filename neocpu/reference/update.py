@@ -24,48 +24,67 @@ def _row(tensor, at: int, columns: int):
     return tensor[at : at + columns] if tensor.size else tensor
 
 
-def fused(name, row_scalars):
+def _root(columns) -> int:
+    """Size of the column tree."""
+    return 1 << (int(columns) - 1).bit_length()
+
+
+def fused(name, row_scalars, row_states, limited):
     """Merge and update unique rows with a rule; see `kernels.update.fused`."""
-    formula = getattr(rules, name)
+    prepare, formula = rules.prepare(name), getattr(rules, name)
 
     def fused_update(
         table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, starts, place, weights,
-        gradient, given, hyper,
+        gradient, hyper,
     ):  # fmt: skip
         for u, i in enumerate(_owners(first, unique.size)):
             h = shards[i]
             d, row = int(width[h]), int(row_base[h] + unique[u])
             at = int(base[h] + unique[u] * d)
-            w, r = table[at : at + d], _row(row_state, row, 1)
+            w, r = table[at : at + d], _row(row_state, row * row_states, row_states)
             e0, e1 = _row(state0, at, d), _row(state1, at, d)
-            g, squares = np.empty(d, np.float32), np.zeros(2, np.float32)
+            g, columns = np.empty(d, np.float32), np.float32(full_width[h])
             round_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, d, g, None)
-            if given.size:
-                squares[:row_scalars] = given[u * row_scalars : (u + 1) * row_scalars]
-            else:
-                rules.regularise(w, g, e0, e1, r, hyper)
-                squares[:row_scalars] = [square_tree(x, 1 << (d - 1).bit_length()) for x in (g, w)[:row_scalars]]
-            formula(w, g, e0, e1, r, squares, np.float32(full_width[h]), hyper)
+            prepare(w, g, e0, e1, hyper)
+            if name == "partial_rowwise_lamb":
+                rules.partial_rowwise_lamb_direct(w, g, e0, e1, r, [square_tree(g, _root(d))], columns, hyper)
+            squares = [square_tree(x, _root(d)) for x in (g, w)[:row_scalars]]
+            formula(w, g, e0, e1, r, squares, columns, hyper)
+            if limited:
+                rules.limit_norm(w, g, e0, e1, r, [square_tree(w, _root(d))], columns, hyper)
 
     return fused_update
 
 
 def merged(name):
-    """Merge and regularise, no step; see `kernels.update.merged`."""
+    """Merge and prepare, no step; see `kernels.update.merged`."""
 
     def merge_rows(
-        table, state0, state1, row_state, base, width, row_base, shards, first, unique, starts, place, weights, gradient, hyper,
-        to, out,
+        table, state0, state1, base, width, shards, first, unique, starts, place, weights, gradient, hyper, to, out
     ):  # fmt: skip
         for u, i in enumerate(_owners(first, unique.size)):
-            h = shards[i]
-            d, at = int(width[h]), int(base[h] + unique[u] * width[h])
+            d, at = int(width[shards[i]]), int(base[shards[i]] + unique[u] * width[shards[i]])
             g = out[to[u] : to[u] + d]
             round_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, d, g, None)
-            e0, e1, r = _row(state0, at, d), _row(state1, at, d), _row(row_state, int(row_base[h] + unique[u]), 1)
-            rules.regularise(table[at : at + d], g, e0, e1, r, hyper)
+            rules.prepare(name)(table[at : at + d], g, _row(state0, at, d), _row(state1, at, d), hyper)
 
     return merge_rows
+
+
+def stepped(phase, row_states):
+    """One phase of a rule over merged gradients, its row scalars given; see `kernels.update.stepped`."""
+
+    def step_rows(
+        table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, to, gradient, given, hyper
+    ):  # fmt: skip
+        for u, (i, squares) in enumerate(zip(_owners(first, unique.size), given.reshape(max(unique.size, 1), -1))):
+            h = shards[i]
+            d, at = int(width[h]), int(base[h] + unique[u] * width[h])
+            r = _row(row_state, int(row_base[h] + unique[u]) * row_states, row_states)
+            w, g, columns = table[at : at + d], gradient[to[u] : to[u] + d], np.float32(full_width[h])
+            getattr(rules, phase)(w, g, _row(state0, at, d), _row(state1, at, d), r, squares, columns, hyper)
+
+    return step_rows
 
 
 def elementwise(name):
@@ -73,10 +92,15 @@ def elementwise(name):
 
     def elementwise_update(parameters, state0, state1, gradient, hyper):
         squares = np.zeros(2, np.float32)
-        rules.regularise(parameters, gradient, state0, state1, squares[:1], hyper)
+        rules.regularise(parameters, gradient, state0, state1, hyper)
         getattr(rules, name)(parameters, gradient, state0, state1, squares[:1], squares, np.float32(1), hyper)
 
     return elementwise_update
+
+
+def clip(gradient, limit, out):
+    """out = gradient, each number moved into [-limit, limit]; see `kernels.update.clip`."""
+    out[:] = np.clip(gradient, -limit, limit)
 
 
 def merge_words(gradient, place, weights, starts, out, used):

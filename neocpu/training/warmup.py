@@ -54,6 +54,8 @@ def signature(config: Config, plan: Plan) -> str:
         model.diagonal,
         model.loss,
         optimizer.sparse.name,
+        optimizer.sparse.max_norm > 0,
+        optimizer.sparse.max_gradient > 0,
         optimizer.dense.name,
         *cpu_kind(),
     ]
