@@ -7,7 +7,7 @@ import numpy as np
 from neocpu.oracle.canonical_update import backward_bits, unique_gradient_bits
 from neocpu.oracle.ops_lookup import BAGS, POOLING, TABLES, rounding_of
 from neocpu.oracle.records import Arrays, Field, Operator, Truth, Value
-from neocpu.oracle.truth_bags import Tables, bags_of, rows_of, tables_of
+from neocpu.oracle.truth_bags import Tables, bags_of, only, rows_of, tables_of
 from neocpu.oracle.truth_formats import in_format, stored
 from neocpu.oracle.truth_lookups import Merged, merged
 from neocpu.oracle.truth_numbers import Bounded, Real
@@ -76,7 +76,8 @@ class Memory:
         """One optimizer step on the rows of one table."""
         at, row = self.places(table, found.rows), self.tables.row[table] + found.rows
         take = {n: x.take(row if n in self.per_row else at) for n, x in self.states.items()}
-        state = Rows(self.weights.take(at), found.gradient, take, None, bends)
+        g = -found.gradient if "sign_flipped" in bends else found.gradient
+        state = Rows(self.weights.take(at), g, take, None, bends)
         if "squares_before_merge" in bends:
             squares = Bounded(np.square(found.terms.value), np.zeros(found.terms.value.shape))
             state.squares = segment_sums(squares, squares.value, found.starts, 1, np.ones(row.size, np.int64))
@@ -98,7 +99,19 @@ def _put(target: Bounded, at: Any, x: Bounded) -> None:
 
 def step(memory: Memory, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> None:
     """One fused backward on all tables."""
-    for table, found in merged(bags_of(inputs, options, switches), inputs, options, switches).items():
+    bags = bags_of(inputs, options, switches)
+    if "features_in_sequence" in switches:
+        for f in range(bags.dims.size):
+            _update(memory, merged(only(bags, f), inputs, options, switches), options, switches)
+    else:
+        _update(memory, merged(bags, inputs, options, switches), options, switches)
+
+
+def _update(memory: Memory, tables: dict[int, Merged], options: dict[str, Value], switches: frozenset[str]) -> None:
+    for table, found in tables.items():
+        if "untouched_rows_step" in switches:
+            memory.update(table, _dense(found, int(memory.tables.rows[table])), options, switches)
+            continue
         if "duplicates_in_sequence" not in switches:
             memory.update(table, found, options, switches)
             continue
@@ -108,6 +121,14 @@ def step(memory: Memory, inputs: Arrays, options: dict[str, Value], switches: fr
             at = found.starts[live] + k
             terms = found.terms.take(at)
             memory.update(table, Merged(found.rows[live], terms, terms, np.arange(live.size + 1)), options, switches)
+
+
+def _dense(found: Merged, rows: int) -> Merged:
+    """Every row of the table, those without a lookup with gradient 0."""
+    width = found.gradient.value.shape[1]
+    total = Bounded(np.zeros((rows, width)), np.zeros((rows, width)))
+    _put(total, found.rows, found.gradient)
+    return Merged(np.arange(rows), total, total, np.arange(rows + 1))
 
 
 def _backward_truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:

@@ -4,7 +4,7 @@ offsets, indices (feature-major) ──► lookup l: bag, feature, sample, table
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,14 @@ def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str])
         row[keep],
         None if weight is None else weight[keep],
     )
+
+
+def only(bags: Bags, feature: int) -> Bags:
+    """The same bags with the lookups of one feature."""
+    mine = bags.feature[bags.bag] == feature
+    weight = None if bags.weight is None else bags.weight[mine]
+    found = {name: getattr(bags, name)[mine] for name in ("bag", "place", "table", "at")}
+    return replace(bags, weight=weight, **found)
 
 
 def _ends(offsets: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from neocpu.oracle.records import Arrays, Value
 from neocpu.oracle.truth_bags import Bags, Ints
+from neocpu.oracle.truth_formats import FORMATS, nearest
 from neocpu.oracle.truth_numbers import TINY, Bounded, Real, U
 from neocpu.oracle.truth_sums import segment_sums
 
@@ -76,10 +77,29 @@ def pooled(
             _product(rows[0][at], weight), _product(rows[1][at], None if weight is None else np.abs(weight))
         )
         size = _product(rows[2][at], None if weight is None else np.abs(weight))
+        if "subnormals_flushed" in switches:
+            terms = Bounded(flushed(terms.value), terms.error)
         starts = np.searchsorted(bags.bag[lo:hi], np.arange(first, last + 1))
         sums = segment_sums(terms, size, starts, int(weight is not None), cost[first:last])
+        if "accumulated_narrow" in switches:
+            sums = _one_by_one(terms.value, starts, str(options["output_format"]))
         found.append(sums if by is None else _divided(sums, by[first:last, None]))
     return found
+
+
+def _one_by_one(terms: Real, starts: Ints, name: str) -> Bounded:
+    """Bags summed in a narrow format, in the order of their lookups."""
+    out = np.zeros((starts.size - 1, terms.shape[1]))
+    count = np.diff(starts)
+    for k in range(int(count.max(initial=0))):
+        live = np.flatnonzero(count > k)
+        out[live] = nearest(out[live] + terms[starts[live] + k], FORMATS[name])
+    return Bounded.exactly(out)
+
+
+def flushed(x: Real) -> Real:
+    """x with subnormals (of fp32) as 0."""
+    return np.where(np.abs(x) < 2.0**-126, 0.0, x)
 
 
 def _elements(bags: Bags, lo: int, hi: int, table: int, width: int) -> Ints:
@@ -178,8 +198,13 @@ def _merge(
     for name, kept in last.items():
         if name in switches:
             terms, error, starts = terms[kept], error[kept], np.arange(rows.size + 1)
+    if "subnormals_flushed" in switches:
+        terms = flushed(terms)
     single = Bounded(terms, error)
     total = segment_sums(single, np.abs(terms), starts, int(weighted), divisions)
+    if "duplicates_averaged" in switches:
+        times = np.diff(starts)[:, None]
+        total = Bounded(total.value / times, total.error / times + np.abs(total.value) * U)
     if "clip_after_merge" in switches:
         most = float(options["max_gradient"])
         total = Bounded(np.clip(total.value, -most, most) if most else total.value, total.error)

@@ -36,6 +36,8 @@ class Hyper:
     bends: frozenset[str] = field(default_factory=frozenset)
 
     def __getitem__(self, name: str) -> Bounded:
+        if name == "eps" and "adagrad_eps_1e10" in self.bends and "adagrad" in str(self.options["optimizer"]):
+            return Bounded.constant(1e-10)
         return Bounded.constant(float(self.options[name]))
 
     @property
@@ -93,7 +95,8 @@ def _root(state: Bounded, h: Hyper) -> Bounded:
     """sqrt(state) + eps."""
     if "eps_inside_root" in h.bends:
         return (state + h["eps"]).sqrt()
-    return state.sqrt() + (Bounded.exactly(0.0) if "eps_missing" in h.bends else h["eps"])
+    root = state if "root_missing" in h.bends else state.sqrt()
+    return root if "eps_missing" in h.bends else root + h["eps"]
 
 
 def _accumulate(rows: Rows, name: str, new: Bounded) -> Bounded:
@@ -109,8 +112,6 @@ def _mean(rows: Rows, g: Bounded) -> Bounded:
     if rows.squares is not None:
         total = Bounded(rows.squares.value.sum(-1), rows.squares.error.sum(-1))
         return total / Bounded.exactly(float(g.value.shape[-1]))
-    if "norm_not_squared" in rows.bends:
-        return mean_square(g).sqrt()
     return mean_square(g)
 
 

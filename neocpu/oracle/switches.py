@@ -1,0 +1,337 @@
+"""What does each known mistake or quirk do, and what does one do about it? The texts that a diagnosis prints."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+LOOKUPS = ("lookup", "trajectory")
+MERGES = ("backward", "trajectory", "unique_gradient")
+UPDATES = ("backward", "trajectory")
+BAGS = ("lookup", "weight_gradient", *MERGES)
+WEIGHTED = ("lookup", *MERGES)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One way to differ from the exact model: what it does and, for a mistake, what to do about it."""
+
+    name: str
+    kind: Literal["quirk", "mistake"]
+    about: str  # one sentence
+    fix: str  # one sentence; "" for a quirk
+    ops: tuple[str, ...]
+
+
+def _mistake(name: str, ops: tuple[str, ...], about: str, fix: str) -> Switch:
+    return Switch(name, "mistake", about, fix, ops)
+
+
+def _quirk(name: str, ops: tuple[str, ...], about: str) -> Switch:
+    return Switch(name, "quirk", about, "", ops)
+
+
+_BOUNDARIES = (
+    _mistake(
+        "last_lookup_dropped",
+        BAGS,
+        "the last lookup of every bag is left out",
+        "a bag ends before offsets[bag + 1]: loop while l < offsets[bag + 1]",
+    ),
+    _mistake(
+        "first_lookup_dropped",
+        BAGS,
+        "the first lookup of every bag is left out",
+        "a bag begins at offsets[bag], that lookup included",
+    ),
+    _mistake(
+        "bag_ends_late",
+        BAGS,
+        "every bag takes in the first lookup of the next one",
+        "a bag ends before offsets[bag + 1]: compare with <, not <=",
+    ),
+    _mistake(
+        "bag_starts_early",
+        BAGS,
+        "every bag takes in the last lookup of the one before",
+        "a bag begins at offsets[bag], not one before",
+    ),
+    _mistake(
+        "pruned_reads_last_row",
+        BAGS,
+        "row -1 (a pruned row) reads or trains the last row of the table",
+        "skip lookups with row < 0 before the row is addressed",
+    ),
+    _mistake(
+        "feature_is_table",
+        BAGS,
+        "feature f uses table f, whatever feature_table says",
+        "take the table of a feature from feature_table",
+    ),
+    _mistake(
+        "columns_in_table_order",
+        BAGS,
+        "pooled columns stand in the order of tables instead of features",
+        "column offsets are the running sum of dims[feature_table], feature by feature",
+    ),
+    _mistake(
+        "row_offset_32bit",
+        ("linear_index",),
+        "row * dim is computed in 32 bits and wraps around",
+        "widen the row number to 64 bits before the multiplication",
+    ),
+)
+
+_POOLING = (
+    _mistake(
+        "mean_not_divided",
+        BAGS,
+        "MEAN bags, or the gradients that flow into them, are not divided by their length",
+        "divide by L = offsets[bag + 1] - offsets[bag], in forward and in backward",
+    ),
+    _mistake(
+        "mean_divided_twice",
+        BAGS,
+        "MEAN divides by the square of the bag's length",
+        "divide once: either each term or the sum, either in the host code or in the kernel",
+    ),
+    _mistake(
+        "mean_counts_kept",
+        BAGS,
+        "MEAN divides by the number of lookups that are not pruned",
+        "L counts pruned lookups too",
+    ),
+    _mistake(
+        "weights_ignored",
+        WEIGHTED,
+        "per-sample weights are not applied",
+        "multiply each row (and in backward each gradient) by its lookup's weight",
+    ),
+    _mistake(
+        "weights_restart",
+        WEIGHTED,
+        "the weight is indexed by the place in the bag instead of the place among all lookups",
+        "index per_sample_weights like indices, with offsets[bag] + i",
+    ),
+    _mistake(
+        "accumulated_narrow",
+        ("lookup",),
+        "the bag is summed in the output's narrow format, rounding after every lookup",
+        "accumulate in fp32 and round once, at the end",
+    ),
+    _mistake(
+        "subnormals_flushed",
+        ("lookup", "unique_gradient"),
+        "subnormal numbers are taken as 0",
+        "compile without flush-to-zero (nvcc: -ftz=false), or say that the kernel flushes",
+    ),
+    _mistake(
+        "half_up",
+        ("lookup", "round", "backward", "trajectory"),
+        "ties round away from zero instead of to even",
+        "round to nearest even: add 0x7fff plus the last kept bit, not 0x8000",
+    ),
+    _mistake(
+        "truncated",
+        ("lookup", "round", "backward", "trajectory"),
+        "bits are dropped instead of rounded",
+        "round to nearest even before the narrow store",
+    ),
+)
+
+_GRADIENT = (
+    _mistake(
+        "gradient_without_weights",
+        MERGES,
+        "the gradient of a row is not multiplied by the lookup's per-sample weight",
+        "the gradient of w*row by row is w*grad",
+    ),
+    _mistake(
+        "weight_gradient_times_weight",
+        ("weight_gradient",),
+        "the gradient of a per-sample weight is multiplied by that weight",
+        "the gradient of w*row by w is the dot product of row and grad, without w",
+    ),
+    _mistake(
+        "gradient_without_grad_output",
+        ("weight_gradient",),
+        "the gradient of a per-sample weight is the sum of its row",
+        "multiply the row by the gradient of its bag before the sum",
+    ),
+    _mistake(
+        "last_duplicate_wins",
+        MERGES,
+        "of a row's duplicates only the last one counts: unordered stores, or lost atomic additions",
+        "add with atomics, or sort by row and reduce segments",
+    ),
+    _mistake(
+        "first_duplicate_wins",
+        MERGES,
+        "of a row's duplicates only the first one counts",
+        "reduce the whole segment of a row: from its first to its last lookup",
+    ),
+    _mistake(
+        "duplicates_averaged",
+        MERGES,
+        "the gradients of duplicates are averaged instead of added",
+        "add the gradients of a row's lookups",
+    ),
+    _mistake(
+        "duplicates_in_sequence",
+        UPDATES,
+        "a row that occurs n times gets n optimizer steps instead of one from the merged gradient",
+        "sort or hash the rows, add the gradients of duplicates, then update once",
+    ),
+    _mistake(
+        "features_in_sequence",
+        UPDATES,
+        "features that share a table update it one after the other",
+        "merge the gradients of all features of a table before its update",
+    ),
+    _mistake(
+        "clip_after_merge",
+        MERGES,
+        "max_gradient clips merged gradients instead of the gradients of pooled rows",
+        "clip grad_output, number by number, before anything is merged",
+    ),
+    *(
+        _mistake(
+            f"divided_by_{n}",
+            MERGES,
+            f"gradients are divided by {n}, as by a world size",
+            "divide by the number of ranks outside the operator, if at all",
+        )
+        for n in (2, 4, 8)
+    ),
+    _mistake("sign_flipped", UPDATES, "the step goes uphill: the gradient has the wrong sign", "subtract the step"),
+)
+
+_RULES = (
+    _mistake(
+        "update_before_state",
+        UPDATES,
+        "the weights are updated from the state before it takes the gradient in",
+        "update the moment or accumulator first, then the weights from the new value",
+    ),
+    _mistake(
+        "squares_before_merge",
+        UPDATES,
+        "the accumulator adds the squares of the single gradients instead of the square of their sum",
+        "merge the gradients of duplicates first, then square",
+    ),
+    _mistake(
+        "square_sum_not_mean",
+        UPDATES,
+        "the row state adds the sum of squares over the columns instead of their mean",
+        "divide the sum of squares by D",
+    ),
+    _mistake("eps_inside_root", UPDATES, "eps is added inside the square root", "use sqrt(state) + eps"),
+    _mistake("eps_missing", UPDATES, "eps is not added", "use sqrt(state) + eps"),
+    _mistake("root_missing", UPDATES, "the square root of the state is not taken", "divide by sqrt(state) + eps"),
+    _mistake(
+        "step_counted_late",
+        UPDATES,
+        "the rule works with the number of the step before (bias correction off by one)",
+        "count the step before the update: the first one has t = 1",
+    ),
+    _mistake(
+        "step_counted_early",
+        UPDATES,
+        "the rule works with the number of the next step (bias correction off by one)",
+        "count each step once: the first one has t = 1",
+    ),
+    _mistake(
+        "bias_correction_missing",
+        UPDATES,
+        "moments are not corrected for their start at 0",
+        "divide m by 1 - beta1^t and v by 1 - beta2^t",
+    ),
+    _mistake(
+        "weight_decay_swapped",
+        UPDATES,
+        "L2 decay is applied as decoupled decay, or the other way round",
+        "l2 adds wd*w to the gradient; decoupled multiplies w by 1 - lr*wd",
+    ),
+    _mistake(
+        "decay_after_step",
+        UPDATES,
+        "decoupled weight decay multiplies the weight after the step, so it shrinks the step too",
+        "w = (1 - lr*wd)*w - step",
+    ),
+    _mistake(
+        "momentum_dampened",
+        UPDATES,
+        "momentum adds (1 - momentum)*g instead of g",
+        "m = momentum*m + g",
+    ),
+    _mistake("state_not_kept", ("trajectory",), "states start anew at every step", "keep the states between steps"),
+    _mistake(
+        "rate_of_last_step",
+        ("trajectory",),
+        "the learning rate of the step before is used",
+        "set the learning rate before the backward of its step",
+    ),
+)
+
+_QUIRKS = (
+    _quirk(
+        "out_of_bounds_row_0",
+        (*BAGS, "bounds_check"),
+        "a row number out of range is set to 0, so that it reads and trains row 0 (FBGEMM: WARNING and IGNORE)",
+    ),
+    _quirk("out_of_bounds_wraps", (*BAGS, "bounds_check"), "a row number out of range is taken modulo the rows"),
+    _quirk(
+        "weighted_mean_not_divided",
+        ("lookup",),
+        "a weighted MEAN is the weighted sum (FBGEMM's CPU kernels with fp16 output)",
+    ),
+    _quirk(
+        "weighted_mean_backward_not_divided",
+        MERGES,
+        "gradients of a weighted MEAN are not divided by L, though forward divides (FBGEMM on CPU)",
+    ),
+    _quirk(
+        "weighted_mean_by_weights",
+        BAGS,
+        "a weighted MEAN divides by the sum of the weights plus 1e-6 (TorchRec, row-wise sharding)",
+    ),
+    _quirk(
+        "mean_divisor_plus_1e6",
+        BAGS,
+        "an unweighted MEAN divides by L + 1e-6 (TorchRec, row-wise sharding)",
+    ),
+    _quirk("weight_decay_ignored", UPDATES, "weight decay has no effect (FBGEMM on CPU, fp32 tables of one feature)"),
+    _quirk("max_norm_ignored", UPDATES, "max_norm has no effect (FBGEMM on CPU)"),
+    _quirk(
+        "stochastic_rounding_ignored",
+        ("backward", "trajectory", "round"),
+        "rows are rounded to nearest where stochastic rounding was asked for (FBGEMM on CPU)",
+    ),
+    _quirk(
+        "evaluation_counts",
+        ("trajectory",),
+        "every forward counts a step, evaluations too (FBGEMM's iter)",
+    ),
+    _quirk(
+        "counter_decay_grows",
+        UPDATES,
+        "a negative counter half-life keeps its sign, so that weight decay makes weights grow (FBGEMM)",
+    ),
+    _quirk("ratio_unguarded", UPDATES, "LAMB's and LARS' ratio of norms is 0/0 or x/0 on rows of zeros (FBGEMM)"),
+    _quirk(
+        "untouched_rows_step",
+        UPDATES,
+        "rows without a lookup take a step with gradient 0: moments fade, weights decay (torch's dense optimizers)",
+    ),
+    _quirk("adagrad_eps_1e10", UPDATES, "AdaGrad's eps is 1e-10, torch's default, whatever the case says"),
+    _quirk(
+        "int8_epsilon_swapped",
+        ("quantize",),
+        "int8 rows are scaled with the other variant's eps: 1e-8 (FBGEMM's CPU) or 1e-20 (its GPU)",
+    ),
+    _quirk(
+        "nan_vanishes",
+        ("quantize",),
+        "a NaN in an int8 row is skipped in the row's range and becomes its minimum (FBGEMM)",
+    ),
+)
+
+ALL = (*_BOUNDARIES, *_POOLING, *_GRADIENT, *_RULES, *_QUIRKS)
