@@ -68,9 +68,10 @@ def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
             part = np.zeros((int(bags.batch[f]), int(bags.dims[f])), np.float32)
             base = bags.tables.element[inputs["feature_table"][f : f + 1].astype(np.int64)]
             ends = offsets[lo : lo + len(part) + 1]
-            asked("pooling", backend).pooled_sum(
-                table, base, bags.dims[f : f + 1], ends, rows, weights, part, np.zeros(1, np.int64)
-            )
+            with np.errstate(all="ignore"):
+                asked("pooling", backend).pooled_sum(
+                    table, base, bags.dims[f : f + 1], ends, rows, weights, part, np.zeros(1, np.int64)
+                )
             if options["pooling"] == "mean":
                 part /= np.maximum(np.diff(ends), 1).astype(np.float32)[:, None]
             parts.append(part)
