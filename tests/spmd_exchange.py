@@ -51,6 +51,8 @@ class Case:
     tables: tuple[TableSpec, ...] = TABLES
     first_column: int = 3
     weight_decay_mode: str = "none"
+    max_norm: float = 0.0
+    max_gradient: float = 0.0
     shards: tuple[Shard, ...] = ()  # of a plan that no scheme makes
 
 
@@ -106,6 +108,8 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         weight_decay_mode=case.weight_decay_mode,
         initial_accumulator_value=0.1,
         schedule=Schedule(warmup_steps=2),
+        max_norm=case.max_norm,
+        max_gradient=case.max_gradient,
     )
     embedding = ShardedEmbedding(
         plan_of(case, comm.size), comm, optimizer, case.seed, case.leaves, case.first_column, case.route

@@ -19,6 +19,7 @@ from neocpu.model.layout import ModelLayout
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
+from neocpu.reference.rules import RULES
 from neocpu.training import checkpoint
 from neocpu.training.checkpoint_file import BlockWriter, CheckpointFile
 from neocpu.training.initial import initial_rows
@@ -62,9 +63,10 @@ def make(comm: Comm, schemes: list[str], sets: tuple[str, ...] = (), learnt: boo
         values = initial_rows(spec, config.optimizer.sparse, config.training.seed, rows)
         changed = random.random(rows.size) < 0.5
         values["weight"][changed] += random.standard_normal((changed.sum(), spec.dim)).astype(np.float32)
-        values["sum"][changed] += 1
+        for name in list(values)[1:]:
+            values[name][changed] += random.integers(1, 9, values[name][changed].shape).astype(np.float32)
         mine = (rows >= shard.rows[0]) & (rows < shard.rows[1])
-        cut = {"weight": values["weight"][mine][:, slice(*shard.cols)], "sum": values["sum"][mine]}
+        cut = {k: v[mine][:, slice(*shard.cols)] if v.ndim == 2 else v[mine] for k, v in values.items()}
         tbe.load_rows(i, rows[mine] - shard.rows[0], cut)
     return SimpleNamespace(
         config=config, comm=comm, plan=plan, model=model, dense=dense, embedding=SimpleNamespace(tbe=tbe)
@@ -96,6 +98,25 @@ def test_any_plan_writes_the_same_rows_and_reads_them(
         return saved, digest(world, step), step
 
     assert run_threads(ranks, body) == [(expected, expected, 5)] * ranks
+
+
+@pytest.mark.parametrize("name", ["lamb", "partial_rowwise_adam", "exact_rowwise_adagrad_with_counter"])
+def test_states_of_every_kind_come_back(tmp_path: Path, name: str) -> None:
+    sets = (f"optimizer.sparse.name={name}",)
+    expected = checkpoint.save(tmp_path, make(SingleComm(), TABLE_WISE, sets), 5)
+    path = checkpoint.latest(tmp_path, SingleComm())
+    assert path is not None
+    with h5py.File(path) as file:
+        rule, table = RULES[name], file["tables/C3"]
+        assert set(table) >= {"rows", "weight", *rule.element_state, *rule.row_state}
+        assert all(table[state].shape == table["rows"].shape for state in rule.row_state)
+
+    def body(comm: Comm) -> str:
+        world = make(comm, MIXED, sets, learnt=False)
+        checkpoint.load(path, world)
+        return digest(world, 5)
+
+    assert run_threads(3, body) == [expected] * 3
 
 
 def test_file_holds_only_learnt_rows_and_reads_with_plain_h5py(written: Path) -> None:

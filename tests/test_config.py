@@ -28,6 +28,17 @@ def test_presets_are_valid(path: Path) -> None:
     assert len(configs.load(path).tables) == 26
 
 
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.updates])
+def test_every_rule_can_be_asked_for_with_its_keys(name: str) -> None:
+    keys = {"counter_halflife": 3, "adjustment_iter": 5, "learning_rate_mode": "counter_sgd"}
+    keys |= {"tail_id_threshold_is_ratio": "true"}
+    sets = [
+        f"optimizer.sparse.{key}={keys.get(key, 0.5)}" for key in (*RULES[name].options, "max_norm", "max_gradient")
+    ]
+    sparse = configs.loads(SMALL, "x.toml", [f"optimizer.sparse.name={name}", *sets]).optimizer.sparse
+    assert sparse.rule is RULES[name] and sparse.max_norm == 0.5
+
+
 def test_overrides_are_toml_else_text() -> None:
     config = configs.loads(
         SMALL,

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from neocpu.embedding.optimizers import DENSE_NAMES, DenseOptimizer, Schedule, SparseOptimizer, power
+from neocpu.embedding.optimizers import COUNTER, DENSE_NAMES, DenseOptimizer, Schedule, SparseOptimizer, power
 from neocpu.reference import update as twin
 from neocpu.reference.rules import HYPER, RULES
 from tests.cases import assert_same, floats
@@ -36,6 +36,37 @@ def test_hyper_is_computed_wide_and_rounded_once():
     assert l2["l2"] == np.float32(0.3) and l2["keep"] == 1
     none = dict(zip(HYPER, SparseOptimizer("exact_sgd", 0.1, weight_decay=0.3).hyper(1)))
     assert none["l2"] == 0 and none["keep"] == 1
+
+
+def test_counters_are_numbers_of_the_step():
+    optimizer = SparseOptimizer(
+        COUNTER, adjustment_iter=5, counter_halflife=-1, max_counter=10.0, tail_id_threshold=0.25,
+        tail_id_threshold_is_ratio=True, learning_rate_mode="counter_sgd",
+    )  # fmt: skip
+    early, late = (dict(zip(HYPER, optimizer.hyper(step))) for step in (5, 8))
+    assert (early["adjusting"], late["adjusting"], late["since"], late["step"]) == (0, 1, 3, 8)
+    assert (late["frequency"], late["halflife"], late["tail"], late["rate_mode"]) == (1, -1, 2, 2)
+    assert set(optimizer.numbers(3)) == set(HYPER)
+
+
+def test_keys_that_do_not_go_together_are_found():
+    def faults(name, **keys):
+        return [key for key, _ in SparseOptimizer(name, **keys).faults()]
+
+    assert not any(faults(name) for name in RULES)
+    assert faults("exact_sgd", momentum=0.5, max_norm=1.0, max_gradient=1.0) == ["momentum"]
+    assert faults("lars_sgd", momentum=0.5, eta=1.0) == []
+    assert faults("adam", beta1=1.0, weight_decay=0.1) == ["beta1", "weight_decay_mode"]
+    assert faults("adam", weight_decay_mode="adagradw") == ["weight_decay_mode"]
+    assert faults(COUNTER, weight_decay_mode="adagradw", weight_decay=0.1, counter_halflife=0) == []
+    assert faults(COUNTER, weight_decay_mode="l2", weight_decay=0.1, counter_halflife=0) == ["counter_halflife"]
+    assert faults(COUNTER, max_counter=0.0, adjustment_ub=0.0) == ["max_counter", "adjustment_ub"]
+
+
+def test_digests_of_old_configs_stay():
+    first = list(SparseOptimizer("adam").header())
+    assert first[-2:] == ["initial_accumulator_value", "schedule"] and len(first) == 9
+    assert list(SparseOptimizer("lars_sgd", momentum=0.0, eta=0.1).header())[9:] == ["momentum", "eta"]
 
 
 @pytest.mark.parametrize("name", DENSE_NAMES)

@@ -41,6 +41,13 @@ def test_every_optimizer(optimizer: str, plan: str) -> None:
     expect(Case(plan=plan, optimizer=optimizer, steps=3), 3)
 
 
+@pytest.mark.parametrize("plan", ["column_wise", "grid_shard", "mixed"])
+def test_rules_of_several_phases_and_row_states(plan: str) -> None:
+    lamb = Case(plan=plan, optimizer="partial_rowwise_lamb", steps=3, weight_decay_mode="decoupled", max_norm=0.5)
+    expect(replace(lamb, max_gradient=1e-3), 3)
+    expect(Case(plan=plan, optimizer="exact_rowwise_adagrad_with_counter", steps=3, weight_decay_mode="l2"), 3)
+
+
 @pytest.mark.parametrize("route", sorted(ROUTES))
 @pytest.mark.parametrize(("ranks", "ranks_per_node"), [(2, 1), (4, 2), (5, 2), (5, 3)])
 def test_every_route(route: str, ranks: int, ranks_per_node: int) -> None:
@@ -150,10 +157,12 @@ def nearest(x: Fraction) -> np.float32:
     return best + np.float32(0)
 
 
-@pytest.mark.parametrize(("ranks", "plan"), [(1, "table_wise"), (3, "mixed")])
-def test_it_is_what_the_norm_says(ranks: int, plan: str) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "plan", "limit"), [(1, "table_wise", 0.0), (1, "table_wise", 0.5), (3, "mixed", 0.5)]
+)
+def test_it_is_what_the_norm_says(ranks: int, plan: str, limit: float) -> None:
     """E and one step of exact_sgd, computed from docs/arithmetic.md §3 and §5 with fractions."""
-    case = Case(plan=plan, optimizer="exact_sgd", steps=2, wild=False, seed=5)
+    case = Case(plan=plan, optimizer="exact_sgd", steps=2, wild=False, seed=5, max_gradient=limit)
     rate = np.float32(SCHEDULED)
 
     def body(comm: Comm) -> list[np.ndarray]:
@@ -164,6 +173,7 @@ def test_it_is_what_the_norm_says(ranks: int, plan: str) -> None:
     before = initial_weights(case)
     for step, out in enumerate(outs, 1):
         kjt, gradient = global_batch(case, step)
+        gradient = np.clip(gradient, np.float32(-limit), np.float32(limit)) if limit else gradient
         terms: dict[tuple[int, int], list[np.ndarray]] = {}
         at = case.first_column
         for k, bag in enumerate(bags(case.tables)):

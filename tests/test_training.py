@@ -120,6 +120,25 @@ def test_interrupted_and_resumed_ends_with_the_same_digest(log, tmp_path, stop):
     assert [summary["samples"] for summary in resumed] == [2 * ROWS, 2 * ROWS]
 
 
+@pytest.mark.parametrize(
+    "sparse",
+    [
+        'name = "partial_rowwise_lamb", max_norm = 0.5, max_gradient = 0.01',
+        'name = "exact_rowwise_adagrad_with_counter", counter_halflife = 3, weight_decay_mode = "adagradw"',
+    ],
+    ids=["two kinds of state, limits", "three row states"],
+)
+def test_optimizers_with_more_state_resume_on_any_ranks(log, tmp_path, sparse):
+    overrides = ("training.epochs=2", f"optimizer.sparse={{ {sparse}, weight_decay = 0.1, learning_rate = 0.05 }}")
+    if "mode" not in sparse:
+        overrides += ("optimizer.sparse.weight_decay_mode=decoupled",)
+    whole = train(log, tmp_path / "whole", *overrides)
+    train(log, tmp_path / "parts", *overrides, "training.steps=4")
+    more = given(log, *overrides, "parallel.plan={one = 'data_parallel', many = 'grid_shard'}")
+    resumed = run_threads(4, lambda comm: Trainer(more, comm, tmp_path / "parts", resume=True).run(), ranks_per_node=2)
+    assert {summary["digest"] for summary in resumed} == {whole["digest"]}
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_number_that_is_none_names_step_and_sample(tmp_path, ranks):
     log = write_log(tmp_path / "log.h5", spoil=BATCH + 50)  # sample 50 of the second batch
