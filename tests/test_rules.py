@@ -5,6 +5,7 @@ The rules in `kernels/rules.py` are plain functions that compile into the update
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,14 @@ def test_every_rule_has_a_kernel_function_and_a_twin():
         name for name, rule in RULES.items() if not (rule.row_state or rule.row_scalars)
     }
     assert [getattr(rules, name.upper()) for name in HYPER] == list(range(len(HYPER)))
+
+
+def test_docs_have_every_rule():
+    root = Path(__file__).parent.parent / "docs"
+    for name, rule in RULES.items():
+        assert f"\n| {name} |" in (root / "arithmetic.md").read_text()
+        line = next(line for line in (root / "design.md").read_text().splitlines() if f"`{name}`" in line)
+        assert all(f"`{key}`" in line for key in rule.options)
 
 
 def run(module, name, w, g, e0, e1, r, squares, hyper):
