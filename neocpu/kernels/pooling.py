@@ -16,6 +16,7 @@ from numba import prange
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.simd import prefetch, prefetch_far
+from neocpu.kernels.simd_loads import number_at
 from neocpu.kernels.simd_rows import (
     FAR,
     NEAR,
@@ -110,13 +111,14 @@ def _split_words(values, index, weights, lo, hi, base, stride, column, width, sp
     for j in range(lo, hi):
         if index[j] < 0:
             continue
-        at, bound = base + index[j] * stride + column, top(spread)
+        row, bound = base + index[j] * stride, top(spread)
         for k in range(words):
             last = k == words - 1
             sigma = 0.0 if last else math.ldexp(1.5, bound + 1 + log)
             bound = bound + log - 52
             for c in range(width):
-                x = np.float64(values[at + c] * weights[j] if weights.size else values[at + c])
+                term = number_at(values, row, stride, column + c)
+                x = np.float64(term * weights[j] if weights.size else term)
                 for i in range(k):
                     x = _rest(x, math.ldexp(1.5, top(spread) + 1 + log + i * (log - 52)))
                 flat[k * width + c] += x if last else (x + sigma) - sigma

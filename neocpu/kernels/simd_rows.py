@@ -5,6 +5,8 @@
                 exact (`docs/arithmetic.md` §3)
     cut_rows    the same walk for a range that is too wide: each term is cut on a grid, parts and rests are added apart
 
+Rows of any format are decoded to fp32 in registers (`simd_loads.py`), the terms from then on are fp32 numbers.
+
 A row of any width is a run of such blocks, so no width is compiled in. Rows further on are prefetched, bag borders or not:
 `FAR` lookups ahead into the second-level cache, `NEAR` ahead into the first.
 """
@@ -18,7 +20,8 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 from neocpu.kernels._jit import inlined
-from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd import F32, F64, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd_loads import Rows
 from neocpu.kernels.simd_tiles import LANES
 
 FAR, NEAR = 64, 4  # lookups
@@ -32,9 +35,9 @@ class _Walk:
         self.context, self.builder, self.block, self.lanes = context, builder, block, min(block, LANES)
         self.f32, self.f64 = ir.VectorType(F32, self.lanes), ir.VectorType(F64, self.lanes)
         self.int = ir.VectorType(I32, self.lanes)
-        self.values, self.index, self.weights = (data(context, builder, signature, args, p) for p in (0, 1, 2))
-        self.lo, self.hi, base, self.stride, column = args[3:8]
-        self.origin = builder.add(base, column)
+        self.index, self.weights = (data(context, builder, signature, args, p) for p in (1, 2))
+        self.lo, self.hi, self.base, self.stride, self.column = args[3:8]
+        self.rows = Rows(context, builder, signature, args, self.stride)
         index, weights = (context.make_array(signature.args[p])(context, builder, args[p]) for p in (1, 2))
         self.last = builder.sub(index.nitems, I64(1))
         self.weighted = builder.icmp_signed(">", weights.nitems, I64(0))
@@ -50,18 +53,19 @@ class _Walk:
         self.builder.store(self.builder.fadd(self.builder.load(slot), value), slot)
 
     def row(self, j: Any) -> Any:
-        """(number, address of its first column here) of lookup j."""
+        """(number, address) of the row of lookup j."""
         number = self.builder.load(self.builder.gep(self.index, [j]))
-        at = self.builder.add(self.origin, self.builder.mul(number, self.stride))
-        return number, self.builder.gep(self.values, [at])
+        at = self.builder.add(self.base, self.builder.mul(number, self.stride))
+        return number, self.rows.row(at)
 
     def fetch(self, j: Any, ahead: int, locality: int) -> None:
         """Prefetch lookup j + ahead."""
         b = self.builder
         far = b.add(j, I64(ahead))
-        _, address = self.row(b.select(b.icmp_signed("<", far, self.last), far, self.last))
-        for c in range(0, self.block, 16):
-            line = b.bitcast(b.gep(address, [I64(c)]), I8.as_pointer())
+        _, row = self.row(b.select(b.icmp_signed("<", far, self.last), far, self.last))
+        codes = self.rows.codes(row, self.column)
+        lines = [b.gep(codes, [I64(at)]) for at in range(0, self.rows.bytes_of(self.block), 64)]
+        for line in [*lines, self.rows.header(row)] if self.rows.scaled else lines:
             call(b, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(locality), I32(1))
 
     def each(self, body: Any) -> None:
@@ -80,8 +84,9 @@ class _Walk:
             number, here = self.row(j)
             with b.if_then(b.icmp_signed(">=", number, I64(0)), likely=True):
                 scale = splat(b, b.load(b.gep(self.weights, [j])), self.lanes) if weighted else None
+                scales = self.rows.scales(here, self.lanes)
                 for i in range(self.block // self.lanes):
-                    term = b.load(vector_pointer(b, here, I64(self.lanes * i), self.f32), align=4)
+                    term = self.rows.vector(here, scales, self.column, self.lanes * i, self.lanes)
                     body(i, b.fmul(term, scale) if weighted else term)
 
     def store(self, slots: list[Any], out: Any, first: int) -> None:

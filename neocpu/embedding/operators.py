@@ -1,0 +1,256 @@
+"""What does a table-batched lookup return, said with plain arrays? One call per operator, no object, no training state.
+
+    weights      codes of all tables, one after the other, row-major (`storage/formats.py`); rows, dims [T]
+    features     feature_table [F]; bags of feature f and sample s hold indices[offsets[b] : offsets[b+1]], b = f*B + s
+    out          pooled: f32[B, sum of dims]; variable batches: flat, feature-major, or rank-major as FBGEMM's; none: [n, D]
+
+The arithmetic is canonical (`docs/arithmetic.md` §3): rows are decoded exactly, bags summed exactly, rounded once. Integers may
+be int32 or int64. Training goes through `embedding/tbe.py`, which keeps its rows and gives the same bits.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.embedding.bounds import Bounds, bag_cuts, bounds_check
+from neocpu.embedding.lookups import Floats, Ints
+from neocpu.errors import ConfigError
+from neocpu.kernels import lookup as kernels
+from neocpu.storage.formats import FORMATS
+
+__all__ = ["Bounds", "bounds_check", "lookup", "row_elements", "weight_gradient"]
+POOLING = ("sum", "mean", "none")
+OUTPUTS = ("fp32", "fp16", "bf16")
+NONE = np.empty(0, np.float32)
+NBITS = {"nbit8": 8, "nbit4": 4, "nbit2": 2}  # FBGEMM's inference tables: fp16 scale and bias before the codes
+_DTYPES = {name: np.dtype(f.dtype) for name, f in FORMATS.items()} | dict.fromkeys(NBITS, np.dtype("u1"))
+
+
+class _Entries:
+    """The features of a call, as kernels want them: where rows begin, which bags they own, where their output goes."""
+
+    def __init__(
+        self,
+        weights: NDArray[Any],
+        rows: NDArray[Any],
+        dims: NDArray[Any],
+        table: NDArray[Any],
+        format: str,
+        alignment: int,
+    ) -> None:
+        if format not in _DTYPES:
+            raise ConfigError(f"weights_format {format!r}: it is one of {', '.join(_DTYPES)}")
+        heights, width = np.asarray(rows, np.int64), np.asarray(dims, np.int64)
+        stride = np.array([row_elements(format, int(d), alignment) for d in width], np.int64)
+        sizes = heights * stride
+        dtype = _DTYPES[format]
+        flat = np.ascontiguousarray(weights).reshape(-1)
+        if flat.dtype.itemsize != dtype.itemsize:
+            raise ConfigError(f"weights of dtype {flat.dtype} are no {format} codes, which take {dtype.itemsize} bytes")
+        if flat.size != sizes.sum():
+            raise ConfigError(f"{flat.size} weights; the tables need {int(sizes.sum())}")
+        self.table = flat.view(dtype) if format == "fp32" else flat.view(np.dtype([(format, dtype)]))
+        self.of = np.ascontiguousarray(table, np.int64)
+        self.base, self.width, self.stride = (np.cumsum(sizes) - sizes)[self.of], width[self.of], stride[self.of]
+
+    def matrix(self, bags: int) -> tuple[Ints, Ints, tuple[int, ...]]:
+        """(place, pitch, shape) of an output [B, sum of dims]."""
+        columns = int(self.width.sum())
+        samples = bags // max(self.of.size, 1)
+        return np.cumsum(self.width) - self.width, np.full(self.of.size, columns, np.int64), (samples, columns)
+
+    def by_rank(self, sizes: Ints) -> tuple["_Entries", Ints, Ints, tuple[int, ...]]:
+        """Entries (feature, rank) of variable batches [F, ranks], and the (place, pitch, shape) of a rank-major output."""
+        ranks = sizes.shape[1]
+        split = object.__new__(_Entries)
+        split.table = self.table
+        split.of, split.base, split.width, split.stride = (
+            np.repeat(a, ranks) for a in (self.of, self.base, self.width, self.stride)
+        )
+        elements = (sizes * self.width[:, None]).T  # [ranks, F]
+        place = (np.cumsum(elements) - elements.reshape(-1)).reshape(elements.shape).T.reshape(-1)
+        return split, np.ascontiguousarray(place), split.width, (int(elements.sum()),)
+
+
+def row_elements(format: str, columns: int, row_alignment: int = 1) -> int:
+    """Elements (of the format's dtype) from one row to the next; rows are padded to a multiple of `row_alignment` bytes."""
+    size = (columns * NBITS[format] + 7) // 8 + 4 if format in NBITS else FORMATS[format].row_bytes(columns)
+    return (size + row_alignment - 1) // row_alignment * row_alignment // _DTYPES[format].itemsize
+
+
+def _asked(
+    entries: _Entries, offsets: Ints, batch_sizes: NDArray[Any] | None
+) -> tuple[_Entries, Ints, Ints, Ints, tuple[int, ...]]:
+    """(entries, first bag of each, place, pitch, shape of the pooled output)."""
+    if batch_sizes is None:
+        cuts = bag_cuts(entries.of.size, offsets, None)
+        return entries, cuts, *entries.matrix(offsets.size - 1)
+    sizes = np.asarray(batch_sizes, np.int64).reshape(entries.of.size, -1)
+    entries, place, pitch, shape = entries.by_rank(sizes)
+    return entries, np.append(0, np.cumsum(sizes)).astype(np.int64), place, pitch, shape
+
+
+def _weights(per_sample_weights: NDArray[Any] | None, lookups: int) -> Floats:
+    if per_sample_weights is None:
+        return NONE
+    found = np.ascontiguousarray(per_sample_weights, np.float32).reshape(-1)
+    if found.size != lookups:
+        raise ConfigError(f"{lookups} indices, but {found.size} per-sample weights")
+    return found if found.size else NONE
+
+
+def _one_width(entries: _Entries) -> int:
+    widths = np.unique(entries.width)
+    if widths.size > 1:
+        raise ConfigError(f"pooling none needs tables of one width, not {widths.tolist()}")
+    return int(widths[0]) if widths.size else 0
+
+
+def _known(pooling: str, output_format: str = "fp32") -> None:
+    for option, value, values in (("pooling", pooling, POOLING), ("output_format", output_format, OUTPUTS)):
+        if value not in values:
+            raise ConfigError(f"{option} {value!r}: it is one of {', '.join(values)}")
+
+
+def lookup(
+    weights: NDArray[Any],
+    rows: NDArray[Any],
+    dims: NDArray[Any],
+    feature_table: NDArray[Any],
+    indices: NDArray[Any],
+    offsets: NDArray[Any],
+    per_sample_weights: NDArray[Any] | None = None,
+    pooling: str = "sum",
+    weights_format: str = "fp32",
+    output_format: str = "fp32",
+    bounds_check: str = "fatal",
+    batch_sizes: NDArray[Any] | None = None,
+    outside: int = 0,
+    row_alignment: int = 1,
+) -> NDArray[Any]:
+    """Embeddings of all features; FBGEMM: TBE forward (training; with `nbit*` formats inference).
+
+    Parameters
+    ----------
+    weights, rows, dims, feature_table, indices, offsets : see the top of this file. A row of -1 is pruned: it adds nothing,
+        but counts in the length that MEAN divides by.
+    per_sample_weights : f32[n] or None; terms are fl(w * x). pooling : sum, mean, or none: one row per lookup, as it is.
+    weights_format : a name in `storage.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment : bytes rows are padded to.
+    output_format : fp32, fp16 or bf16; narrow ones are rounded from fp32, nearest even, and come as records of that name.
+    bounds_check : fatal, warning or ignore, with `outside` (`embedding/bounds.py`).
+    batch_sizes : [F] or [F, ranks] where features have batches of their own; the output is flat then: rank, feature, sample.
+
+    Raises IndexRangeError for rows and offsets out of range, ConfigError for what does not fit together.
+    """
+    _known(pooling, output_format)
+    entries = _Entries(weights, rows, dims, feature_table, weights_format, row_alignment)
+    checked = _bounds(rows, feature_table, indices, offsets, bounds_check, batch_sizes, outside)
+    index, ends, scale = checked.indices, checked.offsets, _weights(per_sample_weights, checked.indices.size)
+    if pooling == "none":
+        width = _one_width(entries)
+        first = ends[bag_cuts(entries.of.size, ends, batch_sizes)]
+        out = np.zeros((index.size, width), np.float32)
+        kernels.gathered_rows(
+            entries.table,
+            entries.base,
+            entries.width,
+            entries.stride,
+            first,
+            index,
+            scale,
+            first[:-1] * width,
+            entries.width,
+            out.reshape(-1),
+        )
+    else:
+        entries, cuts, place, pitch, shape = _asked(entries, ends, batch_sizes)
+        out = np.empty(shape, np.float32)
+        kernels.pooled_rows(
+            entries.table,
+            entries.base,
+            entries.width,
+            entries.stride,
+            cuts,
+            ends,
+            index,
+            scale,
+            pooling == "mean",
+            place,
+            pitch,
+            out.reshape(-1),
+        )
+    return out if output_format == "fp32" else _encoded(out, output_format)
+
+
+def _bounds(
+    rows: NDArray[Any],
+    table: NDArray[Any],
+    indices: NDArray[Any],
+    offsets: NDArray[Any],
+    mode: str,
+    batch_sizes: NDArray[Any] | None,
+    outside: int,
+) -> Bounds:
+    return bounds_check(rows, table, indices, offsets, mode, batch_sizes, outside)
+
+
+def _encoded(out: Floats, format: str) -> NDArray[Any]:
+    from neocpu.kernels import codecs
+    from neocpu.reference.codecs import LAYOUTS
+
+    codes = np.empty((1, out.size), np.uint16)
+    codecs.encode_rows(out.reshape(1, -1), LAYOUTS[format], 0, codes)
+    return FORMATS[format].view(codes.reshape(out.shape))
+
+
+def weight_gradient(
+    weights: NDArray[Any],
+    rows: NDArray[Any],
+    dims: NDArray[Any],
+    feature_table: NDArray[Any],
+    indices: NDArray[Any],
+    offsets: NDArray[Any],
+    grad_output: NDArray[Any],
+    pooling: str = "sum",
+    weights_format: str = "fp32",
+    bounds_check: str = "fatal",
+    batch_sizes: NDArray[Any] | None = None,
+    outside: int = 0,
+    row_alignment: int = 1,
+) -> Floats:
+    """Gradient f32[n] of per-sample weights: each lookup's row times the gradient of its bag, exact, rounded once.
+
+    grad_output f32 in the shape of `lookup`'s output; the others as there. MEAN divides the gradient first, fl(g / L). A pruned
+    lookup gets +0. FBGEMM: `indice_weights_grad`. Raises as `lookup`.
+    """
+    _known(pooling)
+    entries = _Entries(weights, rows, dims, feature_table, weights_format, row_alignment)
+    checked = _bounds(rows, feature_table, indices, offsets, bounds_check, batch_sizes, outside)
+    index, ends, out = checked.indices, checked.offsets, np.zeros(checked.indices.size, np.float32)
+    shape: tuple[int, ...]
+    if pooling == "none":  # every lookup is a bag of its own
+        width = _one_width(entries)
+        cuts = ends[bag_cuts(entries.of.size, ends, batch_sizes)]
+        place, pitch, shape = cuts[:-1] * width, entries.width, (index.size, width)
+        ends = np.arange(index.size + 1, dtype=np.int64)
+    else:
+        entries, cuts, place, pitch, shape = _asked(entries, ends, batch_sizes)
+    grad = np.ascontiguousarray(grad_output, np.float32)
+    if grad.shape != shape:
+        raise ConfigError(f"grad_output has shape {grad.shape}; the output has {shape}")
+    kernels.weight_gradients(
+        entries.table,
+        entries.base,
+        entries.width,
+        entries.stride,
+        cuts,
+        ends,
+        index,
+        grad.reshape(-1),
+        pooling == "mean",
+        place,
+        pitch,
+        out,
+    )
+    return out

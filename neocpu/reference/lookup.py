@@ -1,0 +1,166 @@
+"""What do lookups in rows of any format give? The plain twin of `kernels/lookup.py`: decode, then whole numbers.
+
+Rows are decoded by the codecs' twins; a dot product is summed in units of 2^-298, of which every product of two fp32 numbers
+is a multiple.
+"""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+
+from neocpu.reference.codecs import LAYOUTS, decode_rows
+from neocpu.reference.exact import exact_sum
+from neocpu.reference.fma import fma
+
+NAN = np.float32(np.nan)
+HALVES = {"int4": (4, False), "int2": (2, False), "nbit8": (8, True), "nbit4": (4, True), "nbit2": (2, True)}
+
+
+def _half(words):
+    """f32 of fp16 codes u16[...]."""
+    out = np.empty(words.shape, np.float32)
+    decode_rows(words, LAYOUTS["fp16"], out)
+    return out
+
+
+def _scaled(data, name, width):
+    """f32[m, width] of rows u8[m, bytes] of row-scaled integers."""
+    if name == "int8":
+        scale, bias = (np.ascontiguousarray(data[:, -8:]).view("<f4")[:, i : i + 1] for i in (0, 1))
+        return fma(data[:, :width].astype(np.float32), scale, bias)
+    bits, first = HALVES[name]
+    header = data[:, :4] if first else data[:, -4:]
+    codes = data[:, 4:] if first else data[:, :-4]
+    scale, bias = (_half(np.ascontiguousarray(header).view("<u2")[:, i : i + 1]) for i in (0, 1))
+    column = np.arange(width)
+    q = codes[:, column * bits // 8] >> (column * bits % 8).astype(np.uint8) & np.uint8((1 << bits) - 1)
+    return fma(q.astype(np.float32), scale, bias)
+
+
+def rows_as_numbers(table, base, stride, width, rows):
+    """f32[m, width]: rows of a flat table of any format, decoded; rows i64[m], none negative."""
+    name = table.dtype.names[0] if table.dtype.names else "fp32"
+    scaled = name == "int8" or name in HALVES
+    found = table[base + rows[:, None] * stride + np.arange(stride if scaled else width)]
+    if name == "fp32":
+        return found
+    found = np.ascontiguousarray(found[name])
+    if scaled:
+        return _scaled(found, name, width)
+    out = np.empty(found.shape, np.float32)
+    decode_rows(found, LAYOUTS[name], out)
+    return out
+
+
+def _one_nan(x):
+    return np.where(np.isnan(x), NAN, x)
+
+
+def _bags(width, first_bag, offsets, place, pitch, out):
+    """(entry, first lookup, last, line of `out`) of every bag."""
+    for k, (lo, hi) in enumerate(pairwise(first_bag.tolist())):
+        for i, bag in enumerate(range(lo, hi)):
+            at = place[k] + i * pitch[k]
+            yield k, offsets[bag], offsets[bag + 1], out[at : at + width[k]]
+
+
+def pooled_rows(table, base, width, stride, first_bag, offsets, rows, weights, mean, place, pitch, out):
+    """Exact sums of the decoded rows of all bags, over their lengths if `mean`; shapes as in the kernel."""
+    for k, lo, hi, line in _bags(width, first_bag, offsets, place, pitch, out):
+        kept = np.flatnonzero(rows[lo:hi] >= 0) + lo
+        terms = rows_as_numbers(table, base[k], stride[k], width[k], rows[kept])
+        terms = terms * weights[kept, None] if weights.size else terms
+        line[:] = [exact_sum(column) for column in terms.T] if kept.size else 0.0
+        line[:] = _one_nan(line / np.float32(max(hi - lo, 1))) if mean else _one_nan(line)
+
+
+def gathered_rows(table, base, width, stride, first, rows, weights, place, pitch, out):
+    """Decoded rows of all lookups, times their weights; zeros for pruned ones; shapes as in the kernel."""
+    for k, (lo, hi) in enumerate(pairwise(first.tolist())):
+        for j in range(lo, hi):
+            line = out[place[k] + (j - lo) * pitch[k] :][: width[k]]
+            line[:] = 0.0
+            if rows[j] >= 0:
+                found = rows_as_numbers(table, base[k], stride[k], width[k], rows[j : j + 1])[0]
+                line[:] = _one_nan(found * weights[j] if weights.size else found)
+
+
+def exact_dot(x, y, words, scratch):
+    """fp32 nearest to the sum of x[c] * y[c]; shapes as in the kernel."""
+    with np.errstate(invalid="ignore"):
+        products = x.astype(np.float64) * y
+    special = products[~np.isfinite(products)]
+    if special.size:
+        return special[0].astype(np.float32) if np.unique(special).size == 1 else NAN
+    total = sum(int(math.ldexp(a, 149)) * int(math.ldexp(b, 149)) for a, b in zip(x.tolist(), y.tolist()))
+    # in units of 2^-298; down to those of fp32 numbers, 2^-149: round to odd there, so that `exact_sum` sees what is lost
+    size = abs(total)
+    keep = max(0, size.bit_length() - 60)
+    odd = (size >> keep) | int(size & ((1 << keep) - 1) != 0)
+    return _nearest(odd, keep - 298, total < 0)
+
+
+def _nearest(count, exponent, negative):
+    """fp32 nearest to count * 2^exponent, ties to even; +0 for 0."""
+    shift = max(0, count.bit_length() - 24, -149 - exponent)
+    kept, rest, half = count >> shift, count & ((1 << shift) - 1), 1 << shift >> 1
+    kept += bool(shift) and (rest > half or (rest == half and kept & 1))
+    value = math.inf if kept and kept.bit_length() + shift + exponent > 128 else math.ldexp(kept, shift + exponent)
+    return np.float32(-value if negative and kept else value)
+
+
+def weight_gradients(table, base, width, stride, first_bag, offsets, rows, grad, mean, place, pitch, out):
+    """Dot products of rows and gradients of their bags, rounded once; shapes as in the kernel."""
+    for k, lo, hi, line in _bags(width, first_bag, offsets, place, pitch, grad):
+        g = line / np.float32(hi - lo if mean and hi > lo else 1)
+        for j in range(lo, hi):
+            out[j] = 0.0
+            if rows[j] >= 0:
+                row = rows_as_numbers(table, base[k], stride[k], width[k], rows[j : j + 1])[0]
+                out[j] = exact_dot(row, g, None, None)
+
+
+def first_malformed(offsets, lookups):
+    """First bag with wrong offsets, or the number of bags, or -1; shapes as in the kernel."""
+    lo, hi = offsets[:-1], offsets[1:]
+    wrong = np.flatnonzero((lo < 0) | (lo > hi) | (hi > lookups))
+    if wrong.size:
+        return int(wrong[0])
+    return -1 if offsets[0] == 0 and offsets[-1] == lookups else lo.size
+
+
+def mend_offsets(offsets, lookups):
+    """Offsets clamped, and as high as all before them; returns how many were wrong; shapes as in the kernel."""
+    wrong = int(offsets[0] > 0) + int(offsets[-1] != lookups)
+    offsets[-1] = lookups
+    bags, lowest = offsets.size - 1, offsets.tolist()
+    for b in range(bags):
+        pair = lowest[b : b + 2]
+        if sorted([0, *pair, lookups]) != [0, *pair, lookups]:
+            wrong += 1
+            start = min(max(pair[0], 0), lookups)
+            lowest[b : b + 2] = [start, max(start, min(pair[1], lookups))]
+    offsets[:] = lowest
+    return wrong
+
+
+def _outside(first, rows, limit):
+    """(lookups of all entries, whether each is outside, its entry)."""
+    entry = np.repeat(np.arange(limit.size), np.diff(first))
+    mine = np.arange(first[0], first[0] + entry.size) if entry.size else np.empty(0, np.int64)
+    return mine, (rows[mine] < -1) | (rows[mine] >= limit[entry]), entry
+
+
+def count_outside(first, rows, limit, outside, pruned):
+    """Lookups outside their table, and pruned ones, by entry; the first outside or -1; shapes as in the kernel."""
+    mine, wrong, entry = _outside(first, rows, limit)
+    outside[:] = np.bincount(entry[wrong], minlength=limit.size)
+    pruned[:] = np.bincount(entry[rows[mine] == -1], minlength=limit.size)
+    return int(mine[wrong][0]) if wrong.any() else -1
+
+
+def mend_rows(first, rows, limit, instead):
+    """Rows outside their table become `instead`; shapes as in the kernel."""
+    mine, wrong, _ = _outside(first, rows, limit)
+    rows[mine[wrong]] = instead
