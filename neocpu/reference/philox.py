@@ -47,7 +47,7 @@ def _philox4x32(key: np.uint64, row: np.ndarray, block: np.ndarray, step: int) -
     return np.stack(c).astype(np.uint32)
 
 
-def _words(key: np.uint64, rows: np.ndarray, columns: np.ndarray, step: int) -> np.ndarray:
+def words_at(key: np.uint64, rows: np.ndarray, columns: np.ndarray, step: int) -> np.ndarray:
     """Word u32[u, c] of every (row, column)."""
     four = _philox4x32(key, rows[:, None], (columns // 4)[None, :], step)
     return np.take_along_axis(four, (columns % 4)[None, None, :], axis=0)[0]
@@ -55,17 +55,17 @@ def _words(key: np.uint64, rows: np.ndarray, columns: np.ndarray, step: int) -> 
 
 def uniform_rows(key, rows, column0, scale, out):
     """Initial values of some rows of a tensor, uniform in [-scale, scale); see `kernels.philox.uniform_rows`."""
-    words = _words(key, rows, column0 + np.arange(out.shape[1]), 0)
+    words = words_at(key, rows, column0 + np.arange(out.shape[1]), 0)
     factor = (words >> np.uint32(8)).astype(np.float64) / 2.0**23 - 1.0
     out[:] = factor.astype(np.float32) * np.float32(scale)
 
 
 def random_words(key, row0, column0, step, out):
     """Raw 32-bit words of rows row0.. and columns column0..; see `kernels.philox.random_words`."""
-    out[:] = _words(key, row0 + np.arange(out.shape[0]), column0 + np.arange(out.shape[1]), step)
+    out[:] = words_at(key, row0 + np.arange(out.shape[0]), column0 + np.arange(out.shape[1]), step)
 
 
 def random_words64(key, rows, column, step, out):
     """One 64-bit word per row from columns `column` (even) and `column + 1`; see `kernels.philox.random_words64`."""
-    pair = _words(key, rows, column + np.arange(2), step).astype(np.uint64)
+    pair = words_at(key, rows, column + np.arange(2), step).astype(np.uint64)
     out[:] = pair[:, 0] + (pair[:, 1] << np.uint64(32))

@@ -52,12 +52,14 @@ class RowFormat:
 
     def data_bytes(self, columns: int) -> int:
         """Bytes of the codes of `columns` elements, padding included."""
-        return -(-(-(-columns * self.bits // 8)) // self.multiple) * self.multiple
+        unit = 8 * self.multiple
+        return (columns * self.bits + unit - 1) // unit * self.multiple
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of a row of `columns` elements."""
         if self.block:
-            return -(-columns // self.block) * (self.data_bytes(self.block) + self.header_bytes)
+            blocks = (columns + self.block - 1) // self.block
+            return blocks * (self.data_bytes(self.block) + self.header_bytes)
         return self.data_bytes(columns) + self.header_bytes
 
     def row_codes(self, columns: int) -> int:
