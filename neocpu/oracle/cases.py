@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
-from neocpu.oracle import cases_backward, cases_lookup, cases_trajectory
+from neocpu.oracle import cases_backward, cases_layout, cases_lookup, cases_trajectory
 from neocpu.oracle.records import Case
 
 __all__ = ["Case", "all_cases"]
 
-ROOMS = (cases_lookup, cases_backward, cases_trajectory)
+ROOMS = (cases_lookup, cases_backward, cases_trajectory, cases_layout)
 
 
 def all_cases(ops: Iterable[str] | None = None, seed: int = 0) -> Iterator[Case]:

@@ -4,13 +4,13 @@ Each `ops_*.py` file lists its operators in OPERATORS; this file joins the lists
 in such a file: `list`, `explain`, `export`, `check` and the reports pick it up from here.
 """
 
-from neocpu.oracle import ops_backward, ops_lookup, ops_trajectory
+from neocpu.oracle import ops_backward, ops_codecs, ops_layout, ops_lookup, ops_trajectory
 from neocpu.oracle.records import Arrays, Case, Field, Operator, Options, Truth, Value
 
 __all__ = ["OPERATORS", "Arrays", "Case", "Field", "Operator", "Options", "Truth", "Value", "operator"]
 
 OPERATORS: dict[str, Operator] = {
-    op.name: op for room in (ops_lookup, ops_backward, ops_trajectory) for op in room.OPERATORS
+    op.name: op for room in (ops_lookup, ops_backward, ops_trajectory, ops_layout, ops_codecs) for op in room.OPERATORS
 }
 
 

@@ -23,12 +23,9 @@ PRESETS: dict[str, frozenset[str]] = {
             "evaluation_counts",
             "counter_decay_grows",
             "out_of_bounds_row_0",
-            "nan_vanishes",
         }
     ),
-    "fbgemm_cuda": frozenset(
-        {"evaluation_counts", "counter_decay_grows", "out_of_bounds_row_0", "ratio_unguarded", "nan_vanishes"}
-    ),
+    "fbgemm_cuda": frozenset({"evaluation_counts", "counter_decay_grows", "out_of_bounds_row_0", "ratio_unguarded"}),
     "torchrec_row_wise": frozenset(
         {"mean_divisor_plus_1e6", "weighted_mean_by_weights", "evaluation_counts", "out_of_bounds_row_0"}
     ),

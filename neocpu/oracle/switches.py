@@ -80,6 +80,27 @@ _BOUNDARIES = (
     ),
 )
 
+_LAYOUT = (
+    _mistake(
+        "bucket_by_modulo",
+        ("block_bucketize",),
+        "rows are dealt out to ranks one by one (row % ranks) instead of in blocks",
+        "rank = row // block, local row = row - rank*block",
+    ),
+    _mistake(
+        "bucket_keeps_row",
+        ("block_bucketize",),
+        "row numbers are sent as they are, not counted from the block's first row",
+        "subtract rank*block from the row",
+    ),
+    _mistake(
+        "padding_cuts_front",
+        ("jagged_to_padded_dense",),
+        "bags longer than max_length lose their first rows instead of their last",
+        "keep the first max_length rows",
+    ),
+)
+
 _POOLING = (
     _mistake(
         "mean_not_divided",
@@ -125,13 +146,13 @@ _POOLING = (
     ),
     _mistake(
         "half_up",
-        ("lookup", "round", "backward", "trajectory"),
+        ("lookup", "round", "quantize", "backward", "trajectory"),
         "ties round away from zero instead of to even",
         "round to nearest even: add 0x7fff plus the last kept bit, not 0x8000",
     ),
     _mistake(
         "truncated",
-        ("lookup", "round", "backward", "trajectory"),
+        ("lookup", "round", "quantize", "backward", "trajectory"),
         "bits are dropped instead of rounded",
         "round to nearest even before the narrow store",
     ),
@@ -327,11 +348,6 @@ _QUIRKS = (
         ("quantize",),
         "int8 rows are scaled with the other variant's eps: 1e-8 (FBGEMM's CPU) or 1e-20 (its GPU)",
     ),
-    _quirk(
-        "nan_vanishes",
-        ("quantize",),
-        "a NaN in an int8 row is skipped in the row's range and becomes its minimum (FBGEMM)",
-    ),
 )
 
-ALL = (*_BOUNDARIES, *_POOLING, *_GRADIENT, *_RULES, *_QUIRKS)
+ALL = (*_BOUNDARIES, *_LAYOUT, *_POOLING, *_GRADIENT, *_RULES, *_QUIRKS)

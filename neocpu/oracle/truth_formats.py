@@ -70,7 +70,8 @@ def toward_zero(x: Real, form: Format) -> Real:
     """Round by dropping bits."""
     with np.errstate(invalid="ignore"):
         q = quantum(x, form)
-        return np.where(np.isfinite(x), np.clip(np.trunc(x / q) * q, -form.largest, form.largest), x)
+        y = np.clip(np.trunc(x / q) * q, -form.largest, form.largest)
+        return np.where(np.isfinite(x), y, x if form.beyond > 0 else np.nan)
 
 
 def below(x: Real, form: Format) -> Real:
@@ -169,7 +170,8 @@ def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
         )
         probability = np.where(one_step, chance, np.nan)
     same = (low == high) | (np.isnan(low) & np.isnan(high))
-    settled = same & ~np.isfinite(low)  # surely beyond the format
+    with np.errstate(invalid="ignore"):  # surely beyond the format, which says what stands there
+        settled = same & (~np.isfinite(low) | ((np.abs(low) == form.largest) & (np.abs(x.value) > form.largest + step)))
     perhaps = ~same & ~(np.isfinite(low) & np.isfinite(high)) & np.isfinite(x.value)
     reference = np.where(settled, low, x.value)
     bound = np.where(settled | ~np.isfinite(x.value), 0.0, np.where(perhaps | np.isinf(x.error), np.inf, bound))

@@ -134,7 +134,9 @@ def square_sum(x: Bounded) -> Bounded:
     with np.errstate(invalid="ignore", over="ignore"):
         columns = x.value.shape[-1]
         value = np.square(x.value).sum(-1)
-        error = (2 * _times(np.abs(x.value), x.error) + np.square(x.error)).sum(-1) + TINY * np.count_nonzero((x.value != 0) | (x.error != 0), axis=-1)
+        error = (2 * _times(np.abs(x.value), x.error) + np.square(x.error)).sum(-1) + TINY * np.count_nonzero(
+            (x.value != 0) | (x.error != 0), axis=-1
+        )
         return rounded(value, error, ulps=float(gamma(columns + 1)) / ULP)
 
 

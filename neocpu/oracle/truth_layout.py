@@ -1,0 +1,172 @@
+"""Where does every lookup go when jagged data is permuted, bucketized, padded or selected? Whole-number models, list by list.
+
+Plain Python over bags, the slowest and plainest way to say it. FBGEMM's names stand in the docstrings.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.oracle.records import Arrays, Value
+
+Ints = NDArray[np.int64]
+Model = dict[str, NDArray[Any]]
+
+
+def ints(values: Any) -> Ints:
+    """An int64 array of whole numbers."""
+    return np.array(values, np.int64).reshape(-1)
+
+
+def offsets_of(lengths: NDArray[Any]) -> Ints:
+    """i64[n+1]: 0, then running sums (asynchronous_complete_cumsum)."""
+    total, found = 0, [0]
+    for n in lengths.reshape(-1).tolist():
+        total += n
+        found.append(total)
+    return ints(found)
+
+
+def lengths_to_offsets(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Model of `lengths_to_offsets`."""
+    return {"offsets": offsets_of(inputs["lengths"])}
+
+
+def offsets_to_lengths(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Model of `offsets_to_lengths`."""
+    ends = inputs["offsets"].tolist()
+    return {"lengths": ints([b - a for a, b in pairwise(ends)])}
+
+
+def _bags(lengths: NDArray[Any]) -> list[list[int]]:
+    ends = offsets_of(lengths).tolist()
+    return [list(range(a, b)) for a, b in pairwise(ends)]
+
+
+def _take(inputs: Arrays, name: str, order: list[int]) -> Model:
+    return {name: inputs[name][ints(order)]} if name in inputs else {}
+
+
+def permute(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Keys in another order, or several times (permute_2D_sparse_data)."""
+    lengths = inputs["lengths"]
+    samples, bags = lengths.shape[1], _bags(lengths)
+    order = [j for f in inputs["permute"].tolist() for bag in bags[f * samples : (f + 1) * samples] for j in bag]
+    return {
+        "lengths": lengths[inputs["permute"]].astype(np.int64),
+        **_take(inputs, "indices", order),
+        **_take(inputs, "per_sample_weights", order),
+    }
+
+
+def block_bucketize(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Lookups to the rank that owns their row: rank-major, then keys, then samples (block_bucketize_sparse_features).
+
+    Rank = row // block (of its key), local row = row - rank*block; rows beyond the last block go to row % W, as row // W.
+    """
+    ranks, bags = int(o["ranks"]), _bags(inputs["lengths"])
+    blocks, indices = inputs["block_sizes"].tolist(), inputs["indices"].tolist()
+    samples = len(bags) // max(len(blocks), 1)
+    parts: list[list[list[int]]] = [[[] for _ in bags] for _ in range(ranks)]
+    local = [0] * len(indices)
+    for b, bag in enumerate(bags):
+        block = blocks[b // samples]
+        for j in bag:
+            row = indices[j]
+            rank, local[j] = (row // block, row % block) if row < block * ranks else (row % ranks, row // ranks)
+            if "bucket_by_modulo" in switches:
+                rank, local[j] = row % ranks, row // ranks
+            if "bucket_keeps_row" in switches:
+                local[j] = row
+            parts[rank][b].append(j)
+    order = [j for rank in parts for bag in rank for j in bag]
+    where = [0] * len(order)
+    for place, j in enumerate(order):
+        where[j] = place
+    start = offsets_of(inputs["lengths"]).tolist()
+    position = {j: j - start[b] for b, bag in enumerate(bags) for j in bag}
+    return {
+        "lengths": ints([len(bag) for rank in parts for bag in rank]),
+        "indices": ints([local[j] for j in order]),
+        **_take(inputs, "per_sample_weights", order),
+        "positions": ints([position[j] for j in order]),
+        "unbucketize": ints(where),
+    }
+
+
+def jagged_to_padded_dense(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Rows of each bag, cut off or padded to max_length (jagged_to_padded_dense)."""
+    values, ends, most = inputs["values"], inputs["offsets"].tolist(), int(o["max_length"])
+    out = np.full((len(ends) - 1, most, values.shape[1]), o["padding"], values.dtype)
+    for b, (lo, hi) in enumerate(pairwise(ends)):
+        for k, j in enumerate(range(lo, min(hi, lo + most))):
+            out[b, k] = values[max(hi - most, lo) + k] if "padding_cuts_front" in switches else values[j]
+    return {"dense": out}
+
+
+def padded_dense_to_jagged(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """The other way; what a bag has beyond max_length is 0 (dense_to_jagged)."""
+    dense, ends = inputs["dense"], inputs["offsets"].tolist()
+    out = np.zeros((ends[-1], dense.shape[2]), dense.dtype)
+    for b, (lo, hi) in enumerate(pairwise(ends)):
+        for k in range(min(hi - lo, dense.shape[1])):
+            out[lo + k] = dense[b, k]
+    return {"values": out}
+
+
+def jagged_index_select(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Some bags, in some order, with repeats (jagged_index_select)."""
+    bags, selected = _bags(inputs["lengths"]), inputs["select"].tolist()
+    order = [j for b in selected for j in bags[b]]
+    return {"values": inputs["values"][ints(order)], "lengths": ints([len(bags[b]) for b in selected])}
+
+
+def unique(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Different values ascending, where each lookup finds its own, and how often each occurs (jagged_unique_indices)."""
+    found = sorted(set(inputs["indices"].tolist()))
+    place = {row: k for k, row in enumerate(found)}
+    count = [0] * len(found)
+    for row in inputs["indices"].tolist():
+        count[place[row]] += 1
+    return {
+        "unique": ints(found),
+        "inverse": ints([place[r] for r in inputs["indices"].tolist()]),
+        "counts": ints(count),
+    }
+
+
+def linear_index(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Where each lookup's row begins in flat memory, and its number among all rows (linearize_index)."""
+    rows, dims, ends = inputs["rows"].tolist(), inputs["dims"].tolist(), inputs["offsets"].tolist()
+    features = inputs["feature_table"].tolist()
+    samples = (len(ends) - 1) // max(len(features), 1)
+    element, row = [], []
+    for bag, (lo, hi) in enumerate(pairwise(ends)):
+        t = features[bag // samples]
+        for at in inputs["indices"][lo:hi].tolist():
+            step = at * dims[t]
+            if "row_offset_32bit" in switches:
+                step = (step + 2**31) % 2**32 - 2**31
+            element.append(-1 if at < 0 else sum(r * d for r, d in zip(rows[:t], dims)) + step)
+            row.append(-1 if at < 0 else sum(rows[:t]) + at)
+    return {"element": ints(element), "row": ints(row)}
+
+
+def bounds_check(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Row numbers with -1 for those out of range, and how many those are, by table (bounds_check_indices)."""
+    rows, ends, features = inputs["rows"].tolist(), inputs["offsets"].tolist(), inputs["feature_table"].tolist()
+    samples, count, checked = (len(ends) - 1) // max(len(features), 1), [0] * len(rows), inputs["indices"].tolist()
+    for bag, (lo, hi) in enumerate(pairwise(ends)):
+        t = features[bag // samples]
+        for j in range(lo, hi):
+            if not -1 <= checked[j] < rows[t]:
+                count[t] += 1
+                wrapped = checked[j] % rows[t]
+                checked[j] = (
+                    0 if "out_of_bounds_row_0" in switches else wrapped if "out_of_bounds_wraps" in switches else -1
+                )
+    if sum(count) and o["bounds_check"] == "fatal":
+        raise ValueError(f"{sum(count)} row numbers are out of range")
+    return {"indices": ints(checked), "outside": ints(count)}
