@@ -135,16 +135,16 @@ class Formula:
 
 
 def ours(optimizer, w, gradients):
-    """A row of D numbers after its updates at the steps of `gradients`."""
+    """A row of at most 8 numbers after its updates at the steps of `gradients`."""
     name, rule, w = optimizer.rule.name, optimizer.rule, w.copy()
-    e0, e1 = (np.zeros(D, np.float32) if i < len(rule.element_state) else NONE for i in range(2))
+    e0, e1 = (np.zeros(w.size, np.float32) if i < len(rule.element_state) else NONE for i in range(2))
     r = np.zeros(len(rule.row_state), np.float32)
     for t, g in gradients.items():
         g, hyper = g.copy(), optimizer.hyper(t)
         getattr(rules, f"{name}_prepare", rules.regularise)(w, g, e0, e1, hyper)
         for phase, of in optimizer.rounds:
             squares = np.array([square_tree({"g": g, "w": w}[x], 8) for x in of])
-            getattr(rules, phase)(w, g, e0, e1, r, squares, np.float32(D), hyper)
+            getattr(rules, phase)(w, g, e0, e1, r, squares, np.float32(w.size), hyper)
     return w
 
 
