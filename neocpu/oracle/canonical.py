@@ -55,58 +55,57 @@ def lookups_of(inputs: Arrays, options: dict[str, Value]) -> tuple[Bags, NDArray
     return bags, inputs["offsets"].astype(np.int64), rows, weights
 
 
+class Places:
+    """Where everything stands, as `kernels.lookup` wants to be told: by feature, in elements of the rows' format."""
+
+    def __init__(self, inputs: Arrays, options: dict[str, Value], bags: Bags) -> None:
+        name, of = str(options["weights_format"]), inputs["feature_table"].astype(np.int64)
+        step = np.array([FORMATS[name].row_codes(int(d)) for d in inputs["dims"]], np.int64)
+        size = step * inputs["rows"]
+        codes = np.ascontiguousarray(inputs["weights"]).reshape(-1)
+        self.table = codes if name == "fp32" else codes.view(FORMATS[name].code_dtype)
+        self.base, self.stride, self.width = (np.cumsum(size) - size)[of], step[of], bags.dims
+        self.first_bag = np.append(0, np.cumsum(bags.batch)).astype(np.int64)
+        self.shape: tuple[int, ...] = (int(bags.batch[0]) if bags.batch.size else 0, bags.width)
+        self.place, self.pitch = bags.column, np.full(bags.dims.size, bags.width, np.int64)
+        if "batch_sizes" in inputs:
+            elements = bags.batch * bags.dims
+            self.shape, self.place, self.pitch = (int(elements.sum()),), np.cumsum(elements) - elements, bags.dims
+
+    @property
+    def rows(self) -> tuple[Any, ...]:
+        """First arguments of every kernel."""
+        return self.table, self.base, self.width, self.stride
+
+
 def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     """Canonical answer of `lookup`."""
     bags, offsets, rows, weights = lookups_of(inputs, options)
-    table = rows32(inputs, options)
-    if options["pooling"] == "none":
-        out = _sequence(bags, table, rows, weights)
-    else:
-        parts = []
-        for f in range(bags.dims.size):
-            lo = int(bags.batch[:f].sum())
-            part = np.zeros((int(bags.batch[f]), int(bags.dims[f])), np.float32)
-            base = bags.tables.element[inputs["feature_table"][f : f + 1].astype(np.int64)]
-            ends = offsets[lo : lo + len(part) + 1]
-            with np.errstate(all="ignore"):
-                asked("pooling", backend).pooled_sum(
-                    table, base, bags.dims[f : f + 1], ends, rows, weights, part, np.zeros(1, np.int64)
-                )
-            if options["pooling"] == "mean":
-                part /= np.maximum(np.diff(ends), 1).astype(np.float32)[:, None]
-            parts.append(part)
-        variable = "batch_sizes" in inputs
-        out = np.concatenate([p.reshape(-1) for p in parts]) if variable else _beside(parts, bags)
+    at, kernels = Places(inputs, options, bags), asked("lookup", backend)
+    with np.errstate(all="ignore"):
+        if options["pooling"] == "none":
+            width = int(bags.dims[0]) if bags.dims.size else 0
+            first = offsets[at.first_bag]
+            out = np.zeros((rows.size, width), np.float32)
+            kernels.gathered_rows(*at.rows, first, rows, weights, first[:-1] * width, bags.dims, out.reshape(-1))
+        else:
+            out = np.zeros(at.shape, np.float32)
+            mean = options["pooling"] == "mean"
+            kernels.pooled_rows(
+                *at.rows, at.first_bag, offsets, rows, weights, mean, at.place, at.pitch, out.reshape(-1)
+            )
     return {"out": coded(out, str(options["output_format"]), backend)}
 
 
-def _beside(parts: list[Floats], bags: Bags) -> Floats:
-    return np.concatenate(parts, axis=1) if parts else np.zeros((0, bags.width), np.float32)
-
-
-def _sequence(bags: Bags, table: Floats, rows: NDArray[np.int64], weights: Floats) -> Floats:
-    width = int(bags.dims[0]) if bags.dims.size else 0
-    out = np.zeros((rows.size, width), np.float32)
-    start = bags.tables.element[bags.table]
-    out[bags.place] = table[(start + bags.at * width)[:, None] + np.arange(width)]
-    with np.errstate(invalid="ignore", over="ignore"):
-        return out * weights[:, None] if weights.size else out
-
-
 def weight_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
-    """Canonical gradient of the per-sample weights: exact sums of fl(row*grad), rounded once, over L for MEAN."""
-    bags, _, rows, _ = lookups_of(inputs, options)
-    table, given = rows32(inputs, options), divided(inputs, options, bags)
-    out = np.zeros(rows.size, np.float32)
-    flat, column = given.reshape(-1), columns_of(inputs, bags)
-    for j, bag, at, t in zip(bags.place.tolist(), bags.bag.tolist(), bags.at.tolist(), bags.table.tolist()):
-        f, d = int(bags.feature[bag]), int(bags.tables.dims[t])
-        start, first = int(bags.tables.element[t]) + at * d, int(column[bag])
-        one = np.empty(1, np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):
-            terms = table[start : start + d] * flat[first : first + int(bags.dims[f])]
-        import_module("neocpu.reference.pooling").round_bag(terms, np.arange(d), NONE, 0, d, 0, 1, 1, one, None)
-        out[j] = one[0]
+    """Canonical gradient of the per-sample weights: exact dot products, rounded once, of gradients over L for MEAN."""
+    bags, offsets, rows, _ = lookups_of(inputs, options)
+    at, out = Places(inputs, options, bags), np.zeros(rows.size, np.float32)
+    given = np.ascontiguousarray(inputs["grad_output"], np.float32).reshape(-1)
+    with np.errstate(all="ignore"):
+        asked("lookup", backend).weight_gradients(
+            *at.rows, at.first_bag, offsets, rows, given, options["pooling"] == "mean", at.place, at.pitch, out
+        )
     return {"per_sample_weights_grad": out}
 
 

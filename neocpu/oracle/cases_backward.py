@@ -14,8 +14,8 @@ from neocpu.reference.rules import RULES
 
 EXACT: dict[str, Value] = {"learning_rate": 0.0625, "eps": 2.0**-20, "beta1": 0.875, "beta2": 1 - 2.0**-10}
 OWN: dict[str, dict[str, Value]] = {
-    "momentum_sgd": {"momentum": 0.75},
-    "lars_sgd": {"momentum": 0.75, "eta": 0.125},
+    "momentum_sgd": {"momentum": 0.625},
+    "lars_sgd": {"momentum": 0.625, "eta": 0.125},
     "rowwise_rmsprop": {"ar_alpha": 0.25, "min_shrinkage": 0.5},
     "exact_rowwise_adagrad_with_counter": {
         "counter_halflife": 8,
@@ -174,6 +174,12 @@ def _numbers(seed: int) -> Iterator[Case]:
     given["indices"] = np.zeros_like(given["indices"])
     given["indices"][:] = 2
     yield _case("cancellation", given, "gradients of one row nearly cancel before they are squared", "exact_adagrad")
+    for rule in ("exact_adagrad", "exact_rowwise_adagrad", "adam"):
+        small = plain(seed, f"{rule}-eps", rule)
+        small |= states(Draw(seed, "fresh"), rule, small, fresh=True)
+        small["grad_output"] = np.ldexp(small["grad_output"], -12).astype(np.float32)
+        about = f"{rule}: eps as large as the root of the state, so that where it is added shows"
+        yield _case(f"{rule}-eps", small, about, rule, eps=2.0**-8)
     zero = plain(seed, "zero-gradient", "adam")
     zero["grad_output"][:] = 0
     yield _case("zero-gradient", zero, "a gradient of 0 still moves Adam's moments of touched rows", "adam", step=6)

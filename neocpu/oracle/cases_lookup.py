@@ -62,6 +62,10 @@ def _shapes(seed: int) -> Iterator[Case]:
     )
     shared = _plain(seed, "shared")
     yield _case("unsorted-shared", shared, "features share a table and name tables out of order")
+    twins = tables(draw, (6, 9), (4, 4), (1, 1, 0))
+    yield _case(
+        "equal-tables", {**twins, **bags(draw, twins, ragged(draw, 3, 4))}, "tables of one width, named out of order"
+    )
     narrow = {**shared, "indices": shared["indices"].astype(np.int32), "offsets": shared["offsets"].astype(np.int32)}
     yield _case("int32-indices", narrow, "32-bit indices and offsets")
 

@@ -42,18 +42,20 @@ def cases(seed: int) -> Iterator[Case]:
         weights_format="fp16",
     )
     yield _case(seed, "sgd-bf16", "exact_sgd", "bf16 rows, rounded to nearest after every step", weights_format="bf16")
+    yield _case(seed, "weighted-mean", "exact_sgd", "weighted MEAN over several steps", pooling="mean", weighted=True)
     yield _case(seed, "adagrad-mean", "exact_adagrad", "MEAN bags over several steps", pooling="mean")
 
 
-def _case(seed: int, name: str, rule: str, about: str, **options: Value) -> Case:
+def _case(seed: int, name: str, rule: str, about: str, weighted: bool = False, **options: Value) -> Case:
     draw = Draw(seed, f"trajectory-{name}")
-    given = tables(draw, (8, 5), (4, 3), (1, 0))
+    given = tables(draw, (8, 5), (4, 4), (1, 0))
     inputs: Arrays = {**given, **states(draw, rule, given, fresh=True), "learning_rates": RATES}
     inputs["training"] = np.array([1, 1, 0, 1, 0, 1])
     for k in range(RATES.size):
-        batch = bags(draw, given, ragged(draw, 2, 4, 5))
+        batch = bags(draw, given, ragged(draw, 2, 4, 5), weighted=weighted)
         # even steps touch even rows only: the others rest and come back
         batch["indices"] = batch["indices"] // 2 * 2 if k % 2 == 0 else batch["indices"]
+        batch["indices"][3::7] = -1
         found = {**batch, "grad_output": gradient(draw, {**given, **batch})}
         inputs |= {f"step{k}/{key}": array for key, array in found.items()}
     inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))

@@ -44,7 +44,7 @@ _BOUNDARIES = (
     ),
     _mistake(
         "bag_ends_late",
-        BAGS,
+        WEIGHTED,
         "every bag takes in the first lookup of the next one",
         "a bag ends before offsets[bag + 1]: compare with <, not <=",
     ),

@@ -91,7 +91,8 @@ def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str])
     """All bags of a batch. Raises ValueError where a row number is out of range and bounds_check is fatal."""
     tables, features = tables_of(inputs), inputs["feature_table"].astype(np.int64)
     if "feature_is_table" in switches:
-        features = np.arange(features.size) % max(tables.rows.size, 1)
+        instead = np.arange(features.size) % max(tables.rows.size, 1)
+        features = np.where(tables.dims[instead] == tables.dims[features], instead, features)
     offsets, indices = inputs["offsets"].astype(np.int64), inputs["indices"].astype(np.int64)
     count = max(features.size, 1)
     batch = (
@@ -156,7 +157,7 @@ def _ends(offsets: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:
 def _checked(row: Ints, rows: Ints, options: dict[str, Value], switches: frozenset[str]) -> Ints:
     """Row numbers; -1 where nothing is read: pruned lookups, and those out of range."""
     outside = (row < -1) | (row >= rows)
-    if outside.any() and options.get("bounds_check", "fatal") == "fatal":
+    if outside.any() and not switches and options.get("bounds_check", "fatal") == "fatal":
         first = int(np.flatnonzero(outside)[0])
         raise ValueError(f"lookup {first} asks for row {row[first]} of a table with {rows[first]} rows")
     if "out_of_bounds_row_0" in switches:

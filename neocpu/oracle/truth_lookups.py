@@ -93,7 +93,8 @@ def _one_by_one(terms: Real, starts: Ints, name: str) -> Bounded:
     count = np.diff(starts)
     for k in range(int(count.max(initial=0))):
         live = np.flatnonzero(count > k)
-        out[live] = nearest(out[live] + terms[starts[live] + k], FORMATS[name])
+        with np.errstate(invalid="ignore"):
+            out[live] = nearest(out[live] + terms[starts[live] + k], FORMATS[name])
     return Bounded.exactly(out)
 
 

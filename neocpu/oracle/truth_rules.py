@@ -73,7 +73,7 @@ class Hyper:
             return ONE
         beta, t = self[name], self.step
         power = beta.value**t
-        error = t * beta.error * beta.value ** max(t - 1, 0) + 2 * ULP * power
+        error = t * beta.error * beta.value ** max(t - 1, 0) + (2 * ULP * power if t else 0.0)
         return Bounded(1 - power, np.asarray(error))
 
 
