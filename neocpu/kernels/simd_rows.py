@@ -41,6 +41,7 @@ class _Walk:
         index, weights = (context.make_array(signature.args[p])(context, builder, args[p]) for p in (1, 2))
         self.last = builder.sub(index.nitems, I64(1))
         self.weighted = builder.icmp_signed(">", weights.nitems, I64(0))
+        self.one = cgutils.alloca_once_value(builder, F32(1.0))
 
     def variable(self, vector: Any, value: float) -> Any:
         """A register that starts with `value` in every lane."""
@@ -58,6 +59,12 @@ class _Walk:
         at = self.builder.add(self.base, self.builder.mul(number, self.stride))
         return number, self.rows.row(at)
 
+    def weight(self, j: Any) -> Any:
+        """Address of the weight of lookup j; where the loop is shared, of a 1 if there are no weights."""
+        if self.rows.name == "fp32":
+            return self.builder.gep(self.weights, [j])
+        return self.builder.select(self.weighted, self.builder.gep(self.weights, [j]), self.one)
+
     def fetch(self, j: Any, ahead: int, locality: int) -> None:
         """Prefetch lookup j + ahead."""
         b = self.builder
@@ -69,7 +76,13 @@ class _Walk:
             call(b, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(locality), I32(1))
 
     def each(self, body: Any) -> None:
-        """body(i, term) for every vector i of every row's block, in a loop with weights and one without."""
+        """body(i, term) for every vector i of every row's block: fp32 rows in a loop with weights and one without.
+
+        Other rows have one loop, and weights of 1 where there are none: exact, and half as much to compile.
+        """
+        if self.rows.name != "fp32":
+            self._loop(body, True)
+            return
         with self.builder.if_else(self.weighted) as (then, otherwise):
             with then:
                 self._loop(body, True)
@@ -83,7 +96,7 @@ class _Walk:
             self.fetch(j, NEAR, 3)
             number, here = self.row(j)
             with b.if_then(b.icmp_signed(">=", number, I64(0)), likely=True):
-                scale = splat(b, b.load(b.gep(self.weights, [j])), self.lanes) if weighted else None
+                scale = splat(b, b.load(self.weight(j)), self.lanes) if weighted else None
                 scales = self.rows.scales(here, self.lanes)
                 for i in range(self.block // self.lanes):
                     term = self.rows.vector(here, scales, self.column, self.lanes * i, self.lanes)

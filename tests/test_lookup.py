@@ -1,0 +1,308 @@
+"""Do lookups in rows of any format give what the twins say, bit for bit? And are bounds counted and mended as they should?"""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neocpu.embedding import operators
+from neocpu.embedding.bounds import bounds_check
+from neocpu.errors import ConfigError, IndexRangeError
+from neocpu.kernels import lookup as kernels
+from neocpu.kernels._jit import kernel
+from neocpu.kernels.pooling import pooled_sum
+from neocpu.kernels.simd_loads import number_at, read_row
+from neocpu.reference import lookup as twins
+from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups
+
+NONE = np.empty(0, np.float32)
+SMALL = {"fp16": "<u2", "bf16": "<u2", "fp8_e4m3": "u1", "fp8_e5m2": "u1"}
+SCALED = ("int8", "int4", "int2", "nbit8", "nbit4", "nbit2")
+COMPILED = ("fp32", "int8", "nbit4")  # what is looked up here; the others' decoders are tested alone
+WIDTHS = (1, 2, 3, 4, 5, 15, 16, 17, 20, 31, 64, 67, 100, 128, 149)
+
+
+@kernel
+def read(table, row, stride, width, out, apart):
+    """out, apart = the numbers of one row, read whole and one by one."""
+    read_row(table, row, stride, width, out)
+    for c in range(width):
+        apart[c] = number_at(table, row, stride, c)
+
+
+def table_of(rng: np.random.Generator, form: str, heights, widths, fill: str = "normal"):
+    """(flat table of a format, base, stride of each of some tables); scales and biases of a sensible size, mostly."""
+    stride = np.array([operators.row_elements(form, int(w)) for w in widths], np.int64)
+    sizes = heights * stride
+    base = np.cumsum(sizes) - sizes
+    if form == "fp32":
+        return floats(rng, int(sizes.sum()), fill), base, stride
+    if form in SMALL:
+        dtype = np.dtype(SMALL[form])
+        codes = rng.integers(0, 2 ** (8 * dtype.itemsize), int(sizes.sum()), dtype=dtype)
+        if fill == "normal":  # no infinity, no NaN
+            codes &= dtype.type({"fp16": 0xBBFF, "bf16": 0xBF7F, "fp8_e4m3": 0xBF, "fp8_e5m2": 0xBB}[form])
+        return codes.view([(form, dtype)]), base, stride
+    data = rng.integers(0, 256, int(sizes.sum()), dtype=np.uint8)
+    for first, step, rows in zip(base, stride, heights):
+        lines, words = data[first : first + rows * step].reshape(rows, step), 4 if form == "int8" else 2
+        scale = floats(rng, (rows, 2), fill) * np.float32(0.01)
+        with np.errstate(over="ignore"):
+            header = scale.astype(f"<f{words}").view(np.uint8)
+        if form.startswith("nbit"):
+            lines[:, :4] = header
+        else:
+            lines[:, -2 * words :] = header
+    return data.view([(form, "u1")]), base, stride
+
+
+@pytest.mark.parametrize("form", ["fp32", *SMALL, *SCALED])
+@pytest.mark.parametrize("fill", ["normal", "special"])
+def test_every_format_is_decoded_exactly(form: str, fill: str) -> None:
+    for width in (*WIDTHS, 1023):
+        rng = np.random.default_rng(width)
+        table, _, stride = table_of(rng, form, np.array([5]), np.array([width]), fill)
+        for row in (0, 4):
+            ours, apart = np.full(width + 1, 7, np.float32), np.empty(width, np.float32)
+            read(table, row * stride[0], stride[0], width, ours, apart)
+            theirs = twins.rows_as_numbers(table, 0, stride[0], width, np.array([row]))[0]
+            assert_same(ours[:width], theirs)
+            assert_same(apart, theirs)
+            assert ours[width] == 7
+
+
+@pytest.mark.parametrize("form", list(SMALL))
+def test_every_code_of_a_small_float(form: str) -> None:
+    dtype = np.dtype(SMALL[form])
+    codes = np.arange(2 ** (8 * dtype.itemsize)).astype(dtype).view([(form, dtype)])
+    ours, apart = np.empty((2, codes.size), np.float32)
+    read(codes, 0, codes.size, codes.size, ours, apart)
+    assert_same(ours, twins.rows_as_numbers(codes, 0, codes.size, codes.size, np.array([0]))[0])
+    assert_same(apart, ours)
+
+
+def case(seed: int, form: str, fill: str, weighted: bool, one_width: bool = False):
+    """Arguments of a lookup: table, base, width, stride; first bag, offsets, rows, weights; place, pitch, size of out."""
+    rng = np.random.default_rng(seed)
+    tables, entries = int(rng.integers(1, 4)), int(rng.integers(0, 5))
+    heights = rng.integers(1, 12, tables)
+    widths = np.full(tables, rng.choice(WIDTHS)) if one_width else rng.choice(WIDTHS, tables)
+    table, base, stride = table_of(rng, form, heights, widths, fill)
+    of = rng.integers(0, tables, entries)
+    bags = rng.integers(0, 5, entries) if rng.random() < 0.5 else np.full(entries, rng.integers(0, 5))
+    first = np.append(0, np.cumsum(bags)).astype(np.int64)
+    offsets = bag_offsets(rng, int(first[-1]), int(rng.choice([0, 1, 3, 30])))
+    entry = np.repeat(np.repeat(np.arange(entries), bags), np.diff(offsets))
+    rows = np.where(rng.random(entry.size) < 0.1, -1, (rng.random(entry.size) * heights[of][entry]).astype(np.int64))
+    weights = floats(rng, rows.size, FILLS[seed % len(FILLS)]) if weighted else NONE
+    where = base[of], widths[of].astype(np.int64), stride[of]
+    return table, where, first, offsets, rows, weights, bags
+
+
+@pytest.mark.parametrize("form", COMPILED)
+@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), weighted=st.booleans(), mean=st.booleans())
+def test_pooled_rows(form: str, seed: int, fill: str, weighted: bool, mean: bool) -> None:
+    with np.errstate(all="ignore"):
+        table, where, first, offsets, rows, weights, bags = case(seed, form, fill, weighted)
+        width = where[1]
+        place = np.cumsum(bags * width) - bags * width + 1
+        ours, theirs = (np.full(int((bags * width).sum()) + 2, 7, np.float32) for _ in "ab")
+        for module, out in ((kernels, ours), (twins, theirs)):
+            module.pooled_rows(table, *where, first, offsets, rows, weights, mean, place, width, out)
+        assert_same(ours, theirs)
+        assert (ours.view(np.int32)[np.isnan(ours)] == 0x7FC00000).all()
+
+
+@pytest.mark.parametrize("form", COMPILED[:2])
+@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), weighted=st.booleans())
+def test_gathered_rows(form: str, seed: int, fill: str, weighted: bool) -> None:
+    with np.errstate(all="ignore"):
+        table, where, first, offsets, rows, weights, _ = case(seed, form, fill, weighted)
+        width, lookups_of = where[1], offsets[first]
+        sizes = np.diff(lookups_of) * width
+        place = np.cumsum(sizes) - sizes + 1
+        ours, theirs = (np.full(int(sizes.sum()) + 2, 7, np.float32) for _ in "ab")
+        for module, out in ((kernels, ours), (twins, theirs)):
+            module.gathered_rows(table, *where, lookups_of, rows, weights, place, width, out)
+        assert_same(ours, theirs)
+        assert (ours.view(np.int32)[np.isnan(ours)] == 0x7FC00000).all()
+
+
+@pytest.mark.parametrize("form", COMPILED[:2])
+@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), mean=st.booleans())
+def test_weight_gradients(form: str, seed: int, fill: str, mean: bool) -> None:
+    with np.errstate(all="ignore"):
+        table, where, first, offsets, rows, _, bags = case(seed, form, fill, False)
+        width = where[1]
+        place = np.cumsum(bags * width) - bags * width
+        grad = floats(np.random.default_rng(seed), int((bags * width).sum()), FILLS[seed % len(FILLS)])
+        ours, theirs = (np.full(rows.size, 7, np.float32) for _ in "ab")
+        for module, out in ((kernels, ours), (twins, theirs)):
+            module.weight_gradients(table, *where, first, offsets, rows, grad, mean, place, width, out)
+        assert_same(ours, theirs)
+
+
+@given(
+    seed=st.integers(0, 2**32), one=st.sampled_from(FILLS), other=st.sampled_from(FILLS), width=st.sampled_from(WIDTHS)
+)
+def test_exact_dot(seed: int, one: str, other: str, width: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, y = floats(rng, width, one), floats(rng, width, other)
+    if seed % 3 == 0:  # products that cancel but for the last bits
+        half = width // 2
+        x[half : 2 * half], y[half : 2 * half] = -x[:half], y[:half]
+    words, scratch = np.empty((2, max(width, 16)))
+    with np.errstate(all="ignore"):
+        ours, theirs = kernels.exact_dot(x, y, words, scratch), twins.exact_dot(x, y, None, None)
+    assert_same(np.float32([ours]), np.float32([theirs]))
+
+
+def test_a_dot_product_is_rounded_once() -> None:
+    one = np.float32([1, 2**-12, 2**-60]), np.float32([1, 2**-12, 2**-60])  # 1 + half an ulp + a little: up
+    words, scratch = np.empty((2, 16))
+    assert kernels.exact_dot(*one, words, scratch) == np.float32(1 + 2**-23)
+    tiny = np.float32([2**-75]), np.float32([2**-75])  # 2^-150: half of the smallest number, to even
+    assert kernels.exact_dot(*tiny, words, scratch) == 0.0
+
+
+def plain(seed: int, samples: int, tables: int = 3, width: int | None = None):
+    """fp32 inputs of the operators: weights, rows, dims, feature_table, indices, offsets."""
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(1, 9, tables)
+    dims = rng.choice([1, 4, 20], tables) if width is None else np.full(tables, width)
+    table = np.append(rng.permutation(tables), 0)  # one table shared
+    offsets = bag_offsets(rng, table.size * samples, 4)
+    indices = lookups(rng, offsets, rows[table], samples)
+    return rng.standard_normal(int((rows * dims).sum()), np.float32), rows, dims, table, indices, offsets
+
+
+@pytest.mark.parametrize("samples", [0, 1, 3])
+def test_the_operator_is_the_kernel_that_trains(samples: int) -> None:
+    weights, rows, dims, table, indices, offsets = plain(samples, samples)
+    base, width = (np.cumsum(rows * dims) - rows * dims)[table], dims[table]
+    out = np.zeros((samples, int(width.sum())), np.float32)
+    pooled_sum(weights, base, width, offsets, indices, NONE, out, np.cumsum(width) - width)
+    for kind in (np.int32, np.int64):
+        found = operators.lookup(weights, rows, dims, table, indices.astype(kind), offsets.astype(kind))
+        assert_same(found, out)
+    mean = operators.lookup(weights, rows, dims, table, indices, offsets, pooling="mean")
+    length = np.repeat(np.diff(offsets).reshape(table.size, samples).T, width, axis=1)
+    assert_same(mean, out / np.maximum(length, 1).astype(np.float32))
+
+
+def test_variable_batches_are_flat_and_rank_major() -> None:
+    weights, rows, dims, table, indices, offsets = plain(5, 3)
+    matrix = operators.lookup(weights, rows, dims, table, indices, offsets)
+    sizes = np.array([[1, 2], [3, 0], [2, 1], [0, 3]])
+    flat = operators.lookup(weights, rows, dims, table, indices, offsets, batch_sizes=sizes)
+    column, parts = np.append(0, np.cumsum(dims[table])), []
+    for rank in range(2):
+        for f in range(4):
+            first = sizes[f, :rank].sum()
+            parts.append(matrix[first : first + sizes[f, rank], column[f] : column[f + 1]].reshape(-1))
+    assert_same(flat, np.concatenate(parts))
+    grad = operators.weight_gradient(weights, rows, dims, table, indices, offsets, flat, batch_sizes=sizes)
+    assert_same(grad, operators.weight_gradient(weights, rows, dims, table, indices, offsets, matrix))
+
+
+def test_rows_one_by_one() -> None:
+    weights, rows, dims, table, indices, offsets = plain(6, 3, width=4)
+    weights[:4] = np.float32([-0.0, np.nan, np.inf, -1e-45])
+    out = operators.lookup(weights, rows, dims, table, indices, offsets, pooling="none")
+    base = np.repeat((np.cumsum(rows) - rows)[table], np.diff(offsets[::3]))
+    expected = np.where(indices[:, None] < 0, np.float32(0), weights.reshape(-1, 4)[base + indices])
+    assert_same(out, expected)
+    assert np.signbit(out[(base + indices == 0) & (indices == 0), 0]).all()
+    grad = operators.weight_gradient(np.ones_like(weights), rows, dims, table, indices, offsets, expected, pooling="none")
+    assert np.isnan(grad[(base == 0) & (indices == 0)]).all() and (grad[indices < 0] == 0).all()
+
+
+def test_narrow_outputs_are_rounded_from_fp32() -> None:
+    weights, rows, dims, table, indices, offsets = plain(7, 3)
+    wide = operators.lookup(weights, rows, dims, table, indices, offsets)
+    half = operators.lookup(weights, rows, dims, table, indices, offsets, output_format="fp16")
+    assert half["fp16"].tobytes() == wide.astype(np.float16).tobytes()
+    brain = operators.lookup(weights, rows, dims, table, indices, offsets, output_format="bf16")
+    bits = wide.view(np.uint32)
+    assert ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).tobytes() == brain["bf16"].tobytes()
+
+
+def test_pruned_lookups_count_in_the_mean() -> None:
+    out = operators.lookup(np.float32([2, 4]), [2], [1], [0], [0, -1, 1, -1], [0, 4], pooling="mean")
+    assert out.tolist() == [[1.5]]
+
+
+# ---- bounds ----
+
+
+@given(st.integers(0, 2**32), st.integers(0, 3), st.integers(0, 6))
+def test_bounds_kernels_match_their_twins(seed: int, broken: int, bags: int) -> None:
+    rng = np.random.default_rng(seed)
+    offsets = bag_offsets(rng, bags, 4)
+    n = int(offsets[-1]) + int(rng.integers(0, 2))
+    wrong = rng.integers(0, bags + 1, broken)
+    offsets[wrong] = rng.choice([-(2**62), -2, 0, 1, n, n + 3, 2**62], broken)
+    assert kernels.first_malformed(offsets, n) == twins.first_malformed(offsets, n)
+    ours, theirs = offsets.copy(), offsets.copy()
+    assert kernels.mend_offsets(ours, n) == twins.mend_offsets(theirs, n)
+    assert ours.tolist() == theirs.tolist()
+    assert (np.diff(ours) >= 0).all() or broken > 1
+    entries = int(rng.integers(0, 4))
+    first = np.sort(rng.integers(0, n + 1, entries + 1))
+    limit, rows = rng.integers(1, 9, entries), rng.integers(-1, 9, n)
+    rows[rng.random(n) < 0.1] = rng.choice([-2, 9, -(2**63), 2**63 - 1])
+    counts = np.full((4, entries), 7)
+    assert kernels.count_outside(first, rows, limit, *counts[:2]) == twins.count_outside(
+        first, rows, limit, *counts[2:]
+    )
+    assert counts[:2].tolist() == counts[2:].tolist()
+    ours, theirs = rows.copy(), rows.copy()
+    kernels.mend_rows(first, ours, limit, -1)
+    twins.mend_rows(first, theirs, limit, -1)
+    assert ours.tolist() == theirs.tolist()
+
+
+def test_wrong_rows_are_named_counted_and_mended_in_a_copy() -> None:
+    rows, table = np.array([10, 4]), np.array([1, 0, 1])
+    indices, offsets = np.array([3, 4, -1, 9, -2, 10, 0], np.int32), np.array([0, 1, 2, 4, 4, 6, 7], np.int32)
+    given_rows, given_offsets = indices.copy(), offsets.copy()
+    with pytest.raises(IndexRangeError, match=r"table 1, feature 0, sample 1, position 0: row 4 is outside \[0, 4\)"):
+        bounds_check(rows, table, indices, offsets)
+    for mode in ("warning", "ignore"):
+        found = bounds_check(rows, table, indices, offsets, mode)
+        assert found.indices.tolist() == [3, 0, -1, 9, 0, 0, 0]
+        assert found.outside.tolist() == [0, 3] and found.pruned.tolist() == [1, 0] and found.malformed == 0
+    nothing = bounds_check(rows, table, indices, offsets, "warning", outside=-1)
+    assert nothing.indices.tolist() == [3, -1, -1, 9, -1, -1, 0]
+    assert (indices == given_rows).all() and (offsets == given_offsets).all()
+
+
+@pytest.mark.parametrize(
+    ("given_", "mended"), [([0, 3, 2], [0, 3, 3]), ([-2, 9, 3], [0, 3, 3]), ([0, 1, 2], [0, 1, 3])]
+)
+def test_wrong_offsets_are_mended_as_fbgemm_does(given_: list[int], mended: list[int]) -> None:
+    indices = np.array([0, 1, 2])
+    with pytest.raises(IndexRangeError, match="offsets"):
+        bounds_check([5], [0], indices, np.array(given_))
+    found = bounds_check([5], [0], indices, np.array(given_), "ignore")
+    assert found.offsets.tolist() == mended and found.malformed > 0
+
+
+def test_what_does_not_fit_is_said() -> None:
+    with pytest.raises(IndexRangeError, match="offsets has 3 entries"):
+        bounds_check([5], [0, 0, 0], [1], [0, 1, 1])
+    with pytest.raises(IndexRangeError, match="batch sizes add up to 3 bags"):
+        bounds_check([5], [0, 0], [1], [0, 1, 1], batch_sizes=np.array([1, 2]))
+    ones = np.ones(6, np.float32)
+    with pytest.raises(ConfigError, match="6 weights; the tables need 8"):
+        operators.lookup(ones, [2], [4], [0], [0], [0, 1])
+    with pytest.raises(ConfigError, match="no fp16 codes"):
+        operators.lookup(ones, [2], [3], [0], [0], [0, 1], weights_format="fp16")
+    with pytest.raises(ConfigError, match="one width"):
+        operators.lookup(ones, [2, 2], [1, 2], [0, 1], [0, 0], [0, 1, 2], pooling="none")
+    with pytest.raises(ConfigError, match="per-sample weights"):
+        operators.lookup(ones, [2], [3], [0], [0], [0, 1], np.ones(2, np.float32))
+    with pytest.raises(ConfigError, match="pooling"):
+        operators.lookup(ones, [2], [3], [0], [0], [0, 1], pooling="max")
+    with pytest.raises(ConfigError, match="grad_output has shape"):
+        operators.weight_gradient(ones, [2], [3], [0], [0], [0, 1], np.ones(3, np.float32))
