@@ -94,12 +94,13 @@ def decode(codes: NDArray[np.generic], name: str) -> Real:
     """Exact values f64 of codes of a format (fp32 numbers, 16-bit or 8-bit codes, or a record that names the format)."""
     array = np.asarray(codes)
     array = array[array.dtype.names[0]] if array.dtype.names else array
-    if array.dtype.kind == "f":
-        return array.astype(np.float64)
-    if name == "fp16":
-        return array.view("<f2").astype(np.float64)
-    if name == "bf16":
-        return (array.astype("<u4") << 16).view("<f4").astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        if array.dtype.kind == "f":
+            return array.astype(np.float64)
+        if name == "fp16":
+            return array.view("<f2").astype(np.float64)
+        if name == "bf16":
+            return (array.astype("<u4") << 16).view("<f4").astype(np.float64)
     return _SMALL[name][array]
 
 

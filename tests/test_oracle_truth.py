@@ -1,0 +1,309 @@
+"""Is the exact model right, and are its bounds wide enough for every correct kernel and too narrow for a wrong one?"""
+
+from fractions import Fraction
+from itertools import pairwise as steps
+
+import numpy as np
+import pytest
+
+from neocpu.oracle.ops_backward import BACKWARD, UNIQUE_GRADIENT
+from neocpu.oracle.ops_lookup import LOOKUP, WEIGHT_GRADIENT
+from neocpu.oracle.truth_formats import FORMATS, above, away, below, decode, in_format, nearest, toward_zero
+from neocpu.oracle.truth_numbers import TINY, Bounded, U, gamma, square_sum
+from neocpu.oracle.truth_sums import segment_sums
+from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, decode_rows, encode_rows, encode_rows_randomly
+
+F = np.float32
+RNG = np.random.default_rng(3)
+OFFSETS = np.array([0, 1, 1, 3, 40, 300])
+
+
+def one_by_one(terms: np.ndarray) -> np.float32:
+    """fp32 sum in the given order."""
+    total = F(0)
+    for x in terms:
+        total = total + x
+    return total
+
+
+def pairwise(terms: np.ndarray) -> np.float32:
+    return terms[0] if terms.size == 1 else pairwise(terms[: terms.size // 2]) + pairwise(terms[terms.size // 2 :])
+
+
+def lanes(terms: np.ndarray) -> np.float32:
+    """Eight partial sums, then their sum, as a vector kernel has it."""
+    return one_by_one(np.array([one_by_one(terms[k::8]) for k in range(8)], F))
+
+
+ORDERS = {
+    "forward": one_by_one,
+    "backward": lambda t: one_by_one(t[::-1]),
+    "pairwise": pairwise,
+    "lanes": lanes,
+    "by size": lambda t: one_by_one(t[np.argsort(np.abs(t), kind="stable")]),
+}
+
+
+def columns(kind: str) -> np.ndarray:
+    """Terms f32[300, 6], ordinary or hard to add."""
+    x = RNG.standard_normal((300, 6)).astype(F)
+    if kind == "cancelling":
+        x[1::2] = -x[::2] * F(1 + 2.0**-20)
+    if kind == "wild":
+        x = np.ldexp(x, RNG.integers(-40, 40, x.shape)).astype(F)
+    if kind == "subnormal":
+        x = np.ldexp(x, -140).astype(F)
+    return x
+
+
+def sums(x: np.ndarray, offsets: np.ndarray = OFFSETS) -> Bounded:
+    terms = Bounded.exactly(x)
+    return segment_sums(terms, np.abs(terms.value), offsets, 0, np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "cancelling", "wild", "subnormal"])
+def test_sums_are_exact_and_every_order_is_inside(kind: str) -> None:
+    x = columns(kind)
+    found = sums(x)
+    for s, (lo, hi) in enumerate(steps(OFFSETS)):
+        for c in range(x.shape[1]):
+            exact = sum((Fraction(float(v)) for v in x[lo:hi, c]), Fraction(0))
+            assert found.value[s, c] == float(exact)
+            for name, add in ORDERS.items():
+                theirs = add(x[lo:hi, c]) if hi > lo else F(0)
+                assert abs(Fraction(float(theirs)) - exact) <= Fraction(found.error[s, c]), (kind, name, s, c)
+    assert (found.error[:2] == 0).all(), "no rounding, no error: bags of none and of one"
+
+
+def test_a_lost_term_is_outside() -> None:
+    x = columns("ordinary")
+    found = sums(x)
+    for s in (2, 3, 4):
+        lost = found.value[s] - x[OFFSETS[s]]
+        assert (np.abs(lost - found.value[s]) > found.error[s]).mean() > 0.9
+
+
+def test_small_dyadic_numbers_leave_no_error_in_any_order() -> None:
+    x = (RNG.integers(1, 64, (5000, 2)) * RNG.choice([-1, 1], (5000, 2)) / 16).astype(F)
+    found = sums(x, np.array([0, 5000]))
+    assert (found.error == 0).all() and (found.value[0] == x.astype(np.float64).sum(0)).all()
+    assert (sums(x * F(1 / 3), np.array([0, 5000])).error > 0).all()
+
+
+def test_sums_that_may_overflow_are_unknown_and_those_that_must_are_infinite() -> None:
+    big = F(3e38)
+    found = sums(np.array([[big, big], [big, -big], [F(1), big]], F), np.array([0, 3]))
+    assert found.value[0, 0] == np.inf and found.error[0, 0] == 0
+    assert np.isinf(found.error[0, 1])
+
+
+def test_special_numbers_have_classes_not_bounds() -> None:
+    found = sums(np.array([[np.inf, np.nan, -0.0], [-np.inf, 1, -0.0]], F), np.array([0, 1, 2, 2]))
+    np.testing.assert_array_equal(found.value, [[np.inf, np.nan, 0], [-np.inf, 1, 0], [0, 0, 0]])
+    assert not found.error.any()
+
+
+def test_gamma_is_the_textbook_one() -> None:
+    assert gamma(0) == 0 and gamma(1) == U / (1 - U) and np.isinf(gamma(1 << 24))
+    assert gamma(100) > 100 * U
+
+
+CHAINS = {
+    "a*b + c": lambda a, b, c: a * b + c,
+    "a - b*c": lambda a, b, c: a - b * c,
+    "(a + b) / c": lambda a, b, c: (a + b) / c,
+    "a / (b*b + c*c)": lambda a, b, c: a / (b * b + c * c),
+    "a*b*c - a": lambda a, b, c: a * b * c - a,
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("scale", [1.0, 2.0**-60, 2.0**50])
+def test_bounded_arithmetic_contains_fp32_arithmetic(name: str, scale: float) -> None:
+    a, b, c = (RNG.standard_normal((3, 4000)) * scale).astype(F)
+    chain = CHAINS[name]
+    with np.errstate(all="ignore"):
+        theirs = chain(a, b, c).astype(np.float64)
+    found = chain(*map(Bounded.exactly, (a, b, c)))
+    with np.errstate(invalid="ignore"):
+        inside = (np.abs(theirs - found.value) <= found.error) | np.isinf(found.error) | (theirs == found.value)
+    assert (inside | (np.isnan(theirs) & np.isnan(found.value))).all()
+
+
+def test_bounded_roots_contain_fp32_roots_of_perturbed_numbers() -> None:
+    x = np.abs(RNG.standard_normal(1000)).astype(F)
+    error = np.abs(RNG.standard_normal(1000)) * 0.1
+    found = Bounded(x.astype(np.float64), error).sqrt()
+    for sign in (-1, 1):
+        theirs = np.sqrt(np.maximum(x + F(0.99) * sign * error.astype(F), 0))
+        assert (np.abs(theirs - found.value) <= found.error).all()
+    assert Bounded.exactly(0.0).sqrt().error == 0
+
+
+def test_square_sums_contain_every_order() -> None:
+    x = RNG.standard_normal((50, 129)).astype(F)
+    found = square_sum(Bounded.exactly(x))
+    for add in ORDERS.values():
+        theirs = np.array([add(row * row) for row in x])
+        assert (np.abs(theirs - found.value) <= found.error).all()
+
+
+@pytest.mark.parametrize("name", [n for n in FORMATS if n != "fp32"])
+def test_formats_agree_with_the_codecs_on_every_code_and_on_hard_numbers(name: str) -> None:
+    form, codes = (
+        FORMATS[name],
+        np.arange(1 << (8 * np.dtype(FORMATS[name].dtype).itemsize)).astype(FORMATS[name].dtype),
+    )
+    out = np.empty((1, codes.size), F)
+    decode_rows(codes[None], LAYOUTS[name], out)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(decode(codes, name), out[0].astype(np.float64))
+    finite = np.sort(out[0][np.isfinite(out[0])])
+    np.testing.assert_array_equal(nearest(finite.astype(np.float64), form), finite)
+    middle = ((finite[1:].astype(np.float64) + finite[:-1]) / 2).astype(F)
+    x = np.concatenate(
+        [middle, np.nextafter(middle, F(np.inf)), RNG.standard_normal(999).astype(F), [F(3e38), F(np.inf)]]
+    )
+    there = np.empty((1, x.size), form.dtype)
+    for rounding, model in (("nearest", nearest), ("truncate", toward_zero)):
+        encode_rows(x[None], LAYOUTS[name], ROUNDINGS[rounding], there)
+        np.testing.assert_array_equal(decode(there[0], name), model(x.astype(np.float64), form))
+    low, high = below(x.astype(np.float64), form), above(x.astype(np.float64), form)
+    assert ((low <= x) & (x <= high) | (np.abs(x) > form.largest)).all()
+    assert (away(middle.astype(np.float64), form) != nearest(middle.astype(np.float64), form)).any()
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2"])
+def test_stochastic_rounding_stays_in_the_set_with_the_stated_probability(name: str) -> None:
+    x = np.concatenate([RNG.standard_normal(6), [2.0**-16, 3e-8]]).astype(F)
+    truth = in_format(Bounded.exactly(x), name, "stochastic")
+    many = np.broadcast_to(x, (20000, x.size)).copy()
+    codes = np.empty(many.shape, FORMATS[name].dtype)
+    encode_rows_randomly(many, LAYOUTS[name], ROUNDINGS["stochastic"], 5, np.arange(20000), 0, 1, codes)
+    theirs = decode(codes, name)
+    assert truth.lower is not None and truth.upper is not None and truth.probability is not None
+    assert ((theirs == truth.lower) | (theirs == truth.upper)).all()
+    up = (theirs == truth.upper).mean(0)
+    known = np.isfinite(truth.probability)
+    assert known.any() and (np.abs(up - truth.probability)[known] < 0.02).all()
+
+
+def test_narrow_results_know_which_numbers_may_stand_there() -> None:
+    x = Bounded(np.array([1 + 2.0**-11, 1.0, 70000.0]), np.array([0.0, 2.0**-12, 0.0]))
+    truth = in_format(x, "fp16")
+    assert truth.lower is not None and truth.upper is not None
+    assert truth.lower[0] == truth.upper[0] == 1.0, "a tie goes to even, and nowhere else"
+    assert truth.lower[1] == truth.upper[1] == 1.0
+    assert truth.reference[2] == np.inf and truth.bound[2] == 0
+
+
+def table(rows: list[list[float]], bags: list[list[int]], **more: object) -> dict[str, np.ndarray]:
+    """One table and bags of its rows."""
+    found = {
+        "weights": np.array(rows, F).reshape(-1),
+        "rows": np.array([len(rows)]),
+        "dims": np.array([len(rows[0])]),
+        "feature_table": np.array([0]),
+        "indices": np.array([i for bag in bags for i in bag], np.int64),
+        "offsets": np.append(0, np.cumsum([len(bag) for bag in bags])),
+    }
+    return {**found, **{name: np.asarray(array) for name, array in more.items()}}
+
+
+def test_lookup_means_what_it_says() -> None:
+    given = table([[1, 2], [3, 5]], [[0, 1], [], [1, -1, 1]], per_sample_weights=np.array([2, 1, 1, 9, 0.5], F))
+    sums_ = LOOKUP.truth(given)["out"]
+    np.testing.assert_array_equal(sums_.reference, [[5, 9], [0, 0], [4.5, 7.5]])
+    assert not sums_.bound.any()
+    means = LOOKUP.truth(given, {"pooling": "mean"})["out"].reference
+    np.testing.assert_allclose(means, [[2.5, 4.5], [0, 0], [1.5, 2.5]], rtol=1e-15)
+    given["grad_output"] = np.array([[1, 10], [7, 7], [2, 0]], F)
+    grads = WEIGHT_GRADIENT.truth(given)["per_sample_weights_grad"].reference
+    np.testing.assert_array_equal(grads, [21, 53, 6, 0, 6])
+    merged = UNIQUE_GRADIENT.truth(given)
+    np.testing.assert_array_equal(merged["rows"].reference, [0, 1])
+    np.testing.assert_array_equal(merged["values"].reference, [2, 20, 1 + 3, 10])
+
+
+def test_a_row_number_out_of_range_is_named() -> None:
+    with pytest.raises(ValueError, match="lookup 1 asks for row 7 of a table with 2 rows"):
+        LOOKUP.truth(table([[1], [2]], [[0, 7]]))
+
+
+def naive_lookup(given: dict[str, np.ndarray], order: str, mean: str) -> np.ndarray:
+    """fp32 pooling of one table in some order; MEAN by division, by a reciprocal, or term by term."""
+    w = given["weights"].reshape(int(given["rows"][0]), -1)
+    out = np.zeros((given["offsets"].size - 1, w.shape[1]), F)
+    for b, (lo, hi) in enumerate(steps(given["offsets"])):
+        if hi == lo:
+            continue
+        terms = w[given["indices"][lo:hi]] * given["per_sample_weights"][lo:hi, None]
+        share = F(1) / F(hi - lo)
+        if mean == "terms":
+            terms = terms * share
+        out[b] = [ORDERS[order](column) for column in terms.T]
+        out[b] = out[b] / F(hi - lo) if mean == "divide" else out[b] * share if mean == "reciprocal" else out[b]
+    return out
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("mean", ["", "divide", "reciprocal", "terms"])
+def test_naive_lookups_are_inside(order: str, mean: str) -> None:
+    rows = RNG.standard_normal((20, 5)).tolist()
+    bags = [RNG.integers(0, 20, n).tolist() for n in (0, 1, 2, 3, 7, 33, 70)]
+    weights = RNG.standard_normal(sum(map(len, bags))).astype(F)
+    given = table(rows, bags, per_sample_weights=weights)
+    truth = LOOKUP.truth(given, {"pooling": "mean" if mean else "sum"})["out"]
+    theirs = naive_lookup(given, order, mean)
+    assert (np.abs(theirs - truth.reference) <= truth.bound).all()
+    scale = np.abs(truth.reference).max()
+    assert truth.bound.max() < 1e-4 * scale, "a bound that excuses everything is none"
+
+
+def naive_update(rule: str, w: np.ndarray, g: np.ndarray, lr: np.float32, eps: np.float32, t: int) -> np.ndarray:
+    """fp32 formulas from fresh states, in another order than ours."""
+    if rule == "exact_sgd":
+        return w - g * lr
+    if rule == "exact_adagrad":
+        return w - lr * (g / (np.sqrt(g * g) + eps))
+    if rule == "exact_rowwise_adagrad":
+        mean = (g * g).sum(1, keepdims=True) * F(1 / g.shape[1])
+        return w - g * (lr / (np.sqrt(mean) + eps))
+    m, v = F(0.125) * g, F(2.0**-10) * g * g
+    step = (m / F(1 - 0.875**t)) / (np.sqrt(v) / F(np.sqrt(1 - (1 - 2.0**-10) ** t)) + eps)
+    if rule == "adam":
+        return w - lr * step
+    return w - lr * np.sqrt((w * w).sum(1, keepdims=True)) / np.sqrt((step * step).sum(1, keepdims=True)) * step
+
+
+@pytest.mark.parametrize("rule", ["exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam", "lamb"])
+@pytest.mark.parametrize("t", [1, 9])
+def test_naive_updates_are_inside_and_wrong_ones_outside(rule: str, t: int) -> None:
+    w, g = RNG.standard_normal((2, 30, 9)).astype(F)
+    given = table(w.tolist(), [[i] for i in range(30)], grad_output=g)
+    options = {
+        "optimizer": rule,
+        "learning_rate": 0.0625,
+        "eps": 2.0**-20,
+        "beta1": 0.875,
+        "beta2": 1 - 2.0**-10,
+        "step": t,
+    }
+    truth = BACKWARD.truth(given, options)["weights"]
+    theirs = naive_update(rule, w, g, F(0.0625), F(2.0**-20), t).reshape(-1)
+    assert (np.abs(theirs - truth.reference) <= truth.bound).all()
+    wrong = theirs + (theirs - w.reshape(-1)) * F(0.01)  # one per cent more of a step
+    assert (np.abs(wrong - truth.reference) > truth.bound).mean() > 0.9
+
+
+def test_untouched_rows_have_no_room() -> None:
+    given = table([[1, np.nan], [3, 5], [-0.0, 1e-45]], [[1, 1]], grad_output=np.ones((1, 2), F))
+    truth = BACKWARD.truth(given, {"optimizer": "exact_sgd"})["weights"]
+    assert not truth.bound[[0, 1, 4, 5]].any() and np.isnan(truth.reference[1])
+    assert truth.reference[5] == TINY
+
+
+def test_duplicates_merge_before_the_rule() -> None:
+    given = table([[0.0]], [[0], [0], [0]], grad_output=np.ones((3, 1), F))
+    states = BACKWARD.truth(given, {"optimizer": "exact_adagrad"})
+    assert states["sum"].reference == 9, "three gradients of 1 make a square of 9, not 3"
