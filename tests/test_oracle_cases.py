@@ -1,0 +1,144 @@
+"""Do the cases ask what they claim, the same for ever, and do our own answers lie within the bounds of every one?"""
+
+import hashlib
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from neocpu.oracle.cases import all_cases
+from neocpu.oracle.operators import OPERATORS, operator
+from neocpu.oracle.records import Arrays, Case, Truth
+from neocpu.oracle.truth_formats import decode
+
+CASES = {case.name: case for case in all_cases()}
+
+
+def outside(truth: Truth, answer: np.ndarray) -> np.ndarray:
+    """Where an answer is wrong: bool of its shape."""
+    assert answer.shape == truth.reference.shape
+    if truth.exact:
+        return answer != truth.reference
+    theirs, (ref, bound) = decode(answer, truth.format), (truth.reference, truth.bound)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(theirs - ref) <= bound
+        if truth.lower is not None:
+            near &= (theirs >= truth.lower) & (theirs <= truth.upper)
+    same = (theirs == ref) | (np.isnan(theirs) & np.isnan(ref))
+    return ~np.where(np.isfinite(ref), near, same) & np.isfinite(bound)
+
+
+def check(case: Case, backend: str) -> None:
+    op = operator(case.op)
+    before = {name: array.tobytes() for name, array in case.inputs.items()}
+    truths, answers = op.truth(case.inputs, case.options), op.run(case.inputs, case.options, backend)
+    assert {name: array.tobytes() for name, array in case.inputs.items()} == before, "inputs were written to"
+    assert truths.keys() == answers.keys()
+    for name, truth in truths.items():
+        wrong = np.argwhere(outside(truth, answers[name]))
+        assert not wrong.size, (case.name, name, op.locate(case, name, tuple(wrong[0])))
+        assert (truth.bound >= 0).all() and truth.reference.shape == truth.bound.shape
+        if truth.reference.size:
+            last = tuple(n - 1 for n in truth.reference.shape)
+            assert all(isinstance(v, int) for v in op.locate(case, name, last).values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_our_twins_lie_within_the_bounds(name: str) -> None:
+    check(CASES[name], "reference")
+
+
+@pytest.mark.parametrize(
+    "name", ["lookup-weighted", "lookup-specials", "lookup-sequence", "backward-hot-row", "backward-mean"]
+)
+def test_our_kernels_lie_within_the_bounds_and_give_the_bits_of_their_twins(name: str) -> None:
+    case = CASES[name]
+    check(case, "kernels")
+    op = operator(case.op)
+    ours, twins = (op.run(case.inputs, case.options, backend) for backend in ("kernels", "reference"))
+    for output, array in ours.items():
+        nan = np.isnan(array)
+        assert (nan == np.isnan(twins[output])).all() and array[~nan].tobytes() == twins[output][~nan].tobytes()
+
+
+def test_there_are_enough_cases_of_every_operator() -> None:
+    count = Counter(case.op for case in CASES.values())
+    assert count.keys() == OPERATORS.keys(), "an operator without a case"
+    assert 100 <= len(CASES) <= 250
+    assert len(CASES) == sum(1 for _ in all_cases()), "two cases of one name"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_case_describes_itself(name: str) -> None:
+    case = CASES[name]
+    assert "/" not in name and case.about and len(case.about) < 160
+    op = operator(case.op)
+    op.complete(case.options)
+    for given in case.inputs:
+        assert given in op.inputs or given.split("/")[-1] in ("indices", "offsets", "grad_output", "per_sample_weights")
+
+
+def digest(case: Case) -> str:
+    found = hashlib.sha256(repr(sorted(case.options.items())).encode())
+    for name, array in sorted(case.inputs.items()):
+        found.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    return found.hexdigest()
+
+
+def test_cases_are_the_same_for_ever() -> None:
+    again = {case.name: digest(case) for case in all_cases()}
+    assert again == {name: digest(case) for name, case in CASES.items()}
+    probe = hashlib.sha256(CASES["backward-exact_adagrad"].inputs["weights"].tobytes()).hexdigest()
+    assert probe.startswith(PROBE), "the numbers of the cases changed: a suite of one seed must never change"
+
+
+PROBE = "0e1fbfb0605bf26a"
+
+
+def shapes(inputs: Arrays) -> dict[str, tuple[str, int]]:
+    return {name: (array.dtype.str, array.ndim) for name, array in inputs.items()}
+
+
+def test_another_seed_asks_the_same_questions_with_other_numbers() -> None:
+    other = {case.name: case for case in all_cases(seed=1)}
+    assert other.keys() == CASES.keys()
+    assert all(shapes(case.inputs) == shapes(CASES[name].inputs) for name, case in other.items())
+    changed = [name for name, case in other.items() if digest(case) != digest(CASES[name])]
+    assert len(changed) > len(CASES) / 2
+    for name in changed[::9]:
+        check(other[name], "reference")
+
+
+def test_cases_of_some_operators_only() -> None:
+    assert {case.op for case in all_cases(["unique", "round"])} == {"unique", "round"}
+
+
+def test_all_cases_and_their_truths_are_made_in_seconds() -> None:
+    start = time.process_time()
+    for case in all_cases():
+        operator(case.op).truth(case.inputs, case.options)
+    assert time.process_time() - start < 20
+
+
+def test_unknown_names_are_refused_with_what_exists() -> None:
+    with pytest.raises(KeyError, match="no operator 'lookups'; there are"):
+        operator("lookups")
+    with pytest.raises(ValueError, match="operator lookup has no option 'mode'"):
+        operator("lookup").truth(CASES["lookup-mean"].inputs, {"mode": 1})
+    with pytest.raises(ValueError, match="operator unique needs the input 'indices'"):
+        operator("unique").truth({})
+    with pytest.raises(ValueError, match="backend is 'gpu'"):
+        operator("unique").run({"indices": np.zeros(1, np.int64)}, backend="gpu")
+
+
+def test_the_oracle_needs_neither_numba_nor_torch() -> None:
+    code = (
+        "import sys, neocpu.oracle as o; from neocpu.oracle.cases import all_cases;"
+        "c = next(all_cases(['backward'])); op = o.OPERATORS[c.op]; op.truth(c.inputs, c.options);"
+        "op.run(c.inputs, c.options, 'reference'); print({'numba', 'torch', 'h5py'} & set(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
