@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocpu.kernels import pooling
+from neocpu.kernels._jit import kernel
+from neocpu.kernels.simd_flags import X86, rounded
+from neocpu.kernels.simd_rows import plain_rows_1
 from neocpu.reference import pooling as twin
 from neocpu.reference.exact import exact_sum, whole
 from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups
@@ -141,3 +144,48 @@ def test_a_sum_that_passes_the_largest_number_on_its_way_is_exact():
     assert out.ravel().tolist() == [large, large]
     pooling.pooled_sum(table, np.array([0]), np.array([1]), np.array([0, 2, 3]), rows, none, out, np.array([0]))
     assert out.ravel().tolist() == [np.inf, large]
+
+
+@pytest.mark.parametrize("spoiled", [(), (3,), tuple(range(0, 200, 17)), tuple(range(40, 120))])
+@pytest.mark.parametrize("width", [5, 16, 80, 4100])
+def test_groups_of_bags_in_which_some_sums_round(width, spoiled):
+    """Bags are checked in groups; a bag whose fp64 sum is not exact must not pass with its neighbours, nor harm them."""
+    rng = np.random.default_rng(width)
+    bags = 200 if width < 1000 else 12
+    table = rng.standard_normal((40, width)).astype(np.float32)
+    table[0], table[1], table[2] = 2.0**60, 2.0**-30 * rng.standard_normal(width), -(2.0**60)
+    rows = rng.integers(3, 40, 4 * bags)
+    for bag in spoiled:
+        if bag < bags:
+            rows[4 * bag : 4 * bag + 3] = 0, 1, 2
+    arguments = (
+        table.reshape(-1), np.zeros(1, np.int64), np.array([width]), np.arange(0, rows.size + 1, 4), rows,
+        np.empty(0, np.float32),
+    )  # fmt: skip
+    ours, theirs = (np.zeros((bags, width), np.float32) for _ in "ab")
+    pooling.pooled_sum(*arguments, ours, np.zeros(1, np.int64))
+    twin.pooled_sum(*arguments, theirs, np.zeros(1, np.int64))
+    assert_same(ours, theirs)
+
+
+def test_the_processor_tells_of_rounding_where_it_is_asked():
+    """`rounded` is what the groups rest on: silent over exact sums, and heard over an inexact one."""
+    if not X86:
+        pytest.skip("this processor is not asked")
+    values = np.array([1.0, 2.0, -0.5, 2.0**-60, 1.0], np.float32)
+    assert [ask(values[lo:hi]) for lo, hi in ((0, 3), (2, 5), (0, 1), (3, 5), (4, 5))] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+@kernel
+def ask(values):
+    """Did the plain fp64 sum of `values` (one column) round?"""
+    rounded()
+    index, out = np.arange(values.size), np.empty(1)
+    plain_rows_1(values, index, values[:0], 0, values.size, 0, 1, 0, out)
+    return rounded()

@@ -6,6 +6,9 @@ The certificate (`docs/arithmetic.md` §3): m terms whose nonzero exponents lie 
 if m * 2^(E+1) <= 2^53 * 2^(e-23). Otherwise each term is cut on a fixed grid, q = (x + sigma) - sigma with sigma = 1.5 * 2^j:
 the q's add exactly into one word, the rests go to the next grid (Rump). Range and count alone fix the number of words; two
 are enough for nearly all bags that one is not.
+
+Finding the range costs as much as adding. Where the processor tells whether anything was rounded (`simd_flags.py`),
+`pooled_sum` first just adds, a group of bags at a time, and asks; a group in which something was rounded is done again.
 """
 
 import math
@@ -16,6 +19,7 @@ from numba import prange
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.simd import prefetch, prefetch_far
+from neocpu.kernels.simd_flags import rounded, tells
 from neocpu.kernels.simd_loads import number_at
 from neocpu.kernels.simd_rows import (
     FAR,
@@ -24,6 +28,10 @@ from neocpu.kernels.simd_rows import (
     bare,
     cut_rows_1,
     cut_rows_16,
+    plain_rows_1,
+    plain_rows_16,
+    plain_rows_long,
+    plain_rows_short,
     sum_rows_1,
     sum_rows_4,
     sum_rows_16,
@@ -35,6 +43,11 @@ from neocpu.kernels.simd_rows import (
 
 LONG, SHORT = (128, 64) if WIDE else (32, 16)
 _sum_long, _sum_short = (sum_rows_128, sum_rows_64) if WIDE else (sum_rows_32, sum_rows_16)
+GROUP, GROUPED, DOUBTS = (
+    16,
+    4096,
+    4,
+)  # bags that are checked together; columns of them at most; groups after a failed check
 TASKS, SMALL = 128, 512  # of a parallel kernel at most; lookups of a task at least
 
 
@@ -237,6 +250,63 @@ def task_bags(offsets, task, tasks):
     return first, found
 
 
+@inlined
+def sum_plain(values, index, weights, lo, hi, base, width, out):
+    """out[:width] = fp64 sums of one unweighted bag, exact or not."""
+    column = 0
+    while column < width:
+        line = view(out, column, width - column)
+        if width - column >= LONG:
+            plain_rows_long(values, index, weights, lo, hi, base, width, column, line)
+            column += LONG
+        elif width - column >= SHORT:
+            plain_rows_short(values, index, weights, lo, hi, base, width, column, line)
+            column += SHORT
+        elif width - column >= 16:
+            plain_rows_16(values, index, weights, lo, hi, base, width, column, line)
+            column += 16
+        else:
+            plain_rows_1(values, index, weights, lo, hi, base, width, column, line)
+            column += 1
+
+
+@inlined
+def group_end(offsets, width, samples, bag, last):
+    """End of the group of bags that begins at `bag`: `GROUP` of them, or fewer with `GROUPED` columns in all."""
+    columns, end = 0, bag
+    while end < last and end - bag < GROUP:
+        columns += width[end // samples]
+        if columns > GROUPED and end > bag:
+            break
+        end += 1
+    return end
+
+
+@inlined
+def group_sums(values, index, weights, base, width, offsets, samples, bag, end, sums):
+    """fp64 sums of the unweighted bags [bag, end), one after the other, into `sums`; returns whether all are exact."""
+    rounded()
+    place = 0
+    for b in range(bag, end):
+        k = b // samples
+        line = view(sums, place, width[k])
+        sum_plain(values, index, weights, offsets[b], offsets[b + 1], base[k], width[k], line)
+        place += width[k]
+    return not rounded()
+
+
+@inlined
+def round_group(sums, width, samples, bag, end, out, columns, column):
+    """What `group_sums` found, rounded once, into its places in `out`, the flat matrix of `columns` columns."""
+    place = 0
+    for b in range(bag, end):
+        k = b // samples
+        source, line = view(sums, place, width[k]), view(out, (b - k * samples) * columns + column[k], width[k])
+        for c in range(line.size):
+            line[c] = canonical(source[c])
+        place += width[k]
+
+
 @parallel_kernel
 def pooled_sum(table, base, width, offsets, rows, weights, out, column):
     """Pooled rows of finished shards: out[s, column[k] : + width[k]] = exact sum of bag k*S + s, rounded once.
@@ -247,14 +317,24 @@ def pooled_sum(table, base, width, offsets, rows, weights, out, column):
     samples, flat = out.shape[0], out.reshape(-1)
     tasks = task_count(offsets)
     for task in prange(tasks):
-        scratch = np.empty(128)
-        acc, values, index, scale = bare(scratch), bare(table), bare(rows), bare(weights)
-        first, last = task_bags(offsets, task, tasks)
-        for bag in range(first, last):
-            k = bag // samples
-            line = view(flat, (bag - k * samples) * out.shape[1] + column[k], width[k])
-            pool_bag(values, index, scale, offsets[bag], offsets[bag + 1], base[k], width[k], width[k], line, acc)
-        scratch[0] = 0.0  # what `acc` looks at lives until here
+        scratch, fast, doubt = np.empty(128), np.empty(GROUPED), 0
+        acc, sums, values, index, scale = bare(scratch), bare(fast), bare(table), bare(rows), bare(weights)
+        bag, last = task_bags(offsets, task, tasks)
+        while bag < last:
+            end = group_end(offsets, width, samples, bag, last)
+            several = offsets[end] - offsets[bag] > 2 * (end - bag)
+            if doubt == 0 and several and scale.size == 0 and tells(values) and width[bag // samples] <= GROUPED:
+                if group_sums(values, index, scale, base, width, offsets, samples, bag, end, sums):
+                    round_group(sums, width, samples, bag, end, flat, out.shape[1], column)
+                    bag = end
+                    continue
+                doubt = DOUBTS
+            for b in range(bag, end):
+                k = b // samples
+                line = view(flat, (b - k * samples) * out.shape[1] + column[k], width[k])
+                pool_bag(values, index, scale, offsets[b], offsets[b + 1], base[k], width[k], width[k], line, acc)
+            bag, doubt = end, max(0, doubt - 1)
+        scratch[0], fast[0] = 0.0, 0.0  # what the views look at lives until here
 
 
 @parallel_kernel

@@ -85,11 +85,12 @@ class _Walk:
             return
         with self.builder.if_else(self.weighted) as (then, otherwise):
             with then:
-                self._loop(body, True)
+                self.loop(body, True)
             with otherwise:
-                self._loop(body, False)
+                self.loop(body, False)
 
-    def _loop(self, body: Any, weighted: bool) -> None:
+    def loop(self, body: Any, weighted: bool) -> None:
+        """body(i, term) for every vector i of every row's block, times the row's weight if `weighted`."""
         b = self.builder
         with cgutils.for_range_slice(b, self.lo, self.hi, I64(1)) as (j, _):
             self.fetch(j, FAR, 2)
@@ -139,6 +140,17 @@ def _sum_rows(block: int) -> Any:
     return codegen
 
 
+def _plain_rows(block: int) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        walk = _Walk(context, builder, signature, args, block)
+        sums = [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)]
+        walk.loop(lambda i, term: walk.add(sums[i], builder.fpext(term, walk.f64)), False)
+        walk.store(sums, data(context, builder, signature, args, 8), 0)
+        return context.get_dummy_value()
+
+    return codegen
+
+
 def _cut_rows(block: int) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         walk = _Walk(context, builder, signature, args, block)
@@ -165,6 +177,11 @@ def _cut_rows(block: int) -> Any:
 def _sum_signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
     i = types.int64
     return i(values, index, weights, i, i, i, i, i, out)
+
+
+def _plain_signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
+    i = types.int64
+    return types.void(values, index, weights, i, i, i, i, i, out)
 
 
 def _cut_signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
@@ -210,6 +227,30 @@ def sum_rows_4(typingctx, values, index, weights, lo, hi, base, stride, column, 
 def sum_rows_1(typingctx, values, index, weights, lo, hi, base, stride, column, out):
     """`sum_rows_64` for one column."""
     return _sum_signature(values, index, weights, out), _sum_rows(1)
+
+
+@intrinsic
+def plain_rows_long(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """Sums as of `sum_rows_64`, unweighted, with no range: of 128 columns (of 32 where there are 16 registers)."""
+    return _plain_signature(values, index, weights, out), _plain_rows(128 if WIDE else 32)
+
+
+@intrinsic
+def plain_rows_short(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`plain_rows_long` for half as many columns."""
+    return _plain_signature(values, index, weights, out), _plain_rows(64 if WIDE else 16)
+
+
+@intrinsic
+def plain_rows_16(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`plain_rows_long` for 16 columns."""
+    return _plain_signature(values, index, weights, out), _plain_rows(16)
+
+
+@intrinsic
+def plain_rows_1(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`plain_rows_long` for one column."""
+    return _plain_signature(values, index, weights, out), _plain_rows(1)
 
 
 @intrinsic
