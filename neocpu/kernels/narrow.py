@@ -63,30 +63,9 @@ def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states):
 
     @parallel_kernel
     def fused_update(
-        codes,
-        low,
-        state0,
-        state1,
-        row_state,
-        base,
-        width,
-        full_width,
-        row_base,
-        shards,
-        first,
-        unique,
-        starts,
-        place,
-        weights,
-        gradient,
-        hyper,
-        layout,
-        rounding,
-        key,
-        row0,
-        column0,
-        step,
-    ):
+        codes, low, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, starts, place, weights,
+        gradient, hyper, layout, rounding, key, row0, column0, step,
+    ):  # fmt: skip
         blocks = (widest(width, shards) + 63) // 64
         tasks, words = task_count(starts), words_of(layout)
         top = largest_of(words)
