@@ -66,3 +66,56 @@ def test_lengths_to_offsets_matches_its_twin(lengths: list[int]) -> None:
     kernels.lengths_to_offsets(np.array(lengths, np.int32), offsets)
     twins.lengths_to_offsets(np.array(lengths, np.int32), twin)
     assert offsets.tolist() == twin.tolist()
+
+
+@PROFILE
+@given(st.integers(0, 2**32), st.integers(0, 12))
+def test_running_sums_match_their_twin(seed: int, count: int) -> None:
+    lengths = np.random.default_rng(seed).integers(0, 2**40, count)
+    for first, size in ((0, count + 1), (0, count), (1, count)):
+        ours, theirs = np.full((2, size), 7)
+        kernels.running_sums(lengths, first, ours)
+        twins.running_sums(lengths, first, theirs)
+        assert ours.tolist() == theirs.tolist() == np.append(0, np.cumsum(lengths))[first : first + size].tolist()
+
+
+def bucketized(module, offsets, rows, weights, first, block, blocks, ranks, bounds, starts, pruned, keep):
+    """All results of a block bucketize, as lists."""
+    asked = (first, block, blocks, ranks, bounds, starts, pruned)
+    lengths = np.full(ranks * (offsets.size - 1), 7)
+    module.block_bucketize_lengths(offsets, rows, *asked, lengths)
+    found = [np.full(rows.size, 7) for _ in "abcd"]
+    out_weights = np.zeros_like(weights)
+    module.block_bucketize(offsets, rows, weights, *asked, keep, lengths, found[0], out_weights, *found[1:])
+    return [a.tolist() for a in (lengths, *found, out_weights)]
+
+
+@PROFILE
+@given(st.integers(0, 2**32), st.integers(0, 4), st.integers(1, 5), st.booleans(), st.booleans())
+def test_block_bucketize_matches_its_twin(seed: int, features: int, ranks: int, uneven: bool, weighted: bool) -> None:
+    rng = np.random.default_rng(seed)
+    first = np.append(0, np.cumsum(rng.integers(0, 4, features))).astype(np.int64)
+    lengths = rng.integers(0, 4, int(first[-1]))
+    offsets = np.append(0, np.cumsum(lengths)).astype(np.int64)
+    rows = rng.integers(-1, int(rng.choice([5, 40])), int(offsets[-1]))
+    rows[rng.random(rows.size) < 0.05] = rng.choice([-(2**63), 2**63 - 1, -2])
+    weights = rng.standard_normal(rows.size).astype(np.float32) if weighted else np.empty(0, np.float32)
+    block = rng.integers(0, 9, features) * (rng.random(features) < 0.8)
+    blocks = ranks * (rng.integers(1, 4, features) if rng.random() < 0.5 else np.ones(features, np.int64))
+    ends = [np.append(0, np.cumsum(rng.integers(0, 12, ranks))) for _ in range(features if uneven else 0)]
+    bounds = np.concatenate([*ends, np.empty(0, np.int64)]).astype(np.uint64)
+    starts = np.arange(features + 1) * (ranks + 1 if uneven else 0)
+    keep, pruned = rng.random(features) < 0.3, int(rng.integers(-1, ranks))
+    given_ = offsets, rows, weights, first, block, blocks, ranks, bounds, starts, pruned, keep
+    ours = bucketized(kernels, *given_)
+    assert ours == bucketized(twins, *given_)
+    assert sorted(ours[3]) == list(range(rows.size)) and sum(ours[0]) == rows.size
+
+
+def test_block_bucketize_knows_the_way_back() -> None:
+    offsets, rows = np.array([0, 3, 4]), np.array([7, 1, -1, 4])
+    none, starts = np.empty(0, np.uint64), np.zeros(2, np.int64)
+    given_ = offsets, rows, np.float32([1, 2, 3, 4]), np.array([0, 2]), np.array([4]), np.array([2]), 2, none, starts
+    lengths, local, positions, place, bucket, weights = bucketized(kernels, *given_, 0, np.array([False]))
+    assert lengths == [2, 0, 1, 1] and local == [1, -1, 3, 0] and positions == [1, 2, 0, 0]
+    assert place == [2, 0, 1, 3] and bucket == [1, 0, 0, 1] and weights == [2, 3, 1, 4]

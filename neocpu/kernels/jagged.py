@@ -5,9 +5,13 @@
 
 Two passes: the first counts, so that messages can be sized; the second copies. Before either, `first_outside` looks for
 lookups that no shard could answer.
+
+`block_bucketize` deals as FBGEMM does, by blocks of rows or uneven boundaries, with the way back. Training does not need it.
 """
 
-from neocpu.kernels._jit import kernel
+import numpy as np
+
+from neocpu.kernels._jit import inlined, kernel
 
 
 @kernel
@@ -69,3 +73,96 @@ def lengths_to_offsets(lengths, offsets):
         offsets[i] = total
         total += lengths[i]
     offsets[lengths.size] = total
+
+
+@kernel
+def running_sums(lengths, first, out):
+    """out[i] = sum of lengths[: first + i]: exclusive sums from first = 0 on, inclusive ones from 1 on.
+
+    Shapes: lengths i64[N]; out i64[M], first + M <= N + 1. Complete sums are M = N + 1. Source: FBGEMM
+    asynchronous_{complete,exclusive,inclusive}_cumsum. Order: exact integers.
+    """
+    total = 0
+    for i in range(first):
+        total += lengths[i]
+    for i in range(out.size):
+        out[i] = total
+        if first + i < lengths.size:
+            total += lengths[first + i]
+
+
+@inlined
+def bucket_of(row, block, blocks, ranks, bounds, keep):
+    """(rank, row there) of a row, as an unsigned number; bounds u64[n] are uneven boundaries, or none."""
+    spread, each = np.uint64(ranks), np.uint64(blocks)
+    if bounds.size:
+        where = row
+        if block == 0:  # rows are hashed: their remainder, stretched over the boundaries
+            where = row % each * bounds[bounds.size - 1] // each
+        part = np.uint64(np.searchsorted(bounds, where, "right") - 1)
+        inside = part < spread
+        rank = part if inside else row % spread
+        local = row // each if block == 0 else (row - bounds[part] if inside else row // spread)
+    else:
+        share = each // spread  # blocks of a rank
+        if row < np.uint64(block) * each:
+            rank, local = row // (np.uint64(block) * share), row % (np.uint64(block) * share)
+        else:
+            rank, local = row % each // share, row // each
+    return np.int64(rank), np.int64(row if keep else local)
+
+
+@kernel
+def block_bucketize_lengths(offsets, rows, first_bag, block, blocks, ranks, bounds, bound_start, pruned, lengths):
+    """lengths[p*bags + b] = lookups of bag b that go to rank p.
+
+    Shapes: offsets i64[bags+1]; rows i64[n]; by feature f: bags [first_bag[f], first_bag[f+1]) (i64[F+1]); block i64[F]: rows
+    of a block (0: rows are hashed, rank = row mod blocks); blocks i64[F]: how many there are in all, a multiple of ranks; or
+    boundaries u64 bounds[bound_start[f] : bound_start[f+1]] (i64[F+1]) that begin with 0. Rows beyond go to row mod blocks.
+    Rows count as unsigned: -1 is 2^64 - 1, unless `pruned` >= 0 names the rank that gets -1 as it is. lengths i64[ranks*bags].
+    Source: FBGEMM block_bucketize_sparse_features, and bucketize_sparse_features (block 0). Order: none.
+    """
+    bags = offsets.size - 1
+    lengths[:] = 0
+    for f in range(block.size):
+        mine = bounds[bound_start[f] : bound_start[f + 1]]
+        for b in range(first_bag[f], first_bag[f + 1]):
+            for j in range(offsets[b], offsets[b + 1]):
+                if rows[j] == -1 and pruned >= 0:
+                    rank = pruned
+                else:
+                    rank, _ = bucket_of(np.uint64(rows[j]), block[f], blocks[f], ranks, mine, False)
+                lengths[rank * bags + b] += 1
+
+
+@kernel
+def block_bucketize(
+    offsets, rows, weights, first_bag, block, blocks, ranks, bounds, bound_start, pruned, keep, lengths, rows_out, weights_out,
+    positions, place, bucket,
+):  # fmt: skip
+    """Lookups by (rank, bag): their rows there, weights, positions in their bags, and the way back.
+
+    Shapes: as `block_bucketize_lengths`, which counted `lengths`; weights, weights_out f32[n] or f32[0]; keep bool[F]: rows
+    stay as they are; rows_out, positions i64[n]; place, bucket i64[n]: where lookup j went, and its rank.
+    Source: FBGEMM block_bucketize_sparse_features (bucketize_pos, unbucketize_permute, bucket_mapping, keep_orig_idx).
+    Order: rank, bag, lookups ascending.
+    """
+    bags = offsets.size - 1
+    heads = np.empty(lengths.size, np.int64)
+    total = 0
+    for i in range(lengths.size):
+        heads[i] = total
+        total += lengths[i]
+    for f in range(block.size):
+        mine = bounds[bound_start[f] : bound_start[f + 1]]
+        for b in range(first_bag[f], first_bag[f + 1]):
+            for j in range(offsets[b], offsets[b + 1]):
+                if rows[j] == -1 and pruned >= 0:
+                    rank, local = pruned, rows[j]
+                else:
+                    rank, local = bucket_of(np.uint64(rows[j]), block[f], blocks[f], ranks, mine, keep[f])
+                to = heads[rank * bags + b]
+                heads[rank * bags + b] = to + 1
+                rows_out[to], positions[to], place[j], bucket[j] = local, j - offsets[b], to, rank
+                if weights.size:
+                    weights_out[to] = weights[j]

@@ -1,0 +1,258 @@
+"""How are jagged batches permuted, dealt to ranks, padded and selected? FBGEMM's operators, with plain arrays.
+
+    lengths [bags], or [features, samples]     offsets [bags + 1]     indices [n]     weights f32[n] or None
+
+Each function returns new arrays and leaves those it is given alone. Indices of 32 bits come back as int64. Names and meaning
+are those of `torch.ops.fbgemm`; what differs is said where it does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.embedding.lookups import Floats, Ints
+from neocpu.errors import ConfigError, IndexRangeError
+from neocpu.kernels import jagged, pooling
+from neocpu.kernels import jagged_layout as layout
+
+NONE = np.empty(0, np.float32)
+Array = NDArray[Any]
+
+
+def _ints(values: Any) -> Ints:
+    return np.ascontiguousarray(values, np.int64).reshape(-1)
+
+
+def complete_cumsum(lengths: Array) -> Ints:
+    """Offsets i64[n+1]: 0, then all running sums (asynchronous_complete_cumsum)."""
+    out = np.empty(np.size(lengths) + 1, np.int64)
+    jagged.running_sums(_ints(lengths), 0, out)
+    return out
+
+
+def exclusive_cumsum(lengths: Array) -> Ints:
+    """Running sums i64[n] before each length (asynchronous_exclusive_cumsum)."""
+    out = np.empty(np.size(lengths), np.int64)
+    jagged.running_sums(_ints(lengths), 0, out)
+    return out
+
+
+def inclusive_cumsum(lengths: Array) -> Ints:
+    """Running sums i64[n] up to and with each length (asynchronous_inclusive_cumsum)."""
+    out = np.empty(np.size(lengths), np.int64)
+    jagged.running_sums(_ints(lengths), 1, out)
+    return out
+
+
+def offsets_range(offsets: Array, size: int) -> Ints:
+    """Position i64[size] of every lookup in its bag; offsets [B], the last bag ends at `size` (offsets_range)."""
+    out = np.empty(size, np.int64)
+    layout.offsets_range(_ints(offsets), out)
+    return out
+
+
+def invert_permute(permute: Array) -> Ints:
+    """The permutation i64[n] that undoes this one (invert_permute)."""
+    out = np.empty(np.size(permute), np.int64)
+    layout.invert_permute(_ints(permute), out)
+    return out
+
+
+def expand_into_jagged_permute(permute: Array, input_offsets: Array, output_offsets: Array) -> Ints:
+    """Where each lookup of permuted segments comes from: i64[output_offsets[-1]] (expand_into_jagged_permute)."""
+    ends = _ints(output_offsets)
+    out = np.empty(int(ends[-1]), np.int64)
+    layout.expand_into_jagged_permute(_ints(permute), _ints(input_offsets), ends, out)
+    return out
+
+
+def recat(features: int, ranks: int, stagger: int = 1) -> Ints:
+    """Order i64[features * ranks] that makes segments by (rank, feature) feature-major (TorchRec's _get_recat)."""
+    out = np.empty(features * ranks, np.int64)
+    layout.recat(features, ranks, stagger, out)
+    return out
+
+
+def _copied(values: Array, starts: Ints, segment: Ints, offsets: Ints, width: int = 1) -> Array:
+    flat = np.ascontiguousarray(values).reshape(-1)
+    out = np.empty(int(offsets[-1]) * width, flat.dtype)
+    layout.copy_segments(flat, starts, segment, offsets, width, out)
+    return out
+
+
+def _total(offsets: Ints, values: Array, what: str) -> None:
+    if offsets[-1] != len(values):
+        raise IndexRangeError(f"lengths add up to {int(offsets[-1])}, but there are {len(values)} {what}")
+
+
+def _within(permute: Ints, count: int) -> None:
+    if permute.size and not 0 <= permute.min() <= permute.max() < count:
+        raise IndexRangeError(f"segments {int(permute.min())} to {int(permute.max())} are asked for; there are {count}")
+
+
+def permute_1d(
+    permute: Array, lengths: Array, indices: Array, weights: Array | None = None
+) -> tuple[Ints, Ints, Floats | None]:
+    """(lengths, indices, weights) of bags in another order, some perhaps missing or repeated (permute_1D_sparse_data)."""
+    order, sizes = _ints(permute), _ints(lengths)
+    starts, found = complete_cumsum(sizes), np.empty(order.size, np.int64)
+    _total(starts, indices, "indices")
+    _within(order, sizes.size)
+    layout.index_select(sizes, order, 1, found)
+    ends = complete_cumsum(found)
+    moved = None if weights is None else _copied(np.asarray(weights, np.float32), starts, order, ends)
+    return found, _copied(_ints(indices), starts, order, ends), moved
+
+
+def permute_2d(
+    permute: Array, lengths: Array, indices: Array, weights: Array | None = None
+) -> tuple[Ints, Ints, Floats | None]:
+    """(lengths [P, B], indices, weights) of features in another order; lengths [F, B] (permute_2D_sparse_data)."""
+    order, samples = _ints(permute), lengths.shape[1]
+    _within(order, lengths.shape[0])
+    bags = (order[:, None] * samples + np.arange(samples)).reshape(-1)
+    found, moved, scale = permute_1d(bags, lengths, indices, weights)
+    return found.reshape(order.size, samples), moved, scale
+
+
+@dataclass(frozen=True)
+class Bucketized:
+    """Lookups dealt to ranks, by (rank, bag): FBGEMM's results, all of them.
+
+    lengths i64[ranks * bags]; indices, positions (bucketize_pos) i64[n]; weights f32[n] or None; unbucketize_permute,
+    bucket_mapping i64[n]: where lookup j went, and to which rank.
+    """
+
+    lengths: Ints
+    indices: Ints
+    weights: Floats | None
+    positions: Ints
+    unbucketize_permute: Ints
+    bucket_mapping: Ints
+
+
+def block_bucketize(
+    lengths: Array,
+    indices: Array,
+    block_sizes: Array,
+    ranks: int,
+    weights: Array | None = None,
+    batch_sizes: Array | None = None,
+    total_blocks: Array | None = None,
+    boundaries: Sequence[Array] | None = None,
+    keep: bool | Array = False,
+    pruned: int = -1,
+) -> Bucketized:
+    """Deal lookups to the ranks that own their blocks of rows (block_bucketize_sparse_features).
+
+    lengths [F*B]; block_sizes [F], 0: rows are hashed; batch_sizes [F], where they differ (batch_size_per_feature);
+    total_blocks [F] (total_num_blocks), default: one per rank; boundaries: for each feature ascending, the first 0
+    (block_bucketize_pos); keep: indices stay as they are (keep_orig_idx), for all features or [F]. Indices count as unsigned
+    numbers of their width, so -1 is the largest of all: with `pruned` >= 0 that rank gets -1 as -1 instead.
+    Raises IndexRangeError, ConfigError for what does not fit together.
+    """
+    sizes, block = _ints(lengths), _ints(block_sizes)
+    offsets, features = complete_cumsum(sizes), block.size
+    _total(offsets, indices, "indices")
+    if batch_sizes is None and sizes.size % max(features, 1):
+        raise IndexRangeError(f"{sizes.size} lengths for {features} features")
+    batch = np.full(features, sizes.size // max(features, 1)) if batch_sizes is None else _ints(batch_sizes)
+    first = complete_cumsum(batch)
+    _total(first, sizes, "lengths")
+    blocks = np.full(features, ranks, np.int64) if total_blocks is None else _ints(total_blocks)
+    if ranks < 1 or (blocks % ranks).any() or (blocks < ranks).any():
+        raise ConfigError(f"{blocks.tolist()} blocks cannot be shared by {ranks} ranks")
+    ends = [np.asarray(b, np.uint64).reshape(-1) for b in boundaries or ()]
+    if any(b.size < 2 or b[0] != 0 for b in ends) or (ends and len(ends) != features):
+        raise ConfigError("every feature needs boundaries that begin with 0, or none of them has any")
+    starts = complete_cumsum(np.array([b.size for b in ends])) if ends else np.zeros(features + 1, np.int64)
+    bounds, given = np.concatenate([*ends, np.empty(0, np.uint64)]), np.asarray(indices)
+    rows = _ints(given)
+    if given.dtype == np.int32:
+        rows = np.where(rows == -1, rows, rows & 0xFFFFFFFF) if pruned >= 0 else rows & 0xFFFFFFFF
+    scale = NONE if weights is None else np.ascontiguousarray(weights, np.float32)
+    asked = (first, block, blocks, ranks, bounds, starts, pruned)
+    out, moved = np.empty(ranks * sizes.size, np.int64), np.empty_like(scale)
+    jagged.block_bucketize_lengths(offsets, rows, *asked, out)
+    found, positions, place, bucket = np.empty((4, rows.size), np.int64)
+    kept = np.broadcast_to(np.asarray(keep, np.bool_), features).copy()
+    jagged.block_bucketize(offsets, rows, scale, *asked, kept, out, found, moved, positions, place, bucket)
+    return Bucketized(out, found, None if weights is None else moved, positions, place, bucket)
+
+
+def index_select(values: Array, index: Array) -> Array:
+    """Rows of values [n, ...] by number, [m, ...] (index_select_dim0)."""
+    chosen, width = _ints(index), int(np.prod(values.shape[1:]))
+    _within(chosen, len(values))
+    out = np.empty((chosen.size, *values.shape[1:]), values.dtype)
+    layout.index_select(np.ascontiguousarray(values).reshape(-1), chosen, width, out.reshape(-1))
+    return out
+
+
+def jagged_index_select(values: Array, lengths: Array, index: Array) -> tuple[Array, Ints]:
+    """(values, lengths) of some bags of rows [n, ...], in any order, with repeats (jagged_index_select)."""
+    sizes, chosen, width = _ints(lengths), _ints(index), int(np.prod(values.shape[1:]))
+    starts = complete_cumsum(sizes)
+    _total(starts, values, "rows")
+    _within(chosen, sizes.size)
+    found = sizes[chosen]
+    out = _copied(values, starts, chosen, complete_cumsum(found), width)
+    return out.reshape(-1, *values.shape[1:]), found
+
+
+def jagged_to_padded_dense(values: Array, offsets: Array, longest: int, padding: float = 0.0) -> Array:
+    """Bags of numbers [n] or rows [n, D] as [B, longest] or [B, longest, D] (jagged_to_padded_dense, one jagged dimension)."""
+    ends, width = _ints(offsets), int(np.prod(values.shape[1:]))
+    _total(ends, values, "rows")
+    out = np.empty((ends.size - 1, longest, *values.shape[1:]), values.dtype)
+    flat = np.ascontiguousarray(values).reshape(-1)
+    layout.jagged_to_padded_dense(flat, ends, width, longest, values.dtype.type(padding), out.reshape(-1))
+    return out
+
+
+def dense_to_jagged(dense: Array, offsets: Array) -> Array:
+    """Rows of bags out of [B, longest] or [B, longest, D]; zeros beyond it (dense_to_jagged)."""
+    ends, longest, width = _ints(offsets), dense.shape[1], int(np.prod(dense.shape[2:]))
+    if ends.size - 1 != dense.shape[0]:
+        raise IndexRangeError(f"{ends.size - 1} bags, but {dense.shape[0]} rows of the dense array")
+    out = np.empty((int(ends[-1]), *dense.shape[2:]), dense.dtype)
+    layout.padded_dense_to_jagged(np.ascontiguousarray(dense).reshape(-1), ends, width, longest, out.reshape(-1))
+    return out
+
+
+def unique(indices: Array) -> tuple[Ints, Ints, Ints]:
+    """(different values ascending, which of them each is [n], how often each occurs) (jagged_unique_indices, torch.unique)."""
+    values = _ints(indices)
+    found, inverse, counts = np.empty((3, values.size), np.int64)
+    n = layout.mark_unique(values, np.argsort(values, kind="stable"), found, inverse, counts)
+    return found[:n].copy(), inverse, counts[:n].copy()
+
+
+def segment_sum(values: Array, offsets: Array) -> Floats:
+    """Exact sums f32[segments, D] of rows f32[n, D], rounded once (segment_sum_csr; docs/arithmetic.md §3)."""
+    ends, rows = _ints(offsets), np.ascontiguousarray(values, np.float32)
+    out = np.empty((ends.size - 1, rows.shape[1]), np.float32)
+    zero, width = np.zeros(1, np.int64), np.array([rows.shape[1]], np.int64)
+    pooling.pooled_sum(rows.reshape(-1), zero, width, ends, np.arange(len(rows)), NONE, out, zero)
+    return out
+
+
+def reorder_batched_ad(
+    lengths: Array, indices: Array, batch_offsets: Array, broadcast: bool = False
+) -> tuple[Ints, Array]:
+    """(lengths, indices) of batches that are table-major each, as one table-major batch.
+
+    batch_offsets [N+1]: samples of each batch; broadcast: a batch has one bag for each table, which all its samples get.
+    FBGEMM: reorder_batched_ad_lengths, reorder_batched_ad_indices.
+    """
+    ends, sizes = _ints(batch_offsets), _ints(lengths)
+    batches, samples = ends.size - 1, int(ends[-1])
+    tables = sizes.size // max(batches if broadcast else samples, 1)
+    starts, bags = complete_cumsum(sizes), np.empty(tables * samples, np.int64)
+    _total(starts, indices, "indices")
+    layout.reordered_bags(ends, tables, broadcast, bags)
+    found = sizes[bags]
+    return found, _copied(np.asarray(indices), starts, bags, complete_cumsum(found))

@@ -1,0 +1,162 @@
+"""How is jagged data moved about: permuted, selected, padded, reordered? Copies of segments, and numbers that say from where.
+
+    segment t of a result is a segment of the input; starts, offsets say where each begins
+
+        values   | a a | b | c c c |        segment = 2, 0        | c c c | a a |
+                 starts 0   2   3                                 offsets 0    3    5
+
+FBGEMM has a dozen operators for this; one copy (`copy_segments`) and a few maps do the same. Nothing is computed with
+values, so they may be of any dtype.
+"""
+
+from numba import prange
+
+from neocpu.kernels._jit import kernel, parallel_kernel
+from neocpu.kernels.simd_rows import view
+
+RUN = 64  # segments of a task
+
+
+@parallel_kernel
+def copy_segments(values, starts, segment, offsets, width, out):
+    """Segment t of out = as many rows of values from starts[segment[t]] on as offsets says.
+
+    Shapes: values, out 1-D of one dtype, rows of `width` elements; starts i64[N]; segment i64[S]; offsets i64[S+1].
+    Source: FBGEMM permute_1D_sparse_data, permute_2D_sparse_data, jagged_index_select, reorder_batched_ad_indices. Order: none.
+    """
+    for task in prange((segment.size + RUN - 1) // RUN):
+        for t in range(task * RUN, min(task * RUN + RUN, segment.size)):
+            n = (offsets[t + 1] - offsets[t]) * width
+            source, to = view(values, starts[segment[t]] * width, n), view(out, offsets[t] * width, n)
+            for i in range(n):
+                to[i] = source[i]
+
+
+@parallel_kernel
+def index_select(values, index, width, out):
+    """Row i of out = row index[i] of values.
+
+    Shapes: values, out 1-D of one dtype, rows of `width` elements; index i64[n]. Source: FBGEMM index_select_dim0. Order: none.
+    """
+    for task in prange((index.size + RUN - 1) // RUN):
+        for i in range(task * RUN, min(task * RUN + RUN, index.size)):
+            source, to = view(values, index[i] * width, width), view(out, i * width, width)
+            for c in range(width):
+                to[c] = source[c]
+
+
+@parallel_kernel
+def jagged_to_padded_dense(values, offsets, width, longest, padding, out):
+    """out[b] = the first `longest` rows of bag b, then rows of `padding`.
+
+    Shapes: values, out 1-D of one dtype, rows of `width` elements; offsets i64[B+1]; out has B * longest rows; padding of that
+    dtype. Source: FBGEMM jagged_to_padded_dense. Order: none.
+    """
+    for b in prange(offsets.size - 1):
+        full = longest * width
+        n = min((offsets[b + 1] - offsets[b]) * width, full)
+        source, to = view(values, offsets[b] * width, n), view(out, b * full, full)
+        for i in range(n):
+            to[i] = source[i]
+        for i in range(n, full):
+            to[i] = padding
+
+
+@parallel_kernel
+def padded_dense_to_jagged(dense, offsets, width, longest, out):
+    """Bag b of out = the first rows of dense[b]; zeros where a bag is longer than `longest`.
+
+    Shapes: dense, out 1-D of one dtype, rows of `width` elements, dense B * longest of them; offsets i64[B+1].
+    Source: FBGEMM dense_to_jagged. Order: none.
+    """
+    for b in prange(offsets.size - 1):
+        n = (offsets[b + 1] - offsets[b]) * width
+        m = min(n, longest * width)
+        source, to = view(dense, b * longest * width, m), view(out, offsets[b] * width, n)
+        for i in range(m):
+            to[i] = source[i]
+        for i in range(m, n):
+            to[i] = 0
+
+
+@kernel
+def expand_into_jagged_permute(permute, input_offsets, output_offsets, out):
+    """Where each lookup of permuted segments comes from: out[output_offsets[t] + i] = input_offsets[permute[t]] + i.
+
+    Shapes: permute i64[S]; input_offsets i64[N+1]; output_offsets i64[S+1]; out i64[output_offsets[S]].
+    Source: FBGEMM expand_into_jagged_permute.
+    """
+    for t in range(permute.size):
+        first = input_offsets[permute[t]] - output_offsets[t]
+        for i in range(output_offsets[t], output_offsets[t + 1]):
+            out[i] = first + i
+
+
+@kernel
+def invert_permute(permute, out):
+    """out[permute[i]] = i. Shapes: permute, out i64[n]. Source: FBGEMM invert_permute."""
+    for i in range(permute.size):
+        out[permute[i]] = i
+
+
+@kernel
+def offsets_range(offsets, out):
+    """Position of every lookup in its bag: 0, 1, … from each offset on; a bag ends where the next begins, the last with out.
+
+    Shapes: offsets i64[B], the first is 0; out i64[n]. Source: FBGEMM offsets_range.
+    """
+    for b in range(offsets.size):
+        last = offsets[b + 1] if b + 1 < offsets.size else out.size
+        for i in range(offsets[b], last):
+            out[i] = i - offsets[b]
+
+
+@kernel
+def recat(features, ranks, stagger, out):
+    """Order of (rank, feature) segments, as they arrive from all ranks, that makes them feature-major.
+
+    Shapes: out i64[features * ranks]; stagger: 1, or the number of nodes: ranks are then taken across nodes first.
+    Source: TorchRec _get_recat.
+    """
+    at, nodes = 0, ranks // stagger
+    for feature in range(features):
+        for local in range(nodes):
+            for other in range(stagger):
+                out[at] = feature + (local + nodes * other) * features
+                at += 1
+
+
+@kernel
+def reordered_bags(batch_offsets, tables, broadcast, out):
+    """Which bag of batches, each table-major, is at each place of the table-major whole.
+
+    Shapes: batch_offsets i64[N+1]: batch b has the samples [batch_offsets[b], batch_offsets[b+1]); broadcast: batch b has one
+    bag for each table, which all its samples get; out i64[tables * batch_offsets[N]].
+    Source: FBGEMM reorder_batched_ad_lengths, reorder_batched_ad_indices.
+    """
+    batches = batch_offsets.size - 1
+    at = 0
+    for t in range(tables):
+        for b in range(batches):
+            first, count = batch_offsets[b], batch_offsets[b + 1] - batch_offsets[b]
+            for i in range(count):
+                out[at] = tables * b + t if broadcast else tables * first + t * count + i
+                at += 1
+
+
+@kernel
+def mark_unique(values, order, unique, inverse, counts):
+    """Different values ascending, which of them each value is, and how often each occurs; returns how many there are.
+
+    Shapes: values, inverse i64[n]; order i64[n], a permutation that sorts them; unique, counts i64[n], filled from the front.
+    Source: FBGEMM jagged_unique_indices.
+    """
+    found = 0
+    for i in range(order.size):
+        value = values[order[i]]
+        if i == 0 or value != values[order[i - 1]]:
+            unique[found], counts[found] = value, 0
+            found += 1
+        counts[found - 1] += 1
+        inverse[order[i]] = found - 1
+    return found

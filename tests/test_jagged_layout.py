@@ -1,0 +1,124 @@
+"""Does jagged data arrive where it should? Kernels against twins, and both against words said in plain Python."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neocpu.kernels import jagged_layout as kernels
+from neocpu.reference import jagged_layout as twins
+
+DTYPES = (np.int64, np.float32)
+
+
+def same(name: str, *arguments, out: int, dtype=np.int64) -> np.ndarray:
+    """What a kernel writes into `out` elements; its twin must write the same bytes."""
+    found = []
+    for module in (kernels, twins):
+        line = np.full(out, 7, dtype)
+        getattr(module, name)(*arguments, line)
+        found.append(line)
+    assert found[0].tobytes() == found[1].tobytes()
+    return found[0]
+
+
+def jagged(seed: int, bags: int):
+    """Random generator, and offsets of some bags."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, 5, bags) * (rng.random(bags) < 0.8)
+    return rng, np.append(0, np.cumsum(lengths)).astype(np.int64)
+
+
+def some(rng: np.random.Generator, size: int, dtype) -> np.ndarray:
+    """Random bytes as numbers of a dtype."""
+    return rng.integers(0, 256, size * np.dtype(dtype).itemsize, dtype=np.uint8).view(dtype)
+
+
+CASES = given(
+    seed=st.integers(0, 2**32), bags=st.integers(0, 80), width=st.sampled_from([1, 2, 7]), dtype=st.sampled_from(DTYPES)
+)
+
+
+@CASES
+def test_segments_are_copied(seed: int, bags: int, width: int, dtype) -> None:
+    rng, offsets = jagged(seed, bags)
+    segment = rng.integers(0, max(bags, 1), rng.integers(0, 90) if bags else 0)
+    target = np.append(0, np.cumsum(np.diff(offsets)[segment])).astype(np.int64)
+    values = some(rng, int(offsets[-1]) * width, dtype)
+    out = same("copy_segments", values, offsets[:-1], segment, target, width, out=int(target[-1]) * width, dtype=dtype)
+    bagged = [values[lo * width : hi * width] for lo, hi in pairwise(offsets)]
+    assert out.tobytes() == b"".join(bagged[s].tobytes() for s in segment)
+    sources = same("expand_into_jagged_permute", segment, offsets, target, out=int(target[-1]))
+    assert out.tobytes() == values.reshape(-1, width)[sources].tobytes()
+    chosen = same("index_select", values, sources, width, out=sources.size * width, dtype=dtype)
+    assert chosen.tobytes() == out.tobytes()
+
+
+@CASES
+def test_padding_and_back(seed: int, bags: int, width: int, dtype) -> None:
+    rng, offsets = jagged(seed, bags)
+    longest, values = int(rng.integers(0, 6)), some(rng, int(offsets[-1]) * width, dtype)
+    padding = dtype(rng.choice([0, -1, 3]))
+    dense = same(
+        "jagged_to_padded_dense", values, offsets, width, longest, padding, out=bags * longest * width, dtype=dtype
+    )
+    back = same("padded_dense_to_jagged", dense, offsets, width, longest, out=values.size, dtype=dtype)
+    rows, returned, table = (a.reshape(-1, width) for a in (values, back, dense))
+    for b, (lo, hi) in enumerate(pairwise(offsets.tolist())):
+        kept = min(hi - lo, longest)
+        assert table[b * longest : b * longest + kept].tobytes() == rows[lo : lo + kept].tobytes()
+        assert (table[b * longest + kept : (b + 1) * longest] == padding).all()
+        assert returned[lo : lo + kept].tobytes() == rows[lo : lo + kept].tobytes()
+        assert not returned[lo + kept : hi].any()
+
+
+@given(seed=st.integers(0, 2**32), bags=st.integers(0, 30))
+def test_permutations_and_positions(seed: int, bags: int) -> None:
+    rng, offsets = jagged(seed, bags)
+    permute = rng.permutation(bags)
+    inverse = same("invert_permute", permute, out=bags)
+    assert permute[inverse].tolist() == list(range(bags))
+    found = same("offsets_range", offsets[:-1], out=int(offsets[-1]) if bags else 0)
+    assert found.tolist() == [i for n in np.diff(offsets).tolist() for i in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("features", "ranks", "stagger", "order"),
+    [
+        (2, 4, 1, [0, 2, 4, 6, 1, 3, 5, 7]),
+        (2, 4, 2, [0, 4, 2, 6, 1, 5, 3, 7]),  # both are the examples in TorchRec's documentation
+        (0, 4, 2, []),
+        (3, 1, 1, [0, 1, 2]),
+    ],
+)
+def test_recat(features: int, ranks: int, stagger: int, order: list[int]) -> None:
+    assert same("recat", features, ranks, stagger, out=features * ranks).tolist() == order
+
+
+@given(seed=st.integers(0, 2**32), batches=st.integers(0, 4), tables=st.integers(0, 4), broadcast=st.booleans())
+def test_batches_become_one(seed: int, batches: int, tables: int, broadcast: bool) -> None:
+    sizes = np.random.default_rng(seed).integers(0, 4, batches)
+    ends = np.append(0, np.cumsum(sizes)).astype(np.int64)
+    found = same("reordered_bags", ends, tables, broadcast, out=tables * int(ends[-1]))
+    expected = [
+        tables * b + t if broadcast else tables * ends[b] + t * n + i
+        for t in range(tables)
+        for b, n in enumerate(sizes.tolist())
+        for i in range(n)
+    ]
+    assert found.tolist() == expected
+
+
+@given(seed=st.integers(0, 2**32), count=st.integers(0, 60))
+def test_unique(seed: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.choice([-(2**63), -1, 0, 3, 2**40, 2**63 - 1], count) if seed % 2 else rng.integers(0, 50, count)
+    order, answers = np.argsort(values, kind="stable"), []
+    for module in (kernels, twins):
+        unique, inverse, counts = np.full((3, count), 7)
+        n = module.mark_unique(values, order, unique, inverse, counts)
+        answers.append((n, unique[:n].tolist(), inverse.tolist(), counts[:n].tolist()))
+        assert (unique[:n][inverse] == values).all() and counts[:n].sum() == count
+    assert answers[0] == answers[1]
