@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.oracle.records import Arrays, Value
-from neocpu.oracle.truth_bags import SCALED, Bags, bags_of, fused_rows
-from neocpu.oracle.truth_formats import decode
+from neocpu.oracle.truth_bags import Bags, bags_of
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
-from neocpu.reference.fma import fma
 from neocpu.storage.formats import FORMATS
 
 Floats = NDArray[np.float32]
@@ -24,16 +22,6 @@ NONE = np.empty(0, np.float32)
 def asked(name: str, backend: str) -> Any:
     """The module of that name among the kernels or among their twins."""
     return import_module(f"neocpu.{backend}.{name}")
-
-
-def rows32(inputs: Arrays, options: dict[str, Value]) -> Floats:
-    """All rows as flat fp32 numbers; row-scaled ones by one fused multiply-add."""
-    name = str(options["weights_format"])
-    if name not in SCALED:
-        return decode(inputs["weights"].reshape(-1), name).astype(np.float32)
-    with np.errstate(all="ignore"):
-        found = [fma(*(x.astype(np.float32) for x in row)).reshape(-1) for row in fused_rows(inputs, name)]
-    return np.concatenate([NONE, *found])
 
 
 def coded(x: Floats, name: str, backend: str) -> NDArray[Any]:

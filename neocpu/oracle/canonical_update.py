@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.oracle.canonical import NONE, Floats, asked, coded, columns_of, divided, lookups_of, rows32
+from neocpu.oracle.canonical import NONE, Floats, asked, columns_of, divided, lookups_of
 from neocpu.oracle.records import Arrays, Value
 from neocpu.oracle.truth_bags import Bags, Tables
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
@@ -61,60 +61,42 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     rule = RULES[optimizer.name]
     bags, found, gradient = segments_of(inputs, options)
     tables, states = bags.tables, states_of(rule, inputs, bags.tables)
-    weights, hyper = rows32(inputs, options).copy(), optimizer.hyper(int(options["step"]))
+    hyper, limited = optimizer.hyper(int(options["step"])), bool(optimizer.max_norm)
     element = [*(states[n] for n in rule.element_state), NONE, NONE]
     per_row = np.stack([states[n] for n in rule.row_state], axis=1).reshape(-1) if rule.row_state else NONE
-    fused = asked("update", backend).fused(rule.name, rule.row_scalars, len(rule.row_state), bool(optimizer.max_norm))
+    name, weights = str(options["weights_format"]), np.array(inputs["weights"]).reshape(-1)
+    where = (element[0], element[1], per_row, tables.element[:-1], tables.dims, tables.dims, tables.row[:-1])
+    module = asked("update" if name == "fp32" else "narrow", backend)
+    fused = module.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
     with np.errstate(all="ignore"):
-        fused(
-            weights, element[0], element[1], per_row,
-            tables.element[:-1], tables.dims, tables.dims, tables.row[:-1],
-            *found.values(), gradient, hyper,
-        )  # fmt: skip
-    for k, name in enumerate(rule.row_state):
-        states[name] = per_row.reshape(-1, len(rule.row_state))[:, k].copy()
-    return {"weights": _stored(inputs, options, weights, bags, found, backend), **states}
-
-
-def _stored(
-    inputs: Arrays, options: dict[str, Value], weights: Floats, bags: Bags, found: dict[str, Any], backend: str
-) -> NDArray[Any]:
-    """The updated rows in their format, all others as they were."""
-    name, rounding = str(options["weights_format"]), str(options["rounding"])
-    if name == "fp32":
-        return weights
-    out = np.array(inputs["weights"]).reshape(-1)
-    for i, t in enumerate(found["shards"].tolist()):
-        rows, d = found["unique"][found["first"][i] : found["first"][i + 1]], int(bags.tables.dims[t])
-        at = bags.tables.element[t] + rows[:, None] * d + np.arange(d)
-        if rounding != "stochastic":
-            codes = coded(weights[at], name, backend)
+        if name == "fp32":
+            fused(weights, *where, *found.values(), gradient, hyper)
         else:
-            codes = np.empty(at.shape, FORMATS[name].dtype)
-            key = tensor_key(int(options["seed"]), STOCHASTIC_ROUNDING, f"table{t}")
-            asked("codecs", backend).encode_rows_randomly(
-                weights[at], LAYOUTS[name], ROUNDINGS["stochastic"], key, rows, 0, int(options["step"]), codes
-            )
-        out[at] = codes if not out.dtype.names and not codes.dtype.names else _alike(codes, out.dtype)
-    return out
+            codes, halves = weights.view(FORMATS[name].dtype), np.empty(0, np.uint16)
+            fused(codes, halves, *where, *found.values(), gradient, hyper, *_rounding(options, tables))
+    for k, state in enumerate(rule.row_state):
+        states[state] = per_row.reshape(-1, len(rule.row_state))[:, k].copy()
+    return {"weights": weights, **states}
 
 
-def _alike(codes: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(codes).view(dtype)
+def _rounding(options: dict[str, Value], tables: Tables) -> tuple[Any, ...]:
+    """Last arguments of `narrow.fused`: layout, rounding, keys, first rows and columns, step."""
+    seed, count = int(options["seed"]), tables.rows.size
+    key = np.array([tensor_key(seed, STOCHASTIC_ROUNDING, f"table{t}") for t in range(count)], np.uint64)
+    zero = np.zeros(count, np.int64)
+    name, rounding = str(options["weights_format"]), ROUNDINGS[str(options["rounding"])]
+    return LAYOUTS[name], rounding, key, zero, zero, int(options["step"])
 
 
 def unique_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     """Canonical answer of `unique_gradient`: touched rows and their exactly merged gradients."""
     bags, found, gradient = segments_of(inputs, options)
-    starts, tables = found["starts"], bags.tables
+    tables = bags.tables
     table = np.repeat(found["shards"], np.diff(found["first"]))
-    pooling = asked("pooling", "reference")
-    values = []
+    to = np.append(0, np.cumsum(tables.dims[table]))
+    out, hyper = np.empty(int(to[-1]), np.float32), SparseOptimizer("exact_sgd").hyper(1)
     with np.errstate(all="ignore"):
-        for u, t in enumerate(table.tolist()):
-            out = np.empty(int(tables.dims[t]), np.float32)
-            pooling.round_bag(
-                gradient, found["place"], found["weights"], starts[u], starts[u + 1], 0, 1, out.size, out, None
-            )
-            values.append(out)
-    return {"rows": tables.row[table] + found["unique"], "values": np.concatenate([NONE, *values])}
+        asked("update", backend).merged("exact_sgd")(
+            NONE, NONE, NONE, tables.element[:-1], tables.dims, *found.values(), gradient, hyper, to, out
+        )
+    return {"rows": tables.row[table] + found["unique"], "values": out}

@@ -39,7 +39,7 @@ HYPER: dict[str, Value] = {
     "weight_norm_coefficient": 0.0,
     "lower_bound": 0.0,
 }
-STORE: dict[str, Value] = {"rounding": "nearest", "seed": 0}
+STORE: dict[str, Value] = {"rounding": "nearest", "seed": 0}  # nearest, stochastic, or fbgemm (fp16)
 GRADIENT = Field(
     "gradient of the pooled rows, fp32[B, sum of dims]; none: [n, D]; variable batches: flat", ("sample", "column")
 )

@@ -61,6 +61,8 @@ def rounding_of(options: Mapping[str, Value], switches: frozenset[str]) -> str:
         if switch in switches:
             return name
     rounding = str(options.get("rounding", "nearest"))
+    if rounding == "fbgemm":  # FBGEMM's fp16 trick: one of two neighbours, too
+        rounding = "stochastic"
     return "nearest" if "stochastic_rounding_ignored" in switches else rounding
 
 

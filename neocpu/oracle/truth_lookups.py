@@ -154,10 +154,7 @@ def gradients(bags: Bags, inputs: Arrays, options: dict[str, Value], f: int, min
 
 def merged(bags: Bags, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[int, Merged]:
     """Merged gradients of every table that has a lookup."""
-    quiet = switches - {"clip_after_merge"}
-    if "clip_after_merge" in switches:
-        options = {**options, "max_gradient": 0.0}
-    by = divisor(bags, options, quiet)
+    by = divisor(bags, options, switches)
     cost = np.broadcast_to(_roundings(by), bags.length.shape)
     if "weighted_mean_backward_not_divided" in switches and bags.weight is not None:
         by, cost = None, np.zeros_like(cost)
@@ -180,8 +177,9 @@ def _merge(
 ) -> Merged:
     feature, bag = bags.feature[bags.bag[order]], bags.bag[order]
     terms = np.empty((order.size, int(bags.dims[feature[0]])))
+    given = {**options, "max_gradient": 0.0} if "clip_after_merge" in switches else options
     for f in np.unique(feature).tolist():
-        terms[feature == f] = gradients(bags, inputs, options, f, order[feature == f])
+        terms[feature == f] = gradients(bags, inputs, given, f, order[feature == f])
     weighted = bags.weight is not None and "gradient_without_weights" not in switches
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         if weighted:
