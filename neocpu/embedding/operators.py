@@ -151,35 +151,13 @@ def lookup(
         width = _one_width(entries)
         first = ends[bag_cuts(entries.of.size, ends, batch_sizes)]
         out = np.zeros((index.size, width), np.float32)
-        kernels.gathered_rows(
-            entries.table,
-            entries.base,
-            entries.width,
-            entries.stride,
-            first,
-            index,
-            scale,
-            first[:-1] * width,
-            entries.width,
-            out.reshape(-1),
-        )
+        where = (entries.base, entries.width, entries.stride, first)
+        kernels.gathered_rows(entries.table, *where, index, scale, first[:-1] * width, entries.width, out.reshape(-1))
     else:
         entries, cuts, place, pitch, shape = _asked(entries, ends, batch_sizes)
-        out = np.empty(shape, np.float32)
-        kernels.pooled_rows(
-            entries.table,
-            entries.base,
-            entries.width,
-            entries.stride,
-            cuts,
-            ends,
-            index,
-            scale,
-            pooling == "mean",
-            place,
-            pitch,
-            out.reshape(-1),
-        )
+        out, mean = np.empty(shape, np.float32), pooling == "mean"
+        where = (entries.base, entries.width, entries.stride, cuts)
+        kernels.pooled_rows(entries.table, *where, ends, index, scale, mean, place, pitch, out.reshape(-1))
     return out if output_format == "fp32" else _encoded(out, output_format)
 
 
@@ -239,18 +217,7 @@ def weight_gradient(
     grad = np.ascontiguousarray(grad_output, np.float32)
     if grad.shape != shape:
         raise ConfigError(f"grad_output has shape {grad.shape}; the output has {shape}")
-    kernels.weight_gradients(
-        entries.table,
-        entries.base,
-        entries.width,
-        entries.stride,
-        cuts,
-        ends,
-        index,
-        grad.reshape(-1),
-        pooling == "mean",
-        place,
-        pitch,
-        out,
-    )
+    where = (entries.base, entries.width, entries.stride, cuts)
+    mean = pooling == "mean"
+    kernels.weight_gradients(entries.table, *where, ends, index, grad.reshape(-1), mean, place, pitch, out)
     return out

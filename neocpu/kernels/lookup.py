@@ -20,7 +20,9 @@ from neocpu.kernels.simd_rows import bare, view
 
 AHEAD = 8  # lookups
 CHAINS = 16  # partial sums of a dot product
-ROUNDING = 2.0**-50  # more than the error of fp64 sums in CHAINS chains, relative to the terms and to their number
+ROUNDING = 1.0 / (
+    1 << 50
+)  # more than the error of fp64 sums in CHAINS chains, relative to the terms and to their number
 
 
 @inlined

@@ -8,6 +8,7 @@ multiplied by a power of two, which is exact, subnormals included. Row-scaled in
 A row starts at element base + row * stride; for row-scaled integers an element is a byte and the stride the bytes of a row.
 """
 
+import math
 from typing import Any
 
 from llvmlite import ir
@@ -126,7 +127,7 @@ def _small_float(b: Any, code: Any, lanes: int, left: int, rebias: int, special:
     sign_bit = left + {13: 15, 20: 7}[left]
     magnitude = b.and_(shifted, constant((1 << sign_bit) - 1))
     sign = b.shl(b.and_(shifted, constant(1 << sign_bit)), constant(31 - sign_bit))
-    scaled = b.fmul(b.bitcast(magnitude, floats), ir.Constant(floats, [2.0**rebias] * lanes))
+    scaled = b.fmul(b.bitcast(magnitude, floats), ir.Constant(floats, [math.ldexp(1.0, rebias)] * lanes))
     above = b.icmp_unsigned(">=", magnitude, constant(special))
     bits = b.select(above, b.or_(magnitude, constant(infinite)), b.bitcast(scaled, vector))
     return b.bitcast(b.or_(bits, sign), floats)

@@ -81,7 +81,7 @@ class _Walk:
         Other rows have one loop, and weights of 1 where there are none: exact, and half as much to compile.
         """
         if self.rows.name != "fp32":
-            self._loop(body, True)
+            self.loop(body, True)
             return
         with self.builder.if_else(self.weighted) as (then, otherwise):
             with then:
