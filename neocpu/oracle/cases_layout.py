@@ -71,6 +71,11 @@ def _moves(seed: int) -> Iterator[Case]:
     yield _case(
         "block-bucketize-edge", "block_bucketize", last, "the last row of the last block, over and over", ranks=2
     )
+    uneven: Arrays = {k: v for k, v in flat.items() if k != "block_sizes"}
+    uneven["boundaries"] = np.array([[0, 1, 1, 9], [0, 6, 8, 20], [0, 0, 0, 20], [0, 3, 4, 5]])
+    about = "blocks of unequal size, some empty; rows at their edges and beyond the last"
+    yield _case("bucketize-uneven", "bucketize_uneven", uneven, about, ranks=3)
+    yield _case("recat", "recat", {}, "blocks of three ranks and four keys, key-major", features=4, ranks=3)
     yield _case("offsets-ragged", "lengths_to_offsets", {"lengths": lengths.reshape(-1)}, "running sums start at 0")
     yield _case("offsets-empty", "lengths_to_offsets", {"lengths": np.zeros(0, np.int32)}, "no lengths: one offset, 0")
     big = np.array([1 << 30, 1 << 30, 1 << 30, 5], np.int32)
@@ -97,6 +102,8 @@ def _dense(seed: int) -> Iterator[Case]:
     yield _case(
         "padded-long", "jagged_to_padded_dense", given, "bags are padded; an empty one is all padding", max_length=9
     )
+    picked: Arrays = {"values": values, "select": np.array([10, 0, 0, 4, 9])}
+    yield _case("index-select-rows", "index_select", picked, "rows in another order, one twice, one with NaN")
     dense = draw.floats((4, 5, 3))
     yield _case(
         "unpadded", "padded_dense_to_jagged", {"dense": dense, "offsets": offsets}, "a bag longer than the array: zeros"

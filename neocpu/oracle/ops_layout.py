@@ -18,6 +18,14 @@ INDICES = Field("row numbers, int64[n]", ("lookup",))
 WEIGHTS = Field("a factor of each lookup, fp32[n]", ("lookup",), optional=True)
 VALUES = Field("rows of all bags, fp32[n, D]", ("lookup", "column"))
 
+BUCKETS = {
+    "lengths": Field("rank-major, then keys, then samples, int64[W*F*B]", ("bag",)),
+    "indices": Field("row numbers inside the block, int64[n]", ("lookup",)),
+    "per_sample_weights": WEIGHTS,
+    "positions": Field("place of each lookup in its bag before, int64[n]", ("lookup",)),
+    "unbucketize": Field("where each lookup went, int64[n]", ("lookup",)),
+}
+
 
 def as_truth(array: Any) -> Truth:
     """Copies: whole numbers exactly, fp32 numbers without error."""
@@ -96,13 +104,35 @@ OPERATORS = (
             "per_sample_weights": WEIGHTS,
         },
         {"ranks": 2},
+        BUCKETS,
+    ),
+    _operator(
+        "bucketize_uneven",
+        "Lookups to ranks whose blocks have sizes of their own (FBGEMM: block_bucketize_sparse_features, block_bucketize_pos).",
         {
-            "lengths": Field("rank-major, then keys, then samples, int64[W*F*B]", ("bag",)),
-            "indices": Field("row numbers inside the block, int64[n]", ("lookup",)),
+            "lengths": LENGTHS,
+            "indices": INDICES,
+            "boundaries": Field(
+                "first row of each rank's block and the end of the last, int64[F, W+1]", ("key", "rank")
+            ),
             "per_sample_weights": WEIGHTS,
-            "positions": Field("place of each lookup in its bag before, int64[n]", ("lookup",)),
-            "unbucketize": Field("where each lookup went, int64[n]", ("lookup",)),
         },
+        {"ranks": 2},
+        BUCKETS,
+    ),
+    _operator(
+        "recat",
+        "The order that makes blocks by (rank, key) key-major (TorchRec: _get_recat).",
+        {},
+        {"features": 2, "ranks": 2},
+        {"order": Field("numbers of blocks, int64[features * ranks]", ("block",))},
+    ),
+    _operator(
+        "index_select",
+        "Rows by number, in any order, with repeats (FBGEMM: index_select_dim0).",
+        {"values": VALUES, "select": Field("numbers of rows, int64[S]", ("row",))},
+        {},
+        {"values": Field("fp32[S, D]", ("row", "column"))},
     ),
     _operator(
         "jagged_to_padded_dense",

@@ -89,7 +89,7 @@ _LAYOUT = (
     ),
     _mistake(
         "bucket_keeps_row",
-        ("block_bucketize",),
+        ("block_bucketize", "bucketize_uneven"),
         "row numbers are sent as they are, not counted from the block's first row",
         "subtract rank*block from the row",
     ),

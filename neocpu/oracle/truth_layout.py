@@ -3,6 +3,7 @@
 Plain Python over bags, the slowest and plainest way to say it. FBGEMM's names stand in the docstrings.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -61,39 +62,70 @@ def permute(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Mo
     }
 
 
-def block_bucketize(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
-    """Lookups to the rank that owns their row: rank-major, then keys, then samples (block_bucketize_sparse_features).
-
-    Rank = row // block (of its key), local row = row - rank*block; rows beyond the last block go to row % W, as row // W.
-    """
-    ranks, bags = int(o["ranks"]), _bags(inputs["lengths"])
-    blocks, indices = inputs["block_sizes"].tolist(), inputs["indices"].tolist()
-    samples = len(bags) // max(len(blocks), 1)
+def _dealt(inputs: Arrays, ranks: int, owner: Callable[[int, int], tuple[int, int]]) -> Model:
+    """Lookups by (rank, bag); owner(key, row) gives the rank and the row's number there."""
+    bags, indices = _bags(inputs["lengths"]), inputs["indices"].tolist()
+    samples = max(len(bags) // max(len(inputs.get("block_sizes", inputs.get("boundaries", ()))), 1), 1)
     parts: list[list[list[int]]] = [[[] for _ in bags] for _ in range(ranks)]
-    local = [0] * len(indices)
+    local, position, where = [0] * len(indices), [0] * len(indices), [0] * len(indices)
     for b, bag in enumerate(bags):
-        block = blocks[b // samples]
-        for j in bag:
-            row = indices[j]
-            rank, local[j] = (row // block, row % block) if row < block * ranks else (row % ranks, row // ranks)
-            if "bucket_by_modulo" in switches:
-                rank, local[j] = row % ranks, row // ranks
-            if "bucket_keeps_row" in switches:
-                local[j] = row
+        for k, j in enumerate(bag):
+            rank, local[j] = owner(b // samples, indices[j])
+            position[j] = k
             parts[rank][b].append(j)
-    order = [j for rank in parts for bag in rank for j in bag]
-    where = [0] * len(order)
+    order = [j for rank_ in parts for bag in rank_ for j in bag]
     for place, j in enumerate(order):
         where[j] = place
-    start = offsets_of(inputs["lengths"]).tolist()
-    position = {j: j - start[b] for b, bag in enumerate(bags) for j in bag}
     return {
-        "lengths": ints([len(bag) for rank in parts for bag in rank]),
+        "lengths": ints([len(bag) for rank_ in parts for bag in rank_]),
         "indices": ints([local[j] for j in order]),
         **_take(inputs, "per_sample_weights", order),
         "positions": ints([position[j] for j in order]),
         "unbucketize": ints(where),
     }
+
+
+def block_bucketize(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Lookups to the rank that owns their row: rank-major, then keys, then samples (block_bucketize_sparse_features).
+
+    Rank = row // block (of its key), local row = row - rank*block; rows beyond the last block go to row % W, as row // W.
+    """
+    ranks, blocks = int(o["ranks"]), inputs["block_sizes"].tolist()
+
+    def owner(key: int, row: int) -> tuple[int, int]:
+        rank, local = divmod(row, blocks[key]) if row < blocks[key] * ranks else (row % ranks, row // ranks)
+        if "bucket_by_modulo" in switches:
+            rank, local = row % ranks, row // ranks
+        return rank, row if "bucket_keeps_row" in switches else local
+
+    return _dealt(inputs, ranks, owner)
+
+
+def bucketize_uneven(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Lookups to ranks with blocks of their own sizes (block_bucketize_sparse_features with block_bucketize_pos).
+
+    Rank r of key f owns rows boundaries[f, r] to boundaries[f, r + 1]; rows beyond the last go to row % W, as row // W.
+    """
+    ranks, ends = int(o["ranks"]), inputs["boundaries"].tolist()
+
+    def owner(key: int, row: int) -> tuple[int, int]:
+        if row >= ends[key][-1]:
+            return row % ranks, row // ranks
+        rank = next(r for r in range(ranks) if row < ends[key][r + 1])
+        return rank, row if "bucket_keeps_row" in switches else row - ends[key][rank]
+
+    return _dealt(inputs, ranks, owner)
+
+
+def recat(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Order that makes blocks by (rank, key) key-major (TorchRec's _get_recat)."""
+    features, ranks = int(o["features"]), int(o["ranks"])
+    return {"order": ints([rank * features + f for f in range(features) for rank in range(ranks)])}
+
+
+def index_select(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Rows by number (index_select_dim0)."""
+    return {"values": np.stack([inputs["values"][k] for k in inputs["select"].tolist()])}
 
 
 def jagged_to_padded_dense(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
