@@ -11,7 +11,7 @@ from numba import prange
 
 from neocpu.kernels._jit import parallel_kernel
 from neocpu.kernels.codecs import RUN
-from neocpu.kernels.codecs_rows import get_float, get_half, half_of, put_float, put_word, unpack_line
+from neocpu.kernels.codecs_rows import get_float, get_half, half_of, put_float, put_word, read_line
 from neocpu.kernels.simd_rows import view
 
 
@@ -65,4 +65,4 @@ def dequantize_inference(codes, bits, size, last, out):
                 scale, bias = get_float(row, at), get_float(row, at + 4)
             else:
                 scale, bias = get_half(row, at), get_half(row, at + 2)
-            unpack_line(view(bytes_, r * width + first, data), bits, scale, bias, view(flat, r * d, d))
+            read_line(view(bytes_, r * width + first, data), bits, scale, bias, view(flat, r * d, d))

@@ -10,7 +10,7 @@ from numba import prange
 from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.codecs import RUN
 from neocpu.kernels.philox import philox4x32
-from neocpu.kernels.simd_codes import magnitude
+from neocpu.kernels.simd_codes import code4, magnitude, number4
 from neocpu.kernels.simd_rows import view
 
 NEAREST, FLOOR, EVEN, STOCHASTIC, CEIL = 0, 1, 2, 3, 4
@@ -46,17 +46,6 @@ def shared_exponent(most, rounding, word):
     return min(max(floor + (1 if up else 0) - 2, -127), 125)
 
 
-@inlined
-def small_code(x, inverse):
-    """e2m1 code of x * inverse: nearest, halves away from zero, largest 6, which infinity and NaN become too."""
-    a = abs(x) * inverse
-    code = np.uint8(0)
-    code += np.uint8(not a < np.float32(0.25)) + np.uint8(not a < np.float32(0.75)) + np.uint8(not a < np.float32(1.25))
-    code += np.uint8(not a < np.float32(1.75)) + np.uint8(not a < np.float32(2.5)) + np.uint8(not a < np.float32(3.5))
-    code += np.uint8(not a < np.float32(5.0))
-    return code | np.uint8(8) if np.signbit(x) else code
-
-
 @parallel_kernel
 def quantize_mx4(x, rounding, key, rows, step, out):
     """Blocks of 32 e2m1 codes and their exponent.
@@ -89,7 +78,7 @@ def quantize_mx4(x, rounding, key, rows, step, out):
                 exponent = shared_exponent(np.int64(most), rounding, word)
                 inverse = power(-exponent)
                 for c in range(BLOCK):
-                    code[c] = small_code(block[c], inverse)
+                    code[c] = code4(block[c], inverse)
                 for k in range(CODES):
                     to[k] = code[2 * k] | code[2 * k + 1] << np.uint8(4)
                 to[CODES] = np.uint8(exponent + 127)
@@ -104,17 +93,15 @@ def dequantize_mx4(codes, out):
     flat, bytes_, d, width = out.reshape(-1), codes.reshape(-1), out.shape[1], codes.shape[1]
     share = max(1, RUN // max(1, d))
     for task in prange((out.shape[0] + share - 1) // share):
+        number = np.empty(BLOCK, np.float32)
         for r in range(task * share, min(task * share + share, out.shape[0])):
             for first in range(0, d, BLOCK):
                 block = view(bytes_, r * width + first // BLOCK * BYTES, BYTES)
                 byte = np.int64(block[CODES])
                 scale = np.float32(np.nan) if byte == 255 else power(byte - 127)
-                for c in range(min(BLOCK, d - first)):
-                    q = np.uint32(block[c >> 1]) >> np.uint32(4 * (c & 1))
-                    m, e = q & np.uint32(1), q >> np.uint32(1) & np.uint32(3)
-                    value = (
-                        np.float32(m) * np.float32(0.5)
-                        if e == 0
-                        else np.float32((m + np.uint32(2)) << e) * np.float32(0.25)
-                    )
-                    flat[r * d + first + c] = (-value if q & np.uint32(8) else value) * scale
+                for k in range(CODES):
+                    number[2 * k] = number4(block[k]) * scale
+                    number[2 * k + 1] = number4(block[k] >> np.uint8(4)) * scale
+                line = view(flat, r * d + first, min(BLOCK, d - first))
+                for c in range(line.size):
+                    line[c] = number[c]

@@ -11,11 +11,11 @@ from numba import prange
 from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.codecs import RUN, draw_words, words_of
 from neocpu.kernels.simd import fma
-from neocpu.kernels.simd_codes import low_byte, magnitude, nearest_code, number_of_code, row_range
+from neocpu.kernels.simd_codes import magnitude, nearest_code, number_of_code
 from neocpu.kernels.simd_rows import view
+from neocpu.kernels.simd_runs import quick_range, read_codes, row_range, write_codes
 
 CPU, GPU, TBE = 0, 1, 2  # variants of int8, reference/codecs.py
-_ROUND = np.float32(8388608)  # 2^23
 _HALF = (16, 10, 15, 1, 0)  # fp16, as reference.codecs.layout has it
 _FORWARD, _BACKWARD = (8, 3, 15, 2, 0x3F700000), (8, 2, 31, 2, 0x3F600000)  # HFP8: limits 0.9375 and 0.875
 _FORWARD_LIMIT, _BACKWARD_LIMIT = np.float32(0.9375), np.float32(0.875)
@@ -75,9 +75,18 @@ def gpu_range(line):
 
 
 @inlined
+def line_range(line):
+    """(minimum, maximum, whether any is NaN) of a row, as FBGEMM's CPU code finds them."""
+    low, high, odd = quick_range(line)
+    if odd or low == _ZERO or high == _ZERO:  # the order decides what NaN hides, and which zero it is
+        low, high, odd = row_range(line)
+    return low, high, odd
+
+
+@inlined
 def int8_scales(line, variant):
     """(scale, bias, inverse scale, whether the row needs the slow path)."""
-    low, high, odd = row_range(line)
+    low, high, odd = line_range(line)
     if variant != CPU:
         low, high = gpu_range(line)
     span = high - low
@@ -90,30 +99,24 @@ def int8_scales(line, variant):
 
 
 @inlined
-def nbit_scales(line, bits):
-    """(fp16 scale, fp16 bias as uint32; bias, inverse scale as fp32; whether the row needs the slow path)."""
-    low, high, odd = row_range(line)
-    bias = half_of(low)
-    low = half_number(bias)
-    span = high - low
-    scale = half_number(half_of(_ONE if span == _ZERO else span / np.float32((1 << bits) - 1)))
-    if scale == _ZERO or abs(_ONE / scale) == np.inf:
-        scale = _ONE
-    return half_of(scale), bias, low, _ONE / scale, odd
-
-
-@inlined
-def code_line(line, low, inverse, most, codes):
-    """codes = (x - low) * inverse, nearest even, from 0 to `most`; NaN becomes 0."""
-    for c in range(line.size):
-        v = (line[c] - low) * inverse
-        v = v if v > _ZERO else _ZERO
-        codes[c] = low_byte((v if v < most else most) + _ROUND)
+def nbit_scales(low, high, inverse, scales, biases, bits):
+    """From the ranges f32[n] of some rows: their fp16 codes u16[n] of scale and bias, biases in `low`, inverse scales."""
+    most = np.float32((1 << bits) - 1)
+    for i in range(low.size):
+        bias = half_of(low[i])
+        least = half_number(bias)
+        span = high[i] - least
+        scale = half_of(_ONE if span == _ZERO else span / most)
+        inverse_ = _ONE / half_number(scale)
+        usable = abs(inverse_) < np.float32(np.inf) or inverse_ != inverse_
+        scales[i] = scale if usable else np.uint32(0x3C00)
+        inverse[i] = inverse_ if usable else _ONE
+        biases[i], low[i] = bias, least
 
 
 @inlined
 def odd_line(line, low, inverse, bits, long, codes):
-    """As `code_line`, for rows with NaN, whose numbers may lie anywhere: what FBGEMM's conversions make of them.
+    """As `write_codes`, a byte each, for rows with NaN, whose numbers may lie anywhere: what FBGEMM's conversions make of it.
 
     Whole runs of 32 columns saturate. After them int8 takes the lowest byte of the integer; the others (`long`) saturate
     after a conversion to 64 bits of which 32 are kept.
@@ -132,49 +135,30 @@ def odd_line(line, low, inverse, bits, long, codes):
 
 
 @inlined
-def pack_line(codes, bits, row):
-    """row = the codes, low bits first; row holds whole bytes of them."""
-    n = codes.size
+def pack_line(codes, bits, row, n):
+    """row[:n] = the codes, low bits first. `codes` is as long as whole words of 32 bits, with zeros after the last."""
     if bits == 8:
         for c in range(n):
             row[c] = codes[c]
     elif bits == 4:
-        for k in range(n // 2):
-            row[k] = codes[2 * k] | codes[2 * k + 1] << np.uint8(4)
-        if n & 1:
-            row[n // 2] = codes[n - 1]
+        pairs = codes.view(np.uint16)
+        for k in range(n):
+            row[k] = np.uint8(pairs[k] | pairs[k] >> np.uint16(4))
     else:
-        for k in range(n // 4):
-            low = codes[4 * k] | codes[4 * k + 1] << np.uint8(2)
-            row[k] = low | codes[4 * k + 2] << np.uint8(4) | codes[4 * k + 3] << np.uint8(6)
-        if n & 3:
-            last = np.uint8(0)
-            for c in range(n // 4 * 4, n):
-                last |= codes[c] << np.uint8(2 * (c & 3))
-            row[n // 4] = last
+        fours = codes.view(np.uint32)
+        for k in range(n):
+            q = fours[k]
+            row[k] = np.uint8(q | q >> np.uint32(6) | q >> np.uint32(12) | q >> np.uint32(18))
 
 
 @inlined
-def unpack_line(row, bits, scale, bias, out):
-    """out = fma(code, scale, bias) of the codes in row."""
-    n = out.size
+def read_line(row, bits, scale, bias, line):
+    """line = fma(code, scale, bias) of the codes in row."""
     if bits == 8:
-        for c in range(n):
-            out[c] = fma(np.float32(row[c]), scale, bias)
-        return
-    per, mask = 8 // bits, np.uint8((1 << bits) - 1)
-    if bits == 4:
-        for k in range(n // 2):
-            out[2 * k] = fma(np.float32(row[k] & np.uint8(15)), scale, bias)
-            out[2 * k + 1] = fma(np.float32(row[k] >> np.uint8(4)), scale, bias)
+        for c in range(line.size):
+            line[c] = fma(np.float32(row[c]), scale, bias)
     else:
-        for k in range(n // 4):
-            out[4 * k] = fma(np.float32(row[k] & np.uint8(3)), scale, bias)
-            out[4 * k + 1] = fma(np.float32(row[k] >> np.uint8(2) & np.uint8(3)), scale, bias)
-            out[4 * k + 2] = fma(np.float32(row[k] >> np.uint8(4) & np.uint8(3)), scale, bias)
-            out[4 * k + 3] = fma(np.float32(row[k] >> np.uint8(6)), scale, bias)
-    for c in range(n // per * per, n):
-        out[c] = fma(np.float32(row[c // per] >> np.uint8(c % per * bits) & mask), scale, bias)
+        read_codes(row, bits, scale, bias, line)
 
 
 @parallel_kernel
@@ -195,7 +179,7 @@ def quantize_int8(x, variant, out):
             if odd and variant == CPU:
                 odd_line(line, low, inverse, 8, False, row)
             else:
-                code_line(line, low, inverse, _BYTE, row)
+                write_codes(line, 8, low, inverse, row)
             for c in range(d, width - 8):
                 row[c] = 0
             put_float(row, width - 8, scale)
@@ -213,7 +197,7 @@ def dequantize_int8(codes, out):
     for task in prange((out.shape[0] + share - 1) // share):
         for r in range(task * share, min(task * share + share, out.shape[0])):
             row = view(bytes_, r * width, width)
-            unpack_line(row, 8, get_float(row, width - 8), get_float(row, width - 4), view(flat, r * d, d))
+            read_line(row, 8, get_float(row, width - 8), get_float(row, width - 4), view(flat, r * d, d))
 
 
 @parallel_kernel
@@ -226,19 +210,23 @@ def quantize_nbit(x, bits, out):
     """
     flat, bytes_, d, width = x.reshape(-1), out.reshape(-1), x.shape[1], out.shape[1]
     share = max(1, RUN // max(1, d))
-    most = np.float32((1 << bits) - 1)
     for task in prange((x.shape[0] + share - 1) // share):
-        codes = np.empty(d, np.uint8)
-        for r in range(task * share, min(task * share + share, x.shape[0])):
-            line, row = view(flat, r * d, d), view(bytes_, r * width, width)
-            scale, bias, low, inverse, odd = nbit_scales(line, bits)
-            if odd:
-                odd_line(line, low, inverse, bits, True, codes)
+        begin, n = task * share, min(share, x.shape[0] - task * share)
+        low, high, inverse = np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.float32)
+        scales, biases, odd = np.empty(n, np.uint16), np.empty(n, np.uint16), np.empty(n, np.uint8)
+        for i in range(n):
+            low[i], high[i], odd[i] = line_range(view(flat, (begin + i) * d, d))
+        nbit_scales(low, high, inverse, scales, biases, bits)
+        codes = np.zeros((d + 3) // 4 * 4, np.uint8)
+        for i in range(n):
+            line, row = view(flat, (begin + i) * d, d), view(bytes_, (begin + i) * width, width)
+            if odd[i]:
+                odd_line(line, low[i], inverse[i], bits, True, codes)
+                pack_line(codes, bits, row, width - 4)
             else:
-                code_line(line, low, inverse, most, codes)
-            pack_line(codes, bits, row)
-            put_word(row, width - 4, scale, 2)
-            put_word(row, width - 2, bias, 2)
+                write_codes(line, bits, low[i], inverse[i], row)
+            put_word(row, width - 4, np.uint32(scales[i]), 2)
+            put_word(row, width - 2, np.uint32(biases[i]), 2)
 
 
 @parallel_kernel
@@ -252,7 +240,7 @@ def dequantize_nbit(codes, bits, out):
     for task in prange((out.shape[0] + share - 1) // share):
         for r in range(task * share, min(task * share + share, out.shape[0])):
             row = view(bytes_, r * width, width)
-            unpack_line(row, bits, get_half(row, width - 4), get_half(row, width - 2), view(flat, r * d, d))
+            read_line(row, bits, get_half(row, width - 4), get_half(row, width - 2), view(flat, r * d, d))
 
 
 @parallel_kernel
@@ -267,17 +255,21 @@ def quantize_randomly(x, bits, key, rows, step, out):
     share = max(1, RUN // max(1, d))
     most = np.float32((1 << bits) - 1)
     for task in prange((x.shape[0] + share - 1) // share):
-        codes, word = np.empty(d, np.uint8), np.empty((d + 3) // 4 * 4, np.uint32)
+        codes, word = np.zeros((d + 3) // 4 * 4, np.uint8), np.empty((d + 3) // 4 * 4, np.uint32)
+        lows, highs, inverses = np.empty(1, np.float32), np.empty(1, np.float32), np.empty(1, np.float32)
+        scales, biases = np.empty(1, np.uint16), np.empty(1, np.uint16)
         for r in range(task * share, min(task * share + share, x.shape[0])):
             line, row = view(flat, r * d, d), view(bytes_, r * width, width)
             if bits == 8:
-                scale32, low, inverse, _ = int8_scales(line, CPU)
-                put_float(row, width - 8, scale32)
+                scale, low, inverse, _ = int8_scales(line, CPU)
+                put_float(row, width - 8, scale)
                 put_float(row, width - 4, low)
             else:
-                scale, bias, low, inverse, _ = nbit_scales(line, bits)
-                put_word(row, width - 4, scale, 2)
-                put_word(row, width - 2, bias, 2)
+                lows[0], highs[0], _ = line_range(line)
+                nbit_scales(lows, highs, inverses, scales, biases, bits)
+                put_word(row, width - 4, np.uint32(scales[0]), 2)
+                put_word(row, width - 2, np.uint32(biases[0]), 2)
+                low, inverse = lows[0], inverses[0]
             draw_words(np.uint64(key), np.uint64(rows[r]), np.int64(0), np.uint64(step), word)
             for c in range(d):
                 v = (line[c] - low) * inverse
@@ -286,7 +278,7 @@ def quantize_randomly(x, bits, key, rows, step, out):
                 whole = np.floor(v)
                 chance = np.uint64((v - whole) * np.float32(4294967296.0))
                 codes[c] = np.uint8(np.int64(whole) + np.int64((np.uint64(word[c]) + chance) >> np.uint64(32)))
-            pack_line(codes, bits, row)
+            pack_line(codes, bits, row, width - (8 if bits == 8 else 4))
 
 
 @parallel_kernel

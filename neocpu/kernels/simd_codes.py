@@ -14,12 +14,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.kernels.simd import F32, I1, I32, I64, call, data, vector_pointer
+from neocpu.kernels.simd import F32, I32
 
-ROW_LANES = 8  # the order in which FBGEMM's AVX2 code compares the elements of a row
 _WORDS = types.UniTuple(types.int32, 9)
 
 
@@ -53,22 +51,35 @@ class _Float:
         code = b.select(b.icmp_unsigned("<", a, self.least), b.sub(moved, self.magic), normal)
         return self.umin(code, self.over)
 
-    def random(self, word: Any, top: Any) -> Any:
-        """Code of the magnitude: up if word / 2^32 + fraction >= 1. Beyond the largest finite number: nearest."""
+    def _place(self) -> tuple[Any, Any, Any]:
+        """(24-bit significand, how many of its bits are dropped, code of the power of two that the kept ones stand on)."""
         b, a = self.builder, self.a
         exponent = b.lshr(a, _i32(23))
-        some = b.icmp_unsigned(">", exponent, _i32(0))
-        implicit = b.select(some, _i32(1 << 23), _i32(0))
-        significand = b.or_(b.and_(a, _i32(0x7FFFFF)), implicit)
-        exponent = b.select(some, exponent, _i32(1))
+        normal = b.icmp_unsigned(">", exponent, _i32(0))
+        significand = b.or_(b.and_(a, _i32(0x7FFFFF)), b.select(normal, _i32(1 << 23), _i32(0)))
+        exponent = b.select(normal, exponent, _i32(1))
         first = b.add(b.lshr(self.rebias, _i32(23)), _i32(1))  # exponent of the smallest normal number
         below = b.sub(first, exponent)
         below = b.select(b.icmp_signed(">", below, _i32(0)), below, _i32(0))
-        drop = self.umin(b.add(self.drop, below), _i32(63))
-        wide = b.lshr(b.shl(b.zext(significand, I64), I64(32)), b.zext(drop, I64))
-        units = b.trunc(b.lshr(b.add(wide, b.zext(word, I64)), I64(32)), I32)
         upper = b.shl(b.sub(b.add(exponent, below), first), self.mantissa)
-        return b.select(b.icmp_unsigned(">", a, top), self.nearest(), b.add(upper, units))
+        return significand, b.add(self.drop, below), upper
+
+    def down(self) -> Any:
+        """Code of the magnitude: towards zero."""
+        significand, drop, upper = self._place()
+        return self.builder.add(upper, self.builder.lshr(significand, self.umin(drop, _i32(31))))
+
+    def random(self, word: Any, top: Any) -> Any:
+        """Code of the magnitude: up if word / 2^32 + fraction >= 1. Beyond the largest finite number: nearest."""
+        b = self.builder
+        significand, drop, upper = self._place()
+        units = b.lshr(significand, self.umin(drop, _i32(31)))
+        few = b.icmp_unsigned("<", drop, _i32(32))
+        near = b.shl(significand, b.select(few, b.sub(_i32(32), drop), _i32(0)))
+        far = b.lshr(significand, b.select(few, _i32(0), self.umin(b.sub(drop, _i32(32)), _i32(31))))
+        sum_ = b.add(b.select(few, near, far), word)
+        carry = b.zext(b.icmp_unsigned("<", sum_, word), I32)
+        return b.select(b.icmp_unsigned(">", self.a, top), self.nearest(), b.add(b.add(upper, units), carry))
 
     def code(self, magnitude: Any) -> Any:
         """With NaN and the sign."""
@@ -109,8 +120,9 @@ def truncated_code(typingctx, x, top, words):
         number = _Float(builder, x, words)
         inside = number.umin(number.a, top)
         finite = builder.icmp_unsigned("<", number.given, _i32(0x7F800000))
+        infinite = builder.icmp_unsigned(">", number.a, top)
         number.a = builder.select(finite, inside, number.a)
-        return number.code(number.random(_i32(0), top))
+        return number.code(builder.select(finite, number.down(), builder.select(infinite, number.over, number.down())))
 
     return types.int32(types.float32, types.int32, _WORDS), codegen
 
@@ -170,61 +182,33 @@ def magnitude(typingctx, x):
 
 
 @intrinsic
-def low_byte(typingctx, x):
-    """uint8: the lowest byte of the bits of fp32 x. For 0 <= v < 2^22, of v + 2^23: v rounded to nearest even."""
+def code4(typingctx, x, inverse):
+    """uint8 e2m1 code of x * inverse: nearest, halves away from zero, largest 6, which infinity and NaN become too."""
 
-    def codegen(context, builder, signature, args):
-        return builder.trunc(builder.bitcast(args[0], I32), ir.IntType(8))
+    def codegen(context, b, signature, args):
+        x, inverse = args
+        sign = b.lshr(b.and_(b.bitcast(x, I32), _i32(0x80000000)), _i32(28))
+        a = b.fmul(b.bitcast(b.and_(b.bitcast(x, I32), _i32(0x7FFFFFFF)), F32), inverse)
+        six = ir.Constant(F32, 6.0)
+        a = b.select(b.fcmp_ordered("<", a, six), a, six)
+        normal = b.sub(b.lshr(b.add(b.bitcast(a, I32), _i32(1 << 21)), _i32(22)), _i32(252))
+        low = [b.zext(b.fcmp_ordered(">=", a, ir.Constant(F32, edge)), I32) for edge in (0.25, 0.75)]
+        small = b.fcmp_ordered("<", a, ir.Constant(F32, 1.0))
+        return b.trunc(b.or_(b.select(small, b.add(*low), normal), sign), ir.IntType(8))
 
-    return types.uint8(types.float32), codegen
+    return types.uint8(types.float32, types.float32), codegen
 
 
 @intrinsic
-def row_range(typingctx, line):
-    """(minimum, maximum, whether any is NaN) of a line f32[n], compared in the order of FBGEMM's AVX2 code.
+def number4(typingctx, code):
+    """fp32 number of an e2m1 code (uint8, of which four bits count)."""
 
-    Eight lanes go down the row, each `m = m < x ? m : x` (so a NaN wipes out what its lane has seen, and is itself wiped
-    out by the next number); then the lanes, then the rest of the row, `m = x < m ? x : m`.
-    """
+    def codegen(context, b, signature, args):
+        code = b.zext(args[0], I32)
+        sign = b.and_(b.shl(code, _i32(28)), _i32(0x80000000))
+        c = b.and_(code, _i32(7))
+        small = b.select(b.icmp_unsigned("==", c, _i32(1)), _i32(0x3F000000), _i32(0))
+        value = b.select(b.icmp_unsigned("<", c, _i32(2)), small, b.shl(b.add(c, _i32(252)), _i32(22)))
+        return b.bitcast(b.or_(value, sign), F32)
 
-    def codegen(context, builder, signature, args):
-        b, lanes = builder, ROW_LANES
-        vector, mask = ir.VectorType(F32, lanes), ir.VectorType(I1, lanes)
-        array = context.make_array(signature.args[0])(context, b, args[0])
-        line, n = data(context, b, signature, args, 0), array.nitems
-        largest = ir.Constant(F32, 3.4028234663852886e38)
-        smallest = ir.Constant(F32, -3.4028234663852886e38)
-        slots = {}
-        for name, order, start in (("low", "<", largest), ("high", ">", smallest)):
-            slots[name] = order, cgutils.alloca_once(b, vector), cgutils.alloca_once(b, F32)
-            b.store(ir.Constant(vector, [start.constant] * lanes), slots[name][1])
-            b.store(start, slots[name][2])
-        unordered = cgutils.alloca_once(b, mask)
-        b.store(ir.Constant(mask, [0] * lanes), unordered)
-        whole = b.and_(n, I64(-lanes))
-        with cgutils.for_range_slice(b, I64(0), whole, I64(lanes)) as (j, _):
-            x = b.load(vector_pointer(b, line, j, vector), align=4)
-            for order, seen, _ in slots.values():
-                m = b.load(seen)
-                b.store(b.select(b.fcmp_ordered(order, m, x), m, x), seen)
-            b.store(b.or_(b.load(unordered), b.fcmp_unordered("uno", x, x)), unordered)
-        odd = cgutils.alloca_once(b, I1)
-        b.store(call(b, f"llvm.vector.reduce.or.v{lanes}i1", I1, b.load(unordered)), odd)
-
-        def compare(value: Any, order: str, slot: Any) -> None:
-            m = b.load(slot)
-            b.store(b.select(b.fcmp_ordered(order, value, m), value, m), slot)
-
-        for order, seen, slot in slots.values():
-            lanes_seen = b.load(seen)
-            for i in range(lanes):
-                compare(b.extract_element(lanes_seen, I32(i)), order, slot)
-        with cgutils.for_range_slice(b, whole, n, I64(1)) as (j, _):
-            x = b.load(b.gep(line, [j]))
-            for order, _, slot in slots.values():
-                compare(x, order, slot)
-            b.store(b.or_(b.load(odd), b.fcmp_unordered("uno", x, x)), odd)
-        values = [b.load(slots["low"][2]), b.load(slots["high"][2]), b.zext(b.load(odd), ir.IntType(8))]
-        return context.make_tuple(b, signature.return_type, values)
-
-    return types.Tuple((types.float32, types.float32, types.uint8))(line), codegen
+    return types.float32(types.uint8), codegen
