@@ -25,6 +25,7 @@ def hard_rows(rng, columns, each=2):
     kinds.append(rng.choice(np.float32([np.nan, 1e38, -1e38, 3, 1e-3, np.inf, -np.inf, -0.0, 0]), shape))
     kinds.append(np.where(rng.random(shape) < 0.05, np.float32(np.nan), floats(rng, shape, "wild")))
     kinds += [np.full(shape, value, np.float32) for value in (np.nan, np.inf, -np.inf, 1e5, -1e38, 0, -0.0, 1e-45, 3)]
+    kinds += [sign * rng.choice(np.float32([0, -0.0, 1, np.nan]), shape, p=[0.2, 0.2, 0.55, 0.05]) for sign in (1, -1)]
     kinds.append((6e4 + rng.random(shape)).astype(np.float32))
     kinds.append((rng.random(shape) * 3e-9).astype(np.float32))
     kinds.append(np.ldexp(rng.standard_normal(shape), rng.integers(-149, 127, (each, 1))).astype(np.float32))

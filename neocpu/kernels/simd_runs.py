@@ -57,13 +57,13 @@ def row_range(typingctx, line):
             m = b.load(slot)
             b.store(b.select(b.fcmp_ordered(order, value, m), value, m), slot)
 
-        # One lane after the other would wait for each comparison. Without NaN and infinity, halves against halves, the
-        # first of equals kept, find the same number (and the same zero).
+        # One lane after the other would wait for each comparison. Without NaN and infinity, neighbours against neighbours,
+        # the first of equals kept, find the same number (and the same zero).
         for order, seen, slot in slots.values():
             start = ir.Constant(vector, [(largest if order == "<" else smallest).constant] * lanes)
             m = b.load(seen)
             m = b.select(b.fcmp_ordered(order, m, start), m, start)
-            for half in (4, 2, 1):
+            for half in (1, 2, 4):
                 other = b.shuffle_vector(m, m, ir.Constant(ir.VectorType(I32, lanes), _moved(half)))
                 m = b.select(b.fcmp_ordered(order, other, m), other, m)
             b.store(b.extract_element(m, I32(0)), slot)
