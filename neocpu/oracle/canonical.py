@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.oracle.records import Arrays, Value
-from neocpu.oracle.truth_bags import Bags, bags_of
+from neocpu.oracle.truth_bags import SCALED, Bags, bags_of, row_bytes
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
 from neocpu.storage.formats import FORMATS
 
@@ -48,10 +48,12 @@ class Places:
 
     def __init__(self, inputs: Arrays, options: dict[str, Value], bags: Bags) -> None:
         name, of = str(options["weights_format"]), inputs["feature_table"].astype(np.int64)
-        step = np.array([FORMATS[name].row_codes(int(d)) for d in inputs["dims"]], np.int64)
+        step, unit = inputs["dims"].astype(np.int64), int(options.get("row_alignment", 1))
+        if name in SCALED:
+            step = np.array([-(-row_bytes(name, int(d)) // unit) * unit for d in step], np.int64)
         size = step * inputs["rows"]
         codes = np.ascontiguousarray(inputs["weights"]).reshape(-1)
-        self.table = codes if name == "fp32" else codes.view(FORMATS[name].code_dtype)
+        self.table = codes if name == "fp32" else codes.view([(name, "u1" if name in SCALED else FORMATS[name].dtype)])
         self.base, self.stride, self.width = (np.cumsum(size) - size)[of], step[of], bags.dims
         self.first_bag = np.append(0, np.cumsum(bags.batch)).astype(np.int64)
         self.shape: tuple[int, ...] = (int(bags.batch[0]) if bags.batch.size else 0, bags.width)

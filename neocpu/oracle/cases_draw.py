@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.oracle.records import Arrays
+from neocpu.oracle.truth_bags import SCALED
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, encode_rows
 from neocpu.reference.philox import GENERATOR, random_words, tensor_key
 from neocpu.storage.formats import FORMATS
@@ -129,15 +130,17 @@ def coded(values: Floats, name: str) -> NDArray[Any]:
     return FORMATS[name].view(out).reshape(values.shape)
 
 
-def fused_rows(draw: Draw, name: str, rows: Sequence[int], dims: Sequence[int]) -> NDArray[np.uint8]:
-    """Random row-scaled rows: any code, a scale and a bias that keep numbers of ordinary size."""
-    form, parts = FORMATS[name], []
-    dtype = np.dtype(form.header[0][1])
+def scaled_rows(
+    draw: Draw, name: str, rows: Sequence[int], dims: Sequence[int], alignment: int = 1
+) -> NDArray[np.uint8]:
+    """Random row-scaled rows: any code, a scale and a bias that keep numbers of ordinary size; padding of 0xAA."""
+    bits, dtype, first = SCALED[name]
+    parts = []
     for r, d in zip(rows, dims):
-        codes = draw.words(r * form.data_bytes(d)).astype(np.uint8).reshape(r, -1)
-        spare = form.data_bytes(d) * 8 - d * form.bits
-        if spare:
-            codes[:, -1] &= 255 >> spare
-        header = np.stack([np.abs(draw.floats(r, -8, -5)), draw.floats(r, -2, 1)], axis=1).astype(dtype)
-        parts.append(np.concatenate([codes, header.view(np.uint8)], axis=1).reshape(-1))
+        data = -(-d * bits // 8)
+        codes = draw.words(r * data).astype(np.uint8).reshape(r, data)
+        codes[:, -1] &= 255 >> (data * 8 - d * bits)
+        header = np.stack([np.abs(draw.floats(r, -8, -5)), draw.floats(r, -2, 1)], axis=1).astype(dtype).view(np.uint8)
+        row = np.concatenate([header, codes] if first else [codes, header], axis=1)
+        parts.append(np.pad(row, ((0, 0), (0, -row.shape[1] % alignment)), constant_values=0xAA).reshape(-1))
     return np.concatenate(parts)

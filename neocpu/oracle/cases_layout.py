@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases_draw import Draw, bags, fused_rows, ragged, tables
+from neocpu.oracle.cases_draw import Draw, bags, ragged, scaled_rows, tables
 from neocpu.oracle.ops_codecs import QUANTIZE
 from neocpu.oracle.records import Arrays, Case, Value
 from neocpu.oracle.truth_formats import FORMATS
@@ -165,7 +165,7 @@ def _bytes(seed: int) -> Iterator[Case]:
         )
     for name in ("int8", "int4", "int2"):
         draw = Draw(seed, f"codes-{name}")
-        codes = fused_rows(draw, name, (40,), (13,)).reshape(40, -1)
+        codes = scaled_rows(draw, name, (40,), (13,)).reshape(40, -1)
         yield _case(
             f"dequantize-{name}-any",
             "dequantize",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases_draw import Draw, bags, coded, fused_rows, gradient, hot, last, ragged, skewed, tables
+from neocpu.oracle.cases_draw import Draw, bags, coded, gradient, hot, last, ragged, scaled_rows, skewed, tables
 from neocpu.oracle.records import Arrays, Case, Value
 
 INF, NAN = float("inf"), float("nan")
@@ -203,10 +203,15 @@ def _formats(seed: int) -> Iterator[Case]:
         )
     for name in ("int8", "int4", "int2"):
         given = _plain(seed, name)
-        given["weights"] = fused_rows(Draw(seed, name), name, (11, 7), (6, 3))
+        given["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3))
         yield _case(
             f"rows-{name}", given, f"fused {name} rows: codes, then scale and bias; odd widths", weights_format=name
         )
+    for name in ("nbit8", "nbit4", "nbit2"):
+        given = _plain(seed, name)
+        given["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3), 16)
+        about = f"{name} rows of an inference table: fp16 scale and bias first, rows padded to 16 bytes"
+        yield _case(f"rows-{name}", given, about, weights_format=name, row_alignment=16)
     codes = np.array([0x7C00, 0xFC00, 0x7E00, 0x8000, 0x0001, 0x03FF, 0x7BFF, 0x3C00], np.uint16)
     special = _table([[0.0, 0.0]] * 4, [[0], [1], [2, 3], [3]])
     special["weights"] = codes.view([("fp16", "<u2")])

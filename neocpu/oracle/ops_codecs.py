@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from neocpu.oracle.canonical import asked
 from neocpu.oracle.ops_lookup import rounding_of
 from neocpu.oracle.records import Arrays, Field, Operator, Truth, Value
-from neocpu.oracle.truth_bags import SCALED, fused_rows
+from neocpu.oracle.truth_bags import fused_rows
 from neocpu.oracle.truth_formats import in_format
 from neocpu.oracle.truth_numbers import TINY, Bounded, U
 from neocpu.reference.codecs import CODECS, LAYOUTS, ROUNDINGS
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.storage.formats import FORMATS, WIRES
 
+FUSED = ("int8", "int4", "int2")
 ROWS = ("int8", "int8_gpu", "int4", "int2", "fp8_row_forward", "fp8_row_backward", "mx4")
 
 
@@ -90,7 +91,7 @@ def _dequantize_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Array
 def _dequantize_truth(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
     name, columns, codes = str(o["format"]), int(o["columns"]), inputs["codes"]
     if name not in (
-        *SCALED,
+        *FUSED,
         "int8_gpu",
     ):  # one operation on two exact numbers (a product with a power of two; a quotient)
         value = _dequantize_bits(inputs, o, "reference")["out"].astype(np.float64)

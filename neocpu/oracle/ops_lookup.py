@@ -27,6 +27,8 @@ BAGS = {
         True,
     ),
 }
+# weights_format: fp32, fp16, bf16, fp8_e4m3, fp8_e5m2; row-scaled ones, of lookups only: int8, int4, int2 (fused), and
+# FBGEMM's inference tables nbit8, nbit4, nbit2, whose rows are padded to a multiple of row_alignment bytes
 POOLING: dict[str, Value] = {"pooling": "sum", "weights_format": "fp32", "bounds_check": "fatal"}
 
 
@@ -108,7 +110,7 @@ LOOKUP = Operator(
     about="Embeddings of all features in one call: pooled by SUM or MEAN, or one per lookup (none). "
     "FBGEMM: SplitTableBatchedEmbeddingBagsCodegen.forward.",
     inputs={**TABLES, **BAGS},
-    options={**POOLING, "output_format": "fp32"},
+    options={**POOLING, "output_format": "fp32", "row_alignment": 1},
     outputs={"out": Field("pooled rows [B, sum of dims]; none: [n, D]; variable batches: flat", ("sample", "column"))},
     run_=lookup_bits,
     truth_=_lookup_truth,

@@ -66,7 +66,9 @@ def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     weights, states, count = inputs["weights"], {n: a for n, a in inputs.items() if n in STATES}, 0
     for k, (batch, training) in enumerate(zip(batches(inputs), inputs["training"].tolist())):
         now = {**batch, "weights": weights, **states}
-        found[f"step{k}/out"] = lookup_bits(now, {**options, "output_format": "fp32"}, backend)["out"]
+        found[f"step{k}/out"] = lookup_bits(now, {**options, "output_format": "fp32", "row_alignment": 1}, backend)[
+            "out"
+        ]
         if not training:
             continue
         count += 1

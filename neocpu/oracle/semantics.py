@@ -30,7 +30,7 @@ PRESETS: dict[str, frozenset[str]] = {
         {"mean_divisor_plus_1e6", "weighted_mean_by_weights", "evaluation_counts", "out_of_bounds_row_0"}
     ),
     "torch": frozenset({"untouched_rows_step", "adagrad_eps_1e10"}),
-    "torch_sparse": frozenset({"adagrad_eps_1e10", "weight_decay_swapped"}),
+    "torch_sparse": frozenset({"adagrad_eps_1e10"}),
 }
 
 

@@ -14,7 +14,14 @@ from neocpu.oracle.truth_formats import decode
 from neocpu.oracle.truth_numbers import SLACK, Real, U
 
 Ints = NDArray[np.int64]
-SCALED = {"int8": (8, "<f4"), "int4": (4, "<f2"), "int2": (2, "<f2")}  # bits of a code, dtype of scale and bias
+SCALED = {  # bits of a code, dtype of scale and bias, whether these stand before the codes
+    "int8": (8, "<f4", False),
+    "int4": (4, "<f2", False),
+    "int2": (2, "<f2", False),
+    "nbit8": (8, "<f2", True),
+    "nbit4": (4, "<f2", True),
+    "nbit2": (2, "<f2", True),
+}
 
 
 @dataclass(frozen=True)
@@ -53,8 +60,8 @@ def tables_of(inputs: Arrays) -> Tables:
 
 
 def row_bytes(name: str, columns: int) -> int:
-    """Bytes of a fused row: codes, then scale and bias (int8: fp32, int4 and int2: fp16)."""
-    bits, dtype = SCALED[name]
+    """Bytes of a row-scaled row: codes, scale and bias."""
+    bits, dtype, _ = SCALED[name]
     return -(-columns * bits // 8) + 2 * np.dtype(dtype).itemsize
 
 
@@ -65,25 +72,27 @@ def rows_of(inputs: Arrays, options: dict[str, Value]) -> tuple[Real, Real, Real
     if name not in SCALED:
         value = decode(codes.reshape(-1), name)
         return value, np.zeros(value.size), np.abs(value)
-    parts = [np.broadcast_arrays(*row) for row in fused_rows(inputs, name)]
+    parts = [np.broadcast_arrays(*row) for row in fused_rows(inputs, name, int(options.get("row_alignment", 1)))]
     with np.errstate(invalid="ignore", over="ignore"):
         value = np.concatenate([(q * scale + bias).reshape(-1) for q, scale, bias in parts])
         size = np.concatenate([(np.abs(q * scale) + np.abs(bias)).reshape(-1) for q, scale, bias in parts])
     return value, (2 * U * SLACK) * size, size
 
 
-def fused_rows(inputs: Arrays, name: str) -> Iterator[tuple[Real, Real, Real]]:
-    """Codes [rows, D], scales [rows, 1] and biases [rows, 1] of every table of fused rows."""
-    bits, dtype = SCALED[name]
+def fused_rows(inputs: Arrays, name: str, alignment: int = 1) -> Iterator[tuple[Real, Real, Real]]:
+    """Codes [rows, D], scales [rows, 1] and biases [rows, 1] of every table of row-scaled rows, padded to the alignment."""
+    bits, dtype, first = SCALED[name]
     codes = inputs["weights"]
     flat, at = (codes[codes.dtype.names[0]] if codes.dtype.names else codes).reshape(-1), 0
     shift = np.arange(0, 8, bits, dtype=np.uint8)
     for rows, columns in zip(inputs["rows"].tolist(), inputs["dims"].tolist()):
         data, size = -(-columns * bits // 8), row_bytes(name, columns)
-        row = flat[at : at + rows * size].reshape(rows, size)
-        at += rows * size
-        scale, bias = (row[:, data:].copy().view(dtype).astype(np.float64)[:, k : k + 1] for k in (0, 1))
-        unpacked = (row[:, :data, None] >> shift) & ((1 << bits) - 1)
+        stride = -(-size // alignment) * alignment
+        row = flat[at : at + rows * stride].reshape(rows, stride)[:, :size]
+        at += rows * stride
+        codes_, header = (row[:, size - data :], row[:, : size - data]) if first else (row[:, :data], row[:, data:])
+        scale, bias = (header.copy().view(dtype).astype(np.float64)[:, k : k + 1] for k in (0, 1))
+        unpacked = (codes_[:, :, None] >> shift) & ((1 << bits) - 1)
         yield unpacked.reshape(rows, data * 8 // bits)[:, :columns].astype(np.float64), scale, bias
 
 
