@@ -24,7 +24,6 @@ _HOMES = {
     "GlobalWeightDecayDefinition": "names",
     "GradSumDecay": "names",
     "LearningRateMode": "names",
-    "OPERATORS": "operators",
     "OutOfBounds": "bounds",
     "PoolingMode": "names",
     "RecordCacheMetrics": "names",
@@ -37,14 +36,16 @@ _HOMES = {
     "uninstall": "installing",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted((*_HOMES, "OPERATORS"))
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"neocpu.oracle.fbgemm.{_HOMES[name]}"), name)
+    if name == "OPERATORS":
+        return import_module("neocpu.oracle.fbgemm.operators").load()
     if not name.startswith("_"):
-        operators = import_module("neocpu.oracle.fbgemm.operators").OPERATORS
+        operators = import_module("neocpu.oracle.fbgemm.operators").load()
         if name in operators:
             return operators[name].function
     raise AttributeError(f"module 'neocpu.oracle.fbgemm' has no attribute {name!r}")

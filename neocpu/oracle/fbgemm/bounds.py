@@ -14,6 +14,7 @@ from torch import Tensor
 
 from neocpu.errors import IndexRangeError
 from neocpu.oracle.fbgemm.names import BoundsCheckMode, of
+from neocpu.oracle.fbgemm.operators import operator
 
 Ints = NDArray[np.int64]
 LOG = logging.getLogger(__name__)
@@ -24,6 +25,11 @@ class OutOfBounds(IndexRangeError, RuntimeError):
     """A lookup points outside its table, or offsets are malformed; also the RuntimeError that FBGEMM raises."""
 
 
+@operator(
+    "(Tensor rows_per_table, Tensor(a!) indices, Tensor(b!) offsets, int bounds_check_mode, Tensor(c!) warning, "
+    "Tensor(d!)? weights=None, Tensor? B_offsets=None, SymInt max_B=-1, Tensor? b_t_map=None, int info_B_num_bits=-1, "
+    "int info_B_mask=-1, int bounds_check_version=1, bool prefetch_pipeline=False) -> ()"
+)
 def bounds_check_indices(
     rows_per_table: Tensor,
     indices: Tensor,

@@ -19,7 +19,7 @@ import torch
 
 from neocpu.oracle.fbgemm import names
 from neocpu.oracle.fbgemm.dense import DenseTableBatchedEmbeddingBagsCodegen
-from neocpu.oracle.fbgemm.operators import OPERATORS
+from neocpu.oracle.fbgemm.operators import load
 from neocpu.oracle.fbgemm.split import SplitTableBatchedEmbeddingBagsCodegen
 
 CLASSES = {c.__name__: c for c in (SplitTableBatchedEmbeddingBagsCodegen, DenseTableBatchedEmbeddingBagsCodegen)}
@@ -128,14 +128,19 @@ def _register(done: _Installed, present: bool) -> None:
     done.libraries.append(library)
     with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
-        for name, operator in OPERATORS.items():
+        for name, operator in load().items():
             if not torch._C._dispatch_has_kernel(f"fbgemm::{name}"):
                 if present:
                     continue  # a version of FBGEMM that lacks it
                 library.define(name + operator.schema)
-            library.impl(name, operator.function, "CPU", allow_override=True)
-            if operator.differentiable:
-                library.impl(name, operator.function, "AutogradCPU", allow_override=True)
+            composite = not present or _composite(name)  # differentiable because what it is made of is
+            library.impl(
+                name, operator.function, "CompositeImplicitAutograd" if composite else "CPU", allow_override=True
+            )
+
+
+def _composite(name: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"fbgemm::{name}", "CompositeImplicitAutograd"))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,114 @@
+"""How do jagged rows become dense ones and back? FBGEMM's jagged operators, any number of jagged dimensions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neocpu.oracle.fbgemm.operators import Refused, operator
+from neocpu.oracle.fbgemm.sparse import Ints, ints, runs, taken
+
+
+def _places(offsets: Sequence[Tensor], longest: Sequence[int]) -> Ints:
+    """Which row of the values stands at each place of [B, *longest]; -1: none."""
+    if len(offsets) != len(longest):
+        raise Refused(f"max_lengths has {len(longest)} entries for {len(offsets)} jagged dimensions")
+    node = np.arange(offsets[0].numel() - 1)
+    for ends, most in zip(map(ints, offsets), longest):
+        inside, parent = np.arange(int(most)), np.maximum(node, 0)
+        counts = np.where(node < 0, 0, ends[parent + 1] - ends[parent]) if ends.size > 1 else np.zeros_like(node)
+        starts = ends[parent] if ends.size > 1 else np.zeros_like(node)
+        node = np.where(inside < counts[..., None], starts[..., None] + inside, -1)
+    return node
+
+
+@operator("(Tensor values, Tensor[] offsets, SymInt[] max_lengths, float padding_value=0.) -> Tensor")
+def jagged_to_padded_dense(
+    values: Tensor, offsets: Sequence[Tensor], max_lengths: Sequence[int], padding_value: float = 0.0
+) -> Tensor:
+    """[B, *max_lengths] or [B, *max_lengths, D] of values [n] or [n, D]; longer bags are cut off, shorter ones padded."""
+    place = torch.from_numpy(_places(offsets, max_lengths))
+    shape = (*place.shape, *values.shape[1:])
+    if values.numel() == 0:
+        return torch.full(shape, padding_value, dtype=values.dtype)
+    mask = (place >= 0).view(*place.shape, *[1] * (values.dim() - 1))
+    padding = torch.full((), padding_value, dtype=values.dtype)
+    return torch.where(mask, values[place.clamp(min=0)], padding)
+
+
+@operator("(Tensor values, Tensor[] offsets, SymInt[] max_lengths, float padding_value=0.) -> Tensor")
+def jagged_to_padded_dense_forward(
+    values: Tensor, offsets: Sequence[Tensor], max_lengths: Sequence[int], padding_value: float = 0.0
+) -> Tensor:
+    """`jagged_to_padded_dense`, as FBGEMM's differentiation calls it."""
+    return jagged_to_padded_dense(values, offsets, max_lengths, padding_value)
+
+
+def _gathered(dense: Tensor, place: Ints, rows: int) -> Tensor:
+    """Rows of the dense tensor where they belong; zeros elsewhere."""
+    at = np.flatnonzero(place.reshape(-1) >= 0)
+    flat = dense.reshape(-1, *dense.shape[place.ndim :])
+    out = torch.zeros((rows, *flat.shape[1:]), dtype=dense.dtype)
+    return out.index_copy(0, torch.from_numpy(place.reshape(-1)[at]), flat[torch.from_numpy(at)])
+
+
+@operator("(Tensor grad_output, Tensor[] offsets, SymInt total_L) -> Tensor")
+def jagged_to_padded_dense_backward(grad_output: Tensor, offsets: Sequence[Tensor], total_L: int) -> Tensor:
+    """Gradient of the values from that of the padded tensor."""
+    return _gathered(grad_output, _places(offsets, grad_output.shape[1 : 1 + len(offsets)]), total_L)
+
+
+@operator("(Tensor dense, Tensor[] x_offsets, SymInt? total_L=None) -> Tensor")
+def dense_to_jagged_forward(dense: Tensor, x_offsets: Sequence[Tensor], total_L: int | None = None) -> Tensor:
+    """Rows [n, D] out of [B, …, D]; zeros where a bag is longer than the dense tensor."""
+    rows = int(x_offsets[-1].max()) if total_L is None else int(total_L)
+    if rows < 0:
+        raise ValueError(f"total_L is {rows}; it must be >= 0")
+    return _gathered(dense, _places(x_offsets, dense.shape[1:-1]), rows)
+
+
+@operator("(Tensor dense, Tensor[] x_offsets, SymInt? total_L=None) -> (Tensor, Tensor[])")
+def dense_to_jagged(
+    dense: Tensor, x_offsets: Sequence[Tensor], total_L: int | None = None
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """(`dense_to_jagged_forward`, the offsets)."""
+    return dense_to_jagged_forward(dense, x_offsets, total_L), list(x_offsets)
+
+
+@operator("(Tensor values, Tensor offsets, SymInt max_sequence_length) -> Tensor")
+def jagged_2d_to_dense(values: Tensor, offsets: Tensor, max_sequence_length: int) -> Tensor:
+    """[B, max_sequence_length, D] of rows [n, D], zeros behind."""
+    return jagged_to_padded_dense(values, [offsets], [max_sequence_length])
+
+
+@operator("(Tensor values, Tensor offsets, SymInt max_sequence_length, int padding_value) -> Tensor")
+def jagged_1d_to_dense(values: Tensor, offsets: Tensor, max_sequence_length: int, padding_value: int) -> Tensor:
+    """[B, max_sequence_length] of numbers [n], padding behind."""
+    return jagged_to_padded_dense(values, [offsets], [max_sequence_length], padding_value)
+
+
+@operator("(Tensor values, Tensor lengths, int max_truncated_length) -> Tensor")
+def jagged_1d_to_truncated_values(values: Tensor, lengths: Tensor, max_truncated_length: int) -> Tensor:
+    """At most so many numbers of each bag, from its start."""
+    sizes = ints(lengths)
+    found = taken(values, runs(np.cumsum(sizes) - sizes, np.minimum(sizes, max_truncated_length)))
+    assert found is not None
+    return found
+
+
+@operator("(Tensor values, Tensor lengths, Tensor indices, int? num_dense_output_rows=None) -> Tensor[]")
+def jagged_index_select(
+    values: Tensor, lengths: Tensor, indices: Tensor, num_dense_output_rows: int | None = None
+) -> list[Tensor]:
+    """[values, lengths] of some bags of rows [n, D], in any order, with repeats."""
+    sizes, chosen = ints(lengths), ints(indices)
+    moved = taken(values, runs((np.cumsum(sizes) - sizes)[chosen], sizes[chosen]))
+    assert moved is not None
+    return [moved, lengths[torch.from_numpy(chosen)]]
+
+
+@operator("(Tensor x_values, Tensor[] x_offsets, Tensor y) -> Tensor")
+def jagged_dense_elementwise_add(x_values: Tensor, x_offsets: Sequence[Tensor], y: Tensor) -> Tensor:
+    """Jagged rows, padded with zeros, plus a dense tensor."""
+    return jagged_to_padded_dense(x_values, x_offsets, y.shape[1:-1]) + y

@@ -1,0 +1,122 @@
+"""How do batches that each are table-major become one that is? FBGEMM's reorder_batched operators."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neocpu.embedding.layouts import complete_cumsum
+from neocpu.oracle.fbgemm.operators import Refused, operator
+from neocpu.oracle.fbgemm.sparse import Ints, ints, runs
+from neocpu.reference.jagged_layout import reordered_bags
+
+ADS = "Tensor reordered_cat_ad_offsets, Tensor batch_offsets, SymInt num_ads_in_batch, "
+
+
+def _bags(ends: Ints, tables: int, broadcast: bool) -> Ints:
+    """Which bag comes to (table, sample), table-major."""
+    out = np.empty(tables * int(ends[-1]), np.int64)
+    reordered_bags(ends, tables, broadcast, out)
+    return out
+
+
+@operator(
+    "(Tensor cat_ad_lengths, Tensor batch_offsets, SymInt num_ads_in_batch, bool broadcast_lengths=False, "
+    "SymInt max_batch_size=0) -> Tensor"
+)
+def reorder_batched_ad_lengths(
+    cat_ad_lengths: Tensor,
+    batch_offsets: Tensor,
+    num_ads_in_batch: int,
+    broadcast_lengths: bool = False,
+    max_batch_size: int = 0,
+) -> Tensor:
+    """Lengths by (table, sample); with max_batch_size every table has that many samples, the last ones 0."""
+    ends = ints(batch_offsets)
+    each = ends.size - 1 if broadcast_lengths else num_ads_in_batch
+    if each == 0 or cat_ad_lengths.numel() % each or (max_batch_size and max_batch_size < num_ads_in_batch):
+        raise Refused(f"{cat_ad_lengths.numel()} lengths are no whole batches of {each}")
+    tables = cat_ad_lengths.numel() // each
+    found = cat_ad_lengths.reshape(-1)[torch.from_numpy(_bags(ends, tables, broadcast_lengths))]
+    if max_batch_size <= 0:
+        return found
+    return torch.nn.functional.pad(found.view(tables, -1), (0, max_batch_size - int(ends[-1]))).reshape(-1)
+
+
+def _reordered(
+    offsets: Tensor, values: Tensor, to: Tensor, batch_offsets: Tensor, samples: int, broadcast: bool, rows: int
+) -> Tensor:
+    """Rows of bags by (table, sample); `samples` to a table in the offsets `to`; `rows` of them in all."""
+    ends, source, target = ints(batch_offsets), ints(offsets), ints(to)
+    tables = (target.size - 1) // max(samples, 1)
+    bags = _bags(ends, tables, broadcast)
+    places = (np.arange(tables)[:, None] * samples + np.arange(int(ends[-1]))).reshape(-1)
+    lengths = np.diff(source)[bags]
+    # a table's bags of one batch lie together: only where each batch begins is told by `to`
+    begins = np.isin(places % samples, ends[:-1]) if samples else np.zeros(0, bool)
+    group = np.cumsum(begins) - 1
+    before = complete_cumsum(lengths)[:-1]
+    at = target[places][begins][group] + before - before[begins][group]
+    out = torch.empty((rows, *values.shape[1:]), dtype=values.dtype)
+    out[torch.from_numpy(runs(at, lengths))] = values[torch.from_numpy(runs(source[bags], lengths))]
+    return out
+
+
+@operator(
+    "(Tensor cat_ad_offsets, Tensor cat_ad_indices, " + ADS
+    + "bool broadcast_indices=False, SymInt num_indices_after_broadcast=-1) -> Tensor"
+)  # fmt: skip
+def reorder_batched_ad_indices(
+    cat_ad_offsets: Tensor,
+    cat_ad_indices: Tensor,
+    reordered_cat_ad_offsets: Tensor,
+    batch_offsets: Tensor,
+    num_ads_in_batch: int,
+    broadcast_indices: bool = False,
+    num_indices_after_broadcast: int = -1,
+) -> Tensor:
+    """Indices by (table, sample)."""
+    if broadcast_indices and num_indices_after_broadcast < 0:
+        raise Refused("broadcast_indices needs num_indices_after_broadcast")
+    rows = num_indices_after_broadcast if broadcast_indices else cat_ad_indices.shape[0]
+    to = (reordered_cat_ad_offsets, batch_offsets, num_ads_in_batch, broadcast_indices, rows)
+    return _reordered(cat_ad_offsets, cat_ad_indices, *to)
+
+
+@operator(
+    "(Tensor cat_ad_offsets, Tensor[] cat_ad_indices, " + ADS
+    + "bool broadcast_indices, SymInt total_num_indices, bool pinned_memory=False, SymInt max_batch_size=0) -> Tensor"
+)  # fmt: skip
+def cat_reorder_batched_ad_indices(
+    cat_ad_offsets: Tensor,
+    cat_ad_indices: Sequence[Tensor],
+    reordered_cat_ad_offsets: Tensor,
+    batch_offsets: Tensor,
+    num_ads_in_batch: int,
+    broadcast_indices: bool,
+    total_num_indices: int,
+    pinned_memory: bool = False,
+    max_batch_size: int = 0,
+) -> Tensor:
+    """As `reorder_batched_ad_indices`, of one tensor for each batch."""
+    samples = max_batch_size if max_batch_size > 0 else num_ads_in_batch
+    to = (reordered_cat_ad_offsets, batch_offsets, samples, broadcast_indices, total_num_indices)
+    return _reordered(cat_ad_offsets, torch.cat(list(cat_ad_indices)), *to)
+
+
+@operator(
+    "(Tensor cat_sequence_embeddings_offsets, Tensor cat_sequence_embeddings, "
+    "Tensor reordered_cat_sequence_embeddings_offsets, Tensor batch_offsets, SymInt num_items_in_batch) -> Tensor"
+)
+def reorder_batched_sequence_embeddings(
+    cat_sequence_embeddings_offsets: Tensor,
+    cat_sequence_embeddings: Tensor,
+    reordered_cat_sequence_embeddings_offsets: Tensor,
+    batch_offsets: Tensor,
+    num_items_in_batch: int,
+) -> Tensor:
+    """As `reorder_batched_ad_indices`, of rows [n, D]."""
+    rows, to = cat_sequence_embeddings, reordered_cat_sequence_embeddings_offsets
+    shape = (to, batch_offsets, num_items_in_batch, False, rows.shape[0])
+    return _reordered(cat_sequence_embeddings_offsets, rows, *shape)

@@ -1,0 +1,223 @@
+"""Which operators lay out sparse features? Running sums, ranges, permutations and selections, with FBGEMM's signatures."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from neocpu.embedding import layouts
+from neocpu.oracle.fbgemm.operators import Refused, operator
+
+Ints = NDArray[np.int64]
+PERMUTE = "(Tensor permute, Tensor lengths, Tensor values, Tensor? weights=None, SymInt? permuted_lengths_sum=None)"
+
+
+def ints(tensor: Tensor) -> Ints:
+    """int64 array of a tensor, flat."""
+    return tensor.detach().to(torch.int64).contiguous().numpy().reshape(-1)
+
+
+def like(values: NDArray[Any], tensor: Tensor) -> Tensor:
+    """A tensor of integers in the dtype of another."""
+    return torch.from_numpy(np.ascontiguousarray(values)).to(tensor.dtype)
+
+
+def runs(starts: Ints, lengths: Ints) -> Ints:
+    """starts[t], starts[t]+1, …: lengths[t] of them, one run after the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(int(ends[-1]) if ends.size else 0) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def taken(values: Tensor | None, index: Ints) -> Tensor | None:
+    """Rows of values by number."""
+    return None if values is None else values[torch.from_numpy(index)]
+
+
+def _sums(lengths: Tensor, before: int, after: int) -> Tensor:
+    """Running sums of the last axis in its dtype, `before` zeros in front; `after` 0 drops the last sum."""
+    if lengths.dim() not in (1, 2):
+        raise Refused(f"lengths have {lengths.dim()} dimensions; 1 or 2 will do")
+    sums = torch.cumsum(lengths, -1, dtype=lengths.dtype)
+    zeros = torch.zeros(*lengths.shape[:-1], before, dtype=lengths.dtype)
+    return torch.cat([zeros, sums[..., : sums.shape[-1] - 1 + after]], -1) if sums.shape[-1] else zeros[..., :after]
+
+
+@operator("(Tensor t_in) -> Tensor")
+def asynchronous_complete_cumsum(t_in: Tensor) -> Tensor:
+    """0, then all running sums: [n] -> [n+1], or of each row."""
+    return _sums(t_in, 1, 1)
+
+
+@operator("(Tensor t_in) -> Tensor")
+def asynchronous_inclusive_cumsum(t_in: Tensor) -> Tensor:
+    """Running sums up to and with each element; of the elements in order, whatever the shape."""
+    return torch.cumsum(t_in.reshape(-1), 0, dtype=t_in.dtype).view(t_in.shape)
+
+
+@operator("(Tensor t_in) -> Tensor")
+def asynchronous_exclusive_cumsum(t_in: Tensor) -> Tensor:
+    """Running sums before each element; of the elements in order, whatever the shape."""
+    return asynchronous_inclusive_cumsum(t_in) - t_in
+
+
+@operator("(Tensor values) -> Tensor")
+def asynchronous_batched_complete_cumsum(values: Tensor) -> Tensor:
+    """0, then all running sums, of each row: [B, n] -> [B, n+1]."""
+    return _sums(values, 1, 1)
+
+
+@operator("(Tensor offsets, SymInt range_size) -> Tensor")
+def offsets_range(offsets: Tensor, range_size: int) -> Tensor:
+    """Position of every lookup in its bag, [range_size]; offsets [B], without the end."""
+    starts = ints(offsets)
+    return like(np.concatenate([np.zeros(0, np.int64), _ranges(np.diff(np.append(starts, range_size)))]), offsets)
+
+
+def _ranges(lengths: Ints) -> Ints:
+    return runs(np.zeros_like(lengths), lengths)
+
+
+@operator("(Tensor t_in, SymInt[]? shape=None) -> Tensor")
+def lengths_range(t_in: Tensor, shape: list[int] | None = None) -> Tensor:
+    """0, 1, … of every length, one range after the other."""
+    return like(_ranges(ints(t_in)), t_in)
+
+
+@operator("(Tensor lengths) -> Tensor")
+def repeat_arange(lengths: Tensor) -> Tensor:
+    """0, 1, … of every length, one range after the other. Raises ValueError for lengths that add up to less than 0."""
+    if int(lengths.sum()) < 0:
+        raise ValueError(f"lengths add up to {int(lengths.sum())}")
+    return like(_ranges(ints(lengths)), lengths)
+
+
+@operator("(Tensor permute) -> Tensor")
+def invert_permute(permute: Tensor) -> Tensor:
+    """The permutation that undoes this one."""
+    return like(layouts.invert_permute(ints(permute)), permute)
+
+
+@operator("(Tensor permute, Tensor input_offset, Tensor output_offset, SymInt output_size) -> Tensor")
+def expand_into_jagged_permute(
+    permute: Tensor, input_offset: Tensor, output_offset: Tensor, output_size: int
+) -> Tensor:
+    """Where each lookup of permuted segments comes from: [output_size]."""
+    found = layouts.expand_into_jagged_permute(ints(permute), ints(input_offset), ints(output_offset))
+    return like(found[:output_size], permute)
+
+
+def _permuted(
+    bags: Ints, lengths: Tensor, values: Tensor, weights: Tensor | None
+) -> tuple[Ints, Tensor, Tensor | None]:
+    """(lengths, values, weights) of bags in another order."""
+    sizes = ints(lengths)
+    if bags.size and not 0 <= bags.min() <= bags.max() < sizes.size:
+        raise Refused(f"bag {bags.max()} is asked for; there are {sizes.size}")
+    starts = np.cumsum(sizes) - sizes
+    index = runs(starts[bags], sizes[bags])
+    moved = taken(values, index)
+    assert moved is not None
+    return sizes[bags], moved, taken(weights, index)
+
+
+@operator(PERMUTE + " -> (Tensor, Tensor, Tensor?)")
+def permute_1D_sparse_data(
+    permute: Tensor,
+    lengths: Tensor,
+    values: Tensor,
+    weights: Tensor | None = None,
+    permuted_lengths_sum: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(lengths [P], values, weights) of bags in another order, some perhaps missing or repeated."""
+    found, moved, scale = _permuted(ints(permute), lengths, values, weights)
+    return like(found, lengths), moved, scale
+
+
+@operator(PERMUTE + " -> (Tensor, Tensor, Tensor?)")
+def permute_2D_sparse_data(
+    permute: Tensor,
+    lengths: Tensor,
+    values: Tensor,
+    weights: Tensor | None = None,
+    permuted_lengths_sum: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(lengths [P, B], values, weights) of features in another order; lengths [F, B]."""
+    if lengths.dim() != 2:
+        raise Refused(f"lengths have {lengths.dim()} dimensions instead of 2")
+    order, samples = ints(permute), lengths.shape[1]
+    bags = (order[:, None] * samples + np.arange(samples)).reshape(-1)
+    found, moved, scale = _permuted(bags, lengths, values, weights)
+    return like(found.reshape(order.size, samples), lengths), moved, scale
+
+
+@operator(PERMUTE + " -> (Tensor, Tensor, Tensor?)")
+def permute_sparse_data(
+    permute: Tensor,
+    lengths: Tensor,
+    values: Tensor,
+    weights: Tensor | None = None,
+    permuted_lengths_sum: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """An old name of `permute_2D_sparse_data`."""
+    return permute_2D_sparse_data(permute, lengths, values, weights, permuted_lengths_sum)
+
+
+@operator(PERMUTE.replace("Tensor values,", "Tensor values, SymInt stride,") + " -> (Tensor, Tensor, Tensor?)")
+def permute_2D_sparse_data_input1D(
+    permute: Tensor,
+    lengths: Tensor,
+    values: Tensor,
+    stride: int,
+    weights: Tensor | None = None,
+    permuted_lengths_sum: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """As `permute_2D_sparse_data`, with lengths flat: [F * stride] -> [P * stride]."""
+    found, moved, scale = permute_2D_sparse_data(permute, lengths.view(-1, stride), values, weights)
+    return found.reshape(-1), moved, scale
+
+
+@operator("(Tensor permute, Tensor lengths, Tensor indices, Tensor? weights=None) -> (Tensor, Tensor, Tensor?)")
+def permute_sparse_features(
+    permute: Tensor, lengths: Tensor, indices: Tensor, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """As `permute_2D_sparse_data`."""
+    return permute_2D_sparse_data(permute, lengths, indices, weights)
+
+
+@operator("(Tensor permute, Tensor lengths, Tensor embeddings) -> (Tensor, Tensor)")
+def permute_sequence_embeddings(permute: Tensor, lengths: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+    """(lengths [P, B], rows [n, D]) of features in another order."""
+    found, moved, _ = permute_2D_sparse_data(permute, lengths, embeddings)
+    return found, moved
+
+
+@operator(
+    "(Tensor input, Tensor indices, SymInt? consecutive_range_start=0, SymInt? consecutive_range_length=0, "
+    "bool? skip_indices_sorting_fwd=None) -> Tensor"
+)
+def index_select_dim0(
+    input: Tensor,
+    indices: Tensor,
+    consecutive_range_start: int | None = 0,
+    consecutive_range_length: int | None = 0,
+    skip_indices_sorting_fwd: bool | None = None,
+) -> Tensor:
+    """Rows of `input` by number; the other arguments are hints to a GPU."""
+    return torch.index_select(input, 0, indices)
+
+
+@operator("(SymInt batch_size, Tensor csr_seg, Tensor values) -> Tensor")
+def segment_sum_csr(batch_size: int, csr_seg: Tensor, values: Tensor) -> Tensor:
+    """Sum of each segment's `batch_size` times as many values: exact and rounded once, for fp32 and narrower.
+
+    csr_seg int[S+1]; values [csr_seg[-1] * batch_size]. FBGEMM adds in order, each addition rounded to the dtype of values.
+    """
+    ends, flat = ints(csr_seg) * batch_size, values.detach().reshape(-1)
+    if flat.dtype == torch.float64 or not flat.dtype.is_floating_point:
+        sums = [flat[a:b].sum() for a, b in pairwise(ends.tolist())]
+        return torch.stack(sums).to(values.dtype) if sums else flat[:0]
+    found = layouts.segment_sum(flat.float().contiguous().numpy().reshape(-1, 1), ends)
+    return torch.from_numpy(found[:, 0]).to(values.dtype)
