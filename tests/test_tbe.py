@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from test_update import FUSED, PHASES
 
 from neocpu.embedding.optimizers import Schedule, SparseOptimizer
 from neocpu.embedding.specs import TableSpec, bags
@@ -14,7 +15,6 @@ from neocpu.kernels import rounding
 from neocpu.reference import rules
 from neocpu.reference.exact import exact_sum
 from neocpu.reference.philox import INIT, tensor_key, uniform_rows
-from neocpu.reference.rules import RULES
 from neocpu.reference.update import square_tree
 from neocpu.trees import climb
 from tests.cases import FILLS, assert_same, bag_offsets, floats
@@ -33,11 +33,6 @@ class Rectangle:
 
 
 WHOLE = [Rectangle(i, (0, t.rows), (0, t.dim)) for i, t in enumerate(TABLES)]
-# Every way of composing phases: each compiles for seconds. The phases of the others run on column shards, below.
-FUSED = (
-    "exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "exact_rowwise_adagrad_with_counter", "adam", "lamb",
-    "partial_rowwise_lamb",
-)  # fmt: skip
 KEYS = Layout(np.array([0, 0, 1, 2]), np.array([1, 21, 41, 42]))
 COLUMNS = 42 + 130 + 1
 
@@ -216,7 +211,7 @@ def test_words_of_row_shards_add_up(fill):
             assert_same(found, np.ascontiguousarray(expected[:, 1:41]))
 
 
-@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.updates])
+@pytest.mark.parametrize("name", PHASES)
 @pytest.mark.parametrize("mode", ["l2", "decoupled"])
 def test_column_shards_share_their_scalars(name, mode):
     rng, optimizer = np.random.default_rng(6), record(name, mode, max_norm=0.5 * (mode == "decoupled"))
