@@ -258,6 +258,12 @@ def _weight_gradients(seed: int) -> Iterator[Case]:
         given["indices"][::4] = -1
         given["grad_output"] = gradient(draw, given)
         yield Case(f"weight-gradient-{name}", "weight_gradient", given, {"pooling": pooling}, about)
+    draw = Draw(seed, "weight-gradient-variable")
+    given = tables(draw, (6, 5), (3, 4), (0, 1, 0))
+    given |= bags(draw, given, [[2, 0, 3], [], [1, 1, 4, 0, 2]], weighted=True)
+    given["grad_output"] = gradient(draw, given)
+    about = "every feature has a batch size of its own: flat gradient, feature-major"
+    yield Case("weight-gradient-variable-batch", "weight_gradient", given, {}, about)
     draw = Draw(seed, "weight-gradient-wide")
     given = tables(draw, (4,), (1025,), exact=True)
     given |= bags(draw, given, [[2, 1]], weighted=True)

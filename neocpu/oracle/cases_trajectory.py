@@ -42,6 +42,14 @@ def cases(seed: int) -> Iterator[Case]:
         weights_format="fp16",
     )
     yield _case(seed, "sgd-bf16", "exact_sgd", "bf16 rows, rounded to nearest after every step", weights_format="bf16")
+    yield _case(
+        seed,
+        "sgd-bf16-stochastic",
+        "exact_sgd",
+        "bf16 rows, rounded stochastically: from the second step on a row is one of many, never far off",
+        weights_format="bf16",
+        rounding="stochastic",
+    )
     yield _case(seed, "weighted-mean", "exact_sgd", "weighted MEAN over several steps", pooling="mean", weighted=True)
     yield _case(seed, "adagrad-mean", "exact_adagrad", "MEAN bags over several steps", pooling="mean")
 

@@ -44,9 +44,10 @@ class Truth:
     """What one output must be, element by element.
 
     A finite `reference` accepts |x - reference| <= bound; NaN accepts any NaN; an infinity accepts itself. Where the bound is
-    infinite (the error analysis has nothing to say) anything is accepted. With `lower` and `upper` (stochastic rounding) the
-    values of the format in [lower, upper] are accepted, and `probability` is that of `upper` where exactly two are possible
-    (NaN elsewhere). `exact` outputs (integers, bytes) must be equal to `reference`, which then keeps its own dtype.
+    infinite (the error analysis has nothing to say) anything is accepted. `lower` and `upper` (narrow formats) narrow that
+    down: besides, x must be in [lower, upper]. With stochastic rounding `probability` is that of `upper` where exactly two
+    numbers are possible (NaN elsewhere). `exact` outputs (integers, bytes) must be equal to `reference`, which then keeps its
+    own dtype.
     """
 
     reference: NDArray[Any]  # f64, any shape; exact: the integers themselves
@@ -78,7 +79,6 @@ class Operator:
     run_: Run = field(repr=False)
     truth_: TruthOf = field(repr=False)
     locate_: Locate | None = field(default=None, repr=False)
-    switches: tuple[str, ...] = ()  # names of `neocpu.oracle.semantics` that its truth knows
 
     def complete(self, options: Options) -> dict[str, Value]:
         """Options with the defaults filled in. Raises ValueError for a name that the operator does not have."""
@@ -99,13 +99,15 @@ class Operator:
         """Canonical outputs, bit for bit, by the kernels or by their NumPy twins ("reference"). Inputs are not touched."""
         if backend not in ("kernels", "reference"):
             raise ValueError(f"backend is {backend!r}, not kernels or reference")
-        return self.run_(self._known(inputs), self.complete(options or {}), backend)
+        with np.errstate(all="ignore"):
+            return self.run_(self._known(inputs), self.complete(options or {}), backend)
 
     def truth(
         self, inputs: Arrays, options: Options | None = None, switches: frozenset[str] = frozenset()
     ) -> dict[str, Truth]:
         """What every output must be; `switches` bend the model to a peer's quirk or a known mistake."""
-        return self.truth_(self._known(inputs), self.complete(options or {}), switches)
+        with np.errstate(all="ignore"):  # what overflows or is NaN is part of the answer
+            return self.truth_(self._known(inputs), self.complete(options or {}), switches)
 
     def locate(self, case: Case, output: str, index: tuple[int, ...]) -> dict[str, int]:
         """Where an element of an output belongs: {"table": 1, "row": 7, "column": 3}, or by the names of the output's axes."""
