@@ -269,8 +269,8 @@ def refused() -> Seen:
 
 @claim("TorchRec's row-wise shards divide a weighted MEAN by the sum of the weights, others by the length")
 def torchrec_mean() -> Seen:
-    divisors = [_divisor(torch.tensor([1.0, 3.0])), _divisor(None)]
-    return f"bag of two, weights 1 and 3: weighted {divisors[0]:.7g}, unweighted {divisors[1]:.7g}", divisors[0] > 3 > divisors[1]
+    weighted, plain = _divisor(torch.tensor([1.0, 3.0])), _divisor(None)
+    return f"bag of two, weights 1 and 3: weighted {weighted:.7g}, unweighted {plain:.7g}", weighted > 3 > plain
 
 
 @claim("TorchRec's row-wise shards add 1e-6 to the divisor of MEAN")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from neocpu.embedding import layouts
-from neocpu.oracle.fbgemm.operators import operator
+from neocpu.oracle.fbgemm.operators import Refused, operator
 from neocpu.oracle.fbgemm.sparse import ints, like
 
 HEAD = "(Tensor lengths, Tensor indices, bool bucketize_pos, bool sequence, Tensor block_sizes, SymInt my_size, "
@@ -31,6 +31,9 @@ def _dealt(
     keep: Any = keep_orig_idx
     if keep_orig_idx_per_feature is not None:
         keep = keep_orig_idx_per_feature.numpy()
+    for t, blocks in enumerate([] if total_num_blocks is None or block_bucketize_pos else total_num_blocks.tolist()):
+        if blocks % my_size:
+            raise Refused(f"total_num_blocks[{t}] = {blocks} must be a multiple of my_size, {my_size}")
     return layouts.block_bucketize(
         ints(lengths),
         indices.detach().contiguous().numpy().reshape(-1),

@@ -66,16 +66,19 @@ class DenseTableBatchedEmbeddingBagsCodegen(nn.Module):
         batch_size_per_feature_per_rank: list[list[int]] | None = None,
     ) -> Tensor:
         """As `SplitTableBatchedEmbeddingBagsCodegen.forward`; indices are not checked into range but refused."""
-        sizes = None
-        if batch_size_per_feature_per_rank is not None:
-            sizes = np.array(batch_size_per_feature_per_rank, np.int64).reshape(len(self._table), -1)
         weights = None if per_sample_weights is None else per_sample_weights.float()
+        asked = self.asked(indices, offsets, weights, batch_size_per_feature_per_rank)
+        wanted = autograd.wanted_features(feature_requires_grad, self._table.size)
+        return autograd.DenseLookup.apply(self.weights, weights, self, asked, wanted)
+
+    def asked(self, indices: Tensor, offsets: Tensor, weights: Tensor | None, batches: Any) -> engine.Request:
+        """The request that `forward` answers. Raises OutOfBounds."""
+        sizes = None if batches is None else np.array(batches, np.int64).reshape(len(self._table), -1)
         index, ends = bounds.as_numpy(indices), bounds.as_numpy(offsets)
         factors = engine.NONE if weights is None else weights.detach().contiguous().numpy()
         asked = engine.Request(self._table, self._wide, index, ends, factors, self.pooling, sizes)
         bounds.refuse_outside(self._shape[1][self._table], index, ends, asked.first)
-        wanted = autograd.wanted_features(feature_requires_grad, self._table.size)
-        return autograd.DenseLookup.apply(self.weights, weights, self, asked, wanted)
+        return asked
 
     def _codes(self) -> tuple[Any, Any, Any, str]:
         return self.weights.detach().numpy(), self._shape[1], self._shape[2], "fp32"
