@@ -17,12 +17,13 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from neocpu.kernels.simd import F32, I8, I32, I64, call, data, splat
-from neocpu.kernels.simd_tiles import LANES
+from neocpu.kernels.simd_tiles import LANES, target
 
 BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8_e4m3": 8, "fp8_e5m2": 8}
 BITS |= {"int8": 8, "int4": 4, "int2": 2, "nbit8": 8, "nbit4": 4, "nbit2": 2}
 SCALED = ("int8", "int4", "int2", "nbit8", "nbit4", "nbit2")
 _I16 = ir.IntType(16)
+HALVES = "+f16c" in target()[1].split(",")  # the processor decodes fp16 itself
 
 
 def format_of(kind: Any) -> str:
@@ -134,6 +135,9 @@ def _small_float(b: Any, code: Any, lanes: int, left: int, rebias: int, special:
 
 
 def _half(b: Any, code: Any, lanes: int) -> Any:
+    if HALVES:
+        halves = b.bitcast(b.trunc(code, ir.VectorType(_I16, lanes)), ir.VectorType(ir.HalfType(), lanes))
+        return b.fpext(halves, ir.VectorType(F32, lanes))
     return _small_float(b, code, lanes, 13, 112, 0x7C00 << 13, 0x7F800000)
 
 

@@ -71,7 +71,9 @@ class _Walk:
         far = b.add(j, I64(ahead))
         _, row = self.row(b.select(b.icmp_signed("<", far, self.last), far, self.last))
         codes = self.rows.codes(row, self.column)
-        lines = [b.gep(codes, [I64(at)]) for at in range(0, self.rows.bytes_of(self.block), 64)]
+        size = self.rows.bytes_of(self.block)
+        places = [*range(0, size, 64)] if self.rows.name == "fp32" else [*range(0, size, 64), size - 1]
+        lines = [b.gep(codes, [I64(at)]) for at in dict.fromkeys(places)]
         for line in [*lines, self.rows.header(row)] if self.rows.scaled else lines:
             call(b, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(locality), I32(1))
 
