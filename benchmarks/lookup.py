@@ -1,16 +1,19 @@
 """How fast are rows gathered and pooled? Ours (exact sums) against FBGEMM CPU, torch, and C (plain and fp64 sums).
 
+Narrow rows (fp16, int8) are looked up by `embedding/operators.py`, against FBGEMM's training and inference tables.
+
 "One batch" repeats the same lookups, as FBGEMM's own benchmark does; "fresh batches" takes four in turn, as training
 does. Before anything is timed, all contenders must agree on the pooled rows to fp32 rounding.
 """
 
 import argparse
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from benchmarks import ours, rivals
+from benchmarks import narrow, ours, rivals
 from benchmarks.harness import THREADS, Contender, main, measure, summarise
 from benchmarks.limits import Limit, library
 from benchmarks.shapes import Lookup
@@ -24,7 +27,26 @@ CASES = (
     ("lookup, D 16", replace(HEADLINE, dim=16), 4),
     ("lookup, D 64", replace(HEADLINE, dim=64), 4),
 )
+ONE, MANY = replace(HEADLINE, tables=1, samples=16384), replace(HEADLINE, tables=128, samples=128, rows=25_000)
+CASES += (
+    ("lookup, T 1", ONE, 4),
+    ("lookup, T 128", MANY, 4),
+    ("lookup, L 1", replace(HEADLINE, length=1, samples=8192), 4),
+    ("lookup, L 100", replace(HEADLINE, length=100, samples=128), 4),
+    ("lookup, D 256", replace(HEADLINE, dim=256, rows=50_000), 4),
+)
+NARROW = tuple(
+    (f"lookup, {precision}, {name}", shape, precision)
+    for precision in narrow.FORMATS
+    for name, shape in (
+        ("uniform", HEADLINE),
+        ("Zipf 1.05", replace(HEADLINE, zipf=1.05)),
+        ("D 64", replace(HEADLINE, dim=64)),
+    )
+)
 SMOKE = (("lookup, smoke", Lookup(3, 16, 4, 32, 200), 2),)
+NARROW_SMOKE = (("lookup, int8, smoke", Lookup(3, 16, 4, 32, 200), "int8"),)
+LOOKUPS, ELEMENTS = 32 * 512 * 20, 32 * 100_000 * 128  # of a batch, and of all tables, in the grid
 AIMS = {"FBGEMM CPU TBE": 1.8}
 
 
@@ -60,21 +82,62 @@ def contenders(shape: Lookup, count: int, with_rivals: bool) -> list[Contender]:
     return found
 
 
+def narrow_contenders(shape: Lookup, precision: str, with_rivals: bool) -> list[Contender]:
+    """Everybody who can look up rows of that precision."""
+    batches, tables = shape.batches(4), narrow.Tables.draw(shape, precision)
+    mine = narrow.OurNarrow(tables, batches)
+    expected = mine.forward(0)
+    found = [Contender("neocpu, exact sums", "ours", mine.forward, n, ours.threads) for n in THREADS]
+    if with_rivals and rivals.have("torch", "fbgemm_gpu"):
+        for name, training in (("FBGEMM CPU TBE", True), ("FBGEMM CPU inference TBE", False)):
+            if training and precision != "fp16":
+                continue
+            peer = narrow.FbgemmNarrow(tables, batches, training)
+            agree(name, peer.forward(0), expected)
+            found += [Contender(name, "rival", peer.forward, n, rivals.threads) for n in THREADS]
+    return found
+
+
+def grid() -> list[tuple[str, Lookup, str]]:
+    """The whole product, with as many samples and rows as make batches and tables of one size."""
+    found = []
+    for tables, dim, length, zipf, precision in product(
+        (1, 26, 104), (16, 64, 128, 256), (1, 20, 100), (0.0, 1.05), ("fp32", *narrow.FORMATS)
+    ):
+        rows = min(1_000_000, ELEMENTS // tables // dim)
+        shape = Lookup(tables, max(1, LOOKUPS // tables // length), length, dim, rows, zipf)
+        found.append((f"lookup, {precision}, T {tables} D {dim} L {length} Zipf {zipf:g}", shape, precision))
+    return found
+
+
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     """All cases."""
     if not options.no_rivals:
         rivals.preload()
+    wide = [(case, shape, count, "fp32") for case, shape, count in (SMOKE if options.quick else CASES)]
+    wide += [(case, shape, 4, precision) for case, shape, precision in (NARROW_SMOKE if options.quick else NARROW)]
+    if getattr(options, "grid", False):
+        wide = [(case, shape, 4, precision) for case, shape, precision in grid()]
     records = []
-    for case, shape, count in SMOKE if options.quick else CASES:
+    for case, shape, count, precision in wide:
         if options.case and options.case not in case:
             continue
-        found = contenders(shape, count, not options.no_rivals)
+        if precision == "fp32":
+            found = contenders(shape, count, not options.no_rivals)
+        else:
+            found = narrow_contenders(shape, precision, not options.no_rivals)
         measure(found, options.rounds)
-        records.append(
-            summarise(case, shape.describe() | {"batches": count}, found, AIMS if shape == HEADLINE else None)
-        )
+        about = shape.describe() | {"batches": count}
+        if precision != "fp32":
+            about = {f"{precision}," if key == "fp32," else key: value for key, value in about.items()}
+        records.append(summarise(case, about, found, AIMS if shape == HEADLINE and precision == "fp32" else None))
     return records
 
 
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--case", help="only cases whose name holds this")
+    parser.add_argument("--grid", action="store_true", help="the whole product of shapes: hours; set --rounds")
+
+
 if __name__ == "__main__":
-    main(__doc__, benchmark, lambda parser: parser.add_argument("--case", help="only cases whose name holds this"))
+    main(__doc__, benchmark, _options)
