@@ -129,18 +129,14 @@ def _register(done: _Installed, present: bool) -> None:
     with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         for name, operator in load().items():
-            if not torch._C._dispatch_has_kernel(f"fbgemm::{name}"):
-                if present:
-                    continue  # a version of FBGEMM that lacks it
+            if present and not torch._C._dispatch_has_kernel_for_dispatch_key(f"fbgemm::{name}", "CPU"):
+                continue  # a version of FBGEMM that lacks it, or that makes it of others, which are replaced
+            if not present:
                 library.define(name + operator.schema)
-            composite = not present or _composite(name)  # differentiable because what it is made of is
+            # without FBGEMM, operators are differentiable because what they are made of is
             library.impl(
-                name, operator.function, "CompositeImplicitAutograd" if composite else "CPU", allow_override=True
+                name, operator.function, "CPU" if present else "CompositeImplicitAutograd", allow_override=True
             )
-
-
-def _composite(name: str) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"fbgemm::{name}", "CompositeImplicitAutograd"))
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ def jagged_to_padded_dense_forward(
 def _gathered(dense: Tensor, place: Ints, rows: int) -> Tensor:
     """Rows of the dense tensor where they belong; zeros elsewhere."""
     at = np.flatnonzero(place.reshape(-1) >= 0)
-    flat = dense.reshape(-1, *dense.shape[place.ndim :])
+    flat = dense.reshape(place.size, *dense.shape[place.ndim :])
     out = torch.zeros((rows, *flat.shape[1:]), dtype=dense.dtype)
     return out.index_copy(0, torch.from_numpy(place.reshape(-1)[at]), flat[torch.from_numpy(at)])
 
