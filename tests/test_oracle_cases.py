@@ -52,7 +52,7 @@ def test_our_twins_lie_within_the_bounds(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["lookup-weighted", "lookup-specials", "lookup-sequence", "backward-hot-row", "backward-mean"]
+    "name", ["lookup-weighted", "lookup-specials", "lookup-sequence", "backward-skewed", "backward-mean"]
 )
 def test_our_kernels_lie_within_the_bounds_and_give_the_bits_of_their_twins(name: str) -> None:
     case = CASES[name]

@@ -160,6 +160,11 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
     "bias_correction_missing": ("backward", STEP, ADAM, "weights", [adam(2)], [2 - 0.5 / 0.5]),
     "weight_decay_swapped": ("backward", STEP, {**ADAGRAD, **DECAY, "learning_rate": 0.1}, "weights", [1.8], [1.9]),
     "decay_after_step": ("backward", STEP, {**SGD, **DECAY}, "weights", [1.8], [1.805]),
+    "low_half_ignored": (
+        "backward",
+        one([[2.0]], [[0]], [[0]]) | {"weights": np.array([0x4000], np.uint16), "weights_low": np.array([1], np.uint16)},
+        {**SGD, "weights_format": "bf16"}, "joined", [2 + 2.0**-22], [2],
+    ),
     "momentum_dampened": (
         "backward", STEP, {"optimizer": "momentum_sgd", "momentum": 0.75}, "momentum_buffer", [1], [0.25],
     ),
@@ -212,8 +217,8 @@ def numbers(truth: Truth) -> np.ndarray:
 def test_a_switch_does_what_its_example_says(name: str) -> None:
     op, given, options, output, right, bent = EXAMPLES[name]
     plain = OPERATORS[op].truth(given, options)[output]
-    np.testing.assert_allclose(numbers(plain), right, rtol=1e-7)
-    np.testing.assert_allclose(numbers(OPERATORS[op].truth(given, options, frozenset({name}))[output]), bent, rtol=1e-7)
+    np.testing.assert_allclose(numbers(plain), right, rtol=1e-8)
+    np.testing.assert_allclose(numbers(OPERATORS[op].truth(given, options, frozenset({name}))[output]), bent, rtol=1e-8)
     ours = OPERATORS[op].run(given, options, "reference")[output]
     assert ours.size == len(right)
 

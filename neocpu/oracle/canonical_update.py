@@ -10,6 +10,7 @@ from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.oracle.canonical import NONE, Floats, asked, columns_of, divided, lookups_of
 from neocpu.oracle.records import Arrays, Value
 from neocpu.oracle.truth_bags import Bags, Tables
+from neocpu.oracle.truth_formats import joined_halves
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.reference.rules import RULES, Rule
@@ -66,17 +67,18 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     per_row = np.stack([states[n] for n in rule.row_state], axis=1).reshape(-1) if rule.row_state else NONE
     name, weights = str(options["weights_format"]), np.array(inputs["weights"]).reshape(-1)
     where = (element[0], element[1], per_row, tables.element[:-1], tables.dims, tables.dims, tables.row[:-1])
+    halves = np.array(inputs.get("weights_low", ()), np.uint16).reshape(-1)
     module = asked("update" if name == "fp32" else "narrow", backend)
     fused = module.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
     with np.errstate(all="ignore"):
         if name == "fp32":
             fused(weights, *where, *found.values(), gradient, hyper)
         else:
-            codes, halves = weights.view(FORMATS[name].dtype), np.empty(0, np.uint16)
+            codes = weights.view(FORMATS[name].dtype)
             fused(codes, halves, *where, *found.values(), gradient, hyper, *_rounding(options, tables))
     for k, state in enumerate(rule.row_state):
         states[state] = per_row.reshape(-1, len(rule.row_state))[:, k].copy()
-    return {"weights": weights, **states}
+    return {"weights": weights, **states, **({"joined": joined_halves(weights, halves)} if halves.size else {})}
 
 
 def _rounding(options: dict[str, Value], tables: Tables) -> tuple[Any, ...]:

@@ -227,6 +227,12 @@ def _formats(seed: int) -> Iterator[Case]:
             yield _case(
                 f"rows-{name}-{rounding}", given, about, weights_format=name, rounding=rounding, seed=seed, step=6
             )
+    for rule in ("exact_sgd", "exact_rowwise_adagrad"):
+        split = plain(seed, f"split-{rule}", rule)
+        bits = split["weights"].view("<u4")
+        split["weights"], split["weights_low"] = (bits >> 16).astype("<u2").view([("bf16", "<u2")]), bits.astype("<u2")
+        about = f"split weights with {rule}: bf16 rows, their lower halves beside them, updated as fp32"
+        yield _case(f"split-{rule}", split, about, rule, weights_format="bf16")
     half = plain(seed, "ties", "exact_sgd")
     half["weights"] = coded(np.ones_like(half["weights"]), "bf16")
     half["grad_output"][:] = 2.0**-8

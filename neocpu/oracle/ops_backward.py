@@ -8,7 +8,7 @@ from neocpu.oracle.canonical_update import backward_bits, unique_gradient_bits
 from neocpu.oracle.ops_lookup import BAGS, POOLING, TABLES, rounding_of
 from neocpu.oracle.records import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.truth_bags import Tables, bags_of, only, rows_of, tables_of
-from neocpu.oracle.truth_formats import in_format, stored
+from neocpu.oracle.truth_formats import decode, in_format, joined_halves, stored
 from neocpu.oracle.truth_lookups import Merged, merged
 from neocpu.oracle.truth_numbers import Bounded, Real
 from neocpu.oracle.truth_rules import RULES, Hyper, Rows, limited
@@ -57,11 +57,13 @@ STATES = {
 class Memory:
     """Weights and states of all tables as bounded numbers, while a model of training changes them."""
 
-    def __init__(self, inputs: Arrays, options: dict[str, Value], optimizer: str) -> None:
+    def __init__(self, inputs: Arrays, options: dict[str, Value], bends: frozenset[str]) -> None:
         self.tables: Tables = tables_of(inputs)
         value, error, _ = rows_of(inputs, options)
+        if "weights_low" in inputs and "low_half_ignored" not in bends:
+            value = decode(joined_halves(inputs["weights"], inputs["weights_low"]), "fp32")
         self.weights = Bounded(value.copy(), error.copy())
-        record = RECORDS[optimizer]
+        record = RECORDS[str(options["optimizer"])]
         self.per_row = record.row_state
         sizes = {n: int(self.tables.element[-1]) for n in record.element_state}
         sizes |= {n: int(self.tables.row[-1]) for n in record.row_state}
@@ -132,11 +134,14 @@ def _dense(found: Merged, rows: int) -> Merged:
 
 
 def _backward_truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
-    memory = Memory(inputs, options, str(options["optimizer"]))
+    memory = Memory(inputs, options, switches)
     # narrow rows: the truth wants the numbers before they are rounded
     step(memory, inputs, {**options, "weights_format": "fp32"}, switches)
-    weights = in_format(memory.weights, str(options["weights_format"]), rounding_of(options, switches))
-    return {"weights": weights, **{n: in_format(x, "fp32") for n, x in memory.states.items()}}
+    rounding = "toward_zero" if "weights_low" in inputs else rounding_of(options, switches)
+    found = {"weights": in_format(memory.weights, str(options["weights_format"]), rounding)}
+    if "weights_low" in inputs:
+        found["joined"] = in_format(memory.weights, "fp32")
+    return found | {n: in_format(x, "fp32") for n, x in memory.states.items()}
 
 
 def _unique_truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
@@ -158,7 +163,7 @@ def locate(inputs: Arrays, options: dict[str, Value], output: str, index: tuple[
     tables, name = tables_of(inputs), output.rsplit("/", 1)[-1]
     at = index[0] if index else 0
     optimizer = str(options.get("optimizer", ""))
-    if name not in STATES and name != "weights":
+    if name not in STATES and name not in ("weights", "joined"):
         return {}
     if optimizer in RECORDS and name in RECORDS[optimizer].row_state:
         t = int(np.searchsorted(tables.row, at, side="right")) - 1
@@ -172,9 +177,21 @@ BACKWARD = Operator(
     name="backward",
     about="Fused backward: gradients of a row's lookups merge exactly, then one optimizer step per touched row. "
     "FBGEMM: the autograd backward of SplitTableBatchedEmbeddingBagsCodegen.",
-    inputs={**TABLES, **BAGS, "grad_output": GRADIENT, **STATES},
+    inputs={
+        **TABLES,
+        **BAGS,
+        "grad_output": GRADIENT,
+        **STATES,
+        "weights_low": Field(
+            "split-SGD: lower halves, uint16, of fp32 weights; the bf16 rows are the upper ones", ("element",), True
+        ),
+    },
     options={**POOLING, **HYPER, "step": 1, **STORE},
-    outputs={"weights": Field("all tables after the step, as the input", ("element",)), **STATES},
+    outputs={
+        "weights": Field("all tables after the step, as the input", ("element",)),
+        **STATES,
+        "joined": Field("split-SGD: both halves as fp32", ("element",), True),
+    },
     run_=backward_bits,
     truth_=_backward_truth,
     locate_=locate,

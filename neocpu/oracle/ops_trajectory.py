@@ -40,7 +40,7 @@ def _seen(memory: Memory, batch: Arrays, options: dict[str, Value], switches: fr
 
 
 def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
-    memory, found = Memory(inputs, options, str(options["optimizer"])), dict[str, Truth]()
+    memory, found = Memory(inputs, options, switches), dict[str, Truth]()
     start = {name: (x.value.copy(), x.error.copy()) for name, x in memory.states.items()}
     name, count, rates = str(options["weights_format"]), 0, inputs["learning_rates"].tolist()
     for k, (batch, training) in enumerate(zip(batches(inputs), inputs["training"].tolist())):

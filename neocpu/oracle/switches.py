@@ -278,6 +278,12 @@ _RULES = (
         "w = (1 - lr*wd)*w - step",
     ),
     _mistake(
+        "low_half_ignored",
+        ("backward",),
+        "split-SGD updates the upper halves alone: the lower ones are taken as 0",
+        "join both halves to an fp32 weight, update that, split it again",
+    ),
+    _mistake(
         "momentum_dampened",
         UPDATES,
         "momentum adds (1 - momentum)*g instead of g",

@@ -5,6 +5,7 @@ arithmetic on multiples of a quantum. It shares nothing with the codecs in `neoc
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +103,12 @@ def decode(codes: NDArray[np.generic], name: str) -> Real:
         if name == "bf16":
             return (array.astype("<u4") << 16).view("<f4").astype(np.float64)
     return _SMALL[name][array]
+
+
+def joined_halves(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.float32]:
+    """The fp32 numbers of which these are the upper (bf16) and the lower halves."""
+    upper = high[high.dtype.names[0]] if high.dtype.names else high
+    return ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
 
 
 def _small(form: Format) -> Real:
