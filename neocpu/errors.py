@@ -37,5 +37,9 @@ class TrainingError(NeocpuError):
     """Training cannot go on: a loss that is not finite, memory or disk that is too small."""
 
 
+class OracleError(NeocpuError):
+    """A suite, an answer or a question to the oracle is damaged, foreign, unknown or of another shape than its case."""
+
+
 class EnvironmentProblem(NeocpuError):
     """The machine lacks something (an MPI, a thread-safe threading layer, a writable cache folder)."""

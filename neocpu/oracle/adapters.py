@@ -1,0 +1,140 @@
+"""How does somebody's tensor become an array of ours? NumPy, torch on CPU or CUDA, JAX, CuPy, anything with DLPack.
+
+NumPy has no bfloat16 and no fp8: elements of such formats travel as codes in an array whose dtype is a record with one
+field that names the format, e.g. `np.dtype([("bf16", "<u2")])`; `values` decodes them. torch is imported only to look at
+an object that is a torch tensor, hence never before torch is there.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.errors import OracleError
+
+Array = NDArray[Any]
+
+# What torch, ml_dtypes (JAX) and safetensors call a narrow format -> our name of it.
+NAMES = {
+    "bfloat16": "bf16",
+    "BF16": "bf16",
+    "float8_e4m3fn": "fp8_e4m3",
+    "F8_E4M3": "fp8_e4m3",
+    "float8_e5m2": "fp8_e5m2",
+    "F8_E5M2": "fp8_e5m2",
+}
+CODES = {"bf16": "<u2", "fp16": "<u2", "fp8_e4m3": "u1", "fp8_e5m2": "u1"}  # format -> dtype of one element's code
+
+
+def coded(codes: Array, form: str) -> Array:
+    """The same bytes as elements of a narrow format; a view. `codes`: any dtype of the format's width."""
+    return np.ascontiguousarray(codes).view(CODES[form]).view([(form, CODES[form])])
+
+
+def format_of(array: Array) -> str:
+    """Name of the narrow format whose codes an array holds ("" if it holds numbers)."""
+    return array.dtype.names[0] if array.dtype.names else ""
+
+
+def codes_of(array: Array) -> Array:
+    """The bare codes of an array of narrow elements; any other array as it is."""
+    return array[array.dtype.names[0]] if array.dtype.names else array
+
+
+def values(array: Array, form: str = "") -> NDArray[np.float64]:
+    """Numbers f64, exactly, of an array of numbers or codes. `form`: the format of bare integer codes ("": numbers).
+
+    Raises OracleError for a format that has no elements of its own (row-scaled codes are compared as integers).
+    """
+    form = format_of(array) or form
+    codes = codes_of(array)
+    if not form or codes.dtype.kind not in "ui":
+        return codes.astype(np.float64)
+    if form == "fp16":
+        return codes.view("<f2").astype(np.float64)
+    if form == "bf16":
+        return (codes.astype("<u4") << 16).view("<f4").astype(np.float64)
+    if form in ("fp8_e4m3", "fp8_e5m2"):
+        return _fp8_table(form)[codes.view("u1")]
+    raise OracleError(f"{form}: not a format of single elements; give the bytes as uint8")
+
+
+def _fp8_table(form: str) -> NDArray[np.float64]:
+    """Value f64[256] of each code. OCP 8-bit floating point: e4m3fn has one NaN and no infinity, e5m2 is IEEE-like."""
+    code = np.arange(256)
+    mantissa_bits, bias = (3, 7) if form == "fp8_e4m3" else (2, 15)
+    exponent, mantissa = (code & 0x7F) >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
+    normal = np.ldexp(1.0 + mantissa / (1 << mantissa_bits), exponent - bias)
+    number = np.where(exponent > 0, normal, np.ldexp(mantissa / (1 << mantissa_bits), 1 - bias))
+    if form == "fp8_e4m3":
+        number[(code & 0x7F) == 0x7F] = np.nan
+    else:
+        number[exponent == 31] = np.where(mantissa[exponent == 31] == 0, np.inf, np.nan)
+    return np.where(code >= 128, -number, number)
+
+
+def to_numpy(value: Any, name: str = "array") -> Array:
+    """A NumPy array of `value`, without a copy where none is needed; never writes to it.
+
+    Takes NumPy arrays, torch tensors (any device, any layout of strides), objects with DLPack or `__array__`, numbers and
+    nested lists. Raises OracleError, naming the array, for what is none of these or cannot be brought to the host.
+    """
+    if isinstance(value, np.ndarray):
+        return _named(value, name)
+    kind = type(value)
+    if kind.__module__.split(".")[0] == "torch" or hasattr(value, "is_nested"):
+        return _from_torch(value)
+    if hasattr(value, "__dlpack__"):
+        try:
+            return _named(_from_dlpack(value), name)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:  # a device, or a dtype that NumPy lacks
+            if not hasattr(value, "__array__"):
+                raise OracleError(
+                    f"{name}: DLPack gives no array on the host ({error}); copy it there first"
+                ) from error
+    try:
+        return _named(np.asarray(value), name)
+    except (TypeError, ValueError) as error:
+        raise OracleError(f"{name}: a {kind.__module__}.{kind.__qualname__} is not an array ({error})") from error
+
+
+def _from_dlpack(value: Any) -> Array:
+    """DLPack; from another device, by the exporter's own copy to the host."""
+    cpu = 1  # kDLCPU
+    if value.__dlpack_device__()[0] == cpu:
+        return np.from_dlpack(value)
+    return np.from_dlpack(value, device="cpu", copy=True)
+
+
+def _from_torch(tensor: Any) -> Array:
+    """A torch tensor's elements, detached, on the host; narrow floats as codes."""
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise OracleError(f"a {type(tensor).__name__} is no tensor: give a tensor, e.g. `.data` or `.weight` of it")
+    host = tensor.detach().resolve_conj().resolve_neg().to("cpu")
+    if host.layout is not torch.strided:
+        host = host.to_dense()
+    form = NAMES.get(str(host.dtype).removeprefix("torch."))
+    if form is None:
+        return host.numpy()
+    width = {1: torch.uint8, 2: torch.int16}[host.element_size()]
+    return coded(host.contiguous().view(width).numpy(), form)
+
+
+def _named(array: Array, name: str) -> Array:
+    """An array whose dtype we know: ml_dtypes' narrow floats become codes, text and objects are refused."""
+    form = NAMES.get(array.dtype.name)
+    if form is not None:
+        return coded(array.view(CODES[form]), form)
+    if array.dtype.names and (len(array.dtype.names) != 1 or array.dtype.names[0] not in CODES):
+        raise OracleError(f"{name}: records of fields {list(array.dtype.names)} are not numbers of a known format")
+    if array.dtype.kind not in "fiub" and not array.dtype.names:
+        raise OracleError(f"{name}: elements of type {array.dtype} are not numbers")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def arrays(named: Mapping[str, Any], what: str) -> dict[str, Array]:
+    """`to_numpy` of every entry, by name. `what`: how messages call the mapping, e.g. "answer"."""
+    return {str(name): to_numpy(value, f'{what} "{name}"') for name, value in named.items()}
