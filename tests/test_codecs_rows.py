@@ -121,6 +121,20 @@ def test_rows_of_inference_tables(seed, columns, bits, size, last, alignment):
         assert_same(numbers[0], read(codecs_rows, f"dequantize_{name}", fused, *back, columns=columns))
 
 
+@pytest.mark.parametrize("rows, columns", [(0, 5), (0, 0), (3, 0)])
+def test_tables_without_rows_or_columns(rows, columns):
+    x = np.zeros((rows, columns), np.float32)
+    options = (KEY, np.arange(rows), 1)
+    for kernels, twin, name, given_options, width in (
+        (codecs_rows, rows_twin, "quantize_int8", (0,), columns + 8),
+        (codecs_rows, rows_twin, "quantize_nbit", (4,), (columns + 1) // 2 + 4),
+        (codecs_rows, rows_twin, "quantize_randomly", (4, *options), (columns + 1) // 2 + 4),
+        (codecs_mx, mx_twin, "quantize_mx4", (0, *options), WIRES["mx4"].row_bytes(columns)),
+    ):
+        ours, theirs = (written(m, name, x, *given_options, width=width) for m in (kernels, twin))
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_golden_bytes_of_one_row():
     """The rows drawn in docs/formats.md."""
     x = np.float32([[-1.0, -0.5, 0.0, 0.25, 1.5]])

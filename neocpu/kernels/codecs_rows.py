@@ -154,7 +154,7 @@ def pack_line(codes, bits, row, n):
 @inlined
 def read_line(row, bits, scale, bias, line):
     """line = fma(code, scale, bias) of the codes in row."""
-    if bits == 8:
+    if bits == 8 and line.size >= 32:
         for c in range(line.size):
             line[c] = fma(np.float32(row[c]), scale, bias)
     else:

@@ -5,7 +5,7 @@
     write_codes   (x - low) * inverse, rounded by adding 2^23; the lowest bytes are the codes, squeezed into words
     read_codes    words spread to bytes, then fma(code, scale, bias)
 
-The columns left over take the same way through a buffer of 32.
+The last columns, fewer than eight, take the same way, through a buffer if they do not fill whole bytes.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from neocpu.kernels.simd import F32, I1, I8, I32, I64, call, data, splat, vector_pointer
 
 ROW_LANES = 8  # the order in which FBGEMM's AVX2 code compares the elements of a row
-_RUN = 32  # columns of one step: their codes fill at least one word of 64 bits
+_RUN = 32  # columns of one step: their codes fill at least one word of 64 bits; then 16, then 8 columns
 
 
 @intrinsic
@@ -141,40 +141,61 @@ def _many(kind: Any, value: Any, lanes: int) -> Any:
     return ir.Constant(_vector(kind, lanes), [value] * lanes)
 
 
-def _squeeze(b: Any, codes: Any, bits: int) -> Any:
-    """Bytes of 32 codes (<32 x i8>), low bits first."""
+def _squeeze(b: Any, codes: Any, bits: int, columns: int) -> Any:
+    """Bytes of some codes (<columns x i8>), low bits first."""
     if bits == 8:
         return codes
     word = ir.IntType(64 // bits)
-    n = _RUN * 8 // word.width
+    n = columns * 8 // word.width
     v = b.bitcast(codes, _vector(word, n))
-    all_ = v
+    packed = v
     for i in range(1, 8 // bits):
-        all_ = b.or_(all_, b.lshr(v, _many(word, (8 - bits) * i, n)))
-    return b.trunc(all_, _vector(I8, n))
+        packed = b.or_(packed, b.lshr(v, _many(word, (8 - bits) * i, n)))
+    return b.trunc(packed, _vector(I8, n))
 
 
-def _spread(b: Any, packed: Any, bits: int) -> Any:
-    """32 codes (<32 x i8>) of their bytes."""
-    n = _RUN * bits // 8
-    word = ir.IntType(8 * 8 // bits)
+def _spread(b: Any, packed: Any, bits: int, columns: int) -> Any:
+    """Codes (<columns x i8>) of their bytes."""
+    if bits == 8:
+        return packed
+    n = columns * bits // 8
+    word = ir.IntType(64 // bits)
     v = b.zext(packed, _vector(word, n))
-    all_, mask = v, (1 << bits) - 1
+    spread, mask = v, (1 << bits) - 1
     for i in range(1, 8 // bits):
-        all_ = b.or_(all_, b.shl(v, _many(word, (8 - bits) * i, n)))
+        spread = b.or_(spread, b.shl(v, _many(word, (8 - bits) * i, n)))
         mask |= ((1 << bits) - 1) << (8 * i)
-    return b.bitcast(b.and_(all_, _many(word, mask, n)), _vector(I8, _RUN))
+    return b.bitcast(b.and_(spread, _many(word, mask, n)), _vector(I8, columns))
 
 
-def _each_run(b: Any, n: Any, bits: Any, widths: tuple[int, ...], step: Any) -> None:
-    """step(bits, first column, columns) for all runs of 32 columns, and for what is left over; one loop for each width."""
-    whole = b.and_(n, I64(-_RUN))
-    for width in widths:
+def _each_run(b: Any, n: Any, bits: Any, step: Any) -> None:
+    """step(bits, first, columns, None) for runs of 32, 16 and 8 columns, then the rest or step(bits, first, 8, how many)."""
+    for width in (8, 4, 2):
         with b.if_then(b.icmp_signed("==", bits, I64(width))):
+            whole = b.and_(n, I64(-_RUN))
             with cgutils.for_range_slice(b, I64(0), whole, I64(_RUN)) as (j, _):
-                step(width, j, None)
-            with b.if_then(b.icmp_signed("<", whole, n)):
-                step(width, whole, b.sub(n, whole))
+                step(width, j, _RUN, None)
+            for columns in (16, 8):
+                with b.if_then(b.icmp_signed("!=", b.and_(n, I64(columns)), I64(0))):
+                    step(width, b.and_(n, I64(-2 * columns)), columns, None)
+            per = 8 // width
+            # Eight columns that fill whole bytes: the last ones are done, some of them for the second time.
+            plain = b.and_(b.icmp_signed(">=", n, I64(8)), b.icmp_signed("==", b.and_(n, I64(per - 1)), I64(0)))
+            with b.if_then(b.icmp_signed("!=", b.and_(n, I64(7)), I64(0))), b.if_else(plain) as (again, buffered):
+                with again:
+                    step(width, b.sub(n, I64(8)), 8, None)
+                with buffered:
+                    step(width, b.and_(n, I64(-8)), 8, b.and_(n, I64(7)))
+
+
+def _copy(b: Any, to: Any, source: Any, n: Any) -> None:
+    """to[i] = source[i] for i < n, a few elements."""
+    with cgutils.for_range(b, n) as loop:
+        b.store(b.load(b.gep(source, [loop.index])), b.gep(to, [loop.index]))
+
+
+def _byte_at(b: Any, base: Any, column: Any, bits: int) -> Any:
+    return b.gep(base, [b.lshr(b.mul(column, I64(bits)), I64(3))])
 
 
 def _bytes_of(b: Any, columns: Any, bits: int) -> Any:
@@ -191,34 +212,28 @@ def write_codes(typingctx, line, bits, low, inverse, row):
     def codegen(context, b, signature, args):
         array = context.make_array(signature.args[0])(context, b, args[0])
         source, to = (data(context, b, signature, args, p) for p in (0, 4))
-        f32 = _vector(F32, _RUN)
-        lows, inverses = splat(b, args[2], _RUN), splat(b, args[3], _RUN)
-        padded, spare = cgutils.alloca_once(b, f32), cgutils.alloca_once(b, _vector(I8, _RUN))
+        padded, spare = cgutils.alloca_once(b, _vector(F32, 8)), cgutils.alloca_once(b, _vector(I8, 8))
 
-        def step(width: int, j: Any, left: Any) -> None:
-            at = b.gep(to, [b.lshr(b.mul(j, I64(width)), I64(3))])
+        def step(width: int, j: Any, columns: int, left: Any) -> None:
+            f32, at = _vector(F32, columns), _byte_at(b, to, j, width)
             if left is None:
                 x = b.load(vector_pointer(b, source, j, f32), align=4)
             else:
-                cgutils.raw_memcpy(b, b.bitcast(padded, F32.as_pointer()), b.gep(source, [j]), left, 4)
+                b.store(splat(b, args[2], columns), padded)  # columns past the end get code 0
+                _copy(b, b.bitcast(padded, F32.as_pointer()), b.gep(source, [j]), left)
                 x = b.load(padded)
-            v = b.fmul(b.fsub(x, lows), inverses)
-            zero, most = _many(F32, 0.0, _RUN), _many(F32, float((1 << width) - 1), _RUN)
+            v = b.fmul(b.fsub(x, splat(b, args[2], columns)), splat(b, args[3], columns))
+            zero, most = _many(F32, 0.0, columns), _many(F32, float((1 << width) - 1), columns)
             v = b.select(b.fcmp_ordered(">", v, zero), v, zero)
             v = b.select(b.fcmp_ordered("<", v, most), v, most)
-            whole = b.bitcast(b.fadd(v, _many(F32, 8388608.0, _RUN)), _vector(I32, _RUN))
-            codes = b.trunc(whole, _vector(I8, _RUN))
-            if left is None:
-                packed = _squeeze(b, codes, width)
-                b.store(packed, b.bitcast(at, packed.type.as_pointer()), align=1)
-            else:
-                lane = ir.Constant(_vector(I32, _RUN), list(range(_RUN)))
-                inside = b.icmp_unsigned("<", lane, splat(b, b.trunc(left, I32), _RUN))
-                packed = _squeeze(b, b.select(inside, codes, _many(I8, 0, _RUN)), width)
-                b.store(packed, b.bitcast(spare, packed.type.as_pointer()), align=1)
-                cgutils.raw_memcpy(b, at, b.bitcast(spare, I8.as_pointer()), _bytes_of(b, left, width), 1)
+            whole = b.bitcast(b.fadd(v, _many(F32, 8388608.0, columns)), _vector(I32, columns))
+            packed = _squeeze(b, b.trunc(whole, _vector(I8, columns)), width, columns)
+            place = at if left is None else b.bitcast(spare, I8.as_pointer())
+            b.store(packed, b.bitcast(place, packed.type.as_pointer()), align=1)
+            if left is not None:
+                _copy(b, at, place, _bytes_of(b, left, width))
 
-        _each_run(b, array.nitems, args[1], (8, 4, 2), step)
+        _each_run(b, array.nitems, args[1], step)
         return context.get_dummy_value()
 
     return types.void(line, types.int64, types.float32, types.float32, row), codegen
@@ -226,31 +241,29 @@ def write_codes(typingctx, line, bits, low, inverse, row):
 
 @intrinsic
 def read_codes(typingctx, row, bits, scale, bias, line):
-    """line = fma(code, scale, bias) of codes of 4 or 2 bits. `row` u8[>= ceil(n * bits / 8)], `line` f32[n]."""
+    """line = fma(code, scale, bias) of codes of 8, 4 or 2 bits. `row` u8[>= ceil(n * bits / 8)], `line` f32[n]."""
 
     def codegen(context, b, signature, args):
         array = context.make_array(signature.args[4])(context, b, args[4])
         source, to = (data(context, b, signature, args, p) for p in (0, 4))
-        f32 = _vector(F32, _RUN)
-        scales, biases = splat(b, args[2], _RUN), splat(b, args[3], _RUN)
-        spare, numbers = cgutils.alloca_once(b, _vector(I8, _RUN)), cgutils.alloca_once(b, f32)
+        spare, numbers = cgutils.alloca_once(b, _vector(I8, 8)), cgutils.alloca_once(b, _vector(F32, 8))
 
-        def step(width: int, j: Any, left: Any) -> None:
-            packed = _vector(I8, _RUN * width // 8)
-            at = b.gep(source, [b.lshr(b.mul(j, I64(width)), I64(3))])
+        def step(width: int, j: Any, columns: int, left: Any) -> None:
+            f32, packed, at = _vector(F32, columns), _vector(I8, columns * width // 8), _byte_at(b, source, j, width)
             if left is not None:
-                cgutils.raw_memcpy(b, b.bitcast(spare, I8.as_pointer()), at, _bytes_of(b, left, width), 1)
-                at = b.bitcast(spare, I8.as_pointer())
-            codes = _spread(b, b.load(b.bitcast(at, packed.as_pointer()), align=1), width)
-            q = b.sitofp(b.zext(codes, _vector(I32, _RUN)), f32)
-            value = call(b, f"llvm.fma.v{_RUN}f32", f32, q, scales, biases)
+                place = b.bitcast(spare, I8.as_pointer())
+                _copy(b, place, at, _bytes_of(b, left, width))
+                at = place
+            codes = _spread(b, b.load(b.bitcast(at, packed.as_pointer()), align=1), width, columns)
+            q = b.sitofp(b.zext(codes, _vector(I32, columns)), f32)
+            value = call(b, f"llvm.fma.v{columns}f32", f32, q, splat(b, args[2], columns), splat(b, args[3], columns))
             if left is None:
                 b.store(value, vector_pointer(b, to, j, f32), align=4)
             else:
                 b.store(value, numbers)
-                cgutils.raw_memcpy(b, b.gep(to, [j]), b.bitcast(numbers, F32.as_pointer()), left, 4)
+                _copy(b, b.gep(to, [j]), b.bitcast(numbers, F32.as_pointer()), left)
 
-        _each_run(b, array.nitems, args[1], (4, 2), step)
+        _each_run(b, array.nitems, args[1], step)
         return context.get_dummy_value()
 
     return types.void(row, types.int64, types.float32, types.float32, line), codegen

@@ -70,16 +70,18 @@ def _nbit_codes(v, bits):
 def _pack(codes, bits):
     """Bytes u8[R, ceil(D * bits / 8)] of codes, low bits first."""
     per = 8 // bits
-    padded = np.zeros((codes.shape[0], -(-codes.shape[1] // per) * per), np.uint8)
+    bytes_ = (codes.shape[1] + per - 1) // per
+    padded = np.zeros((codes.shape[0], bytes_ * per), np.uint8)
     padded[:, : codes.shape[1]] = codes
     shifts = (np.arange(per) * bits).astype(np.uint8)
-    return np.bitwise_or.reduce(padded.reshape(codes.shape[0], -1, per) << shifts, axis=2)
+    return np.bitwise_or.reduce(padded.reshape(codes.shape[0], bytes_, per) << shifts, axis=2)
 
 
 def _unpack(data, bits, columns):
     """Codes u8[R, columns] of bytes."""
     shifts = (np.arange(8 // bits) * bits).astype(np.uint8)
-    return (data[:, :, None] >> shifts & np.uint8((1 << bits) - 1)).reshape(data.shape[0], -1)[:, :columns]
+    codes = data[:, :, None] >> shifts & np.uint8((1 << bits) - 1)
+    return codes.reshape(data.shape[0], data.shape[1] * shifts.size)[:, :columns]
 
 
 def _half(x):
