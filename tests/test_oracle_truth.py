@@ -307,3 +307,38 @@ def test_duplicates_merge_before_the_rule() -> None:
     given = table([[0.0]], [[0], [0], [0]], grad_output=np.ones((3, 1), F))
     states = BACKWARD.truth(given, {"optimizer": "exact_adagrad"})
     assert states["sum"].reference == 9, "three gradients of 1 make a square of 9, not 3"
+
+
+def fma(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a*b + c with one rounding, nearly: fp64 in between."""
+    return (np.float64(a) * np.float64(b) + np.float64(c)).astype(F)
+
+
+def reciprocal(x: np.ndarray) -> np.ndarray:
+    """1/x as fast GPU code has it: the last bit may be wrong."""
+    return np.nextafter(F(1) / x, F(np.inf))
+
+
+def sloppy_adam(w: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, t: int) -> tuple[np.ndarray, ...]:
+    """Adam with fp32 powers, reciprocals for divisions, contracted products, and 1 - beta taken from a rounded beta."""
+    b1, b2, lr, eps = F(0.9), F(0.999), F(0.01), F(1e-8)
+    m = fma(b1, m, (F(1) - b1) * g)
+    v = fma((F(1) - b2) * g, g, b2 * v)
+    c1, c2 = F(1) - np.power(b1, F(t)), F(1) - np.power(b2, F(t))
+    step = (m * reciprocal(c1)) * reciprocal(np.sqrt(v * reciprocal(c2)) + eps)
+    return fma(-lr, step, w), m, v
+
+
+@pytest.mark.parametrize("t", [1, 2, 10, 1000])
+def test_fast_gpu_arithmetic_is_inside(t: int) -> None:
+    w, g, m, v = RNG.standard_normal((4, 200, 5)).astype(F)
+    v = np.abs(v)
+    if t == 1:
+        m, v = 0 * m, 0 * v
+    given = table(w.tolist(), [[i] for i in range(200)], grad_output=g, exp_avg=m.reshape(-1), exp_avg_sq=v.reshape(-1))
+    truth = BACKWARD.truth(given, {"optimizer": "adam", "step": t})
+    for name, theirs in zip(("weights", "exp_avg", "exp_avg_sq"), sloppy_adam(w, g, m, v, t)):
+        assert (np.abs(theirs.reshape(-1) - truth[name].reference) <= truth[name].bound).all(), name
+    late = sloppy_adam(w, g, m, v, t + 1)[0].reshape(-1)
+    if t < 1000:
+        assert (np.abs(late - truth["weights"].reference) > truth["weights"].bound).mean() > 0.9
