@@ -246,6 +246,20 @@ def iterations() -> Seen:
     return f"after three evaluations and no update: {int(module.iter)}", int(module.iter) == 3
 
 
+@claim("rows of a shared table whose features are not neighbours in feature_table_map are updated twice")
+def apart() -> Seen:
+    found = []
+    for order in ([0, 0, 1], [0, 1, 0]):
+        specs = [(8, 4, EmbeddingLocation.HOST, ComputeDevice.CPU)] * 2
+        options = {"optimizer": KINDS.EXACT_ADAGRAD, "feature_table_map": order}
+        module = training.SplitTableBatchedEmbeddingBagsCodegen(specs, **options)
+        step(module, [0, 0, 0], [0, 1, 2, 3])
+        found.append(float(module.split_optimizer_states()[0][0][0, 0]))
+    return f"two lookups of row 0, gradients of ones: sum of squares {found[0]} as neighbours, {found[1]} apart", found[
+        0
+    ] != found[1]
+
+
 @claim("Adam, LAMB and others are refused on the CPU, and so are bf16 rows and odd dimensions")
 def refused() -> Seen:
     asked = {

@@ -5,8 +5,12 @@ model; what it lacks on a CPU (Adam, LAMB, …) is compared with torch's optimiz
 (tests/test_oracle_truth*.py, tests/test_torch.py): the module gives those bits.
 """
 
+import contextlib
+import copy
+import io
 import math
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +18,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")
 
+from neocpu.errors import ConfigError, IndexRangeError  # noqa: E402
 from neocpu.oracle import OPERATORS  # noqa: E402
 from neocpu.oracle.fbgemm import (  # noqa: E402
+    BoundsCheckMode,
+    CounterBasedRegularizationDefinition,
+    CounterWeightDecayMode,
+    DenseTableBatchedEmbeddingBagsCodegen,
     EmbOptimType,
     PoolingMode,
+    SparseType,
     SplitTableBatchedEmbeddingBagsCodegen,
+    UserEnabledConfigDefinition,
     WeightDecayMode,
 )
 from neocpu.reference.rules import RULES  # noqa: E402
@@ -51,11 +62,11 @@ class Batch:
         return torch.from_numpy(self.arrays[name].copy())
 
 
-def batch_of(seed: int, pooling: str, weighted: bool, B: int = 5, pruned: bool = True) -> Batch:
+def batch_of(seed: int, pooling: str, weighted: bool, B: int = 5, pruned: bool = True, order: str = "2012") -> Batch:
     """Shared and unsorted tables, empty bags, one hot row, -1, numbers of very different size."""
     rng = np.random.default_rng(seed)
     rows, dims = np.array([7, 1, 40]), np.array([4, 4, 4] if pooling == "none" else [4, 8, 12])
-    table = np.array([2, 0, 1, 2])
+    table = np.array([int(t) for t in order])
     lengths = rng.integers(0, 5, table.size * B)
     limit = np.repeat(rows[table], B)
     indices = np.concatenate([rng.integers(0, h, n) for h, n in zip(limit, lengths)] + [np.empty(0, np.int64)])
@@ -151,3 +162,196 @@ def test_three_steps_are_canonical(kind: EmbOptimType, pooling: str) -> None:
     states = module.get_optimizer_state()
     assert [set(s) for s in states] == [set(names)] * len(states)
     assert int(module.iter) == 3
+
+
+def fbgemm() -> Any:
+    """FBGEMM's own training module, or the test is skipped."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(
+            "fbgemm_gpu.split_table_batched_embeddings_ops_training",
+            reason="fbgemm_gpu is not installed (extra `peers`)",
+        )
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean", "none"])
+@pytest.mark.parametrize("name", ["EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD"])
+def test_fbgemm_agrees_within_what_fp32_sums_may_err(name: str, pooling: str) -> None:
+    """The exact model's bound holds for sums in any order; both modules must be inside, and have the same state_dict."""
+    training = fbgemm()
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType as Theirs
+
+    batch = batch_of(3, pooling, weighted=False, pruned=False, order="0122")  # FBGEMM wants features in table order
+    options = {"optimizer": Theirs[name], "learning_rate": 0.1}
+    specs = [
+        (int(h), int(d), training.EmbeddingLocation(3), training.ComputeDevice.CPU)
+        for h, d in zip(batch.rows, batch.dims)
+    ]
+    theirs = training.SplitTableBatchedEmbeddingBagsCodegen(
+        specs, feature_table_map=batch.table.tolist(), pooling_mode=training.PoolingMode[pooling.upper()], **options
+    )
+    theirs.weights_host.data.copy_(batch.tensor("weights"))
+    ours = module_of(batch, **options)
+    ours.load_state_dict(theirs.state_dict())
+    wanted = {"pooling": pooling, "optimizer": OPTIMIZERS[EmbOptimType[name]], "learning_rate": 0.1}
+    looked = OPERATORS["lookup"].truth(batch.arrays, {"pooling": pooling})["out"]
+    updated = OPERATORS["backward"].truth(batch.arrays, wanted)
+    for module in (theirs, ours):
+        out, _ = run(module, batch)
+        inside(out, looked)
+        inside(module.weights_host.detach(), updated["weights"])
+        if name != "EXACT_SGD":
+            inside(module.momentum1_host.detach(), updated["sum"])
+    theirs.load_state_dict(ours.state_dict())
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+
+
+def inside(answer: Any, truth: Any) -> None:
+    """|answer - reference| <= bound."""
+    error = np.abs(answer.numpy().astype(np.float64).reshape(-1) - truth.reference.reshape(-1))
+    assert (error <= truth.bound.reshape(-1)).all(), float(error.max())
+
+
+@pytest.mark.parametrize("form", ["bf16", "int8"])
+def test_narrow_rows(form: str) -> None:
+    """Rows are decoded exactly, updated in fp32, written back; the result equals that of fp32 rows of the same numbers."""
+    plain = batch_of(2, "sum", weighted=False)
+    narrow = module_of(plain, weights_precision=SparseType(form), stochastic_rounding=False, learning_rate=0.25)
+    torch.manual_seed(1)
+    narrow.init_embedding_weights_uniform(-1, 1)
+    from neocpu.oracle.fbgemm import codes
+
+    views = zip(narrow.split_embedding_weights(), plain.dims.tolist())
+    numbers = [codes.decode(narrow.words(w), narrow.form, d).reshape(-1) for w, d in views]
+    wide = replace(plain, arrays={**plain.arrays, "weights": np.concatenate(numbers)})
+    reference = module_of(wide, learning_rate=0.25)
+    same(run(narrow, plain)[0], run(reference, wide)[0])
+    for (w, d), right in zip(
+        zip(narrow.split_embedding_weights(), plain.dims.tolist()), reference.split_embedding_weights()
+    ):
+        touched = (codes.decode(narrow.words(w), narrow.form, d) != 0).any(1)
+        written = codes.decode(codes.encode(right.numpy(), narrow.form), narrow.form, d)
+        assert touched.any() and np.abs(codes.decode(narrow.words(w), narrow.form, d) - written).max() <= 0.02
+
+
+def test_stochastic_rounding_moves_rows_that_nearest_leaves() -> None:
+    moved = []
+    for stochastic in (True, False):
+        module = SplitTableBatchedEmbeddingBagsCodegen(
+            [(64, 8)], weights_precision="fp16", stochastic_rounding=stochastic, learning_rate=2.0**-13
+        )
+        module.split_embedding_weights()[0].fill_(1)
+        out = module(torch.arange(64), torch.arange(65))
+        out.backward(torch.ones_like(out))
+        moved.append(int((module.split_embedding_weights()[0] != 1).sum()))
+    assert moved[1] == 0 and 64 < moved[0] < 192  # a quarter of 512
+
+
+def test_variable_batches_are_rank_major() -> None:
+    sizes, dims = [[2, 1], [0, 3]], [4, 8]
+    module = SplitTableBatchedEmbeddingBagsCodegen([(9, 4), (9, 8)], learning_rate=1.0)
+    module.init_embedding_weights_uniform(-1, 1)
+    before = [w.clone() for w in module.split_embedding_weights()]
+    indices = torch.tensor([1, 2, 3, 4, 5, 6])
+    out = module(indices, torch.arange(7), batch_size_per_feature_per_rank=sizes)
+    blocks = [before[0][1:3], before[1][4:4], before[0][3:4], before[1][4:7]]
+    assert torch.equal(out, torch.cat([b.reshape(-1) for b in blocks]))
+    out.backward(torch.ones_like(out))
+    for t, w in enumerate(module.split_embedding_weights()):
+        assert int(((before[t] - w) != 0).sum()) == 3 * dims[t]
+
+
+def test_memory_is_shared_with_the_user_and_survives_copies() -> None:
+    batch = batch_of(4, "sum", weighted=False)
+    module = module_of(batch, optimizer="partial_rowwise_adam", learning_rate=0.1)
+    module.split_embedding_weights()[0][:] = 2.0
+    other = copy.deepcopy(module)
+    run(module, batch)
+    run(other, batch)
+    same(module.weights_host.detach(), other.weights_host.detach())
+    run(other, batch)
+    assert not torch.equal(module.weights_host, other.weights_host) and int(other.iter) == 2 and int(module.iter) == 1
+    module.set_optimizer_step(7)
+    module.update_hyper_parameters({"lr": 0.0})
+    before = module.weights_host.detach().clone()
+    run(module, batch)
+    assert torch.equal(module.weights_host, before) and int(module.iter) == 8
+    assert [s.shape for s in module.split_optimizer_states()[0]] == [(7, 4), (7,)]
+
+
+def test_counters_are_beside_each_other_and_separate_in_a_copy() -> None:
+    batch = batch_of(5, "sum", weighted=False)
+    definition = CounterBasedRegularizationDefinition(CounterWeightDecayMode.DECOUPLE, counter_halflife=2)
+    module = module_of(
+        batch,
+        optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        weight_decay=0.1,
+        weight_decay_mode=WeightDecayMode.COUNTER,
+        counter_based_regularization=definition,
+    )
+    other = copy.deepcopy(module)
+    for _ in range(2):
+        run(module, batch)
+        run(other, batch)
+    for name in ("weights_host", "momentum1_host", "prev_iter_host", "row_counter_host"):
+        same(getattr(module, name).detach(), getattr(other, name).detach())
+    assert (
+        set(module.get_optimizer_state()[0]) == {"sum", "prev_iter", "row_counter"}
+        and module.row_counter_host.max() > 1
+    )
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean", "none"])
+def test_dense_gradient_is_the_merged_one(pooling: str) -> None:
+    batch = batch_of(6, pooling, weighted=False)
+    mode = PoolingMode[pooling.upper()]
+    specs = [(int(h), int(d)) for h, d in zip(batch.rows, batch.dims)]
+    dense = DenseTableBatchedEmbeddingBagsCodegen(specs, batch.table.tolist(), pooling_mode=mode)
+    dense.weights.data.copy_(batch.tensor("weights"))
+    run(dense, batch)
+    fused = module_of(batch, learning_rate=1.0)
+    fused.weights_host.data.zero_()
+    run(fused, batch)
+    same(-fused.weights_host.detach() + 0.0, dense.weights.grad + 0.0)
+
+
+def test_bounds_modes() -> None:
+    for mode, error in ((BoundsCheckMode.FATAL, True), (BoundsCheckMode.NONE, True), (BoundsCheckMode.IGNORE, False)):
+        module = SplitTableBatchedEmbeddingBagsCodegen([(5, 4)], bounds_check_mode=mode)
+        index = torch.tensor([1, 9, -1])
+        if error:
+            with pytest.raises(IndexRangeError, match="index 9 of feature 0, sample 0: its table has 5 rows") as caught:
+                module(index, torch.tensor([0, 3]))
+            assert isinstance(caught.value, RuntimeError) and index[1] == 9
+        else:
+            module(index, torch.tensor([0, 3]))
+            assert index.tolist() == [1, 0, -1]
+
+
+def test_writeback_trains_the_first_occurrence_of_a_row() -> None:
+    extra = UserEnabledConfigDefinition(use_writeback_bwd_prehook=True)
+    module = SplitTableBatchedEmbeddingBagsCodegen([(5, 4)], learning_rate=1.0, extra_optimizer_config=extra)
+    module(torch.tensor([3, 3, 1]), torch.arange(4)).sum().backward()
+    assert module.split_embedding_weights()[0][:, 0].tolist() == [0, -1, 0, -1, 0]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"optimizer": "shampoo"}, "optimizer SHAMPOO is not in neocpu"),
+        ({"optimizer": "adam", "optimizer_state_dtypes": {"momentum1": SparseType.FP16}}, "optimizer_state_dtypes"),
+        ({"weights_precision": "int4"}, "weights_precision int4: choose one of"),
+        ({"output_dtype": SparseType.INT8}, "output_dtype int8"),
+        ({"device": "meta"}, "computes on the CPU"),
+        ({"feature_table_map": [0, 5]}, "feature_table_map"),
+        ({"weight_decay_mode": WeightDecayMode.DECOUPLE_GLOBAL}, "DECOUPLE_GLOBAL"),
+    ],
+)
+def test_what_is_not_here_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SplitTableBatchedEmbeddingBagsCodegen([(5, 4, 3, 0)], **options)
+
+
+def test_rows_cannot_be_moved_away() -> None:
+    with pytest.raises(ConfigError, match="stay where they were made"):
+        SplitTableBatchedEmbeddingBagsCodegen([(5, 4)]).double()

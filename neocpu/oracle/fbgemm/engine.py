@@ -84,6 +84,21 @@ def weight_gradient(
     return found
 
 
+def first_occurrences(asked: Request, first_feature_only: bool) -> Request:
+    """The request without lookups (-1 instead) of a row that its feature looked up before: FBGEMM's "writeback".
+
+    first_feature_only: samples are kept or dropped whole, by what the first feature looked up.
+    """
+    first = asked.first
+    bag = np.repeat(np.arange(asked.ends.size - 1), np.diff(asked.ends))
+    feature = np.searchsorted(first, bag, side="right") - 1
+    keep, sample = np.zeros(bag.size, bool), bag - first[feature]
+    keep[np.unique(np.stack([feature, asked.index]), axis=1, return_index=True)[1]] = True
+    if first_feature_only:
+        keep = np.isin(sample, sample[keep & (feature == 0)])
+    return replace(asked, index=np.where(keep, asked.index, -1))
+
+
 @dataclass(frozen=True)
 class Whole:
     """A table that is its own only shard."""

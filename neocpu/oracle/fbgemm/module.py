@@ -83,6 +83,8 @@ class Module(Storage):
         self.optimizer_args: OptimizerArgs = self.choice.args
         self.weight_decay_mode, self.stochastic_rounding = given["weight_decay_mode"], given["stochastic_rounding"]
         self.emainplace = given["emainplace_mode"] or EmainplaceModeDefinition()
+        extra = given["extra_optimizer_config"]
+        self.writeback = extra.writeback_first_feature_only if extra and extra.use_writeback_bwd_prehook else None
         self._rate, self._averaged = float(given["learning_rate"]), 0
         self.learning_rate_tensor = torch.tensor(self._rate, dtype=torch.float32)
         self.bounds_check_mode_int = bounds.mode_of(given["bounds_check_mode"])

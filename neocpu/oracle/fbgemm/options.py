@@ -137,6 +137,8 @@ def _refuse(given: Mapping[str, Any], kind: EmbOptimType, decay: WeightDecayMode
     extra = given["extra_optimizer_config"]
     if extra is not None and extra.use_rowwise_bias_correction:
         raise ConfigError("use_rowwise_bias_correction: neocpu's Adam corrects by the global step only")
+    if extra is not None and extra.use_writeback_bwd_prehook and kind is not EmbOptimType.EXACT_SGD:
+        raise ConfigError("use_writeback_bwd_prehook is of EXACT_SGD only, as in FBGEMM")
     if given["ensemble_mode"] is not None:
         raise ConfigError("ensemble_mode: ENSEMBLE_ROWWISE_ADAGRAD is not in neocpu")
     if given["optimizer_state_dtypes"]:

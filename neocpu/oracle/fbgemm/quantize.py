@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neocpu.kernels import codecs
+from neocpu.kernels import codecs, codecs_rows
 from neocpu.oracle.fbgemm.codes import decode, encode
 from neocpu.oracle.fbgemm.operators import Refused, operator
 from neocpu.reference.codecs import HALF_UP, NEAREST, layout
@@ -105,6 +105,8 @@ def _headed(input: Tensor, bits: int, header: int, last: bool, dtype: torch.dtyp
     """Numbers of rows whose header of 8 or 4 bytes stands first or last."""
     from neocpu.kernels.codecs_inference import dequantize_inference
 
+    if bits not in (8, 4, 2):
+        raise Refused(f"bit_rate {bits}: choose 8, 4 or 2")
     columns = (input.shape[-1] - header) * 8 // bits
     if columns < 0:
         raise Refused(f"rows of {input.shape[-1]} bytes have no room for scale and bias")
@@ -114,28 +116,32 @@ def _headed(input: Tensor, bits: int, header: int, last: bool, dtype: torch.dtyp
     return torch.from_numpy(out).view(*input.shape[:-1], columns).to(dtype)
 
 
-def _nbit(bit_rate: int) -> str:
-    if bit_rate not in (4, 2):
-        raise Refused(f"bit_rate {bit_rate}: choose 4 or 2")
-    return f"int{bit_rate}"
+def _nbit(input: Tensor, bits: int) -> Tensor:
+    """uint8 [..., ceil(D * bits / 8) + 4] of numbers [..., D]."""
+    if bits not in (8, 4, 2):
+        raise Refused(f"bit_rate {bits}: choose 8, 4 or 2")
+    rows = _rows(input.detach().float()).numpy()
+    out = np.empty((rows.shape[0], (rows.shape[1] * bits + 7) // 8 + 4), np.uint8)
+    codecs_rows.quantize_nbit(rows, bits, out)
+    return torch.from_numpy(out).view(*input.shape[:-1], out.shape[1])
 
 
 @operator("(Tensor input, int bit_rate) -> Tensor")
 def FloatToFusedNBitRowwiseQuantizedSBHalf(input: Tensor, bit_rate: int) -> Tensor:
     """uint8 [..., ceil(D * bit_rate / 8) + 4] of fp32 [..., D]: codes, low bits first, fp16 scale, fp16 bias."""
-    return _quantised(_only(torch.float32, input), _nbit(bit_rate))
+    return _nbit(_only(torch.float32, input), bit_rate)
 
 
 @operator("(Tensor input, int bit_rate) -> Tensor")
 def HalfToFusedNBitRowwiseQuantizedSBHalf(input: Tensor, bit_rate: int) -> Tensor:
     """As `FloatToFusedNBitRowwiseQuantizedSBHalf`, of fp16."""
-    return _quantised(_only(torch.float16, input), _nbit(bit_rate))
+    return _nbit(_only(torch.float16, input), bit_rate)
 
 
 @operator("(Tensor input, int bit_rate) -> Tensor")
 def FloatOrHalfToFusedNBitRowwiseQuantizedSBHalf(input: Tensor, bit_rate: int) -> Tensor:
     """As `FloatToFusedNBitRowwiseQuantizedSBHalf`, of fp32 or fp16."""
-    return _quantised(input, _nbit(bit_rate))
+    return _nbit(input, bit_rate)
 
 
 @operator("(Tensor input, int bit_rate) -> Tensor")
@@ -155,10 +161,7 @@ def FusedNBitRowwiseQuantizedSBHalfToFloatOrHalf(
     input: Tensor, bit_rate: int, output_dtype: int = 0, scale_bias_last: bool = True
 ) -> Tensor:
     """[..., D] in `output_dtype` (0 fp32, 1 fp16, 5 bf16) of quantised rows, scale and bias last or first."""
-    _nbit(bit_rate)
-    if not scale_bias_last:
-        return _headed(input, bit_rate, 4, False, _output(output_dtype))
-    return _read(input, f"int{bit_rate}", (input.shape[-1] - 4) * 8 // bit_rate, _output(output_dtype))
+    return _headed(input, bit_rate, 4, scale_bias_last, _output(output_dtype))
 
 
 @operator("(Tensor input) -> Tensor")

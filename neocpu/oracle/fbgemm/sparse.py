@@ -90,7 +90,7 @@ def lengths_range(t_in: Tensor, shape: list[int] | None = None) -> Tensor:
 def repeat_arange(lengths: Tensor) -> Tensor:
     """0, 1, … of every length, one range after the other. Raises ValueError for lengths that add up to less than 0."""
     if int(lengths.sum()) < 0:
-        raise ValueError(f"lengths add up to {int(lengths.sum())}")
+        raise ValueError(f"output_size {int(lengths.sum())}, the sum of the lengths, must be non-negative")
     return like(_ranges(ints(lengths)), lengths)
 
 

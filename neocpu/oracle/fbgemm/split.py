@@ -203,6 +203,8 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
 
     def update(self, asked: engine.Request, grad: Tensor, wanted: Any) -> Tensor | None:
         """The fused update; gradient of the per-sample weights of features wanted bool[F] (None: of none), taken before."""
+        if self.writeback is not None:
+            asked = engine.first_occurrences(asked, self.writeback)
         args, step, call = self.optimizer_args, int(self.iter.item()) + 1, engine.call_of(asked)
         limit = args.max_gradient if args.gradient_clipping else 0.0
         given, found = engine.clipped(grad.detach().float().numpy(), limit), None
