@@ -6,6 +6,7 @@ import sys
 
 PROGRAM = """
 import gc, json, sys
+from numba.core.caching import NullCache
 from numba.core.dispatcher import Dispatcher
 from neocpu import config
 from neocpu.parallel.plan import place
@@ -14,7 +15,8 @@ from neocpu.training import warmup
 settings = config.load(sys.argv[1], ())
 plan = place(settings.tables, ["table_wise"] * len(settings.tables), 1, 1)
 warmup._train_miniature(settings, plan, None)
-kernels = [d for d in gc.get_objects() if isinstance(d, Dispatcher) and d.py_func.__module__.startswith("neocpu.")]
+found = [d for d in gc.get_objects() if isinstance(d, Dispatcher) and d.py_func.__module__.startswith("neocpu.")]
+kernels = [d for d in found if not isinstance(d._cache, NullCache)]  # the others are inlined into these
 print(json.dumps({d.py_func.__module__ + "." + d.py_func.__qualname__: len(d.nopython_signatures) for d in kernels}))
 """
 

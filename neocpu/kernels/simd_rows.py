@@ -276,6 +276,23 @@ def _pairs(builder: Any, a: Any, b: Any) -> Any:
     return builder.fadd(even, odd)
 
 
+def _within(builder: Any, a: Any, b: Any) -> Any:
+    """`_pairs` that stays inside runs of four lanes, which is cheaper: those of a and of b in turn, run by run."""
+    lanes = a.type.count
+    even = [at + i for at in range(0, lanes, 4) for i in (0, 2, lanes, lanes + 2)]
+    index = ir.VectorType(I32, lanes)
+    left = builder.shuffle_vector(a, b, ir.Constant(index, even))
+    return builder.fadd(left, builder.shuffle_vector(a, b, ir.Constant(index, [i + 1 for i in even])))
+
+
+def _halves(builder: Any, a: Any) -> Any:
+    """Sum of the two halves of a vector."""
+    half = a.type.count // 2
+    index = ir.VectorType(I32, half)
+    low = builder.shuffle_vector(a, a, ir.Constant(index, list(range(half))))
+    return builder.fadd(low, builder.shuffle_vector(a, a, ir.Constant(index, list(range(half, 2 * half)))))
+
+
 def _square_tree(block: int) -> Any:
     """Eight lanes: that is how the row was stored, and a wider load would wait until it is in the cache."""
     vector = ir.VectorType(F32, 8)
@@ -286,6 +303,10 @@ def _square_tree(block: int) -> Any:
         for i in range(0, block, 8):
             x = builder.load(vector_pointer(builder, source, builder.add(args[1], I64(i)), vector), align=4)
             level.append(builder.fmul(x, x))
+        for _ in range(2 if block >= 32 else 0):  # eights a, b, c, d become [a03 b03 c03 d03 | a47 b47 c47 d47]
+            level = [_within(builder, a, b) for a, b in zip(level[::2], level[1::2])]
+        if block >= 32:
+            level = [_halves(builder, x) for x in level]
         while len(level) > 1:
             level = [_pairs(builder, a, b) for a, b in zip(level[::2], level[1::2])]
         x = level[0]

@@ -19,6 +19,7 @@ from neocpu.kernels.simd import prefetch_far, prefetch_write
 from neocpu.kernels.simd_rows import bare, square_tree_16, square_tree_64, view
 
 FAR, NEAR = 48, 4  # rows
+GROUP = 4  # rows taken through a phase together: while one waits for its sums and roots, the next ones compute
 RUN = 4096  # elements
 
 
@@ -103,36 +104,46 @@ def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states):
         blocks = (widest(width, shards) + 63) // 64  # one size for all rows: arrays born again in a loop get lost
         tasks = task_count(starts)
         for task in prange(tasks):
-            sums, floats, i, h = np.empty(128), np.zeros(2 + 130 * blocks, np.float32), 0, -1
-            acc, scalars, parts = bare(sums), view(floats, 0, 2), view(floats, 2, 2 * blocks)
-            line, row_gradient = view(floats, 2 + 2 * blocks, 64 * blocks), view(floats, 2 + 66 * blocks, 64 * blocks)
+            sums, floats, i, h = np.empty(128), np.zeros((66 + 64 * GROUP) * blocks + 2 * GROUP, np.float32), 0, -1
+            acc, line, parts = bare(sums), view(floats, 0, 64 * blocks), view(floats, 64 * blocks, 2 * blocks)
+            merged = view(floats, 66 * blocks, 64 * GROUP * blocks)
+            scalars = view(floats, (66 + 64 * GROUP) * blocks, 2 * GROUP)
             source, index, scale = bare(gradient), bare(place), bare(weights)
             weight, first_state, second_state, one_state = bare(table), bare(state0), bare(state1), bare(row_state)
-            lo, hi = task_bags(starts, task, tasks)
-            for u in range(lo, hi):
+            u, hi = task_bags(starts, task, tasks)
+            while u < hi:
                 i = find_shard(first, i, u)
                 if shards[i] != h:
                     h = shards[i]
                     line[:] = np.float32(0.0)
-                d, columns, g = width[h], np.float32(full_width[h]), view(row_gradient, 0, width[h])
-                fetch_rows(weight, one_state, states, base[h], row_base[h], d, unique, u, first[i + 1] - 1)
-                pool_bag(source, index, scale, starts[u], starts[u + 1], 0, 1, d, g, acc)
-                at, row = base[h] + unique[u] * d, (row_base[h] + unique[u]) * states
-                w, r = view(weight, at, d), view(one_state, row if one_state.size else 0, states)
-                e0 = view(first_state, at if first_state.size else 0, d)
-                e1 = view(second_state, at if second_state.size else 0, d)
-                prepare(w, g, e0, e1, hyper)
-                if directs:
-                    scalars[0] = square_sum(g, d, line, parts)
-                    direct(w, g, e0, e1, r, scalars, columns, hyper)
-                if squares > 0:
-                    scalars[0] = square_sum(g, d, line, parts)
-                if squares > 1:
-                    scalars[1] = square_sum(w, d, line, parts)
-                rule(w, g, e0, e1, r, scalars, columns, hyper)
-                if finishes:
-                    scalars[0] = square_sum(w, d, line, parts)
-                    finish(w, g, e0, e1, r, scalars, columns, hyper)
+                n, d, columns = min(GROUP, hi - u, first[i + 1] - u), width[h], np.float32(full_width[h])
+                for j in range(n):
+                    fetch_rows(weight, one_state, states, base[h], row_base[h], d, unique, u + j, first[i + 1] - 1)
+                    g, at, row = view(merged, j * d, d), base[h] + unique[u + j] * d, row_base[h] + unique[u + j]
+                    pool_bag(source, index, scale, starts[u + j], starts[u + j + 1], 0, 1, d, g, acc)
+                    w, r = view(weight, at, d), view(one_state, row * states if one_state.size else 0, states)
+                    e0 = view(first_state, at if first_state.size else 0, d)
+                    e1 = view(second_state, at if second_state.size else 0, d)
+                    prepare(w, g, e0, e1, hyper)
+                    if directs:
+                        scalars[2 * j] = square_sum(g, d, line, parts)
+                        direct(w, g, e0, e1, r, view(scalars, 2 * j, 2), columns, hyper)
+                for j in range(n):
+                    if squares > 0:
+                        scalars[2 * j] = square_sum(view(merged, j * d, d), d, line, parts)
+                    if squares > 1:
+                        w = view(weight, base[h] + unique[u + j] * d, d)
+                        scalars[2 * j + 1] = square_sum(w, d, line, parts)
+                for j in range(n):
+                    g, at, row = view(merged, j * d, d), base[h] + unique[u + j] * d, row_base[h] + unique[u + j]
+                    w, r = view(weight, at, d), view(one_state, row * states if one_state.size else 0, states)
+                    e0 = view(first_state, at if first_state.size else 0, d)
+                    e1 = view(second_state, at if second_state.size else 0, d)
+                    rule(w, g, e0, e1, r, view(scalars, 2 * j, 2), columns, hyper)
+                    if finishes:
+                        scalars[2 * j] = square_sum(w, d, line, parts)
+                        finish(w, g, e0, e1, r, view(scalars, 2 * j, 2), columns, hyper)
+                u += n
             sums[0], floats[0] = 0.0, np.float32(0.0)  # what the views look at lives until here
 
     return fused_update
