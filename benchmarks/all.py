@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.harness import table, verdict
 
-NAMES = ("lookup", "backward", "gemm", "dlrm_step", "ranks", "startup", "convert")
+NAMES = ("lookup", "backward", "codecs", "gemm", "dlrm_step", "ranks", "startup", "convert")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 
 INTRODUCTION = """# Benchmarks
