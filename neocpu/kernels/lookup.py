@@ -13,8 +13,20 @@ import numpy as np
 from numba import prange
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
-from neocpu.kernels.pooling import SMALL, TASKS, round_bag, task_bags, task_count
+from neocpu.kernels.pooling import (
+    DOUBTS,
+    GROUP,
+    GROUPED,
+    SMALL,
+    TASKS,
+    canonical,
+    round_bag,
+    sum_plain,
+    task_bags,
+    task_count,
+)
 from neocpu.kernels.rounding import CANONICAL_NAN, round_words
+from neocpu.kernels.simd_flags import rounded, tells
 from neocpu.kernels.simd_loads import fetch_row, read_row
 from neocpu.kernels.simd_rows import bare, view
 
@@ -33,6 +45,23 @@ def one_nan(line):
         line[c] = x if x == x else CANONICAL_NAN
 
 
+@inlined
+def divide(line, by):
+    """line /= by, element by element."""
+    for c in range(line.size):
+        line[c] = line[c] / by
+
+
+@inlined
+def entry_sums(values, index, weights, base, stride, width, offsets, bag, end, sums):
+    """fp64 sums of the unweighted bags [bag, end) of one entry into `sums`; returns whether all are exact (`pooling.py`)."""
+    rounded()
+    for b in range(bag, end):
+        line = view(sums, (b - bag) * width, width)
+        sum_plain(values, index, weights, offsets[b], offsets[b + 1], base, stride, width, line)
+    return not rounded()
+
+
 @parallel_kernel
 def pooled_rows(table, base, width, stride, first_bag, offsets, rows, weights, mean, place, pitch, out):
     """Pooled rows of any format: line i of entry k of out = exact sum of its i-th bag, rounded once; divided, if `mean`.
@@ -43,21 +72,40 @@ def pooled_rows(table, base, width, stride, first_bag, offsets, rows, weights, m
     """
     tasks = task_count(offsets)
     for task in prange(tasks):
-        scratch = np.empty(128)
-        acc, values, index, scale = bare(scratch), bare(table), bare(rows), bare(weights)
-        first, last = task_bags(offsets, task, tasks)
-        k = task_entry(first_bag, first)
-        for bag in range(first, last):
+        scratch, fast, doubt = np.empty(128), np.empty(GROUPED), 0
+        acc, sums, values, index, scale = bare(scratch), bare(fast), bare(table), bare(rows), bare(weights)
+        bag, last = task_bags(offsets, task, tasks)
+        k = task_entry(first_bag, bag)
+        while bag < last:
             while first_bag[k + 1] <= bag:
                 k += 1
-            lo, hi = offsets[bag], offsets[bag + 1]
-            line = view(out, place[k] + (bag - first_bag[k]) * pitch[k], width[k])
-            round_bag(values, index, scale, lo, hi, base[k], stride[k], width[k], line, acc)
-            if mean and hi - lo > 1:
-                length = np.float32(hi - lo)
-                for c in range(line.size):
-                    line[c] = line[c] / length
-        scratch[0] = 0.0  # what `acc` looks at lives until here
+            d = width[k]
+            end = min(last, first_bag[k + 1], bag + max(1, min(GROUP, GROUPED // max(d, 1))))
+            exact, doubt = False, max(0, doubt - 1)
+            several = offsets[end] - offsets[bag] > 2 * (end - bag)
+            if doubt == 0 and several and scale.size == 0 and tells(values) and d <= GROUPED:
+                exact = entry_sums(values, index, scale, base[k], stride[k], d, offsets, bag, end, sums)
+                doubt = 0 if exact else DOUBTS
+            for b in range(bag, end):
+                lo, hi = offsets[b], offsets[b + 1]
+                line = view(out, place[k] + (b - first_bag[k]) * pitch[k], d)
+                if exact:
+                    source = view(sums, (b - bag) * d, d)
+                    for c in range(d):
+                        line[c] = canonical(source[c])
+                elif hi - lo == 1 and scale.size == 0 and index[lo] >= 0:
+                    fetch_row(
+                        values, base[k] + max(index[min(lo + AHEAD, index.size - 1)], 0) * stride[k], stride[k], d
+                    )
+                    read_row(values, base[k] + index[lo] * stride[k], stride[k], d, line)
+                    for c in range(d):
+                        line[c] = canonical(line[c])
+                else:
+                    round_bag(values, index, scale, lo, hi, base[k], stride[k], d, line, acc)
+                if mean and hi - lo > 1:
+                    divide(line, np.float32(hi - lo))
+            bag = end
+        scratch[0], fast[0] = 0.0, 0.0  # what the views look at lives until here
 
 
 @inlined

@@ -251,22 +251,22 @@ def task_bags(offsets, task, tasks):
 
 
 @inlined
-def sum_plain(values, index, weights, lo, hi, base, width, out):
+def sum_plain(values, index, weights, lo, hi, base, stride, width, out):
     """out[:width] = fp64 sums of one unweighted bag, exact or not."""
     column = 0
     while column < width:
         line = view(out, column, width - column)
         if width - column >= LONG:
-            plain_rows_long(values, index, weights, lo, hi, base, width, column, line)
+            plain_rows_long(values, index, weights, lo, hi, base, stride, column, line)
             column += LONG
         elif width - column >= SHORT:
-            plain_rows_short(values, index, weights, lo, hi, base, width, column, line)
+            plain_rows_short(values, index, weights, lo, hi, base, stride, column, line)
             column += SHORT
         elif width - column >= 16:
-            plain_rows_16(values, index, weights, lo, hi, base, width, column, line)
+            plain_rows_16(values, index, weights, lo, hi, base, stride, column, line)
             column += 16
         else:
-            plain_rows_1(values, index, weights, lo, hi, base, width, column, line)
+            plain_rows_1(values, index, weights, lo, hi, base, stride, column, line)
             column += 1
 
 
@@ -290,7 +290,7 @@ def group_sums(values, index, weights, base, width, offsets, samples, bag, end, 
     for b in range(bag, end):
         k = b // samples
         line = view(sums, place, width[k])
-        sum_plain(values, index, weights, offsets[b], offsets[b + 1], base[k], width[k], line)
+        sum_plain(values, index, weights, offsets[b], offsets[b + 1], base[k], width[k], width[k], line)
         place += width[k]
     return not rounded()
 

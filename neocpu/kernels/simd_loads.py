@@ -24,6 +24,7 @@ BITS |= {"int8": 8, "int4": 4, "int2": 2, "nbit8": 8, "nbit4": 4, "nbit2": 2}
 SCALED = ("int8", "int4", "int2", "nbit8", "nbit4", "nbit2")
 _I16 = ir.IntType(16)
 HALVES = "+f16c" in target()[1].split(",")  # the processor decodes fp16 itself
+WIDE_HALVES = "+avx512fp16" in target()[1].split(",")
 
 
 def format_of(kind: Any) -> str:
@@ -135,6 +136,12 @@ def _small_float(b: Any, code: Any, lanes: int, left: int, rebias: int, special:
 
 
 def _half(b: Any, code: Any, lanes: int) -> Any:
+    if (
+        WIDE_HALVES and lanes == 16
+    ):  # fp16 to fp64 in one instruction, which LLVM would make of it, is slower than in two
+        floats = ir.VectorType(F32, lanes)
+        narrow, zeros = b.trunc(code, ir.VectorType(_I16, lanes)), ir.Constant(floats, [0.0] * lanes)
+        return call(b, "llvm.x86.avx512.mask.vcvtph2ps.512", floats, narrow, zeros, _I16(-1), I32(4))
     if HALVES:
         halves = b.bitcast(b.trunc(code, ir.VectorType(_I16, lanes)), ir.VectorType(ir.HalfType(), lanes))
         return b.fpext(halves, ir.VectorType(F32, lanes))
