@@ -112,6 +112,14 @@ class Module(Storage):
             )
         return super()._apply(fn, recurse)
 
+    @staticmethod
+    def get_table_name_for_logging(table_names: list[str] | None) -> str:
+        """A short text for the tables of a module."""
+        names = sorted(set(table_names or ()))
+        if table_names is None:
+            return "<Unknown>"
+        return names[0] if len(names) == 1 else f"<{len(names)} tables>: {names}"
+
     # ---- states ----
 
     def split_optimizer_states(self) -> list[list[Tensor]]:

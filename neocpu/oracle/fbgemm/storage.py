@@ -36,6 +36,16 @@ def prefixes_of(rule: str) -> dict[str, tuple[str, bool]]:
     return found
 
 
+class BadArgument(ConfigError, AssertionError):
+    """An argument that does not fit; also the AssertionError that FBGEMM raises."""
+
+
+def check_buffer(name: str, host: Tensor, size: int, dtype: torch.dtype) -> None:
+    """Raise BadArgument unless a caller's buffer is `size` elements of `dtype`, end to end on the CPU."""
+    if host.dim() != 1 or host.numel() != size or host.dtype != dtype or not host.is_contiguous() or host.is_cuda:
+        raise BadArgument(f"preallocated_host_buffers: {name} must be {size} elements of {dtype}, end to end")
+
+
 class Storage(nn.Module):
     """The tensors of a module, and their views; `tables` binds the engine to them."""
 
@@ -48,8 +58,7 @@ class Storage(nn.Module):
         self.weights_physical_placements = [HOST] * len(self.rows)
         self._place("weights", self.weights_physical_offsets, persistent=True)
         host = torch.zeros(int(sizes.sum()), dtype=dtype) if given is None else given
-        if host.numel() != int(sizes.sum()) or host.dtype != dtype or not host.is_contiguous():
-            raise ConfigError(f"preallocated weights must be {int(sizes.sum())} elements of {dtype}, end to end")
+        check_buffer("weights", host, int(sizes.sum()), dtype)
         if dtype == torch.uint8:
             self.register_buffer("weights_host", host)
         else:
@@ -61,6 +70,9 @@ class Storage(nn.Module):
         """The states of a rule; prefixes that it does not use get FBGEMM's placeholders."""
         self._prefixes, used = prefixes_of(rule), prefixes_of(rule)
         heights, dims = np.array(self.rows, np.int64), np.array(self.dims, np.int64)
+        foreign = sorted(set(given) - set(used))
+        if foreign:
+            raise BadArgument(f"preallocated_host_buffers: {foreign[0]!r} is no state of {rule}")
         rowwise = [p for p, (_, r) in used.items() if r]
         beside = torch.zeros(int(heights.sum()), len(rowwise))  # states of a row side by side, as the engine has them
         for prefix in PREFIXES:
@@ -76,6 +88,7 @@ class Storage(nn.Module):
             host = beside[:, rowwise.index(prefix)] if used[prefix][1] else torch.zeros(int(sizes.sum()))
             if prefix in given:
                 host = given[prefix]
+                check_buffer(prefix, host, int(sizes.sum()), torch.float32)
             self.register_parameter(f"{prefix}_host", nn.Parameter(host))
             for part in ("dev", "uvm"):
                 self.register_buffer(f"{prefix}_{part}", torch.empty(0))
