@@ -62,6 +62,13 @@ def fetch_rows(table, row_state, states, base, row_base, d, unique, u, last):
 
 
 @inlined
+def row_views(table, state0, state1, row_state, at, d, row, states):
+    """(weights, element states, row states) of one row; of size 0 what the rule does not keep."""
+    e0, e1 = view(state0, at if state0.size else 0, d), view(state1, at if state1.size else 0, d)
+    return view(table, at, d), e0, e1, view(row_state, row * states if row_state.size else 0, states)
+
+
+@inlined
 def find_shard(first, i, u):
     """The shard position, i or later, whose unique rows include u."""
     while first[i + 1] <= u:
@@ -84,23 +91,9 @@ def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states):
 
     @parallel_kernel
     def fused_update(
-        table,
-        state0,
-        state1,
-        row_state,
-        base,
-        width,
-        full_width,
-        row_base,
-        shards,
-        first,
-        unique,
-        starts,
-        place,
-        weights,
-        gradient,
-        hyper,
-    ):
+        table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, starts, place, weights,
+        gradient, hyper,
+    ):  # fmt: skip
         blocks = (widest(width, shards) + 63) // 64  # one size for all rows: arrays born again in a loop get lost
         tasks = task_count(starts)
         for task in prange(tasks):
@@ -121,9 +114,7 @@ def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states):
                     fetch_rows(weight, one_state, states, base[h], row_base[h], d, unique, u + j, first[i + 1] - 1)
                     g, at, row = view(merged, j * d, d), base[h] + unique[u + j] * d, row_base[h] + unique[u + j]
                     pool_bag(source, index, scale, starts[u + j], starts[u + j + 1], 0, 1, d, g, acc)
-                    w, r = view(weight, at, d), view(one_state, row * states if one_state.size else 0, states)
-                    e0 = view(first_state, at if first_state.size else 0, d)
-                    e1 = view(second_state, at if second_state.size else 0, d)
+                    w, e0, e1, r = row_views(weight, first_state, second_state, one_state, at, d, row, states)
                     prepare(w, g, e0, e1, hyper)
                     if directs:
                         scalars[2 * j] = square_sum(g, d, line, parts)
@@ -136,9 +127,7 @@ def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states):
                         scalars[2 * j + 1] = square_sum(w, d, line, parts)
                 for j in range(n):
                     g, at, row = view(merged, j * d, d), base[h] + unique[u + j] * d, row_base[h] + unique[u + j]
-                    w, r = view(weight, at, d), view(one_state, row * states if one_state.size else 0, states)
-                    e0 = view(first_state, at if first_state.size else 0, d)
-                    e1 = view(second_state, at if second_state.size else 0, d)
+                    w, e0, e1, r = row_views(weight, first_state, second_state, one_state, at, d, row, states)
                     rule(w, g, e0, e1, r, view(scalars, 2 * j, 2), columns, hyper)
                     if finishes:
                         scalars[2 * j] = square_sum(w, d, line, parts)
