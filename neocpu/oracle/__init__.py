@@ -1,7 +1,8 @@
 """Is this embedding kernel right, and if not, where and why? The public names of the oracle, loaded when first used.
 
     from neocpu import oracle
-    truth = oracle.OPERATORS["lookup"].truth(inputs, options)
+    report = oracle.check("lookup", inputs, my_output, options={"pooling": "mean"})
+    print(report)  # true when right; else says where, by how much, and which mistake explains it
 
 Importing this loads neither Numba nor torch.
 """
@@ -18,6 +19,11 @@ _HOMES = {
     "PRESETS": "semantics",
     "SWITCHES": "semantics",
     "Switch": "semantics",
+    "Report": "report",
+    "Suite": "suite",
+    "check": "checking",
+    "check_suite": "checking",
+    "run": "checking",
 }
 
 __all__ = sorted(_HOMES)

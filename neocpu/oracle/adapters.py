@@ -1,7 +1,7 @@
 """How does somebody's tensor become an array of ours? NumPy, torch on CPU or CUDA, JAX, CuPy, anything with DLPack.
 
 NumPy has no bfloat16 and no fp8: elements of such formats travel as codes in an array whose dtype is a record with one
-field that names the format, e.g. `np.dtype([("bf16", "<u2")])`; `values` decodes them. torch is imported only to look at
+field that names the format, e.g. `np.dtype([("bf16", "<u2")])`. torch is imported only to look at
 an object that is a torch tensor, hence never before torch is there.
 """
 
@@ -40,38 +40,6 @@ def format_of(array: Array) -> str:
 def codes_of(array: Array) -> Array:
     """The bare codes of an array of narrow elements; any other array as it is."""
     return array[array.dtype.names[0]] if array.dtype.names else array
-
-
-def values(array: Array, form: str = "") -> NDArray[np.float64]:
-    """Numbers f64, exactly, of an array of numbers or codes. `form`: the format of bare integer codes ("": numbers).
-
-    Raises OracleError for a format that has no elements of its own (row-scaled codes are compared as integers).
-    """
-    form = format_of(array) or form
-    codes = codes_of(array)
-    if not form or codes.dtype.kind not in "ui":
-        return codes.astype(np.float64)
-    if form == "fp16":
-        return codes.view("<f2").astype(np.float64)
-    if form == "bf16":
-        return (codes.astype("<u4") << 16).view("<f4").astype(np.float64)
-    if form in ("fp8_e4m3", "fp8_e5m2"):
-        return _fp8_table(form)[codes.view("u1")]
-    raise OracleError(f"{form}: not a format of single elements; give the bytes as uint8")
-
-
-def _fp8_table(form: str) -> NDArray[np.float64]:
-    """Value f64[256] of each code. OCP 8-bit floating point: e4m3fn has one NaN and no infinity, e5m2 is IEEE-like."""
-    code = np.arange(256)
-    mantissa_bits, bias = (3, 7) if form == "fp8_e4m3" else (2, 15)
-    exponent, mantissa = (code & 0x7F) >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
-    normal = np.ldexp(1.0 + mantissa / (1 << mantissa_bits), exponent - bias)
-    number = np.where(exponent > 0, normal, np.ldexp(mantissa / (1 << mantissa_bits), 1 - bias))
-    if form == "fp8_e4m3":
-        number[(code & 0x7F) == 0x7F] = np.nan
-    else:
-        number[exponent == 31] = np.where(mantissa[exponent == 31] == 0, np.inf, np.nan)
-    return np.where(code >= 128, -number, number)
 
 
 def to_numpy(value: Any, name: str = "array") -> Array:

@@ -1,0 +1,123 @@
+"""`neocpu oracle`: are somebody's embedding kernels right? List, explain and export cases; check answers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from neocpu.oracle.records import Case
+
+FILE = click.Path(path_type=Path)
+GOLDEN = Path("data") / "oracle-golden.h5"
+OPS = click.option("--op", "ops", multiple=True, metavar="NAME", help="Only this operator; may be repeated.")
+CASES = click.option("--cases", "patterns", multiple=True, metavar="PATTERN", help='Only such cases, e.g. "*mean*".')
+SEED = click.option("--seed", default=0, show_default=True, help="Another seed draws other numbers of the same shapes.")
+
+
+@click.group()
+def oracle() -> None:
+    """Export cases that break embedding kernels; check answers and say which mistake explains them."""
+
+
+def _cases(ops: tuple[str, ...], patterns: tuple[str, ...], seed: int) -> "list[Case]":
+    """The chosen cases. Raises OracleError for names that choose none."""
+    from fnmatch import fnmatch
+
+    from neocpu.errors import OracleError
+    from neocpu.oracle.cases import all_cases
+    from neocpu.oracle.checking import find_operator, nearest_name
+
+    wanted = [find_operator(name).name for name in ops]
+    every = list(all_cases(wanted or None, seed))
+    for pattern in patterns:
+        if not any(fnmatch(case.name, pattern) for case in every):
+            near = nearest_name(pattern, [case.name for case in every])
+            raise OracleError(f"no case {pattern}{near}; `neocpu oracle list` shows all")
+    return [case for case in every if not patterns or any(fnmatch(case.name, p) for p in patterns)]
+
+
+@oracle.command("list")
+@OPS
+@CASES
+def list_cases(ops: tuple[str, ...], patterns: tuple[str, ...]) -> None:
+    """Name every case and what it breaks."""
+    from neocpu.oracle.operators import OPERATORS
+
+    last = ""
+    found = _cases(ops, patterns, 0)
+    for case in sorted(found, key=lambda case: list(OPERATORS).index(case.op)):
+        if case.op != last:
+            click.echo(f"{click.style(case.op, bold=True)}  {OPERATORS[case.op].about}")
+            last = case.op
+        click.echo(f"  {case.name.ljust(38)} {case.about}")
+
+
+@oracle.command()
+@click.argument("name", metavar="CASE")
+@SEED
+def explain(name: str, seed: int) -> None:
+    """Show what a case breaks, its inputs, options and outputs, and the first reference numbers."""
+    from neocpu.oracle.compare import as_text
+    from neocpu.oracle.operators import OPERATORS
+    from neocpu.oracle.records import Field
+
+    case = _cases((), (name,), seed)[0]
+    op = OPERATORS[case.op]
+    options, truths = op.complete(case.options), op.truth(case.inputs, case.options)
+    click.echo(f"{click.style(case.name, bold=True)}: {case.about}\n\noperator {op.name}: {op.about}\n\ninputs")
+    for key, array in case.inputs.items():
+        about = op.inputs.get(key.rsplit("/", 1)[-1], Field("")).about
+        click.echo(f"  {key.ljust(22)} {str(array.dtype).ljust(8)} {str(list(array.shape)).ljust(12)} {about}")
+    click.echo("\noptions\n" + "\n".join(f"  {key.ljust(22)} {value}" for key, value in options.items()))
+    click.echo(f"\noutputs: answer with the arrays {case.name}/OUTPUT")
+    for key, truth in truths.items():
+        about = op.outputs.get(key.rsplit("/", 1)[-1], Field("")).about
+        kind = str(truth.reference.dtype) if truth.exact else truth.format
+        click.echo(f"  {key.ljust(22)} {kind.ljust(8)} {str(list(truth.reference.shape)).ljust(12)} {about}")
+        pairs = list(zip(truth.reference.reshape(-1)[:4].tolist(), truth.bound.reshape(-1)[:4].tolist()))
+        numbers = ", ".join(as_text(x) if truth.exact else f"{as_text(x)} ± {b:.2g}" for x, b in pairs)
+        click.echo(f"  {''.ljust(22)} begins {numbers}" if pairs else f"  {''.ljust(22)} has no elements")
+
+
+@oracle.command()
+@click.argument("suite", type=FILE, metavar="SUITE.h5", required=False)
+@OPS
+@CASES
+@SEED
+@click.option("--golden", is_flag=True, help="Rewrite the suite that the repository keeps: data/oracle-golden.h5.")
+def export(suite: Path | None, ops: tuple[str, ...], patterns: tuple[str, ...], seed: int, golden: bool) -> None:
+    """Write cases with their answers and bounds to one self-describing HDF5 file."""
+    from neocpu.errors import ConfigError
+    from neocpu.oracle.suite import ask, golden_cases, write_suite
+
+    if golden == (suite is not None) or (golden and (ops or patterns or seed)):
+        raise ConfigError("give a file to write, or --golden alone")
+    chosen = golden_cases() if golden else _cases(ops, patterns, seed)
+    path = GOLDEN if suite is None else suite
+    digest = write_suite(path, (ask(case, "reference" if golden else "kernels") for case in chosen), seed)
+    click.echo(f"{path}: {len(chosen)} cases, {path.stat().st_size:,} bytes\nsha256 {digest}")
+
+
+@oracle.command()
+@click.argument("suite", type=FILE, metavar="SUITE.h5")
+@click.argument("answers", type=FILE)
+@click.option("--bits", is_flag=True, help="Ask for neocpu's own bits instead of |error| <= bound.")
+@click.option("--preset", metavar="NAME", help="Check against a peer's semantics, e.g. fbgemm_cuda, torch.")
+@click.option("--json", "as_json", type=FILE, metavar="FILE", help="Write the report as JSON.")
+@click.option("--html", "as_html", type=FILE, metavar="FILE", help="Write the report as one HTML page.")
+def check(
+    suite: Path, answers: Path, bits: bool, preset: str | None, as_json: Path | None, as_html: Path | None
+) -> int:
+    """Compare ANSWERS (HDF5, npz, safetensors) with a suite; exit status 1 if one is wrong."""
+    from neocpu.oracle.answers import read_answers
+    from neocpu.oracle.checking import check_suite
+    from neocpu.oracle.suite import Suite
+
+    with Suite(suite) as questions, read_answers(answers) as given:
+        report = check_suite(questions, given, bits, preset)
+    for path, write in ((as_json, report.to_json), (as_html, report.to_html)):
+        if path is not None:
+            path.write_text(write(), encoding="utf-8")
+    click.secho(str(report), fg="green" if report else None)
+    return 0 if report else 1

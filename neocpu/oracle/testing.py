@@ -1,0 +1,47 @@
+"""How does a pytest suite of yours use the oracle?
+
+from neocpu.oracle.testing import assert_correct, cases
+
+@cases("lookup")
+def test_my_lookup(case):
+    assert_correct(case.op, case.inputs, my_lookup(case), case.options)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from neocpu.oracle.cases import all_cases
+from neocpu.oracle.checking import check, find_operator
+from neocpu.oracle.records import Case, Value
+from neocpu.oracle.report import Report
+
+
+def assert_correct(
+    op: str,
+    inputs: Mapping[str, Any],
+    answer: Any,
+    options: Mapping[str, Value] | None = None,
+    bits: bool = False,
+    preset: str | None = None,
+) -> Report:
+    """`neocpu.oracle.check`, raising AssertionError with the story when the answer is wrong."""
+    report = check(op, inputs, answer, options, bits, preset)
+    report.raise_if_failed()
+    return report
+
+
+def chosen(op: str | None = None, seed: int = 0, **options: Value) -> list[Case]:
+    """Cases of an operator (of all without a name) whose options have these values, complete with defaults."""
+    found = []
+    for case in all_cases(None if op is None else [find_operator(op).name], seed):
+        complete = find_operator(case.op).complete(case.options)
+        if all(complete.get(name) == value for name, value in options.items()):
+            found.append(Case(case.name, case.op, case.inputs, complete, case.about))
+    return found
+
+
+def cases(op: str | None = None, seed: int = 0, **options: Value) -> Any:
+    """A decorator that runs a test once per case, as its argument `case`; `options` choose, e.g. pooling="sum"."""
+    import pytest
+
+    return pytest.mark.parametrize("case", chosen(op, seed, **options), ids=lambda case: case.name)
