@@ -213,7 +213,9 @@ def test_rows_one_by_one() -> None:
     expected = np.where(indices[:, None] < 0, np.float32(0), weights.reshape(-1, 4)[base + indices])
     assert_same(out, expected)
     assert np.signbit(out[(base + indices == 0) & (indices == 0), 0]).all()
-    grad = operators.weight_gradient(np.ones_like(weights), rows, dims, table, indices, offsets, expected, pooling="none")
+    grad = operators.weight_gradient(
+        np.ones_like(weights), rows, dims, table, indices, offsets, expected, pooling="none"
+    )
     assert np.isnan(grad[(base == 0) & (indices == 0)]).all() and (grad[indices < 0] == 0).all()
 
 
