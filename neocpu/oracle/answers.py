@@ -118,10 +118,13 @@ class _Npz(Answers):
 
     def __init__(self, path: Path) -> None:
         self.source = str(path)
+        stream = open(path, "rb")  # noqa: SIM115 (closed by close)
         try:
-            self._file = np.load(path, allow_pickle=False)
+            self._file = np.load(stream, allow_pickle=False)
         except (OSError, ValueError, zipfile.BadZipFile) as error:
+            stream.close()
             raise OracleError(f"{path}: truncated or not an npz file ({error}); write the answers again") from error
+        self._stream = stream
         self._members = {name.strip("/"): name for name in self._file.files}
         self._named = dict.fromkeys(self._members)
 
@@ -133,6 +136,7 @@ class _Npz(Answers):
 
     def close(self) -> None:
         self._file.close()
+        self._stream.close()
 
 
 class _Safetensors(Answers):

@@ -1,0 +1,159 @@
+"""Are broken kernels named? Each is written here in plain NumPy fp32, and shares nothing with the oracle's switches."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from neocpu import oracle
+
+Array = NDArray[np.float32]
+F32 = np.float32
+H, D, LR, EPS = 9, 8, F32(0.1), F32(1e-2)
+
+
+def problem(pooling: str = "sum", optimizer: str = "exact_sgd") -> tuple[dict[str, NDArray], dict[str, object]]:
+    """One table, seven bags (one empty), rows that recur inside and between bags; state that is not zero."""
+    rng = np.random.default_rng(5)
+    lengths = np.array([3, 0, 4, 1, 2, 5, 2])
+    inputs = {
+        "weights": rng.standard_normal(H * D, dtype=F32),
+        "rows": np.array([H]),
+        "dims": np.array([D]),
+        "feature_table": np.array([0]),
+        "indices": rng.integers(0, H - 2, lengths.sum()),
+        "offsets": np.concatenate([[0], np.cumsum(lengths)]),
+    }
+    options: dict[str, object] = {"pooling": pooling}
+    if optimizer:
+        inputs["grad_output"] = rng.standard_normal((lengths.size, D), dtype=F32)
+        options |= {"optimizer": optimizer, "learning_rate": float(LR), "eps": float(EPS), "step": 3}
+    if optimizer == "exact_rowwise_adagrad":
+        inputs["sum"] = rng.random(H, dtype=F32)
+    if optimizer == "exact_adagrad":
+        inputs["sum"] = rng.random(H * D, dtype=F32)
+    return inputs, options
+
+
+def bags(inputs: dict[str, NDArray]) -> list[NDArray[np.int64]]:
+    return np.split(inputs["indices"], inputs["offsets"][1:-1])
+
+
+def forward(inputs: dict[str, NDArray], divide: bool = False, take: Callable = lambda bag: bag) -> Array:
+    table = inputs["weights"].reshape(H, D)
+    out = np.zeros((len(bags(inputs)), D), F32)
+    for b, bag in enumerate(bags(inputs)):
+        for row in take(bag):
+            out[b] += table[row]
+        if divide and bag.size:
+            out[b] /= F32(bag.size)
+    return out
+
+
+def terms(inputs: dict[str, NDArray], divide: bool = False) -> list[tuple[int, Array]]:
+    found = []
+    for g, bag in zip(inputs["grad_output"], bags(inputs)):
+        found += [(int(row), g / F32(bag.size) if divide else g) for row in bag]
+    return found
+
+
+def merged(inputs: dict[str, NDArray], divide: bool = False) -> dict[int, Array]:
+    found: dict[int, Array] = {}
+    for row, g in terms(inputs, divide):
+        found[row] = found.get(row, np.zeros(D, F32)) + g
+    return found
+
+
+def rowwise(
+    inputs: dict[str, NDArray],
+    gradients: list[tuple[int, Array]],
+    inside: bool = False,
+    total: bool = False,
+    early: bool = False,
+) -> dict[str, Array]:
+    """Row-wise AdaGrad, with the mistakes that people make."""
+    w, s = inputs["weights"].copy().reshape(H, D), inputs["sum"].copy()
+    for row, g in gradients:
+        before = s[row]
+        s[row] += (g * g).sum(dtype=F32) if total else (g * g).mean(dtype=F32)
+        used = before if early else s[row]
+        w[row] -= LR * g / (np.sqrt(used + EPS) if inside else np.sqrt(used) + EPS)
+    return {"weights": w.reshape(-1), "sum": s}
+
+
+def sgd(inputs: dict[str, NDArray], gradients: dict[int, Array] | list[tuple[int, Array]]) -> dict[str, Array]:
+    w = inputs["weights"].copy().reshape(H, D)
+    for row, g in gradients.items() if isinstance(gradients, dict) else gradients:
+        w[row] -= LR * g
+    return {"weights": w.reshape(-1)}
+
+
+def last_of(inputs: dict[str, NDArray]) -> dict[int, Array]:
+    return dict(terms(inputs))
+
+
+def first_of(inputs: dict[str, NDArray]) -> dict[int, Array]:
+    return dict(reversed(terms(inputs)))
+
+
+def scaled(inputs: dict[str, NDArray], factor: float) -> dict[int, Array]:
+    return {row: g * F32(factor) for row, g in merged(inputs).items()}
+
+
+ROWWISE = ("backward", "sum", "exact_rowwise_adagrad")
+SGD = ("backward", "sum", "exact_sgd")
+BROKEN: dict[str, tuple[tuple[str, str, str], Callable[[dict[str, NDArray]], object]]] = {
+    "mean_not_divided": (("lookup", "mean", ""), lambda i: forward(i)),
+    "last_lookup_dropped": (("lookup", "sum", ""), lambda i: forward(i, take=lambda bag: bag[:-1])),
+    "first_lookup_dropped": (("lookup", "sum", ""), lambda i: forward(i, take=lambda bag: bag[1:])),
+    "duplicates_in_sequence": (ROWWISE, lambda i: rowwise(i, terms(i))),
+    "eps_inside_root": (ROWWISE, lambda i: rowwise(i, list(merged(i).items()), inside=True)),
+    "square_sum_not_mean": (ROWWISE, lambda i: rowwise(i, list(merged(i).items()), total=True)),
+    "update_before_state": (ROWWISE, lambda i: rowwise(i, list(merged(i).items()), early=True)),
+    "last_duplicate_wins": (SGD, lambda i: sgd(i, last_of(i))),
+    "first_duplicate_wins": (SGD, lambda i: sgd(i, first_of(i))),
+    "divided_by_2": (SGD, lambda i: sgd(i, scaled(i, 0.5))),
+    "divided_by_4": (SGD, lambda i: sgd(i, scaled(i, 0.25))),
+    "sign_flipped": (SGD, lambda i: sgd(i, scaled(i, -1.0))),
+    "old_state": (SGD, lambda i: {"weights": i["weights"].copy()}),
+    "all_zeros": (("lookup", "sum", ""), lambda i: np.zeros((7, D), F32)),
+    "constant_factor": (("lookup", "sum", ""), lambda i: forward(i) / F32(7)),
+    "rounded_to_bf16": (
+        ("lookup", "sum", ""),
+        lambda i: (forward(i).view(np.uint32) & np.uint32(0xFFFF0000)).view(F32),
+    ),
+    "permuted": (("lookup", "sum", ""), lambda i: forward(i)[::-1].copy()),
+    "transposed": (("lookup", "sum", ""), lambda i: forward(i).T.copy().reshape(7, D)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_kernel_is_named(name: str) -> None:
+    (op, pooling, optimizer), kernel = BROKEN[name]
+    inputs, options = problem(pooling, optimizer)
+    report = oracle.check(op, inputs, kernel(inputs), options)
+    assert not report
+    best = report.failures[0].diagnoses[0]
+    assert name in best.names, str(report)
+    assert name in str(report) and (best.fix or best.kind == "quirk")
+
+
+def test_right_kernels_pass() -> None:
+    inputs, options = problem("mean", "")
+    assert oracle.check("lookup", inputs, forward(inputs, divide=True), options)
+    inputs, options = problem("sum", "exact_rowwise_adagrad")
+    assert oracle.check("backward", inputs, rowwise(inputs, list(merged(inputs).items())), options)
+
+
+def test_two_mistakes_at_once_are_named() -> None:
+    inputs, options = problem("sum", "exact_rowwise_adagrad")
+    both = rowwise(inputs, list(merged(inputs).items()), inside=True, total=True)
+    report = oracle.check("backward", inputs, both, options)
+    assert set(report.failures[0].diagnoses[0].names) == {"eps_inside_root", "square_sum_not_mean"}
+
+
+def test_an_answer_that_nothing_explains_says_so() -> None:
+    inputs, options = problem("sum", "")
+    noise = np.random.default_rng(0).standard_normal((7, D)).astype(F32) * F32(100)
+    assert "no known mistake explains it" in str(oracle.check("lookup", inputs, noise, options))
