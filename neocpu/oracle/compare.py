@@ -143,7 +143,7 @@ def _wrong(op: Operator, case: Case, output: str, truth: Truth, want: Array, x: 
     theirs, ref = float(x[index]), float(want[inner])
     ulps = None
     if not truth.exact and math.isfinite(theirs) and math.isfinite(ref):
-        ulps = abs(theirs - ref) / float(quantum(np.float64(ref), FORMATS[truth.format]))
+        ulps = abs(theirs - ref) / float(quantum(np.asarray(ref, np.float64), FORMATS[truth.format]))
     place = {} if op is None else op.locate(case, output, inner)
     if len(inner) < len(index):
         place = {"seed": index[0], **place}

@@ -74,7 +74,8 @@ def by_switches(op: Operator, case: Case, answers: Mapping[str, Array], preset: 
     plain = _bend(op, case, preset)
     if plain is None or _explains(plain, answers):
         return []
-    active, found = [], []
+    active: list[str] = []
+    found: list[tuple[float, tuple[str, ...]]] = []
     for switch in switches_for(op.name):
         if switch.name in preset:
             continue
