@@ -1,0 +1,90 @@
+"""Do verdicts follow the rules: bounds, classes of numbers, codes, bits, stochastic rounding and its χ²?"""
+
+import math
+
+import numpy as np
+import pytest
+
+from neocpu import oracle
+from neocpu.errors import OracleError
+from neocpu.oracle.adapters import coded
+from neocpu.oracle.compare import agrees, chi_square_tail, compare, judge, malformed, unlikely
+from neocpu.oracle.operators import OPERATORS
+from neocpu.oracle.records import Case, Truth
+
+NAN, INF = math.nan, math.inf
+CASE = Case("case", "lookup", {}, {}, "")
+
+
+def truth(reference: list[float], bound: list[float], **more: object) -> Truth:
+    return Truth(np.array(reference), np.array(bound), **more)  # type: ignore[arg-type]
+
+
+def test_bounds_and_classes_of_numbers() -> None:
+    asked = truth([1.0, 1.0, NAN, NAN, INF, INF, INF, 0.0, 5.0, 1.0], [0.5, 0.5, 0, 0, 0, 0, 0, 0, INF, 0.5])
+    right, ratio = judge(asked, np.array([1.5, 1.6, NAN, 1.0, INF, -INF, 3e38, -0.0, NAN, NAN]))
+    assert right.tolist() == [True, False, True, False, True, False, False, True, True, False]
+    assert not np.isnan(ratio).any() and ratio[0] == 1.0 and ratio[3] == INF
+
+
+def test_exact_outputs_need_integers_and_equality() -> None:
+    asked = Truth(np.array([2**62 + 1, 3]), np.zeros(2), exact=True)
+    assert agrees(asked, np.array([2**62 + 1, 3])) and not agrees(asked, np.array([2**62, 3]))
+    assert "expected integers" in malformed(asked, np.array([1.0, 3.0]))
+
+
+def test_codes_of_narrow_formats_are_numbers() -> None:
+    asked = truth([1.0, -2.0], [0.0, 0.0], format="bf16")
+    codes = np.array([0x3F80, 0xC000], np.uint16)
+    assert agrees(asked, codes) and agrees(asked, coded(codes, "bf16")) and agrees(asked, np.float32([1, -2]))
+    assert "int64 elements" in malformed(asked, np.array([1, 2]))
+
+
+def test_the_first_wrong_element_is_located_in_ulps() -> None:
+    inputs = {"rows": np.array([2]), "dims": np.array([2]), "feature_table": np.array([0])}
+    case = Case("case", "lookup", inputs, OPERATORS["lookup"].complete({}), "")
+    asked = Truth(np.ones((3, 2)), np.full((3, 2), 1e-9))
+    answer = np.ones((3, 2), np.float32)
+    answer[2, 1] += np.float32(2**-22)
+    verdict = compare(OPERATORS["lookup"], case, "out", asked, answer)
+    assert verdict.wrong == 1 and verdict.first is not None and verdict.first.index == (2, 1)
+    assert verdict.first.place == {"sample": 2, "feature": 0, "table": 0, "column": 1} and verdict.first.ulps == 2.0
+
+
+def test_bits_tell_minus_zero_but_not_one_nan_from_another() -> None:
+    asked, canonical = truth([0.0, NAN], [1.0, 0.0]), np.array([0.0, NAN], np.float32)
+    other = (canonical.view(np.uint32) | np.uint32(1 << 31)).view(np.float32)
+    assert compare(OPERATORS["lookup"], CASE, "x", asked, other).status == "passed"
+    op = OPERATORS["segment_sum"]
+    verdict = compare(op, CASE, "x", asked, other, canonical)
+    assert verdict.status == "failed" and verdict.wrong == 1
+
+
+@pytest.mark.parametrize("seeds", [(), (50,)])
+def test_stochastic_rounding_is_judged_by_its_frequency(seeds: tuple[int, ...]) -> None:
+    n, rng = 400, np.random.default_rng(0)
+    p = rng.random(n)
+    asked = truth((1 + p / 128).tolist(), [1.0] * n, lower=np.ones(n), upper=np.full(n, 1 + 1 / 128), probability=p)
+    fair = 1 + (rng.random((*seeds, n)) < p) / 128
+    nearest = np.broadcast_to(1 + (p > 0.5) / 128, fair.shape)
+    assert agrees(asked, fair) and not unlikely(asked, fair)
+    assert "biased" in unlikely(asked, nearest)
+    outside = fair + 1 / 128
+    assert not agrees(asked, outside)
+
+
+def test_the_tail_of_chi_square_matches_the_tables() -> None:
+    for freedom, x, chance in ((1, 3.841, 0.05), (2, 5.991, 0.05), (5, 15.086, 0.01), (10, 29.588, 0.001)):
+        assert chi_square_tail(x, freedom) == pytest.approx(chance, rel=2e-3)
+
+
+def test_questions_that_make_no_sense_are_refused() -> None:
+    inputs = {"weights": np.zeros(4, np.float32)}
+    with pytest.raises(OracleError, match="did you mean lookup"):
+        oracle.check("lokup", inputs, np.zeros(3))
+    with pytest.raises(OracleError, match="did you mean pooling"):
+        oracle.check("lookup", inputs, np.zeros(3), {"poling": "mean"})
+    with pytest.raises(OracleError, match="needs the input"):
+        oracle.check("lookup", inputs, np.zeros(3))
+    with pytest.raises(OracleError, match="no preset"):
+        oracle.check("lookup", inputs, np.zeros(3), preset="fbgem")
