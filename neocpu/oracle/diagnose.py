@@ -230,4 +230,9 @@ def diagnose(
     fit = {name: a for name, a in answers.items() if name in truths and not malformed(truths[name], a)}
     if not fit:
         return []
+    exact = _bend(op, case, frozenset()) if preset else None
+    if exact is not None and _explains(exact, fit):
+        return [
+            Diagnosis(("exact",), "quirk", "the answer follows the exact model, from which the preset departs here")
+        ]
     return by_switches(op, case, fit, preset) + by_pattern(case, truths, fit)

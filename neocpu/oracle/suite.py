@@ -245,12 +245,15 @@ def _plain(value: Any) -> Any:
 
 
 def golden_cases() -> list[Case]:
-    """The cases of the suite that the repository keeps: of every operator the first small ones, seed 0."""
+    """The cases of the suite that the repository keeps: some small ones of every operator, spread over its list; seed 0."""
     from neocpu.oracle.cases import all_cases
 
-    kept: dict[str, list[Case]] = {}
+    small: dict[str, list[Case]] = {}
     for case in all_cases():
-        found = kept.setdefault(case.op, [])
-        if len(found) < MOST_GOLDEN and sum(array.nbytes for array in case.inputs.values()) <= 2048:
-            found.append(case)
-    return [case for found in kept.values() for case in found]
+        if sum(array.nbytes for array in case.inputs.values()) <= 2048:
+            small.setdefault(case.op, []).append(case)
+    kept = []
+    for found in small.values():
+        places = {(2 * k + 1) * len(found) // (2 * MOST_GOLDEN) for k in range(MOST_GOLDEN)}
+        kept += [found[at] for at in sorted(places)]
+    return kept
