@@ -139,6 +139,49 @@ def test_a_broken_kernel_is_named(name: str) -> None:
     assert name in str(report) and (best.fix or best.kind == "quirk")
 
 
+def adam(inputs: dict[str, NDArray], t: int, corrected: bool = True) -> dict[str, Array]:
+    """Lazy Adam at step t, fp32."""
+    w, m, v = (inputs[name].copy().reshape(H, D) for name in ("weights", "exp_avg", "exp_avg_sq"))
+    b1, b2 = F32(0.9), F32(0.999)
+    for row, g in merged(inputs).items():
+        m[row], v[row] = b1 * m[row] + (F32(1) - b1) * g, b2 * v[row] + (F32(1) - b2) * g * g
+        c1, c2 = (F32(1) - b1**t, F32(1) - b2**t) if corrected else (F32(1), F32(1))
+        w[row] -= LR * (m[row] / c1) / (np.sqrt(v[row] / c2) + EPS)
+    return {"weights": w.reshape(-1), "exp_avg": m.reshape(-1), "exp_avg_sq": v.reshape(-1)}
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("bias_correction_missing", {"t": 3, "corrected": False}), ("step_counted_late", {"t": 2})],
+)
+def test_a_broken_adam_is_named(name: str, how: dict[str, int]) -> None:
+    inputs, options = problem("sum", "adam")
+    rng = np.random.default_rng(6)
+    inputs |= {"exp_avg": rng.standard_normal(H * D, dtype=F32), "exp_avg_sq": rng.random(H * D, dtype=F32)}
+    assert oracle.check("backward", inputs, adam(inputs, 3), options)
+    report = oracle.check("backward", inputs, adam(inputs, **how), options)
+    assert name in report.failures[0].diagnoses[0].names, str(report)
+
+
+def test_a_clamped_index_is_named() -> None:
+    """A row out of range that is set to 0 trains row 0."""
+    inputs, options = problem(*SGD[1:])
+    inputs["indices"][[1, 6]] = H, H + 5
+    options["bounds_check"] = "ignore"
+    clamped = inputs | {"indices": np.where(inputs["indices"] < H, inputs["indices"], 0)}
+    report = oracle.check("backward", inputs, sgd(clamped, merged(clamped)), options)
+    assert "out_of_bounds_row_0" in report.failures[0].diagnoses[0].names, str(report)
+
+
+def test_rounding_half_up_is_named() -> None:
+    x = np.random.default_rng(7).standard_normal((5, 8)).astype(F32)
+    x.view(np.uint32)[1, ::2] = x.view(np.uint32)[1, ::2] >> 17 << 17 | 0x8000  # ties between even codes and odd ones
+    up = ((x.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
+    options: dict[str, object] = {"format": "bf16", "rounding": "nearest"}
+    report = oracle.check("round", {"x": x}, up, options)
+    assert not report and "half_up" in report.failures[0].diagnoses[0].names, str(report)
+
+
 def test_right_kernels_pass() -> None:
     inputs, options = problem("mean", "")
     assert oracle.check("lookup", inputs, forward(inputs, divide=True), options)

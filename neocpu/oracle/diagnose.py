@@ -60,12 +60,15 @@ def _bend(op: Operator, case: Case, switches: frozenset[str]) -> Truths | None:
 
 
 def _matters(plain: Truths, bent: Truths) -> bool:
-    """True where a switch changes what a case must give."""
-    return any(
-        name not in bent
-        or plain[name].reference.shape != bent[name].reference.shape
-        or not np.array_equal(plain[name].reference, bent[name].reference, equal_nan=not plain[name].exact)
-        for name in plain
+    """True where a switch changes what a case must give, or how it is rounded."""
+    return any(name not in bent or not _same(plain[name], bent[name]) for name in plain)
+
+
+def _same(a: Truth, b: Truth) -> bool:
+    """Do two truths ask for the same answer, rounded the same way?"""
+    fields = [(a.reference, b.reference), (a.lower, b.lower), (a.upper, b.upper), (a.probability, b.probability)]
+    return all(
+        (x is y) or (x is not None and y is not None and np.array_equal(x, y, equal_nan=not a.exact)) for x, y in fields
     )
 
 
