@@ -12,8 +12,7 @@ from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.layout import Bags, FeatureColumn
 from neocpu.ingest.loader import EpochOrder, Loader
 from neocpu.ingest.writer import DatasetWriter
-from neocpu.reference.philox import _words as philox_words
-from neocpu.reference.philox import fnv1a64, splitmix64, tensor_key
+from neocpu.reference.philox import fnv1a64, splitmix64, tensor_key, words_at
 from neocpu.trees import rank_samples
 
 TABLES = (
@@ -45,13 +44,13 @@ def files(tmp_path_factory):
 def plain_order(rows, seed, epoch):
     """The order of an epoch as its definition reads."""
     blocks = -(-rows // 4096)
-    words = philox_words(tensor_key(seed, 3, "samples"), np.arange(blocks), np.zeros(1, int), epoch)[:, 0]
+    words = words_at(tensor_key(seed, 3, "samples"), np.arange(blocks), np.zeros(1, int), epoch)[:, 0]
     order = np.argsort(words, kind="stable")
     found = []
     for window in range(0, blocks, 16):
         inside = np.concatenate([np.arange(b * 4096, min(rows, b * 4096 + 4096)) for b in order[window : window + 16]])
         positions = np.arange(inside.size) + sum(len(part) for part in found)
-        words = philox_words(tensor_key(seed, 4, "samples"), positions, np.zeros(1, int), epoch)[:, 0]
+        words = words_at(tensor_key(seed, 4, "samples"), positions, np.zeros(1, int), epoch)[:, 0]
         found.append(inside[np.argsort(words, kind="stable")])
     return np.concatenate(found)
 
