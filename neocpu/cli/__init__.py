@@ -20,7 +20,10 @@ COMMANDS = {
     "checkpoint": ("neocpu.cli.checkpoint:checkpoint", "Show, compare and export checkpoints."),
     "data": ("neocpu.cli.data:data", "Convert, generate and look at click logs."),
     "compile": ("neocpu.cli.compile:compile", "Compile the kernels that CONFIG needs, so that runs start at once."),
-    "oracle": ("neocpu.cli.oracle:oracle", "Export cases that break embedding kernels; check answers to them."),
+    "oracle": (
+        "neocpu.cli.oracle:oracle",
+        "Export cases that break embedding kernels; check answers and say which mistake explains them.",
+    ),
     "doctor": ("neocpu.cli.doctor:doctor", "Check MPI, threads, CPU, memory and folders; say what to mend."),
 }
 
