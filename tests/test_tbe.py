@@ -284,6 +284,22 @@ def test_rows_can_be_loaded_and_are_not_made_again():
     assert out[0, 1:21].tolist() == [6] * 20 and not out[0, 21:172].any()
 
 
+def test_a_large_shard_of_which_many_rows_exist_is_made_whole():
+    tables = [TableSpec("big", 5000, 4, ("f",)), TableSpec("small", 30, 4, ("g",))]
+    shards = [Rectangle(0, (0, 5000), (0, 4)), Rectangle(1, (0, 30), (0, 4))]
+    tbe = TableBatchedEmbedding(tables, shards, SparseOptimizer("exact_rowwise_adagrad"), SEED)
+    layout, out = Layout(np.array([0, 1]), np.array([0, 4])), np.empty((1, 8), np.float32)
+    for seen, exist in ((1000, 1000), (1260, 5000)):
+        rows = np.append(np.arange(seen), np.arange(20))
+        tbe.forward(layout, Lookups(np.array([0, seen, seen + 20]), rows, NONE, 1), out)
+        assert (int(tbe.touched(0).sum()), int(tbe.touched(1).sum())) == (exist, 20)
+    for name, values in tbe.initial(0, np.arange(5000)).items():
+        assert_same(tbe.state(0)[name], values)
+    tbe.backward(layout, Lookups(np.array([0, 1, 1]), np.array([4999]), NONE, 1), np.ones((1, 8), np.float32), 1)
+    tbe.forward(layout, Lookups(np.array([0, 1, 1]), np.array([4999]), NONE, 1), out)  # trained rows stay as they are
+    assert (out[0, :4] != tbe.initial(0, np.array([4999]))["weight"][0]).all()
+
+
 def test_tables_must_fit_their_budget():
     with pytest.raises(TrainingError, match="memory budget is 1000"):
         TableBatchedEmbedding(TABLES, WHOLE, record("adam"), SEED, budget=1000)

@@ -28,6 +28,7 @@ from neocpu.trees import Node, aligned_nodes
 
 __all__ = ["ExtraWords", "Layout", "Lookups", "Merged", "TableBatchedEmbedding"]
 NONE = np.empty(0, np.float32)
+MANY, LARGE = 4, 4096  # a shard of at least LARGE rows is made whole once a MANYth of them exist
 
 
 class TableBatchedEmbedding:
@@ -139,15 +140,26 @@ class TableBatchedEmbedding:
         return ExtraWords(bag, start, extra)
 
     def _touch(self, layout: Layout, lookups: Lookups) -> None:
-        """Make the rows that do not exist yet; nothing is looked at where all rows exist."""
+        """Make the rows that do not exist yet; nothing is looked at in shards all of whose rows exist."""
         if (self._made[layout.shard] == self.heights[layout.shard]).all():
             return
         chunks = cut(layout, lookups)
         owner = chunks.shards[chunks.owner]
+        origin = np.where(self._made[owner] < self.heights[owner], self.row_base[owner], -1)
         fresh, count = self._scratch.take("fresh", lookups.rows.size), np.zeros(owner.size, np.int64)
-        touch.find_untouched(lookups.rows, chunks.start, self.row_base[owner], self._touched, fresh, count)
+        touch.find_untouched(lookups.rows, chunks.start, origin, self._touched, fresh, count)
         if count.any():
             self._make(fresh[: touch.claim_rows(chunks.start, count, self._touched, fresh)])
+            self._complete()
+
+    def _complete(self) -> None:
+        """Make all rows of large shards of which many exist: their pages are in use already, and nobody looks again."""
+        many = (self._made >= self.heights / MANY) & (self._made < self.heights) & (self.heights >= LARGE)
+        for shard in np.flatnonzero(many).tolist():
+            touched = self.touched(shard)
+            rows = np.flatnonzero(touched == 0)
+            touched[rows] = 1
+            self._make(rows + self.row_base[shard])
 
     def _make(self, fresh: Ints) -> None:
         touch.make_rows(

@@ -20,10 +20,11 @@ def find_untouched(rows, chunk, origin, touched, fresh, count):
     """Lookups whose row does not exist yet: fresh[chunk[t] :] gets origin[t] + row, count[t] of them; a row may repeat.
 
     Shapes: rows i64[n], -1 skipped; chunk i64[C+1]: chunk t holds lookups [chunk[t], chunk[t+1]) of one shard, whose first
-    row is origin[t] (i64[C]) of touched u8[R]; fresh i64[n]; count i64[C]. Order: lookups ascending.
+    row is origin[t] (i64[C]) of touched u8[R], or whose rows all exist: -1; fresh i64[n]; count i64[C].
+    Order: lookups ascending.
     """
     for t in prange(origin.size):
-        n, first, last = 0, chunk[t], chunk[t + 1]
+        n, first, last = 0, chunk[t], chunk[t + 1] if origin[t] >= 0 else chunk[t]
         for j in range(first, last):
             prefetch(touched, origin[t] + max(rows[min(j + AHEAD, last - 1)], 0))
             if rows[j] >= 0 and touched[origin[t] + rows[j]] == 0:

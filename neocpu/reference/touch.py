@@ -8,7 +8,7 @@ from neocpu.reference.philox import uniform_rows
 def find_untouched(rows, chunk, origin, touched, fresh, count):
     """Lookups of rows that do not exist yet, chunk by chunk; see `kernels.touch.find_untouched`."""
     for t in range(origin.size):
-        mine = rows[chunk[t] : chunk[t + 1]]
+        mine = rows[chunk[t] : chunk[t + 1] if origin[t] >= 0 else chunk[t]]
         mine = origin[t] + mine[mine >= 0]
         mine = mine[touched[mine] == 0]
         count[t] = mine.size
