@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neocpu.embedding import layouts
 from neocpu.kernels import jagged_layout as kernels
 from neocpu.reference import jagged_layout as twins
 
@@ -122,3 +123,11 @@ def test_unique(seed: int, count: int) -> None:
         answers.append((n, unique[:n].tolist(), inverse.tolist(), counts[:n].tolist()))
         assert (unique[:n][inverse] == values).all() and counts[:n].sum() == count
     assert answers[0] == answers[1]
+
+
+def test_running_sums_before_with_and_around():
+    for lengths in ([], [3], [2, 0, 5, 1]):
+        complete = layouts.complete_cumsum(np.array(lengths, np.int32))
+        assert complete.tolist() == [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+        assert layouts.exclusive_cumsum(np.array(lengths, np.int32)).tolist() == complete[:-1].tolist()
+        assert layouts.inclusive_cumsum(np.array(lengths, np.int32)).tolist() == complete[1:].tolist()

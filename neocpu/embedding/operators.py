@@ -20,6 +20,7 @@ from neocpu.kernels import lookup as kernels
 from neocpu.storage.formats import FORMATS
 
 __all__ = ["Bounds", "bounds_check", "lookup", "row_elements", "weight_gradient"]
+_bounds = bounds_check  # the option of that name hides the function where it is used
 POOLING = ("sum", "mean", "none")
 OUTPUTS = ("fp32", "fp16", "bf16")
 NONE = np.empty(0, np.float32)
@@ -159,18 +160,6 @@ def lookup(
         where = (entries.base, entries.width, entries.stride, cuts)
         kernels.pooled_rows(entries.table, *where, ends, index, scale, mean, place, pitch, out.reshape(-1))
     return out if output_format == "fp32" else _encoded(out, output_format)
-
-
-def _bounds(
-    rows: NDArray[Any],
-    table: NDArray[Any],
-    indices: NDArray[Any],
-    offsets: NDArray[Any],
-    mode: str,
-    batch_sizes: NDArray[Any] | None,
-    outside: int,
-) -> Bounds:
-    return bounds_check(rows, table, indices, offsets, mode, batch_sizes, outside)
 
 
 def _encoded(out: Floats, format: str) -> NDArray[Any]:
