@@ -10,13 +10,14 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError, DataError
 from neocpu.ingest.avazu import avazu_schema
 from neocpu.ingest.criteo import criteo_schema
-from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.layout import VERSION, FeatureColumn
 from neocpu.ingest.readers import UNIT, Parquet, TextBlock, kind_of, text_blocks
 from neocpu.ingest.schema import TRANSFORMS, Schema
@@ -238,34 +239,82 @@ def ensure_dataset(
     does, where neither folder can be written, and where there is no copy yet but none shall be made (`make`).
     """
     options = options or ConvertOptions()
+    found = []
+    for sources, raw in _groups(paths, options):
+        if raw:
+            copy = _copy(sources, kind, options, out_dir)
+            if copy is None and not make:
+                raise DataError(f"{sources[0]}: not converted yet")
+            if copy is None:
+                copy = convert(sources, _new_copy(sources, kind, options, out_dir), kind, options, progress).path
+            found.append(copy)
+        else:
+            found += sources
+    return found
+
+
+def missing_copies(
+    paths: Sequence[str | Path], kind: str, options: ConvertOptions, out_dir: str | Path | None = None
+) -> list[tuple[list[Path], Path]]:
+    """(raw logs, the copy) of each conversion that `ensure_dataset` would have to make."""
+    return [
+        (sources, _new_copy(sources, kind, options, out_dir))
+        for sources, raw in _groups(paths, options)
+        if raw and _copy(sources, kind, options, out_dir) is None
+    ]
+
+
+def expected_bytes(sources: Sequence[Path], kind: str, options: ConvertOptions) -> int:
+    """About how much disk a conversion takes at its height, if all of every log is like its first megabyte.
+
+    Not less than the dataset and its largest column once more (`writer.py`); before any compression.
+    """
+    columns: dict[str, float] = {}
+    for path in sources:
+        parser, blocks, *_ = _source(path, schema_of(kind, options))
+        block = next(blocks, None)
+        if (close := getattr(blocks, "close", None)) is not None:
+            close()  # ends the thread that reads ahead
+        if block is None:
+            continue
+        parsed, scale = parser.parse(block.text), path.stat().st_size / max(block.done, 1)
+        arrays: dict[str, Sequence[NDArray[Any] | None]] = {
+            "labels": (parsed.labels,),
+            "dense": (parsed.dense,),
+            **parsed.features,
+        }
+        for name, parts in arrays.items():
+            size = sum(part.nbytes for part in parts if part is not None)
+            columns[name] = columns.get(name, 0.0) + scale * size
+    return int(sum(columns.values()) + max(columns.values(), default=0))
+
+
+def _groups(paths: Sequence[str | Path], options: ConvertOptions) -> list[tuple[list[Path], bool]]:
+    """Files that become one dataset together, and whether they are raw."""
     given = [Path(path) for path in paths]
-    raw = [path for path in given if kind_of(path) != "hdf5"]
-    if options.min_count and len(raw) > 1:
-        if len(raw) != len(given):
+    raw = [kind_of(path) != "hdf5" for path in given]
+    if options.min_count and sum(raw) > 1:
+        if not all(raw):
             raise DataError("min_count needs all train files raw or all converted; convert them together first")
-        return [_copy(raw, kind, options, out_dir, progress, make)]
-    return [_copy([path], kind, options, out_dir, progress, make) if path in raw else path for path in given]
+        return [(given, True)]
+    return [([path], is_raw) for path, is_raw in zip(given, raw)]
 
 
-def _copy(
-    raw: list[Path],
-    kind: str,
-    options: ConvertOptions,
-    out_dir: str | Path | None,
-    progress: Progress | None,
-    make: bool,
-) -> Path:
+def _folders(raw: list[Path], out_dir: str | Path | None) -> list[Path]:
+    return [raw[0].parent, *([] if out_dir is None else [Path(out_dir)])]
+
+
+def _copy(raw: list[Path], kind: str, options: ConvertOptions, out_dir: str | Path | None) -> Path | None:
+    """The converted copy of these logs, if there is one."""
     name = copy_name(raw, kind, options)
-    folders = [raw[0].parent, *([] if out_dir is None else [Path(out_dir)])]
-    for folder in folders:
-        if (folder / name).exists():
-            Dataset(folder / name)  # a damaged copy is named, not silently used
-            return folder / name
-    if not make:
-        raise DataError(f"{raw[0]}: not converted yet")
-    for folder in folders:
+    return next((folder / name for folder in _folders(raw, out_dir) if (folder / name).exists()), None)
+
+
+def _new_copy(raw: list[Path], kind: str, options: ConvertOptions, out_dir: str | Path | None) -> Path:
+    """Where the converted copy of these logs will be."""
+    for folder in _folders(raw, out_dir):
         if _writable(folder):
-            return convert(raw, folder / name, kind, options, progress).path
+            return folder / copy_name(raw, kind, options)
     raise DataError(f"{raw[0]}: its folder cannot be written, so its converted copy needs another; give --out DIR")
 
 

@@ -211,12 +211,24 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _other_dense(first: _File, other: _File) -> str:
+    """How the dense columns of a file differ from those of the first; "" if they mean the same."""
+    for what, one, two in (
+        ("dense columns", first.dense_columns, other.dense_columns),
+        ("dense transforms", *(file.attributes.get("dense_transform") for file in (first, other))),
+    ):
+        if one != two:
+            return f"{what} differ ({two} against {one})"
+    return ""
+
+
 class Dataset:
     """One or several dataset files in one row space; read-only.
 
     rows: N over all files. dense_columns: names. features: name -> `FeatureColumn` (hotness 0 where any file is ragged
     or files differ). vocabularies: name -> codes, entry i is row i + 1 (empty when there is none). attributes: of the
-    first file. missing, missing_dense: empty fields of the log, over all files.
+    first file. missing, missing_dense: empty fields of the log, over all files. skipped: for each file, the faulty lines of
+    the log that it lacks.
 
     Raises DataError for a missing, foreign, truncated or damaged file, and for files with different columns.
     """
@@ -244,16 +256,21 @@ class Dataset:
         self.missing_dense: NDArray[np.int64] = np.sum(
             [file.missing_dense for file in self._files], axis=0, dtype=np.int64
         )
+        self.skipped = [int(file.attributes.get("skipped", 0)) for file in self._files]
+
+    def other_dense(self, other: "Dataset") -> str:
+        """How the dense inputs of another dataset differ from these ("" if they mean the same)."""
+        return _other_dense(self._files[0], other._files[0])
 
     @staticmethod
     def _check_same(first: _File, other: _File) -> None:
+        if found := _other_dense(first, other):
+            raise DataError(f"{other.path} does not go with {first.path}: {found}")
         for what, one, two in (
-            ("dense columns", first.dense_columns, other.dense_columns),
             ("features", tuple(first.columns), tuple(other.columns)),
             ("code types", [c.dtype for c in first.columns.values()], [c.dtype for c in other.columns.values()]),
             ("kinds", [c.kind for c in first.columns.values()], [c.kind for c in other.columns.values()]),
             ("labels", first.labels is not None, other.labels is not None),
-            ("dense transforms", *(file.attributes.get("dense_transform") for file in (first, other))),
         ):
             if one != two:
                 raise DataError(f"{other.path} does not go with {first.path}: {what} differ ({two} against {one})")

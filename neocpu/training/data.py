@@ -8,11 +8,12 @@ import numpy as np
 
 from neocpu.config import Config
 from neocpu.errors import DataError, NeocpuError
-from neocpu.ingest.convert import ConvertOptions, ensure_dataset
+from neocpu.ingest.convert import ConvertOptions, ensure_dataset, expected_bytes, missing_copies
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.comm import Comm
 from neocpu.training.identity import describe
+from neocpu.training.preflight import check_conversions
 
 SPLITS = ("train", "valid", "test")
 LOOKED_AT = 4096  # rows from which mean bag lengths are estimated
@@ -63,6 +64,16 @@ class Splits:
             depth=config.data.read_ahead,
         )
 
+    def touchable_rows(self, samples: int) -> dict[str, int]:
+        """Rows of each table that training on so many samples can touch at most: another epoch looks up the same rows."""
+        data, found = self.datasets["train"], {}
+        for table in self.config.tables:
+            lookups = [
+                min(data.lookups(f), samples * (data.features[f].hotness or data.lookups(f))) for f in table.features
+            ]
+            found[table.name] = min(table.rows, sum(lookups))
+        return found
+
     def pooling_factors(self) -> dict[str, float]:
         """Mean lookups per sample of each table, estimated from the first rows of the first split."""
         data = next(iter(self.datasets.values()))
@@ -98,6 +109,7 @@ def open_paths(
     told = b""
     if comm.rank == 0:
         try:
+            _check_disk(config, given, out, tell, labelled)
             told = "\n".join(
                 "\t".join(map(str, _ensure(config, name, paths, out, tell, labelled))) for name, paths in given.items()
             ).encode()
@@ -111,6 +123,10 @@ def open_paths(
     except NeocpuError as problem:
         datasets, error = {}, problem
     comm.agree(error)
+    for name, data in datasets.items():
+        for path, source, count in zip(data.paths, given[name], data.skipped):
+            if count:
+                tell(f"{name}: {count:,} malformed lines of {source} were skipped; the first are in {path}.errors.txt")
     return Splits(config, comm, datasets)
 
 
@@ -142,14 +158,20 @@ def _check_alike(datasets: dict[str, Dataset]) -> None:
     """Dense inputs must mean the same in every split."""
     (first, one), *others = datasets.items()
     for name, other in others:
-        for what, a, b in (
-            ("dense columns", one.dense_columns, other.dense_columns),
-            ("dense transforms", *(data.attributes.get("dense_transform") for data in (one, other))),
-        ):
-            if a != b:
-                raise DataError(
-                    f"data.{name} does not go with data.{first}: {what} differ ({b} against {a}); convert both alike"
-                )
+        if found := one.other_dense(other):
+            raise DataError(f"data.{name} does not go with data.{first}: {found}; convert both alike")
+
+
+def _check_disk(
+    config: Config, given: dict[str, tuple[str, ...]], out: Path, tell: Callable[[str], None], labelled: bool
+) -> None:
+    """Will the converted copies of all splits fit?"""
+    kind, needs = config.data.format, []
+    for name, paths in given.items():
+        options = _options(config, name, labelled)
+        for sources, target in missing_copies(paths, kind, options, out):
+            needs.append((target, expected_bytes(sources, kind, options)))
+    check_conversions(needs, tell)
 
 
 def _ensure(
@@ -167,6 +189,4 @@ def _ensure(
     for path, source in zip(found, paths):
         if str(path) != source:
             tell(f"{name}: {source} is read as {path}")
-        if skipped := Dataset(path).attributes.get("skipped"):
-            tell(f"{name}: {skipped:,} malformed lines of {source} were skipped; the first are in {path}.errors.txt")
     return found

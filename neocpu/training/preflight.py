@@ -1,22 +1,28 @@
 """Will the run fit? Memory and disk needed against what the machine has, before anything is allocated.
 
 Tables are mapped lazily: a row costs memory once it is touched, and a run cannot touch more rows than it looks up. So the
-need of a table is the smaller of its whole size and `lookups * max(row bytes, one page)`.
+need of a table is the smaller of its whole size and `lookups * max(row bytes, one page)`. A checkpoint has the rows that
+were touched.
 """
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from neocpu.config import Config
-from neocpu.embedding.specs import bags
+from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import TrainingError
+from neocpu.model.layout import ModelLayout
 from neocpu.parallel.plan import Plan
+from neocpu.training.state import BLOCK
 
 PAGE = 4096
 PROGRAM = 300 << 20  # bytes of Python, Numba and MPI
+BLOCK_ENTRY = 48  # bytes a checkpoint keeps of a block of rows: number, size, hash
+PER_TABLE, OVERHEAD = 4 << 10, 256 << 10  # bytes of HDF5's own for a table; for all else, with names and texts
+UNSURE = 1.25  # a conversion's size is guessed from the first megabyte of its source
 
 
 @dataclass(frozen=True)
@@ -91,11 +97,85 @@ def check_memory(needs: Sequence[Need], host_ranks: int, other: int, available: 
     return total
 
 
-def check_disk(folder: Path, need: int) -> None:
-    """TrainingError unless `folder`'s file system has `need` bytes free for one more checkpoint."""
-    free = shutil.disk_usage(folder).free
-    if need > free:
+def dense_bytes(config: Config, dense_features: int) -> int:
+    """Bytes of the dense parameters and their optimizer's state."""
+    model = config.model
+    dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
+    layout = ModelLayout(dense_features, dims, model.bottom, model.top, model.interaction, model.diagonal)
+    return 4 * layout.parameters * (1 + config.optimizer.dense.state_floats[0])
+
+
+def checkpoint_needs(
+    tables: Sequence[TableSpec], state_floats: tuple[int, int], touched: Mapping[str, int]
+) -> list[Need]:
+    """Bytes each table can take in one checkpoint at most, largest first; `touched`: rows that can differ from the start."""
+    per_element, per_row = state_floats
+    needs = []
+    for table in tables:
+        row = 8 + 4 * (table.dim * (1 + per_element) + per_row)
+        rows = touched[table.name]
+        blocks = min(rows, -(-table.rows // BLOCK))
+        needs.append(Need(table.name, rows * row + blocks * BLOCK_ENTRY + PER_TABLE))
+    return sorted(needs, key=lambda need: -need.bytes)
+
+
+def check_checkpoints(
+    out: Path,
+    needs: Sequence[Need],
+    dense: int,
+    saves: int,
+    keep: int,
+    there: Sequence[int],
+    tell: Callable[[str], None],
+) -> int:
+    """Will the checkpoints in `out` fit? Returns the bytes that one can take at most.
+
+    `dense` bytes are in every checkpoint, `needs` only if every row that can be touched is. So: TrainingError where not even
+    the dense parameters fit, which the first checkpoint would run into anyway, and a line to `tell` where all might not.
+    A new one is written before the oldest of `keep` goes; `saves`: how many the run writes; `there`: bytes of those that
+    are in `out` already.
+    """
+    files = min(max(saves, len(there) + 1), keep + 1)
+    one = dense + sum(need.bytes for need in needs) + OVERHEAD
+    least, most = (max(files * size - sum(there), size) for size in (dense, one))
+    free = shutil.disk_usage(out).free
+    if most <= free:
+        return one
+    name = f"; the largest table, {needs[0].table}, up to {human(needs[0].bytes)} of each" if needs else ""
+    fewer = "keep fewer (checkpoint.keep=1), " if keep > 1 and files > 1 else ""
+    help_ = (
+        f"make room, {fewer}choose another --out, or make the tables smaller (tables.NAME.rows, model.embedding_dim)"
+    )
+    if least > free:
         raise TrainingError(
-            f"a checkpoint in {folder} may need {human(need)}, but {human(free)} are free there; choose another --out, "
-            "or keep fewer checkpoints (checkpoint.keep)"
+            f"checkpoints in {out} need at least {human(least)} and up to {human(most)} ({files} of {human(one)}{name}), but "
+            f"only {human(free)} are free there; {help_}"
         )
+    tell(
+        f"warning: checkpoints in {out} may need up to {human(most)} ({files} of {human(one)}{name}) if every row that can be "
+        f"touched is, but only {human(free)} are free there; {help_}"
+    )
+    return one
+
+
+def check_conversions(needs: Sequence[tuple[Path, int]], tell: Callable[[str], None]) -> None:
+    """Will the converted copies of raw logs fit? `needs`: (copy, about how many bytes its conversion takes).
+
+    The sizes are estimates: TrainingError where they are beyond what is free by more than they can be wrong, else a line.
+    """
+    disks: dict[int, list[tuple[Path, int]]] = {}
+    for copy, size in needs:
+        disks.setdefault(copy.parent.stat().st_dev, []).append((copy, size))
+    for found in disks.values():
+        need, (largest, size) = sum(size for _, size in found), max(found, key=lambda one: one[1])
+        free = shutil.disk_usage(largest.parent).free
+        if need <= free:
+            continue
+        text = (
+            f"converting the raw data needs about {human(need)} in {largest.parent} ({human(size)} of it for {largest.name}), "
+            f"but only {human(free)} are free there; make room, or convert elsewhere with `neocpu data convert` and give "
+            "the result as data.train"
+        )
+        if need > UNSURE * free:
+            raise TrainingError(text)
+        tell(f"warning: {text}")

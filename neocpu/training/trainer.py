@@ -114,17 +114,26 @@ class Trainer:
         return world, loader
 
     def _check_room(self, plan: Plan, splits: Splits) -> None:
-        state = self.config.optimizer.sparse.state_floats
-        samples = self._total_steps(splits.loader("train")) * self.config.training.batch_size
+        """Memory of every rank, and disk for checkpoints (rank 0 looks)."""
+        config, comm, steps = self.config, self.comm, self._total_steps(splits.loader("train"))
+        state = config.optimizer.sparse.state_floats
+        samples = steps * config.training.batch_size
         lookups = {name: int(samples * factor) + 1 for name, factor in splits.pooling_factors().items()}
-        needs = preflight.table_needs(plan, self.comm.rank, state, lookups)
+        needs = preflight.table_needs(plan, comm.rank, state, lookups)
         error: NeocpuError | None = None
         try:
-            host_ranks = int((self.comm.nodes == self.comm.node_of(self.comm.rank)).sum())
-            preflight.check_memory(needs, host_ranks, preflight.working_memory(self.config, plan))
+            host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
+            preflight.check_memory(needs, host_ranks, preflight.working_memory(config, plan))
+            if comm.rank == 0:
+                tables = preflight.checkpoint_needs(config.tables, state, splits.touchable_rows(samples))
+                dense = preflight.dense_bytes(config, splits.dense_features)
+                every = config.checkpoint.every_steps
+                saves = -(-steps // every) if every else 1
+                keep, there = config.checkpoint.keep, [p.stat().st_size for p in checkpoint.checkpoints(self.out)]
+                preflight.check_checkpoints(self.out, tables, dense, saves, keep, there, self.report.tell)
         except NeocpuError as problem:
             error = problem
-        self.comm.agree(error)
+        comm.agree(error)
 
     def _restore(self, world: World, loader: Loader) -> None:
         path = checkpoint.latest(self.out, self.comm)
