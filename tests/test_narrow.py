@@ -11,7 +11,7 @@ from neocpu.reference import narrow as twin
 from neocpu.reference import update
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, decode_rows, encode_rows, split_rows
 from neocpu.reference.rules import RULES
-from tests.cases import FILLS, assert_same
+from tests.cases import FILLS, assert_same, floats
 
 HALVES, LAMB = np.empty(0, np.uint16), "partial_rowwise_lamb"
 
@@ -55,6 +55,32 @@ def test_fused_update_of_codes(name, form, seed, fill, mode, rounding, weighted)
             results.append(mine)
         for a, b in zip(*results):
             assert_same(a, b) if a.dtype == np.float32 else np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("form", ["bf16", "fp8_e4m3", "split"])
+@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), rounding=st.sampled_from(["nearest", "stochastic"]))
+@settings(max_examples=20)
+def test_rows_opened_and_closed_in_one_go(form, seed, fill, rounding):
+    rng, layout = np.random.default_rng(seed), LAYOUTS[form.replace("split", "bf16")]
+    heights, width = rng.integers(1, 6, 2), rng.choice(WIDTHS, 2).astype(np.int64)
+    (table, *_), base, _ = tables_of(rng, RULES["exact_sgd"], heights, width, fill)
+    shards, first, unique, *_ = segments_of(rng, heights, width, 1, False, fill)
+    to = rng.permutation(unique.size) * int(width.max())
+    key, row0, column0 = rng.integers(0, 2**63, 2).astype(np.uint64), rng.integers(0, 2**40, 2), np.array([0, 5])
+    with np.errstate(all="ignore"):
+        codes, low = coded(table, form.replace("split", "bf16")), HALVES
+        if form == "split":
+            low = rng.integers(0, 2**16, codes.size).astype(np.uint16)
+        new = floats(rng, int(to.size * width.max()), fill)
+        results = []
+        for module in (narrow, twin):
+            mine, halves, numbers = codes.copy(), low.copy(), np.zeros(new.size, np.float32)
+            module.open_rows(mine, halves, base, width, shards, first, unique, layout, to, numbers)
+            last = layout, ROUNDINGS[rounding], key, row0, column0, 7, to, new
+            module.close_rows(mine, halves, base, width, shards, first, unique, *last)
+            results.append((numbers, mine, halves))
+    for a, b in zip(*results):
+        assert_same(a, b) if a.dtype == np.float32 else np.testing.assert_array_equal(a, b)
 
 
 @given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS))

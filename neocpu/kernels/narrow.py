@@ -4,8 +4,10 @@
                                                                                  nearest even │ stochastically │ not at all:
     split-SGD keeps the lower halves of its fp32 weights in `low`: nothing is rounded           split in two halves
 
-Only looked-up rows are decoded. Small floats are described by the five words of a layout (`reference.codecs.layout`), so one
-kernel per width of codes serves all of them. Sources: Kalamkar et al. 2020 (bf16, split-SGD); FBGEMM's fp16 training tables.
+Only looked-up rows are decoded. The loop is that of `update.py`; here is how its rows are opened and closed (`CODES`). Where
+a row waits for others between its phases, `open_rows` and `close_rows` do it in one go. Small floats are described by the five
+words of a layout (`reference.codecs.layout`), so one kernel per width of codes serves all of them. Sources: Kalamkar et al.
+2020 (bf16, split-SGD); FBGEMM's fp16 training tables.
 """
 
 from functools import cache
@@ -13,13 +15,14 @@ from functools import cache
 import numpy as np
 from numba import prange
 
-from neocpu.kernels import rules
+from neocpu.kernels import update
 from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.codecs import FBGEMM, draw_words, largest_of, words_of
-from neocpu.kernels.pooling import pool_bag, task_bags, task_count
+from neocpu.kernels.pooling import TASKS
+from neocpu.kernels.simd import prefetch_far, prefetch_write
 from neocpu.kernels.simd_codes import nearest_code, number_of_code, random_code, truncated_code, with_noise
 from neocpu.kernels.simd_rows import bare, view
-from neocpu.kernels.update import find_shard, square_sum, widest
+from neocpu.kernels.update import find_shard, widest
 
 
 @inlined
@@ -58,57 +61,58 @@ def write_line(line, codes, low, at, words, top, rounding, key, row, column0, st
                 upper[c] = random_code(line[c], word[c], top, words)
 
 
-def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states):
-    """`update.fused_update` of coded rows; arguments as in `update._fuse`."""
+@inlined
+def share(table):
+    """(codes, low, layout, rounding, key, row0, column0, step) as the threads of a kernel take them."""
+    codes, low, layout, rounding, key, row0, column0, step = table
+    words = words_of(layout)
+    return (
+        bare(codes),
+        bare(low),
+        words,
+        largest_of(words),
+        rounding,
+        bare(key),
+        bare(row0),
+        bare(column0),
+        np.uint64(step),
+    )
 
-    @parallel_kernel
-    def fused_update(
-        codes, low, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, starts, place, weights,
-        gradient, hyper, layout, rounding, key, row0, column0, step,
-    ):  # fmt: skip
-        blocks = (widest(width, shards) + 63) // 64
-        tasks, words = task_count(starts), words_of(layout)
-        top = largest_of(words)
-        for task in prange(tasks):
-            sums, floats, i, h = np.empty(128), np.zeros(2 + 194 * blocks, np.float32), 0, -1
-            random = np.empty(64 * blocks + 8, np.uint32)
-            acc, scalars, parts, drawn = bare(sums), view(floats, 0, 2), view(floats, 2, 2 * blocks), bare(random)
-            line, row_gradient = view(floats, 2 + 2 * blocks, 64 * blocks), view(floats, 2 + 66 * blocks, 64 * blocks)
-            row_weight = view(floats, 2 + 130 * blocks, 64 * blocks)
-            source, index, scale = bare(gradient), bare(place), bare(weights)
-            lo, hi = task_bags(starts, task, tasks)
-            for u in range(lo, hi):
-                i = find_shard(first, i, u)
-                if shards[i] != h:
-                    h = shards[i]
-                    line[:] = np.float32(0.0)
-                d, columns, g = width[h], np.float32(full_width[h]), view(row_gradient, 0, width[h])
-                pool_bag(source, index, scale, starts[u], starts[u + 1], 0, 1, d, g, acc)
-                at, row, w = base[h] + unique[u] * d, (row_base[h] + unique[u]) * states, view(row_weight, 0, d)
-                read_line(codes, low, at, words, w)
-                e0, e1 = view(state0, at if state0.size else 0, d), view(state1, at if state1.size else 0, d)
-                r = view(row_state, row if row_state.size else 0, states)
-                prepare(w, g, e0, e1, hyper)
-                if directs:
-                    scalars[0] = square_sum(g, d, line, parts)
-                    direct(w, g, e0, e1, r, scalars, columns, hyper)
-                if squares > 0:
-                    scalars[0] = square_sum(g, d, line, parts)
-                if squares > 1:
-                    scalars[1] = square_sum(w, d, line, parts)
-                rule(w, g, e0, e1, r, scalars, columns, hyper)
-                if finishes:
-                    scalars[0] = square_sum(w, d, line, parts)
-                    finish(w, g, e0, e1, r, scalars, columns, hyper)
-                number = np.uint64(row0[h] + unique[u])
-                write_line(w, codes, low, at, words, top, rounding, key[h], number, column0[h], np.uint64(step), drawn)
-            sums[0], floats[0], random[0] = (
-                0.0,
-                np.float32(0.0),
-                np.uint32(0),
-            )  # what the views look at lives until here
 
-    return fused_update
+@inlined
+def fetch_row(rows, far, near, d):
+    """Prefetch the rows from codes `far` and `near` on, of d numbers."""
+    codes, low = rows[0], rows[1]
+    for c in range(0, d, 64 // codes.itemsize):
+        prefetch_far(codes, far + c)
+        prefetch_write(codes, near + c)
+        if low.size:
+            prefetch_far(low, far + c)
+            prefetch_write(low, near + c)
+
+
+@inlined
+def open_row(rows, at, line):
+    """The row from code `at` on as fp32 numbers to be changed, in `line` f32[D]."""
+    read_line(rows[0], rows[1], at, rows[2], line)
+    return line
+
+
+@inlined
+def opened(rows, at, line):
+    """A row that is open already."""
+    return line
+
+
+@inlined
+def close_row(rows, at, h, row, line, spare):
+    """The row of shard h, local number `row`, has its new numbers: encode them."""
+    codes, low, words, top, rounding, key, row0, column0, step = rows
+    number, drawn = np.uint64(row0[h] + row), spare.view(np.uint32)
+    write_line(line, codes, low, at, words, top, rounding, key[h], number, column0[h], step, drawn)
+
+
+CODES = update.Rows(share, fetch_row, open_row, opened, close_row, 1)
 
 
 @cache
@@ -121,10 +125,44 @@ def fused(name, row_scalars, row_states, limited):
     u64[H], row0, column0 i64[H]: of the random words of a shard (docs/arithmetic.md §9); step i64. States are fp32.
     Source: docs/arithmetic.md §3 to §5; docs/formats.md. Order: as `update.fused`.
     """
-    direct = getattr(rules, f"{name}_direct", rules.nothing)
-    prepare, finish = (
-        getattr(rules, f"{name}_prepare", rules.regularise),
-        rules.limit_norm if limited else rules.nothing,
-    )
-    directs = direct is not rules.nothing
-    return _fuse(prepare, direct, getattr(rules, name), finish, row_scalars, directs, limited, row_states)
+    kernel = update.fused(name, row_scalars, row_states, limited, CODES)
+
+    def fused_update(codes, low, *rest):
+        (*places, layout, rounding, key, row0, column0, step) = rest
+        kernel((codes, low, layout, rounding, key, row0, column0, step), *places)
+
+    return fused_update
+
+
+@parallel_kernel
+def open_rows(codes, low, base, width, shards, first, unique, layout, to, out):
+    """out[to[u] : + width] = the numbers of row unique[u] of shard shards[i], u in [first[i], first[i+1]).
+
+    Shapes: codes u16[:] or u8[:]; low u16[:] or u16[0]; base, width i64[H]; shards i64[N], first i64[N+1]; unique, to i64[U];
+    layout i64[5]; out f32[:]. Source: docs/arithmetic.md §5. Order: none.
+    """
+    words, rows = words_of(layout), unique.size
+    for task in prange(TASKS):
+        i = 0
+        for u in range(rows * task // TASKS, rows * (task + 1) // TASKS):
+            i = find_shard(first, i, u)
+            d = width[shards[i]]
+            read_line(codes, low, base[shards[i]] + unique[u] * d, words, view(out, to[u], d))
+
+
+@parallel_kernel
+def close_rows(codes, low, base, width, shards, first, unique, layout, rounding, key, row0, column0, step, to, numbers):
+    """Row unique[u] of shard shards[i] = numbers[to[u] : + width], encoded as `fused` does it.
+
+    Shapes: as in `open_rows` and `fused`; numbers f32[:]. Source: docs/arithmetic.md §5. Order: none.
+    """
+    words, rows = words_of(layout), unique.size
+    top = largest_of(words)
+    for task in prange(TASKS):
+        i, drawn = 0, np.empty(widest(width, shards) + 8, np.uint32)
+        for u in range(rows * task // TASKS, rows * (task + 1) // TASKS):
+            i = find_shard(first, i, u)
+            h = shards[i]
+            d, row, line = width[h], np.uint64(row0[h] + unique[u]), view(numbers, to[u], width[h])
+            at = base[h] + unique[u] * d
+            write_line(line, codes, low, at, words, top, rounding, key[h], row, column0[h], np.uint64(step), drawn)

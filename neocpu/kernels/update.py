@@ -5,9 +5,12 @@
 
 `fused(rule)` composes a rule into one kernel; tasks are runs of unique rows of equal work. The phases exist apart too, for
 rows whose scalars must first meet those of other columns: `merged(rule)`, then `stepped(phase)` with the scalars given.
+How a row comes out of the table and goes back is composed into the kernel too, by five functions: fp32 rows are looked at
+where they are (`FP32`, below), codes are decoded and encoded (`narrow.CODES`); the loop is one.
 """
 
 from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import prange
@@ -51,21 +54,51 @@ def square_sum(x, width, line, parts):
 
 
 @inlined
-def fetch_rows(table, row_state, states, base, row_base, d, unique, u, last):
-    """Prefetch the rows that the next updates will read and write."""
-    far, near = base + unique[min(u + FAR, last)] * d, base + unique[min(u + NEAR, last)] * d
-    for c in range(0, d, 16):
-        prefetch_far(table, far + c)
-        prefetch_write(table, near + c)
+def fetch_states(row_state, states, row_base, unique, u, last):
+    """Prefetch the row states that the next updates will read and write."""
     if row_state.size:
         prefetch_write(row_state, (row_base + unique[min(u + FAR, last)]) * states)
 
 
 @inlined
-def row_views(table, state0, state1, row_state, at, d, row, states):
-    """(weights, element states, row states) of one row; of size 0 what the rule does not keep."""
+def state_views(state0, state1, row_state, at, d, row, states):
+    """(element states, row states) of one row; of size 0 what the rule does not keep."""
     e0, e1 = view(state0, at if state0.size else 0, d), view(state1, at if state1.size else 0, d)
-    return view(table, at, d), e0, e1, view(row_state, row * states if row_state.size else 0, states)
+    return e0, e1, view(row_state, row * states if row_state.size else 0, states)
+
+
+@inlined
+def fetch_row(rows, far, near, d):
+    """Prefetch the rows from elements `far` and `near` on, of d numbers."""
+    for c in range(0, d, 16):
+        prefetch_far(rows, far + c)
+        prefetch_write(rows, near + c)
+
+
+@inlined
+def open_row(rows, at, line):
+    """The row from element `at` on as fp32 numbers to be changed; `line` f32[D]: room for them, if they need any."""
+    return view(rows, at, line.size)
+
+
+@inlined
+def close_row(rows, at, h, row, line, spare):
+    """The row of shard h, local number `row`, has its new numbers: they are where they belong."""
+
+
+class Rows(NamedTuple):
+    """How a kernel handles rows: functions as those above of fp32 rows, `share`: the table as its threads take it, `opened`: a
+    row that is open already; and for how many lines a row that is open takes room."""
+
+    share: Any
+    fetch: Any
+    open: Any
+    opened: Any
+    close: Any
+    lines: int
+
+
+FP32 = Rows(bare, fetch_row, open_row, open_row, close_row, 0)
 
 
 @inlined
@@ -85,9 +118,10 @@ def widest(width, shards):
     return d
 
 
-def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states):
+def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states, rows):
     """Kernel that merges and updates unique rows; `squares`: row scalars that the rule reads; `directs`, `finishes`: has it
-    these phases? `states`: numbers per row in row_state."""
+    these phases? `states`: numbers per row in row_state; `rows`: how its rows are handled, as `FP32`."""
+    share, fetch, opens, opened, close, lines = rows
 
     @parallel_kernel
     def fused_update(
@@ -95,26 +129,32 @@ def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states):
         gradient, hyper,
     ):  # fmt: skip
         blocks = (widest(width, shards) + 63) // 64  # one size for all rows: arrays born again in a loop get lost
+        room = (66 + 64 * GROUP * (1 + lines)) * blocks
         tasks = task_count(starts)
         for task in prange(tasks):
-            sums, floats, i, h = np.empty(128), np.zeros((66 + 64 * GROUP) * blocks + 2 * GROUP, np.float32), 0, -1
+            sums, floats = np.empty(128), np.zeros(room + 2 * GROUP + 64 * lines * (blocks + 1), np.float32)
             acc, line, parts = bare(sums), view(floats, 0, 64 * blocks), view(floats, 64 * blocks, 2 * blocks)
             merged = view(floats, 66 * blocks, 64 * GROUP * blocks)
-            scalars = view(floats, (66 + 64 * GROUP) * blocks, 2 * GROUP)
-            source, index, scale = bare(gradient), bare(place), bare(weights)
-            weight, first_state, second_state, one_state = bare(table), bare(state0), bare(state1), bare(row_state)
-            u, hi = task_bags(starts, task, tasks)
+            decoded = view(floats, (66 + 64 * GROUP) * blocks, 64 * GROUP * blocks * lines)
+            scalars, spare = view(floats, room, 2 * GROUP), view(floats, room + 2 * GROUP, 64 * lines * (blocks + 1))
+            source, index, scale, weight = bare(gradient), bare(place), bare(weights), share(table)
+            first_state, second_state, one_state = bare(state0), bare(state1), bare(row_state)
+            (u, hi), i, h = task_bags(starts, task, tasks), 0, -1
             while u < hi:
                 i = find_shard(first, i, u)
                 if shards[i] != h:
                     h = shards[i]
                     line[:] = np.float32(0.0)
-                n, d, columns = min(GROUP, hi - u, first[i + 1] - u), width[h], np.float32(full_width[h])
+                d, columns, last = width[h], np.float32(full_width[h]), first[i + 1] - 1
+                n = min(GROUP, hi - u, last + 1 - u)
                 for j in range(n):
-                    fetch_rows(weight, one_state, states, base[h], row_base[h], d, unique, u + j, first[i + 1] - 1)
+                    far, near = unique[min(u + j + FAR, last)], unique[min(u + j + NEAR, last)]
+                    fetch(weight, base[h] + far * d, base[h] + near * d, d)
+                    fetch_states(one_state, states, row_base[h], unique, u + j, last)
                     g, at, row = view(merged, j * d, d), base[h] + unique[u + j] * d, row_base[h] + unique[u + j]
                     pool_bag(source, index, scale, starts[u + j], starts[u + j + 1], 0, 1, d, g, acc)
-                    w, e0, e1, r = row_views(weight, first_state, second_state, one_state, at, d, row, states)
+                    w = opens(weight, at, view(decoded, j * d, d))
+                    e0, e1, r = state_views(first_state, second_state, one_state, at, d, row, states)
                     prepare(w, g, e0, e1, hyper)
                     if directs:
                         scalars[2 * j] = square_sum(g, d, line, parts)
@@ -123,15 +163,17 @@ def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states):
                     if squares > 0:
                         scalars[2 * j] = square_sum(view(merged, j * d, d), d, line, parts)
                     if squares > 1:
-                        w = view(weight, base[h] + unique[u + j] * d, d)
+                        w = opened(weight, base[h] + unique[u + j] * d, view(decoded, j * d, d))
                         scalars[2 * j + 1] = square_sum(w, d, line, parts)
                 for j in range(n):
                     g, at, row = view(merged, j * d, d), base[h] + unique[u + j] * d, row_base[h] + unique[u + j]
-                    w, e0, e1, r = row_views(weight, first_state, second_state, one_state, at, d, row, states)
+                    w = opened(weight, at, view(decoded, j * d, d))
+                    e0, e1, r = state_views(first_state, second_state, one_state, at, d, row, states)
                     rule(w, g, e0, e1, r, view(scalars, 2 * j, 2), columns, hyper)
                     if finishes:
                         scalars[2 * j] = square_sum(w, d, line, parts)
                         finish(w, g, e0, e1, r, view(scalars, 2 * j, 2), columns, hyper)
+                    close(weight, at, h, unique[u + j], w, spare)
                 u += n
             sums[0], floats[0] = 0.0, np.float32(0.0)  # what the views look at lives until here
 
@@ -139,7 +181,7 @@ def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states):
 
 
 @cache
-def _fuse_merge(prepare):
+def _fuse_merge(prepare, opened):
     """Kernel that merges the gradients of unique rows and prepares them, and leaves the step to others."""
 
     @parallel_kernel
@@ -171,13 +213,13 @@ def _fuse_merge(prepare):
                 d, g, at = width[h], view(out, to[u], width[h]), base[h] + unique[u] * width[h]
                 pool_bag(source, index, scale, starts[u], starts[u + 1], 0, 1, d, g, acc)
                 e0, e1 = view(state0, at if state0.size else 0, d), view(state1, at if state1.size else 0, d)
-                prepare(view(table, at, d), g, e0, e1, hyper)
+                prepare(view(table, to[u] if opened else at, d), g, e0, e1, hyper)
             sums[0] = 0.0
 
     return merge_rows
 
 
-def _fuse_step(phase, states):
+def _fuse_step(phase, states, opened):
     """Kernel that takes unique rows with merged gradients through one phase, the row scalars given."""
 
     @parallel_kernel
@@ -207,7 +249,7 @@ def _fuse_step(phase, states):
                 h = shards[i]
                 d, at, row = width[h], base[h] + unique[u] * width[h], (row_base[h] + unique[u]) * states
                 e0, e1 = view(state0, at if state0.size else 0, d), view(state1, at if state1.size else 0, d)
-                w, r = view(table, at, d), view(row_state, row if row_state.size else 0, states)
+                w, r = view(table, to[u] if opened else at, d), view(row_state, row if row_state.size else 0, states)
                 g, squares = view(gradient, to[u], d), view(given, u * scalars, scalars)
                 phase(w, g, e0, e1, r, squares, np.float32(full_width[h]), hyper)
 
@@ -237,9 +279,9 @@ def _prepare(name):
 
 
 @cache
-def fused(name, row_scalars, row_states, limited):
+def fused(name, row_scalars, row_states, limited, rows=FP32):
     """The fused kernel of a rule that reads `row_scalars` sums and keeps `row_states` numbers per row (its record in
-    `reference.rules`); `limited`: with the phase `limit_norm`.
+    `reference.rules`); `limited`: with the phase `limit_norm`; `rows`: how its rows are handled.
 
     `fused(…)(table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, starts, place,
     weights, gradient, hyper)`: the unique rows u in [first[i], first[i+1]) of shard shards[i] are merged and updated in place.
@@ -253,27 +295,29 @@ def fused(name, row_scalars, row_states, limited):
     direct = getattr(rules, f"{name}_direct", rules.nothing)
     finish = rules.limit_norm if limited else rules.nothing
     directs = direct is not rules.nothing
-    return _fuse(_prepare(name), direct, getattr(rules, name), finish, row_scalars, directs, limited, row_states)
+    return _fuse(_prepare(name), direct, getattr(rules, name), finish, row_scalars, directs, limited, row_states, rows)
 
 
-def merged(name):
+def merged(name, opened=False):
     """The kernel that merges and prepares: gradients of unique rows into out[to[u] : + width], no step yet.
 
     `merged(name)(table, state0, state1, base, width, shards, first, unique, starts, place, weights, gradient, hyper, to,
-    out)`. Shapes: as in `fused`; to i64[:] by u; out f32[:]. Source: docs/arithmetic.md §3, §5. Order: none.
+    out)`. Shapes: as in `fused`; to i64[:] by u; out f32[:]; `opened`: the table is one of rows that are open, row u at to[u]
+    (`narrow.open_rows`). Source: docs/arithmetic.md §3, §5. Order: none.
     """
-    return _fuse_merge(_prepare(name))
+    return _fuse_merge(_prepare(name), opened)
 
 
 @cache
-def stepped(phase, row_states):
+def stepped(phase, row_states, opened=False):
     """The kernel of one phase of a rule, named as in `rules.py`, over merged gradients.
 
     `stepped(…)(table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, to, gradient,
     given, hyper)`. Shapes: as in `fused`; row u has its gradient at gradient[to[u] : + width] (written where the phase
-    writes g) and its scalars at given[u*n : + n], n those that the phase reads. Source: docs/arithmetic.md §5. Order: none.
+    writes g) and its scalars at given[u*n : + n], n those that the phase reads; `opened` as in `merged`.
+    Source: docs/arithmetic.md §5. Order: none.
     """
-    return _fuse_step(getattr(rules, phase), row_states)
+    return _fuse_step(getattr(rules, phase), row_states, opened)
 
 
 @cache

@@ -56,7 +56,7 @@ def fused(name, row_scalars, row_states, limited):
     return fused_update
 
 
-def merged(name):
+def merged(name, opened=False):
     """Merge and prepare, no step; see `kernels.update.merged`."""
 
     def merge_rows(
@@ -64,14 +64,14 @@ def merged(name):
     ):  # fmt: skip
         for u, i in enumerate(_owners(first, unique.size)):
             d, at = int(width[shards[i]]), int(base[shards[i]] + unique[u] * width[shards[i]])
-            g = out[to[u] : to[u] + d]
+            g, w = out[to[u] : to[u] + d], int(to[u] if opened else at)
             round_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, d, g, None)
-            rules.prepare(name)(table[at : at + d], g, _row(state0, at, d), _row(state1, at, d), hyper)
+            rules.prepare(name)(table[w : w + d], g, _row(state0, at, d), _row(state1, at, d), hyper)
 
     return merge_rows
 
 
-def stepped(phase, row_states):
+def stepped(phase, row_states, opened=False):
     """One phase of a rule over merged gradients, its row scalars given; see `kernels.update.stepped`."""
 
     def step_rows(
@@ -81,7 +81,9 @@ def stepped(phase, row_states):
             h = shards[i]
             d, at = int(width[h]), int(base[h] + unique[u] * width[h])
             r = _row(row_state, int(row_base[h] + unique[u]) * row_states, row_states)
-            w, g, columns = table[at : at + d], gradient[to[u] : to[u] + d], np.float32(full_width[h])
+            first_weight = int(to[u] if opened else at)
+            w, g = table[first_weight : first_weight + d], gradient[to[u] : to[u] + d]
+            columns = np.float32(full_width[h])
             getattr(rules, phase)(w, g, _row(state0, at, d), _row(state1, at, d), r, squares, columns, hyper)
 
     return step_rows
