@@ -76,7 +76,9 @@ def recat(features: int, ranks: int, stagger: int = 1) -> Ints:
     return out
 
 
-def _copied(values: Array, starts: Ints, segment: Ints, offsets: Ints, width: int = 1) -> Array:
+def copy_segments(values: Array, starts: Ints, segment: Ints, offsets: Ints, width: int = 1) -> Array:
+    """Segments by number: the t-th of the result, flat, has offsets[t+1] - offsets[t] rows of `width` from starts[segment[t]]
+    on. Trusts what it is given."""
     flat = np.ascontiguousarray(values).reshape(-1)
     out = np.empty(int(offsets[-1]) * width, flat.dtype)
     layout.copy_segments(flat, starts, segment, offsets, width, out)
@@ -103,8 +105,8 @@ def permute_1d(
     _within(order, sizes.size)
     layout.index_select(sizes, order, 1, found)
     ends = complete_cumsum(found)
-    moved = None if weights is None else _copied(np.asarray(weights, np.float32), starts, order, ends)
-    return found, _copied(_ints(indices), starts, order, ends), moved
+    moved = None if weights is None else copy_segments(np.asarray(weights, np.float32), starts, order, ends)
+    return found, copy_segments(_ints(indices), starts, order, ends), moved
 
 
 def permute_2d(
@@ -199,7 +201,7 @@ def jagged_index_select(values: Array, lengths: Array, index: Array) -> tuple[Ar
     _total(starts, values, "rows")
     _within(chosen, sizes.size)
     found = sizes[chosen]
-    out = _copied(values, starts, chosen, complete_cumsum(found), width)
+    out = copy_segments(values, starts, chosen, complete_cumsum(found), width)
     return out.reshape(-1, *values.shape[1:]), found
 
 
@@ -240,6 +242,14 @@ def segment_sum(values: Array, offsets: Array) -> Floats:
     return out
 
 
+def reordered_bags(batch_offsets: Array, tables: int, broadcast: bool) -> Ints:
+    """Which bag of table-major batches stands at each place i64[tables * samples] of the table-major whole."""
+    ends = _ints(batch_offsets)
+    out = np.empty(tables * int(ends[-1]), np.int64)
+    layout.reordered_bags(ends, tables, broadcast, out)
+    return out
+
+
 def reorder_batched_ad(
     lengths: Array, indices: Array, batch_offsets: Array, broadcast: bool = False
 ) -> tuple[Ints, Array]:
@@ -251,8 +261,7 @@ def reorder_batched_ad(
     ends, sizes = _ints(batch_offsets), _ints(lengths)
     batches, samples = ends.size - 1, int(ends[-1])
     tables = sizes.size // max(batches if broadcast else samples, 1)
-    starts, bags = complete_cumsum(sizes), np.empty(tables * samples, np.int64)
+    starts, bags = complete_cumsum(sizes), reordered_bags(ends, tables, broadcast)
     _total(starts, indices, "indices")
-    layout.reordered_bags(ends, tables, broadcast, bags)
     found = sizes[bags]
-    return found, _copied(np.asarray(indices), starts, bags, complete_cumsum(found))
+    return found, copy_segments(np.asarray(indices), starts, bags, complete_cumsum(found))

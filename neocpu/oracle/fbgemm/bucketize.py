@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from neocpu.embedding import layouts
+from neocpu.oracle.fbgemm.moves import ints, like, rows
 from neocpu.oracle.fbgemm.operators import Refused, operator
-from neocpu.oracle.fbgemm.sparse import ints, like
 
 HEAD = "(Tensor lengths, Tensor indices, bool bucketize_pos, bool sequence, Tensor block_sizes, SymInt my_size, "
 SIZES = "Tensor? batch_size_per_feature=None, SymInt max_B=-1, Tensor[]? block_bucketize_pos=None, "
@@ -51,7 +51,7 @@ def _moved(weights: Maybe, found: layouts.Bucketized) -> Maybe:
     """Weights where their lookups went."""
     if weights is None:
         return None
-    return weights[torch.from_numpy(np.argsort(found.unbucketize_permute, kind="stable"))]
+    return rows(weights, layouts.invert_permute(found.unbucketize_permute))
 
 
 @operator(HEAD + "Tensor? weights=None, " + SIZES + TAIL + " -> (Tensor, Tensor, Tensor?, Tensor?, Tensor?)")

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from neocpu.embedding import layouts
+from neocpu.oracle.fbgemm.moves import Ints, Words, ints, moved, rows, segments, words
 from neocpu.oracle.fbgemm.operators import Refused, operator
-from neocpu.oracle.fbgemm.sparse import Ints, ints, runs, taken
 
 
 def _places(offsets: Sequence[Tensor], longest: Sequence[int]) -> Ints:
@@ -28,6 +29,14 @@ def jagged_to_padded_dense(
     values: Tensor, offsets: Sequence[Tensor], max_lengths: Sequence[int], padding_value: float = 0.0
 ) -> Tensor:
     """[B, *max_lengths] or [B, *max_lengths, D] of values [n] or [n, D]; longer bags are cut off, shorter ones padded."""
+    if (ends := _one_dimension(offsets, max_lengths, values.shape[0])) is not None:
+        longest, last = int(max_lengths[0]), int(ends[-1])
+        filler = words(torch.full((1,), padding_value, dtype=values.dtype))[0]
+
+        def move(found: Words) -> Words:
+            return layouts.jagged_to_padded_dense(found[:last], ends, longest, filler)
+
+        return moved(values, move, lambda: _places(offsets, max_lengths))
     place = torch.from_numpy(_places(offsets, max_lengths))
     shape = (*place.shape, *values.shape[1:])
     if values.numel() == 0:
@@ -45,27 +54,45 @@ def jagged_to_padded_dense_forward(
     return jagged_to_padded_dense(values, offsets, max_lengths, padding_value)
 
 
-def _gathered(dense: Tensor, place: Ints, rows: int) -> Tensor:
-    """Rows of the dense tensor where they belong; zeros elsewhere."""
+def _one_dimension(offsets: Sequence[Tensor], longest: Sequence[int], count: int) -> Ints | None:
+    """The offsets if a kernel can use them: one jagged dimension, ascending, within `count` rows; else `_places`."""
+    if len(offsets) != 1 or len(longest) != 1 or offsets[0].numel() < 2 or int(longest[0]) < 0:
+        return None
+    ends = ints(offsets[0])
+    return ends if ends[0] >= 0 and (np.diff(ends) >= 0).all() and 0 < ends[-1] <= count else None
+
+
+def _gathered(dense: Tensor, offsets: Sequence[Tensor], longest: Sequence[int], count: int) -> Tensor:
+    """Rows [count, …] of the dense tensor where they belong; zeros elsewhere."""
+    ends = _one_dimension(offsets, longest, count)
+    if ends is not None and ends[0] == 0 and ends[-1] == count and dense.shape[0] == ends.size - 1:
+        most = dense.shape[1]
+
+        def source() -> Ints:
+            inside = layouts.offsets_range(ends[:-1], count)
+            return np.where(inside < most, np.repeat(np.arange(ends.size - 1) * most, np.diff(ends)) + inside, -1)
+
+        return moved(dense, lambda found: layouts.dense_to_jagged(found, ends), source)
+    place = _places(offsets, longest)
     at = np.flatnonzero(place.reshape(-1) >= 0)
     flat = dense.reshape(place.size, *dense.shape[place.ndim :])
-    out = torch.zeros((rows, *flat.shape[1:]), dtype=dense.dtype)
+    out = torch.zeros((count, *flat.shape[1:]), dtype=dense.dtype)
     return out.index_copy(0, torch.from_numpy(place.reshape(-1)[at]), flat[torch.from_numpy(at)])
 
 
 @operator("(Tensor grad_output, Tensor[] offsets, SymInt total_L) -> Tensor")
 def jagged_to_padded_dense_backward(grad_output: Tensor, offsets: Sequence[Tensor], total_L: int) -> Tensor:
     """Gradient of the values from that of the padded tensor."""
-    return _gathered(grad_output, _places(offsets, grad_output.shape[1 : 1 + len(offsets)]), total_L)
+    return _gathered(grad_output, offsets, grad_output.shape[1 : 1 + len(offsets)], total_L)
 
 
 @operator("(Tensor dense, Tensor[] x_offsets, SymInt? total_L=None) -> Tensor")
 def dense_to_jagged_forward(dense: Tensor, x_offsets: Sequence[Tensor], total_L: int | None = None) -> Tensor:
     """Rows [n, D] out of [B, …, D]; zeros where a bag is longer than the dense tensor."""
-    rows = int(x_offsets[-1].max()) if total_L is None else int(total_L)
-    if rows < 0:
-        raise ValueError(f"total_L is {rows}; it must be >= 0")
-    return _gathered(dense, _places(x_offsets, dense.shape[1:-1]), rows)
+    count = int(x_offsets[-1].max()) if total_L is None else int(total_L)
+    if count < 0:
+        raise ValueError(f"total_L is {count}; it must be >= 0")
+    return _gathered(dense, x_offsets, dense.shape[1:-1], count)
 
 
 @operator("(Tensor dense, Tensor[] x_offsets, SymInt? total_L=None) -> (Tensor, Tensor[])")
@@ -92,9 +119,7 @@ def jagged_1d_to_dense(values: Tensor, offsets: Tensor, max_sequence_length: int
 def jagged_1d_to_truncated_values(values: Tensor, lengths: Tensor, max_truncated_length: int) -> Tensor:
     """At most so many numbers of each bag, from its start."""
     sizes = ints(lengths)
-    found = taken(values, runs(np.cumsum(sizes) - sizes, np.minimum(sizes, max_truncated_length)))
-    assert found is not None
-    return found
+    return segments(values, layouts.exclusive_cumsum(sizes), np.minimum(sizes, max_truncated_length))
 
 
 @operator("(Tensor values, Tensor lengths, Tensor indices, int? num_dense_output_rows=None) -> Tensor[]")
@@ -103,9 +128,8 @@ def jagged_index_select(
 ) -> list[Tensor]:
     """[values, lengths] of some bags of rows [n, D], in any order, with repeats."""
     sizes, chosen = ints(lengths), ints(indices)
-    moved = taken(values, runs((np.cumsum(sizes) - sizes)[chosen], sizes[chosen]))
-    assert moved is not None
-    return [moved, lengths[torch.from_numpy(chosen)]]
+    starts = layouts.index_select(layouts.exclusive_cumsum(sizes), chosen)
+    return [segments(values, starts, layouts.index_select(sizes, chosen)), rows(lengths, chosen)]
 
 
 @operator("(Tensor x_values, Tensor[] x_offsets, Tensor y) -> Tensor")

@@ -1,7 +1,7 @@
 """Which of FBGEMM's operators are here? `OPERATORS`: name, schema, function, as `install` gives them to torch.
 
 Functions take and give torch tensors on the CPU, with FBGEMM's argument names and defaults, and keep dtypes. Whatever only
-moves elements goes through torch's indexing, so that gradients flow through floating-point values.
+moves elements goes through our kernels (`moves.py`), and gradients flow back through floating-point values.
 """
 
 import functools

@@ -6,19 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from neocpu.embedding.layouts import complete_cumsum
+from neocpu.embedding import layouts
+from neocpu.oracle.fbgemm.moves import ints, rows, runs, segments
 from neocpu.oracle.fbgemm.operators import Refused, operator
-from neocpu.oracle.fbgemm.sparse import Ints, ints, runs
-from neocpu.reference.jagged_layout import reordered_bags
 
 ADS = "Tensor reordered_cat_ad_offsets, Tensor batch_offsets, SymInt num_ads_in_batch, "
-
-
-def _bags(ends: Ints, tables: int, broadcast: bool) -> Ints:
-    """Which bag comes to (table, sample), table-major."""
-    out = np.empty(tables * int(ends[-1]), np.int64)
-    reordered_bags(ends, tables, broadcast, out)
-    return out
 
 
 @operator(
@@ -38,28 +30,31 @@ def reorder_batched_ad_lengths(
     if each == 0 or cat_ad_lengths.numel() % each or (max_batch_size and max_batch_size < num_ads_in_batch):
         raise Refused(f"{cat_ad_lengths.numel()} lengths are no whole batches of {each}")
     tables = cat_ad_lengths.numel() // each
-    found = cat_ad_lengths.reshape(-1)[torch.from_numpy(_bags(ends, tables, broadcast_lengths))]
+    found = rows(cat_ad_lengths.reshape(-1), layouts.reordered_bags(ends, tables, broadcast_lengths))
     if max_batch_size <= 0:
         return found
     return torch.nn.functional.pad(found.view(tables, -1), (0, max_batch_size - int(ends[-1]))).reshape(-1)
 
 
 def _reordered(
-    offsets: Tensor, values: Tensor, to: Tensor, batch_offsets: Tensor, samples: int, broadcast: bool, rows: int
+    offsets: Tensor, values: Tensor, to: Tensor, batch_offsets: Tensor, samples: int, broadcast: bool, count: int
 ) -> Tensor:
-    """Rows of bags by (table, sample); `samples` to a table in the offsets `to`; `rows` of them in all."""
+    """Rows of bags by (table, sample); `samples` to a table in the offsets `to`; `count` rows in all."""
     ends, source, target = ints(batch_offsets), ints(offsets), ints(to)
     tables = (target.size - 1) // max(samples, 1)
-    bags = _bags(ends, tables, broadcast)
+    bags = layouts.reordered_bags(ends, tables, broadcast)
     places = (np.arange(tables)[:, None] * samples + np.arange(int(ends[-1]))).reshape(-1)
     lengths = np.diff(source)[bags]
     # a table's bags of one batch lie together: only where each batch begins is told by `to`
     begins = np.isin(places % samples, ends[:-1]) if samples else np.zeros(0, bool)
     group = np.cumsum(begins) - 1
-    before = complete_cumsum(lengths)[:-1]
+    before = layouts.exclusive_cumsum(lengths)
     at = target[places][begins][group] + before - before[begins][group]
-    out = torch.empty((rows, *values.shape[1:]), dtype=values.dtype)
-    out[torch.from_numpy(runs(at, lengths))] = values[torch.from_numpy(runs(source[bags], lengths))]
+    moved = segments(values, source[bags], lengths)
+    if len(moved) == count and (at == before).all():
+        return moved
+    out = torch.empty((count, *values.shape[1:]), dtype=values.dtype)
+    out[torch.from_numpy(runs(at, lengths))] = moved
     return out
 
 
@@ -79,8 +74,8 @@ def reorder_batched_ad_indices(
     """Indices by (table, sample)."""
     if broadcast_indices and num_indices_after_broadcast < 0:
         raise Refused("broadcast_indices needs num_indices_after_broadcast")
-    rows = num_indices_after_broadcast if broadcast_indices else cat_ad_indices.shape[0]
-    to = (reordered_cat_ad_offsets, batch_offsets, num_ads_in_batch, broadcast_indices, rows)
+    count = num_indices_after_broadcast if broadcast_indices else cat_ad_indices.shape[0]
+    to = (reordered_cat_ad_offsets, batch_offsets, num_ads_in_batch, broadcast_indices, count)
     return _reordered(cat_ad_offsets, cat_ad_indices, *to)
 
 
@@ -117,6 +112,6 @@ def reorder_batched_sequence_embeddings(
     num_items_in_batch: int,
 ) -> Tensor:
     """As `reorder_batched_ad_indices`, of rows [n, D]."""
-    rows, to = cat_sequence_embeddings, reordered_cat_sequence_embeddings_offsets
-    shape = (to, batch_offsets, num_items_in_batch, False, rows.shape[0])
-    return _reordered(cat_sequence_embeddings_offsets, rows, *shape)
+    values, to = cat_sequence_embeddings, reordered_cat_sequence_embeddings_offsets
+    shape = (to, batch_offsets, num_items_in_batch, False, values.shape[0])
+    return _reordered(cat_sequence_embeddings_offsets, values, *shape)

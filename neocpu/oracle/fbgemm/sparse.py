@@ -1,79 +1,67 @@
 """Which operators lay out sparse features? Running sums, ranges, permutations and selections, with FBGEMM's signatures."""
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from neocpu.embedding import layouts
+from neocpu.oracle.fbgemm.moves import Ints, ints, like, rows, runs, segments
 from neocpu.oracle.fbgemm.operators import Refused, operator
 
-Ints = NDArray[np.int64]
 PERMUTE = "(Tensor permute, Tensor lengths, Tensor values, Tensor? weights=None, SymInt? permuted_lengths_sum=None)"
 
 
-def ints(tensor: Tensor) -> Ints:
-    """int64 array of a tensor, flat."""
-    return tensor.detach().to(torch.int64).contiguous().numpy().reshape(-1)
-
-
-def like(values: NDArray[Any], tensor: Tensor) -> Tensor:
-    """A tensor of integers in the dtype of another."""
-    return torch.from_numpy(np.ascontiguousarray(values)).to(tensor.dtype)
-
-
-def runs(starts: Ints, lengths: Ints) -> Ints:
-    """starts[t], starts[t]+1, …: lengths[t] of them, one run after the other."""
-    ends = np.cumsum(lengths)
-    return np.arange(int(ends[-1]) if ends.size else 0) + np.repeat(starts - (ends - lengths), lengths)
-
-
-def taken(values: Tensor | None, index: Ints) -> Tensor | None:
-    """Rows of values by number."""
-    return None if values is None else values[torch.from_numpy(index)]
-
-
-def _sums(lengths: Tensor, before: int, after: int) -> Tensor:
-    """Running sums of the last axis in its dtype, `before` zeros in front; `after` 0 drops the last sum."""
+def _complete(lengths: Tensor) -> Tensor:
+    """0, then the running sums of the last axis, in its dtype."""
     if lengths.dim() not in (1, 2):
         raise Refused(f"lengths have {lengths.dim()} dimensions; 1 or 2 will do")
-    sums = torch.cumsum(lengths, -1, dtype=lengths.dtype)
-    zeros = torch.zeros(*lengths.shape[:-1], before, dtype=lengths.dtype)
-    return torch.cat([zeros, sums[..., : sums.shape[-1] - 1 + after]], -1) if sums.shape[-1] else zeros[..., :after]
+    if lengths.dtype.is_floating_point:
+        sums = torch.cumsum(lengths, -1, dtype=lengths.dtype)
+        return torch.cat([torch.zeros_like(lengths[..., :1]), sums], -1) if lengths.shape[-1] else sums.new_zeros(1)
+    count = lengths.shape[-1]
+    flat = layouts.complete_cumsum(ints(lengths))
+    starts = np.arange(lengths.numel() // max(count, 1) if lengths.dim() == 2 else 1)[:, None] * count
+    found = flat[starts + np.arange(count + 1)] - flat[starts]
+    return like(found.reshape(*lengths.shape[:-1], count + 1), lengths)
 
 
 @operator("(Tensor t_in) -> Tensor")
 def asynchronous_complete_cumsum(t_in: Tensor) -> Tensor:
     """0, then all running sums: [n] -> [n+1], or of each row."""
-    return _sums(t_in, 1, 1)
+    return _complete(t_in)
 
 
 @operator("(Tensor t_in) -> Tensor")
 def asynchronous_inclusive_cumsum(t_in: Tensor) -> Tensor:
     """Running sums up to and with each element; of the elements in order, whatever the shape."""
-    return torch.cumsum(t_in.reshape(-1), 0, dtype=t_in.dtype).view(t_in.shape)
+    if t_in.dtype.is_floating_point:
+        return torch.cumsum(t_in.reshape(-1), 0, dtype=t_in.dtype).view(t_in.shape)
+    return like(layouts.inclusive_cumsum(ints(t_in)), t_in).view(t_in.shape)
 
 
 @operator("(Tensor t_in) -> Tensor")
 def asynchronous_exclusive_cumsum(t_in: Tensor) -> Tensor:
     """Running sums before each element; of the elements in order, whatever the shape."""
-    return asynchronous_inclusive_cumsum(t_in) - t_in
+    if t_in.dtype.is_floating_point:
+        return asynchronous_inclusive_cumsum(t_in) - t_in
+    return like(layouts.exclusive_cumsum(ints(t_in)), t_in).view(t_in.shape)
 
 
 @operator("(Tensor values) -> Tensor")
 def asynchronous_batched_complete_cumsum(values: Tensor) -> Tensor:
     """0, then all running sums, of each row: [B, n] -> [B, n+1]."""
-    return _sums(values, 1, 1)
+    return _complete(values)
 
 
 @operator("(Tensor offsets, SymInt range_size) -> Tensor")
 def offsets_range(offsets: Tensor, range_size: int) -> Tensor:
     """Position of every lookup in its bag, [range_size]; offsets [B], without the end."""
     starts = ints(offsets)
-    return like(np.concatenate([np.zeros(0, np.int64), _ranges(np.diff(np.append(starts, range_size)))]), offsets)
+    if starts.size and (np.diff(starts, append=range_size).min() < 0 or starts[0] != 0):
+        raise Refused(f"offsets must ascend from 0 to at most range_size, {range_size}")
+    return like(layouts.offsets_range(starts, range_size if starts.size else 0), offsets)
 
 
 def _ranges(lengths: Ints) -> Ints:
@@ -116,11 +104,8 @@ def _permuted(
     sizes = ints(lengths)
     if bags.size and not 0 <= bags.min() <= bags.max() < sizes.size:
         raise Refused(f"bag {bags.max()} is asked for; there are {sizes.size}")
-    starts = np.cumsum(sizes) - sizes
-    index = runs(starts[bags], sizes[bags])
-    moved = taken(values, index)
-    assert moved is not None
-    return sizes[bags], moved, taken(weights, index)
+    found, starts = layouts.index_select(sizes, bags), layouts.index_select(layouts.exclusive_cumsum(sizes), bags)
+    return found, segments(values, starts, found), None if weights is None else segments(weights, starts, found)
 
 
 @operator(PERMUTE + " -> (Tensor, Tensor, Tensor?)")
@@ -132,8 +117,8 @@ def permute_1D_sparse_data(
     permuted_lengths_sum: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """(lengths [P], values, weights) of bags in another order, some perhaps missing or repeated."""
-    found, moved, scale = _permuted(ints(permute), lengths, values, weights)
-    return like(found, lengths), moved, scale
+    found, values, scale = _permuted(ints(permute), lengths, values, weights)
+    return like(found, lengths), values, scale
 
 
 @operator(PERMUTE + " -> (Tensor, Tensor, Tensor?)")
@@ -149,8 +134,8 @@ def permute_2D_sparse_data(
         raise Refused(f"lengths have {lengths.dim()} dimensions instead of 2")
     order, samples = ints(permute), lengths.shape[1]
     bags = (order[:, None] * samples + np.arange(samples)).reshape(-1)
-    found, moved, scale = _permuted(bags, lengths, values, weights)
-    return like(found.reshape(order.size, samples), lengths), moved, scale
+    found, values, scale = _permuted(bags, lengths, values, weights)
+    return like(found.reshape(order.size, samples), lengths), values, scale
 
 
 @operator(PERMUTE + " -> (Tensor, Tensor, Tensor?)")
@@ -175,8 +160,8 @@ def permute_2D_sparse_data_input1D(
     permuted_lengths_sum: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """As `permute_2D_sparse_data`, with lengths flat: [F * stride] -> [P * stride]."""
-    found, moved, scale = permute_2D_sparse_data(permute, lengths.view(-1, stride), values, weights)
-    return found.reshape(-1), moved, scale
+    found, values, scale = permute_2D_sparse_data(permute, lengths.view(-1, stride), values, weights)
+    return found.reshape(-1), values, scale
 
 
 @operator("(Tensor permute, Tensor lengths, Tensor indices, Tensor? weights=None) -> (Tensor, Tensor, Tensor?)")
@@ -206,7 +191,7 @@ def index_select_dim0(
     skip_indices_sorting_fwd: bool | None = None,
 ) -> Tensor:
     """Rows of `input` by number; the other arguments are hints to a GPU."""
-    return torch.index_select(input, 0, indices)
+    return rows(input, ints(indices))
 
 
 @operator("(SymInt batch_size, Tensor csr_seg, Tensor values) -> Tensor")
