@@ -2,9 +2,10 @@
 
 One round times every contender once (A B C, A B C, …), so that a slow minute of the machine hits all of them, and
 ratios are taken inside a round. Before each timing: a pause, long enough for the worker threads of the contender
-before to stop spinning (OpenMP pools of torch and of Numba are different ones and would fight for the cores), the
-contender's own thread count, and one untimed call. Whole warm-up rounds (compilation, first touch) come first and are
-discarded. A contender that exists at several thread counts is measured at each; its best median counts.
+before to stop spinning (pools of torch, OpenBLAS and Numba are different ones and would fight for the cores), the
+contender's own thread count, and untimed calls for `settle` seconds, at least one: training has no pauses, and a
+worker that slept needs milliseconds until it runs on a core of its own. Whole warm-up rounds (compilation, first touch)
+come first and are discarded. A contender that exists at several thread counts is measured at each; its best median counts.
 """
 
 import argparse
@@ -21,6 +22,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from neocpu.cores import roam
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 THREADS = sorted({1, CORES})
@@ -54,11 +57,15 @@ class Contender:
         self.calls += 1
         return elapsed
 
-    def turn(self, pause: float) -> float:
-        """Seconds of a call in this contender's turn: pause, threads, one untimed call, then `repeat` timed ones."""
+    def turn(self, pause: float, settle: float) -> float:
+        """Seconds of a call in this contender's turn: pause, threads, untimed calls, then `repeat` timed ones."""
         time.sleep(pause)
+        roam()
         self.use(self.threads)
+        until = time.perf_counter() + settle
         self.call()
+        while time.perf_counter() < until:
+            self.call()
         return sum(self.call() for _ in range(self.repeat)) / self.repeat
 
     @property
@@ -68,21 +75,27 @@ class Contender:
 
 
 def measure(
-    contenders: list[Contender], rounds: int, warmup: int = 2, pause: float = 0.03, least: float = 0.004
+    contenders: list[Contender],
+    rounds: int,
+    warmup: int = 2,
+    pause: float = 0.05,
+    settle: float = 0.02,
+    least: float = 0.01,
 ) -> None:
     """Fill `seconds` of every contender, in turn; calls shorter than `least` seconds are repeated within a turn."""
     for _ in range(warmup):
         for contender in contenders:
-            took = contender.turn(pause)
+            took = contender.turn(pause, settle)
             contender.repeat = max(1, min(1000, int(least / max(took, 1e-7)) + 1))
     gc.collect()
     gc.disable()
     try:
         for _ in range(rounds):
             for contender in contenders:
-                contender.seconds.append(contender.turn(pause))
+                contender.seconds.append(contender.turn(pause, settle))
     finally:
         gc.enable()
+        roam()
 
 
 def best(contenders: Iterable[Contender]) -> dict[str, Contender]:

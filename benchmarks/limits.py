@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import ours
+
 SOURCE = Path(__file__).with_name("limits.c")
 # What -ffast-math allows, one by one: a library linked with -ffast-math itself makes the whole process flush subnormals.
 FAST = ("-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros", "-ffinite-math-only")
@@ -51,8 +53,9 @@ class Limit:
         self._sizes = tuple(ctypes.c_long(n) for n in (len(tables), samples, length))
 
     def threads(self, count: int) -> None:
-        """Use `count` threads from now on."""
+        """Use `count` threads from now on, placed as ours are (they are the same threads)."""
         self._call("threads", count)
+        ours.place(count)
 
     def _call(self, name: str, *args: object) -> None:
         assert self._library is not None

@@ -13,10 +13,20 @@ RATE = 0.01
 
 
 def threads(count: int) -> None:
-    """Let Numba's kernels use `count` threads."""
+    """Let Numba's kernels use `count` threads, placed as `neocpu train` places them."""
     from neocpu.kernels._threads import use_threads
 
     use_threads(count)
+    place(count)
+
+
+def place(count: int) -> None:
+    """A core for each of `count` OpenMP threads, where that uses every core."""
+    from neocpu.cores import available
+    from neocpu.kernels._threads import bind_threads
+
+    if count > 1 and count == len(available()):
+        bind_threads(sorted(available()))
 
 
 def rowwise_adagrad(rate: float = RATE) -> Any:

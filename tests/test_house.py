@@ -16,7 +16,7 @@ ROOMS = {
     for level, names in enumerate(
         (
             ("errors", "trees"),
-            ("jagged", "floats"),
+            ("jagged", "floats", "cores"),
             ("kernels",),
             ("reference",),
             ("storage",),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from neocpu.cores import available
 from neocpu.errors import ConfigError, DataError, EnvironmentProblem
 from neocpu.parallel import guard, launch
 from neocpu.parallel.comm import SingleComm
@@ -18,6 +19,7 @@ from neocpu.parallel.launch import (
     get_comm,
     launched_ranks,
     mpiexec_command,
+    own_cores,
     prepare_threads,
     run_guarded,
     share_of_cores,
@@ -101,7 +103,7 @@ def test_threads_are_written_for_numba_unless_the_user_did(monkeypatch: pytest.M
         assert run.returncode == 0, run.stderr
         return run.stdout.strip()
 
-    share = share_of_cores(launch.cores(), launch.core_quota(), [])
+    share = share_of_cores(available(), launch.core_quota(), [])
     assert told("None") == f"{share} {share}"
     assert told("None", NUMBA_NUM_THREADS="5") == "5 5"
     assert told("3", NUMBA_NUM_THREADS="5") == "3 3"
@@ -110,6 +112,47 @@ def test_threads_are_written_for_numba_unless_the_user_did(monkeypatch: pytest.M
     monkeypatch.setenv("NUMBA_NUM_THREADS", "1000")
     assert prepare_threads(SingleComm()) == numba.config.NUMBA_NUM_THREADS
     numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+
+
+def test_a_core_for_each_kernel_thread_only_where_every_core_is_used_once() -> None:
+    eight, four = set(range(8)), {4, 5, 6, 7}
+    assert own_cores(0, eight, {}, 8) == list(range(8))
+    assert own_cores(0, eight, {}, 4) == []  # cores are left over: the system places threads better
+    assert own_cores(5, eight, {3: eight}, 4) == [4, 5, 6, 7]
+    assert own_cores(3, eight, {5: eight}, 4) == [0, 1, 2, 3]
+    assert own_cores(1, four, {0: {0, 1, 2, 3}}, 4) == [4, 5, 6, 7]  # bound by the launcher
+    assert own_cores(1, four, {0: eight}, 4) == []
+    assert own_cores(0, {0, 1}, {1: {0, 1}}, 1) == []
+    assert own_cores(0, {0, 1}, {1: {0, 1}}, 2) == []  # oversubscribed
+
+
+def test_bound_threads_leave_the_others_free() -> None:
+    code = """
+import os, threading
+from neocpu.parallel import launch
+comm = launch.get_comm()
+launch.prepare_threads(comm, len(launch.cores.available()))
+from neocpu.cores import available, roam
+from neocpu.ingest.ahead import read_ahead
+from neocpu.kernels._threads import threading_layer
+before = {int(task) for task in os.listdir("/proc/self/task")}
+bound = launch.bind_kernel_threads(comm)
+workers = sorted(int(task) for task in os.listdir("/proc/self/task") if int(task) not in before)
+places = [os.sched_getaffinity(task) for task in [os.getpid(), *workers]]
+assert bound == (threading_layer() == "omp" and len(available()) > 1), (bound, threading_layer())
+if bound:
+    assert sorted(places, key=sorted) == [{core} for core in sorted(available())], places
+assert list(read_ahead((os.sched_getaffinity(0) for _ in range(1)), 1)) == [available()]
+roam()
+assert os.sched_getaffinity(0) == available()
+"""
+    environment = {k: v for k, v in os.environ.items() if k not in ("NUMBA_NUM_THREADS", "OMP_PROC_BIND")}
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("this system does not bind threads to cores")
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
 
 
 # ---- the guard, alone ----

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import click
 
+from neocpu.cores import available
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.launch import (
     core_quota,
-    cores,
     find_mpiexec,
     get_comm,
     host_name,
@@ -126,7 +126,7 @@ def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
 def check_threads(comm: Comm, threads: int) -> Iterator[Check]:
     """Cores and threads of this rank, and Numba's threading layer."""
     quota = core_quota()
-    told = [json.loads(data) for data in comm.allgather_bytes(json.dumps([host_name(), sorted(cores())]).encode())]
+    told = [json.loads(data) for data in comm.allgather_bytes(json.dumps([host_name(), sorted(available())]).encode())]
     here = [set(cpus) for host, cpus in told if host == host_name()]
     usable = len(set.union(*here))
     limit = f", limited to {quota:g} cores' time" if quota < usable else ""

@@ -46,7 +46,7 @@ def train(config: Path, ranks: int | None, out: Path | None, overrides: tuple[st
 
     folder = out or default_folder(config, resume, comm)
     report = make_report(folder, comm.rank)
-    summary = Trainer(settings, comm, folder, resume=resume, report=report, started=STARTED).run()
+    summary = Trainer(settings, comm, folder, resume=resume, report=report, started=STARTED, bind=True).run()
     if comm.rank == 0:
         print_summary(summary, folder)
 

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from typing import TypeVar
 
+from neocpu.cores import roam
+
 T = TypeVar("T")
 
 
@@ -41,6 +43,7 @@ def read_ahead(items: Iterator[T], depth: int) -> Iterator[T]:
         return False
 
     def run() -> None:
+        roam()
         try:
             for item in items:
                 if not put(item):

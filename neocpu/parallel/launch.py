@@ -10,10 +10,11 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from neocpu import cores
 from neocpu.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.guard import StopSignal, guard, join_job
@@ -21,8 +22,8 @@ from neocpu.parallel.guard import StopSignal, guard, join_job
 __all__ = [
     "StopSignal",
     "abort_job",
+    "bind_kernel_threads",
     "core_quota",
-    "cores",
     "exec_mpiexec",
     "find_mpiexec",
     "get_comm",
@@ -147,13 +148,6 @@ def exec_mpiexec(ranks: int, argv: Sequence[str]) -> NoReturn:
     os.execve(command[0], command, environment)
 
 
-def cores() -> set[int]:
-    """Numbers of the cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return set(os.sched_getaffinity(0))
-    return set(range(os.cpu_count() or 1))
-
-
 def core_quota() -> float:
     """Cores' worth of time that this container may use (Linux cgroup), infinity where nobody limits it."""
     try:
@@ -189,13 +183,10 @@ def prepare_threads(comm: Comm, threads: int | None = None) -> int:
     Ranks that share a host wait passively between parallel kernels (OMP_WAIT_POLICY). Where numba is already imported
     (a notebook), it is told the number, but cannot exceed what it started with. Collective.
     """
-    told = json.dumps([host_name(), sorted(cores())]).encode()
-    ranks = [json.loads(data) for data in comm.allgather_bytes(told)]
-    host, mine = ranks[comm.rank]
-    others = [set(cpus) for rank, (name, cpus) in enumerate(ranks) if name == host and rank != comm.rank]
+    mine, others = _cores_on_this_host(comm)
     if threads is None:
         asked = os.environ.get("NUMBA_NUM_THREADS", "")
-        threads = int(asked) if asked.isdigit() else share_of_cores(set(mine), core_quota(), others)
+        threads = int(asked) if asked.isdigit() else share_of_cores(mine, core_quota(), list(others.values()))
     if "numba" in sys.modules:
         from neocpu.kernels._threads import use_threads
 
@@ -204,6 +195,40 @@ def prepare_threads(comm: Comm, threads: int | None = None) -> int:
     if others:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return threads
+
+
+def bind_kernel_threads(comm: Comm) -> bool:
+    """Give each of this rank's kernel threads a core of its own, where the host's ranks together use every core once.
+
+    Not done for ranks of one thread, where a core would be left over or shared, or where the user placed threads
+    (OMP_PROC_BIND). Returns whether it was done. Collective; the calling thread is bound too.
+    """
+    from neocpu.kernels._threads import bind_threads, thread_count
+
+    mine, others = _cores_on_this_host(comm)
+    chosen = own_cores(comm.rank, mine, others, thread_count())
+    return bool(chosen) and "OMP_PROC_BIND" not in os.environ and bind_threads(chosen)
+
+
+def own_cores(rank: int, mine: set[int], others: Mapping[int, set[int]], threads: int) -> list[int]:
+    """The cores for a rank's `threads` threads, when the ranks with the same cores use each of them once; else none.
+
+    mine : cores that the rank may run on. others : those of the other ranks of its host, by rank.
+    """
+    sharing = sorted([rank, *(other for other, cpus in others.items() if cpus == mine)])
+    apart = all(cpus == mine or not cpus & mine for cpus in others.values())
+    if threads < 2 or not apart or threads * len(sharing) != len(mine):
+        return []
+    first = sharing.index(rank) * threads
+    return sorted(mine)[first : first + threads]
+
+
+def _cores_on_this_host(comm: Comm) -> tuple[set[int], dict[int, set[int]]]:
+    """Cores that this rank may run on, and those of the other ranks of its host, by rank. Collective."""
+    told = json.dumps([host_name(), sorted(cores.available())]).encode()
+    ranks = [json.loads(data) for data in comm.allgather_bytes(told)]
+    host, mine = ranks[comm.rank]
+    return set(mine), {r: set(cpus) for r, (name, cpus) in enumerate(ranks) if name == host and r != comm.rank}
 
 
 def _beside_hint() -> str:

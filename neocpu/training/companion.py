@@ -6,7 +6,6 @@ that both processes share. If it fails, nothing is lost but time: the first proc
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.config import Config
+from neocpu.cores import available
 
 BATCH, DIM, ROWS = 4, 8, 40
 
@@ -23,7 +23,7 @@ BATCH, DIM, ROWS = 4, 8, 40
 @contextmanager
 def companion(config: Config) -> Iterator["subprocess.Popen[bytes] | None"]:
     """A process that compiles its half while the block runs; None where there is no second core for it."""
-    if len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) < 2:
+    if len(available()) < 2:
         yield None
         return
     model = config.model

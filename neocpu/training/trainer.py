@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from neocpu.config import Config
+from neocpu.cores import roam
 from neocpu.errors import NeocpuError
 from neocpu.floats import keep_subnormals, require_subnormals
 from neocpu.ingest.loader import Batch, Loader
 from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.launch import StopSignal
+from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.plan import Plan
 from neocpu.training import checkpoint, preflight
 from neocpu.training.data import Splits, open_splits
@@ -55,6 +56,8 @@ class Trainer:
     out : folder for checkpoints, metrics and the summary; locked while the run lasts.
     resume : go on from the newest complete checkpoint in `out`, or start at step 0 and say so.
     started : `time.time()` at the start of the process, for the cold-start figure.
+    bind : may each kernel thread have a core of its own, where the host's ranks together use every core once? For a process
+        that does nothing else; the calling thread is free again when `run` ends.
     """
 
     def __init__(
@@ -66,7 +69,9 @@ class Trainer:
         resume: bool = False,
         report: Report | None = None,
         started: float | None = None,
+        bind: bool = False,
     ) -> None:
+        self.bind = bind
         self.config, self.comm, self.out, self.resume = config, comm or SingleComm(), Path(out), resume
         self.started = time.time() if started is None else started
         self.report = report or Report(self.out, self.comm.rank)
@@ -96,6 +101,7 @@ class Trainer:
                 self._train(world, loader, splits, stop)
             finally:
                 stop.restore()
+                roam()
             return self._summary(world, splits)
 
     # ---- before the first step ----
@@ -107,6 +113,8 @@ class Trainer:
         self._check_room(plan, splits)
         self.report.plan(plan, config.optimizer.sparse.state_floats)
         warm_up(config, plan, comm, self.report.tell)
+        if self.bind:
+            bind_kernel_threads(comm)
         self.world = world = build(config, comm, plan, splits.dense_features)
         loader = splits.loader("train")
         if self.resume:
