@@ -21,6 +21,7 @@ import numpy as np
 from numba import get_num_threads, prange
 
 from neocpu.kernels._jit import kernel, parallel_kernel
+from neocpu.kernels.simd import prefetch
 from neocpu.kernels.simd_blocks import (
     BIAS,
     BIAS_RELU,
@@ -35,7 +36,7 @@ from neocpu.kernels.simd_blocks import (
     finish_tile,
     transpose_block,
 )
-from neocpu.kernels.simd_tiles import LANES, MR, NC, tile_chains
+from neocpu.kernels.simd_tiles import LANES, MR, NC, slim_chains, tile_chains
 
 _TILE = MR * NC
 _KC = 256  # steps of a B panel that stay in the first-level cache: 256 * NC * 4 bytes = 32 KiB
@@ -69,8 +70,11 @@ def _pack(x, first, k0, count, p0, p1, width, out, at):
     for p in range(p0, p1):
         here = at + (p - p0) * size
         for k in range(0, blocks, LANES):
+            for r in range((p + 1) * width, min(rows, (p + 2) * width)):
+                prefetch(x, r * stride + k0 + k)
             for r in range(p * width, (p + 1) * width, LANES):
-                transpose_block(x, r * stride + k0 + k, stride, rows - r, out, here + k * width + r - p * width, width)
+                wanted = min(rows, (p + 1) * width) - r
+                transpose_block(x, r * stride + k0 + k, stride, wanted, out, here + k * width + r - p * width, width)
         for r in range(width):
             row = min(p * width + r, rows - 1)
             for k in range(blocks, count):
@@ -88,8 +92,10 @@ def _merge(stack, size, leaf, top):
 
 
 @kernel
-def _leaves(a_block, a_at, panels, b_panels, b_at, cuts, tiles):
-    """tiles[:panels] = tree over leaves of chains, for a block of packed A panels against one packed B panel."""
+def _leaves(a_block, a_at, panels, b_panels, b_at, slim, cuts, tiles):
+    """tiles[:panels] = tree over leaves of chains, for a block of packed A panels against one packed B panel.
+
+    `slim`: only the first LANES columns are wanted; the others stay as they are."""
     origin, steps, size, top = cuts[0], cuts[-1] - cuts[0], panels * _TILE, np.int64(0)
     for leaf in range(cuts.size - 1):
         k, end, fresh = cuts[leaf] - origin, cuts[leaf + 1] - origin, 1
@@ -99,7 +105,10 @@ def _leaves(a_block, a_at, panels, b_panels, b_at, cuts, tiles):
             below = size if odd and k + count >= end else 0
             for i in range(panels):
                 left, into = a_at + (i * steps + k) * MR, top * size + i * _TILE
-                tile_chains(a_block, left, MR, b_panels, b_at + k * NC, NC, count, tiles, into, NC, fresh, below)
+                if slim:
+                    slim_chains(a_block, left, MR, b_panels, b_at + k * NC, NC, count, tiles, into, NC, fresh, below)
+                else:
+                    tile_chains(a_block, left, MR, b_panels, b_at + k * NC, NC, count, tiles, into, NC, fresh, below)
             k, fresh = k + count, 0
         top = _merge(tiles, size, leaf >> 1, top - 1) if odd else top + 1
 
@@ -148,7 +157,10 @@ def _product(a, a_first, b, b_first, cuts, other, mode, out, sums, threads):
         if part == 0 and sums.size:
             _column_sums(a, i0 * MR, min(i1 * MR, rows) - i0 * MR, cuts, tiles, sums)
         for j in range(part * b_panels // parts, (part + 1) * b_panels // parts):
-            _leaves(a_block, a_start, i1 - i0, packed, start + j * steps * NC, cuts, tiles)
+            slim = columns - j * NC <= LANES
+            if slim:
+                clear_floats(tiles, 0, tiles.size)  # their columns are added up, and old numbers may be slow subnormals
+            _leaves(a_block, a_start, i1 - i0, packed, start + j * steps * NC, slim, cuts, tiles)
             for i in range(i0, i1):
                 r0, c0, at = i * MR, j * NC, (i - i0) * _TILE
                 height, width, beside = min(MR, rows - r0), min(NC, columns - c0), r0 * down + c0

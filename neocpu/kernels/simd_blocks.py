@@ -14,7 +14,7 @@ from neocpu.kernels.simd import F32, I1, I8, I32, I64, call, data, splat, vector
 from neocpu.kernels.simd_tiles import LANES, MR, NC, NV
 
 _VECTOR = ir.VectorType(F32, LANES)
-_ZERO, _MINUS_ZERO = (ir.Constant(_VECTOR, [value] * LANES) for value in (0.0, -0.0))
+_ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
 
 
 def _bases(context, builder, signature, args, *positions):
@@ -183,11 +183,13 @@ def _shut(builder, value, switch):
 
 
 def _finished(builder, value, other, mode):
-    """One vector of a tile, finished. Adding -0 changes nothing, not even the sign of a zero: it stands for no bias."""
-    is_gate, is_relu = (builder.icmp_signed("==", mode, I64(m)) for m in (GATE, BIAS_RELU))
+    """One vector of a tile, finished in a mode known when the code is made."""
+    if mode == GATE:
+        return _shut(builder, value, other)
+    if mode == PLAIN:
+        return value
     moved = builder.fadd(value, other)
-    moved = builder.select(is_relu, _shut(builder, moved, moved), moved)
-    return builder.select(is_gate, _shut(builder, value, other), moved)
+    return _shut(builder, moved, moved) if mode == BIAS_RELU else moved
 
 
 @intrinsic
@@ -199,30 +201,36 @@ def finish_tile(typingctx, tiles, at, rows, columns, other, other_at, other_step
 
     def codegen(context, builder, signature, args):
         source, extra, target = _bases(context, builder, signature, args, 0, 4, 8)
-        read = builder.icmp_signed("!=", args[7], I64(PLAIN))
         masks = [_lanes_below(builder, builder.sub(args[3], I64(j * LANES))) for j in range(NV)]
-        wanted = [builder.select(read, mask, ir.Constant(mask.type, [I1(0)] * LANES)) for mask in masks]
 
-        def emit_rows(whole):
+        def place(row, step, j):
+            return builder.add(builder.mul(row, step), I64(j * LANES))
+
+        def emit_rows(mode, whole):
             with cgutils.for_range(builder, args[2]) as loop:
                 for j in range(NV):
-                    value = _load(builder, source, builder.add(builder.mul(loop.index, I64(NC)), I64(j * LANES)))
-                    beside, place = (
-                        builder.add(builder.mul(loop.index, args[step]), I64(j * LANES)) for step in (6, 10)
-                    )
-                    if whole:
-                        met = _load(builder, extra, beside)
-                        _store(builder, _finished(builder, value, met, args[7]), target, place)
+                    value = _load(builder, source, place(loop.index, I64(NC), j))
+                    beside, there = (place(loop.index, args[step], j) for step in (6, 10))
+                    if mode == PLAIN:
+                        other = None
+                    elif whole:
+                        other = _load(builder, extra, beside)
                     else:
-                        met = _masked_load(builder, extra, beside, wanted[j], _MINUS_ZERO)
-                        _masked_store(builder, _finished(builder, value, met, args[7]), target, place, masks[j])
+                        other = _masked_load(builder, extra, beside, masks[j], _ZERO)
+                    done = _finished(builder, value, other, mode)
+                    if whole:
+                        _store(builder, done, target, there)
+                    else:
+                        _masked_store(builder, done, target, there, masks[j])
 
         full = builder.icmp_signed("==", args[3], I64(NC))
-        with builder.if_else(builder.and_(full, read)) as (fast, edge):
-            with fast:
-                emit_rows(True)
-            with edge:
-                emit_rows(False)
+        for mode in (PLAIN, BIAS, BIAS_RELU, GATE):
+            with builder.if_then(builder.icmp_signed("==", args[7], I64(mode))):
+                with builder.if_else(full) as (fast, edge):
+                    with fast:
+                        emit_rows(mode, True)
+                    with edge:
+                        emit_rows(mode, False)
         return context.get_dummy_value()
 
     n = types.int64
