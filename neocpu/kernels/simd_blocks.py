@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.kernels.simd import F32, I1, I8, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd import F32, I8, I32, I64, call, data, splat, vector_pointer
 from neocpu.kernels.simd_tiles import LANES, MR, NC, NV
 
 _VECTOR = ir.VectorType(F32, LANES)
@@ -225,12 +225,12 @@ def finish_tile(typingctx, tiles, at, rows, columns, other, other_at, other_step
 
         full = builder.icmp_signed("==", args[3], I64(NC))
         for mode in (PLAIN, BIAS, BIAS_RELU, GATE):
-            with builder.if_then(builder.icmp_signed("==", args[7], I64(mode))):
-                with builder.if_else(full) as (fast, edge):
-                    with fast:
-                        emit_rows(mode, True)
-                    with edge:
-                        emit_rows(mode, False)
+            chosen = builder.icmp_signed("==", args[7], I64(mode))
+            with builder.if_then(chosen), builder.if_else(full) as (fast, edge):
+                with fast:
+                    emit_rows(mode, True)
+                with edge:
+                    emit_rows(mode, False)
         return context.get_dummy_value()
 
     n = types.int64
