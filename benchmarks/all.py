@@ -9,8 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import table, verdict
+from benchmarks.roofline import picture
 
-NAMES = ("lookup", "backward", "codecs", "gemm", "dlrm_step", "ranks", "startup", "convert")
+NAMES = (
+    "roofline",
+    "lookup",
+    "pooling",
+    "backward",
+    "scale",
+    "codecs",
+    "gemm",
+    "dlrm_step",
+    "ranks",
+    "startup",
+    "convert",
+)
+PICTURE = "roofline.svg"
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 
 INTRODUCTION = """# Benchmarks
@@ -64,6 +78,8 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     ]
     for name, result in results.items():
         parts.append(f"\n## `python -m benchmarks.{name}`\n")
+        if name == "roofline":
+            parts.append(f"![Our kernels under the machine's roof]({PICTURE})\n")
         parts += [table(record) for record in result["records"]]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -97,6 +113,8 @@ def main() -> None:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.write:
         PAGE.write_text(page(results))
+        if "roofline" in results:
+            PAGE.with_name(PICTURE).write_text(picture(results["roofline"]["records"][0]))
     else:
         print(summary([r for result in results.values() for r in result["records"]]))
 

@@ -59,6 +59,22 @@ void gather(float *const *tables, const int64_t *rows, long T, long B, long L, f
     }
 }
 
+/* The same with a weight per lookup. */
+void gather_weighted(float *const *tables, const int64_t *rows, const float *weights, long T, long B, long L, float *out) {
+    #pragma omp parallel for schedule(static, 64)
+    for (long bag = 0; bag < T * B; bag++) {
+        long t = bag / B, b = bag % B;
+        vec sum[BLOCKS];
+        for (int k = 0; k < BLOCKS; k++) sum[k] = (vec){0};
+        for (long j = bag * L; j < (bag + 1) * L; j++) {
+            ask_ahead(tables, rows, j, t, B * L, T * B * L);
+            const float *row = tables[t] + rows[j] * D;
+            for (int k = 0; k < BLOCKS; k++) sum[k] += weights[j] * *(const vec *)(row + LANES * k);
+        }
+        for (int k = 0; k < BLOCKS; k++) *(vec *)(out + (b * T + t) * D + LANES * k) = sum[k];
+    }
+}
+
 /* The same with fp64 sums rounded once: what exactness costs at least (no certificate). */
 void gather64(float *const *tables, const int64_t *rows, long T, long B, long L, float *out) {
     #pragma omp parallel for schedule(static, 64)
@@ -132,4 +148,34 @@ void backward(float *const *tables, float *const *moments, const int64_t *rows, 
         }
         free(memory);
     }
+}
+
+/* Memory: the sum of n floats, n a multiple of 64; every thread reads a stretch. */
+double read_all(const float *x, long n) {
+    double total = 0;
+    #pragma omp parallel for schedule(static) reduction(+ : total)
+    for (long i = 0; i < n; i += 64) {
+        vec sum = {0};
+        for (int k = 0; k < 64; k += LANES) sum += *(const vec *)(x + i + k);
+        total += sum[0];
+    }
+    return total;
+}
+
+/* Arithmetic: `steps` rounds of 16 independent fused multiply-adds of LANES floats, in every thread. */
+double multiply_add(long steps) {
+    double total = 0;
+    #pragma omp parallel reduction(+ : total)
+    {
+        vec chain[16], a = {0}, b = {0};
+        a += 0.9999f + 1e-9f * omp_get_thread_num();
+        b += 1e-4f;
+        for (int k = 0; k < 16; k++) chain[k] = b * (float)k;
+        for (long i = 0; i < steps; i++) {
+            #pragma GCC unroll 16
+            for (int k = 0; k < 16; k++) chain[k] = chain[k] * a + b;
+        }
+        for (int k = 0; k < 16; k++) total += chain[k][0];
+    }
+    return total;
 }

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks import ours
 
+MULTIPLY_ADD = 16 * 16 * 2  # flops of a thread in a step of `Limit.multiply_add`
 SOURCE = Path(__file__).with_name("limits.c")
 # What -ffast-math allows, one by one: a library linked with -ffast-math itself makes the whole process flush subnormals.
 FAST = ("-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros", "-ffinite-math-only")
@@ -65,6 +66,19 @@ class Limit:
         """out f32[B, T*D] = fp32 sums of each bag's rows; with `wide` fp64 sums rounded once."""
         name = "gather64" if wide else "gather"
         self._call(name, _address(self._tables), _address(rows), *self._sizes, _address(out))
+
+    def gather_weighted(self, rows: NDArray[np.int64], weights: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+        """out f32[B, T*D] = fp32 sums of each bag's rows times the weights f32[T*B*L] of their lookups."""
+        pointers = (_address(self._tables), _address(rows), _address(weights))
+        self._call("gather_weighted", *pointers, *self._sizes, _address(out))
+
+    def read_all(self, x: NDArray[np.float32]) -> None:
+        """Read the array f32[n], n a multiple of 64, once."""
+        self._call("read_all", _address(x), ctypes.c_long(x.size))
+
+    def multiply_add(self, steps: int) -> None:
+        """`steps` times 16 vectors of fused multiply-adds in every thread: `MULTIPLY_ADD` flops each."""
+        self._call("multiply_add", ctypes.c_long(steps))
 
     def backward(
         self, moments: list[NDArray[np.float32]], rows: NDArray[np.int64], grad: NDArray[np.float32], rate: float

@@ -39,7 +39,9 @@ def rowwise_adagrad(rate: float = RATE) -> Any:
 class OurLookup:
     """TableBatchedEmbedding on one `Lookup` shape, all tables whole on this rank."""
 
-    def __init__(self, shape: Lookup, batches: list[NDArray[np.int64]]) -> None:
+    def __init__(
+        self, shape: Lookup, batches: list[NDArray[np.int64]], weights: NDArray[np.float32] | None = None
+    ) -> None:
         from neocpu.embedding.specs import TableSpec
         from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
         from neocpu.parallel.sharding import Shard
@@ -49,8 +51,8 @@ class OurLookup:
         shards = [Shard(t, (0, shape.rows), (0, D), 0) for t in range(T)]
         self._tbe = TableBatchedEmbedding(specs, shards, rowwise_adagrad(), 1)
         self._layout = Layout(np.arange(T, dtype=np.int64), np.arange(T, dtype=np.int64) * D)
-        empty = np.zeros(0, np.float32)
-        self._batches = [Lookups(shape.offsets(), rows, empty, shape.samples) for rows in batches]
+        weights = np.zeros(0, np.float32) if weights is None else weights
+        self._batches = [Lookups(shape.offsets(), rows, weights, shape.samples) for rows in batches]
         self._out = np.zeros((shape.samples, T * D), np.float32)
         self._steps = 0
         for batch in self._batches:  # first touch of every row that will be read

@@ -1,0 +1,50 @@
+"""Does a lookup cost more in a larger table? The fused backward with row-wise AdaGrad, one table of 10^5 to 10^8 rows.
+
+D = 16, so that neither arithmetic nor bandwidth hides what a row far away costs. The aim: a lookup in 10^8 rows (6.4 GB of
+weights) takes at most 1.3 times as long as in 10^5 rows (which the third-level cache may hold).
+"""
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+from benchmarks import ours
+from benchmarks.harness import CORES, Contender, main, measure, summarise
+from benchmarks.shapes import Lookup
+
+SIZES, SMOKE = (10**5, 10**6, 10**7, 10**8), (10**3, 10**4)
+SAMPLES, LENGTH, DIM, MOST = 16384, 20, 16, 1.3
+
+
+def contender(rows: int, samples: int, first: bool) -> Contender:
+    """The backward on a table of so many rows."""
+    shape = Lookup(1, samples, LENGTH, DIM, rows)
+    batches = shape.batches(4)
+    mine = ours.OurLookup(shape, batches)
+    grad = np.random.default_rng(1).standard_normal((samples, DIM), np.float32)
+    name = f"{rows:,} rows".replace(",", " ")
+    run = Contender(name, "ours" if first else "note", lambda i: mine.backward(i, grad), CORES, ours.threads)
+    run.prepare = mine.forward
+    return run
+
+
+def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All sizes in turn."""
+    sizes, samples = (SMOKE, 64) if options.quick else (SIZES, SAMPLES)
+    found = [contender(rows, samples, rows == sizes[0]) for rows in sizes]
+    measure(found, options.rounds)
+    lookups = samples * LENGTH
+    record = summarise("backward by rows", {"T": 1, "B": samples, "L": LENGTH, "D": DIM, "fp32,": "uniform"}, found)
+    costs = [f"{c.name} {c.median / lookups * 1e9:.1f}" for c in found]
+    times = found[-1].median / found[0].median
+    word = "reached" if times <= MOST else "MISSED"
+    notes = [
+        f"ns per lookup: {', '.join(costs)}.",
+        f"The largest costs {times:.2f} times the smallest (aim {MOST}: {word}).",
+    ]
+    return [record | {"notes": notes}]
+
+
+if __name__ == "__main__":
+    main(__doc__, benchmark)
