@@ -1,10 +1,14 @@
-"""What do all tests share? Reproducible examples, and a line that says which MPI they run with."""
+"""What do all tests share? Reproducible examples, a second process that compiles ahead, and a line that says which MPI."""
+
+import os
 
 import numba
+import pytest
 from hypothesis import HealthCheck, settings
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.launch import find_mpiexec
+from tests import ahead
 
 # Examples are the same in every run: ranks draw them independently and must agree. First calls compile: no deadline.
 # Machines are shared: how long it takes to draw an example says nothing about the test.
@@ -26,3 +30,26 @@ def pytest_report_header() -> str:
     except EnvironmentProblem:
         mpiexec = "none (tests under MPI are skipped)"
     return f"mpiexec: {mpiexec}; numba {numba.__version__}, {numba.config.NUMBA_NUM_THREADS} threads"
+
+
+SECOND = pytest.StashKey["subprocess.Popen[bytes] | None"]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What compiles most comes last."""
+    ahead.sort_last(items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin to compile ahead."""
+    if ahead.AHEAD in os.environ:
+        os.nice(19)
+    elif not session.config.option.collectonly:
+        session.config.stash[SECOND] = ahead.start(session.items)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """End what was begun; remember that the cache is full."""
+    ahead.stop(session.config.stash.get(SECOND, None))
+    if ahead.AHEAD in os.environ and exitstatus == 0:
+        ahead.marker().touch()

@@ -1,0 +1,71 @@
+"""How does the whole suite use a second core? A second process compiles ahead what its last tests need.
+
+Half of the suite's time is compiling kernels, one after the other, into a cache on the disk. So the tests that compile
+most stand last, and meanwhile a process of the lowest priority runs the very same tests, from the first of them on, and
+throws their results away: what counts is the cache, and what the suite itself then finds. It is started for the whole
+suite only, and not where its marker says that the cache is full already.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from neocpu.kernels._jit import cache_folder
+from neocpu.parallel.launch import cores
+
+AHEAD = "NEOCPU_TESTS_AHEAD"  # set in the second process
+TESTS = Path(__file__).resolve().parent
+LAST = (
+    "test_narrow.py",
+    "test_lookup.py",
+    "test_codecs_rows.py",
+    "test_tbe.py",
+    "test_update.py",
+    "test_sharded.py",
+    "test_benchmarks.py",
+    "test_promise.py",
+)
+CHOSEN = {"test_promise.py": "::test_one_digest_without_avx512"}  # the rest of it starts ranks, and compiles little
+
+
+def marker() -> Path:
+    """Exists once the second process has run to its end with these kernels."""
+    return cache_folder() / "tests-ahead"
+
+
+def sort_last(items: list[Any]) -> None:
+    """Put the tests of the files above last, in their order."""
+    place = {name: number for number, name in enumerate(LAST)}
+    items.sort(key=lambda item: place.get(item.path.name, -1))
+
+
+def start(items: list[Any]) -> "subprocess.Popen[bytes] | None":
+    """Begin to compile ahead if there is something to gain; `stop` ends it."""
+    whole = {*LAST} <= {item.path.name for item in items}
+    if not whole or AHEAD in os.environ or len(cores()) < 2 or marker().exists():
+        return None
+    files = [f"{TESTS / name}{CHOSEN.get(name, '')}" for name in LAST]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    return subprocess.Popen(
+        command,
+        cwd=TESTS.parent,
+        env={**os.environ, AHEAD: "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def stop(process: "subprocess.Popen[bytes] | None") -> None:
+    """End the second process and the ranks that it started."""
+    if process is None:
+        return
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
