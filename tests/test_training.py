@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from neocpu import config
-from neocpu.errors import DataError, TrainingError
+from neocpu.errors import ConfigError, DataError, TrainingError
 from neocpu.ingest.layout import FeatureColumn
 from neocpu.ingest.writer import Bags, DatasetWriter
 from neocpu.parallel.comm import SingleComm
@@ -160,3 +160,10 @@ def test_splits_with_other_dense_inputs_are_refused(log, tmp_path):
 def test_a_diverging_run_says_what_to_lower(log, tmp_path):
     with pytest.raises(TrainingError, match=r"inputs are finite.*lower optimizer\.dense\.learning_rate"):
         train(log, tmp_path / "out", "model.loss=mse", "optimizer.dense.learning_rate=1e30", "training.epochs=9")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_without_data_names_the_key(tmp_path, ranks):
+    run = config.loads(CONFIG, "my.toml")
+    with pytest.raises(ConfigError, match=r"my\.toml: data\.train: a file to train on is missing; --set data\.train="):
+        run_threads(ranks, lambda comm: Trainer(run, comm, tmp_path / "out").run())

@@ -29,6 +29,7 @@ from neocpu.ingest.writer import DatasetWriter
 KINDS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")
 REPORTED = 100  # faulty lines in a report
+HOW_TO_SKIP = "--on-error skip, in a config data.on_error=skip, leaves such lines out and reports them"
 Progress = Callable[[int, int, int], None]  # bytes read, bytes in all, rows so far
 
 
@@ -100,7 +101,7 @@ class _Faults:
             else:
                 what = f"{where} {fault.why}: {fault.text!r}"
             if not self.skip:
-                raise DataError(f"{what} (--on-error skip leaves faulty lines out and reports them)")
+                raise DataError(f"{what} ({HOW_TO_SKIP})")
             self.count += 1
             if len(self.lines) < REPORTED:
                 self.lines.append(what)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.config import Config
-from neocpu.errors import DataError, NeocpuError
+from neocpu.errors import ConfigError, DataError, NeocpuError
 from neocpu.ingest.convert import ConvertOptions, ensure_dataset, expected_bytes, missing_copies
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.loader import Loader
@@ -88,9 +88,11 @@ class Splits:
 def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> Splits:
     """Open the config's train, valid and test data, converting what is raw. Collective.
 
-    Raises DataError (on every rank): a missing, malformed or foreign file.
+    Raises (on every rank) DataError: a missing, malformed or foreign file; ConfigError: no train data.
     """
     data = config.data
+    missing = ConfigError(f"{config.source}: data.train: a file to train on is missing; --set data.train=train.txt.gz")
+    comm.agree(None if data.train else missing)
     names = [name for name in SPLITS if getattr(data, name)]
     return open_paths(config, comm, out, tell, {name: getattr(data, name) for name in names})
 
