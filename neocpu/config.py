@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES, SparseOptimizer
-from neocpu.embedding.specs import POOLING, TableSpec, bags
+from neocpu.embedding.specs import NUMBER_FORMATS, POOLING, ROUNDINGS, TableKeys, TableSpec, bags
 from neocpu.errors import ConfigError
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
@@ -61,9 +61,14 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Shape of the DLRM: widths of its layers without their inputs, and the loss."""
+    """Shape of the DLRM: widths of its layers without their inputs, and the loss.
+
+    embedding_dim, embedding_format, embedding_rounding : of tables that do not say their own.
+    """
 
     embedding_dim: int = 16
+    embedding_format: str = "fp32"
+    embedding_rounding: str = "nearest"
     bottom: tuple[int, ...] = (64, 16)
     top: tuple[int, ...] = (64, 1)
     interaction: str = "dot"
@@ -146,26 +151,16 @@ class Config:
         data, model = asdict(self.data), asdict(self.model)
         for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead"):
             del data[name]
-        del model["embedding_dim"]  # every table has its own
+        for name in ("embedding_dim", "embedding_format", "embedding_rounding"):  # every table has its own
+            del model[name]
         header = {
             "data": data,
             "model": model,
-            "tables": [asdict(table) for table in self.tables],
+            "tables": [table.header() for table in self.tables],
             "optimizer": {name: part.header() for name, part in vars(self.optimizer).items()},
             "training": {name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")},
         }
         return json.loads(json.dumps(header))
-
-
-@dataclass(frozen=True)
-class _TableKeys:
-    """Keys of [tables.NAME]; dim 0 is model.embedding_dim, no features are one of the table's name."""
-
-    rows: int = 0
-    dim: int = 0
-    features: tuple[str, ...] = ()
-    pooling: str = "sum"
-    weighted: bool = False
 
 
 SECTIONS: dict[str, type] = {
@@ -185,7 +180,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.on_error": ON_ERROR,
     "model.interaction": INTERACTIONS,
     "model.loss": LOSSES,
+    "model.embedding_format": tuple(NUMBER_FORMATS),
+    "model.embedding_rounding": ROUNDINGS,
     "tables.*.pooling": POOLING,
+    "tables.*.format": tuple(NUMBER_FORMATS),
+    "tables.*.rounding": ROUNDINGS,
     "optimizer.sparse.name": tuple(name for name, rule in RULES.items() if rule.updates),
     "optimizer.dense.name": tuple(DENSE_NAMES),
     "optimizer.sparse.weight_decay_mode": WEIGHT_DECAY_MODES,
@@ -354,15 +353,15 @@ def _assemble(reader: _Reader, tree: Mapping[str, Any]) -> Config:
     given = tree.get("tables", {})
     if not isinstance(given, Mapping) or not given:
         raise reader.wrong("tables", "at least one table is needed, for example `tables.C1.rows = 1000`")
-    tables = tuple(_table(reader, name, keys, parts["model"].embedding_dim) for name, keys in given.items())
+    tables = tuple(_table(reader, name, keys, parts["model"]) for name, keys in given.items())
     config = Config(tables=tables, source=reader.source, **parts)
     _check_together(reader, config)
     return config
 
 
-def _table(reader: _Reader, name: str, tree: Any, dim: int) -> TableSpec:
+def _table(reader: _Reader, name: str, tree: Any, model: ModelConfig) -> TableSpec:
     key = f"tables.{name}"
-    keys = _TableKeys(**reader.keys(_TableKeys, tree, key))
+    keys = TableKeys(**reader.keys(TableKeys, tree, key))
     if not name or "/" in name or name in (".", ".."):
         raise reader.wrong(key, "a table's name may not be empty, '.' or contain '/'")
     if not keys.rows:
@@ -370,7 +369,10 @@ def _table(reader: _Reader, name: str, tree: Any, dim: int) -> TableSpec:
     features = keys.features or (name,)
     if len(set(features)) < len(features):
         raise reader.wrong(f"{key}.features", f"{list(features)} names a feature twice")
-    return TableSpec(name, keys.rows, keys.dim or dim, features, keys.pooling, keys.weighted)
+    spec = keys.spec(name, features, model.embedding_dim, model.embedding_format, model.embedding_rounding)
+    if keys.rounding not in ("", spec.rounding):
+        raise reader.wrong(f"{key}.rounding", f"it has no effect on {spec.format}, which holds every number as it is")
+    return spec
 
 
 def _check_together(reader: _Reader, config: Config) -> None:

@@ -7,9 +7,11 @@ import numpy as np
 from spmd import spmd
 
 from neocpu.embedding.optimizers import Schedule, SparseOptimizer
+from neocpu.embedding.rounded import rounded
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import IndexRangeError
 from neocpu.jagged import KJT
+from neocpu.kernels import narrow
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.routes import ROUTES
@@ -30,6 +32,15 @@ TABLES = (
     TableSpec("thin", 9, 1, ("w",)),
     TableSpec("odd", 17, 7, ("t",)),
     TableSpec("one", 1, 4, ("s",), "mean"),
+)
+NARROW = (  # the same in several formats
+    TableSpec("few", 3, 8, ("x", "y"), format="fp16"),
+    TableSpec("mean", 40, 12, ("y",), "mean", format="bf16", rounding="stochastic"),
+    TableSpec("weights", 25, 16, ("z",), "sum", True),
+    TableSpec("both", 31, 20, ("u", "v"), "mean", True, "fp8_e4m3", "stochastic"),
+    TableSpec("thin", 9, 1, ("w",), format="fp8_e4m3"),
+    TableSpec("odd", 17, 7, ("t",), format="bf16_split"),
+    TableSpec("one", 1, 4, ("s",), "mean", format="bf16"),
 )
 
 
@@ -147,7 +158,7 @@ def spread_exponents(embedding: ShardedEmbedding, case: Case) -> None:
         (r0, r1), (c0, c1) = shard.rows, shard.cols
         rows = np.arange(r1 - r0)
         values = embedding.tbe.initial(i, rows)
-        values["weight"] = np.ascontiguousarray(weight[r0:r1, c0:c1])
+        values["weight"] = rounded(np.ascontiguousarray(weight[r0:r1, c0:c1]), spec.format, narrow)
         embedding.tbe.load_rows(i, rows, values)
 
 
@@ -229,6 +240,15 @@ def every_optimizer_and_route(comm: Comm) -> None:
     for optimizer in OPTIMIZERS:
         for route in sorted(ROUTES):
             expect(comm, Case(plan="mixed", route=route, optimizer=optimizer, ranks_per_node=3, batch=6, seed=1))
+
+
+@spmd(3)
+def tables_of_any_format(comm: Comm) -> None:
+    narrow_case = Case(tables=NARROW, plan="mixed", route="two_level", weight_decay_mode="l2")
+    if comm.rank == 0:
+        run_threads(2, lambda other: train(other, replace(narrow_case, steps=1)), in_turn=True)
+    comm.quiet_barrier()
+    expect(comm, narrow_case, replace(narrow_case, plan="mixed2", route="direct"))
 
 
 @spmd(3, 8)

@@ -39,6 +39,17 @@ def test_every_rule_can_be_asked_for_with_its_keys(name: str) -> None:
     assert sparse.rule is RULES[name] and sparse.max_norm == 0.5
 
 
+def test_tables_have_formats() -> None:
+    sets = ["model.embedding_format=bf16", "model.embedding_rounding=stochastic", "tables.C2.format=fp8_e4m3"]
+    config = configs.loads(SMALL, "x.toml", [*sets, "tables.C2.rounding=nearest"])
+    assert [(t.format, t.rounding) for t in config.tables] == [("bf16", "stochastic"), ("fp8_e4m3", "nearest")]
+    assert config.header()["tables"][0]["format"] == "bf16" and "embedding_format" not in config.header()["model"]
+    config = configs.loads(SMALL, "x.toml", [*sets, "tables.C2.format=bf16_split"])
+    assert (config.tables[1].format, config.tables[1].rounding) == ("bf16_split", "nearest")
+    plain = configs.loads(SMALL, "x.toml").header()["tables"]
+    assert not {"format", "rounding"} & {*plain[0], *plain[1]}  # digests of fp32 models are what they were
+
+
 def test_overrides_are_toml_else_text() -> None:
     config = configs.loads(
         SMALL,

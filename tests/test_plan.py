@@ -111,7 +111,7 @@ def test_a_saved_plan_that_is_none_is_refused() -> None:
 
 def test_the_printed_plan_counts_optimizer_state() -> None:
     plan = place([TableSpec("C1", 1000, 16, ("f",)), TableSpec("C2", 7, 4, ("g",))], ["row_wise", "data_parallel"], 4)
-    assert shard_bytes(plan.of_table(0)[0], (0, 1)) == 250 * 17 * 4
+    assert shard_bytes(plan.tables[0], plan.of_table(0)[0], (0, 1)) == 250 * 17 * 4
     assert plan.rank_bytes((1, 0)) == [2 * 4 * (250 * 16 + 7 * 4)] * 4
     assert plan.text((0, 1)).splitlines() == [
         "table  scheme         ranks  rows x dim  bytes each",

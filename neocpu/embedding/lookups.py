@@ -1,5 +1,6 @@
 """What is asked of a table-batched embedding, and what does it find out on the way? The records that it takes and gives."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,13 +52,28 @@ class ExtraWords:
     start: Ints
     words: Words
 
+    @classmethod
+    def together(cls, parts: "Sequence[ExtraWords]") -> "ExtraWords":
+        """All of some, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        ends = np.cumsum([0, *(part.words.size for part in parts)])
+        start = [part.start[:-1] + end for part, end in zip(parts, ends)]
+        words = np.concatenate([np.empty(0), *(part.words for part in parts)])
+        bag = np.concatenate([np.empty(0, np.int64), *(part.bag for part in parts)])
+        return cls(bag, np.concatenate([*start, ends[-1:]]), words)
+
 
 @dataclass(frozen=True)
 class Merged:
-    """Unique rows and merged, regularised gradients of some shards: shard i has rows[first[i] : last[i]]."""
+    """Unique rows and merged, regularised gradients of some shards: shard i has rows[first[i] : last[i]].
+
+    weights f32 like the gradient: the numbers of rows that are kept as codes, until they are put back; f32[0] without any.
+    """
 
     first: dict[int, int]
     last: dict[int, int]
     rows: Ints
     start: Ints
     gradient: Floats
+    weights: Floats

@@ -4,12 +4,13 @@
     Layout     which shard each of K entries reads, where its columns go                       (lookups.py)
     Lookups    bags of LOCAL rows, bag k*S + s; -1 reads nothing
 
-The object owns memory and order; arithmetic is in `kernels/`. It knows nothing of ranks: finished sums (`forward`), exact
-words for row-split tables (`forward_words`), the fused update (`backward`), and its halves for shards that must first
-hear from others.
+The object owns memory and order; arithmetic is in `kernels/`, and formats of rows are in `rows.py`: shards of one format
+share a store, and kernels are called once for each run of neighbours in one store. It knows nothing of ranks: finished sums
+(`forward`), exact words for row-split tables (`forward_words`), the fused update (`backward`), and its halves for shards
+that must first hear from others.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,19 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import ExtraWords, Floats, Ints, Layout, Lookups, Merged, Rectangle, Words
 from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.rows import NONE, Places, Rows, allocate, one_by_one, part, runs, shelve
 from neocpu.embedding.sorting import Scratch, Segments, cut, sort
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import TrainingError
 from neocpu.kernels import pooling, touch, update
 from neocpu.kernels.philox import uniform_rows
-from neocpu.reference.philox import INIT, tensor_key
-from neocpu.storage.tier import Arena, Memory
+from neocpu.reference.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
+from neocpu.storage.tier import Memory
 from neocpu.trees import Node, aligned_nodes
 
 __all__ = ["ExtraWords", "Layout", "Lookups", "Merged", "TableBatchedEmbedding"]
-NONE = np.empty(0, np.float32)
 MANY, LARGE = 4, 4096  # a shard of at least LARGE rows is made whole once a MANYth of them exist
+PIECE = 1 << 16  # rows whose initial values are made at a time, where they must be rounded
 
 
 class TableBatchedEmbedding:
@@ -55,75 +57,67 @@ class TableBatchedEmbedding:
         self.width = np.array([s.cols[1] - s.cols[0] for s in self.shards], np.int64)
         self.heights, self.full_width = heights, np.array([tables[s.table].dim for s in self.shards], np.int64)
         self.row_base = np.cumsum(heights) - heights
-        sizes = -(-heights * self.width // 16) * 16  # every shard begins on a cache line
-        self.base = np.cumsum(sizes) - sizes
+        specs = [tables[s.table] for s in self.shards]
+        self._store, self.base, kinds, elements = shelve(specs, heights * self.width)
         self.row0 = np.array([s.rows[0] for s in self.shards], np.int64)
         self.column0 = np.array([s.cols[0] for s in self.shards], np.int64)
-        self.key = np.array([tensor_key(seed, INIT, tables[s.table].name) for s in self.shards], np.uint64)
-        self.scale = np.array(
-            [1.0 / np.sqrt(np.float64(tables[s.table].rows)) for s in self.shards], np.float64
-        ).astype(np.float32)
-        self._allocate(int(sizes.sum()), int(heights.sum()), budget)
-        self._made, self._scratch, self._plain = (
-            np.zeros(len(self.shards), np.int64),
-            Scratch(),
-            SparseOptimizer().hyper(1),
+        self.key, random = (
+            np.array([tensor_key(seed, purpose, t.name) for t in specs], np.uint64)
+            for purpose in (INIT, STOCHASTIC_ROUNDING)
         )
+        self.scale = np.array([1.0 / np.sqrt(np.float64(t.rows)) for t in specs], np.float64).astype(np.float32)
+        self._places = Places(self.base, self.width, self.full_width, self.row_base, self.row0, self.column0, random)
+        self._allocate(kinds, elements, int(heights.sum()), budget)
+        self._made, self._scratch = np.zeros(len(self.shards), np.int64), Scratch()
+        self._plain = SparseOptimizer().hyper(1)
 
-    def _allocate(self, elements: int, rows: int, budget: int) -> None:
+    def _allocate(self, kinds: Sequence[TableSpec], elements: Sequence[int], rows: int, budget: int) -> None:
         per_element, per_row = len(self.rule.element_state), len(self.rule.row_state)
-        size = (
-            (1 + per_element) * Arena.space(elements, "f4")
-            + Arena.space(rows * per_row, "f4")
-            + Arena.space(rows, "u1")
-        )
-        self.arena = Arena(size, budget)
-        self.weights: Floats = self.arena.take(elements, "f4")
-        states = [self.arena.take(elements, "f4") for _ in range(per_element)]
-        self._state0, self._state1 = (*states, NONE, NONE)[:2]
-        self._row_state = self.arena.take(rows * per_row, "f4") if per_row else NONE  # those of a row side by side
-        self._touched = self.arena.take(rows, "u1")
+        other = [(rows * per_row, "f4"), (rows, "u1")]  # row states of a row side by side; which rows exist
+        self._stores, (self._row_state, self._touched) = allocate(kinds, elements, per_element, other, budget)
         start, zero = np.float32(self.optimizer.initial_accumulator_value), np.float32(0)
         first, second = [start if n == self.rule.accumulator else zero for n in (*self.rule.element_state, "", "")][:2]
         self._starts = (first, second)
         self._row_start = np.array(
             [start if n == self.rule.accumulator else 0 for n in self.rule.row_state], np.float32
         )
-        self._memory = (self.weights, self._state0, self._state1, self._row_state)
 
     # ---- forward ----
 
     def forward(self, layout: Layout, lookups: Lookups, out: Floats) -> None:
         """Pool: out f32[S, C], columns column[k] on, = the exact sum of bag k*S + s, rounded once."""
         self._touch(layout, lookups)
-        h = layout.shard
-        pooling.pooled_sum(
-            self.weights,
-            self.base[h],
-            self.width[h],
-            lookups.offsets,
-            lookups.rows,
-            lookups.weights,
-            out,
-            layout.column,
-        )
+        for store, entries, bags in self._runs(layout, lookups):
+            mine = Lookups(lookups.offsets[bags], lookups.rows, lookups.weights, lookups.samples)
+            store.pool(self._places, Layout(layout.shard[entries], layout.column[entries]), mine, out)
+
+    def _runs(self, layout: Layout, lookups: Lookups) -> Iterator[tuple[Rows, slice, slice]]:
+        """(store, entries, offsets of their bags) for runs of entries whose shards are in one store."""
+        for store, lo, hi in runs(self._store[layout.shard]):
+            yield self._stores[store], slice(lo, hi), slice(lo * lookups.samples, hi * lookups.samples + 1)
 
     def forward_words(self, layout: Layout, lookups: Lookups, out: Words) -> ExtraWords:
         """Pool row-split shards: first words of the exact sums into out f64[S, C], the rare further words returned."""
         self._touch(layout, lookups)
-        h, (offsets, rows, weights) = layout.shard, (lookups.offsets, lookups.rows, lookups.weights)
+        found = [
+            self._words(store, layout.shard[entries], layout.column[entries], bags, lookups, out)
+            for store, entries, bags in self._runs(layout, lookups)
+        ]
+        return ExtraWords.together(found)
+
+    def _words(self, store: Rows, h: Ints, column: Ints, which: slice, lookups: Lookups, out: Words) -> ExtraWords:
+        """`forward_words` of the entries of some shards h in one store."""
+        offsets, rows, weights = lookups.offsets[which], lookups.rows, lookups.weights
         used = self._scratch.take("used", offsets.size - 1)
-        pooling.pooled_words(
-            self.weights, self.base[h], self.width[h], offsets, rows, weights, out, layout.column, used
-        )
+        pooling.pooled_words(store.table, self.base[h], self.width[h], offsets, rows, weights, out, column, used)
         bags = np.flatnonzero(used > 1)
         k, s = np.divmod(bags, max(lookups.samples, 1))
         width, more = self.width[h[k]], used[bags] - 1
-        bag = np.repeat(bags, more)
+        bag = np.repeat(bags, more) + which.start
         start = np.append(0, np.cumsum(np.repeat(width, more)))
         extra = np.empty(int(start[-1]))
         pooling.bag_words(
-            self.weights,
+            store.table,
             rows,
             weights,
             offsets[bags],
@@ -132,7 +126,7 @@ class TableBatchedEmbedding:
             width,
             width,
             more + 1,
-            s * out.shape[1] + layout.column[k],
+            s * out.shape[1] + column[k],
             np.append(0, np.cumsum(width * more))[:-1],
             out.reshape(-1),
             extra,
@@ -162,21 +156,19 @@ class TableBatchedEmbedding:
             self._make(rows + self.row_base[shard])
 
     def _make(self, fresh: Ints) -> None:
-        touch.make_rows(
-            fresh,
-            self.row_base,
-            self.base,
-            self.width,
-            self.row0,
-            self.column0,
-            self.key,
-            self.scale,
-            *self._starts,
-            self._row_start,
-            *self._memory,
-        )
-        ends = np.append(self.row_base, self._touched.size)
-        self._made += np.diff(np.searchsorted(np.sort(fresh, kind="stable"), ends))
+        fresh = np.sort(fresh, kind="stable")
+        first = np.searchsorted(fresh, np.append(self.row_base, self._touched.size)).tolist()
+        places = self.row_base, self.base, self.width, self.row0, self.column0, self.key, self.scale
+        for number, lo, hi in runs(self._store):
+            store, rows = self._stores[number], fresh[first[lo] : first[hi]]
+            if rows.size and not store.coded:
+                memory = store.table, store.state0, store.state1, self._row_state
+                touch.make_rows(rows, *places, *self._starts, self._row_start, *memory)
+            for shard in range(lo, hi if rows.size and store.coded else lo):
+                local = fresh[first[shard] : first[shard + 1]] - self.row_base[shard]
+                for at in range(0, local.size, PIECE):
+                    self._set(shard, local[at : at + PIECE], self._start(shard, local[at : at + PIECE]))
+        self._made += np.diff(first)
 
     # ---- backward ----
 
@@ -192,16 +184,10 @@ class TableBatchedEmbedding:
         rule, limited = self.rule, self.optimizer.max_norm > 0
         if not rule.updates:
             raise TrainingError(f"optimizer {rule.name!r} updates nothing: take the rows and values of unique_gradient")
-        update.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)(
-            *self._memory,
-            self.base,
-            self.width,
-            self.full_width,
-            self.row_base,
-            *found,
-            gradient,
-            self.optimizer.hyper(step),
-        )
+        hyper = self.optimizer.hyper(step)
+        for store, lo, hi in runs(self._store[found.shards]):
+            mine = part(found, lo, hi)
+            self._stores[store].update(rule, limited, self._row_state, self._places, mine, gradient, hyper, step)
 
     def _sort(self, layout: Layout, lookups: Lookups, stride: int) -> Segments:
         return sort(layout, lookups, self.heights, stride, self._scratch)
@@ -239,19 +225,19 @@ class TableBatchedEmbedding:
         found = self._sort(layout, lookups, grad.shape[1])
         start = np.append(0, np.cumsum(np.repeat(self.width[found.shards], np.diff(found.first))))
         gradient = np.empty(int(start[-1]), np.float32)
-        update.merged(name)(
-            *self._memory[:3],
-            self.base,
-            self.width,
-            *found,
-            self._clipped(grad),
-            hyper,
-            start,
-            gradient,
-        )
+        clipped, of = self._clipped(grad), self._store[found.shards]
+        keep = name != "none" and any(self._stores[store].coded for store in of)
+        weights = np.empty(gradient.size if keep else 0, np.float32)
+        for number, lo, hi in runs(of):
+            store, mine, to = self._stores[number], part(found, lo, hi), start[found.first[lo] : found.first[hi]]
+            opened = store.coded and keep
+            table = store.open(self._places, mine, to, weights) if opened or not store.coded else NONE
+            update.merged(name, opened)(
+                table, store.state0, store.state1, self.base, self.width, *mine, clipped, hyper, to, gradient
+            )
         shards = found.shards.tolist()
         first, last = (dict(zip(shards, ends.tolist())) for ends in (found.first[:-1], found.first[1:]))
-        return Merged(first, last, found.unique.copy(), start, gradient)
+        return Merged(first, last, found.unique.copy(), start, gradient, weights)
 
     def row_terms(self, merged: Merged, shard: int, of: Sequence[str]) -> dict[Node, Floats]:
         """Sums of squares of a round (`rounds[i].of`) on the aligned nodes of the column tree that this shard's columns
@@ -260,7 +246,9 @@ class TableBatchedEmbedding:
         dim = int(self.full_width[shard])
         first, last, width = merged.first[shard], merged.last[shard], int(self.width[shard])
         values = {"g": merged.gradient[merged.start[first] : merged.start[last]]}
-        if "w" in of:
+        if "w" in of and self._stores[self._store[shard]].coded:
+            values["w"] = merged.weights[merged.start[first] : merged.start[last]]
+        elif "w" in of:
             values["w"] = self.state(shard)["weight"][merged.rows[first:last]].reshape(-1)
         nodes: dict[Node, Floats] = {}
         for node in aligned_nodes(lo, 1 << (dim - 1).bit_length() if hi == dim else hi):
@@ -273,20 +261,24 @@ class TableBatchedEmbedding:
     def apply(self, merged: Merged, shard: int, number: int, scalars: Floats, step: int) -> None:
         """Round `number` of the update of a merged shard, given its row scalars f32[U, len(rounds[number].of)]."""
         first, last = merged.first[shard], merged.last[shard]
-        update.stepped(self.rounds[number].phase, len(self.rule.row_state))(
-            *self._memory,
-            self.base,
-            self.width,
-            self.full_width,
-            self.row_base,
-            np.array([shard]),
-            np.array([0, last - first]),
-            merged.rows[first:last],
-            merged.start[first:last],
+        store, to = self._stores[self._store[shard]], merged.start[first:last]
+        rows = one_by_one(shard, merged.rows[first:last], to)
+        update.stepped(self.rounds[number].phase, len(self.rule.row_state), store.coded)(
+            merged.weights if store.coded else store.table,
+            store.state0,
+            store.state1,
+            self._row_state,
+            *self._places.where,
+            rows.shards,
+            rows.first,
+            rows.unique,
+            to,
             merged.gradient,
             np.ascontiguousarray(scalars).reshape(-1),
             self.optimizer.hyper(step),
         )
+        if number == len(self.rounds) - 1:
+            store.close(self._places, rows, to, merged.weights, step)
 
     def merge_words(self, layout: Layout, lookups: Lookups, grad: Floats) -> list[tuple[Ints, Words]]:
         """Exact merged gradients of replicated shards: for each shard of the layout, rows i64[M] (ascending, repeated for
@@ -327,17 +319,18 @@ class TableBatchedEmbedding:
         layout = Layout(np.array([shard]), np.zeros(1, np.int64))
         self._touch(layout, Lookups(np.array([0, rows.size]), rows, NONE, 1))
         place = np.arange(rows.size, dtype=np.int64) * gradient.shape[1]
-        self._update(_one_by_one(shard, rows, place), np.ascontiguousarray(gradient).reshape(-1), step)
+        self._update(one_by_one(shard, rows, place), np.ascontiguousarray(gradient).reshape(-1), step)
 
     # ---- state ----
 
     def state(self, shard: int) -> dict[str, Floats]:
-        """Views of a shard: "weight" f32[rows, width], element states likewise, row states f32[rows], strided."""
-        height, width = int(self.heights[shard]), int(self.width[shard])
-        at, row = int(self.base[shard]), int(self.row_base[shard])
-        found = {"weight": self.weights[at : at + height * width].reshape(height, width)}
-        for name, values in zip(self.rule.element_state, (self._state0, self._state1)):
-            found[name] = values[at : at + height * width].reshape(height, width)
+        """Views of a shard: "weight" f32[rows, width], element states likewise, row states f32[rows], strided.
+
+        The weights of a shard of codes are decoded where they are asked for, `weight[rows]`; they are no view.
+        """
+        height, row, store = int(self.heights[shard]), int(self.row_base[shard]), self._stores[self._store[shard]]
+        found = {"weight": store.numbers(self._places, shard, height)}
+        found |= zip(self.rule.element_state, store.states(self._places, shard, height))
         for i, name in enumerate(self.rule.row_state):
             found[name] = self._row_state.reshape(-1, len(self.rule.row_state))[row : row + height, i]
         return found
@@ -349,6 +342,11 @@ class TableBatchedEmbedding:
 
     def initial(self, shard: int, rows: Ints) -> dict[str, Floats]:
         """Initial values of local rows i64[n]: as `state`, n rows."""
+        found = self._start(shard, rows)
+        return found | {"weight": self._stores[self._store[shard]].rounded(found["weight"])}
+
+    def _start(self, shard: int, rows: Ints) -> dict[str, Floats]:
+        """Initial values before they are rounded to the format of the shard."""
         width = int(self.width[shard])
         weight = np.empty((rows.size, width), np.float32)
         uniform_rows(self.key[shard], self.row0[shard] + rows, self.column0[shard], self.scale[shard], weight)
@@ -360,19 +358,36 @@ class TableBatchedEmbedding:
         return found
 
     def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
-        """Set local rows i64[n] and their states (as `state` names them); the rows exist from now on."""
-        state, touched = self.state(shard), self.touched(shard)
-        for name, array in values.items():
-            state[name][rows] = array
+        """Set local rows i64[n] and their states (as `state` names them); the rows exist from now on.
+
+        Raises TrainingError for a weight that the format of the table does not have.
+        """
+        touched = self.touched(shard)
+        self._set(shard, rows, values)
         self._made[shard] += int((touched[rows] == 0).sum())
         touched[rows] = 1
+        if self._stores[self._store[shard]].coded and "weight" in values:
+            self._check_loaded(shard, rows, values["weight"])
+
+    def _set(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
+        state = self.state(shard)
+        for name, array in values.items():
+            if name == "weight":
+                height = int(self.heights[shard])
+                self._stores[self._store[shard]].write(self._places, shard, height, rows, array)
+            else:
+                state[name][rows] = array
+
+    def _check_loaded(self, shard: int, rows: Ints, given: Floats) -> None:
+        kept, given = self.state(shard)["weight"][rows], np.ascontiguousarray(given, np.float32)
+        moved = np.argwhere((kept.view(np.uint32) != given.view(np.uint32)) & ~(np.isnan(kept) & np.isnan(given)))
+        if moved.size:
+            (i, c), table = moved[0], self.tables[self.shards[shard].table]
+            row, column = int(self.row0[shard] + rows[i]), int(self.column0[shard] + c)
+            raise TrainingError(
+                f"table {table.name}, row {row}, column {column}: {given[i, c]!s} is no {table.format} number"
+            )
 
     def tier(self, shard: int) -> Memory:
         """Where the weights of a shard live."""
         return Memory(self.state(shard)["weight"])
-
-
-def _one_by_one(shard: int, rows: Ints, place: Ints) -> Segments:
-    """Rows of one shard, each with one gradient."""
-    count = np.arange(rows.size + 1, dtype=np.int64)
-    return Segments(np.array([shard]), np.array([0, rows.size]), rows, count, place, NONE)

@@ -20,7 +20,7 @@ from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.simd import prefetch, prefetch_far
 from neocpu.kernels.simd_flags import rounded, tells
-from neocpu.kernels.simd_loads import number_at
+from neocpu.kernels.simd_loads import number_at, widened_row
 from neocpu.kernels.simd_rows import (
     FAR,
     NEAR,
@@ -216,9 +216,7 @@ def sum_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
         return words_needed(_range_of_bag(values, index, weights, lo, hi, base, stride, width, out, acc), hi - lo)
     if hi > lo and index[lo] >= 0:
         fetch_bag(values, index, lo, base, stride, width)
-        source = view(values, base + index[lo] * stride, width)
-        for c in range(width):
-            out[c] = np.float64(source[c]) + 0.0
+        widened_row(values, base + index[lo] * stride, stride, width, out)
     else:
         for c in range(width):
             out[c] = 0.0

@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.kernels.simd import F32, I8, I32, I64, call, data, splat
+from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, splat
 from neocpu.kernels.simd_tiles import LANES, target
 
 BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8_e4m3": 8, "fp8_e5m2": 8}
@@ -177,24 +177,34 @@ def number_at(typingctx, values, row, stride, column):
     return types.float32(values, i, i, i), codegen
 
 
+def _copy_row(context: Any, b: Any, signature: Any, args: Any, wide: bool) -> Any:
+    """(values, row, stride, width, out): the numbers of a row into out, as fp32, or plus zero as fp64."""
+    width, kind = args[3], F64 if wide else F32
+    rows = Rows(context, b, signature, args, args[2])
+    here, to = rows.row(args[1]), data(context, b, signature, args, 4)
+    done = b.and_(width, I64(-LANES))
+    for lanes, first, last in ((LANES, I64(0), done), (1, done, width)):
+        scales, vector = rows.scales(here, lanes), ir.VectorType(kind, lanes)
+        with cgutils.for_range_slice(b, first, last, I64(lanes)) as (c, _):
+            numbers = rows.vector(here, scales, c, 0, lanes)
+            if wide:
+                numbers = b.fadd(b.fpext(numbers, vector), ir.Constant(vector, [0.0] * lanes))
+            b.store(numbers, b.bitcast(b.gep(to, [c]), vector.as_pointer()), align=8 if wide else 4)
+    return context.get_dummy_value()
+
+
 @intrinsic
 def read_row(typingctx, values, row, stride, width, out):
     """out[:width] = the numbers of the row that starts at element `row`, as fp32; out f32[:]."""
-
-    def codegen(context, builder, signature, args):
-        b, width = builder, args[3]
-        rows = Rows(context, b, signature, args, args[2])
-        here, to = rows.row(args[1]), data(context, b, signature, args, 4)
-        done = b.and_(width, I64(-LANES))
-        for lanes, first, last in ((LANES, I64(0), done), (1, done, width)):
-            scales, vector = rows.scales(here, lanes), ir.VectorType(F32, lanes)
-            with cgutils.for_range_slice(b, first, last, I64(lanes)) as (c, _):
-                pointer = b.bitcast(b.gep(to, [c]), vector.as_pointer())
-                b.store(rows.vector(here, scales, c, 0, lanes), pointer, align=4)
-        return context.get_dummy_value()
-
     i = types.int64
-    return types.void(values, i, i, i, out), codegen
+    return types.void(values, i, i, i, out), lambda *given: _copy_row(*given, False)
+
+
+@intrinsic
+def widened_row(typingctx, values, row, stride, width, out):
+    """out[:width] = the numbers of the row that starts at element `row`, as fp64, -0 as +0; out f64[:]."""
+    i = types.int64
+    return types.void(values, i, i, i, out), lambda *given: _copy_row(*given, True)
 
 
 @intrinsic

@@ -94,12 +94,15 @@ class Plan:
     def _row(self, number: int, state_floats: tuple[int, int]) -> tuple[str, str, str, str, str]:
         spec, shards = self.tables[number], self.of_table(number)
         held = sorted({shard.rank for shard in shards})
-        largest = max(shard_bytes(shard, state_floats) for shard in shards)
+        largest = max(shard_bytes(spec, shard, state_floats) for shard in shards)
         return spec.name, self.schemes[number], _runs(held), f"{spec.rows:,} x {spec.dim}", f"{largest:,}"
 
     def rank_bytes(self, state_floats: tuple[int, int] = (0, 0)) -> list[int]:
         """Bytes of weights and optimizer state on every rank."""
-        return [sum(shard_bytes(shard, state_floats) for shard in self.local(rank)) for rank in range(self.ranks)]
+        tables = self.tables
+        return [
+            sum(shard_bytes(tables[s.table], s, state_floats) for s in self.local(rank)) for rank in range(self.ranks)
+        ]
 
     def text(self, state_floats: tuple[int, int] = (0, 0)) -> str:
         """The plan as an aligned table."""
@@ -137,10 +140,10 @@ class Plan:
 PLAN_HEADER = ("table", "scheme", "ranks", "rows x dim", "bytes each")
 
 
-def shard_bytes(shard: Shard, state_floats: tuple[int, int] = (0, 0)) -> int:
-    """Bytes of fp32 weights and optimizer state; `state_floats` = floats per element, floats per row."""
+def shard_bytes(spec: TableSpec, shard: Shard, state_floats: tuple[int, int] = (0, 0)) -> int:
+    """Bytes of weights in the table's format and of optimizer state; `state_floats` = floats per element, floats per row."""
     rows, width = shard.shape
-    return 4 * rows * (width * (1 + state_floats[0]) + state_floats[1])
+    return rows * (width * (spec.number_bytes + 4 * state_floats[0]) + 4 * state_floats[1])
 
 
 def _runs(ranks: Sequence[int]) -> str:

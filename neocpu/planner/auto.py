@@ -156,7 +156,7 @@ def _does_not_fit(
     tables: Sequence[TableSpec], stuck: int, option: Option, ranks: int, budget: int, work: Workload
 ) -> PlanError:
     table = tables[stuck]
-    total = sum(shard_bytes(Shard(0, (0, t.rows), (0, t.dim), 0), work.state_floats) for t in tables)
+    total = sum(shard_bytes(t, Shard(0, (0, t.rows), (0, t.dim), 0), work.state_floats) for t in tables)
     return PlanError(
         f"table {table.name!r} ({table.rows:,} rows x {table.dim}) needs {option.memory:,} bytes on a rank "
         f"as {option.scheme} and does not fit beside the others: all tables with their optimizer state take {total:,} "

@@ -5,8 +5,8 @@ numbers order plans; they predict no seconds. Per step, with B samples, L lookup
 rectangle of h of H rows by d columns, W ranks:
 
     lookups of the rectangle     n = B L f h / H       of which at most min(n, h) touch a row of their own
-    lookup                       4 d n                 rows read
-    update                       4 d n + 8 (d + s) min(n, h)     gradients read; weights and state read and written
+    lookup                       p d n                 rows read, p bytes a number (4 in fp32, else less)
+    update                       4 d n + (2 p d + 8 s) min(n, h)     gradients read; weights and state read and written
     input exchange               8 n                   a row number for each
     output exchange              4 B f d out, 4 B f d back; row-split: 8 B f d out (exact words)
     data_parallel                rows touched anywhere: words to their owners, merged gradients back to all
@@ -58,13 +58,14 @@ def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work
     lookups = bags * work.pooling.get(spec.name, 1.0) * rows / spec.rows
     touched = min(lookups, rows)
     state = work.state_floats[0] * width + work.state_floats[1]
-    compute = 4 * width * lookups + 4 * width * lookups + 8 * (width + state) * touched
-    memory = shard_bytes(shard, work.state_floats)
+    row = 2 * spec.number_bytes * width + 8 * state
+    compute = spec.lookup_bytes * width * lookups + 4 * width * lookups + row * touched
+    memory = shard_bytes(spec, shard, work.state_floats)
     if ranks == 1:
         return Cost(compute, 0.0, memory)
     if replicated:
         everywhere = min(lookups * ranks, rows)  # rows that some rank touched: all replicas update them
-        compute += 8 * (width + state) * (everywhere - touched)
+        compute += row * (everywhere - touched)
         return Cost(compute, 8 * (width + 1) * touched + 4 * (width + 2) * everywhere, memory)
     word = 4 if rows == spec.rows else 8
     return Cost(compute, 8 * lookups + (word + 4) * bags * width, memory)

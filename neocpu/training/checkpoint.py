@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from neocpu.errors import CheckpointError
+from neocpu.errors import CheckpointError, TrainingError
 from neocpu.parallel.comm import Comm
 from neocpu.training.checkpoint_file import BlockWriter, CheckpointFile, complete, lay_out
 from neocpu.training.identity import refuse_other_data
@@ -190,6 +190,8 @@ def load(path: Path, world: Any, data: Mapping[str, Any] | None = None, *, split
         error = problem
     except OSError as problem:
         error = CheckpointError(f"{path}: cannot be read: {problem}")
+    except TrainingError as problem:  # a weight that the table's format does not have
+        error = CheckpointError(f"{path}: {problem}")
     world.comm.agree(error)
     return step
 

@@ -4,7 +4,7 @@
     /run/config                   text: the TOML file; /run/overrides, /run/header, /run/data, /run/versions: JSON
     /dense/NAME/value, sum, …     float32, shaped as the parameter; optimizer state is named as torch names it
     /tables/C1/rows               int64[n], ascending: the rows that differ from their initial values
-    /tables/C1/weight, sum, …     float32[n, D] or float32[n]
+    /tables/C1/weight, sum, …     float32[n, D] or float32[n]; weights of a narrow format: codes, the format is an attribute
     …/block, …/block_rows, …/block_sha256    int64[m], int64[m], uint8[m, 32]: for each block of 4,096 row numbers with
                                   rows in the state: its number, how many, and the SHA-256 of their numbers and fields
 
@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 
 from neocpu.config import Config, loads
 from neocpu.errors import CheckpointError
+from neocpu.training.checkpoint_codes import Coded, decode, dtype_of, encode
 from neocpu.training.state import BLOCK, Block, Index, Ints, Tensor, digest_of
 
 FORMAT = "neocpu-checkpoint"
-VERSION = 1
+VERSION = 2  # of files with codes; those without are of version 1
 TEXTS = ("config", "overrides", "header", "data", "versions")
 Offsets = dict[str, int]
 
@@ -37,8 +38,9 @@ def lay_out(
     path: Path, tensors: Sequence[Tensor], index: Index, attributes: Mapping[str, Any], texts: Mapping[str, str]
 ) -> Offsets:
     """Create a file with room for all blocks, without hashes; byte offsets of its datasets by "TENSOR/FIELD"."""
+    version = VERSION if any(tensor.coded for tensor in tensors) else 1
     with h5py.File(path, "w", libver="v110", locking=False) as file:
-        file.attrs.update({"format": FORMAT, "version": VERSION, "complete": False, **attributes})
+        file.attrs.update({"format": FORMAT, "version": version, "complete": False, **attributes})
         for name in TEXTS:
             file.create_dataset(f"run/{name}", data=texts[name].encode(), dtype=h5py.string_dtype("utf-8"))
         offsets: Offsets = {}
@@ -51,7 +53,9 @@ def lay_out(
             if tensor.name.startswith("tables/"):
                 offsets[f"{tensor.name}/rows"] = _allocate(group, "rows", (count,), "<i8")
             for name, shape in tensor.fields:
-                offsets[f"{tensor.name}/{name}"] = _allocate(group, name, (count, *shape), "<f4")
+                offsets[f"{tensor.name}/{name}"] = _allocate(group, name, (count, *shape), dtype_of(tensor.of(name)))
+            if tensor.coded:
+                group["weight"].attrs["format"] = tensor.format
             _allocate(group, "block", (blocks,), "<i8")
             _allocate(group, "block_rows", (blocks,), "<i8")
             _allocate(group, "block_sha256", (blocks, 32), "u1")
@@ -87,7 +91,7 @@ class BlockWriter:
         if tensor.name.startswith("tables/"):
             self._put(f"{tensor.name}/rows", first, np.ascontiguousarray(block.rows, "<i8"))
         for name, values in block.values.items():
-            self._put(f"{tensor.name}/{name}", first, np.ascontiguousarray(values, "<f4"))
+            self._put(f"{tensor.name}/{name}", first, encode(values, tensor.of(name)))
 
     def _put(self, name: str, row: int, values: NDArray[Any]) -> None:
         data = values.reshape(-1).view(np.uint8).data
@@ -190,7 +194,8 @@ class CheckpointFile:
         for name in names:
             group = self._file[name]
             fields = tuple((field, tuple(shape)) for field, shape in json.loads(group.attrs["fields"]))
-            found.append(Tensor(name, int(group.attrs["rows"]), fields))
+            values = group["weight"].attrs if name.startswith("tables/") else {}
+            found.append(Tensor(name, int(group.attrs["rows"]), fields, str(values.get("format", "fp32"))))
         return tuple(found)
 
     def header_dense(self) -> list[str]:
@@ -220,12 +225,14 @@ class CheckpointFile:
             return self._file[f"{tensor.name}/rows"][:]
         return np.arange(tensor.rows, dtype=np.int64)
 
-    def field(self, number: int, name: str) -> NDArray[np.float32]:
-        """A field of all rows in the state, mapped from the file, read-only and not verified: f32[n, ...]."""
-        dataset = self._file[f"{self.tensors[number].name}/{name}"]
+    def field(self, number: int, name: str) -> Any:
+        """A field of all rows in the state, mapped from the file, read-only and not verified: f32[n, ...]; of codes, what
+        decodes the rows that are asked for."""
+        dataset, form = self._file[f"{self.tensors[number].name}/{name}"], self.tensors[number].of(name)
         if not dataset.size:
             return np.empty(dataset.shape, np.float32)
-        return np.asarray(np.memmap(self.path, "<f4", "r", dataset.id.get_offset(), dataset.shape))
+        stored = np.asarray(np.memmap(self.path, dtype_of(form), "r", dataset.id.get_offset(), dataset.shape))
+        return stored if stored.dtype == np.float32 else Coded(stored, form)
 
     def blocks(self, number: int, lo: int = 0, hi: int | None = None) -> Iterator[Block]:
         """Blocks of a tensor with rows in [lo, hi), whole and verified. Raises CheckpointError for a broken one."""
@@ -236,7 +243,8 @@ class CheckpointFile:
         for i in range(first, last):
             at = slice(int(starts[i]), int(ends[i]))
             rows = group["rows"][at] if "rows" in group else np.arange(at.start, at.stop, dtype=np.int64)
-            block = Block(number, int(numbers[i]), rows, {name: group[name][at] for name, _ in tensor.fields})
+            values = {name: decode(group[name][at], tensor.of(name)) for name, _ in tensor.fields}
+            block = Block(number, int(numbers[i]), rows, values)
             if block.sha256() != shas[i].tobytes():
                 begin = block.number * BLOCK
                 raise self.damaged(

@@ -5,12 +5,13 @@ A row belongs to the training state once its bytes differ from these (`docs/arit
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import TableSpec
+from neocpu.embedding.specs import EXACT, TableSpec
 from neocpu.reference.philox import INIT, tensor_key
 
 F32 = NDArray[np.float32]
@@ -25,19 +26,28 @@ def initial_rows(
 ) -> dict[str, F32]:
     """Whole rows i64[n] of a table before training: "weight" f32[n, dim], then its state f32[n, dim] or f32[n].
 
+    Weights are the nearest numbers of the table's format.
     uniform_rows : the kernel (default) or its NumPy twin, which saves importing Numba for a few rows; the same bits.
     """
+    twin = uniform_rows is not None
     if uniform_rows is None:
         from neocpu.kernels.philox import uniform_rows
     assert uniform_rows is not None
     weight = np.empty((rows.size, spec.dim), np.float32)
     scale = np.float32(1.0 / math.sqrt(spec.rows))
     uniform_rows(tensor_key(seed, INIT, spec.name), np.ascontiguousarray(rows), 0, scale, weight)
-    found = {"weight": weight}
+    found = {"weight": weight if spec.format in EXACT else _nearest(weight, spec.format, twin)}
     for name, shape in state_shapes(optimizer, spec.dim):
         start = optimizer.initial_accumulator_value if name == optimizer.rule.accumulator else 0.0
         found[name] = np.full((rows.size, *shape), start, np.float32)
     return found
+
+
+def _nearest(weight: F32, form: str, twin: bool) -> F32:
+    from neocpu.embedding.rounded import rounded
+
+    module = import_module(f"neocpu.{'reference' if twin else 'kernels'}.narrow")
+    return rounded(weight, form, module)
 
 
 def state_shapes(optimizer: SparseOptimizer, dim: int) -> list[tuple[str, tuple[int, ...]]]:

@@ -55,9 +55,10 @@ def table_needs(plan: Plan, rank: int, state_floats: tuple[int, int], lookups: M
     needs: dict[str, int] = {}
     for shard in plan.local(rank):
         rows, width = shard.rows[1] - shard.rows[0], shard.cols[1] - shard.cols[0]
-        row_bytes = 4 * (width * (1 + per_element) + per_row)
-        pages = max(row_bytes, PAGE * (1 + per_element + bool(per_row)))
-        table = plan.tables[shard.table].name
+        spec = plan.tables[shard.table]
+        row_bytes = width * (spec.number_bytes + 4 * per_element) + 4 * per_row
+        arrays = 1 + (spec.format == "bf16_split") + per_element + bool(per_row)
+        pages, table = max(row_bytes, PAGE * arrays), spec.name
         touched = lookups[table]
         needs[table] = needs.get(table, 0) + min(rows * row_bytes, touched * pages) + min(rows, touched * PAGE)
     return [Need(table, size) for table, size in sorted(needs.items(), key=lambda item: -item[1])]
@@ -92,7 +93,8 @@ def check_memory(needs: Sequence[Need], host_ranks: int, other: int, available: 
         raise TrainingError(
             f"this run needs {human(total)} of memory per rank, {human(total * host_ranks)} for {host_ranks} rank(s) on this "
             f"host, but {human(have)} are available; {largest}use more hosts, a plan that shards it (parallel.plan=row_wise), "
-            "fewer tables.NAME.rows, a smaller model.embedding_dim, or optimizer.sparse.name=exact_rowwise_adagrad"
+            "fewer tables.NAME.rows, a smaller model.embedding_dim, a narrower model.embedding_format, or "
+            "optimizer.sparse.name=exact_rowwise_adagrad"
         )
     return total
 
@@ -112,7 +114,7 @@ def checkpoint_needs(
     per_element, per_row = state_floats
     needs = []
     for table in tables:
-        row = 8 + 4 * (table.dim * (1 + per_element) + per_row)
+        row = 8 + table.dim * (table.number_bytes + 4 * per_element) + 4 * per_row
         rows = touched[table.name]
         blocks = min(rows, -(-table.rows // BLOCK))
         needs.append(Need(table.name, rows * row + blocks * BLOCK_ENTRY + PER_TABLE))

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.specs import EXACT
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.training.initial import initial_rows, state_shapes
@@ -32,11 +33,24 @@ Values = Mapping[str, F32]
 
 @dataclass(frozen=True)
 class Tensor:
-    """`rows` rows; `fields` are (name, shape of one row): first the values, then the optimizer state."""
+    """`rows` rows; `fields` are (name, shape of one row): first the values, then the optimizer state.
+
+    format : the values are numbers of it (`embedding.specs`). Here all fields are fp32 numbers, whatever keeps them.
+    """
 
     name: str
     rows: int
     fields: tuple[tuple[str, tuple[int, ...]], ...]
+    format: str = "fp32"
+
+    @property
+    def coded(self) -> bool:
+        """Whether files hold its values as codes."""
+        return self.format not in EXACT
+
+    def of(self, field: str) -> str:
+        """Format in which files hold a field."""
+        return self.format if self.coded and field == "weight" else "fp32"
 
     @property
     def row_bytes(self) -> int:
@@ -69,7 +83,7 @@ class Block:
 class Embeddings(Protocol):
     """What is asked of the tables of one rank (`embedding.tbe`); shard i is `plan.local(rank)[i]`."""
 
-    def state(self, shard: int) -> Mapping[str, F32]: ...
+    def state(self, shard: int) -> Mapping[str, Any]: ...
 
     def touched(self, shard: int) -> NDArray[Any]: ...
 
@@ -112,7 +126,7 @@ class State:
         ]
         for number, spec in enumerate(plan.tables):
             shape = (("weight", (spec.dim,)), *fields(number))
-            tensors.append(Tensor(f"tables/{spec.name}", spec.rows, shape))
+            tensors.append(Tensor(f"tables/{spec.name}", spec.rows, shape, spec.format))
         self.tensors = tuple(tensors)
         self._starts = np.cumsum([0, *(tensor.blocks for tensor in tensors)], dtype=np.int64)
         self._shards: dict[int, list[int]] = {}

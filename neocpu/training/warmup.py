@@ -47,7 +47,7 @@ def signature(config: Config, plan: Plan) -> str:
     """What decides which kernels a run compiles, and for which CPU."""
     model, optimizer = config.model, config.optimizer
     facts = [
-        sorted(set(plan.schemes)),
+        _ways(plan),
         plan.ranks > 1,
         config.parallel.route,
         model.interaction,
@@ -60,6 +60,11 @@ def signature(config: Config, plan: Plan) -> str:
         *cpu_kind(),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _ways(plan: Plan) -> list[tuple[str, str]]:
+    """(scheme, format) of which the plan has a table; rounding is decided at run time."""
+    return sorted({(scheme, table.format) for scheme, table in zip(plan.schemes, plan.tables)})
 
 
 def warm_up(config: Config, plan: Plan, comm: Comm, tell: Callable[[str], None] | None = None) -> float:
@@ -84,13 +89,15 @@ def warm_up(config: Config, plan: Plan, comm: Comm, tell: Callable[[str], None] 
 
 def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes] | None") -> None:
     """Two steps and a digest; the tables come first, alone, while `helper` compiles the rest."""
-    specs = [TableSpec(f"mini-{name}", ROWS, DIM, (f"mini-{name}",), "mean") for name in sorted(set(plan.schemes))]
+    ways = _ways(plan)
+    names = [f"mini-{scheme}-{form}" for scheme, form in ways]
+    specs = [TableSpec(name, ROWS, DIM, (name,), "mean", format=form) for name, (_, form) in zip(names, ways)]
     if any(table.weighted for table in plan.tables):
         specs[0] = replace(specs[0], weighted=True)
     tables = tuple(specs)
     model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1))
     mini = replace(config, model=model, tables=tables)
-    schemes = [table.name.removeprefix("mini-") for table in tables]
+    schemes = [scheme for scheme, _ in ways]
     warm_up_reading()
 
     def body(comm: Comm) -> None:

@@ -19,6 +19,7 @@ from neocpu.embedding import operators
 from neocpu.embedding.bounds import bag_cuts
 from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups
 from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.rows import Rows
 from neocpu.embedding.specs import TableSpec
 from neocpu.embedding.tbe import TableBatchedEmbedding
 
@@ -115,18 +116,16 @@ class Tables(TableBatchedEmbedding):
         tables = [TableSpec(n, int(h), int(d), ()) for n, h, d in zip(names, rows, dims)]
         super().__init__(tables, [Whole(i, (0, t.rows), (0, t.dim)) for i, t in enumerate(tables)], optimizer, 0)
 
-    def _allocate(self, elements: int, rows: int, budget: int) -> None:
+    def _allocate(self, kinds: Sequence[TableSpec], elements: Sequence[int], rows: int, budget: int) -> None:
         sizes = self.heights * self.width
-        self.base = np.cumsum(sizes) - sizes
+        self.base[:] = np.cumsum(sizes) - sizes
         self._touched = np.ones(rows, np.uint8)
         self._starts, self._row_start = (np.float32(0), np.float32(0)), np.zeros(len(self.rule.row_state), np.float32)
         self.bind(NONE, [], NONE)
 
     def bind(self, weights: Floats, elements: Sequence[Floats], rows: Floats) -> None:
         """Use weights f32[sum of H*D], element states likewise, row states f32[sum of H, n], flat."""
-        self.weights, self._row_state = weights, rows.reshape(-1)
-        self._state0, self._state1 = (*elements, NONE, NONE)[:2]
-        self._memory = (self.weights, self._state0, self._state1, self._row_state)
+        self._stores, self._row_state = [Rows(weights, elements)], rows.reshape(-1)
 
     def _touch(self, layout: Layout, lookups: Lookups) -> None:
         """All rows exist."""

@@ -1,0 +1,95 @@
+"""How are rows of codes kept, decoded and encoded? By `kernels/narrow.py`; here are the arrays and the words it asks for.
+
+Decoding is exact. What is written is rounded once: to nearest even, or stochastically by (table, row, column, step), so the
+codes are the same on every plan (`docs/arithmetic.md` §5). Initial values and rows that are loaded are rounded to nearest.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups
+from neocpu.embedding.rounded import NO_HALVES, rounded
+from neocpu.embedding.rows import Places, Rows, one_by_one
+from neocpu.embedding.sorting import Segments
+from neocpu.kernels import lookup, narrow
+from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
+from neocpu.reference.rules import Rule
+from neocpu.storage import formats
+
+
+class CodedRows(Rows):
+    """Rows of codes; `arrays`: those of the codes and, for bf16_split, of the lower halves."""
+
+    coded = True
+
+    def __init__(self, form: str, rounding: str, arrays: Sequence[NDArray[Any]], states: Sequence[Floats]) -> None:
+        name = form.removesuffix("_split")
+        super().__init__(formats.FORMATS[name].view(arrays[0]), states)
+        self.form, self.layout, self.rounding = form, LAYOUTS[name], ROUNDINGS[rounding]
+        self.codes, self.low = (*arrays, NO_HALVES)[:2]
+
+    def pool(self, places: Places, layout: Layout, lookups: Lookups, out: Floats) -> None:
+        h, samples = layout.shard, lookups.samples
+        width, first = places.width[h], np.arange(h.size + 1, dtype=np.int64) * samples
+        given = lookups.offsets, lookups.rows, lookups.weights, False
+        pitch = np.full(h.size, out.shape[1], np.int64)
+        flat = out.reshape(-1)
+        lookup.pooled_rows(self.table, places.base[h], width, width, first, *given, layout.column, pitch, flat)
+
+    def update(
+        self, rule: Rule, limited: bool, row_state: Floats, places: Places, found: Segments, gradient: Floats,
+        hyper: Floats, step: int,
+    ) -> None:  # fmt: skip
+        fused = narrow.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
+        last = self.layout, self.rounding, places.key, places.row0, places.column0, step
+        memory = self.codes, self.low, self.state0, self.state1, row_state
+        fused(*memory, *places.where, *found, gradient, hyper, *last)
+
+    def open(self, places: Places, found: Segments, to: Ints, out: Floats) -> Floats:
+        which = places.base, places.width, found.shards, found.first, found.unique
+        narrow.open_rows(self.codes, self.low, *which, self.layout, to, out)
+        return out
+
+    def close(self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int) -> None:
+        self._encode(places, found, to, numbers, self.rounding, step)
+
+    def _encode(self, places: Places, found: Segments, to: Ints, numbers: Floats, rounding: int, step: int) -> None:
+        which = places.base, places.width, found.shards, found.first, found.unique
+        last = self.layout, rounding, places.key, places.row0, places.column0, step, to, numbers
+        narrow.close_rows(self.codes, self.low, *which, *last)
+
+    def numbers(self, places: Places, shard: int, height: int) -> "Decoded":
+        return Decoded(self, places, shard, height)
+
+    def write(self, places: Places, shard: int, height: int, rows: Ints, numbers: Floats) -> None:
+        to = np.arange(rows.size, dtype=np.int64) * int(places.width[shard])
+        flat = np.ascontiguousarray(numbers, np.float32).reshape(-1)
+        self._encode(places, one_by_one(shard, rows, to), to, flat, ROUNDINGS["nearest"], 0)
+
+    def rounded(self, numbers: Floats) -> Floats:
+        return rounded(numbers, self.form, narrow)
+
+
+class Decoded:
+    """The numbers of a shard of codes: `decoded[rows]` are those of some rows, f32[n, width]; a view for nobody."""
+
+    def __init__(self, store: CodedRows, places: Places, shard: int, height: int) -> None:
+        self._store, self._places, self._shard = store, places, shard
+        self.shape = height, int(places.width[shard])
+        self.dtype = np.dtype(np.float32)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Floats:
+        wanted = np.arange(self.shape[0], dtype=np.int64)[rows]
+        flat = np.ascontiguousarray(wanted.reshape(-1))
+        out, to = np.empty(flat.size * self.shape[1], np.float32), np.arange(flat.size, dtype=np.int64) * self.shape[1]
+        self._store.open(self._places, one_by_one(self._shard, flat, to), to, out)
+        return out.reshape(*wanted.shape, self.shape[1])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or np.float32, copy=False)

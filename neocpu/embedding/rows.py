@@ -1,0 +1,168 @@
+"""How are the rows of one format kept? fp32 numbers as they are; other formats as codes, decoded whenever a row is read.
+
+    fp32                 f32[:], changed in place                                                       `Rows`
+    fp16, bf16, fp8_*    codes u16[:] or u8[:]; rounded once, at the end of a row's update              `coded.CodedRows`
+    bf16_split           upper and lower halves of fp32 numbers: lookups read the upper ones, updates join both
+
+A store holds the shards of one format, one after the other, and their element states; where they begin is in `Places`. Its
+owner (`tbe.py`) knows which shards those are, and keeps all else.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups
+from neocpu.embedding.sorting import Segments
+from neocpu.embedding.specs import TableSpec
+from neocpu.kernels import pooling, update
+from neocpu.reference.rules import Rule
+from neocpu.storage.tier import Arena
+
+NONE = np.empty(0, np.float32)
+
+
+class Places(NamedTuple):
+    """Where each shard is: first element in its store, columns, columns of its table, first row among all shards, and its
+    first row and column in the table, i64[H]; the key of its random words, u64[H]."""
+
+    base: Ints
+    width: Ints
+    full_width: Ints
+    row_base: Ints
+    row0: Ints
+    column0: Ints
+    key: NDArray[np.uint64]
+
+    @property
+    def where(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """What every update kernel asks for."""
+        return self.base, self.width, self.full_width, self.row_base
+
+
+class Rows:
+    """fp32 rows, and what is asked of rows of any format.
+
+    table : what lookups read. states : per-element states, f32 arrays like the table.
+    """
+
+    coded = False
+
+    def __init__(self, table: NDArray[Any], states: Sequence[Floats]) -> None:
+        self.table = table
+        self.element_states = tuple(states)
+        self.state0, self.state1 = (*states, NONE, NONE)[:2]
+
+    def pool(self, places: Places, layout: Layout, lookups: Lookups, out: Floats) -> None:
+        """Pooled rows of some entries: out f32[S, C], from column[k] on."""
+        h, given = layout.shard, (lookups.offsets, lookups.rows, lookups.weights)
+        pooling.pooled_sum(self.table, places.base[h], places.width[h], *given, out, layout.column)
+
+    def update(
+        self, rule: Rule, limited: bool, row_state: Floats, places: Places, found: Segments, gradient: Floats,
+        hyper: Floats, step: int,
+    ) -> None:  # fmt: skip
+        """The fused update of unique rows."""
+        fused = update.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
+        fused(self.table, self.state0, self.state1, row_state, *places.where, *found, gradient, hyper)
+
+    def open(self, places: Places, found: Segments, to: Ints, out: Floats) -> NDArray[Any]:
+        """Where the phases of an update find the numbers of unique rows: row u at out[to[u] :] if they are `coded`."""
+        return self.table
+
+    def close(self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int) -> None:
+        """Put rows back that were opened and changed."""
+
+    def numbers(self, places: Places, shard: int, height: int) -> Any:
+        """The numbers of a shard f32[height, width]: a view, or what decodes the rows that are asked for."""
+        at, width = int(places.base[shard]), int(places.width[shard])
+        return self.table[at : at + height * width].reshape(height, width)
+
+    def states(self, places: Places, shard: int, height: int) -> list[Floats]:
+        """Views of a shard's element states f32[height, width]."""
+        at, width = int(places.base[shard]), int(places.width[shard])
+        return [state[at : at + height * width].reshape(height, width) for state in self.element_states]
+
+    def write(self, places: Places, shard: int, height: int, rows: Ints, numbers: Floats) -> None:
+        """Set local rows i64[n] of a shard, rounded to nearest even."""
+        self.numbers(places, shard, height)[rows] = numbers
+
+    def rounded(self, numbers: Floats) -> Floats:
+        """Numbers f32[n, D], each the nearest one of the format."""
+        return numbers
+
+
+class Shelves(NamedTuple):
+    """Which store each shard is in and where it begins there, i64[H]; a table of each format and rounding, a store each, and
+    the elements of those."""
+
+    store: Ints
+    base: Ints
+    kinds: list[TableSpec]
+    elements: list[int]
+
+
+def shelve(specs: Sequence[TableSpec], sizes: Ints) -> Shelves:
+    """Deal shards of these tables, of so many elements i64[H], to one store per format and rounding."""
+    kinds = {(t.format, t.rounding): t for t in specs or [TableSpec("", 0, 1, ())]}
+    names = list(kinds)
+    store = np.array([names.index((t.format, t.rounding)) for t in specs], np.int64)
+    base, elements = np.zeros(store.size, np.int64), []
+    for i, spec in enumerate(kinds.values()):
+        mine, line = np.flatnonzero(store == i), 64 // spec.lookup_bytes
+        whole = -(-sizes[mine] // line) * line  # every shard begins on a cache line
+        base[mine] = np.cumsum(whole) - whole
+        elements.append(int(whole.sum()))
+    return Shelves(store, base, list(kinds.values()), elements)
+
+
+def allocate(
+    specs: Sequence[TableSpec], elements: Sequence[int], per_element: int, other: Sequence[tuple[int, str]], budget: int
+) -> tuple[list[Rows], list[NDArray[Any]]]:
+    """Stores in the formats of `specs`, with room for so many elements and `per_element` states; and `other` arrays, (size,
+    dtype) each.
+
+    All are zeros in one mapping. Raises TrainingError where they do not fit `budget` bytes (0: no limit).
+    """
+    parts = [_parts(spec) for spec in specs]
+    wanted = [(n, kind) for n, kinds in zip(elements, parts) for kind in (*kinds, *["f4"] * per_element)] + [*other]
+    arena = Arena(sum(Arena.space(n, kind) for n, kind in wanted), budget)
+    stores = []
+    for spec, n, kinds in zip(specs, elements, parts):
+        arrays, states = ([arena.take(n, kind) for kind in some] for some in (kinds, ["f4"] * per_element))
+        if spec.format == "fp32":
+            stores.append(Rows(arrays[0], states))
+        else:
+            from neocpu.embedding.coded import CodedRows  # nothing of it where all rows are fp32
+
+            stores.append(CodedRows(spec.format, spec.rounding, arrays, states))
+    return stores, [arena.take(n, kind) for n, kind in other]
+
+
+def _parts(spec: TableSpec) -> tuple[str, ...]:
+    """Dtypes of the arrays that hold a format's rows."""
+    return ("u2", "u2") if spec.format == "bf16_split" else ({4: "f4", 2: "u2", 1: "u1"}[spec.number_bytes],)
+
+
+def runs(store: Ints) -> list[tuple[int, int, int]]:
+    """(store, first, last): where neighbours have the same one."""
+    cuts = [0, *(np.flatnonzero(np.diff(store)) + 1).tolist(), store.size]
+    return [(int(store[lo]), lo, hi) for lo, hi in pairwise(cuts) if lo < hi]
+
+
+def part(found: Segments, lo: int, hi: int) -> Segments:
+    """Segments of the shards in [lo, hi) of those found."""
+    if hi - lo == found.shards.size:
+        return found
+    first, last = int(found.first[lo]), int(found.first[hi])
+    unique, starts = found.unique[first:last], found.starts[first : last + 1]
+    return Segments(found.shards[lo:hi], found.first[lo : hi + 1] - first, unique, starts, found.place, found.weights)
+
+
+def one_by_one(shard: int, rows: Ints, place: Ints) -> Segments:
+    """Rows of one shard, each with one gradient."""
+    count = np.arange(rows.size + 1, dtype=np.int64)
+    return Segments(np.array([shard]), np.array([0, rows.size]), rows, count, place, NONE)
