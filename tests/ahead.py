@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from neocpu import cores
 from neocpu.kernels._jit import cache_folder
-from neocpu.parallel.launch import cores
 
 AHEAD = "NEOCPU_TESTS_AHEAD"  # set in the second process
 TESTS = Path(__file__).resolve().parent
@@ -46,7 +46,7 @@ def sort_last(items: list[Any]) -> None:
 def start(items: list[Any]) -> "subprocess.Popen[bytes] | None":
     """Begin to compile ahead if there is something to gain; `stop` ends it."""
     whole = {*LAST} <= {item.path.name for item in items}
-    if not whole or AHEAD in os.environ or len(cores()) < 2 or marker().exists():
+    if not whole or AHEAD in os.environ or len(cores.available()) < 2 or marker().exists():
         return None
     files = [f"{TESTS / name}{CHOSEN.get(name, '')}" for name in LAST]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]

@@ -32,6 +32,9 @@ def pytest_report_header() -> str:
     return f"mpiexec: {mpiexec}; numba {numba.__version__}, {numba.config.NUMBA_NUM_THREADS} threads"
 
 
+if ahead.AHEAD in os.environ:
+    os.nice(19)
+
 SECOND = pytest.StashKey["subprocess.Popen[bytes] | None"]()
 
 
@@ -42,9 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Begin to compile ahead."""
-    if ahead.AHEAD in os.environ:
-        os.nice(19)
-    elif not session.config.option.collectonly:
+    if not session.config.option.collectonly:
         session.config.stash[SECOND] = ahead.start(session.items)
 
 
