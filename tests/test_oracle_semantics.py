@@ -185,6 +185,9 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
     "weighted_mean_by_weights": ("lookup", WEIGHTED, MEAN, "out", [8], [16 / (4 + 1e-6)]),
     "mean_divisor_plus_1e6": ("unique_gradient", one([[0.0]], [[0, -1]], [[1]]), MEAN, GRADS, [0.5], [1 / (2 + 1e-6)]),
     "weight_decay_ignored": ("backward", STEP, {**SGD, **DECAY}, "weights", [1.8], [1.9]),
+    "weight_decay_shared_only": (
+        "backward", one([[2.0]], [[0]], [[1]]), {**SGD, **DECAY}, "weights", [1.8], [1.9],
+    ),
     "max_norm_ignored": (
         "backward", one([[3.0, 4.0]], [[0]], [[0, 0]]), {**SGD, "max_norm": 1.0}, "weights", [0.6, 0.8], [3, 4],
     ),
@@ -195,6 +198,18 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
     "untouched_rows_step": (
         "backward", one([[2.0], [2.0]], [[0]], [[1]], momentum_buffer=[0, 1]),
         {"optimizer": "momentum_sgd", "learning_rate": 0.5, "momentum": 0.5}, "weights", [1.5, 2], [1.5, 1.75],
+    ),
+    "sgd_duplicates_in_sequence": (
+        "backward", one([[2.0]], [[0]] * 2, [[1], [1]]), {**SGD, "weight_decay": 1.0, "weight_decay_mode": "l2"},
+        "weights", [2 - 0.1 * 4], [2 - 0.3 - 0.1 * 2.7],
+    ),
+    "sparse_adam_eps": (
+        "backward", STEP, {**ADAM, "eps": 1.0}, "weights",
+        [2 - 2 / 3 / (math.sqrt(0.25 / 0.4375) + 1)], [2 - 2 / 3 * math.sqrt(0.4375) / 1.5],
+    ),
+    "bf16_output_half_up": ("lookup", TIES, BF16, "out", [1, 1 + 2.0**-7], [1 + 2.0**-7, 1 + 2.0**-7]),
+    "bf16_cast_half_up": (
+        "round", {"x": np.array([[1 + 2.0**-8]], F)}, {"format": "bf16"}, "codes", [1], [1 + 2.0**-7],
     ),
     "adagrad_eps_1e10": ("backward", STEP, {**ADAGRAD, "eps": 1.0}, "weights", [1.5], [1]),
     "int8_epsilon_swapped": (

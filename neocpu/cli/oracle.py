@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from neocpu.oracle.records import Case
 
 FILE = click.Path(path_type=Path)
@@ -78,6 +80,22 @@ def explain(name: str, seed: int) -> None:
         pairs = list(zip(truth.reference.reshape(-1)[:4].tolist(), truth.bound.reshape(-1)[:4].tolist()))
         numbers = ", ".join(as_text(x) if truth.exact else f"{as_text(x)} ± {b:.2g}" for x, b in pairs)
         click.echo(f"  {''.ljust(22)} begins {numbers}" if pairs else f"  {''.ljust(22)} has no elements")
+    for line in _mirrors(case):
+        click.echo(line)
+
+
+def _mirrors(case: "Case") -> "Iterator[str]":
+    """Whose bits can be asked for with --bits --preset."""
+    from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
+
+    mirrors = mirrors_of(case.op)
+    yield "\nbits of peers: " + ("" if mirrors else "none")
+    for mirror in mirrors:
+        try:
+            mirror_bits(mirror.preset, case.op, case.inputs, case.options)
+            yield f"  {mirror.preset.ljust(22)} {mirror.call}"
+        except NoMirror as why:
+            yield f"  {mirror.preset.ljust(22)} within bounds: {why}"
 
 
 @oracle.command()
@@ -102,7 +120,9 @@ def export(suite: Path | None, ops: tuple[str, ...], patterns: tuple[str, ...], 
 @oracle.command()
 @click.argument("suite", type=FILE, metavar="SUITE.h5")
 @click.argument("answers", type=FILE)
-@click.option("--bits", is_flag=True, help="Ask for neocpu's own bits instead of |error| <= bound.")
+@click.option(
+    "--bits", is_flag=True, help="Ask for neocpu's own bits instead of |error| <= bound; with --preset, for the peer's."
+)
 @click.option("--preset", metavar="NAME", help="Check against a peer's semantics, e.g. fbgemm_cuda, torch.")
 @click.option("--json", "as_json", type=FILE, metavar="FILE", help="Write the report as JSON.")
 @click.option("--html", "as_html", type=FILE, metavar="FILE", help="Write the report as one HTML page.")

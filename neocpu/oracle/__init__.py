@@ -13,6 +13,7 @@ from typing import Any
 _HOMES = {
     "OPERATORS": "operators",
     "Case": "records",
+    "MIRRORS": "mirrors",
     "Field": "records",
     "Operator": "records",
     "Truth": "records",
@@ -21,6 +22,7 @@ _HOMES = {
     "Switch": "semantics",
     "Report": "report",
     "Suite": "suite",
+    "NoMirror": "mirrors_order",
     "check": "checking",
     "check_suite": "checking",
     "run": "checking",

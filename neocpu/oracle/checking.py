@@ -11,6 +11,7 @@ from neocpu.oracle.adapters import Array, arrays
 from neocpu.oracle.answers import Answers
 from neocpu.oracle.compare import Verdict, compare
 from neocpu.oracle.diagnose import diagnose
+from neocpu.oracle.mirrors import NoMirror, mirror_bits
 from neocpu.oracle.operators import OPERATORS
 from neocpu.oracle.records import Case, Operator, Truth, Value
 from neocpu.oracle.report import CaseReport, Report
@@ -37,14 +38,18 @@ def find_preset(name: str | None) -> frozenset[str]:
     return PRESETS[name] if name else frozenset()
 
 
-def check_suite(suite: Mapping[str, Any], answers: Answers, bits: bool = False, preset: str | None = None) -> Report:
-    """Compare all answers there are with a suite. `bits`: meet the canonical bits. `preset`: a peer's semantics.
+def own(preset: str | None) -> bool:
+    """Are the bits of that preset neocpu's own?"""
+    return preset in (None, "exact")
 
-    Raises OracleError for unreadable files, an unknown preset, or bits of a preset.
+
+def check_suite(suite: Mapping[str, Any], answers: Answers, bits: bool = False, preset: str | None = None) -> Report:
+    """Compare all answers there are with a suite. `preset`: a peer's semantics. `bits`: meet the canonical bits, or those
+    of the preset's mirror; a case for which it has none is judged within bounds, and says so.
+
+    Raises OracleError for unreadable files or an unknown preset.
     """
-    switches = find_preset(preset)
-    if bits and switches:
-        raise OracleError("--bits asks for neocpu's own bits, which no preset has; leave out one of them")
+    find_preset(preset)
     by_case: dict[str, list[str]] = {}
     for key in answers:
         by_case.setdefault(key.split("/", 1)[0], []).append(key)
@@ -62,7 +67,7 @@ def check_suite(suite: Mapping[str, Any], answers: Answers, bits: bool = False, 
             else:
                 unknown.append(f"{key}{nearest_name(key, [f'{name}/{o}' for o in truths])}")
         canonical = {output: e.canonical for output, e in question.outputs.items()} if bits else {}
-        done.append(_check_case(question.case, truths, theirs, canonical, switches))
+        done.append(_check_case(question.case, truths, theirs, canonical, bits, preset))
     for name in sorted(set(by_case) - set(suite)):
         known = [f"{case}/{key.split('/', 1)[-1]}" for case in suite for key in by_case[name]]
         unknown += [f"{key}{nearest_name(key, known)}" for key in by_case[name]]
@@ -74,10 +79,13 @@ def _check_case(
     truths: dict[str, Truth],
     theirs: Mapping[str, Array],
     canonical: Mapping[str, Array | None],
-    switches: frozenset[str],
+    bits: bool,
+    preset: str | None,
 ) -> CaseReport:
-    """One case: verdict per output, and explanations if one is wrong."""
-    op = find_operator(case.op)
+    """One case: verdict per output, and explanations if one is wrong. `canonical`: neocpu's bits, where these are asked for."""
+    op, switches, note = find_operator(case.op), find_preset(preset), ""
+    if bits and not own(preset):
+        canonical, note = _mirrored(case, str(preset))
     if switches:
         with np.errstate(all="ignore"):
             truths = op.truth(case.inputs, case.options, switches)
@@ -89,18 +97,35 @@ def _check_case(
         verdicts.append(compare(op, case, output, truth, theirs[output], canonical.get(output)))
     wrong = any(v.status in ("failed", "malformed") for v in verdicts)
     found = diagnose(op, case, truths, theirs, switches) if wrong else []
-    return CaseReport(case, tuple(verdicts), tuple(found))
+    return CaseReport(case, tuple(verdicts), tuple(found), note)
+
+
+def _mirrored(case: Case, preset: str) -> tuple[Mapping[str, Array | None], str]:
+    """The bits of a preset's mirror; none, and why, where it has none for that case."""
+    try:
+        return mirror_bits(preset, case.op, case.inputs, case.options), ""
+    except NoMirror as why:
+        return {}, f"judged within bounds: {why}"
 
 
 def run(
-    op: str, inputs: Mapping[str, Any], options: Mapping[str, Value] | None = None, backend: str = "kernels"
+    op: str,
+    inputs: Mapping[str, Any],
+    options: Mapping[str, Value] | None = None,
+    backend: str = "kernels",
+    preset: str | None = None,
 ) -> dict[str, Array]:
     """Canonical outputs of an operator by name, as NumPy arrays. `inputs` may be NumPy, DLPack, torch (any device).
+    `preset`: a peer's bits instead, by its mirror, e.g. fbgemm_cpu or torch.
 
-    Raises OracleError for an unknown operator, option, backend or a missing input.
+    Raises OracleError for an unknown operator, option, backend, preset or a missing input; NoMirror, an OracleError, where
+    nobody knows the peer's bits.
     """
     operator = find_operator(op)
+    find_preset(preset)
     try:
+        if not own(preset):
+            return mirror_bits(str(preset), op, arrays(inputs, "input"), _known_options(operator, options))
         return operator.run(arrays(inputs, "input"), _known_options(operator, options), backend)
     except (KeyError, ValueError) as error:
         raise OracleError(f"{op}: {error.args[0] if error.args else error}") from error
@@ -114,20 +139,20 @@ def check(
     bits: bool = False,
     preset: str | None = None,
 ) -> Report:
-    """Is this answer right? `answer`: outputs by name, or one array where the operator has one output.
+    """Is this answer right? `answer`: outputs by name, or one array where the operator has one output. `bits`: meet
+    neocpu's bits, or those of the preset's mirror.
 
     Returns a Report: true when all that was answered is right; str(report) tells the story. Raises OracleError for
     an unknown operator, option, preset or output, or where nothing was answered.
     """
-    operator, switches = find_operator(op), find_preset(preset)
-    if bits and switches:
-        raise OracleError("bits=True asks for neocpu's own bits, which no preset has; leave out one of them")
+    operator = find_operator(op)
+    find_preset(preset)
     given = arrays(inputs, "input")
     try:
         complete = operator.complete(_known_options(operator, options))
         with np.errstate(all="ignore"):
             truths = operator.truth(given, complete)
-            canonical = operator.run(given, complete) if bits else {}
+            canonical = operator.run(given, complete) if bits and own(preset) else {}
     except (KeyError, ValueError) as error:
         raise OracleError(f"{op}: {error.args[0] if error.args else error}") from error
     if not isinstance(answer, Mapping):
@@ -141,7 +166,7 @@ def check(
     if not theirs:
         raise OracleError(f"{op}: nothing was answered; give one or more of {', '.join(truths)}")
     case = Case("this call", op, given, complete, "")
-    found = _check_case(case, dict(truths), theirs, canonical, switches)
+    found = _check_case(case, dict(truths), theirs, canonical, bits, preset)
     return Report((found,), (), (), preset or "", bits, "this call")
 
 

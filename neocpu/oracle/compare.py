@@ -137,6 +137,12 @@ def _same_bits(truth: Truth, canonical: Array, answer: Array, x: Array) -> tuple
     return "", nan | ((x == want) & (np.signbit(x) == np.signbit(want)))
 
 
+def same_bits(truth: Truth, bits: Array, answer: Array) -> bool:
+    """Does an answer have these bits in every element? Any NaN equals any NaN."""
+    why, right = _same_bits(truth, bits, answer, numbers(truth, answer))
+    return not why and bool(right.all())
+
+
 def _wrong(op: Operator, case: Case, output: str, truth: Truth, want: Array, x: Array, at: int) -> Wrong:
     index = tuple(int(i) for i in np.unravel_index(at, x.shape))
     inner = index[x.ndim - np.ndim(truth.reference) :]

@@ -12,7 +12,8 @@ from itertools import combinations
 import numpy as np
 
 from neocpu.oracle.adapters import Array
-from neocpu.oracle.compare import agrees, judge, malformed, numbers
+from neocpu.oracle.compare import agrees, judge, malformed, numbers, same_bits
+from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
 from neocpu.oracle.records import Case, Operator, Truth
 from neocpu.oracle.semantics import SWITCHES, switches_for
 from neocpu.oracle.truth_formats import FORMATS, nearest, quantum
@@ -22,7 +23,7 @@ MOST_PAIRS = 200
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One explanation. kind: mistake, quirk, or pattern (seen in the numbers, not proved by a model)."""
+    """One explanation. kind: mistake, quirk, mirror (a peer's bits), or pattern (seen in numbers, not proved by a model)."""
 
     names: tuple[str, ...]
     kind: str
@@ -102,6 +103,22 @@ def _told(names: tuple[str, ...]) -> Diagnosis:
     kind = "mistake" if any(s.kind == "mistake" for s in switches) else "quirk"
     fix = "; ".join(s.fix for s in switches if s.fix)
     return Diagnosis(names, kind, "; and ".join(s.about for s in switches), fix)
+
+
+def by_mirror(case: Case, truths: Truths, answers: Mapping[str, Array]) -> list[Diagnosis]:
+    """The peers whose bits the answers are."""
+    found = []
+    for mirror in mirrors_of(case.op):
+        try:
+            bits = mirror_bits(mirror.preset, case.op, case.inputs, case.options)
+        except (NoMirror, IndexError, KeyError, ValueError):
+            continue
+        if all(name in bits and same_bits(truths[name], bits[name], answer) for name, answer in answers.items()):
+            found.append(mirror)
+    if not found:
+        return []
+    calls = "; ".join(f"{m.preset}, {m.call}" for m in found)
+    return [Diagnosis((found[0].preset,), "mirror", f"these are the bits of {calls}")]
 
 
 Pattern = Callable[[Case, str, Truth, Array], tuple[str, str, str] | None]
@@ -234,8 +251,8 @@ def diagnose(
     if not fit:
         return []
     exact = _bend(op, case, frozenset()) if preset else None
-    if exact is not None and _explains(exact, fit):
+    if exact is not None and _explains(exact, fit) and not _explains(truths, fit):
         return [
             Diagnosis(("exact",), "quirk", "the answer follows the exact model, from which the preset departs here")
         ]
-    return by_switches(op, case, fit, preset) + by_pattern(case, truths, fit)
+    return by_switches(op, case, fit, preset) + by_mirror(case, truths, fit) + by_pattern(case, truths, fit)

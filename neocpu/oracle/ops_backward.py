@@ -65,6 +65,10 @@ class Memory:
         self.weights = Bounded(value.copy(), error.copy())
         record = RECORDS[str(options["optimizer"])]
         self.per_row = record.row_state
+        shared = np.bincount(inputs["feature_table"], minlength=self.tables.rows.size) > 1
+        compiled = inputs["weights"].dtype != np.float32 or options["pooling"] == "none"
+        rowwise = options["optimizer"] == "exact_rowwise_adagrad"
+        self.decays = rowwise & (shared | compiled)  # on FBGEMM's CPU
         sizes = {n: int(self.tables.element[-1]) for n in record.element_state}
         sizes |= {n: int(self.tables.row[-1]) for n in record.row_state}
         self.states = {n: Bounded.exactly(_given(inputs, n, size)) for n, size in sizes.items()}
@@ -76,6 +80,8 @@ class Memory:
 
     def update(self, table: int, found: Merged, options: dict[str, Value], bends: frozenset[str]) -> None:
         """One optimizer step on the rows of one table."""
+        if "weight_decay_shared_only" in bends and not self.decays[table]:
+            bends |= {"weight_decay_ignored"}
         at, row = self.places(table, found.rows), self.tables.row[table] + found.rows
         take = {n: x.take(row if n in self.per_row else at) for n, x in self.states.items()}
         g = -found.gradient if "sign_flipped" in bends else found.gradient
@@ -114,7 +120,8 @@ def _update(memory: Memory, tables: dict[int, Merged], options: dict[str, Value]
         if "untouched_rows_step" in switches:
             memory.update(table, _dense(found, int(memory.tables.rows[table])), options, switches)
             continue
-        if "duplicates_in_sequence" not in switches:
+        alone = "sgd_duplicates_in_sequence" in switches and options["optimizer"] == "exact_sgd"
+        if not alone and "duplicates_in_sequence" not in switches:
             memory.update(table, found, options, switches)
             continue
         count = np.diff(found.starts)

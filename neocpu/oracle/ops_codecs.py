@@ -27,6 +27,8 @@ ROWS = ("int8", "int8_gpu", "int4", "int2", "fp8_row_forward", "fp8_row_backward
 def _round_truth(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
     rounding = rounding_of(o, switches)
     name = {"truncate": "toward_zero"}.get(rounding, rounding)
+    if o["format"] == "bf16" and rounding == "nearest" and "bf16_cast_half_up" in switches:
+        name = "away"
     return {"codes": in_format(Bounded.exactly(inputs["x"]), str(o["format"]), name)}
 
 

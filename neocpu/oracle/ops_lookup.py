@@ -70,7 +70,10 @@ def rounding_of(options: Mapping[str, Value], switches: frozenset[str]) -> str:
 
 def _lookup_truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
     out = out_of(inputs, options, switches)
-    return {"out": in_format(out, str(options["output_format"]), rounding_of({}, switches))}
+    form, rounding = str(options["output_format"]), rounding_of({}, switches)
+    if form == "bf16" and "bf16_output_half_up" in switches:
+        rounding = "away"
+    return {"out": in_format(out, form, rounding)}
 
 
 def _weight_truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:

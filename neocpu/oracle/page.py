@@ -134,9 +134,10 @@ def _table(report: Report) -> str:
         name, status = escape(found.case.name), found.status
         link = f'<a href="#{name}">{name}</a>' if status == "failed" else name
         worst = max((v.worst_ratio for v in found.verdicts), default=0.0)
+        about = f"{found.case.about} ({found.note})" if found.note else found.case.about
         rows.append(
             f'<tr><td>{link}<td><code>{escape(found.case.op)}</code><td class="{status}">{status}<td>{worst:.3g}'
-            f"<td>{escape(found.case.about)}</tr>"
+            f"<td>{escape(about)}</tr>"
         )
     rows += [f'<tr><td>{escape(name)}<td><td class="unanswered">unanswered<td><td></tr>' for name in report.unanswered]
     head = "<tr><th>case<th>operator<th>outcome<th>worst |error| / bound<th>what it breaks</tr>"

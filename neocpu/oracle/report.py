@@ -3,8 +3,8 @@
 JSON: {"format": "neocpu-oracle-report", "version": 1, "passed", "counts": {"passed", "failed", "unanswered"}, "preset",
 "bits", "answers", "unknown": [keys], "likely": [{"names", "explains"}], "cases": [{"name", "op", "about", "status",
 "outputs": [{"output", "status", "message", "elements", "wrong", "worst_ratio", "first", "worst"}], "diagnoses":
-[{"names", "kind", "about", "fix"}]}]}; first and worst: {"index", "place", "theirs", "reference", "bound", "ulps"} or null.
-Numbers that JSON lacks are the strings "nan", "inf", "-inf".
+[{"names", "kind", "about", "fix"}], "note"}]}; first and worst: {"index", "place", "theirs", "reference", "bound",
+"ulps"} or null. Numbers that JSON lacks are the strings "nan", "inf", "-inf".
 """
 
 import json
@@ -25,6 +25,7 @@ class CaseReport:
     case: Case
     verdicts: tuple[Verdict, ...]
     diagnoses: tuple[Diagnosis, ...]
+    note: str = ""  # how it was judged, where not as asked
 
     @property
     def status(self) -> str:
@@ -75,6 +76,7 @@ class Report:
     def __str__(self) -> str:
         lines = [self.headline()]
         lines += [f"  unknown answer {key}" for key in self.unknown]
+        lines += [f"  {found.case.name} {found.note}" for found in self.cases if found.note]
         for found in self.failures:
             lines += [f"FAILED {found.case.name}" + (f": {found.case.about}" if found.case.about else "")]
             lines += [f"  {line}" for line in story(found, dict(self.likely()))]
@@ -82,7 +84,8 @@ class Report:
 
     def headline(self) -> str:
         """Counts in one line."""
-        how = "bit for bit" if self.bits else f"as {self.preset} means it" if self.preset else "within bounds"
+        of = f" as {self.preset}" if self.preset else ""
+        how = f"bit for bit{of}" if self.bits else f"as {self.preset} means it" if self.preset else "within bounds"
         text = f"{self.count('passed')} passed, {self.count('failed')} failed, {self.count('unanswered')} unanswered"
         return f"{'passed' if self else 'FAILED'} ({how}): {text}"
 
@@ -112,7 +115,7 @@ def _case(found: CaseReport) -> dict[str, Any]:
         for v in found.verdicts
     ]
     named = {"name": found.case.name, "op": found.case.op, "about": found.case.about, "status": found.status}
-    return {**named, "outputs": outputs, "diagnoses": [asdict(d) for d in found.diagnoses]}
+    return {**named, "outputs": outputs, "diagnoses": [asdict(d) for d in found.diagnoses], "note": found.note}
 
 
 def _plain(value: Any) -> Any:

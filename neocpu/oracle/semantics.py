@@ -16,21 +16,25 @@ PRESETS: dict[str, frozenset[str]] = {
     "exact": frozenset(),
     "fbgemm_cpu": frozenset(
         {
-            "weight_decay_ignored",
+            "weight_decay_shared_only",
             "max_norm_ignored",
             "stochastic_rounding_ignored",
             "weighted_mean_backward_not_divided",
             "evaluation_counts",
             "counter_decay_grows",
             "out_of_bounds_row_0",
+            "bf16_output_half_up",
+            "bf16_cast_half_up",
         }
     ),
     "fbgemm_cuda": frozenset({"evaluation_counts", "counter_decay_grows", "out_of_bounds_row_0", "ratio_unguarded"}),
     "torchrec_row_wise": frozenset(
         {"mean_divisor_plus_1e6", "weighted_mean_by_weights", "evaluation_counts", "out_of_bounds_row_0"}
     ),
-    "torch": frozenset({"untouched_rows_step", "adagrad_eps_1e10"}),
-    "torch_sparse": frozenset({"adagrad_eps_1e10"}),
+    "torch": frozenset({"untouched_rows_step", "adagrad_eps_1e10", "bf16_output_half_up"}),
+    "torch_sparse": frozenset(
+        {"adagrad_eps_1e10", "sgd_duplicates_in_sequence", "sparse_adam_eps", "bf16_output_half_up"}
+    ),
 }
 
 

@@ -325,7 +325,12 @@ _QUIRKS = (
         BAGS,
         "an unweighted MEAN divides by L + 1e-6 (TorchRec, row-wise sharding)",
     ),
-    _quirk("weight_decay_ignored", UPDATES, "weight decay has no effect (FBGEMM on CPU, fp32 tables of one feature)"),
+    _quirk("weight_decay_ignored", UPDATES, "weight decay has no effect"),
+    _quirk(
+        "weight_decay_shared_only",
+        UPDATES,
+        "weight decay acts in row-wise AdaGrad of shared, fp16 or unpooled tables alone (FBGEMM on CPU)",
+    ),
     _quirk("max_norm_ignored", UPDATES, "max_norm has no effect (FBGEMM on CPU)"),
     _quirk(
         "stochastic_rounding_ignored",
@@ -349,6 +354,26 @@ _QUIRKS = (
         "rows without a lookup take a step with gradient 0: moments fade, weights decay (torch's dense optimizers)",
     ),
     _quirk("adagrad_eps_1e10", UPDATES, "AdaGrad's eps is 1e-10, torch's default, whatever the case says"),
+    _quirk(
+        "sgd_duplicates_in_sequence",
+        UPDATES,
+        "SGD subtracts a row's gradients one after the other, rounding each time (torch, sparse gradients)",
+    ),
+    _quirk(
+        "sparse_adam_eps",
+        UPDATES,
+        "Adam's eps joins the root of the second moment before its bias is corrected (torch's SparseAdam)",
+    ),
+    _quirk(
+        "bf16_output_half_up",
+        ("lookup",),
+        "sums of a bag become bf16 by half up instead of half to even (torch and FBGEMM's inference on CPU)",
+    ),
+    _quirk(
+        "bf16_cast_half_up",
+        ("round",),
+        "numbers become bf16 by half up instead of half to even (FBGEMM's FloatToBfloat16Quantized)",
+    ),
     _quirk(
         "int8_epsilon_swapped",
         ("quantize",),

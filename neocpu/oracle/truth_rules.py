@@ -211,7 +211,8 @@ def _moments(rows: Rows, h: Hyper, g: Bounded, rowwise: bool) -> Bounded:
     m = _accumulate(rows, "exp_avg", h["beta1"] * rows.states["exp_avg"] + h.complement("beta1") * g)
     square = _mean(rows, g) if rowwise else _square(rows, g)
     v = _accumulate(rows, "exp_avg_sq", h["beta2"] * rows.states["exp_avg_sq"] + h.complement("beta2") * square)
-    below = _root(v / h.correction("beta2"), h)
+    late = "sparse_adam_eps" in h.bends
+    below = _root(v, h) / h.correction("beta2").sqrt() if late else _root(v / h.correction("beta2"), h)
     return m / h.correction("beta1") / (below.column() if rowwise else below)
 
 

@@ -1,0 +1,95 @@
+"""What do two real ranks of TorchRec answer, over gloo, with every table split by rows? Run as a script: IN.npz OUT.npz.
+
+Cases are stored as CASE/INPUT arrays, besides CASE/pooling; each rank looks up its half of the samples.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+RANKS = 2
+
+
+def sharded(given: dict[str, np.ndarray], weighted: bool) -> Any:
+    """The tables of a case, sharded row-wise."""
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, PoolingType
+    from torchrec.distributed import DistributedModelParallel
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
+    from torchrec.distributed.types import ShardingEnv, ShardingPlan
+
+    pooling = PoolingType.MEAN if str(given["pooling"]) == "mean" else PoolingType.SUM
+    sizes, of = list(zip(given["rows"].tolist(), given["dims"].tolist())), given["feature_table"].tolist()
+    tables = [
+        EmbeddingBagConfig(
+            name=f"t{t}",
+            embedding_dim=d,
+            num_embeddings=r,
+            feature_names=[f"f{f}" for f, table in enumerate(of) if table == t],
+            pooling=pooling,
+        )
+        for t, (r, d) in enumerate(sizes)
+    ]
+    module = EmbeddingBagCollection(tables=tables, device=torch.device("cpu"), is_weighted=weighted)
+    sharder, env = EmbeddingBagCollectionSharder(), ShardingEnv.from_process_group(dist.group.WORLD)
+    plan = construct_module_sharding_plan(
+        module, {f"t{t}": row_wise() for t in range(len(tables))}, sharder, RANKS, RANKS, "cpu"
+    )
+    whole = DistributedModelParallel(
+        module, env, torch.device("cpu"), ShardingPlan(plan={"": plan}), [sharder], init_data_parallel=False
+    )
+    at, held = 0, whole.state_dict()
+    for t, (r, d) in enumerate(sizes):
+        weight = torch.from_numpy(given["weights"][at : at + r * d].reshape(r, d))
+        for shard in held[f"embedding_bags.t{t}.weight"].local_shards():
+            first, rows = shard.metadata.shard_offsets[0], shard.metadata.shard_sizes[0]
+            shard.tensor.detach().copy_(weight[first : first + rows])
+        at += r * d
+    return whole
+
+
+def half(given: dict[str, np.ndarray], rank: int) -> Any:
+    """The samples of one rank."""
+    from torchrec import KeyedJaggedTensor
+
+    count = given["feature_table"].size
+    lengths = np.diff(given["offsets"]).reshape(count, -1)
+    batch = lengths.shape[1] // RANKS
+    take = np.repeat(np.arange(lengths.size) % lengths.shape[1] // batch == rank, lengths.reshape(-1))
+    scale = given.get("per_sample_weights")
+    return KeyedJaggedTensor.from_lengths_sync(
+        keys=[f"f{f}" for f in range(count)],
+        values=torch.from_numpy(given["indices"][take]),
+        lengths=torch.from_numpy(lengths[:, rank * batch : (rank + 1) * batch].reshape(-1).astype(np.int32)),
+        weights=None if scale is None else torch.from_numpy(scale[take]),
+    )
+
+
+def work(rank: int, cases: str, answers: str, store: str) -> None:
+    """One rank: all cases; rank 0 writes what both got."""
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+    named: dict[str, dict[str, np.ndarray]] = {}
+    for key, array in np.load(cases).items():
+        named.setdefault(key.split("/")[0], {})[key.split("/")[1]] = array
+    found = {}
+    for name, given in named.items():
+        with torch.no_grad():
+            out = sharded(given, "per_sample_weights" in given)(half(given, rank)).wait()
+        mine = torch.cat([out[f"f{f}"] for f in range(given["feature_table"].size)], 1).contiguous()
+        both = [torch.empty_like(mine) for _ in range(RANKS)]
+        dist.all_gather(both, mine)
+        found[name] = torch.cat(both).numpy()
+    if rank == 0:
+        np.savez(answers, **found)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.spawn(work, (sys.argv[1], sys.argv[2], str(Path(sys.argv[2]).with_suffix(".store"))), nprocs=RANKS)

@@ -1,0 +1,254 @@
+"""Do the mirrors give the peers' bits? Against recorded answers everywhere; against the peers where they are installed.
+
+Bits of torch depend on the instructions it finds (docs/semantics.md §6): answers were recorded with AVX-512, on an Intel
+processor.
+"""
+
+import re
+import warnings
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from neocpu import oracle
+from neocpu.errors import OracleError
+from neocpu.oracle.cases import all_cases
+from neocpu.oracle.compare import agrees
+from neocpu.oracle.mirrors import MIRRORS, NoMirror, mirror_bits, mirrors_of
+from neocpu.oracle.mirrors_order import introsort_order
+from neocpu.oracle.mirrors_root import mkl_root
+from neocpu.oracle.operators import OPERATORS
+from neocpu.oracle.semantics import PRESETS
+from tests.mirror_questions import RECORDED, WIDTHS, Question, nbit_questions, questions, recorded, stored
+
+PEERS = all(find_spec(name) for name in ("torch", "fbgemm_gpu", "torchrec"))
+needs_peers = pytest.mark.skipif(not PEERS, reason="needs the peers extra: torch, fbgemm-gpu-cpu and torchrec")
+pytestmark = pytest.mark.filterwarnings("ignore")  # the peers' own
+F = np.float32
+
+
+def different(ours: np.ndarray, theirs: np.ndarray) -> int:
+    """Elements whose bits differ; any NaN equals any NaN."""
+    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, (
+        ours.shape,
+        theirs.shape,
+        ours.dtype,
+        theirs.dtype,
+    )
+    form = ours.dtype.names[0] if ours.dtype.names else ""
+    a, b = (x[form] if form else x for x in (ours, theirs))
+    if form == "bf16":
+        a, b = ((x.astype(np.uint32) << np.uint32(16)).view(F) for x in (a, b))
+    elif form == "fp16":
+        a, b = (x.view(np.float16) for x in (a, b))
+    if a.dtype.kind != "f":
+        return int((a != b).sum())
+    return int(((a.view(f"u{a.itemsize}") != b.view(f"u{a.itemsize}")) & ~(np.isnan(a) & np.isnan(b))).sum())
+
+
+def check(question: Question, theirs: dict[str, np.ndarray]) -> None:
+    """The mirror's outputs are the peer's, bit for bit."""
+    ours = mirror_bits(question.preset, question.op, question.inputs, question.options)
+    assert ours.keys() == theirs.keys()
+    wrong = {name: different(ours[name], theirs[name]) for name in ours}
+    assert not any(wrong.values()), f"{question.preset} {question.op} {wrong}: {question.options}"
+
+
+def test_mirrors_give_the_recorded_bits() -> None:
+    seen = set()
+    for question, theirs in recorded():
+        check(question, theirs)
+        seen.add((question.preset, question.op))
+    assert seen >= {
+        key for key in MIRRORS if key[1] in ("lookup", "backward", "weight_gradient", "unique_gradient")
+    } - {("torch_sparse", "lookup")}
+
+
+def test_the_record_names_its_peers() -> None:
+    versions, _, _ = stored()
+    assert RECORDED.stat().st_size < 200_000
+    assert versions["instructions"] == "AVX512" and versions["torch"].startswith("2.")
+
+
+ASKED = [key for key in MIRRORS if key[1] in ("lookup", "backward", "weight_gradient", "unique_gradient")]
+
+
+@needs_peers
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("preset, op", [key for key in ASKED if key[0] != "torchrec_row_wise"])
+def test_mirrors_give_the_peers_bits(preset: str, op: str, width: int) -> None:
+    import torch
+
+    from tests import peer_answers
+
+    before = torch.get_num_threads()
+    try:
+        for seed in (2, 3):
+            torch.set_num_threads(1 + seed % 2)
+            for question in questions(preset, op, width, seed):
+                check(question, peer_answers.answer(question))
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_peers
+@pytest.mark.parametrize("form", ["nbit8", "nbit4", "nbit2"])
+@pytest.mark.parametrize("width", [4, 8, 16, 20, 32, 64, 100, 128])
+def test_mirrors_give_the_bits_of_inference(form: str, width: int) -> None:
+    from tests import peer_answers
+
+    for question in nbit_questions(form, width, 5):
+        check(question, peer_answers.answer(question))
+
+
+@needs_peers
+def test_two_ranks_of_torchrec_give_the_mirrors_bits() -> None:
+    from tests import peer_answers
+
+    asked = [
+        q for width in (4, 20, 64) for seed in (2, 3) for q in questions("torchrec_row_wise", "lookup", width, seed)
+    ]
+    for question, theirs in zip(asked, peer_answers.answers(asked)):
+        check(question, theirs)
+
+
+@needs_peers
+def test_features_out_of_table_order_are_those_in_order() -> None:
+    """FBGEMM's CPU operators want features in the order of their tables; the mirror gives what they give for them sorted."""
+    from tests import peer_answers
+
+    given = next(q for q in questions("fbgemm_cpu", "lookup", 8, 2) if q.inputs["feature_table"].size > 1).inputs
+    sizes = given["offsets"].reshape(-1)[:: (given["offsets"].size - 1) // 5]
+    order, bags = [4, 0, 3, 1, 2], np.diff(given["offsets"]).reshape(5, -1)
+    places = np.concatenate([np.arange(sizes[f], sizes[f + 1]) for f in order])
+    mixed = {
+        **given,
+        "feature_table": given["feature_table"][order],
+        "indices": given["indices"][places],
+        "offsets": np.append(0, np.cumsum(bags[order].reshape(-1))),
+        **({"per_sample_weights": given["per_sample_weights"][places]} if "per_sample_weights" in given else {}),
+    }
+    options = OPERATORS["lookup"].complete({})
+    theirs = peer_answers.fbgemm_lookup(given, options)["out"].reshape(-1, 5, 8)[:, order].reshape(-1, 40)
+    assert different(mirror_bits("fbgemm_cpu", "lookup", mixed, {})["out"], np.ascontiguousarray(theirs)) == 0
+
+
+@needs_peers
+def test_codes_of_the_peers() -> None:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import fbgemm_gpu  # noqa: F401
+    x = np.random.default_rng(0).standard_normal((40, 37)).astype(F)
+    ops = torch.ops.fbgemm
+    half_up = ops.FloatToBfloat16Quantized(torch.from_numpy(x)).view(torch.int16).numpy().view(np.uint16)
+    assert (mirror_bits("fbgemm_cpu", "round", {"x": x}, {"format": "bf16"})["codes"]["bf16"] == half_up).all()
+    for form, kind in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        cast = torch.from_numpy(x).to(kind).view(torch.int16).numpy().view(np.uint16)
+        codes = mirror_bits("torch", "round", {"x": x}, {"format": form})["codes"]
+        assert ((codes[form] if codes.dtype.names else codes.view(np.uint16)) == cast).all()
+    codes = ops.FloatToFused8BitRowwiseQuantized(torch.from_numpy(x)).numpy()
+    assert (mirror_bits("fbgemm_cpu", "quantize", {"x": x}, {"format": "int8"})["codes"] == codes).all()
+    noise = np.random.default_rng(1).integers(0, 256, (400, 45), dtype=np.uint8)
+    for rows in (codes, noise):
+        read = ops.Fused8BitRowwiseQuantizedToFloat(torch.from_numpy(rows)).numpy()
+        ours = mirror_bits("fbgemm_cpu", "dequantize", {"codes": rows}, {"format": "int8", "columns": 37})["out"]
+        assert different(ours, read) == 0
+
+
+@needs_peers
+def test_the_root_is_mkls() -> None:
+    import torch
+
+    line = np.arange(0x3F800000, 0x40800000, 3, dtype=np.uint32).view(F)  # [1, 4)
+    anything = np.random.default_rng(0).integers(0, 1 << 32, 200_000, dtype=np.uint64).astype(np.uint32).view(F)
+    tiny = np.arange(0, 1 << 23, 1001, dtype=np.uint32).view(F)
+    for x in (line, anything, tiny, np.array([0.0, -0.0, np.inf, -1.0, np.nan], F)):
+        assert different(mkl_root(x), torch.from_numpy(x.copy()).sqrt().numpy()) == 0
+
+
+@needs_peers
+@pytest.mark.parametrize("size", [1, 16, 17, 100, 3000, 32767, 32768])
+def test_the_sort_is_torchs(size: int) -> None:
+    import torch
+
+    rng = np.random.default_rng(size)
+    for rows in (1, 7, 1000, 1 << 40):
+        keys = rng.integers(0, rows, size)
+        for x in (keys, np.sort(keys), np.sort(keys)[::-1].copy()):
+            np.testing.assert_array_equal(introsort_order(x), torch.sort(torch.from_numpy(x))[1].numpy())
+
+
+def test_mirrors_lie_within_their_presets_and_refuse_with_a_reason() -> None:
+    answered = set()
+    for case in all_cases():
+        for mirror in mirrors_of(case.op):
+            try:
+                bits = mirror_bits(mirror.preset, case.op, case.inputs, case.options)
+            except NoMirror as why:
+                assert len(str(why)) > 10
+                continue
+            truths = OPERATORS[case.op].truth(case.inputs, case.options, PRESETS[mirror.preset])
+            assert all(agrees(truths[name], x) for name, x in bits.items()), (mirror, case.name)
+            answered.add((mirror.preset, case.op))
+    assert MIRRORS.keys() - answered == {
+        (p, "trajectory") for p in ("fbgemm_cpu", "torch", "torch_sparse")
+    }  # pruned rows
+
+
+@pytest.mark.parametrize("preset", ["fbgemm_cpu", "torch", "torch_sparse"])
+def test_trajectories_are_lookups_and_backwards(preset: str) -> None:
+    given = {
+        "weights": np.arange(6, dtype=F) / 7, "rows": np.array([3]), "dims": np.array([2]),
+        "feature_table": np.array([0]), "training": np.array([1, 0, 1]), "learning_rates": np.array([0.5, 0.5, 0.25]),
+    }  # fmt: skip
+    for k in range(3):
+        given |= {f"step{k}/indices": np.array([k % 3, 1, 1]), f"step{k}/offsets": np.array([0, 2, 3])}
+        given[f"step{k}/grad_output"] = np.full((2, 2), 0.1 * (k + 1), F)
+    options = {"optimizer": "exact_adagrad"}
+    found = oracle.run("trajectory", given, options, preset=preset)
+    truths = OPERATORS["trajectory"].truth(given, options, PRESETS[preset])
+    assert found.keys() == truths.keys() and all(agrees(truths[name], x) for name, x in found.items())
+
+
+def mean() -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """A weighted MEAN: neocpu divides the sum, FBGEMM multiplies by the reciprocal."""
+    rng = np.random.default_rng(1)
+    given = {"weights": rng.standard_normal(70).astype(F), "rows": np.array([10]), "dims": np.array([7])}
+    given |= {"feature_table": np.array([0]), "indices": rng.integers(0, 10, 14), "offsets": np.array([0, 7, 14])}
+    return given, {"pooling": "mean"}
+
+
+def test_bits_of_a_preset_are_asked_for_by_name() -> None:
+    given, options = mean()
+    theirs = oracle.run("lookup", given, options, preset="fbgemm_cpu")["out"]
+    assert oracle.check("lookup", given, theirs, options)
+    assert oracle.check("lookup", given, theirs, options, bits=True, preset="fbgemm_cpu")
+    report = oracle.check("lookup", given, theirs, options, bits=True)
+    assert not report and report.failures[0].diagnoses[0].kind == "mirror"
+    assert "these are the bits of fbgemm_cpu" in str(report)
+    ours = oracle.run("lookup", given, options, "reference")["out"]
+    other = oracle.check("lookup", given, ours, options, True, "fbgemm_cpu")
+    assert not other and "bit for bit as fbgemm_cpu" in str(other)
+    assert oracle.check("lookup", given, ours, options, True, "exact")
+
+
+def test_a_case_without_a_mirror_is_judged_within_bounds_and_says_so() -> None:
+    given, options = mean()
+    given["indices"][0] = -1
+    out = oracle.run("lookup", given, options, "reference")["out"]
+    report = oracle.check("lookup", given, out, options, bits=True, preset="torch")
+    assert report and "judged within bounds: pruned rows" in str(report)
+    with pytest.raises(NoMirror, match="no bit mirror of permute"):
+        oracle.run("permute", {}, preset="torch")
+    with pytest.raises(OracleError, match="no preset pytorch"):
+        oracle.run("lookup", given, options, preset="pytorch")
+
+
+def test_the_example_of_the_manual_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    manual = (RECORDED.parent.parent / "docs" / "oracle.md").read_text(encoding="utf-8")
+    code = next(part for part in re.findall(r"```python\n(.*?)```", manual, re.DOTALL) if "fl(1/3)" in part)
+    exec(code, {})
+    assert "these are the bits of torch" in capsys.readouterr().out
