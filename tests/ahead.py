@@ -20,6 +20,7 @@ from neocpu.kernels._jit import cache_folder
 AHEAD = "NEOCPU_TESTS_AHEAD"  # set in the second process
 TESTS = Path(__file__).resolve().parent
 LAST = (
+    "test_formats.py",
     "test_narrow.py",
     "test_lookup.py",
     "test_codecs_rows.py",
