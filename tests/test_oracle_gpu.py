@@ -1,5 +1,6 @@
 """Does the oracle judge kernels of other devices? The same body on CUDA, on torch's CPU, and in NumPy where torch lacks."""
 
+import os
 import runpy
 import subprocess
 import sys
@@ -66,6 +67,22 @@ def test_a_right_kernel_passes_and_a_broken_one_is_diagnosed(device: str) -> Non
     assert report.failures[0].diagnoses[0].names == ("mean_not_divided",)
     with pytest.raises(AssertionError, match="mean_not_divided"):
         report.raise_if_failed()
+
+
+@pytest.mark.skipif(not TORCH or find_spec("triton") is None, reason="torch or triton is not installed")
+def test_a_triton_kernel_passes_and_a_broken_one_is_diagnosed(tmp_path: Path) -> None:
+    """On a GPU where there is one, else through Triton's interpreter."""
+    asked, answered, device = tmp_path / "in.npz", tmp_path / "out.npz", "cuda" if has_cuda() else "cpu"
+    inputs = problem()
+    np.savez(asked, **inputs)
+    environment = os.environ | ({} if device == "cuda" else {"TRITON_INTERPRET": "1"})
+    command = [sys.executable, str(ROOT / "tests" / "triton_pooling.py"), str(asked), str(answered), device]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    with np.load(answered) as found:
+        assert_correct("lookup", inputs, found["right"])
+        report = oracle.check("lookup", inputs, found["broken"])
+    assert report.failures[0].diagnoses[0].names == ("last_lookup_dropped",)
 
 
 @pytest.mark.skipif(not TORCH, reason="torch is not installed")
