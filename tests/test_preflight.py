@@ -11,7 +11,7 @@ from neocpu.errors import NeocpuError, TrainingError
 from neocpu.ingest.convert import ConvertOptions, convert, expected_bytes, missing_copies
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
-from neocpu.training import preflight
+from neocpu.training import preflight, trainer
 from neocpu.training.data import open_splits
 from neocpu.training.preflight import Need, check_checkpoints, check_conversions
 from neocpu.training.report import Report
@@ -111,6 +111,25 @@ def test_a_run_that_may_fit_starts_with_a_warning(log, tmp_path, free):  # noqa:
     lines: list[str] = []
     Trainer(given(log), None, tmp_path / "out", report=Report(tmp_path / "out", 0, tell=lines.append)).run()
     assert sum(line.startswith("warning: checkpoints in ") and "the largest table, one" in line for line in lines) == 1
+
+
+def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch):  # noqa: F811
+    asked, real = [], trainer.build
+
+    def build(*args):
+        asked.append(args[-1])
+        return real(*args)
+
+    monkeypatch.setattr(trainer, "build", build)
+    digests = set()
+    for available in (1 << 40, 1 << 29):  # the table of gigabytes is mapped, a page at a time
+        monkeypatch.setattr(preflight, "available_memory", lambda available=available: available)
+        run = given(log, "tables.one.rows=200_000_000", "training.steps=2")
+        digests.add(Trainer(run, None, tmp_path / str(available)).run()["digest"])
+    assert asked == [True, False] and len(digests) == 1
+    monkeypatch.setattr(preflight, "available_memory", lambda: 1 << 20)
+    with pytest.raises(TrainingError, match="largest table, one"):
+        Trainer(given(log), None, tmp_path / "none").run()
 
 
 def raw_log(path, rows):

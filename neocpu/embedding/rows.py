@@ -120,16 +120,22 @@ def shelve(specs: Sequence[TableSpec], sizes: Ints) -> Shelves:
 
 
 def allocate(
-    specs: Sequence[TableSpec], elements: Sequence[int], per_element: int, other: Sequence[tuple[int, str]], budget: int
+    specs: Sequence[TableSpec],
+    elements: Sequence[int],
+    per_element: int,
+    other: Sequence[tuple[int, str]],
+    budget: int,
+    huge: bool = True,
 ) -> tuple[list[Rows], list[NDArray[Any]]]:
     """Stores in the formats of `specs`, with room for so many elements and `per_element` states; and `other` arrays, (size,
     dtype) each.
 
-    All are zeros in one mapping. Raises TrainingError where they do not fit `budget` bytes (0: no limit).
+    All are zeros in one mapping, of huge pages if `huge`. Raises TrainingError where they do not fit `budget` bytes (0: any
+    number fits).
     """
     parts = [_parts(spec) for spec in specs]
     wanted = [(n, kind) for n, kinds in zip(elements, parts) for kind in (*kinds, *["f4"] * per_element)] + [*other]
-    arena = Arena(sum(Arena.space(n, kind) for n, kind in wanted), budget)
+    arena = Arena(sum(Arena.space(n, kind) for n, kind in wanted), budget, huge)
     stores = []
     for spec, n, kinds in zip(specs, elements, parts):
         arrays, states = ([arena.take(n, kind) for kind in some] for some in (kinds, ["f4"] * per_element))

@@ -41,6 +41,7 @@ class TableBatchedEmbedding:
     tables, shards : specs, and rectangles of them; shard i of every method is shards[i].
     optimizer, seed : update rule; the seed of initial values.
     budget : bytes that rows and states may take (0: no limit). Raises TrainingError where they do not fit.
+    huge : ask for huge pages: faster, but then a touched row may cost two mebibytes.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class TableBatchedEmbedding:
         optimizer: SparseOptimizer,
         seed: int,
         budget: int = 0,
+        huge: bool = True,
     ) -> None:
         self.tables, self.shards, self.optimizer, self.rule = tuple(tables), tuple(shards), optimizer, optimizer.rule
         self.rounds = optimizer.rounds
@@ -67,14 +69,16 @@ class TableBatchedEmbedding:
         )
         self.scale = np.array([1.0 / np.sqrt(np.float64(t.rows)) for t in specs], np.float64).astype(np.float32)
         self._places = Places(self.base, self.width, self.full_width, self.row_base, self.row0, self.column0, random)
-        self._allocate(kinds, elements, int(heights.sum()), budget)
+        self._allocate(kinds, elements, int(heights.sum()), budget, huge)
         self._made, self._scratch = np.zeros(len(self.shards), np.int64), Scratch()
         self._plain = SparseOptimizer().hyper(1)
 
-    def _allocate(self, kinds: Sequence[TableSpec], elements: Sequence[int], rows: int, budget: int) -> None:
+    def _allocate(
+        self, kinds: Sequence[TableSpec], elements: Sequence[int], rows: int, budget: int, huge: bool
+    ) -> None:
         per_element, per_row = len(self.rule.element_state), len(self.rule.row_state)
         other = [(rows * per_row, "f4"), (rows, "u1")]  # row states of a row side by side; which rows exist
-        self._stores, (self._row_state, self._touched) = allocate(kinds, elements, per_element, other, budget)
+        self._stores, (self._row_state, self._touched) = allocate(kinds, elements, per_element, other, budget, huge)
         start, zero = np.float32(self.optimizer.initial_accumulator_value), np.float32(0)
         first, second = [start if n == self.rule.accumulator else zero for n in (*self.rule.element_state, "", "")][:2]
         self._starts = (first, second)

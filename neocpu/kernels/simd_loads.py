@@ -129,7 +129,10 @@ def _small_float(b: Any, code: Any, lanes: int, left: int, rebias: int, special:
     sign_bit = left + {13: 15, 20: 7}[left]
     magnitude = b.and_(shifted, constant((1 << sign_bit) - 1))
     sign = b.shl(b.and_(shifted, constant(1 << sign_bit)), constant(31 - sign_bit))
-    scaled = b.fmul(b.bitcast(magnitude, floats), ir.Constant(floats, [math.ldexp(1.0, rebias)] * lanes))
+    small = b.icmp_unsigned("<", magnitude, constant(1 << 23))  # a subnormal: read beside a 1, which then goes
+    base = b.select(small, constant((rebias + 1) << 23), constant(rebias << 23))
+    one, none = (ir.Constant(floats, [x] * lanes) for x in (math.ldexp(1.0, rebias - 126), 0.0))
+    scaled = b.fsub(b.bitcast(b.add(magnitude, base), floats), b.select(small, one, none))
     above = b.icmp_unsigned(">=", magnitude, constant(special))
     bits = b.select(above, b.or_(magnitude, constant(infinite)), b.bitcast(scaled, vector))
     return b.bitcast(b.or_(bits, sign), floats)

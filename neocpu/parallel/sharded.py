@@ -42,6 +42,7 @@ class ShardedEmbedding:
     optimizer, seed : update rule of all tables; rows start at their Philox values (`docs/arithmetic.md` §9).
     leaves : leaves of the batch tree; rank r's samples are `trees.rank_samples(r, W, B, leaves)`.
     first_column : columns of E in front of the first pooled vector (the bottom MLP's output).
+    huge : tables on huge pages.
     route : wires of row-split tables' words, a name in `routes.ROUTES`.
 
     Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is `plan.local(rank)[i]`).
@@ -57,10 +58,12 @@ class ShardedEmbedding:
         leaves: int,
         first_column: int = 0,
         route: str = "direct",
+        huge: bool = True,
     ) -> None:
         self.plan, self.comm = plan, comm
         self._limit = optimizer.max_gradient  # of E's gradient, at home: before MEANs are divided
-        self.tbe = TableBatchedEmbedding(plan.tables, plan.local(comm.rank), replace(optimizer, max_gradient=0.0), seed)
+        mine, rule = plan.local(comm.rank), replace(optimizer, max_gradient=0.0)
+        self.tbe = TableBatchedEmbedding(plan.tables, mine, rule, seed, huge=huge)
         scalars = max(len(phase.of) for phase in self.tbe.rounds)
         self.exchange = Exchange(plan, comm, leaves, first_column, scalars, route)
         self.keys = tuple(bag.key for bag in self.exchange.bags)

@@ -1,7 +1,8 @@
 """Will the run fit? Memory and disk needed against what the machine has, before anything is allocated.
 
 Tables are mapped lazily: a row costs memory once it is touched, and a run cannot touch more rows than it looks up. So the
-need of a table is the smaller of its whole size and `lookups * max(row bytes, one page)`. A checkpoint has the rows that
+need of a table is the smaller of its whole size and `lookups * max(row bytes, one page)`. Huge pages are asked for where
+even they fit, small ones otherwise. A checkpoint has the rows that
 were touched.
 """
 
@@ -45,11 +46,13 @@ def available_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def table_needs(plan: Plan, rank: int, state_floats: tuple[int, int], lookups: Mapping[str, int]) -> list[Need]:
+def table_needs(
+    plan: Plan, rank: int, state_floats: tuple[int, int], lookups: Mapping[str, int], page: int = PAGE
+) -> list[Need]:
     """Bytes each table takes on `rank`, largest first.
 
     `state_floats` is (optimizer floats per element, optimizer floats per row); `lookups`: how many rows of each table the run
-    can touch at most.
+    can touch at most; `page`: bytes that are taken at a time.
     """
     per_element, per_row = state_floats
     needs: dict[str, int] = {}
@@ -58,9 +61,9 @@ def table_needs(plan: Plan, rank: int, state_floats: tuple[int, int], lookups: M
         spec = plan.tables[shard.table]
         row_bytes = width * (spec.number_bytes + 4 * per_element) + 4 * per_row
         arrays = 1 + (spec.format == "bf16_split") + per_element + bool(per_row)
-        pages, table = max(row_bytes, PAGE * arrays), spec.name
+        pages, table = max(row_bytes, page * arrays), spec.name
         touched = lookups[table]
-        needs[table] = needs.get(table, 0) + min(rows * row_bytes, touched * pages) + min(rows, touched * PAGE)
+        needs[table] = needs.get(table, 0) + min(rows * row_bytes, touched * pages) + min(rows, touched * page)
     return [Need(table, size) for table, size in sorted(needs.items(), key=lambda item: -item[1])]
 
 
@@ -81,6 +84,12 @@ def human(size: float) -> str:
     raise AssertionError
 
 
+def fits(needs: Sequence[Need], host_ranks: int, other: int, available: int | None = None) -> bool:
+    """Would `check_memory` let it pass?"""
+    have = available_memory() if available is None else available
+    return (sum(need.bytes for need in needs) + other) * host_ranks <= have
+
+
 def check_memory(needs: Sequence[Need], host_ranks: int, other: int, available: int | None = None) -> int:
     """Bytes this rank needs; TrainingError when the ranks of this host together need more than there is.
 
@@ -88,7 +97,7 @@ def check_memory(needs: Sequence[Need], host_ranks: int, other: int, available: 
     """
     total = sum(need.bytes for need in needs) + other
     have = available_memory() if available is None else available
-    if total * host_ranks > have:
+    if not fits(needs, host_ranks, other, have):
         largest = f"the largest table, {needs[0].table}, takes {human(needs[0].bytes)} of it; " if needs else ""
         raise TrainingError(
             f"this run needs {human(total)} of memory per rank, {human(total * host_ranks)} for {host_ranks} rank(s) on this "

@@ -19,6 +19,7 @@ from neocpu.ingest.loader import Batch, Loader
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.plan import Plan
+from neocpu.storage.tier import HUGE
 from neocpu.training import checkpoint, preflight
 from neocpu.training.data import Splits, open_splits
 from neocpu.training.evaluate import evaluate
@@ -110,28 +111,31 @@ class Trainer:
         config, comm = self.config, self.comm
         self._data = splits.description()
         plan = make_plan(config, comm, splits.pooling_factors())
-        self._check_room(plan, splits)
+        huge = self._check_room(plan, splits)
         self.report.plan(plan, config.optimizer.sparse.state_floats)
         warm_up(config, plan, comm, self.report.tell)
         if self.bind:
             bind_kernel_threads(comm)
-        self.world = world = build(config, comm, plan, splits.dense_features)
+        self.world = world = build(config, comm, plan, splits.dense_features, huge)
         loader = splits.loader("train")
         if self.resume:
             self._restore(world, loader)
         return world, loader
 
-    def _check_room(self, plan: Plan, splits: Splits) -> None:
-        """Memory of every rank, and disk for checkpoints (rank 0 looks)."""
+    def _check_room(self, plan: Plan, splits: Splits) -> bool:
+        """Memory of every rank, and disk for checkpoints (rank 0 looks); is there room for tables on huge pages?"""
         config, comm, steps = self.config, self.comm, self._total_steps(splits.loader("train"))
         state = config.optimizer.sparse.state_floats
         samples = steps * config.training.batch_size
         lookups = {name: int(samples * factor) + 1 for name, factor in splits.pooling_factors().items()}
-        needs = preflight.table_needs(plan, comm.rank, state, lookups)
         error: NeocpuError | None = None
+        huge = False
         try:
             host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
-            preflight.check_memory(needs, host_ranks, preflight.working_memory(config, plan))
+            needs = [preflight.table_needs(plan, comm.rank, state, lookups, page) for page in (HUGE, preflight.PAGE)]
+            other = preflight.working_memory(config, plan)
+            huge = preflight.fits(needs[0], host_ranks, other)
+            preflight.check_memory(needs[not huge], host_ranks, other)
             if comm.rank == 0:
                 tables = preflight.checkpoint_needs(config.tables, state, splits.touchable_rows(samples))
                 dense = preflight.dense_bytes(config, splits.dense_features)
@@ -142,6 +146,7 @@ class Trainer:
         except NeocpuError as problem:
             error = problem
         comm.agree(error)
+        return huge
 
     def _restore(self, world: World, loader: Loader) -> None:
         path = checkpoint.latest(self.out, self.comm)

@@ -37,8 +37,9 @@ def make_plan(config: Config, comm: Comm, pooling: Mapping[str, float], ranks: i
     return auto.make_plan(config.tables, config.parallel.plan, ranks or comm.size, per_node, work, memory)
 
 
-def build(config: Config, comm: Comm, plan: Plan, dense_features: int) -> World:
-    """Model, tables and optimizers of one rank; nothing is looked up yet, and no table row exists."""
+def build(config: Config, comm: Comm, plan: Plan, dense_features: int, huge: bool = True) -> World:
+    """Model, tables and optimizers of one rank; nothing is looked up yet, and no table row exists. `huge`: tables on huge
+    pages."""
     training, optimizer = config.training, config.optimizer
     model = Dlrm(
         dense_features=dense_features,
@@ -51,7 +52,7 @@ def build(config: Config, comm: Comm, plan: Plan, dense_features: int) -> World:
         seed=training.seed,
     )
     embedding = ShardedEmbedding(
-        plan, comm, optimizer.sparse, training.seed, training.leaves, model.first_column, config.parallel.route
+        plan, comm, optimizer.sparse, training.seed, training.leaves, model.first_column, config.parallel.route, huge
     )
     dense = DenseOptimizer(optimizer.dense, model.flat)
     return World(config, comm, plan, model, embedding, dense, TrainStep(model, embedding, dense, comm, training.leaves))

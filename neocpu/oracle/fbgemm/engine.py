@@ -116,7 +116,9 @@ class Tables(TableBatchedEmbedding):
         tables = [TableSpec(n, int(h), int(d), ()) for n, h, d in zip(names, rows, dims)]
         super().__init__(tables, [Whole(i, (0, t.rows), (0, t.dim)) for i, t in enumerate(tables)], optimizer, 0)
 
-    def _allocate(self, kinds: Sequence[TableSpec], elements: Sequence[int], rows: int, budget: int) -> None:
+    def _allocate(
+        self, kinds: Sequence[TableSpec], elements: Sequence[int], rows: int, budget: int, huge: bool
+    ) -> None:
         sizes = self.heights * self.width
         self.base[:] = np.cumsum(sizes) - sizes
         self._touched = np.ones(rows, np.uint8)
