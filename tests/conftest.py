@@ -4,23 +4,14 @@ import os
 
 import numba
 import pytest
-from hypothesis import HealthCheck, settings
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.launch import find_mpiexec
-from tests import ahead
+from tests import ahead, draws
 
-# Examples are the same in every run: ranks draw them independently and must agree. First calls compile: no deadline.
-# Machines are shared: how long it takes to draw an example says nothing about the test.
-settings.register_profile(
-    "neocpu",
-    deadline=None,
-    derandomize=True,
-    max_examples=30,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("neocpu")
+draws.load()
+if ahead.AHEAD in os.environ:
+    os.nice(19)
 
 
 def pytest_report_header() -> str:
@@ -31,9 +22,6 @@ def pytest_report_header() -> str:
         mpiexec = "none (tests under MPI are skipped)"
     return f"mpiexec: {mpiexec}; numba {numba.__version__}, {numba.config.NUMBA_NUM_THREADS} threads"
 
-
-if ahead.AHEAD in os.environ:
-    os.nice(19)
 
 SECOND = pytest.StashKey["subprocess.Popen[bytes] | None"]()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import conftest  # noqa: F401  (hypothesis must draw the same examples on every rank)
+import draws
 from spmd import Body, discover
 
 from neocpu.parallel.comm import Comm
@@ -31,6 +31,7 @@ def run(body: Body, comm: Comm, folder: Path) -> tuple[str, str]:
 if __name__ == "__main__":
     warnings.simplefilter("error")
     place, names = Path(sys.argv[1]), sys.argv[2:]
+    draws.load()
     bodies = discover()
     world = MpiComm()
     with open(place / f"rank{world.rank}.jsonl", "w", buffering=1) as events:

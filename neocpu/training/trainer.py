@@ -94,16 +94,18 @@ class Trainer:
         NeocpuError : of the kinds of `neocpu.errors`, on every rank. Stopped : a signal ended the run early.
         """
         keep_subnormals()
-        with RunLock(self.out, self.comm, resume=self.resume):
-            splits = open_splits(self.config, self.comm, self.out, self.report.tell)
-            world, loader = self._prepare(splits)
-            stop = StopSignal()
-            try:
-                self._train(world, loader, splits, stop)
-            finally:
-                stop.restore()
-                roam()
-            return self._summary(world, splits)
+        try:
+            with RunLock(self.out, self.comm, resume=self.resume):
+                splits = open_splits(self.config, self.comm, self.out, self.report.tell)
+                world, loader = self._prepare(splits)
+                stop = StopSignal()
+                try:
+                    self._train(world, loader, splits, stop)
+                finally:
+                    stop.restore()
+                return self._summary(world, splits)
+        finally:
+            roam()
 
     # ---- before the first step ----
 
