@@ -117,6 +117,15 @@ def test_list_and_explain() -> None:
     assert f"{name}/OUTPUT" in shown and "begins" in shown
 
 
+def test_export_draws_its_progress_on_terminals_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neocpu.oracle.suite.ask", lambda case, backend: ask(case, "reference"))
+    for forced in ("", "1"):  # rich draws where it is told that colours are seen
+        monkeypatch.setenv("FORCE_COLOR", forced)
+        done = invoke("oracle", "export", tmp_path / "s.h5", "--op", "recat")
+        assert "sha256" in done.stdout and "answering" not in done.stdout
+        assert ("answering" in done.stderr) == bool(forced) and (forced or not done.stderr)
+
+
 def test_names_that_do_not_exist_are_answered_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(OracleError, match="did you mean lookup"):
         invoke("oracle", "export", tmp_path / "s.h5", "--op", "lokup")

@@ -106,6 +106,9 @@ def _mirrors(case: "Case") -> "Iterator[str]":
 @click.option("--golden", is_flag=True, help="Rewrite the suite that the repository keeps: data/oracle-golden.h5.")
 def export(suite: Path | None, ops: tuple[str, ...], patterns: tuple[str, ...], seed: int, golden: bool) -> None:
     """Write cases with their answers and bounds to one self-describing HDF5 file."""
+    from rich.console import Console
+    from rich.progress import track
+
     from neocpu.errors import ConfigError
     from neocpu.oracle.suite import ask, golden_cases, write_suite
 
@@ -113,7 +116,9 @@ def export(suite: Path | None, ops: tuple[str, ...], patterns: tuple[str, ...], 
         raise ConfigError("give a file to write, or --golden alone")
     chosen = golden_cases() if golden else _cases(ops, patterns, seed)
     path = GOLDEN if suite is None else suite
-    digest = write_suite(path, (ask(case, "reference" if golden else "kernels") for case in chosen), seed)
+    screen = Console(stderr=True)
+    cases = track(chosen, "answering", console=screen, transient=True, disable=not screen.is_terminal)
+    digest = write_suite(path, (ask(case, "reference" if golden else "kernels") for case in cases), seed)
     click.echo(f"{path}: {len(chosen)} cases, {path.stat().st_size:,} bytes\nsha256 {digest}")
 
 
