@@ -1,6 +1,7 @@
 """Do suites and answers survive the way to a file and back, and are damaged ones named? Is the golden suite ours?"""
 
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -70,7 +71,9 @@ def test_answers_of_every_kind_pass_and_a_changed_one_fails(
         report = json.loads((tmp_path / "r.json").read_text())
         assert report["passed"] is not wrong and report["counts"]["failed"] == int(wrong)
         page = (tmp_path / "r.html").read_text()
-        assert ("<svg" in page) == wrong and "http" not in page and "<script" not in page
+        assert ("<svg" in page) == wrong and "http" not in page and "<script" not in page and "± 0" not in page
+        targets = set(re.findall(r'href="#([^"]*)"', page))
+        assert targets == set(re.findall(r'<h2 id="([^"]*)"', page)) and bool(targets) == wrong
     if kind == "h5":
         assert invoke("oracle", "check", suite, path, "--bits").return_value == 1
 

@@ -13,18 +13,26 @@ from neocpu.oracle.report import CaseReport, Report, ranked, told
 # |error| / bound beyond which an element has this colour; the first is right.
 SCALE = ((0.0, "#e8efe9", "right"), (1.0, "#f6d98b", "up to 10 bounds"), (10.0, "#ee9b4a", "to 1,000"),
          (1e3, "#d1493f", "to a million"), (1e6, "#6b1a4a", "beyond, or NaN"))  # fmt: skip
-CELL, WIDEST, TALLEST, MOST_PANELS = 6, 128, 64, 6
+WIDEST, TALLEST, MOST_PANELS = 128, 64, 6
+SMALLEST, LARGEST, ACROSS, DOWN = 6, 16, 768, 320  # pixels: a cell, of large maps and small; how far cells grow a map
 
 STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
-h1{font-size:1.4rem}h2{font-size:1.1rem;margin:2rem 0 .3rem;border-top:1px solid #ddd;padding-top:1rem}
-table{border-collapse:collapse;width:100%}td,th{text-align:left;padding:.2rem .6rem .2rem 0;vertical-align:top}
-th{border-bottom:1px solid #999}tr+tr td{border-top:1px solid #eee}code{font-size:.92em}
-.passed{color:#26734d}.failed{color:#b3261e;font-weight:600}.unanswered{color:#777}
+h1{font-size:1.4rem}h2{font-size:1.1rem;margin:2rem 0 .3rem;border-top:1px solid #ddd;padding-top:1rem;scroll-margin-top:3rem}
+h1,h2,p,li,td{overflow-wrap:anywhere}small{font-weight:400;color:#555}a{color:#1a4f8a}code{font-size:.92em}
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;min-width:40rem}
+td,th{text-align:left;padding:.2rem .9rem .2rem 0;vertical-align:top}td:nth-child(-n+3),th{overflow-wrap:normal}
+th{border-bottom:1px solid #999}th:nth-child(4){width:6.5rem}
+th:nth-child(4),td:nth-child(4){text-align:right;padding-right:1.6rem}tr+tr td{border-top:1px solid #eee}
+.passed{color:#26734d}.failed{color:#b3261e;font-weight:600}.unanswered{color:#666}
+.jump{display:flex;flex-wrap:wrap;gap:.1rem 1.2rem;margin:.3rem 0 1rem}
 .why{background:#fbf4e6;border-left:4px solid #ee9b4a;padding:.5rem .8rem;margin:.6rem 0}.why b{font-family:monospace}
-.maps{display:flex;flex-wrap:wrap;gap:1rem;margin:.6rem 0}figure{margin:0}figcaption{font-size:.8rem;color:#555}
-.key span{display:inline-block;width:.9em;height:.9em;margin:0 .3em 0 1em;vertical-align:-.1em}
-@media print{h2{break-after:avoid}}
+.maps{display:flex;flex-wrap:wrap;gap:1rem 2rem;margin:.6rem 0}figure{margin:0;max-width:100%}
+figcaption{font-size:.8rem;color:#555}svg{border:1px solid #b9c4bc;max-width:100%;height:auto;display:block}
+.key{position:sticky;top:0;background:#fff;border-bottom:1px solid #ddd;margin:0;padding:.4rem 0;font-size:.9rem}
+.key span{white-space:nowrap;margin-left:1em}
+.key i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;vertical-align:-.1em;border:1px solid #b9c4bc}
+@media print{h2{break-after:avoid}.key{position:static}}
 """
 
 
@@ -57,8 +65,10 @@ def _summary(report: Report) -> Iterator[str]:
         failed = len(report.failures)
         lines = [f"<li><code>{escape(names)}</code> explains {n} of {failed}</li>" for names, n in report.likely()[:5]]
         yield f"<p>Likely causes of the failed cases:</p><ul>{''.join(lines) or '<li>none that is known</li>'}</ul>"
-        keys = "".join(f'<span style="background:{colour}"></span>{words}' for _, colour, words in SCALE)
-        yield f'<p class="key">Maps show |error| / bound:{keys}</p>'
+        names = "".join(f'<a href="#{escape(c.case.name)}">{escape(c.case.name)}</a>' for c in report.failures)
+        yield f'<p>Failed:</p><div class="jump">{names}</div>'
+        keys = "".join(f'<span><i style="background:{colour}"></i>{words}</span>' for _, colour, words in SCALE)
+        yield f'<p class="key">Maps show |error| / bound, rows downwards:{keys}</p>'
 
 
 def _failure(found: CaseReport, explains: dict[str, int]) -> str:
@@ -73,10 +83,9 @@ def _failure(found: CaseReport, explains: dict[str, int]) -> str:
         if v.message:
             parts.append(f"<p><code>{escape(v.output)}</code>: {escape(v.message)}</p>")
         if v.first is not None and v.worst is not None:
-            parts.append(
-                f"<p><code>{escape(v.output)}</code>: {v.wrong:,} of {v.elements:,} wrong.<br>First: "
-                f"{escape(told(v.first))}<br>Worst: {escape(told(v.worst))}</p>"
-            )
+            first, worst = escape(told(v.first)), escape(told(v.worst))
+            named = f"First and worst: {first}" if first == worst else f"First: {first}<br>Worst: {worst}"
+            parts.append(f"<p><code>{escape(v.output)}</code>: {v.wrong:,} of {v.elements:,} wrong.<br>{named}</p>")
         if v.ratio is not None:
             drawn = [_figure(title, cells) for title, cells in panels(case, v.output, v.ratio)]
             parts.append(f'<div class="maps">{"".join(drawn)}</div>')
@@ -114,7 +123,8 @@ def _figure(title: str, cells: NDArray[np.float64]) -> str:
             if level[y, x0]:
                 fill = SCALE[level[y, x0]][1]
                 rects.append(f'<rect x="{x0}" y="{y}" width="{x1 - x0}" height="1" fill="{fill}"/>')
-    size = f'width="{width * CELL}" height="{height * CELL}" viewBox="0 0 {width} {height}"'
+    cell = max(SMALLEST, min(LARGEST, ACROSS // max(width, 1), DOWN // max(height, 1)))
+    size = f'width="{width * cell}" height="{height * cell}" viewBox="0 0 {width} {height}"'
     ground = f'<rect width="{width}" height="{height}" fill="{SCALE[0][1]}"/>'
     svg = f'<svg {size} shape-rendering="crispEdges" role="img">{ground}{"".join(rects)}</svg>'
     return f"<figure>{svg}<figcaption>{escape(title)}: {cells.shape[0]} by {cells.shape[1]}</figcaption></figure>"
@@ -141,4 +151,4 @@ def _table(report: Report) -> str:
         )
     rows += [f'<tr><td>{escape(name)}<td><td class="unanswered">unanswered<td><td></tr>' for name in report.unanswered]
     head = "<tr><th>case<th>operator<th>outcome<th>worst |error| / bound<th>what it breaks</tr>"
-    return f"<h2>All cases</h2><table>{head}{''.join(rows)}</table>"
+    return f'<h2>All cases</h2><div class="wide"><table>{head}{"".join(rows)}</table></div>'

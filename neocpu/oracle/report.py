@@ -129,9 +129,12 @@ def _plain(value: Any) -> Any:
 def told(wrong: Wrong) -> str:
     """One wrong element in words."""
     where = ", ".join(f"{name} {at}" for name, at in wrong.place.items()) or f"index {list(wrong.index)}"
-    ulps = f" ({wrong.ulps:.3g} ulps)" if wrong.ulps is not None else ""
-    numbers = f"{as_text(wrong.theirs)}, expected {as_text(wrong.reference)} ± {wrong.bound:.2g}"
-    return f"{where}: {numbers}{ulps}"
+    near = (
+        wrong.ulps is not None and wrong.ulps < 2**32
+    )  # from 0, or further than fp32 numbers are apart: it says nothing
+    ulps = f" ({wrong.ulps:.3g} ulps)" if near else ""
+    give = f" ± {wrong.bound:.2g}" if wrong.bound else ""
+    return f"{where}: {as_text(wrong.theirs)}, expected {as_text(wrong.reference)}{give}{ulps}"
 
 
 def ranked(found: CaseReport, explains: dict[str, int]) -> list[Diagnosis]:
