@@ -78,6 +78,19 @@ SGD: dict[str, Value] = {"optimizer": "exact_sgd", "learning_rate": 0.125}
 
 
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
+@pytest.mark.parametrize("rows", ["fp32", "fp16"])
+def test_fbgemm_cpu_gives_gradients_of_weights_as_its_preset_says(pooling: str, rows: str) -> None:
+    pytest.importorskip("fbgemm_gpu", reason="fbgemm-gpu-cpu is not installed (extra `peers`)")
+    from tests.peer_answers import fbgemm_backward
+
+    given, options = batch(True), {"pooling": pooling, "weights_format": rows}
+    given["weights"] = given["weights"].astype(np.float16).view(np.uint16) if rows == "fp16" else given["weights"]
+    found = fbgemm_backward(given, {**OPERATORS["backward"].options, **SGD, **options})["per_sample_weights_grad"]
+    exact, bent = both("weight_gradient", given, options, "fbgemm_cpu", "per_sample_weights_grad")
+    assert inside(bent, found) and inside(exact, found) == (pooling == "sum"), "a weighted MEAN is not divided"
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_fbgemm_cpu_pools_and_merges_as_its_preset_says(pooling: str, weighted: bool) -> None:
     given = batch(weighted)

@@ -228,6 +228,14 @@ def numbers(truth: Truth) -> np.ndarray:
     return truth.reference.reshape(-1)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_undivided_backward_does_not_divide_gradients_of_weights(weighted: bool) -> None:
+    given = one(ROWS, [[0, 2]], [[8]], **({"per_sample_weights": [1, 3]} if weighted else {}))
+    for switches, bent in (frozenset[str](), [4, 16]), (frozenset({"weighted_mean_backward_not_divided"}), [8, 32]):
+        truth = OPERATORS["weight_gradient"].truth(given, MEAN, switches)["per_sample_weights_grad"]
+        assert truth.reference.tolist() == bent, "only weighted lookups have gradients of weights"
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_switch_does_what_its_example_says(name: str) -> None:
     op, given, options, output, right, bent = EXAMPLES[name]

@@ -312,8 +312,8 @@ _QUIRKS = (
     ),
     _quirk(
         "weighted_mean_backward_not_divided",
-        MERGES,
-        "gradients of a weighted MEAN are not divided by L, though forward divides (FBGEMM on CPU)",
+        ("weight_gradient", *MERGES),
+        "gradients of a weighted MEAN, of rows and of weights, are not divided by L, though forward divides (FBGEMM on CPU)",
     ),
     _quirk(
         "weighted_mean_by_weights",

@@ -154,10 +154,9 @@ def gradients(bags: Bags, inputs: Arrays, options: dict[str, Value], f: int, min
 
 def merged(bags: Bags, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[int, Merged]:
     """Merged gradients of every table that has a lookup."""
-    by = divisor(bags, options, switches)
+    undivided = "weighted_mean_backward_not_divided" in switches and bags.weight is not None
+    by = None if undivided else divisor(bags, options, switches)
     cost = np.broadcast_to(_roundings(by), bags.length.shape)
-    if "weighted_mean_backward_not_divided" in switches and bags.weight is not None:
-        by, cost = None, np.zeros_like(cost)
     found = {}
     for table in np.unique(bags.table).tolist():
         mine = np.flatnonzero(bags.table == table)
@@ -216,7 +215,8 @@ def weight_gradients(
     """Gradient of the per-sample weights [n]: the dot product of each lookup's row and its bag's gradient, over L for MEAN."""
     count = inputs["indices"].size
     value, error = np.zeros(count), np.zeros(count)
-    by = divisor(bags, options, switches)
+    undivided = "weighted_mean_backward_not_divided" in switches  # without weights there is no gradient of weights
+    by = None if undivided else divisor(bags, options, switches)
     cost = np.broadcast_to(_roundings(by), bags.length.shape)
     for f in np.unique(bags.feature[bags.bag]).tolist():
         mine = np.flatnonzero(bags.feature[bags.bag] == f)
