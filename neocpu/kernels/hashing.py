@@ -57,14 +57,31 @@ def count_codes(codes, keys, counts, first):
 
 @kernel
 def fill_map(codes, values, keys, slots):
-    """Put codes (distinct) with their values (not 0) into an empty hash map that has room.
+    """Put codes (distinct) with their values (not 0) into a hash map that has room, in place of the values they had.
 
-    Shapes: codes u64[n]; values i64[n]; keys u64[2^k]; slots i64[2^k], all 0.
+    Shapes: codes u64[n]; values i64[n]; keys u64[2^k]; slots i64[2^k], 0 where free.
     """
     for i in range(codes.size):
         at = _slot(codes[i], keys, slots)
         keys[at] = codes[i]
         slots[at] = values[i]
+
+
+@kernel
+def add_counts(codes, counts, keys, slots, out):
+    """Add to the counts of codes (distinct) in a hash map that has room; out: the counts now. Returns how many are new.
+
+    Shapes: codes u64[n]; counts i64[n] > 0; keys u64[2^k]; slots i64[2^k]; out i64[n].
+    """
+    new = 0
+    for i in range(codes.size):
+        at = _slot(codes[i], keys, slots)
+        if slots[at] == 0:
+            keys[at] = codes[i]
+            new += 1
+        slots[at] += counts[i]
+        out[i] = slots[at]
+    return new
 
 
 @kernel

@@ -34,10 +34,19 @@ def count_codes(codes, keys, counts, first):
 
 
 def fill_map(codes, values, keys, slots):
-    """Put distinct codes with their values into an empty hash map; see `kernels.hashing.fill_map`."""
+    """Put distinct codes with their values into a hash map; see `kernels.hashing.fill_map`."""
     for code, value in zip(codes.tolist(), values.tolist()):
         at = _place(code, keys, slots)
         keys[at], slots[at] = code, value
+
+
+def add_counts(codes, counts, keys, slots, out):
+    """Add to the counts of codes in a hash map; returns how many are new; see `kernels.hashing.add_counts`."""
+    before = np.count_nonzero(slots)
+    look_up(codes, keys, slots, out)
+    out += counts
+    fill_map(codes, out, keys, slots)
+    return np.count_nonzero(slots) - before
 
 
 def look_up(codes, keys, slots, out):

@@ -1,0 +1,246 @@
+"""Which rows of a table are in fast memory, and where? A 32-way set-associative cache of row numbers, one call per batch.
+
+    find       each unique row of the batch: its line (set * 32 + way), touched and locked; or a miss    (parallel by row)
+    populate   each miss, in turn: an empty line of its set, or its policy's victim's; or none           (one thread)
+
+The cache knows integers only: who keeps rows and moves them is told which lines leave and which come (`storage/cache.py`).
+A set is 32 lines; set = Murmur3's 64-bit finaliser of the row's number, modulo sets. A byte per line, `prints`, has the hash's
+top byte (0: empty), so that one vector comparison finds a row among 32. Every line that a batch uses is locked until the
+batch is done, so no batch evicts what it, or another one in flight, uses. Threads never meet in a line, so nothing depends on
+their number. Sources: Neo (Mudigere et al. 2022, §4.1.3), FBGEMM's `lru_cache_find` and `_populate`, `lfu_cache_*`.
+"""
+
+from functools import cache
+
+import numpy as np
+from numba import prange
+from numba.extending import register_jitable
+
+from neocpu.kernels import policies
+from neocpu.kernels._jit import inlined, kernel, parallel_kernel
+from neocpu.kernels.policies import NEVER
+from neocpu.kernels.simd import prefetch, prefetch_write
+from neocpu.kernels.simd_ways import WAYS, lowest, matching
+
+CHUNK, BLOCK = 4096, 32  # rows that a thread takes at once; rows that are waited for together
+
+
+@register_jitable
+def mix(number):
+    """Murmur3's 64-bit finaliser."""
+    h = np.uint64(number)
+    h ^= h >> np.uint64(33)
+    h *= np.uint64(0xFF51AFD7ED558CCD)
+    h ^= h >> np.uint64(33)
+    h *= np.uint64(0xC4CEB9FE1A85EC53)
+    return h ^ (h >> np.uint64(33))
+
+
+@inlined
+def print_of(h):
+    """The byte by which a line is found: the hash's highest, or 1 where that is 0."""
+    return np.uint8(max(h >> np.uint64(56), np.uint64(1)))
+
+
+@inlined
+def search(number, first, mask, tags):
+    """The line of a row among those of a set that have its print, or -1."""
+    while mask != 0:
+        line = first + lowest(mask)
+        if tags[line] == number:
+            return line
+        mask &= mask - 1
+    return np.int64(-1)
+
+
+@kernel
+def set_of(ids, sets, out):
+    """The set of every row.
+
+    Shapes: ids i64[n] >= 0; sets i64; out i64[n]. Source: FBGEMM's `cache_slot`.
+    """
+    for i in range(ids.size):
+        out[i] = mix(ids[i]) % np.uint64(sets)
+
+
+@parallel_kernel
+def locate(ids, prints, tags, out):
+    """Where rows are now: out[i] = line of ids[i], or -1. Nothing is touched; rows may repeat.
+
+    Shapes: ids i64[n] >= 0, or -1, which is nowhere; prints u8[lines]; tags i64[lines]; out i64[n]. Source: FBGEMM's
+    `lxu_cache_lookup`. Order: none.
+    """
+    sets = np.uint64(prints.size // WAYS)
+    for t in prange((ids.size + CHUNK - 1) // CHUNK):
+        first, byte = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint8)
+        for lo in range(t * CHUNK, min((t + 1) * CHUNK, ids.size), BLOCK):
+            n = min(BLOCK, ids.size - lo)
+            for j in range(n):
+                h = mix(ids[lo + j])
+                first[j], byte[j] = np.int64(h % sets) * WAYS, print_of(h)
+                prefetch(prints, first[j])
+            for j in range(n):
+                mask = matching(prints, first[j], byte[j])
+                out[lo + j] = mask
+                if mask != 0:
+                    prefetch(tags, first[j] + lowest(mask))
+            for j in range(n):
+                out[lo + j] = search(ids[lo + j], first[j], out[lo + j], tags) if ids[lo + j] >= 0 else -1
+
+
+def _fuse_find(touch):
+    """Kernel that finds rows, and touches and locks those that are there."""
+
+    @parallel_kernel
+    def find(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses):
+        sets = np.uint64(prints.size // WAYS)
+        for t in prange(misses.size):
+            first, byte, masks = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint8), np.empty(BLOCK, np.int64)
+            here = 0
+            for lo in range(t * CHUNK, min((t + 1) * CHUNK, ids.size), BLOCK):
+                n = min(BLOCK, ids.size - lo)
+                for j in range(n):
+                    h = mix(ids[lo + j])
+                    first[j], byte[j] = np.int64(h % sets) * WAYS, print_of(h)
+                    prefetch(prints, first[j])
+                for j in range(n):
+                    masks[j] = matching(prints, first[j], byte[j])
+                    if masks[j] != 0:
+                        line = first[j] + lowest(masks[j])
+                        prefetch(tags, line)
+                        prefetch_write(stamp, line)
+                        prefetch_write(locks, line)
+                for j in range(n):
+                    i = lo + j
+                    line = search(ids[i], first[j], masks[j], tags)
+                    if line >= 0:
+                        touch(line, False, counts[i], use[i] if use.size else NEVER, now, stamp, next_use)
+                        locks[line] += 1
+                        lines[i] = line
+                    else:
+                        lines[i] = -1 - first[j] // WAYS
+                        missed[t * CHUNK + here] = i
+                        here += 1
+            misses[t] = here
+
+    return find
+
+
+@cache
+def finder(policy):
+    """The kernel that finds the rows of a batch: those that are there are touched and locked.
+
+    `finder(policy)(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses)`: lines[i] = line of
+    ids[i], or -1 - its set; the misses i of chunk t, rows [4096 t, 4096 (t+1)), are missed[4096 t :], misses[t] of them.
+    Shapes: ids i64[n] >= 0 unique; counts i64[n]: lookups of each; use i64[n] or [0] (`policies.py`); now i64: number of the
+    batch; prints u8[lines]; tags i64[lines]; locks i32[lines]; stamp i64[lines]; next_use i64[lines] or [0]; lines, missed
+    i64[n]; misses i64[ceil(n / 4096)]. Source: FBGEMM's `lru_cache_find_uncached`. Order: misses ascending.
+    """
+    return _fuse_find(getattr(policies, f"{policy}_touch"))
+
+
+@kernel
+def gather(misses, missed):
+    """All misses that `finder` left, side by side: missed[:m]; returns m.
+
+    Shapes: misses i64[chunks]; missed i64[n]. Order: ascending.
+    """
+    m = 0
+    for t in range(misses.size):
+        for k in range(misses[t]):
+            missed[m] = missed[t * CHUNK + k]
+            m += 1
+    return m
+
+
+def _fuse_populate(touch, victim):
+    """Kernel that gives lines to missing rows."""
+
+    @kernel
+    def populate(
+        ids, missed, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_stamp,
+        old_dirty,
+    ):  # fmt: skip
+        for turn in range(missed.size):
+            k = order[turn] if order.size else turn
+            i = missed[k]
+            s, later = -1 - lines[i], use[i] if use.size else NEVER
+            empty = matching(prints, s * WAYS, np.uint8(0))
+            if empty != 0:
+                way = lowest(empty)
+            else:
+                way = victim(s, amount[k], later, now, locks, stamp, next_use, hand)
+            if way < 0:
+                lines[i] = -1
+                continue
+            line = s * WAYS + way
+            old[k], old_stamp[k], old_dirty[k] = tags[line], stamp[line], dirty[line]
+            prints[line], tags[line] = print_of(mix(ids[i])), ids[i]
+            locks[line], dirty[line], lines[i] = 1, 0, line
+            touch(line, True, amount[k], later, now, stamp, next_use)
+
+    return populate
+
+
+@cache
+def populator(policy):
+    """The kernel that gives lines to missing rows: empty ways first, the lowest first, then the policy's victims.
+
+    `populator(policy)(ids, missed, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old,
+    old_stamp, old_dirty)`: lines[missed[k]] = line of miss k, locked once and clean, which held row old[k] (-1: none) with
+    old_stamp[k] and old_dirty[k]; or -1 where no line may be taken: a conflict miss.
+    Shapes: ids, lines i64[n]; missed, amount i64[m]; order i64[m] or [0]: who comes first, ascending ids without; use i64[n]
+    or [0]; dirty u8[lines]; old i64[m], all -1 before; old_stamp i64[m]; old_dirty u8[m]; the others as for `finder`.
+    Source: FBGEMM's `lru_cache_insert`, `lfu_cache_insert`. Order: `order`.
+    """
+    return _fuse_populate(getattr(policies, f"{policy}_touch"), getattr(policies, f"{policy}_victim"))
+
+
+@kernel
+def release(lines, changed, locks, dirty):
+    """A batch is done with its lines: each is unlocked once, and dirty if the batch changed it.
+
+    Shapes: lines i64[n], -1 skipped; changed bool; locks i32[lines]; dirty u8[lines]. Returns how many lines were not locked,
+    which then stay as they are. Source: FBGEMM's `lxu_cache_locking_counter_decrement`. Order: none.
+    """
+    wrong = 0
+    for i in range(lines.size):
+        line = lines[i]
+        if line >= 0:
+            if locks[line] > 0:
+                locks[line] -= 1
+                if changed:
+                    dirty[line] = 1
+            else:
+                wrong += 1
+    return wrong
+
+
+@kernel
+def batches_ahead(ids, later, starts, out):
+    """How many batches ahead each row is used next: out[i] = b + 1 for the first later batch b that has ids[i], else 0.
+
+    Shapes: ids i64[n] ascending; batch b is later[starts[b] : starts[b+1]], ascending; starts i64[B+1]; out i64[n].
+    """
+    out[:] = 0
+    for b in range(starts.size - 1):
+        j, last = starts[b], starts[b + 1]
+        for i in range(ids.size):
+            while j < last and later[j] < ids[i]:
+                j += 1
+            if j == last:
+                break
+            if later[j] == ids[i] and out[i] == 0:
+                out[i] = b + 1
+
+
+@kernel
+def expect(lines, use, now, next_use):
+    """The rows in these lines will be used by batch `use`: news for those with no known use after batch `now`.
+
+    Shapes: lines i64[n], -1 skipped; use, now i64; next_use i64[lines].
+    """
+    for i in range(lines.size):
+        line = lines[i]
+        if line >= 0 and (next_use[line] <= now or next_use[line] > use):
+            next_use[line] = use

@@ -1,0 +1,108 @@
+"""Which row leaves a full set of the cache? A policy says it, by two small functions that compose into the cache's kernels.
+
+    <policy>_touch(line, fresh, amount, use, now, stamp, next_use)
+        the row in `line` is used by batch `now`; fresh: it has just come in
+    <policy>_victim(s, amount, use, now, locks, stamp, next_use, hand)
+        the way of full set s that a missing row takes, or -1: it stays outside
+
+amount: lookups of the row in this batch (`lfu`, on its way in: in all batches); use: the next batch known to use it, `NEVER` if
+none is. State: stamp i64[lines]; next_use i64[lines] and hand i64[sets], of size 0 where a policy keeps none; locks i32[lines].
+A locked line is never taken. Missing rows come in ascending order of their numbers; for `lfu` those with the highest count
+first, for `lookahead` those used soonest first. `reference/policies.py` has the registry and the sources.
+"""
+
+import numpy as np
+
+from neocpu.kernels._jit import inlined
+from neocpu.kernels.simd_ways import WAYS
+
+NEVER = np.iinfo(np.int64).max
+WRAPPED, VISITED = 1 << 61, 1 << 62  # above every place in the queue
+FAR, STAMPS = 1 << 20, 40  # batches ahead that are told apart; bits of a batch number beside them
+
+
+@inlined
+def lru_touch(line, fresh, amount, use, now, stamp, next_use):
+    """Stamped with the batch that used it."""
+    stamp[line] = now
+
+
+@inlined
+def lru_victim(s, amount, use, now, locks, stamp, next_use, hand):
+    """The least recently used row, of several the one in the lowest way."""
+    way, least = -1, NEVER
+    for w in range(WAYS):
+        line = s * WAYS + w
+        if locks[line] == 0 and stamp[line] < least:
+            way, least = w, stamp[line]
+    return way
+
+
+@inlined
+def lfu_touch(line, fresh, amount, use, now, stamp, next_use):
+    """Stamped with its lookups in all batches."""
+    stamp[line] = amount if fresh else stamp[line] + amount
+
+
+@inlined
+def lfu_victim(s, amount, use, now, locks, stamp, next_use, hand):
+    """The least frequently used row, in the lowest way of several, unless it was used more often than the missing one."""
+    way, least = -1, NEVER
+    for w in range(WAYS):
+        line = s * WAYS + w
+        if locks[line] == 0 and stamp[line] < least:
+            way, least = w, stamp[line]
+    return way if least <= amount else -1
+
+
+@inlined
+def sieve_touch(line, fresh, amount, use, now, stamp, next_use):
+    """Stamped with the batch that brought it, and one bit: was it used again?"""
+    stamp[line] = 2 * now + (amount > 1) if fresh else stamp[line] | 1
+
+
+@inlined
+def sieve_victim(s, amount, use, now, locks, stamp, next_use, hand):
+    """The first row that was not used again, from the hand on, oldest to newest and round; the hand clears the bits it passes.
+
+    Rows stand in the queue by (batch that brought them, way). Locked rows are passed over as they are.
+    """
+    way, least = -1, NEVER
+    for w in range(WAYS):
+        line = s * WAYS + w
+        place = (stamp[line] >> 1) * WAYS + w
+        key = place + (WRAPPED if place <= hand[s] else 0) + (VISITED if stamp[line] & 1 else 0)
+        if locks[line] == 0 and key < least:
+            way, least = w, key
+    if way < 0:
+        return way
+    for w in range(WAYS):
+        line = s * WAYS + w
+        place = (stamp[line] >> 1) * WAYS + w
+        if locks[line] == 0 and place + (WRAPPED if place <= hand[s] else 0) < least:  # all, if the victim has its bit
+            stamp[line] &= ~1
+    hand[s] = (stamp[s * WAYS + way] >> 1) * WAYS + way
+    return way
+
+
+@inlined
+def lookahead_touch(line, fresh, amount, use, now, stamp, next_use):
+    """Stamped with the batch that used it and the one that will."""
+    stamp[line], next_use[line] = now, use
+
+
+@inlined
+def lookahead_victim(s, amount, use, now, locks, stamp, next_use, hand):
+    """A row with no known use, else the one used last; the least recently used of several, then the lowest way. If all others
+    will be used before the missing one, that one stays outside."""
+    way, least = -1, NEVER
+    for w in range(WAYS):
+        line = s * WAYS + w
+        key = stamp[line]
+        if now < next_use[line] < NEVER:
+            key += (FAR - min(next_use[line] - now, FAR - 1)) << STAMPS
+        if locks[line] == 0 and key < least:
+            way, least = w, key
+    if way >= 0 and now < next_use[s * WAYS + way] < use:
+        return -1
+    return way

@@ -1,0 +1,37 @@
+"""How is a byte found among the 32 of a cache set? One vector comparison; its answer is a mask, bit w for way w."""
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from neocpu.kernels.simd import I1, I8, I32, I64, call, data, splat, vector_pointer
+
+WAYS = 32
+
+
+@intrinsic
+def matching(typingctx, array, first, byte):
+    """Mask of the ways w with array[first + w] == byte, of a contiguous u8 array."""
+
+    def codegen(context, builder, signature, args):
+        vector = ir.VectorType(I8, WAYS)
+        pointer = vector_pointer(builder, data(context, builder, signature, args, 0), args[1], vector)
+        loaded = builder.load(pointer, align=1)
+        found = builder.icmp_unsigned("==", loaded, splat(builder, args[2], WAYS))
+        return builder.zext(builder.bitcast(found, I32), I64)
+
+    if byte == types.uint8:
+        return types.int64(array, types.int64, byte), codegen
+    return None
+
+
+@intrinsic
+def lowest(typingctx, mask):
+    """Number of the lowest bit that is set in an i64, which must not be 0."""
+
+    def codegen(context, builder, signature, args):
+        return call(builder, "llvm.cttz.i64", I64, args[0], I1(1))
+
+    if mask == types.int64:
+        return types.int64(mask), codegen
+    return None

@@ -1,0 +1,102 @@
+"""Which rows of a table are in fast memory, and where? The plain twin of `kernels/cache.py`: whole sets compared at once."""
+
+import numpy as np
+
+from neocpu.reference import policies
+from neocpu.reference.policies import NEVER
+
+WAYS, CHUNK = 32, 4096
+
+
+def mix(numbers):
+    """Murmur3's 64-bit finaliser of an array; see `kernels.cache.mix`."""
+    h = np.asarray(numbers).astype(np.uint64)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        h = (h ^ (h >> np.uint64(33))) * np.uint64(factor)
+    return h ^ (h >> np.uint64(33))
+
+
+def set_of(ids, sets, out):
+    """The set of every row; see `kernels.cache.set_of`."""
+    out[:] = (mix(ids) % np.uint64(sets)).astype(np.int64)
+
+
+def locate(ids, prints, tags, out):
+    """Where rows are now, or -1; see `kernels.cache.locate`."""
+    sets = np.empty_like(ids)
+    set_of(ids, prints.size // WAYS, sets)
+    there = tags.reshape(-1, WAYS)[sets] == np.where(ids < 0, -2, ids)[:, None]
+    out[:] = np.where(there.any(axis=1), sets * WAYS + there.argmax(axis=1), -1)
+
+
+def finder(policy):
+    """Find the rows of a batch, touch and lock those that are there; see `kernels.cache.finder`."""
+    touch = getattr(policies, f"{policy}_touch")
+
+    def find(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses):
+        locate(ids, prints, tags, lines)
+        hit = lines >= 0
+        touch(lines[hit], False, counts[hit], use[hit] if use.size else NEVER, now, stamp, next_use)
+        locks[lines[hit]] += 1
+        sets = np.empty_like(ids)
+        set_of(ids, prints.size // WAYS, sets)
+        lines[~hit] = -1 - sets[~hit]
+        for t in range(misses.size):
+            mine = t * CHUNK + np.flatnonzero(~hit[t * CHUNK : (t + 1) * CHUNK])
+            misses[t], missed[t * CHUNK : t * CHUNK + mine.size] = mine.size, mine
+
+    return find
+
+
+def gather(misses, missed):
+    """All misses side by side; returns how many; see `kernels.cache.gather`."""
+    found = np.concatenate([missed[t * CHUNK : t * CHUNK + m] for t, m in enumerate(misses)] + [missed[:0]])
+    missed[: found.size] = found
+    return found.size
+
+
+def populator(policy):
+    """Give lines to missing rows, in turn; see `kernels.cache.populator`."""
+    touch, victim = getattr(policies, f"{policy}_touch"), getattr(policies, f"{policy}_victim")
+
+    def populate(
+        ids, missed, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_stamp,
+        old_dirty,
+    ):  # fmt: skip
+        for k in order if order.size else range(missed.size):
+            i = missed[k]
+            s, later = int(-1 - lines[i]), use[i] if use.size else NEVER
+            empty = np.flatnonzero(tags[WAYS * s : WAYS * s + WAYS] < 0)
+            way = int(empty[0]) if empty.size else victim(s, amount[k], later, now, locks, stamp, next_use, hand)
+            lines[i] = line = WAYS * s + way if way >= 0 else -1
+            if line >= 0:
+                old[k], old_stamp[k], old_dirty[k] = tags[line], stamp[line], dirty[line]
+                tags[line], prints[line] = ids[i], max(int(mix(ids[i : i + 1])[0]) >> 56, 1)
+                locks[line], dirty[line] = 1, 0
+                touch(line, True, amount[k], later, now, stamp, next_use)
+
+    return populate
+
+
+def release(lines, changed, locks, dirty):
+    """A batch is done with its lines; returns how many were not locked; see `kernels.cache.release`."""
+    lines = lines[lines >= 0]
+    held = lines[locks[lines] > 0]
+    locks[held] -= 1
+    if changed:
+        dirty[held] = 1
+    return lines.size - held.size
+
+
+def batches_ahead(ids, later, starts, out):
+    """How many batches ahead each row is used next, or 0; see `kernels.cache.batches_ahead`."""
+    out[:] = 0
+    for b in reversed(range(starts.size - 1)):
+        out[np.isin(ids, later[starts[b] : starts[b + 1]])] = b + 1
+
+
+def expect(lines, use, now, next_use):
+    """Rows in these lines will be used by a batch; see `kernels.cache.expect`."""
+    lines = lines[lines >= 0]
+    lines = lines[(next_use[lines] <= now) | (next_use[lines] > use)]
+    next_use[lines] = use

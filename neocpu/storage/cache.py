@@ -1,0 +1,186 @@
+"""Which rows does fast memory hold? A `Cache` knows, batch by batch; it says which lines to write back and which to fill.
+
+    moves = cache.prefetch(ids, counts)     1. write rows moves.evicted_ids from moves.evicted_lines home, if they are dirty
+                                            2. read rows moves.filled_ids into moves.filled_lines
+                                            3. row ids[i] is in line moves.lines[i]; -1: it stays outside
+    …                                       lookup, backward, update: on lines
+    cache.release(moves.lines)              the batch is done with them
+
+Numbers only: rows and their bytes are the caller's. All evictions of a call may be written before any of its rows is read: no
+row is in both lists. Several batches may be in flight, released in any order. docs/memory.md tells the whole story.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.kernels import cache as kernels
+from neocpu.kernels import hashing
+from neocpu.reference.policies import DEFAULT, NEVER, POLICIES
+
+Ints = NDArray[np.int64]
+WAYS = 32
+LOAD_FACTOR = 0.2  # FBGEMM's default
+STATISTICS = ("calls", "requested", "unique", "unique_misses", "conflict_unique_misses", "conflict_misses")
+_NONE = np.empty(0, np.int64)
+
+
+def sets_for(rows: int, load_factor: float = LOAD_FACTOR) -> int:
+    """Sets of a cache that holds this share of a table's rows, rounded up to whole sets; FBGEMM's rule."""
+    return max(1, math.ceil(rows * load_factor / WAYS))
+
+
+class Moves(NamedTuple):
+    """What became of a batch's rows, in its order: of each row its line, or -1 (a conflict miss); then the lines that lose a
+    row, which, and whether it was changed; and the lines that get one."""
+
+    lines: Ints
+    evicted_lines: Ints
+    evicted_ids: Ints
+    evicted_dirty: NDArray[np.bool_]
+    filled_lines: Ints
+    filled_ids: Ints
+
+
+class _Counts:
+    """How often rows were looked up that are not in the cache: a hash map that doubles when it is half full."""
+
+    def __init__(self) -> None:
+        self.keys, self.values, self.used = np.zeros(1024, np.uint64), np.zeros(1024, np.int64), 0
+
+    def add(self, ids: Ints, counts: Ints) -> Ints:
+        """Add to the counts of rows; their counts now."""
+        if 2 * (self.used + ids.size) > self.keys.size:
+            filled, room = self.values != 0, 1 << (4 * (self.used + ids.size) - 1).bit_length()
+            keys, values = self.keys[filled], self.values[filled]
+            self.keys, self.values = np.zeros(room, np.uint64), np.zeros(room, np.int64)
+            hashing.fill_map(keys, values, self.keys, self.values)
+        out = np.empty_like(ids)
+        self.used += hashing.add_counts(ids.view(np.uint64), counts, self.keys, self.values, out)
+        return out
+
+    def put(self, ids: Ints, counts: Ints) -> None:
+        """Set the counts of rows that were counted before."""
+        hashing.fill_map(ids.view(np.uint64), counts, self.keys, self.values)
+
+
+class Cache:
+    """A 32-way set-associative cache of row numbers.
+
+    Attributes:
+        sets, lines: its geometry; line = set * 32 + way.
+        policy: its record in `reference.policies`.
+        batch: number of the last batch that was prefetched, from 1.
+    """
+
+    def __init__(self, sets: int, policy: str = DEFAULT) -> None:
+        self.sets, self.lines, self.policy, self.batch = sets, sets * WAYS, POLICIES[policy], 0
+        self._find, self._populate = kernels.finder(policy), kernels.populator(policy)
+        self._prints, self._tags = np.zeros(self.lines, np.uint8), np.full(self.lines, -1)
+        self._locks, self._dirty = np.zeros(self.lines, np.int32), np.zeros(self.lines, np.uint8)
+        self._stamp = np.zeros(self.lines, np.int64)
+        self._next_use = np.full(self.lines if self.policy.next_use else 0, NEVER)
+        self._hand = np.full(sets if self.policy.hand else 0, -1)
+        self._counts = _Counts() if self.policy.counts else None
+        self._statistics = dict.fromkeys(STATISTICS, 0)
+
+    def prefetch(self, ids: Ints, counts: Ints, ahead: Ints = _NONE) -> Moves:
+        """Bring the rows of the next batch into lines, and lock those lines.
+
+        ids i64[n]: its rows, each once, ascending, >= 0; counts i64[n]: lookups of each; ahead i64[n]: how many batches later
+        each is used again, 0 where nobody knows (policy `lookahead`; without it, nobody does). Not checked.
+        """
+        self.batch += 1
+        use = self._uses(ids, ahead)
+        lines, missed, misses = (
+            np.empty_like(ids),
+            np.empty_like(ids),
+            np.empty(-(-ids.size // kernels.CHUNK), np.int64),
+        )
+        found = self._prints, self._tags, self._locks, self._stamp, self._next_use
+        self._find(ids, counts, use, self.batch, *found, lines, missed, misses)
+        missed = missed[: kernels.gather(misses, missed)]
+        amount, order = counts[missed], _NONE
+        if self._counts:
+            amount = self._counts.add(ids[missed], amount)
+            order = np.argsort(-amount, kind="stable")
+        elif use.size:
+            order = np.argsort(use[missed], kind="stable")
+        old, old_stamp, old_dirty = np.full_like(missed, -1), np.empty_like(missed), np.empty(missed.size, np.uint8)
+        state = *found[:3], self._dirty, *found[3:], self._hand
+        self._populate(ids, missed, amount, use, order, self.batch, *state, lines, old, old_stamp, old_dirty)
+        got, evicted = lines[missed], old >= 0
+        if self._counts:
+            self._counts.put(old[evicted], old_stamp[evicted])
+        outside = got < 0
+        news = 1, counts.sum(), ids.size, missed.size, outside.sum(), counts[missed[outside]].sum()
+        self._statistics = {name: self._statistics[name] + int(n) for name, n in zip(STATISTICS, news)}
+        ids_in, lines_in = ids[missed[~outside]], got[~outside]
+        return Moves(lines, got[evicted], old[evicted], old_dirty[evicted] != 0, lines_in, ids_in)
+
+    def _uses(self, ids: Ints, ahead: Ints) -> Ints:
+        """Number of the batch that uses each row next."""
+        if not self.policy.next_use:
+            return _NONE
+        return np.where(ahead > 0, self.batch + ahead, NEVER) if ahead.size else np.full_like(ids, NEVER)
+
+    def release(self, lines: Ints, changed: bool = True) -> None:
+        """A batch is done with its lines (`Moves.lines`); `changed`: it wrote to them."""
+        if kernels.release(lines, changed, self._locks, self._dirty):
+            raise ValueError("a line was released more often than it was prefetched")
+
+    def mark(self, lines: Ints) -> None:
+        """Rows in these lines differ from those at home, whether or not a batch changed them."""
+        self._dirty[lines] = 1
+
+    def locate(self, ids: Ints) -> Ints:
+        """Line of every row now, or -1; rows may repeat, in any order. Changes nothing."""
+        out = np.empty_like(ids)
+        kernels.locate(ids, self._prints, self._tags, out)
+        return out
+
+    def expect(self, ids: Ints, ahead: int) -> None:
+        """The batch that comes `ahead` batches after the last one will use these rows: for `lookahead`, when a batch enters
+        the window, news of the rows that are in lines already."""
+        kernels.expect(self.locate(ids), self.batch + ahead, self.batch, self._next_use)
+
+    def rows(self) -> tuple[Ints, Ints]:
+        """(lines, rows) of all that the cache holds, by line."""
+        lines = np.flatnonzero(self._tags >= 0)
+        return lines, self._tags[lines]
+
+    def flush(self) -> tuple[Ints, Ints]:
+        """(lines, rows) of all dirty lines, by line, for the caller to write home; they stay, and are clean now."""
+        lines = np.flatnonzero(self._dirty)
+        self._dirty[lines] = 0
+        return lines, self._tags[lines]
+
+    def invalidate(self) -> None:
+        """Forget all rows, dirty or not (`flush` comes first), but not how often they were used. No batch may be in flight."""
+        if self._locks.any():
+            raise ValueError("a batch in flight uses the cache: release its lines before they are invalidated")
+        lines, ids = self.rows()
+        if self._counts:
+            self._counts.put(ids, self._stamp[lines])
+        self._prints[lines], self._tags[lines], self._dirty[lines], self._stamp[lines] = 0, -1, 0, 0
+        self._next_use[:], self._hand[:] = NEVER, -1
+
+    def stats(self) -> dict[str, int]:
+        """FBGEMM's six: calls; lookups and rows requested; rows missed; rows, and lookups, that found no line."""
+        return dict(self._statistics)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the cache itself takes."""
+        arrays = [self._prints, self._tags, self._locks, self._dirty, self._stamp, self._next_use, self._hand]
+        return sum(a.nbytes for a in arrays + ([self._counts.keys, self._counts.values] if self._counts else []))
+
+
+def batches_ahead(ids: Ints, later: list[Ints]) -> Ints:
+    """How many batches ahead each row is used next, or 0: `Cache.prefetch`'s `ahead`, from the rows of the batches that
+    follow, each ascending."""
+    starts, out = np.cumsum([0, *(batch.size for batch in later)]), np.empty_like(ids)
+    kernels.batches_ahead(ids, np.concatenate([*later, _NONE]), starts, out)
+    return out

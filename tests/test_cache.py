@@ -1,0 +1,316 @@
+"""Does the software cache decide as a dictionary would, on any trace, whatever is locked, flushed or forgotten in between?"""
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from neocpu.kernels import cache as kernels
+from neocpu.kernels import hashing, policies
+from neocpu.kernels._threads import thread_count, use_threads
+from neocpu.reference import cache as twin
+from neocpu.reference import hashing as hashing_twin
+from neocpu.reference import policies as twin_policies
+from neocpu.reference.policies import NEVER, POLICIES
+from neocpu.storage.cache import STATISTICS, WAYS, Cache, batches_ahead, sets_for
+from tests.cache_model import Model, batch_of, murmur
+
+NAMES = sorted(POLICIES)
+EMPTY = np.empty(0, np.int64)
+SEEDS = st.integers(0, 2**32)
+
+
+def same_set(count: int, sets: int) -> np.ndarray:
+    """`count` rows of set 0."""
+    return np.array([n for n in range(40 * sets * count) if murmur(n) % sets == 0][:count])
+
+
+TRACES = {  # rows a batch draws from: (sets, rows)
+    "few rows": (2, np.arange(40)),
+    "twice the cache": (2, np.arange(128)),
+    "one set": (4, same_set(100, 4)),
+    "huge numbers": (3, 2**62 + np.arange(150) * 12345678901),
+}
+
+
+def arrays(ids, counts=None):
+    ids = np.array(sorted(ids), np.int64)
+    return ids, np.array([counts[i] for i in ids.tolist()] if counts else np.ones(ids.size), np.int64)
+
+
+def test_sets_are_fbgemms():
+    ids, out = np.array([0, 1, 2, 3, 10, 12345, 10**9]), np.empty(7, np.int64)
+    for module in (kernels, twin):
+        for sets, expected in (
+            (1024, [0, 812, 999, 206, 781, 761, 602]),
+            (1000, [0, 604, 447, 222, 437, 753, 538]),
+        ):
+            module.set_of(ids, sets, out)
+            assert out.tolist() == expected == [murmur(i) % sets for i in ids.tolist()]
+
+
+def test_geometry_is_fbgemms():
+    assert [sets_for(rows) for rows in (1, 160, 161, 10**6)] == [1, 1, 2, 6250]
+    assert sets_for(2**62, 1.0) == 2**57
+    cache = Cache(3, "lfu")
+    assert cache.lines == 96 and cache.bytes > 96 * 22
+
+
+def test_every_policy_has_both_functions_and_their_twins():
+    for name in NAMES:
+        for what in ("touch", "victim"):
+            assert getattr(policies, f"{name}_{what}").__doc__ and getattr(twin_policies, f"{name}_{what}").__doc__
+    functions = {name.rsplit("_", 1)[0] for name in vars(policies) if name.endswith(("_touch", "_victim"))}
+    assert functions == set(NAMES)
+
+
+class Pair:
+    """The state of a cache, twice: for a module of kernels and for the dictionaries."""
+
+    def __init__(self, module, policy, sets):
+        record = POLICIES[policy]
+        self.prints, self.tags = np.zeros(32 * sets, np.uint8), np.full(32 * sets, -1)
+        self.locks, self.dirty = np.zeros(32 * sets, np.int32), np.zeros(32 * sets, np.uint8)
+        self.stamp = np.zeros(32 * sets, np.int64)
+        self.next_use = np.full(32 * sets if record.next_use else 0, NEVER)
+        self.hand = np.full(sets if record.hand else 0, -1)
+        self.module, self.find, self.populate = module, module.finder(policy), module.populator(policy)
+
+    def step(self, now, ids, counts, use, order):
+        """All kernels of one batch; what they return."""
+        lines, missed, misses = np.full(ids.size, -7), np.full(ids.size, -7), np.full(-(-ids.size // 4096), -7)
+        found = self.prints, self.tags, self.locks, self.stamp, self.next_use
+        self.find(ids, counts, use, now, *found, lines, missed, misses)
+        m = self.module.gather(misses, missed)
+        result = [lines.copy(), missed[:m], misses]
+        old, stamp, dirty = np.full(m, -1), np.full(m, -7), np.full(m, 7, np.uint8)
+        state = *found[:3], self.dirty, *found[3:], self.hand
+        self.populate(ids, missed[:m], counts[missed[:m]], use, order[:m], now, *state, lines, old, stamp, dirty)
+        where = np.full(ids.size, -7)
+        self.module.locate(ids[::-1].copy(), self.prints, self.tags, where)
+        return [*result, lines, old, stamp, dirty, where, *state]
+
+
+@pytest.mark.parametrize("policy", NAMES)
+@hypothesis.settings(max_examples=12)
+@given(seed=SEEDS, trace=st.sampled_from(sorted(TRACES)), batches=st.integers(1, 8), flight=st.integers(0, 3))
+def test_kernels_are_their_twins(policy, seed, trace, batches, flight):
+    rng, (sets, rows) = np.random.default_rng(seed), TRACES[trace]
+    pairs = [Pair(module, policy, sets) for module in (kernels, twin)]
+    held = []
+    for now in range(1, batches + 1):
+        ids, counts = arrays(batch := batch_of(rng, rows, int(rng.integers(0, 120))), batch)
+        use = now + rng.integers(1, 4, ids.size) if POLICIES[policy].next_use else EMPTY
+        use = np.where(rng.random(use.size) < 0.3, NEVER, use)
+        missing = ids.size - np.isin(ids, pairs[0].tags).sum()
+        order = rng.permutation(missing) if rng.random() < 0.5 else EMPTY
+        results = [pair.step(now, ids, counts, use, order) for pair in pairs]
+        for ours, theirs in zip(*results):
+            np.testing.assert_array_equal(ours, theirs)
+        held.append(results[0][3])
+        if len(held) > flight:
+            lines, changed = held.pop(0), bool(rng.random() < 0.7)
+            assert [pair.module.release(lines, changed, pair.locks, pair.dirty) for pair in pairs] == [0, 0]
+        if policy == "lookahead":
+            later = rng.integers(-1, 32 * sets, 20)
+            for pair in pairs:
+                pair.module.expect(later, now + 2, now, pair.next_use)
+
+
+def test_lines_that_are_not_locked_are_counted_and_kept():
+    for module in (kernels, twin):
+        locks, dirty = np.array([1, 0, 2], np.int32), np.zeros(3, np.uint8)
+        assert module.release(np.array([0, 1, -1, 2]), True, locks, dirty) == 1
+        assert locks.tolist() == [0, 0, 1] and dirty.tolist() == [1, 0, 1]
+
+
+@given(seed=SEEDS, window=st.integers(0, 5))
+def test_batches_ahead(seed, window):
+    rng = np.random.default_rng(seed)
+    ids, *later = (np.unique(rng.integers(0, 30, rng.integers(0, 20))) for _ in range(window + 1))
+    expected = [next((b + 1 for b, batch in enumerate(later) if i in batch), 0) for i in ids]
+    np.testing.assert_array_equal(batches_ahead(ids, later), expected)
+    starts, out = np.cumsum([0, *(batch.size for batch in later)]), np.empty_like(ids)
+    twin.batches_ahead(ids, np.concatenate([*later, EMPTY]), starts, out)
+    np.testing.assert_array_equal(out, expected)
+
+
+@given(seed=SEEDS)
+def test_counts_in_a_hash_map(seed):
+    results = []
+    for module in (hashing, hashing_twin):
+        again = np.random.default_rng(seed)
+        keys, slots, outs = np.zeros(64, np.uint64), np.zeros(64, np.int64), []
+        for _ in range(3):
+            codes = again.permutation(20)[: again.integers(0, 20)].astype(np.uint64)
+            out = np.empty(codes.size, np.int64)
+            outs += [module.add_counts(codes, again.integers(1, 9, codes.size), keys, slots, out), out]
+        results.append([keys, slots, *outs])
+    for ours, theirs in zip(*results):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def check(cache, model, batch, ahead):
+    """One batch through both; its lines."""
+    ids, counts = arrays(batch, batch)
+    moves = cache.prefetch(ids, counts, np.array([ahead.get(i, 0) for i in ids.tolist()], np.int64))
+    lines, evictions, fills = model.prefetch(batch, ahead)
+    assert dict(zip(ids.tolist(), moves.lines.tolist())) == lines
+    gone = zip(moves.evicted_ids.tolist(), moves.evicted_dirty.tolist())
+    assert dict(zip(moves.evicted_lines.tolist(), gone)) == evictions
+    assert dict(zip(moves.filled_ids.tolist(), moves.filled_lines.tolist())) == fills
+    assert not {*moves.evicted_ids.tolist()} & {*ids.tolist()}  # all may be written before any row is read
+    assert {*moves.evicted_lines.tolist()} <= {*moves.filled_lines.tolist()}
+    assert moves.filled_ids.tolist() == sorted(moves.filled_ids.tolist())
+    assert cache.stats() == dict(zip(STATISTICS, model.stats))
+    return moves.lines
+
+
+class Machine(RuleBasedStateMachine):
+    """A `Cache` and a `Model` side by side."""
+
+    @initialize(policy=st.sampled_from(NAMES), trace=st.sampled_from(sorted(TRACES)))
+    def start(self, policy, trace):
+        sets, self.numbers = TRACES[trace]
+        self.cache, self.model, self.flying, self.last = Cache(sets, policy), Model(sets, policy), [], {}
+
+    @rule(seed=SEEDS, lookups=st.integers(0, 150), repeat=st.booleans(), foresight=st.booleans())
+    def prefetch(self, seed, lookups, repeat, foresight):
+        rng = np.random.default_rng(seed)
+        self.last = self.last if repeat else batch_of(rng, self.numbers, lookups)
+        ahead = {number: int(rng.integers(0, 4)) for number in self.last if foresight}
+        self.flying.append(check(self.cache, self.model, self.last, ahead))
+
+    @precondition(lambda self: self.flying)
+    @rule(which=st.integers(0, 3), changed=st.booleans())
+    def release(self, which, changed):
+        lines = self.flying.pop(which % len(self.flying))
+        self.cache.release(lines, changed)
+        self.model.release(lines.tolist(), changed)
+
+    @rule(seed=SEEDS, ahead=st.integers(1, 4))
+    def expect(self, seed, ahead):
+        rows = np.random.default_rng(seed).choice(self.numbers, 20)
+        if self.cache.policy.next_use:
+            self.cache.expect(rows, ahead)
+        self.model.expect(rows.tolist(), ahead)
+
+    @rule()
+    def flush(self):
+        lines, ids = self.cache.flush()
+        assert list(zip(lines.tolist(), ids.tolist())) == list(self.model.flush().items())
+
+    @precondition(lambda self: self.model.rows())
+    @rule()
+    def mark(self):
+        line, row = min(self.model.rows().items())
+        self.cache.mark(np.array([line]))
+        row.dirty = True
+
+    @rule()
+    def invalidate(self):
+        if self.flying and any((lines >= 0).any() for lines in self.flying):
+            with pytest.raises(ValueError, match="in flight"):
+                self.cache.invalidate()
+        else:
+            self.cache.invalidate()
+            self.model.invalidate()
+
+    @rule()
+    def look(self):
+        lines, ids = self.cache.rows()
+        rows = {line: row.number for line, row in self.model.rows().items()}
+        assert dict(zip(lines.tolist(), ids.tolist())) == rows
+        where = {number: line for line, number in rows.items()}
+        assert self.cache.locate(self.numbers).tolist() == [where.get(n, -1) for n in self.numbers.tolist()]
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = hypothesis.settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
+
+
+@pytest.mark.parametrize("policy", NAMES)
+def test_long_trace(policy):
+    """Zipf-distributed batches, two of them in flight, the next three known."""
+    rng = np.random.default_rng(5)
+    cache, model = Cache(3, policy), Model(3, policy)
+    batches = [batch_of(rng, rng.zipf(1.2, 400) % 500, 150) for _ in range(40)]
+    flying = []
+    for b, batch in enumerate(batches):
+        later = [arrays(other)[0] for other in batches[b + 1 : b + 4]]
+        ids = arrays(batch)[0]
+        flying.append(check(cache, model, batch, dict(zip(ids.tolist(), batches_ahead(ids, later).tolist()))))
+        if cache.policy.next_use and len(later) == 3:
+            cache.expect(later[2], 3)
+            model.expect(later[2].tolist(), 3)
+        if len(flying) == 2:
+            lines = flying.pop(0)
+            cache.release(lines)
+            model.release(lines.tolist(), True)
+    assert 0 < cache.stats()["conflict_unique_misses"] < cache.stats()["unique_misses"] < cache.stats()["unique"]
+
+
+@pytest.mark.parametrize("policy", NAMES)
+def test_more_rows_than_ways(policy):
+    cache, rows = Cache(4, policy), same_set(100, 4)
+    moves = cache.prefetch(rows, np.ones_like(rows))
+    assert sorted(moves.lines.tolist()) == [-1] * 68 + list(range(32))
+    assert moves.lines[:32].tolist() == list(range(32))  # ascending rows, lowest ways first
+    assert cache.stats()["conflict_unique_misses"] == 68
+    again = cache.prefetch(rows, np.ones_like(rows))  # locked still: nobody leaves
+    assert again.lines.tolist() == moves.lines.tolist() and not again.evicted_ids.size
+    cache.release(moves.lines)
+    cache.release(again.lines)
+    with pytest.raises(ValueError, match="more often"):
+        cache.release(again.lines)
+
+
+def test_decisions_do_not_depend_on_threads():
+    rng, before, seen = np.random.default_rng(2), thread_count(), []
+    ids = np.sort(rng.choice(10**6, 30_000, replace=False))
+    try:
+        for threads in (1, 2):
+            use_threads(threads)
+            cache = Cache(500, "lru")
+            seen.append([])
+            for part in (ids, ids[::2], ids[::3]):
+                moves = cache.prefetch(part.copy(), np.ones(part.size, np.int64))
+                cache.release(moves.lines)
+                seen[-1] += moves
+    finally:
+        use_threads(before)
+    for one, two in zip(*seen):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_lfu_keeps_a_hotter_row_and_remembers_what_left():
+    cache, rows = Cache(1, "lfu"), np.arange(33)
+    cache.release(cache.prefetch(rows[:32], np.full(32, 5)).lines)
+    cold = cache.prefetch(rows[32:], np.array([4]))
+    assert cold.lines.tolist() == [-1] and WAYS == 32  # 4 < 5 lookups: it stays outside
+    tie = cache.prefetch(rows[32:], np.array([1]))
+    assert tie.lines.tolist() == [0] and tie.evicted_ids.tolist() == [0]  # 5 = 5: it is admitted
+    cache.release(tie.lines)
+    back = cache.prefetch(rows[:1], np.array([1]))
+    assert back.evicted_ids.tolist() == [32]  # 5 + 1 lookups: the row that left was not forgotten
+
+
+def test_lookahead_meets_belady_where_it_knows_all():
+    """One set, a row a batch, all of the future known: as few misses as the best choice in hindsight."""
+    rng = np.random.default_rng(1)
+    trace = (rng.zipf(1.2, 600) % 80).tolist()
+    cache = Cache(1, "lookahead")
+    for b, number in enumerate(trace):
+        later = trace[b + 1 :]
+        ahead = later.index(number) + 1 if number in later else 0
+        cache.release(cache.prefetch(np.array([number]), np.array([1]), np.array([ahead])).lines)
+    held, misses = set(), 0
+    for b, number in enumerate(trace):
+        misses += number not in held
+        held.add(number)
+        later = trace[b + 1 :]
+        if len(held) > 32:
+            held.remove(max(held, key=lambda n: later.index(n) if n in later else 10**6))
+    assert cache.stats()["unique_misses"] == misses
