@@ -22,6 +22,9 @@ CALLS: list[tuple[str, tuple[Any, ...], set[str]]] = [
     ("asynchronous_inclusive_cumsum", (SIZES,), {"running_sums"}),
     ("asynchronous_exclusive_cumsum", (SIZES.int(),), {"running_sums"}),
     ("asynchronous_batched_complete_cumsum", (SIZES.view(2, 2),), {"running_sums"}),
+    ("asynchronous_complete_cumsum", (ROWS,), {"running_sums"}),
+    ("asynchronous_inclusive_cumsum", (HALF,), {"running_sums"}),
+    ("asynchronous_exclusive_cumsum", (ROWS,), {"running_sums"}),
     ("offsets_range", (ENDS[:-1], 6), {"offsets_range"}),
     ("lengths_range", (SIZES,), {"expand_into_jagged_permute"}),
     ("repeat_arange", (SIZES,), {"expand_into_jagged_permute"}),
@@ -32,6 +35,8 @@ CALLS: list[tuple[str, tuple[Any, ...], set[str]]] = [
     ("permute_sequence_embeddings", (ORDER[1:2], SIZES.view(2, 2), HALF), {"index_select", "copy_segments"}),
     ("index_select_dim0", (ROWS, ORDER), {"index_select"}),
     ("segment_sum_csr", (1, ENDS, ROWS[:, 0].contiguous()), {"pooled_sum"}),
+    ("segment_sum_csr", (1, ENDS, IDS), {"running_sums"}),
+    ("populate_bucketized_permute", (SIZES, torch.tensor([1, 0, 2, 0, 1, 0, 1, 1]), IDS % 2), {"bucketized_permute"}),
     (
         "block_bucketize_sparse_features",
         (SIZES, IDS, True, True, torch.tensor([2, 3]), 2, ROWS[:, 0].contiguous()),
@@ -45,6 +50,16 @@ CALLS: list[tuple[str, tuple[Any, ...], set[str]]] = [
         {"reordered_bags", "running_sums", "copy_segments"},
     ),
     ("jagged_to_padded_dense", (HALF, [ENDS], [2], 1.0), {"jagged_to_padded_dense"}),
+    (
+        "jagged_to_padded_dense",
+        (HALF, [ENDS[[0, 1, 2]], ENDS[[0, 1, 2]]], [2, 2], 1.0),
+        {"jagged_places", "select_or_fill"},
+    ),
+    (
+        "dense_to_jagged",
+        (torch.ones(2, 2, 3, 2), [torch.tensor([0, 1, 4]), ENDS]),
+        {"jagged_places", "invert_places", "select_or_fill"},
+    ),
     ("jagged_1d_to_dense", (IDS, ENDS, 2, -1), {"jagged_to_padded_dense"}),
     ("dense_to_jagged", (torch.ones(4, 2, 2), [ENDS]), {"padded_dense_to_jagged"}),
     ("jagged_to_padded_dense_backward", (torch.ones(4, 2, 2), [ENDS], 6), {"padded_dense_to_jagged"}),
@@ -93,6 +108,8 @@ def test_gradients_come_back_through_the_kernels() -> None:
         lambda x: OPERATORS["permute_1D_sparse_data"].function(order, SIZES, x, None, None)[1],
         lambda x: OPERATORS["index_select_dim0"].function(x, order),
         lambda x: OPERATORS["jagged_to_padded_dense"].function(x, [ENDS], [2], 0.0),
+        lambda x: OPERATORS["jagged_to_padded_dense"].function(x, [torch.tensor([0, 1, 4]), ENDS], [2, 2], 0.0),
+        lambda x: OPERATORS["dense_to_jagged"].function(x.view(2, 1, 3, 2), [torch.tensor([0, 1, 4]), ENDS])[0],
         lambda x: OPERATORS["jagged_index_select"].function(x, SIZES, order)[0],
     ):
         assert torch.autograd.gradcheck(move, rows)
@@ -107,6 +124,12 @@ def test_what_would_read_beyond_an_array_is_refused() -> None:
         ("jagged_index_select", (ROWS, SIZES, torch.tensor([-1]))),
         ("offsets_range", (torch.tensor([0, 4, 2]), 6)),
         ("offsets_range", (torch.tensor([0, 7]), 6)),
+        ("jagged_to_padded_dense", (ROWS[:5], [torch.tensor([0, 1, 4]), ENDS], [3, 3], 0.0)),
+        ("dense_to_jagged", (torch.ones(2, 3, 3, 2), [torch.tensor([0, 1, 4]), ENDS], 5)),
+        ("populate_bucketized_permute", (SIZES, SIZES.repeat(2), IDS)),
+        ("populate_bucketized_permute", (SIZES, SIZES.repeat(2), IDS[:5] % 2)),
+        ("segment_sum_csr", (1, torch.tensor([0, 7]), IDS)),
+        ("segment_sum_csr", (1, torch.tensor([0, 6]), ROWS[:, 0].double())),
     ):
         with pytest.raises(Refused):
             OPERATORS[name].function(*arguments)

@@ -176,6 +176,15 @@ def test_segment_sums_are_exact_where_fbgemm_rounds_every_addition() -> None:
     agree("segment_sum_csr", 2, torch.tensor([0, 1, 5]), whole.long())
 
 
+def test_running_sums_of_floats_are_rounded_once_where_fbgemm_rounds_every_addition() -> None:
+    for whole in (torch.arange(6.0), torch.arange(6.0).half(), torch.empty(0)):
+        for kind in ("complete", "inclusive", "exclusive"):
+            agree(f"asynchronous_{kind}_cumsum", whole)
+    agree("asynchronous_complete_cumsum", torch.arange(6.0).view(2, 3))
+    theirs, ours = both("asynchronous_inclusive_cumsum", torch.tensor([2.0**24, 1.0, 1.0]))
+    assert ours.tolist() == [2.0**24, 2.0**24, 2.0**24 + 2] and theirs.tolist() == [2.0**24] * 3
+
+
 def rows_of_all_kinds(columns: int) -> Any:
     """Random, constant, huge, tiny and infinite rows, one with a NaN."""
     x = floats(9 * columns).view(9, columns)

@@ -75,6 +75,50 @@ def test_padding_and_back(seed: int, bags: int, width: int, dtype) -> None:
         assert not returned[lo + kept : hi].any()
 
 
+@given(seed=st.integers(0, 2**32), bags=st.integers(0, 30), width=st.sampled_from([1, 3]))
+def test_several_jagged_dimensions(seed: int, bags: int, width: int) -> None:
+    rng, outer = jagged(seed, bags)
+    dtype = np.int32  # words: what an element means is nothing to a kernel that moves it
+    _, inner = jagged(seed + 1, int(outer[-1]))
+    most, place = rng.integers(0, 5, 2).tolist(), np.arange(bags)
+    for ends, longest in zip((outer, inner), most):
+        place = same("jagged_places", place, ends, longest, out=place.size * longest)
+    values = some(rng, int(inner[-1]) * width, dtype)
+    filler = dtype(rng.choice([0, -1, 3]))
+    dense = same("select_or_fill", values, place, width, filler, out=place.size * width, dtype=dtype)
+    source = same("invert_places", place, out=int(inner[-1]))
+    back = same("select_or_fill", dense, source, width, dtype(0), out=values.size, dtype=dtype).reshape(-1, width)
+    whole, rows = dense.reshape(bags, *most, width), values.reshape(-1, width)
+    for b, i, j in np.ndindex(bags, *most):
+        entry = int(outer[b]) + i if i < outer[b + 1] - outer[b] else -1
+        held = entry >= 0 and j < inner[entry + 1] - inner[entry]
+        row = rows[inner[entry] + j] if held else np.full(width, filler)
+        assert whole[b, i, j].tobytes() == row.tobytes()
+        assert not held or back[inner[entry] + j].tobytes() == row.tobytes()
+    assert not back[source < 0].any() and (source >= 0).sum() == (place >= 0).sum()
+
+
+def test_bags_that_do_not_exist_have_no_places() -> None:
+    assert same("jagged_places", np.array([2, -1, 0]), np.array([5, 6]), 2, out=6).tolist() == [-1] * 4 + [5, -1]
+    assert same("jagged_places", np.array([0]), np.array([3]), 1, out=1).tolist() == [-1]
+
+
+@given(seed=st.integers(0, 2**32), bags=st.integers(0, 30), ranks=st.integers(1, 4))
+def test_lookups_find_their_places_among_the_ranks(seed: int, bags: int, ranks: int) -> None:
+    rng, offsets = jagged(seed, bags)
+    bucket = rng.integers(0, ranks, int(offsets[-1]))
+    slot = bucket * bags + np.repeat(np.arange(bags), np.diff(offsets))
+    lengths = np.bincount(slot, minlength=ranks * bags)
+    starts, moved = layouts.exclusive_cumsum(lengths), []
+
+    for module in (kernels, twins):
+        moved.append((starts.copy(), np.empty(bucket.size, np.int64)))
+        module.bucketized_permute(offsets, bucket, *moved[-1])
+    assert (moved[0][0] == moved[1][0]).all() and (moved[0][0] == starts + lengths).all()
+    assert (moved[0][1] == moved[1][1]).all() and slot[np.argsort(moved[0][1])].tolist() == sorted(slot.tolist())
+    assert layouts.bucketized_permute(np.diff(offsets), lengths, bucket).tolist() == moved[0][1].tolist()
+
+
 @given(seed=st.integers(0, 2**32), bags=st.integers(0, 30))
 def test_permutations_and_positions(seed: int, bags: int) -> None:
     rng, offsets = jagged(seed, bags)
@@ -123,6 +167,12 @@ def test_unique(seed: int, count: int) -> None:
         answers.append((n, unique[:n].tolist(), inverse.tolist(), counts[:n].tolist()))
         assert (unique[:n][inverse] == values).all() and counts[:n].sum() == count
     assert answers[0] == answers[1]
+
+
+def test_running_sums_of_fractions_round_at_no_step():
+    values = np.array([2.0**24, 1, 1, -(2.0**24)], np.float32)
+    assert layouts.running_sums(values, 0, 5).tolist() == [0, 2.0**24, 2.0**24 + 1, 2.0**24 + 2, 2]
+    assert layouts.running_sums(values, 1, 4).tolist() == [2.0**24, 2.0**24 + 1, 2.0**24 + 2, 2]
 
 
 def test_running_sums_before_with_and_around():

@@ -47,6 +47,16 @@ def inclusive_cumsum(lengths: Array) -> Ints:
     return out
 
 
+def running_sums(values: Array, first: int, count: int) -> NDArray[np.float64]:
+    """fp64 sums of the first `first`, `first` + 1, … fractions [n]: `count` of them, added in order in fp64.
+
+    first = 0, count = n + 1: complete; 0, n: exclusive; 1, n: inclusive. FBGEMM adds in the dtype of the values.
+    """
+    out = np.empty(count, np.float64)
+    jagged.running_sums(np.ascontiguousarray(values, np.float64).reshape(-1), first, out)
+    return out
+
+
 def offsets_range(offsets: Array, size: int) -> Ints:
     """Position i64[size] of every lookup in its bag; offsets [B], the last bag ends at `size` (offsets_range)."""
     out = np.empty(size, np.int64)
@@ -185,6 +195,16 @@ def block_bucketize(
     return Bucketized(out, found, None if weights is None else moved, positions, place, bucket)
 
 
+def bucketized_permute(lengths: Array, bucketized_lengths: Array, bucket_mapping: Array) -> Ints:
+    """Where each lookup went i64[n], from its rank [n] and the lengths [ranks * bags] of all (populate_bucketized_permute)."""
+    ends, dealt, bucket = complete_cumsum(lengths), _ints(bucketized_lengths), _ints(bucket_mapping)
+    _total(ends, bucket, "ranks of lookups")
+    _within(bucket, dealt.size // max(ends.size - 1, 1))
+    out = np.empty(bucket.size, np.int64)
+    layout.bucketized_permute(ends, bucket, exclusive_cumsum(dealt), out)
+    return out
+
+
 def index_select(values: Array, index: Array) -> Array:
     """Rows of values [n, ...] by number, [m, ...] (index_select_dim0)."""
     chosen, width = _ints(index), int(np.prod(values.shape[1:]))
@@ -212,6 +232,34 @@ def jagged_to_padded_dense(values: Array, offsets: Array, longest: int, padding:
     out = np.empty((ends.size - 1, longest, *values.shape[1:]), values.dtype)
     flat = np.ascontiguousarray(values).reshape(-1)
     layout.jagged_to_padded_dense(flat, ends, width, longest, values.dtype.type(padding), out.reshape(-1))
+    return out
+
+
+def jagged_places(offsets: Sequence[Array], longest: Sequence[int]) -> Ints:
+    """Which row of the values stands at each place of [B, *longest], -1: none; one array of offsets per jagged dimension."""
+    found = np.arange(np.size(offsets[0]) - 1)
+    shape = (found.size, *longest)
+    for ends, most in zip(offsets, longest, strict=True):
+        bags, found = found, np.empty(found.size * most, np.int64)
+        layout.jagged_places(bags, _ints(ends), most, found)
+    return found.reshape(shape)
+
+
+def invert_places(places: Array, count: int) -> Ints:
+    """Which place leads to each of `count` rows: i64[count], -1: none."""
+    found, out = _ints(places), np.empty(count, np.int64)
+    _within(found[found >= 0], count)
+    layout.invert_places(found, out)
+    return out
+
+
+def select_or_fill(values: Array, index: Array, filler: Any) -> Array:
+    """Rows of values [n, ...] by number, [*index.shape, ...]; rows of `filler` where the number is -1."""
+    chosen, row = _ints(index), values.shape[1:]
+    _within(chosen[chosen >= 0], len(values))
+    out = np.empty((*np.shape(index), *row), values.dtype)
+    flat = np.ascontiguousarray(values).reshape(-1)
+    layout.select_or_fill(flat, chosen, int(np.prod(row)), values.dtype.type(filler), out.reshape(-1))
     return out
 
 

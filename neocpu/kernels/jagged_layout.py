@@ -46,6 +46,25 @@ def index_select(values, index, width, out):
 
 
 @parallel_kernel
+def select_or_fill(values, index, width, filler, out):
+    """Row i of out = row index[i] of values, or a row of `filler` where index[i] is negative.
+
+    Shapes: values, out 1-D of one dtype, rows of `width` elements; index i64[n]; filler of that dtype.
+    Source: FBGEMM jagged_to_padded_dense, dense_to_jagged of several jagged dimensions. Order: none.
+    """
+    for task in prange((index.size + RUN - 1) // RUN):
+        for i in range(task * RUN, min(task * RUN + RUN, index.size)):
+            to = view(out, i * width, width)
+            if index[i] < 0:
+                for c in range(width):
+                    to[c] = filler
+            else:
+                source = view(values, index[i] * width, width)
+                for c in range(width):
+                    to[c] = source[c]
+
+
+@parallel_kernel
 def jagged_to_padded_dense(values, offsets, width, longest, padding, out):
     """out[b] = the first `longest` rows of bag b, then rows of `padding`.
 
@@ -90,6 +109,48 @@ def expand_into_jagged_permute(permute, input_offsets, output_offsets, out):
         first = input_offsets[permute[t]] - output_offsets[t]
         for i in range(output_offsets[t], output_offsets[t + 1]):
             out[i] = first + i
+
+
+@kernel
+def jagged_places(bags, offsets, longest, places):
+    """places[i*longest + j] = the j-th entry of bag bags[i], -1 where the bag has none, or is none.
+
+    Shapes: bags i64[n], -1: none; offsets i64[B+1]; places i64[n * longest]. Every jagged dimension is one call: its entries
+    are the bags of the next one. Source: FBGEMM jagged_to_padded_dense.
+    """
+    for i in range(bags.size):
+        bag, first, count = bags[i], 0, 0
+        if 0 <= bag < offsets.size - 1:
+            first, count = offsets[bag], offsets[bag + 1] - offsets[bag]
+        for j in range(longest):
+            places[i * longest + j] = first + j if j < count else -1
+
+
+@kernel
+def invert_places(places, out):
+    """out[places[i]] = i, and -1 where no place leads; -1 leads nowhere.
+
+    Shapes: places i64[n], none twice but -1; out i64[m]. Source: FBGEMM dense_to_jagged.
+    """
+    out[:] = -1
+    for i in range(places.size):
+        if places[i] >= 0:
+            out[places[i]] = i
+
+
+@kernel
+def bucketized_permute(offsets, bucket, starts, out):
+    """Where each lookup went: the next free place of its rank and bag.
+
+    Shapes: offsets i64[bags+1]; bucket i64[n]: the rank of each lookup; starts i64[ranks*bags]: where the lookups of (rank,
+    bag) begin, moved on to their ends; out i64[n]. Source: FBGEMM populate_bucketized_permute. Order: lookups ascending.
+    """
+    bags = offsets.size - 1
+    for b in range(bags):
+        for j in range(offsets[b], offsets[b + 1]):
+            slot = bucket[j] * bags + b
+            out[j] = starts[slot]
+            starts[slot] += 1
 
 
 @kernel

@@ -22,6 +22,12 @@ def index_select(values, index, width, out):
     out.reshape(-1, width)[...] = values.reshape(-1, width)[index]
 
 
+def select_or_fill(values, index, width, filler, out):
+    """Rows of values where the index is one, the filler elsewhere; shapes as in the kernel."""
+    out[...] = filler
+    out.reshape(-1, width)[index >= 0] = values.reshape(-1, width)[index[index >= 0]]
+
+
 def _mask(offsets, longest):
     """Which places of [B, longest] hold a row of their bag."""
     return np.arange(longest) < np.diff(offsets)[:, None]
@@ -46,6 +52,31 @@ def padded_dense_to_jagged(dense, offsets, width, longest, out):
 def expand_into_jagged_permute(permute, input_offsets, output_offsets, out):
     """Sources of all lookups of permuted segments; shapes as in the kernel."""
     out[output_offsets[0] : output_offsets[-1]] = _sources(input_offsets[permute], np.diff(output_offsets))
+
+
+def jagged_places(bags, offsets, longest, places):
+    """Entries of all bags side by side, cut off or followed by -1; shapes as in the kernel."""
+    known = (bags >= 0) & (bags < offsets.size - 1)
+    counts, starts = np.zeros_like(bags), np.zeros_like(bags)
+    counts[known], starts[known] = np.diff(offsets)[bags[known]], offsets[bags[known]]
+    inside = np.arange(longest)
+    places.reshape(bags.size, longest)[...] = np.where(inside < counts[:, None], starts[:, None] + inside, -1)
+
+
+def invert_places(places, out):
+    """Which place leads to each number, -1: none; shapes as in the kernel."""
+    out[:] = -1
+    (used,) = np.nonzero(places >= 0)
+    out[places[used]] = used
+
+
+def bucketized_permute(offsets, bucket, starts, out):
+    """Ranks within lookups of the same (rank, bag), after a stable sort; shapes as in the kernel."""
+    slot = bucket * (offsets.size - 1) + np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+    order = np.argsort(slot, kind="stable")
+    ascending = slot[order]
+    out[order] = starts[ascending] + np.arange(slot.size) - np.searchsorted(ascending, ascending, side="left")
+    starts += np.bincount(slot, minlength=starts.size)
 
 
 def invert_permute(permute, out):

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -178,10 +177,5 @@ def bucketize_sparse_features(
 @operator("(Tensor lengths, Tensor bucketized_lengths, Tensor bucket_mapping) -> Tensor")
 def populate_bucketized_permute(lengths: Tensor, bucketized_lengths: Tensor, bucket_mapping: Tensor) -> Tensor:
     """Where each lookup went, from its rank and the lengths by (rank, bag)."""
-    sizes, ends = ints(lengths), layouts.complete_cumsum(ints(bucketized_lengths))
-    slot = ints(bucket_mapping) * sizes.size + np.repeat(np.arange(sizes.size), sizes)
-    order = np.argsort(slot, kind="stable")
-    first = np.searchsorted(slot[order], slot[order], side="left")
-    place = np.empty(slot.size, np.int64)
-    place[order] = ends[slot[order]] + np.arange(slot.size) - first
-    return like(place, bucket_mapping)
+    found = layouts.bucketized_permute(ints(lengths), ints(bucketized_lengths), ints(bucket_mapping))
+    return like(found, bucket_mapping)

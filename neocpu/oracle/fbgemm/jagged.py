@@ -15,13 +15,7 @@ def _places(offsets: Sequence[Tensor], longest: Sequence[int]) -> Ints:
     """Which row of the values stands at each place of [B, *longest]; -1: none."""
     if len(offsets) != len(longest):
         raise Refused(f"max_lengths has {len(longest)} entries for {len(offsets)} jagged dimensions")
-    node = np.arange(offsets[0].numel() - 1)
-    for ends, most in zip(map(ints, offsets), longest):
-        inside, parent = np.arange(int(most)), np.maximum(node, 0)
-        counts = np.where(node < 0, 0, ends[parent + 1] - ends[parent]) if ends.size > 1 else np.zeros_like(node)
-        starts = ends[parent] if ends.size > 1 else np.zeros_like(node)
-        node = np.where(inside < counts[..., None], starts[..., None] + inside, -1)
-    return node
+    return layouts.jagged_places([ints(ends) for ends in offsets], [max(int(most), 0) for most in longest])
 
 
 @operator("(Tensor values, Tensor[] offsets, SymInt[] max_lengths, float padding_value=0.) -> Tensor")
@@ -29,21 +23,18 @@ def jagged_to_padded_dense(
     values: Tensor, offsets: Sequence[Tensor], max_lengths: Sequence[int], padding_value: float = 0.0
 ) -> Tensor:
     """[B, *max_lengths] or [B, *max_lengths, D] of values [n] or [n, D]; longer bags are cut off, shorter ones padded."""
+    filler = words(torch.full((1,), padding_value, dtype=values.dtype))[0]
     if (ends := _one_dimension(offsets, max_lengths, values.shape[0])) is not None:
         longest, last = int(max_lengths[0]), int(ends[-1])
-        filler = words(torch.full((1,), padding_value, dtype=values.dtype))[0]
 
         def move(found: Words) -> Words:
             return layouts.jagged_to_padded_dense(found[:last], ends, longest, filler)
 
         return moved(values, move, lambda: _places(offsets, max_lengths))
-    place = torch.from_numpy(_places(offsets, max_lengths))
-    shape = (*place.shape, *values.shape[1:])
-    if values.numel() == 0:
-        return torch.full(shape, padding_value, dtype=values.dtype)
-    mask = (place >= 0).view(*place.shape, *[1] * (values.dim() - 1))
-    padding = torch.full((), padding_value, dtype=values.dtype)
-    return torch.where(mask, values[place.clamp(min=0)], padding)
+    place = _places(offsets, max_lengths)
+    if values.shape[0] == 0:  # FBGEMM pads, whatever the offsets ask for
+        place = np.full_like(place, -1)
+    return moved(values, lambda found: layouts.select_or_fill(found, place, filler), lambda: place)
 
 
 @operator("(Tensor values, Tensor[] offsets, SymInt[] max_lengths, float padding_value=0.) -> Tensor")
@@ -74,10 +65,9 @@ def _gathered(dense: Tensor, offsets: Sequence[Tensor], longest: Sequence[int], 
 
         return moved(dense, lambda found: layouts.dense_to_jagged(found, ends), source)
     place = _places(offsets, longest)
-    at = np.flatnonzero(place.reshape(-1) >= 0)
+    index = layouts.invert_places(place, count)
     flat = dense.reshape(place.size, *dense.shape[place.ndim :])
-    out = torch.zeros((count, *flat.shape[1:]), dtype=dense.dtype)
-    return out.index_copy(0, torch.from_numpy(place.reshape(-1)[at]), flat[torch.from_numpy(at)])
+    return moved(flat, lambda found: layouts.select_or_fill(found, index, 0), lambda: index)
 
 
 @operator("(Tensor grad_output, Tensor[] offsets, SymInt total_L) -> Tensor")

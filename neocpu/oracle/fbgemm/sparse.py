@@ -1,7 +1,5 @@
 """Which operators lay out sparse features? Running sums, ranges, permutations and selections, with FBGEMM's signatures."""
 
-from itertools import pairwise
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,13 +11,20 @@ from neocpu.oracle.fbgemm.operators import Refused, operator
 PERMUTE = "(Tensor permute, Tensor lengths, Tensor values, Tensor? weights=None, SymInt? permuted_lengths_sum=None)"
 
 
+def _fractions(values: Tensor, first: int, count: int) -> Tensor:
+    """Running sums of floats: added in fp64, each rounded once to the dtype of the values. FBGEMM rounds every addition."""
+    found = layouts.running_sums(values.detach().to(torch.float64).numpy(), first, count)
+    return torch.from_numpy(found).to(values.dtype)
+
+
 def _complete(lengths: Tensor) -> Tensor:
     """0, then the running sums of the last axis, in its dtype."""
     if lengths.dim() not in (1, 2):
         raise Refused(f"lengths have {lengths.dim()} dimensions; 1 or 2 will do")
     if lengths.dtype.is_floating_point:
-        sums = torch.cumsum(lengths, -1, dtype=lengths.dtype)
-        return torch.cat([torch.zeros_like(lengths[..., :1]), sums], -1) if lengths.shape[-1] else sums.new_zeros(1)
+        size = lengths.shape[-1] + 1
+        sums = [_fractions(row, 0, size) for row in (lengths if lengths.dim() == 2 else [lengths])]
+        return torch.cat([lengths.new_zeros(0), *sums]).view(*lengths.shape[:-1], size)
     count = lengths.shape[-1]
     flat = layouts.complete_cumsum(ints(lengths))
     starts = np.arange(lengths.numel() // max(count, 1) if lengths.dim() == 2 else 1)[:, None] * count
@@ -37,7 +42,7 @@ def asynchronous_complete_cumsum(t_in: Tensor) -> Tensor:
 def asynchronous_inclusive_cumsum(t_in: Tensor) -> Tensor:
     """Running sums up to and with each element; of the elements in order, whatever the shape."""
     if t_in.dtype.is_floating_point:
-        return torch.cumsum(t_in.reshape(-1), 0, dtype=t_in.dtype).view(t_in.shape)
+        return _fractions(t_in, 1, t_in.numel()).view(t_in.shape)
     return like(layouts.inclusive_cumsum(ints(t_in)), t_in).view(t_in.shape)
 
 
@@ -45,7 +50,7 @@ def asynchronous_inclusive_cumsum(t_in: Tensor) -> Tensor:
 def asynchronous_exclusive_cumsum(t_in: Tensor) -> Tensor:
     """Running sums before each element; of the elements in order, whatever the shape."""
     if t_in.dtype.is_floating_point:
-        return asynchronous_inclusive_cumsum(t_in) - t_in
+        return _fractions(t_in, 0, t_in.numel()).view(t_in.shape)
     return like(layouts.exclusive_cumsum(ints(t_in)), t_in).view(t_in.shape)
 
 
@@ -196,13 +201,18 @@ def index_select_dim0(
 
 @operator("(SymInt batch_size, Tensor csr_seg, Tensor values) -> Tensor")
 def segment_sum_csr(batch_size: int, csr_seg: Tensor, values: Tensor) -> Tensor:
-    """Sum of each segment's `batch_size` times as many values: exact and rounded once, for fp32 and narrower.
+    """Sum of each segment's `batch_size` times as many values: integers wrap, floats are exact and rounded once.
 
     csr_seg int[S+1]; values [csr_seg[-1] * batch_size]. FBGEMM adds in order, each addition rounded to the dtype of values.
+    Raises Refused for fp64, as FBGEMM does, and for segments that are not there.
     """
     ends, flat = ints(csr_seg) * batch_size, values.detach().reshape(-1)
-    if flat.dtype == torch.float64 or not flat.dtype.is_floating_point:
-        sums = [flat[a:b].sum() for a, b in pairwise(ends.tolist())]
-        return torch.stack(sums).to(values.dtype) if sums else flat[:0]
+    if flat.dtype == torch.float64:
+        raise Refused("segment_sum_csr has no fp64 sums, as in FBGEMM")
+    if ends.size and not (ends[0] >= 0 and ends[-1] <= flat.numel() and (np.diff(ends) >= 0).all()):
+        raise Refused(f"segments must ascend within the {flat.numel()} values")
+    if not flat.dtype.is_floating_point:
+        sums = layouts.complete_cumsum(ints(flat))[ends]
+        return like(np.diff(sums), values)
     found = layouts.segment_sum(flat.float().contiguous().numpy().reshape(-1, 1), ends)
     return torch.from_numpy(found[:, 0]).to(values.dtype)
