@@ -21,7 +21,7 @@ import numpy as np
 from numba import get_num_threads, prange
 
 from neocpu.kernels._jit import kernel, parallel_kernel
-from neocpu.kernels.simd import prefetch
+from neocpu.kernels.simd import prefetch, take_next
 from neocpu.kernels.simd_blocks import (
     BIAS,
     BIAS_RELU,
@@ -41,6 +41,8 @@ from neocpu.kernels.simd_tiles import LANES, MR, NC, slim_chains, tile_chains
 _TILE = MR * NC
 _KC = 256  # steps of a B panel that stay in the first-level cache: 256 * NC * 4 bytes = 32 KiB
 _BLOCK = 196608  # floats of packed A panels that stay in the second-level cache: 768 KiB
+_SHARES = 4  # blocks for each thread: one whose core is slower for a while, as on a shared host, takes fewer
+_CHUNK = 4  # B panels packed at a time
 _SLACK = LANES + 16  # a transposed block may spill LANES floats; 16 to start at a cache line
 
 
@@ -136,35 +138,42 @@ def _product(a, a_first, b, b_first, cuts, other, mode, out, sums, threads):
     while 1 << levels < 2 * (cuts.size - 1):
         levels += 1
     a_panels, b_panels = (rows + MR - 1) // MR, (columns + NC - 1) // NC
-    packed = np.empty(b_panels * steps * NC + _SLACK, np.float32)
+    packed, counter = np.empty(b_panels * steps * NC + _SLACK, np.float32), np.zeros(1, np.int64)
     start = cache_line_offset(packed)
-    for chunk in prange((b_panels + 3) // 4):
-        j0 = 4 * np.int64(chunk)
-        _pack(b, b_first, origin, steps, j0, min(j0 + 4, b_panels), np.int64(NC), packed, start + j0 * steps * NC)
-    # Blocks of A panels: as many as fit the cache, a multiple of the threads; too few blocks share out the B panels.
-    most = max(1, min(16, _BLOCK // (MR * max(1, steps))))
-    blocks = max(1, (a_panels + most - 1) // most)
-    blocks = min(a_panels, (blocks + threads - 1) // threads * threads)
-    parts = max(1, min(b_panels, (threads + blocks - 1) // max(1, blocks)))
-    down = columns if mode == GATE else 0
-    for unit in prange(blocks * parts):
-        part, block = np.int64(unit) // blocks, np.int64(unit) % blocks
-        i0, i1 = block * a_panels // blocks, (block + 1) * a_panels // blocks
-        a_block = np.empty((i1 - i0) * steps * MR + _SLACK, np.float32)
-        tiles = np.empty(levels * (i1 - i0) * _TILE, np.float32)
-        a_start = cache_line_offset(a_block)
-        _pack(a, a_first, origin, steps, i0, i1, np.int64(MR), a_block, a_start)
-        if part == 0 and sums.size:
-            _column_sums(a, i0 * MR, min(i1 * MR, rows) - i0 * MR, cuts, tiles, sums)
-        for j in range(part * b_panels // parts, (part + 1) * b_panels // parts):
-            slim = columns - j * NC <= LANES
-            if slim:
-                clear_floats(tiles, 0, tiles.size)  # their columns are added up, and old numbers may be slow subnormals
-            _leaves(a_block, a_start, i1 - i0, packed, start + j * steps * NC, slim, cuts, tiles)
-            for i in range(i0, i1):
-                r0, c0, at = i * MR, j * NC, (i - i0) * _TILE
-                height, width, beside = min(MR, rows - r0), min(NC, columns - c0), r0 * down + c0
-                finish_tile(tiles, at, height, width, other, beside, down, mode, out, r0 * columns + c0, columns)
+    for _ in prange(threads):
+        j0 = _CHUNK * take_next(counter)
+        while j0 < b_panels:
+            j1, at = min(j0 + _CHUNK, b_panels), start + j0 * steps * NC
+            _pack(b, b_first, origin, steps, j0, j1, np.int64(NC), packed, at)
+            j0 = _CHUNK * take_next(counter)
+    # Units of work: blocks of A panels that fit the cache, several for each thread; few blocks share out the B panels.
+    blocks = max(1, (a_panels * MR * steps + _BLOCK - 1) // _BLOCK, (a_panels + 15) // 16)
+    if threads > 1:
+        blocks = max(blocks, _SHARES * threads if a_panels >= 2 * _SHARES * threads else threads)
+    blocks = max(1, min(blocks, a_panels))
+    most, parts = (a_panels + blocks - 1) // blocks, max(1, min(b_panels, (threads + blocks - 1) // blocks))
+    units, down = blocks * parts if rows else 0, columns if mode == GATE else 0
+    counter[0] = 0
+    for _ in prange(threads):
+        a_block = np.empty(most * steps * MR + _SLACK, np.float32)
+        tiles = np.empty(levels * most * _TILE, np.float32)
+        a_start, unit = cache_line_offset(a_block), take_next(counter)
+        while unit < units:
+            part, block = unit // blocks, unit % blocks
+            i0, i1 = block * a_panels // blocks, (block + 1) * a_panels // blocks
+            _pack(a, a_first, origin, steps, i0, i1, np.int64(MR), a_block, a_start)
+            if part == 0 and sums.size:
+                _column_sums(a, i0 * MR, min(i1 * MR, rows) - i0 * MR, cuts, tiles, sums)
+            for j in range(part * b_panels // parts, (part + 1) * b_panels // parts):
+                slim = columns - j * NC <= LANES
+                if slim:  # its other columns are added up too, and old numbers may be slow subnormals
+                    clear_floats(tiles, 0, tiles.size)
+                _leaves(a_block, a_start, i1 - i0, packed, start + j * steps * NC, slim, cuts, tiles)
+                for i in range(i0, i1):
+                    r0, c0, at = i * MR, j * NC, (i - i0) * _TILE
+                    height, width, beside = min(MR, rows - r0), min(NC, columns - c0), r0 * down + c0
+                    finish_tile(tiles, at, height, width, other, beside, down, mode, out, r0 * columns + c0, columns)
+            unit = take_next(counter)
 
 
 _NOTHING, _NO_SUMS = np.empty((0, 0), np.float32), np.empty(0, np.float32)

@@ -82,3 +82,13 @@ def prefetch_write(typingctx, array, index):
         return context.get_dummy_value()
 
     return types.void(array, types.int64), codegen
+
+
+@intrinsic
+def take_next(typingctx, counter):
+    """counter[0] (i64), which becomes one more, as a step that no other thread comes between."""
+
+    def codegen(context, builder, signature, args):
+        return builder.atomic_rmw("add", data(context, builder, signature, args, 0), I64(1), "monotonic")
+
+    return types.int64(counter), codegen
