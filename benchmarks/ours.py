@@ -1,5 +1,6 @@
 """How is neocpu called in a benchmark? Through the same objects that a training run uses."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,16 @@ from benchmarks.shapes import Lookup, Model, Sample
 RATE = 0.01
 
 
+def wait_as_in_training() -> None:
+    """Let kernel threads wait for each other as those of `neocpu train` do; after rivals have read the environment."""
+    from neocpu.parallel.launch import SPIN
+
+    os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
+
+
 def threads(count: int) -> None:
     """Let Numba's kernels use `count` threads, placed as `neocpu train` places them."""
+    wait_as_in_training()
     from neocpu.kernels._threads import use_threads
 
     use_threads(count)
@@ -42,6 +51,7 @@ class OurLookup:
     def __init__(
         self, shape: Lookup, batches: list[NDArray[np.int64]], weights: NDArray[np.float32] | None = None
     ) -> None:
+        wait_as_in_training()
         from neocpu.embedding.specs import TableSpec
         from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
         from neocpu.parallel.sharding import Shard
@@ -96,6 +106,7 @@ class OurDlrm:
     def __init__(
         self, model: Model, batches: list[Sample], comm: Any = None, plan: str = "table_wise", leaves: int = 16
     ) -> None:
+        wait_as_in_training()
         from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
         from neocpu.embedding.specs import TableSpec
         from neocpu.model.dlrm import Dlrm

@@ -32,7 +32,8 @@ def cache_folder() -> Path:
 
 # GNU OpenMP's threads spin for some 16 ms at a barrier by default. Where anything else wants the cores (another rank, a
 # desktop), that costs a time slice per kernel: a training step took ten times as long. They may spin for about 0.1 ms,
-# which bridges the gap between two kernels, and sleep then. Read when Numba loads its threads; yours goes first.
+# which bridges the gap between two kernels, and sleep then; longer where every thread has a core of its own
+# (`parallel/launch.py`). Read when Numba loads its threads; yours goes first.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 

@@ -46,6 +46,9 @@ SIZES = (
     "SLURM_STEP_NUM_TASKS",
 )
 
+PLACED = {"OMP_PROC_BIND", "OMP_WAIT_POLICY"}  # the user decides how threads are placed and how they wait
+SPIN = "100000"  # turns of GNU OpenMP's loop, some 50 ns each
+
 
 def launched_ranks() -> int:
     """Ranks of the MPI launch that this process belongs to; 1 when it is alone, 0 when only MPI itself can tell."""
@@ -180,7 +183,9 @@ def prepare_threads(comm: Comm, threads: int | None = None) -> int:
 
     threads : from the config; None: NUMBA_NUM_THREADS if the user set it, else the rank's share of its host's cores.
 
-    Ranks that share a host wait passively between parallel kernels (OMP_WAIT_POLICY). Where numba is already imported
+    Threads with cores of their own (`own_cores`) spin some milliseconds where one waits for another (GOMP_SPINCOUNT): a core
+    that halts is slow to come back, above all a virtual one. Otherwise ranks that share a host sleep at once
+    (OMP_WAIT_POLICY). Where numba is already imported
     (a notebook), it is told the number, but cannot exceed what it started with. Collective.
     """
     mine, others = _cores_on_this_host(comm)
@@ -192,7 +197,9 @@ def prepare_threads(comm: Comm, threads: int | None = None) -> int:
 
         return use_threads(threads)
     os.environ["NUMBA_NUM_THREADS"] = str(threads)
-    if others:
+    if own_cores(comm.rank, mine, others, threads) and not PLACED & os.environ.keys():
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
+    elif others:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return threads
 
