@@ -79,7 +79,7 @@ def measure(
     rounds: int,
     warmup: int = 2,
     pause: float = 0.05,
-    settle: float = 0.02,
+    settle: float = 0.05,
     least: float = 0.01,
 ) -> None:
     """Fill `seconds` of every contender, in turn; calls shorter than `least` seconds are repeated within a turn."""

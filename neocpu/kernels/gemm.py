@@ -149,7 +149,8 @@ def _product(a, a_first, b, b_first, cuts, other, mode, out, sums, threads):
     # Units of work: blocks of A panels that fit the cache, several for each thread; few blocks share out the B panels.
     blocks = max(1, (a_panels * MR * steps + _BLOCK - 1) // _BLOCK, (a_panels + 15) // 16)
     if threads > 1:
-        blocks = max(blocks, _SHARES * threads if a_panels >= 2 * _SHARES * threads else threads)
+        least = 2 if b_panels * steps * NC <= 2 * _BLOCK else 5  # panels: each block reads all of B, from where it is
+        blocks = max(blocks, min(_SHARES * threads, max(threads, a_panels // least // threads * threads)))
     blocks = max(1, min(blocks, a_panels))
     most, parts = (a_panels + blocks - 1) // blocks, max(1, min(b_panels, (threads + blocks - 1) // blocks))
     units, down = blocks * parts if rows else 0, columns if mode == GATE else 0
