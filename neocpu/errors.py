@@ -41,5 +41,9 @@ class OracleError(NeocpuError):
     """A suite, an answer or a question to the oracle is damaged, foreign, unknown or of another shape than its case."""
 
 
+class StorageError(NeocpuError):
+    """A file of rows (the SSD tier) is missing, foreign, damaged, in use, of other tables, or its disk is full."""
+
+
 class EnvironmentProblem(NeocpuError):
     """The machine lacks something (an MPI, a thread-safe threading layer, a writable cache folder)."""

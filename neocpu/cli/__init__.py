@@ -18,6 +18,7 @@ COMMANDS = {
     "eval": ("neocpu.cli.evaluate:evaluate", "Measure a checkpoint's model on labelled data."),
     "predict": ("neocpu.cli.predict:predict", "Write the predictions of a checkpoint's model for every row, in order."),
     "checkpoint": ("neocpu.cli.checkpoint:checkpoint", "Show, compare and export checkpoints."),
+    "tier": ("neocpu.cli.tier:tier", "Show, verify and compact the files of rows that play the SSD."),
     "data": ("neocpu.cli.data:data", "Convert, generate and look at click logs."),
     "compile": ("neocpu.cli.compile:compile", "Compile the kernels that CONFIG needs, so that runs start at once."),
     "oracle": (

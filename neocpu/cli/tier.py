@@ -1,0 +1,58 @@
+"""`neocpu tier`: look into the file that plays the SSD, verify it, make it small."""
+
+from pathlib import Path
+
+import click
+
+FILE = click.Path(path_type=Path)
+
+
+@click.group()
+def tier() -> None:
+    """Show, verify and compact the files of rows that play the SSD."""
+
+
+@tier.command()
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+def show(files: tuple[Path, ...]) -> None:
+    """Print a card: tables, rows, slots, the last commit."""
+    from neocpu.storage.row_file import RowFile
+    from neocpu.storage.row_tools import card
+
+    for path in files:
+        with RowFile(path, write=False) as file:
+            for line in card(file):
+                click.echo(line)
+
+
+@tier.command()
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+def verify(files: tuple[Path, ...]) -> int:
+    """Compare every record with its hash; exit status 1 if anything has other bytes than were written.
+
+    A growth of the file that a kill interrupted is undone first.
+    """
+    from neocpu.storage.row_file import RowFile
+    from neocpu.storage.row_tools import verify as check
+
+    status = 0
+    for path in files:
+        with RowFile(path) as file:
+            found = check(file)
+            rows, epoch = file.stats()["rows"], file.epoch
+        for line in found:
+            click.echo(f"{path}: {line}")
+        if not found:
+            click.echo(f"{path}: {rows:,} rows of epoch {epoch} are as they were written")
+        status |= bool(found)
+    return status
+
+
+@tier.command()
+@click.argument("file", type=FILE)
+def compact(file: Path) -> None:
+    """Write the rows densely, in ascending order, into a new file that takes the old one's name."""
+    from neocpu.storage.row_tools import compact as rewrite
+
+    before, after = rewrite(file)
+    click.echo(f"{file}: {before:,} bytes before, {after:,} after")

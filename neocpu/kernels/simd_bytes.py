@@ -1,0 +1,62 @@
+"""How does a kernel move bytes that are aligned to nothing? By memcpy, and by words loaded and stored at any byte.
+
+Words are little-endian, as the machines that Numba knows are, and as the files say that these kernels read.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from neocpu.kernels.simd import I64, data
+
+_WORDS = {types.uint64: ir.IntType(64), types.uint32: ir.IntType(32)}
+
+
+def _pointer(context, builder, signature, args, array, at, kind):
+    first = builder.gep(data(context, builder, signature, args, array), [args[at]])
+    return builder.bitcast(first, kind.as_pointer())
+
+
+@intrinsic
+def copy_bytes(typingctx, source, source_at, target, target_at, count):
+    """target[target_at : target_at + count] = source[source_at : source_at + count], arrays of u8 that do not overlap."""
+
+    def codegen(context, builder, signature, args):
+        here, there = (builder.gep(data(context, builder, signature, args, i), [args[i + 1]]) for i in (0, 2))
+        cgutils.raw_memcpy(builder, there, here, args[4], I64(1), align=1)
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(source, n, target, n, n), codegen
+
+
+def _load(kind):
+    """Intrinsic: the word of type `kind` at byte `at` of a u8 array."""
+
+    @intrinsic
+    def load(typingctx, array, at):
+        def codegen(context, builder, signature, args):
+            return builder.load(_pointer(context, builder, signature, args, 0, 1, _WORDS[kind]), align=1)
+
+        return kind(array, types.int64), codegen
+
+    return load
+
+
+def _store(kind):
+    """Intrinsic: put a word of type `kind` at byte `at` of a u8 array."""
+
+    @intrinsic
+    def store(typingctx, array, at, word):
+        def codegen(context, builder, signature, args):
+            builder.store(args[2], _pointer(context, builder, signature, args, 0, 1, _WORDS[kind]), align=1)
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64, kind), codegen
+
+    return store
+
+
+load_u64, load_u32 = _load(types.uint64), _load(types.uint32)
+store_u64, store_u32 = _store(types.uint64), _store(types.uint32)

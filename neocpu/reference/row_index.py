@@ -1,0 +1,75 @@
+"""In which slot is a row? The plain twin of `kernels/row_index.py`, and the names of a slot's status."""
+
+import numpy as np
+
+from neocpu.reference.philox import splitmix64
+
+FREE, LIVE, FRESH, REPLACED, HELD = 0, 1, 2, 3, 4
+NEW, STAYED = -1, -2
+
+
+def _known(words, shift):
+    return {int(w) >> shift: int(w) % 2**shift - 1 for w in words[words != 0]}
+
+
+def _place(row, words, shift):
+    order = (np.arange(words.size) + splitmix64(row) % words.size) % words.size
+    there = words[order]
+    return order[(there == 0) | (there >> np.uint64(shift) == row)][0]
+
+
+def _enter(row, slot, words, shift):
+    words[_place(row, words, shift)] = row << shift | (slot + 1)
+
+
+def find_slots(rows, words, shift, slots):
+    """Slot of every row, or -1; see `kernels.row_index.find_slots`."""
+    known = _known(words, shift)
+    slots[:] = [known.get(row, -1) for row in rows.tolist()]
+
+
+def place_rows(rows, words, shift, status, first, slots, old):
+    """Give every row a slot to be written in; see `kernels.row_index.place_rows`."""
+    known, at = _known(words, shift), int(first)
+    for i, row in enumerate(rows.tolist()):
+        slot, old[i] = known.get(row, -1), STAYED
+        if slot < 0 or status[slot] != FRESH:
+            old[i] = NEW
+            if slot >= 0:
+                status[slot], old[i] = REPLACED, slot
+            at = slot = int((at + np.flatnonzero(np.roll(status, -at) == FREE)[0]) % status.size)
+            status[slot] = FRESH
+            _enter(row, slot, words, shift)
+        slots[i] = slot
+    return at
+
+
+def insert_rows(rows, slots, words, shift):
+    """Enter rows with their slots; the first one known already or -1; see `kernels.row_index.insert_rows`."""
+    known = set(_known(words, shift))
+    for i, (row, slot) in enumerate(zip(rows.tolist(), slots.tolist())):
+        if row in known:
+            return i
+        known.add(row)
+        _enter(row, slot, words, shift)
+    return -1
+
+
+def rehash(words, shift, larger):
+    """Enter every word of one map into another; see `kernels.row_index.rehash`."""
+    for row, slot in _known(words, shift).items():
+        _enter(row, slot, larger, shift)
+
+
+def count_ranges(words, shift, wide, counts):
+    """How many rows are in each range of row numbers; see `kernels.row_index.count_ranges`."""
+    rows = words[words != 0] >> np.uint64(shift)
+    counts += np.bincount((rows >> np.uint64(wide)).astype(np.int64), minlength=counts.size)
+
+
+def rows_between(words, shift, low, high, out):
+    """Rows in [low, high) of the map; see `kernels.row_index.rows_between`."""
+    rows = (words[words != 0] >> np.uint64(shift)).astype(np.int64)
+    rows = rows[(rows >= low) & (rows < high)]
+    out[: rows.size] = rows
+    return rows.size

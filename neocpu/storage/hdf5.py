@@ -1,0 +1,342 @@
+"""How can an HDF5 file be the SSD, when a process may be killed at any instant? HDF5 lays the file out; we write into it.
+
+    /                        attributes: format "neocpu-rows", version, created, extent (bytes)
+    /commits                 u8[2, 4096], contiguous: where the last two commits are (`row_log.py`)
+    /index                   u8[...], chunks of 1 MiB: the log of commits
+    /tables/NAME             attributes: number, rows, first_row, first_column, columns, record (bytes), layout
+    /tables/NAME/records     u8[slots, stride], uncompressed chunks of some MiB: extents; a row is a slot, its first bytes
+    /tables/NAME/tags        {row i64, record u32, tag u32}[slots]: whose record it is, and two hashes (`row_records.py`)
+
+Everything is in the earliest file format and allocated early, so that an extent has a place in the file that never changes;
+records, tags, log and commits are written there without HDF5. HDF5 itself is asked twice: to make a file, which gets its name
+when it is whole, and to `grow` one. A kill while it grows would leave half of HDF5's own metadata new, so these bytes (all
+that is not in extents: kilobytes) are first saved in FILE.growing, and `recover` puts them back.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import struct
+import time
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.errors import StorageError
+
+FORMAT, VERSION = "neocpu-rows", 1
+COMMITS = (2, 4096)
+INDEX_EXTENT = 1 << 20
+PAGE = 4096
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+TAG = np.dtype([("row", "<i8"), ("record", "<u4"), ("tag", "<u4")])
+_UNDO = struct.Struct("<8sqqI")  # magic, size of the file, pieces, CRC-32 of what follows
+_MAGIC = b"NEOGROW1"
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """The records of one table, or of the part of it that one shard is.
+
+    `rows` of the shard are numbered from 0; `first_row`, `first_column` say where it is in its table, `columns` how wide it is;
+    `record`: bytes of a row's record; `layout`: what is in them, in words or JSON.
+    """
+
+    name: str
+    rows: int
+    record: int
+    first_row: int = 0
+    first_column: int = 0
+    columns: int = 0
+    layout: str = ""
+
+
+@dataclass
+class Extents:
+    """Where the items of one dataset are: item i at byte origin[i // per] + (i % per) * stride of the file."""
+
+    name: str
+    per: int
+    stride: int
+    origin: NDArray[np.int64]
+
+    @property
+    def items(self) -> int:
+        """Items that there is room for."""
+        return self.per * self.origin.size
+
+    @property
+    def size(self) -> int:
+        """Bytes of an extent."""
+        return self.per * self.stride
+
+    def checksum(self, extents: int) -> int:
+        """CRC-32 of the places of the first extents."""
+        return zlib.crc32(self.origin[:extents].astype("<i8").tobytes())
+
+
+@dataclass
+class Layout:
+    """Where everything is in a file."""
+
+    tables: tuple[RowTable, ...]
+    extent: int
+    commits: int
+    index: Extents
+    records: list[Extents]
+    tags: list[Extents]
+
+    def all(self) -> list[Extents]:
+        """The datasets that grow."""
+        return [self.index, *self.records, *self.tags]
+
+    def identity(self) -> int:
+        """CRC-32 of what the tables are."""
+        return zlib.crc32(json.dumps([asdict(table) for table in self.tables]).encode())
+
+
+def make(path: Path, tables: tuple[RowTable, ...], extent: int) -> None:
+    """Make a file with tables and no rows. Raises OSError (h5py's too) if it cannot be."""
+    with _opened(path, "w") as file:
+        file.attrs.update({"format": FORMAT, "version": VERSION, "extent": extent})
+        file.attrs["created"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        space = h5py.h5s.create_simple(COMMITS)
+        h5py.h5d.create(file.id, b"commits", h5py.h5t.STD_U8LE, space, _plan())
+        file["commits"][...] = np.zeros(COMMITS, np.uint8)
+        _growing(file, "index", (0,), (INDEX_EXTENT,), np.dtype("u1"))
+        for number, table in enumerate(tables):
+            group = file.create_group(f"tables/{table.name}")
+            facts = asdict(table)
+            del facts["name"]
+            group.attrs.update({"number": number, **facts})
+            stride = -(-table.record // 8) * 8
+            per = max(1, min(extent // stride, max(64, table.rows)))
+            _growing(group, "records", (0, stride), (per, stride), np.dtype("u1"))
+            _growing(group, "tags", (0,), (per,), TAG)
+
+
+def _opened(path: Path, mode: str) -> h5py.File:
+    return h5py.File(
+        path, mode, libver=("earliest", "v110"), locking=False, alignment_threshold=1 << 14, alignment_interval=PAGE
+    )
+
+
+def _plan() -> Any:
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    return plan
+
+
+def _growing(group: h5py.Group, name: str, shape: tuple[int, ...], chunk: tuple[int, ...], dtype: np.dtype) -> None:
+    plan = _plan()
+    plan.set_chunk(chunk)
+    space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED, *shape[1:]))
+    h5py.h5d.create(group.id, name.encode(), h5py.h5t.py_create(dtype, logical=True), space, plan)
+
+
+def read(path: Path) -> Layout:
+    """Where everything is. Raises StorageError for a file that is missing, foreign, newer, truncated or damaged."""
+    try:
+        with open(path, "rb") as plain:
+            foreign = plain.read(8) != SIGNATURE
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+    if foreign:
+        raise StorageError(f"{path}: not a file of rows (not an HDF5 file)")
+    try:
+        with _opened(path, "r") as file:
+            layout = _layout(path, file)
+    except (AttributeError, LookupError, ValueError, TypeError, OSError, RuntimeError, OverflowError) as error:
+        raise damaged(path, f"truncated, or its HDF5 metadata cannot be read: {error}") from error
+    size = path.stat().st_size
+    for extents in layout.all():
+        if extents.origin.size and int(extents.origin.max()) + extents.size > size:
+            raise damaged(path, f"truncated: it has {size:,} bytes, but /{extents.name} goes on beyond them")
+    if not 0 < layout.commits <= size - COMMITS[0] * COMMITS[1]:
+        raise damaged(path, "/commits is outside the file")
+    return layout
+
+
+def damaged(path: Path, why: str) -> StorageError:
+    """The error that a file is broken."""
+    return StorageError(f"{path}: damaged file of rows: {why}; restore it from a checkpoint or a copy")
+
+
+def _layout(path: Path, file: h5py.File) -> Layout:
+    if _plain(file.attrs.get("format")) != FORMAT:
+        raise StorageError(f"{path}: an HDF5 file, but not a neocpu file of rows")
+    if file.attrs["version"] > VERSION:
+        raise StorageError(
+            f"{path}: a file of rows of version {file.attrs['version']}; this neocpu reads up to {VERSION}; upgrade"
+        )
+    found = {int(group.attrs["number"]): name for name, group in file["tables"].items()}
+    names = [found[number] for number in range(len(found))]
+    tables, records, tags = [], [], []
+    for name in names:
+        facts = {key: _plain(value) for key, value in file[f"tables/{name}"].attrs.items() if key != "number"}
+        tables.append(RowTable(name, **facts))
+        records.append(_extents(file, f"tables/{name}/records"))
+        tags.append(_extents(file, f"tables/{name}/tags"))
+        if records[-1].per != tags[-1].per or records[-1].stride < tables[-1].record or tags[-1].stride != TAG.itemsize:
+            raise ValueError(f"tables/{name} has records of another size than noted")
+    commits = file["commits"].id.get_offset()
+    if file["commits"].shape != COMMITS or commits is None:
+        raise ValueError("/commits has no place")
+    extent = int(file.attrs["extent"])
+    return Layout(tuple(tables), extent, commits, _extents(file, "index"), records, tags)
+
+
+def _extents(file: h5py.File, name: str) -> Extents:
+    data = file[name]
+    per, stride = data.chunks[0], data.dtype.itemsize * int(np.prod(data.shape[1:], dtype=np.int64))
+    origin = np.full(data.shape[0] // per, -1, np.int64)
+
+    def note(chunk: Any) -> None:
+        origin[chunk.chunk_offset[0] // per] = chunk.byte_offset
+
+    if hasattr(data.id, "chunk_iter"):
+        data.id.chunk_iter(note)
+    else:  # HDF5 before 1.12.3
+        for number in range(data.id.get_num_chunks()):
+            note(data.id.get_chunk_info(number))
+    if origin.size and (origin.min() <= 0 or np.unique(origin).size != origin.size):
+        raise ValueError(f"/{name} lacks extents")
+    return Extents(name, per, stride, origin)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def grow(path: Path, handle: int, layout: Layout, wanted: dict[str, int]) -> None:
+    """Give datasets, by name, that many extents; `layout` learns where they are.
+
+    `handle`: the file, open for reading and writing. Raises StorageError if the disk is full; then nothing has changed.
+    """
+    size = os.fstat(handle).st_size
+    growing = [e for e in layout.all() if wanted.get(e.name, 0) > e.origin.size]
+    need = sum((wanted[e.name] - e.origin.size) * (e.size + PAGE) for e in growing) + (1 << 16)
+    try:
+        reserve(handle, size, need)
+        _save(path, handle, layout, size)
+    except OSError as error:
+        os.ftruncate(handle, size)
+        undo_of(path).unlink(missing_ok=True)
+        raise full(path, need, error) from error
+    try:
+        with _opened(path, "r+") as file:
+            for extents in growing:
+                data = file[extents.name]
+                data.resize(wanted[extents.name] * data.chunks[0], axis=0)
+            file.flush()
+            found = [_extents(file, extents.name) for extents in growing]
+        os.fsync(handle)
+        reserve(handle, size, os.fstat(handle).st_size - size)
+    except (OSError, RuntimeError, ValueError) as error:
+        recover(path, handle)
+        raise full(path, need, error) from error
+    for extents, new in zip(growing, found):
+        if not np.array_equal(new.origin[: extents.origin.size], extents.origin):
+            recover(path, handle)
+            raise damaged(path, f"/{extents.name} is elsewhere than before")
+    for extents, new in zip(growing, found):
+        extents.origin = new.origin
+    undo_of(path).unlink()
+    sync_folder(path)
+
+
+def full(path: Path, need: int, error: BaseException) -> StorageError:
+    """The error that a file cannot grow."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return StorageError(
+        f"{path}: cannot grow by {need:,} bytes: {why}; free space on that disk, what was committed is safe"
+    )
+
+
+def reserve(handle: int, start: int, count: int) -> None:
+    """Take bytes of the disk for a part of a file, so that writing there cannot fail for lack of space."""
+    try:
+        if count > 0:
+            os.posix_fallocate(handle, start, count)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+    except AttributeError:  # not on this system
+        pass
+
+
+def sync_folder(path: Path) -> None:
+    """Make a new or removed name in the folder of `path` last, where the system can."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def undo_of(path: Path) -> Path:
+    """The file that exists while `path` grows."""
+    return path.with_name(path.name + ".growing")
+
+
+def _metadata(layout: Layout, size: int) -> list[tuple[int, int]]:
+    """Pieces (start, bytes) of a file that are neither extents nor commits."""
+    taken = [(layout.commits, COMMITS[0] * COMMITS[1])]
+    taken += [(int(at), extents.size) for extents in layout.all() for at in extents.origin]
+    pieces, at = [], 0
+    for start, count in [*sorted(taken), (size, 0)]:
+        if start > at:
+            pieces.append((at, start - at))
+        at = start + count
+    return pieces
+
+
+def _save(path: Path, handle: int, layout: Layout, size: int) -> None:
+    pieces = [(layout.commits, COMMITS[0] * COMMITS[1]), *_metadata(layout, size)]
+    body = b"".join(struct.pack("<qq", *piece) for piece in pieces)
+    body += b"".join(os.pread(handle, count, start) for start, count in pieces)
+    with open(undo_of(path), "wb") as file:
+        file.write(_UNDO.pack(_MAGIC, size, len(pieces), zlib.crc32(body)) + body)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path)
+
+
+def recover(path: Path, handle: int) -> bool:
+    """Put back what a growth that did not end has changed; returns whether there was one. Its new extents were not used yet."""
+    undo = undo_of(path)
+    if not undo.exists():
+        return False
+    text = undo.read_bytes()
+    if len(text) >= _UNDO.size:
+        magic, size, count, checksum = _UNDO.unpack_from(text)
+        body = text[_UNDO.size :]
+        if magic == _MAGIC and zlib.crc32(body) == checksum:
+            _put_back(handle, body, count, size)
+    undo.unlink()
+    sync_folder(path)
+    return True
+
+
+def _put_back(handle: int, body: bytes, count: int, size: int) -> None:
+    at = count * 16
+    pieces = []
+    for number in range(count):
+        start, length = struct.unpack_from("<qq", body, number * 16)
+        pieces.append((start, body[at : at + length]))
+        at += length
+    start, commits = pieces[0]
+    if os.pread(handle, len(commits), start) != commits:
+        return  # committed since: the growth had ended
+    for start, old in pieces[1:]:
+        os.pwrite(handle, old, start)
+    os.ftruncate(handle, size)
+    os.fsync(handle)

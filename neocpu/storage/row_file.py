@@ -1,0 +1,345 @@
+"""How does a table live on an SSD? As records of bytes by row number, in one file that no kill can break.
+
+    with RowFile.create("rank0.h5", [RowTable("C1", rows=10**10, record=516)]) as file:
+        found = file.read(0, rows, out)        # rows i64[n], out u8[n, 516]; rows that were never written are left out
+        file.write(0, rows, records)           # to slots that the last commit does not use
+        file.commit(epoch=1, note=b"...")      # all or nothing, and for good
+
+Opening the file gives the last commit exactly: index, records and note. `storage/hdf5.py` lays the file out, `row_log.py` says
+what a commit is, `row_slots.py` keeps the index, `row_io.py` moves the bytes. docs/memory.md tells it byte by byte.
+"""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.errors import StorageError
+from neocpu.kernels import row_records
+from neocpu.storage import hdf5
+from neocpu.storage.hdf5 import COMMITS, INDEX_EXTENT, TAG, RowTable
+from neocpu.storage.lock import FileLock
+from neocpu.storage.row_io import Device, RawFile
+from neocpu.storage.row_log import Change, Header, Segment, encode
+from neocpu.storage.row_state import load, places
+
+Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+EXTENT = 8 << 20  # bytes
+SLACK = 1 << 16  # bytes of deltas that are never worth a whole index
+
+
+class RowFile:
+    """Records of the rows of several tables, by table number and row number; one process at a time.
+
+    `tables`: refuse a file of other ones. `write`: false to only look. `reads`: "mapped" (kernels over a map of the file),
+    "threads" (`threads` of them, read calls) or "auto" (mapped, unless a sample is not in the page cache); `mapped=False`
+    avoids maps for writing too. `bandwidth` (bytes/s), `iops` (records read and runs written per second): make it as slow as
+    another device. `budget`: bytes that the file may have (0: the disk's). One thread may write while others read.
+
+    Attributes: path, tables, epoch and note of the last commit, noticed (damage that did no harm).
+    Raises StorageError for a file that is missing, foreign, damaged, in use, of other tables, or cannot grow.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        tables: Sequence[RowTable] | None = None,
+        *,
+        write: bool = True,
+        reads: str = "auto",
+        mapped: bool = True,
+        threads: int = 16,
+        bandwidth: float = 0.0,
+        iops: float = 0.0,
+        budget: int = 0,
+    ) -> None:
+        self.path = Path(path)
+        self._budget, self._broken, self._guard = budget, False, threading.RLock()
+        handle = _open(self.path, write)
+        try:
+            self._lock = FileLock(self.path, handle, write)
+            if hdf5.undo_of(self.path).exists() and not write:
+                raise StorageError(
+                    f"{self.path}: was interrupted while it grew; run `neocpu tier verify` on it, or resume"
+                )
+            if write:
+                hdf5.recover(self.path, handle)
+            self._layout = hdf5.read(self.path)
+            self.tables = self._layout.tables
+            _same(self.path, self.tables, tables)
+            self._io = RawFile(handle, write, reads, mapped, threads, Device(bandwidth, iops))
+        except BaseException:
+            os.close(handle)
+            raise
+        try:
+            state = load(self.path, self._layout, self._io)
+        except BaseException:
+            self.close()
+            raise
+        self._page, self._header, self._kept, self._slots = state.page, state.header, state.kept, state.slots
+        self.epoch, self.note, self.noticed, self.commits = state.header.epoch, state.note, state.noticed, 0
+
+    @classmethod
+    def create(cls, path: str | Path, tables: Sequence[RowTable], *, extent: int = EXTENT, **options: Any) -> "RowFile":
+        """Make a file without rows and open it; `extent`: bytes by which a table grows, at least. Its name must be free."""
+        path, tables = Path(path), tuple(tables)
+        names = [table.name for table in tables]
+        if len(set(names)) < len(names) or not all(name and "/" not in name and name != "." for name in names):
+            raise StorageError(
+                f"{path}: names of tables must be distinct, not empty and without '/': {', '.join(names)}"
+            )
+        if any(table.record < 1 or not 0 < table.rows < 2**62 for table in tables):
+            raise StorageError(f"{path}: a table needs 1 to 2^62 rows and records of at least a byte")
+        new = path.with_name(f".{path.name}.{os.getpid()}.new")
+        try:
+            hdf5.make(new, tables, extent)
+            layout = hdf5.read(new)
+            with open(new, "r+b") as file:
+                file.seek(layout.commits)
+                file.write(Header(0, 0, 0, 0, layout.identity()).page())
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(new, path)
+        except FileExistsError as error:
+            raise StorageError(f"{path}: exists already; open it, or choose another name") from error
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise StorageError(f"{path}: cannot be made: {why}; choose a folder that can be written to") from error
+        finally:
+            new.unlink(missing_ok=True)
+        hdf5.sync_folder(path)
+        return cls(path, tables, **options)
+
+    @property
+    def extent(self) -> int:
+        """Bytes by which a table grows, at least."""
+        return self._layout.extent
+
+    def read(self, table: int, rows: Ints, out: Bytes, *, check: bool = False) -> NDArray[np.bool_]:
+        """Records of rows, i64[n], into out u8[n, record]; returns which rows have one, bool[n], others stay as they are.
+
+        With `check` every record is compared with its hash: StorageError names the first that is damaged.
+        """
+        rows = np.ascontiguousarray(rows, np.int64)
+        self._shapes(table, rows, out)
+        with self._guard:
+            slots = self._slots[table].find(rows)
+        found = slots >= 0
+        self._io.gather(self._layout.records[table], slots, out)
+        if check:
+            there = np.flatnonzero(found)
+            if bad := self.damage(table, rows[there], slots[there], out[there]):
+                raise hdf5.damaged(self.path, bad[0])
+        return found
+
+    def damage(self, table: int, rows: Ints, slots: Ints, records: Bytes) -> list[str]:
+        """A sentence for each of these records that has other bytes than were written."""
+        stored, now = np.zeros((2, rows.size, TAG.itemsize), np.uint8)
+        self._io.gather(self._layout.tags[table], slots, stored)
+        row_records.make_tags(records.reshape(-1), records.shape[1], rows, slots, table, now.reshape(-1))
+        name, extents = self.tables[table].name, self._layout.records[table]
+        return [
+            f"table {name}, row {rows[i]} (slot {slots[i]} of /{extents.name}) has other bytes than were written"
+            for i in np.flatnonzero((stored != now).any(axis=1))
+        ]
+
+    def write(self, table: int, rows: Ints, records: Bytes) -> None:
+        """Write records u8[n, record] of rows i64[n], distinct: what the last commit has stays as it is.
+
+        Raises StorageError if the file cannot grow; then nothing was written.
+        """
+        rows = np.ascontiguousarray(rows, np.int64)
+        records = np.ascontiguousarray(records)
+        self._shapes(table, rows, records)
+        tags = np.empty((rows.size, TAG.itemsize), np.uint8)
+        with self._guard:
+            self._usable()
+            self._make_room(table, self._slots[table].wanted(rows))
+            slots = self._slots[table].place(rows)
+            try:
+                flat = records.reshape(-1)
+                row_records.make_tags(flat, records.shape[1], rows, slots, table, tags.reshape(-1))
+                self._io.scatter(self._layout.records[table], slots, records)
+                self._io.scatter(self._layout.tags[table], slots, tags)
+            except OSError as error:
+                raise self._break(error) from error
+
+    def _shapes(self, table: int, rows: Ints, records: Bytes) -> None:
+        spec = self.tables[table]
+        if records.shape != (rows.size, spec.record) or records.dtype != np.uint8 or not records.flags.c_contiguous:
+            raise ValueError(f"records of table {spec.name} must be contiguous u8[{rows.size}, {spec.record}]")
+        if rows.size and (rows.min() < 0 or rows.max() >= spec.rows):
+            raise ValueError(f"table {spec.name} has rows 0 to {spec.rows - 1}")
+
+    def _usable(self) -> None:
+        if self._broken:
+            raise StorageError(f"{self.path}: writing failed before; open it again: the last commit is safe")
+
+    def _break(self, error: OSError) -> StorageError:
+        self._broken = True
+        return StorageError(f"{self.path}: cannot be written: {error.strerror or error}; the last commit is safe")
+
+    def _make_room(self, table: int, wanted: int) -> None:
+        """Free slots for so many rows, and some more, so that the search for them stays short."""
+        slots, records = self._slots[table], self._layout.records[table]
+        missing = wanted + slots.slots // 64 - slots.free
+        if wanted == 0 or missing <= 0:
+            return
+        least = records.origin.size + -(-max(1, wanted - slots.free) // records.per)
+        best = max(least, records.origin.size + -(-max(missing, slots.slots // 8) // records.per))
+        if wanted <= slots.free:
+            least = records.origin.size
+        try:
+            self._grow(dict.fromkeys((records.name, self._layout.tags[table].name), best))
+        except StorageError:
+            if least == best:
+                raise
+            self._grow(dict.fromkeys((records.name, self._layout.tags[table].name), least))
+        slots.extend(records.items)
+
+    def _grow(self, wanted: dict[str, int]) -> None:
+        size = os.fstat(self._io.handle).st_size
+        more = sum(max(0, wanted.get(e.name, 0) - e.origin.size) * e.size for e in self._layout.all())
+        if not more:
+            return
+        if self._budget and size + more > self._budget:
+            raise StorageError(
+                f"{self.path}: would have {size + more:,} bytes, but may have {self._budget:,}; raise its budget, commit more "
+                "often, or use more ranks"
+            )
+        hdf5.grow(self.path, self._io.handle, self._layout, wanted)
+        self._io.remap()
+
+    def commit(self, epoch: int, note: bytes = b"") -> None:
+        """Make everything written so far, and a note, the state of the file, at once and for good.
+
+        `epoch`: greater than that of the last commit. Costs in proportion to the rows that changed. Raises StorageError;
+        then the last commit stands.
+        """
+        with self._guard:
+            self._usable()
+            if epoch <= self.epoch:
+                raise ValueError(f"epoch {epoch} is not after {self.epoch}")
+            text, start, at = self._segment(epoch, note)
+            if at + len(text) > self._layout.index.items:
+                self._grow({"index": -(-(at + len(text)) // INDEX_EXTENT)})
+            rows = sum(slots.count for slots in self._slots)
+            header = Header(epoch, start, at + len(text), rows, self._layout.identity())
+            try:
+                self._io.put(self._layout.index, at, text)
+                self._io.sync()
+                self._io.put_at(self._layout.commits + (1 - self._page) * COMMITS[1], header.page())
+                self._io.sync()
+            except OSError as error:
+                raise self._break(error) from error
+            self._page, self._kept = (
+                1 - self._page,
+                [(header.start, header.end), (self._header.start, self._header.end)],
+            )
+            self._header, self.epoch, self.note = header, epoch, note
+            self.commits += 1
+            for slots in self._slots:
+                slots.committed()
+
+    def _segment(self, epoch: int, note: bytes) -> tuple[bytes, int, int]:
+        """The next commit for the log, where the log begins then, and where this goes: what no kept header needs."""
+        changes = []
+        for slots, records, tags in zip(self._slots, self._layout.records, self._layout.tags):
+            extents = records.origin.size
+            crc = places(records.checksum(extents), tags.checksum(extents))
+            changes.append(Change(extents, crc, slots.count, *slots.changes()))
+        start, end = self._header.start, self._header.end
+        text = encode(Segment(epoch, changes, note))
+        whole = sum(slots.slots // 8 for slots in self._slots) + len(note) + SLACK
+        crossing = any(low < end + len(text) and end < high for low, high in self._kept[1:] if low != start)
+        if end > start and not crossing and end - start + len(text) < 2 * whole:
+            return text, start, end
+        for change, slots in zip(changes, self._slots):
+            change.live = slots.alive()
+        text = encode(Segment(epoch, changes, note))
+        at = 0
+        for low, high in sorted(self._kept):
+            if at + len(text) > low and high > low:
+                at = max(at, high)
+        return text, at, at
+
+    def rows(self, table: int) -> Iterator[Ints]:
+        """Rows that have a record, ascending, in pieces i64[...]."""
+        return self._slots[table].rows()
+
+    def live(self, table: int) -> Iterator[Ints]:
+        """Slots that hold a row, ascending, by extent: the order in which the file is read fastest."""
+        extents = self._layout.records[table]
+        for first in range(0, extents.items, extents.per):
+            yield self._slots[table].live(first, first + extents.per)
+
+    def fetch(self, table: int, slots: Ints) -> tuple[Ints, Bytes]:
+        """Rows and records of slots that hold a row."""
+        tags = np.empty((slots.size, TAG.itemsize), np.uint8)
+        records = np.empty((slots.size, self.tables[table].record), np.uint8)
+        self._io.gather(self._layout.tags[table], slots, tags)
+        self._io.gather(self._layout.records[table], slots, records)
+        return tags.view(TAG)["row"].reshape(-1).astype(np.int64), records
+
+    def stats(self) -> dict[str, int | float]:
+        """Rows and slots, bytes of file and index, traffic, and how many rows a crash would set back now."""
+        rows, index = sum(s.count for s in self._slots), sum(s.nbytes for s in self._slots)
+        changed = sum(sum(born.size for born in s.changes()[:1]) for s in self._slots)
+        io = self._io
+        return {
+            "rows": rows,
+            "bytes": os.fstat(io.handle).st_size,
+            "slots": sum(s.slots for s in self._slots),
+            "free": sum(s.free for s in self._slots),
+            "changed": changed,
+            "index_bytes": index,
+            "index_bytes_per_row": index / rows if rows else 0.0,
+            "log_bytes": self._header.end - self._header.start,
+            "reads": io.reads,
+            "writes": io.writes,
+            "bytes_read": io.bytes_read,
+            "bytes_written": io.bytes_written,
+            "commits": self.commits,
+        }
+
+    def drop_pages(self) -> None:
+        """Write back, then let the page cache forget the file: for benchmarks."""
+        self._io.drop_pages()
+
+    def close(self) -> None:
+        """Close the file; what was not committed is lost."""
+        self._lock.release()
+        self._io.close()
+
+    def __enter__(self) -> "RowFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _open(path: Path, write: bool) -> int:
+    try:
+        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
+    except OSError as error:
+        todo = "make it with RowFile.create" if isinstance(error, FileNotFoundError) else "mend its permissions"
+        raise StorageError(f"{path}: cannot be opened: {error.strerror}; {todo}, or choose another one") from error
+
+
+def _same(path: Path, there: tuple[RowTable, ...], wanted: Sequence[RowTable] | None) -> None:
+    if wanted is None or there == tuple(wanted):
+        return
+    for mine, theirs in zip(there, wanted):
+        if mine != theirs:
+            raise StorageError(f"{path}: holds {mine}, not {theirs}; use the file of this run, or start a new one")
+    raise StorageError(
+        f"{path}: holds {len(there)} tables, not {len(wanted)}; use the file of this run, or start a new one"
+    )

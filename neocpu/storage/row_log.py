@@ -1,0 +1,159 @@
+"""How does a commit survive a kill at any instant? It is appended to a log; then one small header says how far the log counts.
+
+A segment of the log (in /index, one after the other) is one commit: for every table the slots that came to life and those that
+died since the commit before, as runs, or, whole, a bit per slot; then the caller's note. Rows are not in it: tags name them.
+A header (64 bytes, twice in each of the two pages of /commits) says where the segments of the present state begin and end;
+headers are written in turn, so the one before stays. All are little-endian and end in, or hold, a CRC-32.
+
+    header   magic "NEOROWS1", version u32, identity u32, epoch u64, start u64, end u64, rows u64, 0 u64, 0 u32, crc u32
+    segment  magic "SEGM", crc u32 of all that follows, bytes u64 (all), epoch u64, kind u32 (0 delta, 1 whole), tables u32,
+             note u64 (bytes); per table: extents u32, crc u32 of their places, rows u64, born u64, died u64 (runs);
+             per table: born (first, count) i64[.., 2], died, and, whole, the bits of its slots, each first the lowest;
+             the note; zeros up to 8 bytes
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+HEADER = struct.Struct("<8sIIQQQQQII")
+COPIES = (0, 2048)  # of a header in its page
+_SEGMENT = struct.Struct("<4sIQQIIQ")
+_TABLE = struct.Struct("<IIQQQ")
+MAGIC, _PART, VERSION = b"NEOROWS1", b"SEGM", 1
+
+
+class Damage(ValueError):
+    """Bytes of the log are not those that were written."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """One commit: its epoch, the bytes [start, end) of the log, its rows in all tables, what the tables are (CRC-32)."""
+
+    epoch: int
+    start: int
+    end: int
+    rows: int
+    identity: int
+
+    def page(self, size: int = 4096) -> bytes:
+        """The page of /commits that says so."""
+        text = HEADER.pack(MAGIC, VERSION, self.identity, self.epoch, self.start, self.end, self.rows, 0, 0, 0)
+        text = text[:-4] + struct.pack("<I", zlib.crc32(text[:-4]))
+        page = bytearray(size)
+        for at in COPIES:
+            page[at : at + HEADER.size] = text
+        return bytes(page)
+
+
+def headers(page: bytes) -> list[Header | None]:
+    """The two copies of a header in a page; None for a damaged one."""
+    found: list[Header | None] = []
+    for at in COPIES:
+        magic, version, identity, epoch, start, end, rows, _, _, crc = HEADER.unpack_from(page, at)
+        good = magic == MAGIC and version == VERSION and crc == zlib.crc32(page[at : at + HEADER.size - 4])
+        found.append(Header(epoch, start, end, rows, identity) if good else None)
+    return found
+
+
+@dataclass
+class Change:
+    """What a commit says of one table: its extents and rows; slots born and died, ascending; whole: a bit per slot too."""
+
+    extents: int
+    places: int
+    rows: int
+    born: Ints
+    died: Ints
+    live: NDArray[np.uint8] | None = None
+
+
+@dataclass
+class Segment:
+    """One commit."""
+
+    epoch: int
+    changes: list[Change]
+    note: bytes
+
+    @property
+    def whole(self) -> bool:
+        """Does it stand alone?"""
+        return all(change.live is not None for change in self.changes)
+
+
+def runs(slots: Ints) -> Ints:
+    """Ascending distinct slots as (first, count) of each run: i64[r, 2]."""
+    if not slots.size:
+        return np.zeros((0, 2), np.int64)
+    first = np.flatnonzero(np.diff(slots, prepend=slots[0] - 2) != 1)
+    return np.stack([slots[first], np.diff(first, append=slots.size)], axis=1)
+
+
+def slots_of(pairs: Ints) -> Ints:
+    """The slots of runs, the inverse of `runs`."""
+    if not len(pairs):
+        return np.zeros(0, np.int64)
+    first, count = pairs[:, 0], pairs[:, 1]
+    ends = np.cumsum(count)
+    return np.arange(ends[-1]) + np.repeat(first - (ends - count), count)
+
+
+def encode(segment: Segment) -> bytes:
+    """Bytes of a segment."""
+    tables, arrays = [], []
+    for change in segment.changes:
+        born, died = runs(change.born), runs(change.died)
+        tables.append(_TABLE.pack(change.extents, change.places, change.rows, len(born), len(died)))
+        arrays += [born.astype("<i8").tobytes(), died.astype("<i8").tobytes()]
+        if segment.whole:
+            assert change.live is not None
+            bits = np.packbits(change.live, bitorder="little").tobytes()
+            arrays.append(bits + bytes(-len(bits) % 8))
+    body = b"".join([*tables, *arrays, segment.note])
+    body += bytes(-len(body) % 8)
+    size = _SEGMENT.size + len(body)
+    head = _SEGMENT.pack(_PART, 0, size, segment.epoch, int(segment.whole), len(tables), len(segment.note))
+    crc = zlib.crc32(body, zlib.crc32(head[8:]))
+    return head[:4] + struct.pack("<I", crc) + head[8:] + body
+
+
+def decode(log: bytes, slots: Sequence[int]) -> Iterator[Segment]:
+    """The segments in the bytes of a log; `slots`: slots of an extent, by table. Raises Damage."""
+    at = 0
+    while at < len(log):
+        if len(log) - at < _SEGMENT.size:
+            raise Damage("a commit in /index is cut off")
+        magic, crc, size, epoch, kind, tables, note = _SEGMENT.unpack_from(log, at)
+        inside = magic == _PART and _SEGMENT.size <= size <= len(log) - at
+        if not inside or zlib.crc32(memoryview(log)[at + 8 : at + size]) != crc:
+            raise Damage("a commit in /index has other bytes than were written")
+        if tables != len(slots):
+            raise Damage("a commit in /index is of other tables")
+        yield _decode(log, at + _SEGMENT.size, epoch, bool(kind), slots, note)
+        at += size
+
+
+def _decode(log: bytes, at: int, epoch: int, whole: bool, slots: Sequence[int], note: int) -> Segment:
+    facts = [_TABLE.unpack_from(log, at + i * _TABLE.size) for i in range(len(slots))]
+    at += len(facts) * _TABLE.size
+    changes = []
+    for (extents, places, rows, born, died), per in zip(facts, slots):
+        lists = []
+        for count in (born, died):
+            lists.append(slots_of(np.frombuffer(log, "<i8", 2 * count, at).astype(np.int64).reshape(-1, 2)))
+            at += 16 * count
+        change = Change(extents, places, rows, lists[0], lists[1])
+        if whole:
+            count = extents * per
+            size = -(-count // 8)
+            change.live = np.unpackbits(np.frombuffer(log, np.uint8, size, at), count=count, bitorder="little")
+            at += -(-size // 8) * 8
+        changes.append(change)
+    return Segment(epoch, changes, bytes(log[at : at + note]))

@@ -1,0 +1,112 @@
+"""What was the last commit of a file of rows? The newest whole header, the log that it counts, and the tags of live slots."""
+
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from neocpu.kernels import row_records
+from neocpu.storage.hdf5 import COMMITS, TAG, Layout, RowTable, damaged
+from neocpu.storage.row_io import RawFile
+from neocpu.storage.row_log import Change, Damage, Header, Segment, decode, headers
+from neocpu.storage.row_slots import RowSlots
+
+
+@dataclass
+class State:
+    """The last commit: its header and in which page that is, byte ranges of the log that the headers need, index and note.
+
+    `noticed`: damage that did no harm.
+    """
+
+    page: int
+    header: Header
+    kept: list[tuple[int, int]]
+    slots: list[RowSlots]
+    note: bytes
+    noticed: list[str]
+
+
+def load(path: Path, layout: Layout, io: RawFile) -> State:
+    """The state of the last commit. Raises StorageError for a file that is damaged where it matters for this."""
+    at = layout.commits
+    pages = [os.pread(io.handle, COMMITS[1], at + i * COMMITS[1]) for i in range(COMMITS[0])]
+    copies = [headers(page) for page in pages]
+    newest = [max((h for h in pair if h), key=lambda h: h.epoch, default=None) for pair in copies]
+    noticed = [
+        f"page {i} of /commits: {pair.count(None)} of its 2 copies of a header are damaged"
+        for i, (pair, page) in enumerate(zip(copies, pages))
+        if None in pair and any(page)
+    ]
+    number = max(range(2), key=lambda i: getattr(newest[i], "epoch", -1))
+    header, before = newest[number], newest[1 - number]
+    if header is None:
+        raise damaged(path, "no header in /commits is whole")
+    if header.identity != layout.identity():
+        raise damaged(path, "the attributes of its tables are not those that were written")
+    kept = [(h.start, h.end) for h in (header, before) if h is not None]
+    try:
+        if not 0 <= header.start <= header.end <= layout.index.items:
+            raise Damage("/commits points outside /index")
+        log = io.get(layout.index, header.start, header.end - header.start)
+        segments = list(decode(log, [extents.per for extents in layout.records]))
+        slots = _replay(layout, io, header, segments)
+    except (Damage, OSError) as error:
+        raise damaged(path, str(error)) from error
+    return State(number, header, kept, slots, segments[-1].note if segments else b"", noticed)
+
+
+def _replay(layout: Layout, io: RawFile, header: Header, segments: list[Segment]) -> list[RowSlots]:
+    live = [np.zeros(extents.items, np.uint8) for extents in layout.records]
+    for segment in segments:
+        for number, change in enumerate(segment.changes):
+            _check_places(layout, number, change)
+            if change.live is not None:
+                live[number][: change.live.size] = change.live
+            else:
+                live[number][change.born], live[number][change.died] = 1, 0
+    if segments and (segments[-1].epoch, sum(c.rows for c in segments[-1].changes)) != (header.epoch, header.rows):
+        raise Damage("/commits and /index do not belong together")
+    found = []
+    for number, table in enumerate(layout.tables):
+        slots = RowSlots(table.name, table.rows)
+        slots.extend(layout.records[number].items)
+        slots.restore(live[number], segments[-1].changes[number].died if segments else np.zeros(0, np.int64))
+        _enter_rows(layout, number, table, io, slots)
+        if slots.count != (segments[-1].changes[number].rows if segments else 0):
+            raise Damage(f"table {table.name} has another number of rows than noted")
+        found.append(slots)
+    return found
+
+
+def _check_places(layout: Layout, number: int, change: Change) -> None:
+    records, tags, name = layout.records[number], layout.tags[number], layout.tables[number].name
+    known = change.extents <= min(records.origin.size, tags.origin.size)
+    if not known or places(records.checksum(change.extents), tags.checksum(change.extents)) != change.places:
+        raise Damage(f"table {name} has its extents elsewhere than noted")
+    if max(change.born.max(initial=-1), change.died.max(initial=-1)) >= change.extents * records.per:
+        raise Damage(f"table {name} has slots beyond its extents")
+
+
+def _enter_rows(layout: Layout, number: int, table: RowTable, io: RawFile, slots: RowSlots) -> None:
+    """Enter the rows that the tags of live slots name."""
+    extents = layout.tags[number]
+    for first in range(0, extents.items, extents.per):
+        live = slots.live(first, first + extents.per)
+        if not live.size:
+            continue
+        data = np.frombuffer(io.get(extents, first * TAG.itemsize, extents.size), np.uint8)
+        tags = np.ascontiguousarray(data.reshape(-1, TAG.itemsize)[live - first]).reshape(-1)
+        rows = np.empty(live.size, np.int64)
+        bad = row_records.rows_of_tags(tags, live, number, rows)
+        if bad >= 0:
+            raise Damage(f"/{extents.name}: the tag of slot {live[bad]} is not the one that was written")
+        if rows.max() >= table.rows or rows.min() < 0 or slots.load(rows, live) >= 0:
+            raise Damage(f"/{extents.name}: names a row twice, or one that its table does not have")
+
+
+def places(records: int, tags: int) -> int:
+    """CRC-32 of where the extents of a table are, from those of its two datasets."""
+    return zlib.crc32(records.to_bytes(4, "little"), tags)

@@ -1,0 +1,81 @@
+"""Is a file of rows whole, what is in it, and how does it get small again?"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from neocpu.errors import StorageError
+from neocpu.storage import hdf5
+from neocpu.storage.row_file import RowFile
+
+BATCH = 1 << 14  # records
+
+
+def verify(file: RowFile, limit: int = 20) -> list[str]:
+    """A sentence for everything in an open file that is not as it was written, at most `limit`; reads every record.
+
+    What would change the index is found when a file is opened, and is a StorageError then.
+    """
+    found = list(file.noticed)
+    for table in range(len(file.tables)):
+        for slots in file.live(table):
+            for low in range(0, slots.size, BATCH):
+                rows, records = file.fetch(table, slots[low : low + BATCH])
+                found += file.damage(table, rows, slots[low : low + BATCH], records)
+                if len(found) >= limit:
+                    return found[:limit]
+    return found
+
+
+def card(file: RowFile) -> Iterator[str]:
+    """Lines that say what is in a file."""
+    stats = file.stats()
+    yield f"{file.path}: rows of {len(file.tables)} table(s), {stats['bytes']:,} bytes"
+    yield f"  commit    epoch {file.epoch}, note of {len(file.note):,} bytes, log of {stats['log_bytes']:,} bytes"
+    yield (
+        f"  slots     {stats['slots']:,}: {stats['rows']:,} with a row, {stats['free']:,} free; index in memory "
+        f"{stats['index_bytes']:,} bytes, {stats['index_bytes_per_row']:.1f} a row"
+    )
+    for number, table in enumerate(file.tables):
+        count = sum(rows.size for rows in file.rows(number))
+        place = f", from row {table.first_row:,} and column {table.first_column:,}" if table.columns else ""
+        layout = f": {table.layout}" if table.layout else ""
+        yield f"  {table.name.ljust(24)} {count:,} of {table.rows:,} rows of {table.record:,} bytes{place}{layout}"
+
+
+def compact(path: str | Path) -> tuple[int, int]:
+    """Write the rows of the last commit densely, in ascending order, into a new file that takes the old one's name.
+
+    Returns the bytes of the file before and after. Raises StorageError, for damaged records too; then the old file stays.
+    """
+    path = Path(path)
+    new = path.with_name(path.name + ".compact")
+    with RowFile(path) as old:
+        new.unlink(missing_ok=True)
+        before = int(old.stats()["bytes"])
+        try:
+            with RowFile.create(new, old.tables, extent=old.extent) as copy:
+                _copy(old, copy)
+                copy.commit(max(1, old.epoch), old.note)
+                after = int(copy.stats()["bytes"])
+                os.replace(new, path)  # both are locked: nobody sees either half-way
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be compacted: {error.strerror or error}; it is as it was") from error
+        finally:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
+    hdf5.sync_folder(path)
+    return before, after
+
+
+def _copy(old: RowFile, copy: RowFile) -> None:
+    for table, spec in enumerate(old.tables):
+        for rows in old.rows(table):
+            for low in range(0, rows.size, BATCH):
+                part = rows[low : low + BATCH]
+                records = np.empty((part.size, spec.record), np.uint8)
+                old.read(table, part, records, check=True)
+                copy.write(table, part, records)
