@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks import cache, roofline
 from benchmarks.harness import table, verdict
-from benchmarks.roofline import picture
 
 NAMES = (
     "roofline",
@@ -17,6 +17,7 @@ NAMES = (
     "pooling",
     "backward",
     "scale",
+    "cache",
     "codecs",
     "gemm",
     "dlrm_step",
@@ -24,7 +25,10 @@ NAMES = (
     "startup",
     "convert",
 )
-PICTURE = "roofline.svg"
+PICTURES = {  # of which benchmark: file, caption
+    "roofline": ("roofline.svg", "Our kernels under the machine's roof"),
+    "cache": ("cache-misses.svg", "Rows missed, by policy and size of the cache"),
+}
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 
 INTRODUCTION = """# Benchmarks
@@ -78,8 +82,9 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     ]
     for name, result in results.items():
         parts.append(f"\n## `python -m benchmarks.{name}`\n")
-        if name == "roofline":
-            parts.append(f"![Our kernels under the machine's roof]({PICTURE})\n")
+        if name in PICTURES:
+            file, caption = PICTURES[name]
+            parts.append(f"![{caption}]({file})\n")
         parts += [table(record) for record in result["records"]]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -113,8 +118,9 @@ def main() -> None:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.write:
         PAGE.write_text(page(results))
-        if "roofline" in results:
-            PAGE.with_name(PICTURE).write_text(picture(results["roofline"]["records"][0]))
+        for name, draw in (("roofline", roofline.picture), ("cache", cache.picture)):
+            if name in results:
+                PAGE.with_name(PICTURES[name][0]).write_text(draw(results[name]["records"]))
     else:
         print(summary([r for result in results.values() for r in result["records"]]))
 

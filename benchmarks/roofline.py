@@ -95,9 +95,9 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     return [record | {"notes": ["; ".join(lines) + "."]}]
 
 
-def picture(record: dict[str, Any]) -> str:
+def picture(records: list[dict[str, Any]]) -> str:
     """The record as an SVG picture, both axes logarithmic; empty without the limits."""
-    limits = {p["name"]: p for p in record["points"]}
+    limits = {p["name"]: p for p in records[0]["points"]}
     if "multiply-add" not in limits:
         return ""
     peak, bandwidth = limits.pop("multiply-add")["gflops"], limits.pop("memory, read")["gbytes"]

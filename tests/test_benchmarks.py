@@ -104,12 +104,12 @@ def test_the_roofline_is_a_picture_with_a_dot_for_every_kernel() -> None:
         {"name": "memory, read", "gflops": 0.0, "gbytes": 20.0},
         {"name": "multiply-add", "gflops": 200.0, "gbytes": 0.0},
     ]
-    drawn = ElementTree.fromstring(picture({"points": points + limits}))
+    drawn = ElementTree.fromstring(picture([{"points": points + limits}]))
     space = "{http://www.w3.org/2000/svg}"
     assert len(drawn.findall(f"{space}circle")) == 4
     words = [text.text for text in drawn.findall(f"{space}text")]
     assert {"kernel 0", "kernel 3", "multiply-add: 200 GFLOP/s", "memory, read in order: 20 GB/s"} <= set(words)
-    assert picture({"points": points}) == ""  # no C compiler, no roof
+    assert picture([{"points": points}]) == ""  # no C compiler, no roof
 
 
 def test_lookups_and_clicks_stay_inside_their_tables() -> None:

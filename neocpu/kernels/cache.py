@@ -5,7 +5,9 @@
 
 The cache knows integers only: who keeps rows and moves them is told which lines leave and which come (`storage/cache.py`).
 A set is 32 lines; set = Murmur3's 64-bit finaliser of the row's number, modulo sets. A byte per line, `prints`, has the hash's
-top byte (0: empty), so that one vector comparison finds a row among 32. Every line that a batch uses is locked until the
+top byte (0: empty), so that one vector comparison finds a row among 32; what else is known of a line (tag, stamp, next_use,
+locks, dirty) is best given as the fields of one record per line, 1-D arrays of any stride, since they are needed together.
+Every line that a batch uses is locked until the
 batch is done, so no batch evicts what it, or another one in flight, uses. Threads never meet in a line, so nothing depends on
 their number. Sources: Neo (Mudigere et al. 2022, §4.1.3), FBGEMM's `lru_cache_find` and `_populate`, `lfu_cache_*`.
 """
@@ -70,7 +72,7 @@ def locate(ids, prints, tags, out):
     Shapes: ids i64[n] >= 0, or -1, which is nowhere; prints u8[lines]; tags i64[lines]; out i64[n]. Source: FBGEMM's
     `lxu_cache_lookup`. Order: none.
     """
-    sets = np.uint64(prints.size // WAYS)
+    sets, step = np.uint64(prints.size // WAYS), tags.strides[0] // 8
     for t in prange((ids.size + CHUNK - 1) // CHUNK):
         first, byte = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint8)
         for lo in range(t * CHUNK, min((t + 1) * CHUNK, ids.size), BLOCK):
@@ -83,7 +85,7 @@ def locate(ids, prints, tags, out):
                 mask = matching(prints, first[j], byte[j])
                 out[lo + j] = mask
                 if mask != 0:
-                    prefetch(tags, first[j] + lowest(mask))
+                    prefetch(tags, (first[j] + lowest(mask)) * step)
             for j in range(n):
                 out[lo + j] = search(ids[lo + j], first[j], out[lo + j], tags) if ids[lo + j] >= 0 else -1
 
@@ -93,7 +95,7 @@ def _fuse_find(touch):
 
     @parallel_kernel
     def find(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses):
-        sets = np.uint64(prints.size // WAYS)
+        sets, step = np.uint64(prints.size // WAYS), tags.strides[0] // 8
         for t in prange(misses.size):
             first, byte, masks = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint8), np.empty(BLOCK, np.int64)
             here = 0
@@ -106,10 +108,7 @@ def _fuse_find(touch):
                 for j in range(n):
                     masks[j] = matching(prints, first[j], byte[j])
                     if masks[j] != 0:
-                        line = first[j] + lowest(masks[j])
-                        prefetch(tags, line)
-                        prefetch_write(stamp, line)
-                        prefetch_write(locks, line)
+                        prefetch_write(tags, (first[j] + lowest(masks[j])) * step)
                 for j in range(n):
                     i = lo + j
                     line = search(ids[i], first[j], masks[j], tags)
@@ -133,7 +132,7 @@ def finder(policy):
     `finder(policy)(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses)`: lines[i] = line of
     ids[i], or -1 - its set; the misses i of chunk t, rows [4096 t, 4096 (t+1)), are missed[4096 t :], misses[t] of them.
     Shapes: ids i64[n] >= 0 unique; counts i64[n]: lookups of each; use i64[n] or [0] (`policies.py`); now i64: number of the
-    batch; prints u8[lines]; tags i64[lines]; locks i32[lines]; stamp i64[lines]; next_use i64[lines] or [0]; lines, missed
+    batch; prints u8[lines]; tags i64[lines]; locks i32[lines]; stamp, next_use i64[lines]; lines, missed
     i64[n]; misses i64[ceil(n / 4096)]. Source: FBGEMM's `lru_cache_find_uncached`. Order: misses ascending.
     """
     return _fuse_find(getattr(policies, f"{policy}_touch"))
@@ -167,14 +166,14 @@ def _fuse_populate(touch, victim):
             s, later = -1 - lines[i], use[i] if use.size else NEVER
             empty = matching(prints, s * WAYS, np.uint8(0))
             if empty != 0:
-                way = lowest(empty)
+                line = s * WAYS + lowest(empty)
             else:
                 way = victim(s, amount[k], later, now, locks, stamp, next_use, hand)
-            if way < 0:
-                lines[i] = -1
-                continue
-            line = s * WAYS + way
-            old[k], old_stamp[k], old_dirty[k] = tags[line], stamp[line], dirty[line]
+                if way < 0:
+                    lines[i] = -1
+                    continue
+                line = s * WAYS + way
+                old[k], old_stamp[k], old_dirty[k] = tags[line], stamp[line], dirty[line]
             prints[line], tags[line] = print_of(mix(ids[i])), ids[i]
             locks[line], dirty[line], lines[i] = 1, 0, line
             touch(line, True, amount[k], later, now, stamp, next_use)
@@ -187,8 +186,8 @@ def populator(policy):
     """The kernel that gives lines to missing rows: empty ways first, the lowest first, then the policy's victims.
 
     `populator(policy)(ids, missed, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old,
-    old_stamp, old_dirty)`: lines[missed[k]] = line of miss k, locked once and clean, which held row old[k] (-1: none) with
-    old_stamp[k] and old_dirty[k]; or -1 where no line may be taken: a conflict miss.
+    old_stamp, old_dirty)`: lines[missed[k]] = line of miss k, locked once and clean; if it held a row, that is old[k], with
+    old_stamp[k] and old_dirty[k]. Or lines[…] = -1 where no line may be taken: a conflict miss.
     Shapes: ids, lines i64[n]; missed, amount i64[m]; order i64[m] or [0]: who comes first, ascending ids without; use i64[n]
     or [0]; dirty u8[lines]; old i64[m], all -1 before; old_stamp i64[m]; old_dirty u8[m]; the others as for `finder`.
     Source: FBGEMM's `lru_cache_insert`, `lfu_cache_insert`. Order: `order`.
@@ -196,24 +195,27 @@ def populator(policy):
     return _fuse_populate(getattr(policies, f"{policy}_touch"), getattr(policies, f"{policy}_victim"))
 
 
-@kernel
-def release(lines, changed, locks, dirty):
+@parallel_kernel
+def release(lines, changed, locks, dirty, wrong):
     """A batch is done with its lines: each is unlocked once, and dirty if the batch changed it.
 
-    Shapes: lines i64[n], -1 skipped; changed bool; locks i32[lines]; dirty u8[lines]. Returns how many lines were not locked,
-    which then stay as they are. Source: FBGEMM's `lxu_cache_locking_counter_decrement`. Order: none.
+    Shapes: lines i64[n] distinct, -1 skipped; changed bool; locks i32[lines]; dirty u8[lines]; wrong i64[ceil(n / 4096)]: how
+    many of a chunk were not locked, and stay as they are. Source: FBGEMM's `lxu_cache_locking_counter_decrement`. Order: none.
     """
-    wrong = 0
-    for i in range(lines.size):
-        line = lines[i]
-        if line >= 0:
-            if locks[line] > 0:
-                locks[line] -= 1
-                if changed:
-                    dirty[line] = 1
-            else:
-                wrong += 1
-    return wrong
+    step = locks.strides[0] // 4
+    for t in prange(wrong.size):
+        unlocked, last = 0, min((t + 1) * CHUNK, lines.size)
+        for i in range(t * CHUNK, last):
+            line = lines[i]
+            prefetch_write(locks, max(lines[min(i + BLOCK, last - 1)], 0) * step)
+            if line >= 0:
+                if locks[line] > 0:
+                    locks[line] -= 1
+                    if changed:
+                        dirty[line] = 1
+                else:
+                    unlocked += 1
+        wrong[t] = unlocked
 
 
 @kernel

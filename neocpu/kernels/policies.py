@@ -6,7 +6,7 @@
         the way of full set s that a missing row takes, or -1: it stays outside
 
 amount: lookups of the row in this batch (`lfu`, on its way in: in all batches); use: the next batch known to use it, `NEVER` if
-none is. State: stamp i64[lines]; next_use i64[lines] and hand i64[sets], of size 0 where a policy keeps none; locks i32[lines].
+none is. State: stamp, next_use i64[lines]; hand i64[sets], of size 0 where a policy keeps none; locks i32[lines].
 A locked line is never taken. Missing rows come in ascending order of their numbers; for `lfu` those with the highest count
 first, for `lookahead` those used soonest first. `reference/policies.py` has the registry and the sources.
 """

@@ -25,7 +25,7 @@ def locate(ids, prints, tags, out):
     """Where rows are now, or -1; see `kernels.cache.locate`."""
     sets = np.empty_like(ids)
     set_of(ids, prints.size // WAYS, sets)
-    there = tags.reshape(-1, WAYS)[sets] == np.where(ids < 0, -2, ids)[:, None]
+    there = np.where(prints > 0, tags, -1).reshape(-1, WAYS)[sets] == np.where(ids < 0, -2, ids)[:, None]
     out[:] = np.where(there.any(axis=1), sets * WAYS + there.argmax(axis=1), -1)
 
 
@@ -66,11 +66,12 @@ def populator(policy):
         for k in order if order.size else range(missed.size):
             i = missed[k]
             s, later = int(-1 - lines[i]), use[i] if use.size else NEVER
-            empty = np.flatnonzero(tags[WAYS * s : WAYS * s + WAYS] < 0)
+            empty = np.flatnonzero(prints[WAYS * s : WAYS * s + WAYS] == 0)
             way = int(empty[0]) if empty.size else victim(s, amount[k], later, now, locks, stamp, next_use, hand)
             lines[i] = line = WAYS * s + way if way >= 0 else -1
-            if line >= 0:
+            if line >= 0 and not empty.size:
                 old[k], old_stamp[k], old_dirty[k] = tags[line], stamp[line], dirty[line]
+            if line >= 0:
                 tags[line], prints[line] = ids[i], max(int(mix(ids[i : i + 1])[0]) >> 56, 1)
                 locks[line], dirty[line] = 1, 0
                 touch(line, True, amount[k], later, now, stamp, next_use)
@@ -78,14 +79,15 @@ def populator(policy):
     return populate
 
 
-def release(lines, changed, locks, dirty):
-    """A batch is done with its lines; returns how many were not locked; see `kernels.cache.release`."""
-    lines = lines[lines >= 0]
-    held = lines[locks[lines] > 0]
-    locks[held] -= 1
-    if changed:
-        dirty[held] = 1
-    return lines.size - held.size
+def release(lines, changed, locks, dirty, wrong):
+    """A batch is done with its lines; wrong: how many were not locked; see `kernels.cache.release`."""
+    for t in range(wrong.size):
+        mine = lines[t * CHUNK : (t + 1) * CHUNK]
+        mine = mine[mine >= 0]
+        held = mine[locks[mine] > 0]
+        wrong[t] = mine.size - held.size
+        locks[held] -= 1
+        dirty[held] |= changed
 
 
 def batches_ahead(ids, later, starts, out):

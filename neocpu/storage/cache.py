@@ -19,12 +19,21 @@ from numpy.typing import NDArray
 from neocpu.kernels import cache as kernels
 from neocpu.kernels import hashing
 from neocpu.reference.policies import DEFAULT, NEVER, POLICIES
+from neocpu.storage.tier import Arena
 
 Ints = NDArray[np.int64]
 WAYS = 32
 LOAD_FACTOR = 0.2  # FBGEMM's default
 STATISTICS = ("calls", "requested", "unique", "unique_misses", "conflict_unique_misses", "conflict_misses")
 _NONE = np.empty(0, np.int64)
+LINE = np.dtype(  # what is known of a line, side by side in half a line of the processor's cache
+    {
+        "names": ["tag", "stamp", "next_use", "locks", "dirty"],
+        "formats": ["<i8", "<i8", "<i8", "<i4", "|u1"],
+        "offsets": [0, 8, 16, 24, 28],
+        "itemsize": 32,
+    }
+)
 
 
 def sets_for(rows: int, load_factor: float = LOAD_FACTOR) -> int:
@@ -78,11 +87,13 @@ class Cache:
     def __init__(self, sets: int, policy: str = DEFAULT) -> None:
         self.sets, self.lines, self.policy, self.batch = sets, sets * WAYS, POLICIES[policy], 0
         self._find, self._populate = kernels.finder(policy), kernels.populator(policy)
-        self._prints, self._tags = np.zeros(self.lines, np.uint8), np.full(self.lines, -1)
-        self._locks, self._dirty = np.zeros(self.lines, np.int32), np.zeros(self.lines, np.uint8)
-        self._stamp = np.zeros(self.lines, np.int64)
-        self._next_use = np.full(self.lines if self.policy.next_use else 0, NEVER)
+        self._arena = Arena(Arena.space(self.lines, np.uint8) + Arena.space(self.lines, LINE))
+        self._prints, self._state = self._arena.take(self.lines, np.uint8), self._arena.take(self.lines, LINE)
+        self._tags, self._stamp, self._next_use, self._locks, self._dirty = (
+            self._state[name] for name in LINE.names or ()
+        )
         self._hand = np.full(sets if self.policy.hand else 0, -1)
+        self._missed = _NONE
         self._counts = _Counts() if self.policy.counts else None
         self._statistics = dict.fromkeys(STATISTICS, 0)
 
@@ -94,11 +105,9 @@ class Cache:
         """
         self.batch += 1
         use = self._uses(ids, ahead)
-        lines, missed, misses = (
-            np.empty_like(ids),
-            np.empty_like(ids),
-            np.empty(-(-ids.size // kernels.CHUNK), np.int64),
-        )
+        if self._missed.size < ids.size:
+            self._missed = np.empty(ids.size + ids.size // 8, np.int64)
+        lines, missed, misses = np.empty_like(ids), self._missed, np.empty(-(-ids.size // kernels.CHUNK), np.int64)
         found = self._prints, self._tags, self._locks, self._stamp, self._next_use
         self._find(ids, counts, use, self.batch, *found, lines, missed, misses)
         missed = missed[: kernels.gather(misses, missed)]
@@ -128,12 +137,14 @@ class Cache:
 
     def release(self, lines: Ints, changed: bool = True) -> None:
         """A batch is done with its lines (`Moves.lines`); `changed`: it wrote to them."""
-        if kernels.release(lines, changed, self._locks, self._dirty):
+        wrong = np.empty(-(-lines.size // kernels.CHUNK), np.int64)
+        kernels.release(lines, changed, self._locks, self._dirty, wrong)
+        if wrong.any():
             raise ValueError("a line was released more often than it was prefetched")
 
     def mark(self, lines: Ints) -> None:
         """Rows in these lines differ from those at home, whether or not a batch changed them."""
-        self._dirty[lines] = 1
+        self._dirty[lines[lines >= 0]] = 1
 
     def locate(self, ids: Ints) -> Ints:
         """Line of every row now, or -1; rows may repeat, in any order. Changes nothing."""
@@ -148,7 +159,7 @@ class Cache:
 
     def rows(self) -> tuple[Ints, Ints]:
         """(lines, rows) of all that the cache holds, by line."""
-        lines = np.flatnonzero(self._tags >= 0)
+        lines = np.flatnonzero(self._prints)
         return lines, self._tags[lines]
 
     def flush(self) -> tuple[Ints, Ints]:
@@ -164,8 +175,7 @@ class Cache:
         lines, ids = self.rows()
         if self._counts:
             self._counts.put(ids, self._stamp[lines])
-        self._prints[lines], self._tags[lines], self._dirty[lines], self._stamp[lines] = 0, -1, 0, 0
-        self._next_use[:], self._hand[:] = NEVER, -1
+        self._prints[lines], self._dirty[lines], self._hand[:] = 0, 0, -1
 
     def stats(self) -> dict[str, int]:
         """FBGEMM's six: calls; lookups and rows requested; rows missed; rows, and lookups, that found no line."""
@@ -174,8 +184,8 @@ class Cache:
     @property
     def bytes(self) -> int:
         """Memory that the cache itself takes."""
-        arrays = [self._prints, self._tags, self._locks, self._dirty, self._stamp, self._next_use, self._hand]
-        return sum(a.nbytes for a in arrays + ([self._counts.keys, self._counts.values] if self._counts else []))
+        counts = self._counts.keys.nbytes + self._counts.values.nbytes if self._counts else 0
+        return self._prints.nbytes + self._state.nbytes + self._hand.nbytes + counts
 
 
 def batches_ahead(ids: Ints, later: list[Ints]) -> Ints:
