@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import all as everything  # noqa: E402
+from benchmarks import cache  # noqa: E402
 from benchmarks.harness import Contender, best, machine, measure, ratio, summarise, table, verdict, versions  # noqa: E402
 from benchmarks.roofline import picture  # noqa: E402
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Lookup, clicks  # noqa: E402
@@ -110,6 +112,33 @@ def test_the_roofline_is_a_picture_with_a_dot_for_every_kernel() -> None:
     words = [text.text for text in drawn.findall(f"{space}text")]
     assert {"kernel 0", "kernel 3", "multiply-add: 200 GFLOP/s", "memory, read in order: 20 GB/s"} <= set(words)
     assert picture([{"points": points}]) == ""  # no C compiler, no roof
+
+
+def test_no_policy_misses_less_than_beladys_bound() -> None:
+    log = cache.zipf(3000, columns=3, rows=2000)
+    batches = cache.cut(log)
+    ahead, asked = cache.ahead_of(batches), sum(ids.size for ids, _ in batches)
+    for sets in (1, 8, 100):
+        bound = cache.belady(32 * sets, batches)
+        for policy in ("lru", "lookahead"):
+            missed = cache.replay(policy, sets, batches, ahead).stats()["unique_misses"]
+            assert missed / asked >= bound - 1e-12
+    assert cache.belady(10**6, batches) == np.unique(log).size / asked == missed / asked
+
+
+def test_categories_become_rows_of_tables_that_follow_each_other() -> None:
+    rows = cache.number(np.array([["b", "x"], ["a", "x"], ["b", "y"]]))
+    assert rows.tolist() == [[1, 2], [0, 2], [1, 3]]
+
+
+def test_miss_rates_are_drawn_the_same_every_time() -> None:
+    pytest.importorskip("matplotlib")
+    curves = {"lru": [0.9, 0.5], "Belady's bound": [0.6, 0.2]}
+    records = [{"log": name, "sizes": [0.01, 0.1], "curves": curves} for name in ("one log", "another")] + [{}]
+    drawn = cache.picture(records)
+    assert drawn == cache.picture(records) and len(drawn) < 200_000
+    assert all(words in drawn for words in ("one log", "another", "lru", "Belady"))
+    ElementTree.fromstring(drawn)
 
 
 def test_lookups_and_clicks_stay_inside_their_tables() -> None:

@@ -25,6 +25,7 @@ from neocpu.kernels.simd import prefetch, prefetch_write
 from neocpu.kernels.simd_ways import WAYS, lowest, matching
 
 CHUNK, BLOCK = 4096, 32  # rows that a thread takes at once; rows that are waited for together
+AHEAD = 6  # misses
 
 
 @register_jitable
@@ -42,6 +43,15 @@ def mix(number):
 def print_of(h):
     """The byte by which a line is found: the hash's highest, or 1 where that is 0."""
     return np.uint8(max(h >> np.uint64(56), np.uint64(1)))
+
+
+@inlined
+def fetch_set(s, prints, tags):
+    """Ask for all that is known of a set's lines."""
+    prefetch(prints, s * WAYS)
+    step = tags.strides[0] // 8
+    for w in range(0, WAYS, 2):
+        prefetch(tags, (s * WAYS + w) * step)
 
 
 @inlined
@@ -161,14 +171,16 @@ def _fuse_populate(touch, victim):
         old_dirty,
     ):  # fmt: skip
         for turn in range(missed.size):
+            later = min(turn + AHEAD, missed.size - 1)
+            fetch_set(max(-1 - lines[missed[order[later] if order.size else later]], 0), prints, tags)
             k = order[turn] if order.size else turn
             i = missed[k]
-            s, later = -1 - lines[i], use[i] if use.size else NEVER
+            s, upcoming = -1 - lines[i], use[i] if use.size else NEVER
             empty = matching(prints, s * WAYS, np.uint8(0))
             if empty != 0:
                 line = s * WAYS + lowest(empty)
             else:
-                way = victim(s, amount[k], later, now, locks, stamp, next_use, hand)
+                way = victim(s, amount[k], upcoming, now, locks, stamp, next_use, hand)
                 if way < 0:
                     lines[i] = -1
                     continue
@@ -176,7 +188,7 @@ def _fuse_populate(touch, victim):
                 old[k], old_stamp[k], old_dirty[k] = tags[line], stamp[line], dirty[line]
             prints[line], tags[line] = print_of(mix(ids[i])), ids[i]
             locks[line], dirty[line], lines[i] = 1, 0, line
-            touch(line, True, amount[k], later, now, stamp, next_use)
+            touch(line, True, amount[k], upcoming, now, stamp, next_use)
 
     return populate
 

@@ -32,9 +32,9 @@ def lru_victim(s, amount, use, now, locks, stamp, next_use, hand):
     """The least recently used row, of several the one in the lowest way."""
     way, least = -1, NEVER
     for w in range(WAYS):
-        line = s * WAYS + w
-        if locks[line] == 0 and stamp[line] < least:
-            way, least = w, stamp[line]
+        key = stamp[s * WAYS + w] if locks[s * WAYS + w] == 0 else NEVER
+        if key < least:
+            way, least = w, key
     return way
 
 
@@ -49,9 +49,9 @@ def lfu_victim(s, amount, use, now, locks, stamp, next_use, hand):
     """The least frequently used row, in the lowest way of several, unless it was used more often than the missing one."""
     way, least = -1, NEVER
     for w in range(WAYS):
-        line = s * WAYS + w
-        if locks[line] == 0 and stamp[line] < least:
-            way, least = w, stamp[line]
+        key = stamp[s * WAYS + w] if locks[s * WAYS + w] == 0 else NEVER
+        if key < least:
+            way, least = w, key
     return way if least <= amount else -1
 
 
@@ -72,7 +72,8 @@ def sieve_victim(s, amount, use, now, locks, stamp, next_use, hand):
         line = s * WAYS + w
         place = (stamp[line] >> 1) * WAYS + w
         key = place + (WRAPPED if place <= hand[s] else 0) + (VISITED if stamp[line] & 1 else 0)
-        if locks[line] == 0 and key < least:
+        key = key if locks[line] == 0 else NEVER
+        if key < least:
             way, least = w, key
     if way < 0:
         return way
@@ -101,7 +102,8 @@ def lookahead_victim(s, amount, use, now, locks, stamp, next_use, hand):
         key = stamp[line]
         if now < next_use[line] < NEVER:
             key += (FAR - min(next_use[line] - now, FAR - 1)) << STAMPS
-        if locks[line] == 0 and key < least:
+        key = key if locks[line] == 0 else NEVER
+        if key < least:
             way, least = w, key
     if way >= 0 and now < next_use[s * WAYS + way] < use:
         return -1
