@@ -77,7 +77,7 @@ class Pair:
 
     def step(self, now, ids, counts, use, order):
         """All kernels of one batch; what they return."""
-        lines, missed, misses = np.full(ids.size, -7), np.full(ids.size, -7), np.full(-(-ids.size // 4096), -7)
+        lines, missed, misses = np.full(ids.size, -7), np.full(ids.size, -7), np.full(-(-ids.size // kernels.CHUNK), -7)
         found = self.prints, self.tags, self.locks, self.stamp, self.next_use
         self.find(ids, counts, use, now, *found, lines, missed, misses)
         m = self.module.gather(misses, missed)
@@ -110,7 +110,7 @@ def test_kernels_are_their_twins(policy, seed, trace, batches, flight):
         if len(held) > flight:
             lines, changed = held.pop(0), bool(rng.random() < 0.7)
             for pair in pairs:
-                wrong = np.full(-(-lines.size // 4096), -7)
+                wrong = np.full(-(-lines.size // kernels.CHUNK), -7)
                 pair.module.release(lines, changed, pair.locks, pair.dirty, wrong)
                 assert not wrong.any()
         if policy == "lookahead":
@@ -286,6 +286,67 @@ def test_decisions_do_not_depend_on_threads():
         np.testing.assert_array_equal(one, two)
 
 
+class Store:
+    """Rows of one number each: home, lines, and a scratch for what is outside, as docs/memory.md says."""
+
+    def __init__(self, rows, sets, policy):
+        self.cache, self.home, self.fast = Cache(sets, policy), np.arange(rows), np.zeros(32 * sets, np.int64)
+        self.flying = []
+
+    def prefetch(self, batch, ahead):
+        ids, counts = arrays(batch, batch)
+        moves = self.cache.prefetch(ids, counts, ahead)
+        dirty = moves.evicted_dirty
+        self.home[moves.evicted_ids[dirty]] = self.fast[moves.evicted_lines[dirty]]
+        self.fast[moves.filled_lines] = self.home[moves.filled_ids]
+        scratch = {number: self.home[number] for number in ids[moves.lines < 0].tolist()}
+        self.flying.append((ids, counts, moves.lines, scratch))
+
+    def train(self):
+        ids, counts, lines, scratch = self.flying.pop(0)
+        held = lines >= 0
+        self.fast[lines[held]] = (3 * self.fast[lines[held]] + counts[held]) % 10**9
+        self.cache.release(lines)
+        for number, count in zip(ids[~held].tolist(), counts[~held].tolist()):
+            value = (3 * scratch[number] + count) % 10**9
+            line = int(self.cache.locate(np.array([number]))[0])  # a batch prefetched since may have given it a line
+            if line >= 0:
+                self.fast[line] = value
+                self.cache.mark(np.array([line]))
+            else:
+                self.home[number] = value
+            for *_, other in self.flying:
+                other.update({number: value} if number in other else {})
+
+    def flush(self):
+        lines, ids = self.cache.flush()
+        self.home[ids] = self.fast[lines]
+
+
+@pytest.mark.parametrize("policy", NAMES)
+@hypothesis.settings(max_examples=10)
+@given(seed=SEEDS, window=st.integers(0, 3), sets=st.integers(1, 3), lookups=st.integers(1, 120))
+def test_no_update_is_lost(policy, seed, window, sets, lookups):
+    """Rows that are prefetched, evicted, staged and flushed end as they would without a cache."""
+    rng = np.random.default_rng(seed)
+    batches = [batch_of(rng, rng.zipf(1.2, 300) % 200, lookups) for _ in range(12)]
+    store, plain = Store(200, sets, policy), np.arange(200)
+    for b, batch in enumerate(batches):
+        later = [arrays(other)[0] for other in batches[b + 1 : b + 4]]
+        store.prefetch(batch, batches_ahead(arrays(batch)[0], later))
+        if len(store.flying) > window:
+            store.train()
+        if rng.random() < 0.2:
+            store.flush()
+        for number, count in batch.items():
+            plain[number] = (3 * plain[number] + count) % 10**9
+    while store.flying:
+        store.train()
+    store.flush()
+    np.testing.assert_array_equal(store.home, plain)
+    assert not store.cache.flush()[0].size
+
+
 def test_lfu_keeps_a_hotter_row_and_remembers_what_left():
     cache, rows = Cache(1, "lfu"), np.arange(33)
     cache.release(cache.prefetch(rows[:32], np.full(32, 5)).lines)
@@ -315,3 +376,15 @@ def test_lookahead_meets_belady_where_it_knows_all():
         if len(held) > 32:
             held.remove(max(held, key=lambda n: later.index(n) if n in later else 10**6))
     assert cache.stats()["unique_misses"] == misses
+
+
+def test_large_batches_are_their_twins():
+    """Several chunks, most rows missing, then most of them there."""
+    rng, pairs = np.random.default_rng(3), [Pair(module, "lru", 100) for module in (kernels, twin)]
+    rows = rng.choice(10**6, 3300, replace=False)
+    for now in range(1, 4):
+        ids, counts = arrays(rng.choice(rows, 3000, replace=False))
+        for ours, theirs in zip(*(pair.step(now, ids, counts, EMPTY, EMPTY) for pair in pairs)):
+            np.testing.assert_array_equal(ours, theirs)
+        for pair in pairs:
+            pair.locks[:] = 0

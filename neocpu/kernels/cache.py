@@ -9,7 +9,7 @@ top byte (0: empty), so that one vector comparison finds a row among 32; what el
 locks, dirty) is best given as the fields of one record per line, 1-D arrays of any stride, since they are needed together.
 Every line that a batch uses is locked until the
 batch is done, so no batch evicts what it, or another one in flight, uses. Threads never meet in a line, so nothing depends on
-their number. Sources: Neo (Mudigere et al. 2022, §4.1.3), FBGEMM's `lru_cache_find` and `_populate`, `lfu_cache_*`.
+their number. Sources: Neo (Mudigere et al. 2022), FBGEMM's `lru_cache_find` and `_populate`, `lfu_cache_*`.
 """
 
 from functools import cache
@@ -24,7 +24,7 @@ from neocpu.kernels.policies import NEVER
 from neocpu.kernels.simd import prefetch, prefetch_write
 from neocpu.kernels.simd_ways import WAYS, lowest, matching
 
-CHUNK, BLOCK = 4096, 32  # rows that a thread takes at once; rows that are waited for together
+CHUNK, BLOCK = 1024, 32  # rows that a thread takes at once; rows that are waited for together
 AHEAD = 6  # misses
 
 
@@ -140,10 +140,10 @@ def finder(policy):
     """The kernel that finds the rows of a batch: those that are there are touched and locked.
 
     `finder(policy)(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses)`: lines[i] = line of
-    ids[i], or -1 - its set; the misses i of chunk t, rows [4096 t, 4096 (t+1)), are missed[4096 t :], misses[t] of them.
+    ids[i], or -1 - its set; the misses i of chunk t, rows [1024 t, 1024 (t+1)), are missed[1024 t :], misses[t] of them.
     Shapes: ids i64[n] >= 0 unique; counts i64[n]: lookups of each; use i64[n] or [0] (`policies.py`); now i64: number of the
     batch; prints u8[lines]; tags i64[lines]; locks i32[lines]; stamp, next_use i64[lines]; lines, missed
-    i64[n]; misses i64[ceil(n / 4096)]. Source: FBGEMM's `lru_cache_find_uncached`. Order: misses ascending.
+    i64[n]; misses i64[ceil(n / 1024)]. Source: FBGEMM's `lru_cache_find_uncached`. Order: misses ascending.
     """
     return _fuse_find(getattr(policies, f"{policy}_touch"))
 
@@ -211,7 +211,7 @@ def populator(policy):
 def release(lines, changed, locks, dirty, wrong):
     """A batch is done with its lines: each is unlocked once, and dirty if the batch changed it.
 
-    Shapes: lines i64[n] distinct, -1 skipped; changed bool; locks i32[lines]; dirty u8[lines]; wrong i64[ceil(n / 4096)]: how
+    Shapes: lines i64[n] distinct, -1 skipped; changed bool; locks i32[lines]; dirty u8[lines]; wrong i64[ceil(n / 1024)]: how
     many of a chunk were not locked, and stay as they are. Source: FBGEMM's `lxu_cache_locking_counter_decrement`. Order: none.
     """
     step = locks.strides[0] // 4

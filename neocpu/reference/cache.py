@@ -5,7 +5,7 @@ import numpy as np
 from neocpu.reference import policies
 from neocpu.reference.policies import NEVER
 
-WAYS, CHUNK = 32, 4096
+WAYS, CHUNK = 32, 1024
 
 
 def mix(numbers):

@@ -181,6 +181,10 @@ class Cache:
         """FBGEMM's six: calls; lookups and rows requested; rows missed; rows, and lookups, that found no line."""
         return dict(self._statistics)
 
+    def reset_stats(self) -> None:
+        """Count from 0."""
+        self._statistics = dict.fromkeys(STATISTICS, 0)
+
     @property
     def bytes(self) -> int:
         """Memory that the cache itself takes."""
