@@ -6,7 +6,7 @@ A case says how one run is done: ranks, plan, threads, route, and whether it is 
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -45,12 +45,13 @@ ROWS = 203  # no multiple of a batch
 _TABLES = """
 one = {{ rows = 1, features = ["a"] }}
 few = {{ rows = 3, dim = {d1}, features = ["a", "b"], pooling = "mean" }}
-wide = {{ rows = 97, dim = {d2}, features = ["c"], pooling = "mean" }}
+wide = {{ rows = 97, dim = {d2}, features = ["c"], pooling = "mean"{fp8} }}
 heavy = {{ rows = 41, features = ["w"], weighted = true }}
 mean-heavy = {{ rows = 6, dim = {d1}, features = ["w"], weighted = true, pooling = "mean" }}
 single = {{ rows = 5, features = ["d"] }}
-large = {{ rows = 5000, dim = {d2}, features = ["b", "d"] }}
+large = {{ rows = 5000, dim = {d2}, features = ["b", "d"]{fp16} }}
 """
+_NARROW = {"fp16": ', format = "fp16", rounding = "stochastic"', "fp8": ', format = "fp8_e4m3"'}
 
 _CONFIG = """
 [data]
@@ -90,6 +91,7 @@ class Family:
     dims: tuple[int, int, int] = (12, 20, 5)  # of most tables, and of some where dims may differ
     batch: int = 61
     leaves: int = 16
+    narrow: bool = False  # are two tables kept in few bits?
 
     def toml(self, folder: Path) -> str:
         """The config file of a run over the data in `folder`."""
@@ -108,7 +110,7 @@ class Family:
             leaves=self.leaves,
             ranks_per_node=RANKS_PER_NODE,
         )
-        return head + _TABLES.format(d1=d1, d2=d2)
+        return head + _TABLES.format(d1=d1, d2=d2, **(_NARROW if self.narrow else dict.fromkeys(_NARROW, "")))
 
 
 MAIN = "rowwise_adagrad"
@@ -142,6 +144,7 @@ FAMILIES = {
         leaves=2,
     ),
 }
+FAMILIES["narrow"] = replace(FAMILIES[MAIN], narrow=True)
 
 
 @dataclass(frozen=True)

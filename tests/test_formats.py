@@ -14,6 +14,7 @@ from neocpu.embedding.rounded import rounded
 from neocpu.embedding.specs import EXACT, TableSpec
 from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.errors import CheckpointError, TrainingError
+from neocpu.kernels._threads import thread_count, use_threads
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
 from neocpu.planner.cost import Workload, shard_cost
@@ -83,6 +84,24 @@ def test_training_equals_plain_arrays(mix):
         plain.backward(lookups, grad, step)
         plain.check(tbe)
     assert not tbe.touched(2).all()
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_threads_change_no_bit(mix):
+    optimizer, found = record(RULE, "l2"), []
+    before = thread_count()
+    for threads in (1, 2):
+        use_threads(threads)  # as many as there are
+        rng, tbe = np.random.default_rng(3), TableBatchedEmbedding(tables_of(mix), WHOLE, optimizer, SEED)
+        out = [np.zeros((300, COLUMNS), np.float32) for _ in range(3)]
+        for step in (1, 2, 3):
+            lookups, grad = batch(rng, 300, weighted=step == 2)
+            tbe.forward(KEYS, lookups, out[step - 1])
+            tbe.backward(KEYS, lookups, grad, step)
+        found.append([*out, *(values for i in range(3) for values in tbe.state(i).values())])
+    use_threads(before)
+    for one, two in zip(*found, strict=True):
+        assert_same(one, two)
 
 
 def test_split_weights_are_those_of_fp32_given_the_same_gradients():
