@@ -175,7 +175,7 @@ class Cache:
         lines, ids = self.rows()
         if self._counts:
             self._counts.put(ids, self._stamp[lines])
-        self._prints[lines], self._dirty[lines], self._hand[:] = 0, 0, -1
+        self._prints[lines], self._dirty[lines] = 0, 0
 
     def stats(self) -> dict[str, int]:
         """FBGEMM's six: calls; lookups and rows requested; rows missed; rows, and lookups, that found no line."""
