@@ -8,7 +8,8 @@ A set is 32 lines; set = Murmur3's 64-bit finaliser of the row's number, modulo 
 top byte (0: empty), so that one vector comparison finds a row among 32; what else is known of a line (tag, stamp, next_use,
 locks, dirty) is best given as the fields of one record per line, 1-D arrays of any stride, since they are needed together.
 Every line that a batch uses is locked until the batch is done, so no batch evicts what it, or another one in flight, uses.
-Threads never meet in a line, so nothing depends on their number. Sources: Neo (Mudigere et al. 2022), FBGEMM's `lru_cache_find` and `_populate`, `lfu_cache_*`.
+Threads never meet in a line, so nothing depends on their number. Sources: Neo (Mudigere et al. 2022), FBGEMM's
+`lru_cache_find` and `_populate`, `lfu_cache_*`.
 """
 
 from functools import cache
