@@ -80,11 +80,14 @@ class Pair:
         lines, missed, misses = np.full(ids.size, -7), np.full(ids.size, -7), np.full(-(-ids.size // kernels.CHUNK), -7)
         found = self.prints, self.tags, self.locks, self.stamp, self.next_use
         self.find(ids, counts, use, now, *found, lines, missed, misses)
-        m = self.module.gather(misses, missed)
-        result = [lines.copy(), missed[:m], misses]
+        result, sets = [lines.copy(), misses], np.full(ids.size, -7)
+        m = self.module.gather(misses, missed, lines, sets)
+        result += [lines.copy(), missed[:m], sets[:m]]
         old, stamp, dirty = np.full(m, -1), np.full(m, -7), np.full(m, 7, np.uint8)
         state = *found[:3], self.dirty, *found[3:], self.hand
-        self.populate(ids, missed[:m], counts[missed[:m]], use, order[:m], now, *state, lines, old, stamp, dirty)
+        self.populate(
+            ids, missed[:m], sets[:m], counts[missed[:m]], use, order[:m], now, *state, lines, old, stamp, dirty
+        )
         where = np.full(ids.size, -7)
         self.module.locate(ids[::-1].copy(), self.prints, self.tags, where)
         return [*result, lines, old, stamp, dirty, where, *state]
@@ -106,7 +109,7 @@ def test_kernels_are_their_twins(policy, seed, trace, batches, flight):
         results = [pair.step(now, ids, counts, use, order) for pair in pairs]
         for ours, theirs in zip(*results):
             np.testing.assert_array_equal(ours, theirs)
-        held.append(results[0][3])
+        held.append(results[0][5])
         if len(held) > flight:
             lines, changed = held.pop(0), bool(rng.random() < 0.7)
             for pair in pairs:

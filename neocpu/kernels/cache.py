@@ -1,7 +1,7 @@
 """Which rows of a table are in fast memory, and where? A 32-way set-associative cache of row numbers, one call per batch.
 
     find       each unique row of the batch: its line (set * 32 + way), touched and locked; or a miss    (parallel by row)
-    populate   each miss, in turn: an empty line of its set, or its policy's victim's; or none           (one thread)
+    populate   each miss, in turn: an empty line of its set, or its policy's victim's; or none           (parallel by set)
 
 The cache knows integers only: who keeps rows and moves them is told which lines leave and which come (`storage/cache.py`).
 A set is 32 lines; set = Murmur3's 64-bit finaliser of the row's number, modulo sets. A byte per line, `prints`, has the hash's
@@ -25,7 +25,7 @@ from neocpu.kernels.simd import prefetch, prefetch_write
 from neocpu.kernels.simd_ways import WAYS, lowest, matching
 
 CHUNK, BLOCK = 1024, 32  # rows that a thread takes at once; rows that are waited for together
-AHEAD = 6  # misses
+AHEAD, TASKS = 6, 32  # misses; runs of misses that threads share
 
 
 @register_jitable
@@ -149,46 +149,62 @@ def finder(policy):
 
 
 @kernel
-def gather(misses, missed):
-    """All misses that `finder` left, side by side: missed[:m]; returns m.
+def gather(misses, missed, lines, sets):
+    """All misses that `finder` left, side by side: missed[:m], with their sets; their lines become -1. Returns m.
 
-    Shapes: misses i64[chunks]; missed i64[n]. Order: ascending.
+    Shapes: misses i64[chunks]; missed, lines, sets i64[n]. Order: ascending.
     """
     m = 0
     for t in range(misses.size):
         for k in range(misses[t]):
-            missed[m] = missed[t * CHUNK + k]
+            i = missed[t * CHUNK + k]
+            missed[m], sets[m], lines[i] = i, -1 - lines[i], -1
             m += 1
     return m
+
+
+@inlined
+def deal(sets, order, queue, ends):
+    """Misses in their order, those of a set to one task: task t has queue[ends[t] : ends[t + 1]]."""
+    ends[:] = 0
+    for k in range(sets.size):
+        ends[(sets[k] & (TASKS - 1)) + 2] += 1
+    for t in range(TASKS):
+        ends[t + 2] += ends[t + 1]
+    for turn in range(sets.size):
+        k = order[turn] if order.size else turn
+        t = sets[k] & (TASKS - 1)
+        queue[ends[t + 1]] = k
+        ends[t + 1] += 1
 
 
 def _fuse_populate(touch, victim):
     """Kernel that gives lines to missing rows."""
 
-    @kernel
+    @parallel_kernel
     def populate(
-        ids, missed, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_stamp,
+        ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_stamp,
         old_dirty,
     ):  # fmt: skip
-        for turn in range(missed.size):
-            later = min(turn + AHEAD, missed.size - 1)
-            fetch_set(max(-1 - lines[missed[order[later] if order.size else later]], 0), prints, tags)
-            k = order[turn] if order.size else turn
-            i = missed[k]
-            s, upcoming = -1 - lines[i], use[i] if use.size else NEVER
-            empty = matching(prints, s * WAYS, np.uint8(0))
-            if empty != 0:
-                line = s * WAYS + lowest(empty)
-            else:
-                way = victim(s, amount[k], upcoming, now, locks, stamp, next_use, hand)
-                if way < 0:
-                    lines[i] = -1
-                    continue
-                line = s * WAYS + way
-                old[k], old_stamp[k], old_dirty[k] = tags[line], stamp[line], dirty[line]
-            prints[line], tags[line] = print_of(mix(ids[i])), ids[i]
-            locks[line], dirty[line], lines[i] = 1, 0, line
-            touch(line, True, amount[k], upcoming, now, stamp, next_use)
+        queue, ends = np.empty(sets.size, np.int64), np.empty(TASKS + 2, np.int64)
+        deal(sets, order, queue, ends)
+        for task in prange(TASKS):
+            for turn in range(ends[task], ends[task + 1]):
+                fetch_set(sets[queue[min(turn + AHEAD, ends[task + 1] - 1)]], prints, tags)
+                k, s = queue[turn], sets[queue[turn]]
+                i, upcoming = missed[k], use[missed[k]] if use.size else NEVER
+                empty = matching(prints, s * WAYS, np.uint8(0))
+                if empty != 0:
+                    line = s * WAYS + lowest(empty)
+                else:
+                    way = victim(s, amount[k], upcoming, now, locks, stamp, next_use, hand)
+                    if way < 0:
+                        continue
+                    line = s * WAYS + way
+                    old[k], old_stamp[k], old_dirty[k] = tags[line], stamp[line], dirty[line]
+                prints[line], tags[line] = print_of(mix(ids[i])), ids[i]
+                locks[line], dirty[line], lines[i] = 1, 0, line
+                touch(line, True, amount[k], upcoming, now, stamp, next_use)
 
     return populate
 
@@ -197,11 +213,11 @@ def _fuse_populate(touch, victim):
 def populator(policy):
     """The kernel that gives lines to missing rows: empty ways first, the lowest first, then the policy's victims.
 
-    `populator(policy)(ids, missed, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old,
-    old_stamp, old_dirty)`: lines[missed[k]] = line of miss k, locked once and clean; if it held a row, that is old[k], with
-    old_stamp[k] and old_dirty[k]. Or lines[…] = -1 where no line may be taken: a conflict miss.
-    Shapes: ids, lines i64[n]; missed, amount i64[m]; order i64[m] or [0]: who comes first, ascending ids without; use i64[n]
-    or [0]; dirty u8[lines]; old i64[m], all -1 before; old_stamp i64[m]; old_dirty u8[m]; the others as for `finder`.
+    `populator(policy)(ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines,
+    old, old_stamp, old_dirty)`: lines[missed[k]] = line of miss k, locked once and clean; if it held a row, that is old[k],
+    with old_stamp[k] and old_dirty[k]. Where no line may be taken, lines[…] stays -1: a conflict miss.
+    Shapes: ids, lines i64[n]; missed, sets, amount i64[m]; order i64[m] or [0]: who comes first, ascending ids without; use
+    i64[n] or [0]; dirty u8[lines]; old i64[m], all -1 before; old_stamp i64[m]; old_dirty u8[m]; the others as for `finder`.
     Source: FBGEMM's `lru_cache_insert`, `lfu_cache_insert`. Order: `order`.
     """
     return _fuse_populate(getattr(policies, f"{policy}_touch"), getattr(policies, f"{policy}_victim"))

@@ -48,10 +48,10 @@ def finder(policy):
     return find
 
 
-def gather(misses, missed):
-    """All misses side by side; returns how many; see `kernels.cache.gather`."""
+def gather(misses, missed, lines, sets):
+    """All misses side by side, with their sets; returns how many; see `kernels.cache.gather`."""
     found = np.concatenate([missed[t * CHUNK : t * CHUNK + m] for t, m in enumerate(misses)] + [missed[:0]])
-    missed[: found.size] = found
+    missed[: found.size], sets[: found.size], lines[found] = found, -1 - lines[found], -1
     return found.size
 
 
@@ -60,12 +60,12 @@ def populator(policy):
     touch, victim = getattr(policies, f"{policy}_touch"), getattr(policies, f"{policy}_victim")
 
     def populate(
-        ids, missed, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_stamp,
+        ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_stamp,
         old_dirty,
     ):  # fmt: skip
         for k in order if order.size else range(missed.size):
             i = missed[k]
-            s, later = int(-1 - lines[i]), use[i] if use.size else NEVER
+            s, later = int(sets[k]), use[i] if use.size else NEVER
             empty = np.flatnonzero(prints[WAYS * s : WAYS * s + WAYS] == 0)
             way = int(empty[0]) if empty.size else victim(s, amount[k], later, now, locks, stamp, next_use, hand)
             lines[i] = line = WAYS * s + way if way >= 0 else -1

@@ -93,7 +93,7 @@ class Cache:
             self._state[name] for name in LINE.names or ()
         )
         self._hand = np.full(sets if self.policy.hand else 0, -1)
-        self._missed = _NONE
+        self._missed = self._sets_missed = _NONE
         self._counts = _Counts() if self.policy.counts else None
         self._statistics = dict.fromkeys(STATISTICS, 0)
 
@@ -106,11 +106,12 @@ class Cache:
         self.batch += 1
         use = self._uses(ids, ahead)
         if self._missed.size < ids.size:
-            self._missed = np.empty(ids.size + ids.size // 8, np.int64)
+            self._missed, self._sets_missed = np.empty((2, ids.size + ids.size // 8), np.int64)
         lines, missed, misses = np.empty_like(ids), self._missed, np.empty(-(-ids.size // kernels.CHUNK), np.int64)
         found = self._prints, self._tags, self._locks, self._stamp, self._next_use
         self._find(ids, counts, use, self.batch, *found, lines, missed, misses)
-        missed = missed[: kernels.gather(misses, missed)]
+        m = kernels.gather(misses, missed, lines, self._sets_missed)
+        missed, sets = missed[:m], self._sets_missed[:m]
         amount, order = counts[missed], _NONE
         if self._counts:
             amount = self._counts.add(ids[missed], amount)
@@ -119,7 +120,7 @@ class Cache:
             order = np.argsort(use[missed], kind="stable")
         old, old_stamp, old_dirty = np.full_like(missed, -1), np.empty_like(missed), np.empty(missed.size, np.uint8)
         state = *found[:3], self._dirty, *found[3:], self._hand
-        self._populate(ids, missed, amount, use, order, self.batch, *state, lines, old, old_stamp, old_dirty)
+        self._populate(ids, missed, sets, amount, use, order, self.batch, *state, lines, old, old_stamp, old_dirty)
         got, evicted = lines[missed], old >= 0
         if self._counts:
             self._counts.put(old[evicted], old_stamp[evicted])
