@@ -9,15 +9,11 @@ was written, the key, its value, and what is allowed. Nothing here needs Numba o
 """
 
 import json
-import math
-import re
 import tomllib
-import types
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from difflib import get_close_matches
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES, SparseOptimizer
 from neocpu.embedding.specs import NUMBER_FORMATS, POOLING, ROUNDINGS, TableKeys, TableSpec, bags
@@ -25,9 +21,11 @@ from neocpu.errors import ConfigError
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.parallel.plan import PlanSpec, choose_schemes
+from neocpu.records import Paths, Reader
+from neocpu.reference.policies import DEFAULT, POLICIES
 from neocpu.reference.rules import RULES
+from neocpu.storage.placement import choose_placements
 
-Paths = tuple[str, ...]
 FORMATS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")
 ROWS_BY = ("hash", "vocabulary")
@@ -123,6 +121,22 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True)
+class MemoryConfig:
+    """Which memory tables live in; never changes a bit (docs/memory.md).
+
+    placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`. hbm, ddr : bytes of each
+    rank for rows with their states (0: no limit). policy : of the caches. folder : of the SSD files, which last as long as the
+    run ("": beside the results).
+    """
+
+    placement: PlanSpec = "hbm"
+    hbm: int = 0
+    ddr: int = 0
+    policy: str = DEFAULT
+    folder: str = ""
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     """A checkpoint is written every so many steps (0: at the end only); the newest `keep` stay."""
 
@@ -141,6 +155,7 @@ class Config:
     training: TrainingConfig
     eval: EvalConfig
     parallel: ParallelConfig
+    memory: MemoryConfig
     checkpoint: CheckpointConfig
     source: str = ""
     text: str = ""
@@ -170,6 +185,7 @@ SECTIONS: dict[str, type] = {
     "training": TrainingConfig,
     "eval": EvalConfig,
     "parallel": ParallelConfig,
+    "memory": MemoryConfig,
     "checkpoint": CheckpointConfig,
 }
 # Keys of tables stand under `tables.*`.
@@ -191,6 +207,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
     "parallel.route": ROUTE_NAMES,
+    "memory.policy": tuple(POLICIES),
 }
 LEAST = {
     "model.embedding_dim": 1,
@@ -228,7 +245,7 @@ def loads(text: str, source: str = "config", overrides: Sequence[str] = ()) -> C
     told = {}
     for override in overrides:
         told[_override(tree, override)] = override
-    return replace(_assemble(_Reader(source, told), tree), text=text, overrides=tuple(overrides))
+    return replace(_assemble(Reader(source, told, CHOICES, LEAST, MOST), tree), text=text, overrides=tuple(overrides))
 
 
 def _override(tree: dict[str, Any], override: str) -> str:
@@ -260,92 +277,7 @@ def _path(tree: Any) -> list[str]:
     return [name, *_path(tree[name])]
 
 
-class _Reader:
-    """Turns a TOML tree into records; remembers who said what, for messages."""
-
-    def __init__(self, source: str, told: Mapping[str, str]) -> None:
-        self.source, self.told = source, told
-
-    def place(self, key: str) -> str:
-        """Where a key was written: an override, else the file."""
-        for told, override in self.told.items():
-            if key == told or key.startswith((f"{told}.", f"{told}[")):
-                return f"--set {override}"
-        return self.source
-
-    def wrong(self, key: str, why: str) -> ConfigError:
-        """The error that `key` is `why`."""
-        return ConfigError(f"{self.place(key)}: {key}: {why}")
-
-    def unknown(self, key: str, known: Sequence[str]) -> ConfigError:
-        """The error that there is no such key."""
-        prefix, _, name = key.rpartition(".")
-        near = get_close_matches(name, known, 1, 0.5)
-        hint = f"did you mean {prefix + '.' if prefix else ''}{near[0]}? Known" if near else "known"
-        inner = next((told for told in self.told if told.startswith(f"{key}.")), key)  # --set trainin.steps=1
-        return ConfigError(f"{self.place(inner)}: {key}: no such key; {hint} here: {', '.join(known)}")
-
-    def record(self, kind: type, tree: Any, key: str) -> Any:
-        """A dataclass from a TOML table, defaults where it is silent."""
-        return replace(kind(), **self.keys(kind, tree, key))
-
-    def keys(self, kind: type, tree: Any, key: str, default: Any = None) -> dict[str, Any]:
-        """The values that a TOML table gives for a dataclass."""
-        if not isinstance(tree, Mapping):
-            raise self.wrong(key, f"expected a table of keys, got {tree!r}")
-        hints, known = get_type_hints(kind), [spec.name for spec in fields(kind)]
-        for name in tree:
-            if name not in known:
-                raise self.unknown(f"{key}.{name}", known)
-        base = kind() if default is None else default
-        values = {}
-        for name, value in tree.items():
-            inner = f"{key}.{name}"
-            if is_dataclass(hints[name]):
-                kept = getattr(base, name)
-                values[name] = replace(kept, **self.keys(type(kept), value, inner, kept))
-            else:
-                values[name] = self.value(hints[name], value, inner)
-        return values
-
-    def value(self, hint: Any, value: Any, key: str) -> Any:
-        """A value of the annotated type."""
-        if hint == Paths and isinstance(value, str):
-            return (value,)
-        if get_origin(hint) is tuple:
-            if not isinstance(value, list):
-                raise self.wrong(key, f"expected a list, got {value!r}")
-            return tuple(self.value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value))
-        if get_origin(hint) is types.UnionType:
-            if isinstance(value, str) or (isinstance(value, dict) and all(isinstance(v, str) for v in value.values())):
-                return value
-            raise self.wrong(key, f'expected a scheme, or a table like {{ "C*" = "row_wise" }}, got {value!r}')
-        if hint is float and type(value) is int:
-            value = float(value)
-        if type(value) is not hint:
-            raise self.wrong(key, f"expected {_SAID[hint]}, got {value!r}")
-        self._check(key, value)
-        return value
-
-    def _check(self, key: str, value: Any) -> None:
-        general = re.sub(r"^tables\..*\.", "tables.*.", key)
-        if (allowed := CHOICES.get(general)) and value not in allowed:
-            near = get_close_matches(value, allowed, 1)
-            hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
-            raise self.wrong(key, f"{value!r} is not allowed; {hint} one of {', '.join(allowed)}")
-        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
-            raise self.wrong(key, f"{value} must be a finite number, at least 0")
-        if type(value) is int:
-            least, most = LEAST.get(general, 1 if "[" in key else 0), MOST.get(general, 2**63 - 1)
-            if not least <= value <= most:
-                small = "small" if value < least else "large"
-                raise self.wrong(key, f"{value} is too {small}; allowed: {least} to {most}")
-
-
-_SAID = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}
-
-
-def _assemble(reader: _Reader, tree: Mapping[str, Any]) -> Config:
+def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
     for name in tree:
         if name not in (*SECTIONS, "tables"):
             raise reader.unknown(name, [*SECTIONS, "tables"])
@@ -359,7 +291,7 @@ def _assemble(reader: _Reader, tree: Mapping[str, Any]) -> Config:
     return config
 
 
-def _table(reader: _Reader, name: str, tree: Any, model: ModelConfig) -> TableSpec:
+def _table(reader: Reader, name: str, tree: Any, model: ModelConfig) -> TableSpec:
     key = f"tables.{name}"
     keys = TableKeys(**reader.keys(TableKeys, tree, key))
     if not name or "/" in name or name in (".", ".."):
@@ -375,7 +307,7 @@ def _table(reader: _Reader, name: str, tree: Any, model: ModelConfig) -> TableSp
     return spec
 
 
-def _check_together(reader: _Reader, config: Config) -> None:
+def _check_together(reader: Reader, config: Config) -> None:
     """What no single key can say."""
     data, training = config.data, config.training
     if training.leaves & (training.leaves - 1):
@@ -393,5 +325,16 @@ def _check_together(reader: _Reader, config: Config) -> None:
         model = config.model
         ModelLayout(1, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss)
         choose_schemes(config.tables, config.parallel.plan)
+        _check_placements(config)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error
+
+
+def _check_placements(config: Config) -> None:
+    places = choose_placements([table.name for table in config.tables], config.memory.placement)
+    for table, place in zip(config.tables, places):
+        if "over" in place and table.rounding == "stochastic":
+            raise ConfigError(
+                f"tables.{table.name}: stochastic rounding needs all rows in one memory, but memory.placement is {place!r}; "
+                "place it in hbm or ddr, or round to nearest"
+            )

@@ -1,7 +1,10 @@
 """Is an embedding spread over ranks the one on a single rank, bit for bit? Bodies on threads and MPI; see `spmd.py`."""
 
 import hashlib
+import shutil
+import tempfile
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from spmd import spmd
@@ -9,6 +12,8 @@ from spmd import spmd
 from neocpu.embedding.optimizers import Schedule, SparseOptimizer
 from neocpu.embedding.rounded import rounded
 from neocpu.embedding.specs import TableSpec, bags
+from neocpu.embedding.tbe import TableBatchedEmbedding
+from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import IndexRangeError
 from neocpu.jagged import KJT
 from neocpu.kernels import narrow
@@ -42,6 +47,7 @@ NARROW = (  # the same in several formats
     TableSpec("odd", 17, 7, ("t",), format="bf16_split"),
     TableSpec("one", 1, 4, ("s",), "mean", format="bf16"),
 )
+TALL = tuple(replace(t, rows=9 * t.rows) for t in NARROW if t.rounding == "nearest")  # more rows than a small cache has
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class Case:
     max_norm: float = 0.0
     max_gradient: float = 0.0
     shards: tuple[Shard, ...] = ()  # of a plan that no scheme makes
+    placements: tuple[str, ...] = ()  # of the tables, in turn; none: all in memory
+    policy: str = "lru"
 
 
 def plan_of(case: Case, ranks: int) -> Plan:
@@ -122,8 +130,12 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         max_norm=case.max_norm,
         max_gradient=case.max_gradient,
     )
+    memory = None
+    if case.placements:
+        places = tuple(case.placements[t % len(case.placements)] for t in range(len(case.tables)))
+        memory = MemoryPlan(places, policy=case.policy, folder=Path(tempfile.mkdtemp(prefix="neocpu-rows-")))
     embedding = ShardedEmbedding(
-        plan_of(case, comm.size), comm, optimizer, case.seed, case.leaves, case.first_column, case.route
+        plan_of(case, comm.size), comm, optimizer, case.seed, case.leaves, case.first_column, case.route, memory=memory
     )
     spread_exponents(embedding, case)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
@@ -165,6 +177,7 @@ def spread_exponents(embedding: ShardedEmbedding, case: Case) -> None:
 def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEmbedding) -> str:
     """SHA-256 over every E and every state tensor of all ranks, whatever the plan: the same on every rank."""
     plan, sha = embedding.plan, hashlib.sha256()
+    embedding.tbe.flush()
     for out in found:
         for part in comm.allgather_bytes(canonical(out).tobytes()):
             sha.update(part)
@@ -172,9 +185,7 @@ def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEm
         whole: dict[str, np.ndarray] = {}
         for shard in plan.of_table(number):
             mine = plan.local(comm.rank)
-            state = embedding.tbe.state(mine.index(shard)) if shard in mine else {}
-            if state:
-                state["touched"] = embedding.tbe.touched(mine.index(shard)).astype(np.float32)
+            state = state_of(embedding.tbe, mine.index(shard), shard.shape[0]) if shard in mine else {}
             names = sorted(comm.allgather_bytes(",".join(state).encode()))[-1].decode().split(",")
             for name in names:
                 data = comm.allgather_bytes(np.ascontiguousarray(state[name]).tobytes() if state else b"")[shard.rank]
@@ -188,7 +199,20 @@ def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEm
                     assert case.special or all(d == everywhere[0] for d in everywhere)
         for name in sorted(whole):
             sha.update(canonical(whole[name]).tobytes())
+    if case.placements:
+        embedding.tbe.close()
+        shutil.rmtree(embedding.memory.folder, ignore_errors=True)
     return sha.hexdigest()
+
+
+def state_of(tbe: TableBatchedEmbedding, shard: int, height: int) -> dict[str, np.ndarray]:
+    """A shard's rows that exist, with their states, among zeros; and which they are."""
+    rows = tbe.existing(shard, 0, height)
+    found = {"touched": np.zeros(height, np.float32)}
+    for name, values in {**tbe.values(shard, rows), "touched": np.ones(rows.size, np.float32)}.items():
+        found[name] = np.zeros((height, *values.shape[1:]), np.float32)
+        found[name][rows] = values
+    return found
 
 
 def canonical(values: np.ndarray) -> np.ndarray:
@@ -198,7 +222,7 @@ def canonical(values: np.ndarray) -> np.ndarray:
 
 def unsharded(case: Case) -> str:
     """The digest of the same case on one rank with whole tables."""
-    alone = replace(case, plan="table_wise", shards=(), route="direct", ranks_per_node=1)
+    alone = replace(case, placements=(), plan="table_wise", shards=(), route="direct", ranks_per_node=1)
     comm = SingleComm()
     return digest(comm, alone, *train(comm, alone))
 
@@ -249,6 +273,16 @@ def tables_of_any_format(comm: Comm) -> None:
         run_threads(2, lambda other: train(other, replace(narrow_case, steps=1)), in_turn=True)
     comm.quiet_barrier()
     expect(comm, narrow_case, replace(narrow_case, plan="mixed2", route="direct"))
+
+
+@spmd(3)
+def tables_beyond_their_memory(comm: Comm) -> None:
+    places = ("ddr_over_ssd", "hbm_over_ddr", "hbm_over_ddr_over_ssd", "hbm")
+    case = Case(tables=TALL, plan="mixed", route="two_level", placements=places, batch=40, steps=4, wild=False)
+    if comm.rank == 0:
+        run_threads(2, lambda other: digest(other, case, *train(other, case)), in_turn=True)
+    comm.quiet_barrier()
+    expect(comm, case, replace(case, plan="mixed2", policy="sieve", placements=places[1:] + places[:1], wild=True))
 
 
 @spmd(3, 8)

@@ -105,7 +105,7 @@ def test_overrides_are_toml_else_text() -> None:
         ("training.leaves=12", "--set training.leaves=12: training.leaves: 12 is not a power of two"),
         ("parallel.plan=rowwise", "'rowwise' is no scheme; did you mean 'row_wise'?"),
         ("parallel.plan={D1 = 'row_wise'}", "no table matches 'D1'"),
-        ("parallel.plan=3", "expected a scheme"),
+        ("parallel.plan=3", "expected a name in quotes, or a table"),
         ("model.embedding_dim=4", "the last size is 16"),
         ("model.top=[4, 2]", "it must be 1"),
         ("tables.C1.pooling=max", "choose one of sum, mean"),

@@ -16,6 +16,7 @@ ROOMS = {
     for level, names in enumerate(
         (
             ("errors", "trees"),
+            ("records",),
             ("jagged", "floats", "cores"),
             ("kernels",),
             ("reference",),

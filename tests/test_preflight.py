@@ -117,7 +117,7 @@ def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch
     asked, real = [], trainer.build
 
     def build(*args):
-        asked.append(args[-1])
+        asked.append(args[4])
         return real(*args)
 
     monkeypatch.setattr(trainer, "build", build)

@@ -61,14 +61,17 @@ class Part:
     def __init__(self, whole: Whole, plan: Plan, rank: int) -> None:
         self.whole, self.shards = whole, plan.local(rank)
 
-    def state(self, shard: int) -> Mapping[str, np.ndarray]:
-        s = self.shards[shard]
-        found = {k: v[slice(*s.rows)] for k, v in self.whole.values[s.table].items()}
-        return {k: v[:, slice(*s.cols)] if v.ndim == 2 else v for k, v in found.items()}
+    def flush(self) -> None:
+        """Everything is here."""
 
-    def touched(self, shard: int) -> np.ndarray:
+    def existing(self, shard: int, lo: int, hi: int) -> np.ndarray:
         s = self.shards[shard]
-        return self.whole.touched[s.table][slice(*s.rows)]
+        return np.flatnonzero(self.whole.touched[s.table][slice(*s.rows)][lo:hi]) + lo
+
+    def values(self, shard: int, rows: np.ndarray) -> Mapping[str, np.ndarray]:
+        s = self.shards[shard]
+        found = {k: v[slice(*s.rows)][rows] for k, v in self.whole.values[s.table].items()}
+        return {k: v[:, slice(*s.cols)] if v.ndim == 2 else v for k, v in found.items()}
 
 
 def make(whole: Whole, comm: Comm, plan: Plan) -> State:

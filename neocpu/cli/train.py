@@ -81,6 +81,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     if summary["ranks"] > 1:
         for line in traffic_lines(summary["traffic"]):
             click.echo(line)
+    for line in tier_lines(summary["tiers"]):
+        click.echo(line)
     click.echo(f"results in {folder}")
     click.echo(f"digest {summary['digest']}")
 
@@ -92,6 +94,24 @@ def traffic_lines(traffic: dict[str, Any]) -> list[str]:
     for verb, entry in traffic.items():
         sizes = "".join(f"{entry[link]['bytes']:>14,} B" for link in links)
         lines.append(f"{verb:18}{entry['calls']:>10,}{sizes}")
+    return lines
+
+
+def tier_lines(tiers: list[dict[str, Any]]) -> list[str]:
+    """What the memories of cached tables held, all ranks together, as a small table; `hit`: of the rows asked for."""
+    if not tiers:
+        return []
+    lines = [f"{'table':14}{'tier':5}{'rows':>14}{'MiB':>10}{'hit':>8}{'conflicts':>11}{'read':>13}{'written':>13}"]
+    for tier in tiers:
+        asked = tier.get("unique", 0)
+        hit = f"{100 * (1 - tier['unique_misses'] / asked):.1f} %" if asked else ""
+        conflicts = f"{tier['conflict_unique_misses']:,}" if "unique" in tier else ""
+        moved = [f"{tier[name]:,}" if name in tier else "" for name in ("read", "written")]
+        size = tier["bytes"] / 2**20
+        lines.append(
+            f"{tier['table'][:13]:14}{tier['tier']:5}{tier['rows']:>14,}{size:>10,.1f}{hit:>8}{conflicts:>11}"
+            f"{moved[0]:>13}{moved[1]:>13}"
+        )
     return lines
 
 

@@ -29,7 +29,16 @@ class CodedRows(Rows):
         name = form.removesuffix("_split")
         super().__init__(formats.FORMATS[name].view(arrays[0]), states)
         self.form, self.layout, self.rounding = form, LAYOUTS[name], ROUNDINGS[rounding]
+        self.rounding_name = rounding
         self.codes, self.low = (*arrays, NO_HALVES)[:2]
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        return self.codes, *([self.low] if self.low.size else []), *self.element_states
+
+    def over(self, arrays: Sequence[NDArray[Any]]) -> "CodedRows":
+        numbers = len(arrays) - len(self.element_states)
+        return CodedRows(self.form, self.rounding_name, arrays[:numbers], arrays[numbers:])
 
     def pool(self, places: Places, layout: Layout, lookups: Lookups, out: Floats) -> None:
         h, samples = layout.shard, lookups.samples

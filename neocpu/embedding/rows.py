@@ -20,7 +20,7 @@ from neocpu.embedding.sorting import Segments
 from neocpu.embedding.specs import TableSpec
 from neocpu.kernels import pooling, update
 from neocpu.reference.rules import Rule
-from neocpu.storage.tier import Arena
+from neocpu.storage.arena import Arena
 
 NONE = np.empty(0, np.float32)
 
@@ -55,6 +55,15 @@ class Rows:
         self.table = table
         self.element_states = tuple(states)
         self.state0, self.state1 = (*states, NONE, NONE)[:2]
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All that this store keeps of every element, by element: the numbers first, then the states."""
+        return self.table, *self.element_states
+
+    def over(self, arrays: Sequence[NDArray[Any]]) -> "Rows":
+        """A store of this format with other `arrays`."""
+        return Rows(arrays[0], arrays[1:])
 
     def pool(self, places: Places, layout: Layout, lookups: Lookups, out: Floats) -> None:
         """Pooled rows of some entries: out f32[S, C], from column[k] on."""

@@ -70,27 +70,41 @@ def sort(layout: Layout, lookups: Lookups, heights: Ints, stride: int, scratch: 
 
     heights i64: rows of every shard; stride: columns of the gradient matrix, row s of which holds entry k's at column[k].
     """
-    chunks = cut(layout, lookups)
     by_bag = lookups.weights.size == 0
     place_of = (layout.column[:, None] + np.arange(lookups.samples) * stride).reshape(-1)
     if not by_bag:
         place_of = np.repeat(place_of, np.diff(lookups.offsets))
-    rows, heights = lookups.rows, heights[chunks.shards]
+    return _sort(layout, lookups, heights, by_bag, place_of, lookups.weights, scratch)
+
+
+def index(layout: Layout, lookups: Lookups, heights: Ints, scratch: Scratch) -> Segments:
+    """As `sort`, but `place` has the numbers of the lookups, and there are no weights."""
+    place_of, none = np.arange(lookups.rows.size, dtype=np.int64), np.empty(0, np.float32)
+    return _sort(layout, lookups, heights, False, place_of, none, scratch)
+
+
+def _sort(
+    layout: Layout, lookups: Lookups, heights: Ints, by_bag: bool, place_of: Ints, weights: Floats, scratch: Scratch
+) -> Segments:
+    chunks, rows = cut(layout, lookups), lookups.rows
+    heights = heights[chunks.shards]
     bits = max(1, int(place_of.size).bit_length())
     names = None
     if int(heights.max(initial=1)).bit_length() + bits > 63:  # no room for row and id in one number: sort ranks of rows
         names, rows = np.unique(rows, return_inverse=True)
         rows, heights = np.where(names[rows] < 0, -1, rows), np.full_like(heights, names.size)
-    return _sorted(chunks, lookups, rows, heights, bits, place_of, names, scratch)
+    return _sorted(chunks, lookups.offsets, rows, heights, bits, by_bag, place_of, weights, names, scratch)
 
 
 def _sorted(
     chunks: Chunks,
-    lookups: Lookups,
+    offsets: Ints,
     rows: Ints,
     heights: Ints,
     bits: int,
+    by_bag: bool,
     place_of: Ints,
+    given: Floats,
     names: Ints | None,
     scratch: Scratch,
 ) -> Segments:
@@ -107,7 +121,7 @@ def _sorted(
     segments.place_chunks(counts, chunks.first, groups, group_start)
     valid = int(group_start[-1])
     keys, spare = scratch.take("keys", valid), scratch.take("spare", valid)
-    segments.deal_lookups(rows, lookups.offsets, lookups.weights.size == 0, chunks.start, shift, bits, counts, keys)
+    segments.deal_lookups(rows, offsets, by_bag, chunks.start, shift, bits, counts, keys)
     of = np.repeat(np.arange(groups.size), groups)
     found = np.zeros(of.size + 1, np.int64)
     segments.sort_groups(keys, spare, group_start, low[of], bits, found[1:])
@@ -119,9 +133,7 @@ def _sorted(
         scratch.take("starts", total + 1),
         scratch.take("place", valid),
     )
-    weights = scratch.take("weights", valid if lookups.weights.size else 0, np.float32)
-    segments.write_segments(
-        keys, group_start, group_row, first, bits, place_of, lookups.weights, unique, starts, place, weights
-    )
+    weights = scratch.take("weights", valid if given.size else 0, np.float32)
+    segments.write_segments(keys, group_start, group_row, first, bits, place_of, given, unique, starts, place, weights)
     ends = np.append(0, np.cumsum(groups))
     return Segments(chunks.shards, first[ends], unique if names is None else names[unique], starts, place, weights)

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding import words
 from neocpu.embedding.lookups import ExtraWords, Floats, Ints, Layout, Lookups, Merged, Rectangle, Words
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.rows import NONE, Places, Rows, allocate, one_by_one, part, runs, shelve
 from neocpu.embedding.sorting import Scratch, Segments, cut, sort
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import TrainingError
-from neocpu.kernels import pooling, touch, update
+from neocpu.kernels import touch, update
 from neocpu.kernels.philox import uniform_rows
 from neocpu.reference.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
-from neocpu.storage.tier import Memory
 from neocpu.trees import Node, aligned_nodes
 
 __all__ = ["ExtraWords", "Layout", "Lookups", "Merged", "TableBatchedEmbedding"]
@@ -42,6 +42,7 @@ class TableBatchedEmbedding:
     optimizer, seed : update rule; the seed of initial values.
     budget : bytes that rows and states may take (0: no limit). Raises TrainingError where they do not fit.
     huge : ask for huge pages: faster, but then a touched row may cost two mebibytes.
+    slots : rows of every shard that there is room for, i64[H]; None: all. Who gives fewer says which are there (`tiered.py`).
     """
 
     def __init__(
@@ -52,15 +53,17 @@ class TableBatchedEmbedding:
         seed: int,
         budget: int = 0,
         huge: bool = True,
+        slots: Ints | None = None,
     ) -> None:
         self.tables, self.shards, self.optimizer, self.rule = tuple(tables), tuple(shards), optimizer, optimizer.rule
         self.rounds = optimizer.rounds
         heights = np.array([s.rows[1] - s.rows[0] for s in self.shards], np.int64)
         self.width = np.array([s.cols[1] - s.cols[0] for s in self.shards], np.int64)
         self.heights, self.full_width = heights, np.array([tables[s.table].dim for s in self.shards], np.int64)
-        self.row_base = np.cumsum(heights) - heights
+        self.slots = heights if slots is None else slots
+        self.row_base = np.cumsum(self.slots) - self.slots
         specs = [tables[s.table] for s in self.shards]
-        self._store, self.base, kinds, elements = shelve(specs, heights * self.width)
+        self._store, self.base, kinds, elements = shelve(specs, self.slots * self.width)
         self.row0 = np.array([s.rows[0] for s in self.shards], np.int64)
         self.column0 = np.array([s.cols[0] for s in self.shards], np.int64)
         self.key, random = (
@@ -69,7 +72,7 @@ class TableBatchedEmbedding:
         )
         self.scale = np.array([1.0 / np.sqrt(np.float64(t.rows)) for t in specs], np.float64).astype(np.float32)
         self._places = Places(self.base, self.width, self.full_width, self.row_base, self.row0, self.column0, random)
-        self._allocate(kinds, elements, int(heights.sum()), budget, huge)
+        self._allocate(kinds, elements, int(self.slots.sum()), budget, huge)
         self._made, self._scratch = np.zeros(len(self.shards), np.int64), Scratch()
         self._plain = SparseOptimizer().hyper(1)
 
@@ -90,7 +93,7 @@ class TableBatchedEmbedding:
 
     def forward(self, layout: Layout, lookups: Lookups, out: Floats) -> None:
         """Pool: out f32[S, C], columns column[k] on, = the exact sum of bag k*S + s, rounded once."""
-        self._touch(layout, lookups)
+        lookups = self._ready(layout, lookups)
         for store, entries, bags in self._runs(layout, lookups):
             mine = Lookups(lookups.offsets[bags], lookups.rows, lookups.weights, lookups.samples)
             store.pool(self._places, Layout(layout.shard[entries], layout.column[entries]), mine, out)
@@ -102,48 +105,25 @@ class TableBatchedEmbedding:
 
     def forward_words(self, layout: Layout, lookups: Lookups, out: Words) -> ExtraWords:
         """Pool row-split shards: first words of the exact sums into out f64[S, C], the rare further words returned."""
-        self._touch(layout, lookups)
+        lookups = self._ready(layout, lookups)
         found = [
-            self._words(store, layout.shard[entries], layout.column[entries], bags, lookups, out)
+            words.pool(store.table, self._places, layout, entries, bags, lookups, self._scratch, out)
             for store, entries, bags in self._runs(layout, lookups)
         ]
         return ExtraWords.together(found)
 
-    def _words(self, store: Rows, h: Ints, column: Ints, which: slice, lookups: Lookups, out: Words) -> ExtraWords:
-        """`forward_words` of the entries of some shards h in one store."""
-        offsets, rows, weights = lookups.offsets[which], lookups.rows, lookups.weights
-        used = self._scratch.take("used", offsets.size - 1)
-        pooling.pooled_words(store.table, self.base[h], self.width[h], offsets, rows, weights, out, column, used)
-        bags = np.flatnonzero(used > 1)
-        k, s = np.divmod(bags, max(lookups.samples, 1))
-        width, more = self.width[h[k]], used[bags] - 1
-        bag = np.repeat(bags, more) + which.start
-        start = np.append(0, np.cumsum(np.repeat(width, more)))
-        extra = np.empty(int(start[-1]))
-        pooling.bag_words(
-            store.table,
-            rows,
-            weights,
-            offsets[bags],
-            offsets[bags + 1],
-            self.base[h[k]],
-            width,
-            width,
-            more + 1,
-            s * out.shape[1] + column[k],
-            np.append(0, np.cumsum(width * more))[:-1],
-            out.reshape(-1),
-            extra,
-        )
-        return ExtraWords(bag, start, extra)
+    def _ready(self, layout: Layout, lookups: Lookups) -> Lookups:
+        """See to it that the rows are there; the lookups by the slots that they are in."""
+        self._touch(layout, lookups)
+        return lookups
 
     def _touch(self, layout: Layout, lookups: Lookups) -> None:
         """Make the rows that do not exist yet; nothing is looked at in shards all of whose rows exist."""
-        if (self._made[layout.shard] == self.heights[layout.shard]).all():
+        if (self._made[layout.shard] == self.slots[layout.shard]).all():
             return
         chunks = cut(layout, lookups)
         owner = chunks.shards[chunks.owner]
-        origin = np.where(self._made[owner] < self.heights[owner], self.row_base[owner], -1)
+        origin = np.where(self._made[owner] < self.slots[owner], self.row_base[owner], -1)
         fresh, count = self._scratch.take("fresh", lookups.rows.size), np.zeros(owner.size, np.int64)
         touch.find_untouched(lookups.rows, chunks.start, origin, self._touched, fresh, count)
         if count.any():
@@ -152,7 +132,7 @@ class TableBatchedEmbedding:
 
     def _complete(self) -> None:
         """Make all rows of large shards of which many exist: their pages are in use already, and nobody looks again."""
-        many = (self._made >= self.heights / MANY) & (self._made < self.heights) & (self.heights >= LARGE)
+        many = (self._made >= self.slots / MANY) & (self._made < self.slots) & (self.slots >= LARGE)
         for shard in np.flatnonzero(many).tolist():
             touched = self.touched(shard)
             rows = np.flatnonzero(touched == 0)
@@ -188,10 +168,18 @@ class TableBatchedEmbedding:
         rule, limited = self.rule, self.optimizer.max_norm > 0
         if not rule.updates:
             raise TrainingError(f"optimizer {rule.name!r} updates nothing: take the rows and values of unique_gradient")
-        hyper = self.optimizer.hyper(step)
+        hyper, found = self.optimizer.hyper(step), self._located(found)
         for store, lo, hi in runs(self._store[found.shards]):
             mine = part(found, lo, hi)
             self._stores[store].update(rule, limited, self._row_state, self._places, mine, gradient, hyper, step)
+
+    def _located(self, found: Segments) -> Segments:
+        """The same, with slots in place of rows that are about to change."""
+        return found
+
+    def _slots_of(self, shard: int, rows: Ints) -> Ints:
+        """Slots of local rows that `_located` has seen in this step."""
+        return rows
 
     def _sort(self, layout: Layout, lookups: Lookups, stride: int) -> Segments:
         return sort(layout, lookups, self.heights, stride, self._scratch)
@@ -227,6 +215,7 @@ class TableBatchedEmbedding:
 
     def _merge(self, name: str, layout: Layout, lookups: Lookups, grad: Floats, hyper: Floats) -> Merged:
         found = self._sort(layout, lookups, grad.shape[1])
+        rows, found = found.unique.copy(), self._located(found)
         start = np.append(0, np.cumsum(np.repeat(self.width[found.shards], np.diff(found.first))))
         gradient = np.empty(int(start[-1]), np.float32)
         clipped, of = self._clipped(grad), self._store[found.shards]
@@ -241,7 +230,7 @@ class TableBatchedEmbedding:
             )
         shards = found.shards.tolist()
         first, last = (dict(zip(shards, ends.tolist())) for ends in (found.first[:-1], found.first[1:]))
-        return Merged(first, last, found.unique.copy(), start, gradient, weights)
+        return Merged(first, last, rows, start, gradient, weights)
 
     def row_terms(self, merged: Merged, shard: int, of: Sequence[str]) -> dict[Node, Floats]:
         """Sums of squares of a round (`rounds[i].of`) on the aligned nodes of the column tree that this shard's columns
@@ -253,7 +242,8 @@ class TableBatchedEmbedding:
         if "w" in of and self._stores[self._store[shard]].coded:
             values["w"] = merged.weights[merged.start[first] : merged.start[last]]
         elif "w" in of:
-            values["w"] = self.state(shard)["weight"][merged.rows[first:last]].reshape(-1)
+            slots = self._slots_of(shard, merged.rows[first:last])
+            values["w"] = self.state(shard)["weight"][slots].reshape(-1)
         nodes: dict[Node, Floats] = {}
         for node in aligned_nodes(lo, 1 << (dim - 1).bit_length() if hi == dim else hi):
             sums = np.empty((len(of), last - first), np.float32)
@@ -266,7 +256,7 @@ class TableBatchedEmbedding:
         """Round `number` of the update of a merged shard, given its row scalars f32[U, len(rounds[number].of)]."""
         first, last = merged.first[shard], merged.last[shard]
         store, to = self._stores[self._store[shard]], merged.start[first:last]
-        rows = one_by_one(shard, merged.rows[first:last], to)
+        rows = one_by_one(shard, self._slots_of(shard, merged.rows[first:last]), to)
         update.stepped(self.rounds[number].phase, len(self.rule.row_state), store.coded)(
             merged.weights if store.coded else store.table,
             store.state0,
@@ -287,52 +277,24 @@ class TableBatchedEmbedding:
     def merge_words(self, layout: Layout, lookups: Lookups, grad: Floats) -> list[tuple[Ints, Words]]:
         """Exact merged gradients of replicated shards: for each shard of the layout, rows i64[M] (ascending, repeated for
         further words) and words f64[M, D]."""
-        found, flat = self._sort(layout, lookups, grad.shape[1]), grad.reshape(-1)
-        out = []
-        for i, shard in enumerate(found.shards.tolist()):
-            lo, hi = found.first[i : i + 2].tolist()
-            rows, starts, width = found.unique[lo:hi], found.starts[lo : hi + 1], int(self.width[shard])
-            words, used = np.empty((hi - lo, width)), np.empty(hi - lo, np.int64)
-            update.merge_words(flat, found.place, found.weights, starts, words, used)
-            several = np.flatnonzero(used > 1)
-            place = np.cumsum(used) - used
-            if several.size:
-                first, words = words, np.empty((int(used.sum()), width))
-                words[place] = first
-            at, one = place[several] * width, np.ones(several.size, np.int64)
-            pooling.bag_words(
-                flat,
-                found.place,
-                found.weights,
-                starts[several],
-                starts[several + 1],
-                0 * one,
-                one,
-                width * one,
-                used[several],
-                at,
-                at + width,
-                words.reshape(-1),
-                words.reshape(-1),
-            )
-            out.append((np.repeat(rows, used), words))
-        return out
+        found = self._sort(layout, lookups, grad.shape[1])
+        return words.merge(found, grad.reshape(-1), self.width)
 
     def apply_rows(self, shard: int, rows: Ints, gradient: Floats, step: int) -> None:
         """Update rows i64[U] (unique, local) of a whole-width shard from merged, rounded gradients f32[U, D]."""
         layout = Layout(np.array([shard]), np.zeros(1, np.int64))
-        self._touch(layout, Lookups(np.array([0, rows.size]), rows, NONE, 1))
+        self._ready(layout, Lookups(np.array([0, rows.size]), rows, NONE, 1))
         place = np.arange(rows.size, dtype=np.int64) * gradient.shape[1]
         self._update(one_by_one(shard, rows, place), np.ascontiguousarray(gradient).reshape(-1), step)
 
     # ---- state ----
 
     def state(self, shard: int) -> dict[str, Floats]:
-        """Views of a shard: "weight" f32[rows, width], element states likewise, row states f32[rows], strided.
+        """Views of a shard's slots: "weight" f32[slots, width], element states likewise, row states f32[slots], strided.
 
         The weights of a shard of codes are decoded where they are asked for, `weight[rows]`; they are no view.
         """
-        height, row, store = int(self.heights[shard]), int(self.row_base[shard]), self._stores[self._store[shard]]
+        height, row, store = int(self.slots[shard]), int(self.row_base[shard]), self._stores[self._store[shard]]
         found = {"weight": store.numbers(self._places, shard, height)}
         found |= zip(self.rule.element_state, store.states(self._places, shard, height))
         for i, name in enumerate(self.rule.row_state):
@@ -340,9 +302,27 @@ class TableBatchedEmbedding:
         return found
 
     def touched(self, shard: int) -> NDArray[np.uint8]:
-        """Which rows of a shard exist: u8[rows]."""
+        """Which slots of a shard have a row: u8[slots]."""
         row = int(self.row_base[shard])
-        return self._touched[row : row + int(self.heights[shard])]
+        return self._touched[row : row + int(self.slots[shard])]
+
+    def flush(self) -> None:
+        """Every row to where `existing` and `values` see it: all are."""
+
+    def close(self) -> None:
+        """Give back what a run needs no more: nothing."""
+
+    def tiers(self) -> dict[str, list[dict[str, Any]]]:
+        """Counts of the levels of shards that live in several memories, by table: there is none."""
+        return {}
+
+    def existing(self, shard: int, lo: int, hi: int) -> Ints:
+        """Local rows lo <= i64[n] < hi of a shard that exist, ascending."""
+        return np.flatnonzero(self.touched(shard)[lo:hi]) + lo
+
+    def values(self, shard: int, rows: Ints) -> dict[str, Floats]:
+        """Values of rows i64[n] that exist, as `state` names them."""
+        return {name: values[rows] for name, values in self.state(shard).items()}
 
     def initial(self, shard: int, rows: Ints) -> dict[str, Floats]:
         """Initial values of local rows i64[n]: as `state`, n rows."""
@@ -371,19 +351,19 @@ class TableBatchedEmbedding:
         self._made[shard] += int((touched[rows] == 0).sum())
         touched[rows] = 1
         if self._stores[self._store[shard]].coded and "weight" in values:
-            self._check_loaded(shard, rows, values["weight"])
+            self._check_loaded(shard, rows, values["weight"], rows)
 
     def _set(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
         state = self.state(shard)
         for name, array in values.items():
             if name == "weight":
-                height = int(self.heights[shard])
+                height = int(self.slots[shard])
                 self._stores[self._store[shard]].write(self._places, shard, height, rows, array)
             else:
                 state[name][rows] = array
 
-    def _check_loaded(self, shard: int, rows: Ints, given: Floats) -> None:
-        kept, given = self.state(shard)["weight"][rows], np.ascontiguousarray(given, np.float32)
+    def _check_loaded(self, shard: int, slots: Ints, given: Floats, rows: Ints) -> None:
+        kept, given = self.state(shard)["weight"][slots], np.ascontiguousarray(given, np.float32)
         moved = np.argwhere((kept.view(np.uint32) != given.view(np.uint32)) & ~(np.isnan(kept) & np.isnan(given)))
         if moved.size:
             (i, c), table = moved[0], self.tables[self.shards[shard].table]
@@ -391,7 +371,3 @@ class TableBatchedEmbedding:
             raise TrainingError(
                 f"table {table.name}, row {row}, column {column}: {given[i, c]!s} is no {table.format} number"
             )
-
-    def tier(self, shard: int) -> Memory:
-        """Where the weights of a shard live."""
-        return Memory(self.state(shard)["weight"])

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.tbe import Layout, TableBatchedEmbedding
+from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
 from neocpu.jagged import KJT
 from neocpu.kernels.rounding import divide_columns
 from neocpu.kernels.update import clip
@@ -42,7 +43,7 @@ class ShardedEmbedding:
     optimizer, seed : update rule of all tables; rows start at their Philox values (`docs/arithmetic.md` §9).
     leaves : leaves of the batch tree; rank r's samples are `trees.rank_samples(r, W, B, leaves)`.
     first_column : columns of E in front of the first pooled vector (the bottom MLP's output).
-    huge : tables on huge pages.
+    huge : tables on huge pages. memory : where tables live (None: all in memory).
     route : wires of row-split tables' words, a name in `routes.ROUTES`.
 
     Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is `plan.local(rank)[i]`).
@@ -59,11 +60,16 @@ class ShardedEmbedding:
         first_column: int = 0,
         route: str = "direct",
         huge: bool = True,
+        memory: MemoryPlan | None = None,
     ) -> None:
-        self.plan, self.comm = plan, comm
+        self.plan, self.comm, self.memory = plan, comm, memory
         self._limit = optimizer.max_gradient  # of E's gradient, at home: before MEANs are divided
         mine, rule = plan.local(comm.rank), replace(optimizer, max_gradient=0.0)
-        self.tbe = TableBatchedEmbedding(plan.tables, mine, rule, seed, huge=huge)
+        self.tbe: TableBatchedEmbedding
+        if memory is None or memory.plain:
+            self.tbe = TableBatchedEmbedding(plan.tables, mine, rule, seed, huge=huge)
+        else:
+            self.tbe = TieredEmbedding(plan.tables, mine, rule, seed, memory, f"rank-{comm.rank}.h5", huge)
         scalars = max(len(phase.of) for phase in self.tbe.rounds)
         self.exchange = Exchange(plan, comm, leaves, first_column, scalars, route)
         self.keys = tuple(bag.key for bag in self.exchange.bags)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from neocpu.kernels import cache as kernels
 from neocpu.kernels import hashing
 from neocpu.reference.policies import DEFAULT, NEVER, POLICIES
-from neocpu.storage.tier import Arena
+from neocpu.storage.arena import Arena
 
 Ints = NDArray[np.int64]
 WAYS = 32

@@ -47,17 +47,22 @@ def available_memory() -> int:
 
 
 def table_needs(
-    plan: Plan, rank: int, state_floats: tuple[int, int], lookups: Mapping[str, int], page: int = PAGE
+    plan: Plan,
+    rank: int,
+    state_floats: tuple[int, int],
+    lookups: Mapping[str, int],
+    slots: Sequence[int] | None = None,
+    page: int = PAGE,
 ) -> list[Need]:
     """Bytes each table takes on `rank`, largest first.
 
     `state_floats` is (optimizer floats per element, optimizer floats per row); `lookups`: how many rows of each table the run
-    can touch at most; `page`: bytes that are taken at a time.
+    can touch at most; `slots`: rows of each shard that have room in memory (None: all); `page`: bytes that are taken at a time.
     """
     per_element, per_row = state_floats
     needs: dict[str, int] = {}
-    for shard in plan.local(rank):
-        rows, width = shard.rows[1] - shard.rows[0], shard.cols[1] - shard.cols[0]
+    for i, shard in enumerate(plan.local(rank)):
+        rows, width = slots[i] if slots else shard.rows[1] - shard.rows[0], shard.cols[1] - shard.cols[0]
         spec = plan.tables[shard.table]
         row_bytes = width * (spec.number_bytes + 4 * per_element) + 4 * per_row
         arrays = 1 + (spec.format == "bf16_split") + per_element + bool(per_row)
@@ -102,7 +107,9 @@ def check_memory(needs: Sequence[Need], host_ranks: int, other: int, available: 
         raise TrainingError(
             f"this run needs {human(total)} of memory per rank, {human(total * host_ranks)} for {host_ranks} rank(s) on this "
             f"host, but {human(have)} are available; {largest}use more hosts, a plan that shards it (parallel.plan=row_wise), "
-            "fewer tables.NAME.rows, a smaller model.embedding_dim, a narrower model.embedding_format, or "
+            ""
+            "memory.placement=ddr_over_ssd with a memory.ddr, fewer tables.NAME.rows, a smaller model.embedding_dim, "
+            "a narrower model.embedding_format, or "
             "optimizer.sparse.name=exact_rowwise_adagrad"
         )
     return total

@@ -1,8 +1,12 @@
 """How is a checkpoint's model applied to data? On any number of ranks, whatever the run had that wrote it."""
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from neocpu.config import Config
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.comm import Comm
 from neocpu.training import checkpoint as checkpoints
@@ -10,7 +14,7 @@ from neocpu.training.checkpoint_file import CheckpointFile
 from neocpu.training.data import open_paths
 from neocpu.training.report import silent
 from neocpu.training.warmup import warm_up
-from neocpu.training.world import World, build, make_plan
+from neocpu.training.world import World, build, make_plan, memory_plan
 
 SPLIT = "test"
 
@@ -34,6 +38,15 @@ def restore(
     splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: tuple(data)}, labelled=labelled)
     plan = make_plan(config, comm, splits.pooling_factors())
     warm_up(config, plan, comm, tell)
-    world = build(config, comm, plan, splits.dense_features)
+    world = build(config, comm, plan, splits.dense_features, memory=memory_plan(config, _folder(config)))
     checkpoints.load(path, world, splits.description())
     return world, splits.loader(SPLIT, labelled=need_labels)
+
+
+def _folder(config: Config) -> Path:
+    """Where SSD files may be while this process lasts."""
+    if memory_plan(config, Path()).plain or config.memory.folder:
+        return Path(config.memory.folder)
+    folder = tempfile.mkdtemp(prefix="neocpu-rows-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

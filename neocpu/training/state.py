@@ -83,9 +83,11 @@ class Block:
 class Embeddings(Protocol):
     """What is asked of the tables of one rank (`embedding.tbe`); shard i is `plan.local(rank)[i]`."""
 
-    def state(self, shard: int) -> Mapping[str, Any]: ...
+    def flush(self) -> None: ...
 
-    def touched(self, shard: int) -> NDArray[Any]: ...
+    def existing(self, shard: int, lo: int, hi: int) -> Ints: ...
+
+    def values(self, shard: int, rows: Ints) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class State:
         counts = np.zeros(int(self._starts[-1]), np.int32)
         counts[: self._starts[len(self._dense)]] = 1
         for i, shard in enumerate(self.plan.local(self.comm.rank)):
-            touched = (np.flatnonzero(self._embeddings.touched(i)) + shard.rows[0]) // BLOCK
+            touched = (self._embeddings.existing(i, 0, shard.rows[1] - shard.rows[0]) + shard.rows[0]) // BLOCK
             tensor = len(self._dense) + shard.table
             here = counts[self._starts[tensor] : self._starts[tensor + 1]]
             here += np.bincount(touched, minlength=here.size).astype(np.int32)
@@ -151,6 +153,7 @@ class State:
 
     def _schedule(self) -> list[list[Ints]]:
         """schedule[r][q]: blocks that rank q owns and assembles in round r, ascending; ownership is contiguous."""
+        self._embeddings.flush()
         counts = self._touched_rows()
         blocks = np.flatnonzero(counts).astype(np.int64)
         tensor = np.searchsorted(self._starts, blocks, side="right") - 1
@@ -212,13 +215,13 @@ class State:
             lo, hi = max(first, shard.rows[0]), min(first + BLOCK, shard.rows[1])
             if lo >= hi:
                 continue
-            rows = np.flatnonzero(self._embeddings.touched(i)[lo - shard.rows[0] : hi - shard.rows[0]]) + lo
+            rows = self._embeddings.existing(i, lo - shard.rows[0], hi - shard.rows[0])
             if rows.size:
-                values = self._embeddings.state(i)
-                stream.ints += [np.array([number, rows.size, *shard.cols], np.int64), rows.astype(np.int64)]
+                values = self._embeddings.values(i, rows)
+                stream.ints += [np.array([number, rows.size, *shard.cols], np.int64), rows + shard.rows[0]]
                 for name, shape in self.tensors[tensor].fields:
                     if shape or shard.cols[0] == 0:
-                        stream.floats.append(values[name][rows - shard.rows[0]].reshape(-1))
+                        stream.floats.append(values[name].reshape(-1))
 
     def _unpack(self, ints: Ints, floats: F32) -> dict[int, list["_Piece"]]:
         found: dict[int, list[_Piece]] = {}

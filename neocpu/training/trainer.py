@@ -4,6 +4,7 @@ The position in the data is (epoch, step of the epoch); both follow from the num
 that a checkpoint needs. Before every step the ranks agree whether somebody was asked to stop.
 """
 
+import json
 import resource
 import sys
 import time
@@ -19,7 +20,7 @@ from neocpu.ingest.loader import Batch, Loader
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.plan import Plan
-from neocpu.storage.tier import HUGE
+from neocpu.storage.arena import HUGE
 from neocpu.training import checkpoint, preflight
 from neocpu.training.data import Splits, open_splits
 from neocpu.training.evaluate import evaluate
@@ -28,7 +29,7 @@ from neocpu.training.metrics import Window
 from neocpu.training.report import Report, versions
 from neocpu.training.state import digest
 from neocpu.training.warmup import warm_up
-from neocpu.training.world import World, build, make_plan
+from neocpu.training.world import World, build, make_plan, memory_plan
 
 WINDOW = 100  # batches that training metrics look back on
 
@@ -106,6 +107,8 @@ class Trainer:
                 return self._summary(world, splits)
         finally:
             roam()
+            if self.world is not None:
+                self.world.embedding.tbe.close()
 
     # ---- before the first step ----
 
@@ -118,7 +121,8 @@ class Trainer:
         warm_up(config, plan, comm, self.report.tell)
         if self.bind:
             bind_kernel_threads(comm)
-        self.world = world = build(config, comm, plan, splits.dense_features, huge)
+        memory = memory_plan(config, self.out / "rows")
+        self.world = world = build(config, comm, plan, splits.dense_features, huge, memory)
         loader = splits.loader("train")
         if self.resume:
             self._restore(world, loader)
@@ -134,7 +138,12 @@ class Trainer:
         huge = False
         try:
             host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
-            needs = [preflight.table_needs(plan, comm.rank, state, lookups, page) for page in (HUGE, preflight.PAGE)]
+            slots = [
+                room.slots for room in memory_plan(config, self.out).rooms(plan.tables, plan.local(comm.rank), state)
+            ]
+            needs = [
+                preflight.table_needs(plan, comm.rank, state, lookups, slots, page) for page in (HUGE, preflight.PAGE)
+            ]
             other = preflight.working_memory(config, plan)
             huge = preflight.fits(needs[0], host_ranks, other)
             preflight.check_memory(needs[not huge], host_ranks, other)
@@ -242,7 +251,21 @@ class Trainer:
             "threads": self.config.training.threads,
             "plan": world.plan.to_dict(),
             "traffic": traffic,
+            "tiers": self._tiers(world),
             "versions": versions(),
         }
         self.report.finish(summary)
         return summary
+
+    def _tiers(self, world: World) -> list[dict[str, Any]]:
+        """Counts of the tiers of cached tables, summed over ranks: a table's levels one after the other, nearest first."""
+        mine = json.dumps(world.embedding.tbe.tiers()).encode()
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for part in self.comm.allgather_bytes(mine):
+            for table, levels in json.loads(part).items():
+                for level in levels:
+                    entry = found.setdefault((table, level["tier"]), {"table": table, "tier": level["tier"]})
+                    for name, count in level.items():
+                        if name != "tier":
+                            entry[name] = entry.get(name, 0) + count
+        return list(found.values())

@@ -10,9 +10,11 @@ runs the walk.
 import hashlib
 import json
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +27,10 @@ from neocpu.kernels._jit import cache_folder, cpu_kind
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.threads import run_threads
+from neocpu.storage.placement import PLACEMENTS
 from neocpu.training.companion import companion
 from neocpu.training.state import digest
-from neocpu.training.world import build
+from neocpu.training.world import build, memory_plan
 from neocpu.trees import rank_samples
 
 ROWS, DIM, BATCH, RANKS = 40, 8, 12, 4
@@ -57,6 +60,8 @@ def signature(config: Config, plan: Plan) -> str:
         optimizer.sparse.max_norm > 0,
         optimizer.sparse.max_gradient > 0,
         optimizer.dense.name,
+        sorted(set(memory_plan(config, Path()).placements)),
+        config.memory.policy,
         *cpu_kind(),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
@@ -65,6 +70,12 @@ def signature(config: Config, plan: Plan) -> str:
 def _ways(plan: Plan) -> list[tuple[str, str]]:
     """(scheme, format) of which the plan has a table; rounding is decided at run time."""
     return sorted({(scheme, table.format) for scheme, table in zip(plan.schemes, plan.tables)})
+
+
+def _places(config: Config) -> str:
+    """The placement whose kernels are those of all placements of the run: the one with most below it."""
+    found = set(memory_plan(config, Path()).placements)
+    return max(found, key=lambda name: (PLACEMENTS[name].ssd, len(PLACEMENTS[name].caches)))
 
 
 def warm_up(config: Config, plan: Plan, comm: Comm, tell: Callable[[str], None] | None = None) -> float:
@@ -96,12 +107,14 @@ def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes
         specs[0] = replace(specs[0], weighted=True)
     tables = tuple(specs)
     model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1))
-    mini = replace(config, model=model, tables=tables)
+    memory = replace(config.memory, placement=_places(config), hbm=0, ddr=0, folder="")
+    mini = replace(config, model=model, tables=tables, memory=memory)
     schemes = [scheme for scheme, _ in ways]
     warm_up_reading()
 
     def body(comm: Comm) -> None:
-        world = build(mini, comm, place(tables, schemes, comm.size, min(2, comm.size)), 3)
+        plan = place(tables, schemes, comm.size, min(2, comm.size))
+        world = build(mini, comm, plan, 3, memory=memory_plan(mini, Path(folder)))
         batch = _mini_batch(tables, comm, config.training.leaves)
         E = np.zeros((batch.labels.size, world.model.columns), np.float32)
         world.embedding.forward(batch.sparse, BATCH).finish(E)
@@ -111,11 +124,13 @@ def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes
         for step in (1, 2):
             world.step(batch, step)
         digest(world, 2)
+        world.embedding.tbe.close()
 
-    if plan.ranks == 1:
-        body(SingleComm())
-    else:
-        run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
+    with tempfile.TemporaryDirectory() as folder:
+        if plan.ranks == 1:
+            body(SingleComm())
+        else:
+            run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
 
 
 def _mini_batch(tables: tuple[TableSpec, ...], comm: Comm, leaves: int) -> MiniBatch:

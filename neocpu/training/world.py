@@ -2,16 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from neocpu.config import Config
 from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.embedding.specs import bags
+from neocpu.embedding.tiered import MemoryPlan
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.planner import auto
 from neocpu.planner.cost import Workload
+from neocpu.storage.placement import choose_placements
 from neocpu.training.step import TrainStep
 
 
@@ -37,9 +40,18 @@ def make_plan(config: Config, comm: Comm, pooling: Mapping[str, float], ranks: i
     return auto.make_plan(config.tables, config.parallel.plan, ranks or comm.size, per_node, work, memory)
 
 
-def build(config: Config, comm: Comm, plan: Plan, dense_features: int, huge: bool = True) -> World:
+def memory_plan(config: Config, folder: Path) -> MemoryPlan:
+    """Where the tables live; `folder`: for SSD files, unless the config names one."""
+    memory = config.memory
+    places = choose_placements([table.name for table in config.tables], memory.placement)
+    return MemoryPlan(places, memory.hbm, memory.ddr, memory.policy, Path(memory.folder or folder))
+
+
+def build(
+    config: Config, comm: Comm, plan: Plan, dense_features: int, huge: bool = True, memory: MemoryPlan | None = None
+) -> World:
     """Model, tables and optimizers of one rank; nothing is looked up yet, and no table row exists. `huge`: tables on huge
-    pages."""
+    pages; `memory`: where tables live (None: in memory, all of them)."""
     training, optimizer = config.training, config.optimizer
     model = Dlrm(
         dense_features=dense_features,
@@ -52,7 +64,15 @@ def build(config: Config, comm: Comm, plan: Plan, dense_features: int, huge: boo
         seed=training.seed,
     )
     embedding = ShardedEmbedding(
-        plan, comm, optimizer.sparse, training.seed, training.leaves, model.first_column, config.parallel.route, huge
+        plan,
+        comm,
+        optimizer.sparse,
+        training.seed,
+        training.leaves,
+        model.first_column,
+        config.parallel.route,
+        huge,
+        memory,
     )
     dense = DenseOptimizer(optimizer.dense, model.flat)
     return World(config, comm, plan, model, embedding, dense, TrainStep(model, embedding, dense, comm, training.leaves))

@@ -1,15 +1,8 @@
-"""Where do rows live? In a tier: something that brings rows into a buffer that kernels can read, and takes them back.
-
-    prefetch(rows) -> (buffer, locations)     locations[i] is where row i starts now; kernels only ever see locations
-    writeback(rows)   flush()   stats()
-
-Memory is the one tier so far: a lazily committed mapping in which every row always has its place, so a location is the
-row's own number and nothing moves. A cache or an SSD tier will hand out other buffers and locations by the same verbs.
-"""
+"""Where do rows live in memory? In one lazily committed mapping, cut into regions: a page takes memory once it is touched."""
 
 import mmap
 import sys
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,22 +13,6 @@ HUGE = 2 << 20  # bytes of a huge page
 # Promise no memory for rows that may never be touched (the constant is new in Python 3.13).
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 LINE = 64  # bytes of a cache line: regions begin on one
-
-
-class Tier(Protocol):
-    """A place for the rows of one table."""
-
-    def prefetch(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Buffer that holds `rows` now, and where in it each one is (in rows of the buffer)."""
-
-    def writeback(self, rows: NDArray[np.int64]) -> None:
-        """`rows` were changed in the buffer."""
-
-    def flush(self) -> None:
-        """Bring every changed row to its lasting place."""
-
-    def stats(self) -> dict[str, int]:
-        """Rows, bytes, hits, misses."""
 
 
 class Arena:
@@ -71,24 +48,3 @@ class Arena:
         """Next region: `count` zeros, on a cache line."""
         start, self._used = self._used, self._used + self.space(count, dtype)
         return np.frombuffer(self._map, dtype, count, start)
-
-
-class Memory:
-    """The tier of rows that are all in memory: rows by width in a region, each at its own number."""
-
-    def __init__(self, rows: NDArray[Any]) -> None:
-        self._rows = rows
-
-    def prefetch(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The region itself; a row's location is its number."""
-        return self._rows, rows
-
-    def writeback(self, rows: NDArray[np.int64]) -> None:
-        """Rows are changed in place: nothing to do."""
-
-    def flush(self) -> None:
-        """Nothing is elsewhere."""
-
-    def stats(self) -> dict[str, int]:
-        """Rows and bytes."""
-        return {"rows": len(self._rows), "bytes": self._rows.nbytes}

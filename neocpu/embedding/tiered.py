@@ -1,0 +1,226 @@
+"""How does a rank train tables larger than its memory? It brings the rows of the step at hand into slots: kernels see those.
+
+    rows of a batch -> unique rows of each shard -> slots (`storage/levels.py`) -> lookup, backward, update: as ever, by slot
+
+A slot is one number, good for weights and states alike. Rows keep their true numbers wherever order or randomness depends on
+them: sorting, column shards' talk, initial values. So every placement gives the bits of the one that keeps all rows in memory
+(Neo's memory hierarchy; `docs/memory.md`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups, Rectangle
+from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.rows import Places
+from neocpu.embedding.sorting import Segments, index
+from neocpu.embedding.specs import TableSpec
+from neocpu.embedding.tbe import PIECE, TableBatchedEmbedding
+from neocpu.reference.policies import DEFAULT
+from neocpu.storage import placement
+from neocpu.storage.levels import File, Home, Level, Memory, Slots, Tier
+from neocpu.storage.placement import PLACEMENTS, Room, make_room
+from neocpu.storage.row_file import RowFile, RowTable
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Where the tables of a run live: placement of each, budgets of a rank in bytes (0: no limit), policy of the caches, and
+    the folder for SSD files, which last as long as the run."""
+
+    placements: tuple[str, ...]
+    hbm: int = 0
+    ddr: int = 0
+    policy: str = DEFAULT
+    folder: Path | None = None
+
+    def rooms(
+        self, tables: Sequence[TableSpec], shards: Sequence[Rectangle], state_floats: tuple[int, int]
+    ) -> list[Room]:
+        """Room of every shard of a rank; `state_floats`: optimizer floats per element and per row. Raises TrainingError."""
+        found = []
+        for shard in shards:
+            table, (lo, hi) = tables[shard.table], shard.cols
+            size = (hi - lo) * (table.number_bytes + 4 * state_floats[0]) + 4 * state_floats[1]
+            rows, where = shard.rows[1] - shard.rows[0], self.placements[shard.table]
+            found.append(placement.Rows(table.name, rows, size, where))
+        return make_room(found, self.hbm, self.ddr)
+
+    @property
+    def plain(self) -> bool:
+        """Are all tables whole in memory?"""
+        return not any(PLACEMENTS[name].caches for name in self.placements)
+
+
+class TieredEmbedding(TableBatchedEmbedding):
+    """A `TableBatchedEmbedding` some of whose shards live in slower memory than the one they are used in.
+
+    memory : placements and budgets. file : name of this rank's SSD file in `memory.folder`; an old one is overwritten.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TableSpec],
+        shards: Iterable[Rectangle],
+        optimizer: SparseOptimizer,
+        seed: int,
+        memory: MemoryPlan,
+        file: str = "rank-0.h5",
+        huge: bool = True,
+    ) -> None:
+        shards = tuple(shards)
+        rooms = memory.rooms(tables, shards, optimizer.state_floats)
+        places = [PLACEMENTS[memory.placements[shard.table]] for shard in shards]
+        slots = np.array([room.slots for room in rooms], np.int64)
+        super().__init__(tables, shards, optimizer, seed, 0, huge, slots)
+        self._tiers: dict[int, Tier] = {}
+        self._file, numbers = self._open(memory, file, [h for h, place in enumerate(places) if place.ssd])
+        for h, (room, place) in enumerate(zip(rooms, places)):
+            if place.caches:
+                self._tiers[h] = self._tier(h, room, place, memory.policy, numbers.get(h, -1))
+                self.touched(h)[:] = 1  # slots are made by their homes
+                self._made[h] = room.slots
+
+    def _open(self, memory: MemoryPlan, file: str, stored: list[int]) -> tuple[RowFile | None, dict[int, int]]:
+        """The SSD file, and its table's number for each shard that it stores."""
+        if not stored:
+            return None, {}
+        assert memory.folder is not None
+        memory.folder.mkdir(parents=True, exist_ok=True)
+        path = memory.folder / file
+        path.unlink(missing_ok=True)
+        tables = []
+        for h in stored:
+            shard, record = self.shards[h], self._slots(h).record
+            name = f"{self.tables[shard.table].name}.{h}"
+            rows, width = int(self.heights[h]), int(self.width[h])
+            tables.append(RowTable(name, rows, record, shard.rows[0], shard.cols[0], width, self._layout_of(h)))
+        return RowFile.create(path, tables), {h: i for i, h in enumerate(stored)}
+
+    def _layout_of(self, h: int) -> str:
+        """What a record is made of, in words."""
+        spec, rule = self.tables[self.shards[h].table], self.rule
+        return ", ".join(
+            [f"weight {spec.format}", *(f"{name} fp32" for name in (*rule.element_state, *rule.row_state))]
+        )
+
+    def _slots(self, h: int) -> Slots:
+        slots, width, at = int(self.slots[h]), int(self.width[h]), int(self.base[h])
+        store, row, per_row = self._stores[self._store[h]], int(self.row_base[h]), len(self.rule.row_state)
+        arrays = [a[at : at + slots * width] for a in store.arrays]
+        return Slots([*arrays, self._row_state[row * per_row : (row + slots) * per_row]], slots)
+
+    def _tier(self, h: int, room: Room, place: placement.Placement, policy: str, number: int) -> Tier:
+        slots, whole = self._slots(h), self.slots[h] - room.whole
+
+        def create(rows: Ints, to: Ints) -> None:
+            for at in range(0, rows.size, PIECE):
+                self._set(h, to[at : at + PIECE], self._start(h, rows[at : at + PIECE]))
+
+        home: Home
+        if place.ssd:
+            assert self._file is not None
+            home = File(self._file, number, slots, create)
+        else:
+            home = Memory(place.whole, slots, int(whole), room.whole, create)
+        first = [0, room.lines[0] + room.scratch]
+        for i in reversed(range(len(place.caches))):
+            home = Level(place.caches[i], slots, first[i], room.lines[i], policy, home)
+        assert isinstance(home, Level)
+        return Tier(self.tables[self.shards[h].table].name, home, (room.lines[0], room.scratch))
+
+    # ---- rows and slots ----
+
+    def _ready(self, layout: Layout, lookups: Lookups) -> Lookups:
+        self._touch(layout, lookups)
+        if not any(h in self._tiers for h in layout.shard.tolist()):
+            return lookups
+        found = index(layout, lookups, self.heights, self._scratch)
+        slots, rows = found.unique.copy(), lookups.rows.copy()
+        for i, h in enumerate(found.shards.tolist()):
+            if h in self._tiers:
+                lo, hi = found.first[i : i + 2].tolist()
+                slots[lo:hi] = self._tiers[h].bring(slots[lo:hi].copy(), np.diff(found.starts[lo : hi + 1]))
+        rows[found.place] = np.repeat(slots, np.diff(found.starts))
+        return replace(lookups, rows=rows)
+
+    def _located(self, found: Segments) -> Segments:
+        if not any(h in self._tiers for h in found.shards.tolist()):
+            return found
+        slots = found.unique.copy()
+        for i, h in enumerate(found.shards.tolist()):
+            if h in self._tiers:
+                lo, hi = found.first[i : i + 2].tolist()
+                slots[lo:hi] = self._slots_of(h, found.unique[lo:hi])
+                self._tiers[h].changed = True
+        return found._replace(unique=slots)
+
+    def _slots_of(self, shard: int, rows: Ints) -> Ints:
+        return self._tiers[shard].slots_of(rows) if shard in self._tiers else rows
+
+    # ---- state ----
+
+    def flush(self) -> None:
+        """Bring every changed row to its home; then `existing` and `values` see all rows."""
+        for tier in self._tiers.values():
+            tier.flush()
+        self._known: dict[int, Ints] = {h: tier.level.rows() for h, tier in self._tiers.items()}
+
+    def existing(self, shard: int, lo: int, hi: int) -> Ints:
+        if shard not in self._tiers:
+            return super().existing(shard, lo, hi)
+        known = self._known[shard]
+        return known[slice(*np.searchsorted(known, [lo, hi]))]
+
+    def values(self, shard: int, rows: Ints) -> dict[str, Floats]:
+        if shard not in self._tiers:
+            return super().values(shard, rows)
+        records = self._tiers[shard].level.peek(rows)
+        return self._apart(shard, records)
+
+    def _apart(self, shard: int, records: Any) -> dict[str, Floats]:
+        """Values of records u8[n, record]: a store of these rows alone decodes them."""
+        n, width, store = len(records), int(self.width[shard]), self._stores[self._store[shard]]
+        parts, at = [], 0
+        for array in store.arrays:
+            size = width * array.itemsize
+            parts.append(np.ascontiguousarray(records[:, at : at + size]).view(array.dtype).reshape(-1))
+            at += size
+        zero, wide = np.zeros(1, np.int64), np.array([width])
+        alone = Places(zero, wide, wide, zero, zero, zero, zero.view(np.uint64))
+        copy = store.over(parts)
+        found = {"weight": np.asarray(copy.numbers(alone, 0, n)[:])}
+        found |= zip(self.rule.element_state, copy.states(alone, 0, n))
+        rest = np.ascontiguousarray(records[:, at:]).view(np.float32).reshape(n, -1)
+        return found | {name: rest[:, i] for i, name in enumerate(self.rule.row_state)}
+
+    def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
+        if shard not in self._tiers:
+            return super().load_rows(shard, rows, values)
+        tier, slots = self._tiers[shard], self._slots(shard)
+        tier.empty()
+        room = tier.level.cache.lines
+        for at in range(0, rows.size, room):
+            some, given = rows[at : at + room], {name: array[at : at + room] for name, array in values.items()}
+            to = np.arange(some.size, dtype=np.int64)
+            self._set(shard, to, given)
+            if self._stores[self._store[shard]].coded:
+                self._check_loaded(shard, to, given["weight"], some)
+            tier.level.load(some, slots.pack(to))
+
+    def close(self) -> None:
+        """Drop the SSD file: rows that matter are in checkpoints."""
+        if self._file is not None:
+            self._file.close()
+            self._file.path.unlink(missing_ok=True)
+
+    def tiers(self) -> dict[str, list[dict[str, Any]]]:
+        """Counts of each cached shard's levels, nearest first, by table."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for h, tier in self._tiers.items():
+            found.setdefault(self.tables[self.shards[h].table].name, []).extend(tier.stats())
+        return found

@@ -1,0 +1,107 @@
+"""How does a TOML tree become dataclasses? By their annotations, and an error names place, key, value and what is allowed."""
+
+import math
+import re
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin, get_type_hints
+
+from neocpu.errors import ConfigError
+
+Paths = tuple[str, ...]
+_SAID = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}
+
+
+class Reader:
+    """Turns a TOML tree into records; remembers who said what, for messages.
+
+    told : key -> the override that set it. choices, least, most : what is allowed, by key; keys of tables stand under
+    `tables.*`, and whole numbers are at least 0 otherwise.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        told: Mapping[str, str],
+        choices: Mapping[str, tuple[str, ...]],
+        least: Mapping[str, int],
+        most: Mapping[str, int],
+    ) -> None:
+        self.source, self.told, self._choices, self._least, self._most = source, told, choices, least, most
+
+    def place(self, key: str) -> str:
+        """Where a key was written: an override, else the file."""
+        for told, override in self.told.items():
+            if key == told or key.startswith((f"{told}.", f"{told}[")):
+                return f"--set {override}"
+        return self.source
+
+    def wrong(self, key: str, why: str) -> ConfigError:
+        """The error that `key` is `why`."""
+        return ConfigError(f"{self.place(key)}: {key}: {why}")
+
+    def unknown(self, key: str, known: Sequence[str]) -> ConfigError:
+        """The error that there is no such key."""
+        prefix, _, name = key.rpartition(".")
+        near = get_close_matches(name, known, 1, 0.5)
+        hint = f"did you mean {prefix + '.' if prefix else ''}{near[0]}? Known" if near else "known"
+        inner = next((told for told in self.told if told.startswith(f"{key}.")), key)  # --set trainin.steps=1
+        return ConfigError(f"{self.place(inner)}: {key}: no such key; {hint} here: {', '.join(known)}")
+
+    def record(self, kind: type, tree: Any, key: str) -> Any:
+        """A dataclass from a TOML table, defaults where it is silent."""
+        return replace(kind(), **self.keys(kind, tree, key))
+
+    def keys(self, kind: type, tree: Any, key: str, default: Any = None) -> dict[str, Any]:
+        """The values that a TOML table gives for a dataclass."""
+        if not isinstance(tree, Mapping):
+            raise self.wrong(key, f"expected a table of keys, got {tree!r}")
+        hints, known = get_type_hints(kind), [spec.name for spec in fields(kind)]
+        for name in tree:
+            if name not in known:
+                raise self.unknown(f"{key}.{name}", known)
+        base = kind() if default is None else default
+        values = {}
+        for name, value in tree.items():
+            inner = f"{key}.{name}"
+            if is_dataclass(hints[name]):
+                kept = getattr(base, name)
+                values[name] = replace(kept, **self.keys(type(kept), value, inner, kept))
+            else:
+                values[name] = self.value(hints[name], value, inner)
+        return values
+
+    def value(self, hint: Any, value: Any, key: str) -> Any:
+        """A value of the annotated type."""
+        if hint == Paths and isinstance(value, str):
+            return (value,)
+        if get_origin(hint) is tuple:
+            if not isinstance(value, list):
+                raise self.wrong(key, f"expected a list, got {value!r}")
+            return tuple(self.value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value))
+        if get_origin(hint) is types.UnionType:
+            if isinstance(value, str) or (isinstance(value, dict) and all(isinstance(v, str) for v in value.values())):
+                return value
+            raise self.wrong(key, f'expected a name in quotes, or a table like {{ "C*" = "NAME" }}, got {value!r}')
+        if hint is float and type(value) is int:
+            value = float(value)
+        if type(value) is not hint:
+            raise self.wrong(key, f"expected {_SAID[hint]}, got {value!r}")
+        self._check(key, value)
+        return value
+
+    def _check(self, key: str, value: Any) -> None:
+        general = re.sub(r"^tables\..*\.", "tables.*.", key)
+        if (allowed := self._choices.get(general)) and value not in allowed:
+            near = get_close_matches(value, allowed, 1)
+            hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
+            raise self.wrong(key, f"{value!r} is not allowed; {hint} one of {', '.join(allowed)}")
+        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+            raise self.wrong(key, f"{value} must be a finite number, at least 0")
+        if type(value) is int:
+            least, most = self._least.get(general, 1 if "[" in key else 0), self._most.get(general, 2**63 - 1)
+            if not least <= value <= most:
+                small = "small" if value < least else "large"
+                raise self.wrong(key, f"{value} is too {small}; allowed: {least} to {most}")

@@ -1,0 +1,294 @@
+"""How do rows travel between memories? In slots of one mapping, cache over cache, down to a home where every row has a place.
+
+    Tier          the rows of a batch in slots that kernels may use        locked while the batch is at work
+      Level       a cache in slots of slower memory                        any number of them
+        Memory    all rows in slots          or  File: records in an SSD file
+
+Every level has two verbs: `read(rows, slots)` brings rows up into slots of the caller, `write(rows, slots)` takes them back. A
+row moves with its state. What is above is newer; only changed rows go down, and they go before others come up, so a row that
+leaves and returns in one call is never lost. A row that nobody wrote has its initial values: its home makes them
+(`create(rows, slots)`), so rows that were only looked at never reach a home.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.errors import TrainingError
+from neocpu.storage.cache import Cache, Moves
+from neocpu.storage.placement import WAYS
+from neocpu.storage.row_file import RowFile
+
+Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+Create = Callable[[Ints, Ints], None]
+PIECE = 1 << 16  # rows whose records are made at a time
+
+
+class Slots:
+    """The bytes of the rows of one shard: views u8[slots, bytes] of its numbers and states, all by slot."""
+
+    def __init__(self, arrays: Sequence[NDArray[Any]], slots: int) -> None:
+        self.fields = [a.view(np.uint8).reshape(slots, -1) for a in arrays if a.size]
+        self.record = sum(field.shape[1] for field in self.fields)
+
+    def copy(self, source: Ints, target: Ints) -> None:
+        """Rows from slots to other slots."""
+        for field in self.fields:
+            field[target] = field[source]
+
+    def pack(self, slots: Ints) -> Bytes:
+        """Records u8[n, record] of the rows in slots i64[n]."""
+        return np.concatenate([field[slots] for field in self.fields], axis=1)
+
+    def unpack(self, slots: Ints, records: Bytes) -> None:
+        """Put records into slots."""
+        at = 0
+        for field in self.fields:
+            field[slots] = records[:, at : at + field.shape[1]]
+            at += field.shape[1]
+
+
+class Home(Protocol):
+    """Where rows come from and go to."""
+
+    def read(self, rows: Ints, slots: Ints) -> None:
+        """Bring rows i64[n], distinct, into slots."""
+
+    def write(self, rows: Ints, slots: Ints) -> None:
+        """Take rows back from slots."""
+
+    def flush(self) -> None:
+        """All changed rows to the lowest home."""
+
+    def rows(self) -> Ints:
+        """Rows that were written, ascending, after a flush."""
+
+    def peek(self, rows: Ints) -> Bytes:
+        """Their records u8[n, record], after a flush; moves nothing."""
+
+    def load(self, rows: Ints, records: Bytes) -> None:
+        """Set rows, whatever they were; no cache above holds any."""
+
+    def stats(self) -> list[dict[str, Any]]:
+        """Counts of this level and those below."""
+
+
+class Memory:
+    """All rows in slots [first, first + rows)."""
+
+    def __init__(self, name: str, slots: Slots, first: int, rows: int, create: Create) -> None:
+        self.name, self._slots, self._first, self._create = name, slots, first, create
+        self._there, self._moved = np.zeros(rows, np.uint8), [0, 0]
+
+    def read(self, rows: Ints, slots: Ints) -> None:
+        self.place(rows)
+        self._slots.copy(rows + self._first, slots)
+        self._moved[0] += rows.size
+
+    def write(self, rows: Ints, slots: Ints) -> None:
+        self._slots.copy(slots, rows + self._first)
+        self._there[rows] = 1
+        self._moved[1] += rows.size
+
+    def place(self, rows: Ints) -> Ints:
+        """Their own slots, for rows that are used where they are."""
+        fresh = rows[self._there[rows] == 0]
+        self._create(fresh, fresh + self._first)
+        self._there[fresh] = 1
+        return rows + self._first
+
+    def flush(self) -> None:
+        pass
+
+    def rows(self) -> Ints:
+        return np.flatnonzero(self._there)
+
+    def peek(self, rows: Ints) -> Bytes:
+        return self._slots.pack(rows + self._first)
+
+    def load(self, rows: Ints, records: Bytes) -> None:
+        self._slots.unpack(rows + self._first, records)
+        self._there[rows] = 1
+
+    def stats(self) -> list[dict[str, Any]]:
+        rows = int(np.count_nonzero(self._there))
+        read, written = self._moved
+        return [{"tier": self.name, "rows": rows, "bytes": rows * self._slots.record, "read": read, "written": written}]
+
+
+class File:
+    """Records of one table of an SSD file."""
+
+    def __init__(self, file: RowFile, table: int, slots: Slots, create: Create) -> None:
+        self._file, self._table, self._slots, self._create = file, table, slots, create
+        self._moved = [0, 0]
+
+    def read(self, rows: Ints, slots: Ints) -> None:
+        for at in range(0, rows.size, PIECE):
+            some, to = rows[at : at + PIECE], slots[at : at + PIECE]
+            records = np.empty((some.size, self._slots.record), np.uint8)
+            found = self._file.read(self._table, some, records)
+            self._slots.unpack(to[found], records[found])
+            self._create(some[~found], to[~found])
+            self._moved[0] += int(found.sum())
+
+    def write(self, rows: Ints, slots: Ints) -> None:
+        for at in range(0, rows.size, PIECE):
+            self.load(rows[at : at + PIECE], self._slots.pack(slots[at : at + PIECE]))
+            self._moved[1] += rows[at : at + PIECE].size
+
+    def flush(self) -> None:
+        pass
+
+    def rows(self) -> Ints:
+        return np.concatenate([np.empty(0, np.int64), *self._file.rows(self._table)])
+
+    def peek(self, rows: Ints) -> Bytes:
+        records = np.empty((rows.size, self._slots.record), np.uint8)
+        self._file.read(self._table, rows, records)
+        return records
+
+    def load(self, rows: Ints, records: Bytes) -> None:
+        self._file.write(self._table, rows, np.ascontiguousarray(records))
+
+    def stats(self) -> list[dict[str, Any]]:
+        rows, (read, written) = sum(part.size for part in self._file.rows(self._table)), self._moved
+        return [{"tier": "ssd", "rows": rows, "bytes": rows * self._slots.record, "read": read, "written": written}]
+
+
+class Level:
+    """A cache in slots [first, first + lines) over a home; it is a home itself."""
+
+    def __init__(self, name: str, slots: Slots, first: int, lines: int, policy: str, home: Home) -> None:
+        self.name, self.home, self.cache = name, home, Cache(lines // WAYS, policy)
+        self._slots, self._first = slots, first
+
+    def bring(self, rows: Ints, counts: Ints, fill: bool = True) -> Moves:
+        """Lines for rows i64[n], ascending: what leaves goes home first, then what comes is read, unless it is overwritten
+        anyway (`fill` false)."""
+        moves = self.cache.prefetch(rows, counts)
+        dirty = moves.evicted_dirty
+        self._home_write(moves.evicted_ids[dirty], moves.evicted_lines[dirty] + self._first)
+        if fill:
+            self._home_read(moves.filled_ids, moves.filled_lines + self._first)
+        return moves
+
+    def _home_write(self, rows: Ints, slots: Ints) -> None:
+        order = np.argsort(rows, kind="stable")
+        self.home.write(rows[order], slots[order])
+
+    def _home_read(self, rows: Ints, slots: Ints) -> None:
+        order = np.argsort(rows, kind="stable")
+        self.home.read(rows[order], slots[order])
+
+    def read(self, rows: Ints, slots: Ints) -> None:
+        moves = self.bring(rows, np.ones_like(rows))
+        here = moves.lines >= 0
+        self._slots.copy(moves.lines[here] + self._first, slots[here])
+        self.home.read(rows[~here], slots[~here])
+        self.cache.release(moves.lines, False)
+
+    def write(self, rows: Ints, slots: Ints) -> None:
+        moves = self.bring(rows, np.ones_like(rows), fill=False)
+        here = moves.lines >= 0
+        self._slots.copy(slots[here], moves.lines[here] + self._first)
+        self.home.write(rows[~here], slots[~here])
+        self.cache.release(moves.lines, True)
+
+    def flush(self) -> None:
+        lines, rows = self.cache.flush()
+        self._home_write(rows, lines + self._first)
+        self.home.flush()
+
+    def rows(self) -> Ints:
+        return self.home.rows()
+
+    def peek(self, rows: Ints) -> Bytes:
+        return self.home.peek(rows)
+
+    def load(self, rows: Ints, records: Bytes) -> None:
+        self.home.load(rows, records)
+
+    def empty(self) -> None:
+        """Flush, and forget all rows of this cache and those below."""
+        self.flush()
+        level: Home = self
+        while isinstance(level, Level):
+            level.cache.invalidate()
+            level = level.home
+
+    def stats(self) -> list[dict[str, Any]]:
+        rows = self.cache.rows()[0].size
+        mine = {"tier": self.name, "rows": rows, "bytes": rows * self._slots.record, **self.cache.stats()}
+        return [mine, *self.home.stats()]
+
+
+class Tier:
+    """The rows of one shard for one batch at a time: a first cache, and scratch slots for rows that find no line in it.
+
+    `scratch`: (first, count); rows whose home keeps them in slots are used there instead.
+    """
+
+    def __init__(self, table: str, level: Level, scratch: tuple[int, int]) -> None:
+        self.table, self.level, self._scratch = table, level, scratch
+        self._rows = self._slots = self._lines = np.empty(0, np.int64)
+        self._aside = np.empty(0, np.int64)
+        self.changed = False
+
+    def bring(self, rows: Ints, counts: Ints) -> Ints:
+        """Slots of rows i64[n], distinct, ascending, each looked up counts[i] times; they stay there until the next call.
+
+        Raises TrainingError where they are more than fit.
+        """
+        self.settle()
+        moves = self.level.bring(rows, counts)
+        slots, aside = moves.lines + self.level._first, np.flatnonzero(moves.lines < 0)
+        if aside.size:
+            slots[aside] = self._set_aside(rows[aside], moves)
+        self._rows, self._slots, self._lines, self._aside = rows, slots, moves.lines, aside
+        return slots
+
+    def _set_aside(self, rows: Ints, moves: Moves) -> Ints:
+        home = self.level.home
+        if isinstance(home, Memory):
+            return home.place(rows)
+        first, count = self._scratch
+        if rows.size > count:
+            self.level.cache.release(moves.lines, False)
+            raise TrainingError(
+                f"a batch looks up {moves.lines.size:,} rows of table {self.table} on this rank, but its cache has "
+                f"{self.level.cache.lines:,} lines and {count:,} rows beside them; raise memory.{self.level.name}, use more "
+                "ranks, or lower training.batch_size"
+            )
+        slots = first + np.arange(rows.size)
+        home.read(rows, slots)
+        return slots
+
+    def slots_of(self, rows: Ints) -> Ints:
+        """Slots of rows i64[n] of the batch at work."""
+        return self._slots[np.searchsorted(self._rows, rows)]
+
+    def settle(self) -> None:
+        """The batch is done: its lines may be taken, and rows set aside go home."""
+        self.level.cache.release(self._lines, self.changed)
+        if self.changed and self._aside.size and not isinstance(self.level.home, Memory):
+            self.level.home.write(self._rows[self._aside], self._slots[self._aside])
+        self._rows = self._slots = self._lines = self._aside = np.empty(0, np.int64)
+        self.changed = False
+
+    def flush(self) -> None:
+        """All changed rows to their lowest home."""
+        self.settle()
+        self.level.flush()
+
+    def empty(self) -> None:
+        """Flush, and forget all rows in caches: every slot of them is free."""
+        self.settle()
+        self.level.empty()
+
+    def stats(self) -> list[dict[str, Any]]:
+        """Counts of all levels, nearest first."""
+        return self.level.stats()

@@ -1,0 +1,144 @@
+"""Which memory does each table live in, and how many of its rows fit there? Placements by name, and rooms under budgets.
+
+    placement               rows are in                       a rank's budgets
+    hbm                     HBM, all of them                  memory.hbm
+    ddr                     DDR, all of them                  memory.ddr
+    hbm_over_ddr            DDR; a cache in HBM               both
+    ddr_over_ssd            an SSD file; a cache in DDR       memory.ddr
+    hbm_over_ddr_over_ssd   an SSD file; caches in both       both
+
+Neo's placements (FBGEMM: device, host, managed caching, SSD). Whole tables come first; what they leave of a budget is shared
+by the caches in proportion to their tables' bytes. Without a budget a cache holds FBGEMM's default share of its table's rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from neocpu.errors import ConfigError, TrainingError
+
+WAYS = 32
+LOAD_FACTOR = 0.2
+LINE_BYTES = 34  # that the cache itself keeps of a line, and a byte of the slot
+SCRATCH = 4  # one scratch row for so many lines of the first cache, for rows that find no line
+ASIDE = 1 << 16  # scratch rows where no budget limits them; they take memory once they are used
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What a placement's name stands for: the memory that holds whole tables ("" none), the memories with caches, nearest
+    first, and whether an SSD file is below."""
+
+    whole: str = ""
+    caches: tuple[str, ...] = ()
+    ssd: bool = False
+
+
+PLACEMENTS = {
+    "hbm": Placement("hbm"),
+    "ddr": Placement("ddr"),
+    "hbm_over_ddr": Placement("ddr", ("hbm",)),
+    "ddr_over_ssd": Placement("", ("ddr",), True),
+    "hbm_over_ddr_over_ssd": Placement("", ("hbm", "ddr"), True),
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A shard, as budgets see it: its table's name, rows, bytes of a row with its state, and placement."""
+
+    table: str
+    rows: int
+    row_bytes: int
+    placement: str
+
+
+@dataclass(frozen=True)
+class Room:
+    """Slots of a shard: lines of each cache, nearest first, scratch rows beside the first, and rows kept whole."""
+
+    lines: tuple[int, ...] = ()
+    scratch: int = 0
+    whole: int = 0
+
+    @property
+    def slots(self) -> int:
+        """All of them."""
+        return sum(self.lines) + self.scratch + self.whole
+
+
+def choose_placements(tables: Sequence[str], spec: str | Mapping[str, str]) -> tuple[str, ...]:
+    """Placement of every table from the config's `memory.placement`: a name for all, or {shell pattern: name}, of which the
+    first that matches counts, but a table's exact name first; `hbm` for tables that nothing matches.
+
+    Raises ConfigError for an unknown placement, or a pattern without a table.
+    """
+    rules = {"*": spec} if isinstance(spec, str) else dict(spec)
+    for pattern, name in rules.items():
+        if name not in PLACEMENTS:
+            near = get_close_matches(str(name), PLACEMENTS, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"memory.placement: {name!r} is no placement{hint} (choose from {', '.join(PLACEMENTS)})")
+        if tables and not any(fnmatchcase(table, pattern) for table in tables):
+            raise ConfigError(f"memory.placement: no table matches {pattern!r}; the tables are {', '.join(tables)}")
+    return tuple(rules.get(t) or next((n for p, n in rules.items() if fnmatchcase(t, p)), "hbm") for t in tables)
+
+
+def make_room(shards: Sequence[Rows], hbm: int = 0, ddr: int = 0) -> list[Room]:
+    """Room of every shard of a rank under its budgets, in bytes (0: no limit).
+
+    Raises TrainingError where whole tables do not fit, or a cache could not hold one set: it says by how much.
+    """
+    lines: list[dict[str, int]] = [{} for _ in shards]
+    for memory, budget in (("hbm", hbm), ("ddr", ddr)):
+        whole = sum(s.rows * s.row_bytes for s in shards if PLACEMENTS[s.placement].whole == memory)
+        if budget and whole > budget:
+            raise TrainingError(_too_much(shards, memory, whole, budget))
+        cached = [i for i, s in enumerate(shards) if memory in PLACEMENTS[s.placement].caches]
+        least = sum(_bytes(shards[i], memory, WAYS) for i in cached)
+        if budget and whole + least > budget:
+            raise TrainingError(
+                f"memory.{memory} is {budget:,} bytes a rank, but the caches of {len(cached)} table(s) take at least {least:,} "
+                f"beside {whole:,} of whole tables; raise it by {whole + least - budget:,}, use more ranks, or place tables "
+                "elsewhere (memory.placement)"
+            )
+        total = sum(shards[i].rows * shards[i].row_bytes for i in cached)
+        for i in cached:
+            shard = shards[i]
+            most = -(-shard.rows // WAYS)
+            sets = max(1, -int(-shard.rows * LOAD_FACTOR // WAYS))
+            if budget:
+                mine = (budget - whole - least) * (shard.rows * shard.row_bytes) // max(1, total)
+                sets = 1 + mine // _bytes(shard, memory, WAYS)
+            lines[i][memory] = WAYS * min(sets, most)
+    limited = {"hbm": bool(hbm), "ddr": bool(ddr)}
+    return [_room(shard, found, limited) for shard, found in zip(shards, lines)]
+
+
+def _room(shard: Rows, lines: Mapping[str, int], limited: Mapping[str, bool]) -> Room:
+    placement, scratch = PLACEMENTS[shard.placement], 0
+    found = tuple(lines[memory] for memory in placement.caches)
+    if found and placement.ssd:
+        scratch = (
+            found[0] // SCRATCH if limited[placement.caches[0]] else max(min(shard.rows, ASIDE), found[0] // SCRATCH)
+        )
+    return Room(found, scratch, shard.rows if placement.whole else 0)
+
+
+def _bytes(shard: Rows, memory: str, lines: int) -> int:
+    """Bytes of so many lines in a memory, with the scratch rows beside those of the first cache."""
+    placement = PLACEMENTS[shard.placement]
+    scratch = lines // SCRATCH if placement.ssd and placement.caches[0] == memory else 0
+    return (lines + scratch) * (shard.row_bytes + LINE_BYTES)
+
+
+def _too_much(shards: Sequence[Rows], memory: str, whole: int, budget: int) -> str:
+    there = [s for s in shards if PLACEMENTS[s.placement].whole == memory]
+    largest = max(there, key=lambda s: s.rows * s.row_bytes)
+    below = "hbm_over_ddr" if memory == "hbm" else "ddr_over_ssd"
+    return (
+        f"tables in {memory} take {whole:,} bytes on this rank, {whole - budget:,} more than memory.{memory} allows; the "
+        f"largest, {largest.table}, takes {largest.rows * largest.row_bytes:,}: place it in {below} (memory.placement), use "
+        "more ranks, or shard it (parallel.plan=row_wise)"
+    )

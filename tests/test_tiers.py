@@ -1,0 +1,189 @@
+"""Do rows that travel between memories come back as they went, and do tables beyond their memory train like those within?"""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spmd_exchange import PLANS, TALL, Case, digest, train, unsharded
+from test_training import given as given_config
+from test_training import log  # noqa: F401
+
+from neocpu.embedding.lookups import Layout, Lookups
+from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.embedding.specs import TableSpec
+from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
+from neocpu.errors import ConfigError, TrainingError
+from neocpu.parallel.sharding import Shard
+from neocpu.parallel.threads import run_threads
+from neocpu.storage.levels import File, Level, Memory, Slots, Tier
+from neocpu.storage.placement import PLACEMENTS, Room, Rows, choose_placements, make_room
+from neocpu.storage.row_file import RowFile, RowTable
+from neocpu.training.trainer import Trainer
+
+ROWS, WIDTH = 300, 3
+CACHED = [name for name, place in PLACEMENTS.items() if place.caches]
+
+
+def stack(kind, folder, policy="lru", scratch=64):
+    """A tier of ROWS rows f32[WIDTH] with a state u16 under 32 lines, and its arrays; a row starts as its number and 7."""
+    place = PLACEMENTS[kind]
+    lines = 32 * len(place.caches) + scratch
+    whole = ROWS if place.whole else 0
+    numbers, states = np.zeros((lines + whole) * WIDTH, np.float32), np.zeros(lines + whole, np.uint16)
+    slots = Slots([numbers, states], lines + whole)
+
+    def create(rows, to):
+        numbers.reshape(-1, WIDTH)[to], states[to] = rows[:, None], 7
+
+    if place.ssd:
+        home = File(RowFile.create(folder / "rows.h5", [RowTable("t", ROWS, slots.record)]), 0, slots, create)
+    else:
+        home = Memory("ddr", slots, lines, ROWS, create)
+    first = [0, 32 + scratch]
+    for i in reversed(range(len(place.caches))):
+        home = Level(place.caches[i], slots, first[i], 32, policy, home)
+    return Tier("t", home, (32, scratch)), numbers.reshape(-1, WIDTH), states
+
+
+BATCHES = st.lists(
+    st.tuples(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=90, unique=True), st.sampled_from("rwf")),
+    min_size=1,
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("kind", CACHED)
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+@settings(max_examples=25)
+@given(batches=BATCHES)
+def test_rows_come_back_as_they_went(kind, policy, batches, tmp_path_factory):
+    tier, numbers, states = stack(kind, tmp_path_factory.mktemp("rows"), policy)
+    model = {}
+    for step, (rows, what) in enumerate(batches):
+        rows = np.sort(np.array(rows))
+        slots = tier.bring(rows, np.ones_like(rows))
+        assert np.unique(slots).size == rows.size
+        for row, slot in zip(rows.tolist(), slots.tolist()):
+            assert (numbers[slot].tolist(), states[slot]) == model.get(row, ([row] * WIDTH, 7))
+            if what == "w":
+                numbers[slot], states[slot] = [step, row, 0.5], step
+                model[row] = ([step, row, 0.5], step)
+        assert (tier.slots_of(rows[::-1]) == slots[::-1]).all()
+        tier.changed = what == "w"
+        if what == "f":
+            tier.flush()
+    tier.flush()
+    home = tier.level.rows()
+    assert set(model) <= set(home.tolist())
+    records = tier.level.peek(home)
+    for row, record in zip(home.tolist(), records):
+        found = (record[: 4 * WIDTH].view(np.float32).tolist(), record[4 * WIDTH :].view(np.uint16)[0])
+        assert found == model.get(row, ([row] * WIDTH, 7))
+    tier.empty()
+    tier.level.load(np.array([5, 6]), np.zeros((2, 4 * WIDTH + 2), np.uint8))
+    (slot,) = tier.bring(np.array([6]), np.array([1]))
+    assert not numbers[slot].any() and states[slot] == 0
+
+
+def test_a_batch_beyond_cache_and_scratch_is_refused(tmp_path):
+    tier, *_ = stack("ddr_over_ssd", tmp_path, scratch=8)
+    with pytest.raises(
+        TrainingError, match=r"looks up 100 rows of table t .* 32 lines and 8 rows beside .*memory\.ddr"
+    ):
+        tier.bring(np.arange(100), np.ones(100, np.int64))
+    assert tier.bring(np.arange(32), np.ones(32, np.int64)).size == 32  # and no line stayed locked
+
+
+def test_only_rows_that_changed_reach_the_file(tmp_path):
+    tier, *_ = stack("ddr_over_ssd", tmp_path)
+    for at in range(0, ROWS, 30):
+        tier.bring(np.arange(at, at + 30), np.ones(30, np.int64))
+    tier.flush()
+    assert tier.level.rows().size == 0 and tier.stats()[1] == {
+        "tier": "ssd", "rows": 0, "bytes": 0, "read": 0, "written": 0,
+    }  # fmt: skip
+
+
+def test_budgets_are_kept_and_shared_by_bytes():
+    shards = [
+        Rows("big", 10**6, 100, "ddr_over_ssd"),
+        Rows("small", 10**5, 100, "ddr_over_ssd"),
+        Rows("w", 50, 8, "ddr"),
+    ]
+    rooms = make_room(shards, ddr=2_000_000)
+    assert sum(room.slots * (size + 34) for room, size in zip(rooms[:2], (100, 100))) + 400 <= 2_000_000
+    assert rooms[0].lines[0] > 8 * rooms[1].lines[0] > 0 and rooms[2] == Room((), 0, 50)
+    assert all(room.lines[0] % 32 == 0 and room.scratch == room.lines[0] // 4 for room in rooms[:2])
+    assert make_room([Rows("t", 1000, 8, "hbm_over_ddr")]) == [Room((224,), 0, 1000)]  # FBGEMM's fifth, in whole sets
+    assert make_room([Rows("t", 40, 8, "hbm_over_ddr_over_ssd")], hbm=10**6, ddr=10**6)[0].lines == (64, 64)
+    with pytest.raises(
+        TrainingError, match=r"tables in hbm take 400 bytes .* 300 more than memory\.hbm .* hbm_over_ddr"
+    ):
+        make_room([Rows("t", 50, 8, "hbm")], hbm=100)
+    with pytest.raises(TrainingError, match=r"memory\.ddr is 100 bytes .* at least 1,680 .* raise it by 1,580"):
+        make_room([Rows("t", 50, 8, "ddr_over_ssd")], ddr=100)
+
+
+def test_placements_by_pattern():
+    assert choose_placements(["a", "b1", "b2"], {"b*": "ddr", "b2": "ddr_over_ssd"}) == ("hbm", "ddr", "ddr_over_ssd")
+    with pytest.raises(ConfigError, match=r"'ssd' is no placement.*choose from hbm, ddr, "):
+        choose_placements(["a"], "ssd")
+    with pytest.raises(ConfigError, match="no table matches 'x'; the tables are a"):
+        choose_placements(["a"], {"x": "hbm"})
+
+
+@pytest.mark.parametrize("plan", ["mixed", "column_wise", "data_parallel"])
+def test_any_placement_gives_the_bits_of_memory(plan):
+    assert plan in PLANS
+    for ranks, policy in ((1, "lfu"), (3, "sieve")):
+        case = Case(tables=TALL, plan=plan, placements=(*CACHED, "hbm"), batch=40, steps=3, policy=policy)
+        with np.errstate(all="ignore"):
+            found = run_threads(ranks, lambda comm, case=case: digest(comm, case, *train(comm, case)))
+            assert set(found) == {unsharded(case)}, ranks
+
+
+def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
+    rows = 10**10
+    table, memory = TableSpec("huge", rows, 4, ("f",)), MemoryPlan(("ddr_over_ssd",), ddr=100_000, folder=tmp_path)
+    tbe = TieredEmbedding([table], [Shard(0, (0, rows), (0, 4), 0)], SparseOptimizer(), 1, memory)
+    layout, rng = Layout(np.zeros(1, np.int64), np.zeros(1, np.int64)), np.random.default_rng(0)
+    seen = {}
+    for step in range(1, 30):
+        wanted = np.append(rng.integers(0, rows, 300), [0, rows - 1])
+        lookups = Lookups(np.arange(303), wanted, np.empty(0, np.float32), 302)
+        out, grad = np.empty((302, 4), np.float32), rng.standard_normal((302, 4)).astype(np.float32)
+        tbe.forward(layout, lookups, out)
+        for row, value in zip(wanted.tolist(), out):
+            assert row not in seen or not (value == seen[row]).all(), "the update was lost"
+            seen[row] = value
+        tbe.backward(layout, lookups, grad, step)
+    tbe.flush()
+    assert tbe.existing(0, 0, rows).size == len(seen) and tbe.existing(0, rows - 1, rows).tolist() == [rows - 1]
+    assert (tmp_path / "rank-0.h5").exists() and tbe.slots[0] < 3000
+    tbe.close()
+    assert not (tmp_path / "rank-0.h5").exists()
+
+
+def run(log, out, placement, *overrides, ranks=1, resume=False):  # noqa: F811
+    """Summary of a run on threads."""
+    config = given_config(log, "training.epochs=40", "training.steps=60", f"memory.placement={placement}", *overrides)
+    return run_threads(ranks, lambda comm: Trainer(config, comm, out, resume=resume).run())[0]
+
+
+def test_a_run_beyond_its_memory_ends_with_the_same_digest(log, tmp_path):  # noqa: F811
+    whole = run(log, tmp_path / "whole", "hbm")
+    assert whole["tiers"] == []
+    run(log, tmp_path / "cut", "ddr_over_ssd", "training.steps=25", ranks=2)
+    found = run(log, tmp_path / "cut", "hbm_over_ddr_over_ssd", "memory.policy=lfu", ranks=3, resume=True)
+    assert found["digest"] == whole["digest"]
+    assert not list((tmp_path / "cut" / "rows").glob("*"))
+    assert {level["tier"] for level in found["tiers"]} == {"hbm", "ddr", "ssd"}
+    told = json.loads((tmp_path / "cut" / "run.json").read_text())["tiers"]
+    assert all(level["rows"] >= 0 for level in told)
+
+
+def test_stochastic_rounding_asks_for_one_memory(log):  # noqa: F811
+    with pytest.raises(ConfigError, match=r"tables\.one: stochastic rounding needs all rows in one memory"):
+        given_config(log, "memory.placement=ddr_over_ssd", "tables.one.format=fp16", "tables.one.rounding=stochastic")
