@@ -25,7 +25,7 @@ from neocpu.kernels.simd import prefetch, prefetch_write
 from neocpu.kernels.simd_ways import WAYS, lowest, matching
 
 CHUNK, BLOCK = 1024, 32  # rows that a thread takes at once; rows that are waited for together
-AHEAD, TASKS = 6, 32  # misses; runs of misses that threads share
+AHEAD, TASKS, BUCKETS = 6, 32, 4096  # misses; runs of misses that threads share; heaps of misses by set, at most
 
 
 @register_jitable
@@ -164,18 +164,19 @@ def gather(misses, missed, lines, sets):
 
 
 @inlined
-def deal(sets, order, queue, ends):
-    """Misses in their order, those of a set to one task: task t has queue[ends[t] : ends[t + 1]]."""
+def deal(sets, order, shift, queue, ends):
+    """Misses in their order, dealt to buckets of neighbouring sets: bucket b, sets with s >> shift == b, has
+    queue[ends[b] : ends[b + 1]]."""
     ends[:] = 0
     for k in range(sets.size):
-        ends[(sets[k] & (TASKS - 1)) + 2] += 1
-    for t in range(TASKS):
-        ends[t + 2] += ends[t + 1]
+        ends[(sets[k] >> shift) + 2] += 1
+    for b in range(ends.size - 2):
+        ends[b + 2] += ends[b + 1]
     for turn in range(sets.size):
         k = order[turn] if order.size else turn
-        t = sets[k] & (TASKS - 1)
-        queue[ends[t + 1]] = k
-        ends[t + 1] += 1
+        at = (sets[k] >> shift) + 1
+        queue[ends[at]] = k
+        ends[at] += 1
 
 
 def _fuse_populate(touch, victim):
@@ -186,11 +187,15 @@ def _fuse_populate(touch, victim):
         ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_stamp,
         old_dirty,
     ):  # fmt: skip
-        queue, ends = np.empty(sets.size, np.int64), np.empty(TASKS + 2, np.int64)
-        deal(sets, order, queue, ends)
+        shift, buckets = 0, prints.size // WAYS
+        while buckets > max(TASKS, min(sets.size // 2, BUCKETS)):
+            shift, buckets = shift + 1, (buckets + 1) // 2
+        queue, ends = np.empty(sets.size, np.int64), np.empty(buckets + 2, np.int64)
+        deal(sets, order, shift, queue, ends)
         for task in prange(TASKS):
-            for turn in range(ends[task], ends[task + 1]):
-                fetch_set(sets[queue[min(turn + AHEAD, ends[task + 1] - 1)]], prints, tags)
+            last = ends[buckets * (task + 1) // TASKS]
+            for turn in range(ends[buckets * task // TASKS], last):
+                fetch_set(sets[queue[min(turn + AHEAD, last - 1)]], prints, tags)
                 k, s = queue[turn], sets[queue[turn]]
                 i, upcoming = missed[k], use[missed[k]] if use.size else NEVER
                 empty = matching(prints, s * WAYS, np.uint8(0))

@@ -18,7 +18,22 @@ from neocpu.kernels.simd_ways import WAYS
 
 NEVER = np.iinfo(np.int64).max
 WRAPPED, VISITED = 1 << 61, 1 << 62  # above every place in the queue
-FAR, STAMPS = 1 << 20, 40  # batches ahead that are told apart; bits of a batch number beside them
+FAR, STAMPS = 1 << 20, 36  # batches ahead that are told apart; bits of a batch number beside them
+
+
+@inlined
+def way_of(least):
+    """The way in the low bits of the least key, or -1: all lines are locked."""
+    return least % WAYS if least < NEVER else -1
+
+
+@inlined
+def least_stamped(s, locks, stamp):
+    """Least stamp * 32 + way of the lines of a set that are not locked. (Keys that hold their way need no branches.)"""
+    least = NEVER
+    for line in range(s * WAYS, s * WAYS + WAYS):
+        least = min(least, stamp[line] * WAYS + line % WAYS if locks[line] == 0 else NEVER)
+    return least
 
 
 @inlined
@@ -30,12 +45,7 @@ def lru_touch(line, fresh, amount, use, now, stamp, next_use):
 @inlined
 def lru_victim(s, amount, use, now, locks, stamp, next_use, hand):
     """The least recently used row, of several the one in the lowest way."""
-    way, least = -1, NEVER
-    for w in range(WAYS):
-        key = stamp[s * WAYS + w] if locks[s * WAYS + w] == 0 else NEVER
-        if key < least:
-            way, least = w, key
-    return way
+    return way_of(least_stamped(s, locks, stamp))
 
 
 @inlined
@@ -47,12 +57,8 @@ def lfu_touch(line, fresh, amount, use, now, stamp, next_use):
 @inlined
 def lfu_victim(s, amount, use, now, locks, stamp, next_use, hand):
     """The least frequently used row, in the lowest way of several, unless it was used more often than the missing one."""
-    way, least = -1, NEVER
-    for w in range(WAYS):
-        key = stamp[s * WAYS + w] if locks[s * WAYS + w] == 0 else NEVER
-        if key < least:
-            way, least = w, key
-    return way if least <= amount else -1
+    least = least_stamped(s, locks, stamp)
+    return way_of(least) if least // WAYS <= amount else -1
 
 
 @inlined
@@ -67,23 +73,19 @@ def sieve_victim(s, amount, use, now, locks, stamp, next_use, hand):
 
     Rows stand in the queue by (batch that brought them, way). Locked rows are passed over as they are.
     """
-    way, least = -1, NEVER
-    for w in range(WAYS):
-        line = s * WAYS + w
-        place = (stamp[line] >> 1) * WAYS + w
+    least = NEVER
+    for line in range(s * WAYS, s * WAYS + WAYS):
+        place = (stamp[line] >> 1) * WAYS + line % WAYS
         key = place + (WRAPPED if place <= hand[s] else 0) + (VISITED if stamp[line] & 1 else 0)
-        key = key if locks[line] == 0 else NEVER
-        if key < least:
-            way, least = w, key
-    if way < 0:
-        return way
-    for w in range(WAYS):
-        line = s * WAYS + w
-        place = (stamp[line] >> 1) * WAYS + w
-        if locks[line] == 0 and place + (WRAPPED if place <= hand[s] else 0) < least:  # all, if the victim has its bit
-            stamp[line] &= ~1
-    hand[s] = (stamp[s * WAYS + way] >> 1) * WAYS + way
-    return way
+        least = min(least, key if locks[line] == 0 else NEVER)
+    if least == NEVER:
+        return -1
+    for line in range(s * WAYS, s * WAYS + WAYS):
+        place = (stamp[line] >> 1) * WAYS + line % WAYS
+        passed = place + (WRAPPED if place <= hand[s] else 0) < least  # all, if the victim has its bit
+        stamp[line] -= stamp[line] & (1 if passed and locks[line] == 0 else 0)
+    hand[s] = least % WRAPPED
+    return least % WAYS
 
 
 @inlined
@@ -96,15 +98,10 @@ def lookahead_touch(line, fresh, amount, use, now, stamp, next_use):
 def lookahead_victim(s, amount, use, now, locks, stamp, next_use, hand):
     """A row with no known use, else the one used last; the least recently used of several, then the lowest way. If all others
     will be used before the missing one, that one stays outside."""
-    way, least = -1, NEVER
-    for w in range(WAYS):
-        line = s * WAYS + w
-        key = stamp[line]
-        if now < next_use[line] < NEVER:
-            key += (FAR - min(next_use[line] - now, FAR - 1)) << STAMPS
-        key = key if locks[line] == 0 else NEVER
-        if key < least:
-            way, least = w, key
-    if way >= 0 and now < next_use[s * WAYS + way] < use:
-        return -1
-    return way
+    least = NEVER
+    for line in range(s * WAYS, s * WAYS + WAYS):
+        ahead, known = next_use[line] - now, now < next_use[line] < NEVER
+        key = stamp[line] + ((FAR - min(ahead, FAR - 1)) << STAMPS if known else 0)
+        least = min(least, key * WAYS + line % WAYS if locks[line] == 0 else NEVER)
+    way = way_of(least)
+    return -1 if way >= 0 and now < next_use[s * WAYS + way] < use else way
