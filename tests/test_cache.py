@@ -83,14 +83,13 @@ class Pair:
         result, sets = [lines.copy(), misses], np.full(ids.size, -7)
         m = self.module.gather(misses, missed, lines, sets)
         result += [lines.copy(), missed[:m], sets[:m]]
-        old, stamp, dirty = np.full(m, -1), np.full(m, -7), np.full(m, 7, np.uint8)
+        gone = np.full(m, -1), np.full(m, -7), np.full(m, -7), np.full(m, 7, np.uint8)
         state = *found[:3], self.dirty, *found[3:], self.hand
-        self.populate(
-            ids, missed[:m], sets[:m], counts[missed[:m]], use, order[:m], now, *state, lines, old, stamp, dirty
-        )
+        misses = missed[:m], sets[:m], counts[missed[:m]]
+        self.populate(ids, *misses, use, order[:m], now, *state, lines, *gone)
         where = np.full(ids.size, -7)
         self.module.locate(ids[::-1].copy(), self.prints, self.tags, where)
-        return [*result, lines, old, stamp, dirty, where, *state]
+        return [*result, lines, *gone, where, *state]
 
 
 @pytest.mark.parametrize("policy", NAMES)
@@ -385,12 +384,14 @@ def test_lookahead_meets_belady_where_it_knows_all():
 
 
 def test_large_batches_are_their_twins():
-    """Several chunks, most rows missing, then most of them there."""
+    """Several chunks; most rows missing, then most of them there, then few rows that are all missing: sets by fours."""
     rng, pairs = np.random.default_rng(3), [Pair(module, "lru", 100) for module in (kernels, twin)]
     rows = rng.choice(10**6, 3300, replace=False)
-    for now in range(1, 4):
-        ids, counts = arrays(rng.choice(rows, 3000, replace=False))
-        for ours, theirs in zip(*(pair.step(now, ids, counts, EMPTY, EMPTY) for pair in pairs)):
+    for now, size in enumerate((3000, 3000, 3000, 60, 40), start=1):
+        ids, counts = arrays(rng.choice(rows if size > 60 else 10**6 + np.arange(2000), size, replace=False))
+        missing = ids.size - np.isin(ids, pairs[0].tags[pairs[0].prints > 0]).sum()
+        order = EMPTY if now == 1 else rng.permutation(missing)
+        for ours, theirs in zip(*(pair.step(now, ids, counts, EMPTY, order) for pair in pairs)):
             np.testing.assert_array_equal(ours, theirs)
         for pair in pairs:
             pair.locks[:] = 0

@@ -164,9 +164,9 @@ def gather(misses, missed, lines, sets):
 
 
 @inlined
-def deal(sets, order, shift, queue, ends):
-    """Misses in their order, dealt to buckets of neighbouring sets: bucket b, sets with s >> shift == b, has
-    queue[ends[b] : ends[b + 1]]."""
+def deal(ids, missed, sets, amount, use, order, shift, work, ends):
+    """Misses in their order, dealt to buckets of neighbouring sets: bucket b, sets with s >> shift == b, has the rows
+    work[ends[b] : ends[b + 1]]: position, row, set, amount and use of a miss."""
     ends[:] = 0
     for k in range(sets.size):
         ends[(sets[k] >> shift) + 2] += 1
@@ -174,9 +174,11 @@ def deal(sets, order, shift, queue, ends):
         ends[b + 2] += ends[b + 1]
     for turn in range(sets.size):
         k = order[turn] if order.size else turn
-        at = (sets[k] >> shift) + 1
-        queue[ends[at]] = k
-        ends[at] += 1
+        i, bucket = missed[k], (sets[k] >> shift) + 1
+        at = ends[bucket]
+        ends[bucket] = at + 1
+        work[at, 0], work[at, 1], work[at, 2], work[at, 3] = i, ids[i], sets[k], amount[k]
+        work[at, 4] = use[i] if use.size else NEVER
 
 
 def _fuse_populate(touch, victim):
@@ -184,32 +186,36 @@ def _fuse_populate(touch, victim):
 
     @parallel_kernel
     def populate(
-        ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_stamp,
-        old_dirty,
+        ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_line,
+        old_stamp, old_dirty,
     ):  # fmt: skip
         shift, buckets = 0, prints.size // WAYS
         while buckets > max(TASKS, min(sets.size // 2, BUCKETS)):
             shift, buckets = shift + 1, (buckets + 1) // 2
-        queue, ends = np.empty(sets.size, np.int64), np.empty(buckets + 2, np.int64)
-        deal(sets, order, shift, queue, ends)
+        work, ends = np.empty((sets.size, 5), np.int64), np.empty(buckets + 2, np.int64)
+        deal(ids, missed, sets, amount, use, order, shift, work, ends)
         for task in prange(TASKS):
             last = ends[buckets * (task + 1) // TASKS]
             for turn in range(ends[buckets * task // TASKS], last):
-                fetch_set(sets[queue[min(turn + AHEAD, last - 1)]], prints, tags)
-                k, s = queue[turn], sets[queue[turn]]
-                i, upcoming = missed[k], use[missed[k]] if use.size else NEVER
+                fetch_set(work[min(turn + AHEAD, last - 1), 2], prints, tags)
+                row, s, count, upcoming = work[turn, 1], work[turn, 2], work[turn, 3], work[turn, 4]
                 empty = matching(prints, s * WAYS, np.uint8(0))
                 if empty != 0:
                     line = s * WAYS + lowest(empty)
                 else:
-                    way = victim(s, amount[k], upcoming, now, locks, stamp, next_use, hand)
+                    way = victim(s, count, upcoming, now, locks, stamp, next_use, hand)
                     if way < 0:
                         continue
                     line = s * WAYS + way
-                    old[k], old_stamp[k], old_dirty[k] = tags[line], stamp[line], dirty[line]
-                prints[line], tags[line] = print_of(mix(ids[i])), ids[i]
-                locks[line], dirty[line], lines[i] = 1, 0, line
-                touch(line, True, amount[k], upcoming, now, stamp, next_use)
+                    old[turn], old_line[turn], old_stamp[turn], old_dirty[turn] = (
+                        tags[line],
+                        line,
+                        stamp[line],
+                        dirty[line],
+                    )
+                prints[line], tags[line] = print_of(mix(row)), row
+                locks[line], dirty[line], lines[work[turn, 0]] = 1, 0, line
+                touch(line, True, count, upcoming, now, stamp, next_use)
 
     return populate
 
@@ -219,11 +225,11 @@ def populator(policy):
     """The kernel that gives lines to missing rows: empty ways first, the lowest first, then the policy's victims.
 
     `populator(policy)(ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines,
-    old, old_stamp, old_dirty)`: lines[missed[k]] = line of miss k, locked once and clean; if it held a row, that is old[k],
-    with old_stamp[k] and old_dirty[k]. Where no line may be taken, lines[…] stays -1: a conflict miss.
+    old, old_line, old_stamp, old_dirty)`: lines[missed[k]] = line of miss k, locked once and clean, or -1 as before where no
+    line may be taken: a conflict miss. Rows that leave: old (-1: none), from old_line, with old_stamp and old_dirty.
     Shapes: ids, lines i64[n]; missed, sets, amount i64[m]; order i64[m] or [0]: who comes first, ascending ids without; use
-    i64[n] or [0]; dirty u8[lines]; old i64[m], all -1 before; old_stamp i64[m]; old_dirty u8[m]; the others as for `finder`.
-    Source: FBGEMM's `lru_cache_insert`, `lfu_cache_insert`. Order: `order`.
+    i64[n] or [0]; dirty u8[lines]; old i64[m], all -1 before; old_line, old_stamp i64[m]; old_dirty u8[m]; the others as for
+    `finder`. Source: FBGEMM's `lru_cache_insert`, `lfu_cache_insert`. Order: `order` within a set; `old` by runs of sets.
     """
     return _fuse_populate(getattr(policies, f"{policy}_touch"), getattr(policies, f"{policy}_victim"))
 

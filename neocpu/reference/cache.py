@@ -5,7 +5,7 @@ import numpy as np
 from neocpu.reference import policies
 from neocpu.reference.policies import NEVER
 
-WAYS, CHUNK = 32, 1024
+WAYS, CHUNK, TASKS, BUCKETS = 32, 1024, 32, 4096
 
 
 def mix(numbers):
@@ -60,20 +60,24 @@ def populator(policy):
     touch, victim = getattr(policies, f"{policy}_touch"), getattr(policies, f"{policy}_victim")
 
     def populate(
-        ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_stamp,
-        old_dirty,
+        ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_line,
+        old_stamp, old_dirty,
     ):  # fmt: skip
-        for k in order if order.size else range(missed.size):
-            i = missed[k]
-            s, later = int(sets[k]), use[i] if use.size else NEVER
+        run, most = 1, max(TASKS, min(missed.size // 2, BUCKETS))  # sets that are neighbours
+        while -(-(prints.size // WAYS) // run) > most:
+            run *= 2
+        turns = order if order.size else np.arange(missed.size)
+        for turn, k in enumerate(turns[np.argsort(sets[turns] // run, kind="stable")]):
+            i, s = missed[k], int(sets[k])
+            later = use[i] if use.size else NEVER
             empty = np.flatnonzero(prints[WAYS * s : WAYS * s + WAYS] == 0)
             way = int(empty[0]) if empty.size else victim(s, amount[k], later, now, locks, stamp, next_use, hand)
-            lines[i] = line = WAYS * s + way if way >= 0 else -1
-            if line >= 0 and not empty.size:
-                old[k], old_stamp[k], old_dirty[k] = tags[line], stamp[line], dirty[line]
-            if line >= 0:
+            line = WAYS * s + way
+            if way >= 0 and not empty.size:
+                old[turn], old_line[turn], old_stamp[turn], old_dirty[turn] = tags[line], line, stamp[line], dirty[line]
+            if way >= 0:
                 tags[line], prints[line] = ids[i], max(int(mix(ids[i : i + 1])[0]) >> 56, 1)
-                locks[line], dirty[line] = 1, 0
+                locks[line], dirty[line], lines[i] = 1, 0, line
                 touch(line, True, amount[k], later, now, stamp, next_use)
 
     return populate

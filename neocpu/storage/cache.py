@@ -43,7 +43,7 @@ def sets_for(rows: int, load_factor: float = LOAD_FACTOR) -> int:
 
 class Moves(NamedTuple):
     """What became of a batch's rows, in its order: of each row its line, or -1 (a conflict miss); then the lines that lose a
-    row, which, and whether it was changed; and the lines that get one."""
+    row, which, and whether it was changed; and the lines that get one, by ascending row."""
 
     lines: Ints
     evicted_lines: Ints
@@ -118,9 +118,11 @@ class Cache:
             order = np.argsort(-amount, kind="stable")
         elif use.size:
             order = np.argsort(use[missed], kind="stable")
-        old, old_stamp, old_dirty = np.full_like(missed, -1), np.empty_like(missed), np.empty(missed.size, np.uint8)
+        old, (old_line, old_stamp), old_dirty = np.full(m, -1), np.empty((2, m), np.int64), np.empty(m, np.uint8)
         state = *found[:3], self._dirty, *found[3:], self._hand
-        self._populate(ids, missed, sets, amount, use, order, self.batch, *state, lines, old, old_stamp, old_dirty)
+        self._populate(
+            ids, missed, sets, amount, use, order, self.batch, *state, lines, old, old_line, old_stamp, old_dirty
+        )
         got, evicted = lines[missed], old >= 0
         if self._counts:
             self._counts.put(old[evicted], old_stamp[evicted])
@@ -128,7 +130,7 @@ class Cache:
         news = 1, counts.sum(), ids.size, missed.size, outside.sum(), counts[missed[outside]].sum()
         self._statistics = {name: self._statistics[name] + int(n) for name, n in zip(STATISTICS, news)}
         ids_in, lines_in = ids[missed[~outside]], got[~outside]
-        return Moves(lines, got[evicted], old[evicted], old_dirty[evicted] != 0, lines_in, ids_in)
+        return Moves(lines, old_line[evicted], old[evicted], old_dirty[evicted] != 0, lines_in, ids_in)
 
     def _uses(self, ids: Ints, ahead: Ints) -> Ints:
         """Number of the batch that uses each row next."""
