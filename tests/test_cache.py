@@ -86,7 +86,8 @@ class Pair:
         gone = np.full(m, -1), np.full(m, -7), np.full(m, -7), np.full(m, 7, np.uint8)
         state = *found[:3], self.dirty, *found[3:], self.hand
         misses = missed[:m], sets[:m], counts[missed[:m]]
-        self.populate(ids, *misses, use, order[:m], now, *state, lines, *gone)
+        work = np.empty((m, 5), np.int64)
+        self.populate(ids, *misses, use, order[:m], work, now, *state, lines, *gone)
         where = np.full(ids.size, -7)
         self.module.locate(ids[::-1].copy(), self.prints, self.tags, where)
         return [*result, lines, *gone, where, *state]

@@ -186,13 +186,13 @@ def _fuse_populate(touch, victim):
 
     @parallel_kernel
     def populate(
-        ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_line,
-        old_stamp, old_dirty,
+        ids, missed, sets, amount, use, order, work, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old,
+        old_line, old_stamp, old_dirty,
     ):  # fmt: skip
         shift, buckets = 0, prints.size // WAYS
         while buckets > max(TASKS, min(sets.size // 2, BUCKETS)):
             shift, buckets = shift + 1, (buckets + 1) // 2
-        work, ends = np.empty((sets.size, 5), np.int64), np.empty(buckets + 2, np.int64)
+        ends = np.empty(buckets + 2, np.int64)
         deal(ids, missed, sets, amount, use, order, shift, work, ends)
         for task in prange(TASKS):
             last = ends[buckets * (task + 1) // TASKS]
@@ -224,12 +224,13 @@ def _fuse_populate(touch, victim):
 def populator(policy):
     """The kernel that gives lines to missing rows: empty ways first, the lowest first, then the policy's victims.
 
-    `populator(policy)(ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines,
-    old, old_line, old_stamp, old_dirty)`: lines[missed[k]] = line of miss k, locked once and clean, or -1 as before where no
-    line may be taken: a conflict miss. Rows that leave: old (-1: none), from old_line, with old_stamp and old_dirty.
+    `populator(policy)(ids, missed, sets, amount, use, order, work, now, prints, tags, locks, dirty, stamp, next_use, hand,
+    lines, old, old_line, old_stamp, old_dirty)`: lines[missed[k]] = line of miss k, locked once and clean, or -1 as before
+    where no line may be taken: a conflict miss. Rows that leave: old (-1: none), from old_line, with old_stamp and old_dirty.
     Shapes: ids, lines i64[n]; missed, sets, amount i64[m]; order i64[m] or [0]: who comes first, ascending ids without; use
-    i64[n] or [0]; dirty u8[lines]; old i64[m], all -1 before; old_line, old_stamp i64[m]; old_dirty u8[m]; the others as for
-    `finder`. Source: FBGEMM's `lru_cache_insert`, `lfu_cache_insert`. Order: `order` within a set; `old` by runs of sets.
+    i64[n] or [0]; work i64[m, 5], scratch; dirty u8[lines]; old i64[m], all -1 before; old_line, old_stamp i64[m]; old_dirty
+    u8[m]; the others as for `finder`. Source: FBGEMM's `lru_cache_insert`, `lfu_cache_insert`.
+    Order: `order` within a set; `old` by runs of sets.
     """
     return _fuse_populate(getattr(policies, f"{policy}_touch"), getattr(policies, f"{policy}_victim"))
 

@@ -60,8 +60,8 @@ def populator(policy):
     touch, victim = getattr(policies, f"{policy}_touch"), getattr(policies, f"{policy}_victim")
 
     def populate(
-        ids, missed, sets, amount, use, order, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old, old_line,
-        old_stamp, old_dirty,
+        ids, missed, sets, amount, use, order, work, now, prints, tags, locks, dirty, stamp, next_use, hand, lines, old,
+        old_line, old_stamp, old_dirty,
     ):  # fmt: skip
         run, most = 1, max(TASKS, min(missed.size // 2, BUCKETS))  # sets that are neighbours
         while -(-(prints.size // WAYS) // run) > most:

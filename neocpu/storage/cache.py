@@ -93,7 +93,7 @@ class Cache:
             self._state[name] for name in LINE.names or ()
         )
         self._hand = np.full(sets if self.policy.hand else 0, -1)
-        self._missed = self._sets_missed = _NONE
+        self._work, self._held = np.empty((0, 5), np.int64), np.empty((5, 0), np.int64)
         self._counts = _Counts() if self.policy.counts else None
         self._statistics = dict.fromkeys(STATISTICS, 0)
 
@@ -105,24 +105,24 @@ class Cache:
         """
         self.batch += 1
         use = self._uses(ids, ahead)
-        if self._missed.size < ids.size:
-            self._missed, self._sets_missed = np.empty((2, ids.size + ids.size // 8), np.int64)
-        lines, missed, misses = np.empty_like(ids), self._missed, np.empty(-(-ids.size // kernels.CHUNK), np.int64)
+        if self._work.shape[0] < ids.size:
+            self._work = np.empty((ids.size + ids.size // 8, 5), np.int64)
+            self._held = np.empty(self._work.T.shape, np.int64)
+        lines, misses = np.empty_like(ids), np.empty(-(-ids.size // kernels.CHUNK), np.int64)
         found = self._prints, self._tags, self._locks, self._stamp, self._next_use
-        self._find(ids, counts, use, self.batch, *found, lines, missed, misses)
-        m = kernels.gather(misses, missed, lines, self._sets_missed)
-        missed, sets = missed[:m], self._sets_missed[:m]
+        self._find(ids, counts, use, self.batch, *found, lines, self._held[0], misses)
+        m = kernels.gather(misses, self._held[0], lines, self._held[1])
+        missed, sets, old, old_line, old_stamp = self._held[:, :m]
         amount, order = counts[missed], _NONE
         if self._counts:
             amount = self._counts.add(ids[missed], amount)
             order = np.argsort(-amount, kind="stable")
         elif use.size:
             order = np.argsort(use[missed], kind="stable")
-        old, (old_line, old_stamp), old_dirty = np.full(m, -1), np.empty((2, m), np.int64), np.empty(m, np.uint8)
+        old[:], old_dirty = -1, np.empty(m, np.uint8)
         state = *found[:3], self._dirty, *found[3:], self._hand
-        self._populate(
-            ids, missed, sets, amount, use, order, self.batch, *state, lines, old, old_line, old_stamp, old_dirty
-        )
+        gone = old, old_line, old_stamp, old_dirty
+        self._populate(ids, missed, sets, amount, use, order, self._work[:m], self.batch, *state, lines, *gone)
         got, evicted = lines[missed], old >= 0
         if self._counts:
             self._counts.put(old[evicted], old_stamp[evicted])
