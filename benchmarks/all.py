@@ -24,6 +24,7 @@ NAMES = (
     "ranks",
     "startup",
     "convert",
+    "ssd",
 )
 PICTURES = {  # of which benchmark: file, caption
     "roofline": ("roofline.svg", "Our kernels under the machine's roof"),

@@ -183,7 +183,20 @@ def table(record: dict[str, Any]) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of everything that is compared here."""
-    names = ("neocpu", "numba", "numpy", "mpi4py", "mpich", "torch", "fbgemm-gpu-cpu", "torchrec", "polars")
+    names = (
+        "neocpu",
+        "numba",
+        "numpy",
+        "mpi4py",
+        "mpich",
+        "torch",
+        "fbgemm-gpu-cpu",
+        "torchrec",
+        "polars",
+        "h5py",
+        "rocksdict",
+        "lmdb",
+    )
     found = {"python": platform.python_version()}
     for name in names:
         try:

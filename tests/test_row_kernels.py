@@ -62,7 +62,7 @@ def test_records_travel_and_carry_tags(seed, n, size, pad):
         file = rng.integers(0, 256, int(origin.max()) + per * stride, np.uint8)
         slots = rng.permutation(30)[:n]
         records, rows = rng.integers(0, 256, n * size, np.uint8), rng.integers(0, 2**62, n)
-        module.scatter_records(records, slots, origin, per, stride, size, file)
+        module.scatter_records(records, np.where(rng.random(n) < 0.2, -1, slots), origin, per, stride, size, file)
         asked = np.where(rng.random(n) < 0.2, -1, slots)
         out = np.full(n * size, 7, np.uint8)
         module.gather_records(file, asked, origin, per, stride, size, out)

@@ -7,10 +7,9 @@ committed is never touched. The free slots are taken in ascending order, round a
 """
 
 import numpy as np
-from numba import prange
 from numba.extending import register_jitable
 
-from neocpu.kernels._jit import kernel, parallel_kernel
+from neocpu.kernels._jit import kernel
 from neocpu.kernels.philox import splitmix64
 from neocpu.kernels.simd import prefetch
 
@@ -40,14 +39,14 @@ def _word(row, slot, shift):
     return (np.uint64(row) << np.uint64(shift)) | np.uint64(slot + 1)
 
 
-@parallel_kernel
+@kernel
 def find_slots(rows, words, shift, slots):
     """Slot of every row, -1 for a row that has none.
 
     Shapes: rows i64[n], >= 0; words u64[2^k], not full; slots i64[n].
     """
     mask = np.uint64(words.size - 1)
-    for i in prange(rows.size):
+    for i in range(rows.size):
         prefetch(words, np.int64(splitmix64(np.uint64(rows[min(i + AHEAD, rows.size - 1)])) & mask))
         slots[i] = _slot(words[_place(rows[i], words, shift)], shift)
 

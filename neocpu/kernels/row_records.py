@@ -93,11 +93,12 @@ def gather_records(file, slots, origin, per, stride, size, out):
 def scatter_records(records, slots, origin, per, stride, size, file):
     """Put records of `size` bytes, one after the other, into their slots.
 
-    Shapes: records u8[n*size]; slots i64[n], distinct; origin i64[extents]; file u8[:], the mapped file.
+    Shapes: records u8[n*size]; slots i64[n], distinct, -1: not to be put; origin i64[extents]; file u8[:], the mapped file.
     """
     for i in prange(slots.size):
         slot = slots[i]
-        copy_bytes(records, i * size, file, origin[slot // per] + slot % per * stride, size)
+        if slot >= 0:
+            copy_bytes(records, i * size, file, origin[slot // per] + slot % per * stride, size)
 
 
 @parallel_kernel

@@ -57,7 +57,8 @@ def gather_records(file, slots, origin, per, stride, size, out):
 
 def scatter_records(records, slots, origin, per, stride, size, file):
     """Put records into their slots; see `kernels.row_records.scatter_records`."""
-    file[_places(slots, origin, per, stride, size)] = records.reshape(slots.size, size)
+    put = slots >= 0
+    file[_places(slots[put], origin, per, stride, size)] = records.reshape(slots.size, size)[put]
 
 
 def make_tags(records, size, rows, slots, table, tags):

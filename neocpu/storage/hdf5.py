@@ -1,7 +1,7 @@
 """How can an HDF5 file be the SSD, when a process may be killed at any instant? HDF5 lays the file out; we write into it.
 
     /                        attributes: format "neocpu-rows", version, created, extent (bytes)
-    /commits                 u8[2, 4096], contiguous: where the last two commits are (`row_log.py`)
+    /commits                 u8[10, 4096], contiguous: where the last two commits are (`row_log.py`), guards (`guard.py`)
     /index                   u8[...], chunks of 1 MiB: the log of commits
     /tables/NAME             attributes: number, rows, first_row, first_column, columns, record (bytes), layout
     /tables/NAME/records     u8[slots, stride], uncompressed chunks of some MiB: extents; a row is a slot, its first bytes
@@ -29,11 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import StorageError
+from neocpu.storage import guard
+from neocpu.storage.guard import COMMITS, PAGE
 
 FORMAT, VERSION = "neocpu-rows", 1
-COMMITS = (2, 4096)
 INDEX_EXTENT = 1 << 20
-PAGE = 4096
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 TAG = np.dtype([("row", "<i8"), ("record", "<u4"), ("tag", "<u4")])
 _UNDO = struct.Struct("<8sqqI")  # magic, size of the file, pieces, CRC-32 of what follows
@@ -76,6 +76,10 @@ class Extents:
         """Bytes of an extent."""
         return self.per * self.stride
 
+    def offsets(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where items begin in the file."""
+        return self.origin[items // self.per] + items % self.per * self.stride
+
     def checksum(self, extents: int) -> int:
         """CRC-32 of the places of the first extents."""
         return zlib.crc32(self.origin[:extents].astype("<i8").tobytes())
@@ -117,6 +121,7 @@ def make(path: Path, tables: tuple[RowTable, ...], extent: int) -> None:
             group.attrs.update({"number": number, **facts})
             stride = -(-table.record // 8) * 8
             per = max(1, min(extent // stride, max(64, table.rows)))
+            per = per // 512 * 512 or per  # extents of whole pages, without gaps between them
             _growing(group, "records", (0, stride), (per, stride), np.dtype("u1"))
             _growing(group, "tags", (0,), (per,), TAG)
 
@@ -141,8 +146,11 @@ def _growing(group: h5py.Group, name: str, shape: tuple[int, ...], chunk: tuple[
     h5py.h5d.create(group.id, name.encode(), h5py.h5t.py_create(dtype, logical=True), space, plan)
 
 
-def read(path: Path) -> Layout:
-    """Where everything is. Raises StorageError for a file that is missing, foreign, newer, truncated or damaged."""
+def read(path: Path, handle: int | None = None) -> Layout:
+    """Where everything is; with a handle, HDF5's metadata is checked first.
+
+    Raises StorageError for a file that is missing, foreign, newer, truncated or damaged.
+    """
     try:
         with open(path, "rb") as plain:
             foreign = plain.read(8) != SIGNATURE
@@ -150,6 +158,8 @@ def read(path: Path) -> Layout:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
     if foreign:
         raise StorageError(f"{path}: not a file of rows (not an HDF5 file)")
+    if handle is not None and (commits := guard.find(handle)) is not None and not guard.check(handle, commits):
+        raise damaged(path, "HDF5's metadata has other bytes than were written")
     try:
         with _opened(path, "r") as file:
             layout = _layout(path, file)
@@ -248,6 +258,7 @@ def grow(path: Path, handle: int, layout: Layout, wanted: dict[str, int]) -> Non
             raise damaged(path, f"/{extents.name} is elsewhere than before")
     for extents, new in zip(growing, found):
         extents.origin = new.origin
+    guard.write(handle, layout.commits, metadata(layout, os.fstat(handle).st_size))
     undo_of(path).unlink()
     sync_folder(path)
 
@@ -287,7 +298,7 @@ def undo_of(path: Path) -> Path:
     return path.with_name(path.name + ".growing")
 
 
-def _metadata(layout: Layout, size: int) -> list[tuple[int, int]]:
+def metadata(layout: Layout, size: int) -> list[tuple[int, int]]:
     """Pieces (start, bytes) of a file that are neither extents nor commits."""
     taken = [(layout.commits, COMMITS[0] * COMMITS[1])]
     taken += [(int(at), extents.size) for extents in layout.all() for at in extents.origin]
@@ -300,7 +311,7 @@ def _metadata(layout: Layout, size: int) -> list[tuple[int, int]]:
 
 
 def _save(path: Path, handle: int, layout: Layout, size: int) -> None:
-    pieces = [(layout.commits, COMMITS[0] * COMMITS[1]), *_metadata(layout, size)]
+    pieces = [(layout.commits, COMMITS[0] * COMMITS[1]), *metadata(layout, size)]
     body = b"".join(struct.pack("<qq", *piece) for piece in pieces)
     body += b"".join(os.pread(handle, count, start) for start, count in pieces)
     with open(undo_of(path), "wb") as file:
@@ -334,9 +345,10 @@ def _put_back(handle: int, body: bytes, count: int, size: int) -> None:
         pieces.append((start, body[at : at + length]))
         at += length
     start, commits = pieces[0]
-    if os.pread(handle, len(commits), start) != commits:
-        return  # committed since: the growth had ended
-    for start, old in pieces[1:]:
+    now = os.pread(handle, len(commits), start)
+    if now[: 2 * PAGE] != commits[: 2 * PAGE] or guard.newest(now)[0] > guard.newest(commits)[0]:
+        return  # guarded or committed since: the growth had ended
+    for start, old in pieces:
         os.pwrite(handle, old, start)
     os.ftruncate(handle, size)
     os.fsync(handle)

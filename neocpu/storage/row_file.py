@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from neocpu.errors import StorageError
 from neocpu.kernels import row_records
-from neocpu.storage import hdf5
-from neocpu.storage.hdf5 import COMMITS, INDEX_EXTENT, TAG, RowTable
+from neocpu.storage import guard, hdf5
+from neocpu.storage.guard import PAGE
+from neocpu.storage.hdf5 import INDEX_EXTENT, TAG, RowTable
 from neocpu.storage.lock import FileLock
 from neocpu.storage.row_io import Device, RawFile
 from neocpu.storage.row_log import Change, Header, Segment, encode
@@ -37,10 +38,10 @@ SLACK = 1 << 16  # bytes of deltas that are never worth a whole index
 class RowFile:
     """Records of the rows of several tables, by table number and row number; one process at a time.
 
-    `tables`: refuse a file of other ones. `write`: false to only look. `reads`: "mapped" (kernels over a map of the file),
-    "threads" (`threads` of them, read calls) or "auto" (mapped, unless a sample is not in the page cache); `mapped=False`
-    avoids maps for writing too. `bandwidth` (bytes/s), `iops` (records read and runs written per second): make it as slow as
-    another device. `budget`: bytes that the file may have (0: the disk's). One thread may write while others read.
+    `tables`: refuse a file of other ones. `write`: false to only look. `reads`: "mapped" (kernels over a map of the file) or
+    "threads" (`threads` of them, read calls); `mapped=False` avoids maps for writing too. `bandwidth` (bytes/s), `iops`
+    (records read, runs written per second): make it as slow as another device. `budget`: bytes that the file may have (0: no
+    limit). One thread may write while others read.
 
     Attributes: path, tables, epoch and note of the last commit, noticed (damage that did no harm).
     Raises StorageError for a file that is missing, foreign, damaged, in use, of other tables, or cannot grow.
@@ -52,7 +53,7 @@ class RowFile:
         tables: Sequence[RowTable] | None = None,
         *,
         write: bool = True,
-        reads: str = "auto",
+        reads: str = "mapped",
         mapped: bool = True,
         threads: int = 16,
         bandwidth: float = 0.0,
@@ -70,7 +71,7 @@ class RowFile:
                 )
             if write:
                 hdf5.recover(self.path, handle)
-            self._layout = hdf5.read(self.path)
+            self._layout = hdf5.read(self.path, handle)
             self.tables = self._layout.tables
             _same(self.path, self.tables, tables)
             self._io = RawFile(handle, write, reads, mapped, threads, Device(bandwidth, iops))
@@ -100,11 +101,12 @@ class RowFile:
         try:
             hdf5.make(new, tables, extent)
             layout = hdf5.read(new)
-            with open(new, "r+b") as file:
-                file.seek(layout.commits)
-                file.write(Header(0, 0, 0, 0, layout.identity()).page())
-                file.flush()
-                os.fsync(file.fileno())
+            handle = _open(new, True)
+            try:
+                os.pwrite(handle, Header(0, 0, 0, 0, layout.identity()).page(), layout.commits)
+                guard.write(handle, layout.commits, hdf5.metadata(layout, os.fstat(handle).st_size))
+            finally:
+                os.close(handle)
             os.link(new, path)
         except FileExistsError as error:
             raise StorageError(f"{path}: exists already; open it, or choose another name") from error
@@ -160,7 +162,7 @@ class RowFile:
         tags = np.empty((rows.size, TAG.itemsize), np.uint8)
         with self._guard:
             self._usable()
-            self._make_room(table, self._slots[table].wanted(rows))
+            self._make_room(table, rows)
             slots = self._slots[table].place(rows)
             try:
                 flat = records.reshape(-1)
@@ -185,10 +187,14 @@ class RowFile:
         self._broken = True
         return StorageError(f"{self.path}: cannot be written: {error.strerror or error}; the last commit is safe")
 
-    def _make_room(self, table: int, wanted: int) -> None:
-        """Free slots for so many rows, and some more, so that the search for them stays short."""
+    def _make_room(self, table: int, rows: Ints) -> None:
+        """Free slots for these rows, and some more, so that the search for them stays short."""
         slots, records = self._slots[table], self._layout.records[table]
-        missing = wanted + slots.slots // 64 - slots.free
+        spare = slots.slots // 64
+        if rows.size + spare <= slots.free:
+            return
+        wanted = slots.wanted(rows)
+        missing = wanted + spare - slots.free
         if wanted == 0 or missing <= 0:
             return
         least = records.origin.size + -(-max(1, wanted - slots.free) // records.per)
@@ -234,7 +240,7 @@ class RowFile:
             try:
                 self._io.put(self._layout.index, at, text)
                 self._io.sync()
-                self._io.put_at(self._layout.commits + (1 - self._page) * COMMITS[1], header.page())
+                self._io.put_at(self._layout.commits + (1 - self._page) * PAGE, header.page())
                 self._io.sync()
             except OSError as error:
                 raise self._break(error) from error
@@ -268,6 +274,11 @@ class RowFile:
             if at + len(text) > low and high > low:
                 at = max(at, high)
         return text, at, at
+
+    def places(self, table: int, rows: Ints) -> Ints:
+        """At which byte of the file the record of each row begins now, -1 for a row that has none."""
+        slots, extents = self._slots[table].find(rows), self._layout.records[table]
+        return np.where(slots < 0, -1, extents.offsets(np.maximum(slots, 0)))
 
     def rows(self, table: int) -> Iterator[Ints]:
         """Rows that have a record, ascending, in pieces i64[...]."""

@@ -1,8 +1,9 @@
 """How do records get out of a file and into it without HDF5? By kernels over a map of the whole file, or by read calls.
 
 In the page cache a kernel copies records at the speed of memory. Pages that are not there would stop its threads one by one, so
-rows that are cold (a sample says so) are asked for by a few threads with `preadv`, many at a time; they run no kernels.
-New records mostly lie together and are written in runs; scattered ones go through the map.
+when rows are cold (a sample says so) the system is asked for all their pages first: the device gets them all at once, and no
+thread waits until it copies. Without a map, or on request, a few threads read with `preadv` instead; they run no kernels.
+New records that lie together are written in runs, scattered ones through the map.
 """
 
 import contextlib
@@ -18,13 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels import row_records
-from neocpu.storage.hdf5 import Extents
+from neocpu.storage.hdf5 import PAGE, Extents
+from neocpu.storage.row_log import runs
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 SAMPLE = 16  # records that are looked at
-RUN = 8  # records: shorter runs go through the map
-PART = 256  # least records for a thread
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Device:
 class RawFile:
     """Reads and writes of an open file by place.
 
-    `reads`: "auto", "mapped" or "threads"; `mapped`: may it be mapped at all. Attributes: handle, and counters of records
+    `reads`: "mapped" or "threads"; `mapped`: may it be mapped at all. Attributes: handle, and counters of records
     read and written and their bytes.
     """
 
@@ -68,13 +68,18 @@ class RawFile:
         self.remap()
 
     def remap(self) -> None:
-        """The file has grown."""
+        """The file has grown: map it anew, keeping the pages that are mapped if nobody reads just now."""
         if not self._mapped:
             return
-        access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY
-        self._map = mmap.mmap(self.handle, 0, access=access)
-        with contextlib.suppress(AttributeError, OSError):
-            self._map.madvise(mmap.MADV_RANDOM)
+        self._bytes = np.zeros(0, np.uint8)
+        try:
+            if self._map is None:
+                raise BufferError
+            self._map.resize(os.fstat(self.handle).st_size)
+        except (BufferError, SystemError, OSError, ValueError):
+            self._map = mmap.mmap(self.handle, 0, access=mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY)
+            with contextlib.suppress(AttributeError, OSError):
+                self._map.madvise(mmap.MADV_RANDOM)
         self._bytes = np.frombuffer(self._map, np.uint8)
 
     def get(self, extents: Extents, start: int, count: int) -> bytes:
@@ -106,47 +111,53 @@ class RawFile:
     def gather(self, extents: Extents, slots: Ints, out: Bytes) -> None:
         """The first bytes of the records of slots, -1: left as they are; out u8[n, size], contiguous."""
         count = int(np.count_nonzero(slots >= 0))
-        if count:
-            if self._reads == "mapped" or (self._reads == "auto" and not self._cold(extents, slots)):
-                flat = out.reshape(-1)
-                row_records.gather_records(
-                    self._bytes, slots, extents.origin, extents.per, extents.stride, out.shape[1], flat
-                )
-            else:
-                self._read(extents, slots, out)
+        if count and self._reads == "threads":
+            self._read(extents, slots, out)
+        elif count:
+            self._ask(extents, slots if count == slots.size else slots[slots >= 0])
+            row_records.gather_records(
+                self._bytes, slots, extents.origin, extents.per, extents.stride, out.shape[1], out.reshape(-1)
+            )
         self.reads += count
         self.bytes_read += count * out.shape[1]
         self.device.pay(count, count * out.shape[1])
 
-    def _cold(self, extents: Extents, slots: Ints) -> bool:
-        """Are more than an eighth of these records not in the page cache?"""
-        if not hasattr(os, "RWF_NOWAIT"):
-            return False
-        sample = slots[slots >= 0][:: max(1, slots.size // SAMPLE)]
+    def _ask(self, extents: Extents, slots: Ints) -> None:
+        """Have the pages of these records read, all at once, if more than an eighth of a sample is not in the page cache."""
+        sample = extents.offsets(slots[:: max(1, slots.size // SAMPLE)]).tolist()
         byte, cold = [bytearray(1)], 0
-        for at in _offsets(extents, sample).tolist():
-            try:
-                os.preadv(self.handle, byte, at, os.RWF_NOWAIT)
-            except BlockingIOError:
-                cold += 1
-            except OSError:  # a file system that cannot say
-                return False
-        return 8 * cold > sample.size
+        try:
+            for at in sample:
+                try:
+                    os.preadv(self.handle, byte, at, os.RWF_NOWAIT)
+                except BlockingIOError:
+                    cold += 1
+        except (AttributeError, OSError):  # a system or file system that cannot say
+            return
+        if 8 * cold <= len(sample):
+            return
+        first = extents.offsets(slots)
+        pages = np.unique(np.concatenate([first, first + extents.stride - 1]) // PAGE)
+        for page, count in runs(pages).tolist():
+            os.posix_fadvise(self.handle, page * PAGE, count * PAGE, os.POSIX_FADV_WILLNEED)
 
     def _read(self, extents: Extents, slots: Ints, out: Bytes) -> None:
         """As `gather`, by read calls of several threads, in the order of the file."""
         size = out.shape[1]
         present = np.flatnonzero(slots >= 0)
-        offsets = _offsets(extents, slots[present])
+        offsets = extents.offsets(slots[present])
         order = np.argsort(offsets, kind="stable")
         at, to = offsets[order].tolist(), (present[order] * size).tolist()
         view = out.reshape(-1).data
 
         def part(low: int, high: int) -> None:
-            for i in range(low, high):
-                _fill(self.handle, view[to[i] : to[i] + size], at[i])
+            handle, preadv = self.handle, os.preadv
+            for start, begin in zip(at[low:high], to[low:high]):
+                record = view[begin : begin + size]
+                if preadv(handle, [record], start) != size:
+                    _fill(handle, record, start)
 
-        parts = max(1, min(self._threads, len(at) // PART if self.device.iops else len(at)))
+        parts = min(self._threads, len(at))
         ends = [len(at) * i // parts for i in range(parts + 1)]
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "neocpu-rows")
@@ -158,22 +169,38 @@ class RawFile:
         n, size = records.shape
         if not n:
             return
-        breaks = np.flatnonzero((np.diff(slots) != 1) | (slots[1:] % extents.per == 0)) + 1
-        if self._mapped and n < RUN * (breaks.size + 1):
-            flat = records.reshape(-1)
-            row_records.scatter_records(flat, slots, extents.origin, extents.per, extents.stride, size, self._bytes)
-        else:
-            if size < extents.stride:
-                padded = np.zeros((n, extents.stride), np.uint8)
-                padded[:, :size] = records
-                records = padded
-            starts = np.concatenate([[0], breaks])
-            bounds = [*starts.tolist(), n]
-            for i, at in enumerate(_offsets(extents, slots[starts]).tolist()):
-                self.put_at(at, records[bounds[i] : bounds[i + 1]].reshape(-1).data)
+        starts = np.flatnonzero((np.diff(slots, prepend=-2) != 1) | (slots % extents.per == 0))
+        ends = np.append(starts[1:], n)
+        alone = np.zeros(n, np.bool_)
+        if self._mapped:
+            short = (ends - starts) * extents.stride < PAGE
+            alone = np.repeat(short, ends - starts)
+            starts, ends = starts[~short], ends[~short]
+        self._put_runs(extents, slots, records, starts, ends)
+        if alone.any():
+            self._ask(extents, slots[alone])
+            row_records.scatter_records(
+                records.reshape(-1),
+                np.where(alone, slots, -1),
+                extents.origin,
+                extents.per,
+                extents.stride,
+                size,
+                self._bytes,
+            )
         self.writes += n
         self.bytes_written += n * size
-        self.device.pay(breaks.size + 1, n * size)
+        self.device.pay(starts.size + int(np.count_nonzero(alone)), n * size)
+
+    def _put_runs(self, extents: Extents, slots: Ints, records: Bytes, starts: Ints, ends: Ints) -> None:
+        """Write runs of records, each to slots that follow each other in one extent."""
+        for at, low, high in zip(extents.offsets(slots[starts]).tolist(), starts.tolist(), ends.tolist()):
+            run = records[low:high]
+            if records.shape[1] < extents.stride:
+                padded = np.zeros((high - low, extents.stride), np.uint8)
+                padded[:, : records.shape[1]] = run
+                run = padded
+            self.put_at(at, run.reshape(-1).data)
 
     def sync(self) -> None:
         """Bring everything that was written to the disk."""
@@ -193,10 +220,6 @@ class RawFile:
             self._pool.shutdown()
         self._bytes, self._map = np.zeros(0, np.uint8), None
         os.close(self.handle)
-
-
-def _offsets(extents: Extents, slots: Ints) -> Ints:
-    return extents.origin[slots // extents.per] + slots % extents.per * extents.stride
 
 
 def _pieces(extents: Extents, start: int, count: int) -> Sequence[tuple[int, int]]:

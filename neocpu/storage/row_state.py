@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from neocpu.kernels import row_records
-from neocpu.storage.hdf5 import COMMITS, TAG, Layout, RowTable, damaged
+from neocpu.storage.guard import PAGE
+from neocpu.storage.hdf5 import TAG, Layout, RowTable, damaged
 from neocpu.storage.row_io import RawFile
 from neocpu.storage.row_log import Change, Damage, Header, Segment, decode, headers
 from neocpu.storage.row_slots import RowSlots
@@ -32,7 +33,7 @@ class State:
 def load(path: Path, layout: Layout, io: RawFile) -> State:
     """The state of the last commit. Raises StorageError for a file that is damaged where it matters for this."""
     at = layout.commits
-    pages = [os.pread(io.handle, COMMITS[1], at + i * COMMITS[1]) for i in range(COMMITS[0])]
+    pages = [os.pread(io.handle, PAGE, at + i * PAGE) for i in range(2)]
     copies = [headers(page) for page in pages]
     newest = [max((h for h in pair if h), key=lambda h: h.epoch, default=None) for pair in copies]
     noticed = [
