@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h5py
@@ -379,6 +381,29 @@ def test_a_power_failure_leaves_a_commit(tmp_path_factory, seed):
                 file.commit(epoch)
                 states.append([dict(part) for part in now])
                 committed = epoch
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_thread_writes_while_others_read(tmp_path: Path, way: dict) -> None:
+    rows = np.arange(3000)
+    with RowFile.create(tmp_path / "r.h5", TABLES, extent=1 << 12, **way) as file, ThreadPoolExecutor(2) as pool:
+        file.write(0, rows, np.full((rows.size, 20), 5, np.uint8))
+        done = threading.Event()
+
+        def read() -> int:
+            out, times = np.zeros((rows.size, 20), np.uint8), 0
+            while not done.is_set() or not times:
+                assert file.read(0, rows, out).all() and (out == 5).all()
+                times += 1
+            return times
+
+        readers = [pool.submit(read) for _ in range(2)]
+        for epoch in range(1, 15):  # the file grows, rows move and slots are used again
+            file.write(0, np.arange(3000, 3000 + 300 * epoch), np.ones((300 * epoch, 20), np.uint8))
+            file.write(0, rows, np.full((rows.size, 20), 5, np.uint8))
+            file.commit(epoch)
+        done.set()
+        assert all(reader.result() > 0 for reader in readers)
 
 
 def test_a_slower_device_takes_longer(tmp_path: Path) -> None:

@@ -105,9 +105,9 @@ class Layout:
         return zlib.crc32(json.dumps([asdict(table) for table in self.tables]).encode())
 
 
-def make(path: Path, tables: tuple[RowTable, ...], extent: int) -> None:
-    """Make a file with tables and no rows. Raises OSError (h5py's too) if it cannot be."""
-    with _opened(path, "w") as file:
+def image(tables: tuple[RowTable, ...], extent: int) -> bytes:
+    """A file with tables and no rows. It is made in memory: HDF5 does not take it well if a disk is full."""
+    with _opened(Path("rows.h5"), "w", driver="core", backing_store=False) as file:
         file.attrs.update({"format": FORMAT, "version": VERSION, "extent": extent})
         file.attrs["created"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         space = h5py.h5s.create_simple(COMMITS)
@@ -124,12 +124,13 @@ def make(path: Path, tables: tuple[RowTable, ...], extent: int) -> None:
             per = per // 512 * 512 or per  # extents of whole pages, without gaps between them
             _growing(group, "records", (0, stride), (per, stride), np.dtype("u1"))
             _growing(group, "tags", (0,), (per,), TAG)
+        file.flush()
+        return file.id.get_file_image()
 
 
-def _opened(path: Path, mode: str) -> h5py.File:
-    return h5py.File(
-        path, mode, libver=("earliest", "v110"), locking=False, alignment_threshold=1 << 14, alignment_interval=PAGE
-    )
+def _opened(path: Path, mode: str, **options: Any) -> h5py.File:
+    form = {"libver": ("earliest", "v110"), "alignment_threshold": 1 << 14, "alignment_interval": PAGE}
+    return h5py.File(path, mode, locking=False, **form, **options)
 
 
 def _plan() -> Any:

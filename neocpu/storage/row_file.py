@@ -9,6 +9,7 @@ Opening the file gives the last commit exactly: index, records and note. `storag
 what a commit is, `row_slots.py` keeps the index, `row_io.py` moves the bytes. docs/memory.md tells it byte by byte.
 """
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ class RowFile:
     `tables`: refuse a file of other ones. `write`: false to only look. `reads`: "mapped" (kernels over a map of the file) or
     "threads" (`threads` of them, read calls); `mapped=False` avoids maps for writing too. `bandwidth` (bytes/s), `iops`
     (records read, runs written per second): make it as slow as another device. `budget`: bytes that the file may have (0: no
-    limit). One thread may write while others read.
+    limit). One thread may write while others read other rows.
 
     Attributes: path, tables, epoch and note of the last commit, noticed (damage that did no harm).
     Raises StorageError for a file that is missing, foreign, damaged, in use, of other tables, or cannot grow.
@@ -62,6 +63,7 @@ class RowFile:
     ) -> None:
         self.path = Path(path)
         self._budget, self._broken, self._guard = budget, False, threading.RLock()
+        self._readers, self._idle = 0, threading.Condition()
         handle = _open(self.path, write)
         try:
             self._lock = FileLock(self.path, handle, write)
@@ -99,7 +101,7 @@ class RowFile:
             raise StorageError(f"{path}: a table needs 1 to 2^62 rows and records of at least a byte")
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
         try:
-            hdf5.make(new, tables, extent)
+            new.write_bytes(hdf5.image(tables, extent))
             layout = hdf5.read(new)
             handle = _open(new, True)
             try:
@@ -111,10 +113,11 @@ class RowFile:
         except FileExistsError as error:
             raise StorageError(f"{path}: exists already; open it, or choose another name") from error
         except OSError as error:
-            why = error.strerror or str(error)
+            why = os.strerror(error.errno) if error.errno else str(error)
             raise StorageError(f"{path}: cannot be made: {why}; choose a folder that can be written to") from error
         finally:
-            new.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                new.unlink()
         hdf5.sync_folder(path)
         return cls(path, tables, **options)
 
@@ -132,12 +135,19 @@ class RowFile:
         self._shapes(table, rows, out)
         with self._guard:
             slots = self._slots[table].find(rows)
+            with self._idle:
+                self._readers += 1
         found = slots >= 0
-        self._io.gather(self._layout.records[table], slots, out)
-        if check:
-            there = np.flatnonzero(found)
-            if bad := self.damage(table, rows[there], slots[there], out[there]):
-                raise hdf5.damaged(self.path, bad[0])
+        try:
+            self._io.gather(self._layout.records[table], slots, out)
+            if check:
+                there = np.flatnonzero(found)
+                if bad := self.damage(table, rows[there], slots[there], out[there]):
+                    raise hdf5.damaged(self.path, bad[0])
+        finally:
+            with self._idle:
+                self._readers -= 1
+                self._idle.notify_all()
         return found
 
     def damage(self, table: int, rows: Ints, slots: Ints, records: Bytes) -> list[str]:
@@ -250,8 +260,10 @@ class RowFile:
             )
             self._header, self.epoch, self.note = header, epoch, note
             self.commits += 1
-            for slots in self._slots:
-                slots.committed()
+            with self._idle:  # a read that has found its slots may not see them used again
+                self._idle.wait_for(lambda: self._readers == 0)
+                for slots in self._slots:
+                    slots.committed()
 
     def _segment(self, epoch: int, note: bytes) -> tuple[bytes, int, int]:
         """The next commit for the log, where the log begins then, and where this goes: what no kept header needs."""

@@ -61,6 +61,7 @@ class RawFile:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._map: mmap.mmap | None = None
+        self._swap = threading.Lock()
         self._bytes: Bytes = np.zeros(0, np.uint8)
         self.reads = self.writes = self.bytes_read = self.bytes_written = 0
         with contextlib.suppress(AttributeError, OSError):
@@ -71,16 +72,22 @@ class RawFile:
         """The file has grown: map it anew, keeping the pages that are mapped if nobody reads just now."""
         if not self._mapped:
             return
-        self._bytes = np.zeros(0, np.uint8)
-        try:
-            if self._map is None:
-                raise BufferError
-            self._map.resize(os.fstat(self.handle).st_size)
-        except (BufferError, SystemError, OSError, ValueError):
-            self._map = mmap.mmap(self.handle, 0, access=mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY)
-            with contextlib.suppress(AttributeError, OSError):
-                self._map.madvise(mmap.MADV_RANDOM)
-        self._bytes = np.frombuffer(self._map, np.uint8)
+        with self._swap:
+            self._bytes = np.zeros(0, np.uint8)
+            try:
+                if self._map is None:
+                    raise BufferError
+                self._map.resize(os.fstat(self.handle).st_size)
+            except (BufferError, SystemError, OSError, ValueError):
+                self._map = mmap.mmap(self.handle, 0, access=mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY)
+                with contextlib.suppress(AttributeError, OSError):
+                    self._map.madvise(mmap.MADV_RANDOM)
+            self._bytes = np.frombuffer(self._map, np.uint8)
+
+    def _mapped_bytes(self) -> Bytes:
+        """The map as it is now; it stays valid while somebody has it."""
+        with self._swap:
+            return self._bytes
 
     def get(self, extents: Extents, start: int, count: int) -> bytes:
         """Bytes [start, start + count) of a dataset. Raises OSError if the file ends before."""
@@ -116,7 +123,13 @@ class RawFile:
         elif count:
             self._ask(extents, slots if count == slots.size else slots[slots >= 0])
             row_records.gather_records(
-                self._bytes, slots, extents.origin, extents.per, extents.stride, out.shape[1], out.reshape(-1)
+                self._mapped_bytes(),
+                slots,
+                extents.origin,
+                extents.per,
+                extents.stride,
+                out.shape[1],
+                out.reshape(-1),
             )
         self.reads += count
         self.bytes_read += count * out.shape[1]
@@ -159,8 +172,8 @@ class RawFile:
 
         parts = min(self._threads, len(at))
         ends = [len(at) * i // parts for i in range(parts + 1)]
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, "neocpu-rows")
+        with self._swap:
+            self._pool = self._pool or ThreadPoolExecutor(self._threads, "neocpu-rows")
         for done in [self._pool.submit(part, *ends[i : i + 2]) for i in range(parts)]:
             done.result()
 
@@ -186,7 +199,7 @@ class RawFile:
                 extents.per,
                 extents.stride,
                 size,
-                self._bytes,
+                self._mapped_bytes(),
             )
         self.writes += n
         self.bytes_written += n * size
