@@ -406,6 +406,21 @@ def test_one_thread_writes_while_others_read(tmp_path: Path, way: dict) -> None:
         assert all(reader.result() > 0 for reader in readers)
 
 
+def test_threads_make_and_grow_files_of_their_own(tmp_path: Path) -> None:
+    rows = np.arange(500)
+
+    def one(number: int) -> None:
+        with RowFile.create(tmp_path / f"{number}.h5", TABLES, extent=1 << 12) as file:
+            for epoch in range(1, 4):
+                file.write(0, rows * epoch, np.full((500, 20), number, np.uint8))
+                file.commit(epoch)
+            out = np.zeros((500, 20), np.uint8)
+            assert file.read(0, rows, out).all() and (out == number).all()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, range(16)))
+
+
 def test_a_slower_device_takes_longer(tmp_path: Path) -> None:
     small(tmp_path / "r.h5")
     rows, out = np.arange(300), np.zeros((300, 7), np.uint8)

@@ -105,9 +105,12 @@ class Layout:
         return zlib.crc32(json.dumps([asdict(table) for table in self.tables]).encode())
 
 
-def image(tables: tuple[RowTable, ...], extent: int) -> bytes:
-    """A file with tables and no rows. It is made in memory: HDF5 does not take it well if a disk is full."""
-    with _opened(Path("rows.h5"), "w", driver="core", backing_store=False) as file:
+def image(path: Path, tables: tuple[RowTable, ...], extent: int) -> bytes:
+    """A file with tables and no rows. It is made in memory: HDF5 does not take it well if a disk is full.
+
+    `path`: a name that no open file has; nothing is written there.
+    """
+    with _opened(path, "w", driver="core", backing_store=False) as file:
         file.attrs.update({"format": FORMAT, "version": VERSION, "extent": extent})
         file.attrs["created"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         space = h5py.h5s.create_simple(COMMITS)

@@ -101,7 +101,7 @@ class RowFile:
             raise StorageError(f"{path}: a table needs 1 to 2^62 rows and records of at least a byte")
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
         try:
-            new.write_bytes(hdf5.image(tables, extent))
+            new.write_bytes(hdf5.image(new, tables, extent))
             layout = hdf5.read(new)
             handle = _open(new, True)
             try:
