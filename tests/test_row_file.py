@@ -233,6 +233,12 @@ def test_foreign_missing_newer_and_other_files(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(hdf5, "VERSION", 1)
     with pytest.raises(StorageError, match=r"a file of rows of version 9.*upgrade"):
         RowFile(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", lambda *_: os.stat("/proc/nothing"))  # a file system without hard links
+        with pytest.raises(StorageError, match="exists already"):
+            RowFile.create(path, TABLES)
+        path.unlink()
+        RowFile.create(path, TABLES).close()
     with pytest.raises(StorageError, match=r"cannot be made.*choose a folder"):
         RowFile.create(tmp_path / "no" / "r.h5", TABLES)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["r.h5"]

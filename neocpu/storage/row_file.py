@@ -78,6 +78,8 @@ class RowFile:
             _same(self.path, self.tables, tables)
             self._io = RawFile(handle, write, reads, mapped, threads, Device(bandwidth, iops))
         except BaseException:
+            if hasattr(self, "_lock"):
+                self._lock.release()
             os.close(handle)
             raise
         try:
@@ -109,7 +111,7 @@ class RowFile:
                 guard.write(handle, layout.commits, hdf5.metadata(layout, os.fstat(handle).st_size))
             finally:
                 os.close(handle)
-            os.link(new, path)
+            _publish(new, path)
         except FileExistsError as error:
             raise StorageError(f"{path}: exists already; open it, or choose another name") from error
         except OSError as error:
@@ -347,6 +349,18 @@ class RowFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _publish(new: Path, path: Path) -> None:
+    """Give a whole file its name, which must be free. Raises FileExistsError."""
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        raise
+    except OSError as error:  # a file system without hard links
+        if path.exists():
+            raise FileExistsError(path) from error
+        os.replace(new, path)
 
 
 def _open(path: Path, write: bool) -> int:
