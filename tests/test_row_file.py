@@ -102,6 +102,16 @@ def test_rows_that_were_never_written_are_left_out(tmp_path: Path) -> None:
             file.commit(0)
 
 
+def test_rows_changed_since_the_last_commit_are_known(tmp_path: Path) -> None:
+    with RowFile.create(tmp_path / "r.h5", TABLES) as file:
+        file.write(1, np.array([9, 5, 7]), np.ones((3, 7), np.uint8))
+        assert file.changed(1).tolist() == [5, 7, 9] and file.changed(0).size == 0
+        file.commit(1)
+        file.write(1, np.array([8, 5]), np.ones((2, 7), np.uint8))
+        file.write(1, np.array([5]), np.ones((1, 7), np.uint8))
+        assert file.changed(1).tolist() == [5, 8] and file.stats()["changed"] == 2
+
+
 def test_slots_are_used_again_and_the_file_stays_bounded(tmp_path: Path) -> None:
     path, rows = tmp_path / "r.h5", np.arange(300)
     with RowFile.create(path, TABLES, extent=1 << 12) as file:

@@ -298,6 +298,10 @@ class RowFile:
         """Rows that have a record, ascending, in pieces i64[...]."""
         return self._slots[table].rows()
 
+    def changed(self, table: int) -> Ints:
+        """Rows that were written since the last commit, ascending: what an incremental copy of the table needs."""
+        return np.sort(self._tags(table, self._slots[table].changes()[0])["row"].astype(np.int64))
+
     def live(self, table: int) -> Iterator[Ints]:
         """Slots that hold a row, ascending, by extent: the order in which the file is read fastest."""
         extents = self._layout.records[table]
@@ -306,11 +310,14 @@ class RowFile:
 
     def fetch(self, table: int, slots: Ints) -> tuple[Ints, Bytes]:
         """Rows and records of slots that hold a row."""
-        tags = np.empty((slots.size, TAG.itemsize), np.uint8)
         records = np.empty((slots.size, self.tables[table].record), np.uint8)
-        self._io.gather(self._layout.tags[table], slots, tags)
         self._io.gather(self._layout.records[table], slots, records)
-        return tags.view(TAG)["row"].reshape(-1).astype(np.int64), records
+        return self._tags(table, slots)["row"].astype(np.int64), records
+
+    def _tags(self, table: int, slots: Ints) -> NDArray[Any]:
+        tags = np.empty((slots.size, TAG.itemsize), np.uint8)
+        self._io.gather(self._layout.tags[table], slots, tags)
+        return tags.view(TAG).reshape(-1)
 
     def stats(self) -> dict[str, int | float]:
         """Rows and slots, bytes of file and index, traffic, and how many rows a crash would set back now."""
