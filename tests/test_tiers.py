@@ -114,7 +114,10 @@ def test_budgets_are_kept_and_shared_by_bytes():
     ]
     rooms = make_room(shards, ddr=2_000_000)
     assert sum(room.slots * (size + 34) for room, size in zip(rooms[:2], (100, 100))) + 400 <= 2_000_000
-    assert rooms[0].lines[0] > 8 * rooms[1].lines[0] > 0 and rooms[2] == Room((), 0, 50)
+    assert 0 <= rooms[0].lines[0] - rooms[1].lines[0] <= 32 and rooms[2] == Room((), 0, 50)
+    assert sum(room.slots * 134 for room in rooms[:2]) > 1_980_000  # all but a set of each is used
+    few = make_room([Rows("big", 10**6, 100, "ddr_over_ssd"), Rows("few", 70, 100, "ddr_over_ssd")], ddr=2_000_000)
+    assert few[1].lines == (96,) and few[0].lines[0] > 11_000
     assert all(room.lines[0] % 32 == 0 and room.scratch == room.lines[0] // 4 for room in rooms[:2])
     assert make_room([Rows("t", 1000, 8, "hbm_over_ddr")]) == [Room((224,), 0, 1000)]  # FBGEMM's fifth, in whole sets
     assert make_room([Rows("t", 40, 8, "hbm_over_ddr_over_ssd")], hbm=10**6, ddr=10**6)[0].lines == (64, 64)

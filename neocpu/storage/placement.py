@@ -7,8 +7,9 @@
     ddr_over_ssd            an SSD file; a cache in DDR       memory.ddr
     hbm_over_ddr_over_ssd   an SSD file; caches in both       both
 
-Neo's placements (FBGEMM: device, host, managed caching, SSD). Whole tables come first; what they leave of a budget is shared
-by the caches in proportion to their tables' bytes. Without a budget a cache holds FBGEMM's default share of its table's rows.
+Neo's placements (FBGEMM: device, host, managed caching, SSD). Whole tables come first; what they leave of a budget
+gives every cache as many lines, small tables no more than their rows: a batch asks all tables for about as many rows, so a byte
+of a small one is asked for most. Without a budget a cache holds FBGEMM's default share of its table's rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,17 +104,26 @@ def make_room(shards: Sequence[Rows], hbm: int = 0, ddr: int = 0) -> list[Room]:
                 f"beside {whole:,} of whole tables; raise it by {whole + least - budget:,}, use more ranks, or place tables "
                 "elsewhere (memory.placement)"
             )
-        total = sum(shards[i].rows * shards[i].row_bytes for i in cached)
-        for i in cached:
-            shard = shards[i]
-            most = -(-shard.rows // WAYS)
-            sets = max(1, -int(-shard.rows * LOAD_FACTOR // WAYS))
-            if budget:
-                mine = (budget - whole - least) * (shard.rows * shard.row_bytes) // max(1, total)
-                sets = 1 + mine // _bytes(shard, memory, WAYS)
-            lines[i][memory] = WAYS * min(sets, most)
+        for i, sets in _share(shards, cached, memory, budget and budget - whole):
+            lines[i][memory] = WAYS * sets
     limited = {"hbm": bool(hbm), "ddr": bool(ddr)}
     return [_room(shard, found, limited) for shard, found in zip(shards, lines)]
+
+
+def _share(shards: Sequence[Rows], cached: Sequence[int], memory: str, room: int) -> list[tuple[int, int]]:
+    """(shard, sets) of the caches in a memory that has `room` bytes for them (0: no limit): as many for each as there are, but
+    none more than its rows fill, which leaves more for the others."""
+    found, left = [], room
+    order = sorted(cached, key=lambda i: (-(-shards[i].rows // WAYS), i))
+    for place, i in enumerate(order):
+        most = -(-shards[i].rows // WAYS)
+        if room:
+            sets = left // sum(_bytes(shards[j], memory, WAYS) for j in order[place:])
+        else:
+            sets = max(1, -int(-shards[i].rows * LOAD_FACTOR // WAYS))
+        found.append((i, min(sets, most)))
+        left -= found[-1][1] * _bytes(shards[i], memory, WAYS)
+    return found
 
 
 def _room(shard: Rows, lines: Mapping[str, int], limited: Mapping[str, bool]) -> Room:
