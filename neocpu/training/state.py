@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -187,8 +187,7 @@ class State:
         """Send the parts of table rows to their owners; the parts of my blocks, by block."""
         outgoing = [_Stream() for _ in owned]
         for rank, (stream, blocks) in enumerate(zip(outgoing, owned)):
-            for number in blocks.tolist():
-                self._pack(stream, number, rank == self.comm.rank)
+            self._pack(stream, blocks.tolist(), rank == self.comm.rank)
         counts = self.comm.alltoall(np.array([stream.counts() for stream in outgoing], np.int64))
         ints = self._swap(
             [part for s in outgoing for part in s.ints], [s.counts()[0] for s in outgoing], counts[:, 0], "i8"
@@ -203,25 +202,31 @@ class State:
         self.comm.alltoallv(np.concatenate([np.empty(0, dtype), *parts]), sends, into, recvs)
         return into
 
-    def _pack(self, stream: "_Stream", number: int, mine: bool) -> None:
-        """Append what my rectangles hold of one block. Of a replicated table the owner has a copy itself."""
-        tensor, first = self._locate(number)
-        table = tensor - len(self._dense)
-        if table < 0 or (self.plan.replicated(table) and not mine):
-            return
-        local = self.plan.local(self.comm.rank)
-        for i in self._shards.get(table, ()):
-            shard = local[i]
-            lo, hi = max(first, shard.rows[0]), min(first + BLOCK, shard.rows[1])
-            if lo >= hi:
+    def _pack(self, stream: "_Stream", numbers: Sequence[int], mine: bool) -> None:
+        """Append what my rectangles hold of some blocks, which are all that have rows between the first and the last of them.
+
+        Of a replicated table the owner has a copy itself."""
+        for tensor, group in groupby(numbers, lambda number: self._locate(number)[0]):
+            table, blocks = tensor - len(self._dense), list(group)
+            if table < 0 or (self.plan.replicated(table) and not mine):
                 continue
-            rows = self._embeddings.existing(i, lo - shard.rows[0], hi - shard.rows[0])
-            if rows.size:
-                values = self._embeddings.values(i, rows)
-                stream.ints += [np.array([number, rows.size, *shard.cols], np.int64), rows + shard.rows[0]]
-                for name, shape in self.tensors[tensor].fields:
-                    if shape or shard.cols[0] == 0:
-                        stream.floats.append(values[name].reshape(-1))
+            first, end = self._locate(blocks[0])[1], self._locate(blocks[-1])[1] + BLOCK
+            for i in self._shards.get(table, ()):
+                shard = self.plan.local(self.comm.rank)[i]
+                lo, hi = max(first, shard.rows[0]), min(end, shard.rows[1])
+                if lo < hi:
+                    rows = self._embeddings.existing(i, lo - shard.rows[0], hi - shard.rows[0])
+                    values = self._embeddings.values(i, rows)
+                    self._append(stream, tensor, shard.cols, rows + shard.rows[0], values)
+
+    def _append(self, stream: "_Stream", tensor: int, cols: tuple[int, int], rows: Ints, values: Values) -> None:
+        """Append rows of a tensor, block by block."""
+        number = rows // BLOCK
+        cuts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), rows.size] if rows.size else []
+        fields = [values[name] for name, shape in self.tensors[tensor].fields if shape or cols[0] == 0]
+        for lo, hi in pairwise(cuts):
+            stream.ints += [np.array([self._starts[tensor] + number[lo], hi - lo, *cols], np.int64), rows[lo:hi]]
+            stream.floats += [field[lo:hi].reshape(-1) for field in fields]
 
     def _unpack(self, ints: Ints, floats: F32) -> dict[int, list["_Piece"]]:
         found: dict[int, list[_Piece]] = {}
