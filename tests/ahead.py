@@ -32,6 +32,7 @@ LAST = (
 )
 AFTER = (
     "test_preflight.py",
+    "test_tiers.py",
     "test_oracle_cases.py",
 )  # need kernels that those above compile: not compiled ahead, but last
 CHOSEN = {"test_promise.py": "::test_one_digest_without_avx512"}  # the rest of it starts ranks, and compiles little
