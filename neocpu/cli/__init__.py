@@ -17,6 +17,7 @@ COMMANDS = {
     "train": ("neocpu.cli.train:train", "Train a model as CONFIG says, and print the digest of what was learnt."),
     "eval": ("neocpu.cli.evaluate:evaluate", "Measure a checkpoint's model on labelled data."),
     "predict": ("neocpu.cli.predict:predict", "Write the predictions of a checkpoint's model for every row, in order."),
+    "plan": ("neocpu.cli.plan:plan", "Show where CONFIG's tables would be, and how many bytes they take."),
     "checkpoint": ("neocpu.cli.checkpoint:checkpoint", "Show, compare and export checkpoints."),
     "tier": ("neocpu.cli.tier:tier", "Show, verify and compact the files of rows that play the SSD."),
     "data": ("neocpu.cli.data:data", "Convert, generate and look at click logs."),

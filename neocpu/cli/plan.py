@@ -1,0 +1,75 @@
+"""`neocpu plan`: which rank would hold what, and how many bytes that is, without running anything."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from neocpu import config as configs
+from neocpu.parallel.comm import SingleComm
+
+if TYPE_CHECKING:
+    from neocpu.config import Config
+    from neocpu.parallel.plan import Plan
+
+UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks to plan for.")
+@click.option("--capacity", is_flag=True, help="Count bytes, by format and optimizer, and by memory of a rank.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, any number of times.")
+def plan(config: Path, ranks: int, capacity: bool, overrides: tuple[str, ...]) -> None:
+    """Show where CONFIG's tables would be, and how many bytes they take.
+
+    The data is not looked at: `auto` plans for one lookup per sample and feature.
+    """
+    settings = configs.load(config, overrides)
+
+    from neocpu.training.world import make_plan
+
+    found = make_plan(settings, SingleComm(), {}, ranks)
+    if not capacity:
+        click.echo(found.text(settings.optimizer.sparse.state_floats))
+        return
+    for line in model_lines(settings) + rank_lines(settings, found):
+        click.echo(line)
+
+
+def model_lines(settings: "Config") -> list[str]:
+    """What all rows take, on the paper's ladder and as configured."""
+    from neocpu.planner.capacity import LADDER, model_bytes
+
+    tables, optimizer = settings.tables, settings.optimizer.sparse
+    rows, cells = sum(t.rows for t in tables), sum(t.rows * t.dim for t in tables)
+    lines = [f"{len(tables)} tables, {rows:,} rows, {cells:,} parameters", ""]
+    lines.append(f"{'if every row exists':36}{'numbers':>10}{'state':>10}{'of rows':>10}{'together':>10}")
+    ladder = [(f"{form}, {name}", model_bytes(tables, state, form)) for form, name, state in LADDER]
+    forms = ", ".join(sorted({t.format for t in tables}))
+    ladder.append((f"as configured: {forms}, {optimizer.name}"[:36], model_bytes(tables, optimizer.state_floats)))
+    for name, size in ladder:
+        parts = (size.numbers, size.per_element, size.per_row, size.total)
+        lines.append(f"{name:36}" + "".join(f"{human(part):>10}" for part in parts))
+    return lines
+
+
+def rank_lines(settings: "Config", found: "Plan") -> list[str]:
+    """What the ranks' memories hold, and how many rows fit their caches."""
+    from neocpu.planner.capacity import rank_bytes
+    from neocpu.training.world import memory_plan
+
+    memory, state = memory_plan(settings, Path()), settings.optimizer.sparse.state_floats
+    lines = ["", f"{'rank':6}{'hbm':>12}{'ddr':>12}{'ssd, full':>12}{'rows in memory':>18}"]
+    for rank in range(found.ranks):
+        rooms = memory.rooms(found.tables, found.local(rank), state)
+        size = rank_bytes(found, rank, memory.placements, rooms, state)
+        slots = sum(room.slots for room in rooms)
+        lines.append(f"{rank:<6}" + "".join(f"{human(size[name]):>12}" for name in size) + f"{slots:>18,}")
+    return lines
+
+
+def human(size: int) -> str:
+    """48187500000000 -> '48.19 TB'."""
+    name, unit = next(((name, unit) for name, unit in UNITS if size >= unit), ("B", 1))
+    return f"{size / unit:.2f} {name}" if unit > 1 else f"{size} B"

@@ -1,0 +1,53 @@
+"""How many bytes does a model take, by format and optimizer, and in which memory of a rank? Counted, whether or not it fits.
+
+The paper's argument for narrow rows and row-wise AdaGrad (Neo, 2022): 12 trillion parameters are 96 TB in fp32 with AdaGrad,
+48 TB with its row-wise kind, 24 TB in fp16, and a number per row beside.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neocpu.embedding.specs import NUMBER_FORMATS, TableSpec
+from neocpu.parallel.plan import Plan
+from neocpu.storage.placement import PLACEMENTS, Room
+
+LADDER = (("fp32", "AdaGrad", (1, 0)), ("fp32", "row-wise AdaGrad", (0, 1)), ("fp16", "row-wise AdaGrad", (0, 1)))
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes of all rows of a model: numbers, optimizer state per element, optimizer state per row."""
+
+    numbers: int
+    per_element: int
+    per_row: int
+
+    @property
+    def total(self) -> int:
+        """Together."""
+        return self.numbers + self.per_element + self.per_row
+
+
+def model_bytes(tables: Sequence[TableSpec], state_floats: tuple[int, int], form: str = "") -> Bytes:
+    """Bytes of all rows of some tables, in their own formats or all in `form`; state_floats: per element and per row."""
+    cells = [t.rows * t.dim for t in tables]
+    numbers = sum(n * (NUMBER_FORMATS[form] if form else t.number_bytes) for n, t in zip(cells, tables))
+    return Bytes(numbers, 4 * state_floats[0] * sum(cells), 4 * state_floats[1] * sum(t.rows for t in tables))
+
+
+def rank_bytes(
+    plan: Plan, rank: int, placements: Sequence[str], rooms: Sequence[Room], state_floats: tuple[int, int]
+) -> dict[str, int]:
+    """Bytes that a rank's shards take in each memory: caches and scratch full, and every row of a file written."""
+    found = {"hbm": 0, "ddr": 0, "ssd": 0}
+    for shard, room in zip(plan.local(rank), rooms):
+        table, name = plan.tables[shard.table], placements[shard.table]
+        place, (rows, width) = PLACEMENTS[name], shard.shape
+        row = width * (table.number_bytes + 4 * state_floats[0]) + 4 * state_floats[1]
+        if place.whole:
+            found[place.whole] += rows * row
+        for i, (memory, lines) in enumerate(zip(place.caches, room.lines)):
+            found[memory] += (lines + (room.scratch if i == 0 else 0)) * row
+        if place.ssd:
+            found["ssd"] += rows * row
+    return found
