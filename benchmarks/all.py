@@ -120,8 +120,10 @@ def main() -> None:
     if options.write:
         PAGE.write_text(page(results))
         for name, draw in (("roofline", roofline.picture), ("cache", cache.picture)):
-            if name in results:
-                PAGE.with_name(PICTURES[name][0]).write_text(draw(results[name]["records"]))
+            if name in results and (drawn := draw(results[name]["records"])):
+                PAGE.with_name(PICTURES[name][0]).write_text(drawn)
+            elif name in results:
+                print(f"{PICTURES[name][0]} was not drawn: no matplotlib, or no C compiler; the old one stays")
     else:
         print(summary([r for result in results.values() for r in result["records"]]))
 

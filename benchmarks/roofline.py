@@ -121,7 +121,7 @@ def picture(records: list[dict[str, Any]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<polyline points="{roof}" fill="none" stroke="#444" stroke-width="2"/>',
-        text(*place(10 ** (x0 + 0.05), bandwidth * 10 ** (x0 + 0.32)), f"memory, read in order: {bandwidth:.0f} GB/s"),
+        text(*place(10 ** (x0 + 0.2), bandwidth * 10 ** (x0 + 0.1)), f"memory, read in order: {bandwidth:.0f} GB/s"),
         text(place(ridge, peak)[0] + 10, place(ridge, peak)[1] - 8, f"multiply-add: {peak:.0f} GFLOP/s"),
         text(width / 2, height - 12, "flops per byte of memory", 'text-anchor="middle"'),
         text(18, height / 2, "GFLOP/s", f'text-anchor="middle" transform="rotate(-90 18 {height / 2})"'),
