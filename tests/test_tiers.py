@@ -14,7 +14,7 @@ from neocpu.embedding.lookups import Layout, Lookups
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.specs import TableSpec
 from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
-from neocpu.errors import ConfigError, TrainingError
+from neocpu.errors import ConfigError, StorageError, TrainingError
 from neocpu.parallel.sharding import Shard
 from neocpu.parallel.threads import run_threads
 from neocpu.storage.levels import File, Level, Memory, Slots, Tier
@@ -167,6 +167,10 @@ def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
     assert (tmp_path / "rank-0.h5").exists() and tbe.slots[0] < 3000
     tbe.close()
     assert not (tmp_path / "rank-0.h5").exists()
+    memory = MemoryPlan(("ddr_over_ssd",), folder=tmp_path / "file" / "folder")
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"folder/rank-0\.h5: cannot be made: .* choose another memory\.folder"):
+        TieredEmbedding([table], [Shard(0, (0, rows), (0, 4), 0)], SparseOptimizer(), 1, memory)
 
 
 def run(log, out, placement, *overrides, ranks=1, resume=False):  # noqa: F811

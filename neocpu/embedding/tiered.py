@@ -20,6 +20,7 @@ from neocpu.embedding.rows import Places
 from neocpu.embedding.sorting import Segments, index
 from neocpu.embedding.specs import TableSpec
 from neocpu.embedding.tbe import PIECE, TableBatchedEmbedding
+from neocpu.errors import StorageError
 from neocpu.reference.policies import DEFAULT
 from neocpu.storage import placement
 from neocpu.storage.levels import File, Home, Level, Memory, Slots, Tier
@@ -78,6 +79,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         slots = np.array([room.slots for room in rooms], np.int64)
         super().__init__(tables, shards, optimizer, seed, 0, huge, slots)
         self._tiers: dict[int, Tier] = {}
+        self._known: dict[int, Ints] = {}  # rows at home when they were last flushed
         self._file, numbers = self._open(memory, file, [h for h, place in enumerate(places) if place.ssd])
         for h, (room, place) in enumerate(zip(rooms, places)):
             if place.caches:
@@ -90,9 +92,12 @@ class TieredEmbedding(TableBatchedEmbedding):
         if not stored:
             return None, {}
         assert memory.folder is not None
-        memory.folder.mkdir(parents=True, exist_ok=True)
         path = memory.folder / file
-        path.unlink(missing_ok=True)
+        try:
+            memory.folder.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be made: {error.strerror}; choose another memory.folder") from error
         tables = []
         for h in stored:
             shard, record = self.shards[h], self._slots(h).record
@@ -168,7 +173,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         """Bring every changed row to its home; then `existing` and `values` see all rows."""
         for tier in self._tiers.values():
             tier.flush()
-        self._known: dict[int, Ints] = {h: tier.level.rows() for h, tier in self._tiers.items()}
+        self._known = {h: tier.level.rows() for h, tier in self._tiers.items()}
 
     def existing(self, shard: int, lo: int, hi: int) -> Ints:
         if shard not in self._tiers:
