@@ -114,10 +114,10 @@ class TableBatchedEmbedding:
 
     def _ready(self, layout: Layout, lookups: Lookups) -> Lookups:
         """See to it that the rows are there; the lookups by the slots that they are in."""
-        self._touch(layout, lookups)
+        self.create(layout, lookups)
         return lookups
 
-    def _touch(self, layout: Layout, lookups: Lookups) -> None:
+    def create(self, layout: Layout, lookups: Lookups) -> None:
         """Make the rows that do not exist yet; nothing is looked at in shards all of whose rows exist."""
         if (self._made[layout.shard] == self.slots[layout.shard]).all():
             return

@@ -141,7 +141,7 @@ class TieredEmbedding(TableBatchedEmbedding):
     # ---- rows and slots ----
 
     def _ready(self, layout: Layout, lookups: Lookups) -> Lookups:
-        self._touch(layout, lookups)
+        self.create(layout, lookups)
         if not any(h in self._tiers for h in layout.shard.tolist()):
             return lookups
         found = index(layout, lookups, self.heights, self._scratch)

@@ -1,8 +1,9 @@
-"""What can a second process compile while the first compiles the lookup? The dense half of a run, and the sort.
+"""What can a second process compile while the first compiles lookup and update? The dense half of a run, sort, and new rows.
 
 Numba compiles under one lock per process, so a second core helps only a second process. This one runs the kernels of the
-MLPs, the interaction, the loss, the dense optimizer and the sort of the lookups on made-up numbers; they land in the cache
-that both processes share. If it fails, nothing is lost but time: the first process then compiles these kernels itself.
+MLPs, the interaction, the loss, the dense optimizer, the sort of the lookups, the making of rows and the reading of data on
+made-up numbers; they land in the cache that both processes share. If it fails, nothing is lost but time: the first process
+then compiles these kernels itself.
 """
 
 import json
@@ -42,15 +43,24 @@ def companion(config: Config) -> Iterator["subprocess.Popen[bytes] | None"]:
             process.kill()
 
 
-def compile_sort() -> None:
-    """Compile what finds out which lookups touch the same row."""
+def compile_rows() -> None:
+    """Compile what finds out which lookups touch the same row, and makes rows that are new."""
     from neocpu.embedding.lookups import Layout, Lookups
+    from neocpu.embedding.optimizers import SparseOptimizer
     from neocpu.embedding.sorting import Scratch, sort
+    from neocpu.embedding.specs import TableSpec
+    from neocpu.embedding.tbe import TableBatchedEmbedding
+    from neocpu.parallel.sharding import Shard
 
     rows = np.arange(2 * BATCH, dtype=np.int64) % ROWS
     lookups = Lookups(np.arange(BATCH + 1, dtype=np.int64) * 2, rows, np.empty(0, np.float32), BATCH)
     layout = Layout(np.zeros(1, np.int64), np.zeros(1, np.int64))
     sort(layout, lookups, np.array([ROWS]), DIM, Scratch())
+    tbe = TableBatchedEmbedding(
+        [TableSpec("t", ROWS, DIM, ("f",))], [Shard(0, (0, ROWS), (0, DIM), 0)], SparseOptimizer(), 1
+    )
+    tbe.create(layout, lookups)
+    tbe.initial(0, rows)
 
 
 def compile_dense(facts: dict[str, Any]) -> None:
@@ -70,5 +80,8 @@ def compile_dense(facts: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    compile_sort()
+    from neocpu.ingest.loader import warm_up_reading
+
+    compile_rows()
     compile_dense(json.loads(sys.argv[1]))
+    warm_up_reading()

@@ -99,7 +99,7 @@ def warm_up(config: Config, plan: Plan, comm: Comm, tell: Callable[[str], None] 
 
 
 def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes] | None") -> None:
-    """Two steps and a digest; the tables come first, alone, while `helper` compiles the rest."""
+    """Two steps and a digest; lookup and update come first, of no rows, while `helper` compiles the rest."""
     ways = _ways(plan)
     names = [f"mini-{scheme}-{form}" for scheme, form in ways]
     specs = [TableSpec(name, ROWS, DIM, (name,), "mean", format=form) for name, (_, form) in zip(names, ways)]
@@ -110,17 +110,17 @@ def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes
     memory = replace(config.memory, placement=_places(config), hbm=0, ddr=0, folder="")
     mini = replace(config, model=model, tables=tables, memory=memory)
     schemes = [scheme for scheme, _ in ways]
-    warm_up_reading()
 
     def body(comm: Comm) -> None:
         plan = place(tables, schemes, comm.size, min(2, comm.size))
         world = build(mini, comm, plan, 3, memory=memory_plan(mini, Path(folder)))
-        batch = _mini_batch(tables, comm, config.training.leaves)
+        nothing, batch = (_mini_batch(tables, comm, config.training.leaves, length) for length in (0, 2))
         E = np.zeros((batch.labels.size, world.model.columns), np.float32)
-        world.embedding.forward(batch.sparse, BATCH).finish(E)
+        world.embedding.forward(nothing.sparse, BATCH).finish(E)
         world.embedding.backward(E, 1)
         if helper is not None:
             helper.wait()
+        warm_up_reading()
         for step in (1, 2):
             world.step(batch, step)
         digest(world, 2)
@@ -133,11 +133,12 @@ def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes
             run_threads(RANKS, body, ranks_per_node=2, in_turn=True)
 
 
-def _mini_batch(tables: tuple[TableSpec, ...], comm: Comm, leaves: int) -> MiniBatch:
+def _mini_batch(tables: tuple[TableSpec, ...], comm: Comm, leaves: int, length: int) -> MiniBatch:
+    """Made-up samples whose bags have so many rows each."""
     lo, hi = rank_samples(comm.rank, comm.size, BATCH, leaves)
     keys = tuple(bag.key for bag in bags(tables))
     b = hi - lo
-    lengths = np.full((len(keys), b), 2, np.int32)
+    lengths = np.full((len(keys), b), length, np.int32)
     values = np.arange(lengths.sum(), dtype=np.int64) % ROWS
     weights = np.ones(values.size, np.float32) if any(t.weighted for t in tables) else None
     dense = np.linspace(0, 1, 3 * b, dtype=np.float32).reshape(b, 3)

@@ -129,7 +129,7 @@ class Tables(TableBatchedEmbedding):
         """Use weights f32[sum of H*D], element states likewise, row states f32[sum of H, n], flat."""
         self._stores, self._row_state = [Rows(weights, elements)], rows.reshape(-1)
 
-    def _touch(self, layout: Layout, lookups: Lookups) -> None:
+    def create(self, layout: Layout, lookups: Lookups) -> None:
         """All rows exist."""
 
 
