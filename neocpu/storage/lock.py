@@ -26,6 +26,28 @@ def held_by(path: Path) -> Path:
     return path.with_name(path.name + ".held")
 
 
+def holder() -> str:
+    """The line by which a lock says who has it: this process."""
+    return f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+
+
+def claim(held: Path) -> bool:
+    """Make the file that stands for a lock, unless another process has it; one of a process of this host that is gone is put
+    aside."""
+    for _ in range(2):
+        try:
+            file = os.open(held, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            if not _dead(held):
+                return False
+            held.unlink(missing_ok=True)
+            continue
+        with os.fdopen(file, "w") as text:
+            text.write(holder())
+        return True
+    return False
+
+
 class FileLock:
     """A lock on an open file: exclusive for a writer, shared for readers. Raises StorageError if another process has it."""
 
@@ -45,18 +67,7 @@ class FileLock:
 
     def _take(self, path: Path) -> None:
         held = held_by(path)
-        for _ in range(2):
-            try:
-                file = os.open(held, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            except FileExistsError:
-                if not _dead(held):
-                    break
-                held.unlink(missing_ok=True)
-                continue
-            with os.fdopen(file, "w") as text:
-                text.write(
-                    f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-                )
+        if claim(held):
             self._held = held
             return
         with contextlib.suppress(OSError):

@@ -8,21 +8,14 @@ seen to be dead is put aside.
 import contextlib
 import errno
 import os
-import socket
-import time
 from pathlib import Path
 from types import TracebackType
 
 from neocpu.errors import NeocpuError, TrainingError
 from neocpu.parallel.comm import Comm
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
+from neocpu.storage.lock import UNSUPPORTED, claim, fcntl, holder
 
 RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5")
-UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 def has_results(out: Path) -> Path | None:
@@ -84,24 +77,14 @@ class RunLock:
             self._take_exclusively()
             return
         os.ftruncate(file, 0)
-        os.pwrite(file, _me().encode(), 0)
+        os.pwrite(file, holder().encode(), 0)
         self._file = file
 
     def _take_exclusively(self) -> None:
         path = self.out / "lock.held"
-        for _ in range(2):
-            try:
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            except FileExistsError:
-                if not _dead(path):
-                    raise self._busy(path) from None
-                path.unlink(missing_ok=True)
-                continue
-            os.write(file, _me().encode())
-            os.close(file)
-            self._held = path
-            return
-        raise self._busy(path)
+        if not claim(path):
+            raise self._busy(path)
+        self._held = path
 
     def _busy(self, path: Path) -> TrainingError:
         with contextlib.suppress(OSError):
@@ -127,21 +110,3 @@ class RunLock:
         if self._held is not None:
             self._held.unlink(missing_ok=True)
             self._held = None
-
-
-def _me() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-
-
-def _dead(path: Path) -> bool:
-    """Was it held by a process of this host that is gone?"""
-    try:
-        word, pid, _, host = path.read_text().split()[:4]
-        if word != "process" or host != socket.gethostname():
-            return False
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError):
-        return False
-    return False
