@@ -6,12 +6,32 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any, get_args, get_origin, get_type_hints
 
 from neocpu.errors import ConfigError
 
 Paths = tuple[str, ...]
 _SAID = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}
+
+
+def choose(
+    key: str, kind: str, names: Sequence[str], spec: str | Mapping[str, str], allowed: Sequence[str], default: str
+) -> tuple[str, ...]:
+    """What each of `names` gets by the key `key`: one of `allowed` for all, or {pattern: one} with shell patterns.
+
+    An exact name wins; otherwise the first pattern that matches; what nothing matches gets `default`. Raises ConfigError for
+    what is not allowed (no such `kind`), or a pattern without a table.
+    """
+    rules = {"*": spec} if isinstance(spec, str) else dict(spec)
+    for pattern, value in rules.items():
+        if value not in allowed:
+            near = get_close_matches(str(value), allowed, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{key}: {value!r} is no {kind}{hint} (choose from {', '.join(allowed)})")
+        if names and not any(pattern == name or fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(f"{key}: no table matches {pattern!r}; the tables are {', '.join(names)}")
+    return tuple(rules.get(n) or next((v for p, v in rules.items() if fnmatchcase(n, p)), default) for n in names)
 
 
 class Reader:

@@ -38,6 +38,10 @@ class TableSpec:
         """Bytes of a number that a lookup reads: of bf16_split the upper half."""
         return 2 if self.format == "bf16_split" else self.number_bytes
 
+    def row_bytes(self, columns: int, state_floats: tuple[int, int]) -> int:
+        """Bytes of so many columns of a row, with optimizer state: floats per element and per row."""
+        return columns * (self.number_bytes + 4 * state_floats[0]) + 4 * state_floats[1]
+
     def header(self) -> dict[str, Any]:
         """What decides the bits, for digests: no format if it is fp32, so that old digests stay, and rounding where there is
         any."""

@@ -46,7 +46,7 @@ class MemoryPlan:
         found = []
         for shard in shards:
             table, (lo, hi) = tables[shard.table], shard.cols
-            size = (hi - lo) * (table.number_bytes + 4 * state_floats[0]) + 4 * state_floats[1]
+            size = table.row_bytes(hi - lo, state_floats)
             rows, where = shard.rows[1] - shard.rows[0], self.placements[shard.table]
             found.append(placement.Rows(table.name, rows, size, where))
         return make_room(found, self.hbm, self.ddr)
@@ -84,8 +84,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         for h, (room, place) in enumerate(zip(rooms, places)):
             if place.caches:
                 self._tiers[h] = self._tier(h, room, place, memory.policy, numbers.get(h, -1))
-                self.touched(h)[:] = 1  # slots are made by their homes
-                self._made[h] = room.slots
+                self._made[h] = room.slots  # slots are made by their homes
 
     def _open(self, memory: MemoryPlan, file: str, stored: list[int]) -> tuple[RowFile | None, dict[int, int]]:
         """The SSD file, and its table's number for each shard that it stores."""

@@ -5,16 +5,15 @@ A plan is plain data and says nothing about cost: choosing schemes (`auto`) is t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from neocpu.embedding.specs import TableSpec
-from neocpu.errors import ConfigError, PlanError
+from neocpu.errors import PlanError
 from neocpu.parallel.sharding import COLUMN_STEP, SCHEMES, Layout, Shard
+from neocpu.records import choose
 
 AUTO = "auto"
 PlanSpec = str | Mapping[str, str]
@@ -143,7 +142,7 @@ PLAN_HEADER = ("table", "scheme", "ranks", "rows x dim", "bytes each")
 def shard_bytes(spec: TableSpec, shard: Shard, state_floats: tuple[int, int] = (0, 0)) -> int:
     """Bytes of weights in the table's format and of optimizer state; `state_floats` = floats per element, floats per row."""
     rows, width = shard.shape
-    return rows * (width * (spec.number_bytes + 4 * state_floats[0]) + 4 * state_floats[1])
+    return rows * spec.row_bytes(width, state_floats)
 
 
 def _runs(ranks: Sequence[int]) -> str:
@@ -185,18 +184,7 @@ def choose_schemes(tables: Sequence[TableSpec], spec: PlanSpec) -> tuple[str, ..
 
     Raises ConfigError for an unknown scheme or a pattern without a table.
     """
-    rules = {"*": spec} if isinstance(spec, str) else dict(spec)
-    names = [table.name for table in tables]
-    for pattern, scheme in rules.items():
-        if scheme not in SCHEMES and scheme != AUTO:
-            near = get_close_matches(str(scheme), [*SCHEMES, AUTO], 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(
-                f"parallel.plan: {scheme!r} is no scheme{hint} (choose from {', '.join([AUTO, *SCHEMES])})"
-            )
-        if tables and not any(pattern == name or fnmatchcase(name, pattern) for name in names):
-            raise ConfigError(f"parallel.plan: no table matches {pattern!r}; the tables are {', '.join(names)}")
-    return tuple(rules.get(name) or next((s for p, s in rules.items() if fnmatchcase(name, p)), AUTO) for name in names)
+    return choose("parallel.plan", "scheme", [table.name for table in tables], spec, (AUTO, *SCHEMES), AUTO)
 
 
 def place(

@@ -43,7 +43,7 @@ def rank_bytes(
     for shard, room in zip(plan.local(rank), rooms):
         table, name = plan.tables[shard.table], placements[shard.table]
         place, (rows, width) = PLACEMENTS[name], shard.shape
-        row = width * (table.number_bytes + 4 * state_floats[0]) + 4 * state_floats[1]
+        row = table.row_bytes(width, state_floats)
         if place.whole:
             found[place.whole] += rows * row
         for i, (memory, lines) in enumerate(zip(place.caches, room.lines)):

@@ -10,7 +10,6 @@ Numbers only: rows and their bytes are the caller's. All evictions of a call may
 row is in both lists. Several batches may be in flight, released in any order. docs/memory.md tells the whole story.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +19,10 @@ from neocpu.kernels import cache as kernels
 from neocpu.kernels import hashing
 from neocpu.reference.policies import DEFAULT, NEVER, POLICIES
 from neocpu.storage.arena import Arena
+from neocpu.storage.placement import WAYS, sets_for
 
+__all__ = ["STATISTICS", "WAYS", "Cache", "Moves", "batches_ahead", "sets_for"]
 Ints = NDArray[np.int64]
-WAYS = 32
-LOAD_FACTOR = 0.2  # FBGEMM's default
 STATISTICS = ("calls", "requested", "unique", "unique_misses", "conflict_unique_misses", "conflict_misses")
 _NONE = np.empty(0, np.int64)
 LINE = np.dtype(  # what is known of a line, side by side in half a line of the processor's cache
@@ -34,11 +33,6 @@ LINE = np.dtype(  # what is known of a line, side by side in half a line of the 
         "itemsize": 32,
     }
 )
-
-
-def sets_for(rows: int, load_factor: float = LOAD_FACTOR) -> int:
-    """Sets of a cache that holds this share of a table's rows, rounded up to whole sets; FBGEMM's rule."""
-    return max(1, math.ceil(rows * load_factor / WAYS))
 
 
 class Moves(NamedTuple):

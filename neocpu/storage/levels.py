@@ -164,43 +164,39 @@ class Level:
 
     def __init__(self, name: str, slots: Slots, first: int, lines: int, policy: str, home: Home) -> None:
         self.name, self.home, self.cache = name, home, Cache(lines // WAYS, policy)
-        self._slots, self._first = slots, first
+        self._slots, self.first = slots, first
 
     def bring(self, rows: Ints, counts: Ints, fill: bool = True) -> Moves:
         """Lines for rows i64[n], ascending: what leaves goes home first, then what comes is read, unless it is overwritten
         anyway (`fill` false)."""
         moves = self.cache.prefetch(rows, counts)
         dirty = moves.evicted_dirty
-        self._home_write(moves.evicted_ids[dirty], moves.evicted_lines[dirty] + self._first)
+        self._home_write(moves.evicted_ids[dirty], moves.evicted_lines[dirty] + self.first)
         if fill:
-            self._home_read(moves.filled_ids, moves.filled_lines + self._first)
+            self.home.read(moves.filled_ids, moves.filled_lines + self.first)
         return moves
 
     def _home_write(self, rows: Ints, slots: Ints) -> None:
         order = np.argsort(rows, kind="stable")
         self.home.write(rows[order], slots[order])
 
-    def _home_read(self, rows: Ints, slots: Ints) -> None:
-        order = np.argsort(rows, kind="stable")
-        self.home.read(rows[order], slots[order])
-
     def read(self, rows: Ints, slots: Ints) -> None:
         moves = self.bring(rows, np.ones_like(rows))
         here = moves.lines >= 0
-        self._slots.copy(moves.lines[here] + self._first, slots[here])
+        self._slots.copy(moves.lines[here] + self.first, slots[here])
         self.home.read(rows[~here], slots[~here])
         self.cache.release(moves.lines, False)
 
     def write(self, rows: Ints, slots: Ints) -> None:
         moves = self.bring(rows, np.ones_like(rows), fill=False)
         here = moves.lines >= 0
-        self._slots.copy(slots[here], moves.lines[here] + self._first)
+        self._slots.copy(slots[here], moves.lines[here] + self.first)
         self.home.write(rows[~here], slots[~here])
         self.cache.release(moves.lines, True)
 
     def flush(self) -> None:
         lines, rows = self.cache.flush()
-        self._home_write(rows, lines + self._first)
+        self._home_write(rows, lines + self.first)
         self.home.flush()
 
     def rows(self) -> Ints:
@@ -245,7 +241,7 @@ class Tier:
         """
         self.settle()
         moves = self.level.bring(rows, counts)
-        slots, aside = moves.lines + self.level._first, np.flatnonzero(moves.lines < 0)
+        slots, aside = moves.lines + self.level.first, np.flatnonzero(moves.lines < 0)
         if aside.size:
             slots[aside] = self._set_aside(rows[aside], moves)
         self._rows, self._slots, self._lines, self._aside = rows, slots, moves.lines, aside

@@ -12,15 +12,15 @@ gives every cache as many lines, small tables no more than their rows: a batch a
 of a small one is asked for most. Without a budget a cache holds FBGEMM's default share of its table's rows.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from fnmatch import fnmatchcase
 
-from neocpu.errors import ConfigError, TrainingError
+from neocpu.errors import TrainingError
+from neocpu.records import choose
 
 WAYS = 32
-LOAD_FACTOR = 0.2
+LOAD_FACTOR = 0.2  # FBGEMM's default
 LINE_BYTES = 34  # that the cache itself keeps of a line, and a byte of the slot
 SCRATCH = 4  # one scratch row for so many lines of the first cache, for rows that find no line
 ASIDE = 1 << 16  # scratch rows where no budget limits them; they take memory once they are used
@@ -69,21 +69,18 @@ class Room:
         return sum(self.lines) + self.scratch + self.whole
 
 
+def sets_for(rows: int, load_factor: float = LOAD_FACTOR) -> int:
+    """Sets of a cache that holds this share of a table's rows, rounded up to whole sets; FBGEMM's rule."""
+    return max(1, math.ceil(rows * load_factor / WAYS))
+
+
 def choose_placements(tables: Sequence[str], spec: str | Mapping[str, str]) -> tuple[str, ...]:
     """Placement of every table from the config's `memory.placement`: a name for all, or {shell pattern: name}, of which the
     first that matches counts, but a table's exact name first; `hbm` for tables that nothing matches.
 
     Raises ConfigError for an unknown placement, or a pattern without a table.
     """
-    rules = {"*": spec} if isinstance(spec, str) else dict(spec)
-    for pattern, name in rules.items():
-        if name not in PLACEMENTS:
-            near = get_close_matches(str(name), PLACEMENTS, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"memory.placement: {name!r} is no placement{hint} (choose from {', '.join(PLACEMENTS)})")
-        if tables and not any(fnmatchcase(table, pattern) for table in tables):
-            raise ConfigError(f"memory.placement: no table matches {pattern!r}; the tables are {', '.join(tables)}")
-    return tuple(rules.get(t) or next((n for p, n in rules.items() if fnmatchcase(t, p)), "hbm") for t in tables)
+    return choose("memory.placement", "placement", tables, spec, tuple(PLACEMENTS), "hbm")
 
 
 def make_room(shards: Sequence[Rows], hbm: int = 0, ddr: int = 0) -> list[Room]:
@@ -120,7 +117,7 @@ def _share(shards: Sequence[Rows], cached: Sequence[int], memory: str, room: int
         if room:
             sets = left // sum(_bytes(shards[j], memory, WAYS) for j in order[place:])
         else:
-            sets = max(1, -int(-shards[i].rows * LOAD_FACTOR // WAYS))
+            sets = sets_for(shards[i].rows)
         found.append((i, min(sets, most)))
         left -= found[-1][1] * _bytes(shards[i], memory, WAYS)
     return found

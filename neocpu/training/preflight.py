@@ -64,7 +64,7 @@ def table_needs(
     for i, shard in enumerate(plan.local(rank)):
         rows, width = slots[i] if slots else shard.rows[1] - shard.rows[0], shard.cols[1] - shard.cols[0]
         spec = plan.tables[shard.table]
-        row_bytes = width * (spec.number_bytes + 4 * per_element) + 4 * per_row
+        row_bytes = spec.row_bytes(width, state_floats)
         arrays = 1 + (spec.format == "bf16_split") + per_element + bool(per_row)
         pages, table = max(row_bytes, page * arrays), spec.name
         touched = lookups[table]
@@ -127,10 +127,9 @@ def checkpoint_needs(
     tables: Sequence[TableSpec], state_floats: tuple[int, int], touched: Mapping[str, int]
 ) -> list[Need]:
     """Bytes each table can take in one checkpoint at most, largest first; `touched`: rows that can differ from the start."""
-    per_element, per_row = state_floats
     needs = []
     for table in tables:
-        row = 8 + table.dim * (table.number_bytes + 4 * per_element) + 4 * per_row
+        row = 8 + table.row_bytes(table.dim, state_floats)
         rows = touched[table.name]
         blocks = min(rows, -(-table.rows // BLOCK))
         needs.append(Need(table.name, rows * row + blocks * BLOCK_ENTRY + PER_TABLE))

@@ -14,6 +14,7 @@ from typing import Any
 
 from neocpu.config import Config
 from neocpu.cores import roam
+from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import NeocpuError
 from neocpu.floats import keep_subnormals, require_subnormals
 from neocpu.ingest.loader import Batch, Loader
@@ -116,19 +117,19 @@ class Trainer:
         config, comm = self.config, self.comm
         self._data = splits.description()
         plan = make_plan(config, comm, splits.pooling_factors())
-        huge = self._check_room(plan, splits)
+        memory = memory_plan(config, self.out / "rows")
+        huge = self._check_room(plan, splits, memory)
         self.report.plan(plan, config.optimizer.sparse.state_floats)
         warm_up(config, plan, comm, self.report.tell)
         if self.bind:
             bind_kernel_threads(comm)
-        memory = memory_plan(config, self.out / "rows")
         self.world = world = build(config, comm, plan, splits.dense_features, huge, memory)
         loader = splits.loader("train")
         if self.resume:
             self._restore(world, loader)
         return world, loader
 
-    def _check_room(self, plan: Plan, splits: Splits) -> bool:
+    def _check_room(self, plan: Plan, splits: Splits, memory: MemoryPlan) -> bool:
         """Memory of every rank, and disk for checkpoints (rank 0 looks); is there room for tables on huge pages?"""
         config, comm, steps = self.config, self.comm, self._total_steps(splits.loader("train"))
         state = config.optimizer.sparse.state_floats
@@ -138,9 +139,7 @@ class Trainer:
         huge = False
         try:
             host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
-            slots = [
-                room.slots for room in memory_plan(config, self.out).rooms(plan.tables, plan.local(comm.rank), state)
-            ]
+            slots = [room.slots for room in memory.rooms(plan.tables, plan.local(comm.rank), state)]
             needs = [
                 preflight.table_needs(plan, comm.rank, state, lookups, slots, page) for page in (HUGE, preflight.PAGE)
             ]
