@@ -24,7 +24,7 @@ from neocpu.parallel.plan import PlanSpec, choose_schemes
 from neocpu.records import Paths, Reader
 from neocpu.reference.policies import DEFAULT, POLICIES
 from neocpu.reference.rules import RULES
-from neocpu.storage.placement import choose_placements
+from neocpu.storage.placement import AUTO, choose_placements
 
 FORMATS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")
@@ -124,9 +124,9 @@ class ParallelConfig:
 class MemoryConfig:
     """Which memory tables live in; never changes a bit (docs/memory.md).
 
-    placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`. hbm, ddr : bytes of each
-    rank for rows with their states (0: no limit). policy : of the caches. folder : of the SSD files, which last as long as the
-    run ("": beside the results).
+    placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`; "auto": chosen under the
+    budgets. hbm, ddr : bytes of each rank for rows with their states (0: no limit). policy : of the caches. folder : of the
+    SSD files, which last as long as the run ("": beside the results).
     """
 
     placement: PlanSpec = "hbm"
@@ -332,8 +332,9 @@ def _check_together(reader: Reader, config: Config) -> None:
 
 def _check_placements(config: Config) -> None:
     places = choose_placements([table.name for table in config.tables], config.memory.placement)
+    limited = config.memory.hbm or config.memory.ddr
     for table, place in zip(config.tables, places):
-        if "over" in place and table.rounding == "stochastic":
+        if ("over" in place or (place == AUTO and limited)) and table.rounding == "stochastic":
             raise ConfigError(
                 f"tables.{table.name}: stochastic rounding needs all rows in one memory, but memory.placement is {place!r}; "
                 "place it in hbm or ddr, or round to nearest"

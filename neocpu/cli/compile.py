@@ -23,13 +23,14 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
 
     from neocpu.training.data import converted
     from neocpu.training.warmup import warm_up
-    from neocpu.training.world import make_plan
+    from neocpu.training.world import make_plan, memory_plan
 
     splits = converted(settings, comm)
     tell = click.echo if comm.rank == 0 else None
     if tell and splits is None and settings.parallel.plan == "auto":
         tell("planned without the data, which is not converted yet: `auto` may choose other schemes for the run itself")
-    plan = make_plan(settings, comm, splits.pooling_factors() if splits else {}, ranks)
-    seconds = warm_up(settings, plan, comm, tell)
+    pooling = splits.pooling_factors() if splits else {}
+    plan = make_plan(settings, comm, pooling, ranks)
+    seconds = warm_up(settings, plan, comm, tell, memory_plan(settings, plan, pooling).placements)
     if comm.rank == 0:
         click.echo(f"kernels of {config} are ready after {seconds:.1f} s")

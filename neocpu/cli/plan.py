@@ -10,6 +10,7 @@ from neocpu.parallel.comm import SingleComm
 
 if TYPE_CHECKING:
     from neocpu.config import Config
+    from neocpu.embedding.tiered import MemoryPlan
     from neocpu.parallel.plan import Plan
 
 UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
@@ -23,17 +24,23 @@ UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 def plan(config: Path, ranks: int, capacity: bool, overrides: tuple[str, ...]) -> None:
     """Show where CONFIG's tables would be, and how many bytes they take.
 
-    The data is not looked at: `auto` plans for one lookup per sample and feature.
+    Train data that is not converted yet is not looked at: `auto` then plans for one lookup per sample and feature.
     """
     settings = configs.load(config, overrides)
 
-    from neocpu.training.world import make_plan
+    from neocpu.planner.capacity import placement_lines
+    from neocpu.training.data import converted
+    from neocpu.training.world import make_plan, memory_plan
 
-    found = make_plan(settings, SingleComm(), {}, ranks)
-    if not capacity:
-        click.echo(found.text(settings.optimizer.sparse.state_floats))
-        return
-    for line in model_lines(settings) + rank_lines(settings, found):
+    comm, state = SingleComm(), settings.optimizer.sparse.state_floats
+    splits = converted(settings, comm)
+    pooling = splits.pooling_factors() if splits else {}
+    found = make_plan(settings, comm, pooling, ranks)
+    memory = memory_plan(settings, found, pooling)
+    told = model_lines(settings) + rank_lines(settings, found, memory) if capacity else [found.text(state)]
+    if memory.demands or not memory.plain:
+        told += ["", *placement_lines(found, memory, state)]
+    for line in told:
         click.echo(line)
 
 
@@ -54,12 +61,11 @@ def model_lines(settings: "Config") -> list[str]:
     return lines
 
 
-def rank_lines(settings: "Config", found: "Plan") -> list[str]:
+def rank_lines(settings: "Config", found: "Plan", memory: "MemoryPlan") -> list[str]:
     """What the ranks' memories hold, and how many rows fit their caches."""
     from neocpu.planner.capacity import rank_bytes
-    from neocpu.training.world import memory_plan
 
-    memory, state = memory_plan(settings, Path()), settings.optimizer.sparse.state_floats
+    state = settings.optimizer.sparse.state_floats
     lines = ["", f"{'rank':6}{'hbm':>12}{'ddr':>12}{'ssd, full':>12}{'rows in memory':>18}"]
     for rank in range(found.ranks):
         rooms = memory.rooms(found.tables, found.local(rank), state)

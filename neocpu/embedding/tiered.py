@@ -30,14 +30,16 @@ from neocpu.storage.row_file import RowFile, RowTable
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where the tables of a run live: placement of each, budgets of a rank in bytes (0: no limit), policy of the caches, and
-    the folder for SSD files, which last as long as the run."""
+    """Where the tables of a run live: placement of each, budgets of a rank in bytes (0: no limit), policy of the caches, the
+    folder for SSD files, which last as long as the run, and, where placements were chosen by it, bytes that a step asks of a
+    byte of each table."""
 
     placements: tuple[str, ...]
     hbm: int = 0
     ddr: int = 0
     policy: str = DEFAULT
     folder: Path | None = None
+    demands: tuple[float, ...] = ()
 
     def rooms(
         self, tables: Sequence[TableSpec], shards: Sequence[Rectangle], state_floats: tuple[int, int]

@@ -6,9 +6,11 @@ The paper's argument for narrow rows and row-wise AdaGrad (Neo, 2022): 12 trilli
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from neocpu.embedding.specs import NUMBER_FORMATS, TableSpec
-from neocpu.parallel.plan import Plan
+from neocpu.embedding.tiered import MemoryPlan
+from neocpu.parallel.plan import Plan, shard_bytes
 from neocpu.storage.placement import PLACEMENTS, Room
 
 LADDER = (("fp32", "AdaGrad", (1, 0)), ("fp32", "row-wise AdaGrad", (0, 1)), ("fp16", "row-wise AdaGrad", (0, 1)))
@@ -51,3 +53,37 @@ def rank_bytes(
         if place.ssd:
             found["ssd"] += rows * row
     return found
+
+
+def placed(plan: Plan, memory: MemoryPlan | None) -> list[dict[str, Any]]:
+    """Where each table lives, and, if that was chosen, the bytes that a step asks of a byte of it."""
+    if memory is None:
+        return []
+    found: list[dict[str, Any]] = [
+        {"table": table.name, "placement": name} for table, name in zip(plan.tables, memory.placements)
+    ]
+    for entry, asked in zip(found, memory.demands):
+        entry["demand"] = asked
+    return found
+
+
+def placement_lines(plan: Plan, memory: MemoryPlan, state_floats: tuple[int, int]) -> list[str]:
+    """Where each table lives and why, as a small table, most demanded first: bytes that a step asks of a byte of it, bytes of
+    all its rows, and the share of them that its caches hold."""
+    size, rows = [0] * len(plan.tables), [0] * len(plan.tables)
+    lines: dict[tuple[int, str], int] = {}
+    for rank in range(plan.ranks):
+        for shard, room in zip(plan.local(rank), memory.rooms(plan.tables, plan.local(rank), state_floats)):
+            size[shard.table] += shard_bytes(plan.tables[shard.table], shard, state_floats)
+            rows[shard.table] += shard.shape[0]
+            for name, count in zip(PLACEMENTS[memory.placements[shard.table]].caches, room.lines):
+                key = shard.table, name
+                lines[key] = lines.get(key, 0) + min(count, shard.shape[0])
+    told = [f"{'table':14}{'placement':23}{'bytes a step per byte':>23}{'bytes':>20}  cached"]
+    for t in sorted(range(len(size)), key=lambda t: (-memory.demands[t] if memory.demands else 0, t)):
+        shares = [f"{name} {100 * lines[t, name] / rows[t]:.3g} %" for name in ("hbm", "ddr") if (t, name) in lines]
+        asked = f"{memory.demands[t]:.4g}" if memory.demands else ""
+        told.append(
+            f"{plan.tables[t].name[:13]:14}{memory.placements[t]:23}{asked:>23}{size[t]:>20,}  {', '.join(shares)}".rstrip()
+        )
+    return told

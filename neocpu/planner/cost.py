@@ -50,12 +50,18 @@ class Cost:
         return self.compute + LINK * self.communication
 
 
+def lookups_of(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work: Workload) -> float:
+    """Lookups of a rectangle of a table in a step, on the rank that holds it."""
+    samples = work.batch / ranks if replicated else work.batch
+    return samples * len(spec.features) * work.pooling.get(spec.name, 1.0) * shard.shape[0] / spec.rows
+
+
 def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work: Workload) -> Cost:
     """Cost of one rectangle of a table on the rank that holds it; `replicated`: the table is data_parallel."""
     rows, width = shard.shape
     samples = work.batch / ranks if replicated else work.batch
     bags = samples * len(spec.features)
-    lookups = bags * work.pooling.get(spec.name, 1.0) * rows / spec.rows
+    lookups = lookups_of(spec, shard, ranks, replicated, work)
     touched = min(lookups, rows)
     state = work.state_floats[0] * width + work.state_floats[1]
     row = 2 * spec.number_bytes * width + 8 * state

@@ -7,6 +7,8 @@
     ddr_over_ssd            an SSD file; a cache in DDR       memory.ddr
     hbm_over_ddr_over_ssd   an SSD file; caches in both       both
 
+    auto                    the planner chooses (`planner/tiers.py`)
+
 Neo's placements (FBGEMM: device, host, managed caching, SSD). Whole tables come first; what they leave of a budget
 gives every cache as many lines, small tables no more than their rows: a batch asks all tables for about as many rows, so a byte
 of a small one is asked for most. Without a budget a cache holds FBGEMM's default share of its table's rows.
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from neocpu.errors import TrainingError
 from neocpu.records import choose
 
+AUTO = "auto"
 WAYS = 32
 LOAD_FACTOR = 0.2  # FBGEMM's default
 LINE_BYTES = 34  # that the cache itself keeps of a line, and a byte of the slot
@@ -76,11 +79,11 @@ def sets_for(rows: int, load_factor: float = LOAD_FACTOR) -> int:
 
 def choose_placements(tables: Sequence[str], spec: str | Mapping[str, str]) -> tuple[str, ...]:
     """Placement of every table from the config's `memory.placement`: a name for all, or {shell pattern: name}, of which the
-    first that matches counts, but a table's exact name first; `hbm` for tables that nothing matches.
+    first that matches counts, but a table's exact name first; `hbm` for tables that nothing matches. `auto` stays as it is.
 
     Raises ConfigError for an unknown placement, or a pattern without a table.
     """
-    return choose("memory.placement", "placement", tables, spec, tuple(PLACEMENTS), "hbm")
+    return choose("memory.placement", "placement", tables, spec, (*PLACEMENTS, AUTO), "hbm")
 
 
 def make_room(shards: Sequence[Rows], hbm: int = 0, ddr: int = 0) -> list[Room]:

@@ -4,9 +4,9 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from neocpu.config import Config
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.comm import Comm
 from neocpu.training import checkpoint as checkpoints
@@ -36,17 +36,19 @@ def restore(
     with CheckpointFile(path) as file:
         config = file.config(overrides)
     splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: tuple(data)}, labelled=labelled)
-    plan = make_plan(config, comm, splits.pooling_factors())
-    warm_up(config, plan, comm, tell)
-    world = build(config, comm, plan, splits.dense_features, memory=memory_plan(config, _folder(config)))
+    pooling = splits.pooling_factors()
+    plan = make_plan(config, comm, pooling)
+    memory = memory_plan(config, plan, pooling)
+    warm_up(config, plan, comm, tell, memory.placements)
+    if not (memory.plain or config.memory.folder):
+        memory = replace(memory, folder=_folder())
+    world = build(config, comm, plan, splits.dense_features, memory=memory)
     checkpoints.load(path, world, splits.description())
     return world, splits.loader(SPLIT, labelled=need_labels)
 
 
-def _folder(config: Config) -> Path:
+def _folder() -> Path:
     """Where SSD files may be while this process lasts."""
-    if memory_plan(config, Path()).plain or config.memory.folder:
-        return Path(config.memory.folder)
     folder = tempfile.mkdtemp(prefix="neocpu-rows-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)

@@ -21,6 +21,7 @@ from neocpu.ingest.loader import Batch, Loader
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.plan import Plan
+from neocpu.planner.capacity import placed, placement_lines
 from neocpu.storage.arena import HUGE
 from neocpu.training import checkpoint, preflight
 from neocpu.training.data import Splits, open_splits
@@ -116,11 +117,14 @@ class Trainer:
     def _prepare(self, splits: Splits) -> tuple[World, Loader]:
         config, comm = self.config, self.comm
         self._data = splits.description()
-        plan = make_plan(config, comm, splits.pooling_factors())
-        memory = memory_plan(config, self.out / "rows")
+        pooling = splits.pooling_factors()
+        plan = make_plan(config, comm, pooling)
+        memory = memory_plan(config, plan, pooling, self.out / "rows")
         huge = self._check_room(plan, splits, memory)
         self.report.plan(plan, config.optimizer.sparse.state_floats)
-        warm_up(config, plan, comm, self.report.tell)
+        for line in placement_lines(plan, memory, config.optimizer.sparse.state_floats) if memory.demands else ():
+            self.report.tell(line)
+        warm_up(config, plan, comm, self.report.tell, memory.placements)
         if self.bind:
             bind_kernel_threads(comm)
         self.world = world = build(config, comm, plan, splits.dense_features, huge, memory)
@@ -250,6 +254,7 @@ class Trainer:
             "threads": self.config.training.threads,
             "plan": world.plan.to_dict(),
             "traffic": traffic,
+            "placements": placed(world.plan, world.embedding.memory),
             "tiers": self._tiers(world),
             "versions": versions(),
         }

@@ -12,7 +12,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class MiniBatch:
     samples: int
 
 
-def signature(config: Config, plan: Plan) -> str:
+def signature(config: Config, plan: Plan, placements: Collection[str] = ("hbm",)) -> str:
     """What decides which kernels a run compiles, and for which CPU."""
     model, optimizer = config.model, config.optimizer
     facts = [
@@ -60,7 +60,7 @@ def signature(config: Config, plan: Plan) -> str:
         optimizer.sparse.max_norm > 0,
         optimizer.sparse.max_gradient > 0,
         optimizer.dense.name,
-        sorted(set(memory_plan(config, Path()).placements)),
+        sorted(set(placements)),
         config.memory.policy,
         *cpu_kind(),
     ]
@@ -72,16 +72,21 @@ def _ways(plan: Plan) -> list[tuple[str, str]]:
     return sorted({(scheme, table.format) for scheme, table in zip(plan.schemes, plan.tables)})
 
 
-def _places(config: Config) -> str:
+def _deepest(placements: Collection[str]) -> str:
     """The placement whose kernels are those of all placements of the run: the one with most below it."""
-    found = set(memory_plan(config, Path()).placements)
-    return max(found, key=lambda name: (PLACEMENTS[name].ssd, len(PLACEMENTS[name].caches)))
+    return max(sorted(placements), key=lambda name: (PLACEMENTS[name].ssd, len(PLACEMENTS[name].caches)))
 
 
-def warm_up(config: Config, plan: Plan, comm: Comm, tell: Callable[[str], None] | None = None) -> float:
-    """Bring all kernels of the run into the cache; returns the seconds it took. Collective."""
+def warm_up(
+    config: Config,
+    plan: Plan,
+    comm: Comm,
+    tell: Callable[[str], None] | None = None,
+    placements: Collection[str] = ("hbm",),
+) -> float:
+    """Bring all kernels of the run into the cache; returns the seconds it took. `placements`: of its tables. Collective."""
     started = time.perf_counter()
-    marker = cache_folder() / f"warm-{signature(config, plan)}"
+    marker = cache_folder() / f"warm-{signature(config, plan, placements)}"
     kinds = comm.allgather_bytes("|".join(cpu_kind()).encode())
     leader = kinds.index(kinds[comm.rank]) == comm.rank
     node_leader = int(np.flatnonzero(comm.nodes == comm.nodes[comm.rank])[0]) == comm.rank
@@ -91,14 +96,16 @@ def warm_up(config: Config, plan: Plan, comm: Comm, tell: Callable[[str], None] 
                 if tell:
                     tell("compiling kernels (once; later runs load them from the cache)")
                 with companion(config) as helper:
-                    _train_miniature(config, plan, helper)
+                    _train_miniature(config, plan, helper, _deepest(placements))
                 marker.parent.mkdir(parents=True, exist_ok=True)
                 marker.touch()
             comm.quiet_barrier()
     return time.perf_counter() - started
 
 
-def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes] | None") -> None:
+def _train_miniature(
+    config: Config, plan: Plan, helper: "subprocess.Popen[bytes] | None", placement: str = "hbm"
+) -> None:
     """Two steps and a digest; lookup and update come first, of no rows, while `helper` compiles the rest."""
     ways = _ways(plan)
     names = [f"mini-{scheme}-{form}" for scheme, form in ways]
@@ -107,13 +114,13 @@ def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes
         specs[0] = replace(specs[0], weighted=True)
     tables = tuple(specs)
     model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1))
-    memory = replace(config.memory, placement=_places(config), hbm=0, ddr=0, folder="")
+    memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="")
     mini = replace(config, model=model, tables=tables, memory=memory)
     schemes = [scheme for scheme, _ in ways]
 
     def body(comm: Comm) -> None:
         plan = place(tables, schemes, comm.size, min(2, comm.size))
-        world = build(mini, comm, plan, 3, memory=memory_plan(mini, Path(folder)))
+        world = build(mini, comm, plan, 3, memory=memory_plan(mini, plan, {}, Path(folder)))
         nothing, batch = (_mini_batch(tables, comm, config.training.leaves, length) for length in (0, 2))
         E = np.zeros((batch.labels.size, world.model.columns), np.float32)
         world.embedding.forward(nothing.sparse, BATCH).finish(E)

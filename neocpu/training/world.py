@@ -14,7 +14,8 @@ from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.planner import auto
 from neocpu.planner.cost import Workload
-from neocpu.storage.placement import choose_placements
+from neocpu.planner.tiers import demands, place_tables
+from neocpu.storage.placement import AUTO, choose_placements
 from neocpu.training.step import TrainStep
 
 
@@ -34,17 +35,28 @@ class World:
 def make_plan(config: Config, comm: Comm, pooling: Mapping[str, float], ranks: int | None = None) -> Plan:
     """The run's plan, the same on every rank; `pooling`: mean lookups per sample and table (default 1); `ranks`: of a coming
     run, if not those of `comm`."""
-    work = Workload(config.training.batch_size, dict(pooling), config.optimizer.sparse.state_floats)
+    work = workload(config, pooling)
     per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
     memory = config.parallel.memory or None
     return auto.make_plan(config.tables, config.parallel.plan, ranks or comm.size, per_node, work, memory)
 
 
-def memory_plan(config: Config, folder: Path) -> MemoryPlan:
-    """Where the tables live; `folder`: for SSD files, unless the config names one."""
-    memory = config.memory
-    places = choose_placements([table.name for table in config.tables], memory.placement)
-    return MemoryPlan(places, memory.hbm, memory.ddr, memory.policy, Path(memory.folder or folder))
+def workload(config: Config, pooling: Mapping[str, float]) -> Workload:
+    """What a step does to the tables; `pooling`: as above."""
+    bags = {table.name: pooling[table.name] / len(table.features) for table in config.tables if table.name in pooling}
+    return Workload(config.training.batch_size, bags, config.optimizer.sparse.state_floats)
+
+
+def memory_plan(config: Config, plan: Plan, pooling: Mapping[str, float], folder: Path = Path()) -> MemoryPlan:
+    """Where the tables live, the same on every rank; `folder`: for SSD files, unless the config names one.
+
+    Raises TrainingError where placements are to be chosen and none fits.
+    """
+    memory, work = config.memory, workload(config, pooling)
+    named = choose_placements([table.name for table in config.tables], memory.placement)
+    places = place_tables(plan, named, work, memory.hbm, memory.ddr)
+    asked = demands(plan, work) if AUTO in named else ()
+    return MemoryPlan(places, memory.hbm, memory.ddr, memory.policy, Path(memory.folder or folder), asked)
 
 
 def build(
