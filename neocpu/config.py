@@ -24,7 +24,7 @@ from neocpu.parallel.plan import PlanSpec, choose_schemes
 from neocpu.records import Paths, Reader
 from neocpu.reference.policies import DEFAULT, POLICIES
 from neocpu.reference.rules import RULES
-from neocpu.storage.placement import AUTO, choose_placements
+from neocpu.storage.placement import choose_placements
 
 FORMATS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")
@@ -325,17 +325,6 @@ def _check_together(reader: Reader, config: Config) -> None:
         model = config.model
         ModelLayout(1, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss)
         choose_schemes(config.tables, config.parallel.plan)
-        _check_placements(config)
+        choose_placements([table.name for table in config.tables], config.memory.placement)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error
-
-
-def _check_placements(config: Config) -> None:
-    places = choose_placements([table.name for table in config.tables], config.memory.placement)
-    limited = config.memory.hbm or config.memory.ddr
-    for table, place in zip(config.tables, places):
-        if ("over" in place or (place == AUTO and limited)) and table.rounding == "stochastic":
-            raise ConfigError(
-                f"tables.{table.name}: stochastic rounding needs all rows in one memory, but memory.placement is {place!r}; "
-                "place it in hbm or ddr, or round to nearest"
-            )

@@ -47,7 +47,8 @@ def test_fused_update_of_codes(name, form, seed, fill, mode, rounding, weighted)
     with np.errstate(all="ignore"):
         table, states, rest = case(rng, name, fill, weighted)
         key, row0, column0 = rng.integers(0, 2**63, 2).astype(np.uint64), rng.integers(0, 2**40, 2), np.array([0, 5])
-        last = hyper_of(name, mode, limited), LAYOUTS[form], ROUNDINGS[rounding], key, row0, column0, 7
+        rows = rng.permutation(rest[6].size) + 10
+        last = hyper_of(name, mode, limited), LAYOUTS[form], ROUNDINGS[rounding], key, row0, column0, 7, rows
         results = []
         for module in (narrow, twin):
             mine = [coded(table, form), HALVES.copy(), *(a.copy() for a in states)]
@@ -76,7 +77,7 @@ def test_rows_opened_and_closed_in_one_go(form, seed, fill, rounding):
         for module in (narrow, twin):
             mine, halves, numbers = codes.copy(), low.copy(), np.zeros(new.size, np.float32)
             module.open_rows(mine, halves, base, width, shards, first, unique, layout, to, numbers)
-            last = layout, ROUNDINGS[rounding], key, row0, column0, 7, to, new
+            last = layout, ROUNDINGS[rounding], key, row0, column0, 7, to // int(width.max()), to, new
             module.close_rows(mine, halves, base, width, shards, first, unique, *last)
             results.append((numbers, mine, halves))
     for a, b in zip(*results):
@@ -93,7 +94,7 @@ def test_split_weights_train_as_fp32(seed, fill):
         split_rows(table, high, low)
         zero = np.zeros(2, np.int64)
         mine = [a.copy() for a in states]
-        last = LAYOUTS["bf16"], 0, zero.astype(np.uint64), zero, zero, 3
+        last = LAYOUTS["bf16"], 0, zero.astype(np.uint64), zero, zero, 3, rest[6]
         narrow.fused(LAMB, 2, 1, True)(high, low, *mine, *rest, hyper, *last)
         update.fused(LAMB, 2, 1, True)(table, *states, *rest, hyper)
     assert_same((high.astype(np.uint32) << 16 | low).view(np.float32), table)
@@ -111,7 +112,7 @@ def test_small_steps_are_lost_by_nearest_and_kept_on_average_by_stochastic_round
         for step in range(1, 9):
             hyper = np.zeros(28, np.float32)
             hyper[[0, 9]] = 1.0  # lr, keep
-            last = hyper, LAYOUTS[form], ROUNDINGS[rounding], np.array([9], np.uint64), zero, zero, step
+            last = hyper, LAYOUTS[form], ROUNDINGS[rounding], np.array([9], np.uint64), zero, zero, step, none
             places = (none, one * width, one * width, none)
             twin.fused(name, 0, 0, False)(codes, HALVES, NONE, NONE, NONE, *places, *segments, *last)
         numbers = np.empty((1, width), np.float32)

@@ -180,17 +180,13 @@ def run(log, out, placement, *overrides, ranks=1, resume=False):  # noqa: F811
 
 
 def test_a_run_beyond_its_memory_ends_with_the_same_digest(log, tmp_path):  # noqa: F811
-    whole = run(log, tmp_path / "whole", "hbm")
+    coded = "tables.one.format=fp16", "tables.one.rounding=stochastic"
+    whole = run(log, tmp_path / "whole", "hbm", *coded)
     assert whole["tiers"] == []
-    run(log, tmp_path / "cut", "ddr_over_ssd", "training.steps=25", ranks=2)
-    found = run(log, tmp_path / "cut", "hbm_over_ddr_over_ssd", "memory.policy=lfu", ranks=3, resume=True)
+    run(log, tmp_path / "cut", "ddr_over_ssd", "training.steps=25", *coded, ranks=2)
+    found = run(log, tmp_path / "cut", "hbm_over_ddr_over_ssd", "memory.policy=lfu", *coded, ranks=3, resume=True)
     assert found["digest"] == whole["digest"]
     assert not list((tmp_path / "cut" / "rows").glob("*"))
     assert {level["tier"] for level in found["tiers"]} == {"hbm", "ddr", "ssd"}
     told = json.loads((tmp_path / "cut" / "run.json").read_text())["tiers"]
     assert all(level["rows"] >= 0 for level in told)
-
-
-def test_stochastic_rounding_asks_for_one_memory(log):  # noqa: F811
-    with pytest.raises(ConfigError, match=r"tables\.one: stochastic rounding needs all rows in one memory"):
-        given_config(log, "memory.placement=ddr_over_ssd", "tables.one.format=fp16", "tables.one.rounding=stochastic")

@@ -50,10 +50,10 @@ class CodedRows(Rows):
 
     def update(
         self, rule: Rule, limited: bool, row_state: Floats, places: Places, found: Segments, gradient: Floats,
-        hyper: Floats, step: int,
+        hyper: Floats, step: int, rows: Ints,
     ) -> None:  # fmt: skip
         fused = narrow.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
-        last = self.layout, self.rounding, places.key, places.row0, places.column0, step
+        last = self.layout, self.rounding, places.key, places.row0, places.column0, step, rows
         memory = self.codes, self.low, self.state0, self.state1, row_state
         fused(*memory, *places.where, *found, gradient, hyper, *last)
 
@@ -62,12 +62,14 @@ class CodedRows(Rows):
         narrow.open_rows(self.codes, self.low, *which, self.layout, to, out)
         return out
 
-    def close(self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int) -> None:
-        self._encode(places, found, to, numbers, self.rounding, step)
+    def close(self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int, rows: Ints) -> None:
+        self._encode(places, found, to, numbers, self.rounding, step, rows)
 
-    def _encode(self, places: Places, found: Segments, to: Ints, numbers: Floats, rounding: int, step: int) -> None:
+    def _encode(
+        self, places: Places, found: Segments, to: Ints, numbers: Floats, rounding: int, step: int, rows: Ints
+    ) -> None:
         which = places.base, places.width, found.shards, found.first, found.unique
-        last = self.layout, rounding, places.key, places.row0, places.column0, step, to, numbers
+        last = self.layout, rounding, places.key, places.row0, places.column0, step, rows, to, numbers
         narrow.close_rows(self.codes, self.low, *which, *last)
 
     def numbers(self, places: Places, shard: int, height: int) -> "Decoded":
@@ -76,7 +78,7 @@ class CodedRows(Rows):
     def write(self, places: Places, shard: int, height: int, rows: Ints, numbers: Floats) -> None:
         to = np.arange(rows.size, dtype=np.int64) * int(places.width[shard])
         flat = np.ascontiguousarray(numbers, np.float32).reshape(-1)
-        self._encode(places, one_by_one(shard, rows, to), to, flat, ROUNDINGS["nearest"], 0)
+        self._encode(places, one_by_one(shard, rows, to), to, flat, ROUNDINGS["nearest"], 0, rows)
 
     def rounded(self, numbers: Floats) -> Floats:
         return rounded(numbers, self.form, narrow)

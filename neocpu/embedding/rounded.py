@@ -20,7 +20,7 @@ def rounded(numbers: Floats, form: str, narrow: ModuleType) -> Floats:
     codes, out = np.empty(numbers.size, name), np.empty(numbers.size, np.float32)
     zero, rows = np.zeros(1, np.int64), np.arange(count, dtype=np.int64)
     which = zero, np.array([width]), zero, np.array([0, count]), rows
-    layout, last = LAYOUTS[form], (0, zero.astype(np.uint64), zero, zero, 0)
+    layout, last = LAYOUTS[form], (0, zero.astype(np.uint64), zero, zero, 0, rows)
     flat = np.ascontiguousarray(numbers, np.float32).reshape(-1)
     narrow.close_rows(codes, NO_HALVES, *which, layout, *last, rows * width, flat)
     narrow.open_rows(codes, NO_HALVES, *which, layout, rows * width, out)

@@ -72,9 +72,9 @@ class Rows:
 
     def update(
         self, rule: Rule, limited: bool, row_state: Floats, places: Places, found: Segments, gradient: Floats,
-        hyper: Floats, step: int,
+        hyper: Floats, step: int, rows: Ints,
     ) -> None:  # fmt: skip
-        """The fused update of unique rows."""
+        """The fused update of unique rows, which may be slots; `rows` i64[U]: their numbers in the shard."""
         fused = update.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
         fused(self.table, self.state0, self.state1, row_state, *places.where, *found, gradient, hyper)
 
@@ -82,8 +82,8 @@ class Rows:
         """Where the phases of an update find the numbers of unique rows: row u at out[to[u] :] if they are `coded`."""
         return self.table
 
-    def close(self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int) -> None:
-        """Put rows back that were opened and changed."""
+    def close(self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int, rows: Ints) -> None:
+        """Put rows back that were opened and changed; `rows` as of `update`."""
 
     def numbers(self, places: Places, shard: int, height: int) -> Any:
         """The numbers of a shard f32[height, width]: a view, or what decodes the rows that are asked for."""

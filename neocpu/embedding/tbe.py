@@ -168,10 +168,10 @@ class TableBatchedEmbedding:
         rule, limited = self.rule, self.optimizer.max_norm > 0
         if not rule.updates:
             raise TrainingError(f"optimizer {rule.name!r} updates nothing: take the rows and values of unique_gradient")
-        hyper, found = self.optimizer.hyper(step), self._located(found)
+        hyper, rows, found = self.optimizer.hyper(step), found.unique, self._located(found)
         for store, lo, hi in runs(self._store[found.shards]):
-            mine = part(found, lo, hi)
-            self._stores[store].update(rule, limited, self._row_state, self._places, mine, gradient, hyper, step)
+            mine, those = part(found, lo, hi), rows[found.first[lo] : found.first[hi]]
+            self._stores[store].update(rule, limited, self._row_state, self._places, mine, gradient, hyper, step, those)
 
     def _located(self, found: Segments) -> Segments:
         """The same, with slots in place of rows that are about to change."""
@@ -272,7 +272,7 @@ class TableBatchedEmbedding:
             self.optimizer.hyper(step),
         )
         if number == len(self.rounds) - 1:
-            store.close(self._places, rows, to, merged.weights, step)
+            store.close(self._places, rows, to, merged.weights, step, merged.rows[first:last])
 
     def merge_words(self, layout: Layout, lookups: Lookups, grad: Floats) -> list[tuple[Ints, Words]]:
         """Exact merged gradients of replicated shards: for each shard of the layout, rows i64[M] (ascending, repeated for

@@ -63,8 +63,8 @@ def write_line(line, codes, low, at, words, top, rounding, key, row, column0, st
 
 @inlined
 def share(table):
-    """(codes, low, layout, rounding, key, row0, column0, step) as the threads of a kernel take them."""
-    codes, low, layout, rounding, key, row0, column0, step = table
+    """(codes, low, layout, rounding, key, row0, column0, step, rows) as the threads of a kernel take them."""
+    codes, low, layout, rounding, key, row0, column0, step, rows = table
     words = words_of(layout)
     return (
         bare(codes),
@@ -76,6 +76,7 @@ def share(table):
         bare(row0),
         bare(column0),
         np.uint64(step),
+        bare(rows),
     )
 
 
@@ -105,10 +106,10 @@ def opened(rows, at, line):
 
 
 @inlined
-def close_row(rows, at, h, row, line, spare):
-    """The row of shard h, local number `row`, has its new numbers: encode them."""
-    codes, low, words, top, rounding, key, row0, column0, step = rows
-    number, drawn = np.uint64(row0[h] + row), spare.view(np.uint32)
+def close_row(rows, at, h, u, line, spare):
+    """Unique row u, of shard h, has its new numbers: encode them."""
+    codes, low, words, top, rounding, key, row0, column0, step, local = rows
+    number, drawn = np.uint64(row0[h] + local[u]), spare.view(np.uint32)
     write_line(line, codes, low, at, words, top, rounding, key[h], number, column0[h], step, drawn)
 
 
@@ -119,17 +120,18 @@ CODES = update.Rows(share, fetch_row, open_row, opened, close_row, 1)
 def fused(name, row_scalars, row_states, limited):
     """The fused kernel of a rule over coded rows; arguments as of `update.fused`.
 
-    `fused(…)(codes, low, state0, …, gradient, hyper, layout, rounding, key, row0, column0, step)`: as `update.fused`, but codes
-    u16[:] or u8[:] for the table; low u16[:], the lower halves of fp32 weights of which codes are the upper ones, or u16[0];
-    layout i64[5] of the small float; rounding i64: 0 nearest even, 1 stochastic, 4 FBGEMM's fp16 trick (`codecs.py`); key
-    u64[H], row0, column0 i64[H]: of the random words of a shard (docs/arithmetic.md §9); step i64. States are fp32.
+    `fused(…)(codes, low, state0, …, gradient, hyper, layout, rounding, key, row0, column0, step, rows)`: as `update.fused`, but
+    codes u16[:] or u8[:] for the table; low u16[:], the lower halves of fp32 weights of which codes are the upper ones, or
+    u16[0]; layout i64[5] of the small float; rounding i64: 0 nearest even, 1 stochastic, 4 FBGEMM's fp16 trick (`codecs.py`);
+    key u64[H], row0, column0 i64[H]: of the random words of a shard (docs/arithmetic.md §9); step i64; rows i64[U]: what
+    `unique` would be if that were not slots: random words go by row. States are fp32.
     Source: docs/arithmetic.md §3 to §5; docs/formats.md. Order: as `update.fused`.
     """
     kernel = update.fused(name, row_scalars, row_states, limited, CODES)
 
     def fused_update(codes, low, *rest):
-        (*places, layout, rounding, key, row0, column0, step) = rest
-        kernel((codes, low, layout, rounding, key, row0, column0, step), *places)
+        (*places, layout, rounding, key, row0, column0, step, rows) = rest
+        kernel((codes, low, layout, rounding, key, row0, column0, step, rows), *places)
 
     return fused_update
 
@@ -151,18 +153,20 @@ def open_rows(codes, low, base, width, shards, first, unique, layout, to, out):
 
 
 @parallel_kernel
-def close_rows(codes, low, base, width, shards, first, unique, layout, rounding, key, row0, column0, step, to, numbers):
+def close_rows(
+    codes, low, base, width, shards, first, unique, layout, rounding, key, row0, column0, step, rows, to, numbers
+):
     """Row unique[u] of shard shards[i] = numbers[to[u] : + width], encoded as `fused` does it.
 
     Shapes: as in `open_rows` and `fused`; numbers f32[:]. Source: docs/arithmetic.md §5. Order: none.
     """
-    words, rows = words_of(layout), unique.size
+    words, count = words_of(layout), unique.size
     top = largest_of(words)
     for task in prange(TASKS):
         i, drawn = 0, np.empty(widest(width, shards) + 8, np.uint32)
-        for u in range(rows * task // TASKS, rows * (task + 1) // TASKS):
+        for u in range(count * task // TASKS, count * (task + 1) // TASKS):
             i = find_shard(first, i, u)
             h = shards[i]
-            d, row, line = width[h], np.uint64(row0[h] + unique[u]), view(numbers, to[u], width[h])
+            d, row, line = width[h], np.uint64(row0[h] + rows[u]), view(numbers, to[u], width[h])
             at = base[h] + unique[u] * d
             write_line(line, codes, low, at, words, top, rounding, key[h], row, column0[h], np.uint64(step), drawn)

@@ -82,8 +82,8 @@ def open_row(rows, at, line):
 
 
 @inlined
-def close_row(rows, at, h, row, line, spare):
-    """The row of shard h, local number `row`, has its new numbers: they are where they belong."""
+def close_row(rows, at, h, u, line, spare):
+    """Unique row u, of shard h, has its new numbers: they are where they belong."""
 
 
 class Rows(NamedTuple):
@@ -173,7 +173,7 @@ def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states, row
                     if finishes:
                         scalars[2 * j] = square_sum(w, d, line, parts)
                         finish(w, g, e0, e1, r, view(scalars, 2 * j, 2), columns, hyper)
-                    close(weight, at, h, unique[u + j], w, spare)
+                    close(weight, at, h, u + j, w, spare)
                 u += n
             sums[0], floats[0] = 0.0, np.float32(0.0)  # what the views look at lives until here
 

@@ -75,7 +75,7 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
             fused(weights, *where, *found.values(), gradient, hyper)
         else:
             codes = weights.view(FORMATS[name].dtype)
-            fused(codes, halves, *where, *found.values(), gradient, hyper, *_rounding(options, tables))
+            fused(codes, halves, *where, *found.values(), gradient, hyper, *_rounding(options, tables), found["unique"])
     for k, state in enumerate(rule.row_state):
         states[state] = per_row.reshape(-1, len(rule.row_state))[:, k].copy()
     return {"weights": weights, **states, **({"joined": joined_halves(weights, halves)} if halves.size else {})}

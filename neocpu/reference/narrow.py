@@ -44,7 +44,7 @@ def fused(name, row_scalars, row_states, limited):
 
     def fused_update(
         codes, low, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, starts, place, weights,
-        gradient, hyper, layout, rounding, key, row0, column0, step,
+        gradient, hyper, layout, rounding, key, row0, column0, step, rows,
     ):  # fmt: skip
         table = np.zeros(codes.size, np.float32)
         places = list(_places(base, width, shards, first, unique))
@@ -54,8 +54,9 @@ def fused(name, row_scalars, row_states, limited):
             table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, starts, place, weights,
             gradient, hyper,
         )  # fmt: skip
-        for h, rows, at in places:
-            _write(codes, low, at, table[at], layout, rounding, key[h], row0[h] + rows, column0[h], step)
+        for i, (h, _, at) in enumerate(places):
+            number = row0[h] + rows[first[i] : first[i + 1]]
+            _write(codes, low, at, table[at], layout, rounding, key[h], number, column0[h], step)
 
     return fused_update
 
@@ -66,8 +67,11 @@ def open_rows(codes, low, base, width, shards, first, unique, layout, to, out):
         out[to[first[i] : first[i + 1], None] + np.arange(width[h])] = _numbers(codes, low, at, layout)
 
 
-def close_rows(codes, low, base, width, shards, first, unique, layout, rounding, key, row0, column0, step, to, numbers):
+def close_rows(
+    codes, low, base, width, shards, first, unique, layout, rounding, key, row0, column0, step, rows, to, numbers
+):
     """Unique rows encoded; see `kernels.narrow.close_rows`."""
-    for i, (h, rows, at) in enumerate(_places(base, width, shards, first, unique)):
-        mine = numbers[to[first[i] : first[i + 1], None] + np.arange(width[h])]
-        _write(codes, low, at, mine, layout, rounding, key[h], row0[h] + rows, column0[h], step)
+    for i, (h, _, at) in enumerate(_places(base, width, shards, first, unique)):
+        mine = slice(first[i], first[i + 1])
+        values = numbers[to[mine, None] + np.arange(width[h])]
+        _write(codes, low, at, values, layout, rounding, key[h], row0[h] + rows[mine], column0[h], step)
