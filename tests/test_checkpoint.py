@@ -20,8 +20,8 @@ from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
 from neocpu.reference.rules import RULES
-from neocpu.training import checkpoint
-from neocpu.training.checkpoint_file import BlockWriter, CheckpointFile
+from neocpu.training import checkpoint, checkpoint_save
+from neocpu.training.checkpoint_file import CheckpointFile, RowWriter
 from neocpu.training.initial import initial_rows
 from neocpu.training.state import digest
 
@@ -235,9 +235,9 @@ def test_a_full_disk_leaves_older_checkpoints_alone(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if where == "reserve":
-        monkeypatch.setattr(checkpoint, "_reserve", full)
+        monkeypatch.setattr(checkpoint_save, "reserve", full)
     else:
-        monkeypatch.setattr(BlockWriter, "_put", full)
+        monkeypatch.setattr(RowWriter, "_put", full)
 
     def body(comm: Comm) -> str:
         with pytest.raises(CheckpointError) as caught:

@@ -1,160 +1,24 @@
 """How does a run survive? Its state goes to DIR/checkpoints/step-%08d.h5, and comes back on any ranks and plan.
 
-Saving: pass 1 over the state counts its rows; rank 0 lays the file out under a temporary name; in pass 2 every rank
-writes and hashes the blocks that it owns; rank 0 adds the hashes, marks the file complete and renames it. Until then
-older checkpoints stay as they are. Loading: every rank reads and verifies the blocks that its rectangles need.
+Saving is `checkpoint_save.py`. Loading: every rank reads and verifies the blocks that its rectangles need.
 """
 
 import contextlib
 import json
-import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from neocpu.errors import CheckpointError, TrainingError
 from neocpu.parallel.comm import Comm
-from neocpu.training.checkpoint_file import BlockWriter, CheckpointFile, complete, lay_out
+from neocpu.training.checkpoint_file import CheckpointFile
+from neocpu.training.checkpoint_save import checkpoints, save
 from neocpu.training.identity import refuse_other_data
-from neocpu.training.report import versions
-from neocpu.training.state import Block, State, dense_fields, digest_of, state_of
+from neocpu.training.state import dense_fields
 
-T = TypeVar("T")
-FOLDER = "checkpoints"
-
-
-def checkpoints(out: Path) -> list[Path]:
-    """Checkpoints in a folder of results, oldest first."""
-    return sorted((Path(out) / FOLDER).glob("step-????????*.h5"), key=lambda path: (len(path.name), path.name))
-
-
-def save(out: Path, world: Any, step: int, *, keep: int = 2, data: Mapping[str, Any] | None = None) -> str:
-    """Write the state of a `training.world.World` after `step` steps; returns its digest. Collective.
-
-    keep : newest checkpoints that stay. data : description of the data (`identity.py`), JSON-able.
-
-    Raises CheckpointError on all ranks where it cannot be written; older checkpoints are then untouched.
-    """
-    comm, state, path = world.comm, state_of(world), Path(out) / FOLDER / f"step-{step:08d}.h5"
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        digest = _write(partial, state, world, step, data or {})
-        _first_rank(comm, path, lambda: _publish(partial, path, keep))
-    except BaseException:
-        if comm.rank == 0:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-        raise
-    return digest
-
-
-def _write(partial: Path, state: State, world: Any, step: int, data: Mapping[str, Any]) -> str:
-    comm, config, header = world.comm, world.config, world.config.header()
-    index = state.index(hashes=False)
-    dense = json.dumps([t.name.removeprefix("dense/") for t in state.tensors if t.name.startswith("dense/")])
-    attributes = {
-        "step": step,
-        "seed": np.uint64(config.training.seed),
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "ranks": comm.size,
-        "dense": dense,
-    }
-    texts = {
-        "config": config.text,
-        "overrides": json.dumps(config.overrides),
-        "header": json.dumps(header),
-        "data": json.dumps(data),
-        "versions": json.dumps(versions()),
-    }
-
-    def begin() -> bytes:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        for old in partial.parent.glob(".step-*.partial"):  # of runs that were killed; the folder is locked
-            old.unlink()
-        offsets = lay_out(partial, state.tensors, index, attributes, texts)
-        _reserve(partial)
-        return json.dumps(offsets).encode()
-
-    offsets = json.loads(_first_rank(comm, partial, begin))
-    error: OSError | None = None
-    writer: BlockWriter | None = None
-    try:
-        writer = BlockWriter(partial, state.tensors, index, offsets)
-    except OSError as problem:
-        error = problem
-
-    def write(block: Block) -> None:
-        nonlocal error
-        if error is None and writer is not None:
-            try:
-                writer.write(block)
-            except OSError as problem:  # go on without writing: the other ranks still need this one's rows
-                error = problem
-
-    index = state.index(visit=write)
-    try:
-        if writer is not None:
-            writer.close()
-    except OSError as problem:
-        error = error or problem
-    comm.agree(None if error is None else _failed(partial, error))
-    digest = digest_of(header, step, state.tensors, index)
-    _first_rank(comm, partial, lambda: complete(partial, state.tensors, index, digest))
-    return digest
-
-
-def _reserve(path: Path) -> None:
-    """Claim the file's space, so that a full disk is noticed before anything is written."""
-    file = os.open(path, os.O_RDWR)
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file, 0, max(os.fstat(file).st_size, 1))
-    finally:
-        os.close(file)
-
-
-def _publish(partial: Path, path: Path, keep: int) -> None:
-    """Give a complete file its name, and delete the oldest ones."""
-    _sync(partial)
-    os.replace(partial, path)
-    _sync(path.parent)
-    others = [old for old in checkpoints(path.parent.parent) if old != path]
-    for old in others[: max(len(others) - (keep - 1), 0)]:
-        old.unlink()
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _failed(path: Path, error: OSError) -> CheckpointError:
-    why = error.strerror or str(error)
-    return CheckpointError(
-        f"{path.with_name(path.name.removeprefix('.').removesuffix('.partial'))} could not be written: {why}; "
-        "older checkpoints are intact. Make room and go on with --resume"
-    )
-
-
-def _first_rank(comm: Comm, path: Path, work: Callable[[], T]) -> T | bytes:
-    """Do something on rank 0; its error is everybody's, and bytes that it returns go to all ranks."""
-    error: CheckpointError | None = None
-    result: T | None = None
-    if comm.rank == 0:
-        try:
-            result = work()
-        except OSError as problem:
-            error = _failed(path, problem)
-        except RuntimeError as problem:  # HDF5 reports some failures of the disk so
-            error = _failed(path, OSError(str(problem)))
-    comm.agree(error)
-    return comm.allgather_bytes(result if isinstance(result, bytes) else b"")[0]
+__all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "save"]
 
 
 def latest(out: Path, comm: Comm) -> Path | None:
@@ -235,16 +99,16 @@ def _load_dense(file: CheckpointFile, world: Any) -> None:
         tensor, shapes = file.tensors[number], tuple((k, v.shape[1:]) for k, v in fields.items())
         if (tensor.rows, tensor.fields) != (len(fields["value"]), shapes):
             raise CheckpointError(f"{file.path}: dense/{name} has another shape than the model; is it other data?")
-        for block in file.blocks(number):
-            for field, values in block.values.items():
-                fields[field][block.rows] = values
+        for blocks in file.blocks(number):
+            for field, values in blocks.values.items():
+                fields[field][blocks.rows] = values
 
 
 def _load_tables(file: CheckpointFile, world: Any) -> None:
     tbe = world.embedding.tbe
     for i, shard in enumerate(world.plan.local(world.comm.rank)):
         number = file.number(f"tables/{world.plan.tables[shard.table].name}")
-        for block in file.blocks(number, *shard.rows):
-            mine = (block.rows >= shard.rows[0]) & (block.rows < shard.rows[1])
-            cut = {k: v[mine, slice(*shard.cols)] if v.ndim == 2 else v[mine] for k, v in block.values.items()}
-            tbe.load_rows(i, block.rows[mine] - shard.rows[0], cut)
+        for blocks in file.blocks(number, *shard.rows):
+            mine = slice(*np.searchsorted(blocks.rows, shard.rows))
+            cut = {k: v[mine, slice(*shard.cols)] if v.ndim == 2 else v[mine] for k, v in blocks.values.items()}
+            tbe.load_rows(i, blocks.rows[mine] - shard.rows[0], cut)

@@ -15,6 +15,7 @@ can map them. The digest of the whole follows from header, step and block hashes
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,19 +26,20 @@ from numpy.typing import NDArray
 
 from neocpu.config import Config, loads
 from neocpu.errors import CheckpointError
+from neocpu.training.blocks import BLOCK, Blocks, Index, Ints, Tensor, digest_of
 from neocpu.training.checkpoint_codes import Coded, decode, dtype_of, encode
-from neocpu.training.state import BLOCK, Block, Index, Ints, Tensor, digest_of
 
 FORMAT = "neocpu-checkpoint"
 VERSION = 2  # of files with codes; those without are of version 1
 TEXTS = ("config", "overrides", "header", "data", "versions")
+READ = 4 << 20  # bytes of rows that are read at a time
 Offsets = dict[str, int]
 
 
 def lay_out(
     path: Path, tensors: Sequence[Tensor], index: Index, attributes: Mapping[str, Any], texts: Mapping[str, str]
 ) -> Offsets:
-    """Create a file with room for all blocks, without hashes; byte offsets of its datasets by "TENSOR/FIELD"."""
+    """Create a file with room for all rows; byte offsets of its datasets by "TENSOR/FIELD"."""
     version = VERSION if any(tensor.coded for tensor in tensors) else 1
     with h5py.File(path, "w", libver="v110", locking=False) as file:
         file.attrs.update({"format": FORMAT, "version": version, "complete": False, **attributes})
@@ -50,7 +52,7 @@ def lay_out(
             group.attrs["fields"] = json.dumps(tensor.fields)
             here = index.of(number)
             count, blocks = int(index.rows[here].sum()), here.stop - here.start
-            if tensor.name.startswith("tables/"):
+            if tensor.table:
                 offsets[f"{tensor.name}/rows"] = _allocate(group, "rows", (count,), "<i8")
             for name, shape in tensor.fields:
                 offsets[f"{tensor.name}/{name}"] = _allocate(group, name, (count, *shape), dtype_of(tensor.of(name)))
@@ -73,27 +75,24 @@ def _allocate(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) 
     return dataset.get_offset() or 0
 
 
-class BlockWriter:
-    """Writes blocks of one rank into a file that `lay_out` made."""
+class RowWriter:
+    """Writes the rows of one rank, in order, into a file that `lay_out` made; `before` i64[T]: rows of each tensor that lower
+    ranks write."""
 
-    def __init__(self, path: Path, tensors: Sequence[Tensor], index: Index, offsets: Offsets) -> None:
-        self._tensors, self._offsets = tensors, offsets
-        self._first: dict[tuple[int, int], int] = {}  # rows of the same tensor before each block
-        for number in range(len(tensors)):
-            here = index.of(number)
-            before = np.cumsum(index.rows[here]) - index.rows[here]
-            self._first |= {(number, int(b)): int(at) for b, at in zip(index.number[here], before)}
+    def __init__(self, path: Path, tensors: Sequence[Tensor], offsets: Offsets, before: Ints) -> None:
+        self._tensors, self._offsets, self._next = tensors, offsets, before.copy()
         self._file = os.open(path, os.O_RDWR)
 
-    def write(self, block: Block) -> None:
-        """Put a block in its place."""
-        tensor, first = self._tensors[block.tensor], self._first[block.tensor, block.number]
-        if tensor.name.startswith("tables/"):
-            self._put(f"{tensor.name}/rows", first, np.ascontiguousarray(block.rows, "<i8"))
-        for name, values in block.values.items():
-            self._put(f"{tensor.name}/{name}", first, encode(values, tensor.of(name)))
+    def write(self, part: "Part") -> None:
+        """Put rows behind those of the same tensor that were written before."""
+        first, tensor = int(self._next[part.tensor]), self._tensors[part.tensor]
+        for name, values in part.arrays.items():
+            self._put(f"{tensor.name}/{name}", first, values)
+        self._next[part.tensor] += part.rows
 
     def _put(self, name: str, row: int, values: NDArray[Any]) -> None:
+        if not values.size:
+            return
         data = values.reshape(-1).view(np.uint8).data
         at = self._offsets[name] + row * (values.nbytes // len(values))
         while data:
@@ -106,6 +105,27 @@ class BlockWriter:
             os.fsync(self._file)
         finally:
             os.close(self._file)
+
+
+@dataclass(frozen=True)
+class Part:
+    """`rows` rows of a tensor as they are written: array by dataset."""
+
+    tensor: int
+    rows: int
+    arrays: Mapping[str, NDArray[Any]]
+
+    @staticmethod
+    def of(blocks: Blocks, tensor: Tensor) -> "Part":
+        """What is written of blocks of a tensor."""
+        arrays = {"rows": np.ascontiguousarray(blocks.rows, "<i8")} if tensor.table else {}
+        arrays |= {name: encode(values, tensor.of(name)) for name, values in blocks.values.items()}
+        return Part(blocks.tensor, blocks.rows.size, arrays)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that they take."""
+        return sum(array.nbytes for array in self.arrays.values())
 
 
 def complete(path: Path, tensors: Sequence[Tensor], index: Index, digest: str) -> None:
@@ -183,7 +203,7 @@ class CheckpointFile:
         if digest_of(self.header, self.step, self.tensors, self.index) != self.digest:
             raise self.damaged("its index does not have the digest that is noted in it")
         for number, tensor in enumerate(self.tensors):
-            count = int(rows[self.index.of(number)].sum())
+            count = self.index.rows_of(number)
             if any(self._file[f"{tensor.name}/{name}"].shape != (count, *shape) for name, shape in tensor.fields):
                 raise self.damaged(f"{tensor.name} has other shapes than noted")
 
@@ -221,7 +241,7 @@ class CheckpointFile:
     def rows(self, number: int) -> Ints:
         """Row numbers of a tensor in the state: i64[n], ascending."""
         tensor = self.tensors[number]
-        if tensor.name.startswith("tables/"):
+        if tensor.table:
             return self._file[f"{tensor.name}/rows"][:]
         return np.arange(tensor.rows, dtype=np.int64)
 
@@ -234,28 +254,36 @@ class CheckpointFile:
         stored = np.asarray(np.memmap(self.path, dtype_of(form), "r", dataset.id.get_offset(), dataset.shape))
         return stored if stored.dtype == np.float32 else Coded(stored, form)
 
-    def blocks(self, number: int, lo: int = 0, hi: int | None = None) -> Iterator[Block]:
-        """Blocks of a tensor with rows in [lo, hi), whole and verified. Raises CheckpointError for a broken one."""
+    def blocks(self, number: int, lo: int = 0, hi: int | None = None) -> Iterator[Blocks]:
+        """Blocks of a tensor with rows in [lo, hi), whole and verified, some megabytes at a time. Raises CheckpointError for a
+        broken one."""
         tensor, here, group = self.tensors[number], self.index.of(number), self._file[self.tensors[number].name]
-        numbers, ends = self.index.number[here], np.cumsum(self.index.rows[here])
-        starts, shas = ends - self.index.rows[here], self.index.sha256[here]
-        first, last = np.searchsorted(numbers, [lo // BLOCK, -(-(tensor.rows if hi is None else hi) // BLOCK)])
-        for i in range(first, last):
-            at = slice(int(starts[i]), int(ends[i]))
+        numbers, counts, shas = self.index.number[here], self.index.rows[here], self.index.sha256[here]
+        ends = np.cumsum(counts)
+        first, last = np.searchsorted(numbers, [lo // BLOCK, -(-(tensor.rows if hi is None else hi) // BLOCK)]).tolist()
+        while first < last:
+            begin = int(ends[first] - counts[first])
+            till = max(int(np.searchsorted(ends[:last], begin + READ // tensor.row_bytes, "right")), first + 1)
+            at, some = slice(begin, int(ends[till - 1])), slice(first, till)
             rows = group["rows"][at] if "rows" in group else np.arange(at.start, at.stop, dtype=np.int64)
             values = {name: decode(group[name][at], tensor.of(name)) for name, _ in tensor.fields}
-            block = Block(number, int(numbers[i]), rows, values)
-            if block.sha256() != shas[i].tobytes():
-                begin = block.number * BLOCK
-                raise self.damaged(
-                    f"{tensor.name}, block {block.number} (rows {begin} to {min(begin + BLOCK, tensor.rows) - 1}), "
-                    "has other bytes than were written"
-                )
-            yield block
+            yield self._verified(Blocks(number, numbers[some], counts[some], rows, values), shas[some])
+            first = till
+
+    def _verified(self, blocks: Blocks, shas: NDArray[np.uint8]) -> Blocks:
+        found = np.frombuffer(b"".join(blocks.sha256()), np.uint8).reshape(-1, 32)
+        wrong = np.flatnonzero((found != shas).any(axis=1))
+        if wrong.size:
+            tensor, block = self.tensors[blocks.tensor], int(blocks.numbers[wrong[0]])
+            raise self.damaged(
+                f"{tensor.name}, block {block} (rows {block * BLOCK} to {min((block + 1) * BLOCK, tensor.rows) - 1}), "
+                "has other bytes than were written"
+            )
+        return blocks
 
     def recomputed_digest(self) -> str:
         """The digest from all rows in the file. Raises CheckpointError if any of them changed."""
-        shas = [b.sha256() for number in range(len(self.tensors)) for b in self.blocks(number)]
+        shas = [sha for number in range(len(self.tensors)) for b in self.blocks(number) for sha in b.sha256()]
         sha = np.frombuffer(b"".join(shas), np.uint8).reshape(-1, 32)
         index = Index(self.index.tensor, self.index.number, self.index.rows, sha)
         return digest_of(self.header, self.step, self.tensors, index)

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import CheckpointError, ConfigError
+from neocpu.training.blocks import BLOCK, Blocks, Ints, Values
 from neocpu.training.checkpoint_file import CheckpointFile
 from neocpu.training.initial import initial_rows
-from neocpu.training.state import BLOCK, Block, Ints, Values
 
 PIECE = 16 * BLOCK  # rows of a whole table that are made at a time
 
@@ -50,7 +50,7 @@ class _Filled:
         here = file.index.of(number)
         self.hashes = {int(b): sha.tobytes() for b, sha in zip(file.index.number[here], file.index.sha256[here])}
 
-    def values(self, blocks: Iterable[Block], rows: Ints) -> Values:
+    def values(self, blocks: Iterable[Blocks], rows: Ints) -> Values:
         """Fields of `rows` (ascending, among them all of the blocks): those of the blocks, else initial values."""
         if self._spec is None:
             return next(iter(blocks)).values

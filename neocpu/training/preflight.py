@@ -17,7 +17,7 @@ from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import TrainingError
 from neocpu.model.layout import ModelLayout
 from neocpu.parallel.plan import Plan
-from neocpu.training.state import BLOCK
+from neocpu.training.blocks import BLOCK
 
 PAGE = 4096
 PROGRAM = 300 << 20  # bytes of Python, Numba and MPI
