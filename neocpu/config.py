@@ -126,7 +126,8 @@ class MemoryConfig:
 
     placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`; "auto": chosen under the
     budgets. hbm, ddr : bytes of each rank for rows with their states (0: no limit). policy : of the caches. folder : of the
-    SSD files, which last as long as the run ("": beside the results).
+    SSD files, which last as long as the run ("": beside the results). ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and
+    operations a second of slower devices than this machine has, below HBM and for SSD files (0: as fast as it is).
     """
 
     placement: PlanSpec = "hbm"
@@ -134,6 +135,9 @@ class MemoryConfig:
     ddr: int = 0
     policy: str = DEFAULT
     folder: str = ""
+    ddr_bandwidth: float = 0.0
+    ssd_bandwidth: float = 0.0
+    ssd_iops: float = 0.0
 
 
 @dataclass(frozen=True)

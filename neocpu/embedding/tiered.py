@@ -23,6 +23,7 @@ from neocpu.embedding.tbe import PIECE, TableBatchedEmbedding
 from neocpu.errors import StorageError
 from neocpu.reference.policies import DEFAULT
 from neocpu.storage import placement
+from neocpu.storage.device import Device
 from neocpu.storage.levels import File, Home, Level, Memory, Slots, Tier
 from neocpu.storage.placement import PLACEMENTS, Room, make_room
 from neocpu.storage.row_file import RowFile, RowTable
@@ -31,8 +32,8 @@ from neocpu.storage.row_file import RowFile, RowTable
 @dataclass(frozen=True)
 class MemoryPlan:
     """Where the tables of a run live: placement of each, budgets of a rank in bytes (0: no limit), policy of the caches, the
-    folder for SSD files, which last as long as the run, and, where placements were chosen by it, bytes that a step asks of a
-    byte of each table."""
+    folder for SSD files, which last as long as the run, where placements were chosen by it, bytes that a step asks of a byte
+    of each table, and speeds that slower devices would have (`config.MemoryConfig`; 0: as fast as they are)."""
 
     placements: tuple[str, ...]
     hbm: int = 0
@@ -40,6 +41,9 @@ class MemoryPlan:
     policy: str = DEFAULT
     folder: Path | None = None
     demands: tuple[float, ...] = ()
+    ddr_bandwidth: float = 0.0
+    ssd_bandwidth: float = 0.0
+    ssd_iops: float = 0.0
 
     def rooms(
         self, tables: Sequence[TableSpec], shards: Sequence[Rectangle], state_floats: tuple[int, int]
@@ -81,6 +85,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         slots = np.array([room.slots for room in rooms], np.int64)
         super().__init__(tables, shards, optimizer, seed, 0, huge, slots)
         self._tiers: dict[int, Tier] = {}
+        self._ddr = Device(memory.ddr_bandwidth)
         self._known: dict[int, Ints] = {}  # rows at home when they were last flushed
         self._file, numbers = self._open(memory, file, [h for h, place in enumerate(places) if place.ssd])
         for h, (room, place) in enumerate(zip(rooms, places)):
@@ -105,7 +110,8 @@ class TieredEmbedding(TableBatchedEmbedding):
             name = f"{self.tables[shard.table].name}.{h}"
             rows, width = int(self.heights[h]), int(self.width[h])
             tables.append(RowTable(name, rows, record, shard.rows[0], shard.cols[0], width, self._layout_of(h)))
-        return RowFile.create(path, tables), {h: i for i, h in enumerate(stored)}
+        found = RowFile.create(path, tables, bandwidth=memory.ssd_bandwidth, iops=memory.ssd_iops)
+        return found, {h: i for i, h in enumerate(stored)}
 
     def _layout_of(self, h: int) -> str:
         """What a record is made of, in words."""
@@ -132,10 +138,10 @@ class TieredEmbedding(TableBatchedEmbedding):
             assert self._file is not None
             home = File(self._file, number, slots, create)
         else:
-            home = Memory(place.whole, slots, int(whole), room.whole, create)
+            home = Memory(place.whole, slots, int(whole), room.whole, create, self._ddr)
         first = [0, room.lines[0] + room.scratch]
         for i in reversed(range(len(place.caches))):
-            home = Level(place.caches[i], slots, first[i], room.lines[i], policy, home)
+            home = Level(place.caches[i], slots, first[i], room.lines[i], policy, home, self._ddr if i else None)
         assert isinstance(home, Level)
         return Tier(self.tables[self.shards[h].table].name, home, (room.lines[0], room.scratch))
 

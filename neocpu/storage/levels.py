@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from neocpu.errors import TrainingError
 from neocpu.storage.cache import Cache, Moves
+from neocpu.storage.device import Device
 from neocpu.storage.placement import WAYS
 from neocpu.storage.row_file import RowFile
 
@@ -77,21 +78,28 @@ class Home(Protocol):
 
 
 class Memory:
-    """All rows in slots [first, first + rows)."""
+    """All rows in slots [first, first + rows). `device`: how fast they move between here and above."""
 
-    def __init__(self, name: str, slots: Slots, first: int, rows: int, create: Create) -> None:
+    def __init__(
+        self, name: str, slots: Slots, first: int, rows: int, create: Create, device: Device | None = None
+    ) -> None:
+        self._device = device or Device()
         self.name, self._slots, self._first, self._create = name, slots, first, create
         self._there, self._moved = np.zeros(rows, np.uint8), [0, 0]
 
     def read(self, rows: Ints, slots: Ints) -> None:
+        begun = self._device.begin()
         self.place(rows)
         self._slots.copy(rows + self._first, slots)
         self._moved[0] += rows.size
+        self._device.pay(begun, rows.size, rows.size * self._slots.record)
 
     def write(self, rows: Ints, slots: Ints) -> None:
+        begun = self._device.begin()
         self._slots.copy(slots, rows + self._first)
         self._there[rows] = 1
         self._moved[1] += rows.size
+        self._device.pay(begun, rows.size, rows.size * self._slots.record)
 
     def place(self, rows: Ints) -> Ints:
         """Their own slots, for rows that are used where they are."""
@@ -160,9 +168,13 @@ class File:
 
 
 class Level:
-    """A cache in slots [first, first + lines) over a home; it is a home itself."""
+    """A cache in slots [first, first + lines) over a home; it is a home itself. `device`: how fast rows move between here and
+    above."""
 
-    def __init__(self, name: str, slots: Slots, first: int, lines: int, policy: str, home: Home) -> None:
+    def __init__(
+        self, name: str, slots: Slots, first: int, lines: int, policy: str, home: Home, device: Device | None = None
+    ) -> None:
+        self._device = device or Device()
         self.name, self.home, self.cache = name, home, Cache(lines // WAYS, policy)
         self._slots, self.first = slots, first
 
@@ -182,15 +194,17 @@ class Level:
 
     def read(self, rows: Ints, slots: Ints) -> None:
         moves = self.bring(rows, np.ones_like(rows))
-        here = moves.lines >= 0
+        begun, here = self._device.begin(), moves.lines >= 0
         self._slots.copy(moves.lines[here] + self.first, slots[here])
+        self._device.pay(begun, rows.size, int(here.sum()) * self._slots.record)
         self.home.read(rows[~here], slots[~here])
         self.cache.release(moves.lines, False)
 
     def write(self, rows: Ints, slots: Ints) -> None:
         moves = self.bring(rows, np.ones_like(rows), fill=False)
-        here = moves.lines >= 0
+        begun, here = self._device.begin(), moves.lines >= 0
         self._slots.copy(slots[here], moves.lines[here] + self.first)
+        self._device.pay(begun, rows.size, int(here.sum()) * self._slots.record)
         self.home.write(rows[~here], slots[~here])
         self.cache.release(moves.lines, True)
 

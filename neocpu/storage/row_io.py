@@ -10,42 +10,20 @@ import contextlib
 import mmap
 import os
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels import row_records
+from neocpu.storage.device import Device
 from neocpu.storage.hdf5 import PAGE, Extents
 from neocpu.storage.row_log import runs
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 SAMPLE = 16  # records that are looked at
-
-
-@dataclass
-class Device:
-    """How fast may the file be? Bytes per second and operations (records, runs) per second; 0: as fast as it is."""
-
-    bandwidth: float = 0.0
-    iops: float = 0.0
-    _due: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def pay(self, operations: int, count: int) -> None:
-        """Wait until a device of that speed would have done it."""
-        if not self.bandwidth and not self.iops:
-            return
-        cost = max(count / self.bandwidth if self.bandwidth else 0, operations / self.iops if self.iops else 0)
-        with self._lock:
-            now = time.monotonic()
-            self._due = max(now, self._due) + cost
-            wait = self._due - now
-        time.sleep(wait)
 
 
 class RawFile:
@@ -117,7 +95,7 @@ class RawFile:
 
     def gather(self, extents: Extents, slots: Ints, out: Bytes) -> None:
         """The first bytes of the records of slots, -1: left as they are; out u8[n, size], contiguous."""
-        count = int(np.count_nonzero(slots >= 0))
+        begun, count = self.device.begin(), int(np.count_nonzero(slots >= 0))
         if count and self._reads == "threads":
             self._read(extents, slots, out)
         elif count:
@@ -133,7 +111,7 @@ class RawFile:
             )
         self.reads += count
         self.bytes_read += count * out.shape[1]
-        self.device.pay(count, count * out.shape[1])
+        self.device.pay(begun, count, count * out.shape[1])
 
     def _ask(self, extents: Extents, slots: Ints) -> None:
         """Have the pages of these records read, all at once, if more than an eighth of a sample is not in the page cache."""
@@ -179,7 +157,7 @@ class RawFile:
 
     def scatter(self, extents: Extents, slots: Ints, records: Bytes) -> None:
         """Put records u8[n, size], contiguous, into their slots, distinct."""
-        n, size = records.shape
+        begun, (n, size) = self.device.begin(), records.shape
         if not n:
             return
         starts = np.flatnonzero((np.diff(slots, prepend=-2) != 1) | (slots % extents.per == 0))
@@ -203,7 +181,7 @@ class RawFile:
             )
         self.writes += n
         self.bytes_written += n * size
-        self.device.pay(starts.size + int(np.count_nonzero(alone)), n * size)
+        self.device.pay(begun, starts.size + int(np.count_nonzero(alone)), n * size)
 
     def _put_runs(self, extents: Extents, slots: Ints, records: Bytes, starts: Ints, ends: Ints) -> None:
         """Write runs of records, each to slots that follow each other in one extent."""

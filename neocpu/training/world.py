@@ -14,7 +14,7 @@ from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.planner import auto
 from neocpu.planner.cost import Workload
-from neocpu.planner.tiers import demands, place_tables
+from neocpu.planner.tiers import SPEEDS, demands, place_tables
 from neocpu.storage.placement import AUTO, choose_placements
 from neocpu.training.step import TrainStep
 
@@ -54,9 +54,20 @@ def memory_plan(config: Config, plan: Plan, pooling: Mapping[str, float], folder
     """
     memory, work = config.memory, workload(config, pooling)
     named = choose_placements([table.name for table in config.tables], memory.placement)
-    places = place_tables(plan, named, work, memory.hbm, memory.ddr)
+    speeds = {"ddr": memory.ddr_bandwidth, "ssd": memory.ssd_bandwidth}
+    places = place_tables(plan, named, work, memory.hbm, memory.ddr, SPEEDS | {m: s for m, s in speeds.items() if s})
     asked = demands(plan, work) if AUTO in named else ()
-    return MemoryPlan(places, memory.hbm, memory.ddr, memory.policy, Path(memory.folder or folder), asked)
+    return MemoryPlan(
+        places,
+        memory.hbm,
+        memory.ddr,
+        memory.policy,
+        Path(memory.folder or folder),
+        asked,
+        memory.ddr_bandwidth,
+        memory.ssd_bandwidth,
+        memory.ssd_iops,
+    )
 
 
 def build(
