@@ -290,6 +290,10 @@ def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
     if not isinstance(given, Mapping) or not given:
         raise reader.wrong("tables", "at least one table is needed, for example `tables.C1.rows = 1000`")
     tables = tuple(_table(reader, name, keys, parts["model"]) for name, keys in given.items())
+    if (rows := sum(table.rows for table in tables)) >= 2**63:
+        raise reader.wrong(
+            "tables", f"together they have {rows:,} rows; row numbers of all tables must stay below 2^63"
+        )
     config = Config(tables=tables, source=reader.source, **parts)
     _check_together(reader, config)
     return config

@@ -112,6 +112,10 @@ def test_overrides_are_toml_else_text() -> None:
         ('tables.C1.features=["x", "x"]', "names a feature twice"),
         ("tables.C1=5", "tables.C1: expected a table of keys, got 5"),
         ("tables.C1.rows.x=5", "--set tables.C1.rows.x=5: tables.C1.rows is a single value"),
+        (
+            f"tables.C1.rows={2**63 - 20}",
+            "together they have 9,223,372,036,854,775,808 rows; row numbers of all tables must",
+        ),
         ("data.format=table", "needs the path of a SCHEMA.toml"),
         ("data.min_count=4", 'it has no effect while data.rows_by is "hash"'),
         ("noequals", "write it as key=value"),

@@ -84,6 +84,13 @@ def test_data_parallel_is_whole_on_every_rank() -> None:
         replace(one(whole), schemes=()).check()
 
 
+def test_a_shard_has_fewer_numbers_than_2_to_the_63() -> None:
+    huge = TableSpec("huge", 2**60, 8, ("h",))
+    with pytest.raises(PlanError, match=r"'huge': 1,152,921,504,606,846,976 rows x 8 .*row_wise"):
+        place([huge], ["table_wise"], 2)
+    assert len(place([huge], ["row_wise"], 2).shards) == 2
+
+
 def test_exact_names_win_then_the_first_pattern() -> None:
     spec = {"C*": "row_wise", "C3": "column_wise", "C[12]": "table_wise"}
     assert choose_schemes(TABLES[:4], spec) == ("row_wise", "row_wise", "row_wise", "column_wise")

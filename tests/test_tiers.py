@@ -1,6 +1,7 @@
 """Do rows that travel between memories come back as they went, and do tables beyond their memory train like those within?"""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from spmd_exchange import PLANS, TALL, Case, digest, train, unsharded
 from test_training import given as given_config
 from test_training import log  # noqa: F401
 
+from neocpu.cli.train import tier_lines
 from neocpu.embedding.lookups import Layout, Lookups
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.specs import TableSpec
@@ -102,7 +104,7 @@ def test_only_rows_that_changed_reach_the_file(tmp_path):
         tier.bring(np.arange(at, at + 30), np.ones(30, np.int64))
     tier.flush()
     assert tier.level.rows().size == 0 and tier.stats()[1] == {
-        "tier": "ssd", "rows": 0, "bytes": 0, "read": 0, "written": 0,
+        "tier": "ssd", "rows": 0, "bytes": 0, "index_bytes": 512, "read": 0, "written": 0,
     }  # fmt: skip
 
 
@@ -188,5 +190,6 @@ def test_a_run_beyond_its_memory_ends_with_the_same_digest(log, tmp_path):  # no
     assert found["digest"] == whole["digest"]
     assert not list((tmp_path / "cut" / "rows").glob("*"))
     assert {level["tier"] for level in found["tiers"]} == {"hbm", "ddr", "ssd"}
+    assert re.fullmatch(r"index of SSD files in memory: .* MiB, \d+\.\d bytes a row", tier_lines(found["tiers"])[-1])
     told = json.loads((tmp_path / "cut" / "run.json").read_text())["tiers"]
     assert all(level["rows"] >= 0 for level in told)

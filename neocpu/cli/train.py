@@ -112,6 +112,11 @@ def tier_lines(tiers: list[dict[str, Any]]) -> list[str]:
             f"{tier['table'][:13]:14}{tier['tier']:5}{tier['rows']:>14,}{size:>10,.1f}{hit:>8}{conflicts:>11}"
             f"{moved[0]:>13}{moved[1]:>13}"
         )
+    rows, index = (
+        sum(tier.get(name, 0) for tier in tiers if "index_bytes" in tier) for name in ("rows", "index_bytes")
+    )
+    if rows:
+        lines.append(f"index of SSD files in memory: {index / 2**20:,.1f} MiB, {index / rows:.1f} bytes a row")
     return lines
 
 

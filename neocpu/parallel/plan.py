@@ -72,6 +72,11 @@ class Plan:
                 raise PlanError(
                     f"table {spec.name!r} has {spec.rows} rows x {spec.dim} columns; {shard} is empty or outside"
                 )
+            if (hi - lo) * (right - left) >= 2**63:
+                raise PlanError(
+                    f"table {spec.name!r}: {hi - lo:,} rows x {right - left} columns on rank {shard.rank} are 2^63 numbers or "
+                    "more; use more ranks and parallel.plan=row_wise, or fewer rows or columns"
+                )
             if left % COLUMN_STEP:
                 raise PlanError(f"table {spec.name!r}: {shard} starts at a column that is no multiple of {COLUMN_STEP}")
         if replicated:

@@ -164,7 +164,8 @@ class File:
 
     def stats(self) -> list[dict[str, Any]]:
         rows, (read, written) = sum(part.size for part in self._file.rows(self._table)), self._moved
-        return [{"tier": "ssd", "rows": rows, "bytes": rows * self._slots.record, "read": read, "written": written}]
+        size, index = rows * self._slots.record, self._file.index_bytes(self._table)
+        return [{"tier": "ssd", "rows": rows, "bytes": size, "index_bytes": index, "read": read, "written": written}]
 
 
 class Level:

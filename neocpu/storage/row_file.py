@@ -320,6 +320,10 @@ class RowFile:
         self._io.gather(self._layout.tags[table], slots, tags)
         return tags.view(TAG).reshape(-1)
 
+    def index_bytes(self, table: int) -> int:
+        """Memory that the index of one table takes."""
+        return self._slots[table].nbytes
+
     def stats(self) -> dict[str, int | float]:
         """Rows and slots, bytes of file and index, traffic, and how many rows a crash would set back now."""
         rows, index = sum(s.count for s in self._slots), sum(s.nbytes for s in self._slots)
