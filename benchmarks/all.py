@@ -25,6 +25,7 @@ NAMES = (
     "startup",
     "convert",
     "ssd",
+    "tiers",
 )
 PICTURES = {  # of which benchmark: file, caption
     "roofline": ("roofline.svg", "Our kernels under the machine's roof"),

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,17 @@ class ClickBatch:
 
 
 class OurDlrm:
-    """The training step of `neocpu train` on synthetic batches; `comm`: this rank's communicator (default: alone)."""
+    """The training step of `neocpu train` on synthetic batches; `comm`: this rank's communicator (default: alone); `memory`:
+    where tables live (default: in memory)."""
 
     def __init__(
-        self, model: Model, batches: list[Sample], comm: Any = None, plan: str = "table_wise", leaves: int = 16
+        self,
+        model: Model,
+        batches: list[Sample],
+        comm: Any = None,
+        plan: str = "table_wise",
+        leaves: int = 16,
+        memory: Any = None,
     ) -> None:
         wait_as_in_training()
         from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
@@ -113,17 +121,20 @@ class OurDlrm:
         from neocpu.parallel.comm import SingleComm
         from neocpu.parallel.sharded import ShardedEmbedding
         from neocpu.planner.auto import make_plan
+        from neocpu.training.ahead import Ahead
         from neocpu.training.step import TrainStep
 
         comm = comm or SingleComm()
         specs = [TableSpec(f"t{t}", rows, model.dim, (f"f{t}",)) for t, rows in enumerate(model.rows)]
         dlrm = Dlrm(13, [model.dim] * len(specs), model.bottom, model.top, seed=1)
-        tables = ShardedEmbedding(
-            make_plan(specs, plan, comm.size), comm, rowwise_adagrad(), 1, leaves, dlrm.first_column
+        chosen = make_plan(specs, plan, comm.size)
+        self.tables = tables = ShardedEmbedding(
+            chosen, comm, rowwise_adagrad(), 1, leaves, dlrm.first_column, memory=memory
         )
         dense = DenseOptimizer(SparseOptimizer(name="exact_sgd", learning_rate=0.1), dlrm.flat)
         self._step = TrainStep(dlrm, tables, dense, comm, leaves)
         self._batches = [self._batch(sample, tables.keys, comm, leaves) for sample in batches]
+        self._ahead = None if memory is None else Ahead(tables, cycle(self._batches), memory.prefetch, 0)
         self._steps = 0
 
     @staticmethod
@@ -138,9 +149,10 @@ class OurDlrm:
         return ClickBatch(sample.dense[lo:hi].copy(), KJT(keys, lengths, rows), sample.labels[lo:hi].copy(), samples)
 
     def step(self, i: int) -> float:
-        """One training step on batch i; the mean loss of this rank's samples."""
+        """One training step on batch i (the next one where rows are brought ahead); the mean loss of this rank's samples."""
         self._steps += 1
-        return float(self._step(self._batches[i % len(self._batches)], self._steps).loss.mean())
+        batch, coming = self._ahead.next() if self._ahead else (self._batches[i % len(self._batches)], None)
+        return float(self._step(batch, self._steps, coming).loss.mean())
 
 
 def convert(source: Path, target: Path) -> None:

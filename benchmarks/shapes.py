@@ -1,5 +1,6 @@
 """What is measured on? Synthetic lookups and the two DLRMs every benchmark of a whole step uses."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 # Rows per categorical feature of the Criteo Kaggle click log, as published with the DLRM reference implementation.
 KAGGLE_ROWS: tuple[int, ...] = (1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194)
 KAGGLE_ROWS += (27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572)
+Draw = Callable[[np.random.Generator, int, int, float], NDArray[np.int64]]
 SCRAMBLE = 2654435761  # spreads the popular rows of a Zipf draw over the table
 
 
@@ -92,14 +94,22 @@ class Sample:
     labels: NDArray[np.float32]
 
 
-def clicks(model: Model, count: int, zipf: float = 1.2, part: tuple[int, int] | None = None) -> list[Sample]:
-    """`count` batches for `model`; `part`: only these samples of each (a rank's share)."""
+def draw_within(rng: np.random.Generator, rows: int, count: int, zipf: float) -> NDArray[np.int64]:
+    """`count` row numbers below `rows` by a Zipf law that ends there: row of rank k with weight k^-zipf, scrambled."""
+    law = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -zipf)
+    return np.searchsorted(law, rng.random(count) * law[-1]).astype(np.int64) * SCRAMBLE % rows
+
+
+def clicks(
+    model: Model, count: int, zipf: float = 1.2, part: tuple[int, int] | None = None, by: Draw = draw
+) -> list[Sample]:
+    """`count` batches for `model`; `part`: only these samples of each (a rank's share); `by`: who draws the rows."""
     rng = np.random.default_rng(11)
     lo, hi = part or (0, model.samples)
     found = []
     for _ in range(count):
         dense = rng.standard_normal((model.samples, 13)).astype(np.float32)
-        rows = np.stack([draw(rng, rows, model.samples, zipf) for rows in model.rows])
+        rows = np.stack([by(rng, rows, model.samples, zipf) for rows in model.rows])
         labels = rng.integers(0, 2, model.samples).astype(np.float32)
         found.append(Sample(dense[lo:hi].copy(), np.ascontiguousarray(rows[:, lo:hi]), labels[lo:hi].copy()))
     return found

@@ -127,7 +127,8 @@ class MemoryConfig:
     placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`; "auto": chosen under the
     budgets. hbm, ddr : bytes of each rank for rows with their states (0: no limit). policy : of the caches. folder : of the
     SSD files, which last as long as the run ("": beside the results). ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and
-    operations a second of slower devices than this machine has, below HBM and for SSD files (0: as fast as it is).
+    operations a second of slower devices than this machine has, below HBM and for SSD files (0: as fast as it is). prefetch :
+    batches whose rows are brought up before their turn. lookahead : batches that the policy `lookahead` knows.
     """
 
     placement: PlanSpec = "hbm"
@@ -138,6 +139,8 @@ class MemoryConfig:
     ddr_bandwidth: float = 0.0
     ssd_bandwidth: float = 0.0
     ssd_iops: float = 0.0
+    prefetch: int = 1
+    lookahead: int = 8
 
 
 @dataclass(frozen=True)

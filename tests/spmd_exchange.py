@@ -73,6 +73,7 @@ class Case:
     shards: tuple[Shard, ...] = ()  # of a plan that no scheme makes
     placements: tuple[str, ...] = ()  # of the tables, in turn; none: all in memory
     policy: str = "lru"
+    prefetch: int = 0  # batches whose rows are brought up before their turn
 
 
 def plan_of(case: Case, ranks: int) -> Plan:
@@ -133,17 +134,23 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
     memory = None
     if case.placements:
         places = tuple(case.placements[t % len(case.placements)] for t in range(len(case.tables)))
-        memory = MemoryPlan(places, policy=case.policy, folder=Path(tempfile.mkdtemp(prefix="neocpu-rows-")))
+        folder = Path(tempfile.mkdtemp(prefix="neocpu-rows-"))
+        memory = MemoryPlan(places, policy=case.policy, folder=folder, prefetch=case.prefetch)
     embedding = ShardedEmbedding(
         plan_of(case, comm.size), comm, optimizer, case.seed, case.leaves, case.first_column, case.route, memory=memory
     )
     spread_exponents(embedding, case)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
-    found = []
+    found, coming = [], []
     for step in range(1, case.steps + 1):
-        kjt, gradient = global_batch(case, step)
+        gradient = global_batch(case, step)[1]
+        for later in range(step + len(coming), min(step + case.prefetch, case.steps) + 1):
+            coming.append(embedding.start(samples_of(global_batch(case, later)[0], lo, hi), case.batch))
+            if case.prefetch:
+                embedding.know(coming[-1])
+                embedding.prefetch(coming[-1])
         out = np.full((hi - lo, embedding.columns), 9, np.float32)
-        embedding.forward(samples_of(kjt, lo, hi), case.batch).finish(out)
+        embedding.forward(coming.pop(0), case.batch).finish(out)
         assert (out[:, : case.first_column] == 9).all(), "columns in front of the tables were touched"
         found.append(out)
         mine = np.ascontiguousarray(gradient[lo:hi])

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from test_tiers import ROWS, stack
+from test_tiers import ROWS, stack, visit
 
 from neocpu.storage.device import TICK, Device
 
@@ -63,8 +63,8 @@ def test_rows_between_hbm_and_ddr_are_paid_for(kind: str, tmp_path, monkeypatch)
     monkeypatch.setattr(Device, "pay", lambda self, begun, rows, size: paid.append((bool(self.bandwidth), rows, size)))
     record = tier.level._slots.record
     for at in range(0, ROWS, 30):
-        tier.bring(np.arange(at, at + 30), np.ones(30, np.int64))
-        tier.changed = True
+        tier.begin(visit(np.arange(at, at + 30)))
+        tier.slots_of(np.arange(at, at + 30))
     moved = sum(size for slow, _, size in paid if slow)
     stats = tier.stats()[0]
     assert moved == (stats["unique_misses"] - stats["conflict_unique_misses"]) * record + (ROWS - 32) * record

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.kernels import row_index, row_records
+from neocpu.kernels import row_index, row_records, slots
 from neocpu.reference import row_index as index_twin
 from neocpu.reference import row_records as records_twin
+from neocpu.reference import slots as slots_twin
 
 BOTH_INDEXES, BOTH_RECORDS = (row_index, index_twin), (row_records, records_twin)
 
@@ -90,3 +91,24 @@ def test_records_travel_and_carry_tags(seed, n, size, pad):
 def test_the_hash_is_xxh64(text, seed, expected):
     records = np.frombuffer(text, np.uint8).reshape(1, -1)
     assert int(records_twin.xxh64(records, np.array([seed], np.uint64))[0]) == expected
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    n=st.integers(0, 20),
+    size=st.integers(1, 70),
+    at=st.integers(0, 9),
+    pad=st.integers(0, 9),
+)
+def test_rows_travel_between_slots_and_records(seed, n, size, at, pad):
+    results, record = [], at + size + pad
+    for module in (slots, slots_twin):
+        rng = np.random.default_rng(seed)
+        field, order = rng.integers(0, 256, 50 * size).astype(np.uint8), rng.permutation(50)
+        records = rng.integers(0, 256, n * record).astype(np.uint8)
+        module.copy_slots(field, size, order[:n], order[25 : 25 + n])
+        module.pack_slots(field, size, order[:n], records, record, at)
+        module.unpack_slots(np.roll(records, 1), record, at, size, order[5 : 5 + n], field)
+        results.append((field, records))
+    for ours, theirs in zip(*results):
+        np.testing.assert_array_equal(ours, theirs)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,16 +20,18 @@ from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
 from neocpu.errors import ConfigError, StorageError, TrainingError
 from neocpu.parallel.sharding import Shard
 from neocpu.parallel.threads import run_threads
-from neocpu.storage.levels import File, Level, Memory, Slots, Tier
+from neocpu.storage.levels import File, Level, Memory, Slots
+from neocpu.storage.mover import Mover
 from neocpu.storage.placement import PLACEMENTS, Room, Rows, choose_placements, make_room
 from neocpu.storage.row_file import RowFile, RowTable
+from neocpu.storage.tier import Tier, Visit
 from neocpu.training.trainer import Trainer
 
 ROWS, WIDTH = 300, 3
 CACHED = [name for name, place in PLACEMENTS.items() if place.caches]
 
 
-def stack(kind, folder, policy="lru", scratch=64):
+def stack(kind, folder, policy="lru", scratch=64, ahead=False):
     """A tier of ROWS rows f32[WIDTH] with a state u16 under 32 lines, and its arrays; a row starts as its number and 7."""
     place = PLACEMENTS[kind]
     lines = 32 * len(place.caches) + scratch
@@ -46,36 +49,58 @@ def stack(kind, folder, policy="lru", scratch=64):
     first = [0, 32 + scratch]
     for i in reversed(range(len(place.caches))):
         home = Level(place.caches[i], slots, first[i], 32, policy, home)
-    return Tier("t", home, (32, scratch)), numbers.reshape(-1, WIDTH), states
+    return Tier("t", home, slots, (32, scratch), Mover(ahead)), numbers.reshape(-1, WIDTH), states
+
+
+def visit(rows):
+    """A batch that looks up each of these rows once."""
+    return Visit(rows, np.ones_like(rows))
 
 
 BATCHES = st.lists(
-    st.tuples(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=90, unique=True), st.sampled_from("rwf")),
+    st.tuples(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=90, unique=True), st.sampled_from("rwfx")),
     min_size=1,
     max_size=12,
 )
 
 
 @pytest.mark.parametrize("kind", CACHED)
-@pytest.mark.parametrize("policy", ["lru", "lfu"])
-@settings(max_examples=25)
-@given(batches=BATCHES)
-def test_rows_come_back_as_they_went(kind, policy, batches, tmp_path_factory):
-    tier, numbers, states = stack(kind, tmp_path_factory.mktemp("rows"), policy)
-    model = {}
-    for step, (rows, what) in enumerate(batches):
-        rows = np.sort(np.array(rows))
-        slots = tier.bring(rows, np.ones_like(rows))
-        assert np.unique(slots).size == rows.size
-        for row, slot in zip(rows.tolist(), slots.tolist()):
-            assert (numbers[slot].tolist(), states[slot]) == model.get(row, ([row] * WIDTH, 7))
-            if what == "w":
+@pytest.mark.parametrize("policy", ["lru", "lfu", "lookahead"])
+@pytest.mark.parametrize("known", [0, 1, 3])
+@settings(max_examples=15)
+@given(batches=BATCHES, scratch=st.sampled_from([58, 64, 300]))
+def test_rows_come_back_as_they_went(kind, policy, known, batches, scratch, tmp_path_factory):
+    """Batches read (r), write (w), or are followed by a flush (f) or by a batch that nobody knew of (x), which writes; the next
+    `known` ones are planned before their turn."""
+    tier, numbers, states = stack(kind, tmp_path_factory.mktemp("rows"), policy, scratch, ahead=known > 0)
+    model, visits = {}, [visit(np.sort(np.array(rows))) for rows, _ in batches]
+
+    def check(batch, slots, step=0):
+        assert np.unique(slots).size == batch.rows.size
+        for row, slot in zip(batch.rows.tolist(), slots.tolist()):
+            assert (numbers[slot].tolist(), states[slot]) == model.get(row, ([row] * WIDTH, 7)), (step, row)
+            if step:
                 numbers[slot], states[slot] = [step, row, 0.5], step
                 model[row] = ([step, row, 0.5], step)
-        assert (tier.slots_of(rows[::-1]) == slots[::-1]).all()
-        tier.changed = what == "w"
+
+    for step, (batch, (_, what)) in enumerate(zip(visits, batches), 1):
+        for later in visits[step - 1 : step + known]:
+            if later not in tier._known and not later.planned:
+                tier.know(later)
+                tier.plan(later)
+        slots = tier.begin(batch)
+        if what == "w":
+            assert (tier.slots_of(batch.rows[::-1]) == slots[::-1]).all()
+        check(batch, slots, step * (what == "w"))
+        if step % 2:
+            tier.settle()  # else the next one does it
         if what == "f":
             tier.flush()
+        if what == "x":
+            other = visit(np.arange(step % 7, ROWS, 5))
+            slots = tier.begin(other)
+            tier.slots_of(other.rows)
+            check(other, slots, step)
     tier.flush()
     home = tier.level.rows()
     assert set(model) <= set(home.tolist())
@@ -85,7 +110,7 @@ def test_rows_come_back_as_they_went(kind, policy, batches, tmp_path_factory):
         assert found == model.get(row, ([row] * WIDTH, 7))
     tier.empty()
     tier.level.load(np.array([5, 6]), np.zeros((2, 4 * WIDTH + 2), np.uint8))
-    (slot,) = tier.bring(np.array([6]), np.array([1]))
+    (slot,) = tier.begin(visit(np.array([6])))
     assert not numbers[slot].any() and states[slot] == 0
 
 
@@ -94,14 +119,14 @@ def test_a_batch_beyond_cache_and_scratch_is_refused(tmp_path):
     with pytest.raises(
         TrainingError, match=r"looks up 100 rows of table t .* 32 lines and 8 rows beside .*memory\.ddr"
     ):
-        tier.bring(np.arange(100), np.ones(100, np.int64))
-    assert tier.bring(np.arange(32), np.ones(32, np.int64)).size == 32  # and no line stayed locked
+        tier.begin(visit(np.arange(100)))
+    assert tier.begin(visit(np.arange(32))).size == 32  # and no line stayed locked
 
 
 def test_only_rows_that_changed_reach_the_file(tmp_path):
     tier, *_ = stack("ddr_over_ssd", tmp_path)
     for at in range(0, ROWS, 30):
-        tier.bring(np.arange(at, at + 30), np.ones(30, np.int64))
+        tier.begin(visit(np.arange(at, at + 30)))
     tier.flush()
     assert tier.level.rows().size == 0 and tier.stats()[1] == {
         "tier": "ssd", "rows": 0, "bytes": 0, "index_bytes": 512, "read": 0, "written": 0,
@@ -142,8 +167,9 @@ def test_placements_by_pattern():
 @pytest.mark.parametrize("plan", ["mixed", "column_wise", "data_parallel"])
 def test_any_placement_gives_the_bits_of_memory(plan):
     assert plan in PLANS
-    for ranks, policy in ((1, "lfu"), (3, "sieve")):
-        case = Case(tables=TALL, plan=plan, placements=(*CACHED, "hbm"), batch=40, steps=3, policy=policy)
+    for ranks, policy, prefetch in ((1, "lfu", 0), (3, "sieve", 1), (2, "lookahead", 2)):
+        case = Case(tables=TALL, plan=plan, placements=(*CACHED, "hbm"), batch=40, steps=4)
+        case = replace(case, policy=policy, prefetch=prefetch)
         with np.errstate(all="ignore"):
             found = run_threads(ranks, lambda comm, case=case: digest(comm, case, *train(comm, case)))
             assert set(found) == {unsharded(case)}, ranks
@@ -186,10 +212,15 @@ def test_a_run_beyond_its_memory_ends_with_the_same_digest(log, tmp_path):  # no
     whole = run(log, tmp_path / "whole", "hbm", *coded)
     assert whole["tiers"] == []
     run(log, tmp_path / "cut", "ddr_over_ssd", "training.steps=25", *coded, ranks=2)
-    found = run(log, tmp_path / "cut", "hbm_over_ddr_over_ssd", "memory.policy=lfu", *coded, ranks=3, resume=True)
+    others = "policy=lookahead", "prefetch=3", "lookahead=5", "hbm=5000"
+    more = *(f"memory.{other}" for other in others), "eval.every_steps=7", *coded
+    found = run(log, tmp_path / "cut", "hbm_over_ddr_over_ssd", *more, ranks=3, resume=True)
     assert found["digest"] == whole["digest"]
     assert not list((tmp_path / "cut" / "rows").glob("*"))
     assert {level["tier"] for level in found["tiers"]} == {"hbm", "ddr", "ssd"}
-    assert re.fullmatch(r"index of SSD files in memory: .* MiB, \d+\.\d bytes a row", tier_lines(found["tiers"])[-1])
+    told = tier_lines(found)[-3:]
+    assert re.fullmatch(r"index of SSD files in memory: .* MiB, \d+\.\d bytes a row", told[0])
+    assert re.fullmatch(r"steps waited \d+\.\d\d s for rows \(.* % of the steps' time\)", told[1])
+    assert "the last checkpoint has step 60; between checkpoints it cost up to 35 steps" in told[2]
     told = json.loads((tmp_path / "cut" / "run.json").read_text())["tiers"]
     assert all(level["rows"] >= 0 for level in told)

@@ -81,7 +81,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     if summary["ranks"] > 1:
         for line in traffic_lines(summary["traffic"]):
             click.echo(line)
-    for line in tier_lines(summary["tiers"]):
+    for line in tier_lines(summary):
         click.echo(line)
     click.echo(f"results in {folder}")
     click.echo(f"digest {summary['digest']}")
@@ -97,8 +97,10 @@ def traffic_lines(traffic: dict[str, Any]) -> list[str]:
     return lines
 
 
-def tier_lines(tiers: list[dict[str, Any]]) -> list[str]:
-    """What the memories of cached tables held, all ranks together, as a small table; `hit`: of the rows asked for."""
+def tier_lines(summary: dict[str, Any]) -> list[str]:
+    """What the memories of cached tables held, all ranks together, as a small table (`hit`: of the rows asked for); how long
+    steps waited for rows; what a crash would cost."""
+    tiers: list[dict[str, Any]] = summary["tiers"]
     if not tiers:
         return []
     lines = [f"{'table':14}{'tier':5}{'rows':>14}{'MiB':>10}{'hit':>8}{'conflicts':>11}{'read':>13}{'written':>13}"]
@@ -117,6 +119,13 @@ def tier_lines(tiers: list[dict[str, Any]]) -> list[str]:
     )
     if rows:
         lines.append(f"index of SSD files in memory: {index / 2**20:,.1f} MiB, {index / rows:.1f} bytes a row")
+    stall, seconds, cost = summary["stall_seconds"], summary["seconds"], summary["crash_cost"]
+    share = f" ({100 * stall / seconds:.1f} % of the steps' time)" if seconds else ""
+    lines.append(f"steps waited {stall:.2f} s for rows{share}")
+    lines.append(
+        f"a crash now costs nothing: the last checkpoint has step {summary['steps']}; between checkpoints it cost up to "
+        f"{cost['steps']} steps ({cost['seconds']:.1f} s)"
+    )
     return lines
 
 

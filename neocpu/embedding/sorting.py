@@ -83,6 +83,15 @@ def index(layout: Layout, lookups: Lookups, heights: Ints, scratch: Scratch) -> 
     return _sort(layout, lookups, heights, False, place_of, none, scratch)
 
 
+def placed(found: Segments, layout: Layout, lookups: Lookups, stride: int) -> Segments:
+    """What `sort` gives, from what `index` found of the same lookups."""
+    bags = layout.shard.size * lookups.samples
+    bag = np.repeat(np.arange(bags), np.diff(lookups.offsets[: bags + 1]))[found.place]
+    entry, sample = np.divmod(bag, max(lookups.samples, 1))
+    weights = lookups.weights[found.place] if lookups.weights.size else lookups.weights
+    return found._replace(place=layout.column[entry] + sample * stride, weights=weights)
+
+
 def _sort(
     layout: Layout, lookups: Lookups, heights: Ints, by_bag: bool, place_of: Ints, weights: Floats, scratch: Scratch
 ) -> Segments:

@@ -306,11 +306,25 @@ class TableBatchedEmbedding:
         row = int(self.row_base[shard])
         return self._touched[row : row + int(self.slots[shard])]
 
+    def know(self, layout: Layout, lookups: Lookups) -> None:
+        """A coming batch, after those known, will ask for these lookups."""
+
+    def prefetch(self, lookups: Lookups) -> None:
+        """Begin to bring up the rows of a batch that is known."""
+
+    def settle(self) -> None:
+        """The batch is done: all its updates are made."""
+
     def flush(self) -> None:
         """Every row to where `existing` and `values` see it: all are."""
 
     def close(self) -> None:
         """Give back what a run needs no more: nothing."""
+
+    @property
+    def stalled(self) -> float:
+        """Seconds that steps waited for rows to come up."""
+        return 0.0
 
     def tiers(self) -> dict[str, list[dict[str, Any]]]:
         """Counts of the levels of shards that live in several memories, by table: there is none."""

@@ -17,23 +17,27 @@ import numpy as np
 from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups, Rectangle
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.rows import Places
-from neocpu.embedding.sorting import Segments, index
+from neocpu.embedding.sorting import Segments, index, placed
 from neocpu.embedding.specs import TableSpec
 from neocpu.embedding.tbe import PIECE, TableBatchedEmbedding
 from neocpu.errors import StorageError
+from neocpu.kernels._threads import threading_layer
 from neocpu.reference.policies import DEFAULT
 from neocpu.storage import placement
 from neocpu.storage.device import Device
-from neocpu.storage.levels import File, Home, Level, Memory, Slots, Tier
+from neocpu.storage.levels import File, Home, Level, Memory, Slots
+from neocpu.storage.mover import Mover
 from neocpu.storage.placement import PLACEMENTS, Room, make_room
 from neocpu.storage.row_file import RowFile, RowTable
+from neocpu.storage.tier import Tier, Visit
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
     """Where the tables of a run live: placement of each, budgets of a rank in bytes (0: no limit), policy of the caches, the
     folder for SSD files, which last as long as the run, where placements were chosen by it, bytes that a step asks of a byte
-    of each table, and speeds that slower devices would have (`config.MemoryConfig`; 0: as fast as they are)."""
+    of each table, speeds that slower devices would have (0: as fast as they are), and how many batches' rows are brought up
+    before their turn (`config.MemoryConfig`)."""
 
     placements: tuple[str, ...]
     hbm: int = 0
@@ -44,6 +48,7 @@ class MemoryPlan:
     ddr_bandwidth: float = 0.0
     ssd_bandwidth: float = 0.0
     ssd_iops: float = 0.0
+    prefetch: int = 0
 
     def rooms(
         self, tables: Sequence[TableSpec], shards: Sequence[Rectangle], state_floats: tuple[int, int]
@@ -61,6 +66,15 @@ class MemoryPlan:
     def plain(self) -> bool:
         """Are all tables whole in memory?"""
         return not any(PLACEMENTS[name].caches for name in self.placements)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Lookups of one batch, sorted, and of each shard the rows to bring."""
+
+    lookups: Lookups
+    found: Segments
+    visits: dict[int, Visit]
 
 
 class TieredEmbedding(TableBatchedEmbedding):
@@ -86,6 +100,9 @@ class TieredEmbedding(TableBatchedEmbedding):
         super().__init__(tables, shards, optimizer, seed, 0, huge, slots)
         self._tiers: dict[int, Tier] = {}
         self._ddr = Device(memory.ddr_bandwidth)
+        self._mover = Mover(memory.prefetch > 0 and threading_layer() != "workqueue")
+        self._coming: dict[int, _Batch] = {}  # known, by identity of the lookups
+        self._present: dict[bytes, _Batch] = {}  # at work, by the shards that they are asked of
         self._known: dict[int, Ints] = {}  # rows at home when they were last flushed
         self._file, numbers = self._open(memory, file, [h for h, place in enumerate(places) if place.ssd])
         for h, (room, place) in enumerate(zip(rooms, places)):
@@ -143,22 +160,49 @@ class TieredEmbedding(TableBatchedEmbedding):
         for i in reversed(range(len(place.caches))):
             home = Level(place.caches[i], slots, first[i], room.lines[i], policy, home, self._ddr if i else None)
         assert isinstance(home, Level)
-        return Tier(self.tables[self.shards[h].table].name, home, (room.lines[0], room.scratch))
+        return Tier(self.tables[self.shards[h].table].name, home, slots, (room.lines[0], room.scratch), self._mover)
 
     # ---- rows and slots ----
+
+    def know(self, layout: Layout, lookups: Lookups) -> None:
+        if any(h in self._tiers for h in layout.shard.tolist()):
+            coming = self._coming[id(lookups)] = self._find(layout, lookups)
+            for h, visit in coming.visits.items():
+                self._tiers[h].know(visit)
+
+    def prefetch(self, lookups: Lookups) -> None:
+        if (coming := self._coming.get(id(lookups))) is not None:
+            for h, visit in coming.visits.items():
+                if not visit.planned:
+                    self._tiers[h].plan(visit)
+
+    def _find(self, layout: Layout, lookups: Lookups) -> "_Batch":
+        found = index(layout, lookups, self.heights, self._scratch)
+        found = found._replace(unique=found.unique.copy(), starts=found.starts.copy(), place=found.place.copy())
+        counts, visits = np.diff(found.starts), {}
+        for h, lo, hi in zip(found.shards.tolist(), found.first[:-1].tolist(), found.first[1:].tolist()):
+            if h in self._tiers:
+                visits[h] = Visit(found.unique[lo:hi], counts[lo:hi])
+        return _Batch(lookups, found, visits)
 
     def _ready(self, layout: Layout, lookups: Lookups) -> Lookups:
         self.create(layout, lookups)
         if not any(h in self._tiers for h in layout.shard.tolist()):
             return lookups
-        found = index(layout, lookups, self.heights, self._scratch)
-        slots, rows = found.unique.copy(), lookups.rows.copy()
-        for i, h in enumerate(found.shards.tolist()):
+        batch = self._coming.pop(id(lookups), None) or self._find(layout, lookups)
+        self._present[layout.shard.tobytes()] = batch
+        found, slots, rows = batch.found, batch.found.unique.copy(), lookups.rows.copy()
+        for h, lo, hi in zip(found.shards.tolist(), found.first[:-1].tolist(), found.first[1:].tolist()):
             if h in self._tiers:
-                lo, hi = found.first[i : i + 2].tolist()
-                slots[lo:hi] = self._tiers[h].bring(slots[lo:hi].copy(), np.diff(found.starts[lo : hi + 1]))
+                slots[lo:hi] = self._tiers[h].begin(batch.visits[h])
         rows[found.place] = np.repeat(slots, np.diff(found.starts))
         return replace(lookups, rows=rows)
+
+    def _sort(self, layout: Layout, lookups: Lookups, stride: int) -> Segments:
+        batch = self._present.get(layout.shard.tobytes())
+        if batch is None or batch.lookups is not lookups:
+            return super()._sort(layout, lookups, stride)
+        return placed(batch.found, layout, lookups, stride)  # they are in order since their rows were brought
 
     def _located(self, found: Segments) -> Segments:
         if not any(h in self._tiers for h in found.shards.tolist()):
@@ -168,11 +212,15 @@ class TieredEmbedding(TableBatchedEmbedding):
             if h in self._tiers:
                 lo, hi = found.first[i : i + 2].tolist()
                 slots[lo:hi] = self._slots_of(h, found.unique[lo:hi])
-                self._tiers[h].changed = True
         return found._replace(unique=slots)
 
     def _slots_of(self, shard: int, rows: Ints) -> Ints:
         return self._tiers[shard].slots_of(rows) if shard in self._tiers else rows
+
+    def settle(self) -> None:
+        for tier in self._tiers.values():
+            tier.settle()
+        self._present.clear()
 
     # ---- state ----
 
@@ -226,9 +274,14 @@ class TieredEmbedding(TableBatchedEmbedding):
 
     def close(self) -> None:
         """Drop the SSD file: rows that matter are in checkpoints."""
+        self._mover.close()
         if self._file is not None:
             self._file.close()
             self._file.path.unlink(missing_ok=True)
+
+    @property
+    def stalled(self) -> float:
+        return self._mover.stalled
 
     def tiers(self) -> dict[str, list[dict[str, Any]]]:
         """Counts of each cached shard's levels, nearest first, by table."""

@@ -45,13 +45,14 @@ class Input:
     """This rank's lookups of one batch, in place: what a lookup and its backward pass need.
 
     `classes`: lookups of the global batch for the four classes of travelling entries (None where a class is empty);
-    `copies`: lookups of this rank's own samples in replicated tables; `kjt`: the batch as it came.
+    `copies`: lookups of this rank's own samples in replicated tables; `kjt`: the batch as it came; `buffers`: what it lives in.
     """
 
     kjt: KJT
     shape: Shape
     classes: tuple[Lookups | None, ...]
     copies: Lookups | None
+    buffers: Buffers | None = None
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,7 @@ class Exchange:
         asked = [entries.travel for entries in self.ranks] + [self.mine.copies]
         self._asked = tuple(np.concatenate([getattr(e, name) for e in asked]) for name in ("key", "lo", "hi"))
         self._shapes: dict[int, Shape] = {}
-        self._inputs = (Buffers(), Buffers())
-        self._turn = 0
+        self._idle: list[Buffers] = []  # of inputs that are done with
         self._buffers = Buffers()
 
     def shape(self, batch: int) -> Shape:
@@ -134,16 +134,20 @@ class Exchange:
     def start_input(self, kjt: KJT, batch: int) -> Started[Input]:
         """Send the lookups of this rank's samples to the shards that hold their rows.
 
-        At most two inputs may be alive at a time: a third overwrites the first.
+        Any number may be under way; `release` those that are done with.
 
         Raises (on every rank, from here or from `wait`)
         ------
         IndexRangeError : a lookup outside [-1, rows), malformed lengths, other keys or another number of samples.
         """
-        self._turn ^= 1
         if kjt.values.dtype != np.int64:
             kjt = replace(kjt, values=kjt.values.astype(np.int64))
-        return Started(self._input(kjt, self.shape(batch), self._inputs[self._turn]))
+        return Started(self._input(kjt, self.shape(batch), self._idle.pop() if self._idle else Buffers()))
+
+    def release(self, given: Input) -> None:
+        """Its memory is free for a coming input."""
+        if given.buffers is not None:
+            self._idle.append(given.buffers)
 
     def _input(self, kjt: KJT, shape: Shape, buffers: Buffers) -> Generator[Request, None, Input]:
         first = int(shape.cuts[self.comm.rank])
@@ -152,7 +156,7 @@ class Exchange:
             raise error
         if self.alone:
             given = Lookups(kjt.offsets, kjt.values, self._weights(kjt), shape.samples)
-            return Input(kjt, shape, (given, None, None, None), None)
+            return Input(kjt, shape, (given, None, None, None), None, buffers)
         sent = None if error is not None else self._bucketize(kjt, shape, buffers)
         lengths_out = buffers.take("lengths out", int(shape.length_sends.sum()), np.int32)
         lengths_in = buffers.take("lengths in", int(shape.length_recvs.sum()), np.int32)
@@ -164,7 +168,7 @@ class Exchange:
         offsets = buffers.take("offsets in", len(self.mine.travel) * shape.batch + 1, np.int64)
         shape.unpack_lengths(lengths_in, offsets)
         rows, weights = yield from self._lookups(sent, shape, offsets, buffers)
-        return Input(kjt, shape, shape.classes(offsets, rows, weights), sent.copies)
+        return Input(kjt, shape, shape.classes(offsets, rows, weights), sent.copies, buffers)
 
     def _lookups(
         self, sent: Sent, shape: Shape, offsets: Ints, buffers: Buffers

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.tbe import Layout, TableBatchedEmbedding
+from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
 from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
 from neocpu.jagged import KJT
 from neocpu.kernels.rounding import divide_columns
@@ -75,7 +75,8 @@ class ShardedEmbedding:
         self.keys = tuple(bag.key for bag in self.exchange.bags)
         self.columns = self.exchange.columns
         self._mean = self.exchange.mean_columns
-        self._input: Input | None = None
+        self._input: Input | None = None  # waits for its backward pass
+        self._last: Input | None = None
         self._buffers = Buffers()
         self._layouts()
         copies = [plan.local(comm.rank)[i] for i in self._copied]
@@ -100,10 +101,31 @@ class ShardedEmbedding:
     def start(self, kjt: KJT, batch: int) -> Started[Input]:
         """Begin the input distribution of a coming batch: `forward` takes the result in place of the KJT.
 
-        `kjt`: this rank's samples of a global batch of `batch`. At most two batches may be on their way.
+        `kjt`: this rank's samples of a global batch of `batch`. Any number of batches may be on their way.
         Raises IndexRangeError on every rank, from here or from `wait`.
         """
         return self.exchange.start_input(kjt, batch)
+
+    def know(self, coming: Started[Input]) -> None:
+        """Wait for the lookups of a batch whose input was started; batches become known in the order of their turns.
+
+        Raises IndexRangeError on every rank.
+        """
+        for layout, lookups in self._asked(coming.wait()):
+            self.tbe.know(layout, lookups)
+
+    def prefetch(self, coming: Started[Input]) -> None:
+        """Begin to bring up the rows of a batch that is known: they are on their way while others are at work."""
+        for _, lookups in self._asked(coming.wait()):
+            self.tbe.prefetch(lookups)
+
+    def _asked(self, given: Input) -> list[tuple[Layout, Lookups]]:
+        """What a batch asks of my shards."""
+        if self.exchange.alone:
+            pairs = [(self._home, given.classes[0])]
+        else:
+            pairs = [*zip(self._classes, given.classes), (self._copies, given.copies)]
+        return [(layout, lookups) for layout, lookups in pairs if lookups is not None]
 
     def forward(self, kjt: KJT | Started[Input], batch: int) -> "StartedLookup":
         """Look up and pool; the rows are on their way home when this returns.
@@ -112,7 +134,9 @@ class ShardedEmbedding:
         """
         started = kjt if isinstance(kjt, Started) else self.start(kjt, batch)
         given = started.wait()
-        self._input = given
+        if self._last is not None:
+            self.exchange.release(self._last)
+        self._input = self._last = given
         if self.exchange.alone:
             return StartedLookup(self, given, None)
         whole, words, spill = self._lookup(given)
@@ -157,6 +181,10 @@ class ShardedEmbedding:
         if given is None:
             raise RuntimeError("backward without a forward")
         self._input = None
+        self._update(given, gradient, step)
+        self.tbe.settle()
+
+    def _update(self, given: Input, gradient: Floats, step: int) -> None:
         if self._mean is not None or self._limit:
             mine = self._buffers.matrix("gradient", gradient.shape[0], gradient.shape[1], np.float32)
             if self._limit:

@@ -1,6 +1,6 @@
 """How do rows travel between memories? In slots of one mapping, cache over cache, down to a home where every row has a place.
 
-    Tier          the rows of a batch in slots that kernels may use        locked while the batch is at work
+    Tier          the rows of batches in slots that kernels may use (`tier.py`)
       Level       a cache in slots of slower memory                        any number of them
         Memory    all rows in slots          or  File: records in an SSD file
 
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.errors import TrainingError
+from neocpu.kernels import slots as kernels
 from neocpu.storage.cache import Cache, Moves
 from neocpu.storage.device import Device
 from neocpu.storage.placement import WAYS
@@ -29,27 +29,31 @@ PIECE = 1 << 16  # rows whose records are made at a time
 
 
 class Slots:
-    """The bytes of the rows of one shard: views u8[slots, bytes] of its numbers and states, all by slot."""
+    """The bytes of the rows of one shard: its numbers and states, all by slot. `record`: bytes of a row."""
 
     def __init__(self, arrays: Sequence[NDArray[Any]], slots: int) -> None:
-        self.fields = [a.view(np.uint8).reshape(slots, -1) for a in arrays if a.size]
-        self.record = sum(field.shape[1] for field in self.fields)
+        self._fields = [(a.view(np.uint8).reshape(-1), a.nbytes // slots) for a in arrays if a.size]
+        self.record = sum(size for _, size in self._fields)
 
     def copy(self, source: Ints, target: Ints) -> None:
-        """Rows from slots to other slots."""
-        for field in self.fields:
-            field[target] = field[source]
+        """Rows from slots to other slots, distinct ones."""
+        for field, size in self._fields:
+            kernels.copy_slots(field, size, source, target)
 
     def pack(self, slots: Ints) -> Bytes:
         """Records u8[n, record] of the rows in slots i64[n]."""
-        return np.concatenate([field[slots] for field in self.fields], axis=1)
+        records, at = np.empty((slots.size, self.record), np.uint8), 0
+        for field, size in self._fields:
+            kernels.pack_slots(field, size, slots, records.reshape(-1), self.record, at)
+            at += size
+        return records
 
     def unpack(self, slots: Ints, records: Bytes) -> None:
-        """Put records into slots."""
-        at = 0
-        for field in self.fields:
-            field[slots] = records[:, at : at + field.shape[1]]
-            at += field.shape[1]
+        """Put records into slots, distinct ones."""
+        flat, at = np.ascontiguousarray(records).reshape(-1), 0
+        for field, size in self._fields:
+            kernels.unpack_slots(flat, self.record, at, size, slots, field)
+            at += size
 
 
 class Home(Protocol):
@@ -101,12 +105,15 @@ class Memory:
         self._moved[1] += rows.size
         self._device.pay(begun, rows.size, rows.size * self._slots.record)
 
-    def place(self, rows: Ints) -> Ints:
-        """Their own slots, for rows that are used where they are."""
+    def slots_of(self, rows: Ints) -> Ints:
+        """Their own slots, for rows that are used where they are, once `place` has made them."""
+        return rows + self._first
+
+    def place(self, rows: Ints) -> None:
+        """Make rows that do not exist yet."""
         fresh = rows[self._there[rows] == 0]
         self._create(fresh, fresh + self._first)
         self._there[fresh] = 1
-        return rows + self._first
 
     def flush(self) -> None:
         pass
@@ -179,14 +186,17 @@ class Level:
         self.name, self.home, self.cache = name, home, Cache(lines // WAYS, policy)
         self._slots, self.first = slots, first
 
-    def bring(self, rows: Ints, counts: Ints, fill: bool = True) -> Moves:
-        """Lines for rows i64[n], ascending: what leaves goes home first, then what comes is read, unless it is overwritten
-        anyway (`fill` false)."""
-        moves = self.cache.prefetch(rows, counts)
+    def move(self, moves: Moves, fill: bool = True) -> None:
+        """What the cache has decided: rows that leave go home first, then others come, unless they are overwritten anyway
+        (`fill` false)."""
         dirty = moves.evicted_dirty
         self._home_write(moves.evicted_ids[dirty], moves.evicted_lines[dirty] + self.first)
         if fill:
             self.home.read(moves.filled_ids, moves.filled_lines + self.first)
+
+    def _bring(self, rows: Ints, fill: bool = True) -> Moves:
+        moves = self.cache.prefetch(rows, np.ones_like(rows))
+        self.move(moves, fill)
         return moves
 
     def _home_write(self, rows: Ints, slots: Ints) -> None:
@@ -194,7 +204,7 @@ class Level:
         self.home.write(rows[order], slots[order])
 
     def read(self, rows: Ints, slots: Ints) -> None:
-        moves = self.bring(rows, np.ones_like(rows))
+        moves = self._bring(rows)
         begun, here = self._device.begin(), moves.lines >= 0
         self._slots.copy(moves.lines[here] + self.first, slots[here])
         self._device.pay(begun, rows.size, int(here.sum()) * self._slots.record)
@@ -202,7 +212,7 @@ class Level:
         self.cache.release(moves.lines, False)
 
     def write(self, rows: Ints, slots: Ints) -> None:
-        moves = self.bring(rows, np.ones_like(rows), fill=False)
+        moves = self._bring(rows, fill=False)
         begun, here = self._device.begin(), moves.lines >= 0
         self._slots.copy(slots[here], moves.lines[here] + self.first)
         self._device.pay(begun, rows.size, int(here.sum()) * self._slots.record)
@@ -235,71 +245,3 @@ class Level:
         rows = self.cache.rows()[0].size
         mine = {"tier": self.name, "rows": rows, "bytes": rows * self._slots.record, **self.cache.stats()}
         return [mine, *self.home.stats()]
-
-
-class Tier:
-    """The rows of one shard for one batch at a time: a first cache, and scratch slots for rows that find no line in it.
-
-    `scratch`: (first, count); rows whose home keeps them in slots are used there instead.
-    """
-
-    def __init__(self, table: str, level: Level, scratch: tuple[int, int]) -> None:
-        self.table, self.level, self._scratch = table, level, scratch
-        self._rows = self._slots = self._lines = np.empty(0, np.int64)
-        self._aside = np.empty(0, np.int64)
-        self.changed = False
-
-    def bring(self, rows: Ints, counts: Ints) -> Ints:
-        """Slots of rows i64[n], distinct, ascending, each looked up counts[i] times; they stay there until the next call.
-
-        Raises TrainingError where they are more than fit.
-        """
-        self.settle()
-        moves = self.level.bring(rows, counts)
-        slots, aside = moves.lines + self.level.first, np.flatnonzero(moves.lines < 0)
-        if aside.size:
-            slots[aside] = self._set_aside(rows[aside], moves)
-        self._rows, self._slots, self._lines, self._aside = rows, slots, moves.lines, aside
-        return slots
-
-    def _set_aside(self, rows: Ints, moves: Moves) -> Ints:
-        home = self.level.home
-        if isinstance(home, Memory):
-            return home.place(rows)
-        first, count = self._scratch
-        if rows.size > count:
-            self.level.cache.release(moves.lines, False)
-            raise TrainingError(
-                f"a batch looks up {moves.lines.size:,} rows of table {self.table} on this rank, but its cache has "
-                f"{self.level.cache.lines:,} lines and {count:,} rows beside them; raise memory.{self.level.name}, use more "
-                "ranks, or lower training.batch_size"
-            )
-        slots = first + np.arange(rows.size)
-        home.read(rows, slots)
-        return slots
-
-    def slots_of(self, rows: Ints) -> Ints:
-        """Slots of rows i64[n] of the batch at work."""
-        return self._slots[np.searchsorted(self._rows, rows)]
-
-    def settle(self) -> None:
-        """The batch is done: its lines may be taken, and rows set aside go home."""
-        self.level.cache.release(self._lines, self.changed)
-        if self.changed and self._aside.size and not isinstance(self.level.home, Memory):
-            self.level.home.write(self._rows[self._aside], self._slots[self._aside])
-        self._rows = self._slots = self._lines = self._aside = np.empty(0, np.int64)
-        self.changed = False
-
-    def flush(self) -> None:
-        """All changed rows to their lowest home."""
-        self.settle()
-        self.level.flush()
-
-    def empty(self) -> None:
-        """Flush, and forget all rows in caches: every slot of them is free."""
-        self.settle()
-        self.level.empty()
-
-    def stats(self) -> list[dict[str, Any]]:
-        """Counts of all levels, nearest first."""
-        return self.level.stats()

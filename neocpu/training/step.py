@@ -19,7 +19,9 @@ from neocpu.jagged import KJT
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.dense import DenseReduction
+from neocpu.parallel.exchange import Input
 from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.started import Started
 from neocpu.trees import leaf_cuts, rank_samples
 
 
@@ -63,26 +65,26 @@ class TrainStep:
         self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {node: np.empty(model.flat.size, np.float32) for node in self._reduction.nodes[comm.rank]}
 
-    def forward(self, batch: BatchLike) -> NDArray[np.float32]:
-        """Logits f32[b] of this rank's samples; collective."""
+    def forward(self, batch: BatchLike, coming: Started[Input] | None = None) -> NDArray[np.float32]:
+        """Logits f32[b] of this rank's samples; `coming`: their lookups, if those were sent before. Collective."""
         rows = batch.labels.size
         if len(self._E) < rows:
             self._E = np.empty((rows, self.model.columns), np.float32)
         E = self._E[:rows]
-        lookup = self.embedding.forward(batch.sparse, batch.samples)
+        lookup = self.embedding.forward(coming or batch.sparse, batch.samples)
         self.model.forward_bottom(batch.dense, E)
         lookup.finish(E)
         return self.model.forward_top(E)
 
-    def __call__(self, batch: BatchLike, step: int) -> Outcome:
-        """Train on one batch; `step` counts optimizer steps from 1. Collective.
+    def __call__(self, batch: BatchLike, step: int, coming: Started[Input] | None = None) -> Outcome:
+        """Train on one batch; `step` counts optimizer steps from 1; `coming` as for `forward`. Collective.
 
         Raises
         ------
         IndexRangeError : a row number outside its table, on every rank.
         TrainingError : a loss that is not finite.
         """
-        self.forward(batch)
+        self.forward(batch, coming)
         prediction, loss = self.model.loss_gradient(batch.labels, batch.samples)
         self._refuse_nonfinite(loss, batch, step)
         dE = self.model.backward()

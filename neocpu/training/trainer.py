@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.plan import Plan
 from neocpu.planner.capacity import placed, placement_lines
+from neocpu.reference.policies import POLICIES
 from neocpu.storage.arena import HUGE
 from neocpu.training import checkpoint, preflight
+from neocpu.training.ahead import Ahead
 from neocpu.training.data import Splits, open_splits
 from neocpu.training.evaluate import evaluate
 from neocpu.training.lock import RunLock
@@ -83,9 +86,10 @@ class Trainer:
         self.samples = 0
         self.cold_start: float | None = None
         self._window = Window(WINDOW)
-        self._seconds, self._timed_from = 0.0, 0
+        self._seconds, self._timed_from, self._saved_at = 0.0, 0, 0.0
         self._saved = -1  # step of the newest checkpoint, and its digest
         self._digest = ""
+        self._exposed = (0, 0.0)  # most steps, with their seconds, that a crash could have cost
         self._data: dict[str, Any] = {}
         self.world: World | None = None
 
@@ -186,23 +190,34 @@ class Trainer:
     # ---- steps ----
 
     def _batches(self, loader: Loader, total: int) -> Iterator[Batch]:
-        """Batches from the present position on."""
-        while self.steps_taken < total:
-            epoch, step = divmod(self.steps_taken, loader.steps_per_epoch)
-            yield from loader.batches(epoch, step)
+        """Batches from the present position to the end."""
+        at = self.steps_taken
+        while at < total:
+            epoch, step = divmod(at, loader.steps_per_epoch)
+            yield from islice(loader.batches(epoch, step), total - at)
+            at += loader.steps_per_epoch - step
+
+    def _ahead(self, world: World, loader: Loader, total: int) -> Ahead:
+        memory, plan = self.config.memory, world.embedding.memory
+        batches = self._batches(loader, total)
+        if plan is None or plan.plain:
+            return Ahead(world.embedding, batches, 0, 0)
+        known = memory.lookahead if POLICIES[memory.policy].next_use else 0
+        return Ahead(world.embedding, batches, memory.prefetch, known)
 
     def _train(self, world: World, loader: Loader, splits: Splits, stop: StopSignal) -> None:
         total, every = self._total_steps(loader), self.config.eval.every_steps
         save_every = self.config.checkpoint.every_steps
+        ahead = self._ahead(world, loader, total)
         with self.report.progress(total, self.steps_taken) as advance:
-            batches = self._batches(loader, total)
             while self.steps_taken < total:
                 if signal := self.comm.largest(stop.number):
                     self._save(world)
+                    ahead.close()
                     raise Stopped(signal, self.steps_taken)
                 begun = time.perf_counter()
-                batch = next(batches)
-                outcome = world.step(batch, self.steps_taken + 1)
+                batch, lookups = ahead.next()
+                outcome = world.step(batch, self.steps_taken + 1, lookups)
                 self._window.add(outcome.prediction, outcome.labels)
                 self.steps_taken += 1
                 self.samples += batch.samples
@@ -229,9 +244,10 @@ class Trainer:
     def _save(self, world: World) -> None:
         if self._saved == self.steps_taken:
             return
+        self._exposed = max(self._exposed, (self.steps_taken - max(self._saved, 0), self._seconds - self._saved_at))
         keep = self.config.checkpoint.keep
         self._digest = checkpoint.save(self.out, world, self.steps_taken, keep=keep, data=self._data)
-        self._saved = self.steps_taken
+        self._saved, self._saved_at = self.steps_taken, self._seconds
 
     # ---- after the last step ----
 
@@ -256,6 +272,8 @@ class Trainer:
             "traffic": traffic,
             "placements": placed(world.plan, world.embedding.memory),
             "tiers": self._tiers(world),
+            "stall_seconds": self.comm.largest(int(1e6 * world.embedding.tbe.stalled)) / 1e6,
+            "crash_cost": {"steps": self._exposed[0], "seconds": self._exposed[1]},
             "versions": versions(),
         }
         self.report.finish(summary)

@@ -33,7 +33,7 @@ from neocpu.training.state import digest
 from neocpu.training.world import build, memory_plan
 from neocpu.trees import rank_samples
 
-ROWS, DIM, BATCH, RANKS = 40, 8, 12, 4
+ROWS, DIM, BATCH, BAG, RANKS = 160, 8, 12, 14, 4  # more rows of each shard than lines in a set: some stay outside
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,14 @@ def _train_miniature(
         specs[0] = replace(specs[0], weighted=True)
     tables = tuple(specs)
     model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1))
-    memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="")
+    memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     mini = replace(config, model=model, tables=tables, memory=memory)
     schemes = [scheme for scheme, _ in ways]
 
     def body(comm: Comm) -> None:
         plan = place(tables, schemes, comm.size, min(2, comm.size))
         world = build(mini, comm, plan, 3, memory=memory_plan(mini, plan, {}, Path(folder)))
-        nothing, batch = (_mini_batch(tables, comm, config.training.leaves, length) for length in (0, 2))
+        nothing, batch = (_mini_batch(tables, comm, config.training.leaves, length) for length in (0, BAG))
         E = np.zeros((batch.labels.size, world.model.columns), np.float32)
         world.embedding.forward(nothing.sparse, BATCH).finish(E)
         world.embedding.backward(E, 1)
@@ -129,7 +129,9 @@ def _train_miniature(
             helper.wait()
         warm_up_reading()
         for step in (1, 2):
-            world.step(batch, step)
+            coming = world.embedding.start(batch.sparse, batch.samples)
+            world.embedding.know(coming)
+            world.step(batch, step, coming)
         digest(world, 2)
         world.embedding.tbe.close()
 

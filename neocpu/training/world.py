@@ -67,6 +67,7 @@ def memory_plan(config: Config, plan: Plan, pooling: Mapping[str, float], folder
         memory.ddr_bandwidth,
         memory.ssd_bandwidth,
         memory.ssd_iops,
+        memory.prefetch,
     )
 
 

@@ -1,0 +1,77 @@
+"""What does training cost when a tenth of the rows is in fast memory? Against the same steps with all rows in memory.
+
+Steps are those of `dlrm_step`, with at most 100,000 rows a table, drawn by a Zipf law (1.05) that ends with the table: 128
+batches take turns, so nearly all rows are used, and a cache of a tenth of them misses as it would in a long run. `prefetch`:
+batches whose rows are brought up before their turn. The slow SSD is the same file, throttled.
+"""
+
+import argparse
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ours
+from benchmarks.harness import CORES, Contender, main, measure, summarise
+from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model, clicks, draw_within
+
+BATCHES, ROWS, SHARE = 128, 100_000, 10
+WHOLE = "neocpu, all rows in memory"
+SLOW = {"ssd_bandwidth": 500e6, "ssd_iops": 100e3}
+CASES = {  # placement: aim, and further settings to compare
+    "hbm_over_ddr": (0.7, {"prefetch 0": {"prefetch": 0}}),
+    "ddr_over_ssd": (
+        0.5,
+        {"prefetch 0": {"prefetch": 0}, "slow SSD": SLOW, "slow SSD, prefetch 0": SLOW | {"prefetch": 0}},
+    ),
+}
+
+
+def job(model: Model, batches: list[Any], placement: str, folder: Path, **settings: Any) -> ours.OurDlrm:
+    """Steps under a budget for a tenth of the rows, warm."""
+    from neocpu.embedding.tiered import MemoryPlan
+
+    fast, row = "hbm" if placement.startswith("hbm") else "ddr", 4 * model.dim + 4 + 34
+    budget = {fast: sum(model.rows) // SHARE * row}
+    settings = {"prefetch": 1, **settings}
+    memory = MemoryPlan((placement,) * len(model.rows), folder=folder, **budget, **settings)
+    found = ours.OurDlrm(model, batches, memory=memory)
+    for i in range(len(batches)):
+        found.step(i)
+    return found
+
+
+def case(model: Model, placement: str, rounds: int) -> dict[str, Any]:
+    """One model and placement."""
+    ours.threads(CORES)
+    batches = clicks(model, BATCHES, 1.05, by=draw_within)
+    aim, others = CASES[placement]
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = {"neocpu, prefetch 1": job(model, batches, placement, Path(folder) / "0")}
+        for i, (name, settings) in enumerate(others.items(), 1):
+            jobs[name] = job(model, batches, placement, Path(folder) / str(i), **settings)
+        jobs[WHOLE] = ours.OurDlrm(model, batches)
+        sides = ["ours", *["note"] * len(others), "limit"]
+        found = [
+            Contender(name, side, mine.step, CORES, ours.threads) for (name, mine), side in zip(jobs.items(), sides)
+        ]
+        measure(found, rounds, warmup=3)
+        tiers = next(iter(jobs.values())).tables.tbe.tiers().values()
+        for mine in jobs.values():
+            mine.tables.tbe.close()
+    name = f"training step, {model.name}, {placement}, a tenth of the rows above"
+    record = summarise(name, model.describe() | {"Zipf": 1.05}, found, {WHOLE: aim})
+    asked, missed = (sum(levels[0][key] for levels in tiers) for key in ("unique", "unique_misses"))
+    outside = sum(levels[0]["conflict_unique_misses"] for levels in tiers)
+    notes = [f"{missed / asked:.1%} of the rows that batches ask for are missing, {outside / asked:.1%} find no line."]
+    return record | {"notes": notes}
+
+
+def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Both models over both placements."""
+    models = (SMALL,) if options.quick else (replace(KAGGLE, cap=ROWS), replace(MLPERF, cap=ROWS))
+    return [case(model, placement, options.rounds) for model in models for placement in CASES]
+
+
+if __name__ == "__main__":
+    main(__doc__, benchmark)

@@ -1,0 +1,64 @@
+"""Who moves rows while a step computes? A thread of its own, one move after the other, in the order they were asked for."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from neocpu.cores import roam
+from neocpu.kernels._threads import use_threads
+
+Work = Callable[[], None]
+Job = Future[None]
+
+
+class Mover:
+    """Runs moves one after the other: at once, or on a thread (`ahead`). The order is what keeps rows from being lost: whoever
+    comes up finds what went home before. After a move that failed nothing moves any more.
+
+    Attributes: stalled, seconds that the caller ran moves or waited for them.
+    """
+
+    def __init__(self, ahead: bool = False) -> None:
+        self.stalled = 0.0
+        self._pool = ThreadPoolExecutor(1, "neocpu-mover", _prepare) if ahead else None
+        self._failed: BaseException | None = None
+
+    def run(self, work: Work) -> Job:
+        """Do it after all moves before it."""
+        if self._pool is not None:
+            return self._pool.submit(self._do, work)
+        job, begun = Job(), time.perf_counter()
+        try:
+            self._do(work)
+            job.set_result(None)
+        except BaseException as error:
+            job.set_exception(error)
+        self.stalled += time.perf_counter() - begun
+        return job
+
+    def _do(self, work: Work) -> None:
+        if self._failed is not None:
+            raise self._failed
+        try:
+            work()
+        except BaseException as error:
+            self._failed = error
+            raise
+
+    def wait(self, job: Job) -> None:
+        """Until it has ended, and all moves before it. Raises its error, or that of the first move that failed."""
+        begun = time.perf_counter()
+        try:
+            job.result()
+        finally:
+            self.stalled += time.perf_counter() - begun
+
+    def close(self) -> None:
+        """End the thread, after the moves under way."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+def _prepare() -> None:
+    roam()
+    use_threads(1)  # the cores are at work for the step
