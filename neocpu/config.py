@@ -128,7 +128,8 @@ class MemoryConfig:
     budgets. hbm, ddr : bytes of each rank for rows with their states (0: no limit). policy : of the caches. folder : of the
     SSD files, which last as long as the run ("": beside the results). ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and
     operations a second of slower devices than this machine has, below HBM and for SSD files (0: as fast as it is). prefetch :
-    batches whose rows are brought up before their turn. lookahead : batches that the policy `lookahead` knows.
+    batches whose rows are brought up before their turn. lookahead : batches that the policy `lookahead` knows. warm : the most
+    frequent rows of the train data are in the caches before the first step.
     """
 
     placement: PlanSpec = "hbm"
@@ -141,6 +142,7 @@ class MemoryConfig:
     ssd_iops: float = 0.0
     prefetch: int = 1
     lookahead: int = 8
+    warm: bool = False
 
 
 @dataclass(frozen=True)

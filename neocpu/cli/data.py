@@ -58,6 +58,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--min-count", type=click.IntRange(0), default=0, help="Fit a vocabulary: codes seen so often."
             ),
+            click.option("--frequencies", is_flag=True, help="Keep counts of frequent codes (memory.warm uses them)."),
             click.option("--vocabulary", type=FILE, help="Take the vocabulary from this dataset (the train file)."),
             click.option("--no-label", is_flag=True, help="The log has no labels (to be scored by `neocpu predict`)."),
             click.option("--force", is_flag=True, help="Replace DST if it exists."),

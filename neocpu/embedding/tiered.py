@@ -94,7 +94,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         huge: bool = True,
     ) -> None:
         shards = tuple(shards)
-        rooms = memory.rooms(tables, shards, optimizer.state_floats)
+        self.rooms = rooms = memory.rooms(tables, shards, optimizer.state_floats)
         places = [PLACEMENTS[memory.placements[shard.table]] for shard in shards]
         slots = np.array([room.slots for room in rooms], np.int64)
         super().__init__(tables, shards, optimizer, seed, 0, huge, slots)
@@ -221,6 +221,14 @@ class TieredEmbedding(TableBatchedEmbedding):
         for tier in self._tiers.values():
             tier.settle()
         self._present.clear()
+
+    def lines(self, shard: int) -> int:
+        """Rows that the largest cache of a shard holds."""
+        return max((room for room in self.rooms[shard].lines), default=0)
+
+    def warm(self, shard: int, rows: Ints) -> None:
+        """Bring rows i64[n] of a shard, most wanted first, into its caches before the first batch."""
+        self._tiers[shard].level.warm(rows)
 
     # ---- state ----
 

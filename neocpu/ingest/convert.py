@@ -23,7 +23,7 @@ from neocpu.ingest.readers import UNIT, Parquet, TextBlock, kind_of, text_blocks
 from neocpu.ingest.schema import TRANSFORMS, Schema
 from neocpu.ingest.table import table_schema
 from neocpu.ingest.text import Fault, Parsed, TextParser
-from neocpu.ingest.vocabulary import CodeCounter, read_vocabularies
+from neocpu.ingest.vocabulary import CodeCounter, FrequentCodes, frequent_of, read_vocabularies
 from neocpu.ingest.writer import DatasetWriter
 
 KINDS = ("criteo", "avazu", "table")
@@ -38,7 +38,8 @@ class ConvertOptions:
     """What a conversion may be asked for; together with the sources it decides every byte of the dataset.
 
     min_count: fit a vocabulary of codes seen at least so often (0: none). vocabulary: take it from this dataset
-    instead. schema: SCHEMA.toml of kind `table`. header: the first line of a Criteo log is skipped.
+    instead. schema: SCHEMA.toml of kind `table`. header: the first line of a Criteo log is skipped. frequencies: keep
+    the counts of frequent codes.
     """
 
     dense_transform: str = "log1p"
@@ -49,10 +50,13 @@ class ConvertOptions:
     min_count: int = 0
     vocabulary: Path | None = None
     schema: Path | None = None
+    frequencies: bool = False
 
     def key(self) -> str:
         """Text that differs whenever the converted data would."""
         given = asdict(self)
+        if not self.frequencies:
+            del given["frequencies"]  # copies made before there was this option are good
         for name in ("vocabulary", "schema"):
             path = given[name]
             given[name] = None if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
@@ -173,7 +177,7 @@ def convert(
     total = sum(path.stat().st_size for path in paths if path.exists())
     faults, before = _Faults(options.on_error), 0
     names = {one.name: one.kind for one in schema.categories}
-    counters = {name: CodeCounter() for name in names} if options.min_count else {}
+    counters = _counters(list(names), options)
     known = {} if options.vocabulary is None else read_vocabularies(options.vocabulary, names)
     with DatasetWriter(
         target,
@@ -199,7 +203,10 @@ def convert(
             if line == read and not faults.skip:
                 raise DataError(f"{path}: has no rows")
             before += path.stat().st_size
-        known |= {name: counter.frequent(options.min_count) for name, counter in counters.items()}
+        if options.min_count:
+            known |= {name: counter.frequent(options.min_count) for name, counter in counters.items()}
+        if options.frequencies:
+            writer.frequencies = {name: (*frequent_of(one), getattr(one, "short", 0)) for name, one in counters.items()}
         writer.vocabularies.update(known)
         writer.attributes["source"] = [{"name": path.name, "bytes": path.stat().st_size} for path in paths]
         writer.attributes["skipped"] = faults.count
@@ -207,6 +214,13 @@ def convert(
             writer.attributes["vocabulary_min_count"] = options.min_count
     report = faults.report(target.with_name(target.name + ".errors.txt"))
     return Conversion(target, writer.rows, faults.count, report)
+
+
+def _counters(names: Sequence[str], options: ConvertOptions) -> dict[str, CodeCounter]:
+    """Who counts the codes of each feature: all of them for a vocabulary, the frequent ones if only those are asked for."""
+    if options.min_count:
+        return {name: CodeCounter() for name in names}
+    return {name: FrequentCodes() for name in names} if options.frequencies else {}
 
 
 def _append(writer: DatasetWriter, parsed: Parsed, counters: dict[str, CodeCounter]) -> None:

@@ -170,6 +170,7 @@ class _File:
         self.columns: dict[str, FeatureColumn] = {}
         self.missing: dict[str, int] = {}
         self.vocabularies: dict[str, NDArray[Any]] = {}
+        self.frequencies: dict[str, tuple[NDArray[Any], NDArray[np.int64]]] = {}
         for name, group in file.get("features", {}).items():
             hotness = int(group.attrs["hotness"])
             offsets = group["block_offsets"][:] if hotness == 0 else None
@@ -186,6 +187,8 @@ class _File:
             self.missing[name] = int(group.attrs["missing"])
             if "vocabulary" in group:
                 self.vocabularies[name] = group["vocabulary"][:]
+            if "frequent" in group:
+                self.frequencies[name] = group["frequent"][:], group["frequent_counts"][:]
 
     def _column(self, dataset: h5py.Dataset, shape: tuple[int, ...]) -> Column:
         if dataset.shape != shape:
@@ -333,6 +336,12 @@ class Dataset:
             codes = file.features[feature].codes
             for first in range(0, codes.shape[0], entries):
                 yield codes[first : first + entries].reshape(-1)
+
+    def frequencies(self, feature: str) -> list[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Frequent codes and their counts of each file, or nothing where a file has not counted them."""
+        if any(feature not in file.frequencies for file in self._files):
+            return []
+        return [file.frequencies[feature] for file in self._files]
 
     def lookups(self, feature: str) -> int:
         """Codes of a feature over all rows."""

@@ -9,6 +9,8 @@
     /features/C1/block_offsets   int64[ceil(N/4096) + 1]  only ragged: first code of every 4,096th row, and the end
     /features/C1/weights         float32, like codes      only weighted features
     /features/C1/vocabulary      like codes, [V]          only with a vocabulary: entry i is row i + 1, all else row 0
+    /features/C1/frequent          like codes, [F]        only if counted: codes seen more than once, at most 65,536, by count
+    /features/C1/frequent_counts   int64[F]               how often, too small by at most their attribute `short`
 
 Codes, not rows, are stored: the loader maps them (`neocpu.ingest.loader`), so one file serves every table size.
 Datasets are contiguous and uncompressed unless the file was asked to be smaller, so a rank maps what it needs.

@@ -215,6 +215,12 @@ class Loader:
             first += size
         return KJT(tuple(bag.key for bag in self.bags), lengths, values, weights)
 
+    def rows_of(self, bag: Bag, codes: Codes) -> NDArray[np.int64]:
+        """The row of a bag's table that each code is looked up in."""
+        out = np.empty(codes.size, np.int64)
+        self._rows(bag, codes, out)
+        return out
+
     def _rows(self, bag: Bag, codes: Codes, out: NDArray[np.int64]) -> None:
         if bag.feature in self._maps:
             self._maps[bag.feature].rows(codes, out)

@@ -2,10 +2,13 @@
 
 A vocabulary is fitted on the train file (`--min-count N`: codes seen at least N times), stored in it as one array of
 codes per feature, most frequent first and equal counts by code, and applied to other files: entry i is row i + 1, row
-0 is for the unknown. Tables then need one row more than the vocabulary has entries.
+0 is for the unknown. Tables then need one row more than the vocabulary has entries, and their rows are in the order of falling
+frequency.
+
+Which codes are frequent is also counted without a vocabulary (`--frequencies`), to bring their rows into caches early.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,9 @@ from neocpu.ingest.layout import BLOCK
 from neocpu.kernels import hashing
 
 Codes = NDArray[np.unsignedinteger]
+Frequencies = tuple[NDArray[np.uint64], NDArray[np.int64]]  # codes, and how often each occurs
+SLOTS = 1 << 18  # of the largest map that counts frequent codes, half of which are used
+KEPT = 1 << 16  # codes of a feature whose counts a dataset keeps
 
 
 class CodeCounter:
@@ -52,6 +58,53 @@ class CodeCounter:
         """The vocabulary: codes seen at least `min_count` times."""
         codes, counts = self.by_count()
         return codes[counts >= min_count]
+
+
+class FrequentCodes(CodeCounter):
+    """Counts in 4 MiB, however many codes there are: once 131,072 are known, the smaller half is forgotten.
+
+    Misra and Gries: forgetting takes the median count off all, and keeps what is left. So counts are exact until then, and
+    afterwards too small by at most `short`; no code seen more often than `short` is missing.
+    """
+
+    short = 0
+
+    def _grow(self) -> None:
+        if self._keys.size < SLOTS:
+            return super()._grow()
+        codes, counts = self._used()
+        median = int(np.partition(counts, counts.size // 2)[counts.size // 2])
+        kept = counts > median
+        self.short += median
+        self._keys[:], self._counts[:] = 0, 0
+        hashing.fill_map(codes[kept], counts[kept] - median, self._keys, self._counts[:-1])
+        self._counts[-1] = np.count_nonzero(kept)
+
+
+def frequent_of(counter: CodeCounter) -> Frequencies:
+    """What a dataset keeps of a feature's counts: the most frequent codes that were seen more than once."""
+    codes, counts = counter.by_count()
+    found = codes[counts > 1][:KEPT]
+    return found, counts[: found.size]
+
+
+def frequencies(dataset: Dataset, feature: str) -> Frequencies:
+    """The most frequent codes of a feature, and how often each occurs: as its files tell, else counted now."""
+    if stored := dataset.frequencies(feature):
+        return _merged(stored)
+    counter = FrequentCodes()
+    for codes in dataset.code_blocks(feature):
+        counter.add(codes)
+    return frequent_of(counter)
+
+
+def _merged(parts: Iterable[Frequencies]) -> Frequencies:
+    codes, counts = (np.concatenate(arrays) for arrays in zip(*parts))
+    distinct, place = np.unique(codes, return_inverse=True)
+    total = np.zeros(distinct.size, np.int64)
+    np.add.at(total, place, counts)
+    order = np.lexsort((distinct, -total))
+    return distinct[order].astype(np.uint64), total[order]
 
 
 class Vocabulary:

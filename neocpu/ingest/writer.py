@@ -106,6 +106,9 @@ class DatasetWriter:
         self.missing_dense = np.zeros(len(self.dense), np.int64)
         self.missing: dict[str, int] = {feature.name: 0 for feature in self.features}
         self.vocabularies: dict[str, NDArray[Any]] = {}
+        self.frequencies: dict[
+            str, tuple[NDArray[Any], NDArray[np.int64], int]
+        ] = {}  # codes, counts, too small by at most
         self._labelled, self._compress = labelled, compress
         self._check_columns()
         compression_options(compress)
@@ -254,6 +257,10 @@ class DatasetWriter:
         group.attrs.update({"hotness": hotness, "kind": feature.kind, "missing": self.missing[feature.name]})
         if feature.name in self.vocabularies:
             group.create_dataset("vocabulary", data=self.vocabularies[feature.name].astype(codes.dtype))
+        if feature.name in self.frequencies:
+            frequent, counts, short = self.frequencies[feature.name]
+            group.create_dataset("frequent", data=frequent.astype(codes.dtype))
+            group.create_dataset("frequent_counts", data=counts).attrs["short"] = short
 
     def _ragged(self, group: h5py.Group, name: str) -> None:
         """Offsets of every 4,096th row: enough to find any row by adding up at most 4,095 lengths."""

@@ -219,6 +219,19 @@ class Level:
         self.home.write(rows[~here], slots[~here])
         self.cache.release(moves.lines, True)
 
+    def warm(self, rows: Ints) -> None:
+        """Bring rows i64[n], most wanted first, into this cache and those below it, as far as there is room; no batch is at
+        work. Nothing of it counts as asked for, and a warm row gives way to any other like one that was looked up once."""
+        if isinstance(self.home, Level):
+            self.home.warm(rows)
+        some = np.sort(rows[: self.cache.lines])
+        moves = self._bring(some)
+        self.cache.release(moves.lines, False)
+        level: Home = self
+        while isinstance(level, Level):
+            level.cache.reset_stats()
+            level = level.home
+
     def flush(self) -> None:
         lines, rows = self.cache.flush()
         self._home_write(rows, lines + self.first)

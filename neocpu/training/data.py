@@ -153,6 +153,7 @@ def _options(config: Config, name: str, labelled: bool) -> ConvertOptions:
         header=data.header,
         min_count=data.min_count if name == "train" and data.rows_by == "vocabulary" and not data.vocabulary else 0,
         schema=Path(data.schema) if data.schema else None,
+        frequencies=config.memory.warm and name == "train",
     )
 
 

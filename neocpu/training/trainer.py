@@ -29,6 +29,7 @@ from neocpu.training import checkpoint, preflight
 from neocpu.training.ahead import Ahead
 from neocpu.training.data import Splits, open_splits
 from neocpu.training.evaluate import evaluate
+from neocpu.training.frequent import warm_caches
 from neocpu.training.lock import RunLock
 from neocpu.training.metrics import Window
 from neocpu.training.report import Report, versions
@@ -135,6 +136,8 @@ class Trainer:
         loader = splits.loader("train")
         if self.resume:
             self._restore(world, loader)
+        if config.memory.warm:
+            warm_caches(world, loader)
         return world, loader
 
     def _check_room(self, plan: Plan, splits: Splits, memory: MemoryPlan) -> bool:
