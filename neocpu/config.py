@@ -125,16 +125,17 @@ class MemoryConfig:
     """Which memory tables live in; never changes a bit (docs/memory.md).
 
     placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`; "auto": chosen under the
-    budgets. hbm, ddr : bytes of each rank for rows with their states (0: no limit). policy : of the caches. folder : of the
-    SSD files, which last as long as the run ("": beside the results). ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and
-    operations a second of slower devices than this machine has, below HBM and for SSD files (0: as fast as it is). prefetch :
-    batches whose rows are brought up before their turn. lookahead : batches that the policy `lookahead` knows. warm : the most
-    frequent rows of the train data are in the caches before the first step.
+    budgets. hbm, ddr : bytes of each rank for rows with their states (0: no limit); ssd : of its SSD file. policy : of the
+    caches. folder : of the SSD files, which last as long as the run ("": beside the results). ddr_bandwidth, ssd_bandwidth,
+    ssd_iops : bytes and operations a second of slower devices than this machine has, below HBM and for SSD files (0: as fast
+    as it is). prefetch : batches whose rows are brought up before their turn. lookahead : batches that the policy `lookahead`
+    knows. warm : the most frequent rows of the train data are in the caches before the first step.
     """
 
     placement: PlanSpec = "hbm"
     hbm: int = 0
     ddr: int = 0
+    ssd: int = 0
     policy: str = DEFAULT
     folder: str = ""
     ddr_bandwidth: float = 0.0

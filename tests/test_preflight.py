@@ -64,6 +64,16 @@ def test_room_that_older_checkpoints_give_back_counts(tmp_path, free):
     assert len(told_by(check_checkpoints, tmp_path, *args, [60 * MIB, 57 * MIB])) == 1
 
 
+def test_rows_on_the_ssd_that_may_not_fit_are_told(log, tmp_path, free):  # noqa: F811
+    state = given(log).optimizer.sparse.state_floats
+    needs = preflight.row_file_needs(given(log).tables, state, {"one": 1 << 20, "many": 10})
+    assert needs[0].table == "one" and needs[0].bytes > 24 << 20
+    free(MIB)
+    (line,) = told_by(preflight.check_rows, tmp_path / "not" / "there", needs, 2, 0)
+    assert "most of it for one, but only 1.0 MiB are free" in line and "memory.ssd" in line
+    assert told_by(preflight.check_rows, tmp_path, needs, 2, MIB // 2) == []  # the budget keeps the files small
+
+
 OPTIMIZERS = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam", "partial_rowwise_adam")
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -165,3 +166,10 @@ def _stop_signal() -> signal.Signals:
     """SIGTERM; Open MPI's launcher kills the ranks soon after that one."""
     told = subprocess.run([str(find_mpiexec()), "--version"], capture_output=True, text=True, timeout=60).stdout
     return signal.SIGUSR1 if "Open MPI" in told or "prte" in told.lower() else signal.SIGTERM
+
+
+def test_runs_killed_at_any_instant_end_as_if_untouched() -> None:
+    command = [sys.executable, "-m", "tests.kill_runs", "--times", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("killed 20 times; ")

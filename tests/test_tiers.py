@@ -201,6 +201,13 @@ def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
         TieredEmbedding([table], [Shard(0, (0, rows), (0, 4), 0)], SparseOptimizer(), 1, memory)
 
 
+def test_the_ssd_file_of_a_rank_stays_within_its_budget(log, tmp_path):  # noqa: F811
+    with pytest.raises(
+        StorageError, match=r"rank-0\.h5: would have .* bytes, but may have 20,000; raise .*memory\.ssd"
+    ):
+        run(log, tmp_path, "ddr_over_ssd", "memory.ssd=20000")
+
+
 def run(log, out, placement, *overrides, ranks=1, resume=False):  # noqa: F811
     """Summary of a run on threads."""
     config = given_config(log, "training.epochs=40", "training.steps=60", f"memory.placement={placement}", *overrides)

@@ -34,10 +34,10 @@ from neocpu.storage.tier import Tier, Visit
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where the tables of a run live: placement of each, budgets of a rank in bytes (0: no limit), policy of the caches, the
-    folder for SSD files, which last as long as the run, where placements were chosen by it, bytes that a step asks of a byte
-    of each table, speeds that slower devices would have (0: as fast as they are), and how many batches' rows are brought up
-    before their turn (`config.MemoryConfig`)."""
+    """Where the tables of a run live: placement of each, budgets of a rank in bytes (`ssd`: of its file; 0: no limit), policy
+    of the caches, the folder for SSD files, which last as long as the run, where placements were chosen by it, bytes that a
+    step asks of a byte of each table, speeds that slower devices would have (0: as fast as they are), and how many batches'
+    rows are brought up before their turn (`config.MemoryConfig`)."""
 
     placements: tuple[str, ...]
     hbm: int = 0
@@ -49,6 +49,7 @@ class MemoryPlan:
     ssd_bandwidth: float = 0.0
     ssd_iops: float = 0.0
     prefetch: int = 0
+    ssd: int = 0
 
     def rooms(
         self, tables: Sequence[TableSpec], shards: Sequence[Rectangle], state_floats: tuple[int, int]
@@ -127,7 +128,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             name = f"{self.tables[shard.table].name}.{h}"
             rows, width = int(self.heights[h]), int(self.width[h])
             tables.append(RowTable(name, rows, record, shard.rows[0], shard.cols[0], width, self._layout_of(h)))
-        found = RowFile.create(path, tables, bandwidth=memory.ssd_bandwidth, iops=memory.ssd_iops)
+        found = RowFile.create(path, tables, bandwidth=memory.ssd_bandwidth, iops=memory.ssd_iops, budget=memory.ssd)
         return found, {h: i for i, h in enumerate(stored)}
 
     def _layout_of(self, h: int) -> str:

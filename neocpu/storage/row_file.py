@@ -229,8 +229,8 @@ class RowFile:
             return
         if self._budget and size + more > self._budget:
             raise StorageError(
-                f"{self.path}: would have {size + more:,} bytes, but may have {self._budget:,}; raise its budget, commit more "
-                "often, or use more ranks"
+                f"{self.path}: would have {size + more:,} bytes, but may have {self._budget:,}; raise its budget (memory.ssd "
+                "of a run), commit more often, or use more ranks"
             )
         hdf5.grow(self.path, self._io.handle, self._layout, wanted)
         self._io.remap()

@@ -23,6 +23,7 @@ PAGE = 4096
 PROGRAM = 300 << 20  # bytes of Python, Numba and MPI
 BLOCK_ENTRY = 48  # bytes a checkpoint keeps of a block of rows: number, size, hash
 PER_TABLE, OVERHEAD = 4 << 10, 256 << 10  # bytes of HDF5's own for a table; for all else, with names and texts
+RECORD = 24  # bytes that an SSD file keeps of a row beside it
 UNSURE = 1.25  # a conversion's size is guessed from the first megabyte of its source
 
 
@@ -136,6 +137,14 @@ def checkpoint_needs(
     return sorted(needs, key=lambda need: -need.bytes)
 
 
+def row_file_needs(
+    tables: Sequence[TableSpec], state_floats: tuple[int, int], touched: Mapping[str, int]
+) -> list[Need]:
+    """Bytes each table can take in the SSD files of all ranks, largest first."""
+    needs = [Need(t.name, touched[t.name] * (t.row_bytes(t.dim, state_floats) + RECORD)) for t in tables]
+    return sorted(needs, key=lambda need: -need.bytes)
+
+
 def check_checkpoints(
     out: Path,
     needs: Sequence[Need],
@@ -173,6 +182,20 @@ def check_checkpoints(
         f"touched is, but only {human(free)} are free there; {help_}"
     )
     return one
+
+
+def check_rows(folder: Path, needs: Sequence[Need], ranks: int, budget: int, tell: Callable[[str], None]) -> None:
+    """Will the SSD files of a run fit? `needs`: of its tables, if every row that can be touched is; `budget`: bytes of each
+    rank's file (0: no limit). How many rows it will be nobody knows, so this is a line to `tell`."""
+    most = sum(need.bytes for need in needs)
+    most = min(most, ranks * budget) if budget else most
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if most > free:
+        tell(
+            f"warning: rows on the SSD may need up to {human(most)} in {folder}, most of it for {needs[0].table}, but only "
+            f"{human(free)} are free there; make room, choose another memory.folder, or limit the files (memory.ssd)"
+        )
 
 
 def check_conversions(needs: Sequence[tuple[Path, int]], tell: Callable[[str], None]) -> None:

@@ -25,6 +25,7 @@ from neocpu.parallel.plan import Plan
 from neocpu.planner.capacity import placed, placement_lines
 from neocpu.reference.policies import POLICIES
 from neocpu.storage.arena import HUGE
+from neocpu.storage.placement import PLACEMENTS
 from neocpu.training import checkpoint, preflight
 from neocpu.training.ahead import Ahead
 from neocpu.training.data import Splits, open_splits
@@ -158,7 +159,11 @@ class Trainer:
             huge = preflight.fits(needs[0], host_ranks, other)
             preflight.check_memory(needs[not huge], host_ranks, other)
             if comm.rank == 0:
-                tables = preflight.checkpoint_needs(config.tables, state, splits.touchable_rows(samples))
+                touched = splits.touchable_rows(samples)
+                stored = [t for t, name in zip(config.tables, memory.placements) if PLACEMENTS[name].ssd]
+                rows = preflight.row_file_needs(stored, state, touched)
+                preflight.check_rows(memory.folder or self.out, rows, comm.size, memory.ssd, self.report.tell)
+                tables = preflight.checkpoint_needs(config.tables, state, touched)
                 dense = preflight.dense_bytes(config, splits.dense_features)
                 every = config.checkpoint.every_steps
                 saves = -(-steps // every) if every else 1

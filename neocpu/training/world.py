@@ -68,6 +68,7 @@ def memory_plan(config: Config, plan: Plan, pooling: Mapping[str, float], folder
         memory.ssd_bandwidth,
         memory.ssd_iops,
         memory.prefetch,
+        memory.ssd,
     )
 
 
