@@ -20,6 +20,7 @@ from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
 from neocpu.errors import ConfigError, StorageError, TrainingError
 from neocpu.parallel.sharding import Shard
 from neocpu.parallel.threads import run_threads
+from neocpu.storage.hdf5 import undo_of
 from neocpu.storage.levels import File, Level, Memory, Slots
 from neocpu.storage.mover import Mover
 from neocpu.storage.placement import PLACEMENTS, Room, Rows, choose_placements, make_room
@@ -206,6 +207,21 @@ def test_the_ssd_file_of_a_rank_stays_within_its_budget(log, tmp_path):  # noqa:
         StorageError, match=r"rank-0\.h5: would have .* bytes, but may have 20,000; raise .*memory\.ssd"
     ):
         run(log, tmp_path, "ddr_over_ssd", "memory.ssd=20000")
+
+
+def test_files_of_others_are_left_alone(log, tmp_path):  # noqa: F811
+    folder, other = f"memory.folder={tmp_path / 'rows'}", tmp_path / "rows" / "rank-0.h5"
+    other.parent.mkdir()
+    other.write_bytes(b"a letter")
+    with pytest.raises(StorageError, match=r"rank-0\.h5: is no file of rows; remove it, or choose another folder"):
+        run(log, tmp_path / "a", "ddr_over_ssd", "training.steps=3", folder)
+    assert other.read_bytes() == b"a letter"
+    other.unlink()
+    with RowFile.create(other, [RowTable("t", 10, 8)]), pytest.raises(StorageError, match="in use by another process"):
+        run(log, tmp_path / "b", "ddr_over_ssd", "training.steps=3", folder)
+    undo_of(other).write_bytes(b"half of what was")  # of a run that was killed while its file grew
+    run(log, tmp_path / "c", "ddr_over_ssd", "training.steps=3", folder)
+    assert not list(other.parent.iterdir())
 
 
 def run(log, out, placement, *overrides, ranks=1, resume=False):  # noqa: F811

@@ -29,6 +29,7 @@ from neocpu.storage.levels import File, Home, Level, Memory, Slots
 from neocpu.storage.mover import Mover
 from neocpu.storage.placement import PLACEMENTS, Room, make_room
 from neocpu.storage.row_file import RowFile, RowTable
+from neocpu.storage.row_tools import remove
 from neocpu.storage.tier import Tier, Visit
 
 
@@ -119,7 +120,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         path = memory.folder / file
         try:
             memory.folder.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
+            remove(path)
         except OSError as error:
             raise StorageError(f"{path}: cannot be made: {error.strerror}; choose another memory.folder") from error
         tables = []
@@ -286,7 +287,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         self._mover.close()
         if self._file is not None:
             self._file.close()
-            self._file.path.unlink(missing_ok=True)
+            remove(self._file.path)
 
     @property
     def stalled(self) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 
 from neocpu.errors import StorageError
 from neocpu.storage import hdf5
+from neocpu.storage.lock import FileLock
 from neocpu.storage.row_file import RowFile
 
 BATCH = 1 << 14  # records
@@ -79,3 +80,22 @@ def _copy(old: RowFile, copy: RowFile) -> None:
                 records = np.empty((part.size, spec.record), np.uint8)
                 old.read(table, part, records, check=True)
                 copy.write(table, part, records)
+
+
+def remove(path: Path) -> None:
+    """Remove a file of rows that a run has left behind, if there is one, with what else belongs to it.
+
+    Raises StorageError for a file that another process uses, or that is none of ours; OSError.
+    """
+    if path.exists():
+        handle = os.open(path, os.O_RDWR)
+        try:
+            lock = FileLock(path, handle, True)
+            start = os.pread(handle, 1 << 16, 0)
+            if start and hdf5.FORMAT.encode() not in start:
+                raise StorageError(f"{path}: is no file of rows; remove it, or choose another folder")
+            path.unlink()
+            lock.release()
+        finally:
+            os.close(handle)
+    hdf5.undo_of(path).unlink(missing_ok=True)
