@@ -1,17 +1,26 @@
 """Are the presets in data/models whole configs for Criteo-shaped logs?"""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from neocpu import config
+from neocpu.cli.plan import model_lines
 from neocpu.ingest.synthetic import criteo_shape
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "data" / "models"))
+import make_neo  # noqa: E402
+
 CATEGORIES = criteo_shape()["categories"]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "data" / "models").glob("*.toml")), ids=lambda path: path.stem)
+MODELS = sorted((ROOT / "data" / "models").glob("*.toml"))
+MADE = {model.name: model for model in make_neo.MODELS}
+
+
+@pytest.mark.parametrize("path", [path for path in MODELS if path.stem not in MADE], ids=lambda path: path.stem)
 def test_presets_load_and_hold_the_26_categories(path):
     given = config.load(path, ["data.train=a.tsv", "data.test=b.tsv"])
     assert [table.name for table in given.tables] == [entry["name"] for entry in CATEGORIES]
@@ -22,3 +31,23 @@ def test_presets_load_and_hold_the_26_categories(path):
 def test_the_tiny_preset_names_the_committed_log():
     given = config.load(ROOT / "data" / "models" / "tiny.toml")
     assert all((ROOT / name).is_file() for name in (*given.data.train, *given.data.test))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_papers_other_models_have_its_sizes(name):
+    path, model = ROOT / "data" / "models" / f"{name}.toml", MADE[name]
+    assert path.read_text() == make_neo.text(model), "run data/models/make_neo.py"
+    given = config.load(path)
+    dims = [table.dim for table in given.tables]
+    assert abs(sum(table.rows * table.dim for table in given.tables) - model.parameters) < 1000
+    assert {feature for table in given.tables for feature in table.features} == {f"C{i}" for i in range(1, 27)}
+    widths = (*given.model.bottom, *given.model.top)
+    assert len(widths) == model.layers and abs(sum(widths) / len(widths) - model.width) < 2
+    assert 0.75 < make_neo.mflops(model) / model.mflops < 1.1
+    for said in (f"from {min(dims)} to {max(dims)} with mean {sum(dims) // len(dims)}", f"all of dim {dims[0]}"):
+        if said in model.remembered:
+            break
+    else:
+        raise AssertionError(model.remembered)
+    assert f"{model.pooling} lookups a bag" in model.remembered
+    assert model_lines(given)[0].startswith(f"{model.tables:,} tables".replace(",", ""))
