@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES, SparseOptimizer
-from neocpu.embedding.specs import NUMBER_FORMATS, POOLING, ROUNDINGS, TableKeys, TableSpec, bags
+from neocpu.embedding.specs import NUMBER_FORMATS, POOLING, ROUNDINGS, SCALED, TableKeys, TableSpec, bags, with_caches
 from neocpu.errors import ConfigError
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
@@ -122,14 +122,15 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """Which memory tables live in; never changes a bit (docs/memory.md).
+    """Which memory tables live in; changes bits only of tables whose caches are wider than their rows (docs/memory.md).
 
     placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`; "auto": chosen under the
     budgets. hbm, ddr : bytes of each rank for rows with their states (0: no limit); ssd : of its SSD file. policy : of the
-    caches. folder : of the SSD files, which last as long as the run ("": beside the results). ddr_bandwidth, ssd_bandwidth,
-    ssd_iops : bytes and operations a second of slower devices than this machine has, below HBM and for SSD files (0: as fast
-    as it is). prefetch : batches whose rows are brought up before their turn. lookahead : batches that the policy `lookahead`
-    knows. warm : the most frequent rows of the train data are in the caches before the first step.
+    caches. folder : of the SSD files, which last as long as the run ("": beside the results). cache_format : of the numbers in
+    caches, for all tables or by patterns ("": that of their rows). ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and
+    operations a second of slower devices than this machine has, below HBM and for SSD files (0: as fast as it is). prefetch :
+    batches whose rows are brought up before their turn. lookahead : batches that the policy `lookahead` knows. warm : the most
+    frequent rows of the train data are in the caches before the first step.
     """
 
     placement: PlanSpec = "hbm"
@@ -138,12 +139,18 @@ class MemoryConfig:
     ssd: int = 0
     policy: str = DEFAULT
     folder: str = ""
+    cache_format: PlanSpec = ""
     ddr_bandwidth: float = 0.0
     ssd_bandwidth: float = 0.0
     ssd_iops: float = 0.0
     prefetch: int = 1
     lookahead: int = 8
     warm: bool = False
+
+    def header(self) -> dict[str, Any]:
+        """What decides which rows are in a cache at a time."""
+        names = "placement", "hbm", "ddr", "policy", "cache_format", "prefetch", "lookahead", "warm"
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -185,6 +192,8 @@ class Config:
             "optimizer": {name: part.header() for name, part in vars(self.optimizer).items()},
             "training": {name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")},
         }
+        if any(table.cache_format for table in self.tables):
+            header["memory"] = self.memory.header()
         return json.loads(json.dumps(header))
 
 
@@ -206,10 +215,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.on_error": ON_ERROR,
     "model.interaction": INTERACTIONS,
     "model.loss": LOSSES,
-    "model.embedding_format": tuple(NUMBER_FORMATS),
+    "model.embedding_format": (*NUMBER_FORMATS, *SCALED),
     "model.embedding_rounding": ROUNDINGS,
     "tables.*.pooling": POOLING,
-    "tables.*.format": tuple(NUMBER_FORMATS),
+    "tables.*.format": (*NUMBER_FORMATS, *SCALED),
     "tables.*.rounding": ROUNDINGS,
     "optimizer.sparse.name": tuple(name for name, rule in RULES.items() if rule.updates),
     "optimizer.dense.name": tuple(DENSE_NAMES),
@@ -302,7 +311,11 @@ def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
         )
     config = Config(tables=tables, source=reader.source, **parts)
     _check_together(reader, config)
-    return config
+    try:
+        places = choose_placements([table.name for table in tables], config.memory.placement)
+        return replace(config, tables=with_caches(tables, places, config.memory.cache_format))
+    except ConfigError as error:
+        raise ConfigError(f"{config.source}: {error}") from error
 
 
 def _table(reader: Reader, name: str, tree: Any, model: ModelConfig) -> TableSpec:
@@ -339,6 +352,5 @@ def _check_together(reader: Reader, config: Config) -> None:
         model = config.model
         ModelLayout(1, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss)
         choose_schemes(config.tables, config.parallel.plan)
-        choose_placements([table.name for table in config.tables], config.memory.placement)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error

@@ -14,19 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from neocpu.embedding.borders import Narrowed
 from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups, Rectangle
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.rows import Places
 from neocpu.embedding.sorting import Segments, index, placed
 from neocpu.embedding.specs import TableSpec
 from neocpu.embedding.tbe import PIECE, TableBatchedEmbedding
-from neocpu.errors import StorageError
+from neocpu.errors import StorageError, TrainingError
 from neocpu.kernels._threads import threading_layer
 from neocpu.reference.policies import DEFAULT
 from neocpu.storage import placement
 from neocpu.storage.device import Device
-from neocpu.storage.levels import File, Home, Level, Memory, Slots
+from neocpu.storage.levels import Create, File, Home, Level, Memory, Slots
 from neocpu.storage.mover import Mover
+from neocpu.storage.narrow import Filed, Kept, Narrow
 from neocpu.storage.placement import PLACEMENTS, Room, make_room
 from neocpu.storage.row_file import RowFile, RowTable
 from neocpu.storage.row_tools import remove
@@ -59,9 +61,10 @@ class MemoryPlan:
         found = []
         for shard in shards:
             table, (lo, hi) = tables[shard.table], shard.cols
-            size = table.row_bytes(hi - lo, state_floats)
+            size = table.cached.row_bytes(hi - lo, state_floats)
+            narrow = table.row_bytes(hi - lo, state_floats) if table.cache_format else 0
             rows, where = shard.rows[1] - shard.rows[0], self.placements[shard.table]
-            found.append(placement.Rows(table.name, rows, size, where))
+            found.append(placement.Rows(table.name, rows, size, where, narrow))
         return make_room(found, self.hbm, self.ddr)
 
     @property
@@ -99,8 +102,19 @@ class TieredEmbedding(TableBatchedEmbedding):
         self.rooms = rooms = memory.rooms(tables, shards, optimizer.state_floats)
         places = [PLACEMENTS[memory.placements[shard.table]] for shard in shards]
         slots = np.array([room.slots for room in rooms], np.int64)
-        super().__init__(tables, shards, optimizer, seed, 0, huge, slots)
-        self._tiers: dict[int, Tier] = {}
+        super().__init__([table.cached for table in tables], shards, optimizer, seed, 0, huge, slots)
+        self._huge, self._tiers = huge, dict[int, Tier]()
+        self._narrow = {
+            h: Narrowed(tables[shard.table], shard, self.rule, seed)
+            for h, shard in enumerate(shards)
+            if tables[shard.table].cache_format
+        }
+        for h in self._narrow:
+            if not places[h].caches:
+                table = tables[shards[h].table]
+                raise TrainingError(
+                    f"table {table.name}: has a cache_format, but no cache; give it another memory.placement"
+                )
         self._ddr = Device(memory.ddr_bandwidth)
         self._mover = Mover(memory.prefetch > 0 and threading_layer() != "workqueue")
         self._coming: dict[int, _Batch] = {}  # known, by identity of the lookups
@@ -125,7 +139,8 @@ class TieredEmbedding(TableBatchedEmbedding):
             raise StorageError(f"{path}: cannot be made: {error.strerror}; choose another memory.folder") from error
         tables = []
         for h in stored:
-            shard, record = self.shards[h], self._slots(h).record
+            shard = self.shards[h]
+            record = self._narrow[h].record if h in self._narrow else self._slots(h).record
             name = f"{self.tables[shard.table].name}.{h}"
             rows, width = int(self.heights[h]), int(self.width[h])
             tables.append(RowTable(name, rows, record, shard.rows[0], shard.cols[0], width, self._layout_of(h)))
@@ -135,14 +150,14 @@ class TieredEmbedding(TableBatchedEmbedding):
     def _layout_of(self, h: int) -> str:
         """What a record is made of, in words."""
         spec, rule = self.tables[self.shards[h].table], self.rule
-        return ", ".join(
-            [f"weight {spec.format}", *(f"{name} fp32" for name in (*rule.element_state, *rule.row_state))]
-        )
+        form = self._narrow[h].codec.name if h in self._narrow else spec.format
+        return ", ".join([f"weight {form}", *(f"{name} fp32" for name in (*rule.element_state, *rule.row_state))])
 
-    def _slots(self, h: int) -> Slots:
+    def _slots(self, h: int, numbers: bool = True) -> Slots:
+        """Slots of a shard, with its numbers or of states alone."""
         slots, width, at = int(self.slots[h]), int(self.width[h]), int(self.base[h])
         store, row, per_row = self._stores[self._store[h]], int(self.row_base[h]), len(self.rule.row_state)
-        arrays = [a[at : at + slots * width] for a in store.arrays]
+        arrays = [a[at : at + slots * width] for a in (store.arrays if numbers else store.element_states)]
         return Slots([*arrays, self._row_state[row * per_row : (row + slots) * per_row]], slots)
 
     def _tier(self, h: int, room: Room, place: placement.Placement, policy: str, number: int) -> Tier:
@@ -150,10 +165,15 @@ class TieredEmbedding(TableBatchedEmbedding):
 
         def create(rows: Ints, to: Ints) -> None:
             for at in range(0, rows.size, PIECE):
-                self._set(h, to[at : at + PIECE], self._start(h, rows[at : at + PIECE]))
+                start = self._start(h, rows[at : at + PIECE])
+                if h in self._narrow:
+                    start["weight"] = self._narrow[h].nearest(start["weight"])
+                self._set(h, to[at : at + PIECE], start)
 
         home: Home
-        if place.ssd:
+        if h in self._narrow:
+            home = self._narrow_home(h, place, number, create)
+        elif place.ssd:
             assert self._file is not None
             home = File(self._file, number, slots, create)
         else:
@@ -163,6 +183,19 @@ class TieredEmbedding(TableBatchedEmbedding):
             home = Level(place.caches[i], slots, first[i], room.lines[i], policy, home, self._ddr if i else None)
         assert isinstance(home, Level)
         return Tier(self.tables[self.shards[h].table].name, home, slots, (room.lines[0], room.scratch), self._mover)
+
+    def _narrow_home(self, h: int, place: placement.Placement, number: int, create: Create) -> Home:
+        narrow = self._narrow[h]
+        border = narrow.border(
+            self._slots(h),
+            self._slots(h, numbers=False),
+            lambda slots: np.asarray(self.state(h)["weight"][slots]),
+            lambda slots, numbers: self._set(h, slots, {"weight": numbers}),
+        )
+        if place.ssd:
+            assert self._file is not None
+            return Narrow(Filed(self._file, number), border, create)
+        return Narrow(Kept(place.whole, int(self.heights[h]), narrow.record, self._huge), border, create, self._ddr)
 
     # ---- rows and slots ----
 
@@ -235,9 +268,15 @@ class TieredEmbedding(TableBatchedEmbedding):
     # ---- state ----
 
     def flush(self) -> None:
-        """Bring every changed row to its home; then `existing` and `values` see all rows."""
-        for tier in self._tiers.values():
-            tier.flush()
+        """Bring every changed row to its home; then `existing` and `values` see all rows.
+
+        Caches over narrower rows are empty afterwards, as they are after a checkpoint was loaded: what follows is the same.
+        """
+        for h, tier in self._tiers.items():
+            if h in self._narrow:
+                tier.forget()
+            else:
+                tier.flush()
         self._known = {h: tier.level.rows() for h, tier in self._tiers.items()}
 
     def existing(self, shard: int, lo: int, hi: int) -> Ints:
@@ -250,7 +289,12 @@ class TieredEmbedding(TableBatchedEmbedding):
         if shard not in self._tiers:
             return super().values(shard, rows)
         records = self._tiers[shard].level.peek(rows)
-        return self._apart(shard, records)
+        return self._narrow[shard].values(records) if shard in self._narrow else self._apart(shard, records)
+
+    def initial(self, shard: int, rows: Ints) -> dict[str, Floats]:
+        if shard in self._narrow:
+            return self._narrow[shard].start(self._start(shard, rows))
+        return super().initial(shard, rows)
 
     def _apart(self, shard: int, records: Any) -> dict[str, Floats]:
         """Values of records u8[n, record]: a store of these rows alone decodes them."""
@@ -276,6 +320,9 @@ class TieredEmbedding(TableBatchedEmbedding):
         room = tier.level.cache.lines
         for at in range(0, rows.size, room):
             some, given = rows[at : at + room], {name: array[at : at + room] for name, array in values.items()}
+            if shard in self._narrow:
+                tier.level.load(some, self._narrow[shard].records(some, given))
+                continue
             to = np.arange(some.size, dtype=np.int64)
             self._set(shard, to, given)
             if self._stores[self._store[shard]].coded:

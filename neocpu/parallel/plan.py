@@ -61,6 +61,8 @@ class Plan:
             by_table[shard.table].append(shard)
         for number, shards in enumerate(by_table):
             self._check_table(self.tables[number], self.replicated(number), sorted(shards))
+            if why := unfit(self.tables[number], shards, self.replicated(number)):
+                raise PlanError(why)
         return self
 
     def _check_table(self, spec: TableSpec, replicated: bool, shards: list[Shard]) -> None:
@@ -139,6 +141,12 @@ class Plan:
         except (KeyError, TypeError, ValueError) as error:
             raise PlanError(f"this is not a saved plan: {type(error).__name__} {error}") from error
         return plan.check()
+
+
+def unfit(spec: TableSpec, shards: Sequence[Shard], replicated: bool) -> str:
+    """Why these rectangles are none for the table; "" where they are."""
+    cut = any(shard.shape[1] < spec.dim for shard in shards)
+    return spec.unfit(cut, replicated and len(shards) > 1)
 
 
 PLAN_HEADER = ("table", "scheme", "ranks", "rows x dim", "bytes each")

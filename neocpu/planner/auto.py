@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import PlanError
-from neocpu.parallel.plan import AUTO, Plan, PlanSpec, choose_schemes, shard_bytes
+from neocpu.parallel.plan import AUTO, Plan, PlanSpec, choose_schemes, shard_bytes, unfit
 from neocpu.parallel.sharding import SCHEMES, Layout, Shard
 from neocpu.planner.cost import Cost, Workload, table_costs
 
@@ -86,6 +86,8 @@ def _options(number: int, table: TableSpec, scheme: str, layout: Layout, work: W
         for home in SCHEMES[name].choices(layout):
             shards = tuple(SCHEMES[name].cut(number, table.rows, table.dim, layout, home))
             replicated = name == "data_parallel"
+            if scheme == AUTO and unfit(table, shards, replicated):
+                continue
             if (shards, replicated) not in seen:
                 seen.add((shards, replicated))
                 costs = table_costs(table, shards, layout.ranks, replicated, work)

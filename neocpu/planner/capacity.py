@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neocpu.embedding.specs import NUMBER_FORMATS, TableSpec
+from neocpu.embedding.specs import TableSpec, numbers_bytes
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.parallel.plan import Plan, shard_bytes
 from neocpu.storage.placement import PLACEMENTS, Room
@@ -33,7 +33,7 @@ class Bytes:
 def model_bytes(tables: Sequence[TableSpec], state_floats: tuple[int, int], form: str = "") -> Bytes:
     """Bytes of all rows of some tables, in their own formats or all in `form`; state_floats: per element and per row."""
     cells = [t.rows * t.dim for t in tables]
-    numbers = sum(n * (NUMBER_FORMATS[form] if form else t.number_bytes) for n, t in zip(cells, tables))
+    numbers = sum(t.rows * numbers_bytes(form or t.format, t.dim) for t in tables)
     return Bytes(numbers, 4 * state_floats[0] * sum(cells), 4 * state_floats[1] * sum(t.rows for t in tables))
 
 
@@ -45,11 +45,13 @@ def rank_bytes(
     for shard, room in zip(plan.local(rank), rooms):
         table, name = plan.tables[shard.table], placements[shard.table]
         place, (rows, width) = PLACEMENTS[name], shard.shape
-        row = table.row_bytes(width, state_floats)
+        row, used = (spec.row_bytes(width, state_floats) for spec in (table, table.cached))
         if place.whole:
             found[place.whole] += rows * row
-        for i, (memory, lines) in enumerate(zip(place.caches, room.lines)):
-            found[memory] += (lines + (room.scratch if i == 0 else 0)) * row
+        for memory, lines in zip(place.caches, room.lines):
+            found[memory] += lines * used
+        if room.scratch:
+            found[place.caches[0] if place.ssd else place.whole] += room.scratch * used
         if place.ssd:
             found["ssd"] += rows * row
     return found

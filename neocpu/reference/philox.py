@@ -6,7 +6,7 @@ or two uses of one tensor, never share a stream (`docs/arithmetic.md` §9).
 
 import numpy as np
 
-INIT, STOCHASTIC_ROUNDING, BLOCK_PERMUTATION, WINDOW_PERMUTATION, GENERATOR = 1, 2, 3, 4, 5
+INIT, STOCHASTIC_ROUNDING, BLOCK_PERMUTATION, WINDOW_PERMUTATION, GENERATOR, LEAVING = 1, 2, 3, 4, 5, 6
 
 _MASK64 = (1 << 64) - 1
 

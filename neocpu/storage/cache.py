@@ -174,6 +174,14 @@ class Cache:
             self._counts.put(ids, self._stamp[lines])
         self._prints[lines], self._dirty[lines] = 0, 0
 
+    def forget(self) -> None:
+        """As `invalidate`, and forget how often rows were used: what comes is decided as by a new cache."""
+        lines = self.rows()[0]
+        self.invalidate()
+        self._state[lines] = np.zeros((), LINE)
+        self._hand[:], self.batch = -1, 0
+        self._counts = _Counts() if self.policy.counts else None
+
     def stats(self) -> dict[str, int]:
         """FBGEMM's six: calls; lookups and rows requested; rows missed; rows, and lookups, that found no line."""
         return dict(self._statistics)

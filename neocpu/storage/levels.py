@@ -254,6 +254,14 @@ class Level:
             level.cache.invalidate()
             level = level.home
 
+    def forget(self) -> None:
+        """Flush, and be as in the beginning, but for counts: no row is in a cache, nor how often it was used."""
+        self.flush()
+        level: Home = self
+        while isinstance(level, Level):
+            level.cache.forget()
+            level = level.home
+
     def stats(self) -> list[dict[str, Any]]:
         rows = self.cache.rows()[0].size
         mine = {"tier": self.name, "rows": rows, "bytes": rows * self._slots.record, **self.cache.stats()}

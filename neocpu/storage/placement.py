@@ -27,6 +27,7 @@ LOAD_FACTOR = 0.2  # FBGEMM's default
 LINE_BYTES = 34  # that the cache itself keeps of a line, and a byte of the slot
 SCRATCH = 4  # one scratch row for so many lines of the first cache, for rows that find no line
 ASIDE = 1 << 16  # scratch rows where no budget limits them; they take memory once they are used
+BELOW = 1 << 12  # scratch rows in the memory of narrow rows, at least, where a budget limits it
 
 
 @dataclass(frozen=True)
@@ -50,21 +51,30 @@ PLACEMENTS = {
 
 @dataclass(frozen=True)
 class Rows:
-    """A shard, as budgets see it: its table's name, rows, bytes of a row with its state, and placement."""
+    """A shard, as budgets see it: its table's name, rows, bytes of a row with its state, and placement; and its bytes at home,
+    if it is narrower there than in caches (0: it is not)."""
 
     table: str
     rows: int
     row_bytes: int
     placement: str
+    narrow: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Of all rows at home."""
+        return self.rows * (self.narrow or self.row_bytes)
 
 
 @dataclass(frozen=True)
 class Room:
-    """Slots of a shard: lines of each cache, nearest first, scratch rows beside the first, and rows kept whole."""
+    """Slots of a shard: lines of each cache, nearest first, scratch rows beside the first, and rows kept whole. Bytes of rows
+    that are kept beside them, because they are narrower."""
 
     lines: tuple[int, ...] = ()
     scratch: int = 0
     whole: int = 0
+    narrow: int = 0
 
     @property
     def slots(self) -> int:
@@ -92,8 +102,14 @@ def make_room(shards: Sequence[Rows], hbm: int = 0, ddr: int = 0) -> list[Room]:
     Raises TrainingError where whole tables do not fit, or a cache could not hold one set: it says by how much.
     """
     lines: list[dict[str, int]] = [{} for _ in shards]
+    limited = {"hbm": bool(hbm), "ddr": bool(ddr)}
     for memory, budget in (("hbm", hbm), ("ddr", ddr)):
-        whole = sum(s.rows * s.row_bytes for s in shards if PLACEMENTS[s.placement].whole == memory)
+        whole = sum(s.bytes for s in shards if PLACEMENTS[s.placement].whole == memory)
+        whole += sum(
+            s.row_bytes * _scratch(s, held["hbm"], limited)
+            for s, held in zip(shards, lines)
+            if "hbm" in held and _staging(s) == memory
+        )
         if budget and whole > budget:
             raise TrainingError(_too_much(shards, memory, whole, budget))
         cached = [i for i, s in enumerate(shards) if memory in PLACEMENTS[s.placement].caches]
@@ -106,7 +122,6 @@ def make_room(shards: Sequence[Rows], hbm: int = 0, ddr: int = 0) -> list[Room]:
             )
         for i, sets in _share(shards, cached, memory, budget and budget - whole):
             lines[i][memory] = WAYS * sets
-    limited = {"hbm": bool(hbm), "ddr": bool(ddr)}
     return [_room(shard, found, limited) for shard, found in zip(shards, lines)]
 
 
@@ -127,28 +142,41 @@ def _share(shards: Sequence[Rows], cached: Sequence[int], memory: str, room: int
 
 
 def _room(shard: Rows, lines: Mapping[str, int], limited: Mapping[str, bool]) -> Room:
-    placement, scratch = PLACEMENTS[shard.placement], 0
+    placement = PLACEMENTS[shard.placement]
     found = tuple(lines[memory] for memory in placement.caches)
-    if found and placement.ssd:
-        scratch = (
-            found[0] // SCRATCH if limited[placement.caches[0]] else max(min(shard.rows, ASIDE), found[0] // SCRATCH)
-        )
-    return Room(found, scratch, shard.rows if placement.whole else 0)
+    scratch = _scratch(shard, found[0], limited) if found else 0
+    whole = shard.rows if placement.whole else 0
+    return Room(found, scratch, 0, shard.bytes) if whole and shard.narrow else Room(found, scratch, whole)
+
+
+def _staging(shard: Rows) -> str:
+    """The memory with scratch for rows that find no line, if they cannot be used where they are at home; "" if they can."""
+    placement = PLACEMENTS[shard.placement]
+    return placement.caches[0] if placement.ssd else placement.whole if shard.narrow else ""
+
+
+def _scratch(shard: Rows, lines: int, limited: Mapping[str, bool]) -> int:
+    """Scratch rows for those that find no line in the first cache, of so many."""
+    memory = _staging(shard)
+    if not memory:
+        return 0
+    if not limited[memory]:
+        return max(min(shard.rows, ASIDE), lines // SCRATCH)
+    return max(lines // SCRATCH, 0 if PLACEMENTS[shard.placement].ssd else min(shard.rows, BELOW))
 
 
 def _bytes(shard: Rows, memory: str, lines: int) -> int:
     """Bytes of so many lines in a memory, with the scratch rows beside those of the first cache."""
-    placement = PLACEMENTS[shard.placement]
-    scratch = lines // SCRATCH if placement.ssd and placement.caches[0] == memory else 0
+    scratch = lines // SCRATCH if _staging(shard) == memory and PLACEMENTS[shard.placement].caches[0] == memory else 0
     return (lines + scratch) * (shard.row_bytes + LINE_BYTES)
 
 
 def _too_much(shards: Sequence[Rows], memory: str, whole: int, budget: int) -> str:
     there = [s for s in shards if PLACEMENTS[s.placement].whole == memory]
-    largest = max(there, key=lambda s: s.rows * s.row_bytes)
+    largest = max(there, key=lambda s: s.bytes)
     below = "hbm_over_ddr" if memory == "hbm" else "ddr_over_ssd"
     return (
         f"tables in {memory} take {whole:,} bytes on this rank, {whole - budget:,} more than memory.{memory} allows; the "
-        f"largest, {largest.table}, takes {largest.rows * largest.row_bytes:,}: place it in {below} (memory.placement), use "
+        f"largest, {largest.table}, takes {largest.bytes:,}: place it in {below} (memory.placement), use "
         "more ranks, or shard it (parallel.plan=row_wise)"
     )

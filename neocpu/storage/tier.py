@@ -187,6 +187,13 @@ class Tier:
         self._wait()
         self.level.empty()
 
+    def forget(self) -> None:
+        """Flush, and be as in the beginning, but for counts: what is known of coming batches is all that is kept."""
+        self.settle()
+        self._wait(*self._coming)
+        self._cancel()
+        self.level.forget()
+
     def stats(self) -> list[dict[str, Any]]:
         """Counts of all levels, nearest first."""
         return self.level.stats()

@@ -32,13 +32,18 @@ def wanted_rows(loader: Loader, table: int) -> Ints:
     return rows[np.lexsort((rows, -total))]
 
 
-def warm_caches(world: World, loader: Loader) -> None:
-    """Fill the caches of this rank with the rows that are asked for most."""
+def warm_caches(world: World, loader: Loader, begun: bool = False) -> None:
+    """Fill the caches of this rank with the rows that are asked for most.
+
+    Caches wider than their rows stay as a checkpoint leaves them, empty, if training has `begun`: bits depend on them.
+    """
     tbe = world.embedding.tbe
     if not isinstance(tbe, TieredEmbedding):
         return
     wanted = cache(lambda table: wanted_rows(loader, table))
     for h, shard in enumerate(tbe.shards):
+        if begun and world.plan.tables[shard.table].cache_format:
+            continue
         if room := tbe.lines(h):
             rows, (first, last) = wanted(shard.table), shard.rows
             tbe.warm(h, rows[(rows >= first) & (rows < last)][:room] - first)

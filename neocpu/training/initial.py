@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import EXACT, TableSpec
+from neocpu.embedding.rounded import rounded
+from neocpu.embedding.specs import EXACT, SCALED, TableSpec
 from neocpu.reference.philox import INIT, tensor_key
+from neocpu.storage.row_codecs import RowCodec
 
 F32 = NDArray[np.float32]
 
@@ -26,7 +28,7 @@ def initial_rows(
 ) -> dict[str, F32]:
     """Whole rows i64[n] of a table before training: "weight" f32[n, dim], then its state f32[n, dim] or f32[n].
 
-    Weights are the nearest numbers of the table's format.
+    Weights are the nearest numbers of the table's format; after the state comes what scales each row, if anything does.
     uniform_rows : the kernel (default) or its NumPy twin, which saves importing Numba for a few rows; the same bits.
     """
     twin = uniform_rows is not None
@@ -36,18 +38,25 @@ def initial_rows(
     weight = np.empty((rows.size, spec.dim), np.float32)
     scale = np.float32(1.0 / math.sqrt(spec.rows))
     uniform_rows(tensor_key(seed, INIT, spec.name), np.ascontiguousarray(rows), 0, scale, weight)
-    found = {"weight": weight if spec.format in EXACT else _nearest(weight, spec.format, twin)}
+    scales: dict[str, F32] = {}
+    backend = "reference" if twin else "kernels"
+    if spec.format in SCALED:
+        codec = RowCodec(spec.format, spec.dim, backend=backend)
+        data = codec.encode(weight)
+        weight, scales = codec.decode(data), codec.scales(data)
+    elif spec.format not in EXACT:
+        weight = rounded(weight, spec.format, import_module(f"neocpu.{backend}.narrow"))
+    found = {"weight": weight}
     for name, shape in state_shapes(optimizer, spec.dim):
         start = optimizer.initial_accumulator_value if name == optimizer.rule.accumulator else 0.0
         found[name] = np.full((rows.size, *shape), start, np.float32)
-    return found
+    return found | scales
 
 
-def _nearest(weight: F32, form: str, twin: bool) -> F32:
-    from neocpu.embedding.rounded import rounded
-
-    module = import_module(f"neocpu.{'reference' if twin else 'kernels'}.narrow")
-    return rounded(weight, form, module)
+def fields_of(spec: TableSpec, optimizer: SparseOptimizer) -> list[tuple[str, tuple[int, ...]]]:
+    """(name, shape of a row) of all that a row has beside its weights."""
+    scales = ("weight_scale", "weight_bias") if spec.format in SCALED else ()
+    return [*state_shapes(optimizer, spec.dim), *((name, ()) for name in scales)]
 
 
 def state_shapes(optimizer: SparseOptimizer, dim: int) -> list[tuple[str, tuple[int, ...]]]:

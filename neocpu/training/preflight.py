@@ -9,11 +9,11 @@ were touched.
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neocpu.config import Config
-from neocpu.embedding.specs import TableSpec, bags
+from neocpu.embedding.specs import SCALED, TableSpec, bags
 from neocpu.errors import TrainingError
 from neocpu.model.layout import ModelLayout
 from neocpu.parallel.plan import Plan
@@ -54,22 +54,25 @@ def table_needs(
     lookups: Mapping[str, int],
     slots: Sequence[int] | None = None,
     page: int = PAGE,
+    beside: Sequence[int] | None = None,
 ) -> list[Need]:
     """Bytes each table takes on `rank`, largest first.
 
     `state_floats` is (optimizer floats per element, optimizer floats per row); `lookups`: how many rows of each table the run
-    can touch at most; `slots`: rows of each shard that have room in memory (None: all); `page`: bytes that are taken at a time.
+    can touch at most; `slots`: rows of each shard that have room in memory (None: all); `page`: bytes that are taken at a time;
+    `beside`: bytes of each shard's rows that are kept beside those slots (None: none).
     """
     per_element, per_row = state_floats
     needs: dict[str, int] = {}
     for i, shard in enumerate(plan.local(rank)):
         rows, width = slots[i] if slots else shard.rows[1] - shard.rows[0], shard.cols[1] - shard.cols[0]
         spec = plan.tables[shard.table]
-        row_bytes = spec.row_bytes(width, state_floats)
+        row_bytes, narrow = spec.cached.row_bytes(width, state_floats), spec.row_bytes(width, state_floats)
         arrays = 1 + (spec.format == "bf16_split") + per_element + bool(per_row)
         pages, table = max(row_bytes, page * arrays), spec.name
         touched = lookups[table]
         needs[table] = needs.get(table, 0) + min(rows * row_bytes, touched * pages) + min(rows, touched * page)
+        needs[table] += min(beside[i], touched * max(narrow, page)) if beside else 0
     return [Need(table, size) for table, size in sorted(needs.items(), key=lambda item: -item[1])]
 
 
@@ -130,7 +133,10 @@ def checkpoint_needs(
     """Bytes each table can take in one checkpoint at most, largest first; `touched`: rows that can differ from the start."""
     needs = []
     for table in tables:
-        row = 8 + table.row_bytes(table.dim, state_floats)
+        file_format = (
+            "fp32" if table.format in SCALED else table.format
+        )  # of scaled rows: their numbers, scale and bias
+        row = 8 + replace(table, format=file_format).row_bytes(table.dim, state_floats) + 8 * (table.format in SCALED)
         rows = touched[table.name]
         blocks = min(rows, -(-table.rows // BLOCK))
         needs.append(Need(table.name, rows * row + blocks * BLOCK_ENTRY + PER_TABLE))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.training.blocks import BLOCK, F32, Blocks, Index, Ints, Tensor, Values, by_tensor, digest_of, runs_of
-from neocpu.training.initial import initial_rows, state_shapes
+from neocpu.training.initial import fields_of, initial_rows
 
 ROUND = 4 << 20  # bytes of whole blocks that an owner receives at a time; less for very many ranks
 CANONICAL_NAN = np.uint32(0x7FC00000)
@@ -283,7 +283,7 @@ def state_of(world: Any) -> State:
         dense_fields(world),
         world.plan,
         world.embedding.tbe,
-        lambda table: state_shapes(optimizer, tables[table].dim),
+        lambda table: fields_of(tables[table], optimizer),
         lambda table, rows: initial_rows(tables[table], optimizer, config.training.seed, rows),
     )
 

@@ -138,7 +138,7 @@ class Trainer:
         if self.resume:
             self._restore(world, loader)
         if config.memory.warm:
-            warm_caches(world, loader)
+            warm_caches(world, loader, self.steps_taken > 0)
         return world, loader
 
     def _check_room(self, plan: Plan, splits: Splits, memory: MemoryPlan) -> bool:
@@ -151,9 +151,11 @@ class Trainer:
         huge = False
         try:
             host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
-            slots = [room.slots for room in memory.rooms(plan.tables, plan.local(comm.rank), state)]
+            rooms = memory.rooms(plan.tables, plan.local(comm.rank), state)
+            slots, beside = [room.slots for room in rooms], [room.narrow for room in rooms]
             needs = [
-                preflight.table_needs(plan, comm.rank, state, lookups, slots, page) for page in (HUGE, preflight.PAGE)
+                preflight.table_needs(plan, comm.rank, state, lookups, slots, page, beside)
+                for page in (HUGE, preflight.PAGE)
             ]
             other = preflight.working_memory(config, plan)
             huge = preflight.fits(needs[0], host_ranks, other)

@@ -67,9 +67,9 @@ def signature(config: Config, plan: Plan, placements: Collection[str] = ("hbm",)
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def _ways(plan: Plan) -> list[tuple[str, str]]:
-    """(scheme, format) of which the plan has a table; rounding is decided at run time."""
-    return sorted({(scheme, table.format) for scheme, table in zip(plan.schemes, plan.tables)})
+def _ways(plan: Plan) -> list[tuple[str, str, str]]:
+    """(scheme, format, format in caches) of which the plan has a table; rounding is decided at run time."""
+    return sorted({(scheme, table.format, table.cache_format) for scheme, table in zip(plan.schemes, plan.tables)})
 
 
 def _deepest(placements: Collection[str]) -> str:
@@ -108,15 +108,18 @@ def _train_miniature(
 ) -> None:
     """Two steps and a digest; lookup and update come first, of no rows, while `helper` compiles the rest."""
     ways = _ways(plan)
-    names = [f"mini-{scheme}-{form}" for scheme, form in ways]
-    specs = [TableSpec(name, ROWS, DIM, (name,), "mean", format=form) for name, (_, form) in zip(names, ways)]
+    names = ["-".join(("mini", *way)) for way in ways]
+    specs = [
+        TableSpec(name, ROWS, DIM, (name,), "mean", format=form, cache_format=wider)
+        for name, (_, form, wider) in zip(names, ways)
+    ]
     if any(table.weighted for table in plan.tables):
         specs[0] = replace(specs[0], weighted=True)
     tables = tuple(specs)
     model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1))
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     mini = replace(config, model=model, tables=tables, memory=memory)
-    schemes = [scheme for scheme, _ in ways]
+    schemes = [scheme for scheme, _, _ in ways]
 
     def body(comm: Comm) -> None:
         plan = place(tables, schemes, comm.size, min(2, comm.size))

@@ -1,0 +1,77 @@
+"""Which tables are narrower at home than in their caches, and what is a row of one? Its codec, its records, and its values.
+
+A record is the bytes of `storage.row_codecs.RowCodec`, then the states per element and per row, fp32. Formats that scale whole
+rows have their scale and bias among the values, so that the same bytes come back from a checkpoint.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from neocpu.embedding.lookups import Floats, Rectangle
+from neocpu.embedding.specs import TableSpec
+from neocpu.errors import TrainingError
+from neocpu.reference.philox import LEAVING, tensor_key
+from neocpu.reference.rules import Rule
+from neocpu.storage.levels import Bytes, Ints, Slots
+from neocpu.storage.narrow import Border
+from neocpu.storage.row_codecs import RowCodec, same_bits
+
+
+class Narrowed:
+    """The rows of one shard of a table that has a `cache_format`, outside its caches.
+
+    Raises TrainingError for a shard of some columns of a format that scales whole rows.
+    """
+
+    def __init__(self, spec: TableSpec, shard: Rectangle, rule: Rule, seed: int) -> None:
+        lo, hi = shard.cols
+        if why := spec.unfit(cut=hi - lo < spec.dim):
+            raise TrainingError(why)
+        key = int(tensor_key(seed, LEAVING, spec.name))
+        self.codec = RowCodec(spec.format, hi - lo, spec.rounding, key, lo)
+        self._spec, self._row0 = spec, shard.rows[0]
+        self._element, self._row = rule.element_state, rule.row_state
+        self.record = self.codec.bytes + 4 * (self.codec.columns * len(self._element) + len(self._row))
+
+    def border(
+        self, wide: Slots, states: Slots, get: Callable[[Ints], Floats], put: Callable[[Ints, Floats], None]
+    ) -> Border:
+        """Between slots and records."""
+        return Border(self.codec, wide, states, get, put)
+
+    def nearest(self, numbers: Floats) -> Floats:
+        """What becomes of numbers f32[n, D] that are written here, to nearest, and read again."""
+        return self.codec.decode(self.codec.encode(numbers))
+
+    def start(self, found: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Values of rows with these unrounded numbers and states, as `values` gives them."""
+        data = self.codec.encode(found["weight"])
+        return {**found, "weight": self.codec.decode(data), **self.codec.scales(data)}
+
+    def values(self, records: Bytes) -> dict[str, Floats]:
+        """Numbers, states, and what scales them, of records."""
+        n, cut, width = len(records), self.codec.bytes, self.codec.columns
+        rest = np.ascontiguousarray(records[:, cut:]).view(np.float32).reshape(n, -1)
+        found = {"weight": self.codec.decode(records[:, :cut])}
+        for i, name in enumerate(self._element):
+            found[name] = rest[:, i * width : (i + 1) * width]
+        for i, name in enumerate(self._row, len(self._element) * width):
+            found[name] = rest[:, i]
+        return found | self.codec.scales(records[:, :cut])
+
+    def records(self, rows: Ints, values: Mapping[str, Any]) -> Bytes:
+        """Records of rows i64[n] with these values. Raises TrainingError for numbers that the format does not have."""
+        weight = np.ascontiguousarray(values["weight"], np.float32)
+        data = self.codec.restore(weight, values)
+        wrong = np.argwhere(~same_bits(self.codec.decode(data), weight))
+        if wrong.size:
+            (i, c), spec = wrong[0], self._spec
+            row, column = self._row0 + int(rows[i]), self.codec.column0 + int(c)
+            raise TrainingError(
+                f"table {spec.name}, row {row}, column {column}: {weight[i, c]!s} is no {spec.format} number"
+            )
+        states = [np.ascontiguousarray(values[name], np.float32) for name in (*self._element, *self._row)]
+        parts = [state.reshape(len(data), -1).view(np.uint8) for state in states]
+        return np.concatenate([data, *parts], axis=1)
