@@ -123,6 +123,20 @@ def test_some_tables_are_given_and_what_cannot_fit_says_what_would_help():
     assert "auto" not in place_tables(plan, ["auto"] * len(TABLES), work, 1, 10**9)
 
 
+def test_caches_over_an_ssd_hold_a_batch_wherever_some_plan_lets_them():
+    tables = [TableSpec(f"t{i}", 300 + 150 * i, 8, (f"f{i}",)) for i in range(20)]
+    plan, work = place(tables, ["table_wise"] * 20, 1), Workload(128)
+    for hbm, ddr in ((120_000, 400_000), (20_000, 300_000), (0, 300_000)):
+        places, seconds = chosen(plan, work, hbm, ddr)
+        assert seconds < 1 and "ddr_over_ssd" in places
+        rooms = MemoryPlan(places, hbm, ddr).rooms(tables, plan.local(0), (0, 1))
+        for table, name, room in zip(tables, places, rooms):
+            if PLACEMENTS[name].ssd:
+                assert room.lines[0] + room.scratch >= min(128, table.rows)
+    places, seconds = chosen(plan, work, 0, 60_000)  # no room for a batch: the last resort, which may work all the same
+    assert places is not None and seconds > 1
+
+
 def test_a_run_places_its_tables_and_ends_with_the_same_digest(log, tmp_path):  # noqa: F811
     whole = run(log, tmp_path / "whole", "auto", "training.steps=20")
     assert {entry["placement"] for entry in whole["placements"]} == {"hbm"}

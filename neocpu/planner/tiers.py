@@ -13,8 +13,10 @@ dearer, so more memory never costs time in the model:
     seconds of a step     bytes over bandwidth, of all memories and ranks; of a cache's lookups, a share of 1 - s^(1/4) goes
                           below, one row up and one down, where s is the share of the rows that the cache holds
 
-The fourth root is close to what `lfu` finds in a real log (docs/memory.md: 26, 36, 49, 58, 65, 68 % at s = 1, 2, 5, 10, 20,
-40 %; the root says 32, 38, 47, 56, 67, 80 %). Choices depend on the arguments only, so every rank makes the same.
+The first cache over an SSD must hold the rows of a batch, or a run stops: plans where it cannot, reckoning with as many rows as
+lookups, are chosen only where there are no others. The fourth root is close to what `lfu` finds in a real log
+(docs/memory.md: 26, 36, 49, 58, 65, 68 % at s = 1, 2, 5, 10, 20, 40 %; the root says 32, 38, 47, 56, 67, 80 %). Choices depend
+on the arguments only, so every rank makes the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,12 +31,14 @@ from neocpu.storage.placement import AUTO, LINE_BYTES, LOAD_FACTOR, PLACEMENTS, 
 
 Floats = NDArray[np.float64]
 Masks = NDArray[np.bool_]
+Costs = tuple[Floats, Floats]  # of each plan: seconds; of its tables: part of a batch's rows that finds no room
 SPEEDS = {
     "hbm": 1555e9,
     "ddr": 40e9,
     "ssd": 2e9,
 }  # bytes/s of a GPU: A100's; its share of a node's 320 GB/s; a fast disk
 MOVED, SWAPPED = 3, 2  # rows that a lookup moves, and a miss
+TOO_SMALL = 1000.0  # seconds for a cache that has no room for a batch: such a plan is the last resort
 EVALUATIONS = 5 * 10**6  # shards times plans that are costed at most
 PIECE = 1 << 20  # of those at a time
 
@@ -94,26 +98,31 @@ class Model:
                 mine = np.array(sorted(found), np.float64).T
                 self._ranks.append((mine[0], mine[1].astype(np.int64), mine[2], mine[3]))
 
-    def near(self, whole: Masks, cached: Masks) -> Floats:
+    def near(self, whole: Masks, cached: Masks) -> Costs:
         """Seconds in HBM and DDR of plans that keep some tables whole in HBM, and others cached there."""
-        total, hbm, ddr = np.zeros(len(whole)), self.speeds["hbm"], self.speeds["ddr"]
+        total, short = np.zeros(len(whole)), np.zeros(whole.shape)
+        hbm, ddr = self.speeds["hbm"], self.speeds["ddr"]
         for rows, table, size, asked in self._ranks:
             here, lines = whole[:, table], cached[:, table]
             share, fits = _shares(rows, size, here, lines, self.hbm, bool(self.ddr))
             missed = lines * (1 - np.sqrt(np.sqrt(share))) * SWAPPED / MOVED
             times = asked * ((here | lines) / hbm + (missed + ~(here | lines)) / ddr)
             total += np.where(fits, times.sum(axis=1), np.inf)
-        return total
+            if self.hbm:
+                short[:, table] = np.maximum(short[:, table], lines * _short(rows, size, asked, share))
+        return total, short
 
-    def far(self, whole: Masks, stored: Masks) -> Floats:
+    def far(self, whole: Masks, stored: Masks) -> Costs:
         """Seconds at the SSD of plans that store some tables there, and keep others whole in DDR."""
-        total = np.zeros(len(whole))
+        total, short = np.zeros(len(whole)), np.zeros(whole.shape)
         for rows, table, size, asked in self._ranks:
             lines = stored[:, table]
             share, fits = _shares(rows, size, whole[:, table], lines, self.ddr, True)
             missed = lines * (1 - np.sqrt(np.sqrt(share))) * SWAPPED / MOVED
             total += np.where(fits, (asked * missed).sum(axis=1) / self.speeds["ssd"], np.inf)
-        return total
+            if self.ddr:
+                short[:, table] = np.maximum(short[:, table], lines * _short(rows, size, asked, share))
+        return total, short
 
     def seconds(self, places: Sequence[str]) -> float:
         """Of one plan, given by name."""
@@ -121,7 +130,22 @@ class Model:
         whole = {memory: np.array([[kind.whole == memory for kind in kinds]]) for memory in ("hbm", "ddr")}
         cached = np.array([["hbm" in kind.caches for kind in kinds]])
         stored = np.array([[kind.ssd for kind in kinds]])
-        return float(self.near(whole["hbm"], cached)[0] + self.far(whole["ddr"], stored)[0])
+        near, far = self.near(whole["hbm"], cached), self.far(whole["ddr"], stored)
+        return float(together(near, far, cached, stored)[0, 0])
+
+
+def together(near: Costs, far: Costs, cached: Masks, stored: Masks) -> Floats:
+    """Seconds of every pair of an upper and a lower half of a plan. The first cache over an SSD must hold a batch."""
+    first = near[1] @ stored.T.astype(float) + (~cached).astype(float) @ far[1].T
+    return near[0][:, None] + far[0] + TOO_SMALL * first
+
+
+def _short(rows: Floats, size: Floats, asked: Floats, share: Floats) -> Floats:
+    """The part of a batch's rows for which a cache, with the rows beside it, has no room."""
+    need = np.maximum(np.minimum(asked / (MOVED * size), rows), 1)
+    lines = np.where(share < 1, share * rows // WAYS * WAYS, rows)  # whole sets
+    missing = np.maximum(1 - lines * (1 + 1 / SCRATCH) / need, 0)
+    return np.ceil(missing * 2**20) / 2**20  # sums of such numbers are exact, in any order
 
 
 def _shares(
@@ -166,21 +190,23 @@ def _cheapest(model: Model, named: Sequence[str], order: Sequence[int]) -> tuple
     below = [kept[(kept >= top).all(axis=1)] for top in tops]
     near = _costs(model.near, [(given["hbm"] | top, caches | cached) for top, caches in zip(tops, above)])
     far = _costs(model.far, [(given["ddr"] | (own & ~top), stored | (free & ~own)) for top, own in zip(tops, below)])
-    totals = [one.min() + other.min() for one, other in zip(near, far)]
-    i = int(np.argmin(totals))
-    if not np.isfinite(totals[i]):
-        return None
-    return _names(named, tops[i], above[i][near[i].argmin()], below[i][far[i].argmin()])
+    best: tuple[float, tuple[str, ...] | None] = (np.inf, None)
+    for top, caches, own, upper, lower in zip(tops, above, below, near, far):
+        seconds = together(upper, lower, caches | cached, stored | (free & ~own))
+        i, j = np.unravel_index(seconds.argmin(), seconds.shape)
+        if seconds[i, j] < best[0]:
+            best = float(seconds[i, j]), _names(named, top, caches[i], own[j])
+    return best[1]
 
 
-def _costs(cost: Callable[[Masks, Masks], Floats], cases: Sequence[tuple[Masks, Masks]]) -> list[Floats]:
+def _costs(cost: Callable[[Masks, Masks], Costs], cases: Sequence[tuple[Masks, Masks]]) -> list[Costs]:
     """What plans cost, by case; many at a time."""
     sizes = [max(len(one), len(other)) if one.ndim == other.ndim else len(other) for one, other in cases]
     one = np.concatenate([np.broadcast_to(masks, (n, masks.shape[-1])) for n, (masks, _) in zip(sizes, cases)])
     other = np.concatenate([masks for _, masks in cases])
-    step = max(PIECE // one.shape[1], 1)
+    step, ends = max(PIECE // one.shape[1], 1), np.cumsum(sizes)[:-1]
     parts = [cost(one[at : at + step], other[at : at + step]) for at in range(0, len(one), step)]
-    return np.split(np.concatenate(parts), np.cumsum(sizes)[:-1])
+    return list(zip(*(np.split(np.concatenate(column), ends) for column in zip(*parts))))
 
 
 def _tried(model: Model, order: Sequence[int]) -> tuple[Masks, Masks]:
