@@ -19,7 +19,16 @@ from neocpu.errors import ConfigError, DataError
 from neocpu.ingest import generate
 from neocpu.ingest.convert import convert
 from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.synthetic import ABSENT, Hotness, SyntheticCriteo, Tally, criteo_shape, parse_hotness
+from neocpu.ingest.synthetic import (
+    ABSENT,
+    Hotness,
+    Reuse,
+    SyntheticCriteo,
+    Tally,
+    criteo_shape,
+    parse_hotness,
+    published_reuse,
+)
 from neocpu.kernels import synthetic as kernels
 from neocpu.reference import synthetic as twin
 
@@ -89,8 +98,9 @@ def test_fields_equal_their_twins(seed, rows, row0):
     feature=st.integers(0, 25),
     longest=st.sampled_from([1, 1, 4]),
     paired=st.booleans(),
+    reuse=st.sampled_from([None, "2021", "2022"]),
 )
-def test_bags_equal_their_twin(log, seed, rows, row0, feature, longest, paired):
+def test_bags_equal_their_twin(log, seed, rows, row0, feature, longest, paired, reuse):
     rng = np.random.default_rng(seed)
     category = log._categories[feature]
     lengths = np.ones(rows, np.int64) if longest == 1 else rng.integers(0, longest + 1, rows)
@@ -99,7 +109,8 @@ def test_bags_equal_their_twin(log, seed, rows, row0, feature, longest, paired):
     amplitudes = np.array([0.4, 20.0, 0.6 if paired else 0.0])
     keys = (category.key, category.effect_key, category.code_key, 0, row0)
     outputs = (np.empty(offsets[-1], np.uint32), rng.normal(size=rows), rng.normal(size=(rows, 4)), rng.random(rows))
-    *_, codes, _, _, _ = both("bags", *keys, offsets, absent, category.law, amplitudes, *outputs)
+    classes = Reuse(reuse, rows + 1).classes(2.0) if reuse else np.empty((2, 0))
+    *_, codes, _, _, _ = both("bags", *keys, offsets, absent, category.law, *classes, amplitudes, *outputs)
     assert ((codes == 0) == (absent[np.repeat(np.arange(rows), lengths)] != 0)).all()
 
 
@@ -302,6 +313,23 @@ def test_writing_the_dataset_is_converting_the_raw_log(log, tmp_path):
     assert one.labels.tobytes() == two.labels.tobytes() and one.dense.tobytes() == two.dense.tobytes()
     assert all(one.features[name].codes.tobytes() == two.features[name].codes.tobytes() for name in direct.features)
     assert Dataset([tmp_path / "direct.h5", tmp_path / "converted.h5"]).rows == 6000
+
+
+@pytest.mark.parametrize("year", ["2021", "2022"])
+def test_codes_are_used_as_often_as_published(year):
+    rows = 60_000
+    log = SyntheticCriteo(1, hotness=parse_hotness("C1=geometric:8"), reuse=Reuse(year, rows))
+    codes, uses = np.unique(log.block(0, rows).categories["C1"].codes, return_counts=True)
+    bins = np.searchsorted(2 ** np.arange(16), uses, side="left")
+    published = published_reuse()["years"][year]
+    shares = np.bincount(bins, minlength=17) / codes.size, np.bincount(bins, uses, 17) / uses.sum()
+    np.testing.assert_allclose(shares[0], published["row_share"], atol=0.01)
+    np.testing.assert_allclose(shares[1][:13], published["lookup_share"][:13], atol=0.01)  # above: single codes here
+    assert abs(codes.size / uses.sum() - published["rows"] / published["lookups"]) < 0.005
+    with pytest.raises(ConfigError, match="published are 2021, 2022"):
+        Reuse("2020", 1)
+    with pytest.raises(ConfigError, match="how many codes there are"):
+        SyntheticCriteo(1, max_rows=5, reuse=Reuse(year, rows))
 
 
 def test_multi_hot_datasets_keep_their_bags(tmp_path):

@@ -35,6 +35,11 @@ FORMATS = ("h5", "tsv")
     help="Codes per row: 4, geometric:4, or C1=8,C3=geometric:20 for single features (h5 only).",
 )
 @click.option(
+    "--reuse",
+    help="2021 or 2022: codes are used as often, one by one, as the published traces of that year say.",
+)
+@click.option("--reuse-rows", type=click.IntRange(1), help="In so many rows of the log.  [default: rows written]")
+@click.option(
     "--compress", type=click.Choice(["none", "gzip", "zstd"]), default="none", show_default=True, help="h5 only."
 )
 @click.option("--force", is_flag=True, help="Replace DST if it exists.")
@@ -48,6 +53,8 @@ def generate(
     cardinality_scale: float,
     max_rows: int | None,
     hotness: str,
+    reuse: str | None,
+    reuse_rows: int | None,
     compress: str,
     force: bool,
 ) -> None:
@@ -60,11 +67,19 @@ def generate(
     from rich.progress import Progress
 
     from neocpu.ingest.generate import write_dataset, write_log
-    from neocpu.ingest.synthetic import SyntheticCriteo, parse_hotness
+    from neocpu.ingest.synthetic import Reuse, SyntheticCriteo, parse_hotness
 
     if dst.exists() and not force:
         raise click.UsageError(f"{dst} exists; --force replaces it")
-    log = SyntheticCriteo(seed, cardinality_scale=cardinality_scale, max_rows=max_rows, hotness=parse_hotness(hotness))
+    if reuse_rows is not None and reuse is None:
+        raise click.UsageError("--reuse-rows says for how many rows --reuse holds: give that too")
+    log = SyntheticCriteo(
+        seed,
+        cardinality_scale=cardinality_scale,
+        max_rows=max_rows,
+        hotness=parse_hotness(hotness),
+        reuse=Reuse(reuse, reuse_rows or rows) if reuse else None,
+    )
     raw = form == "tsv" or (form is None and dst.suffix not in (".h5", ".hdf5"))
     if raw and compress != "none":
         raise click.UsageError("--compress is for .h5 files; name the raw file .gz to compress it")

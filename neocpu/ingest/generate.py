@@ -8,6 +8,7 @@ import gzip
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,6 +55,7 @@ def write_dataset(
             "first_row": first,
             "cardinalities": log.cardinalities,
             "hotness": log.hotness,
+            **({"reuse": asdict(log.reuse)} if log.reuse else {}),
         },
         **(attributes or {}),
     }

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,33 @@ def criteo_shape() -> dict[str, Any]:
     return json.loads(files("neocpu.ingest").joinpath("criteo_shape.json").read_text("utf-8"))
 
 
+def published_reuse() -> dict[str, Any]:
+    """How often rows of Meta's embedding traces are looked up, by year: published shares, and classes fitted to them."""
+    return json.loads(files("neocpu.ingest").joinpath("reuse.json").read_text("utf-8"))
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Codes are reused as in the traces of a year: `rows` rows of the log have the published share of lookups for every
+    number of uses of a code. Raises ConfigError for another year."""
+
+    year: str
+    rows: int
+
+    def __post_init__(self) -> None:
+        if self.year not in (years := published_reuse()["years"]):
+            raise ConfigError(f"reuse {self.year!r}: published are {', '.join(years)}")
+
+    def classes(self, mean: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of each class of codes, most used first, the end of its draws in [0, 1] and its first code; `mean` codes a row."""
+        entry = published_reuse()["years"][self.year]
+        found = sorted(zip(entry["reuse"], entry["share"]), reverse=True)
+        total = sum(share for _, share in found)
+        cuts = [*accumulate(share / total for _, share in found)]
+        firsts = [0.0, *accumulate(share / total * mean * self.rows / uses for uses, share in found)]
+        return np.array([*cuts[:-1], 1.0]), np.array(firsts)
+
+
 @dataclass(frozen=True)
 class Block:
     """Some rows of a log. labels float32[n]; integers int64[13, n] (`ABSENT` where empty); categories: name -> `Bags`
@@ -86,7 +114,19 @@ class Block:
 class _Category:
     """Law and planted effects of one category."""
 
-    def __init__(self, seed: int, entry: dict[str, Any], rows: int, hotness: Hotness, planted: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        entry: dict[str, Any],
+        rows: int,
+        hotness: Hotness,
+        planted: dict[str, Any],
+        reuse: Reuse | None,
+    ) -> None:
+        self.cuts, self.firsts = np.empty((2, 0))
+        if reuse is not None:
+            self.cuts, self.firsts = reuse.classes(hotness.mean)
+            rows = math.ceil(self.firsts[-1])
         name, exponent, offset = entry["name"], 1.0 - entry["exponent"], entry["offset"]
         self.name, self.rows, self.hotness = name, rows, hotness
         ends = exp(exponent * log(np.array([1.0 + offset, rows + 1.0 + offset])))
@@ -126,7 +166,8 @@ class _Integer:
 class SyntheticCriteo:
     """An endless log of Criteo's shape.
 
-    cardinality_scale shrinks every category (to no less than 3 values), max_rows caps them; hotness: `parse_hotness`.
+    cardinality_scale shrinks every category (to no less than 3 values), max_rows caps them; hotness: `parse_hotness`;
+    reuse: codes of all categories are used as often as those of a published trace, as many codes as that takes.
     integer_names, categories, cardinalities (values that can occur, a missing one not counted): in file order.
     Raises ConfigError for options out of range or unknown features.
     """
@@ -138,16 +179,19 @@ class SyntheticCriteo:
         cardinality_scale: float = 1.0,
         max_rows: int | None = None,
         hotness: Mapping[str, Hotness] | None = None,
+        reuse: Reuse | None = None,
     ) -> None:
         shape, given = criteo_shape(), dict(hotness or {})
         if not 0.0 < cardinality_scale <= 1.0:
             raise ConfigError(f"cardinality scale {cardinality_scale:g}: above 0 and at most 1")
         if max_rows is not None and max_rows < 1:
             raise ConfigError(f"max rows {max_rows}: at least 1")
+        if reuse is not None and (cardinality_scale < 1.0 or max_rows is not None):
+            raise ConfigError("reuse says how many codes there are: leave cardinality scale and max rows away")
         names = [entry["name"] for entry in shape["categories"]]
         if unknown := [name for name in given if name and name not in names]:
             raise ConfigError(f"hotness of {unknown[0]!r}: the categories are {names[0]} to {names[-1]}")
-        self.seed, planted = seed, shape["planted"]
+        self.seed, self.reuse, planted = seed, reuse, shape["planted"]
         self._integers = [_Integer(seed, entry, shape["probabilities"], planted) for entry in shape["integers"]]
         groups = shape["missing"]
         self._group = {field: g for g, group in enumerate(groups) for field in group["fields"]}
@@ -158,7 +202,7 @@ class SyntheticCriteo:
             rows = max(math.ceil(rows * cardinality_scale), min(rows, 3))
             rows = min(rows, max_rows or rows)
             bag = given.get(entry["name"], given.get("", Hotness()))
-            self._categories.append(_Category(seed, entry, rows, bag, planted))
+            self._categories.append(_Category(seed, entry, rows, bag, planted, reuse))
         self.integer_names = tuple(field.name for field in self._integers)
         self.cardinalities = {category.name: category.rows for category in self._categories}
         self._missing_key, self._click_key = (tensor_key(seed, GENERATOR, name) for name in ("missing", "click"))
@@ -225,7 +269,7 @@ class SyntheticCriteo:
             offsets[1:] = np.cumsum(counts)
             lengths = counts.astype(np.int32)
         codes = np.empty(offsets[-1], np.uint32)
-        law = (c.law, c.amplitudes)
+        law = (c.law, c.cuts, c.firsts, c.amplitudes)
         kernels.bags(c.key, c.effect_key, c.code_key, step, first, offsets, absent, *law, codes, *planted)
         return Bags(codes, lengths)
 
@@ -259,4 +303,14 @@ class Tally:
 
 
 Progress = Callable[[int], None]
-__all__ = ["ABSENT", "Block", "Hotness", "Progress", "SyntheticCriteo", "Tally", "criteo_shape", "parse_hotness"]
+__all__ = [
+    "ABSENT",
+    "Block",
+    "Hotness",
+    "Progress",
+    "Reuse",
+    "SyntheticCriteo",
+    "Tally",
+    "criteo_shape",
+    "parse_hotness",
+]

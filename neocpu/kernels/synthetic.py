@@ -136,17 +136,42 @@ def _effect(key, code, vector_amplitude, vector):
     return np.float64(np.int64(w0 + w1 + w2 + w3) - 8589934592) * (1.7320508075688772 / 4294967296.0)
 
 
+@register_jitable
+def _rank(u, law):
+    """Zipf-Mandelbrot rank of a draw, by the inverse of its distribution function."""
+    if u < law[0]:
+        return np.int64(1)
+    u = (u - law[0]) / (1.0 - law[0])
+    x = exp(log(law[3] + u * law[4]) * law[2]) - law[1]
+    return np.int64(min(max(np.floor(x), 1.0), law[5]))
+
+
+@register_jitable
+def _reused_rank(u, cuts, firsts, most):
+    """Rank of a draw among classes of ranks, each drawn equally often within its class."""
+    j = 0
+    while j + 1 < cuts.size and u >= cuts[j]:
+        j += 1
+    low = cuts[j - 1] if j else 0.0
+    x = firsts[j] + (u - low) / (cuts[j] - low) * (firsts[j + 1] - firsts[j])
+    return np.int64(min(np.floor(x) + 1.0, most))
+
+
 @kernel
-def bags(key, effect_key, name, step, row0, offsets, absent, law, amplitudes, codes, logit, vectors, squares):
+def bags(
+    key, effect_key, name, step, row0, offsets, absent, law, cuts, firsts, amplitudes, codes, logit, vectors, squares
+):
     """Draw the codes of one category and add their planted effects.
 
     A draw u is rank 1 with probability law[0]; else, with u spread over [0, 1) again, floor(y^(law[2]) - law[1]) with
-    y = law[3] + u * law[4], within [1, law[5]]: a Zipf-Mandelbrot rank. Frequent codes matter most, by
+    y = law[3] + u * law[4], within [1, law[5]]: a Zipf-Mandelbrot rank. With classes (K > 0) instead: class j has the draws
+    from cuts[j-1] to cuts[j], and spreads them evenly over ranks firsts[j] to firsts[j+1]. Frequent codes matter most, by
     d = 1 / sqrt(1 + rank / amplitudes[1]): logit += amplitudes[0] * d * effect; the vectors of a bag, of amplitude
     amplitudes[2] * d, are summed, added to vectors, and their squared norm to squares.
 
     Shapes: key, effect_key, name uint64; step, row0 i64; offsets i64[n+1]; absent u8[n] (its codes are 0, no effect);
-    law f64[6]: top, q, 1/(1-s), F(1), F(H+1) - F(1), H with F(x) = (x + q)^(1-s); amplitudes f64[3];
+    law f64[6]: top, q, 1/(1-s), F(1), F(H+1) - F(1), H with F(x) = (x + q)^(1-s); cuts f64[K], firsts f64[K+1];
+    amplitudes f64[3];
     codes u32[offsets[n]]; logit, squares f64[n]; vectors f64[n, 4].
     Source: ours, the planted model. Order: draws of a bag in order.
     """
@@ -157,11 +182,8 @@ def bags(key, effect_key, name, step, row0, offsets, absent, law, amplitudes, co
             if absent[i]:
                 codes[at] = 0
                 continue
-            u, rank = _uniform(key, step, row0 + i, 1 + at - offsets[i]), np.int64(1)
-            if u >= law[0]:
-                u = (u - law[0]) / (1.0 - law[0])
-                x = exp(log(law[3] + u * law[4]) * law[2]) - law[1]
-                rank = np.int64(min(max(np.floor(x), 1.0), law[5]))
+            u = _uniform(key, step, row0 + i, 1 + at - offsets[i])
+            rank = _reused_rank(u, cuts, firsts, law[5]) if cuts.size else _rank(u, law)
             code = _code_of(rank, name)
             codes[at] = np.uint32(code)
             damping = 1.0 / np.sqrt(1.0 + np.float64(rank) / amplitudes[1])

@@ -60,7 +60,17 @@ def bag_lengths(key, step, row0, absent, mean, geometric, out):
     out[absent != 0] = 0
 
 
-def bags(key, effect_key, name, step, row0, offsets, absent, law, amplitudes, codes, logit, vectors, squares):
+def _reused_ranks(u, cuts, firsts, most):
+    """Ranks among classes of ranks, each drawn equally often within its class."""
+    j = np.minimum(np.searchsorted(cuts, u, side="right"), cuts.size - 1)
+    low = np.concatenate([[0.0], cuts])[j]
+    x = firsts[j] + (u - low) / (cuts[j] - low) * (firsts[j + 1] - firsts[j])
+    return np.minimum(np.floor(x) + 1.0, most)
+
+
+def bags(
+    key, effect_key, name, step, row0, offsets, absent, law, cuts, firsts, amplitudes, codes, logit, vectors, squares
+):
     """Codes of one category and their effects; see `kernels.synthetic.bags`."""
     top, q, power, first, span, ranks = law.tolist()
     lengths = np.diff(offsets)
@@ -68,8 +78,11 @@ def bags(key, effect_key, name, step, row0, offsets, absent, law, amplitudes, co
     place = np.arange(row.size) - offsets[row]
     width = int(lengths.max(initial=0))
     u = _draws(key, step, row0, logit.size, width + 1)[row, place + 1]
-    x = exp(log(first + ((u - top) / (1.0 - top)) * span) * power) - q
-    rank = np.where(u < top, 1.0, np.clip(np.floor(x), 1.0, ranks)).astype(np.int64)
+    if cuts.size:
+        rank = _reused_ranks(u, cuts, firsts, ranks).astype(np.int64)
+    else:
+        x = exp(log(first + ((u - top) / (1.0 - top)) * span) * power) - q
+        rank = np.where(u < top, 1.0, np.clip(np.floor(x), 1.0, ranks)).astype(np.int64)
     codes[:] = np.where(absent[row] != 0, 0, code_of(rank, name))
     words = np.empty((row.size, 8), np.uint32)
     for j, code in enumerate(codes):
