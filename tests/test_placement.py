@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_planner import KAGGLE, TABLES
 from test_tiers import run
+from test_training import given as given_config
 from test_training import log  # noqa: F401
 
 from neocpu.cli.plan import plan as plan_command
 from neocpu.embedding.specs import TableSpec
 from neocpu.embedding.tiered import MemoryPlan
-from neocpu.errors import TrainingError
+from neocpu.errors import ConfigError, TrainingError
 from neocpu.parallel.plan import place
 from neocpu.planner.auto import make_plan
 from neocpu.planner.cost import Workload
@@ -145,6 +146,14 @@ def test_a_run_places_its_tables_and_ends_with_the_same_digest(log, tmp_path):  
         found = run(log, tmp_path / f"tight-{ranks}", "auto", *budgets, ranks=ranks)
         assert found["digest"] == whole["digest"]
         assert all("over" in entry["placement"] and entry["demand"] > 0 for entry in found["placements"])
+
+
+def test_wider_caches_and_chosen_placements_exclude_each_other(log):  # noqa: F811
+    wide = ("tables.one.format=fp16", "memory.cache_format=fp32")
+    with pytest.raises(ConfigError, match="may leave it without a cache"):
+        given_config(log, *wide, "memory.placement=auto")
+    with pytest.raises(ConfigError, match=r"other tables would decide how many rows of table 'one'"):
+        given_config(log, *wide, 'memory.placement={one = "ddr_over_ssd", many = "auto"}')
 
 
 def test_a_plan_shows_what_was_chosen_and_why():

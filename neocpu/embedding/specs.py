@@ -98,7 +98,14 @@ def with_caches(
     forms = (
         choose("memory.cache_format", "format of caches", names, spec, tuple(CACHES), "") if spec else [""] * len(names)
     )
-    return tuple(replace(t, cache_format=_cache_format(t, *given)) for t, *given in zip(tables, forms, placements))
+    found = tuple(replace(t, cache_format=_cache_format(t, *given)) for t, *given in zip(tables, forms, placements))
+    wide = next((table.name for table in found if table.cache_format), "")
+    if wide and AUTO in placements:
+        raise ConfigError(
+            f'memory.placement: "auto" for other tables would decide how many rows of table {wide!r} are in caches, and with '
+            "memory.cache_format bits depend on that; name the placements of all tables, or leave cache_format out"
+        )
+    return found
 
 
 def _cache_format(table: TableSpec, form: str, placement: str) -> str:
