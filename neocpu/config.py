@@ -155,10 +155,21 @@ class MemoryConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """A checkpoint is written every so many steps (0: at the end only); the newest `keep` stay."""
+    """A checkpoint is written every so many steps (0: at the end only); the newest `keep` stay.
+
+    full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are whole; 0: 1 where all
+    tables are in memory, 8 where any is over SSD). memory : bytes of a rank that rows may take until they are written while
+    training goes on; a checkpoint that needs more is written while training waits.
+    """
 
     every_steps: int = 0
     keep: int = 2
+    full_every: int = 0
+    memory: int = 128 << 20
+
+    def files_until_full(self, ssd: bool) -> int:
+        """`full_every` of a run; `ssd`: does any table live over SSD?"""
+        return self.full_every or (8 if ssd else 1)
 
 
 @dataclass(frozen=True)

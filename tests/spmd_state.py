@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from spmd import spmd
 from test_checkpoint import MIXED, TABLE_WISE, make
+from test_checkpoint_chain import wholes, written
 
 from neocpu.errors import TrainingError
 from neocpu.parallel.comm import Comm, SingleComm
@@ -25,6 +26,17 @@ def checkpoints_come_back(comm: Comm, folder: Path) -> None:
         world = make(comm, schemes, learnt=False)
         assert checkpoint.load(path, world) == 4
         assert digest(world, 4) == expected
+
+
+@spmd(2, 8)
+def changes_are_written_meanwhile(comm: Comm, folder: Path) -> None:
+    assert written(folder, comm, MIXED, range(1, 4), background=True) == wholes(range(1, 4))
+    path, world = (
+        checkpoint.latest(folder, comm),
+        make(comm, ["row_wise"] * 4, ("optimizer.sparse.name=exact_adagrad",), False),
+    )
+    assert path is not None and checkpoint.load(path, world) == 3
+    assert digest(world, 3) == wholes(range(1, 4))[-1]
 
 
 @spmd(2, 4)

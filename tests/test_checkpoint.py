@@ -20,8 +20,9 @@ from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
 from neocpu.reference.rules import RULES
-from neocpu.training import checkpoint, checkpoint_save
-from neocpu.training.checkpoint_file import CheckpointFile, RowWriter
+from neocpu.training import checkpoint, checkpoint_snapshot
+from neocpu.training.checkpoint_file import CheckpointFile
+from neocpu.training.checkpoint_layout import RowWriter
 from neocpu.training.initial import initial_rows
 from neocpu.training.state import digest
 
@@ -205,7 +206,7 @@ def test_truncated_foreign_newer_incomplete(written: Path, tmp_path: Path) -> No
         CheckpointFile(tmp_path / "missing.h5")
     for key, value, message in (
         ("complete", False, "incomplete"),
-        ("version", 3, "version 3"),
+        ("version", 4, "version 4"),
         ("format", "neocpu-dataset", "not a neocpu checkpoint"),
     ):
         path = tmp_path / f"{key}.h5"
@@ -235,7 +236,7 @@ def test_a_full_disk_leaves_older_checkpoints_alone(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if where == "reserve":
-        monkeypatch.setattr(checkpoint_save, "reserve", full)
+        monkeypatch.setattr(checkpoint_snapshot, "reserve", full)
     else:
         monkeypatch.setattr(RowWriter, "_put", full)
 

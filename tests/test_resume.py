@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not HAS_MPI, reason="no mpiexec")
 
 SECONDS = 240  # a job, kernels to be compiled included
 LONG = ("training.epochs=100000", "training.steps=200000")  # a run that nobody waits for
-KEEP = ("checkpoint.keep=100000",)
+KEEP = ("checkpoint.keep=100000", "checkpoint.full_every=4")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ FILE = click.Path(path_type=Path)
 
 @click.group()
 def checkpoint() -> None:
-    """Show, compare and export checkpoints."""
+    """Show, verify, compare, merge and export checkpoints."""
 
 
 @checkpoint.command()
@@ -33,6 +33,11 @@ def _card(file: "CheckpointFile") -> None:
     versions = json.loads(file.text("versions"))
     click.echo(f"{file.path}: checkpoint of step {file.step}, {file.path.stat().st_size:,} bytes")
     click.echo(f"  digest    {file.digest}")
+    if file.links[1:]:
+        names = " + ".join(link.path.name for link in file.links)
+        click.echo(
+            f"  files     {names}, {file.bytes:,} bytes together; this one holds what changed since the one before"
+        )
     click.echo(f"  written   {facts['created']} by {facts['ranks']} rank(s), neocpu {versions['neocpu']}")
     config = file.config()
     sparse, dense, model = config.optimizer.sparse.name, config.optimizer.dense.name, config.model
@@ -82,6 +87,21 @@ def diff(first: Path, second: Path) -> int:
         difference = first_difference(one, two)
         click.echo(str(difference) if difference else "all tensors are equal")
     return 1
+
+
+@checkpoint.command()
+@click.argument("file", type=FILE)
+@click.argument("target", type=FILE)
+def merge(file: Path, target: Path) -> None:
+    """Write FILE, and the files that it is based on, as TARGET: one whole checkpoint."""
+    from neocpu.training.checkpoint_file import CheckpointFile
+    from neocpu.training.checkpoint_tools import merge as write
+
+    with CheckpointFile(file) as source:
+        write(source, target)
+        click.echo(
+            f"{target}: {len(source.links)} files in one, {target.stat().st_size:,} bytes, digest {source.digest}"
+        )
 
 
 @checkpoint.command()

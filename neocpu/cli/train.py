@@ -78,6 +78,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     if summary["cold_start_seconds"] is not None:
         click.echo(f"first step done {summary['cold_start_seconds']:.1f} s after the start")
     click.echo(f"memory of the largest rank: {summary['memory_per_rank'] / 2**20:,.0f} MiB")
+    click.echo(checkpoint_line(summary["checkpoints"]))
     if summary["ranks"] > 1:
         for line in traffic_lines(summary["traffic"]):
             click.echo(line)
@@ -85,6 +86,16 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
         click.echo(line)
     click.echo(f"results in {folder}")
     click.echo(f"digest {summary['digest']}")
+
+
+def checkpoint_line(made: dict[str, Any]) -> str:
+    """What was written, and how long training waited for it."""
+    some = [
+        f"{made[name]} {what}" for name, what in (("of_changes", "of changes"), ("in_background", "in the background"))
+    ]
+    detail = f" ({', '.join(some)})" if made["of_changes"] or made["in_background"] else ""
+    size = f"{made['bytes'] / 2**20:,.1f} MiB"
+    return f"checkpoints written: {made['written']}{detail}, {size}; training waited {made['seconds']:.2f} s for them"
 
 
 def traffic_lines(traffic: dict[str, Any]) -> list[str]:

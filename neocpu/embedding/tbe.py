@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding import words
+from neocpu.embedding.changes import Changes
 from neocpu.embedding.lookups import ExtraWords, Floats, Ints, Layout, Lookups, Merged, Rectangle, Words
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.rows import NONE, Places, Rows, allocate, one_by_one, part, runs, shelve
@@ -75,6 +76,7 @@ class TableBatchedEmbedding:
         self._allocate(kinds, elements, int(self.slots.sum()), budget, huge)
         self._made, self._scratch = np.zeros(len(self.shards), np.int64), Scratch()
         self._plain = SparseOptimizer().hyper(1)
+        self.changes = Changes([self.touched(h) for h in range(len(self.shards))])
 
     def _allocate(
         self, kinds: Sequence[TableSpec], elements: Sequence[int], rows: int, budget: int, huge: bool
@@ -168,6 +170,7 @@ class TableBatchedEmbedding:
         rule, limited = self.rule, self.optimizer.max_norm > 0
         if not rule.updates:
             raise TrainingError(f"optimizer {rule.name!r} updates nothing: take the rows and values of unique_gradient")
+        self.changes.note(found)
         hyper, rows, found = self.optimizer.hyper(step), found.unique, self._located(found)
         for store, lo, hi in runs(self._store[found.shards]):
             mine, those = part(found, lo, hi), rows[found.first[lo] : found.first[hi]]
@@ -215,6 +218,7 @@ class TableBatchedEmbedding:
 
     def _merge(self, name: str, layout: Layout, lookups: Lookups, grad: Floats, hyper: Floats) -> Merged:
         found = self._sort(layout, lookups, grad.shape[1])
+        self.changes.note(found)
         rows, found = found.unique.copy(), self._located(found)
         start = np.append(0, np.cumsum(np.repeat(self.width[found.shards], np.diff(found.first))))
         gradient = np.empty(int(start[-1]), np.float32)

@@ -68,6 +68,11 @@ class MemoryPlan:
         return make_room(found, self.hbm, self.ddr)
 
     @property
+    def over_ssd(self) -> bool:
+        """Is any table over SSD?"""
+        return any(PLACEMENTS[name].ssd for name in self.placements)
+
+    @property
     def plain(self) -> bool:
         """Are all tables whole in memory?"""
         return not any(PLACEMENTS[name].caches for name in self.placements)
@@ -123,6 +128,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         self._file, numbers = self._open(memory, file, [h for h, place in enumerate(places) if place.ssd])
         for h, (room, place) in enumerate(zip(rooms, places)):
             if place.caches:
+                self.changes.marks[h] = None
                 self._tiers[h] = self._tier(h, room, place, memory.policy, numbers.get(h, -1))
                 self._made[h] = room.slots  # slots are made by their homes
 

@@ -7,7 +7,7 @@ if a byte of it differs from its initial value; of a dense parameter, all rows d
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +21,7 @@ STATE_VERSION = 1
 F32 = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Values = Mapping[str, F32]
+NOTHING = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Blocks:
     """Neighbouring blocks of tensor `tensor`: their rows in the state, i64[n] ascending, and f32[n, ...] fields.
 
     numbers, counts : i64[m], which blocks, ascending, and how many of the rows are theirs.
+    changed, gone : of blocks looked at for what changed since the last checkpoint: bool[n], which of the rows did (None: all),
+        and i64[k], rows that did and do not belong to the state now.
     """
 
     tensor: int
@@ -72,12 +75,18 @@ class Blocks:
     counts: Ints
     rows: Ints
     values: Values
+    changed: NDArray[np.bool_] | None = None
+    gone: Ints = field(default_factory=lambda: NOTHING)
 
     @staticmethod
     def of(tensor: int, rows: Ints, values: Values) -> "Blocks":
         """The blocks that have any of these rows."""
         numbers, counts = runs_of(rows // BLOCK)
         return Blocks(tensor, numbers, counts, rows, values)
+
+    def per_block(self, rows: Ints) -> Ints:
+        """How many of some rows are in each block, i64[m]."""
+        return per_block(self.numbers, rows)
 
     def sha256(self) -> list[bytes]:
         """Hash of each block: of its row numbers (int64) and then every field in order (float32), all little-endian."""
@@ -93,6 +102,18 @@ class Blocks:
                 sha.update(data[lo * size : hi * size])
             found.append(sha.digest())
         return found
+
+
+def among(values: Ints, some: Ints) -> NDArray[np.bool_]:
+    """Which of some numbers are among others, which are ascending?"""
+    if not some.size:
+        return np.zeros(values.size, np.bool_)
+    return some[np.minimum(np.searchsorted(some, values), some.size - 1)] == values
+
+
+def per_block(numbers: Ints, rows: Ints) -> Ints:
+    """How many of some rows are in each of some blocks: i64[m]."""
+    return np.bincount(np.searchsorted(numbers, rows // BLOCK), minlength=numbers.size).astype(np.int64)
 
 
 def runs_of(values: Ints) -> tuple[Ints, Ints]:
@@ -114,6 +135,17 @@ class Index:
         """Where the blocks of one tensor stand."""
         lo, hi = np.searchsorted(self.tensor, [tensor, tensor + 1])
         return slice(int(lo), int(hi))
+
+    def over(self, older: "Index") -> "Index":
+        """What an older index has become by the blocks of this one; those without rows are no more."""
+        tensor = np.concatenate([older.tensor, self.tensor])
+        number, rows = np.concatenate([older.number, self.number]), np.concatenate([older.rows, self.rows])
+        sha = np.concatenate([older.sha256, self.sha256])
+        order = np.lexsort((number, tensor))  # stable: of two equal ones the newer is the second
+        last = np.append((np.diff(tensor[order]) != 0) | (np.diff(number[order]) != 0), True)[: order.size]
+        kept = order[last]
+        kept = kept[rows[kept] > 0]
+        return Index(tensor[kept], number[kept], rows[kept], sha[kept])
 
     def rows_of(self, tensor: int) -> int:
         """Rows of one tensor."""

@@ -1,15 +1,20 @@
 """How does a state get to disk? Hashed and copied as it is now, written under a temporary name, renamed once it is complete.
 
-Every rank goes through its blocks once: it hashes them and keeps what is to be written, if that takes little memory; else it
-goes through them again to write. Rank 0 lays the file out, adds the hashes, marks the file complete and renames it. Until then
-older checkpoints stay as they are.
+    snapshot   every rank goes through its blocks once: it hashes them and keeps what is to be written      training waits
+    write      a thread of every rank writes and syncs what was kept                                     training goes on
+    finish     all ranks have written: rank 0 marks the file complete, renames it, deletes old ones         training waits
+
+Where a rank would keep more than it has room for, all go through their blocks again and write them while training waits. Until
+a file is renamed, older checkpoints stay as they are. Between two whole files, those with the rows that changed (Check-N-Run).
 """
 
 import contextlib
 import json
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,9 +22,11 @@ import numpy as np
 
 from neocpu.errors import CheckpointError
 from neocpu.parallel.comm import Comm
-from neocpu.training.blocks import Blocks, Ints, Tensor, digest_of
-from neocpu.training.checkpoint_file import Offsets, Part, RowWriter, complete, lay_out
-from neocpu.training.report import versions
+from neocpu.training import checkpoint_snapshot
+from neocpu.training.blocks import Index, Ints, Tensor, digest_of
+from neocpu.training.checkpoint_file import CheckpointFile, base_of
+from neocpu.training.checkpoint_layout import Offsets, complete, file_bytes, lay_out
+from neocpu.training.checkpoint_snapshot import Snapshot, facts_of, shares_of, write_parts
 from neocpu.training.state import State, state_of
 
 T = TypeVar("T")
@@ -33,140 +40,244 @@ def checkpoints(out: Path) -> list[Path]:
 
 
 def save(out: Path, world: Any, step: int, *, keep: int = 2, data: Mapping[str, Any] | None = None) -> str:
-    """Write the state of a `training.world.World` after `step` steps; returns its digest. Collective.
+    """Write the whole state of a `training.world.World` after `step` steps; returns its digest. Collective.
 
     keep : newest checkpoints that stay. data : description of the data (`identity.py`), JSON-able.
 
     Raises CheckpointError on all ranks where it cannot be written; older checkpoints are then untouched.
     """
-    comm, path = world.comm, Path(out) / FOLDER / f"step-{step:08d}.h5"
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        digest = _write(partial, state_of(world), world, step, data or {})
-        _first_rank(comm, path, lambda: _publish(partial, path, keep))
-    except BaseException:
-        if comm.rank == 0:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-        raise
+    saver = Saver(out, world, keep=keep, data=data)
+    digest = saver.save(step)
+    saver.finish()
     return digest
 
 
-class Snapshot:
-    """What one rank writes: how many rows of each tensor, and the rows themselves while they take at most `room` bytes."""
+@dataclass(frozen=True)
+class _Newest:
+    """What the next file may be based on: its name, step, digest and index; how many files of changes it needs, and their
+    bytes."""
 
-    def __init__(self, tensors: Sequence[Tensor], room: int) -> None:
-        self.tensors, self.counts = tensors, np.zeros(len(tensors), np.int64)
-        self._room, self._parts = room, list[Part]()
-
-    def add(self, blocks: Blocks) -> None:
-        """Take the next blocks."""
-        self.counts[blocks.tensor] += blocks.rows.size
-        if self._room >= 0:
-            self._parts.append(part := Part.of(blocks, self.tensors[blocks.tensor]))
-            self._room -= part.bytes
-            if self._room < 0:
-                self._parts.clear()
-
-    def parts(self, state: State) -> Iterator[Part]:
-        """All of it. Collective: where some rank kept too little, all go through the state again."""
-        if state.comm.largest(self._room < 0):
-            self._parts.clear()
-            yield from (Part.of(blocks, self.tensors[blocks.tensor]) for blocks in state.blocks())
-        else:
-            yield from self._parts
+    name: str
+    step: int
+    digest: str
+    index: Index
+    chain: int
+    bytes: int
 
 
-def _write(partial: Path, state: State, world: Any, step: int, data: Mapping[str, Any]) -> str:
-    comm, header = world.comm, world.config.header()
-    snapshot = Snapshot(state.tensors, ROOM)
-    index = state.index(visit=snapshot.add)
-    digest = digest_of(header, step, state.tensors, index)
-    attributes, texts = _facts(state, world, step, data)
+@dataclass
+class _Pending:
+    """A file that is being written."""
 
-    def begin() -> bytes:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        for old in partial.parent.glob(".step-*.partial"):  # of runs that were killed; the folder is locked
-            old.unlink()
-        offsets = lay_out(partial, state.tensors, index, attributes, texts)
-        reserve(partial)
-        return json.dumps(offsets).encode()
-
-    offsets = json.loads(_first_rank(comm, partial, begin))
-    error = _write_parts(partial, state, offsets, snapshot)
-    comm.agree(None if error is None else _failed(partial, error))
-    _first_rank(comm, partial, lambda: complete(partial, state.tensors, index, digest))
-    return digest
+    partial: Path
+    path: Path
+    step: int
+    digest: str = ""
+    thread: threading.Thread | None = None
+    error: BaseException | None = None
 
 
-def _write_parts(partial: Path, state: State, offsets: Offsets, snapshot: Snapshot) -> OSError | None:
-    """Write this rank's rows; what went wrong. Goes on without writing then: the other ranks still need this one's rows."""
-    error: OSError | None = None
-    writer: RowWriter | None = None
-    before = _before(state.comm, snapshot.counts)
-    try:
-        writer = RowWriter(partial, state.tensors, offsets, before)
-    except OSError as problem:
-        error = problem
-    for part in snapshot.parts(state):
-        if error is None and writer is not None:
+class Saver:
+    """The checkpoints of one run; every method but `abandon` is collective.
+
+    keep : newest checkpoints that stay, and what they are based on. full_every : of so many checkpoints one is whole, or more
+    where changes take more than the whole. room : bytes of a rank that rows may take until they are written. background : may
+    training go on meanwhile?
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        world: Any,
+        *,
+        keep: int = 2,
+        full_every: int = 1,
+        data: Mapping[str, Any] | None = None,
+        room: int = ROOM,
+        background: bool = False,
+    ) -> None:
+        self.folder, self.world, self.comm = Path(out) / FOLDER, world, world.comm
+        self._keep, self._every, self._data, self._room, self._background = (
+            keep,
+            full_every,
+            data or {},
+            room,
+            background,
+        )
+        self._newest: _Newest | None = None
+        self._pending: _Pending | None = None
+        self.counts = {"written": 0, "of_changes": 0, "in_background": 0, "bytes": 0}
+        self.stalled = 0.0  # seconds that training waited
+        self.safe = -1  # step of the newest one that is complete on the disk
+        if full_every > 1:
+            world.embedding.tbe.changes.track()
+
+    def resume(self, path: Path, step: int) -> None:
+        """The world was just loaded from a checkpoint; the next one may hold what changed since."""
+        self.safe = step
+        if self._every <= 1 or path.parent.resolve() != self.folder.resolve():
+            return
+        error: CheckpointError | None = None
+        try:
+            with CheckpointFile(path) as file:
+                chain = len(file.links) - 1
+                self._newest = _Newest(path.name, file.step, file.digest, file.index, chain, file.changes)
+        except CheckpointError as problem:
+            error = problem
+        self.comm.agree(error)
+
+    def save(self, step: int) -> str:
+        """Take a snapshot of the state after `step` steps, and write it, or begin to; its digest.
+
+        Raises CheckpointError on all ranks where that, or the one before, cannot be written.
+        """
+        self.finish()
+        begun = time.perf_counter()
+        path = self.folder / f"step-{step:08d}.h5"
+        pending = _Pending(path.with_name(f".{path.name}.partial"), path, step)
+        try:
+            self._begin(pending)
+        except BaseException:
+            self._remove(pending)
+            raise
+        self._pending = pending
+        if pending.thread is None:
+            self._end()
+        self.stalled += time.perf_counter() - begun
+        return pending.digest
+
+    def poll(self) -> None:
+        """Complete what was written in the background, if all ranks have; else return at once."""
+        if (pending := self._pending) and pending.thread:
+            begun = time.perf_counter()
+            if not self.comm.largest(pending.thread.is_alive()):
+                self._end()
+            self.stalled += time.perf_counter() - begun
+
+    def finish(self) -> None:
+        """Wait for what is being written, and complete it. Raises CheckpointError where that fails."""
+        if self._pending:
+            begun = time.perf_counter()
+            self._end()
+            self.stalled += time.perf_counter() - begun
+
+    def abandon(self) -> None:
+        """The run ends otherwise: what is not complete is removed. Not collective."""
+        if pending := self._pending:
+            self._pending = None
+            if pending.thread:
+                pending.thread.join()
+            self._remove(pending)
+
+    def report(self) -> dict[str, Any]:
+        """Checkpoints written, how many of them hold changes only, and were written in the background; bytes of all; seconds
+        that training waited for them, on this rank."""
+        return {**self.counts, "seconds": self.stalled}
+
+    # ---- from snapshot to file ----
+
+    def _begin(self, pending: _Pending) -> None:
+        state, step = state_of(self.world), pending.step
+        base = self._base(state)
+        self._newest = None  # until this one is laid out
+        snapshot = Snapshot(state.tensors, self._room)
+        index = changes = state.index(snapshot.add, base is not None)
+        attributes, texts = facts_of(state, self.world, step, self._data)
+        if base:
+            index = changes.over(base.index)
+            attributes |= {"base": base.name, "base_step": base.step, "base_digest": base.digest}
+        pending.digest = digest_of(self.world.config.header(), step, state.tensors, index)
+        before, counts = shares_of(self.comm, snapshot.counts)
+        offsets = self._lay_out(pending, state.tensors, counts, attributes, texts)
+        kept = not self.comm.largest(int(snapshot.room < 0))
+        parts = snapshot.taken() if kept else snapshot.again(state, base is not None)
+        first = changes if self.comm.rank == 0 else None
+
+        def write() -> None:
             try:
-                writer.write(part)
-            except OSError as problem:
-                error = problem
-    try:
-        if writer is not None:
-            writer.close()
-    except OSError as problem:
-        error = error or problem
-    return error
+                pending.error = write_parts(pending.partial, state.tensors, offsets, before, first, parts)
+            except Exception as error:
+                pending.error = error
+
+        if kept and self._background:
+            pending.thread = threading.Thread(target=write, name="checkpoint")
+            pending.thread.start()
+        else:
+            write()
+        self.world.embedding.tbe.changes.clear()
+        size = file_bytes(state.tensors, counts)
+        if self._every > 1:
+            chain, total = (base.chain + 1, base.bytes + size) if base else (0, 0)
+            self._newest = _Newest(pending.path.name, step, pending.digest, index, chain, total)
+        for name, more in zip(self.counts, (1, int(base is not None), int(pending.thread is not None), size)):
+            self.counts[name] += more
+
+    def _base(self, state: State) -> _Newest | None:
+        """What the next file is to be based on; None: it is to be whole."""
+        newest = self._newest
+        if newest is None or newest.chain + 1 >= self._every:
+            return None
+        whole = [
+            (newest.index.rows_of(i), 0, here.stop - here.start)
+            for i, here in enumerate(map(newest.index.of, range(len(state.tensors))))
+        ]
+        return newest if newest.bytes < file_bytes(state.tensors, np.array(whole)) else None
+
+    def _lay_out(
+        self,
+        pending: _Pending,
+        tensors: Sequence[Tensor],
+        counts: Ints,
+        attributes: Mapping[str, Any],
+        texts: Mapping[str, str],
+    ) -> Offsets:
+        def lay() -> bytes:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for old in self.folder.glob(".step-*.partial"):  # of runs that were killed; the folder is locked
+                old.unlink()
+            offsets = lay_out(pending.partial, tensors, counts, attributes, texts)
+            checkpoint_snapshot.reserve(pending.partial)
+            return json.dumps(offsets).encode()
+
+        return json.loads(_first_rank(self.comm, pending.path, lay))
+
+    def _end(self) -> None:
+        """Wait for this rank's part of a file, then for the others', and give it its name."""
+        pending, self._pending = self._pending, None
+        assert pending is not None
+        if pending.thread:
+            pending.thread.join()
+        try:
+            error = pending.error
+            self.comm.agree(_failed(pending.path, error) if isinstance(error, OSError) else error)
+            _first_rank(self.comm, pending.path, lambda: _publish(pending, self._keep))
+        except BaseException:
+            self._newest = None
+            self._remove(pending)
+            raise
+        self.safe = pending.step
+
+    def _remove(self, pending: _Pending) -> None:
+        if self.comm.rank == 0:
+            with contextlib.suppress(OSError):
+                pending.partial.unlink(missing_ok=True)
 
 
-def _before(comm: Comm, counts: Ints) -> Ints:
-    """Sum of the counts of lower ranks."""
-    everyone = np.empty(comm.size * counts.size, np.int64)
-    comm.allgatherv(counts, everyone, np.full(comm.size, counts.size, np.int64))
-    return everyone.reshape(comm.size, -1)[: comm.rank].sum(axis=0)
-
-
-def _facts(state: State, world: Any, step: int, data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Attributes and texts of a file."""
-    config = world.config
-    attributes = {
-        "step": step,
-        "seed": np.uint64(config.training.seed),
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "ranks": world.comm.size,
-        "dense": json.dumps([t.name.removeprefix("dense/") for t in state.tensors if not t.table]),
-    }
-    texts = {
-        "config": config.text,
-        "overrides": json.dumps(config.overrides),
-        "header": json.dumps(config.header()),
-        "data": json.dumps(data),
-        "versions": json.dumps(versions()),
-    }
-    return attributes, texts
-
-
-def reserve(path: Path) -> None:
-    """Claim the file's space, so that a full disk is noticed before anything is written."""
-    file = os.open(path, os.O_RDWR)
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file, 0, max(os.fstat(file).st_size, 1))
-    finally:
-        os.close(file)
-
-
-def _publish(partial: Path, path: Path, keep: int) -> None:
-    """Give a complete file its name, and delete the oldest ones."""
-    _sync(partial)
-    os.replace(partial, path)
-    _sync(path.parent)
-    others = [old for old in checkpoints(path.parent.parent) if old != path]
-    for old in others[: max(len(others) - (keep - 1), 0)]:
-        old.unlink()
+def _publish(pending: _Pending, keep: int) -> None:
+    """Give a complete file its name, and delete the oldest ones but for those that others are based on."""
+    complete(pending.partial, pending.digest)
+    _sync(pending.partial)
+    os.replace(pending.partial, pending.path)
+    _sync(pending.path.parent)
+    others = [old for old in checkpoints(pending.path.parent.parent) if old != pending.path]
+    cut = max(len(others) - (keep - 1), 0)
+    needed = {pending.path.name, *(old.name for old in others[cut:])}
+    for name in list(needed):
+        while (base := base_of(pending.path.with_name(name))) is not None and base not in needed:
+            needed.add(name := base)
+    for old in others[:cut]:
+        if old.name not in needed:
+            old.unlink()
 
 
 def _sync(path: Path) -> None:
@@ -180,8 +291,7 @@ def _sync(path: Path) -> None:
 def _failed(path: Path, error: OSError) -> CheckpointError:
     why = error.strerror or str(error)
     return CheckpointError(
-        f"{path.with_name(path.name.removeprefix('.').removesuffix('.partial'))} could not be written: {why}; "
-        "older checkpoints are intact. Make room and go on with --resume"
+        f"{path} could not be written: {why}; older checkpoints are intact. Make room and go on with --resume"
     )
 
 

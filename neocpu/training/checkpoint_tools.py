@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from neocpu.errors import CheckpointError, ConfigError
 from neocpu.training.blocks import BLOCK, Blocks, Ints, Values
 from neocpu.training.checkpoint_file import CheckpointFile
+from neocpu.training.checkpoint_layout import TEXTS, Part, complete, lay_out
+from neocpu.training.checkpoint_snapshot import write_parts
 from neocpu.training.initial import initial_rows
 
 PIECE = 16 * BLOCK  # rows of a whole table that are made at a time
@@ -165,6 +167,30 @@ def export(file: CheckpointFile, target: Path, *, dense: bool = False) -> None:
         os.replace(partial, target)
     except OSError as error:
         raise CheckpointError(f"{target} could not be written: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def merge(file: CheckpointFile, target: Path) -> None:
+    """Write a checkpoint, whatever files it is in, as one whole file. Verifies what it reads."""
+    blocks, tensors = file.index.of, file.tensors
+    counts = np.array(
+        [(file.index.rows_of(i), 0, (h := blocks(i)).stop - h.start) for i in range(len(tensors))], np.int64
+    )
+    own = ("format", "version", "complete", "digest", "base", "base_step", "base_digest")
+    attributes = {name: value for name, value in file.attributes.items() if name not in own}
+    attributes["seed"] = np.uint64(attributes["seed"])
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        offsets = lay_out(partial, tensors, counts, attributes, {name: file.text(name) for name in TEXTS})
+        parts = (Part.of(some, tensor) for i, tensor in enumerate(tensors) for some in file.blocks(i))
+        error = write_parts(partial, tensors, offsets, np.zeros_like(counts), file.index, parts)
+        if error is not None:
+            raise error
+        complete(partial, file.digest)
+        os.replace(partial, target)
+    except (OSError, RuntimeError) as error:  # HDF5 reports some failures of the disk as RuntimeError
+        raise CheckpointError(f"{target} could not be written: {getattr(error, 'strerror', None) or error}") from error
     finally:
         partial.unlink(missing_ok=True)
 

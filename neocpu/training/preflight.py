@@ -159,15 +159,16 @@ def check_checkpoints(
     keep: int,
     there: Sequence[int],
     tell: Callable[[str], None],
+    based: int = 0,
 ) -> int:
     """Will the checkpoints in `out` fit? Returns the bytes that one can take at most.
 
     `dense` bytes are in every checkpoint, `needs` only if every row that can be touched is. So: TrainingError where not even
     the dense parameters fit, which the first checkpoint would run into anyway, and a line to `tell` where all might not.
     A new one is written before the oldest of `keep` goes; `saves`: how many the run writes; `there`: bytes of those that
-    are in `out` already.
+    are in `out` already; `based`: as many more may be what the oldest kept one is based on.
     """
-    files = min(max(saves, len(there) + 1), keep + 1)
+    files = min(max(saves, len(there) + 1), keep + 1 + based)
     one = dense + sum(need.bytes for need in needs) + OVERHEAD
     least, most = (max(files * size - sum(there), size) for size in (dense, one))
     free = shutil.disk_usage(out).free

@@ -13,7 +13,21 @@ from numpy.typing import NDArray
 
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
-from neocpu.training.blocks import BLOCK, F32, Blocks, Index, Ints, Tensor, Values, by_tensor, digest_of, runs_of
+from neocpu.training.blocks import (
+    BLOCK,
+    F32,
+    NOTHING,
+    Blocks,
+    Index,
+    Ints,
+    Tensor,
+    Values,
+    among,
+    by_tensor,
+    digest_of,
+    per_block,
+    runs_of,
+)
 from neocpu.training.initial import fields_of, initial_rows
 
 ROUND = 4 << 20  # bytes of whole blocks that an owner receives at a time; less for very many ranks
@@ -28,6 +42,9 @@ class Embeddings(Protocol):
     def existing(self, shard: int, lo: int, hi: int) -> Ints: ...
 
     def values(self, shard: int, rows: Ints) -> Mapping[str, Any]: ...
+
+    @property
+    def changes(self) -> Any: ...  # `embedding.changes.Changes`
 
 
 class State:
@@ -62,28 +79,46 @@ class State:
 
     # ---- which blocks there are, and who owns them ----
 
-    def _touched_rows(self) -> NDArray[np.int32]:
-        """Touched rows of every block, counted over all tensors and added over all ranks; the same on all ranks.
+    def _rows_per_block(self, rows: Callable[[int, int], Ints]) -> tuple[Ints, Ints]:
+        """Blocks with rows, i64[n] ascending, counted over all tensors, and how many of all ranks' are in each; the same on all
+        ranks. `rows(i, height)`: those of my shard i.
 
         An upper bound: a row that several ranks hold in parts or as replicas counts for each of them.
         """
-        counts = np.zeros(int(self._starts[-1]), np.int32)
-        counts[: self._starts[len(self._dense)]] = 1
+        parts = [np.arange(self._starts[len(self._dense)] if self.comm.rank == 0 else 0)]
         for i, shard in enumerate(self.plan.local(self.comm.rank)):
-            touched = (self._embeddings.existing(i, 0, shard.rows[1] - shard.rows[0]) + shard.rows[0]) // BLOCK
-            tensor = len(self._dense) + shard.table
-            here = counts[self._starts[tensor] : self._starts[tensor + 1]]
-            here += np.bincount(touched, minlength=here.size).astype(np.int32)
-        return _add_over_ranks(counts, self.comm)
+            first = self._starts[len(self._dense) + shard.table]
+            parts.append((rows(i, shard.rows[1] - shard.rows[0]) + shard.rows[0]) // BLOCK + first)
+        runs = [runs_of(part) for part in parts]  # ascending each; shards of a table may have the same blocks
+        blocks, counts = (np.concatenate([run[k] for run in runs]) for k in range(2))
+        sizes = np.empty(self.comm.size, np.int64)
+        self.comm.allgatherv(np.array([blocks.size], np.int64), sizes, np.ones(self.comm.size, np.int64))
+        if 4 * int(sizes.sum()) > int(
+            self._starts[-1]
+        ):  # most blocks have rows: a count for each is less than their numbers
+            dense = np.bincount(blocks, counts, minlength=int(self._starts[-1])).astype(np.int32)
+            everyone = _add_over_ranks(dense, self.comm)
+            found = np.flatnonzero(everyone)
+            return found, everyone[found].astype(np.int64)
+        everybody = [np.empty(int(sizes.sum()), np.int64) for _ in range(2)]
+        for mine, all_ in zip((blocks, counts), everybody):
+            self.comm.allgatherv(mine, all_, sizes)
+        found, of = np.unique(everybody[0], return_inverse=True)
+        return found, np.bincount(of, everybody[1], minlength=found.size).astype(np.int64)
 
-    def _schedule(self) -> list[list[Ints]]:
+    def _schedule(self, since: bool) -> list[list[Ints]]:
         """schedule[r][q]: blocks that rank q owns and assembles in round r, ascending; ownership is contiguous."""
         self._embeddings.flush()
-        counts = self._touched_rows()
-        blocks = np.flatnonzero(counts).astype(np.int64)
+        blocks, rows = self._rows_per_block(lambda i, height: self._embeddings.existing(i, 0, height))
+        self._changed = (
+            [self._embeddings.changes.rows(i) for i in range(len(self.plan.local(self.comm.rank)))] if since else []
+        )
+        if since:
+            chosen, _ = self._rows_per_block(lambda i, height: self._changed[i])
+            blocks, rows = chosen, rows[np.searchsorted(blocks, chosen)]
         tensor = np.searchsorted(self._starts, blocks, side="right") - 1
         size = np.array([t.rows for t in self.tensors], np.int64)[tensor] - (blocks - self._starts[tensor]) * BLOCK
-        rows = np.where(tensor < len(self._dense), BLOCK, counts[blocks])
+        rows = np.where(tensor < len(self._dense), BLOCK, rows)
         weight = np.minimum(np.minimum(rows, size), BLOCK) * np.array([t.row_bytes for t in self.tensors])[tensor]
         middle = np.cumsum(weight) - weight // 2
         owner = middle * self.comm.size // max(int(weight.sum()), 1)
@@ -93,26 +128,28 @@ class State:
             mine = np.flatnonzero(owner == q)
             _, sizes = runs_of((np.cumsum(weight[mine]) - 1) // budget)
             chunks.append(np.split(blocks[mine], np.cumsum(sizes)[:-1]) if mine.size else [])
-        nothing = np.empty(0, np.int64)
         rounds = max(map(len, chunks))
-        return [[parts[r] if r < len(parts) else nothing for parts in chunks] for r in range(rounds)]
+        return [[parts[r] if r < len(parts) else NOTHING for parts in chunks] for r in range(rounds)]
 
-    def blocks(self) -> Iterator[Blocks]:
-        """The blocks that this rank owns, in order, without empty ones. Exhaust it: the ranks go in rounds."""
-        for owned in self._schedule():
-            pieces = self._exchange(owned)
+    def blocks(self, since: bool = False) -> Iterator[Blocks]:
+        """The blocks that this rank owns, in order, without empty ones. Exhaust it: the ranks go in rounds.
+
+        since : only blocks with rows that changed since the last checkpoint, empty ones too; all of dense parameters.
+        """
+        for owned in self._schedule(since):
+            pieces = self._exchange(owned, since)
             for tensor, numbers in by_tensor(self._starts, owned[self.comm.rank]):
-                found = self._assemble(tensor, numbers, pieces.get(tensor, ()))
-                if found.rows.size:
+                found = self._assemble(tensor, numbers, pieces.get(tensor, ()), since)
+                if found.numbers.size:
                     yield found
 
     # ---- one round ----
 
-    def _exchange(self, owned: Sequence[Ints]) -> dict[int, list["_Piece"]]:
+    def _exchange(self, owned: Sequence[Ints], since: bool) -> dict[int, list["_Piece"]]:
         """Send the parts of table rows to their owners; the parts of my blocks, by tensor."""
         outgoing = [_Stream() for _ in owned]
         for rank, (stream, blocks) in enumerate(zip(outgoing, owned)):
-            self._pack(stream, blocks, rank == self.comm.rank)
+            self._pack(stream, blocks, rank == self.comm.rank, since)
         counts = self.comm.alltoall(np.array([stream.counts() for stream in outgoing], np.int64))
         ints = self._swap(
             [part for s in outgoing for part in s.ints], [s.counts()[0] for s in outgoing], counts[:, 0], "i8"
@@ -129,10 +166,8 @@ class State:
         self.comm.alltoallv(np.concatenate([np.empty(0, dtype), *parts]), sends, into, recvs)
         return into
 
-    def _pack(self, stream: "_Stream", blocks: Ints, mine: bool) -> None:
-        """Append what my rectangles hold of some blocks, which are all that have rows between the first and the last of them.
-
-        Of a replicated table the owner has a copy itself."""
+    def _pack(self, stream: "_Stream", blocks: Ints, mine: bool, since: bool) -> None:
+        """Append what my rectangles hold of some blocks. Of a replicated table the owner has a copy itself."""
         for tensor, numbers in by_tensor(self._starts, blocks):
             table = tensor - len(self._dense)
             if table < 0 or (self.plan.replicated(table) and not mine):
@@ -141,12 +176,17 @@ class State:
             for i in self._shards.get(table, ()):
                 shard = self.plan.local(self.comm.rank)[i]
                 lo, hi = max(first, shard.rows[0]), min(end, shard.rows[1])
-                if lo < hi:
-                    rows = self._embeddings.existing(i, lo - shard.rows[0], hi - shard.rows[0])
-                    if rows.size:
-                        values = self._embeddings.values(i, rows)
-                        stream.ints += [np.array([tensor, rows.size, *shard.cols], np.int64), rows + shard.rows[0]]
-                        stream.floats += [values[name].reshape(-1) for name, _ in self._held(tensor, shard.cols[0])]
+                if lo >= hi:
+                    continue
+                rows = self._embeddings.existing(i, lo - shard.rows[0], hi - shard.rows[0])
+                if since:  # else the blocks are all that have rows between the first and the last of them
+                    rows = rows[among((rows + shard.rows[0]) // BLOCK, numbers)]
+                if rows.size:
+                    values, numbered = self._embeddings.values(i, rows), rows + shard.rows[0]
+                    if since:  # changed rows are sent as ~row
+                        numbered ^= -among(rows, self._changed[i]).astype(np.int64)
+                    stream.ints += [np.array([tensor, rows.size, *shard.cols], np.int64), numbered]
+                    stream.floats += [values[name].reshape(-1) for name, _ in self._held(tensor, shard.cols[0])]
 
     def _held(self, tensor: int, left: int) -> list[tuple[str, tuple[int, ...]]]:
         """Fields of which a part of the columns from `left` on has something: fields without columns go with the first."""
@@ -165,10 +205,11 @@ class State:
                 size = count * (right - left if shape else 1)
                 values[name] = floats[place : place + size].reshape(count, *width)
                 place += size
-            found.setdefault(tensor, []).append(_Piece(rows, (left, right), values))
+            changed = rows < 0
+            found.setdefault(tensor, []).append(_Piece(np.where(changed, ~rows, rows), (left, right), values, changed))
         return found
 
-    def _assemble(self, tensor: int, numbers: Ints, pieces: Sequence["_Piece"]) -> Blocks:
+    def _assemble(self, tensor: int, numbers: Ints, pieces: Sequence["_Piece"], since: bool) -> Blocks:
         """Blocks of one tensor, put together."""
         if tensor < len(self._dense):  # all blocks of a dense parameter are there
             fields = self._dense[self.tensors[tensor].name.removeprefix("dense/")]
@@ -181,16 +222,23 @@ class State:
         kept = np.zeros(rows.size, np.bool_)
         for name, value in values.items():
             kept |= (value.view(np.uint32) != before[name].view(np.uint32)).reshape(rows.size, -1).any(axis=1)
+        changed = np.zeros(rows.size, np.bool_)
+        for piece in pieces:
+            changed[np.searchsorted(rows, piece.rows[piece.changed])] = True
+        gone = rows[changed & ~kept]
         if not kept.all():
-            rows, values = rows[kept], {name: value[kept] for name, value in values.items()}
-        return Blocks.of(tensor, rows, values)
+            rows, changed, values = rows[kept], changed[kept], {name: value[kept] for name, value in values.items()}
+        if not since:
+            return Blocks.of(tensor, rows, values)
+        return Blocks(tensor, numbers, per_block(numbers, rows), rows, values, changed, gone)
 
     # ---- the whole ----
 
-    def index(self, visit: Callable[[Blocks], None] | None = None) -> Index:
-        """All ranks' blocks; `visit` is called with the blocks that this rank owns, in order."""
+    def index(self, visit: Callable[[Blocks], None] | None = None, since: bool = False) -> Index:
+        """All ranks' blocks, or those that changed since the last checkpoint, some without rows; `visit` is called with the
+        blocks that this rank owns, in order."""
         mine, shas = [np.empty((0, 3), np.int64)], []
-        for found in self.blocks():
+        for found in self.blocks(since):
             mine.append(np.stack([np.full_like(found.numbers, found.tensor), found.numbers, found.counts], axis=1))
             shas += found.sha256()
             if visit:
@@ -212,6 +260,7 @@ class _Piece:
     rows: Ints
     cols: tuple[int, int]
     values: Values
+    changed: NDArray[np.bool_]
 
 
 class _Stream:

@@ -28,6 +28,7 @@ from neocpu.storage.arena import HUGE
 from neocpu.storage.placement import PLACEMENTS
 from neocpu.training import checkpoint, preflight
 from neocpu.training.ahead import Ahead
+from neocpu.training.checkpoint_save import Saver
 from neocpu.training.data import Splits, open_splits
 from neocpu.training.evaluate import evaluate
 from neocpu.training.frequent import warm_caches
@@ -91,7 +92,9 @@ class Trainer:
         self._seconds, self._timed_from, self._saved_at = 0.0, 0, 0.0
         self._saved = -1  # step of the newest checkpoint, and its digest
         self._digest = ""
+        self._safe, self._safe_at = -1, 0.0  # step of the newest one that is complete on the disk
         self._exposed = (0, 0.0)  # most steps, with their seconds, that a crash could have cost
+        self._saver: Saver | None = None
         self._data: dict[str, Any] = {}
         self.world: World | None = None
 
@@ -115,6 +118,8 @@ class Trainer:
                 return self._summary(world, splits)
         finally:
             roam()
+            if self._saver is not None:
+                self._saver.abandon()
             if self.world is not None:
                 self.world.embedding.tbe.close()
 
@@ -134,7 +139,11 @@ class Trainer:
         if self.bind:
             bind_kernel_threads(comm)
         self.world = world = build(config, comm, plan, splits.dense_features, huge, memory)
-        loader = splits.loader("train")
+        wanted, loader = config.checkpoint, splits.loader("train")
+        every = wanted.files_until_full(memory.over_ssd)
+        self._saver = Saver(
+            self.out, world, keep=wanted.keep, full_every=every, data=self._data, room=wanted.memory, background=True
+        )
         if self.resume:
             self._restore(world, loader)
         if config.memory.warm:
@@ -157,7 +166,7 @@ class Trainer:
                 preflight.table_needs(plan, comm.rank, state, lookups, slots, page, beside)
                 for page in (HUGE, preflight.PAGE)
             ]
-            other = preflight.working_memory(config, plan)
+            other = preflight.working_memory(config, plan) + config.checkpoint.memory
             huge = preflight.fits(needs[0], host_ranks, other)
             preflight.check_memory(needs[not huge], host_ranks, other)
             if comm.rank == 0:
@@ -170,7 +179,10 @@ class Trainer:
                 every = config.checkpoint.every_steps
                 saves = -(-steps // every) if every else 1
                 keep, there = config.checkpoint.keep, [p.stat().st_size for p in checkpoint.checkpoints(self.out)]
-                preflight.check_checkpoints(self.out, tables, dense, saves, keep, there, self.report.tell)
+                based = min(
+                    config.checkpoint.files_until_full(memory.over_ssd) - 1, 2
+                )  # together they take no more than two whole ones
+                preflight.check_checkpoints(self.out, tables, dense, saves, keep, there, self.report.tell, based)
         except NeocpuError as problem:
             error = problem
         comm.agree(error)
@@ -181,10 +193,12 @@ class Trainer:
         if path is None:
             self.report.tell(f"no complete checkpoint in {self.out}: starting at step 0")
             return
-        self.steps_taken = self._saved = checkpoint.load(path, world, self._data, split="train")
+        self.steps_taken = self._saved = self._safe = checkpoint.load(path, world, self._data, split="train")
         epochs, step = divmod(self.steps_taken, loader.steps_per_epoch)
         rows = loader.dataset.rows
         self.samples = epochs * rows + min(step * loader.batch_size, rows)
+        assert self._saver is not None
+        self._saver.resume(path, self._saved)
         self.report.tell(f"resuming from {path.name}")
         if self.steps_taken >= (total := self._total_steps(loader)):
             self.report.tell(
@@ -217,12 +231,15 @@ class Trainer:
 
     def _train(self, world: World, loader: Loader, splits: Splits, stop: StopSignal) -> None:
         total, every = self._total_steps(loader), self.config.eval.every_steps
-        save_every = self.config.checkpoint.every_steps
-        ahead = self._ahead(world, loader, total)
+        save_every, saver, ahead = self.config.checkpoint.every_steps, self._saver, self._ahead(world, loader, total)
+        assert saver is not None
         with self.report.progress(total, self.steps_taken) as advance:
             while self.steps_taken < total:
+                saver.poll()
+                self._count_exposed(saver)
                 if signal := self.comm.largest(stop.number):
-                    self._save(world)
+                    self._save()
+                    saver.finish()
                     ahead.close()
                     raise Stopped(signal, self.steps_taken)
                 begun = time.perf_counter()
@@ -239,7 +256,7 @@ class Trainer:
                 if every and self.steps_taken % every == 0 and self.steps_taken < total:
                     self._measure(world, splits, ("valid",))
                 if save_every and self.steps_taken % save_every == 0 and self.steps_taken < total:
-                    self._save(world)
+                    self._save()
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Any]:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""
@@ -251,13 +268,21 @@ class Trainer:
             self.report.metrics(self.steps_taken, self.samples, name, metrics)
         return found
 
-    def _save(self, world: World) -> None:
-        if self._saved == self.steps_taken:
-            return
-        self._exposed = max(self._exposed, (self.steps_taken - max(self._saved, 0), self._seconds - self._saved_at))
-        keep = self.config.checkpoint.keep
-        self._digest = checkpoint.save(self.out, world, self.steps_taken, keep=keep, data=self._data)
-        self._saved, self._saved_at = self.steps_taken, self._seconds
+    def _save(self) -> None:
+        """Begin to write a checkpoint."""
+        saver = self._saver
+        assert saver is not None
+        if self._saved != self.steps_taken:
+            saver.finish()
+            self._count_exposed(saver)
+            self._digest = saver.save(self.steps_taken)
+            self._saved, self._saved_at = self.steps_taken, self._seconds
+
+    def _count_exposed(self, saver: Saver) -> None:
+        """If another checkpoint is complete: what a crash just before would have cost."""
+        if saver.safe != self._safe:
+            self._exposed = max(self._exposed, (self.steps_taken - max(self._safe, 0), self._seconds - self._safe_at))
+            self._safe, self._safe_at = saver.safe, self._saved_at
 
     # ---- after the last step ----
 
@@ -265,7 +290,10 @@ class Trainer:
         require_subnormals()  # no library changed the arithmetic meanwhile
         metrics = self._measure(world, splits, ("valid", "test"))
         traffic = self.comm.traffic()  # of training and evaluation; checkpoints come after
-        self._save(world)
+        self._save()
+        assert self._saver is not None
+        self._saver.finish()
+        self._count_exposed(self._saver)
         rate = (self.samples - self._timed_from) / self._seconds if self._seconds else 0.0
         summary = {
             "digest": self._digest or digest(world, self.steps_taken),
@@ -280,6 +308,7 @@ class Trainer:
             "threads": self.config.training.threads,
             "plan": world.plan.to_dict(),
             "traffic": traffic,
+            "checkpoints": self._saver.report(),
             "placements": placed(world.plan, world.embedding.memory),
             "tiers": self._tiers(world),
             "stall_seconds": self.comm.largest(int(1e6 * world.embedding.tbe.stalled)) / 1e6,
