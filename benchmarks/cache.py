@@ -222,6 +222,7 @@ def cost(shape: Lookup, rounds: int) -> dict[str, Any]:
 
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Misses of every log, then costs."""
+    ours.wait_as_in_training()
     shape = Lookup(2, 64, 4, 32, 200, 1.05) if options.quick else Lookup(zipf=1.05)
     shapes = (shape,) if options.quick else (shape, replace(shape, dim=16))
     records = [misses(name, log, options.rounds) for name, log in logs(options.quick)]

@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from benchmarks.shapes import Lookup, Model, Sample
 
 RATE = 0.01
+GIVEN = "GOMP_SPINCOUNT" in os.environ  # before the kernels, which may be loaded already, say how a lone thread waits
 
 
 def wait_as_in_training() -> None:
     """Let kernel threads wait for each other as those of `neocpu train` do; after rivals have read the environment."""
     from neocpu.parallel.launch import SPIN
 
-    os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
+    if not GIVEN:
+        os.environ["GOMP_SPINCOUNT"] = SPIN
 
 
 def threads(count: int) -> None:

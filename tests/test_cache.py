@@ -14,7 +14,7 @@ from neocpu.reference import cache as twin
 from neocpu.reference import hashing as hashing_twin
 from neocpu.reference import policies as twin_policies
 from neocpu.reference.policies import NEVER, POLICIES
-from neocpu.storage.cache import LINE, STATISTICS, WAYS, Cache, batches_ahead, sets_for
+from neocpu.storage.cache import LINE, STATISTICS, WAYS, Cache, batches_ahead, line_of, sets_for
 from tests.cache_model import Model, batch_of, murmur
 
 NAMES = sorted(POLICIES)
@@ -70,8 +70,9 @@ class Pair:
     """The state of a cache, twice: for a module of kernels and for the dictionaries."""
 
     def __init__(self, module, policy, sets):
-        self.prints, state = np.zeros(32 * sets, np.uint8), np.zeros(32 * sets, LINE)
-        self.tags, self.stamp, self.next_use, self.locks, self.dirty = (state[name] for name in LINE.names)
+        self.prints, state = np.zeros(32 * sets, np.uint8), np.zeros(32 * sets, line_of(POLICIES[policy]))
+        self.tags, self.stamp, self.locks, self.dirty = (state[name] for name in LINE.names)
+        self.next_use = state["next_use"] if POLICIES[policy].next_use else EMPTY
         self.hand = np.full(sets if POLICIES[policy].hand else 0, -1)
         self.module, self.find, self.populate = module, module.finder(policy), module.populator(policy)
 
@@ -79,18 +80,21 @@ class Pair:
         """All kernels of one batch; what they return."""
         lines, missed, misses = np.full(ids.size, -7), np.full(ids.size, -7), np.full(-(-ids.size // kernels.CHUNK), -7)
         found = self.prints, self.tags, self.locks, self.stamp, self.next_use
-        self.find(ids, counts, use, now, *found, lines, missed, misses)
-        result, sets = [lines.copy(), misses], np.full(ids.size, -7)
+        lookups = np.full_like(misses, -7)
+        self.find(ids, counts, use, now, *found, lines, missed, misses, lookups)
+        result, sets = [lines.copy(), misses, lookups], np.full(ids.size, -7)
         m = self.module.gather(misses, missed, lines, sets)
         result += [lines.copy(), missed[:m], sets[:m]]
-        gone = np.full(m, -1), np.full(m, -7), np.full(m, -7), np.full(m, 7, np.uint8)
+        gone = np.full(m, -7), np.full(m, -7), np.full(m, -7), np.full(m, 7, np.uint8)
         state = *found[:3], self.dirty, *found[3:], self.hand
         misses = missed[:m], sets[:m], counts[missed[:m]]
         work = np.empty((m, 5), np.int64)
         self.populate(ids, *misses, use, order[:m], work, now, *state, lines, *gone)
+        moves, changed = np.full((4, m), -7), np.zeros(m, np.bool_)
+        numbers = self.module.settle(ids, counts, misses[0], lines, *gone[:2], gone[3], moves, changed)
         where = np.full(ids.size, -7)
         self.module.locate(ids[::-1].copy(), self.prints, self.tags, where)
-        return [*result, lines, *gone, where, *state]
+        return [*result, lines, *gone, moves, changed, numbers, where, *state]
 
 
 @pytest.mark.parametrize("policy", NAMES)
@@ -109,7 +113,7 @@ def test_kernels_are_their_twins(policy, seed, trace, batches, flight):
         results = [pair.step(now, ids, counts, use, order) for pair in pairs]
         for ours, theirs in zip(*results):
             np.testing.assert_array_equal(ours, theirs)
-        held.append(results[0][5])
+        held.append(results[0][6])
         if len(held) > flight:
             lines, changed = held.pop(0), bool(rng.random() < 0.7)
             for pair in pairs:

@@ -2,6 +2,7 @@
 
     find       each unique row of the batch: its line (set * 32 + way), touched and locked; or a miss    (parallel by row)
     populate   each miss, in turn: an empty line of its set, or its policy's victim's; or none           (parallel by set)
+    settle     what moved, side by side
 
 The cache knows integers only: who keeps rows and moves them is told which lines leave and which come (`storage/cache.py`).
 A set is 32 lines; set = Murmur3's 64-bit finaliser of the row's number, modulo sets. A byte per line, `prints`, has the hash's
@@ -21,10 +22,10 @@ from numba.extending import register_jitable
 from neocpu.kernels import policies
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.policies import NEVER
-from neocpu.kernels.simd import prefetch, prefetch_write
-from neocpu.kernels.simd_ways import WAYS, lowest, matching
+from neocpu.kernels.simd import prefetch, prefetch_far, prefetch_write
+from neocpu.kernels.simd_ways import WAYS, lowest, matching, remainder
 
-CHUNK, BLOCK = 1024, 32  # rows that a thread takes at once; rows that are waited for together
+CHUNK, NEAR = 1024, 32  # rows that a thread takes at once; rows between asking for a line and using it
 AHEAD, TASKS, BUCKETS = 6, 32, 4096  # misses; runs of misses that threads share; heaps of misses by set, at most
 
 
@@ -50,8 +51,8 @@ def fetch_set(s, prints, tags):
     """Ask for all that is known of a set's lines."""
     prefetch(prints, s * WAYS)
     step = tags.strides[0] // 8
-    for w in range(0, WAYS, 2):
-        prefetch(tags, (s * WAYS + w) * step)
+    for byte in range(0, WAYS * tags.strides[0], 64):
+        prefetch(tags, s * WAYS * step + byte // 8)
 
 
 @inlined
@@ -75,62 +76,72 @@ def set_of(ids, sets, out):
         out[i] = mix(ids[i]) % np.uint64(sets)
 
 
+@inlined
+def hash_rows(row, sets, prints, first, found):
+    """first[j] = first line of the set of row[j], whose prints are asked for; found[j] = its hash."""
+    inverse = np.uint64(0xFFFFFFFFFFFFFFFF) // sets
+    for j in range(row.size):  # a loop of its own: it becomes vectors
+        found[j] = mix(row[j])
+    for j in range(row.size):
+        first[j] = np.int64(remainder(np.uint64(found[j]), sets, inverse)) * WAYS
+        prefetch_far(prints, first[j])
+
+
+@inlined
+def match_prints(j, prints, tags, first, found):
+    """found[j], a hash, becomes the mask of the lines of its set with its print; what is known of the first is asked for."""
+    mask = matching(prints, first[j], print_of(np.uint64(found[j])))
+    found[j] = mask
+    if mask != 0:
+        prefetch_write(tags, (first[j] + lowest(mask)) * (tags.strides[0] // 8))
+
+
 @parallel_kernel
 def locate(ids, prints, tags, out):
     """Where rows are now: out[i] = line of ids[i], or -1. Nothing is touched; rows may repeat.
 
-    Shapes: ids i64[n] >= 0, or -1, which is nowhere; prints u8[lines]; tags i64[lines]; out i64[n]. Source: FBGEMM's
+    Shapes: ids i64[n] >= 0, or -1, which is nowhere; prints u8[lines]; tags i64[lines] >= 0; out i64[n]. Source: FBGEMM's
     `lxu_cache_lookup`. Order: none.
     """
-    sets, step = np.uint64(prints.size // WAYS), tags.strides[0] // 8
+    sets = np.uint64(prints.size // WAYS)
     for t in prange((ids.size + CHUNK - 1) // CHUNK):
-        first, byte = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint8)
-        for lo in range(t * CHUNK, min((t + 1) * CHUNK, ids.size), BLOCK):
-            n = min(BLOCK, ids.size - lo)
-            for j in range(n):
-                h = mix(ids[lo + j])
-                first[j], byte[j] = np.int64(h % sets) * WAYS, print_of(h)
-                prefetch(prints, first[j])
-            for j in range(n):
-                mask = matching(prints, first[j], byte[j])
-                out[lo + j] = mask
-                if mask != 0:
-                    prefetch(tags, (first[j] + lowest(mask)) * step)
-            for j in range(n):
-                out[lo + j] = search(ids[lo + j], first[j], out[lo + j], tags) if ids[lo + j] >= 0 else -1
+        first, found = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
+        row, line = ids[t * CHUNK : (t + 1) * CHUNK], out[t * CHUNK : (t + 1) * CHUNK]
+        hash_rows(row, sets, prints, first, found)
+        for j in range(min(NEAR, row.size)):
+            match_prints(j, prints, tags, first, found)
+        for j in range(row.size):
+            if j + NEAR < row.size:
+                match_prints(j + NEAR, prints, tags, first, found)
+            line[j] = search(row[j], first[j], found[j], tags)
 
 
 def _fuse_find(touch):
     """Kernel that finds rows, and touches and locks those that are there."""
 
     @parallel_kernel
-    def find(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses):
-        sets, step = np.uint64(prints.size // WAYS), tags.strides[0] // 8
+    def find(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses, lookups):
+        sets = np.uint64(prints.size // WAYS)
         for t in prange(misses.size):
-            first, byte, masks = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.uint8), np.empty(BLOCK, np.int64)
-            here = 0
-            for lo in range(t * CHUNK, min((t + 1) * CHUNK, ids.size), BLOCK):
-                n = min(BLOCK, ids.size - lo)
-                for j in range(n):
-                    h = mix(ids[lo + j])
-                    first[j], byte[j] = np.int64(h % sets) * WAYS, print_of(h)
-                    prefetch(prints, first[j])
-                for j in range(n):
-                    masks[j] = matching(prints, first[j], byte[j])
-                    if masks[j] != 0:
-                        prefetch_write(tags, (first[j] + lowest(masks[j])) * step)
-                for j in range(n):
-                    i = lo + j
-                    line = search(ids[i], first[j], masks[j], tags)
-                    if line >= 0:
-                        touch(line, False, counts[i], use[i] if use.size else NEVER, now, stamp, next_use)
-                        locks[line] += 1
-                        lines[i] = line
-                    else:
-                        lines[i] = -1 - first[j] // WAYS
-                        missed[t * CHUNK + here] = i
-                        here += 1
-            misses[t] = here
+            first, found, here, asked = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), 0, 0
+            row, count = ids[t * CHUNK : (t + 1) * CHUNK], counts[t * CHUNK : (t + 1) * CHUNK]
+            hash_rows(row, sets, prints, first, found)
+            for j in range(min(NEAR, row.size)):
+                match_prints(j, prints, tags, first, found)
+            for j in range(row.size):
+                if j + NEAR < row.size:
+                    match_prints(j + NEAR, prints, tags, first, found)
+                i, line = t * CHUNK + j, search(row[j], first[j], found[j], tags)
+                asked += count[j]
+                if line >= 0:
+                    touch(line, False, count[j], use[i] if use.size else NEVER, now, stamp, next_use)
+                    locks[line] += 1
+                    lines[i] = line
+                else:
+                    lines[i] = -1 - first[j] // WAYS
+                    missed[t * CHUNK + here] = i
+                    here += 1
+            misses[t], lookups[t] = here, asked
 
     return find
 
@@ -139,11 +150,13 @@ def _fuse_find(touch):
 def finder(policy):
     """The kernel that finds the rows of a batch: those that are there are touched and locked.
 
-    `finder(policy)(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses)`: lines[i] = line of
-    ids[i], or -1 - its set; the misses i of chunk t, rows [1024 t, 1024 (t+1)), are missed[1024 t :], misses[t] of them.
+    `finder(policy)(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses, lookups)`: lines[i] =
+    line of ids[i], or -1 - its set; the misses i of chunk t, rows [1024 t, 1024 (t+1)), are missed[1024 t :], misses[t] of
+    them; lookups[t] = its counts in all.
     Shapes: ids i64[n] >= 0 unique; counts i64[n]: lookups of each; use i64[n] or [0] (`policies.py`); now i64: number of the
-    batch; prints u8[lines]; tags i64[lines]; locks i32[lines]; stamp, next_use i64[lines]; lines, missed
-    i64[n]; misses i64[ceil(n / 1024)]. Source: FBGEMM's `lru_cache_find_uncached`. Order: misses ascending.
+    batch; prints u8[lines]; tags i64[lines]; locks integers[lines]; stamp, next_use integers[lines], or [0] where the policy
+    keeps none; lines, missed i64[n]; misses, lookups i64[ceil(n / 1024)]. Source: FBGEMM's `lru_cache_find_uncached`.
+    Order: misses ascending.
     """
     return _fuse_find(getattr(policies, f"{policy}_touch"))
 
@@ -199,6 +212,7 @@ def _fuse_populate(touch, victim):
             for turn in range(ends[buckets * task // TASKS], last):
                 fetch_set(work[min(turn + AHEAD, last - 1), 2], prints, tags)
                 row, s, count, upcoming = work[turn, 1], work[turn, 2], work[turn, 3], work[turn, 4]
+                old[turn] = -1
                 empty = matching(prints, s * WAYS, np.uint8(0))
                 if empty != 0:
                     line = s * WAYS + lowest(empty)
@@ -228,26 +242,47 @@ def populator(policy):
     lines, old, old_line, old_stamp, old_dirty)`: lines[missed[k]] = line of miss k, locked once and clean, or -1 as before
     where no line may be taken: a conflict miss. Rows that leave: old (-1: none), from old_line, with old_stamp and old_dirty.
     Shapes: ids, lines i64[n]; missed, sets, amount i64[m]; order i64[m] or [0]: who comes first, ascending ids without; use
-    i64[n] or [0]; work i64[m, 5], scratch; dirty u8[lines]; old i64[m], all -1 before; old_line, old_stamp i64[m]; old_dirty
-    u8[m]; the others as for `finder`. Source: FBGEMM's `lru_cache_insert`, `lfu_cache_insert`.
+    i64[n] or [0]; work i64[m, 5], scratch; dirty u8[lines]; old, old_line, old_stamp i64[m]; old_dirty u8[m]; the others as
+    for `finder`. Source: FBGEMM's `lru_cache_insert`, `lfu_cache_insert`.
     Order: `order` within a set; `old` by runs of sets.
     """
     return _fuse_populate(getattr(policies, f"{policy}_touch"), getattr(policies, f"{policy}_victim"))
+
+
+@kernel
+def settle(ids, counts, missed, lines, old, old_line, old_dirty, moves, dirty):
+    """What `populator` did, side by side: lines that lose a row moves[0, :e], their rows moves[1, :e], were they changed?
+    dirty[:e]; lines that get one moves[2, :f], their rows moves[3, :f]. Returns (e, f, lookups of rows that found no line).
+
+    Shapes: as there; moves i64[4, m], dirty bool[m]. Order: of `old`; of `missed`.
+    """
+    gone, come, outside = 0, 0, 0
+    for turn in range(missed.size):
+        i = missed[turn]
+        if lines[i] >= 0:
+            moves[2, come], moves[3, come] = lines[i], ids[i]
+            come += 1
+        else:
+            outside += counts[i]
+        if old[turn] >= 0:
+            moves[0, gone], moves[1, gone], dirty[gone] = old_line[turn], old[turn], old_dirty[turn] != 0
+            gone += 1
+    return gone, come, outside
 
 
 @parallel_kernel
 def release(lines, changed, locks, dirty, wrong):
     """A batch is done with its lines: each is unlocked once, and dirty if the batch changed it.
 
-    Shapes: lines i64[n] distinct, -1 skipped; changed bool; locks i32[lines]; dirty u8[lines]; wrong i64[ceil(n / 1024)]: how
-    many of a chunk were not locked, and stay as they are. Source: FBGEMM's `lxu_cache_locking_counter_decrement`. Order: none.
+    Shapes: lines i64[n] distinct, -1 skipped; changed bool; locks integers[lines]; dirty u8[lines]; wrong i64[ceil(n / 1024)]:
+    how many of a chunk were not locked, and stay so. Source: FBGEMM's `lxu_cache_locking_counter_decrement`. Order: none.
     """
-    step = locks.strides[0] // 4
+    step = locks.strides[0] // locks.itemsize
     for t in prange(wrong.size):
         unlocked, last = 0, min((t + 1) * CHUNK, lines.size)
         for i in range(t * CHUNK, last):
             line = lines[i]
-            prefetch_write(locks, max(lines[min(i + BLOCK, last - 1)], 0) * step)
+            prefetch_write(locks, max(lines[min(i + NEAR, last - 1)], 0) * step)
             if line >= 0:
                 if locks[line] > 0:
                     locks[line] -= 1

@@ -33,7 +33,7 @@ def finder(policy):
     """Find the rows of a batch, touch and lock those that are there; see `kernels.cache.finder`."""
     touch = getattr(policies, f"{policy}_touch")
 
-    def find(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses):
+    def find(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses, lookups):
         locate(ids, prints, tags, lines)
         hit = lines >= 0
         touch(lines[hit], False, counts[hit], use[hit] if use.size else NEVER, now, stamp, next_use)
@@ -44,6 +44,7 @@ def finder(policy):
         for t in range(misses.size):
             mine = t * CHUNK + np.flatnonzero(~hit[t * CHUNK : (t + 1) * CHUNK])
             misses[t], missed[t * CHUNK : t * CHUNK + mine.size] = mine.size, mine
+            lookups[t] = counts[t * CHUNK : (t + 1) * CHUNK].sum()
 
     return find
 
@@ -72,7 +73,7 @@ def populator(policy):
             later = use[i] if use.size else NEVER
             empty = np.flatnonzero(prints[WAYS * s : WAYS * s + WAYS] == 0)
             way = int(empty[0]) if empty.size else victim(s, amount[k], later, now, locks, stamp, next_use, hand)
-            line = WAYS * s + way
+            line, old[turn] = WAYS * s + way, -1
             if way >= 0 and not empty.size:
                 old[turn], old_line[turn], old_stamp[turn], old_dirty[turn] = tags[line], line, stamp[line], dirty[line]
             if way >= 0:
@@ -81,6 +82,14 @@ def populator(policy):
                 touch(line, True, amount[k], later, now, stamp, next_use)
 
     return populate
+
+
+def settle(ids, counts, missed, lines, old, old_line, old_dirty, moves, dirty):
+    """What moves, side by side; see `kernels.cache.settle`."""
+    gone, come, outside = np.flatnonzero(old >= 0), missed[lines[missed] >= 0], missed[lines[missed] < 0]
+    moves[0, : gone.size], moves[1, : gone.size], dirty[: gone.size] = old_line[gone], old[gone], old_dirty[gone] != 0
+    moves[2, : come.size], moves[3, : come.size] = lines[come], ids[come]
+    return gone.size, come.size, counts[outside].sum()
 
 
 def release(lines, changed, locks, dirty, wrong):

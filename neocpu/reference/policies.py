@@ -91,7 +91,7 @@ def sieve_touch(line, fresh, amount, use, now, stamp, next_use):
 def sieve_victim(s, amount, use, now, locks, stamp, next_use, hand):
     """The first row from the hand on that was not used again; see `kernels.policies.sieve_victim`."""
     mine = stamp[32 * s : 32 * s + 32]
-    place = mine // 2 * 32 + np.arange(32)
+    place = mine // 2 * np.int64(32) + np.arange(32)
     queue = [int(way) for way in np.argsort(place, kind="stable") if locks[32 * s + way] == 0]
     queue = [way for way in queue if place[way] > hand[s]] + [way for way in queue if place[way] <= hand[s]]
     for way in queue + queue:  # after a whole round nobody has the bit

@@ -36,7 +36,7 @@ class Arena:
             raise TrainingError(
                 f"cannot map {size} bytes for tables ({error.strerror}); use more hosts or smaller tables"
             ) from error
-        if huge and size >= 16 * HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        if huge and size >= 4 * HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)
 
     @staticmethod

@@ -10,14 +10,14 @@ Numbers only: rows and their bytes are the caller's. All evictions of a call may
 row is in both lists. Several batches may be in flight, released in any order. docs/memory.md tells the whole story.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels import cache as kernels
 from neocpu.kernels import hashing
-from neocpu.reference.policies import DEFAULT, NEVER, POLICIES
+from neocpu.reference.policies import DEFAULT, NEVER, POLICIES, Policy
 from neocpu.storage.arena import Arena
 from neocpu.storage.placement import WAYS, sets_for
 
@@ -25,14 +25,27 @@ __all__ = ["STATISTICS", "WAYS", "Cache", "Moves", "batches_ahead", "sets_for"]
 Ints = NDArray[np.int64]
 STATISTICS = ("calls", "requested", "unique", "unique_misses", "conflict_unique_misses", "conflict_misses")
 _NONE = np.empty(0, np.int64)
-LINE = np.dtype(  # what is known of a line, side by side in half a line of the processor's cache
+LINE = np.dtype(  # what is known of a line, side by side in a quarter of a line of the processor's cache
+    {
+        "names": ["tag", "stamp", "locks", "dirty"],
+        "formats": ["<i8", "<i4", "<i2", "|u1"],
+        "offsets": [0, 8, 12, 14],
+        "itemsize": 16,
+    }
+)
+WIDE_LINE = np.dtype(  # the same for policies that count lookups or know the next use, in half a line
     {
         "names": ["tag", "stamp", "next_use", "locks", "dirty"],
-        "formats": ["<i8", "<i8", "<i8", "<i4", "|u1"],
-        "offsets": [0, 8, 16, 24, 28],
+        "formats": ["<i8", "<i8", "<i8", "<i2", "|u1"],
+        "offsets": [0, 8, 16, 24, 26],
         "itemsize": 32,
     }
 )
+
+
+def line_of(policy: Policy) -> np.dtype[Any]:
+    """What is known of a line under a policy."""
+    return WIDE_LINE if policy.counts or policy.next_use else LINE
 
 
 class Moves(NamedTuple):
@@ -81,11 +94,11 @@ class Cache:
     def __init__(self, sets: int, policy: str = DEFAULT) -> None:
         self.sets, self.lines, self.policy, self.batch = sets, sets * WAYS, POLICIES[policy], 0
         self._find, self._populate = kernels.finder(policy), kernels.populator(policy)
-        self._arena = Arena(Arena.space(self.lines, np.uint8) + Arena.space(self.lines, LINE))
-        self._prints, self._state = self._arena.take(self.lines, np.uint8), self._arena.take(self.lines, LINE)
-        self._tags, self._stamp, self._next_use, self._locks, self._dirty = (
-            self._state[name] for name in LINE.names or ()
-        )
+        line = line_of(self.policy)
+        self._arena = Arena(Arena.space(self.lines, np.uint8) + Arena.space(self.lines, line))
+        self._prints, self._state = self._arena.take(self.lines, np.uint8), self._arena.take(self.lines, line)
+        self._tags, self._stamp, self._locks, self._dirty = (self._state[name] for name in LINE.names or ())
+        self._next_use = self._state["next_use"] if self.policy.next_use else _NONE
         self._hand = np.full(sets if self.policy.hand else 0, -1)
         self._work, self._held = np.empty((0, 5), np.int64), np.empty((5, 0), np.int64)
         self._counts = _Counts() if self.policy.counts else None
@@ -102,9 +115,9 @@ class Cache:
         if self._work.shape[0] < ids.size:
             self._work = np.empty((ids.size + ids.size // 8, 5), np.int64)
             self._held = np.empty(self._work.T.shape, np.int64)
-        lines, misses = np.empty_like(ids), np.empty(-(-ids.size // kernels.CHUNK), np.int64)
+        lines, (misses, lookups) = np.empty_like(ids), np.empty((2, -(-ids.size // kernels.CHUNK)), np.int64)
         found = self._prints, self._tags, self._locks, self._stamp, self._next_use
-        self._find(ids, counts, use, self.batch, *found, lines, self._held[0], misses)
+        self._find(ids, counts, use, self.batch, *found, lines, self._held[0], misses, lookups)
         m = kernels.gather(misses, self._held[0], lines, self._held[1])
         missed, sets, old, old_line, old_stamp = self._held[:, :m]
         amount, order = counts[missed], _NONE
@@ -113,18 +126,16 @@ class Cache:
             order = np.argsort(-amount, kind="stable")
         elif use.size:
             order = np.argsort(use[missed], kind="stable")
-        old[:], old_dirty = -1, np.empty(m, np.uint8)
         state = *found[:3], self._dirty, *found[3:], self._hand
-        gone = old, old_line, old_stamp, old_dirty
+        gone = old, old_line, old_stamp, np.empty(m, np.uint8)
         self._populate(ids, missed, sets, amount, use, order, self._work[:m], self.batch, *state, lines, *gone)
-        got, evicted = lines[missed], old >= 0
         if self._counts:
-            self._counts.put(old[evicted], old_stamp[evicted])
-        outside = got < 0
-        news = 1, counts.sum(), ids.size, missed.size, outside.sum(), counts[missed[outside]].sum()
+            self._counts.put(old[old >= 0], old_stamp[old >= 0])
+        moves, dirty = np.empty((4, m), np.int64), np.empty(m, np.bool_)
+        out, come, outside = kernels.settle(ids, counts, missed, lines, old, old_line, gone[3], moves, dirty)
+        news = 1, lookups.sum(), ids.size, m, m - come, outside
         self._statistics = {name: self._statistics[name] + int(n) for name, n in zip(STATISTICS, news)}
-        ids_in, lines_in = ids[missed[~outside]], got[~outside]
-        return Moves(lines, old_line[evicted], old[evicted], old_dirty[evicted] != 0, lines_in, ids_in)
+        return Moves(lines, moves[0, :out], moves[1, :out], dirty[:out], moves[2, :come], moves[3, :come])
 
     def _uses(self, ids: Ints, ahead: Ints) -> Ints:
         """Number of the batch that uses each row next."""
