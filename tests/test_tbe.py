@@ -11,7 +11,7 @@ from neocpu.embedding.optimizers import Schedule, SparseOptimizer
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
 from neocpu.errors import TrainingError
-from neocpu.kernels import rounding
+from neocpu.kernels import rounding, update
 from neocpu.reference import rules
 from neocpu.reference.exact import exact_sum
 from neocpu.reference.philox import INIT, tensor_key, uniform_rows
@@ -298,6 +298,25 @@ def test_a_large_shard_of_which_many_rows_exist_is_made_whole():
     tbe.backward(layout, Lookups(np.array([0, 1, 1]), np.array([4999]), NONE, 1), np.ones((1, 8), np.float32), 1)
     tbe.forward(layout, Lookups(np.array([0, 1, 1]), np.array([4999]), NONE, 1), out)  # trained rows stay as they are
     assert (out[0, :4] != tbe.initial(0, np.array([4999]))["weight"][0]).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_lines_of_gradients_that_lie_a_power_of_two_apart_are_packed(weighted, monkeypatch):
+    packed = []
+    monkeypatch.setattr(update, "pack", lambda *given, pack=update.pack: packed.append(pack(*given)))
+    rng, tbes = np.random.default_rng(9), [TableBatchedEmbedding(TABLES, WHOLE, record("adam"), SEED) for _ in "ab"]
+    offsets = np.arange(4 * 3 + 1) * 6
+    rows = np.concatenate([rng.integers(-1, TABLES[t].rows, 18) for t in (0, 0, 1, 2)])
+    weights = floats(rng, rows.size, "normal") if weighted else NONE
+    grad = floats(rng, 3 * 513, "wild").reshape(3, 513)
+    for tbe, columns in zip(tbes, (512, 513)):
+        lookups = Lookups(offsets, rows, weights, 3)
+        tbe.forward(KEYS, lookups, np.empty((3, COLUMNS), np.float32))
+        tbe.backward(KEYS, lookups, np.ascontiguousarray(grad[:, :columns]), 1)
+    assert len(packed) == 1
+    for table in range(len(TABLES)):
+        for name, values in tbes[0].state(table).items():
+            assert_same(values, tbes[1].state(table)[name])
 
 
 def test_tables_must_fit_their_budget():

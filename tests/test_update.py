@@ -152,6 +152,17 @@ def test_clip(seed, fill, limit):
     assert_same(ours, theirs)
 
 
+def test_pack():
+    rng, width = np.random.default_rng(0), np.array([3, 16, 1, 40])
+    gradient = floats(rng, 7 * 70, "normal").reshape(7, 70)
+    column, start = np.array([60, 0, 50, 20]), 7 * (np.cumsum(width) - width)
+    ours, theirs = np.zeros(7 * 60, np.float32), np.zeros(7 * 60, np.float32)
+    update.pack(gradient, column, width, start, ours)
+    twin.pack(gradient, column, width, start, theirs)
+    assert_same(ours, theirs)
+    assert_same(ours[start[2] : start[2] + 7], gradient[:, 50])
+
+
 @given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), width=st.sampled_from(WIDTHS), weighted=st.booleans())
 def test_merge_words(seed, fill, width, weighted):
     rng = np.random.default_rng(seed)

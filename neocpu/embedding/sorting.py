@@ -65,13 +65,14 @@ def cut(layout: Layout, lookups: Lookups) -> Chunks:
     return Chunks(shards.astype(np.int64), first, start, owner)
 
 
-def sort(layout: Layout, lookups: Lookups, heights: Ints, stride: int, scratch: Scratch) -> Segments:
+def sort(layout: Layout, lookups: Lookups, heights: Ints, stride: int | Ints, scratch: Scratch) -> Segments:
     """Sort lookups by shard and row. The result lives in `scratch`: it lasts until the next call.
 
-    heights i64: rows of every shard; stride: columns of the gradient matrix, row s of which holds entry k's at column[k].
+    heights i64: rows of every shard; the gradient of sample s for entry k is at element column[k] + s * stride of the flat
+    gradient; stride: the columns of its matrix, or i64[K].
     """
     by_bag = lookups.weights.size == 0
-    place_of = (layout.column[:, None] + np.arange(lookups.samples) * stride).reshape(-1)
+    place_of = _places(layout, lookups.samples, stride)
     if not by_bag:
         place_of = np.repeat(place_of, np.diff(lookups.offsets))
     return _sort(layout, lookups, heights, by_bag, place_of, lookups.weights, scratch)
@@ -83,13 +84,18 @@ def index(layout: Layout, lookups: Lookups, heights: Ints, scratch: Scratch) -> 
     return _sort(layout, lookups, heights, False, place_of, none, scratch)
 
 
-def placed(found: Segments, layout: Layout, lookups: Lookups, stride: int) -> Segments:
+def _places(layout: Layout, samples: int, stride: int | Ints) -> Ints:
+    """Where the gradient of each bag begins."""
+    places: Ints = (layout.column[:, None] + np.outer(stride, np.arange(samples))).reshape(-1)
+    return places
+
+
+def placed(found: Segments, layout: Layout, lookups: Lookups, stride: int | Ints) -> Segments:
     """What `sort` gives, from what `index` found of the same lookups."""
     bags = layout.shard.size * lookups.samples
     bag = np.repeat(np.arange(bags), np.diff(lookups.offsets[: bags + 1]))[found.place]
-    entry, sample = np.divmod(bag, max(lookups.samples, 1))
     weights = lookups.weights[found.place] if lookups.weights.size else lookups.weights
-    return found._replace(place=layout.column[entry] + sample * stride, weights=weights)
+    return found._replace(place=_places(layout, lookups.samples, stride)[bag], weights=weights)
 
 
 def _sort(

@@ -31,6 +31,7 @@ from neocpu.trees import Node, aligned_nodes
 
 __all__ = ["ExtraWords", "Layout", "Lookups", "Merged", "TableBatchedEmbedding"]
 MANY, LARGE = 4, 4096  # a shard of at least LARGE rows is made whole once a MANYth of them exist
+APART, OFTEN = 2048, 4  # the gradient is packed where its lines are multiples of so many bytes apart, and read so often
 PIECE = 1 << 16  # rows whose initial values are made at a time, where they must be rounded
 
 
@@ -163,8 +164,19 @@ class TableBatchedEmbedding:
 
         Shards must hold whole rows, unless no phase of the rule reads row scalars. Raises TrainingError for the rule `none`.
         """
-        found = self._sort(layout, lookups, grad.shape[1])
-        self._update(found, self._clipped(grad), step)
+        gradient, stride = self._clipped(grad), grad.shape[1]
+        if 4 * stride % APART == 0 and lookups.rows.size > OFTEN * layout.shard.size * lookups.samples:
+            layout, gradient, stride = self._packed(layout, gradient.reshape(grad.shape))
+        self._update(self._sort(layout, lookups, stride), gradient, step)
+
+    def _packed(self, layout: Layout, grad: Floats) -> tuple[Layout, Floats, Ints]:
+        """The gradient with the lines of an entry side by side, and where they are: apart by a power of two, all would fall
+        on the same few sets of the processor's cache, which each table then reads many times from memory."""
+        width = self.width[layout.shard]
+        start = grad.shape[0] * (np.cumsum(width) - width)
+        out = self._scratch.take("packed", grad.shape[0] * int(width.sum()), np.float32)
+        update.pack(grad, layout.column, width, start, out)
+        return Layout(layout.shard, start), out, width
 
     def _update(self, found: Segments, gradient: Floats, step: int) -> None:
         rule, limited = self.rule, self.optimizer.max_norm > 0
@@ -184,7 +196,7 @@ class TableBatchedEmbedding:
         """Slots of local rows that `_located` has seen in this step."""
         return rows
 
-    def _sort(self, layout: Layout, lookups: Lookups, stride: int) -> Segments:
+    def _sort(self, layout: Layout, lookups: Lookups, stride: int | Ints) -> Segments:
         return sort(layout, lookups, self.heights, stride, self._scratch)
 
     def _clipped(self, grad: Floats) -> Floats:

@@ -239,7 +239,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         rows[found.place] = np.repeat(slots, np.diff(found.starts))
         return replace(lookups, rows=rows)
 
-    def _sort(self, layout: Layout, lookups: Lookups, stride: int) -> Segments:
+    def _sort(self, layout: Layout, lookups: Lookups, stride: int | Ints) -> Segments:
         batch = self._present.get(layout.shard.tobytes())
         if batch is None or batch.lookups is not lookups:
             return super()._sort(layout, lookups, stride)

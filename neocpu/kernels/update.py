@@ -340,6 +340,20 @@ def clip(gradient, limit, out):
 
 
 @parallel_kernel
+def pack(gradient, column, width, start, out):
+    """The lines of each entry side by side: out[start[k] + s*width[k] : + width[k]] = gradient[s, column[k] : + width[k]].
+
+    Shapes: gradient f32[S, C]; column, width, start i64[K]; out f32[:]. Order: none.
+    """
+    flat, columns = gradient.reshape(-1), gradient.shape[1]
+    for s in prange(gradient.shape[0]):
+        for k in range(width.size):
+            source, line = view(flat, s * columns + column[k], width[k]), view(out, start[k] + s * width[k], width[k])
+            for c in range(line.size):
+                line[c] = source[c]
+
+
+@parallel_kernel
 def merge_words(gradient, place, weights, starts, out, used):
     """fp64 sums of merged gradients, exact where used[u] (the words that row u takes) is 1.
 

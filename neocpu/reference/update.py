@@ -105,6 +105,13 @@ def clip(gradient, limit, out):
     out[:] = np.clip(gradient, -limit, limit)
 
 
+def pack(gradient, column, width, start, out):
+    """The lines of each entry side by side; see `kernels.update.pack`."""
+    for k in range(width.size):
+        lines = gradient[:, column[k] : column[k] + width[k]]
+        out[start[k] : start[k] + lines.size] = lines.reshape(-1)
+
+
 def merge_words(gradient, place, weights, starts, out, used):
     """fp64 sums of merged gradients, and the words each needs; see `kernels.update.merge_words`."""
     for u in range(starts.size - 1):
