@@ -150,6 +150,17 @@ class OurDlrm:
         rows = np.ascontiguousarray(sample.rows[:, lo:hi]).reshape(-1)
         return ClickBatch(sample.dense[lo:hi].copy(), KJT(keys, lengths, rows), sample.labels[lo:hi].copy(), samples)
 
+    def touch(self) -> None:
+        """Make all rows of all tables."""
+        from neocpu.embedding.tbe import Layout, Lookups
+
+        none = np.empty(0, np.float32)
+        for h, rows in enumerate(self.tables.tbe.heights.tolist()):
+            layout = Layout(np.array([h]), np.zeros(1, np.int64))
+            for first in range(0, rows, 1 << 22):
+                some = np.arange(first, min(first + (1 << 22), rows), dtype=np.int64)
+                self.tables.tbe.create(layout, Lookups(np.array([0, some.size]), some, none, 1))
+
     def step(self, i: int) -> float:
         """One training step on batch i (the next one where rows are brought ahead); the mean loss of this rank's samples."""
         self._steps += 1

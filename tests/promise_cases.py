@@ -1,7 +1,7 @@
 """Which runs must end with the same bits? A small adversarial job, and every way of running it; see `promise.py`.
 
-A case says how one run is done: ranks, plan, threads, route, and whether it is interrupted. A family says what is learnt
-(model, tables, optimizers): all cases of a family must reach one digest.
+A case says how one run is done: ranks, plan, threads, route, memory, and whether it is interrupted. A family says what is
+learnt (model, tables, optimizers): all cases of a family must reach one digest.
 """
 
 from collections import Counter
@@ -33,6 +33,12 @@ MIXED = {
     "large": "table_column_wise",
 }
 PLANS: dict[str, str | dict[str, str]] = {**{name: name for name in SCHEMES}, "mixed": MIXED, "auto": "auto"}
+_LEVELS = '{ "one" = "ddr", "few" = "hbm_over_ddr", "wide" = "ddr_over_ssd", "*" = "hbm_over_ddr_over_ssd" }'
+MEMORIES: dict[str, tuple[str, ...]] = {  # where tables live; caches hold a fifth of a table's rows, or 32
+    "whole": (),
+    "cached": ("memory.placement=hbm_over_ddr", "memory.policy=lfu", "memory.prefetch=0"),
+    "levels": (f"memory.placement={_LEVELS}", "memory.policy=lookahead", "memory.prefetch=2"),
+}
 PARTIAL_WORDS = ("row_wise", "table_row_wise", "grid_shard", "mixed")  # plans where a route has something to carry
 # What the code generator is told to compile for, FMA always among it; "host" is all that this machine has.
 CPUS: dict[str, dict[str, str]] = {
@@ -157,6 +163,7 @@ class Case:
     threads: int
     route: str = "direct"
     how: str = "whole"
+    memory: str = "whole"
 
     @property
     def stop(self) -> int:
@@ -166,7 +173,8 @@ class Case:
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.family}: {self.ranks} rank(s), {self.plan}, {self.route}, {self.threads} thread(s), {self.how}"
+        way = f"{self.ranks} rank(s), {self.plan}, {self.route}, {self.threads} thread(s), memory {self.memory}, {self.how}"
+        return f"{self.family}: {way}"
 
 
 def other_plan(plan: str) -> str:
@@ -184,21 +192,26 @@ def chosen(scope: str, ranks: Sequence[int] = RANKS) -> dict[str, list[Case]]:
         others = [
             Case(name, count, "mixed", 2, how="elsewhere") for name in FAMILIES if name != MAIN for count in some[-2:]
         ]
-        return {"host": pairwise(product(ranks)) + others, "x86-64-v3": [Case(MAIN, 1, "table_wise", 2)]}
+        return {
+            "host": pairwise(product(ranks, memories=MEMORIES)) + others,
+            "x86-64-v3": [Case(MAIN, 1, "table_wise", 2)],
+        }
     others = [case for name in FAMILIES if name != MAIN for case in pairwise(product(ranks, name))]
     fewer = pairwise(product(ranks)) + [Case(name, some[-1], "mixed", 2) for name in FAMILIES if name != MAIN]
+    others += [case for case in pairwise(product(ranks, memories=MEMORIES)) if case.memory != "whole"]
     return {"host": product(ranks) + others} | {cpu: fewer for cpu in CPUS if cpu != "host"}
 
 
-def product(ranks: Iterable[int] = RANKS, family: str = MAIN) -> list[Case]:
+def product(ranks: Iterable[int] = RANKS, family: str = MAIN, memories: Iterable[str] = ("whole",)) -> list[Case]:
     """Every combination; routes only where something travels in partial words."""
     return [
-        Case(family, count, plan, threads, route, how)
+        Case(family, count, plan, threads, route, how, memory)
         for count in ranks
         for plan in PLANS
         for route in (ROUTES if plan in PARTIAL_WORDS and count > 1 else ROUTES[:1])
         for threads in THREADS
         for how in HOW
+        for memory in memories
     ]
 
 

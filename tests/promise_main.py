@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from promise_cases import FAMILIES, PLANS, RANKS_PER_NODE, Case, other_plan
+from promise_cases import FAMILIES, MEMORIES, PLANS, RANKS_PER_NODE, Case, other_plan
 
 from neocpu import config as configs
 from neocpu.kernels._jit import cpu_kind
@@ -38,7 +38,9 @@ def begun_folder(folder: Path, case: Case, source: int) -> Path:
 
 def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
     """The config of a case over the data in `folder`."""
-    config = configs.loads(FAMILIES[case.family].toml(folder), overrides=[f"parallel.route={case.route}"])
+    config = configs.loads(
+        FAMILIES[case.family].toml(folder), overrides=[f"parallel.route={case.route}", *MEMORIES[case.memory]]
+    )
     # a pattern that matches no table would be refused: the plan goes through the same checks as a user's
     inline = PLANS[plan]
     if isinstance(inline, dict):

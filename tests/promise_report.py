@@ -31,6 +31,8 @@ It is run in every combination of
 - plan: {plans} (`mixed`: every table under another scheme);
 - {threads} threads per rank;
 - route of row-split tables' words, where there are any: {routes};
+- tables whole in memory; in a pairwise cover also in caches over it, and over an SSD file, some on each level, with rows of
+  coming batches brought up before their turn;
 - uninterrupted; stopped by SIGTERM after some step and resumed; and begun on **another** number of ranks, under another
   plan and thread count, stopped, and resumed here.
 

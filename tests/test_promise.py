@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from promise import Launch, committed, disagreements, outcomes, run, schedule
-from promise_cases import FAMILIES, RANKS, Case, chosen, pairwise, product, write_data
+from promise_cases import FAMILIES, MEMORIES, RANKS, Case, chosen, pairwise, product, write_data
 from promise_main import main
 
 from neocpu.errors import EnvironmentProblem
@@ -77,10 +77,10 @@ def test_one_digest_without_avx512(tmp_path: Path) -> None:
 
 
 def test_pairs_are_covered() -> None:
-    cases = product()
+    cases = product(memories=MEMORIES)
     few = pairwise(cases)
     assert len(few) < len(cases) / 8
-    for one, two in combinations(("ranks", "plan", "threads", "route", "how"), 2):
+    for one, two in combinations(("ranks", "plan", "threads", "route", "how", "memory"), 2):
         assert {(vars(c)[one], vars(c)[two]) for c in few} == {(vars(c)[one], vars(c)[two]) for c in cases}
 
 
