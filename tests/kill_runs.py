@@ -85,6 +85,7 @@ class Runs:
         """One life, ended by SIGKILL unless it reaches the end before."""
         chance, self.lives = self.random, self.lives + 1
         sets = [*chance.choice(MEMORIES), f"memory.prefetch={chance.randrange(3)}"]
+        sets.append(f"checkpoint.full_every={chance.choice((0, 1, 3))}")
         before = self._newest()
         job = self._start("killed", chance.randint(1, self.ranks), *sets, resume=self.lives > 1)
         try:
