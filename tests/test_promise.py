@@ -20,7 +20,7 @@ from neocpu.kernels._threads import use_threads
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.launch import find_mpiexec
 
-SECONDS = 300.0  # for a launch, kernels to be compiled included
+SECONDS = 600.0  # for a launch, kernels to be compiled included
 
 
 @pytest.fixture(scope="module")
