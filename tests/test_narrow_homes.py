@@ -134,7 +134,7 @@ def test_rows_that_find_no_line_are_staged_and_narrowed(form, cache, rounding, t
         assert np.isfinite(values["weight"]).all() and np.isfinite(out).all()
         results.append((rows, *values.values(), out))
         (levels,) = tbe.tiers().values()
-        assert levels[0]["rows"] == 0 and levels[1]["bytes"] == rows.size * (RowCodec(form, DIM).bytes + 2 * 4 * DIM)
+        assert levels[0]["rows"] > 20 and levels[1]["bytes"] == rows.size * (RowCodec(form, DIM).bytes + 2 * 4 * DIM)
         if number == 0:
             assert levels[0]["conflict_unique_misses"] > 20
         again = tiered(folder / "again", form, placement, cache, rounding, **memory)

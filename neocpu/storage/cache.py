@@ -189,7 +189,7 @@ class Cache:
         """As `invalidate`, and forget how often rows were used: what comes is decided as by a new cache."""
         lines = self.rows()[0]
         self.invalidate()
-        self._state[lines] = np.zeros((), LINE)
+        self._state[lines] = np.zeros((), self._state.dtype)
         self._hand[:], self.batch = -1, 0
         self._counts = _Counts() if self.policy.counts else None
 

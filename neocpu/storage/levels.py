@@ -185,6 +185,7 @@ class Level:
         self._device = device or Device()
         self.name, self.home, self.cache = name, home, Cache(lines // WAYS, policy)
         self._slots, self.first = slots, first
+        self._held = 0  # rows, when they were last forgotten
 
     def move(self, moves: Moves, fill: bool = True) -> None:
         """What the cache has decided: rows that leave go home first, then others come, unless they are overwritten anyway
@@ -259,10 +260,11 @@ class Level:
         self.flush()
         level: Home = self
         while isinstance(level, Level):
+            level._held = level.cache.rows()[0].size or level._held
             level.cache.forget()
             level = level.home
 
     def stats(self) -> list[dict[str, Any]]:
-        rows = self.cache.rows()[0].size
+        rows = self.cache.rows()[0].size or self._held
         mine = {"tier": self.name, "rows": rows, "bytes": rows * self._slots.record, **self.cache.stats()}
         return [mine, *self.home.stats()]
