@@ -273,20 +273,10 @@ class TableBatchedEmbedding:
         first, last = merged.first[shard], merged.last[shard]
         store, to = self._stores[self._store[shard]], merged.start[first:last]
         rows = one_by_one(shard, self._slots_of(shard, merged.rows[first:last]), to)
-        update.stepped(self.rounds[number].phase, len(self.rule.row_state), store.coded)(
-            merged.weights if store.coded else store.table,
-            store.state0,
-            store.state1,
-            self._row_state,
-            *self._places.where,
-            rows.shards,
-            rows.first,
-            rows.unique,
-            to,
-            merged.gradient,
-            np.ascontiguousarray(scalars).reshape(-1),
-            self.optimizer.hyper(step),
-        )
+        memory = merged.weights if store.coded else store.table, store.state0, store.state1, self._row_state
+        which = rows.shards, rows.first, rows.unique, to, merged.gradient, np.ascontiguousarray(scalars).reshape(-1)
+        stepped = update.stepped(self.rounds[number].phase, len(self.rule.row_state), store.coded)
+        stepped(*memory, *self._places.where, *which, self.optimizer.hyper(step))
         if number == len(self.rounds) - 1:
             store.close(self._places, rows, to, merged.weights, step, merged.rows[first:last])
 
