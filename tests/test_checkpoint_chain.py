@@ -127,6 +127,9 @@ def test_chains_end_and_go_on_after_resuming(tmp_path: Path) -> None:
         learn(world, step, rows=3000)  # changes outgrow the whole
         saver.save(step)
     assert None in [base_of(p) for p in checkpoint.checkpoints(tmp_path)][6:9]
+    checkpoint.checkpoints(tmp_path)[-1].unlink()
+    saver.save(12)
+    assert base_of(checkpoint.checkpoints(tmp_path)[-1]) is None
 
 
 def test_what_a_kept_checkpoint_needs_stays(tmp_path: Path) -> None:

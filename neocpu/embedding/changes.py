@@ -28,10 +28,10 @@ class Changes:
         """Take notes from now on."""
         self._on = True
 
-    def note(self, found: Segments) -> None:
-        """Rows, by their numbers, are about to change."""
+    def note(self, found: Segments) -> Segments:
+        """Rows, by their numbers, are about to change; the same segments."""
         if not self._on:
-            return
+            return found
         for h, lo, hi in zip(found.shards.tolist(), found.first[:-1].tolist(), found.first[1:].tolist()):
             rows, marks = found.unique[lo:hi], self.marks[h]
             if marks is not None:
@@ -41,6 +41,7 @@ class Changes:
             self._waiting[h] += rows.size
             if self._waiting[h] > max(MANY, self._parts[h][0].size):
                 self.rows(h)
+        return found
 
     def rows(self, shard: int) -> Ints:
         """Rows i64[n] of a shard that were noted, ascending."""

@@ -76,8 +76,7 @@ class TableBatchedEmbedding:
         self._places = Places(self.base, self.width, self.full_width, self.row_base, self.row0, self.column0, random)
         self._allocate(kinds, elements, int(self.slots.sum()), budget, huge)
         self._made, self._scratch = np.zeros(len(self.shards), np.int64), Scratch()
-        self._plain = SparseOptimizer().hyper(1)
-        self.changes = Changes([self.touched(h) for h in range(len(self.shards))])
+        self._plain, self.changes = SparseOptimizer().hyper(1), Changes([*map(self.touched, range(len(self.shards)))])
 
     def _allocate(
         self, kinds: Sequence[TableSpec], elements: Sequence[int], rows: int, budget: int, huge: bool
@@ -182,8 +181,7 @@ class TableBatchedEmbedding:
         rule, limited = self.rule, self.optimizer.max_norm > 0
         if not rule.updates:
             raise TrainingError(f"optimizer {rule.name!r} updates nothing: take the rows and values of unique_gradient")
-        self.changes.note(found)
-        hyper, rows, found = self.optimizer.hyper(step), found.unique, self._located(found)
+        hyper, rows, found = self.optimizer.hyper(step), found.unique, self._located(self.changes.note(found))
         for store, lo, hi in runs(self._store[found.shards]):
             mine, those = part(found, lo, hi), rows[found.first[lo] : found.first[hi]]
             self._stores[store].update(rule, limited, self._row_state, self._places, mine, gradient, hyper, step, those)
@@ -230,8 +228,7 @@ class TableBatchedEmbedding:
 
     def _merge(self, name: str, layout: Layout, lookups: Lookups, grad: Floats, hyper: Floats) -> Merged:
         found = self._sort(layout, lookups, grad.shape[1])
-        self.changes.note(found)
-        rows, found = found.unique.copy(), self._located(found)
+        rows, found = found.unique.copy(), self._located(self.changes.note(found))
         start = np.append(0, np.cumsum(np.repeat(self.width[found.shards], np.diff(found.first))))
         gradient = np.empty(int(start[-1]), np.float32)
         clipped, of = self._clipped(grad), self._store[found.shards]

@@ -97,13 +97,8 @@ class Saver:
         background: bool = False,
     ) -> None:
         self.folder, self.world, self.comm = Path(out) / FOLDER, world, world.comm
-        self._keep, self._every, self._data, self._room, self._background = (
-            keep,
-            full_every,
-            data or {},
-            room,
-            background,
-        )
+        self._keep, self._every, self._data = keep, full_every, data or {}
+        self._room, self._background = room, background
         self._newest: _Newest | None = None
         self._pending: _Pending | None = None
         self.counts = {"written": 0, "of_changes": 0, "in_background": 0, "bytes": 0}
@@ -217,6 +212,8 @@ class Saver:
         newest = self._newest
         if newest is None or newest.chain + 1 >= self._every:
             return None
+        if self.comm.largest(int(self.comm.rank == 0 and not (self.folder / newest.name).is_file())):
+            return None  # somebody took it away
         whole = [
             (newest.index.rows_of(i), 0, here.stop - here.start)
             for i, here in enumerate(map(newest.index.of, range(len(state.tensors))))
