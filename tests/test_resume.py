@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -172,4 +173,4 @@ def test_runs_killed_at_any_instant_end_as_if_untouched() -> None:
     command = [sys.executable, "-m", "tests.kill_runs", "--times", "20"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("killed 20 times; ")
+    assert re.match(r"killed [2-9]\d times; [1-9]\d* runs reached their end, all with the digest", done.stdout)
