@@ -18,7 +18,7 @@ COMMANDS = {
     "eval": ("neocpu.cli.evaluate:evaluate", "Measure a checkpoint's model on labelled data."),
     "predict": ("neocpu.cli.predict:predict", "Write the predictions of a checkpoint's model for every row, in order."),
     "plan": ("neocpu.cli.plan:plan", "Show where CONFIG's tables would be, and how many bytes they take."),
-    "checkpoint": ("neocpu.cli.checkpoint:checkpoint", "Show, compare and export checkpoints."),
+    "checkpoint": ("neocpu.cli.checkpoint:checkpoint", "Show, verify, compare, merge and export checkpoints."),
     "tier": ("neocpu.cli.tier:tier", "Show, verify and compact the files of rows that play the SSD."),
     "data": ("neocpu.cli.data:data", "Convert, generate and look at click logs."),
     "compile": ("neocpu.cli.compile:compile", "Compile the kernels that CONFIG needs, so that runs start at once."),
