@@ -32,7 +32,7 @@ class Changes:
         """Rows, by their numbers, are about to change; the same segments."""
         if not self._on:
             return found
-        for h, lo, hi in zip(found.shards.tolist(), found.first[:-1].tolist(), found.first[1:].tolist()):
+        for h, lo, hi in found.spans():
             rows, marks = found.unique[lo:hi], self.marks[h]
             if marks is not None:
                 marks[rows] = CHANGED

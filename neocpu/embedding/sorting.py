@@ -38,6 +38,11 @@ class Segments(NamedTuple):
     place: Ints
     weights: Floats
 
+    def spans(self) -> list[tuple[int, int, int]]:
+        """(shard, lo, hi) of every shard: its unique rows are [lo, hi)."""
+        ends = self.first.tolist()
+        return list(zip(self.shards.tolist(), ends, ends[1:]))
+
 
 class Scratch:
     """Arrays that are needed again at every step: one per name, grown when too small. Contents do not last."""

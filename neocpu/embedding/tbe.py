@@ -241,8 +241,7 @@ class TableBatchedEmbedding:
             update.merged(name, opened)(
                 table, store.state0, store.state1, self.base, self.width, *mine, clipped, hyper, to, gradient
             )
-        shards = found.shards.tolist()
-        first, last = (dict(zip(shards, ends.tolist())) for ends in (found.first[:-1], found.first[1:]))
+        first, last = ({span[0]: span[end] for span in found.spans()} for end in (1, 2))
         return Merged(first, last, rows, start, gradient, weights)
 
     def row_terms(self, merged: Merged, shard: int, of: Sequence[str]) -> dict[Node, Floats]:

@@ -221,7 +221,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         found = index(layout, lookups, self.heights, self._scratch)
         found = found._replace(unique=found.unique.copy(), starts=found.starts.copy(), place=found.place.copy())
         counts, visits = np.diff(found.starts), {}
-        for h, lo, hi in zip(found.shards.tolist(), found.first[:-1].tolist(), found.first[1:].tolist()):
+        for h, lo, hi in found.spans():
             if h in self._tiers:
                 visits[h] = Visit(found.unique[lo:hi], counts[lo:hi])
         return _Batch(lookups, found, visits)
@@ -233,7 +233,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         batch = self._coming.pop(id(lookups), None) or self._find(layout, lookups)
         self._present[layout.shard.tobytes()] = batch
         found, slots, rows = batch.found, batch.found.unique.copy(), lookups.rows.copy()
-        for h, lo, hi in zip(found.shards.tolist(), found.first[:-1].tolist(), found.first[1:].tolist()):
+        for h, lo, hi in found.spans():
             if h in self._tiers:
                 slots[lo:hi] = self._tiers[h].begin(batch.visits[h])
         rows[found.place] = np.repeat(slots, np.diff(found.starts))
@@ -249,9 +249,8 @@ class TieredEmbedding(TableBatchedEmbedding):
         if not any(h in self._tiers for h in found.shards.tolist()):
             return found
         slots = found.unique.copy()
-        for i, h in enumerate(found.shards.tolist()):
+        for h, lo, hi in found.spans():
             if h in self._tiers:
-                lo, hi = found.first[i : i + 2].tolist()
                 slots[lo:hi] = self._slots_of(h, found.unique[lo:hi])
         return found._replace(unique=slots)
 

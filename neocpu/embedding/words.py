@@ -55,11 +55,10 @@ def pool(
 def merge(found: Segments, gradient: Floats, width: Ints) -> list[tuple[Ints, Words]]:
     """Exact merged gradients of shards that were sorted: for each, rows i64[M] (ascending, repeated for further words) and
     words f64[M, D]. gradient f32[:], width i64[H] of all shards."""
-    return [_shard(found, i, int(width[shard]), gradient) for i, shard in enumerate(found.shards.tolist())]
+    return [_shard(found, lo, hi, int(width[shard]), gradient) for shard, lo, hi in found.spans()]
 
 
-def _shard(found: Segments, i: int, width: int, gradient: Floats) -> tuple[Ints, Words]:
-    lo, hi = found.first[i : i + 2].tolist()
+def _shard(found: Segments, lo: int, hi: int, width: int, gradient: Floats) -> tuple[Ints, Words]:
     rows, starts = found.unique[lo:hi], found.starts[lo : hi + 1]
     words, used = np.empty((hi - lo, width)), np.empty(hi - lo, np.int64)
     update.merge_words(gradient, found.place, found.weights, starts, words, used)
