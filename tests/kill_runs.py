@@ -10,10 +10,8 @@ begins anew. Every life must find the newest checkpoint that an earlier one had 
 
 import argparse
 import json
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,9 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from jobs import kill, start
 from promise_cases import FAMILIES, MAIN, write_data
-
-from neocpu.parallel.launch import mpiexec_command
 
 LIMIT = 240.0  # seconds of a life
 MEMORIES = [
@@ -54,18 +51,8 @@ class Runs:
         self.expected = self._digest("whole")
 
     def _start(self, out: str, ranks: int, *sets: str, resume: bool = False) -> "subprocess.Popen[str]":
-        arguments = ["-m", "neocpu", "train", str(self.folder / "job.toml"), "--out", str(self.folder / out)]
-        arguments += [part for one in (*self.fixed, *sets) for part in ("--set", one)] + ["--resume"] * resume
-        command, environment = mpiexec_command(ranks, arguments)
-        return subprocess.Popen(
-            command if ranks > 1 else command[3:],
-            env=environment | {"NUMBA_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        sets = (*self.fixed, *sets)
+        return start(self.folder / "job.toml", self.folder / out, ranks, *sets, resume=resume)
 
     def _finish(self, job: "subprocess.Popen[str]") -> str:
         out, err = job.communicate(timeout=LIMIT)
@@ -91,8 +78,7 @@ class Runs:
         try:
             job.wait(chance.uniform(0.3, 1.0) * self.seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(job.pid, signal.SIGKILL)
-            job.communicate()
+            kill(job)
             self.kills += 1
             assert self._newest() >= before, f"life {self.lives}: checkpoint {before} is gone"
             return

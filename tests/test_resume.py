@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from jobs import kill
+from jobs import start as start_job
 from promise_cases import FAMILIES, MAIN, write_data
 
 from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.launch import find_mpiexec, mpiexec_command
+from neocpu.parallel.launch import find_mpiexec
 
 try:
     find_mpiexec()
@@ -49,26 +51,8 @@ def jobs() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def start(folder: Path, out: str, ranks: int, *sets: str, resume: bool = False) -> subprocess.Popen[str]:
-    """Start `neocpu train`; one rank without mpiexec."""
-    arguments = ["-m", "neocpu", "train", str(folder / "small.toml"), "--out", str(folder / out)]
-    arguments += [part for one in sets for part in ("--set", one)] + ["--resume"] * resume
-    command, environment = mpiexec_command(ranks, arguments)
-    return subprocess.Popen(
-        command if ranks > 1 else command[3:],
-        env=environment | {"NUMBA_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def kill(job: subprocess.Popen[str]) -> None:
-    """End mpiexec and its ranks, as a power cut would."""
-    if job.poll() is None:
-        os.killpg(job.pid, signal.SIGKILL)
-    job.communicate()
+    """Start the small run, or go on with it."""
+    return start_job(folder / "small.toml", folder / out, ranks, *sets, resume=resume)
 
 
 def finish(job: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
