@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -71,18 +73,25 @@ def live(path: Path, seed: int, journal: int, least: int, most: int, mapped: boo
     elif seed % 3 == 0 and least % 4 == 0:
         os.write(journal, b"r 0\n")
         compact(path)
-    with RowFile(path, TABLES, mapped=mapped) as file:
+    with ThreadPoolExecutor(1) as pool, RowFile(path, TABLES, mapped=mapped) as file:
         assert least <= file.epoch <= most, f"epoch {file.epoch}, expected {least} to {most}"
         check(file, seed)
         os.write(journal, b"r %d\n" % file.epoch)
+        making: Future[None] | None = None
+
+        def make(finish: Callable[[], None], epoch: int) -> None:
+            finish()
+            os.write(journal, b"e %d\n" % epoch)
+
         for epoch in range(file.epoch + 1, file.epoch + 1000):
             for number, table in enumerate(TABLES):
                 for write, rows in enumerate(rows_of(seed, epoch, number)):
                     versions = np.full(rows.size, 4 * epoch + write)
                     file.write(number, rows, records_of(rows, versions, table.record))
+            if making is not None:
+                making.result()
             os.write(journal, b"b %d\n" % epoch)
-            file.commit(epoch, b"epoch %d" % epoch)
-            os.write(journal, b"e %d\n" % epoch)
+            making = pool.submit(make, file.seal(epoch, b"epoch %d" % epoch), epoch)  # while the next rows are written
 
 
 def one_life(path: Path, seed: int, least: int, most: int, seconds: float, mapped: bool) -> tuple[int, int]:

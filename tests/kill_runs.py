@@ -5,7 +5,8 @@
 A run with tables beyond their memory is killed (SIGKILL, all its processes) at random instants: while it starts, resumes,
 steps, moves rows, writes a checkpoint or ends. The next one resumes, on other ranks, with other memories and prefetching, from
 whatever is there. Whoever reaches the end must have the digest of the uninterrupted run in memory; then all
-begins anew. Every life must find the newest checkpoint that an earlier one had finished.
+begins anew. Every life must find the newest checkpoint that an earlier one had finished, and the SSD file of every rank must be
+whole and hold the very rows of the checkpoint that it was committed with.
 """
 
 import argparse
@@ -18,6 +19,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+
+from neocpu.errors import StorageError
+from neocpu.storage.row_file import RowFile
+from neocpu.storage.row_tools import verify
+from neocpu.training.checkpoint_file import CheckpointFile
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -42,7 +50,7 @@ class Runs:
             "checkpoint.every_steps=4",
             "eval.every_steps=30",
         )
-        self.lives = self.kills = self.ends = 0
+        self.lives = self.kills = self.ends = self.compared = 0
         write_data(folder)
         (folder / "job.toml").write_text(FAMILIES[MAIN].toml(folder))
         begun = time.monotonic()
@@ -68,6 +76,20 @@ class Runs:
         names = (self.folder / "killed" / "checkpoints").glob("step-????????.h5")
         return max((int(path.stem.removeprefix("step-")) for path in names), default=0)
 
+    def _check_rows(self, path: Path) -> None:
+        """An SSD file holds, as they were, the rows of the checkpoint that it was committed with."""
+        with opened(path) as file:
+            assert not verify(file), f"life {self.lives}: {verify(file)}"
+            note = json.loads(file.note or b"{}")
+            saved = self.folder / "killed" / "checkpoints" / f"step-{note.get('step', 0):08d}.h5"
+            if not saved.exists():  # its file was not complete yet, or is gone since
+                assert not note or note["step"] > self._newest()
+                return
+            with CheckpointFile(saved) as checkpoint:
+                assert checkpoint.digest == note["digest"]
+                for number in range(len(file.tables)):
+                    self.compared += compare(file, number, checkpoint)
+
     def live(self) -> None:
         """One life, ended by SIGKILL unless it reaches the end before."""
         chance, self.lives = self.random, self.lives + 1
@@ -81,12 +103,45 @@ class Runs:
             kill(job)
             self.kills += 1
             assert self._newest() >= before, f"life {self.lives}: checkpoint {before} is gone"
+            for path in (self.folder / "killed" / "rows").glob("rank-?.h5"):
+                self._check_rows(path)
             return
         out = self._finish(job)
         assert f"resuming from step-{before:08d}" in out or not before, f"life {self.lives} did not resume: {out}"
         assert self._digest("killed") == self.expected, f"life {self.lives} ended with another digest"
         shutil.rmtree(self.folder / "killed")
         self.ends += 1
+
+
+def opened(path: Path) -> RowFile:
+    """A file whose process was killed, maybe a moment ago."""
+    for _ in range(100):
+        try:
+            return RowFile(path)
+        except StorageError as error:
+            if "in use" not in str(error):
+                raise
+        time.sleep(0.1)
+    return RowFile(path)
+
+
+def compare(file: RowFile, number: int, checkpoint: CheckpointFile) -> int:
+    """Assert that a table of an SSD file has the rows of a checkpoint, as far as that has them; how many."""
+    table = file.tables[number]
+    rows = np.concatenate([*file.rows(number), np.empty(0, np.int64)])
+    tensor = checkpoint.number("tables/" + table.name.rpartition(".")[0])
+    known, mine = np.intersect1d(checkpoint.rows(tensor), rows + table.first_row, return_indices=True)[1:]
+    records = np.empty((mine.size, table.record), np.uint8)
+    assert file.read(number, rows[mine], records, check=True).all()
+    fields = []
+    for name in ("weight", *(part.split()[0] for part in table.layout.split(", ")[1:])):
+        field = np.asarray(checkpoint.field(tensor, name)[known], np.float32).reshape(known.size, -1)
+        first = table.first_column if field.shape[1] > 1 else 0
+        fields.append(field[:, first : first + table.columns])
+    assert (np.concatenate(fields, axis=1).view(np.uint32) == records.view(np.uint32)).all(), (
+        f"{file.path}, {table.name}"
+    )
+    return int(mine.size)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,7 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = Runs(Path(folder), options.steps, options.ranks, options.seed)
         while runs.kills < options.times or not runs.ends:
             runs.live()
+            if sys.stderr.isatty():
+                print(f"\r{runs.kills} kills, {runs.ends} ends ", end="", file=sys.stderr)
     print(f"killed {runs.kills} times; {runs.ends} runs reached their end, all with the digest {runs.expected}")
+    print(f"{runs.compared:,} rows in committed SSD files were those of their checkpoints")
     return 0
 
 

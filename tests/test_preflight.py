@@ -68,6 +68,10 @@ def test_rows_on_the_ssd_that_may_not_fit_are_told(log, tmp_path, free):  # noqa
     state = given(log).optimizer.sparse.state_floats
     needs = preflight.row_file_needs(given(log).tables, state, {"one": 1 << 20, "many": 10})
     assert needs[0].table == "one" and needs[0].bytes > 24 << 20
+    more = [
+        preflight.row_file_needs(given(log).tables, state, {"one": 1, "many": 0}, saves)[0].bytes for saves in (1, 2, 9)
+    ]
+    assert more[1:] == [2 * more[0], 3 * more[0]]  # rows that changed since a commit are there twice
     free(MIB)
     (line,) = told_by(preflight.check_rows, tmp_path / "not" / "there", needs, 2, 0)
     assert "most of it for one, but only 1.0 MiB are free" in line and "memory.ssd" in line

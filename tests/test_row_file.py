@@ -64,22 +64,25 @@ def small(path: Path, commits: int = 3, seed: int = 0) -> Model:
     return model
 
 
-@given(seed=st.integers(0, 2**32), way=st.sampled_from(WAYS), steps=st.lists(st.sampled_from("wwwcr"), max_size=14))
+@given(seed=st.integers(0, 2**32), way=st.sampled_from(WAYS), steps=st.lists(st.sampled_from("wwwcsmr"), max_size=14))
 @settings(max_examples=25)
 def test_content_is_that_of_a_dictionary(tmp_path_factory, seed, way, steps):
     path = tmp_path_factory.mktemp("rows") / "rows.h5"
-    rng, now, last = np.random.default_rng(seed), [{}, {}], [{}, {}]
-    file = RowFile.create(path, TABLES, extent=1 << 12, **way)
+    rng, now, last, sealed = np.random.default_rng(seed), [{}, {}], [{}, {}], [{}, {}]
+    file, make = RowFile.create(path, TABLES, extent=1 << 12, **way), None
     for epoch, step in enumerate(steps, 1):
         if step == "w":
             fill(file, rng, now)
-        elif step == "c":
-            file.commit(epoch, b"%d" % epoch)
-            last = [dict(part) for part in now]
-        else:
+        elif step == "r":
             file.close()
-            file = RowFile(path, TABLES, **way)
+            file, make = RowFile(path, TABLES, **way), None
             now = [dict(part) for part in last]
+        elif make is None and step in "cs":
+            make, sealed = file.seal(epoch, b"%d" % epoch), [dict(part) for part in now]
+        if make is not None and step in "cm":
+            make()
+            make, last = None, sealed
+        if step == "r":
             assert file.note == (b"%d" % file.epoch if file.epoch else b"")
         assert content(file) == now
     assert not verify(file)
@@ -110,6 +113,20 @@ def test_rows_changed_since_the_last_commit_are_known(tmp_path: Path) -> None:
         file.write(1, np.array([8, 5]), np.ones((2, 7), np.uint8))
         file.write(1, np.array([5]), np.ones((1, 7), np.uint8))
         assert file.changed(1).tolist() == [5, 8] and file.stats()["changed"] == 2
+
+
+def test_a_sealed_commit_is_not_what_comes_after(tmp_path: Path) -> None:
+    with RowFile.create(tmp_path / "r.h5", TABLES) as file:
+        file.write(1, np.array([5, 7]), np.ones((2, 7), np.uint8))
+        make = file.seal(1, b"one")
+        with pytest.raises(ValueError, match="the commit before is not made yet"):
+            file.seal(2)
+        file.write(1, np.array([7, 8]), np.full((2, 7), 2, np.uint8))
+        assert file.epoch == 0 and file.changed(1).tolist() == [7, 8]
+        make()
+        assert file.epoch == 1 and file.note == b"one" and file.changed(1).tolist() == [7, 8]
+    with RowFile(tmp_path / "r.h5") as file:
+        assert content(file) == [{}, {5: b"\1" * 7, 7: b"\1" * 7}]
 
 
 def test_slots_are_used_again_and_the_file_stays_bounded(tmp_path: Path) -> None:
@@ -378,9 +395,10 @@ def test_a_power_failure_leaves_a_commit(tmp_path_factory, seed):
             (folder / "crashed.h5").write_bytes(image)
             with RowFile(folder / "crashed.h5") as crashed:
                 assert crashed.epoch in (committed, committed + 1)
-                assert content(crashed) == [*states, now][crashed.epoch] and not verify(crashed)
+                assert content(crashed) == [*states, sealed][crashed.epoch] and not verify(crashed)
 
     now: Model = [{}, {}]
+    sealed: Model = now
     with RowFile.create(path, TABLES, extent=1 << 12, mapped=False) as file:
         fill(file, rng, now, 500)
         file.commit(1)
@@ -394,16 +412,19 @@ def test_a_power_failure_leaves_a_commit(tmp_path_factory, seed):
             for epoch in (2, 3):
                 fill(file, rng, now, 20)
                 fill(file, rng, now, 20)
-                file.commit(epoch)
-                states.append([dict(part) for part in now])
+                make, sealed = file.seal(epoch), [dict(part) for part in now]
+                fill(file, rng, now, 20)  # meanwhile
+                make()
+                states.append(sealed)
                 committed = epoch
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_one_thread_writes_while_others_read(tmp_path: Path, way: dict) -> None:
     rows = np.arange(3000)
-    with RowFile.create(tmp_path / "r.h5", TABLES, extent=1 << 12, **way) as file, ThreadPoolExecutor(2) as pool:
+    with RowFile.create(tmp_path / "r.h5", TABLES, extent=1 << 12, **way) as file, ThreadPoolExecutor(3) as pool:
         file.write(0, rows, np.full((rows.size, 20), 5, np.uint8))
+        making = pool.submit(file.seal(1))
         done = threading.Event()
 
         def read() -> int:
@@ -414,10 +435,12 @@ def test_one_thread_writes_while_others_read(tmp_path: Path, way: dict) -> None:
             return times
 
         readers = [pool.submit(read) for _ in range(2)]
-        for epoch in range(1, 15):  # the file grows, rows move and slots are used again
+        for epoch in range(2, 16):  # the file grows, rows move and slots are used again, while commits are made
             file.write(0, np.arange(3000, 3000 + 300 * epoch), np.ones((300 * epoch, 20), np.uint8))
             file.write(0, rows, np.full((rows.size, 20), 5, np.uint8))
-            file.commit(epoch)
+            making.result()
+            making = pool.submit(file.seal(epoch))
+        making.result()
         done.set()
         assert all(reader.result() > 0 for reader in readers)
 

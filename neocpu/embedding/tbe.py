@@ -10,7 +10,7 @@ share a store, and kernels are called once for each run of neighbours in one sto
 that must first hear from others.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -319,6 +319,10 @@ class TableBatchedEmbedding:
 
     def flush(self) -> None:
         """Every row to where `existing` and `values` see it: all are."""
+
+    def seal(self, note: bytes) -> Callable[[], None] | None:
+        """After `flush`: what makes the rows that are on the disk now, and a note, last; any thread may call it. None are."""
+        return None
 
     def close(self) -> None:
         """Give back what a run needs no more: nothing."""

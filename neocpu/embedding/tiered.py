@@ -7,7 +7,7 @@ them: sorting, column shards' talk, initial values. So every placement gives the
 (Neo's memory hierarchy; `docs/memory.md`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -333,6 +333,9 @@ class TieredEmbedding(TableBatchedEmbedding):
             if self._stores[self._store[shard]].coded:
                 self._check_loaded(shard, to, given["weight"], some)
             tier.level.load(some, slots.pack(to))
+
+    def seal(self, note: bytes) -> Callable[[], None] | None:
+        return self._file.seal(self._file.epoch + 1, note) if self._file else None
 
     def close(self) -> None:
         """Drop the SSD file: rows that matter are in checkpoints."""

@@ -287,6 +287,27 @@ def reserve(handle: int, start: int, count: int) -> None:
         pass
 
 
+def publish(new: Path, path: Path) -> None:
+    """Give a whole file its name, which must be free. Raises FileExistsError."""
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        raise
+    except OSError as error:  # a file system without hard links
+        if path.exists():
+            raise FileExistsError(path) from error
+        os.replace(new, path)
+
+
+def open_file(path: Path, write: bool) -> int:
+    """A descriptor of a file of rows. Raises StorageError."""
+    try:
+        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
+    except OSError as error:
+        todo = "make it with RowFile.create" if isinstance(error, FileNotFoundError) else "mend its permissions"
+        raise StorageError(f"{path}: cannot be opened: {error.strerror}; {todo}, or choose another one") from error
+
+
 def sync_folder(path: Path) -> None:
     """Make a new or removed name in the folder of `path` last, where the system can."""
     with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ what a commit is, `row_slots.py` keeps the index, `row_io.py` moves the bytes. d
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from neocpu.errors import StorageError
 from neocpu.kernels import row_records
-from neocpu.storage import guard, hdf5
+from neocpu.storage import guard, hdf5, row_state
 from neocpu.storage.device import Device
 from neocpu.storage.guard import PAGE
 from neocpu.storage.hdf5 import INDEX_EXTENT, TAG, RowTable
 from neocpu.storage.lock import FileLock
 from neocpu.storage.row_io import RawFile
 from neocpu.storage.row_log import Change, Header, Segment, encode
-from neocpu.storage.row_state import load, places
+from neocpu.storage.row_state import places
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -63,9 +63,9 @@ class RowFile:
         budget: int = 0,
     ) -> None:
         self.path = Path(path)
-        self._budget, self._broken, self._guard = budget, False, threading.RLock()
+        self._budget, self._broken, self._sealed, self._guard = budget, False, False, threading.RLock()
         self._readers, self._idle = 0, threading.Condition()
-        handle = _open(self.path, write)
+        handle = hdf5.open_file(self.path, write)
         try:
             self._lock = FileLock(self.path, handle, write)
             if hdf5.undo_of(self.path).exists() and not write:
@@ -76,7 +76,7 @@ class RowFile:
                 hdf5.recover(self.path, handle)
             self._layout = hdf5.read(self.path, handle)
             self.tables = self._layout.tables
-            _same(self.path, self.tables, tables)
+            row_state.same(self.path, self.tables, tables)
             self._io = RawFile(handle, write, reads, mapped, threads, Device(bandwidth, iops))
         except BaseException:
             if hasattr(self, "_lock"):
@@ -84,7 +84,7 @@ class RowFile:
             os.close(handle)
             raise
         try:
-            state = load(self.path, self._layout, self._io)
+            state = row_state.load(self.path, self._layout, self._io)
         except BaseException:
             self.close()
             raise
@@ -106,13 +106,13 @@ class RowFile:
         try:
             new.write_bytes(hdf5.image(new, tables, extent))
             layout = hdf5.read(new)
-            handle = _open(new, True)
+            handle = hdf5.open_file(new, True)
             try:
                 os.pwrite(handle, Header(0, 0, 0, 0, layout.identity()).page(), layout.commits)
                 guard.write(handle, layout.commits, hdf5.metadata(layout, os.fstat(handle).st_size))
             finally:
                 os.close(handle)
-            _publish(new, path)
+            hdf5.publish(new, path)
         except FileExistsError as error:
             raise StorageError(f"{path}: exists already; open it, or choose another name") from error
         except OSError as error:
@@ -241,32 +241,50 @@ class RowFile:
         `epoch`: greater than that of the last commit. Costs in proportion to the rows that changed. Raises StorageError;
         then the last commit stands.
         """
+        self.seal(epoch, note)()
+
+    def seal(self, epoch: int, note: bytes = b"") -> Callable[[], None]:
+        """As `commit`, but what takes time, bringing bytes to the disk, is left to the function that is returned.
+
+        Any thread may call it, once, while others read and write on. What they write belongs to the commit after this one,
+        which may be sealed once this is made.
+        """
         with self._guard:
             self._usable()
             if epoch <= self.epoch:
                 raise ValueError(f"epoch {epoch} is not after {self.epoch}")
+            if self._sealed:
+                raise ValueError("the commit before is not made yet")
             text, start, at = self._segment(epoch, note)
             if at + len(text) > self._layout.index.items:
                 self._grow({"index": -(-(at + len(text)) // INDEX_EXTENT)})
             rows = sum(slots.count for slots in self._slots)
             header = Header(epoch, start, at + len(text), rows, self._layout.identity())
-            try:
+            self._sealed = True
+            for slots in self._slots:
+                slots.seal()
+        return lambda: self._finish(header, at, text, note)
+
+    def _finish(self, header: Header, at: int, text: bytes, note: bytes) -> None:
+        """Make a sealed commit: its part of the log goes to `at`."""
+        try:
+            with self._guard:
+                self._usable()
                 self._io.put(self._layout.index, at, text)
-                self._io.sync()
+            self._io.sync()
+            with self._guard:  # the file may not grow between a header and its sync
                 self._io.put_at(self._layout.commits + (1 - self._page) * PAGE, header.page())
                 self._io.sync()
-            except OSError as error:
-                raise self._break(error) from error
-            self._page, self._kept = (
-                1 - self._page,
-                [(header.start, header.end), (self._header.start, self._header.end)],
-            )
-            self._header, self.epoch, self.note = header, epoch, note
-            self.commits += 1
-            with self._idle:  # a read that has found its slots may not see them used again
-                self._idle.wait_for(lambda: self._readers == 0)
-                for slots in self._slots:
-                    slots.committed()
+                self._page = 1 - self._page
+                self._kept = [(header.start, header.end), (self._header.start, self._header.end)]
+                self._header, self.epoch, self.note, self._sealed = header, header.epoch, note, False
+                self.commits += 1
+                with self._idle:  # a read that has found its slots may not see them used again
+                    self._idle.wait_for(lambda: self._readers == 0)
+                    for slots in self._slots:
+                        slots.release()
+        except OSError as error:
+            raise self._break(error) from error
 
     def _segment(self, epoch: int, note: bytes) -> tuple[bytes, int, int]:
         """The next commit for the log, where the log begins then, and where this goes: what no kept header needs."""
@@ -300,7 +318,7 @@ class RowFile:
         return self._slots[table].rows()
 
     def changed(self, table: int) -> Ints:
-        """Rows that were written since the last commit, ascending: what an incremental copy of the table needs."""
+        """Rows that were written since the last commit was begun, ascending: what an incremental copy of the table needs."""
         return np.sort(self._tags(table, self._slots[table].changes()[0])["row"].astype(np.int64))
 
     def live(self, table: int) -> Iterator[Ints]:
@@ -361,34 +379,3 @@ class RowFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _publish(new: Path, path: Path) -> None:
-    """Give a whole file its name, which must be free. Raises FileExistsError."""
-    try:
-        os.link(new, path)
-    except FileExistsError:
-        raise
-    except OSError as error:  # a file system without hard links
-        if path.exists():
-            raise FileExistsError(path) from error
-        os.replace(new, path)
-
-
-def _open(path: Path, write: bool) -> int:
-    try:
-        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
-    except OSError as error:
-        todo = "make it with RowFile.create" if isinstance(error, FileNotFoundError) else "mend its permissions"
-        raise StorageError(f"{path}: cannot be opened: {error.strerror}; {todo}, or choose another one") from error
-
-
-def _same(path: Path, there: tuple[RowTable, ...], wanted: Sequence[RowTable] | None) -> None:
-    if wanted is None or there == tuple(wanted):
-        return
-    for mine, theirs in zip(there, wanted):
-        if mine != theirs:
-            raise StorageError(f"{path}: holds {mine}, not {theirs}; use the file of this run, or start a new one")
-    raise StorageError(
-        f"{path}: holds {len(there)} tables, not {len(wanted)}; use the file of this run, or start a new one"
-    )

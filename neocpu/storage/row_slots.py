@@ -28,7 +28,7 @@ class RowSlots:
         self.count = self.free = self._cursor = 0
         self._born: list[Ints] = []
         self._died: list[Ints] = []
-        self._held = np.zeros(0, np.int64)
+        self._held = self._left = np.zeros(0, np.int64)
 
     @property
     def slots(self) -> int:
@@ -103,7 +103,7 @@ class RowSlots:
             self._words = larger
 
     def changes(self) -> tuple[Ints, Ints]:
-        """Slots born and died since the last commit, ascending."""
+        """Slots born and died since the last commit was begun, ascending."""
         none = [np.zeros(0, np.int64)]
         return np.sort(np.concatenate(self._born + none)), np.sort(np.concatenate(self._died + none))
 
@@ -111,14 +111,18 @@ class RowSlots:
         """A byte per slot: 1 where a row lives once this is committed."""
         return ((self._status == LIVE) | (self._status == FRESH)).astype(np.uint8)
 
-    def committed(self) -> None:
-        """What changed is the last commit now; slots that the commit before it needed are free."""
+    def seal(self) -> None:
+        """What changed belongs to a commit that is being made: a row that is written now goes to another slot."""
         born, died = self.changes()
-        self._status[self._held] = FREE
-        self.free += self._held.size
         self._status[born] = LIVE
         self._status[died] = HELD
-        self._held, self._born, self._died = died, [], []
+        self._left, self._born, self._died = died, [], []
+
+    def release(self) -> None:
+        """That commit is made: slots that only the one before the last needed are free."""
+        self._status[self._held] = FREE
+        self.free += self._held.size
+        self._held = self._left
 
     def rows(self) -> Iterator[Ints]:
         """All rows that there are, ascending, in pieces of about a million or a sixteenth."""

@@ -2,11 +2,13 @@
 
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from neocpu.errors import StorageError
 from neocpu.kernels import row_records
 from neocpu.storage.guard import PAGE
 from neocpu.storage.hdf5 import TAG, Layout, RowTable, damaged
@@ -111,3 +113,15 @@ def _enter_rows(layout: Layout, number: int, table: RowTable, io: RawFile, slots
 def places(records: int, tags: int) -> int:
     """CRC-32 of where the extents of a table are, from those of its two datasets."""
     return zlib.crc32(records.to_bytes(4, "little"), tags)
+
+
+def same(path: Path, there: tuple[RowTable, ...], wanted: Sequence[RowTable] | None) -> None:
+    """Raises StorageError unless a file has the tables that are wanted."""
+    if wanted is None or there == tuple(wanted):
+        return
+    for mine, theirs in zip(there, wanted):
+        if mine != theirs:
+            raise StorageError(f"{path}: holds {mine}, not {theirs}; use the file of this run, or start a new one")
+    raise StorageError(
+        f"{path}: holds {len(there)} tables, not {len(wanted)}; use the file of this run, or start a new one"
+    )

@@ -35,7 +35,9 @@ def card(file: RowFile) -> Iterator[str]:
     """Lines that say what is in a file."""
     stats = file.stats()
     yield f"{file.path}: rows of {len(file.tables)} table(s), {stats['bytes']:,} bytes"
-    yield f"  commit    epoch {file.epoch}, note of {len(file.note):,} bytes, log of {stats['log_bytes']:,} bytes"
+    text = file.note.decode(errors="replace")
+    note = text if len(text) < 160 and text.isprintable() else f"a note of {len(file.note):,} bytes"
+    yield f"  commit    epoch {file.epoch}, log of {stats['log_bytes']:,} bytes{': ' * bool(note)}{note}"
     yield (
         f"  slots     {stats['slots']:,}: {stats['rows']:,} with a row, {stats['free']:,} free; index in memory "
         f"{stats['index_bytes']:,} bytes, {stats['index_bytes_per_row']:.1f} a row"

@@ -1,7 +1,7 @@
 """How does a state get to disk? Hashed and copied as it is now, written under a temporary name, renamed once it is complete.
 
     snapshot   every rank goes through its blocks once: it hashes them and keeps what is to be written      training waits
-    write      a thread of every rank writes and syncs what was kept                                     training goes on
+    write      a thread of every rank writes and syncs what was kept, and commits its SSD file           training goes on
     finish     all ranks have written: rank 0 marks the file complete, renames it, deletes old ones         training waits
 
 Where a rank would keep more than it has room for, all go through their blocks again and write them while training waits. Until
@@ -121,8 +121,10 @@ class Saver:
             error = problem
         self.comm.agree(error)
 
-    def save(self, step: int) -> str:
+    def save(self, step: int, last: bool = False) -> str:
         """Take a snapshot of the state after `step` steps, and write it, or begin to; its digest.
+
+        last : the run ends, and with it the SSD file, which else is committed with the checkpoint.
 
         Raises CheckpointError on all ranks where that, or the one before, cannot be written.
         """
@@ -131,7 +133,7 @@ class Saver:
         path = self.folder / f"step-{step:08d}.h5"
         pending = _Pending(path.with_name(f".{path.name}.partial"), path, step)
         try:
-            self._begin(pending)
+            self._begin(pending, last)
         except BaseException:
             self._remove(pending)
             raise
@@ -171,7 +173,7 @@ class Saver:
 
     # ---- from snapshot to file ----
 
-    def _begin(self, pending: _Pending) -> None:
+    def _begin(self, pending: _Pending, last: bool) -> None:
         state, step = state_of(self.world), pending.step
         base = self._base(state)
         self._newest = None  # until this one is laid out
@@ -187,10 +189,14 @@ class Saver:
         kept = not self.comm.largest(int(snapshot.room < 0))
         parts = snapshot.taken() if kept else snapshot.again(state, base is not None)
         first = changes if self.comm.rank == 0 else None
+        note = json.dumps({"step": step, "digest": pending.digest}).encode()
+        commit = None if last else self.world.embedding.tbe.seal(note)
 
         def write() -> None:
             try:
                 pending.error = write_parts(pending.partial, state.tensors, offsets, before, first, parts)
+                if commit and pending.error is None:
+                    commit()
             except Exception as error:
                 pending.error = error
 

@@ -144,10 +144,15 @@ def checkpoint_needs(
 
 
 def row_file_needs(
-    tables: Sequence[TableSpec], state_floats: tuple[int, int], touched: Mapping[str, int]
+    tables: Sequence[TableSpec], state_floats: tuple[int, int], touched: Mapping[str, int], saves: int = 1
 ) -> list[Need]:
-    """Bytes each table can take in the SSD files of all ranks, largest first."""
-    needs = [Need(t.name, touched[t.name] * (t.row_bytes(t.dim, state_floats) + RECORD)) for t in tables]
+    """Bytes each table can take in the SSD files of all ranks, largest first.
+
+    `saves`: checkpoints of the run. All but the last are committed, so rows that changed after one are there twice, and once
+    more until the next.
+    """
+    copies = min(saves, 3)
+    needs = [Need(t.name, copies * touched[t.name] * (t.row_bytes(t.dim, state_floats) + RECORD)) for t in tables]
     return sorted(needs, key=lambda need: -need.bytes)
 
 

@@ -172,12 +172,12 @@ class Trainer:
             if comm.rank == 0:
                 touched = splits.touchable_rows(samples)
                 stored = [t for t, name in zip(config.tables, memory.placements) if PLACEMENTS[name].ssd]
-                rows = preflight.row_file_needs(stored, state, touched)
+                every = config.checkpoint.every_steps
+                saves = -(-steps // every) if every else 1
+                rows = preflight.row_file_needs(stored, state, touched, saves)
                 preflight.check_rows(memory.folder or self.out, rows, comm.size, memory.ssd, self.report.tell)
                 tables = preflight.checkpoint_needs(config.tables, state, touched)
                 dense = preflight.dense_bytes(config, splits.dense_features)
-                every = config.checkpoint.every_steps
-                saves = -(-steps // every) if every else 1
                 keep, there = config.checkpoint.keep, [p.stat().st_size for p in checkpoint.checkpoints(self.out)]
                 based = min(
                     config.checkpoint.files_until_full(memory.over_ssd) - 1, 2
@@ -238,7 +238,7 @@ class Trainer:
                 saver.poll()
                 self._count_exposed(saver)
                 if signal := self.comm.largest(stop.number):
-                    self._save()
+                    self._save(last=True)
                     saver.finish()
                     ahead.close()
                     raise Stopped(signal, self.steps_taken)
@@ -268,14 +268,14 @@ class Trainer:
             self.report.metrics(self.steps_taken, self.samples, name, metrics)
         return found
 
-    def _save(self) -> None:
-        """Begin to write a checkpoint."""
+    def _save(self, last: bool = False) -> None:
+        """Begin to write a checkpoint; `last`: the run ends with it."""
         saver = self._saver
         assert saver is not None
         if self._saved != self.steps_taken:
             saver.finish()
             self._count_exposed(saver)
-            self._digest = saver.save(self.steps_taken)
+            self._digest = saver.save(self.steps_taken, last)
             self._saved, self._saved_at = self.steps_taken, self._seconds
 
     def _count_exposed(self, saver: Saver) -> None:
@@ -290,7 +290,7 @@ class Trainer:
         require_subnormals()  # no library changed the arithmetic meanwhile
         metrics = self._measure(world, splits, ("valid", "test"))
         traffic = self.comm.traffic()  # of training and evaluation; checkpoints come after
-        self._save()
+        self._save(last=True)
         assert self._saver is not None
         self._saver.finish()
         self._count_exposed(self._saver)
