@@ -187,6 +187,10 @@ class Level:
         self._slots, self.first = slots, first
         self._held = 0  # rows, when they were last forgotten
 
+    def caches(self) -> list["Level"]:
+        """This cache and those below it, nearest first."""
+        return [self, *(self.home.caches() if isinstance(self.home, Level) else ())]
+
     def move(self, moves: Moves, fill: bool = True) -> None:
         """What the cache has decided: rows that leave go home first, then others come, unless they are overwritten anyway
         (`fill` false)."""
@@ -223,15 +227,11 @@ class Level:
     def warm(self, rows: Ints) -> None:
         """Bring rows i64[n], most wanted first, into this cache and those below it, as far as there is room; no batch is at
         work. Nothing of it counts as asked for, and a warm row gives way to any other like one that was looked up once."""
-        if isinstance(self.home, Level):
-            self.home.warm(rows)
-        some = np.sort(rows[: self.cache.lines])
-        moves = self._bring(some)
-        self.cache.release(moves.lines, False)
-        level: Home = self
-        while isinstance(level, Level):
+        for level in reversed(self.caches()):
+            moves = level._bring(np.sort(rows[: level.cache.lines]))
+            level.cache.release(moves.lines, False)
+        for level in self.caches():
             level.cache.reset_stats()
-            level = level.home
 
     def flush(self) -> None:
         lines, rows = self.cache.flush()
@@ -250,19 +250,15 @@ class Level:
     def empty(self) -> None:
         """Flush, and forget all rows of this cache and those below."""
         self.flush()
-        level: Home = self
-        while isinstance(level, Level):
+        for level in self.caches():
             level.cache.invalidate()
-            level = level.home
 
     def forget(self) -> None:
         """Flush, and be as in the beginning, but for counts: no row is in a cache, nor how often it was used."""
         self.flush()
-        level: Home = self
-        while isinstance(level, Level):
+        for level in self.caches():
             level._held = level.cache.rows()[0].size or level._held
             level.cache.forget()
-            level = level.home
 
     def stats(self) -> list[dict[str, Any]]:
         rows = self.cache.rows()[0].size or self._held
