@@ -135,6 +135,7 @@ def test_rows_that_find_no_line_are_staged_and_narrowed(form, cache, rounding, t
         results.append((rows, *values.values(), out))
         (levels,) = tbe.tiers().values()
         assert levels[0]["rows"] > 20 and levels[1]["bytes"] == rows.size * (RowCodec(form, DIM).bytes + 2 * 4 * DIM)
+        assert bool(levels[1].get("index_bytes")) == (number == 0)  # of the SSD file
         if number == 0:
             assert levels[0]["conflict_unique_misses"] > 20
         again = tiered(folder / "again", form, placement, cache, rounding, **memory)

@@ -21,7 +21,8 @@ from neocpu.errors import ConfigError, StorageError, TrainingError
 from neocpu.parallel.sharding import Shard
 from neocpu.parallel.threads import run_threads
 from neocpu.storage.hdf5 import undo_of
-from neocpu.storage.levels import File, Level, Memory, Slots
+from neocpu.storage.homes import Border, Filed, Memory, Stored
+from neocpu.storage.levels import Level, Slots
 from neocpu.storage.mover import Mover
 from neocpu.storage.placement import PLACEMENTS, Room, Rows, choose_placements, make_room
 from neocpu.storage.row_file import RowFile, RowTable
@@ -44,7 +45,8 @@ def stack(kind, folder, policy="lru", scratch=64, ahead=False):
         numbers.reshape(-1, WIDTH)[to], states[to] = rows[:, None], 7
 
     if place.ssd:
-        home = File(RowFile.create(folder / "rows.h5", [RowTable("t", ROWS, slots.record)]), 0, slots, create)
+        file = RowFile.create(folder / "rows.h5", [RowTable("t", ROWS, slots.record)])
+        home = Stored(Filed(file, 0), Border(slots), create)
     else:
         home = Memory("ddr", slots, lines, ROWS, create)
     first = [0, 32 + scratch]

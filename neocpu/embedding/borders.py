@@ -15,7 +15,7 @@ from neocpu.errors import TrainingError
 from neocpu.reference.philox import LEAVING, tensor_key
 from neocpu.reference.rules import Rule
 from neocpu.storage.levels import Bytes, Ints, Slots
-from neocpu.storage.narrow import Border
+from neocpu.storage.narrow import NarrowBorder
 from neocpu.storage.row_codecs import RowCodec, same_bits
 
 
@@ -37,9 +37,9 @@ class Narrowed:
 
     def border(
         self, wide: Slots, states: Slots, get: Callable[[Ints], Floats], put: Callable[[Ints, Floats], None]
-    ) -> Border:
+    ) -> NarrowBorder:
         """Between slots and records."""
-        return Border(self.codec, wide, states, get, put)
+        return NarrowBorder(self.codec, wide, states, get, put)
 
     def nearest(self, numbers: Floats) -> Floats:
         """What becomes of numbers f32[n, D] that are written here, to nearest, and read again."""

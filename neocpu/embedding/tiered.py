@@ -26,9 +26,9 @@ from neocpu.kernels._threads import threading_layer
 from neocpu.reference.policies import DEFAULT
 from neocpu.storage import placement
 from neocpu.storage.device import Device
-from neocpu.storage.levels import Create, File, Home, Level, Memory, Slots
+from neocpu.storage.homes import Border, Filed, Kept, Memory, Stored
+from neocpu.storage.levels import Home, Level, Slots
 from neocpu.storage.mover import Mover
-from neocpu.storage.narrow import Filed, Kept, Narrow
 from neocpu.storage.placement import PLACEMENTS, Room, make_room
 from neocpu.storage.row_file import RowFile, RowTable
 from neocpu.storage.row_tools import remove
@@ -177,11 +177,12 @@ class TieredEmbedding(TableBatchedEmbedding):
                 self._set(h, to[at : at + PIECE], start)
 
         home: Home
-        if h in self._narrow:
-            home = self._narrow_home(h, place, number, create)
-        elif place.ssd:
+        border = self._border(h) if h in self._narrow else Border(slots)
+        if place.ssd:
             assert self._file is not None
-            home = File(self._file, number, slots, create)
+            home = Stored(Filed(self._file, number), border, create)
+        elif h in self._narrow:
+            home = Stored(Kept(place.whole, int(self.heights[h]), border.record, self._huge), border, create, self._ddr)
         else:
             home = Memory(place.whole, slots, int(whole), room.whole, create, self._ddr)
         first = [0, room.lines[0] + room.scratch]
@@ -190,18 +191,14 @@ class TieredEmbedding(TableBatchedEmbedding):
         assert isinstance(home, Level)
         return Tier(self.tables[self.shards[h].table].name, home, slots, (room.lines[0], room.scratch), self._mover)
 
-    def _narrow_home(self, h: int, place: placement.Placement, number: int, create: Create) -> Home:
-        narrow = self._narrow[h]
-        border = narrow.border(
+    def _border(self, h: int) -> Border:
+        """Between the wide slots of a shard and its narrow records."""
+        return self._narrow[h].border(
             self._slots(h),
             self._slots(h, numbers=False),
             lambda slots: np.asarray(self.state(h)["weight"][slots]),
             lambda slots, numbers: self._set(h, slots, {"weight": numbers}),
         )
-        if place.ssd:
-            assert self._file is not None
-            return Narrow(Filed(self._file, number), border, create)
-        return Narrow(Kept(place.whole, int(self.heights[h]), narrow.record, self._huge), border, create, self._ddr)
 
     # ---- rows and slots ----
 

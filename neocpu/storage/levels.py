@@ -2,7 +2,7 @@
 
     Tier          the rows of batches in slots that kernels may use (`tier.py`)
       Level       a cache in slots of slower memory                        any number of them
-        Memory    all rows in slots          or  File: records in an SSD file
+        Memory    all rows in slots          or  Stored: records in an SSD file, or narrow ones in memory (`homes.py`)
 
 Every level has two verbs: `read(rows, slots)` brings rows up into slots of the caller, `write(rows, slots)` takes them back. A
 row moves with its state. What is above is newer; only changed rows go down, and they go before others come up, so a row that
@@ -10,7 +10,7 @@ leaves and returns in one call is never lost. A row that nobody wrote has its in
 (`create(rows, slots)`), so rows that were only looked at never reach a home.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,12 +20,9 @@ from neocpu.kernels import slots as kernels
 from neocpu.storage.cache import Cache, Moves
 from neocpu.storage.device import Device
 from neocpu.storage.placement import WAYS
-from neocpu.storage.row_file import RowFile
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
-Create = Callable[[Ints, Ints], None]
-PIECE = 1 << 16  # rows whose records are made at a time
 
 
 class Slots:
@@ -79,100 +76,6 @@ class Home(Protocol):
 
     def stats(self) -> list[dict[str, Any]]:
         """Counts of this level and those below."""
-
-
-class Memory:
-    """All rows in slots [first, first + rows). `device`: how fast they move between here and above."""
-
-    def __init__(
-        self, name: str, slots: Slots, first: int, rows: int, create: Create, device: Device | None = None
-    ) -> None:
-        self._device = device or Device()
-        self.name, self._slots, self._first, self._create = name, slots, first, create
-        self._there, self._moved = np.zeros(rows, np.uint8), [0, 0]
-
-    def read(self, rows: Ints, slots: Ints) -> None:
-        begun = self._device.begin()
-        self.place(rows)
-        self._slots.copy(rows + self._first, slots)
-        self._moved[0] += rows.size
-        self._device.pay(begun, rows.size, rows.size * self._slots.record)
-
-    def write(self, rows: Ints, slots: Ints) -> None:
-        begun = self._device.begin()
-        self._slots.copy(slots, rows + self._first)
-        self._there[rows] = 1
-        self._moved[1] += rows.size
-        self._device.pay(begun, rows.size, rows.size * self._slots.record)
-
-    def slots_of(self, rows: Ints) -> Ints:
-        """Their own slots, for rows that are used where they are, once `place` has made them."""
-        return rows + self._first
-
-    def place(self, rows: Ints) -> None:
-        """Make rows that do not exist yet."""
-        fresh = rows[self._there[rows] == 0]
-        self._create(fresh, fresh + self._first)
-        self._there[fresh] = 1
-
-    def flush(self) -> None:
-        pass
-
-    def rows(self) -> Ints:
-        return np.flatnonzero(self._there)
-
-    def peek(self, rows: Ints) -> Bytes:
-        return self._slots.pack(rows + self._first)
-
-    def load(self, rows: Ints, records: Bytes) -> None:
-        self._slots.unpack(rows + self._first, records)
-        self._there[rows] = 1
-
-    def stats(self) -> list[dict[str, Any]]:
-        rows = int(np.count_nonzero(self._there))
-        read, written = self._moved
-        return [{"tier": self.name, "rows": rows, "bytes": rows * self._slots.record, "read": read, "written": written}]
-
-
-class File:
-    """Records of one table of an SSD file."""
-
-    def __init__(self, file: RowFile, table: int, slots: Slots, create: Create) -> None:
-        self._file, self._table, self._slots, self._create = file, table, slots, create
-        self._moved = [0, 0]
-
-    def read(self, rows: Ints, slots: Ints) -> None:
-        for at in range(0, rows.size, PIECE):
-            some, to = rows[at : at + PIECE], slots[at : at + PIECE]
-            records = np.empty((some.size, self._slots.record), np.uint8)
-            found = self._file.read(self._table, some, records)
-            self._slots.unpack(to[found], records[found])
-            self._create(some[~found], to[~found])
-            self._moved[0] += int(found.sum())
-
-    def write(self, rows: Ints, slots: Ints) -> None:
-        for at in range(0, rows.size, PIECE):
-            self.load(rows[at : at + PIECE], self._slots.pack(slots[at : at + PIECE]))
-            self._moved[1] += rows[at : at + PIECE].size
-
-    def flush(self) -> None:
-        pass
-
-    def rows(self) -> Ints:
-        return np.concatenate([np.empty(0, np.int64), *self._file.rows(self._table)])
-
-    def peek(self, rows: Ints) -> Bytes:
-        records = np.empty((rows.size, self._slots.record), np.uint8)
-        self._file.read(self._table, rows, records)
-        return records
-
-    def load(self, rows: Ints, records: Bytes) -> None:
-        self._file.write(self._table, rows, np.ascontiguousarray(records))
-
-    def stats(self) -> list[dict[str, Any]]:
-        rows, (read, written) = sum(part.size for part in self._file.rows(self._table)), self._moved
-        size, index = rows * self._slots.record, self._file.index_bytes(self._table)
-        return [{"tier": "ssd", "rows": rows, "bytes": size, "index_bytes": index, "read": read, "written": written}]
 
 
 class Level:

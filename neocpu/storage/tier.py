@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from neocpu.errors import TrainingError
 from neocpu.storage.cache import Moves, batches_ahead
-from neocpu.storage.levels import Level, Memory, Slots
+from neocpu.storage.homes import Memory
+from neocpu.storage.levels import Level, Slots
 from neocpu.storage.mover import Job, Mover
 
 Ints = NDArray[np.int64]
