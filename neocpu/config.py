@@ -158,13 +158,16 @@ class CheckpointConfig:
     """A checkpoint is written every so many steps (0: at the end only); the newest `keep` stay.
 
     full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are whole; 0: 1 where all
-    tables are in memory, 8 where any is over SSD). memory : bytes of a rank that rows may take until they are written while
-    training goes on; a checkpoint that needs more is written while training waits.
+    tables are in memory, 8 where any is over SSD). quantize : round the weights of float32 tables to "int8" or "int4" rows in
+    all checkpoints but the last of a run (Check-N-Run); who resumes from one has other bits than a run that went on. memory :
+    bytes of a rank that rows may take until they are written while training goes on; a checkpoint that needs more is written
+    while training waits.
     """
 
     every_steps: int = 0
     keep: int = 2
     full_every: int = 0
+    quantize: str = "none"
     memory: int = 128 << 20
 
     def files_until_full(self, ssd: bool) -> int:
@@ -238,6 +241,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
     "parallel.route": ROUTE_NAMES,
     "memory.policy": tuple(POLICIES),
+    "checkpoint.quantize": ("none", *SCALED),
 }
 LEAST = {
     "model.embedding_dim": 1,

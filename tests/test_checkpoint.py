@@ -206,7 +206,7 @@ def test_truncated_foreign_newer_incomplete(written: Path, tmp_path: Path) -> No
         CheckpointFile(tmp_path / "missing.h5")
     for key, value, message in (
         ("complete", False, "incomplete"),
-        ("version", 4, "version 4"),
+        ("version", 5, "version 5"),
         ("format", "neocpu-dataset", "not a neocpu checkpoint"),
     ):
         path = tmp_path / f"{key}.h5"

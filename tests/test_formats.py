@@ -20,7 +20,7 @@ from neocpu.parallel.threads import run_threads
 from neocpu.planner.cost import Workload, shard_cost
 from neocpu.reference import codecs, narrow
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.training.checkpoint_codes import DTYPES, decode, encode
+from neocpu.training.checkpoint_codes import DTYPES, Code
 from neocpu.training.checkpoint_file import CheckpointFile
 from neocpu.training.preflight import table_needs
 from neocpu.training.trainer import Trainer
@@ -179,9 +179,10 @@ def test_checkpoints_hold_the_same_numbers(form, fill):
     with np.errstate(all="ignore"):
         numbers = rounded(floats(np.random.default_rng(1), (7, 9), fill), form, narrow)
     numbers[np.isnan(numbers)] = np.nan
-    stored = encode(numbers, form)
-    assert stored.dtype.str == DTYPES.get(form, "<f4")
-    assert_same(decode(stored, form), numbers)
+    code = Code(form, (9,))
+    stored = code.encode(numbers)
+    assert stored.dtype.str == code.dtype == DTYPES.get(form, "<f4")
+    assert_same(code.decode(stored), numbers)
 
 
 def test_memory_is_counted_in_the_width_of_the_format():

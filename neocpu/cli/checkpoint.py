@@ -38,6 +38,8 @@ def _card(file: "CheckpointFile") -> None:
         click.echo(
             f"  files     {names}, {file.bytes:,} bytes together; this one holds what changed since the one before"
         )
+    if file.quantized:
+        click.echo(f"  rounded   weights of float32 tables, to {file.quantized} rows")
     click.echo(f"  written   {facts['created']} by {facts['ranks']} rank(s), neocpu {versions['neocpu']}")
     config = file.config()
     sparse, dense, model = config.optimizer.sparse.name, config.optimizer.dense.name, config.model

@@ -29,12 +29,14 @@ class Tensor:
     """`rows` rows; `fields` are (name, shape of one row): first the values, then the optimizer state.
 
     format : the values are numbers of it (`embedding.specs`). Here all fields are fp32 numbers, whatever keeps them.
+    quantized : a format of whole rows, to which a file rounds the values; "": to none.
     """
 
     name: str
     rows: int
     fields: tuple[tuple[str, tuple[int, ...]], ...]
     format: str = "fp32"
+    quantized: str = ""
 
     @property
     def table(self) -> bool:
@@ -68,6 +70,7 @@ class Blocks:
     numbers, counts : i64[m], which blocks, ascending, and how many of the rows are theirs.
     changed, gone : of blocks looked at for what changed since the last checkpoint: bool[n], which of the rows did (None: all),
         and i64[k], rows that did and do not belong to the state now.
+    codes : what a file holds of fields whose values are rounded for it.
     """
 
     tensor: int
@@ -77,6 +80,7 @@ class Blocks:
     values: Values
     changed: NDArray[np.bool_] | None = None
     gone: Ints = field(default_factory=lambda: NOTHING)
+    codes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @staticmethod
     def of(tensor: int, rows: Ints, values: Values) -> "Blocks":

@@ -18,7 +18,7 @@ from neocpu.training.checkpoint_save import checkpoints, save
 from neocpu.training.identity import refuse_other_data
 from neocpu.training.state import dense_fields
 
-__all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "save"]
+__all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "rounded_to", "save"]
 
 
 def latest(out: Path, comm: Comm) -> Path | None:
@@ -58,6 +58,12 @@ def load(path: Path, world: Any, data: Mapping[str, Any] | None = None, *, split
         error = CheckpointError(f"{path}: {problem}")
     world.comm.agree(error)
     return step
+
+
+def rounded_to(path: Path) -> str:
+    """Format to which a checkpoint has rounded the weights of float32 tables; "": none. Raises CheckpointError."""
+    with CheckpointFile(path) as file:
+        return file.quantized
 
 
 def refuse_changes(file: CheckpointFile, header: Mapping[str, Any]) -> None:

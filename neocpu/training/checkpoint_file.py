@@ -53,8 +53,7 @@ class CheckpointFile:
             raise CheckpointError(
                 f"{link.path}: holds only what changed since {name}, which cannot be used: {error}"
             ) from error
-        shapes = [[(t.name, t.rows, t.fields, t.format) for t in some.tensors] for some in (below, link)]
-        if below.digest != digest or below.step >= link.step or shapes[0] != shapes[1]:
+        if below.digest != digest or below.step >= link.step or below.tensors != link.tensors:
             below.close()
             raise CheckpointError(
                 f"{link.path}: holds only what changed since {name} with digest {digest[:12]}…, but that is another file now "
@@ -72,6 +71,11 @@ class CheckpointFile:
                 raise error if link is self.links[-1] else CheckpointError(f"{based}{error}")
         assert index is not None
         return index
+
+    @property
+    def quantized(self) -> str:
+        """Format to which it has rounded the weights of float32 tables; "": none."""
+        return next((tensor.quantized for tensor in self.tensors if tensor.quantized), "")
 
     @property
     def bytes(self) -> int:

@@ -4,7 +4,8 @@
     /run/config                   text: the TOML file; /run/overrides, /run/header, /run/data, /run/versions: JSON
     /dense/NAME/value, sum, …     float32, shaped as the parameter; optimizer state is named as torch names it
     /tables/C1/rows               int64[n], ascending: the rows that differ from their initial values
-    /tables/C1/weight, sum, …     float32[n, D] or float32[n]; weights of a narrow format: codes, the format is an attribute
+    /tables/C1/weight, sum, …     float32[n, D] or float32[n]; weights of a narrow format: codes, the format is an attribute;
+                                  quantised weights (attribute quantized): rows u8[n, bytes] of that format
     …/block, …/block_rows, …/block_sha256    int64[m], int64[m], uint8[m, 32]: for each block of 4,096 row numbers with
                                   rows in the state: its number, how many, and the SHA-256 of their numbers and fields
 
@@ -32,10 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.training.blocks import Blocks, Index, Ints, Tensor
-from neocpu.training.checkpoint_codes import dtype_of, encode
+from neocpu.training.checkpoint_codes import Code
 
 FORMAT = "neocpu-checkpoint"
-VERSION = 3  # of files with changes; whole ones with codes are of version 2, others of version 1
+VERSION = 4  # of quantised files; others with changes are of version 3, whole ones with codes of 2, all others of 1
 TEXTS = ("config", "overrides", "header", "data", "versions")
 ROWS, GONE, BLOCKS = range(3)  # columns of the counts of a file: of each tensor, rows and rows gone and blocks in it
 Offsets = dict[str, int]
@@ -48,7 +49,8 @@ def lay_out(
 
     `attributes` with a base make it one of changes."""
     changes = "base" in attributes
-    version = VERSION if changes else 2 if any(tensor.coded for tensor in tensors) else 1
+    coded = 2 if any(tensor.coded for tensor in tensors) else 1
+    version = VERSION if any(tensor.quantized for tensor in tensors) else 3 if changes else coded
     with h5py.File(path, "w", libver="v110", locking=False) as file:
         file.attrs.update({"format": FORMAT, "version": version, "complete": False, **attributes})
         for name in TEXTS:
@@ -61,15 +63,17 @@ def lay_out(
             for name, kind, shape in datasets(tensor, changes):
                 count = rows if name == "rows" or name in dict(tensor.fields) else gone if name == "gone" else blocks
                 offsets[f"{tensor.name}/{name}"] = _allocate(group, name, (count, *shape), kind)
-            if tensor.coded:
-                group["weight"].attrs["format"] = tensor.format
+            for name in ("format", "quantized"):
+                if getattr(tensor, name) and (tensor.coded or name == "quantized"):
+                    group["weight"].attrs[name] = getattr(tensor, name)
     return offsets
 
 
 def datasets(tensor: Tensor, changes: bool) -> list[tuple[str, str, tuple[int, ...]]]:
     """(name, dtype, shape of an entry) of all datasets of a tensor."""
     found: list[tuple[str, str, tuple[int, ...]]] = [("rows", "<i8", ())] if tensor.table else []
-    found += [(name, dtype_of(tensor.of(name)), shape) for name, shape in tensor.fields]
+    codes = {name: Code.of(tensor, name) for name, _ in tensor.fields}
+    found += [(name, code.dtype, code.entry) for name, code in codes.items()]
     if changes and tensor.table:
         found += [("gone", "<i8", ()), ("block_written", "<i8", ()), ("block_gone", "<i8", ())]
     return [*found, ("block", "<i8", ()), ("block_rows", "<i8", ()), ("block_sha256", "u1", (32,))]
@@ -79,7 +83,7 @@ def file_bytes(tensors: Sequence[Tensor], counts: Ints) -> int:
     """About how many bytes a file with such `counts` takes."""
     total = 0
     for tensor, (rows, gone, blocks) in zip(tensors, counts.tolist()):
-        sizes = [np.dtype(dtype_of(tensor.of(name))).itemsize * int(np.prod(shape)) for name, shape in tensor.fields]
+        sizes = [Code.of(tensor, name).bytes for name, _ in tensor.fields]
         total += rows * (sum(sizes) + 8 * tensor.table) + 8 * gone + 48 * blocks
     return total
 
@@ -106,7 +110,8 @@ class Part:
     @staticmethod
     def of(blocks: Blocks, tensor: Tensor) -> "Part":
         """What is written of blocks of a tensor."""
-        rows, values, changed = blocks.rows, dict(blocks.values), blocks.changed
+        rows, changed = blocks.rows, blocks.changed
+        values: dict[str, NDArray[Any]] = {**blocks.values, **blocks.codes}
         arrays: dict[str, NDArray[Any]] = {}
         if changed is not None:
             if not changed.all():
@@ -115,7 +120,8 @@ class Part:
             arrays |= {"block_written": blocks.per_block(rows), "block_gone": blocks.per_block(blocks.gone)}
         if tensor.table:
             arrays["rows"] = np.ascontiguousarray(rows, "<i8")
-        arrays |= {name: encode(value, tensor.of(name)) for name, value in values.items()}
+        for name, value in values.items():
+            arrays[name] = value if name in blocks.codes else Code.of(tensor, name).encode(value)
         return Part(blocks.tensor, (rows.size, blocks.gone.size, blocks.numbers.size), arrays)
 
     @property

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from neocpu.errors import CheckpointError
 from neocpu.training.blocks import F32, NOTHING, Index, Ints, Tensor
-from neocpu.training.checkpoint_codes import Coded, decode, dtype_of
+from neocpu.training.checkpoint_codes import Code, Coded
 from neocpu.training.checkpoint_layout import FORMAT, VERSION
 
 
@@ -91,7 +91,7 @@ class Link:
             self._written.append(np.append(0, np.cumsum(written)))
             self._lost.append(np.append(0, np.cumsum(lost)))
             count = int(self._written[-1][-1])
-            if any(group[name].shape != (count, *shape) for name, shape in tensor.fields):
+            if any(group[name].shape != (count, *Code.of(tensor, name).entry) for name, _ in tensor.fields):
                 raise self.damaged(f"{tensor.name} has other shapes than noted")
             counts.append((count, int(self._lost[-1][-1]), columns[0].size))
         self.index, self.counts = Index(*(np.concatenate(part) for part in parts)), np.array(counts, np.int64)
@@ -104,7 +104,8 @@ class Link:
             group = self.file[name]
             fields = tuple((field, tuple(shape)) for field, shape in json.loads(group.attrs["fields"]))
             values = group["weight"].attrs if name.startswith("tables/") else {}
-            found.append(Tensor(name, int(group.attrs["rows"]), fields, str(values.get("format", "fp32"))))
+            forms = str(values.get("format", "fp32")), str(values.get("quantized", ""))
+            found.append(Tensor(name, int(group.attrs["rows"]), fields, *forms))
         return tuple(found)
 
     def text(self, name: str) -> str:
@@ -121,11 +122,11 @@ class Link:
 
     def field(self, number: int, name: str) -> Any:
         """A field of the rows in this file, mapped: f32[n, ...]; of codes, what decodes the rows that are asked for."""
-        dataset, form = self.file[f"{self.tensors[number].name}/{name}"], self.tensors[number].of(name)
+        dataset, code = self.file[f"{self.tensors[number].name}/{name}"], Code.of(self.tensors[number], name)
         if not dataset.size:
-            return np.empty(dataset.shape, np.float32)
-        stored = np.asarray(np.memmap(self.path, dtype_of(form), "r", dataset.id.get_offset(), dataset.shape))
-        return stored if stored.dtype == np.float32 else Coded(stored, form)
+            return np.empty((0, *code.shape), np.float32)
+        stored = np.asarray(np.memmap(self.path, code.dtype, "r", dataset.id.get_offset(), dataset.shape))
+        return stored if stored.dtype == np.float32 else Coded(stored, code)
 
     def read(self, number: int, first: int, end: int) -> Read:
         """What is in this file of the rows of blocks [first, end)."""
@@ -133,7 +134,7 @@ class Link:
         cuts = np.searchsorted(self.index.number[self.index.of(number)], [first, end])
         at, lost = (slice(*ends[cuts].tolist()) for ends in (self._written[number], self._lost[number]))
         rows = group["rows"][at] if tensor.table else np.arange(at.start, at.stop, dtype=np.int64)
-        values = {name: decode(group[name][at], tensor.of(name)) for name, _ in tensor.fields}
+        values = {name: Code.of(tensor, name).decode(group[name][at]) for name, _ in tensor.fields}
         return Read(rows, group["gone"][lost] if self.base and tensor.table else NOTHING, values)
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ def save(out: Path, world: Any, step: int, *, keep: int = 2, data: Mapping[str, 
 @dataclass(frozen=True)
 class _Newest:
     """What the next file may be based on: its name, step, digest and index; how many files of changes it needs, and their
-    bytes."""
+    bytes; the format to which it is rounded."""
 
     name: str
     step: int
@@ -63,6 +63,7 @@ class _Newest:
     index: Index
     chain: int
     bytes: int
+    quantized: str = ""
 
 
 @dataclass
@@ -81,8 +82,9 @@ class Saver:
     """The checkpoints of one run; every method but `abandon` is collective.
 
     keep : newest checkpoints that stay, and what they are based on. full_every : of so many checkpoints one is whole, or more
-    where changes take more than the whole. room : bytes of a rank that rows may take until they are written. background : may
-    training go on meanwhile?
+    where changes take more than the whole. quantize : round the weights of float32 tables to this row format in all files but
+    the last; "": in none. room : bytes of a rank that rows may take until they are written. background : may training go on
+    meanwhile?
     """
 
     def __init__(
@@ -92,13 +94,14 @@ class Saver:
         *,
         keep: int = 2,
         full_every: int = 1,
+        quantize: str = "",
         data: Mapping[str, Any] | None = None,
         room: int = ROOM,
         background: bool = False,
     ) -> None:
         self.folder, self.world, self.comm = Path(out) / FOLDER, world, world.comm
         self._keep, self._every, self._data = keep, full_every, data or {}
-        self._room, self._background = room, background
+        self._quantize, self._room, self._background = quantize, room, background
         self._newest: _Newest | None = None
         self._pending: _Pending | None = None
         self.counts = {"written": 0, "of_changes": 0, "in_background": 0, "bytes": 0}
@@ -116,6 +119,8 @@ class Saver:
         try:
             with CheckpointFile(path) as file:
                 chain = len(file.links) - 1
+                if file.quantized:
+                    return  # what its rows are rounded to once more may differ
                 self._newest = _Newest(path.name, file.step, file.digest, file.index, chain, file.changes)
         except CheckpointError as problem:
             error = problem
@@ -124,7 +129,7 @@ class Saver:
     def save(self, step: int, last: bool = False) -> str:
         """Take a snapshot of the state after `step` steps, and write it, or begin to; its digest.
 
-        last : the run ends, and with it the SSD file, which else is committed with the checkpoint.
+        last : the run ends, so nothing is rounded, and the SSD file, else committed with the checkpoint, is needed no more.
 
         Raises CheckpointError on all ranks where that, or the one before, cannot be written.
         """
@@ -174,8 +179,9 @@ class Saver:
     # ---- from snapshot to file ----
 
     def _begin(self, pending: _Pending, last: bool) -> None:
-        state, step = state_of(self.world), pending.step
-        base = self._base(state)
+        quantize = "" if last else self._quantize
+        state, step = state_of(self.world, quantize), pending.step
+        base = self._base(state, quantize)
         self._newest = None  # until this one is laid out
         snapshot = Snapshot(state.tensors, self._room)
         index = changes = state.index(snapshot.add, base is not None)
@@ -209,14 +215,14 @@ class Saver:
         size = file_bytes(state.tensors, counts)
         if self._every > 1:
             chain, total = (base.chain + 1, base.bytes + size) if base else (0, 0)
-            self._newest = _Newest(pending.path.name, step, pending.digest, index, chain, total)
+            self._newest = _Newest(pending.path.name, step, pending.digest, index, chain, total, quantize)
         for name, more in zip(self.counts, (1, int(base is not None), int(pending.thread is not None), size)):
             self.counts[name] += more
 
-    def _base(self, state: State) -> _Newest | None:
+    def _base(self, state: State, quantize: str) -> _Newest | None:
         """What the next file is to be based on; None: it is to be whole."""
         newest = self._newest
-        if newest is None or newest.chain + 1 >= self._every:
+        if newest is None or newest.chain + 1 >= self._every or newest.quantized != quantize:
             return None
         if self.comm.largest(int(self.comm.rank == 0 and not (self.folder / newest.name).is_file())):
             return None  # somebody took it away

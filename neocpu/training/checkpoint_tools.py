@@ -8,7 +8,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -172,8 +172,8 @@ def export(file: CheckpointFile, target: Path, *, dense: bool = False) -> None:
 
 
 def merge(file: CheckpointFile, target: Path) -> None:
-    """Write a checkpoint, whatever files it is in, as one whole file. Verifies what it reads."""
-    blocks, tensors = file.index.of, file.tensors
+    """Write a checkpoint, whatever files it is in, as one whole file; quantised weights as float32. Verifies what it reads."""
+    blocks, tensors = file.index.of, [replace(tensor, quantized="") for tensor in file.tensors]
     counts = np.array(
         [(file.index.rows_of(i), 0, (h := blocks(i)).stop - h.start) for i in range(len(tensors))], np.int64
     )

@@ -5,12 +5,13 @@ megabytes at a time, and puts them together. So digest and checkpoint do not dep
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.specs import EXACT
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.training.blocks import (
@@ -28,6 +29,7 @@ from neocpu.training.blocks import (
     per_block,
     runs_of,
 )
+from neocpu.training.checkpoint_codes import Code
 from neocpu.training.initial import fields_of, initial_rows
 
 ROUND = 4 << 20  # bytes of whole blocks that an owner receives at a time; less for very many ranks
@@ -52,6 +54,7 @@ class State:
 
     dense : parameter -> its fields, "value" first; each an f32 array of one shape, equal on all ranks.
     embeddings, plan : this rank's tables. initial(table, rows) : whole rows before training, in the order of fields.
+    quantize : round the weights of float32 tables to rows of this format on the way out; "": to none.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class State:
         embeddings: Embeddings,
         fields: Callable[[int], Sequence[tuple[str, tuple[int, ...]]]],
         initial: Callable[[int, Ints], dict[str, F32]],
+        quantize: str = "",
     ) -> None:
         self.comm, self.plan, self._dense, self._embeddings, self._initial = comm, plan, dense, embeddings, initial
         tensors = [
@@ -70,7 +74,8 @@ class State:
         ]
         for number, spec in enumerate(plan.tables):
             shape = (("weight", (spec.dim,)), *fields(number))
-            tensors.append(Tensor(f"tables/{spec.name}", spec.rows, shape, spec.format))
+            wide = spec.format in EXACT
+            tensors.append(Tensor(f"tables/{spec.name}", spec.rows, shape, spec.format, quantize if wide else ""))
         self.tensors = tuple(tensors)
         self._starts = np.cumsum([0, *(tensor.blocks for tensor in tensors)], dtype=np.int64)
         self._shards: dict[int, list[int]] = {}
@@ -228,9 +233,10 @@ class State:
         gone = rows[changed & ~kept]
         if not kept.all():
             rows, changed, values = rows[kept], changed[kept], {name: value[kept] for name, value in values.items()}
-        if not since:
-            return Blocks.of(tensor, rows, values)
-        return Blocks(tensor, numbers, per_block(numbers, rows), rows, values, changed, gone)
+        found = Blocks.of(tensor, rows, values)
+        if since:
+            found = Blocks(tensor, numbers, per_block(numbers, rows), rows, values, changed, gone)
+        return _rounded(found, self.tensors[tensor]) if self.tensors[tensor].quantized else found
 
     # ---- the whole ----
 
@@ -251,6 +257,14 @@ class State:
         self.comm.allgatherv(np.frombuffer(b"".join(shas), np.uint8), sha, 32 * counts)
         columns = table.reshape(-1, 3)
         return Index(columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy(), sha.reshape(-1, 32))
+
+
+def _rounded(blocks: Blocks, tensor: Tensor) -> Blocks:
+    """Blocks as a quantised file has them."""
+    code = Code.of(tensor, "weight")
+    codes = code.encode(blocks.values["weight"])
+    values = dict(blocks.values) | {"weight": _canonical(code.decode(codes))}
+    return replace(blocks, values=values, codes={"weight": codes})
 
 
 @dataclass(frozen=True)
@@ -324,8 +338,8 @@ def dense_fields(world: Any) -> dict[str, dict[str, F32]]:
     }
 
 
-def state_of(world: Any) -> State:
-    """The state of a `training.world.World`."""
+def state_of(world: Any, quantize: str = "") -> State:
+    """The state of a `training.world.World`, or what a quantised file has of it."""
     config, optimizer, tables = world.config, world.config.optimizer.sparse, world.plan.tables
     return State(
         world.comm,
@@ -334,6 +348,7 @@ def state_of(world: Any) -> State:
         world.embedding.tbe,
         lambda table: fields_of(tables[table], optimizer),
         lambda table, rows: initial_rows(tables[table], optimizer, config.training.seed, rows),
+        quantize,
     )
 
 

@@ -142,7 +142,14 @@ class Trainer:
         wanted, loader = config.checkpoint, splits.loader("train")
         every = wanted.files_until_full(memory.over_ssd)
         self._saver = Saver(
-            self.out, world, keep=wanted.keep, full_every=every, data=self._data, room=wanted.memory, background=True
+            self.out,
+            world,
+            keep=wanted.keep,
+            full_every=every,
+            quantize="" if wanted.quantize == "none" else wanted.quantize,
+            data=self._data,
+            room=wanted.memory,
+            background=True,
         )
         if self.resume:
             self._restore(world, loader)
@@ -199,7 +206,9 @@ class Trainer:
         self.samples = epochs * rows + min(step * loader.batch_size, rows)
         assert self._saver is not None
         self._saver.resume(path, self._saved)
-        self.report.tell(f"resuming from {path.name}")
+        rounded = checkpoint.rounded_to(path)
+        other = f"; it is rounded to {rounded}, so the bits will not be those of a run that went on" if rounded else ""
+        self.report.tell(f"resuming from {path.name}{other}")
         if self.steps_taken >= (total := self._total_steps(loader)):
             self.report.tell(
                 f"nothing to train: {path.name} is at step {self.steps_taken} and the run ends at step {total}; raise "

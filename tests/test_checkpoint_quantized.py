@@ -1,0 +1,112 @@
+"""Are quantised checkpoints the state, each weight within half a step of its row, and is the last one of a run exact?"""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from test_checkpoint import MIXED, TABLE_WISE, make
+from test_checkpoint_chain import SETS, learn, names, wholes
+from test_training import given, log  # noqa: F401
+
+import neocpu
+from neocpu.cli.checkpoint import checkpoint as command
+from neocpu.errors import ConfigError
+from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.threads import run_threads
+from neocpu.training import checkpoint
+from neocpu.training.checkpoint_file import CheckpointFile, base_of
+from neocpu.training.checkpoint_save import Saver
+from neocpu.training.checkpoint_tools import merge
+from neocpu.training.report import Report
+from neocpu.training.state import digest
+from neocpu.training.trainer import Trainer
+
+LEVELS = {"int8": 255, "int4": 15}
+ERRORS = {"int8": 1e-6, "int4": 4e-3}  # of scale and bias, relative to the largest number of a row: fp32, fp16
+
+
+def saved(out: Path, comm: Comm, schemes: list[str], form: str, **options: Any) -> list[str]:
+    """Digests of four checkpoints, the last of them exact."""
+    world = make(comm, schemes, SETS)
+    saver, found = Saver(out, world, keep=99, full_every=8, quantize=form, **options), []
+    for step in range(1, 5):
+        learn(world, step)
+        found.append(saver.save(step, last=step == 4))
+    saver.finish()
+    return found
+
+
+@pytest.mark.parametrize("form", LEVELS)
+def test_rows_are_within_half_a_step_and_the_last_file_is_exact(tmp_path: Path, form: str) -> None:
+    digests = saved(tmp_path / "one", SingleComm(), TABLE_WISE, form)
+    exact = wholes(range(1, 5))
+    assert digests[3] == exact[3] and not set(digests[:3]) & set(exact)
+    for ranks, schemes, room in ((3, MIXED, 0), (4, ["column_wise"] * 4, 1 << 30)):
+        out, options = tmp_path / str(ranks), {"room": room, "background": True}
+        body = lambda comm, args=(out, schemes, options): saved(args[0], comm, args[1], form, **args[2])  # noqa: E731
+        assert run_threads(ranks, body) == [digests] * ranks
+    paths = checkpoint.checkpoints(tmp_path / "one")
+    assert [base_of(path) for path in paths] == [None, *names(tmp_path / "one")[:2], None]  # none of another kind
+    world, seen = make(SingleComm(), TABLE_WISE, SETS), neocpu.load(paths[2])
+    for step in range(1, 4):
+        learn(world, step)
+    for i, shard in enumerate(world.plan.local(0)):
+        spec, rows = world.plan.tables[shard.table], seen.tables[world.plan.tables[shard.table].name].learnt
+        values, table = world.embedding.tbe.values(i, rows), seen.tables[spec.name]
+        weight, found = values["weight"], table[rows]
+        step = (weight.max(axis=1) - weight.min(axis=1)) / LEVELS[form]
+        most = 0.5 * step * (1 + 1e-4) + ERRORS[form] * np.abs(weight).max(axis=1)
+        assert (np.abs(found - weight) <= most[:, None]).all() and (found != weight).any()
+        np.testing.assert_array_equal(table.field("sum", rows), values["sum"])
+        np.testing.assert_array_equal(table[rows[::-1][:5]], found[::-1][:5])
+
+
+def test_files_are_read_loaded_merged_and_shown(tmp_path: Path) -> None:
+    digests = saved(tmp_path, SingleComm(), TABLE_WISE, "int8")
+    path = checkpoint.checkpoints(tmp_path)[2]
+    with h5py.File(path, locking=False) as file, CheckpointFile(path) as whole:
+        weight = file["tables/C1/weight"]
+        assert weight.attrs["quantized"] == "int8" and file.attrs["version"] == 4
+        assert (
+            weight.shape[1] == whole.tensors[whole.number("tables/C1")].fields[0][1][0] + 8 and weight.dtype == np.uint8
+        )
+        assert whole.recomputed_digest() == whole.digest == digests[2]
+        merge(whole, tmp_path / "merged.h5")
+    with CheckpointFile(tmp_path / "merged.h5") as file:
+        assert (file.recomputed_digest(), file.quantized, checkpoint.rounded_to(path)) == (digests[2], "", "int8")
+    shown = CliRunner().invoke(command, ["show", str(path)]).output
+    assert "rounded   weights of float32 tables, to int8 rows" in shown
+
+    def body(comm: Comm) -> tuple[str, list[str | None]]:
+        world, out = make(comm, MIXED, SETS, learnt=False), tmp_path / "on"
+        (out / "checkpoints").mkdir(parents=True, exist_ok=True)
+        for old in checkpoint.checkpoints(tmp_path):
+            (out / "checkpoints" / old.name).write_bytes(old.read_bytes())
+        checkpoint.load(path, world)
+        found = digest(world, 3)
+        saver = Saver(out, world, keep=99, full_every=8, quantize="int8")
+        saver.resume(out / "checkpoints" / path.name, 3)
+        learn(world, 4)
+        saver.save(4)  # what is rounded again may differ: no file is based on one that a run began with
+        return found, [base_of(out / "checkpoints" / name) for name in names(out)[3:]]
+
+    assert run_threads(1, body) == [(digests[2], [None])]
+
+
+def test_a_run_that_was_killed_says_that_its_bits_are_others(tmp_path: Path, log: Path) -> None:  # noqa: F811
+    with pytest.raises(ConfigError, match=r"checkpoint.quantize.*none, int8, int4"):
+        given(log, "checkpoint.quantize=int7")
+    sets = ("checkpoint.quantize=int8", "checkpoint.every_steps=2", "checkpoint.keep=9")
+    whole = Trainer(given(log, *sets), None, tmp_path).run()
+    plain = Trainer(given(log), None, tmp_path / "plain").run()
+    assert whole["digest"] == plain["digest"]
+    checkpoint.checkpoints(tmp_path)[-1].unlink()
+    told: list[str] = []
+    resumed = Trainer(
+        given(log, *sets), None, tmp_path, resume=True, report=Report(tmp_path, 0, tell=told.append)
+    ).run()
+    assert any("it is rounded to int8, so the bits will not be those of a run that went on" in line for line in told)
+    assert resumed["digest"] != whole["digest"] and resumed["steps"] == whole["steps"]
