@@ -25,6 +25,7 @@ from neocpu.planner import auto
 from neocpu.planner.capacity import rank_bytes
 from neocpu.storage.row_codecs import RowCodec, same_bits, streams_of
 from neocpu.training import checkpoint
+from neocpu.training.checkpoint_file import base_of
 from neocpu.training.trainer import Trainer
 from tests.cases import FILLS, assert_same, floats
 
@@ -197,6 +198,35 @@ def test_a_run_of_narrow_rows_goes_on_as_if_nothing_had_happened(many, tmp_path)
         ]
     ranks = [run(many, tmp_path / f"ranks{i}", "memory.policy=lfu", ranks=2)["digest"] for i in range(2)]
     assert ranks[0] == ranks[1] != whole["digest"]
+
+
+def states(out):
+    """What the checkpoints of a run hold, by their names, and which of them hold changes."""
+    files = checkpoint.checkpoints(out)
+    digests = {}
+    for path in files:
+        with checkpoint.CheckpointFile(path) as file:
+            digests[path.name] = file.recomputed_digest()
+    return digests, [path.name for path in files if base_of(path)]
+
+
+@pytest.mark.parametrize(
+    "ranks, placement, policy, kept", [(1, "hbm_over_ddr_over_ssd", "lookahead", 2), (2, "ddr_over_ssd", "lfu", 3)]
+)
+def test_checkpoints_of_changes_hold_what_whole_ones_hold(many, tmp_path, ranks, placement, policy, kept):
+    memory = f"memory.placement={placement}", f"memory.policy={policy}", "memory.ddr=10_000"
+    sets = *memory, "checkpoint.every_steps=5", "checkpoint.keep=99"
+    whole = run(many, tmp_path / "whole", *sets, "checkpoint.full_every=1", ranks=ranks)
+    expected, based = states(tmp_path / "whole")
+    assert len(expected) == 6 and not based and {"ssd"} < {level["tier"] for level in whole["tiers"]}
+    assert all(level["index_bytes"] for level in whole["tiers"] if level["tier"] == "ssd")
+    out = tmp_path / "changes"
+    for resume in (False, True):
+        found = run(many, out, *sets, "checkpoint.full_every=3", ranks=ranks, resume=resume)
+        assert found["digest"] == whole["digest"] and states(out)[0] == expected and len(states(out)[1]) == 4
+        for path in checkpoint.checkpoints(out)[kept:]:  # what is left last is a file of changes
+            path.unlink()
+        assert base_of(checkpoint.checkpoints(out)[-1])
 
 
 def test_what_cannot_be_is_refused_with_a_way_out(log):  # noqa: F811

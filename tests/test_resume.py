@@ -17,6 +17,7 @@ from promise_cases import FAMILIES, MAIN, write_data
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.launch import find_mpiexec
+from neocpu.training.checkpoint_file import CheckpointFile
 
 try:
     find_mpiexec()
@@ -82,6 +83,13 @@ def digest(folder: Path, out: str) -> str:
     return json.loads((folder / out / "run.json").read_text())["digest"]
 
 
+def saved(folder: Path, out: str, step: int) -> str:
+    """Digest of a checkpoint."""
+    with CheckpointFile(folder / out / "checkpoints" / f"step-{step:08d}.h5") as file:
+        assert file.recomputed_digest() == file.digest
+        return file.digest
+
+
 def test_a_killed_run_goes_on_elsewhere_to_the_same_digest(folder: Path, jobs: list[subprocess.Popen[str]]) -> None:
     jobs.append(start(folder, "killed", 3, *LONG, "checkpoint.every_steps=3", *KEEP, "parallel.plan=row_wise"))
     wait(jobs[0], lambda: steps(folder, "killed"))
@@ -94,6 +102,27 @@ def test_a_killed_run_goes_on_elsewhere_to_the_same_digest(folder: Path, jobs: l
     assert "resuming from step-" in done.stdout
     assert done.stdout.splitlines()[-1] == f"digest {digest(folder, 'whole')}"
     assert digest(folder, "killed") == digest(folder, "whole")
+
+
+def test_a_killed_run_of_rows_narrower_than_their_caches_goes_on_as_if_untouched(
+    folder: Path, jobs: list[subprocess.Popen[str]]
+) -> None:
+    levels = ("memory.placement=hbm_over_ddr_over_ssd", "memory.policy=lfu", "memory.prefetch=2")
+    budgets = ("memory.hbm=70_000", "memory.ddr=90_000", "memory.cache_format=fp32")
+    forms = ("model.embedding_format=fp16", "model.embedding_rounding=stochastic", "tables.large.format=int8")
+    same = (*levels, *budgets, *forms, "parallel.plan=row_wise", "checkpoint.every_steps=3", *KEEP)
+    jobs.append(start(folder, "wide", 2, *LONG, *same))
+    wait(jobs[0], lambda: len(steps(folder, "wide")) > 7)
+    kill(jobs[0])
+    there = steps(folder, "wide")
+    untouched = {step: saved(folder, "wide", step) for step in there}
+    _drop_after(folder, "wide", there[2])  # now it was killed soon after
+    done = finish(start(folder, "wide", 2, LONG[0], f"training.steps={there[-1]}", *same, resume=True))
+    assert done.returncode == 0, done.stderr
+    assert f"resuming from step-{there[2]:08d}.h5" in done.stdout
+    assert {step: saved(folder, "wide", step) for step in steps(folder, "wide")} == untouched
+    tiers = json.loads((folder / "wide" / "run.json").read_text())["tiers"]
+    assert any(tier["tier"] == "ssd" and tier["read"] and tier["index_bytes"] for tier in tiers)
 
 
 def test_sigterm_leaves_a_checkpoint_to_resume_from(folder: Path, jobs: list[subprocess.Popen[str]]) -> None:
