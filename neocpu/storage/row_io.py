@@ -3,7 +3,8 @@
 In the page cache a kernel copies records at the speed of memory. Pages that are not there would stop its threads one by one, so
 when rows are cold (a sample says so) the system is asked for all their pages first: the device gets them all at once, and no
 thread waits until it copies. Without a map, or on request, a few threads read with `preadv` instead; they run no kernels.
-New records that lie together are written in runs, scattered ones through the map.
+Records are written through the map too; where their pages are not there, those that lie together by write calls, in runs,
+which need not read a page first.
 """
 
 import contextlib
@@ -99,7 +100,9 @@ class RawFile:
         if count and self._reads == "threads":
             self._read(extents, slots, out)
         elif count:
-            self._ask(extents, slots if count == slots.size else slots[slots >= 0])
+            present = slots if count == slots.size else slots[slots >= 0]
+            if self._cold(extents, present):
+                self._ask(extents, present)
             row_records.gather_records(
                 self._mapped_bytes(),
                 slots,
@@ -113,8 +116,8 @@ class RawFile:
         self.bytes_read += count * out.shape[1]
         self.device.pay(begun, count, count * out.shape[1])
 
-    def _ask(self, extents: Extents, slots: Ints) -> None:
-        """Have the pages of these records read, all at once, if more than an eighth of a sample is not in the page cache."""
+    def _cold(self, extents: Extents, slots: Ints) -> bool:
+        """Is more than an eighth of a sample of these records not in the page cache? No, where the system cannot say."""
         sample = extents.offsets(slots[:: max(1, slots.size // SAMPLE)]).tolist()
         byte, cold = [bytearray(1)], 0
         try:
@@ -124,9 +127,11 @@ class RawFile:
                 except BlockingIOError:
                     cold += 1
         except (AttributeError, OSError):  # a system or file system that cannot say
-            return
-        if 8 * cold <= len(sample):
-            return
+            return False
+        return 8 * cold > len(sample)
+
+    def _ask(self, extents: Extents, slots: Ints) -> None:
+        """Have the pages of these records read, all at once."""
         first = extents.offsets(slots)
         pages = np.unique(np.concatenate([first, first + extents.stride - 1]) // PAGE)
         for page, count in runs(pages).tolist():
@@ -162,14 +167,16 @@ class RawFile:
             return
         starts = np.flatnonzero((np.diff(slots, prepend=-2) != 1) | (slots % extents.per == 0))
         ends = np.append(starts[1:], n)
-        alone = np.zeros(n, np.bool_)
+        written = starts.size
+        alone, cold = np.zeros(n, np.bool_), not self._mapped or self._cold(extents, slots)
         if self._mapped:
-            short = (ends - starts) * extents.stride < PAGE
+            short = ((ends - starts) * extents.stride < PAGE) | (not cold)
             alone = np.repeat(short, ends - starts)
             starts, ends = starts[~short], ends[~short]
         self._put_runs(extents, slots, records, starts, ends)
         if alone.any():
-            self._ask(extents, slots[alone])
+            if cold:
+                self._ask(extents, slots[alone])
             row_records.scatter_records(
                 records.reshape(-1),
                 np.where(alone, slots, -1),
@@ -181,7 +188,7 @@ class RawFile:
             )
         self.writes += n
         self.bytes_written += n * size
-        self.device.pay(begun, starts.size + int(np.count_nonzero(alone)), n * size)
+        self.device.pay(begun, written, n * size)
 
     def _put_runs(self, extents: Extents, slots: Ints, records: Bytes, starts: Ints, ends: Ints) -> None:
         """Write runs of records, each to slots that follow each other in one extent."""
