@@ -53,10 +53,12 @@ class Runs:
         self.lives = self.kills = self.ends = self.compared = 0
         write_data(folder)
         (folder / "job.toml").write_text(FAMILIES[MAIN].toml(folder))
-        begun = time.monotonic()
-        self._finish(self._start("whole", 1))
-        self.seconds = time.monotonic() - begun
-        self.expected = self._digest("whole")
+        for _ in range(2):  # the first compiles, perhaps
+            begun = time.monotonic()
+            self._finish(self._start("whole", 1))
+            self.seconds = time.monotonic() - begun
+            self.expected = self._digest("whole")
+            shutil.rmtree(folder / "whole")
 
     def _start(self, out: str, ranks: int, *sets: str, resume: bool = False) -> "subprocess.Popen[str]":
         sets = (*self.fixed, *sets)

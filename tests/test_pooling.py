@@ -168,6 +168,20 @@ def test_groups_of_bags_in_which_some_sums_round(width, spoiled):
     assert_same(ours, theirs)
 
 
+@pytest.mark.parametrize("spoiled", [(), (0,), (127,), (128,), (250, 299), (290,), (299,)])
+def test_columns_whose_sums_round_are_found_block_by_block(spoiled):
+    """A large bag is added plainly first, block after block of its columns; from a block that rounds on, it is not."""
+    rng = np.random.default_rng(5)
+    table = rng.standard_normal((30, 300)).astype(np.float32)
+    for column in spoiled:
+        table[:3, column] = 2.0**60, 2.0**-30, -(2.0**60)
+    bag = table.reshape(-1), np.arange(30), np.empty(0, np.float32), 0, 30, 0, 300, 300
+    ours, theirs = (np.full(301, 7, np.float32) for _ in "ab")
+    pooling.round_bag(*bag, ours, np.empty(128))
+    twin.round_bag(*bag, theirs, np.empty(128))
+    assert_same(ours, theirs)
+
+
 def test_the_processor_tells_of_rounding_where_it_is_asked():
     """`rounded` is what the groups rest on: silent over exact sums, and heard over an inexact one."""
     if not X86:

@@ -48,6 +48,7 @@ GROUP, GROUPED, DOUBTS = (
     4096,
     4,
 )  # bags that are checked together; columns of them at most; groups after a failed check
+WORTH = 256  # terms of a bag, from which on asking the processor costs less than finding their range
 TASKS, SMALL = 128, 512  # of a parallel kernel at most; lookups of a task at least
 
 
@@ -153,6 +154,22 @@ def fetch_bag(values, index, j, base, stride, width):
         prefetch(values, base + near * stride + c)
 
 
+@inlined
+def plain_block(values, index, weights, lo, hi, base, stride, column, left, acc):
+    """fp64 sums, exact or not, of the next of `left` columns of an unweighted bag into acc; returns columns done."""
+    if left >= LONG:
+        plain_rows_long(values, index, weights, lo, hi, base, stride, column, acc)
+        return LONG
+    if left >= SHORT:
+        plain_rows_short(values, index, weights, lo, hi, base, stride, column, acc)
+        return SHORT
+    if left >= 16:
+        plain_rows_16(values, index, weights, lo, hi, base, stride, column, acc)
+        return 16
+    plain_rows_1(values, index, weights, lo, hi, base, stride, column, acc)
+    return 1
+
+
 @kernel
 def round_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
     """out[:width] = exact sum of one bag, rounded once.
@@ -162,6 +179,17 @@ def round_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
     Order: none.
     """
     column = 0
+    if weights.size == 0 and tells(values) and (hi - lo) * width >= WORTH:
+        exact = True
+        while column < width and exact:
+            rounded()
+            done = plain_block(values, index, weights, lo, hi, base, stride, column, width - column, acc)
+            exact = not rounded()
+            if exact:
+                line = view(out, column, done)
+                for c in range(done):
+                    line[c] = canonical(acc[c])
+                column += done
     while column < width:
         done, spread = sum_block(values, index, weights, lo, hi, base, stride, column, width - column, acc)
         words = words_needed(spread, hi - lo)
@@ -254,18 +282,7 @@ def sum_plain(values, index, weights, lo, hi, base, stride, width, out):
     column = 0
     while column < width:
         line = view(out, column, width - column)
-        if width - column >= LONG:
-            plain_rows_long(values, index, weights, lo, hi, base, stride, column, line)
-            column += LONG
-        elif width - column >= SHORT:
-            plain_rows_short(values, index, weights, lo, hi, base, stride, column, line)
-            column += SHORT
-        elif width - column >= 16:
-            plain_rows_16(values, index, weights, lo, hi, base, stride, column, line)
-            column += 16
-        else:
-            plain_rows_1(values, index, weights, lo, hi, base, stride, column, line)
-            column += 1
+        column += plain_block(values, index, weights, lo, hi, base, stride, column, width - column, line)
 
 
 @inlined

@@ -6,7 +6,8 @@
 
 A lookup travels as one number, (low bits of its row) << bits | id: a radix sort by the upper part carries the id along. So one
 huge table is sorted by all threads, as many tables are. Source: Neo's exact backward (sort, run-length encode; FBGEMM
-`transpose_embedding_input`).
+`transpose_embedding_input`). Numbers that are indices are unsigned here: those with a sign would be looked at, each time,
+whether they count from the end.
 """
 
 import numpy as np
@@ -15,6 +16,8 @@ from numba.extending import register_jitable
 
 from neocpu.kernels._jit import kernel, parallel_kernel
 
+WORD = np.uint64
+NO_ROW = WORD(0xFFFFFFFFFFFFFFFF)
 DIGIT = 11  # bits of a pass, at most: its counters stay in the first-level cache
 
 
@@ -30,7 +33,7 @@ def count_groups(rows, chunk, shift, counts):
         mine[:] = 0
         for j in range(chunk[t], chunk[t + 1]):
             if rows[j] >= 0:
-                mine[rows[j] >> shift[t]] += 1
+                mine[WORD(rows[j]) >> WORD(shift[t])] += 1
 
 
 @kernel
@@ -60,26 +63,26 @@ def deal_lookups(rows, offsets, by_bag, chunk, shift, bits, places, keys):
     `place_chunks` (counted up); keys i64[m], m the rows >= 0. Order: lookups ascending in each group.
     """
     for t in prange(shift.size):
-        mine, low = places[t], (np.int64(1) << shift[t]) - 1
+        mine, words, low = places[t], keys.view(WORD), (WORD(1) << WORD(shift[t])) - WORD(1)
         bag = np.searchsorted(offsets, chunk[t], "right") - 1
         for j in range(chunk[t], chunk[t + 1]):
             while offsets[bag + 1] <= j:
                 bag += 1
-            row = rows[j]
-            if row >= 0:
-                q = row >> shift[t]
-                keys[mine[q]] = ((row & low) << bits) | (bag if by_bag else j)
+            if rows[j] >= 0:
+                row = WORD(rows[j])
+                q = row >> WORD(shift[t])
+                words[WORD(mine[q])] = ((row & low) << WORD(bits)) | WORD(bag if by_bag else j)
                 mine[q] += 1
 
 
 @register_jitable
 def radix_pass(keys, out, first, last, shift, mask, heads):
     """One stable pass over keys[first:last] by the digit (key >> shift) & mask."""
-    heads[: mask + 1] = 0
+    heads[:] = WORD(0)
     for i in range(first, last):
-        heads[(keys[i] >> shift) & mask] += 1
+        heads[(keys[i] >> shift) & mask] += WORD(1)
     total = first
-    for d in range(mask + 1):
+    for d in range(heads.size):
         here = heads[d]
         heads[d] = total
         total += here
@@ -87,7 +90,7 @@ def radix_pass(keys, out, first, last, shift, mask, heads):
         key = keys[i]
         d = (key >> shift) & mask
         to = heads[d]
-        heads[d] = to + 1
+        heads[d] = to + WORD(1)
         out[to] = key
 
 
@@ -99,26 +102,26 @@ def sort_groups(keys, spare, group_start, height, bits, found):
     found i64[G]. Order: stable.
     """
     for g in prange(found.size):
-        first, last = group_start[g], group_start[g + 1]
+        words, others = keys.view(WORD), spare.view(WORD)
+        first, last = WORD(group_start[g]), WORD(group_start[g + 1])
         digit = 4
         while digit < DIGIT and (1 << digit) < last - first:
             digit += 1
         passes = (height[g] + digit - 1) // digit
         if passes > 0:
             digit = (height[g] + passes - 1) // passes
-        heads = np.empty(1 << digit, np.int64)
-        mask = (1 << digit) - 1
+        heads, mask = np.empty(1 << digit, WORD), WORD((1 << digit) - 1)
         for p in range(passes):
             if p % 2 == 0:
-                radix_pass(keys, spare, first, last, bits + p * digit, mask, heads)
+                radix_pass(words, others, first, last, WORD(bits + p * digit), mask, heads)
             else:
-                radix_pass(spare, keys, first, last, bits + p * digit, mask, heads)
+                radix_pass(others, words, first, last, WORD(bits + p * digit), mask, heads)
         if passes % 2:
             for i in range(first, last):
-                keys[i] = spare[i]
-        rows, before = 0, np.int64(-1)
+                words[i] = others[i]
+        rows, before = 0, NO_ROW
         for i in range(first, last):
-            row = keys[i] >> bits
+            row = words[i] >> WORD(bits)
             rows += row != before
             before = row
         found[g] = rows
@@ -132,14 +135,14 @@ def write_segments(keys, group_start, group_row, first, bits, place_of, weights,
     of the group; bits i64; place_of i64[ids]; weights f32[ids] or f32[0]; out: unique i64[U], starts i64[U+1], place i64[m],
     weights_out f32[m] or f32[0]. Order: (shard, row).
     """
-    ids = (np.int64(1) << bits) - 1
+    ids = (WORD(1) << WORD(bits)) - WORD(1)
     for g in prange(group_row.size):
-        u, before = first[g] - 1, np.int64(-1)
-        for i in range(group_start[g], group_start[g + 1]):
-            row, number = keys[i] >> bits, keys[i] & ids
+        words, u, before = keys.view(WORD), WORD(first[g]) - WORD(1), NO_ROW
+        for i in range(WORD(group_start[g]), WORD(group_start[g + 1])):
+            row, number = words[i] >> WORD(bits), words[i] & ids
             if row != before:
-                u += 1
-                unique[u], starts[u] = group_row[g] + row, i
+                u += WORD(1)
+                unique[u], starts[u] = group_row[g] + np.int64(row), np.int64(i)
                 before = row
             place[i] = place_of[number]
             if weights.size:

@@ -21,7 +21,7 @@ from neocpu.kernels.pooling import TASKS, pool_bag, sum_bag, task_bags, task_cou
 from neocpu.kernels.simd import prefetch_far, prefetch_write
 from neocpu.kernels.simd_rows import bare, square_tree_16, square_tree_64, view
 
-FAR, NEAR = 48, 4  # rows
+FAR, NEAR = 24, 4  # rows
 GROUP = 4  # rows taken through a phase together: while one waits for its sums and roots, the next ones compute
 RUN = 4096  # elements
 
