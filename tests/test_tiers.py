@@ -226,6 +226,17 @@ def test_files_of_others_are_left_alone(log, tmp_path):  # noqa: F811
     assert not list(other.parent.iterdir())
 
 
+def test_files_that_killed_runs_on_more_ranks_left_are_removed(log, tmp_path):  # noqa: F811
+    left = tmp_path / "out" / "rows" / "rank-7.h5"
+    left.parent.mkdir(parents=True)
+    RowFile.create(left, [RowTable("t", 10, 8)]).close()
+    run(log, tmp_path / "out", "hbm", "training.steps=2")
+    assert not left.exists()
+    left.write_bytes(b"a letter")
+    with pytest.raises(StorageError, match=r"rank-7\.h5: is no file of rows"):
+        run(log, tmp_path / "out", "hbm", "training.steps=2")
+
+
 def run(log, out, placement, *overrides, ranks=1, resume=False):  # noqa: F811
     """Summary of a run on threads."""
     config = given_config(log, "training.epochs=40", "training.steps=60", f"memory.placement={placement}", *overrides)

@@ -9,6 +9,7 @@ are enough for nearly all bags that one is not.
 
 Finding the range costs as much as adding. Where the processor tells whether anything was rounded (`simd_flags.py`),
 `pooled_sum` first just adds, a group of bags at a time, and asks; a group in which something was rounded is done again.
+`round_bag` does so with a block of columns of a large bag.
 """
 
 import math
@@ -22,12 +23,12 @@ from neocpu.kernels.simd import prefetch, prefetch_far
 from neocpu.kernels.simd_flags import rounded, tells
 from neocpu.kernels.simd_loads import number_at, widened_row
 from neocpu.kernels.simd_rows import (
-    FAR,
     NEAR,
     WIDE,
     bare,
     cut_rows_1,
     cut_rows_16,
+    far_of,
     plain_rows_1,
     plain_rows_16,
     plain_rows_long,
@@ -148,7 +149,7 @@ def _rest(x, sigma):
 @inlined
 def fetch_bag(values, index, j, base, stride, width):
     """Prefetch the rows some lookups after j."""
-    far, near = index[min(j + FAR, index.size - 1)], index[min(j + NEAR, index.size - 1)]
+    far, near = index[min(j + far_of(4 * width), index.size - 1)], index[min(j + NEAR, index.size - 1)]
     for c in range(0, width, 16):
         prefetch_far(values, base + far * stride + c)
         prefetch(values, base + near * stride + c)

@@ -8,7 +8,7 @@
 Rows of any format are decoded to fp32 in registers (`simd_loads.py`), the terms from then on are fp32 numbers.
 
 A row of any width is a run of such blocks, so no width is compiled in. Rows further on are prefetched, bag borders or not:
-`FAR` lookups ahead into the second-level cache, `NEAR` ahead into the first.
+`far_of` lookups ahead into the second-level cache, `NEAR` ahead into the first.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 from numba.np.arrayobj import populate_array
 
 from neocpu.kernels._jit import inlined
@@ -24,8 +24,14 @@ from neocpu.kernels.simd import F32, F64, I32, I64, call, data, splat, vector_po
 from neocpu.kernels.simd_loads import Rows
 from neocpu.kernels.simd_tiles import LANES
 
-FAR, NEAR = 64, 4  # lookups
+NEAR = 4  # lookups
 WIDE = LANES == 16  # 32 registers of 512 bits hold 128 columns of fp64 sums, 16 of 256 bits hold 32
+
+
+@register_jitable
+def far_of(size):
+    """Lookups between asking for so many bytes of a row and its turn: as many as the processor can be waiting for."""
+    return 24 if size >= 512 else 64
 
 
 class _Walk:
@@ -95,7 +101,7 @@ class _Walk:
         """body(i, term) for every vector i of every row's block, times the row's weight if `weighted`."""
         b = self.builder
         with cgutils.for_range_slice(b, self.lo, self.hi, I64(1)) as (j, _):
-            self.fetch(j, FAR, 2)
+            self.fetch(j, far_of(self.rows.bytes_of(self.block)), 2)
             self.fetch(j, NEAR, 3)
             number, here = self.row(j)
             with b.if_then(b.icmp_signed(">=", number, I64(0)), likely=True):

@@ -16,7 +16,7 @@ from typing import Any
 from neocpu.config import Config
 from neocpu.cores import roam
 from neocpu.embedding.tiered import MemoryPlan
-from neocpu.errors import NeocpuError
+from neocpu.errors import NeocpuError, StorageError
 from neocpu.floats import keep_subnormals, require_subnormals
 from neocpu.ingest.loader import Batch, Loader
 from neocpu.parallel.comm import Comm, SingleComm
@@ -26,6 +26,7 @@ from neocpu.planner.capacity import placed, placement_lines
 from neocpu.reference.policies import POLICIES
 from neocpu.storage.arena import HUGE
 from neocpu.storage.placement import PLACEMENTS
+from neocpu.storage.row_tools import remove
 from neocpu.training import checkpoint, preflight
 from neocpu.training.ahead import Ahead
 from neocpu.training.checkpoint_save import Saver
@@ -131,6 +132,7 @@ class Trainer:
         pooling = splits.pooling_factors()
         plan = make_plan(config, comm, pooling)
         memory = memory_plan(config, plan, pooling, self.out / "rows")
+        self._clear_rows()
         huge = self._check_room(plan, splits, memory)
         self.report.plan(plan, config.optimizer.sparse.state_floats)
         for line in placement_lines(plan, memory, config.optimizer.sparse.state_floats) if memory.demands else ():
@@ -156,6 +158,18 @@ class Trainer:
         if config.memory.warm:
             warm_caches(world, loader, self.steps_taken > 0)
         return world, loader
+
+    def _clear_rows(self) -> None:
+        """Remove what runs that were killed have left of SSD files, maybe of more ranks."""
+        error: NeocpuError | None = None
+        try:
+            for path in self.out.glob("rows/rank-*.h5") if self.comm.rank == 0 else ():
+                remove(path)
+        except StorageError as problem:
+            error = problem
+        except OSError as problem:
+            error = StorageError(f"{self.out}/rows: cannot be cleared: {problem.strerror}; remove it")
+        self.comm.agree(error)
 
     def _check_room(self, plan: Plan, splits: Splits, memory: MemoryPlan) -> bool:
         """Memory of every rank, and disk for checkpoints (rank 0 looks); is there room for tables on huge pages?"""
