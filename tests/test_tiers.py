@@ -234,7 +234,7 @@ def test_files_that_killed_runs_on_more_ranks_left_are_removed(log, tmp_path):  
     assert not left.exists()
     left.write_bytes(b"a letter")
     with pytest.raises(StorageError, match=r"rank-7\.h5: is no file of rows"):
-        run(log, tmp_path / "out", "hbm", "training.steps=2")
+        run(log, tmp_path / "out", "hbm", "training.steps=2", resume=True)
 
 
 def run(log, out, placement, *overrides, ranks=1, resume=False):  # noqa: F811
