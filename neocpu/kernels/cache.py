@@ -60,7 +60,7 @@ def search(number, first, mask, tags):
     """The line of a row among those of a set that have its print, or -1."""
     while mask != 0:
         line = first + lowest(mask)
-        if tags[line] == number:
+        if tags[np.uint64(line)] == number:  # no sign: nobody asks whether it counts from the end
             return line
         mask &= mask - 1
     return np.int64(-1)
@@ -134,8 +134,9 @@ def _fuse_find(touch):
                 i, line = t * CHUNK + j, search(row[j], first[j], found[j], tags)
                 asked += count[j]
                 if line >= 0:
-                    touch(line, False, count[j], use[i] if use.size else NEVER, now, stamp, next_use)
-                    locks[line] += 1
+                    at = np.uint64(line)
+                    touch(at, False, count[j], use[i] if use.size else NEVER, now, stamp, next_use)
+                    locks[at] += 1
                     lines[i] = line
                 else:
                     lines[i] = -1 - first[j] // WAYS
