@@ -97,9 +97,10 @@ class Runs:
         sets = [*chance.choice(MEMORIES), f"memory.prefetch={chance.randrange(3)}"]
         sets.append(f"checkpoint.full_every={chance.choice((0, 1, 3))}")
         before = self._newest()
-        job = self._start("killed", chance.randint(1, self.ranks), *sets, resume=self.lives > 1)
+        ranks = chance.randint(1, self.ranks)
+        job = self._start("killed", ranks, *sets, resume=self.lives > 1)
         try:
-            job.wait(chance.uniform(0.3, 1.0) * self.seconds)
+            job.wait(chance.uniform(0.3, 1.0) * self.seconds * (1 + ranks) / 2)  # more ranks start more slowly
         except subprocess.TimeoutExpired:
             kill(job)
             self.kills += 1
