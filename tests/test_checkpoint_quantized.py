@@ -1,5 +1,6 @@
 """Are quantised checkpoints the state, each weight within half a step of its row, and is the last one of a run exact?"""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from neocpu.cli.checkpoint import checkpoint as command
 from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.threads import run_threads
-from neocpu.training import checkpoint
+from neocpu.training import checkpoint, trainer
 from neocpu.training.checkpoint_file import CheckpointFile, base_of
 from neocpu.training.checkpoint_save import Saver
 from neocpu.training.checkpoint_tools import merge
 from neocpu.training.report import Report
 from neocpu.training.state import digest
-from neocpu.training.trainer import Trainer
+from neocpu.training.trainer import Stopped, Trainer
 
 LEVELS = {"int8": 255, "int4": 15}
 ERRORS = {"int8": 1e-6, "int4": 4e-3}  # of scale and bias, relative to the largest number of a row: fp32, fp16
@@ -45,8 +46,7 @@ def test_rows_are_within_half_a_step_and_the_last_file_is_exact(tmp_path: Path, 
     exact = wholes(range(1, 5))
     assert digests[3] == exact[3] and not set(digests[:3]) & set(exact)
     for ranks, schemes, room in ((3, MIXED, 0), (4, ["column_wise"] * 4, 1 << 30)):
-        out, options = tmp_path / str(ranks), {"room": room, "background": True}
-        body = lambda comm, args=(out, schemes, options): saved(args[0], comm, args[1], form, **args[2])  # noqa: E731
+        body = partial(saved, tmp_path / str(ranks), schemes=schemes, form=form, room=room, background=True)
         assert run_threads(ranks, body) == [digests] * ranks
     paths = checkpoint.checkpoints(tmp_path / "one")
     assert [base_of(path) for path in paths] == [None, *names(tmp_path / "one")[:2], None]  # none of another kind
@@ -73,10 +73,10 @@ def test_files_are_read_loaded_merged_and_shown(tmp_path: Path) -> None:
         assert (
             weight.shape[1] == whole.tensors[whole.number("tables/C1")].fields[0][1][0] + 8 and weight.dtype == np.uint8
         )
-        assert whole.recomputed_digest() == whole.digest == digests[2]
+        assert whole.recomputed_digest() == whole.digest == digests[2] and whole.quantized == "int8"
         merge(whole, tmp_path / "merged.h5")
     with CheckpointFile(tmp_path / "merged.h5") as file:
-        assert (file.recomputed_digest(), file.quantized, checkpoint.rounded_to(path)) == (digests[2], "", "int8")
+        assert (file.recomputed_digest(), file.quantized) == (digests[2], "")
     shown = CliRunner().invoke(command, ["show", str(path)]).output
     assert "rounded   weights of float32 tables, to int8 rows" in shown
 
@@ -110,3 +110,24 @@ def test_a_run_that_was_killed_says_that_its_bits_are_others(tmp_path: Path, log
     ).run()
     assert any("it is rounded to int8, so the bits will not be those of a run that went on" in line for line in told)
     assert resumed["digest"] != whole["digest"] and resumed["steps"] == whole["steps"]
+
+
+def test_a_signal_just_after_a_rounded_checkpoint_leaves_an_exact_one(
+    tmp_path: Path,
+    log: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Trainer(given(log, "checkpoint.quantize=int8", "checkpoint.every_steps=2"), None, tmp_path)
+
+    class Asked:
+        number = property(lambda _: 15 * (run.steps_taken == 2))
+
+        def restore(self) -> None:
+            pass
+
+    monkeypatch.setattr(trainer, "StopSignal", Asked)
+    with pytest.raises(Stopped, match="after step 2; a checkpoint is written"):
+        run.run()
+    (path,) = checkpoint.checkpoints(tmp_path)
+    with CheckpointFile(path) as file:
+        assert (file.step, file.quantized, file.recomputed_digest()) == (2, "", file.digest)

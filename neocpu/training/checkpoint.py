@@ -5,7 +5,7 @@ Saving is `checkpoint_save.py`. Loading: every rank reads and verifies the block
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from neocpu.training.checkpoint_save import checkpoints, save
 from neocpu.training.identity import refuse_other_data
 from neocpu.training.state import dense_fields
 
-__all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "rounded_to", "save"]
+__all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "save"]
 
 
 def latest(out: Path, comm: Comm) -> Path | None:
@@ -33,15 +33,23 @@ def latest(out: Path, comm: Comm) -> Path | None:
     return Path(name) if name else None
 
 
-def load(path: Path, world: Any, data: Mapping[str, Any] | None = None, *, split: str | None = None) -> int:
+def load(
+    path: Path,
+    world: Any,
+    data: Mapping[str, Any] | None = None,
+    *,
+    split: str | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> int:
     """Bring a world that was just built to the state of a checkpoint, of any ranks and plan; its step. Collective.
 
     data : description of the data (`identity.py`); vocabularies, and rows of `split`, must be those of the checkpoint.
+    tell : of a run that goes on from here, is told so, and whether its bits will be others.
 
     Raises CheckpointError on all ranks: broken file, other data, or a config that changes the bits (it names the keys).
     """
     error: CheckpointError | None = None
-    step = 0
+    step, rounded = 0, ""
     try:
         with CheckpointFile(path) as file:
             refuse_changes(file, world.config.header())
@@ -49,7 +57,7 @@ def load(path: Path, world: Any, data: Mapping[str, Any] | None = None, *, split
                 refuse_other_data(file, data, split)
             _load_dense(file, world)
             _load_tables(file, world)
-            step = file.step
+            step, rounded = file.step, file.quantized
     except CheckpointError as problem:
         error = problem
     except OSError as problem:
@@ -57,13 +65,10 @@ def load(path: Path, world: Any, data: Mapping[str, Any] | None = None, *, split
     except TrainingError as problem:  # a weight that the table's format does not have
         error = CheckpointError(f"{path}: {problem}")
     world.comm.agree(error)
+    if tell:
+        other = f"; it is rounded to {rounded}, so the bits will not be those of a run that went on" if rounded else ""
+        tell(f"resuming from {path.name}{other}")
     return step
-
-
-def rounded_to(path: Path) -> str:
-    """Format to which a checkpoint has rounded the weights of float32 tables; "": none. Raises CheckpointError."""
-    with CheckpointFile(path) as file:
-        return file.quantized
 
 
 def refuse_changes(file: CheckpointFile, header: Mapping[str, Any]) -> None:

@@ -63,9 +63,10 @@ def lay_out(
             for name, kind, shape in datasets(tensor, changes):
                 count = rows if name == "rows" or name in dict(tensor.fields) else gone if name == "gone" else blocks
                 offsets[f"{tensor.name}/{name}"] = _allocate(group, name, (count, *shape), kind)
-            for name in ("format", "quantized"):
-                if getattr(tensor, name) and (tensor.coded or name == "quantized"):
-                    group["weight"].attrs[name] = getattr(tensor, name)
+            if tensor.coded:
+                group["weight"].attrs["format"] = tensor.format
+            if tensor.quantized:
+                group["weight"].attrs["quantized"] = tensor.quantized
     return offsets
 
 

@@ -107,6 +107,7 @@ class Saver:
         self.counts = {"written": 0, "of_changes": 0, "in_background": 0, "bytes": 0}
         self.stalled = 0.0  # seconds that training waited
         self.safe = -1  # step of the newest one that is complete on the disk
+        self.rounded = False  # is the newest that was begun?
         if full_every > 1:
             world.embedding.tbe.changes.track()
 
@@ -142,7 +143,7 @@ class Saver:
         except BaseException:
             self._remove(pending)
             raise
-        self._pending = pending
+        self._pending, self.rounded = pending, bool(self._quantize) and not last
         if pending.thread is None:
             self._end()
         self.stalled += time.perf_counter() - begun

@@ -233,9 +233,10 @@ class State:
         gone = rows[changed & ~kept]
         if not kept.all():
             rows, changed, values = rows[kept], changed[kept], {name: value[kept] for name, value in values.items()}
-        found = Blocks.of(tensor, rows, values)
         if since:
             found = Blocks(tensor, numbers, per_block(numbers, rows), rows, values, changed, gone)
+        else:
+            found = Blocks.of(tensor, rows, values)
         return _rounded(found, self.tensors[tensor]) if self.tensors[tensor].quantized else found
 
     # ---- the whole ----

@@ -214,15 +214,13 @@ class Trainer:
         if path is None:
             self.report.tell(f"no complete checkpoint in {self.out}: starting at step 0")
             return
-        self.steps_taken = self._saved = self._safe = checkpoint.load(path, world, self._data, split="train")
+        step = checkpoint.load(path, world, self._data, split="train", tell=self.report.tell)
+        self.steps_taken = self._saved = self._safe = step
         epochs, step = divmod(self.steps_taken, loader.steps_per_epoch)
         rows = loader.dataset.rows
         self.samples = epochs * rows + min(step * loader.batch_size, rows)
         assert self._saver is not None
         self._saver.resume(path, self._saved)
-        rounded = checkpoint.rounded_to(path)
-        other = f"; it is rounded to {rounded}, so the bits will not be those of a run that went on" if rounded else ""
-        self.report.tell(f"resuming from {path.name}{other}")
         if self.steps_taken >= (total := self._total_steps(loader)):
             self.report.tell(
                 f"nothing to train: {path.name} is at step {self.steps_taken} and the run ends at step {total}; raise "
@@ -295,7 +293,7 @@ class Trainer:
         """Begin to write a checkpoint; `last`: the run ends with it."""
         saver = self._saver
         assert saver is not None
-        if self._saved != self.steps_taken:
+        if self._saved != self.steps_taken or (last and saver.rounded):
             saver.finish()
             self._count_exposed(saver)
             self._digest = saver.save(self.steps_taken, last)
