@@ -99,18 +99,26 @@ def _leaves(a_block, a_at, panels, b_panels, b_at, slim, cuts, tiles):
 
     `slim`: only the first LANES columns are wanted; the others stay as they are."""
     origin, steps, size, top = cuts[0], cuts[-1] - cuts[0], panels * _TILE, np.int64(0)
+    pace = (NC + panels - 1) // panels
     for leaf in range(cuts.size - 1):
         k, end, fresh = cuts[leaf] - origin, cuts[leaf + 1] - origin, 1
         odd = leaf & 1  # the second leaf of a pair is added to the first one straight from the registers
         while k < end or fresh:
             count = min(_KC, end - k)
-            below = size if odd and k + count >= end else 0
+            below, right = size if odd and k + count >= end else 0, b_at + k * NC
             for i in range(panels):
                 left, into = a_at + (i * steps + k) * MR, top * size + i * _TILE
+                coming = (
+                    right + (NC + i * pace) * count
+                )  # every panel's tile brings its share of the next B part nearer
                 if slim:
-                    slim_chains(a_block, left, MR, b_panels, b_at + k * NC, NC, count, tiles, into, NC, fresh, below)
+                    slim_chains(
+                        a_block, left, MR, b_panels, right, NC, count, tiles, into, NC, fresh, below, coming, pace
+                    )
                 else:
-                    tile_chains(a_block, left, MR, b_panels, b_at + k * NC, NC, count, tiles, into, NC, fresh, below)
+                    tile_chains(
+                        a_block, left, MR, b_panels, right, NC, count, tiles, into, NC, fresh, below, coming, pace
+                    )
             k, fresh = k + count, 0
         top = _merge(tiles, size, leaf >> 1, top - 1) if odd else top + 1
 

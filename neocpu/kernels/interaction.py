@@ -69,7 +69,7 @@ def _forward(e, samples, count, dim, own, out):
                 if s < last:
                     _ahead(e, (s + 1) * size, size, i, high)
                 for j in range(0, min(count, i + MR), LANES):
-                    slim_chains(turned, i, stride, turned, j, stride, dim, dots, i * stride + j, stride, 1, 0)
+                    slim_chains(turned, i, stride, turned, j, stride, dim, dots, i * stride + j, stride, 1, 0, j, 0)
             at = dim
             for i in range(count):
                 _copy(dots, i * stride, line, at, i + own)

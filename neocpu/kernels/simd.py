@@ -51,10 +51,16 @@ def fma(typingctx, x, y, z):
     return None
 
 
-def _prefetch(locality):
+def prefetch_line(builder: Any, pointer: Any, locality: int, write: bool = False) -> None:
+    """Ask for the cache line behind `pointer`: locality 3 into the first-level cache, 2 into the second-level one."""
+    line = builder.bitcast(pointer, I8.as_pointer())
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(int(write)), I32(locality), I32(1))
+
+
+def _prefetch(locality, write=False):
     def codegen(context, builder, signature, args):
-        line = builder.bitcast(builder.gep(data(context, builder, signature, args, 0), [args[1]]), I8.as_pointer())
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(locality), I32(1))
+        pointer = builder.gep(data(context, builder, signature, args, 0), [args[1]])
+        prefetch_line(builder, pointer, locality, write)
         return context.get_dummy_value()
 
     return codegen
@@ -75,13 +81,7 @@ def prefetch_far(typingctx, array, index):
 @intrinsic
 def prefetch_write(typingctx, array, index):
     """Ask for the cache line that holds flat element `index` of a contiguous array, in order to write it."""
-
-    def codegen(context, builder, signature, args):
-        line = builder.bitcast(builder.gep(data(context, builder, signature, args, 0), [args[1]]), I8.as_pointer())
-        call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(1), I32(3), I32(1))
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), codegen
+    return types.void(array, types.int64), _prefetch(3, True)
 
 
 @intrinsic

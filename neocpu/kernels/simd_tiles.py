@@ -22,7 +22,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from neocpu.kernels.simd import F32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd import F32, I64, call, data, prefetch_line, splat, vector_pointer
 
 
 def target() -> tuple[str, str]:
@@ -108,9 +108,11 @@ class _Tile:
                 new = call(b, f"llvm.fma.v{LANES}f32", self.vector, coefficient, row[j], old)
                 b.store(b.select(gap, old, new) if i == skip else new, self.sums[i, j])
 
-    def run(self, first, last):
-        """Steps first <= k < last."""
+    def run(self, first, last, ahead=None, pace=None):
+        """Steps first <= k < last; step k asks for the cache line of ahead[k*pace], into the second-level cache."""
         with cgutils.for_range_slice(self.builder, first, last, I64(1)) as (k, _):
+            if ahead is not None:
+                prefetch_line(self.builder, self.builder.gep(ahead, [self.builder.mul(k, pace)]), 2)
             self.step(k)
 
 
@@ -118,11 +120,11 @@ def _chains(vectors):
     """Intrinsic: c[c_at + i*c_step + j] = chain over k < count of fma(a[a_at + k*a_step + i], b[b_at + k*b_step + j]).
 
     The chains start at +0 if `fresh`, else at what c holds. If `below` is not 0, they are added to the values `below`
-    places earlier in c, and the sum stays there.
+    places earlier in c, and the sum stays there. Step k asks for the cache line of b[coming + k*pace].
     """
 
     @intrinsic
-    def chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, c, c_at, c_step, fresh, below):
+    def chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, c, c_at, c_step, fresh, below, coming, pace):
         def codegen(context, builder, signature, args):
             pa, pb, pc = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 3, 7))
             tile = _Tile(builder, vectors, pa, pb, (args[2], args[5]))
@@ -131,7 +133,8 @@ def _chains(vectors):
                     tile.start()
                 with old:
                     tile.load(pc, args[9])
-            tile.run(I64(0), args[6])
+            ahead = builder.gep(data(context, builder, signature, args, 3), [args[12]])
+            tile.run(I64(0), args[6], ahead, args[13])
             target = builder.gep(pc, [builder.neg(args[11])])
             with builder.if_then(builder.icmp_signed("!=", args[11], I64(0))):
                 tile.add(target, args[9])
@@ -139,7 +142,7 @@ def _chains(vectors):
             return context.get_dummy_value()
 
         n = types.int64
-        return types.void(a, n, n, b, n, n, n, c, n, n, n, n), codegen
+        return types.void(a, n, n, b, n, n, n, c, n, n, n, n, n, n), codegen
 
     return chains
 
