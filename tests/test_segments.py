@@ -38,8 +38,9 @@ def test_every_kernel_is_its_twin(seed, shards, chunks, height, split, by_bag):
         kept = [counts.copy()]
         module.place_chunks(counts, np.searchsorted(owner, np.arange(shards + 1)), groups, start)
         kept.append(counts.copy())
-        keys, found = np.full(int(start[-1]), -7), np.zeros(start.size, np.int64)
-        module.deal_lookups(rows, offsets, by_bag, chunk, shift, bits, counts, keys)
+        keys, found = np.full(int(start[-1]), 7, np.uint64), np.zeros(start.size, np.int64)
+        bags = np.searchsorted(offsets, chunk[:-1], "right") - 1
+        module.deal_lookups(rows, offsets, by_bag, chunk, bags, shift, bits, counts, keys)
         kept.append(keys.copy())
         height_left = np.full(start.size - 1, height_bits - split)
         module.sort_groups(keys, np.empty_like(keys), start, height_left, bits, found[1:])

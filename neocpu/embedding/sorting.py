@@ -140,8 +140,9 @@ def _sorted(
     group_start = np.zeros(int(groups.sum()) + 1, np.int64)
     segments.place_chunks(counts, chunks.first, groups, group_start)
     valid = int(group_start[-1])
-    keys, spare = scratch.take("keys", valid), scratch.take("spare", valid)
-    segments.deal_lookups(rows, offsets, by_bag, chunks.start, shift, bits, counts, keys)
+    keys, spare = scratch.take("keys", valid, np.uint64), scratch.take("spare", valid, np.uint64)
+    bags = np.searchsorted(offsets, chunks.start[:-1], "right") - 1
+    segments.deal_lookups(rows, offsets, by_bag, chunks.start, bags, shift, bits, counts, keys)
     of = np.repeat(np.arange(groups.size), groups)
     found = np.zeros(of.size + 1, np.int64)
     segments.sort_groups(keys, spare, group_start, low[of], bits, found[1:])

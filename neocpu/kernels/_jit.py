@@ -10,8 +10,10 @@
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numba
+from numba.core.cpu_options import ParallelOptions
 from numba.extending import register_jitable
 
 
@@ -39,8 +41,18 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
 
-kernel = numba.njit(cache=True, error_model="numpy", nogil=True)
-parallel_kernel = numba.njit(cache=True, error_model="numpy", nogil=True, parallel=True)
+# A kernel is parallel where it says `prange`. Numba would look for more in array expressions, which takes compile time.
+_AUTOMATIC = ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion")
+_PRANGE: Any = ParallelOptions(dict.fromkeys(_AUTOMATIC, False))  # a dictionary would lose its keys at the first kernel
+_OPTIONS: Any = {
+    "cache": True,
+    "error_model": "numpy",
+    "nogil": True,
+    "no_cfunc_wrapper": True,
+}  # nobody calls them from C
+
+kernel = numba.njit(**_OPTIONS)
+parallel_kernel = numba.njit(parallel=_PRANGE, **_OPTIONS)
 
 
 def cpu_kind() -> tuple[str, str, str]:

@@ -12,9 +12,8 @@ whether they count from the end.
 
 import numpy as np
 from numba import prange
-from numba.extending import register_jitable
 
-from neocpu.kernels._jit import kernel, parallel_kernel
+from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 
 WORD = np.uint64
 NO_ROW = WORD(0xFFFFFFFFFFFFFFFF)
@@ -56,26 +55,26 @@ def place_chunks(counts, shard_chunk, groups, group_start):
 
 
 @parallel_kernel
-def deal_lookups(rows, offsets, by_bag, chunk, shift, bits, places, keys):
+def deal_lookups(rows, offsets, by_bag, chunk, bags, shift, bits, places, keys):
     """keys[…] = (row below its group's first) << bits | id, the id being the lookup's bag, or the lookup itself.
 
-    Shapes: rows i64[n]; offsets i64[bags+1]; by_bag bool; chunk i64[C+1]; shift i64[C]; bits i64; places i64[C, Q] from
-    `place_chunks` (counted up); keys i64[m], m the rows >= 0. Order: lookups ascending in each group.
+    Shapes: rows i64[n]; offsets i64[N+1]; by_bag bool; chunk i64[C+1]; bags i64[C], the bag of a chunk's first lookup;
+    shift i64[C]; bits i64; places i64[C, Q] from `place_chunks` (counted up); keys u64[m], m the rows >= 0. Order: lookups
+    ascending in each group.
     """
     for t in prange(shift.size):
-        mine, words, low = places[t], keys.view(WORD), (WORD(1) << WORD(shift[t])) - WORD(1)
-        bag = np.searchsorted(offsets, chunk[t], "right") - 1
+        mine, bag, low = places[t], bags[t], (WORD(1) << WORD(shift[t])) - WORD(1)
         for j in range(chunk[t], chunk[t + 1]):
             while offsets[bag + 1] <= j:
                 bag += 1
             if rows[j] >= 0:
                 row = WORD(rows[j])
                 q = row >> WORD(shift[t])
-                words[WORD(mine[q])] = ((row & low) << WORD(bits)) | WORD(bag if by_bag else j)
+                keys[WORD(mine[q])] = ((row & low) << WORD(bits)) | WORD(bag if by_bag else j)
                 mine[q] += 1
 
 
-@register_jitable
+@inlined
 def radix_pass(keys, out, first, last, shift, mask, heads):
     """One stable pass over keys[first:last] by the digit (key >> shift) & mask."""
     heads[:] = WORD(0)
@@ -98,11 +97,10 @@ def radix_pass(keys, out, first, last, shift, mask, heads):
 def sort_groups(keys, spare, group_start, height, bits, found):
     """Sort the lookups of each group by row, in place; found[g] = its unique rows.
 
-    Shapes: keys, spare i64[m]; group_start i64[G+1]; height i64[G]: bits of the rows in a group; bits i64: of the ids;
+    Shapes: keys, spare u64[m]; group_start i64[G+1]; height i64[G]: bits of the rows in a group; bits i64: of the ids;
     found i64[G]. Order: stable.
     """
     for g in prange(found.size):
-        words, others = keys.view(WORD), spare.view(WORD)
         first, last = WORD(group_start[g]), WORD(group_start[g + 1])
         digit = 4
         while digit < DIGIT and (1 << digit) < last - first:
@@ -113,15 +111,15 @@ def sort_groups(keys, spare, group_start, height, bits, found):
         heads, mask = np.empty(1 << digit, WORD), WORD((1 << digit) - 1)
         for p in range(passes):
             if p % 2 == 0:
-                radix_pass(words, others, first, last, WORD(bits + p * digit), mask, heads)
+                radix_pass(keys, spare, first, last, WORD(bits + p * digit), mask, heads)
             else:
-                radix_pass(others, words, first, last, WORD(bits + p * digit), mask, heads)
+                radix_pass(spare, keys, first, last, WORD(bits + p * digit), mask, heads)
         if passes % 2:
             for i in range(first, last):
-                words[i] = others[i]
+                keys[i] = spare[i]
         rows, before = 0, NO_ROW
         for i in range(first, last):
-            row = words[i] >> WORD(bits)
+            row = keys[i] >> WORD(bits)
             rows += row != before
             before = row
         found[g] = rows
@@ -131,15 +129,15 @@ def sort_groups(keys, spare, group_start, height, bits, found):
 def write_segments(keys, group_start, group_row, first, bits, place_of, weights, unique, starts, place, weights_out):
     """Unique rows and their runs: lookups starts[u] .. starts[u+1] of row unique[u] have their gradients at place.
 
-    Shapes: keys i64[m] sorted; group_start, first i64[G+1] (first unique row of each group); group_row i64[G], the first row
+    Shapes: keys u64[m] sorted; group_start, first i64[G+1] (first unique row of each group); group_row i64[G], the first row
     of the group; bits i64; place_of i64[ids]; weights f32[ids] or f32[0]; out: unique i64[U], starts i64[U+1], place i64[m],
     weights_out f32[m] or f32[0]. Order: (shard, row).
     """
     ids = (WORD(1) << WORD(bits)) - WORD(1)
     for g in prange(group_row.size):
-        words, u, before = keys.view(WORD), WORD(first[g]) - WORD(1), NO_ROW
+        u, before = WORD(first[g]) - WORD(1), NO_ROW
         for i in range(WORD(group_start[g]), WORD(group_start[g + 1])):
-            row, number = words[i] >> WORD(bits), words[i] & ids
+            row, number = keys[i] >> WORD(bits), keys[i] & ids
             if row != before:
                 u += WORD(1)
                 unique[u], starts[u] = group_row[g] + np.int64(row), np.int64(i)

@@ -24,7 +24,7 @@ def place_chunks(counts, shard_chunk, groups, group_start):
         at += columns * chunks
 
 
-def deal_lookups(rows, offsets, by_bag, chunk, shift, bits, places, keys):
+def deal_lookups(rows, offsets, by_bag, chunk, bags, shift, bits, places, keys):
     """keys = low bits of the row << bits | id, group by group; see `kernels.segments.deal_lookups`."""
     ids = np.repeat(np.arange(offsets.size - 1), np.diff(offsets)) if by_bag else np.arange(rows.size)
     for t in range(shift.size):
@@ -54,4 +54,4 @@ def write_segments(keys, group_start, group_row, first, bits, place_of, weights,
     for g in range(group_row.size):
         mine, out = slice(*group_start[g : g + 2]), slice(*first[g : g + 2])
         names, at = np.unique(keys[mine] >> bits, return_index=True)
-        unique[out], starts[out] = group_row[g] + names, group_start[g] + at
+        unique[out], starts[out] = group_row[g] + names.astype(np.int64), group_start[g] + at
