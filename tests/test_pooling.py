@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from neocpu.kernels import pooling
 from neocpu.kernels._jit import kernel
-from neocpu.kernels.simd_flags import X86, rounded
+from neocpu.kernels.pooling import sum_plain
+from neocpu.kernels.simd_flags import QUIET, X86, rounded
 from neocpu.kernels.simd_rows import plain_rows_1
 from neocpu.reference import pooling as twin
 from neocpu.reference.exact import exact_sum, whole
@@ -194,6 +195,28 @@ def test_the_processor_tells_of_rounding_where_it_is_asked():
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize("width", [1, 16, 64])
+def test_a_rounded_product_is_not_held_against_the_sum(width):
+    """A weight times a row is rounded by definition; the processor is asked about the sum of such terms alone."""
+    if not QUIET:
+        pytest.skip("this processor cannot multiply without raising the flag")
+    rows, weights = np.full((3, width), 1 / 3, np.float32), np.array([1 / 3, 0.7, 2.0**-70], np.float32)
+    terms = weights * rows[:, 0]
+    assert (terms.astype(np.float64) != weights.astype(np.float64) * rows[:, 0]).any(), "no product was rounded"
+    for count, rounds in ((1, False), (2, False), (3, True)):
+        sums = np.empty(width)
+        assert ask_weighted(rows.reshape(-1), weights[:count], width, sums) == rounds
+        np.testing.assert_array_equal(sums, terms[:count].astype(np.float64).sum())
+
+
+@kernel
+def ask_weighted(values, weights, width, out):
+    """Did the plain fp64 sums of so many columns of weighted rows round?"""
+    rounded()
+    sum_plain(values, np.arange(weights.size), weights, 0, weights.size, 0, width, width, out)
+    return rounded()
 
 
 @kernel

@@ -26,7 +26,7 @@ from neocpu.kernels.pooling import (
     task_count,
 )
 from neocpu.kernels.rounding import CANONICAL_NAN, round_words
-from neocpu.kernels.simd_flags import rounded, tells
+from neocpu.kernels.simd_flags import may_ask, rounded
 from neocpu.kernels.simd_loads import fetch_row, read_row
 from neocpu.kernels.simd_rows import bare, view
 
@@ -83,7 +83,7 @@ def pooled_rows(table, base, width, stride, first_bag, offsets, rows, weights, m
             end = min(last, first_bag[k + 1], bag + max(1, min(GROUP, GROUPED // max(d, 1))))
             exact, doubt = False, max(0, doubt - 1)
             several = offsets[end] - offsets[bag] > 2 * (end - bag)
-            if doubt == 0 and several and scale.size == 0 and tells(values) and d <= GROUPED:
+            if doubt == 0 and several and may_ask(values, scale) and d <= GROUPED:
                 exact = entry_sums(values, index, scale, base[k], stride[k], d, offsets, bag, end, sums)
                 doubt = 0 if exact else DOUBTS
             for b in range(bag, end):

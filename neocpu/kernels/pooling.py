@@ -20,7 +20,7 @@ from numba import prange
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.simd import prefetch, prefetch_far
-from neocpu.kernels.simd_flags import rounded, tells
+from neocpu.kernels.simd_flags import may_ask, rounded
 from neocpu.kernels.simd_loads import number_at, widened_row
 from neocpu.kernels.simd_rows import (
     NEAR,
@@ -44,11 +44,8 @@ from neocpu.kernels.simd_rows import (
 
 LONG, SHORT = (128, 64) if WIDE else (32, 16)
 _sum_long, _sum_short = (sum_rows_128, sum_rows_64) if WIDE else (sum_rows_32, sum_rows_16)
-GROUP, GROUPED, DOUBTS = (
-    16,
-    4096,
-    4,
-)  # bags that are checked together; columns of them at most; groups after a failed check
+# bags that are checked together; columns of them at most; groups after a failed check
+GROUP, GROUPED, DOUBTS = 16, 4096, 4
 WORTH = 256  # terms of a bag, from which on asking the processor costs less than finding their range
 TASKS, SMALL = 128, 512  # of a parallel kernel at most; lookups of a task at least
 
@@ -157,7 +154,7 @@ def fetch_bag(values, index, j, base, stride, width):
 
 @inlined
 def plain_block(values, index, weights, lo, hi, base, stride, column, left, acc):
-    """fp64 sums, exact or not, of the next of `left` columns of an unweighted bag into acc; returns columns done."""
+    """fp64 sums, exact or not, of the next of `left` columns of a bag into acc; returns columns done."""
     if left >= LONG:
         plain_rows_long(values, index, weights, lo, hi, base, stride, column, acc)
         return LONG
@@ -179,21 +176,16 @@ def round_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
     values[base + index[j]*stride + c] (times weights[j]); out f32[:]; acc f64[128] scratch. Source: docs/arithmetic.md §3.
     Order: none.
     """
-    column = 0
-    if weights.size == 0 and tells(values) and (hi - lo) * width >= WORTH:
-        exact = True
-        while column < width and exact:
+    column, asks = np.int64(0), may_ask(values, weights) and (hi - lo) * width >= WORTH
+    while column < width:
+        done, spread, words = 0, np.int64(0), 1
+        if asks:
             rounded()
             done = plain_block(values, index, weights, lo, hi, base, stride, column, width - column, acc)
-            exact = not rounded()
-            if exact:
-                line = view(out, column, done)
-                for c in range(done):
-                    line[c] = canonical(acc[c])
-                column += done
-    while column < width:
-        done, spread = sum_block(values, index, weights, lo, hi, base, stride, column, width - column, acc)
-        words = words_needed(spread, hi - lo)
+            asks = not rounded()
+        if not asks:
+            done, spread = sum_block(values, index, weights, lo, hi, base, stride, column, width - column, acc)
+            words = words_needed(spread, hi - lo)
         if words == 1:
             line = view(out, column, done)  # indexed from 0, or LLVM scatters
             for c in range(done):
@@ -279,8 +271,8 @@ def task_bags(offsets, task, tasks):
 
 @inlined
 def sum_plain(values, index, weights, lo, hi, base, stride, width, out):
-    """out[:width] = fp64 sums of one unweighted bag, exact or not."""
-    column = 0
+    """out[:width] = fp64 sums of one bag, exact or not."""
+    column = np.int64(0)
     while column < width:
         line = view(out, column, width - column)
         column += plain_block(values, index, weights, lo, hi, base, stride, column, width - column, line)
@@ -300,7 +292,7 @@ def group_end(offsets, width, samples, bag, last):
 
 @inlined
 def group_sums(values, index, weights, base, width, offsets, samples, bag, end, sums):
-    """fp64 sums of the unweighted bags [bag, end), one after the other, into `sums`; returns whether all are exact."""
+    """fp64 sums of the bags [bag, end), one after the other, into `sums`; returns whether all are exact."""
     rounded()
     place = 0
     for b in range(bag, end):
@@ -339,7 +331,7 @@ def pooled_sum(table, base, width, offsets, rows, weights, out, column):
         while bag < last:
             end = group_end(offsets, width, samples, bag, last)
             several = offsets[end] - offsets[bag] > 2 * (end - bag)
-            if doubt == 0 and several and scale.size == 0 and tells(values) and width[bag // samples] <= GROUPED:
+            if doubt == 0 and several and may_ask(values, scale) and width[bag // samples] <= GROUPED:
                 if group_sums(values, index, scale, base, width, offsets, samples, bag, end, sums):
                     round_group(sums, width, samples, bag, end, flat, out.shape[1], column)
                     bag = end

@@ -21,6 +21,7 @@ from numba.np.arrayobj import populate_array
 
 from neocpu.kernels._jit import inlined
 from neocpu.kernels.simd import F32, F64, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd_flags import QUIET, quiet_product
 from neocpu.kernels.simd_loads import Rows
 from neocpu.kernels.simd_tiles import LANES
 
@@ -34,7 +35,7 @@ def far_of(size):
     return 24 if size >= 512 else 64
 
 
-class _Walk:
+class Walk:
     """The loop over the rows of a bag, for one block of columns."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any, block: int) -> None:
@@ -97,8 +98,8 @@ class _Walk:
             with otherwise:
                 self.loop(body, False)
 
-    def loop(self, body: Any, weighted: bool) -> None:
-        """body(i, term) for every vector i of every row's block, times the row's weight if `weighted`."""
+    def loop(self, body: Any, weighted: bool, product: Any = ir.IRBuilder.fmul) -> None:
+        """body(i, term) for every vector i of every row's block, times the row's weight if `weighted`, by `product`."""
         b = self.builder
         with cgutils.for_range_slice(b, self.lo, self.hi, I64(1)) as (j, _):
             self.fetch(j, far_of(self.rows.bytes_of(self.block)), 2)
@@ -109,7 +110,7 @@ class _Walk:
                 scales = self.rows.scales(here, self.lanes)
                 for i in range(self.block // self.lanes):
                     term = self.rows.vector(here, scales, self.column, self.lanes * i, self.lanes)
-                    body(i, b.fmul(term, scale) if weighted else term)
+                    body(i, product(b, term, scale) if weighted else term)
 
     def store(self, slots: list[Any], out: Any, first: int) -> None:
         """out[first:] = the registers."""
@@ -127,7 +128,7 @@ class _Walk:
 
 def _sum_rows(block: int) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        walk = _Walk(context, builder, signature, args, block)
+        walk = Walk(context, builder, signature, args, block)
         high, low = walk.variable(walk.int, 0), walk.variable(walk.int, 0xFFFFFFFF)
         sums = [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)]
         umax, umin = (f"llvm.{name}.v{walk.lanes}i32" for name in ("umax", "umin"))
@@ -150,9 +151,19 @@ def _sum_rows(block: int) -> Any:
 
 def _plain_rows(block: int) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        walk = _Walk(context, builder, signature, args, block)
+        walk = Walk(context, builder, signature, args, block)
         sums = [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)]
-        walk.loop(lambda i, term: walk.add(sums[i], builder.fpext(term, walk.f64)), False)
+
+        def body(i: int, term: Any) -> None:
+            walk.add(sums[i], builder.fpext(term, walk.f64))
+
+        if QUIET:
+            with builder.if_then(walk.weighted):
+                walk.loop(body, True, quiet_product)
+            with builder.if_then(builder.not_(walk.weighted)):
+                walk.loop(body, False)
+        else:
+            walk.loop(body, False)
         walk.store(sums, data(context, builder, signature, args, 8), 0)
         return context.get_dummy_value()
 
@@ -161,7 +172,7 @@ def _plain_rows(block: int) -> Any:
 
 def _cut_rows(block: int) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        walk = _Walk(context, builder, signature, args, block)
+        walk = Walk(context, builder, signature, args, block)
         sigma = splat(builder, args[8], walk.lanes)
         parts, rests = ([walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)] for _ in range(2))
 
@@ -239,7 +250,7 @@ def sum_rows_1(typingctx, values, index, weights, lo, hi, base, stride, column, 
 
 @intrinsic
 def plain_rows_long(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """Sums as of `sum_rows_64`, unweighted, with no range: of 128 columns (of 32 where there are 16 registers)."""
+    """Sums as of `sum_rows_64` with no range, weighted only if `QUIET`: of 128 columns (of 32 where there are 16 registers)."""
     return _plain_signature(values, index, weights, out), _plain_rows(128 if WIDE else 32)
 
 
