@@ -84,6 +84,8 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     ]
     for name, result in results.items():
         parts.append(f"\n## `python -m benchmarks.{name}`\n")
+        if result["machine"].get("stolen", 0) > 0.01:
+            parts.append(f"The host kept {result['machine']['stolen']:.0%} of the cores' time for others.\n")
         if name in PICTURES:
             file, caption = PICTURES[name]
             parts.append(f"![{caption}]({file})\n")

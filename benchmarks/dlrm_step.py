@@ -48,7 +48,7 @@ def step(model: Model, options: argparse.Namespace) -> dict[str, Any]:
         theirs = rivals.TorchDlrm(model, batches)
         found += [Contender(RIVAL, "rival", theirs.step, n, rivals.threads) for n in THREADS]
     measure(found, options.rounds, warmup=3)
-    record = summarise(f"training step, {model.name}", model.describe(), found, None if options.quick else {RIVAL: 1.2})
+    record = summarise(f"training step, {model.name}", model.describe(), found, None if options.quick else {RIVAL: 1.5})
     speeds = [f"{c.name} {c.threads} threads {model.samples / c.median:,.0f} samples/s" for c in found]
     weights = sum(model.rows) * model.dim * 4 / 2**20
     peaks = [f"neocpu {memory('ours', model)['peak']:,.0f} MiB"]

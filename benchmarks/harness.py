@@ -229,6 +229,15 @@ def machine() -> dict[str, Any]:
     }
 
 
+def ticks() -> tuple[int, int]:
+    """Ticks of all cores since the system started that its host kept for others, and all ticks; zeros if nobody tells."""
+    status = Path("/proc/stat")
+    if not status.exists():
+        return 0, 0
+    counts = [int(number) for number in status.read_text().splitlines()[0].split()[1:9]]
+    return counts[7] if len(counts) > 7 else 0, sum(counts)
+
+
 def peak() -> float:
     """MiB that this process has had resident at most, since its program started."""
     status = Path("/proc/self/status")
@@ -268,9 +277,14 @@ def main(
             f"note: load average {where['load_before']:.1f} before the start: something else runs, times are noise",
             file=sys.stderr,
         )
+    before = ticks()
     records = benchmark(options)
+    kept, all_of_them = (b - a for a, b in zip(before, ticks()))
+    where["stolen"] = kept / max(all_of_them, 1)
     for record in records:
         print(table(record))
+    if where["stolen"] > 0.05:
+        print(f"note: the host kept {where['stolen']:.0%} of the cores' time for others", file=sys.stderr)
     if options.json:
         where["load_after"] = os.getloadavg()[0]
         result = {"machine": where, "versions": versions(), "quick": options.quick, "records": records}
