@@ -3,6 +3,7 @@
 * `kernel`: one thread. `parallel_kernel`: `prange` loops spread over Numba's threads.
 * No `fastmath`: LLVM may not reassociate or contract, which the promise of equal bits rests on (`docs/arithmetic.md`).
 * `error_model="numpy"`: a division by zero gives inf or NaN as IEEE-754 says, with no branch.
+* No entry for C pointers (`no_cfunc_wrapper`): nobody calls a kernel through one, and each would be compiled.
 * The cache folder is named by the hash of every file in `kernels/`: a cached caller would otherwise keep an old callee
   that lives in another file. Set `NEOCPU_CACHE_DIR` to move it.
 """
@@ -44,12 +45,7 @@ numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
 # A kernel is parallel where it says `prange`. Numba would look for more in array expressions, which takes compile time.
 _AUTOMATIC = ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion")
 _PRANGE: Any = ParallelOptions(dict.fromkeys(_AUTOMATIC, False))  # a dictionary would lose its keys at the first kernel
-_OPTIONS: Any = {
-    "cache": True,
-    "error_model": "numpy",
-    "nogil": True,
-    "no_cfunc_wrapper": True,
-}  # nobody calls them from C
+_OPTIONS: Any = {"cache": True, "error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
 
 kernel = numba.njit(**_OPTIONS)
 parallel_kernel = numba.njit(parallel=_PRANGE, **_OPTIONS)

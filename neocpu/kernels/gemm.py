@@ -106,11 +106,9 @@ def _leaves(a_block, a_at, panels, b_panels, b_at, slim, cuts, tiles):
         while k < end or fresh:
             count = min(_KC, end - k)
             below, right = size if odd and k + count >= end else 0, b_at + k * NC
-            for i in range(panels):
+            for i in range(panels):  # each brings its share of the next B part nearer
                 left, into = a_at + (i * steps + k) * MR, top * size + i * _TILE
-                coming = (
-                    right + (NC + i * pace) * count
-                )  # every panel's tile brings its share of the next B part nearer
+                coming = right + (NC + i * pace) * count
                 if slim:
                     slim_chains(
                         a_block, left, MR, b_panels, right, NC, count, tiles, into, NC, fresh, below, coming, pace
