@@ -186,4 +186,4 @@ def test_runs_killed_at_any_instant_end_as_if_untouched() -> None:
     command = [sys.executable, "-m", "tests.kill_runs", "--times", "12", "--steps", "150"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert re.match(r"killed [2-9]\d times; [1-9]\d* runs reached their end, all with the digest", done.stdout)
+    assert re.match(r"killed [1-9]\d+ times; [1-9]\d* runs reached their end, all with the digest", done.stdout)
