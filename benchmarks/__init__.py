@@ -9,6 +9,6 @@
     python -m benchmarks.convert       rows of a click log per second
     python -m benchmarks.all           everything; writes docs/benchmarks.md
 
-Every command takes `--quick` (seconds, small shapes: does it run?) and `--json FILE`. Rivals that are not installed
-are skipped and named. `harness.py` says how times are taken.
+Every command takes `--quick` (seconds, small shapes: does it run?) and `--json FILE`. Rivals that
+are not installed are skipped and named. `harness.py` says how times are taken.
 """

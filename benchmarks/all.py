@@ -1,4 +1,6 @@
-"""What are all the numbers? Every benchmark in a process of its own; `--write` puts them into docs/benchmarks.md."""
+"""What are all the numbers? Every benchmark in a process of its own; `--write` puts them into
+docs/benchmarks.md.
+"""
 
 import argparse
 import json
@@ -60,9 +62,12 @@ def summary(records: list[dict[str, Any]]) -> str:
     for record in records:
         for row in record["rows"]:
             if "target" in row:
-                r, word = row["ratio"], verdict(row).split()[-1]
+                r = row["ratio"]
+                word = verdict(row).split()[-1]
                 measured = f"{r['median']:.2f}x ({r['min']:.2f} to {r['max']:.2f}), {word.lower()}"
-                lines.append(f"| {record['case']} | {row['name']} | {row['target']:g}x | {measured} |")
+                lines.append(
+                    f"| {record['case']} | {row['name']} | {row['target']:g}x | {measured} |"
+                )
     return "\n".join(lines)
 
 
@@ -72,7 +77,10 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     where = first["machine"]
     load = max(max(r["machine"]["load_before"], 0) for r in results.values())
     facts = [
-        f"* machine: {where['processor']}, {where['cores']} cores; transparent huge pages: {where['huge_pages']}",
+        (
+            f"* machine: {where['processor']}, {where['cores']} cores; transparent huge pages: "
+            f"{where['huge_pages']}"
+        ),
         f"* versions: {', '.join(f'{k} {v}' for k, v in first['versions'].items())}",
         f"* load average before a benchmark, at most: {load:.1f}",
     ]
@@ -85,7 +93,9 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     for name, result in results.items():
         parts.append(f"\n## `python -m benchmarks.{name}`\n")
         if result["machine"].get("stolen", 0) > 0.01:
-            parts.append(f"The host kept {result['machine']['stolen']:.0%} of the cores' time for others.\n")
+            parts.append(
+                f"The host kept {result['machine']['stolen']:.0%} of the cores' time for others.\n"
+            )
         if name in PICTURES:
             file, caption = PICTURES[name]
             parts.append(f"![{caption}]({file})\n")
@@ -100,8 +110,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small shapes: does everything run?")
     parser.add_argument("--rounds", type=int, help="timed rounds of every benchmark")
     parser.add_argument("--no-rivals", action="store_true", help="time ours and the limits only")
-    parser.add_argument("--json", type=Path, help="write all records to this file; names given: others in it are kept")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name} (refused with --quick)")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help="write all records to this file; names given: others in it are kept",
+    )
+    parser.add_argument(
+        "--write", action="store_true", help=f"write {PAGE.name} (refused with --quick)"
+    )
     options = parser.parse_args()
     if options.write and options.quick:
         parser.error("--quick measures nothing worth writing down")
@@ -126,7 +142,10 @@ def main() -> None:
             if name in results and (drawn := draw(results[name]["records"])):
                 PAGE.with_name(PICTURES[name][0]).write_text(drawn)
             elif name in results:
-                print(f"{PICTURES[name][0]} was not drawn: no matplotlib, or no C compiler; the old one stays")
+                print(
+                    f"{PICTURES[name][0]} was not drawn: no matplotlib, or no C compiler; the old "
+                    "one stays"
+                )
     else:
         print(summary([r for result in results.values() for r in result["records"]]))
 

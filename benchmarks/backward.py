@@ -1,8 +1,9 @@
-"""How fast is the fused backward with row-wise AdaGrad? Ours against FBGEMM CPU, torch's sparse Adagrad and C.
+"""How fast is the fused backward with row-wise AdaGrad? Ours against FBGEMM CPU, torch's sparse
+Adagrad and C.
 
-Timed: from the gradient of the pooled rows to updated tables (linearise, sort, merge duplicates, update). The forward
-runs before each timing, untimed, as in a training step. torch has no row-wise AdaGrad; its element-wise one stands
-in.
+Timed: from the gradient of the pooled rows to updated tables (linearise, sort, merge duplicates,
+update). The forward runs before each timing, untimed, as in a training step. torch has no row-wise
+AdaGrad; its element-wise one stands in.
 """
 
 import argparse
@@ -45,23 +46,32 @@ def limit_contenders(shape: Lookup, batches: list[np.ndarray], grad: np.ndarray)
     def backward(i: int) -> None:
         limit.backward(moments, batches[i % len(batches)], grad, ours.RATE)
 
-    return [Contender("C, plain fp32 sums", "limit", backward, n, limit.threads, forward) for n in THREADS]
+    return [
+        Contender("C, plain fp32 sums", "limit", backward, n, limit.threads, forward)
+        for n in THREADS
+    ]
 
 
-def check(shape: Lookup, forward: Callable[[int], Any], mine: ours.OurLookup, expected: np.ndarray) -> None:
+def check(
+    shape: Lookup, forward: Callable[[int], Any], mine: ours.OurLookup, expected: np.ndarray
+) -> None:
     """Stop unless the rival's tables moved as ours did (one update of batch 0 was applied to both)."""
     np.testing.assert_allclose(np.asarray(forward(0)), expected, rtol=1e-3, atol=1e-3)
 
 
 def contenders(shape: Lookup, count: int, with_rivals: bool, with_torch: bool) -> list[Contender]:
     """Everybody who can do the backward on this machine."""
-    batches, grad = shape.batches(count), rivals.gradient(shape)
+    batches = shape.batches(count)
+    grad = rivals.gradient(shape)
     mine = ours.OurLookup(shape, batches)
 
     def backward(i: int) -> None:
         mine.backward(i, grad)
 
-    found = [Contender("neocpu, exact sums", "ours", backward, n, ours.threads, mine.forward) for n in THREADS]
+    found = [
+        Contender("neocpu, exact sums", "ours", backward, n, ours.threads, mine.forward)
+        for n in THREADS
+    ]
     if with_rivals and rivals.have("torch", "fbgemm_gpu"):
         fbgemm = rivals.FbgemmLookup(shape, mine.tables(), batches)
         fbgemm.forward(0)
@@ -69,12 +79,16 @@ def contenders(shape: Lookup, count: int, with_rivals: bool, with_torch: bool) -
         backward(0)
         check(shape, fbgemm.forward, mine, mine.forward(0))
         found += [
-            Contender("FBGEMM CPU TBE", "rival", fbgemm.backward, n, rivals.threads, fbgemm.forward) for n in THREADS
+            Contender("FBGEMM CPU TBE", "rival", fbgemm.backward, n, rivals.threads, fbgemm.forward)
+            for n in THREADS
         ]
         if with_torch:
             torch = rivals.TorchLookup(shape, fbgemm.tables, batches, train=True)
             name = "torch sparse, element-wise Adagrad"
-            found += [Contender(name, "rival", torch.backward, n, rivals.threads, torch.forward) for n in THREADS]
+            found += [
+                Contender(name, "rival", torch.backward, n, rivals.threads, torch.forward)
+                for n in THREADS
+            ]
     return found + limit_contenders(shape, batches, grad)
 
 
@@ -87,14 +101,26 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
         if options.case and options.case not in case:
             continue
         found = contenders(
-            shape, count, not options.no_rivals, with_torch=(shape == HEADLINE and count == 1) or options.quick
+            shape,
+            count,
+            not options.no_rivals,
+            with_torch=(shape == HEADLINE and count == 1) or options.quick,
         )
         measure(found, options.rounds)
         records.append(
-            summarise(case, shape.describe() | {"batches": count}, found, AIMS if shape == HEADLINE else None)
+            summarise(
+                case,
+                shape.describe() | {"batches": count},
+                found,
+                AIMS if shape == HEADLINE else None,
+            )
         )
     return records
 
 
 if __name__ == "__main__":
-    main(__doc__, benchmark, lambda parser: parser.add_argument("--case", help="only cases whose name holds this"))
+    main(
+        __doc__,
+        benchmark,
+        lambda parser: parser.add_argument("--case", help="only cases whose name holds this"),
+    )

@@ -1,10 +1,12 @@
 """What does a software cache miss, by policy and size, and what does asking it cost?
 
-Misses: real click logs (in the folder NEOCPU_TEST_DATA) and Zipf's law, in batches of 256 samples. A miss is a row of a batch
-that was not in the cache; the rate is over the rows that batches ask for, each counted once a batch. The bound is Belady's:
-the best that any cache of that many lines can do, not cut into sets, all of the future known. `benchmarks.all --write` draws
+Misses: real click logs (in the folder NEOCPU_TEST_DATA) and Zipf's law, in batches of 256 samples.
+A miss is a row of a batch that was not in the cache; the rate is over the rows that batches ask
+for, each counted once a batch. The bound is Belady's: the best that any cache of that many lines
+can do, not cut into sets, all of the future known. `benchmarks.all --write` draws
 docs/cache-misses.svg.
-Cost: prefetch (find and populate) of a batch of which 1 % is missing, against the pooled lookup of the same batch.
+Cost: prefetch (find and populate) of a batch of which 1 % is missing, against the pooled lookup of
+the same batch.
 """
 
 import argparse
@@ -26,8 +28,12 @@ from benchmarks.shapes import Lookup
 from neocpu.reference.policies import POLICIES
 from neocpu.storage.cache import Cache, batches_ahead, sets_for
 
-FOLDER = Path(os.environ.get("NEOCPU_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
-SAMPLES, WINDOW, SHARES = 256, 8, (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+FOLDER = Path(
+    os.environ.get("NEOCPU_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
+)
+SAMPLES = 256
+WINDOW = 8
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 MOST = 0.15  # of the lookup's time
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows, ascending, and lookups of each
 
@@ -50,7 +56,8 @@ LOGS = (
 
 def number(categories: NDArray[np.str_]) -> NDArray[np.int64]:
     """A number for every category of every column: rows of tables that stand one after the other."""
-    out, first = np.empty(categories.shape, np.int64), 0
+    out = np.empty(categories.shape, np.int64)
+    first = 0
     for column, ids in zip(categories.T, out.T):
         names, ids[:] = np.unique(column, return_inverse=True)
         ids += first
@@ -58,7 +65,9 @@ def number(categories: NDArray[np.str_]) -> NDArray[np.int64]:
     return out
 
 
-def zipf(samples: int, columns: int = 26, rows: int = 1_000_000, power: float = 1.05) -> NDArray[np.int64]:
+def zipf(
+    samples: int, columns: int = 26, rows: int = 1_000_000, power: float = 1.05
+) -> NDArray[np.int64]:
     """Rows by Zipf's law, cut at `rows`."""
     shares = np.cumsum(np.arange(1, rows + 1) ** -power)
     return np.searchsorted(shares, np.random.default_rng(3).random((samples, columns)) * shares[-1])
@@ -75,7 +84,9 @@ def logs(quick: bool) -> Iterator[tuple[str, NDArray[np.int64]]]:
 
 def cut(log: NDArray[np.int64]) -> list[Batch]:
     """A log in batches."""
-    return [np.unique(log[i : i + SAMPLES], return_counts=True) for i in range(0, len(log), SAMPLES)]
+    return [
+        np.unique(log[i : i + SAMPLES], return_counts=True) for i in range(0, len(log), SAMPLES)
+    ]
 
 
 def ahead_of(batches: list[Batch]) -> list[NDArray[np.int64]]:
@@ -95,15 +106,20 @@ def replay(policy: str, sets: int, batches: list[Batch], ahead: list[NDArray[np.
 
 
 def belady(lines: int, batches: list[Batch]) -> float:
-    """Least miss rate of any cache of `lines` lines: after each batch it keeps the rows used soonest."""
+    """Least miss rate of any cache of `lines` lines: after each batch it keeps the rows used
+    soonest.
+    """
     rows = int(max(ids[-1] for ids, _ in batches)) + 1
     never = len(batches)
-    following, upcoming = [], np.full(rows, never)
+    following = []
+    upcoming = np.full(rows, never)
     for b, (ids, _) in reversed(list(enumerate(batches))):
         following.append(upcoming[ids])
         upcoming[ids] = b
-    held, missed = np.empty(0, np.int64), 0
-    next_use, there = np.full(rows, never), np.zeros(rows, bool)
+    held = np.empty(0, np.int64)
+    missed = 0
+    next_use = np.full(rows, never)
+    there = np.zeros(rows, bool)
     for ids, _ in batches:
         missed += np.count_nonzero(~there[ids])
         next_use[ids] = following.pop()
@@ -116,9 +132,13 @@ def belady(lines: int, batches: list[Batch]) -> float:
 
 
 def misses(name: str, log: NDArray[np.int64], rounds: int) -> dict[str, Any]:
-    """Record of one log: miss rates of all policies over the size of the cache, and the time of a replay."""
-    batches, rows = cut(log), np.unique(log).size
-    ahead, asked = ahead_of(batches), sum(ids.size for ids, _ in batches)
+    """Record of one log: miss rates of all policies over the size of the cache, and the time of a
+    replay.
+    """
+    batches = cut(log)
+    rows = np.unique(log).size
+    ahead = ahead_of(batches)
+    asked = sum(ids.size for ids, _ in batches)
     sizes = [sets_for(rows, share) for share in SHARES]
     curves: dict[str, list[float]] = {}
     for policy in POLICIES:
@@ -133,7 +153,11 @@ def misses(name: str, log: NDArray[np.int64], rounds: int) -> dict[str, Any]:
     ]
     replays = [
         Contender(
-            policy, "note", lambda _, p=policy: replay(p, sets_for(rows, 0.1), batches, ahead), CORES, ours.threads
+            policy,
+            "note",
+            lambda _, p=policy: replay(p, sets_for(rows, 0.1), batches, ahead),
+            CORES,
+            ours.threads,
         )
         for policy in POLICIES
     ]
@@ -141,7 +165,8 @@ def misses(name: str, log: NDArray[np.int64], rounds: int) -> dict[str, Any]:
     shape = {"lookups": log.size, "batches": len(batches), "rows": rows, "asked for": asked}
     record = summarise(f"cache misses, {name}", shape, replays)
     notes = [
-        f"Times: the whole log, cache of 10 % of the rows. First uses alone are {100 * rows / asked:.1f} %. "
+        "Times: the whole log, cache of 10 % of the rows. First uses alone are "
+        f"{100 * rows / asked:.1f} %. "
         f"`lookahead` knows {WINDOW} batches.",
         "\n".join(lines),
     ]
@@ -149,14 +174,17 @@ def misses(name: str, log: NDArray[np.int64], rounds: int) -> dict[str, Any]:
 
 
 class Asked:
-    """Batches of a lookup as a cache sees them: 1 % of each batch is in the cache for the first time."""
+    """Batches of a lookup as a cache sees them: 1 % of each batch is in the cache for the first
+    time.
+    """
 
     def __init__(self, shape: Lookup, batches: list[NDArray[np.int64]]) -> None:
         tables = np.repeat(np.arange(shape.tables), shape.samples * shape.length) * shape.rows
         self._batches = [np.unique(batch + tables, return_counts=True) for batch in batches]
         self.unique = sum(ids.size for ids, _ in self._batches) // len(batches)
         self._cache = Cache(sets_for(2 * len(batches) * self.unique, 1.0))
-        self._rng, self._fresh = np.random.default_rng(4), 1 << 40
+        self._rng = np.random.default_rng(4)
+        self._fresh = 1 << 40
         self._lines: NDArray[np.int64] | None = None
         for _ in range(4):
             for ids in np.array_split(self._cold(self._cache.lines), 8):
@@ -171,12 +199,15 @@ class Asked:
         return np.arange(self._fresh - count, self._fresh)
 
     def draw(self, i: int) -> None:
-        """The next batch: 1 % of batch i's rows give way to rows that nobody has seen. The one before is done."""
+        """The next batch: 1 % of batch i's rows give way to rows that nobody has seen. The one
+        before is done.
+        """
         self.release()
         ids, counts = self._batches[i % len(self._batches)]
         kept = self._rng.random(ids.size) >= 0.01
         cold = self._cold(np.count_nonzero(~kept))
-        self._ids, self._counts = np.append(ids[kept], cold), np.append(counts[kept], np.ones_like(cold))
+        self._ids = np.append(ids[kept], cold)
+        self._counts = np.append(counts[kept], np.ones_like(cold))
 
     def prefetch(self, _: int = 0) -> None:
         """Prefetch it."""
@@ -196,26 +227,38 @@ class Asked:
     def rate(self) -> float:
         """Share of rows that were missing."""
         now = self._cache.stats()
-        return (now["unique_misses"] - self._before["unique_misses"]) / (now["unique"] - self._before["unique"])
+        return (now["unique_misses"] - self._before["unique_misses"]) / (
+            now["unique"] - self._before["unique"]
+        )
 
 
 def cost(shape: Lookup, rounds: int) -> dict[str, Any]:
     """Record of the cost beside one lookup."""
     batches = shape.batches(4)
-    lookup, asked = ours.OurLookup(shape, batches), Asked(shape, batches)
+    lookup = ours.OurLookup(shape, batches)
+    asked = Asked(shape, batches)
     pooled = "neocpu, pooled lookup"
-    found = [Contender("prefetch", "ours", asked.prefetch, n, ours.threads, asked.draw) for n in THREADS]
-    found += [Contender("release", "note", asked.release, n, ours.threads, asked.prefetched) for n in THREADS]
+    found = [
+        Contender("prefetch", "ours", asked.prefetch, n, ours.threads, asked.draw) for n in THREADS
+    ]
+    found += [
+        Contender("release", "note", asked.release, n, ours.threads, asked.prefetched)
+        for n in THREADS
+    ]
     found += [Contender(pooled, "limit", lookup.forward, n, ours.threads) for n in THREADS]
     measure(found, rounds)
     case = f"cache, LRU, 1 % misses, D {shape.dim}"
     record = summarise(case, shape.describe() | {"batches": 4}, found, {pooled: round(1 / MOST, 2)})
-    mine, after, theirs = (min(c.median for c in found if c.name == name) for name in ("prefetch", "release", pooled))
+    mine, after, theirs = (
+        min(c.median for c in found if c.name == name) for name in ("prefetch", "release", pooled)
+    )
     lookups = batches[0].size
     notes = [
         f"{asked.unique:,} unique rows of {lookups:,} lookups, {asked.rate():.2%} of them missing: "
-        f"{mine / asked.unique * 1e9:.1f} ns per unique row, {after / asked.unique * 1e9:.1f} for its release, "
-        f"{theirs / lookups * 1e9:.1f} ns per pooled lookup; {mine / theirs:.1%} of the lookup's time."
+        f"{mine / asked.unique * 1e9:.1f} ns per unique row, {after / asked.unique * 1e9:.1f} for "
+        "its release, "
+        f"{theirs / lookups * 1e9:.1f} ns per pooled lookup; {mine / theirs:.1%} of the lookup's "
+        "time."
     ]
     return record | {"notes": notes}
 
@@ -230,7 +273,9 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def picture(records: list[dict[str, Any]]) -> str:
-    """The miss rates as an SVG picture, a panel per log; empty without matplotlib (the extra `viz`)."""
+    """The miss rates as an SVG picture, a panel per log; empty without matplotlib (the extra
+    `viz`).
+    """
     try:
         import matplotlib
     except ImportError:
@@ -239,17 +284,38 @@ def picture(records: list[dict[str, Any]]) -> str:
     from matplotlib import pyplot
 
     shown = [record for record in records if "curves" in record]
-    style = {"svg.hashsalt": "neocpu", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10}
+    style = {
+        "svg.hashsalt": "neocpu",
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 10,
+    }
     with pyplot.rc_context(style):
-        figure, panels = pyplot.subplots(1, len(shown), figsize=(4.2 * len(shown), 3.8), squeeze=False)
+        figure, panels = pyplot.subplots(
+            1, len(shown), figsize=(4.2 * len(shown), 3.8), squeeze=False
+        )
         for record, panel in zip(shown, panels[0]):
             for (name, rates), mark in zip(record["curves"].items(), ("o", "s", "^", "D", "")):
-                look = {"color": "black", "linestyle": "--"} if not mark else {"marker": mark, "markersize": 4}
-                panel.plot([100 * size for size in record["sizes"]], [100 * r for r in rates], label=name, **look)
+                look = (
+                    {"color": "black", "linestyle": "--"}
+                    if not mark
+                    else {"marker": mark, "markersize": 4}
+                )
+                panel.plot(
+                    [100 * size for size in record["sizes"]],
+                    [100 * r for r in rates],
+                    label=name,
+                    **look,
+                )
             panel.set(
-                title=record["log"], xscale="log", xlabel="lines of the cache, % of the log's rows", ylim=(0, 100)
+                title=record["log"],
+                xscale="log",
+                xlabel="lines of the cache, % of the log's rows",
+                ylim=(0, 100),
             )
-            panel.set_xticks([100 * size for size in record["sizes"]], [f"{100 * s:g}" for s in record["sizes"]])
+            panel.set_xticks(
+                [100 * size for size in record["sizes"]], [f"{100 * s:g}" for s in record["sizes"]]
+            )
             panel.minorticks_off()
             panel.grid(alpha=0.3)
         panels[0][0].set_ylabel("rows missed, % of rows asked for")

@@ -1,7 +1,9 @@
-"""Are rows encoded and decoded at the speed of memory? Every format, against a copy of the fp32 rows and against FBGEMM.
+"""Are rows encoded and decoded at the speed of memory? Every format, against a copy of the fp32
+rows and against FBGEMM.
 
-One time is one pass over 2^23 numbers, 32 MiB. The copy moves 64 MiB; a codec reads or writes 32 MiB of fp32 and the rows of
-its format. FBGEMM's operators allocate their result unless they have an `Out` form, which is used; they run on one thread.
+One time is one pass over 2^23 numbers, 32 MiB. The copy moves 64 MiB; a codec reads or writes 32
+MiB of fp32 and the rows of its format. FBGEMM's operators allocate their result unless they have an
+`Out` form, which is used; they run on one thread.
 """
 
 import argparse
@@ -21,30 +23,47 @@ NAMES = ("fp16", "bf16", "fp8_e4m3", "int8", "int4", "int2", "fp8_row_forward", 
 
 def _options(codec: Codec, given: dict[str, Any], rows: int) -> list[Any]:
     """What a function takes between its input and its output."""
-    values = [codec.choices[name][value] if isinstance(value, str) else value for name, value in given.items()]
+    values = [
+        codec.choices[name][value] if isinstance(value, str) else value
+        for name, value in given.items()
+    ]
     return (
-        [*values, np.uint64(0), np.zeros(rows, np.int64), 0] if codec.quantize == "quantize_mx4" and values else values
+        [*values, np.uint64(0), np.zeros(rows, np.int64), 0]
+        if codec.quantize == "quantize_mx4" and values
+        else values
     )
 
 
-def _ours(name: str, x: np.ndarray) -> tuple[Callable[[], Any], Callable[[], Any], np.ndarray, np.ndarray]:
+def _ours(
+    name: str, x: np.ndarray
+) -> tuple[Callable[[], Any], Callable[[], Any], np.ndarray, np.ndarray]:
     """(encode, decode, codes, numbers) with our kernels."""
-    codec, form = CODECS[name], FORMATS.get(name) or WIRES[name]
+    codec = CODECS[name]
+    form = FORMATS.get(name) or WIRES[name]
     module = import_module(f"neocpu.kernels.{codec.module}")
-    codes, back = np.empty((len(x), form.row_codes(x.shape[1])), form.dtype), np.empty_like(x)
-    encode, decode = getattr(module, codec.quantize), getattr(module, codec.dequantize)
-    forth, to = (_options(codec, given, len(x)) for given in (codec.quantize_options, codec.dequantize_options))
+    codes = np.empty((len(x), form.row_codes(x.shape[1])), form.dtype)
+    back = np.empty_like(x)
+    encode = getattr(module, codec.quantize)
+    decode = getattr(module, codec.dequantize)
+    forth, to = (
+        _options(codec, given, len(x))
+        for given in (codec.quantize_options, codec.dequantize_options)
+    )
     return lambda: encode(x, *forth, codes), lambda: decode(codes, *to, back), codes, back
 
 
-def _fbgemm(name: str, x: np.ndarray, codes: np.ndarray) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
+def _fbgemm(
+    name: str, x: np.ndarray, codes: np.ndarray
+) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
     """(encode, decode) with FBGEMM's operators, if it has them."""
     import torch
 
-    rows, numbers = torch.from_numpy(codes.copy()), torch.from_numpy(x)
+    rows = torch.from_numpy(codes.copy())
+    numbers = torch.from_numpy(x)
     ops: Any = torch.ops.fbgemm
     if name == "int8":
-        out, back = torch.empty_like(rows), torch.empty_like(numbers)
+        out = torch.empty_like(rows)
+        back = torch.empty_like(numbers)
         return (
             lambda: ops.FloatToFused8BitRowwiseQuantizedOut(out, numbers),
             lambda: ops.Fused8BitRowwiseQuantizedToFloatOut(back, rows, True, True),
@@ -64,7 +83,8 @@ def case(name: str, columns: int, size: int, rivals_too: bool, rounds: int) -> l
     encode, decode, codes, _ = _ours(name, x)
     encode()
     theirs = _fbgemm(name, x, codes) if rivals_too else None
-    target, records = np.empty_like(x), []
+    target = np.empty_like(x)
+    records = []
     for i, (direction, mine) in enumerate((("encode", encode), ("decode", decode))):
         who = [Contender("neocpu", "ours", lambda _, f=mine: f(), n, ours.threads) for n in THREADS]
         who.append(Contender("NumPy copy of the fp32 rows", "note", lambda _: np.copyto(target, x)))
@@ -87,7 +107,9 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
         rivals.preload()
     widths, size = ((32,), 1 << 14) if options.quick else ((16, 128), 1 << 23)
     names = ("fp16", "int8") if options.quick else NAMES
-    return [r for d in widths for name in names for r in case(name, d, size, rivals_too, options.rounds)]
+    return [
+        r for d in widths for name in names for r in case(name, d, size, rivals_too, options.rounds)
+    ]
 
 
 if __name__ == "__main__":

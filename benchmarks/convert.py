@@ -1,9 +1,10 @@
-"""How many rows of a click log are converted per second? Ours against polars and a plain Python loop, on one core.
+"""How many rows of a click log are converted per second? Ours against polars and a plain Python
+loop, on one core.
 
-Ours reads Criteo TSV (label, 13 integers, 26 hexadecimal categories, gaps), checks every field, and writes the HDF5
-dataset. polars reads the same file, parses the hexadecimals and writes Parquet: no line numbers in errors, no
-transform. The Python loop splits lines and calls int(): what preprocessing scripts do. The limit counts line ends,
-with NumPy.
+Ours reads Criteo TSV (label, 13 integers, 26 hexadecimal categories, gaps), checks every field, and
+writes the HDF5 dataset. polars reads the same file, parses the hexadecimals and writes Parquet: no
+line numbers in errors, no transform. The Python loop splits lines and calls int(): what
+preprocessing scripts do. The limit counts line ends, with NumPy.
 """
 
 import argparse
@@ -24,7 +25,9 @@ def log(path: Path, rows: int, distinct: int = 5_000) -> None:
     rng = random.Random(5)
     lines = []
     for _ in range(min(rows, distinct)):
-        integers = ["" if rng.random() < 0.2 else str(int(rng.expovariate(0.02))) for _ in range(13)]
+        integers = [
+            "" if rng.random() < 0.2 else str(int(rng.expovariate(0.02))) for _ in range(13)
+        ]
         categories = ["" if rng.random() < 0.1 else f"{rng.getrandbits(32):08x}" for _ in range(26)]
         lines.append("\t".join([str(int(rng.random() < 0.25)), *integers, *categories]) + "\n")
     path.write_text("".join(lines) * max(1, rows // len(lines)))
@@ -37,9 +40,15 @@ def polars_convert(source: Path, target: Path) -> None:
     names = ["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
     kinds = {name: pl.String if name[0] == "C" else pl.Int32 for name in names}
     frame = pl.read_csv(
-        source, separator="\t", has_header=False, new_columns=names, schema_overrides=list(kinds.values())
+        source,
+        separator="\t",
+        has_header=False,
+        new_columns=names,
+        schema_overrides=list(kinds.values()),
     )
-    codes = [pl.col(name).fill_null("0").str.to_integer(base=16, dtype=pl.UInt32) for name in names[14:]]
+    codes = [
+        pl.col(name).fill_null("0").str.to_integer(base=16, dtype=pl.UInt32) for name in names[14:]
+    ]
     frame.with_columns(*codes, *[pl.col(name).fill_null(0) for name in names[1:14]]).write_parquet(
         target, compression="uncompressed"
     )
@@ -47,7 +56,8 @@ def polars_convert(source: Path, target: Path) -> None:
 
 def python_convert(source: Path) -> None:
     """Split and parse every line in plain Python."""
-    dense, codes = [], []
+    dense = []
+    codes = []
     with source.open() as lines:
         for line in lines:
             fields = line.rstrip("\n").split("\t")
@@ -79,14 +89,23 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
             parquet = Path(folder) / "polars.parquet"
             threads = int(os.environ.get("POLARS_MAX_THREADS", 0)) or os.cpu_count() or 1
             found.append(
-                Contender("polars, TSV to Parquet", "rival", lambda _: polars_convert(source, parquet), threads)
+                Contender(
+                    "polars, TSV to Parquet",
+                    "rival",
+                    lambda _: polars_convert(source, parquet),
+                    threads,
+                )
             )
-            found.append(Contender("Python loop, TSV to arrays", "rival", lambda _: python_convert(source)))
+            found.append(
+                Contender("Python loop, TSV to arrays", "rival", lambda _: python_convert(source))
+            )
         found.append(Contender("count line ends", "limit", lambda _: count_lines(source)))
         measure(found, min(options.rounds, 5), warmup=1)
         size = source.stat().st_size
     speeds = [f"{c.name.split(',')[0]} {rows / c.median:,.0f} rows/s" for c in found]
-    record = summarise("convert a Criteo log", {"rows": f"{rows:,}", "MB": f"{size / 1e6:.0f}"}, found)
+    record = summarise(
+        "convert a Criteo log", {"rows": f"{rows:,}", "MB": f"{size / 1e6:.0f}"}, found
+    )
     return [record | {"notes": ["; ".join(speeds) + ". Aim: 200,000 rows/s on one core."]}]
 
 

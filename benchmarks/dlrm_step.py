@@ -1,9 +1,10 @@
-"""How long is a whole training step of a DLRM? Ours against torch MLPs + FBGEMM CPU, on the same synthetic batches.
+"""How long is a whole training step of a DLRM? Ours against torch MLPs + FBGEMM CPU, on the same
+synthetic batches.
 
-A step is forward, loss, backward, row-wise AdaGrad on 26 tables and SGD on the MLPs, B = 2048. Row numbers follow a
-scrambled Zipf law (1.2), four batches take turns. Memory is the peak resident size of a process of its own that does
-the same steps. Our tables are mapped lazily (a row costs memory once it is touched), FBGEMM's are allocated whole;
-both numbers are real.
+A step is forward, loss, backward, row-wise AdaGrad on 26 tables and SGD on the MLPs, B = 2048. Row
+numbers follow a scrambled Zipf law (1.2), four batches take turns. Memory is the peak resident size
+of a process of its own that does the same steps. Our tables are mapped lazily (a row costs memory
+once it is touched), FBGEMM's are allocated whole; both numbers are real.
 """
 
 import argparse
@@ -23,7 +24,15 @@ BATCHES = 4
 
 def memory(side: str, model: Model) -> dict[str, float]:
     """Peak MiB of a fresh process that builds `side`'s model and does eight steps."""
-    command = [sys.executable, "-m", "benchmarks.dlrm_step", "--memory", side, "--model", model.name]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.dlrm_step",
+        "--memory",
+        side,
+        "--model",
+        model.name,
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(ended.stdout.splitlines()[-1])
 
@@ -48,8 +57,15 @@ def step(model: Model, options: argparse.Namespace) -> dict[str, Any]:
         theirs = rivals.TorchDlrm(model, batches)
         found += [Contender(RIVAL, "rival", theirs.step, n, rivals.threads) for n in THREADS]
     measure(found, options.rounds, warmup=3)
-    record = summarise(f"training step, {model.name}", model.describe(), found, None if options.quick else {RIVAL: 1.5})
-    speeds = [f"{c.name} {c.threads} threads {model.samples / c.median:,.0f} samples/s" for c in found]
+    record = summarise(
+        f"training step, {model.name}",
+        model.describe(),
+        found,
+        None if options.quick else {RIVAL: 1.5},
+    )
+    speeds = [
+        f"{c.name} {c.threads} threads {model.samples / c.median:,.0f} samples/s" for c in found
+    ]
     weights = sum(model.rows) * model.dim * 4 / 2**20
     peaks = [f"neocpu {memory('ours', model)['peak']:,.0f} MiB"]
     if with_rival:
@@ -67,13 +83,17 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
         rivals.preload()
     if options.quick:
         return [step(SMALL, options)]
-    return [step(model, options) for model in (KAGGLE, MLPERF) if options.model in (None, model.name)]
+    return [
+        step(model, options) for model in (KAGGLE, MLPERF) if options.model in (None, model.name)
+    ]
 
 
 def extra(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark only."""
     parser.add_argument("--model", choices=list(MODELS), help="only this model")
-    parser.add_argument("--memory", choices=["ours", "torch"], help="print this side's peak memory and stop")
+    parser.add_argument(
+        "--memory", choices=["ours", "torch"], help="print this side's peak memory and stop"
+    )
 
 
 def start(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -1,8 +1,10 @@
-"""How close do canonical matrix products come to OpenBLAS? The three products of every layer of the two models' MLPs.
+"""How close do canonical matrix products come to OpenBLAS? The three products of every layer of the
+two models' MLPs.
 
-forward: x wT + bias, ReLU; input gradient: g w, gated; weight gradient: gT x over 16 leaves, and the bias gradient.
-OpenBLAS (NumPy's) computes the bare product, without bias, ReLU, gate or leaves, and in an order of its own. One time
-is one pass through all layers of a model; `--layers` times every layer alone.
+forward: x wT + bias, ReLU; input gradient: g w, gated; weight gradient: gT x over 16 leaves, and
+the bias gradient. OpenBLAS (NumPy's) computes the bare product, without bias, ReLU, gate or leaves,
+and in an order of its own. One time is one pass through all layers of a model; `--layers` times
+every layer alone.
 """
 
 import argparse
@@ -26,11 +28,17 @@ LEAVES = 16
 
 @cache
 def _openblas() -> Callable[[int], Any] | None:
-    """Function that sets the number of threads of NumPy's own OpenBLAS, if that is what NumPy brought."""
+    """Function that sets the number of threads of NumPy's own OpenBLAS, if that is what NumPy
+    brought.
+    """
     folder = Path(np.__file__).parent.parent / "numpy.libs"
     for path in sorted(folder.glob("*openblas*")):
         library = ctypes.CDLL(str(path))
-        for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"):
+        for name in (
+            "scipy_openblas_set_num_threads64_",
+            "openblas_set_num_threads64_",
+            "openblas_set_num_threads",
+        ):
             if hasattr(library, name):
                 return getattr(library, name)
     return None
@@ -48,11 +56,17 @@ class Layer:
 
     def __init__(self, samples: int, inputs: int, outputs: int) -> None:
         rng = np.random.default_rng(inputs * outputs)
-        x, g = rng.standard_normal((samples, inputs), np.float32), rng.standard_normal((samples, outputs), np.float32)
-        self.x, self.g = np.maximum(x, np.float32(0)), g
-        self.w, self.bias = rng.standard_normal((outputs, inputs), np.float32), rng.standard_normal(outputs, np.float32)
-        self.y, self.dx, self.dw = np.empty_like(g), np.empty_like(x), np.empty_like(self.w)
-        self.dbias, self.cuts = np.empty_like(self.bias), np.array(leaf_cuts(samples, LEAVES), np.int64)
+        x = rng.standard_normal((samples, inputs), np.float32)
+        g = rng.standard_normal((samples, outputs), np.float32)
+        self.x = np.maximum(x, np.float32(0))
+        self.g = g
+        self.w = rng.standard_normal((outputs, inputs), np.float32)
+        self.bias = rng.standard_normal(outputs, np.float32)
+        self.y = np.empty_like(g)
+        self.dx = np.empty_like(x)
+        self.dw = np.empty_like(self.w)
+        self.dbias = np.empty_like(self.bias)
+        self.cuts = np.array(leaf_cuts(samples, LEAVES), np.int64)
         self.flops = 2 * samples * inputs * outputs
         self.first = inputs == 13  # reads the data: its input gradient is never computed
 
@@ -79,7 +93,8 @@ class Layer:
 
     def check(self, product: str) -> None:
         """Stop unless both ways agree to fp32 rounding."""
-        mine, theirs = self.mine(product).copy(), self.theirs(product).copy()
+        mine = self.mine(product).copy()
+        theirs = self.theirs(product).copy()
         if product == "forward":
             theirs = np.maximum(theirs + self.bias, 0)
         if product == "input gradient":
@@ -109,10 +124,17 @@ def case(name: str, product: str, found: list[Layer], rounds: int, aim: bool) ->
     who = [Contender("neocpu, canonical", "ours", mine, n, ours.threads) for n in THREADS]
     who += [Contender("OpenBLAS, bare product", "rival", theirs, n, blas_threads) for n in THREADS]
     measure(who, rounds)
-    shape = {"B": len(found[0].x), "in x out": ", ".join(f"{layer.x.shape[1]}x{layer.g.shape[1]}" for layer in found)}
-    record = summarise(f"gemm, {name}, {product}", shape, who, {"OpenBLAS, bare product": 0.85} if aim else None)
+    shape = {
+        "B": len(found[0].x),
+        "in x out": ", ".join(f"{layer.x.shape[1]}x{layer.g.shape[1]}" for layer in found),
+    }
+    record = summarise(
+        f"gemm, {name}, {product}", shape, who, {"OpenBLAS, bare product": 0.85} if aim else None
+    )
     flops = sum(layer.flops for layer in found)
-    rates = [f"{c.name} {flops / c.median / 1e9:.0f} GFLOP/s" for c in who if c.threads == THREADS[-1]]
+    rates = [
+        f"{c.name} {flops / c.median / 1e9:.0f} GFLOP/s" for c in who if c.threads == THREADS[-1]
+    ]
     return record | {"notes": [f"At {THREADS[-1]} threads: " + ", ".join(rates) + "."]}
 
 
@@ -126,7 +148,8 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
             chosen = [layer for layer in found if product != "input gradient" or not layer.first]
             if options.layers:
                 records += [
-                    case(f"{model.name}, one layer", product, [layer], options.rounds, False) for layer in chosen
+                    case(f"{model.name}, one layer", product, [layer], options.rounds, False)
+                    for layer in chosen
                 ]
             else:
                 records.append(case(model.name, product, chosen, options.rounds, not options.quick))
@@ -137,5 +160,7 @@ if __name__ == "__main__":
     main(
         __doc__,
         benchmark,
-        lambda parser: parser.add_argument("--layers", action="store_true", help="time every layer alone"),
+        lambda parser: parser.add_argument(
+            "--layers", action="store_true", help="time every layer alone"
+        ),
     )

@@ -1,11 +1,14 @@
-"""How is a fair time taken? All contenders in one process, in turn, under the same conditions, medians of the turns.
+"""How is a fair time taken? All contenders in one process, in turn, under the same conditions,
+medians of the turns.
 
-One round times every contender once (A B C, A B C, …), so that a slow minute of the machine hits all of them, and
-ratios are taken inside a round. Before each timing: a pause, long enough for the worker threads of the contender
-before to stop spinning (pools of torch, OpenBLAS and Numba are different ones and would fight for the cores), the
-contender's own thread count, and untimed calls for `settle` seconds, at least one: training has no pauses, and a
-worker that slept needs milliseconds until it runs on a core of its own. Whole warm-up rounds (compilation, first touch)
-come first and are discarded. A contender that exists at several thread counts is measured at each; its best median counts.
+One round times every contender once (A B C, A B C, …), so that a slow minute of the machine hits
+all of them, and ratios are taken inside a round. Before each timing: a pause, long enough for the
+worker threads of the contender before to stop spinning (pools of torch, OpenBLAS and Numba are
+different ones and would fight for the cores), the contender's own thread count, and untimed calls
+for `settle` seconds, at least one: training has no pauses, and a worker that slept needs
+milliseconds until it runs on a core of its own. Whole warm-up rounds (compilation, first touch)
+come first and are discarded. A contender that exists at several thread counts is measured at each;
+its best median counts.
 """
 
 import argparse
@@ -35,10 +38,13 @@ def nothing(_: int) -> None:
 
 @dataclass
 class Contender:
-    """One implementation at one thread count: `run(i)` is timed, `prepare(i)` before it is not; i counts the calls."""
+    """One implementation at one thread count: `run(i)` is timed, `prepare(i)` before it is not; i
+    counts the calls.
+    """
 
     name: str
-    side: str  # "ours" | "rival" | "limit" | "note" (a number worth knowing, with which nothing is divided)
+    # "ours" | "rival" | "limit" | "note" (a number worth knowing, with which nothing is divided)
+    side: str
     run: Callable[[int], Any]
     threads: int = 1
     use: Callable[[int], Any] = nothing
@@ -58,7 +64,9 @@ class Contender:
         return elapsed
 
     def turn(self, pause: float, settle: float) -> float:
-        """Seconds of a call in this contender's turn: pause, threads, untimed calls, then `repeat` timed ones."""
+        """Seconds of a call in this contender's turn: pause, threads, untimed calls, then `repeat`
+        timed ones.
+        """
         time.sleep(pause)
         roam()
         self.use(self.threads)
@@ -82,7 +90,9 @@ def measure(
     settle: float = 0.05,
     least: float = 0.01,
 ) -> None:
-    """Fill `seconds` of every contender, in turn; calls shorter than `least` seconds are repeated within a turn."""
+    """Fill `seconds` of every contender, in turn; calls shorter than `least` seconds are repeated
+    within a turn.
+    """
     for _ in range(warmup):
         for contender in contenders:
             took = contender.turn(pause, settle)
@@ -114,7 +124,10 @@ def ratio(other: Contender, ours: Contender) -> dict[str, float]:
 
 
 def summarise(
-    case: str, shape: dict[str, Any], contenders: list[Contender], targets: dict[str, float] | None = None
+    case: str,
+    shape: dict[str, Any],
+    contenders: list[Contender],
+    targets: dict[str, float] | None = None,
 ) -> dict[str, Any]:
     """Record of one case: every time, and the ratio of each rival's and limit's best to our best.
 
@@ -130,7 +143,8 @@ def summarise(
             "threads": contender.threads,
             "best": chosen[contender.name] is contender,
             "ms": {
-                k: f(contender.seconds) * 1e3 for k, f in (("median", statistics.median), ("min", min), ("max", max))
+                k: f(contender.seconds) * 1e3
+                for k, f in (("median", statistics.median), ("min", min), ("max", max))
             },
         }
         if ours is not None and contender is not ours and row["best"]:
@@ -167,18 +181,30 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-HEADER = ["contender", "threads", "median ms", "ms, min to max", "ours is so many times as fast", "aim"]
+HEADER = [
+    "contender",
+    "threads",
+    "median ms",
+    "ms, min to max",
+    "ours is so many times as fast",
+    "aim",
+]
 
 
 def table(record: dict[str, Any]) -> str:
     """Markdown table of one case, aligned so that it reads well in a terminal too."""
     lines = [HEADER, *(cells(row) for row in record["rows"])]
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
-    out = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |" for line in lines]
+    out = [
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
+        for line in lines
+    ]
     out.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
     shape = ", ".join(f"{k} {v}" for k, v in record["shape"].items())
     notes = [f"\n{note}" for note in record.get("notes", [])]
-    return "\n".join([f"### {record['case']}", "", f"{shape}; {record['rounds']} rounds", "", *out, *notes, ""])
+    return "\n".join(
+        [f"### {record['case']}", "", f"{shape}; {record['rounds']} rounds", "", *out, *notes, ""]
+    )
 
 
 def versions() -> dict[str, str]:
@@ -225,12 +251,18 @@ def machine() -> dict[str, Any]:
         "cores": CORES,
         "huge_pages": pages.read_text().strip() if pages.exists() else "unknown",
         "load_before": os.getloadavg()[0],
-        "openmp": {name: os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ},
+        "openmp": {
+            name: os.environ[name]
+            for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+            if name in os.environ
+        },
     }
 
 
 def ticks() -> tuple[int, int]:
-    """Ticks of all cores since the system started that its host kept for others, and all ticks; zeros if nobody tells."""
+    """Ticks of all cores since the system started that its host kept for others, and all ticks;
+    zeros if nobody tells.
+    """
     status = Path("/proc/stat")
     if not status.exists():
         return 0, 0
@@ -242,7 +274,14 @@ def peak() -> float:
     """MiB that this process has had resident at most, since its program started."""
     status = Path("/proc/self/status")
     if status.exists():  # getrusage would count what the process that started this one had
-        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024
+        return (
+            next(
+                int(line.split()[1])
+                for line in status.read_text().splitlines()
+                if line.startswith("VmHWM")
+            )
+            / 1024
+        )
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -250,9 +289,13 @@ def arguments(
     description: str | None, extra: Callable[[argparse.ArgumentParser], Any] = lambda parser: None
 ) -> argparse.Namespace:
     """Command line that all benchmarks share."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--quick", action="store_true", help="small shapes, few rounds: seconds; says that it runs, not how fast"
+        "--quick",
+        action="store_true",
+        help="small shapes, few rounds: seconds; says that it runs, not how fast",
     )
     parser.add_argument("--rounds", type=int, help="timed rounds (default: 15, with --quick 2)")
     parser.add_argument("--no-rivals", action="store_true", help="time ours and the limits only")
@@ -274,7 +317,10 @@ def main(
     where = machine()
     if where["load_before"] > 0.8:
         print(
-            f"note: load average {where['load_before']:.1f} before the start: something else runs, times are noise",
+            (
+                f"note: load average {where['load_before']:.1f} before the start: something else "
+                "runs, times are noise"
+            ),
             file=sys.stderr,
         )
     before = ticks()
@@ -284,8 +330,16 @@ def main(
     for record in records:
         print(table(record))
     if where["stolen"] > 0.05:
-        print(f"note: the host kept {where['stolen']:.0%} of the cores' time for others", file=sys.stderr)
+        print(
+            f"note: the host kept {where['stolen']:.0%} of the cores' time for others",
+            file=sys.stderr,
+        )
     if options.json:
         where["load_after"] = os.getloadavg()[0]
-        result = {"machine": where, "versions": versions(), "quick": options.quick, "records": records}
+        result = {
+            "machine": where,
+            "versions": versions(),
+            "quick": options.quick,
+            "records": records,
+        }
         options.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,4 +1,6 @@
-"""How are the C limits called? gcc builds limits.c for one width at run time, ctypes calls it. No gcc: no limit."""
+"""How are the C limits called? gcc builds limits.c for one width at run time, ctypes calls it. No
+gcc: no limit.
+"""
 
 import ctypes
 import shutil
@@ -14,8 +16,15 @@ from benchmarks import ours
 
 MULTIPLY_ADD = 16 * 16 * 2  # flops of a thread in a step of `Limit.multiply_add`
 SOURCE = Path(__file__).with_name("limits.c")
-# What -ffast-math allows, one by one: a library linked with -ffast-math itself makes the whole process flush subnormals.
-FAST = ("-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros", "-ffinite-math-only")
+# What -ffast-math allows, one by one: a library linked with -ffast-math itself makes the whole
+# process flush subnormals.
+FAST = (
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fassociative-math",
+    "-fno-signed-zeros",
+    "-ffinite-math-only",
+)
 FLAGS = ("-O3", "-march=native", *FAST, "-fopenmp", "-shared", "-fPIC")
 
 
@@ -36,7 +45,9 @@ def library(dim: int) -> ctypes.CDLL | None:
     folder = tempfile.mkdtemp(prefix="neocpu-limits-")
     target = Path(folder) / f"limits{dim}.so"
     built = subprocess.run(
-        [compiler, *FLAGS, f"-DD={dim}", str(SOURCE), "-o", str(target), "-lm"], capture_output=True, text=True
+        [compiler, *FLAGS, f"-DD={dim}", str(SOURCE), "-o", str(target), "-lm"],
+        capture_output=True,
+        text=True,
     )
     if built.returncode:
         return None
@@ -50,7 +61,8 @@ class Limit:
 
     def __init__(self, tables: list[NDArray[np.float32]], samples: int, length: int) -> None:
         self._library = library(tables[0].shape[1])
-        self._tables, self._keep = _pointers(tables), tables
+        self._tables = _pointers(tables)
+        self._keep = tables
         self._sizes = tuple(ctypes.c_long(n) for n in (len(tables), samples, length))
 
     def threads(self, count: int) -> None:
@@ -67,8 +79,12 @@ class Limit:
         name = "gather64" if wide else "gather"
         self._call(name, _address(self._tables), _address(rows), *self._sizes, _address(out))
 
-    def gather_weighted(self, rows: NDArray[np.int64], weights: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-        """out f32[B, T*D] = fp32 sums of each bag's rows times the weights f32[T*B*L] of their lookups."""
+    def gather_weighted(
+        self, rows: NDArray[np.int64], weights: NDArray[np.float32], out: NDArray[np.float32]
+    ) -> None:
+        """out f32[B, T*D] = fp32 sums of each bag's rows times the weights f32[T*B*L] of their
+        lookups.
+        """
         pointers = (_address(self._tables), _address(rows), _address(weights))
         self._call("gather_weighted", *pointers, *self._sizes, _address(out))
 
@@ -77,13 +93,21 @@ class Limit:
         self._call("read_all", _address(x), ctypes.c_long(x.size))
 
     def multiply_add(self, steps: int) -> None:
-        """`steps` times 16 vectors of fused multiply-adds in every thread: `MULTIPLY_ADD` flops each."""
+        """`steps` times 16 vectors of fused multiply-adds in every thread: `MULTIPLY_ADD` flops
+        each.
+        """
         self._call("multiply_add", ctypes.c_long(steps))
 
     def backward(
-        self, moments: list[NDArray[np.float32]], rows: NDArray[np.int64], grad: NDArray[np.float32], rate: float
+        self,
+        moments: list[NDArray[np.float32]],
+        rows: NDArray[np.int64],
+        grad: NDArray[np.float32],
+        rate: float,
     ) -> None:
-        """Row-wise AdaGrad with the gradient f32[B, T*D] of the pooled rows; `moments` f32[E] per table."""
+        """Row-wise AdaGrad with the gradient f32[B, T*D] of the pooled rows; `moments` f32[E] per
+        table.
+        """
         pointers = _pointers(moments)
         numbers = (ctypes.c_float(rate), ctypes.c_float(1e-8))
         self._call(

@@ -1,9 +1,12 @@
-"""How fast are rows gathered and pooled? Ours (exact sums) against FBGEMM CPU, torch, and C (plain and fp64 sums).
+"""How fast are rows gathered and pooled? Ours (exact sums) against FBGEMM CPU, torch, and C (plain
+and fp64 sums).
 
-Narrow rows (fp16, int8) are looked up by `embedding/operators.py`, against FBGEMM's training and inference tables.
+Narrow rows (fp16, int8) are looked up by `embedding/operators.py`, against FBGEMM's training and
+inference tables.
 
-"One batch" repeats the same lookups, as FBGEMM's own benchmark does; "fresh batches" takes four in turn, as training
-does. Before anything is timed, all contenders must agree on the pooled rows to fp32 rounding.
+"One batch" repeats the same lookups, as FBGEMM's own benchmark does; "fresh batches" takes four in
+turn, as training does. Before anything is timed, all contenders must agree on the pooled rows to
+fp32 rounding.
 """
 
 import argparse
@@ -27,7 +30,8 @@ CASES = (
     ("lookup, D 16", replace(HEADLINE, dim=16), 4),
     ("lookup, D 64", replace(HEADLINE, dim=64), 4),
 )
-ONE, MANY = replace(HEADLINE, tables=1, samples=16384), replace(HEADLINE, tables=128, samples=128, rows=25_000)
+ONE = replace(HEADLINE, tables=1, samples=16384)
+MANY = replace(HEADLINE, tables=128, samples=128, rows=25_000)
 CASES += (
     ("lookup, T 1", ONE, 4),
     ("lookup, T 128", MANY, 4),
@@ -46,13 +50,17 @@ NARROW = tuple(
 )
 SMOKE = (("lookup, smoke", Lookup(3, 16, 4, 32, 200), 2),)
 NARROW_SMOKE = (("lookup, int8, smoke", Lookup(3, 16, 4, 32, 200), "int8"),)
-LOOKUPS, ELEMENTS = 32 * 512 * 20, 32 * 100_000 * 128  # of a batch, and of all tables, in the grid
+# of a batch, and of all tables, in the grid
+LOOKUPS = 32 * 512 * 20
+ELEMENTS = 32 * 100_000 * 128
 AIMS = {"FBGEMM CPU TBE": 2.0, "torch embedding_bag": 1.0, "C, plain fp32 sums": 0.9}
 
 
 def agree(name: str, theirs: Any, mine: np.ndarray) -> None:
     """Stop unless both pooled the same rows."""
-    np.testing.assert_allclose(np.asarray(theirs).reshape(mine.shape), mine, rtol=2e-5, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(
+        np.asarray(theirs).reshape(mine.shape), mine, rtol=2e-5, atol=1e-5, err_msg=name
+    )
 
 
 def contenders(shape: Lookup, count: int, with_rivals: bool) -> list[Contender]:
@@ -61,14 +69,21 @@ def contenders(shape: Lookup, count: int, with_rivals: bool) -> list[Contender]:
     mine = ours.OurLookup(shape, batches)
     tables, out = mine.tables(), np.zeros((shape.samples, shape.tables * shape.dim), np.float32)
     expected = mine.forward(0).copy()
-    found = [Contender("neocpu, exact sums", "ours", mine.forward, n, ours.threads) for n in THREADS]
+    found = [
+        Contender("neocpu, exact sums", "ours", mine.forward, n, ours.threads) for n in THREADS
+    ]
     if with_rivals and rivals.have("torch", "fbgemm_gpu"):
         fbgemm = rivals.FbgemmLookup(shape, tables, batches)
         torch = rivals.TorchLookup(shape, fbgemm.tables, batches, train=False)
         agree("FBGEMM", fbgemm.forward(0), expected)
         agree("torch", np.concatenate([pooled.numpy() for pooled in torch.forward(0)], 1), expected)
-        found += [Contender("FBGEMM CPU TBE", "rival", fbgemm.forward, n, rivals.threads) for n in THREADS]
-        found += [Contender("torch embedding_bag", "rival", torch.forward, n, rivals.threads) for n in THREADS]
+        found += [
+            Contender("FBGEMM CPU TBE", "rival", fbgemm.forward, n, rivals.threads) for n in THREADS
+        ]
+        found += [
+            Contender("torch embedding_bag", "rival", torch.forward, n, rivals.threads)
+            for n in THREADS
+        ]
     if library(shape.dim) is not None:
         limit = Limit(tables, shape.samples, shape.length)
         for name, wide in (("C, plain fp32 sums", False), ("C, fp64 sums", True)):
@@ -84,10 +99,13 @@ def contenders(shape: Lookup, count: int, with_rivals: bool) -> list[Contender]:
 
 def narrow_contenders(shape: Lookup, precision: str, with_rivals: bool) -> list[Contender]:
     """Everybody who can look up rows of that precision."""
-    batches, tables = shape.batches(4), narrow.Tables.draw(shape, precision)
+    batches = shape.batches(4)
+    tables = narrow.Tables.draw(shape, precision)
     mine = narrow.OurNarrow(tables, batches)
     expected = mine.forward(0)
-    found = [Contender("neocpu, exact sums", "ours", mine.forward, n, ours.threads) for n in THREADS]
+    found = [
+        Contender("neocpu, exact sums", "ours", mine.forward, n, ours.threads) for n in THREADS
+    ]
     if with_rivals and rivals.have("torch", "fbgemm_gpu"):
         for name, training in (("FBGEMM CPU TBE", True), ("FBGEMM CPU inference TBE", False)):
             if training and precision != "fp16":
@@ -106,7 +124,9 @@ def grid() -> list[tuple[str, Lookup, str]]:
     ):
         rows = min(1_000_000, ELEMENTS // tables // dim)
         shape = Lookup(tables, max(1, LOOKUPS // tables // length), length, dim, rows, zipf)
-        found.append((f"lookup, {precision}, T {tables} D {dim} L {length} Zipf {zipf:g}", shape, precision))
+        found.append(
+            (f"lookup, {precision}, T {tables} D {dim} L {length} Zipf {zipf:g}", shape, precision)
+        )
     return found
 
 
@@ -114,8 +134,13 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     """All cases."""
     if not options.no_rivals:
         rivals.preload()
-    wide = [(case, shape, count, "fp32") for case, shape, count in (SMOKE if options.quick else CASES)]
-    wide += [(case, shape, 4, precision) for case, shape, precision in (NARROW_SMOKE if options.quick else NARROW)]
+    wide = [
+        (case, shape, count, "fp32") for case, shape, count in (SMOKE if options.quick else CASES)
+    ]
+    wide += [
+        (case, shape, 4, precision)
+        for case, shape, precision in (NARROW_SMOKE if options.quick else NARROW)
+    ]
     if getattr(options, "grid", False):
         wide = [(case, shape, 4, precision) for case, shape, precision in grid()]
     records = []
@@ -129,14 +154,22 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
         measure(found, options.rounds)
         about = shape.describe() | {"batches": count}
         if precision != "fp32":
-            about = {f"{precision}," if key == "fp32," else key: value for key, value in about.items()}
-        records.append(summarise(case, about, found, AIMS if shape == HEADLINE and precision == "fp32" else None))
+            about = {
+                f"{precision}," if key == "fp32," else key: value for key, value in about.items()
+            }
+        records.append(
+            summarise(
+                case, about, found, AIMS if shape == HEADLINE and precision == "fp32" else None
+            )
+        )
     return records
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--case", help="only cases whose name holds this")
-    parser.add_argument("--grid", action="store_true", help="the whole product of shapes: hours; set --rounds")
+    parser.add_argument(
+        "--grid", action="store_true", help="the whole product of shapes: hours; set --rounds"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Who looks up rows that are no fp32? Ours and FBGEMM's, on the same bytes: fp16 to train, fp16 and int8 to infer.
+"""Who looks up rows that are no fp32? Ours and FBGEMM's, on the same bytes: fp16 to train, fp16 and
+int8 to infer.
 
 Rows of the int8 inference tables are fp16 scale and bias, then the codes (our `nbit8`).
 """
@@ -17,7 +18,9 @@ FORMATS = {"fp16": "fp16", "int8": "nbit8"}  # precision -> our name of its rows
 
 @dataclass(frozen=True)
 class Tables:
-    """Rows of all tables of a shape in one format: codes u8[T, E, bytes]; made once, everybody gets the same."""
+    """Rows of all tables of a shape in one format: codes u8[T, E, bytes]; made once, everybody gets
+    the same.
+    """
 
     shape: Lookup
     precision: str
@@ -26,7 +29,10 @@ class Tables:
     @classmethod
     def draw(cls, shape: Lookup, precision: str) -> "Tables":
         """Random rows."""
-        rng, (T, E, D) = np.random.default_rng(5), (shape.tables, shape.rows, shape.dim)
+        rng = np.random.default_rng(5)
+        T = shape.tables
+        E = shape.rows
+        D = shape.dim
         if precision == "fp16":
             one = rng.standard_normal((E, D), np.float32).astype(np.float16).view(np.uint8)
         else:
@@ -42,10 +48,16 @@ class OurNarrow:
         from neocpu.embedding import operators
 
         shape = tables.shape
-        self._lookup, self._batches, self._offsets = operators.lookup, batches, shape.offsets()
+        self._lookup = operators.lookup
+        self._batches = batches
+        self._offsets = shape.offsets()
         dtype = np.uint16 if tables.precision == "fp16" else np.uint8
         self._weights = np.ascontiguousarray(tables.codes).reshape(-1).view(dtype)
-        self._shape = (np.full(shape.tables, shape.rows), np.full(shape.tables, shape.dim), np.arange(shape.tables))
+        self._shape = (
+            np.full(shape.tables, shape.rows),
+            np.full(shape.tables, shape.dim),
+            np.arange(shape.tables),
+        )
         self._format = FORMATS[tables.precision]
 
     def forward(self, i: int) -> NDArray[np.float32]:
@@ -64,7 +76,8 @@ class FbgemmNarrow:
         preload()
         import torch
 
-        self._torch, shape = torch, tables.shape
+        self._torch = torch
+        shape = tables.shape
         self._tbe = _training(shape) if training else _inference(shape, tables.precision)
         if training:
             split = self._tbe.split_embedding_weights()
@@ -79,7 +92,9 @@ class FbgemmNarrow:
     def forward(self, i: int) -> NDArray[np.float32]:
         """Pooled rows f32[B, T*D] of batch i."""
         with self._torch.no_grad():
-            found: NDArray[np.float32] = self._tbe(self._rows[i % len(self._rows)], self._offsets).numpy()
+            found: NDArray[np.float32] = self._tbe(
+                self._rows[i % len(self._rows)], self._offsets
+            ).numpy()
         return found
 
 
@@ -102,7 +117,9 @@ def _training(shape: Lookup) -> Any:
 def _inference(shape: Lookup, precision: str) -> Any:
     from fbgemm_gpu.split_embedding_configs import SparseType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-    from fbgemm_gpu.split_table_batched_embeddings_ops_inference import IntNBitTableBatchedEmbeddingBagsCodegen
+    from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
+        IntNBitTableBatchedEmbeddingBagsCodegen,
+    )
 
     kind = {"fp16": SparseType.FP16, "int8": SparseType.INT8}[precision]
     tbe = IntNBitTableBatchedEmbeddingBagsCodegen(

@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from benchmarks.shapes import Lookup, Model, Sample
 
 RATE = 0.01
-GIVEN = "GOMP_SPINCOUNT" in os.environ  # before the kernels, which may be loaded already, say how a lone thread waits
+# before the kernels, which may be loaded already, say how a lone thread waits
+GIVEN = "GOMP_SPINCOUNT" in os.environ
 
 
 def wait_as_in_training() -> None:
-    """Let kernel threads wait for each other as those of `neocpu train` do; after rivals have read the environment."""
+    """Let kernel threads wait for each other as those of `neocpu train` do; after rivals have read
+    the environment.
+    """
     from neocpu.parallel.launch import SPIN
 
     if not GIVEN:
@@ -52,14 +55,18 @@ class OurLookup:
     """TableBatchedEmbedding on one `Lookup` shape, all tables whole on this rank."""
 
     def __init__(
-        self, shape: Lookup, batches: list[NDArray[np.int64]], weights: NDArray[np.float32] | None = None
+        self,
+        shape: Lookup,
+        batches: list[NDArray[np.int64]],
+        weights: NDArray[np.float32] | None = None,
     ) -> None:
         wait_as_in_training()
         from neocpu.embedding.specs import TableSpec
         from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
         from neocpu.parallel.sharding import Shard
 
-        T, D = shape.tables, shape.dim
+        T = shape.tables
+        D = shape.dim
         specs = tuple(TableSpec(f"t{t}", shape.rows, D, (f"f{t}",)) for t in range(T))
         shards = [Shard(t, (0, shape.rows), (0, D), 0) for t in range(T)]
         self._tbe = TableBatchedEmbedding(specs, shards, rowwise_adagrad(), 1)
@@ -104,8 +111,9 @@ class ClickBatch:
 
 
 class OurDlrm:
-    """The training step of `neocpu train` on synthetic batches; `comm`: this rank's communicator (default: alone); `memory`:
-    where tables live (default: in memory)."""
+    """The training step of `neocpu train` on synthetic batches; `comm`: this rank's communicator
+    (default: alone); `memory`: where tables live (default: in memory).
+    """
 
     def __init__(
         self,
@@ -127,7 +135,9 @@ class OurDlrm:
         from neocpu.training.step import TrainStep
 
         comm = comm or SingleComm()
-        specs = [TableSpec(f"t{t}", rows, model.dim, (f"f{t}",)) for t, rows in enumerate(model.rows)]
+        specs = [
+            TableSpec(f"t{t}", rows, model.dim, (f"f{t}",)) for t, rows in enumerate(model.rows)
+        ]
         dlrm = Dlrm(13, [model.dim] * len(specs), model.bottom, model.top, seed=1)
         chosen = make_plan(specs, plan, comm.size)
         self.tables = tables = ShardedEmbedding(
@@ -136,7 +146,9 @@ class OurDlrm:
         dense = DenseOptimizer(SparseOptimizer(name="exact_sgd", learning_rate=0.1), dlrm.flat)
         self._step = TrainStep(dlrm, tables, dense, comm, leaves)
         self._batches = [self._batch(sample, tables.keys, comm, leaves) for sample in batches]
-        self._ahead = None if memory is None else Ahead(tables, cycle(self._batches), memory.prefetch, 0)
+        self._ahead = (
+            None if memory is None else Ahead(tables, cycle(self._batches), memory.prefetch, 0)
+        )
         self._steps = 0
 
     @staticmethod
@@ -148,7 +160,12 @@ class OurDlrm:
         lo, hi = rank_samples(comm.rank, comm.size, samples, leaves)
         lengths = np.ones((len(keys), hi - lo), np.int32)
         rows = np.ascontiguousarray(sample.rows[:, lo:hi]).reshape(-1)
-        return ClickBatch(sample.dense[lo:hi].copy(), KJT(keys, lengths, rows), sample.labels[lo:hi].copy(), samples)
+        return ClickBatch(
+            sample.dense[lo:hi].copy(),
+            KJT(keys, lengths, rows),
+            sample.labels[lo:hi].copy(),
+            samples,
+        )
 
     def touch(self) -> None:
         """Make all rows of all tables."""
@@ -162,9 +179,13 @@ class OurDlrm:
                 self.tables.tbe.create(layout, Lookups(np.array([0, some.size]), some, none, 1))
 
     def step(self, i: int) -> float:
-        """One training step on batch i (the next one where rows are brought ahead); the mean loss of this rank's samples."""
+        """One training step on batch i (the next one where rows are brought ahead); the mean loss
+        of this rank's samples.
+        """
         self._steps += 1
-        batch, coming = self._ahead.next() if self._ahead else (self._batches[i % len(self._batches)], None)
+        batch, coming = (
+            self._ahead.next() if self._ahead else (self._batches[i % len(self._batches)], None)
+        )
         return float(self._step(batch, self._steps, coming).loss.mean())
 
 

@@ -1,6 +1,8 @@
-"""What would our pooling be without exactness? The same kernel with plain fp32 sums: its tasks, its walk, its prefetches.
+"""What would our pooling be without exactness? The same kernel with plain fp32 sums: its tasks, its
+walk, its prefetches.
 
-Beside the C limit, which has one fixed width and bags of one length, it tells what the exact arithmetic alone costs.
+Beside the C limit, which has one fixed width and bags of one length, it tells what the exact
+arithmetic alone costs.
 """
 
 from collections.abc import Callable
@@ -26,7 +28,9 @@ def _plain_rows(block: int) -> Any:
             walk.each(lambda i, term: walk.add(sums[i], term))
             target = data(context, builder, signature, args, 8)
             for i, slot in enumerate(sums):
-                at = vector_pointer(builder, target, I64(i * walk.lanes), ir.VectorType(ir.FloatType(), walk.lanes))
+                at = vector_pointer(
+                    builder, target, I64(i * walk.lanes), ir.VectorType(ir.FloatType(), walk.lanes)
+                )
                 builder.store(builder.load(slot), at, align=4)
             return context.get_dummy_value()
 
@@ -41,15 +45,23 @@ _rows_128, _rows_64, _rows_16, _rows_1 = (_plain_rows(block) for block in (128, 
 
 @numba.njit(error_model="numpy", nogil=True, parallel=True)
 def plain_sum(table, base, width, offsets, rows, weights, out, column):  # type: ignore[no-untyped-def]
-    """`pooling.pooled_sum` with plain fp32 sums, which depend on the order and are rounded at every step."""
-    samples, flat = out.shape[0], out.reshape(-1)
+    """`pooling.pooled_sum` with plain fp32 sums, which depend on the order and are rounded at every
+    step.
+    """
+    samples = out.shape[0]
+    flat = out.reshape(-1)
     tasks = task_count(offsets)
     for task in prange(tasks):
-        values, index, scale = bare(table), bare(rows), bare(weights)
+        values = bare(table)
+        index = bare(rows)
+        scale = bare(weights)
         first, last = task_bags(offsets, task, tasks)
         for bag in range(first, last):
-            k, lo, hi = bag // samples, offsets[bag], offsets[bag + 1]
-            d, c = width[k], 0
+            k = bag // samples
+            lo = offsets[bag]
+            hi = offsets[bag + 1]
+            d = width[k]
+            c = 0
             while c < d:
                 line = view(flat, (bag - k * samples) * out.shape[1] + column[k] + c, d - c)
                 if d - c >= 128:
@@ -70,7 +82,8 @@ def plainly(run: Callable[[int], Any]) -> Callable[[int], Any]:
     """`run` with `plain_sum` in the place of `pooled_sum`."""
 
     def call(i: int) -> Any:
-        exact, pooling.pooled_sum = pooling.pooled_sum, plain_sum
+        exact = pooling.pooled_sum
+        pooling.pooled_sum = plain_sum
         try:
             return run(i)
         finally:

@@ -1,4 +1,5 @@
-"""What does one rank of the two-rank comparison run? Started by ranks.py; jobs take turns through files.
+"""What does one rank of the two-rank comparison run? Started by ranks.py; jobs take turns through
+files.
 
 driver writes   go-SIDE-R          every rank sleeps until it is there, so that the waiting job takes no core
 rank 0 writes   done-SIDE-R        {"seconds": of one step, "peak": [MiB of each rank]}
@@ -36,7 +37,11 @@ def write(path: Path, record: dict[str, Any]) -> None:
 
 
 def take_turns(
-    side: str, rank: int, step: Callable[[int], Any], barrier: Callable[[], Any], options: argparse.Namespace
+    side: str,
+    rank: int,
+    step: Callable[[int], Any],
+    barrier: Callable[[], Any],
+    options: argparse.Namespace,
 ) -> None:
     """Do `steps` steps each time the driver says go; a step ends when all ranks have done it."""
     done = 0
@@ -65,12 +70,17 @@ def run_ours(model: Model, options: argparse.Namespace) -> None:
 
 
 class TorchRecDlrm:
-    """A rank of TorchRec's DLRM on gloo: its own planner, sharders, and fused row-wise AdaGrad; SGD on the MLPs."""
+    """A rank of TorchRec's DLRM on gloo: its own planner, sharders, and fused row-wise AdaGrad; SGD
+    on the MLPs.
+    """
 
     def __init__(self, model: Model, batches: list[Sample], rank: int, ranks: int) -> None:
         import torch
         import torch.distributed as dist
-        from torchrec.distributed.model_parallel import DistributedModelParallel, get_default_sharders
+        from torchrec.distributed.model_parallel import (
+            DistributedModelParallel,
+            get_default_sharders,
+        )
         from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
         from torchrec.distributed.types import ShardingEnv
         from torchrec.models.dlrm import DLRM, DLRMTrain
@@ -85,22 +95,34 @@ class TorchRecDlrm:
         self._keys = [f"f{t}" for t in range(26)]
         configs = [
             EmbeddingBagConfig(
-                name=f"t{t}", embedding_dim=model.dim, num_embeddings=rows, feature_names=[self._keys[t]]
+                name=f"t{t}",
+                embedding_dim=model.dim,
+                num_embeddings=rows,
+                feature_names=[self._keys[t]],
             )
             for t, rows in enumerate(model.rows)
         ]
         tables = EmbeddingBagCollection(device=torch.device("meta"), tables=configs)
-        dlrm = DLRMTrain(DLRM(tables, 13, list(model.bottom), list(model.top), dense_device=torch.device("cpu")))
-        apply_optimizer_in_backward(RowWiseAdagrad, dlrm.model.sparse_arch.parameters(), {"lr": 0.01})
-        world, sharders = dist.GroupMember.WORLD, get_default_sharders()
-        planner = EmbeddingShardingPlanner(topology=Topology(world_size=ranks, compute_device="cpu"))
+        dlrm = DLRMTrain(
+            DLRM(tables, 13, list(model.bottom), list(model.top), dense_device=torch.device("cpu"))
+        )
+        apply_optimizer_in_backward(
+            RowWiseAdagrad, dlrm.model.sparse_arch.parameters(), {"lr": 0.01}
+        )
+        world = dist.GroupMember.WORLD
+        sharders = get_default_sharders()
+        planner = EmbeddingShardingPlanner(
+            topology=Topology(world_size=ranks, compute_device="cpu")
+        )
         plan = planner.collective_plan(dlrm, sharders, world)
         environment = ShardingEnv.from_process_group(world)
         self._model = DistributedModelParallel(
             dlrm, env=environment, device=torch.device("cpu"), plan=plan, sharders=sharders
         )
         dense = dict(in_backward_optimizer_filter(self._model.named_parameters()))
-        self._optimizer = KeyedOptimizerWrapper(dense, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+        self._optimizer = KeyedOptimizerWrapper(
+            dense, lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+        )
         self._batches = [self._batch(sample) for sample in batches]
 
     def _batch(self, sample: Sample) -> Any:
@@ -109,7 +131,9 @@ class TorchRecDlrm:
         from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
         lengths = torch.ones(sample.rows.size, dtype=torch.int32)
-        sparse = KeyedJaggedTensor.from_lengths_sync(self._keys, torch.from_numpy(sample.rows).view(-1), lengths)
+        sparse = KeyedJaggedTensor.from_lengths_sync(
+            self._keys, torch.from_numpy(sample.rows).view(-1), lengths
+        )
         return Batch(torch.from_numpy(sample.dense), sparse, torch.from_numpy(sample.labels))
 
     def step(self, i: int) -> None:
@@ -125,7 +149,8 @@ def run_torchrec(model: Model, options: argparse.Namespace) -> None:
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    ranks = dist.get_world_size()
     part = (rank * model.samples // ranks, (rank + 1) * model.samples // ranks)
     job = TorchRecDlrm(model, clicks(model, BATCHES, part=part), rank, ranks)
     take_turns("torchrec", rank, job.step, dist.barrier, options)

@@ -1,7 +1,8 @@
-"""How long is a step on two ranks? Ours under mpiexec against TorchRec under torchrun on gloo, one thread per rank.
+"""How long is a step on two ranks? Ours under mpiexec against TorchRec under torchrun on gloo, one
+thread per rank.
 
-Both jobs are started once and stay; the one whose turn it is not sleeps. A turn is several steps, each ended by a
-barrier.
+Both jobs are started once and stay; the one whose turn it is not sleeps. A turn is several steps,
+each ended by a barrier.
 """
 
 import argparse
@@ -27,9 +28,22 @@ PAUSE = 0.05
 class Job:
     """A launched job that does its steps when it is its turn."""
 
-    def __init__(self, side: str, model: Model, folder: Path, turns: int, steps: int, plan: str) -> None:
-        self.side, self._folder, self._log = side, folder, folder / f"{side}.log"
-        tail = ["-m", "benchmarks.rank_jobs", side, str(folder), "--model", model.name, "--turns", str(turns)]
+    def __init__(
+        self, side: str, model: Model, folder: Path, turns: int, steps: int, plan: str
+    ) -> None:
+        self.side = side
+        self._folder = folder
+        self._log = folder / f"{side}.log"
+        tail = [
+            "-m",
+            "benchmarks.rank_jobs",
+            side,
+            str(folder),
+            "--model",
+            model.name,
+            "--turns",
+            str(turns),
+        ]
         tail += ["--steps", str(steps), "--plan", plan]
         if side == "neocpu":
             beside = Path(sys.executable).with_name("mpiexec")
@@ -55,22 +69,30 @@ class Job:
         each = str(max(1, CORES // RANKS))
         environment = os.environ | {"OMP_NUM_THREADS": each, "NUMBA_NUM_THREADS": each}
         with self._log.open("w") as log:
-            self._process = subprocess.Popen(launch, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            self._process = subprocess.Popen(
+                launch, stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
 
     def turn(self, number: int) -> float:
         """Seconds of one step in this turn."""
         (self._folder / f"go-{self.side}-{number}").touch()
-        done, end = self._folder / f"done-{self.side}-{number}", time.monotonic() + LIMIT
+        done = self._folder / f"done-{self.side}-{number}"
+        end = time.monotonic() + LIMIT
         while not done.exists():
             ended = self._process.poll() is not None and not done.exists()
             if ended or time.monotonic() > end:
-                raise RuntimeError(f"{self.side} did not finish turn {number}:\n{self._log.read_text()[-4000:]}")
+                raise RuntimeError(
+                    f"{self.side} did not finish turn {number}:\n{self._log.read_text()[-4000:]}"
+                )
             time.sleep(0.01)
         return json.loads(done.read_text())["seconds"]
 
     def peaks(self) -> list[float]:
         """Peak MiB of each rank so far."""
-        return [json.loads(path.read_text())["peak"] for path in sorted(self._folder.glob(f"peak-{self.side}-?"))]
+        return [
+            json.loads(path.read_text())["peak"]
+            for path in sorted(self._folder.glob(f"peak-{self.side}-?"))
+        ]
 
     def end(self) -> None:
         """Wait for the job, or stop it."""
@@ -86,7 +108,8 @@ def run(model: Model, options: argparse.Namespace) -> dict[str, Any]:
     sides = ["neocpu"]
     if not options.no_rivals and rivals.have("torch", "torchrec", "fbgemm_gpu"):
         sides.append("torchrec")
-    turns, steps = options.rounds + WARMUP, 2 if options.quick else 5
+    turns = options.rounds + WARMUP
+    steps = 2 if options.quick else 5
     with tempfile.TemporaryDirectory() as name:
         jobs = [Job(side, model, Path(name), turns, steps, options.plan) for side in sides]
         try:
@@ -104,8 +127,13 @@ def run(model: Model, options: argparse.Namespace) -> dict[str, Any]:
         "torchrec": (f"TorchRec, {RANKS} ranks, gloo", "rival"),
     }
     each = max(1, CORES // RANKS)
-    found = [Contender(*named[side], lambda i: None, each, seconds=seconds[side][WARMUP:]) for side in sides]
-    notes = [f"Peak memory per rank: {', '.join(f'{s} {max(p):,.0f} MiB' for s, p in peaks.items())}."]
+    found = [
+        Contender(*named[side], lambda i: None, each, seconds=seconds[side][WARMUP:])
+        for side in sides
+    ]
+    notes = [
+        f"Peak memory per rank: {', '.join(f'{s} {max(p):,.0f} MiB' for s, p in peaks.items())}."
+    ]
     shape = model.describe() | {"plan": options.plan, "steps per turn": steps}
     return summarise(f"step on {RANKS} ranks, {model.name}", shape, found) | {"notes": notes}
 
@@ -119,5 +147,7 @@ if __name__ == "__main__":
     main(
         __doc__,
         benchmark,
-        lambda parser: parser.add_argument("--plan", default="table_wise", help="our sharding scheme"),
+        lambda parser: parser.add_argument(
+            "--plan", default="table_wise", help="our sharding scheme"
+        ),
     )

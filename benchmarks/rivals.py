@@ -1,6 +1,8 @@
-"""Who else can do this? torch and FBGEMM CPU, given the same weights, the same lookups and their best thread count.
+"""Who else can do this? torch and FBGEMM CPU, given the same weights, the same lookups and their
+best thread count.
 
-Imported only by benchmarks and only inside functions: everything here is absent on most machines, and that is fine.
+Imported only by benchmarks and only inside functions: everything here is absent on most machines,
+and that is fine.
 """
 
 import importlib.util
@@ -20,12 +22,17 @@ def have(*modules: str) -> bool:
     """Are all these packages installed? Says on stderr which are not."""
     missing = [m for m in modules if importlib.util.find_spec(m) is None]
     if missing:
-        print(f"skipped: {', '.join(missing)} not installed (pip install -e '.[peers]')", file=sys.stderr)
+        print(
+            f"skipped: {', '.join(missing)} not installed (pip install -e '.[peers]')",
+            file=sys.stderr,
+        )
     return not missing
 
 
 def preload() -> None:
-    """Load torch and FBGEMM with the environment as it is: ours asks OpenMP for shorter spinning, rivals keep their own."""
+    """Load torch and FBGEMM with the environment as it is: ours asks OpenMP for shorter spinning,
+    rivals keep their own.
+    """
     if have("torch", "fbgemm_gpu"):
         import fbgemm_gpu  # noqa: F401
         import torch
@@ -64,7 +71,9 @@ def fbgemm(rows: tuple[int, ...], dim: int, rate: float = RATE) -> Any:
 class FbgemmLookup:
     """FBGEMM CPU on one `Lookup` shape."""
 
-    def __init__(self, shape: Lookup, weights: list[NDArray[np.float32]], batches: list[NDArray[np.int64]]) -> None:
+    def __init__(
+        self, shape: Lookup, weights: list[NDArray[np.float32]], batches: list[NDArray[np.int64]]
+    ) -> None:
         import torch
 
         self._tbe = fbgemm((shape.rows,) * shape.tables, shape.dim)
@@ -91,15 +100,19 @@ class FbgemmLookup:
 
 
 class TorchLookup:
-    """torch `embedding_bag` per table, on the tensors it is given; sparse gradients and torch's Adagrad.
+    """torch `embedding_bag` per table, on the tensors it is given; sparse gradients and torch's
+    Adagrad.
 
     torch has no row-wise AdaGrad: its update does more arithmetic per row than ours.
     """
 
-    def __init__(self, shape: Lookup, tables: list[Any], batches: list[NDArray[np.int64]], train: bool) -> None:
+    def __init__(
+        self, shape: Lookup, tables: list[Any], batches: list[NDArray[np.int64]], train: bool
+    ) -> None:
         import torch
 
-        self._torch, self._shape = torch, shape
+        self._torch = torch
+        self._shape = shape
         self._tables = [t.detach().clone().requires_grad_(True) if train else t for t in tables]
         self._rows = [torch.from_numpy(b).view(shape.tables, -1) for b in batches]
         self._offsets = torch.arange(0, shape.samples * shape.length, shape.length)
@@ -114,7 +127,8 @@ class TorchLookup:
         bag = self._torch.nn.functional.embedding_bag
         with self._torch.set_grad_enabled(self._train):
             pooled = [
-                bag(rows[t], w, self._offsets, mode="sum", sparse=self._train) for t, w in enumerate(self._tables)
+                bag(rows[t], w, self._offsets, mode="sum", sparse=self._train)
+                for t, w in enumerate(self._tables)
             ]
             self._out = self._torch.cat(pooled, 1) if self._train else pooled
         return self._out
@@ -147,16 +161,22 @@ def _mlp(sizes: tuple[int, ...], inputs: int, last_relu: bool) -> Any:
 
 
 class TorchDlrm:
-    """A DLRM of torch MLPs and FBGEMM's fused embedding: the fastest that torch users have on a CPU."""
+    """A DLRM of torch MLPs and FBGEMM's fused embedding: the fastest that torch users have on a
+    CPU.
+    """
 
     def __init__(self, model: Model, batches: list[Sample]) -> None:
         import torch
 
-        self._torch, self._model = torch, model
+        self._torch = torch
+        self._model = model
         torch.manual_seed(0)
-        self._bottom, self._top = _mlp(model.bottom, 13, True), _mlp(model.top, model.interactions, False)
+        self._bottom = _mlp(model.bottom, 13, True)
+        self._top = _mlp(model.top, model.interactions, False)
         self._tbe = fbgemm(model.rows, model.dim)
-        self._optimizer = torch.optim.SGD([*self._bottom.parameters(), *self._top.parameters()], lr=0.1)
+        self._optimizer = torch.optim.SGD(
+            [*self._bottom.parameters(), *self._top.parameters()], lr=0.1
+        )
         self._pairs = torch.tril_indices(27, 27, -1)
         self._offsets = torch.arange(26 * model.samples + 1)
         names = ("dense", "rows", "labels")
@@ -168,7 +188,9 @@ class TorchDlrm:
         dense, rows, labels = self._batches[i % len(self._batches)]
         self._optimizer.zero_grad()
         x = self._bottom(dense)
-        pooled = self._tbe(rows.view(-1), self._offsets).view(self._model.samples, 26, self._model.dim)
+        pooled = self._tbe(rows.view(-1), self._offsets).view(
+            self._model.samples, 26, self._model.dim
+        )
         E = torch.cat([x.unsqueeze(1), pooled], 1)
         products = torch.bmm(E, E.transpose(1, 2))[:, self._pairs[0], self._pairs[1]]
         logits = self._top(torch.cat([x, products], 1)).squeeze(1)

@@ -1,9 +1,11 @@
-"""Does a lookup cost more in a larger table? The fused backward with row-wise AdaGrad, one table of 10^5 to 10^8 rows; then a
-whole training step over 26 tables that have as many rows together, all of them touched before.
+"""Does a lookup cost more in a larger table? The fused backward with row-wise AdaGrad, one table of
+10^5 to 10^8 rows; then a whole training step over 26 tables that have as many rows together, all of
+them touched before.
 
-D = 16, so that neither arithmetic nor bandwidth hides what a row far away costs. The aim: a lookup in 10^8 rows (6.4 GB of
-weights) takes at most 1.3 times as long as in 10^5 rows (which the third-level cache may hold); so does a sample. What that
-takes at least is told by the C limit, on one thread: it divides work by table.
+D = 16, so that neither arithmetic nor bandwidth hides what a row far away costs. The aim: a lookup
+in 10^8 rows (6.4 GB of weights) takes at most 1.3 times as long as in 10^5 rows (which the
+third-level cache may hold); so does a sample. What that takes at least is told by the C limit, on
+one thread: it divides work by table.
 """
 
 import argparse
@@ -17,8 +19,12 @@ from benchmarks.harness import CORES, Contender, main, measure, summarise
 from benchmarks.limits import Limit, library
 from benchmarks.shapes import KAGGLE, Lookup, clicks
 
-SIZES, SMOKE = (10**5, 10**6, 10**7, 10**8), (10**3, 10**4)
-SAMPLES, LENGTH, DIM, MOST = 16384, 20, 16, 1.3
+SIZES = (10**5, 10**6, 10**7, 10**8)
+SMOKE = (10**3, 10**4)
+SAMPLES = 16384
+LENGTH = 20
+DIM = 16
+MOST = 1.3
 
 
 def contender(rows: int, samples: int, first: bool) -> Contender:
@@ -28,7 +34,9 @@ def contender(rows: int, samples: int, first: bool) -> Contender:
     mine = ours.OurLookup(shape, batches)
     grad = np.random.default_rng(1).standard_normal((samples, DIM), np.float32)
     name = f"{rows:,} rows".replace(",", " ")
-    run = Contender(name, "ours" if first else "note", lambda i: mine.backward(i, grad), CORES, ours.threads)
+    run = Contender(
+        name, "ours" if first else "note", lambda i: mine.backward(i, grad), CORES, ours.threads
+    )
     run.prepare = mine.forward
     return run
 
@@ -36,11 +44,20 @@ def contender(rows: int, samples: int, first: bool) -> Contender:
 def limit(rows: int, samples: int) -> Contender:
     """The same backward in plain C."""
     shape = Lookup(1, samples, LENGTH, DIM, rows)
-    batches, grad = shape.batches(4), np.random.default_rng(1).standard_normal((samples, DIM), np.float32)
-    table, moments, out = np.zeros((rows, DIM), np.float32), np.zeros(rows, np.float32), np.empty_like(grad)
+    batches = shape.batches(4)
+    grad = np.random.default_rng(1).standard_normal((samples, DIM), np.float32)
+    table = np.zeros((rows, DIM), np.float32)
+    moments = np.zeros(rows, np.float32)
+    out = np.empty_like(grad)
     job = Limit([table], samples, LENGTH)
     name = "C, " + f"{rows:,} rows".replace(",", " ")
-    run = Contender(name, "limit", lambda i: job.backward([moments], batches[i % 4], grad, ours.RATE), 1, job.threads)
+    run = Contender(
+        name,
+        "limit",
+        lambda i: job.backward([moments], batches[i % 4], grad, ours.RATE),
+        1,
+        job.threads,
+    )
     run.prepare = lambda i: job.gather(batches[i % 4], out)
     return run
 
@@ -50,7 +67,13 @@ def steps(rows: int, first: bool) -> Contender:
     model = replace(KAGGLE, equal=rows // 26)
     job = ours.OurDlrm(model, clicks(model, 16, 0.0))
     job.touch()
-    return Contender(f"{rows:,} rows".replace(",", " "), "ours" if first else "note", job.step, CORES, ours.threads)
+    return Contender(
+        f"{rows:,} rows".replace(",", " "),
+        "ours" if first else "note",
+        job.step,
+        CORES,
+        ours.threads,
+    )
 
 
 def samples_by_rows(options: argparse.Namespace) -> dict[str, Any]:
@@ -58,7 +81,9 @@ def samples_by_rows(options: argparse.Namespace) -> dict[str, Any]:
     sizes = SMOKE if options.quick else SIZES
     found = [steps(rows, rows == sizes[0]) for rows in sizes]
     measure(found, options.rounds)
-    record = summarise("training step by touched rows", KAGGLE.describe() | {"rows": "equal, uniform"}, found)
+    record = summarise(
+        "training step by touched rows", KAGGLE.describe() | {"rows": "equal, uniform"}, found
+    )
     costs = [f"{c.name} {c.median / KAGGLE.samples * 1e6:.2f}" for c in found]
     return record | {"notes": [f"us per sample: {', '.join(costs)}.", _verdict(found)]}
 
@@ -70,7 +95,10 @@ def _times(found: list[Contender]) -> float:
 
 def _verdict(found: list[Contender]) -> str:
     times = _times(found)
-    return f"The largest costs {times:.2f} times the smallest (aim {MOST}: {'reached' if times <= MOST else 'MISSED'})."
+    return (
+        f"The largest costs {times:.2f} times the smallest (aim {MOST}: "
+        f"{'reached' if times <= MOST else 'MISSED'})."
+    )
 
 
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -6,8 +6,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Rows per categorical feature of the Criteo Kaggle click log, as published with the DLRM reference implementation.
-KAGGLE_ROWS: tuple[int, ...] = (1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194)
+# Rows per categorical feature of the Criteo Kaggle click log, as published with the DLRM reference
+# implementation.
+KAGGLE_ROWS: tuple[int, ...] = (
+    1460,
+    583,
+    10131227,
+    2202608,
+    305,
+    24,
+    12517,
+    633,
+    3,
+    93145,
+    5683,
+    8351593,
+    3194,
+)
 KAGGLE_ROWS += (27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572)
 Draw = Callable[[np.random.Generator, int, int, float], NDArray[np.int64]]
 SCRAMBLE = 2654435761  # spreads the popular rows of a Zipf draw over the table
@@ -22,7 +37,9 @@ def draw(rng: np.random.Generator, rows: int, count: int, zipf: float) -> NDArra
 
 @dataclass(frozen=True)
 class Lookup:
-    """T tables of E rows and D columns, B samples, bags of exactly L lookups, drawn uniformly or by a Zipf law."""
+    """T tables of E rows and D columns, B samples, bags of exactly L lookups, drawn uniformly or by
+    a Zipf law.
+    """
 
     tables: int = 32
     samples: int = 512
@@ -34,12 +51,22 @@ class Lookup:
     def describe(self) -> dict[str, object]:
         """Shape, in the letters of the glossary."""
         drawn = f"Zipf {self.zipf}" if self.zipf else "uniform"
-        return {"T": self.tables, "B": self.samples, "L": self.length, "D": self.dim, "E": self.rows, "fp32,": drawn}
+        return {
+            "T": self.tables,
+            "B": self.samples,
+            "L": self.length,
+            "D": self.dim,
+            "E": self.rows,
+            "fp32,": drawn,
+        }
 
     def batches(self, count: int) -> list[NDArray[np.int64]]:
         """`count` batches of row numbers i64[T*B*L], table-major."""
         rng = np.random.default_rng(7)
-        return [draw(rng, self.rows, self.tables * self.samples * self.length, self.zipf) for _ in range(count)]
+        return [
+            draw(rng, self.rows, self.tables * self.samples * self.length, self.zipf)
+            for _ in range(count)
+        ]
 
     def offsets(self) -> NDArray[np.int64]:
         """Bag starts i64[T*B + 1]."""
@@ -61,11 +88,15 @@ class Model:
     @property
     def rows(self) -> tuple[int, ...]:
         """Rows of each of the 26 tables."""
-        return (self.equal,) * 26 if self.equal else tuple(min(rows, self.cap) for rows in KAGGLE_ROWS)
+        return (
+            (self.equal,) * 26 if self.equal else tuple(min(rows, self.cap) for rows in KAGGLE_ROWS)
+        )
 
     @property
     def interactions(self) -> int:
-        """Inputs of the top MLP: the bottom's output and the strict lower triangle of 27 x 27 products."""
+        """Inputs of the top MLP: the bottom's output and the strict lower triangle of 27 x 27
+        products.
+        """
         return self.dim + 27 * 26 // 2
 
     def describe(self) -> dict[str, object]:
@@ -88,7 +119,9 @@ SMALL = Model("small", 16, (32, 16), (32, 1), 1_000, samples=64)
 
 @dataclass(frozen=True)
 class Sample:
-    """One synthetic batch: dense f32[B, 13], one row number per feature and sample i64[26, B], labels f32[B]."""
+    """One synthetic batch: dense f32[B, 13], one row number per feature and sample i64[26, B],
+    labels f32[B].
+    """
 
     dense: NDArray[np.float32]
     rows: NDArray[np.int64]
@@ -96,15 +129,23 @@ class Sample:
 
 
 def draw_within(rng: np.random.Generator, rows: int, count: int, zipf: float) -> NDArray[np.int64]:
-    """`count` row numbers below `rows` by a Zipf law that ends there: row of rank k with weight k^-zipf, scrambled."""
+    """`count` row numbers below `rows` by a Zipf law that ends there: row of rank k with weight
+    k^-zipf, scrambled.
+    """
     law = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -zipf)
     return np.searchsorted(law, rng.random(count) * law[-1]).astype(np.int64) * SCRAMBLE % rows
 
 
 def clicks(
-    model: Model, count: int, zipf: float = 1.2, part: tuple[int, int] | None = None, by: Draw = draw
+    model: Model,
+    count: int,
+    zipf: float = 1.2,
+    part: tuple[int, int] | None = None,
+    by: Draw = draw,
 ) -> list[Sample]:
-    """`count` batches for `model`; `part`: only these samples of each (a rank's share); `by`: who draws the rows."""
+    """`count` batches for `model`; `part`: only these samples of each (a rank's share); `by`: who
+    draws the rows.
+    """
     rng = np.random.default_rng(11)
     lo, hi = part or (0, model.samples)
     found = []
@@ -112,5 +153,7 @@ def clicks(
         dense = rng.standard_normal((model.samples, 13)).astype(np.float32)
         rows = np.stack([by(rng, rows, model.samples, zipf) for rows in model.rows])
         labels = rng.integers(0, 2, model.samples).astype(np.float32)
-        found.append(Sample(dense[lo:hi].copy(), np.ascontiguousarray(rows[:, lo:hi]), labels[lo:hi].copy()))
+        found.append(
+            Sample(dense[lo:hi].copy(), np.ascontiguousarray(rows[:, lo:hi]), labels[lo:hi].copy())
+        )
     return found

@@ -1,10 +1,13 @@
-"""How fast are records read from the file that plays the SSD, and changed? Against RocksDB, LMDB, h5py, and raw reads.
+"""How fast are records read from the file that plays the SSD, and changed? Against RocksDB, LMDB,
+h5py, and raw reads.
 
-A million records of 512 bytes, each read at a random row, in batches. In the page cache: ours through its map, rivals by their
-fastest calls; "change" reads a record, adds 1 to its bytes and writes it, with a commit of ours after 50 batches, when as many
-records were changed as there are (not timed; none of the rivals has to reach the disk). Out of it: every file is dropped from
-the page cache before each batch. The limit is `preadv` in a copy of the file, at the very places of the same records, by 16
-threads, without an index; for changes, which ours never makes in place, they then go to other places.
+A million records of 512 bytes, each read at a random row, in batches. In the page cache: ours
+through its map, rivals by their fastest calls; "change" reads a record, adds 1 to its bytes and
+writes it, with a commit of ours after 50 batches, when as many records were changed as there are
+(not timed; none of the rivals has to reach the disk). Out of it: every file is dropped from the
+page cache before each batch. The limit is `preadv` in a copy of the file, at the very places of the
+same records, by 16 threads, without an index; for changes, which ours never makes in place, they
+then go to other places.
 """
 
 import argparse
@@ -21,7 +24,9 @@ from numpy.typing import NDArray
 from benchmarks import ours, rivals, stores
 from benchmarks.harness import THREADS, Contender, main, measure, summarise
 
-RECORD, DEPTH, COMMIT = 512, 16, 50
+RECORD = 512
+DEPTH = 16
+COMMIT = 50
 IN_CACHE = {"RocksDB, multi-get": 20.0, "LMDB": 10.0}
 OUT_OF_IT = {"16 threads of preadv": 0.8}
 Rows = NDArray[np.int64]
@@ -34,10 +39,13 @@ class Ours:
         ours.wait_as_in_training()
         from neocpu.storage.row_file import RowFile, RowTable
 
-        self.file = RowFile.create(folder / "rows.h5", [RowTable("t", 10**10, RECORD)], threads=DEPTH)
+        self.file = RowFile.create(
+            folder / "rows.h5", [RowTable("t", 10**10, RECORD)], threads=DEPTH
+        )
         for low in range(0, rows.size, stores.PIECE):
             self.file.write(0, rows[low : low + stores.PIECE], records[low : low + stores.PIECE])
-        self._out, self._epoch = np.empty((batch, RECORD), np.uint8), 0
+        self._out = np.empty((batch, RECORD), np.uint8)
+        self._epoch = 0
         self.commit(0)
 
     def resize(self, batch: int) -> None:
@@ -67,18 +75,27 @@ class Ours:
 
 
 class Raw:
-    """`preadv` of records at random places of a file, by threads that share the batch; changed, they go to other places."""
+    """`preadv` of records at random places of a file, by threads that share the batch; changed,
+    they go to other places.
+    """
 
     def __init__(self, path: Path, batch: int, places: Rows) -> None:
-        self._places, self._rng = places, np.random.default_rng(9)
-        self._path, self._file = path, os.open(path, os.O_RDWR)
+        self._places = places
+        self._rng = np.random.default_rng(9)
+        self._path = path
+        self._file = os.open(path, os.O_RDWR)
         os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
         self._out = np.empty((batch, RECORD), np.uint8)
         self._pool = ThreadPoolExecutor(DEPTH)
 
     def _each(self, places: Rows, change: bool) -> None:
-        at, view = np.sort(places).tolist(), memoryview(self._out.reshape(-1))
-        to = np.sort(self._rng.choice(self._places, len(at), replace=False)).tolist() if change else []
+        at = np.sort(places).tolist()
+        view = memoryview(self._out.reshape(-1))
+        to = (
+            np.sort(self._rng.choice(self._places, len(at), replace=False)).tolist()
+            if change
+            else []
+        )
 
         def part(low: int, high: int) -> None:
             for i in range(low, high):
@@ -109,7 +126,9 @@ def batches(rows: Rows, batch: int) -> list[Rows]:
     return [np.ascontiguousarray(rng.choice(rows, batch, replace=False)) for _ in range(16)]
 
 
-def others(folder: Path, rows: Rows, records: NDArray[np.uint8], with_rivals: bool) -> dict[str, Any]:
+def others(
+    folder: Path, rows: Rows, records: NDArray[np.uint8], with_rivals: bool
+) -> dict[str, Any]:
     """The rivals that are installed, filled."""
     found: dict[str, Any] = {"h5py, fancy index": stores.H5py(folder, rows, records)}
     if with_rivals and rivals.have("rocksdict"):
@@ -119,14 +138,23 @@ def others(folder: Path, rows: Rows, records: NDArray[np.uint8], with_rivals: bo
     return found
 
 
-def cached(verb: str, mine: Ours, them: dict[str, Any], drawn: list[Rows], rounds: int) -> dict[str, Any]:
+def cached(
+    verb: str, mine: Ours, them: dict[str, Any], drawn: list[Rows], rounds: int
+) -> dict[str, Any]:
     """Reads or changes in the page cache."""
 
     def of(store: Any) -> Any:
         return lambda i: getattr(store, verb)(drawn[i % len(drawn)])
 
     found = [
-        Contender("neocpu, RowFile", "ours", of(mine), n, ours.threads, mine.commit if verb == "change" else None)
+        Contender(
+            "neocpu, RowFile",
+            "ours",
+            of(mine),
+            n,
+            ours.threads,
+            mine.commit if verb == "change" else None,
+        )
         for n in THREADS
     ]
     found += [Contender(name, "rival", of(store)) for name, store in them.items()]
@@ -134,7 +162,9 @@ def cached(verb: str, mine: Ours, them: dict[str, Any], drawn: list[Rows], round
     return record(f"SSD, {verb}, in the page cache", drawn, found, IN_CACHE)
 
 
-def cold(verb: str, mine: Ours, them: dict[str, Any], drawn: list[Rows], raw: Raw, rounds: int) -> dict[str, Any]:
+def cold(
+    verb: str, mine: Ours, them: dict[str, Any], drawn: list[Rows], raw: Raw, rounds: int
+) -> dict[str, Any]:
     """Reads or changes of what is not in the page cache."""
 
     def contender(name: str, side: str, store: Any, inputs: list[Rows], threads: int) -> Contender:
@@ -143,7 +173,13 @@ def cold(verb: str, mine: Ours, them: dict[str, Any], drawn: list[Rows], raw: Ra
                 mine.commit(call)
             store.drop()
 
-        return Contender(name, side, lambda i: getattr(store, verb)(inputs[i % len(inputs)]), threads, prepare=prepare)
+        return Contender(
+            name,
+            side,
+            lambda i: getattr(store, verb)(inputs[i % len(inputs)]),
+            threads,
+            prepare=prepare,
+        )
 
     ours.threads(THREADS[-1])
     found = [contender("neocpu, RowFile", "ours", mine, drawn, DEPTH)]
@@ -158,11 +194,15 @@ def places(mine: Ours, drawn: list[Rows]) -> list[Rows]:
     return [mine.file.places(0, rows) for rows in drawn]
 
 
-def record(case: str, drawn: list[Rows], found: list[Contender], targets: dict[str, float]) -> dict[str, Any]:
+def record(
+    case: str, drawn: list[Rows], found: list[Contender], targets: dict[str, float]
+) -> dict[str, Any]:
     """The record of a case, with rates."""
     shape = {"records of a batch": drawn[0].size, "bytes": RECORD}
     speeds = [f"{c.name} ({c.threads}) {drawn[0].size / c.median / 1e6:.3f}" for c in found]
-    return summarise(case, shape, found, targets) | {"notes": [f"Million records per second: {'; '.join(speeds)}."]}
+    return summarise(case, shape, found, targets) | {
+        "notes": [f"Million records per second: {'; '.join(speeds)}."]
+    }
 
 
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -176,7 +216,8 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     with tempfile.TemporaryDirectory(dir=getattr(options, "folder", None)) as name:
         folder = Path(name)
-        mine, them = Ours(folder, rows, data, hot), others(folder, rows, data, not options.no_rivals)
+        mine = Ours(folder, rows, data, hot)
+        them = others(folder, rows, data, not options.no_rivals)
         drawn = batches(rows, hot)
         for low in range(0, rows.size - hot + 1, hot):  # first touch
             for store in (mine, *them.values()):
@@ -186,15 +227,21 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
         found += [cached(verb, mine, them, drawn, options.rounds) for verb in ("read", "change")]
         mine.resize(few)
         shutil.copyfile(folder / "rows.h5", folder / "copy.h5")
-        drawn, raw = batches(rows, few), Raw(folder / "copy.h5", few, mine.file.places(0, rows))
-        found += [cold(verb, mine, them, drawn, raw, min(options.rounds, 5)) for verb in ("read", "change")]
+        drawn = batches(rows, few)
+        raw = Raw(folder / "copy.h5", few, mine.file.places(0, rows))
+        found += [
+            cold(verb, mine, them, drawn, raw, min(options.rounds, 5))
+            for verb in ("read", "change")
+        ]
         mine.file.close()
     return found
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Where to put the files."""
-    parser.add_argument("--folder", type=Path, help="where to make 2 GB of files (default: the temporary folder)")
+    parser.add_argument(
+        "--folder", type=Path, help="where to make 2 GB of files (default: the temporary folder)"
+    )
 
 
 if __name__ == "__main__":

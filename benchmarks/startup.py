@@ -1,8 +1,9 @@
-"""How long until something happens? `neocpu --help`, and the first training step with a cold and a warm kernel cache.
+"""How long until something happens? `neocpu --help`, and the first training step with a cold and a
+warm kernel cache.
 
-Every time is the wall time of a fresh process, interpreter start included. "First step" trains one step of a small
-model and ends: cold compiles every kernel that the plan needs, warm loads them from the cache. For scale: what
-importing torch (and FBGEMM) takes.
+Every time is the wall time of a fresh process, interpreter start included. "First step" trains one
+step of a small model and ends: cold compiles every kernel that the plan needs, warm loads them from
+the cache. For scale: what importing torch (and FBGEMM) takes.
 """
 
 import argparse
@@ -24,9 +25,13 @@ CONFIG = Path(__file__).resolve().parent.parent / "data" / "models" / "tiny.toml
 def spawn(*command: str, cache: str | None = None) -> None:
     """Run a fresh interpreter to its end."""
     environment = os.environ | ({"NEOCPU_CACHE_DIR": cache} if cache else {})
-    ended = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment)
+    ended = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, env=environment
+    )
     if ended.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr[-4000:]}")
+        raise RuntimeError(
+            f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr[-4000:]}"
+        )
 
 
 def process(name: str, side: str, *command: str) -> Contender:
@@ -47,8 +52,12 @@ def help_case(options: argparse.Namespace) -> dict[str, Any]:
     return summarise("startup, --help", {"of": "a fresh process"}, found)
 
 
-def first_step(cache: Callable[[], str], folder: Path, numbers: list[dict[str, Any]]) -> Callable[[int], None]:
-    """Run that trains one step with the kernel cache that `cache` names and keeps its run.json in `numbers`."""
+def first_step(
+    cache: Callable[[], str], folder: Path, numbers: list[dict[str, Any]]
+) -> Callable[[int], None]:
+    """Run that trains one step with the kernel cache that `cache` names and keeps its run.json in
+    `numbers`.
+    """
 
     def run(_: int) -> None:
         out = tempfile.mkdtemp(dir=folder)
@@ -64,10 +73,16 @@ def step_case(options: argparse.Namespace) -> dict[str, Any]:
     cold: list[dict[str, Any]] = []
     warm: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
-        folder, filled = Path(name), str(Path(name) / "filled")
+        folder = Path(name)
+        filled = str(Path(name) / "filled")
         first_step(lambda: filled, folder, [])(0)
         found = [
-            Contender("warm: kernels from the cache", "ours", first_step(lambda: filled, folder, warm), CORES),
+            Contender(
+                "warm: kernels from the cache",
+                "ours",
+                first_step(lambda: filled, folder, warm),
+                CORES,
+            ),
             Contender(
                 "cold: every kernel compiled",
                 "note",
@@ -79,10 +94,13 @@ def step_case(options: argparse.Namespace) -> dict[str, Any]:
             for _ in range(1 if options.quick else 3):
                 contender.seconds.append(contender.call())
     numbers = [
-        f"{k} {max(n['cold_start_seconds'] for n in runs):.1f} s" for k, runs in (("cold", cold), ("warm", warm))
+        f"{k} {max(n['cold_start_seconds'] for n in runs):.1f} s"
+        for k, runs in (("cold", cold), ("warm", warm))
     ]
     notes = [f"As the run itself reports it (`cold_start_seconds`): {', '.join(numbers)}."]
-    return summarise("startup, train one step and end", {"model": CONFIG.name, "ranks": 1}, found) | {"notes": notes}
+    return summarise(
+        "startup, train one step and end", {"model": CONFIG.name, "ranks": 1}, found
+    ) | {"notes": notes}
 
 
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:

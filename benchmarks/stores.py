@@ -1,7 +1,9 @@
-"""How do others keep records by number on a disk? RocksDB, LMDB and h5py, called as their documentation says is fastest.
+"""How do others keep records by number on a disk? RocksDB, LMDB and h5py, called as their
+documentation says is fastest.
 
-Each has `read(rows) -> u8[n, record]` and `change(rows)` (read, add 1 to every byte, write), for rows i64[n], distinct, and
-`drop()`, after which the page cache holds nothing of it. None of them has to reach the disk: no log, no sync.
+Each has `read(rows) -> u8[n, record]` and `change(rows)` (read, add 1 to every byte, write), for
+rows i64[n], distinct, and `drop()`, after which the page cache holds nothing of it. None of them
+has to reach the disk: no log, no sync.
 """
 
 import os
@@ -33,12 +35,15 @@ def key(row: int) -> bytes:
 
 
 class Rocks:
-    """RocksDB by rocksdict: multi-get, write batches without a log, no compression, bloom filters, a cache for all rows."""
+    """RocksDB by rocksdict: multi-get, write batches without a log, no compression, bloom filters,
+    a cache for all rows.
+    """
 
     def __init__(self, folder: Path, rows: Rows, records: Bytes) -> None:
         import rocksdict
 
-        self._folder, self._modules = folder / "rocks", rocksdict
+        self._folder = folder / "rocks"
+        self._modules = rocksdict
         self._options = options = rocksdict.Options(raw_mode=True)
         options.set_compression_type(rocksdict.DBCompressionType.none())
         options.optimize_for_point_lookup(2 * records.nbytes >> 20)
@@ -55,7 +60,8 @@ class Rocks:
 
     def _put(self, rows: Rows, records: Bytes) -> None:
         batch = self._modules.WriteBatch(raw_mode=True)
-        text, size = records.tobytes(), records.shape[1]
+        text = records.tobytes()
+        size = records.shape[1]
         for i, row in enumerate(rows.tolist()):
             batch.put(key(row), text[i * size : (i + 1) * size])
         self._db.write(batch, self._write)
@@ -78,10 +84,13 @@ class Rocks:
 
 
 class Lmdb:
-    """LMDB: its map read in place, one transaction for all rows of a batch, `getmulti`, written through the map, no sync."""
+    """LMDB: its map read in place, one transaction for all rows of a batch, `getmulti`, written
+    through the map, no sync.
+    """
 
     def __init__(self, folder: Path, rows: Rows, records: Bytes) -> None:
-        self._path, self._size = folder / "lmdb", 4 * records.nbytes + (1 << 26)
+        self._path = folder / "lmdb"
+        self._size = 4 * records.nbytes + (1 << 26)
         self._open()
         order = np.argsort(rows, kind="stable")
         for low in range(0, rows.size, PIECE):
@@ -91,13 +100,21 @@ class Lmdb:
         import lmdb
 
         self._db = lmdb.open(
-            str(self._path), map_size=self._size, writemap=True, sync=False, metasync=False, readahead=False
+            str(self._path),
+            map_size=self._size,
+            writemap=True,
+            sync=False,
+            metasync=False,
+            readahead=False,
         )
 
     def _put(self, rows: Rows, records: Bytes) -> None:
-        text, size = records.tobytes(), records.shape[1]
+        text = records.tobytes()
+        size = records.shape[1]
         with self._db.begin(write=True) as transaction, transaction.cursor() as cursor:
-            cursor.putmulti([(key(row), text[i * size : (i + 1) * size]) for i, row in enumerate(rows.tolist())])
+            cursor.putmulti(
+                [(key(row), text[i * size : (i + 1) * size]) for i, row in enumerate(rows.tolist())]
+            )
 
     def read(self, rows: Rows) -> Bytes:
         """Records of rows."""
@@ -118,12 +135,15 @@ class Lmdb:
 
 
 class H5py:
-    """A contiguous HDF5 dataset by h5py's fancy index, in ascending order as it must be; it has a place for every row."""
+    """A contiguous HDF5 dataset by h5py's fancy index, in ascending order as it must be; it has a
+    place for every row.
+    """
 
     def __init__(self, folder: Path, rows: Rows, records: Bytes) -> None:
         import h5py
 
-        self._path, self._rows = folder / "dense.h5", np.sort(rows)
+        self._path = folder / "dense.h5"
+        self._rows = np.sort(rows)
         order = np.argsort(rows, kind="stable")
         with h5py.File(self._path, "w") as file:
             file["records"] = records[order]

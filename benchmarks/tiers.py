@@ -1,9 +1,10 @@
-"""What does training cost when a tenth of the rows is in fast memory? Against the same steps with all rows in memory.
+"""What does training cost when a tenth of the rows is in fast memory? Against the same steps with
+all rows in memory.
 
-Steps are those of `dlrm_step`, with at most 100,000 rows a table, drawn by a Zipf law (1.05) that ends with the table: 48
-batches take turns, many times the rows that a cache of a tenth of them holds, so it misses as in a long run. `prefetch`:
-batches whose rows are brought up before their turn. The slow SSD is the same file, throttled to 2 GB/s and a million rows a
-second.
+Steps are those of `dlrm_step`, with at most 100,000 rows a table, drawn by a Zipf law (1.05) that
+ends with the table: 48 batches take turns, many times the rows that a cache of a tenth of them
+holds, so it misses as in a long run. `prefetch`: batches whose rows are brought up before their
+turn. The slow SSD is the same file, throttled to 2 GB/s and a million rows a second.
 """
 
 import argparse
@@ -16,23 +17,32 @@ from benchmarks import ours
 from benchmarks.harness import CORES, Contender, main, measure, summarise
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model, clicks, draw_within
 
-BATCHES, ROWS, SHARE = 48, 100_000, 10
+BATCHES = 48
+ROWS = 100_000
+SHARE = 10
 WHOLE = "neocpu, all rows in memory"
 SLOW = {"ssd_bandwidth": 2e9, "ssd_iops": 1e6}
 CASES = {  # placement: aim, and further settings to compare
     "hbm_over_ddr": (0.7, {"prefetch 0": {"prefetch": 0}}),
     "ddr_over_ssd": (
         0.5,
-        {"prefetch 0": {"prefetch": 0}, "slow SSD": SLOW, "slow SSD, prefetch 0": SLOW | {"prefetch": 0}},
+        {
+            "prefetch 0": {"prefetch": 0},
+            "slow SSD": SLOW,
+            "slow SSD, prefetch 0": SLOW | {"prefetch": 0},
+        },
     ),
 }
 
 
-def job(model: Model, batches: list[Any], placement: str, folder: Path, **settings: Any) -> ours.OurDlrm:
+def job(
+    model: Model, batches: list[Any], placement: str, folder: Path, **settings: Any
+) -> ours.OurDlrm:
     """Steps under a budget for a tenth of the rows, warm."""
     from neocpu.embedding.tiered import MemoryPlan
 
-    fast, row = "hbm" if placement.startswith("hbm") else "ddr", 4 * model.dim + 4 + 34
+    fast = "hbm" if placement.startswith("hbm") else "ddr"
+    row = 4 * model.dim + 4 + 34
     budget = {fast: sum(model.rows) // SHARE * row}
     settings = {"prefetch": 1, **settings}
     memory = MemoryPlan((placement,) * len(model.rows), folder=folder, **budget, **settings)
@@ -54,7 +64,8 @@ def case(model: Model, placement: str, rounds: int) -> dict[str, Any]:
         jobs[WHOLE] = ours.OurDlrm(model, batches)
         sides = ["ours", *["note"] * len(others), "limit"]
         found = [
-            Contender(name, side, mine.step, CORES, ours.threads) for (name, mine), side in zip(jobs.items(), sides)
+            Contender(name, side, mine.step, CORES, ours.threads)
+            for (name, mine), side in zip(jobs.items(), sides)
         ]
         measure(found, rounds, warmup=3)
         tiers = next(iter(jobs.values())).tables.tbe.tiers().values()
@@ -64,13 +75,22 @@ def case(model: Model, placement: str, rounds: int) -> dict[str, Any]:
     record = summarise(name, model.describe() | {"Zipf": 1.05}, found, {WHOLE: aim})
     asked, missed = (sum(levels[0][key] for levels in tiers) for key in ("unique", "unique_misses"))
     outside = sum(levels[0]["conflict_unique_misses"] for levels in tiers)
-    notes = [f"{missed / asked:.1%} of the rows that batches ask for are missing, {outside / asked:.1%} find no line."]
+    notes = [
+        (
+            f"{missed / asked:.1%} of the rows that batches ask for are missing, "
+            f"{outside / asked:.1%} find no line."
+        )
+    ]
     return record | {"notes": notes}
 
 
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Both models over both placements."""
-    models = (replace(SMALL, cap=10_000),) if options.quick else (replace(KAGGLE, cap=ROWS), replace(MLPERF, cap=ROWS))
+    models = (
+        (replace(SMALL, cap=10_000),)
+        if options.quick
+        else (replace(KAGGLE, cap=ROWS), replace(MLPERF, cap=ROWS))
+    )
     return [case(model, placement, options.rounds) for model in models for placement in CASES]
 
 

@@ -21,7 +21,8 @@ inputs = {
 
 def lookup(divide: bool) -> np.ndarray:
     """MEAN of every bag, in fp32; `divide=False` forgets the division."""
-    table, out = inputs["weights"].reshape(10, 4), np.zeros((4, 4), np.float32)
+    table = inputs["weights"].reshape(10, 4)
+    out = np.zeros((4, 4), np.float32)
     for b, bag in enumerate(np.split(inputs["indices"], offsets[1:-1])):
         for row in bag:
             out[b] += table[row]

@@ -11,13 +11,20 @@ from torch.nn.functional import embedding_bag
 
 from neocpu.cli import cli
 
-CASES = ("lookup-mean", "lookup-odd-widths", "lookup-unsorted-shared", "lookup-warp-and-block", "lookup-cancellation")
+CASES = (
+    "lookup-mean",
+    "lookup-odd-widths",
+    "lookup-unsorted-shared",
+    "lookup-warp-and-block",
+    "lookup-cancellation",
+)
 
 
 def answer(case: h5py.Group, device: str) -> torch.Tensor:
     """One lookup of all features of a case by torch: the ten lines."""
     given = {name: torch.from_numpy(item[()]).to(device) for name, item in case["inputs"].items()}
-    features, ends = given["feature_table"].tolist(), given["offsets"].long()
+    features = given["feature_table"].tolist()
+    ends = given["offsets"].long()
     batch = (len(ends) - 1) // max(len(features), 1)
     sizes = (given["rows"] * given["dims"]).tolist()
     tables = [w.view(-1, int(d)) for w, d in zip(given["weights"].split(sizes), given["dims"])]
@@ -26,7 +33,11 @@ def answer(case: h5py.Group, device: str) -> torch.Tensor:
         offsets = ends[f * batch : (f + 1) * batch + 1]
         rows = given["indices"].long()[offsets[0] : offsets[-1]]
         mode = case["options"].attrs["pooling"]
-        out.append(embedding_bag(rows, tables[t], offsets - offsets[0], mode=mode, include_last_offset=True))
+        out.append(
+            embedding_bag(
+                rows, tables[t], offsets - offsets[0], mode=mode, include_last_offset=True
+            )
+        )
     return torch.cat(out, 1)
 
 
@@ -38,7 +49,10 @@ def main(suite: str = "suite.h5", answers: str = "answers.h5") -> int:
     with h5py.File(suite) as questions, h5py.File(answers, "w") as file:
         for name, case in questions["cases"].items():
             file[f"{name}/out"] = answer(case, device).cpu().numpy()
-    return int(cli(["oracle", "check", suite, answers, "--html", "report.html"], standalone_mode=False) or 0)
+    return int(
+        cli(["oracle", "check", suite, answers, "--html", "report.html"], standalone_mode=False)
+        or 0
+    )
 
 
 if __name__ == "__main__":

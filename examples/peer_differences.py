@@ -1,8 +1,10 @@
-"""Where do FBGEMM's and TorchRec's own answers surprise? Each claim in a few lines against the installed packages.
+"""Where do FBGEMM's and TorchRec's own answers surprise? Each claim in a few lines against the
+installed packages.
 
     python examples/peer_differences.py            needs torch and fbgemm_gpu (CPU); TorchRec and neocpu if they are there
 
-Every line prints what was seen, and whether it confirms the claim. docs/peer-differences.md discusses the numbers.
+Every line prints what was seen, and whether it confirms the claim. docs/peer-differences.md
+discusses the numbers.
 """
 
 import warnings
@@ -28,7 +30,8 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (  # noqa: E4
 
 Seen = tuple[str, bool]
 OPS = torch.ops.fbgemm
-TYPES, KINDS = configs.SparseType, configs.EmbOptimType
+TYPES = configs.SparseType
+KINDS = configs.EmbOptimType
 CLAIMS: list[tuple[str, Callable[[], Seen]]] = []
 
 
@@ -42,15 +45,21 @@ def claim(text: str) -> Callable[[Callable[[], Seen]], Callable[[], Seen]]:
     return add
 
 
-def table(rows: int = 8, features: list[int] | None = None, value: float = 1.0, **options: Any) -> Any:
+def table(
+    rows: int = 8, features: list[int] | None = None, value: float = 1.0, **options: Any
+) -> Any:
     """An FBGEMM module with one table of 4 columns, filled with one number."""
     specs = [(rows, 4, EmbeddingLocation.HOST, ComputeDevice.CPU)]
-    module = training.SplitTableBatchedEmbeddingBagsCodegen(specs, feature_table_map=features, **options)
+    module = training.SplitTableBatchedEmbeddingBagsCodegen(
+        specs, feature_table_map=features, **options
+    )
     module.split_embedding_weights()[0].fill_(value)
     return module
 
 
-def step(module: Any, indices: list[int], offsets: list[int], weights: Any = None, grad: float = 1.0) -> torch.Tensor:
+def step(
+    module: Any, indices: list[int], offsets: list[int], weights: Any = None, grad: float = 1.0
+) -> torch.Tensor:
     """Look up and train once; the result."""
     out = module(torch.tensor(indices), torch.tensor(offsets), weights)
     out.backward(torch.full_like(out, grad))
@@ -70,23 +79,24 @@ def weight_decay() -> Seen:
         "weight_decay": 0.5,
         "weight_decay_mode": WeightDecayMode.DECOUPLE,
     }
-    alone, plain, shared = (
-        table(**options),
-        table(**{**options, "weight_decay": 0.0}),
-        table(features=[0, 0], **options),
-    )
+    alone = table(**options)
+    plain = table(**{**options, "weight_decay": 0.0})
+    shared = table(features=[0, 0], **options)
     step(alone, [0], [0, 1])
     step(plain, [0], [0, 1])
     step(shared, [0], [0, 1, 1])
     seen = (
-        f"row 0 after one step: alone {first(alone):.4f}, without decay {first(plain):.4f}, shared {first(shared):.4f}"
+        f"row 0 after one step: alone {first(alone):.4f}, without decay {first(plain):.4f}, "
+        f"shared {first(shared):.4f}"
     )
     return seen, first(alone) == first(plain) and first(shared) < first(plain) - 0.01
 
 
 @claim("max_norm is ignored on the CPU")
 def max_norm() -> Seen:
-    module = table(value=10.0, max_norm=1.0, learning_rate=0.0, optimizer=KINDS.EXACT_ROWWISE_ADAGRAD)
+    module = table(
+        value=10.0, max_norm=1.0, learning_rate=0.0, optimizer=KINDS.EXACT_ROWWISE_ADAGRAD
+    )
     step(module, [0], [0, 1])
     norm = float(module.split_embedding_weights()[0][0].norm())
     return f"max_norm 1, norm of the row after its update {norm:.1f}", norm > 1.5
@@ -94,7 +104,11 @@ def max_norm() -> Seen:
 
 @claim("stochastic rounding is ignored on the CPU: small steps on fp16 rows are lost")
 def stochastic_rounding() -> Seen:
-    options = {"weights_precision": TYPES.FP16, "stochastic_rounding": True, "learning_rate": 2.0**-13}
+    options = {
+        "weights_precision": TYPES.FP16,
+        "stochastic_rounding": True,
+        "learning_rate": 2.0**-13,
+    }
     module = table(rows=1000, **options)
     rows = list(range(1000))
     for _ in range(8):
@@ -104,7 +118,9 @@ def stochastic_rounding() -> Seen:
 
 
 def weighted_mean(output: Any) -> tuple[float, float]:
-    """(result, change of the row) of a MEAN bag of two ones with weights 1 and 3, SGD with rate 1, gradient 1."""
+    """(result, change of the row) of a MEAN bag of two ones with weights 1 and 3, SGD with rate 1,
+    gradient 1.
+    """
     module = table(pooling_mode=PoolingMode.MEAN, learning_rate=1.0, output_dtype=output)
     out = step(module, [0, 0], [0, 2], torch.tensor([1.0, 3.0]))
     return float(out[0, 0]), 1 - first(module)
@@ -113,15 +129,23 @@ def weighted_mean(output: Any) -> tuple[float, float]:
 @claim("weighted MEAN divides by the bag's length in the lookup, but not in its gradient")
 def weighted_mean_gradient() -> Seen:
     out, change = weighted_mean(TYPES.FP32)
-    return f"weights 1 and 3, rows of ones: result {out}, gradient of the row {change} (half of 4 would be 2)", (
-        out,
-        change,
-    ) == (2, 4)
+    return (
+        (
+            f"weights 1 and 3, rows of ones: result {out}, gradient of the row {change} (half of 4 "
+            "would be 2)"
+        ),
+        (
+            out,
+            change,
+        )
+        == (2, 4),
+    )
 
 
 @claim("weighted MEAN with fp16 output does not divide at all")
 def weighted_mean_output() -> Seen:
-    narrow, wide = weighted_mean(TYPES.FP16)[0], weighted_mean(TYPES.FP32)[0]
+    narrow = weighted_mean(TYPES.FP16)[0]
+    wide = weighted_mean(TYPES.FP32)[0]
     return f"fp32 output {wide}, fp16 output {narrow}", narrow == 2 * wide
 
 
@@ -137,7 +161,9 @@ def counter_decay() -> Seen:
         ),
     )
     step(module, [0], [0, 1], grad=1e-20)
-    return f"a row of ones, gradient (nearly) 0, after one step: {first(module):.4f}", first(module) > 1
+    return f"a row of ones, gradient (nearly) 0, after one step: {first(module):.4f}", first(
+        module
+    ) > 1
 
 
 @claim("NFP8 becomes MX4 on the way to an integer and back, and MX4 an error")
@@ -147,7 +173,10 @@ def enums() -> Seen:
         other = str(TYPES.from_int(TYPES.MX4.as_int()))
     except ValueError as error:
         other = f"ValueError({error})"
-    return f"from_int(NFP8.as_int()) is {back}; from_int(MX4.as_int()) is {other}", back is not TYPES.NFP8
+    return (
+        f"from_int(NFP8.as_int()) is {back}; from_int(MX4.as_int()) is {other}",
+        back is not TYPES.NFP8,
+    )
 
 
 def int8(row: list[float]) -> list[float]:
@@ -159,7 +188,9 @@ def int8(row: list[float]) -> list[float]:
 @claim("a NaN vanishes in int8 rows")
 def nan_vanishes() -> Seen:
     back = int8([1.0, float("nan"), 2.0, 3.0])
-    return f"1, nan, 2, 3 read back: {', '.join(f'{x:.3g}' for x in back)}", not any(x != x for x in back)
+    return f"1, nan, 2, 3 read back: {', '.join(f'{x:.3g}' for x in back)}", not any(
+        x != x for x in back
+    )
 
 
 @claim("int8 rows of a small range lose most of it (eps 1e-8 beside the range)")
@@ -172,17 +203,22 @@ def int8_eps() -> Seen:
 @claim("int8 rows: the last D mod 8 columns are read by another formula than the others")
 def int8_tail() -> Seen:
     scale, bias = torch.tensor([1 - 2.0**-17, 2.0**-60])
-    row = torch.cat([torch.full((9,), 255, dtype=torch.uint8), torch.stack([scale, bias]).view(torch.uint8)])
+    row = torch.cat(
+        [torch.full((9,), 255, dtype=torch.uint8), torch.stack([scale, bias]).view(torch.uint8)]
+    )
     back = OPS.Fused8BitRowwiseQuantizedToFloat(row[None])[0]
-    return f"nine equal codes: columns 0 to 7 {float(back[0]):.9g}, column 8 {float(back[8]):.9g}", bool(
-        back[0] != back[8]
+    return (
+        f"nine equal codes: columns 0 to 7 {float(back[0]):.9g}, column 8 {float(back[8]):.9g}",
+        bool(back[0] != back[8]),
     )
 
 
 @claim("int4 rows whose smallest number fp16 cannot hold become NaN or infinite")
 def int4_range() -> Seen:
     x = torch.tensor([[-1e5] + [0.0] * 7])
-    back = OPS.FusedNBitRowwiseQuantizedSBHalfToFloat(OPS.FloatToFusedNBitRowwiseQuantizedSBHalf(x, 4), 4)
+    back = OPS.FusedNBitRowwiseQuantizedSBHalfToFloat(
+        OPS.FloatToFusedNBitRowwiseQuantizedSBHalf(x, 4), 4
+    )
     count = int((~back.isfinite()).sum())
     return f"a row of -1e5 and seven 0 read back: {count} of 8 are not finite", count > 0
 
@@ -196,43 +232,55 @@ def bf16_nan() -> Seen:
 
 @claim("-1, a pruned row to the bounds check, is refused by the training lookup")
 def minus_one() -> Seen:
-    rows, index, ends, warned = (
-        torch.tensor([8]),
-        torch.tensor([0, -1]),
-        torch.tensor([0, 2]),
-        torch.zeros(1, dtype=torch.int64),
-    )
+    rows = torch.tensor([8])
+    index = torch.tensor([0, -1])
+    ends = torch.tensor([0, 2])
+    warned = torch.zeros(1, dtype=torch.int64)
     OPS.bounds_check_indices(rows, index, ends, BoundsCheckMode.FATAL.value, warned)
     try:
         step(table(), [0, -1], [0, 2])
     except RuntimeError as error:
-        return f"FATAL check passes {index.tolist()}; lookup: {str(error).splitlines()[0][:60]}", True
+        return (
+            f"FATAL check passes {index.tolist()}; lookup: {str(error).splitlines()[0][:60]}",
+            True,
+        )
     return "both take it", False
 
 
 @claim("-1 becomes a large row of the last rank's table in block_bucketize_sparse_features")
 def minus_one_bucketized() -> Seen:
-    lengths, indices = torch.tensor([1]), torch.tensor([-1])
-    found = OPS.block_bucketize_sparse_features(lengths, indices, False, False, torch.tensor([5]), 2)
+    lengths = torch.tensor([1])
+    indices = torch.tensor([-1])
+    found = OPS.block_bucketize_sparse_features(
+        lengths, indices, False, False, torch.tensor([5]), 2
+    )
     rank = int(found[0].nonzero()[0, 0])
     return f"10 rows on 2 ranks: -1 goes to rank {rank} as row {int(found[1])}", int(found[1]) > 10
 
 
 @claim("an index out of range is rewritten to 0 in the caller's tensor, and trains row 0")
 def rewritten() -> Seen:
-    module, index = table(learning_rate=0.5, bounds_check_mode=BoundsCheckMode.IGNORE), torch.tensor([3, 99])
+    module = table(learning_rate=0.5, bounds_check_mode=BoundsCheckMode.IGNORE)
+    index = torch.tensor([3, 99])
     module(index, torch.tensor([0, 2])).sum().backward()
-    return f"[3, 99] is {index.tolist()} afterwards; row 0 went from 1 to {first(module)}", index[1] == 0 and first(
-        module
-    ) < 1
+    return f"[3, 99] is {index.tolist()} afterwards; row 0 went from 1 to {first(module)}", index[
+        1
+    ] == 0 and first(module) < 1
 
 
 @claim("an index out of range trains another row when its table is cut by rows")
 def sharded_outside() -> Seen:
-    lengths, indices = torch.tensor([1]), torch.tensor([37])
-    found = OPS.block_bucketize_sparse_features(lengths, indices, False, False, torch.tensor([5]), 2)
-    rank, row = int(found[0].nonzero()[0, 0]), int(found[1])
-    seen = f"10 rows, 2 ranks: 37 goes to rank {rank} as {row}; clamped there to row 0, which is row {5 * rank} of the table"
+    lengths = torch.tensor([1])
+    indices = torch.tensor([37])
+    found = OPS.block_bucketize_sparse_features(
+        lengths, indices, False, False, torch.tensor([5]), 2
+    )
+    rank = int(found[0].nonzero()[0, 0])
+    row = int(found[1])
+    seen = (
+        f"10 rows, 2 ranks: 37 goes to rank {rank} as {row}; clamped there to row 0, which is "
+        f"row {5 * rank} of the table"
+    )
     return seen + "; uncut: row 0", rank == 1 and row >= 5
 
 
@@ -246,7 +294,10 @@ def iterations() -> Seen:
     return f"after three evaluations and no update: {int(module.iter)}", int(module.iter) == 3
 
 
-@claim("rows of a shared table whose features are not neighbours in feature_table_map are updated twice")
+@claim(
+    "rows of a shared table whose features are not neighbours in feature_table_map are updated "
+    "twice"
+)
 def apart() -> Seen:
     found = []
     for order in ([0, 0, 1], [0, 1, 0]):
@@ -255,9 +306,13 @@ def apart() -> Seen:
         module = training.SplitTableBatchedEmbeddingBagsCodegen(specs, **options)
         step(module, [0, 0, 0], [0, 1, 2, 3])
         found.append(float(module.split_optimizer_states()[0][0][0, 0]))
-    return f"two lookups of row 0, gradients of ones: sum of squares {found[0]} as neighbours, {found[1]} apart", found[
-        0
-    ] != found[1]
+    return (
+        (
+            f"two lookups of row 0, gradients of ones: sum of squares {found[0]} as neighbours, "
+            f"{found[1]} apart"
+        ),
+        found[0] != found[1],
+    )
 
 
 @claim("Adam, LAMB and others are refused on the CPU, and so are bf16 rows and odd dimensions")
@@ -275,16 +330,25 @@ def refused() -> Seen:
         except (AssertionError, RuntimeError):
             no.append(name)
     try:
-        training.SplitTableBatchedEmbeddingBagsCodegen([(8, 5, EmbeddingLocation.HOST, ComputeDevice.CPU)])
+        training.SplitTableBatchedEmbeddingBagsCodegen(
+            [(8, 5, EmbeddingLocation.HOST, ComputeDevice.CPU)]
+        )
     except AssertionError:
         no.append("5 columns")
     return f"refused: {', '.join(no)}", len(no) == len(asked) + 1
 
 
-@claim("TorchRec's row-wise shards divide a weighted MEAN by the sum of the weights, others by the length")
+@claim(
+    "TorchRec's row-wise shards divide a weighted MEAN by the sum of the weights, others by the "
+    "length"
+)
 def torchrec_mean() -> Seen:
-    weighted, plain = _divisor(torch.tensor([1.0, 3.0])), _divisor(None)
-    return f"bag of two, weights 1 and 3: weighted {weighted:.7g}, unweighted {plain:.7g}", weighted > 3 > plain
+    weighted = _divisor(torch.tensor([1.0, 3.0]))
+    plain = _divisor(None)
+    return (
+        f"bag of two, weights 1 and 3: weighted {weighted:.7g}, unweighted {plain:.7g}",
+        weighted > 3 > plain,
+    )
 
 
 @claim("TorchRec's row-wise shards add 1e-6 to the divisor of MEAN")
@@ -326,9 +390,13 @@ def main() -> int:
         try:
             seen, confirmed = function()
         except Exception as error:
-            seen, confirmed = f"{type(error).__name__}: {str(error).splitlines()[0][:90]}", False
+            seen = f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
+            confirmed = False
         missed += not confirmed
-        print(f"{number:2}  {'confirmed    ' if confirmed else 'NOT CONFIRMED'}  {text}\n{'':19}{seen}")
+        print(
+            f"{number:2}  {'confirmed    ' if confirmed else 'NOT CONFIRMED'}  "
+            f"{text}\n{'':19}{seen}"
+        )
     print(f"\n{len(CLAIMS) - missed} of {len(CLAIMS)} confirmed")
     return int(missed > 0)
 

@@ -1,11 +1,12 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-The records below list all keys and their defaults; those of tables and optimizers live beside their owners
-(`embedding/specs.py`, `embedding/optimizers.py`). `--set key=value` overrides single keys. An error names where the key
-was written, the key, its value, and what is allowed. Nothing here needs Numba or MPI.
+The records below list all keys and their defaults; those of tables and optimizers live beside their
+owners (`embedding/specs.py`, `embedding/optimizers.py`). `--set key=value` overrides single keys.
+An error names where the key was written, the key, its value, and what is allowed. Nothing here
+needs Numba or MPI.
 
-`Config.header` is what decides the bits: it enters the digest, and none of it may change on resume. Everything else
-(ranks, plan, threads, number of steps, paths) may.
+`Config.header` is what decides the bits: it enters the digest, and none of it may change on resume.
+Everything else (ranks, plan, threads, number of steps, paths) may.
 """
 
 import json
@@ -16,7 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES, SparseOptimizer
-from neocpu.embedding.specs import NUMBER_FORMATS, POOLING, ROUNDINGS, SCALED, TableKeys, TableSpec, bags, with_caches
+from neocpu.embedding.specs import (
+    NUMBER_FORMATS,
+    POOLING,
+    ROUNDINGS,
+    SCALED,
+    TableKeys,
+    TableSpec,
+    bags,
+    with_caches,
+)
 from neocpu.errors import ConfigError
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
@@ -34,11 +44,13 @@ ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")  # of `parallel.routes`,
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the log is and how it becomes samples. Each split: paths of raw files, or of converted `.h5` ones.
+    """Where the log is and how it becomes samples. Each split: paths of raw files, or of converted
+    `.h5` ones.
 
     schema : SCHEMA.toml, for format "table". header : the first line of a raw Criteo log is names.
-    rows_by : a category becomes a row by hash, or by a vocabulary: that of the dataset `vocabulary`, else that of the
-    train data (for raw files: codes seen at least `min_count` times).
+    rows_by : a category becomes a row by hash, or by a vocabulary: that of the dataset
+    `vocabulary`, else that of the train data (for raw files: codes seen at least `min_count`
+    times).
     read_ahead : batches read ahead on a thread.
     """
 
@@ -84,10 +96,11 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """`batch_size` samples of all ranks together, `epochs` passes or `steps` steps (0: no limit), whichever ends first.
+    """`batch_size` samples of all ranks together, `epochs` passes or `steps` steps (0: no limit),
+    whichever ends first.
 
-    leaves : parts of a batch whose gradients are summed one after the other, a power of two. threads : per rank (0: the
-    rank's share of the cores).
+    leaves : parts of a batch whose gradients are summed one after the other, a power of two.
+    threads : per rank (0: the rank's share of the cores).
     """
 
     batch_size: int = 2048
@@ -110,8 +123,8 @@ class ParallelConfig:
     """How tables are spread; never changes a bit.
 
     plan : a scheme for all tables, "auto", or a table of shell patterns: `{ "C*" = "row_wise" }`.
-    ranks_per_node : 0: the real hosts. route : wires of row-split tables. memory : bytes for tables on each rank (0: no
-    limit).
+    ranks_per_node : 0: the real hosts. route : wires of row-split tables. memory : bytes for tables
+    on each rank (0: no limit).
     """
 
     plan: PlanSpec = "auto"
@@ -122,15 +135,18 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """Which memory tables live in; changes bits only of tables whose caches are wider than their rows (docs/memory.md).
+    """Which memory tables live in; changes bits only of tables whose caches are wider than their
+    rows (docs/memory.md).
 
-    placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`; "auto": chosen under the
-    budgets. hbm, ddr : bytes of each rank for rows with their states (0: no limit); ssd : of its SSD file. policy : of the
-    caches. folder : of the SSD files, which last as long as the run ("": beside the results). cache_format : of the numbers in
-    caches, for all tables or by patterns ("": that of their rows). ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and
-    operations a second of slower devices than this machine has, below HBM and for SSD files (0: as fast as it is). prefetch :
-    batches whose rows are brought up before their turn. lookahead : batches that the policy `lookahead` knows. warm : the most
-    frequent rows of the train data are in the caches before the first step.
+    placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`;
+    "auto": chosen under the budgets. hbm, ddr : bytes of each rank for rows with their states (0:
+    no limit); ssd : of its SSD file. policy : of the caches. folder : of the SSD files, which last
+    as long as the run ("": beside the results). cache_format : of the numbers in caches, for all
+    tables or by patterns ("": that of their rows). ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes
+    and operations a second of slower devices than this machine has, below HBM and for SSD files (0:
+    as fast as it is). prefetch : batches whose rows are brought up before their turn. lookahead :
+    batches that the policy `lookahead` knows. warm : the most frequent rows of the train data are
+    in the caches before the first step.
     """
 
     placement: PlanSpec = "hbm"
@@ -157,11 +173,12 @@ class MemoryConfig:
 class CheckpointConfig:
     """A checkpoint is written every so many steps (0: at the end only); the newest `keep` stay.
 
-    full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are whole; 0: 1 where all
-    tables are in memory, 8 where any is over SSD). quantize : round the weights of float32 tables to "int8" or "int4" rows in
-    all checkpoints but the last of a run (Check-N-Run); who resumes from one has other bits than a run that went on. memory :
-    bytes of a rank that rows may take until they are written while training goes on; a checkpoint that needs more is written
-    while training waits.
+    full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are
+    whole; 0: 1 where all tables are in memory, 8 where any is over SSD). quantize : round the
+    weights of float32 tables to "int8" or "int4" rows in all checkpoints but the last of a run
+    (Check-N-Run); who resumes from one has other bits than a run that went on. memory : bytes of a
+    rank that rows may take until they are written while training goes on; a checkpoint that needs
+    more is written while training waits.
     """
 
     every_steps: int = 0
@@ -194,17 +211,21 @@ class Config:
 
     def header(self) -> dict[str, Any]:
         """The keys that decide the bits, as JSON has them: no ranks, plan, threads, steps, paths."""
-        data, model = asdict(self.data), asdict(self.model)
+        data = asdict(self.data)
+        model = asdict(self.model)
         for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead"):
             del data[name]
-        for name in ("embedding_dim", "embedding_format", "embedding_rounding"):  # every table has its own
+        # every table has its own
+        for name in ("embedding_dim", "embedding_format", "embedding_rounding"):
             del model[name]
         header = {
             "data": data,
             "model": model,
             "tables": [table.header() for table in self.tables],
             "optimizer": {name: part.header() for name, part in vars(self.optimizer).items()},
-            "training": {name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")},
+            "training": {
+                name: getattr(self.training, name) for name in ("batch_size", "seed", "leaves")
+            },
         }
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header()
@@ -279,7 +300,11 @@ def loads(text: str, source: str = "config", overrides: Sequence[str] = ()) -> C
     told = {}
     for override in overrides:
         told[_override(tree, override)] = override
-    return replace(_assemble(Reader(source, told, CHOICES, LEAST, MOST), tree), text=text, overrides=tuple(overrides))
+    return replace(
+        _assemble(Reader(source, told, CHOICES, LEAST, MOST), tree),
+        text=text,
+        overrides=tuple(overrides),
+    )
 
 
 def _override(tree: dict[str, Any], override: str) -> str:
@@ -290,7 +315,9 @@ def _override(tree: dict[str, Any], override: str) -> str:
     except tomllib.TOMLDecodeError:
         path = []
     if not path:
-        raise ConfigError(f"--set {override}: write it as key=value, for example training.steps=100")
+        raise ConfigError(
+            f"--set {override}: write it as key=value, for example training.steps=100"
+        )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -298,7 +325,10 @@ def _override(tree: dict[str, Any], override: str) -> str:
     for depth, name in enumerate(path[:-1]):
         tree = tree.setdefault(name, {})
         if not isinstance(tree, dict):
-            raise ConfigError(f"--set {override}: {'.'.join(path[: depth + 1])} is a single value, not a table of keys")
+            raise ConfigError(
+                f"--set {override}: {'.'.join(path[: depth + 1])} is a single value, not a table "
+                "of keys"
+            )
     tree[path[-1]] = value
     return ".".join(path)
 
@@ -318,11 +348,14 @@ def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
     parts = {name: reader.record(kind, tree.get(name, {}), name) for name, kind in SECTIONS.items()}
     given = tree.get("tables", {})
     if not isinstance(given, Mapping) or not given:
-        raise reader.wrong("tables", "at least one table is needed, for example `tables.C1.rows = 1000`")
+        raise reader.wrong(
+            "tables", "at least one table is needed, for example `tables.C1.rows = 1000`"
+        )
     tables = tuple(_table(reader, name, keys, parts["model"]) for name, keys in given.items())
     if (rows := sum(table.rows for table in tables)) >= 2**63:
         raise reader.wrong(
-            "tables", f"together they have {rows:,} rows; row numbers of all tables must stay below 2^63"
+            "tables",
+            f"together they have {rows:,} rows; row numbers of all tables must stay below 2^63",
         )
     config = Config(tables=tables, source=reader.source, **parts)
     _check_together(reader, config)
@@ -343,22 +376,30 @@ def _table(reader: Reader, name: str, tree: Any, model: ModelConfig) -> TableSpe
     features = keys.features or (name,)
     if len(set(features)) < len(features):
         raise reader.wrong(f"{key}.features", f"{list(features)} names a feature twice")
-    spec = keys.spec(name, features, model.embedding_dim, model.embedding_format, model.embedding_rounding)
+    spec = keys.spec(
+        name, features, model.embedding_dim, model.embedding_format, model.embedding_rounding
+    )
     if keys.rounding not in ("", spec.rounding):
-        raise reader.wrong(f"{key}.rounding", f"it has no effect on {spec.format}, which holds every number as it is")
+        raise reader.wrong(
+            f"{key}.rounding",
+            f"it has no effect on {spec.format}, which holds every number as it is",
+        )
     return spec
 
 
 def _check_together(reader: Reader, config: Config) -> None:
     """What no single key can say."""
-    data, training = config.data, config.training
+    data = config.data
+    training = config.training
     if training.leaves & (training.leaves - 1):
         raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
     if data.format == "table" and not data.schema:
         raise reader.wrong("data.schema", 'format "table" needs the path of a SCHEMA.toml')
     if data.rows_by == "hash" and (data.min_count or data.vocabulary):
         key = "data.min_count" if data.min_count else "data.vocabulary"
-        raise reader.wrong(key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"')
+        raise reader.wrong(
+            key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"'
+        )
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
         for key, why in optimizer.faults(general=name == "sparse"):
             raise reader.wrong(f"optimizer.{name}.{key}", why)

@@ -1,7 +1,8 @@
 """What can go wrong, in words a user can act on.
 
-Every error that a user can cause (a bad file, a bad key, a disk that is full) is a `NeocpuError`: its message names the
-thing and says what to do, and the command line prints it without a traceback. Anything else is a bug and keeps its traceback.
+Every error that a user can cause (a bad file, a bad key, a disk that is full) is a `NeocpuError`:
+its message names the thing and says what to do, and the command line prints it without a traceback.
+Anything else is a bug and keeps its traceback.
 """
 
 
@@ -38,11 +39,15 @@ class TrainingError(NeocpuError):
 
 
 class OracleError(NeocpuError):
-    """A suite, an answer or a question to the oracle is damaged, foreign, unknown or of another shape than its case."""
+    """A suite, an answer or a question to the oracle is damaged, foreign, unknown or of another
+    shape than its case.
+    """
 
 
 class StorageError(NeocpuError):
-    """A file of rows (the SSD tier) is missing, foreign, damaged, in use, of other tables, or its disk is full."""
+    """A file of rows (the SSD tier) is missing, foreign, damaged, in use, of other tables, or its
+    disk is full.
+    """
 
 
 class EnvironmentProblem(NeocpuError):

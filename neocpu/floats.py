@@ -1,7 +1,9 @@
-"""Does this process do IEEE-754 arithmetic? Not if a library has told the processor to flush subnormal numbers to zero.
+"""Does this process do IEEE-754 arithmetic? Not if a library has told the processor to flush
+subnormal numbers to zero.
 
-Shared libraries that were linked with `-ffast-math` do so for the whole process when they are loaded, and every thread that
-starts later inherits it. The bits of a run would then depend on what else was imported, so a run looks first.
+Shared libraries that were linked with `-ffast-math` do so for the whole process when they are
+loaded, and every thread that starts later inherits it. The bits of a run would then depend on what
+else was imported, so a run looks first.
 """
 
 import contextlib
@@ -20,7 +22,9 @@ def subnormals_are_kept() -> bool:
 
 
 def keep_subnormals() -> None:
-    """Make this thread, and those that it starts from now on, keep subnormals; EnvironmentProblem where that fails."""
+    """Make this thread, and those that it starts from now on, keep subnormals; EnvironmentProblem
+    where that fails.
+    """
     if subnormals_are_kept():
         return
     with contextlib.suppress(OSError, AttributeError):
@@ -32,6 +36,8 @@ def require_subnormals() -> None:
     """EnvironmentProblem if subnormal numbers are flushed to zero here."""
     if not subnormals_are_kept():
         raise EnvironmentProblem(
-            "a library that was loaded into this process (one linked with -ffast-math) makes the processor flush subnormal "
-            "numbers to zero, so results would not be the canonical ones; run in a process that does not load it"
+            "a library that was loaded into this process (one linked with -ffast-math) makes the "
+            "processor flush subnormal "
+            "numbers to zero, so results would not be the canonical ones; run in a process that "
+            "does not load it"
         )

@@ -1,4 +1,5 @@
-"""How is a batch of variable-length bags laid out? As a KJT (keyed jagged tensor), Neo's combined format.
+"""How is a batch of variable-length bags laid out? As a KJT (keyed jagged tensor), Neo's combined
+format.
 
     keys      F names                                   feature f, sample s -> bag f*B + s   (feature-major)
     lengths   int32[F, B]                                        |
@@ -6,7 +7,8 @@
     values    int64[offsets[-1]]: row numbers           bag i holds values[offsets[i]:offsets[i+1]]
     weights   float32[offsets[-1]] or None: per-sample weights
 
-Lengths rather than offsets are stored and sent: they slice and concatenate without fix-up (`docs/design.md`).
+Lengths rather than offsets are stored and sent: they slice and concatenate without fix-up
+(`docs/design.md`).
 """
 
 from dataclasses import dataclass
@@ -43,15 +45,21 @@ class KJT:
         """Raise IndexRangeError unless lengths, values and weights fit together."""
         if self.lengths.ndim != 2 or self.lengths.shape[0] != len(self.keys):
             raise IndexRangeError(
-                f"lengths has shape {self.lengths.shape}; expected ({len(self.keys)}, batch) for keys {self.keys}"
+                f"lengths has shape {self.lengths.shape}; expected ({len(self.keys)}, batch) for "
+                f"keys {self.keys}"
             )
         if self.lengths.size and int(self.lengths.min()) < 0:
             feature, sample = np.argwhere(self.lengths < 0)[0]
             raise IndexRangeError(
-                f"feature {self.keys[feature]!r}, sample {sample}: bag length {self.lengths[feature, sample]} is negative"
+                f"feature {self.keys[feature]!r}, sample {sample}: bag length "
+                f"{self.lengths[feature, sample]} is negative"
             )
         total = int(self.offsets[-1])
         if total != self.values.size:
-            raise IndexRangeError(f"lengths add up to {total} lookups, but there are {self.values.size} values")
+            raise IndexRangeError(
+                f"lengths add up to {total} lookups, but there are {self.values.size} values"
+            )
         if self.weights is not None and self.weights.size != self.values.size:
-            raise IndexRangeError(f"{self.values.size} values, but {self.weights.size} per-sample weights")
+            raise IndexRangeError(
+                f"{self.values.size} values, but {self.weights.size} per-sample weights"
+            )

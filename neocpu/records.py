@@ -1,4 +1,6 @@
-"""How does a TOML tree become dataclasses? By their annotations, and an error names place, key, value and what is allowed."""
+"""How does a TOML tree become dataclasses? By their annotations, and an error names place, key,
+value and what is allowed.
+"""
 
 import math
 import re
@@ -16,29 +18,43 @@ _SAID = {int: "a whole number", float: "a number", str: "a text in quotes", bool
 
 
 def choose(
-    key: str, kind: str, names: Sequence[str], spec: str | Mapping[str, str], allowed: Sequence[str], default: str
+    key: str,
+    kind: str,
+    names: Sequence[str],
+    spec: str | Mapping[str, str],
+    allowed: Sequence[str],
+    default: str,
 ) -> tuple[str, ...]:
-    """What each of `names` gets by the key `key`: one of `allowed` for all, or {pattern: one} with shell patterns.
+    """What each of `names` gets by the key `key`: one of `allowed` for all, or {pattern: one} with
+    shell patterns.
 
-    An exact name wins; otherwise the first pattern that matches; what nothing matches gets `default`. Raises ConfigError for
-    what is not allowed (no such `kind`), or a pattern without a table.
+    An exact name wins; otherwise the first pattern that matches; what nothing matches gets
+    `default`. Raises ConfigError for what is not allowed (no such `kind`), or a pattern without a
+    table.
     """
     rules = {"*": spec} if isinstance(spec, str) else dict(spec)
     for pattern, value in rules.items():
         if value not in allowed:
             near = get_close_matches(str(value), allowed, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{key}: {value!r} is no {kind}{hint} (choose from {', '.join(allowed)})")
+            raise ConfigError(
+                f"{key}: {value!r} is no {kind}{hint} (choose from {', '.join(allowed)})"
+            )
         if names and not any(pattern == name or fnmatchcase(name, pattern) for name in names):
-            raise ConfigError(f"{key}: no table matches {pattern!r}; the tables are {', '.join(names)}")
-    return tuple(rules.get(n) or next((v for p, v in rules.items() if fnmatchcase(n, p)), default) for n in names)
+            raise ConfigError(
+                f"{key}: no table matches {pattern!r}; the tables are {', '.join(names)}"
+            )
+    return tuple(
+        rules.get(n) or next((v for p, v in rules.items() if fnmatchcase(n, p)), default)
+        for n in names
+    )
 
 
 class Reader:
     """Turns a TOML tree into records; remembers who said what, for messages.
 
-    told : key -> the override that set it. choices, least, most : what is allowed, by key; keys of tables stand under
-    `tables.*`, and whole numbers are at least 0 otherwise.
+    told : key -> the override that set it. choices, least, most : what is allowed, by key; keys of
+    tables stand under `tables.*`, and whole numbers are at least 0 otherwise.
     """
 
     def __init__(
@@ -49,7 +65,11 @@ class Reader:
         least: Mapping[str, int],
         most: Mapping[str, int],
     ) -> None:
-        self.source, self.told, self._choices, self._least, self._most = source, told, choices, least, most
+        self.source = source
+        self.told = told
+        self._choices = choices
+        self._least = least
+        self._most = most
 
     def place(self, key: str) -> str:
         """Where a key was written: an override, else the file."""
@@ -67,8 +87,11 @@ class Reader:
         prefix, _, name = key.rpartition(".")
         near = get_close_matches(name, known, 1, 0.5)
         hint = f"did you mean {prefix + '.' if prefix else ''}{near[0]}? Known" if near else "known"
-        inner = next((told for told in self.told if told.startswith(f"{key}.")), key)  # --set trainin.steps=1
-        return ConfigError(f"{self.place(inner)}: {key}: no such key; {hint} here: {', '.join(known)}")
+        # --set trainin.steps=1
+        inner = next((told for told in self.told if told.startswith(f"{key}.")), key)
+        return ConfigError(
+            f"{self.place(inner)}: {key}: no such key; {hint} here: {', '.join(known)}"
+        )
 
     def record(self, kind: type, tree: Any, key: str) -> Any:
         """A dataclass from a TOML table, defaults where it is silent."""
@@ -78,7 +101,8 @@ class Reader:
         """The values that a TOML table gives for a dataclass."""
         if not isinstance(tree, Mapping):
             raise self.wrong(key, f"expected a table of keys, got {tree!r}")
-        hints, known = get_type_hints(kind), [spec.name for spec in fields(kind)]
+        hints = get_type_hints(kind)
+        known = [spec.name for spec in fields(kind)]
         for name in tree:
             if name not in known:
                 raise self.unknown(f"{key}.{name}", known)
@@ -100,11 +124,18 @@ class Reader:
         if get_origin(hint) is tuple:
             if not isinstance(value, list):
                 raise self.wrong(key, f"expected a list, got {value!r}")
-            return tuple(self.value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value))
+            return tuple(
+                self.value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value)
+            )
         if get_origin(hint) is types.UnionType:
-            if isinstance(value, str) or (isinstance(value, dict) and all(isinstance(v, str) for v in value.values())):
+            if isinstance(value, str) or (
+                isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+            ):
                 return value
-            raise self.wrong(key, f'expected a name in quotes, or a table like {{ "C*" = "NAME" }}, got {value!r}')
+            raise self.wrong(
+                key,
+                f'expected a name in quotes, or a table like {{ "C*" = "NAME" }}, got {value!r}',
+            )
         if hint is float and type(value) is int:
             value = float(value)
         if type(value) is not hint:
@@ -121,7 +152,8 @@ class Reader:
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
             raise self.wrong(key, f"{value} must be a finite number, at least 0")
         if type(value) is int:
-            least, most = self._least.get(general, 1 if "[" in key else 0), self._most.get(general, 2**63 - 1)
+            least = self._least.get(general, 1 if "[" in key else 0)
+            most = self._most.get(general, 2**63 - 1)
             if not least <= value <= most:
                 small = "small" if value < least else "large"
                 raise self.wrong(key, f"{value} is too {small}; allowed: {least} to {most}")

@@ -1,8 +1,10 @@
-"""In what order is a sum over leaves (samples, columns) taken? In one fixed binary tree, however the leaves are spread.
+"""In what order is a sum over leaves (samples, columns) taken? In one fixed binary tree, however
+the leaves are spread.
 
-Leaf l of n (a power of two) sits at the bottom; node (lo, size) covers leaves [lo, lo+size) and is left + right. A rank
-that owns leaves [lo, hi) sends the maximal aligned nodes inside that range; whoever receives all of them climbs to the
-root. The additions are the same ones for every split, so the bits are too (`docs/arithmetic.md` §3).
+Leaf l of n (a power of two) sits at the bottom; node (lo, size) covers leaves [lo, lo+size) and is
+left + right. A rank that owns leaves [lo, hi) sends the maximal aligned nodes inside that range;
+whoever receives all of them climbs to the root. The additions are the same ones for every split, so
+the bits are too (`docs/arithmetic.md` §3).
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,10 +40,13 @@ def aligned_nodes(lo: int, hi: int) -> Iterator[Node]:
 
 
 def climb(nodes: Mapping[Node, Any], lo: int, size: int) -> Any:
-    """Value of node (lo, size) from the nodes that were sent; None where nothing was (absent leaves)."""
+    """Value of node (lo, size) from the nodes that were sent; None where nothing was (absent
+    leaves).
+    """
     if (lo, size) in nodes or size == 1:
         return nodes.get((lo, size))
-    left, right = climb(nodes, lo, size // 2), climb(nodes, lo + size // 2, size // 2)
+    left = climb(nodes, lo, size // 2)
+    right = climb(nodes, lo + size // 2, size // 2)
     if left is None or right is None:
         return right if left is None else left
     return left + right

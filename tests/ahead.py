@@ -1,9 +1,11 @@
-"""How does the whole suite use a second core? A second process compiles ahead what its last tests need.
+"""How does the whole suite use a second core? A second process compiles ahead what its last tests
+need.
 
-Half of the suite's time is compiling kernels, one after the other, into a cache on the disk. So the tests that compile
-most stand last, and meanwhile a process of the lowest priority runs the very same tests, from the first of them on, and
-throws their results away: what counts is the cache, and what the suite itself then finds. It is started for the whole
-suite only, and not where its marker says that the cache is full already.
+Half of the suite's time is compiling kernels, one after the other, into a cache on the disk. So the
+tests that compile most stand last, and meanwhile a process of the lowest priority runs the very
+same tests, from the first of them on, and throws their results away: what counts is the cache, and
+what the suite itself then finds. It is started for the whole suite only, and not where its marker
+says that the cache is full already.
 """
 
 import contextlib
@@ -35,7 +37,8 @@ AFTER = (
     "test_tiers.py",
     "test_oracle_cases.py",
 )  # need kernels that those above compile: not compiled ahead, but last
-CHOSEN = {"test_promise.py": "::test_one_digest_without_avx512"}  # the rest of it starts ranks, and compiles little
+# the rest of it starts ranks, and compiles little
+CHOSEN = {"test_promise.py": "::test_one_digest_without_avx512"}
 
 
 def marker() -> Path:

@@ -1,7 +1,8 @@
-"""What would a software cache do, if a dictionary were one? Each set a dictionary of ways; a policy is a sort.
+"""What would a software cache do, if a dictionary were one? Each set a dictionary of ways; a policy
+is a sort.
 
-Shares nothing with `neocpu.reference`, but for the set of a row: it keeps the whole history, looks at every way, and says what
-it does in lists.
+Shares nothing with `neocpu.reference`, but for the set of a row: it keeps the whole history, looks
+at every way, and says what it does in lists.
 """
 
 from dataclasses import dataclass, field
@@ -44,9 +45,14 @@ class Model:
         return s, found[0] if found else None
 
     def prefetch(self, batch, ahead):
-        """batch: {row: lookups}; ahead: {row: batches until it is used again}. Returns (lines, evictions, fills)."""
+        """batch: {row: lookups}; ahead: {row: batches until it is used again}. Returns (lines,
+        evictions, fills).
+        """
         self.now += 1
-        lines, missed, evictions, fills = {}, [], {}, {}
+        lines = {}
+        missed = []
+        evictions = {}
+        fills = {}
         use = {number: self.now + ahead[number] if ahead.get(number) else NEVER for number in batch}
         for number, count in sorted(batch.items()):
             self.counts[number] = self.counts.get(number, 0) + count
@@ -55,9 +61,14 @@ class Model:
                 missed.append(number)
             else:
                 row = self.ways[s][way]
-                row.used, row.again, row.next_use, row.locks = self.now, True, use[number], row.locks + 1
+                row.used = self.now
+                row.again = True
+                row.next_use = use[number]
+                row.locks = row.locks + 1
                 lines[number] = 32 * s + way
-        first = {"lfu": lambda n: -self.counts[n], "lookahead": lambda n: use[n]}.get(self.policy, lambda n: 0)
+        first = {"lfu": lambda n: -self.counts[n], "lookahead": lambda n: use[n]}.get(
+            self.policy, lambda n: 0
+        )
         for number in sorted(missed, key=lambda n: (first(n), n)):
             s, _ = self.find(number)
             ways = self.ways[s]
@@ -70,7 +81,14 @@ class Model:
                 ways[way] = Row(number, self.now, self.now, batch[number] > 1, use[number], 1)
                 lines[number] = fills[number] = 32 * s + way
         outside = [number for number in missed if lines[number] < 0]
-        news = 1, sum(batch.values()), len(batch), len(missed), len(outside), sum(batch[number] for number in outside)
+        news = (
+            1,
+            sum(batch.values()),
+            len(batch),
+            len(missed),
+            len(outside),
+            sum(batch[number] for number in outside),
+        )
         self.stats = [a + b for a, b in zip(self.stats, news)]
         return lines, evictions, fills
 
@@ -88,7 +106,9 @@ class Model:
     def sieve(self, s, number, use):
         queue = sorted((self.ways[s][way].born, way) for way in self.free(s))
         hand = self.hand.get(s, (0, 0))
-        queue = [place for place in queue if place > hand] + [place for place in queue if place <= hand]
+        queue = [place for place in queue if place > hand] + [
+            place for place in queue if place <= hand
+        ]
         for place in queue * 2:
             row = self.ways[s][place[1]]
             if not row.again:
@@ -101,7 +121,9 @@ class Model:
         def known(way):
             return self.ways[s][way].next_use if self.now < self.ways[s][way].next_use else NEVER
 
-        way = min(self.free(s), key=lambda way: (-known(way), self.ways[s][way].used, way), default=None)
+        way = min(
+            self.free(s), key=lambda way: (-known(way), self.ways[s][way].used, way), default=None
+        )
         return None if way is None or known(way) < use else way
 
     def rows(self):
@@ -129,7 +151,8 @@ class Model:
         return dirty
 
     def invalidate(self):
-        self.ways, self.hand = {}, {}
+        self.ways = {}
+        self.hand = {}
 
 
 def batch_of(rng: np.random.Generator, rows: np.ndarray, lookups: int) -> dict:

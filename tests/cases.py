@@ -1,4 +1,6 @@
-"""Which numbers and lookups break sums? Generators that several tests share; hypothesis draws the seed and the kind."""
+"""Which numbers and lookups break sums? Generators that several tests share; hypothesis draws the
+seed and the kind.
+"""
 
 import numpy as np
 
@@ -8,7 +10,23 @@ FILLS = ("normal", "wild", "subnormal", "cancel", "ties", "huge", "special", "ze
 def _ties(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Halfway cases of fp32, decided (or not) by bits far below."""
     return rng.choice(
-        np.float32([1, -1, 3, 2**-24, -(2**-24), 2**-23, 2**-25, 2**-100, -(2**-100), 2**-149, -(2**-149), 0]), shape
+        np.float32(
+            [
+                1,
+                -1,
+                3,
+                2**-24,
+                -(2**-24),
+                2**-23,
+                2**-25,
+                2**-100,
+                -(2**-100),
+                2**-149,
+                -(2**-149),
+                0,
+            ]
+        ),
+        shape,
     )
 
 
@@ -20,19 +38,32 @@ def floats(rng: np.random.Generator, shape: int | tuple[int, ...], fill: str) ->
         return np.ldexp(x, rng.integers(-149, 126, shape)).astype(np.float32)
     if fill == "subnormal":
         return np.ldexp(x, rng.integers(-149, -120, shape)).astype(np.float32)
-    if fill == "cancel":  # large numbers that come in pairs of either sign, small ones that are left
-        large = rng.choice(np.ldexp(np.float32(1.37), np.array([-100, -20, 0, 24, 60, 100])).astype(np.float32), shape)
+    # large numbers that come in pairs of either sign, small ones that are left
+    if fill == "cancel":
+        large = rng.choice(
+            np.ldexp(np.float32(1.37), np.array([-100, -20, 0, 24, 60, 100])).astype(np.float32),
+            shape,
+        )
         return np.where(rng.random(shape) < 0.7, large * rng.choice(np.float32([-1, 1]), shape), x)
     if fill == "ties":
         return _ties(rng, shape)
     if fill == "huge":
-        return rng.choice(np.float32([3.4028235e38, -3.4028235e38, 1.7e38, -1.7e38, 2**103, -(2**103), 1.0]), shape)
+        return rng.choice(
+            np.float32([3.4028235e38, -3.4028235e38, 1.7e38, -1.7e38, 2**103, -(2**103), 1.0]),
+            shape,
+        )
     if fill == "special":
-        return np.where(rng.random(shape) < 0.1, rng.choice(np.float32([np.inf, -np.inf, np.nan, -0.0]), shape), x)
+        return np.where(
+            rng.random(shape) < 0.1,
+            rng.choice(np.float32([np.inf, -np.inf, np.nan, -0.0]), shape),
+            x,
+        )
     if fill == "zeros":
         return rng.choice(np.float32([0.0, -0.0, 1.0, -1.0]), shape, p=[0.4, 0.4, 0.1, 0.1])
     if fill == "powers":
-        return (np.ldexp(1.0, rng.integers(-149, 128, shape)) * rng.choice([-1, 1], shape)).astype(np.float32)
+        return (np.ldexp(1.0, rng.integers(-149, 128, shape)) * rng.choice([-1, 1], shape)).astype(
+            np.float32
+        )
     return x
 
 
@@ -41,8 +72,12 @@ def assert_same(ours: np.ndarray, theirs: np.ndarray) -> None:
     nan = np.isnan(ours)
     np.testing.assert_array_equal(nan, np.isnan(theirs))
     if np.where(nan, 0, ours).tobytes() != np.where(nan, 0, theirs).tobytes():
-        where = np.argwhere((ours.view(np.uint8) != theirs.view(np.uint8)).reshape(*ours.shape, -1).any(-1) & ~nan)[:3]
-        raise AssertionError("\n".join(f"{tuple(i)}: {ours[tuple(i)]!r} {theirs[tuple(i)]!r}" for i in where))
+        where = np.argwhere(
+            (ours.view(np.uint8) != theirs.view(np.uint8)).reshape(*ours.shape, -1).any(-1) & ~nan
+        )[:3]
+        raise AssertionError(
+            "\n".join(f"{tuple(i)}: {ours[tuple(i)]!r} {theirs[tuple(i)]!r}" for i in where)
+        )
 
 
 def bag_offsets(rng: np.random.Generator, bags: int, longest: int) -> np.ndarray:
@@ -52,7 +87,9 @@ def bag_offsets(rng: np.random.Generator, bags: int, longest: int) -> np.ndarray
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def lookups(rng: np.random.Generator, offsets: np.ndarray, heights: np.ndarray, samples: int) -> np.ndarray:
+def lookups(
+    rng: np.random.Generator, offsets: np.ndarray, heights: np.ndarray, samples: int
+) -> np.ndarray:
     """Rows i64[n]: a third of the keys look at few rows only, some lookups are -1."""
     key = np.repeat(np.arange(offsets.size - 1) // max(samples, 1), np.diff(offsets))
     few = np.where(rng.random(heights.size) < 0.3, np.minimum(heights, 2), heights)

@@ -1,4 +1,6 @@
-"""What do all tests share? Reproducible examples, a second process that compiles ahead, and a line that says which MPI."""
+"""What do all tests share? Reproducible examples, a second process that compiles ahead, and a line
+that says which MPI.
+"""
 
 import os
 
@@ -20,7 +22,9 @@ def pytest_report_header() -> str:
         mpiexec = str(find_mpiexec())
     except EnvironmentProblem:
         mpiexec = "none (tests under MPI are skipped)"
-    return f"mpiexec: {mpiexec}; numba {numba.__version__}, {numba.config.NUMBA_NUM_THREADS} threads"
+    return (
+        f"mpiexec: {mpiexec}; numba {numba.__version__}, {numba.config.NUMBA_NUM_THREADS} threads"
+    )
 
 
 SECOND = pytest.StashKey["subprocess.Popen[bytes] | None"]()

@@ -1,11 +1,14 @@
-"""Which examples does hypothesis draw? The same in every run: ranks draw them independently and must agree."""
+"""Which examples does hypothesis draw? The same in every run: ranks draw them independently and
+must agree.
+"""
 
 from hypothesis import HealthCheck, settings
 
 
 def load() -> None:
-    """Use the profile of all tests: first calls compile, so no deadline; machines are shared, so how long it takes to draw
-    an example says nothing about the test."""
+    """Use the profile of all tests: first calls compile, so no deadline; machines are shared, so
+    how long it takes to draw an example says nothing about the test.
+    """
     settings.register_profile(
         "neocpu",
         deadline=None,

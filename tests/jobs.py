@@ -8,7 +8,9 @@ from pathlib import Path
 from neocpu.parallel.launch import mpiexec_command
 
 
-def start(config: Path, out: Path, ranks: int, *sets: str, resume: bool = False) -> "subprocess.Popen[str]":
+def start(
+    config: Path, out: Path, ranks: int, *sets: str, resume: bool = False
+) -> "subprocess.Popen[str]":
     """Start `neocpu train`; one rank without mpiexec."""
     arguments = ["-m", "neocpu", "train", str(config), "--out", str(out)]
     arguments += [part for one in sets for part in ("--set", one)] + ["--resume"] * resume

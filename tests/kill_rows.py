@@ -1,11 +1,12 @@
-"""Does a file of rows survive SIGKILL at any instant? A process writes and commits and is killed; the next one must find
-exactly the last commit, or the one under way if its header was written.
+"""Does a file of rows survive SIGKILL at any instant? A process writes and commits and is killed;
+the next one must find exactly the last commit, or the one under way if its header was written.
 
     python -m tests.kill_rows --times 300
 
-What is written in an epoch follows from the epoch, so the expected content of every commit is known without a journal of
-bytes; the journal (a pipe) says which commit was begun and which had ended. Each process is forked from this one, which
-never runs a parallel kernel; it checks everything, writes on, grows the file, compacts it now and then, and dies.
+What is written in an epoch follows from the epoch, so the expected content of every commit is known
+without a journal of bytes; the journal (a pipe) says which commit was begun and which had ended.
+Each process is forked from this one, which never runs a parallel kernel; it checks everything,
+writes on, grows the file, compacts it now and then, and dies.
 """
 
 import argparse
@@ -31,15 +32,21 @@ FIRST = 0.001  # seconds
 
 
 def rows_of(seed: int, epoch: int, table: int) -> list[np.ndarray]:
-    """Rows that each write of an epoch writes: growing in number with the epochs, some of them twice."""
+    """Rows that each write of an epoch writes: growing in number with the epochs, some of them
+    twice.
+    """
     rng = np.random.default_rng([seed, epoch, table])
     height = min(TABLES[table].rows, 300 + 40 * epoch)
-    return [np.unique(rng.integers(0, height, rng.integers(1, 200))) for _ in range(rng.integers(1, 4))]
+    return [
+        np.unique(rng.integers(0, height, rng.integers(1, 200))) for _ in range(rng.integers(1, 4))
+    ]
 
 
 def records_of(rows: np.ndarray, version: np.ndarray, size: int) -> np.ndarray:
     """Bytes u8[n, size] of rows at versions, i64[n]: different for all rows, versions and columns."""
-    mixed = (rows[:, None] * 0x9E3779B1 + version[:, None] * 0x85EBCA77 + np.arange(size) * 0xC2B2AE3D) & 0xFFFFFFFF
+    mixed = (
+        rows[:, None] * 0x9E3779B1 + version[:, None] * 0x85EBCA77 + np.arange(size) * 0xC2B2AE3D
+    ) & 0xFFFFFFFF
     return ((mixed ^ (mixed >> 15)) * 0x2C1B3C6D >> 9 & 255).astype(np.uint8)
 
 
@@ -91,11 +98,16 @@ def live(path: Path, seed: int, journal: int, least: int, most: int, mapped: boo
             if making is not None:
                 making.result()
             os.write(journal, b"b %d\n" % epoch)
-            making = pool.submit(make, file.seal(epoch, b"epoch %d" % epoch), epoch)  # while the next rows are written
+            # while the next rows are written
+            making = pool.submit(make, file.seal(epoch, b"epoch %d" % epoch), epoch)
 
 
-def one_life(path: Path, seed: int, least: int, most: int, seconds: float, mapped: bool) -> tuple[int, int]:
-    """Start a life, kill it `seconds` after it is ready; (last commit that ended, last begun). Raises AssertionError."""
+def one_life(
+    path: Path, seed: int, least: int, most: int, seconds: float, mapped: bool
+) -> tuple[int, int]:
+    """Start a life, kill it `seconds` after it is ready; (last commit that ended, last begun).
+    Raises AssertionError.
+    """
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
@@ -126,13 +138,21 @@ def one_life(path: Path, seed: int, least: int, most: int, seconds: float, mappe
 
 def kill(times: int, seed: int, folder: Path) -> str:
     """Kill that many lives; a sentence on what they did."""
-    rng, path, commits, least, most = random.Random(seed), folder, 0, 0, 0
+    rng = random.Random(seed)
+    path = folder
+    commits = 0
+    least = 0
+    most = 0
     for number in range(times):
         if number % ROUND == 0:
-            commits, least, most = commits + least, 0, 0
+            commits = commits + least
+            least = 0
+            most = 0
             path = folder / f"rows{number}.h5"
         wait = FIRST + rng.random() ** 2 * 0.15
-        least, most = one_life(path, seed + number // ROUND, least, most, wait, bool(rng.getrandbits(1)))
+        least, most = one_life(
+            path, seed + number // ROUND, least, most, wait, bool(rng.getrandbits(1))
+        )
     with RowFile(path, TABLES) as file:
         check(file, seed + (times - 1) // ROUND)
     return f"{times} kills, {commits + least} commits, every file as its last commit left it"
@@ -140,14 +160,20 @@ def kill(times: int, seed: int, folder: Path) -> str:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--times", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="where to make the files (default: a temporary folder)")
+    parser.add_argument(
+        "--folder", type=Path, help="where to make the files (default: a temporary folder)"
+    )
     options = parser.parse_args()
     start = time.monotonic()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        print(kill(options.times, options.seed, Path(folder)), f"({time.monotonic() - start:.0f} s)")
+        print(
+            kill(options.times, options.seed, Path(folder)), f"({time.monotonic() - start:.0f} s)"
+        )
 
 
 if __name__ == "__main__":

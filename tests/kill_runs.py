@@ -2,11 +2,12 @@
 
     python -m tests.kill_runs --times 300 [--ranks 4]
 
-A run with tables beyond their memory is killed (SIGKILL, all its processes) at random instants: while it starts, resumes,
-steps, moves rows, writes a checkpoint or ends. The next one resumes, on other ranks, with other memories and prefetching, from
-whatever is there. Whoever reaches the end must have the digest of the uninterrupted run in memory; then all
-begins anew. Every life must find the newest checkpoint that an earlier one had finished, and the SSD file of every rank must be
-whole and hold the very rows of the checkpoint that it was committed with.
+A run with tables beyond their memory is killed (SIGKILL, all its processes) at random instants:
+while it starts, resumes, steps, moves rows, writes a checkpoint or ends. The next one resumes, on
+other ranks, with other memories and prefetching, from whatever is there. Whoever reaches the end
+must have the digest of the uninterrupted run in memory; then all begins anew. Every life must find
+the newest checkpoint that an earlier one had finished, and the SSD file of every rank must be whole
+and hold the very rows of the checkpoint that it was committed with.
 """
 
 import argparse
@@ -43,7 +44,9 @@ class Runs:
     """One folder, one job, and the lives of its runs."""
 
     def __init__(self, folder: Path, steps: int, ranks: int, seed: int) -> None:
-        self.folder, self.ranks, self.random = folder, ranks, random.Random(seed)
+        self.folder = folder
+        self.ranks = ranks
+        self.random = random.Random(seed)
         self.fixed = (
             "training.epochs=100000",
             f"training.steps={steps}",
@@ -60,14 +63,18 @@ class Runs:
             self.expected = self._digest("whole")
             shutil.rmtree(folder / "whole")
 
-    def _start(self, out: str, ranks: int, *sets: str, resume: bool = False) -> "subprocess.Popen[str]":
+    def _start(
+        self, out: str, ranks: int, *sets: str, resume: bool = False
+    ) -> "subprocess.Popen[str]":
         sets = (*self.fixed, *sets)
         return start(self.folder / "job.toml", self.folder / out, ranks, *sets, resume=resume)
 
     def _finish(self, job: "subprocess.Popen[str]") -> str:
         out, err = job.communicate(timeout=LIMIT)
         if job.returncode:
-            raise AssertionError(f"life {self.lives} failed with status {job.returncode}: {err or out}")
+            raise AssertionError(
+                f"life {self.lives} failed with status {job.returncode}: {err or out}"
+            )
         return out
 
     def _digest(self, out: str) -> str:
@@ -93,13 +100,15 @@ class Runs:
 
     def live(self, spare: bool) -> None:
         """One life, ended by SIGKILL unless it reaches the end before, or is spared."""
-        chance, self.lives = self.random, self.lives + 1
+        chance = self.random
+        self.lives = self.lives + 1
         sets = [*chance.choice(MEMORIES), f"memory.prefetch={chance.randrange(3)}"]
         sets.append(f"checkpoint.full_every={chance.choice((0, 1, 3))}")
         before = self._newest()
         ranks = chance.randint(1, self.ranks)
         job = self._start("killed", ranks, *sets, resume=self.lives > 1)
-        patience = chance.uniform(0.3, 1.0) * self.seconds * (1 + ranks) / 2  # more ranks start more slowly
+        # more ranks start more slowly
+        patience = chance.uniform(0.3, 1.0) * self.seconds * (1 + ranks) / 2
         try:
             job.wait(LIMIT if spare else patience)
         except subprocess.TimeoutExpired:
@@ -110,8 +119,12 @@ class Runs:
                 self._check_rows(path)
             return
         out = self._finish(job)
-        assert f"resuming from step-{before:08d}" in out or not before, f"life {self.lives} did not resume: {out}"
-        assert self._digest("killed") == self.expected, f"life {self.lives} ended with another digest"
+        assert f"resuming from step-{before:08d}" in out or not before, (
+            f"life {self.lives} did not resume: {out}"
+        )
+        assert self._digest("killed") == self.expected, (
+            f"life {self.lives} ended with another digest"
+        )
         shutil.rmtree(self.folder / "killed")
         self.ends += 1
 
@@ -129,16 +142,22 @@ def opened(path: Path) -> RowFile:
 
 
 def compare(file: RowFile, number: int, checkpoint: CheckpointFile) -> int:
-    """Assert that a table of an SSD file has the rows of a checkpoint, as far as that has them; how many."""
+    """Assert that a table of an SSD file has the rows of a checkpoint, as far as that has them; how
+    many.
+    """
     table = file.tables[number]
     rows = np.concatenate([*file.rows(number), np.empty(0, np.int64)])
     tensor = checkpoint.number("tables/" + table.name.rpartition(".")[0])
-    known, mine = np.intersect1d(checkpoint.rows(tensor), rows + table.first_row, return_indices=True)[1:]
+    known, mine = np.intersect1d(
+        checkpoint.rows(tensor), rows + table.first_row, return_indices=True
+    )[1:]
     records = np.empty((mine.size, table.record), np.uint8)
     assert file.read(number, rows[mine], records, check=True).all()
     fields = []
     for name in ("weight", *(part.split()[0] for part in table.layout.split(", ")[1:])):
-        field = np.asarray(checkpoint.field(tensor, name)[known], np.float32).reshape(known.size, -1)
+        field = np.asarray(checkpoint.field(tensor, name)[known], np.float32).reshape(
+            known.size, -1
+        )
         first = table.first_column if field.shape[1] > 1 else 0
         fields.append(field[:, first : first + table.columns])
     assert (np.concatenate(fields, axis=1).view(np.uint32) == records.view(np.uint32)).all(), (
@@ -149,7 +168,9 @@ def compare(file: RowFile, number: int, checkpoint: CheckpointFile) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Kill so many times."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--times", type=int, default=20, help="kills")
     parser.add_argument("--ranks", type=int, default=1, help="ranks of a life, at most")
     parser.add_argument("--steps", type=int, default=300, help="steps of the run")
@@ -162,7 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runs.live(spare)  # a machine that became slow may let none reach the end
             if sys.stderr.isatty():
                 print(f"\r{runs.kills} kills, {runs.ends} ends ", end="", file=sys.stderr)
-    print(f"killed {runs.kills} times; {runs.ends} runs reached their end, all with the digest {runs.expected}")
+    print(
+        f"killed {runs.kills} times; {runs.ends} runs reached their end, all with the digest "
+        f"{runs.expected}"
+    )
     assert runs.compared
     print(f"{runs.compared:,} rows in committed SSD files were those of their checkpoints")
     return 0

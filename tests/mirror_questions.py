@@ -1,6 +1,8 @@
-"""Which questions are mirrors and peers both asked? By preset and operator: inputs and options, hard numbers among them.
+"""Which questions are mirrors and peers both asked? By preset and operator: inputs and options,
+hard numbers among them.
 
-Run as a script where the peers are installed, it asks them and records the answers: python -m tests.mirror_questions
+Run as a script where the peers are installed, it asks them and records the answers: python -m
+tests.mirror_questions
 """
 
 import json
@@ -13,7 +15,8 @@ import numpy as np
 from neocpu.oracle.operators import OPERATORS
 from neocpu.oracle.truth_bags import row_bytes
 
-RECORDED = Path(__file__).resolve().parent / "mirrors.npz"  # one run of bytes, and a JSON text that says what is where
+# one run of bytes, and a JSON text that says what is where
+RECORDED = Path(__file__).resolve().parent / "mirrors.npz"
 WIDTHS = (1, 3, 4, 8, 15, 16, 17, 32, 64, 100, 128)
 F = np.float32
 HARD = np.array([0.0, -0.0, 1e-40, -1e-42, 3e38, -3e38, np.inf, -np.inf, np.nan], F)
@@ -22,8 +25,18 @@ FBGEMM = (
     SGD,
     {"optimizer": "exact_adagrad", "learning_rate": 0.1, "eps": 0.03},
     {"optimizer": "exact_rowwise_adagrad", "learning_rate": 0.1, "eps": 1e-8, "max_gradient": 1.5},
-    {"optimizer": "exact_rowwise_adagrad", "eps": 0.03, "weight_decay": 0.9, "weight_decay_mode": "l2"},
-    {"optimizer": "exact_rowwise_adagrad", "learning_rate": 0.7, "weight_decay": 0.9, "weight_decay_mode": "decoupled"},
+    {
+        "optimizer": "exact_rowwise_adagrad",
+        "eps": 0.03,
+        "weight_decay": 0.9,
+        "weight_decay_mode": "l2",
+    },
+    {
+        "optimizer": "exact_rowwise_adagrad",
+        "learning_rate": 0.7,
+        "weight_decay": 0.9,
+        "weight_decay_mode": "decoupled",
+    },
 )
 ADAM = {"optimizer": "adam", "learning_rate": 0.1, "step": 3}
 MOMENTUM = {"optimizer": "momentum_sgd", "learning_rate": 0.1}
@@ -38,7 +51,12 @@ TORCH = (
     {**ADAM, "beta1": 0.3, **L2},
     {**ADAM, "weight_decay": 0.3, "weight_decay_mode": "decoupled"},
 )
-TORCH_SPARSE = (SGD, {"optimizer": "exact_adagrad", "learning_rate": 0.1}, ADAM, {**ADAM, "eps": 0.03, "step": 1})
+TORCH_SPARSE = (
+    SGD,
+    {"optimizer": "exact_adagrad", "learning_rate": 0.1},
+    ADAM,
+    {**ADAM, "eps": 0.03, "step": 1},
+)
 
 
 class Question(NamedTuple):
@@ -61,11 +79,19 @@ def narrow(x: np.ndarray, form: str) -> np.ndarray:
     if form == "fp16":
         with np.errstate(all="ignore"):
             return x.astype(np.float16).view([("fp16", "<u2")])
-    return (x.view(np.uint32) >> 16).astype(np.uint16).view([("bf16", "<u2")]) if form == "bf16" else x
+    return (
+        (x.view(np.uint32) >> 16).astype(np.uint16).view([("bf16", "<u2")]) if form == "bf16" else x
+    )
 
 
 def batch(
-    rng: np.random.Generator, dims: Sequence[int], of: Sequence[int], weighted: bool, hard: bool, rows: int, size: int
+    rng: np.random.Generator,
+    dims: Sequence[int],
+    of: Sequence[int],
+    weighted: bool,
+    hard: bool,
+    rows: int,
+    size: int,
 ) -> dict[str, np.ndarray]:
     """Tables and bags: empty ones, long ones, many duplicates."""
     lengths = rng.integers(0, 14, len(of) * size)
@@ -82,13 +108,22 @@ def batch(
     return found | ({"per_sample_weights": rng.standard_normal(n).astype(F)} if weighted else {})
 
 
-def with_gradient(rng: np.random.Generator, given: dict[str, np.ndarray], o: dict[str, Any], hard: bool) -> None:
+def with_gradient(
+    rng: np.random.Generator, given: dict[str, np.ndarray], o: dict[str, Any], hard: bool
+) -> None:
     """Adds grad_output and the states of the optimizer."""
-    dims, size = given["dims"][given["feature_table"]], (given["offsets"].size - 1) // given["feature_table"].size
-    shape = (given["indices"].size, int(dims[0])) if o["pooling"] == "none" else (size, int(dims.sum()))
+    dims = given["dims"][given["feature_table"]]
+    size = (given["offsets"].size - 1) // given["feature_table"].size
+    shape = (
+        (given["indices"].size, int(dims[0])) if o["pooling"] == "none" else (size, int(dims.sum()))
+    )
     given["grad_output"] = numbers(rng, shape, hard)
     name = o.get("optimizer", "exact_sgd")
-    states = {"adam": ("exp_avg", "exp_avg_sq"), "momentum_sgd": ("momentum_buffer",), "exact_sgd": ()}
+    states = {
+        "adam": ("exp_avg", "exp_avg_sq"),
+        "momentum_sgd": ("momentum_buffer",),
+        "exact_sgd": (),
+    }
     for state in states.get(name, ("sum",)):
         if name != "momentum_sgd" or o["step"] > 1:
             per_row = 1 if name == "exact_rowwise_adagrad" else given["dims"]
@@ -102,27 +137,49 @@ def _lookups(preset: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
     forms = ("fp32", "fp16") if preset == "fbgemm_cpu" else ("fp32", "fp16", "bf16")
     for form in forms:
         for out in forms if preset == "fbgemm_cpu" else (form,):
-            for pooling, weighted in (("sum", False), ("sum", True), ("mean", False), ("mean", True), ("none", False)):
+            for pooling, weighted in (
+                ("sum", False),
+                ("sum", True),
+                ("mean", False),
+                ("mean", True),
+                ("none", False),
+            ):
                 if preset == "fbgemm_cpu" or pooling != "mean" or not weighted:
-                    yield "lookup", {"weights_format": form, "output_format": out, "pooling": pooling}, weighted
+                    yield (
+                        "lookup",
+                        {"weights_format": form, "output_format": out, "pooling": pooling},
+                        weighted,
+                    )
 
 
 def _backwards(preset: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
     rules = {"fbgemm_cpu": FBGEMM, "torch": TORCH, "torch_sparse": TORCH_SPARSE}.get(preset, ())
     for rule in rules:
         for form in ("fp32", "fp16") if preset == "fbgemm_cpu" else ("fp32",):
-            for pooling, weighted in (("sum", False), ("sum", True), ("mean", False), ("mean", True), ("none", False)):
+            for pooling, weighted in (
+                ("sum", False),
+                ("sum", True),
+                ("mean", False),
+                ("mean", True),
+                ("none", False),
+            ):
                 if preset == "fbgemm_cpu" or pooling != "mean" or not weighted:
                     yield "backward", {**rule, "weights_format": form, "pooling": pooling}, weighted
     if preset == "fbgemm_cpu":
-        yield from (("weight_gradient", {"weights_format": form, "pooling": "sum"}, True) for form in ("fp32", "fp16"))
+        yield from (
+            ("weight_gradient", {"weights_format": form, "pooling": "sum"}, True)
+            for form in ("fp32", "fp16")
+        )
     if preset == "torch_sparse":
         yield from (
-            ("unique_gradient", {"pooling": p}, w) for p, w in (("sum", True), ("mean", False), ("none", False))
+            ("unique_gradient", {"pooling": p}, w)
+            for p, w in (("sum", True), ("mean", False), ("none", False))
         )
 
 
-def questions(preset: str, op: str, width: int, seed: int, rows: int = 23, size: int = 8) -> Iterator[Question]:
+def questions(
+    preset: str, op: str, width: int, seed: int, rows: int = 23, size: int = 8
+) -> Iterator[Question]:
     """All questions to one operator of a preset with rows of one width."""
     rng = np.random.default_rng((seed, width))
     hard = bool(seed % 2)
@@ -150,10 +207,17 @@ def nbit_questions(form: str, width: int, seed: int) -> Iterator[Question]:
         ):
             given = batch(rng, [width, width], [0, 0, 1], weighted, False, 23, 8)
             given["indices"][::5] = -1
-            codes = rng.integers(0, 256, (46, -(-row_bytes(form, width) // alignment) * alignment), dtype=np.uint8)
+            codes = rng.integers(
+                0, 256, (46, -(-row_bytes(form, width) // alignment) * alignment), dtype=np.uint8
+            )
             codes[:, :4] = (rng.standard_normal((46, 2)) * 3).astype(np.float16).view(np.uint8)
             given["weights"] = codes.reshape(-1)
-            options = {"weights_format": form, "output_format": out, "pooling": pooling, "row_alignment": alignment}
+            options = {
+                "weights_format": form,
+                "output_format": out,
+                "pooling": pooling,
+                "row_alignment": alignment,
+            }
             yield Question("fbgemm_cpu", "lookup", given, OPERATORS["lookup"].complete(options))
 
 
@@ -165,7 +229,9 @@ def small_questions() -> Iterator[Question]:
         *(("torch_sparse", op) for op in ("unique_gradient", "backward")),
         ("torchrec_row_wise", "lookup"),
     ):
-        yield from questions(preset, op, 9 if preset != "torchrec_row_wise" else 8, seed=1, rows=4, size=4)
+        yield from questions(
+            preset, op, 9 if preset != "torchrec_row_wise" else 8, seed=1, rows=4, size=4
+        )
     yield from list(nbit_questions("nbit4", 8, 1))[:4]
 
 
@@ -195,18 +261,32 @@ def record() -> None:
     """Asks the peers and writes their answers."""
     from tests import peer_answers
 
-    asked, entries, data = list(small_questions()), [], []
+    asked = list(small_questions())
+    entries = []
+    data = []
     for question, answer in zip(asked, peer_answers.answers(asked)):
         arrays = []
         for side, named in (("in", question.inputs), ("out", answer)):
             for name, x in named.items():
                 form = x.dtype.names[0] if x.dtype.names else ""
-                arrays.append([side, name, form, (x.dtype[0] if form else x.dtype).str, list(x.shape)])
+                arrays.append(
+                    [side, name, form, (x.dtype[0] if form else x.dtype).str, list(x.shape)]
+                )
                 data.append(np.ascontiguousarray(x).tobytes())
-        entries.append({"preset": question.preset, "op": question.op, "options": question.options, "arrays": arrays})
+        entries.append(
+            {
+                "preset": question.preset,
+                "op": question.op,
+                "options": question.options,
+                "arrays": arrays,
+            }
+        )
     index = np.array(json.dumps([peer_answers.versions(), entries]))
     np.savez_compressed(RECORDED, index=index, data=np.frombuffer(b"".join(data), np.uint8))
-    print(f"{RECORDED}: {len(asked)} answers, {RECORDED.stat().st_size:,} bytes, {peer_answers.versions()}")
+    print(
+        f"{RECORDED}: {len(asked)} answers, {RECORDED.stat().st_size:,} bytes, "
+        f"{peer_answers.versions()}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""What do two real ranks of TorchRec answer, over gloo, with every table split by rows? Run as a script: IN.npz OUT.npz.
+"""What do two real ranks of TorchRec answer, over gloo, with every table split by rows? Run as a
+script: IN.npz OUT.npz.
 
-Cases are stored as CASE/INPUT arrays, besides CASE/pooling; each rank looks up its half of the samples.
+Cases are stored as CASE/INPUT arrays, besides CASE/pooling; each rank looks up its half of the
+samples.
 """
 
 import sys
@@ -25,7 +27,8 @@ def sharded(given: dict[str, np.ndarray], weighted: bool) -> Any:
     from torchrec.distributed.types import ShardingEnv, ShardingPlan
 
     pooling = PoolingType.MEAN if str(given["pooling"]) == "mean" else PoolingType.SUM
-    sizes, of = list(zip(given["rows"].tolist(), given["dims"].tolist())), given["feature_table"].tolist()
+    sizes = list(zip(given["rows"].tolist(), given["dims"].tolist()))
+    of = given["feature_table"].tolist()
     tables = [
         EmbeddingBagConfig(
             name=f"t{t}",
@@ -37,18 +40,26 @@ def sharded(given: dict[str, np.ndarray], weighted: bool) -> Any:
         for t, (r, d) in enumerate(sizes)
     ]
     module = EmbeddingBagCollection(tables=tables, device=torch.device("cpu"), is_weighted=weighted)
-    sharder, env = EmbeddingBagCollectionSharder(), ShardingEnv.from_process_group(dist.group.WORLD)
+    sharder = EmbeddingBagCollectionSharder()
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
     plan = construct_module_sharding_plan(
         module, {f"t{t}": row_wise() for t in range(len(tables))}, sharder, RANKS, RANKS, "cpu"
     )
     whole = DistributedModelParallel(
-        module, env, torch.device("cpu"), ShardingPlan(plan={"": plan}), [sharder], init_data_parallel=False
+        module,
+        env,
+        torch.device("cpu"),
+        ShardingPlan(plan={"": plan}),
+        [sharder],
+        init_data_parallel=False,
     )
-    at, held = 0, whole.state_dict()
+    at = 0
+    held = whole.state_dict()
     for t, (r, d) in enumerate(sizes):
         weight = torch.from_numpy(given["weights"][at : at + r * d].reshape(r, d))
         for shard in held[f"embedding_bags.t{t}.weight"].local_shards():
-            first, rows = shard.metadata.shard_offsets[0], shard.metadata.shard_sizes[0]
+            first = shard.metadata.shard_offsets[0]
+            rows = shard.metadata.shard_sizes[0]
             shard.tensor.detach().copy_(weight[first : first + rows])
         at += r * d
     return whole
@@ -61,12 +72,16 @@ def half(given: dict[str, np.ndarray], rank: int) -> Any:
     count = given["feature_table"].size
     lengths = np.diff(given["offsets"]).reshape(count, -1)
     batch = lengths.shape[1] // RANKS
-    take = np.repeat(np.arange(lengths.size) % lengths.shape[1] // batch == rank, lengths.reshape(-1))
+    take = np.repeat(
+        np.arange(lengths.size) % lengths.shape[1] // batch == rank, lengths.reshape(-1)
+    )
     scale = given.get("per_sample_weights")
     return KeyedJaggedTensor.from_lengths_sync(
         keys=[f"f{f}" for f in range(count)],
         values=torch.from_numpy(given["indices"][take]),
-        lengths=torch.from_numpy(lengths[:, rank * batch : (rank + 1) * batch].reshape(-1).astype(np.int32)),
+        lengths=torch.from_numpy(
+            lengths[:, rank * batch : (rank + 1) * batch].reshape(-1).astype(np.int32)
+        ),
         weights=None if scale is None else torch.from_numpy(scale[take]),
     )
 
@@ -92,4 +107,6 @@ def work(rank: int, cases: str, answers: str, store: str) -> None:
 
 
 if __name__ == "__main__":
-    mp.spawn(work, (sys.argv[1], sys.argv[2], str(Path(sys.argv[2]).with_suffix(".store"))), nprocs=RANKS)
+    mp.spawn(
+        work, (sys.argv[1], sys.argv[2], str(Path(sys.argv[2]).with_suffix(".store"))), nprocs=RANKS
+    )

@@ -1,8 +1,9 @@
-"""Does one job end with one digest however it is run? `python -m tests.promise [--quick | --pairwise] [--write]`.
+"""Does one job end with one digest however it is run? `python -m tests.promise [--quick |
+--pairwise] [--write]`.
 
-Every case of `promise_cases.py` trains the same small job; the cases of a rank count and a kind of CPU share one
-`mpiexec` (`promise_main.py`). Digests are compared with those committed in `promise.json`, which only --write replaces,
-together with `docs/promise.md`.
+Every case of `promise_cases.py` trains the same small job; the cases of a rank count and a kind of
+CPU share one `mpiexec` (`promise_main.py`). Digests are compared with those committed in
+`promise.json`, which only --write replaces, together with `docs/promise.md`.
 """
 
 import argparse
@@ -33,7 +34,9 @@ REPORT = HERE.parent / "docs" / "promise.md"
 
 @dataclass
 class Launch:
-    """The cases that one set of processes runs. begin: cases whose first half is run here for a later launch."""
+    """The cases that one set of processes runs. begin: cases whose first half is run here for a
+    later launch.
+    """
 
     cpu: str
     ranks: int
@@ -54,7 +57,8 @@ class Launch:
 
 
 def schedule(cases: Mapping[str, Sequence[Case]]) -> list[Launch]:
-    """Launches in order: a run that is resumed elsewhere begins in the launch before, on the host's own CPU.
+    """Launches in order: a run that is resumed elsewhere begins in the launch before, on the host's
+    own CPU.
 
     One rank comes last, and what the first launch goes on with is begun by its rank 0 alone.
     """
@@ -79,18 +83,30 @@ def schedule(cases: Mapping[str, Sequence[Case]]) -> list[Launch]:
 
 
 def run(launch: Launch, folder: Path, seconds: float = 600.0) -> list[dict[str, Any]]:
-    """What every case of a launch reached; RuntimeError says what was printed where one failed or time ran out."""
+    """What every case of a launch reached; RuntimeError says what was printed where one failed or
+    time ran out.
+    """
     launch.write(folder)
     arguments = ["-m", "mpi4py", str(HERE / "promise_main.py"), str(folder), launch.name]
     command, environment = mpiexec_command(launch.ranks, arguments)
     if launch.ranks == 1:
         command = [sys.executable, *arguments[2:]]
     path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment |= {"PYTHONPATH": path, "NUMBA_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE", **CPUS[launch.cpu]}
+    environment |= {
+        "PYTHONPATH": path,
+        "NUMBA_NUM_THREADS": "2",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        **CPUS[launch.cpu],
+    }
     log = folder / f"{launch.name}.log"
     with open(log, "wb") as out:
         job = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
         try:
             status = f"exit status {job.wait(seconds)}"
@@ -103,7 +119,9 @@ def run(launch: Launch, folder: Path, seconds: float = 600.0) -> list[dict[str, 
     found = outcomes(launch, folder)
     if job.returncode or len(found) < len(launch.cases):
         case = launch.cases[len(found)].name if len(found) < len(launch.cases) else "the end"
-        raise RuntimeError(f"{launch.name}: {status} at {case}:\n{log.read_text(errors='replace')[-6000:]}")
+        raise RuntimeError(
+            f"{launch.name}: {status} at {case}:\n{log.read_text(errors='replace')[-6000:]}"
+        )
     return found
 
 
@@ -111,17 +129,25 @@ def outcomes(launch: Launch, folder: Path) -> list[dict[str, Any]]:
     """What `promise_main.py` wrote so far: a record per case, with the CPU."""
     path = folder / f"{launch.name}.lines"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [record | {"cpu": launch.cpu, "kind": lines[0][0], "lanes": lines[0][1]} for record in lines[1:]]
+    return [
+        record | {"cpu": launch.cpu, "kind": lines[0][0], "lanes": lines[0][1]}
+        for record in lines[1:]
+    ]
 
 
 def disagreements(records: Sequence[Mapping[str, Any]], expected: Mapping[str, str]) -> list[str]:
-    """A line for every case whose digest is not the expected one, or whose metrics are not those of its family."""
+    """A line for every case whose digest is not the expected one, or whose metrics are not those of
+    its family.
+    """
     wrong = []
     metrics = {record["family"]: record["metrics"] for record in reversed(records)}
     for record in records:
         case = Case(**{name: record[name] for name in Case.__dataclass_fields__})
         if record["digest"] != expected[case.family]:
-            wrong.append(f"{record['cpu']}, {case.name}: digest {record['digest']}, not {expected[case.family]}")
+            wrong.append(
+                f"{record['cpu']}, {case.name}: digest {record['digest']}, not "
+                f"{expected[case.family]}"
+            )
         elif record["metrics"] != metrics[case.family]:
             wrong.append(f"{record['cpu']}, {case.name}: same digest, but other metrics")
     return wrong
@@ -133,12 +159,20 @@ def committed() -> dict[str, str]:
     return found
 
 
-def run_all(scope: str, ranks: Sequence[int], family: str, tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Every case of a scope, or those of one family; failed launches are told, and raised at the end."""
-    cases = {cpu: [case for case in some if family in ("", case.family)] for cpu, some in chosen(scope, ranks).items()}
+def run_all(
+    scope: str, ranks: Sequence[int], family: str, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Every case of a scope, or those of one family; failed launches are told, and raised at the
+    end.
+    """
+    cases = {
+        cpu: [case for case in some if family in ("", case.family)]
+        for cpu, some in chosen(scope, ranks).items()
+    }
     if platform.machine() not in ("x86_64", "AMD64"):
         cases = {"host": cases["host"]}
-    records, failed = [], []
+    records = []
+    failed = []
     with tempfile.TemporaryDirectory(prefix="promise-") as name:
         folder = Path(name)
         write_data(folder)
@@ -151,7 +185,10 @@ def run_all(scope: str, ranks: Sequence[int], family: str, tell: Callable[[str],
                 failed.append(launch.name)
                 found = outcomes(launch, folder)
             records += found
-            tell(f"{launch.name}: {len(found)} of {len(launch.cases)} runs, {time.perf_counter() - started:.0f} s")
+            tell(
+                f"{launch.name}: {len(found)} of {len(launch.cases)} runs, "
+                f"{time.perf_counter() - started:.0f} s"
+            )
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
     return records
@@ -161,12 +198,18 @@ def main() -> int:
     """Run, compare, and with --write record."""
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.promise")
     parser.add_argument("--quick", action="store_true", help="two plans on every rank count")
-    parser.add_argument("--pairwise", action="store_true", help="every pair of values once, as CI does")
     parser.add_argument(
-        "--family", choices=FAMILIES, help="only the runs of one; --write then replaces its digest alone"
+        "--pairwise", action="store_true", help="every pair of values once, as CI does"
+    )
+    parser.add_argument(
+        "--family",
+        choices=FAMILIES,
+        help="only the runs of one; --write then replaces its digest alone",
     )
     parser.add_argument("--ranks", help=f"comma-separated  [default: {','.join(map(str, RANKS))}]")
-    parser.add_argument("--write", action="store_true", help="replace the committed digests and docs/promise.md")
+    parser.add_argument(
+        "--write", action="store_true", help="replace the committed digests and docs/promise.md"
+    )
     options = parser.parse_args()
     scope = "quick" if options.quick else "pairwise" if options.pairwise else "full"
     ranks = [int(count) for count in options.ranks.split(",")] if options.ranks else list(RANKS)

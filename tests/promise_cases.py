@@ -1,7 +1,9 @@
-"""Which runs must end with the same bits? A small adversarial job, and every way of running it; see `promise.py`.
+"""Which runs must end with the same bits? A small adversarial job, and every way of running it; see
+`promise.py`.
 
-A case says how one run is done: ranks, plan, threads, route, memory, and whether it is interrupted. A family says what is
-learnt (model, tables, optimizers): all cases of a family must reach one digest.
+A case says how one run is done: ranks, plan, threads, route, memory, and whether it is interrupted.
+A family says what is learnt (model, tables, optimizers): all cases of a family must reach one
+digest.
 """
 
 from collections import Counter
@@ -32,15 +34,25 @@ MIXED = {
     "single": "table_wise",
     "large": "table_column_wise",
 }
-PLANS: dict[str, str | dict[str, str]] = {**{name: name for name in SCHEMES}, "mixed": MIXED, "auto": "auto"}
-_LEVELS = '{ "one" = "ddr", "few" = "hbm_over_ddr", "wide" = "ddr_over_ssd", "*" = "hbm_over_ddr_over_ssd" }'
-MEMORIES: dict[str, tuple[str, ...]] = {  # where tables live; caches hold a fifth of a table's rows, or 32
+PLANS: dict[str, str | dict[str, str]] = {
+    **{name: name for name in SCHEMES},
+    "mixed": MIXED,
+    "auto": "auto",
+}
+_LEVELS = (
+    '{ "one" = "ddr", "few" = "hbm_over_ddr", "wide" = "ddr_over_ssd", "*" = '
+    '"hbm_over_ddr_over_ssd" }'
+)
+# where tables live; caches hold a fifth of a table's rows, or 32
+MEMORIES: dict[str, tuple[str, ...]] = {
     "whole": (),
     "cached": ("memory.placement=hbm_over_ddr", "memory.policy=lfu", "memory.prefetch=0"),
     "levels": (f"memory.placement={_LEVELS}", "memory.policy=lookahead", "memory.prefetch=2"),
 }
-PARTIAL_WORDS = ("row_wise", "table_row_wise", "grid_shard", "mixed")  # plans where a route has something to carry
-# What the code generator is told to compile for, FMA always among it; "host" is all that this machine has.
+# plans where a route has something to carry
+PARTIAL_WORDS = ("row_wise", "table_row_wise", "grid_shard", "mixed")
+# What the code generator is told to compile for, FMA always among it; "host" is all that this
+# machine has.
 CPUS: dict[str, dict[str, str]] = {
     "host": {},
     "x86-64-v3": {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""},  # AVX2, no AVX-512
@@ -116,19 +128,25 @@ class Family:
             leaves=self.leaves,
             ranks_per_node=RANKS_PER_NODE,
         )
-        return head + _TABLES.format(d1=d1, d2=d2, **(_NARROW if self.narrow else dict.fromkeys(_NARROW, "")))
+        return head + _TABLES.format(
+            d1=d1, d2=d2, **(_NARROW if self.narrow else dict.fromkeys(_NARROW, ""))
+        )
 
 
 MAIN = "rowwise_adagrad"
 FAMILIES = {
     MAIN: Family(
-        '{ name = "exact_rowwise_adagrad", learning_rate = 0.05, weight_decay = 0.001, weight_decay_mode = "l2" }',
+        (
+            '{ name = "exact_rowwise_adagrad", learning_rate = 0.05, weight_decay = 0.001, '
+            'weight_decay_mode = "l2" }'
+        ),
         '{ name = "adagrad", learning_rate = 0.03 }',
         interaction="dot",
         dims=(20, 20, 20),  # five column blocks of four, for two, three, four and eight ranks
     ),
     "adam": Family(
-        '{ name = "adam", learning_rate = 0.01, weight_decay = 0.01, weight_decay_mode = "decoupled", '
+        '{ name = "adam", learning_rate = 0.01, weight_decay = 0.01, weight_decay_mode = '
+        '"decoupled", '
         "schedule = { warmup_steps = 3, decay_start = 3, decay_steps = 5 } }",
         '{ name = "adam", learning_rate = 0.01 }',
         leaves=4,
@@ -155,7 +173,9 @@ FAMILIES["narrow"] = replace(FAMILIES[MAIN], narrow=True)
 
 @dataclass(frozen=True)
 class Case:
-    """One run. how: "whole"; "stopped" by a signal and resumed; "elsewhere": resumed from another plan and rank count."""
+    """One run. how: "whole"; "stopped" by a signal and resumed; "elsewhere": resumed from another
+    plan and rank count.
+    """
 
     family: str
     ranks: int
@@ -173,7 +193,10 @@ class Case:
     @property
     def name(self) -> str:
         """For people."""
-        way = f"{self.ranks} rank(s), {self.plan}, {self.route}, {self.threads} thread(s), memory {self.memory}, {self.how}"
+        way = (
+            f"{self.ranks} rank(s), {self.plan}, {self.route}, {self.threads} thread(s), memory "
+            f"{self.memory}, {self.how}"
+        )
         return f"{self.family}: {way}"
 
 
@@ -187,22 +210,37 @@ def chosen(scope: str, ranks: Sequence[int] = RANKS) -> dict[str, list[Case]]:
     """The cases of a scope ("full", "pairwise" or "quick") by CPU, a name in `CPUS`."""
     some = [count for count in ranks if count < 8] or list(ranks)
     if scope == "quick":
-        return {"host": [Case(MAIN, count, plan, 2, how="stopped") for count in ranks for plan in ("mixed", "auto")]}
+        return {
+            "host": [
+                Case(MAIN, count, plan, 2, how="stopped")
+                for count in ranks
+                for plan in ("mixed", "auto")
+            ]
+        }
     if scope == "pairwise":
         others = [
-            Case(name, count, "mixed", 2, how="elsewhere") for name in FAMILIES if name != MAIN for count in some[-2:]
+            Case(name, count, "mixed", 2, how="elsewhere")
+            for name in FAMILIES
+            if name != MAIN
+            for count in some[-2:]
         ]
         return {
             "host": pairwise(product(ranks, memories=MEMORIES)) + others,
             "x86-64-v3": [Case(MAIN, 1, "table_wise", 2)],
         }
     others = [case for name in FAMILIES if name != MAIN for case in pairwise(product(ranks, name))]
-    fewer = pairwise(product(ranks)) + [Case(name, some[-1], "mixed", 2) for name in FAMILIES if name != MAIN]
-    others += [case for case in pairwise(product(ranks, memories=MEMORIES)) if case.memory != "whole"]
+    fewer = pairwise(product(ranks)) + [
+        Case(name, some[-1], "mixed", 2) for name in FAMILIES if name != MAIN
+    ]
+    others += [
+        case for case in pairwise(product(ranks, memories=MEMORIES)) if case.memory != "whole"
+    ]
     return {"host": product(ranks) + others} | {cpu: fewer for cpu in CPUS if cpu != "host"}
 
 
-def product(ranks: Iterable[int] = RANKS, family: str = MAIN, memories: Iterable[str] = ("whole",)) -> list[Case]:
+def product(
+    ranks: Iterable[int] = RANKS, family: str = MAIN, memories: Iterable[str] = ("whole",)
+) -> list[Case]:
     """Every combination; routes only where something travels in partial words."""
     return [
         Case(family, count, plan, threads, route, how, memory)
@@ -216,7 +254,9 @@ def product(ranks: Iterable[int] = RANKS, family: str = MAIN, memories: Iterable
 
 
 def pairwise(cases: Sequence[Case]) -> list[Case]:
-    """A few cases of one family in which every pair of values occurs that occurs in any of them; greedy, no chance."""
+    """A few cases of one family in which every pair of values occurs that occurs in any of them;
+    greedy, no chance.
+    """
 
     def values(case: Case) -> list[tuple[str, object]]:
         return [(name, value) for name, value in vars(case).items() if name != "family"]
@@ -226,7 +266,10 @@ def pairwise(cases: Sequence[Case]) -> list[Case]:
     used: Counter[tuple[str, object]] = Counter()
     found = []
     while todo:
-        best = max(cases, key=lambda case: (len(pairs[case] & todo), -sum(used[value] for value in values(case))))
+        best = max(
+            cases,
+            key=lambda case: (len(pairs[case] & todo), -sum(used[value] for value in values(case))),
+        )
         found.append(best)
         todo -= pairs[best]
         used.update(values(best))
@@ -244,20 +287,30 @@ def _below(name: int, count: int, bound: int) -> np.ndarray:
 
 
 def _weights(name: int, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Codes and weights of bags whose exact sums need several words: from 2^-60 up, and pairs of 2^40 that cancel."""
+    """Codes and weights of bags whose exact sums need several words: from 2^-60 up, and pairs of
+    2^40 that cancel.
+    """
     total = int(lengths.sum())
     codes = _below(name, total, 30).astype(np.uint32)
     sign = np.where(_below(name + 1, total, 2) == 0, 1.0, -1.0)
-    weights = np.ldexp(sign * (1 + _below(name + 2, total, 1 << 20) / 2.0**20), _below(name + 3, total, 62) - 60)
+    weights = np.ldexp(
+        sign * (1 + _below(name + 2, total, 1 << 20) / 2.0**20), _below(name + 3, total, 62) - 60
+    )
     ends = np.cumsum(lengths)
-    for bag in np.flatnonzero(lengths >= 4)[::2]:  # same row, opposite weights, far apart in the bag
-        first, last = ends[bag] - lengths[bag], ends[bag] - 1
-        codes[last], weights[first], weights[last] = codes[first], 2.0**40, -(2.0**40)
+    # same row, opposite weights, far apart in the bag
+    for bag in np.flatnonzero(lengths >= 4)[::2]:
+        first = ends[bag] - lengths[bag]
+        last = ends[bag] - 1
+        codes[last] = codes[first]
+        weights[first] = 2.0**40
+        weights[last] = -(2.0**40)
     return codes, weights.astype(np.float32)
 
 
 def write_data(folder: Path) -> None:
-    """train.h5 and test.h5: multi-hot, empty, weighted and fixed bags, dense numbers of many magnitudes."""
+    """train.h5 and test.h5: multi-hot, empty, weighted and fixed bags, dense numbers of many
+    magnitudes.
+    """
     features = [
         FeatureColumn("a"),
         FeatureColumn("b", "uint64", hotness=0),
@@ -267,7 +320,9 @@ def write_data(folder: Path) -> None:
     ]
     for file, (name, rows) in enumerate((("train", ROWS), ("test", 50))):
         at = 100 * (file + 1)
-        dense = (_below(at, 5 * rows, 4001) - 2000).reshape(rows, 5) * np.ldexp(1.0, [-10, -30, -11, -4, -60])
+        dense = (_below(at, 5 * rows, 4001) - 2000).reshape(rows, 5) * np.ldexp(
+            1.0, [-10, -30, -11, -4, -60]
+        )
         lengths = [_below(at + 1 + i, rows, bound) for i, bound in enumerate((6, 4, 9))]
         lengths[1][_below(at + 4, rows, 2) == 0] = 0
         codes, weights = _weights(at + 5, lengths[2])
@@ -277,9 +332,14 @@ def write_data(folder: Path) -> None:
                 dense,
                 {
                     "a": _below(at + 11, rows, 7),
-                    "b": Bags(_words(at + 12, int(lengths[0].sum())) >> np.uint64(50), lengths[0].astype(np.int32)),
+                    "b": Bags(
+                        _words(at + 12, int(lengths[0].sum())) >> np.uint64(50),
+                        lengths[0].astype(np.int32),
+                    ),
                     "c": _below(at + 13, 3 * rows, 90).reshape(rows, 3),
-                    "d": Bags(_below(at + 14, int(lengths[1].sum()), 60), lengths[1].astype(np.int32)),
+                    "d": Bags(
+                        _below(at + 14, int(lengths[1].sum()), 60), lengths[1].astype(np.int32)
+                    ),
                     "w": Bags(codes, lengths[2].astype(np.int32), weights),
                 },
             )

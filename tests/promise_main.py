@@ -1,7 +1,9 @@
-"""Runs cases of the promise in one set of processes: `mpiexec -n W python -m mpi4py promise_main.py FOLDER JOBS`.
+"""Runs cases of the promise in one set of processes: `mpiexec -n W python -m mpi4py promise_main.py
+FOLDER JOBS`.
 
 JOBS is a JSON list in FOLDER. Rank 0 writes JOBS.lines, JSON too: first the kind of CPU that
-kernels are compiled for and the floats in its vectors, then for every case what was run, its digest, and the seconds.
+kernels are compiled for and the floats in its vectors, then for every case what was run, its
+digest, and the seconds.
 """
 
 import json
@@ -39,12 +41,16 @@ def begun_folder(folder: Path, case: Case, source: int) -> Path:
 def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
     """The config of a case over the data in `folder`."""
     config = configs.loads(
-        FAMILIES[case.family].toml(folder), overrides=[f"parallel.route={case.route}", *MEMORIES[case.memory]]
+        FAMILIES[case.family].toml(folder),
+        overrides=[f"parallel.route={case.route}", *MEMORIES[case.memory]],
     )
-    # a pattern that matches no table would be refused: the plan goes through the same checks as a user's
+    # a pattern that matches no table would be refused: the plan goes through the same checks as a
+    # user's
     inline = PLANS[plan]
     if isinstance(inline, dict):
-        inline = "{" + ", ".join(f'"{pattern}" = "{scheme}"' for pattern, scheme in inline.items()) + "}"
+        inline = (
+            "{" + ", ".join(f'"{pattern}" = "{scheme}"' for pattern, scheme in inline.items()) + "}"
+        )
     return configs.loads(config.text, overrides=[*config.overrides, f"parallel.plan={inline}"])
 
 
@@ -69,7 +75,9 @@ def stop_at(step: int) -> Any:
     return progress
 
 
-def train(config: configs.Config, comm: Comm, out: Path, *, resume: bool = False, stop: int = 0) -> dict[str, Any]:
+def train(
+    config: configs.Config, comm: Comm, out: Path, *, resume: bool = False, stop: int = 0
+) -> dict[str, Any]:
     """The summary of a run; nothing if it was to be stopped, and was."""
     told: list[str] = []
     report = QuickReport(out, comm.rank, tell=told.append, progress=stop_at(stop) if stop else None)
@@ -79,12 +87,16 @@ def train(config: configs.Config, comm: Comm, out: Path, *, resume: bool = False
         assert stop, "nobody sent a signal"
         return {}
     assert not stop, "the signal was not noticed"
-    assert not resume or comm.rank or any(text.startswith("resuming from step-") for text in told), told
+    assert (
+        not resume or comm.rank or any(text.startswith("resuming from step-") for text in told)
+    ), told
     return summary
 
 
 def begin(case: Case, comm: Comm, folder: Path, source: int) -> None:
-    """Leave a stopped run for `case` to go on with; rank 0 alone where the case's source is one rank."""
+    """Leave a stopped run for `case` to go on with; rank 0 alone where the case's source is one
+    rank.
+    """
     use_threads(1 + case.stop % 2)
     if source == comm.size or comm.rank == 0:
         few = comm if source == comm.size else SingleComm()
@@ -110,11 +122,13 @@ def run_case(case: Case, comm: Comm, folder: Path, out: Path, source: int) -> di
 
 def main(folder: Path, jobs: str, comm: Comm) -> None:
     """Do all jobs, each ["begin" or "run", case, ranks on which the case began]."""
-    lines, out = folder / f"{jobs}.lines", folder / f"{jobs}.out"
+    lines = folder / f"{jobs}.lines"
+    out = folder / f"{jobs}.out"
     if comm.rank == 0:
         lines.write_text(json.dumps([" ".join(cpu_kind()[1:]), tile_shape(*target())[2]]) + "\n")
     for number, (what, fields, source) in enumerate(json.loads((folder / jobs).read_text())):
-        case, started = Case(**fields), time.perf_counter()
+        case = Case(**fields)
+        started = time.perf_counter()
         if what == "begin":
             begin(case, comm, folder, source)
             continue
@@ -124,7 +138,10 @@ def main(folder: Path, jobs: str, comm: Comm) -> None:
         if comm.rank == 0:
             shutil.rmtree(place)
             with open(lines, "a") as file:
-                file.write(json.dumps(asdict(case) | found | {"seconds": time.perf_counter() - started}) + "\n")
+                file.write(
+                    json.dumps(asdict(case) | found | {"seconds": time.perf_counter() - started})
+                    + "\n"
+                )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What does docs/promise.md say? The text around the results, and the tables of a run of `promise.py`."""
+"""What does docs/promise.md say? The text around the results, and the tables of a run of
+`promise.py`.
+"""
 
 import os
 import platform
@@ -69,30 +71,46 @@ def markdown(records: Sequence[Mapping[str, Any]], seconds: float) -> str:
         others=_list(name for name in FAMILIES if name != MAIN),
     )
     found = versions()
-    where = f"Python {found['python']}, Numba {found['numba']}, NumPy {found['numpy']}, mpi4py {found['mpi4py']}"
-    text += (
-        f"\n{len(records)} runs in {seconds / 60:.0f} minutes on {os.cpu_count()} cores ({platform.machine()}; {where})"
+    where = (
+        f"Python {found['python']}, Numba {found['numba']}, NumPy {found['numpy']}, mpi4py "
+        f"{found['mpi4py']}"
     )
-    text += "; all of a family ended with one digest:\n\n| family | runs | digest |\n|---|---|---|\n"
+    text += (
+        f"\n{len(records)} runs in {seconds / 60:.0f} minutes on {os.cpu_count()} cores "
+        f"({platform.machine()}; {where})"
+    )
+    text += (
+        "; all of a family ended with one digest:\n\n| family | runs | digest |\n|---|---|---|\n"
+    )
     runs = Counter(record["family"] for record in records)
     digests = {record["family"]: record["digest"] for record in records}
     text += "".join(f"| {name} | {runs[name]} | `{digests[name]}` |\n" for name in FAMILIES)
-    text += "\nInstruction sets, as LLVM was told them (floats per vector, by the registers that it then uses):\n\n"
+    text += (
+        "\nInstruction sets, as LLVM was told them (floats per vector, by the registers that "
+        "it then uses):\n\n"
+    )
     text += "| CPU | told | floats per vector | runs |\n|---|---|---|---|\n"
     for cpu in CPUS:
         some = [record for record in records if record["cpu"] == cpu]
         if some:
-            told = " ".join(f"`{key}={value}`" for key, value in CPUS[cpu].items()) or some[0]["kind"].split()[0]
+            told = (
+                " ".join(f"`{key}={value}`" for key, value in CPUS[cpu].items())
+                or some[0]["kind"].split()[0]
+            )
             text += f"| {cpu} | {told} | {some[0]['lanes']} | {len(some)} |\n"
     return text + "\n" + _grid(records) + "\n" + _ways(records)
 
 
 def _grid(records: Sequence[Mapping[str, Any]]) -> str:
     text = "Runs by plan and ranks, all families and instruction sets:\n\n"
-    text += f"| plan | {' | '.join(f'{count} ranks' if count > 1 else '1 rank' for count in RANKS)} |\n"
+    text += (
+        f"| plan | {' | '.join(f'{count} ranks' if count > 1 else '1 rank' for count in RANKS)} |\n"
+    )
     text += "|---" * (len(RANKS) + 1) + "|\n"
     cells = Counter((record["plan"], record["ranks"]) for record in records)
-    return text + "".join(f"| {plan} | {' | '.join(str(cells[plan, count]) for count in RANKS)} |\n" for plan in PLANS)
+    return text + "".join(
+        f"| {plan} | {' | '.join(str(cells[plan, count]) for count in RANKS)} |\n" for plan in PLANS
+    )
 
 
 def _ways(records: Sequence[Mapping[str, Any]]) -> str:
@@ -103,9 +121,15 @@ def _ways(records: Sequence[Mapping[str, Any]]) -> str:
         + "|---" * (len(THREADS) + 1)
         + "|\n"
     )
-    said = {"whole": "uninterrupted", "stopped": "stopped and resumed", "elsewhere": "resumed from elsewhere"}
+    said = {
+        "whole": "uninterrupted",
+        "stopped": "stopped and resumed",
+        "elsewhere": "resumed from elsewhere",
+    }
     cells = Counter((record["how"], record["threads"]) for record in records)
-    return text + "".join(f"| {said[how]} | {' | '.join(str(cells[how, n]) for n in THREADS)} |\n" for how in HOW)
+    return text + "".join(
+        f"| {said[how]} | {' | '.join(str(cells[how, n]) for n in THREADS)} |\n" for how in HOW
+    )
 
 
 def _list(names: Any) -> str:

@@ -1,11 +1,15 @@
-"""Where are the real click logs that some tests use? In NEOCPU_TEST_DATA, else in `shared/data` beside the checkout."""
+"""Where are the real click logs that some tests use? In NEOCPU_TEST_DATA, else in `shared/data`
+beside the checkout.
+"""
 
 import os
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(os.environ.get("NEOCPU_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+FOLDER = Path(
+    os.environ.get("NEOCPU_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
+)
 
 
 def real_data(name: str) -> Path:

@@ -4,9 +4,10 @@
     @spmd(2, 3, 4, 8)
     def sums_are_the_same(comm): ...          # or (comm, folder): an empty folder that all ranks share
 
-`tests/test_spmd.py` finds every body in `tests/spmd_*.py` and runs it on threads, and under `mpiexec`: one launch per
-rank count for all bodies that were selected, each reported as its own test. A body is called on every rank with a new
-comm; it must call the comm's verbs in the same order everywhere and draw nothing at random that differs between ranks.
+`tests/test_spmd.py` finds every body in `tests/spmd_*.py` and runs it on threads, and under
+`mpiexec`: one launch per rank count for all bodies that were selected, each reported as its own
+test. A body is called on every rank with a new comm; it must call the comm's verbs in the same
+order everywhere and draw nothing at random that differs between ranks.
 """
 
 import importlib
@@ -75,10 +76,14 @@ class Outcome:
     text: str = ""
 
 
-def run_under_mpi(names: Sequence[str], ranks: int, folder: Path, seconds: float = 180.0) -> dict[str, Outcome]:
-    """Outcome of every body under one `mpiexec -n ranks`, launched again only for what a failing body left undone.
+def run_under_mpi(
+    names: Sequence[str], ranks: int, folder: Path, seconds: float = 180.0
+) -> dict[str, Outcome]:
+    """Outcome of every body under one `mpiexec -n ranks`, launched again only for what a failing
+    body left undone.
 
-    `seconds`: time for the launch and for each body, kernels to be compiled included; then the process group is killed.
+    `seconds`: time for the launch and for each body, kernels to be compiled included; then the
+    process group is killed.
     """
     outcomes: dict[str, Outcome] = {}
     todo = list(names)
@@ -99,28 +104,45 @@ def run_under_mpi(names: Sequence[str], ranks: int, folder: Path, seconds: float
 
 
 def _launch(names: Sequence[str], ranks: int, place: Path, seconds: float) -> str:
-    """Run the bodies; what the job printed. The process group is killed when no body ends for `seconds`."""
-    command, environment = mpiexec_command(ranks, ["-m", "mpi4py", str(TESTS / "spmd_main.py"), str(place), *names])
+    """Run the bodies; what the job printed. The process group is killed when no body ends for
+    `seconds`.
+    """
+    command, environment = mpiexec_command(
+        ranks, ["-m", "mpi4py", str(TESTS / "spmd_main.py"), str(place), *names]
+    )
     environment.setdefault("NUMBA_NUM_THREADS", "1")
     environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     log = place / "log.txt"
     with open(log, "wb") as out:
         job = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
         killed = not _watch(job, place / "rank0.jsonl", seconds)
     text = log.read_text(errors="replace")
-    return text + (f"\nkilled: no body ended for {seconds:g} s" if killed else f"\nexit status {job.returncode}")
+    return text + (
+        f"\nkilled: no body ended for {seconds:g} s"
+        if killed
+        else f"\nexit status {job.returncode}"
+    )
 
 
 def _watch(job: subprocess.Popen, events: Path, seconds: float) -> bool:
-    """Wait for the job; False if `events` did not grow for so long, and the process group was killed."""
-    size, since = 0, time.monotonic()
+    """Wait for the job; False if `events` did not grow for so long, and the process group was
+    killed.
+    """
+    size = 0
+    since = time.monotonic()
     while job.poll() is None:
         time.sleep(0.05)
         now = events.stat().st_size if events.exists() else 0
         if now != size:
-            size, since = now, time.monotonic()
+            size = now
+            since = time.monotonic()
         elif time.monotonic() - since > seconds:
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()

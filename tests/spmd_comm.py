@@ -14,7 +14,9 @@ DTYPES = (np.uint8, np.uint16, np.int32, np.int64, np.float32, np.float64, np.bo
 def counts(comm: Comm, seed: int, largest: int = 5) -> np.ndarray:
     """[W, W] numbers of elements from rank to rank, the same on all ranks; many are zero."""
     rng = np.random.default_rng(seed)
-    return rng.integers(0, largest, (comm.size, comm.size)) * rng.integers(0, 2, (comm.size, comm.size))
+    return rng.integers(0, largest, (comm.size, comm.size)) * rng.integers(
+        0, 2, (comm.size, comm.size)
+    )
 
 
 def message(source: int, target: int, count: int, dtype: type) -> np.ndarray:
@@ -24,7 +26,8 @@ def message(source: int, target: int, count: int, dtype: type) -> np.ndarray:
 
 def traded(comm: Comm, table: np.ndarray, dtype: type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(send, empty receive buffer, expected) of this rank for an exchange of `table` elements."""
-    me, ranks = comm.rank, range(comm.size)
+    me = comm.rank
+    ranks = range(comm.size)
     send = np.concatenate([message(me, q, table[me, q], dtype) for q in ranks])
     expected = np.concatenate([message(q, me, table[q, me], dtype) for q in ranks])
     return send, np.empty(expected.size, dtype), expected
@@ -41,7 +44,8 @@ def alltoallv_moves_every_dtype(comm: Comm) -> None:
 
 @spmd(*RANKS)
 def alltoallv_of_nothing(comm: Comm) -> None:
-    nothing, zeros = np.empty(0, np.float32), np.zeros(comm.size, np.int64)
+    nothing = np.empty(0, np.float32)
+    zeros = np.zeros(comm.size, np.int64)
     comm.alltoallv(nothing, zeros, nothing.copy(), zeros)
     comm.allgatherv(nothing, nothing.copy(), zeros)
     assert comm.alltoall(np.empty((comm.size, 0, 3), np.int32)).shape == (comm.size, 0, 3)
@@ -54,9 +58,17 @@ def started_exchanges_overlap_and_may_be_awaited_in_any_order(comm: Comm) -> Non
     for seed in range(6):
         table = counts(comm, seed, largest=40)
         send, recv, expected = traded(comm, table, np.float32)
-        flights.append((comm.start_alltoallv(send, table[comm.rank], recv, table[:, comm.rank]), recv, expected, send))
+        flights.append(
+            (
+                comm.start_alltoallv(send, table[comm.rank], recv, table[:, comm.rank]),
+                recv,
+                expected,
+                send,
+            )
+        )
     comm.barrier()
-    order = np.random.default_rng(comm.rank).permutation(len(flights))  # another order on every rank
+    # another order on every rank
+    order = np.random.default_rng(comm.rank).permutation(len(flights))
     for i in order.tolist():
         request, recv, expected, _ = flights[i]
         request.wait()
@@ -68,7 +80,9 @@ def started_exchanges_overlap_and_may_be_awaited_in_any_order(comm: Comm) -> Non
 def alltoall_moves_blocks_of_any_shape(comm: Comm) -> None:
     send = np.stack([np.full((2, 3), 10 * comm.rank + q, np.float64) for q in range(comm.size)])
     got = comm.alltoall(send)
-    np.testing.assert_array_equal(got, np.stack([np.full((2, 3), 10.0 * q + comm.rank) for q in range(comm.size)]))
+    np.testing.assert_array_equal(
+        got, np.stack([np.full((2, 3), 10.0 * q + comm.rank) for q in range(comm.size)])
+    )
 
 
 @spmd(*RANKS)
@@ -76,7 +90,9 @@ def allgatherv_concatenates_in_rank_order(comm: Comm) -> None:
     sizes = np.array([(3 * q) % 4 for q in range(comm.size)], np.int64)
     recv = np.empty(int(sizes.sum()), np.float32)
     comm.allgatherv(message(comm.rank, 0, sizes[comm.rank], np.float32), recv, sizes)
-    np.testing.assert_array_equal(recv, np.concatenate([message(q, 0, n, np.float32) for q, n in enumerate(sizes)]))
+    np.testing.assert_array_equal(
+        recv, np.concatenate([message(q, 0, n, np.float32) for q, n in enumerate(sizes)])
+    )
 
 
 @spmd(*RANKS)
@@ -127,7 +143,10 @@ def traffic_counts_payload_by_link(comm: Comm) -> None:
     own = np.eye(comm.size, dtype=bool)
     same = comm.nodes[:, None] == comm.nodes[None, :]
     for link, mask in (("same_rank", own), ("same_node", same & ~own), ("other_node", ~same)):
-        assert after[link] == {"messages": 2 * int((table[mask] > 0).sum()), "bytes": 8 * int(table[mask].sum())}
+        assert after[link] == {
+            "messages": 2 * int((table[mask] > 0).sum()),
+            "bytes": 8 * int(table[mask].sum()),
+        }
 
 
 @spmd(*RANKS)
@@ -137,7 +156,9 @@ def wrong_calls_are_refused_before_anything_is_sent(comm: Comm) -> None:
     with pytest.raises(ValueError, match="do not describe"):
         comm.alltoallv(good, 2 * ones, good.copy(), ones)
     with pytest.raises(ValueError, match="contiguous"):
-        comm.alltoallv(np.zeros(2 * comm.size, np.float32)[::2], ones, good.copy(), ones) if comm.size > 1 else (
+        comm.alltoallv(
+            np.zeros(2 * comm.size, np.float32)[::2], ones, good.copy(), ones
+        ) if comm.size > 1 else (
             comm.alltoallv(np.zeros((1, 1), np.float32), ones, good.copy(), ones)
         )
     with pytest.raises(ValueError, match="receives float64"):

@@ -1,4 +1,6 @@
-"""Is an embedding spread over ranks the one on a single rank, bit for bit? Bodies on threads and MPI; see `spmd.py`."""
+"""Is an embedding spread over ranks the one on a single rank, bit for bit? Bodies on threads and
+MPI; see `spmd.py`.
+"""
 
 import hashlib
 import shutil
@@ -25,7 +27,15 @@ from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.parallel.threads import run_threads
 from neocpu.trees import rank_samples
 
-MIXED = ("row_wise", "data_parallel", "grid_shard", "column_wise", "table_row_wise", "table_column_wise", "table_wise")
+MIXED = (
+    "row_wise",
+    "data_parallel",
+    "grid_shard",
+    "column_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "table_wise",
+)
 PLANS = {name: (name,) for name in SCHEMES} | {"mixed": MIXED, "mixed2": MIXED[3:] + MIXED[:3]}
 SPECIAL = np.array([np.inf, -np.inf, np.nan, 1e-45, -1e-40, 3.4e38, -3.4e38, -0.0], np.float32)
 OPTIMIZERS = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam")
@@ -52,7 +62,9 @@ TALL = tuple(replace(t, rows=9 * t.rows) for t in NARROW)  # more rows than a sm
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison: tables under a plan, a route, an optimizer, a batch size and how wild the numbers are."""
+    """One comparison: tables under a plan, a route, an optimizer, a batch size and how wild the
+    numbers are.
+    """
 
     plan: str = "table_wise"
     route: str = "direct"
@@ -93,7 +105,10 @@ def global_batch(case: Case, step: int) -> tuple[KJT, np.ndarray]:
     lengths[rng.random(lengths.shape) < 0.3] = 0
     total = [int(n) for n in lengths.sum(axis=1)]
     values = [rng.integers(-1, case.tables[k.table].rows, n) for k, n in zip(keys, total)]
-    weights = [rng.standard_normal(n) if case.tables[k.table].weighted else np.ones(n) for k, n in zip(keys, total)]
+    weights = [
+        rng.standard_normal(n) if case.tables[k.table].weighted else np.ones(n)
+        for k, n in zip(keys, total)
+    ]
     columns = case.first_column + sum(case.tables[k.table].dim for k in keys)
     gradient = rng.standard_normal((case.batch, columns)).astype(np.float32)
     if case.wild:
@@ -106,7 +121,9 @@ def global_batch(case: Case, step: int) -> tuple[KJT, np.ndarray]:
         chosen = rng.random(gradient.shape) < 0.02
         gradient[chosen] = rng.choice(SPECIAL, int(chosen.sum()))
     given = [np.concatenate([np.empty(0), *parts]) for parts in (values, weights)]
-    kjt = KJT(tuple(k.key for k in keys), lengths, given[0].astype(np.int64), given[1].astype(np.float32))
+    kjt = KJT(
+        tuple(k.key for k in keys), lengths, given[0].astype(np.int64), given[1].astype(np.float32)
+    )
     return kjt, gradient
 
 
@@ -137,21 +154,33 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         folder = Path(tempfile.mkdtemp(prefix="neocpu-rows-"))
         memory = MemoryPlan(places, policy=case.policy, folder=folder, prefetch=case.prefetch)
     embedding = ShardedEmbedding(
-        plan_of(case, comm.size), comm, optimizer, case.seed, case.leaves, case.first_column, case.route, memory=memory
+        plan_of(case, comm.size),
+        comm,
+        optimizer,
+        case.seed,
+        case.leaves,
+        case.first_column,
+        case.route,
+        memory=memory,
     )
     spread_exponents(embedding, case)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
-    found, coming = [], []
+    found = []
+    coming = []
     for step in range(1, case.steps + 1):
         gradient = global_batch(case, step)[1]
         for later in range(step + len(coming), min(step + case.prefetch, case.steps) + 1):
-            coming.append(embedding.start(samples_of(global_batch(case, later)[0], lo, hi), case.batch))
+            coming.append(
+                embedding.start(samples_of(global_batch(case, later)[0], lo, hi), case.batch)
+            )
             if case.prefetch:
                 embedding.know(coming[-1])
                 embedding.prefetch(coming[-1])
         out = np.full((hi - lo, embedding.columns), 9, np.float32)
         embedding.forward(coming.pop(0), case.batch).finish(out)
-        assert (out[:, : case.first_column] == 9).all(), "columns in front of the tables were touched"
+        assert (out[:, : case.first_column] == 9).all(), (
+            "columns in front of the tables were touched"
+        )
         found.append(out)
         mine = np.ascontiguousarray(gradient[lo:hi])
         before = mine.copy()
@@ -169,12 +198,15 @@ def spread_exponents(embedding: ShardedEmbedding, case: Case) -> None:
         rng = np.random.default_rng([case.seed, 77, shard.table])
         weight = rng.standard_normal((spec.rows, spec.dim)).astype(np.float32)
         weight *= np.float32(2) ** rng.integers(-60, 2, (spec.rows, 1)).astype(np.float32)
-        planted = np.array([1, 2**-24, 0.75 * 2**-53, -(2**-60), 2**-60, 0.75 * 2**-53, -1], np.float32)
+        planted = np.array(
+            [1, 2**-24, 0.75 * 2**-53, -(2**-60), 2**-60, 0.75 * 2**-53, -1], np.float32
+        )
         weight[::2] = np.resize(planted, weight[::2].shape[0])[:, None]
         if case.special:
             chosen = rng.random(weight.shape) < 0.05
             weight[chosen] = rng.choice(SPECIAL, int(chosen.sum()))
-        (r0, r1), (c0, c1) = shard.rows, shard.cols
+        r0, r1 = shard.rows
+        c0, c1 = shard.cols
         rows = np.arange(r1 - r0)
         values = embedding.tbe.initial(i, rows)
         values["weight"] = rounded(np.ascontiguousarray(weight[r0:r1, c0:c1]), spec.format, narrow)
@@ -182,8 +214,11 @@ def spread_exponents(embedding: ShardedEmbedding, case: Case) -> None:
 
 
 def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEmbedding) -> str:
-    """SHA-256 over every E and every state tensor of all ranks, whatever the plan: the same on every rank."""
-    plan, sha = embedding.plan, hashlib.sha256()
+    """SHA-256 over every E and every state tensor of all ranks, whatever the plan: the same on
+    every rank.
+    """
+    plan = embedding.plan
+    sha = hashlib.sha256()
     embedding.tbe.flush()
     for out in found:
         for part in comm.allgather_bytes(canonical(out).tobytes()):
@@ -192,13 +227,21 @@ def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEm
         whole: dict[str, np.ndarray] = {}
         for shard in plan.of_table(number):
             mine = plan.local(comm.rank)
-            state = state_of(embedding.tbe, mine.index(shard), shard.shape[0]) if shard in mine else {}
+            state = (
+                state_of(embedding.tbe, mine.index(shard), shard.shape[0]) if shard in mine else {}
+            )
             names = sorted(comm.allgather_bytes(",".join(state).encode()))[-1].decode().split(",")
             for name in names:
-                data = comm.allgather_bytes(np.ascontiguousarray(state[name]).tobytes() if state else b"")[shard.rank]
+                data = comm.allgather_bytes(
+                    np.ascontiguousarray(state[name]).tobytes() if state else b""
+                )[shard.rank]
                 values = np.frombuffer(data, np.float32).reshape(shard.shape[0], -1)
-                scalar = values.shape[1] != shard.shape[1] or (name == "sum" and "rowwise" in case.optimizer)
-                full = whole.setdefault(name, np.zeros((spec.rows, 1 if scalar else spec.dim), np.float32))
+                scalar = values.shape[1] != shard.shape[1] or (
+                    name == "sum" and "rowwise" in case.optimizer
+                )
+                full = whole.setdefault(
+                    name, np.zeros((spec.rows, 1 if scalar else spec.dim), np.float32)
+                )
                 cols = slice(0, 1) if scalar else slice(*shard.cols)
                 full[slice(*shard.rows), cols] = values
                 if plan.replicated(number):
@@ -216,7 +259,10 @@ def state_of(tbe: TableBatchedEmbedding, shard: int, height: int) -> dict[str, n
     """A shard's rows that exist, with their states, among zeros; and which they are."""
     rows = tbe.existing(shard, 0, height)
     found = {"touched": np.zeros(height, np.float32)}
-    for name, values in {**tbe.values(shard, rows), "touched": np.ones(rows.size, np.float32)}.items():
+    for name, values in {
+        **tbe.values(shard, rows),
+        "touched": np.ones(rows.size, np.float32),
+    }.items():
         found[name] = np.zeros((height, *values.shape[1:]), np.float32)
         found[name][rows] = values
     return found
@@ -229,7 +275,9 @@ def canonical(values: np.ndarray) -> np.ndarray:
 
 def unsharded(case: Case) -> str:
     """The digest of the same case on one rank with whole tables."""
-    alone = replace(case, placements=(), plan="table_wise", shards=(), route="direct", ranks_per_node=1)
+    alone = replace(
+        case, placements=(), plan="table_wise", shards=(), route="direct", ranks_per_node=1
+    )
     comm = SingleComm()
     return digest(comm, alone, *train(comm, alone))
 
@@ -238,7 +286,9 @@ def expect(comm: Comm, *cases: Case) -> None:
     """Every case ends with the digest of its unsharded twin, on every rank."""
     for case in cases:
         found = digest(comm, case, *train(comm, case))
-        answer = comm.allgather_bytes(unsharded(case).encode() if comm.rank == 0 else b"")[0].decode()
+        answer = comm.allgather_bytes(unsharded(case).encode() if comm.rank == 0 else b"")[
+            0
+        ].decode()
         assert found == answer, f"{case} on {comm.size} ranks"
 
 
@@ -261,7 +311,8 @@ def every_plan_is_the_unsharded_one(comm: Comm) -> None:
     compile_once(comm)
     routes = sorted(ROUTES)
     for i, plan in enumerate(PLANS):
-        route, optimizer = routes[(i + comm.size) % len(routes)], OPTIMIZERS[i % len(OPTIMIZERS)]
+        route = routes[(i + comm.size) % len(routes)]
+        optimizer = OPTIMIZERS[i % len(OPTIMIZERS)]
         expect(comm, Case(plan=plan, route=route, optimizer=optimizer))
 
 
@@ -270,7 +321,17 @@ def every_optimizer_and_route(comm: Comm) -> None:
     compile_once(comm)
     for optimizer in OPTIMIZERS:
         for route in sorted(ROUTES):
-            expect(comm, Case(plan="mixed", route=route, optimizer=optimizer, ranks_per_node=3, batch=6, seed=1))
+            expect(
+                comm,
+                Case(
+                    plan="mixed",
+                    route=route,
+                    optimizer=optimizer,
+                    ranks_per_node=3,
+                    batch=6,
+                    seed=1,
+                ),
+            )
 
 
 @spmd(3)
@@ -285,26 +346,46 @@ def tables_of_any_format(comm: Comm) -> None:
 @spmd(3)
 def tables_beyond_their_memory(comm: Comm) -> None:
     places = ("ddr_over_ssd", "hbm_over_ddr", "hbm_over_ddr_over_ssd", "hbm")
-    case = Case(tables=TALL, plan="mixed", route="two_level", placements=places, batch=40, steps=4, wild=False)
+    case = Case(
+        tables=TALL,
+        plan="mixed",
+        route="two_level",
+        placements=places,
+        batch=40,
+        steps=4,
+        wild=False,
+    )
     if comm.rank == 0:
         run_threads(2, lambda other: digest(other, case, *train(other, case)), in_turn=True)
     comm.quiet_barrier()
-    expect(comm, case, replace(case, plan="mixed2", policy="sieve", placements=places[1:] + places[:1], wild=True))
+    expect(
+        comm,
+        case,
+        replace(case, plan="mixed2", policy="sieve", placements=places[1:] + places[:1], wild=True),
+    )
 
 
 @spmd(3, 8)
 def odd_batches(comm: Comm) -> None:
     compile_once(comm)
     for batch in (0, 1, 5):
-        expect(comm, Case(plan="mixed2", batch=batch, route="two_level"), Case(plan="mixed", batch=batch, leaves=2))
+        expect(
+            comm,
+            Case(plan="mixed2", batch=batch, route="two_level"),
+            Case(plan="mixed", batch=batch, leaves=2),
+        )
 
 
 @spmd(*RANKS)
 def a_bad_lookup_is_refused_by_all(comm: Comm) -> None:
-    """One rank has a row outside its table; every rank raises the same words, and the next batch works."""
+    """One rank has a row outside its table; every rank raises the same words, and the next batch
+    works.
+    """
     compile_once(comm)
     case = Case(plan="mixed", batch=13)
-    embedding = ShardedEmbedding(plan_of(case, comm.size), comm, SparseOptimizer(), 0, case.leaves, case.first_column)
+    embedding = ShardedEmbedding(
+        plan_of(case, comm.size), comm, SparseOptimizer(), 0, case.leaves, case.first_column
+    )
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
     kjt, _ = global_batch(case, 1)
     for broken_rank in range(comm.size):
@@ -317,7 +398,8 @@ def a_bad_lookup_is_refused_by_all(comm: Comm) -> None:
             key, sample = divmod(bag, last - first)
             spec = case.tables[bags(case.tables)[key].table]
             expected = (
-                f"feature {bags(case.tables)[key].feature!r}, table {spec.name!r}, sample {first + sample} "
+                f"feature {bags(case.tables)[key].feature!r}, table {spec.name!r}, sample "
+                f"{first + sample} "
                 f"of the batch: row {10**6} is outside [-1, {spec.rows})"
             )
             if comm.rank == broken_rank:

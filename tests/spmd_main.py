@@ -1,4 +1,6 @@
-"""Runs test bodies on one MPI rank: `mpiexec -n W python -m mpi4py spmd_main.py FOLDER BODY...`; see `spmd.py`."""
+"""Runs test bodies on one MPI rank: `mpiexec -n W python -m mpi4py spmd_main.py FOLDER BODY...`;
+see `spmd.py`.
+"""
 
 import json
 import os
@@ -30,7 +32,8 @@ def run(body: Body, comm: Comm, folder: Path) -> tuple[str, str]:
 
 if __name__ == "__main__":
     warnings.simplefilter("error")
-    place, names = Path(sys.argv[1]), sys.argv[2:]
+    place = Path(sys.argv[1])
+    names = sys.argv[2:]
     draws.load()
     bodies = discover()
     world = MpiComm()

@@ -31,10 +31,8 @@ def checkpoints_come_back(comm: Comm, folder: Path) -> None:
 @spmd(2, 8)
 def changes_are_written_meanwhile(comm: Comm, folder: Path) -> None:
     assert written(folder, comm, MIXED, range(1, 4), background=True) == wholes(range(1, 4))
-    path, world = (
-        checkpoint.latest(folder, comm),
-        make(comm, ["row_wise"] * 4, ("optimizer.sparse.name=exact_adagrad",), False),
-    )
+    path = checkpoint.latest(folder, comm)
+    world = make(comm, ["row_wise"] * 4, ("optimizer.sparse.name=exact_adagrad",), False)
     assert path is not None and checkpoint.load(path, world) == 3
     assert digest(world, 3) == wholes(range(1, 4))[-1]
 

@@ -1,9 +1,10 @@
-"""Do the benchmarks run, and does their harness do its sums? Nothing here looks at how long anything took."""
+"""Do the benchmarks run, and does their harness do its sums? Nothing here looks at how long
+anything took.
+"""
 
 import argparse
 import importlib
 import json
-import sys
 import time
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,18 +12,34 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from benchmarks import all as everything
+from benchmarks import cache
+from benchmarks.harness import (
+    Contender,
+    best,
+    machine,
+    measure,
+    ratio,
+    summarise,
+    table,
+    verdict,
+    versions,
+)
+from benchmarks.roofline import picture
+from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Lookup, clicks
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import all as everything  # noqa: E402
-from benchmarks import cache  # noqa: E402
-from benchmarks.harness import Contender, best, machine, measure, ratio, summarise, table, verdict, versions  # noqa: E402
-from benchmarks.roofline import picture  # noqa: E402
-from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Lookup, clicks  # noqa: E402
-
 SCRIPTS = everything.NAMES
 QUICK = argparse.Namespace(
-    quick=True, rounds=1, no_rivals=True, json=None, case=None, layers=False, model=None, memory=None, plan="table_wise"
+    quick=True,
+    rounds=1,
+    no_rivals=True,
+    json=None,
+    case=None,
+    layers=False,
+    model=None,
+    memory=None,
+    plan="table_wise",
 )
 
 
@@ -46,7 +63,9 @@ def test_a_turn_begins_with_untimed_calls_for_a_while() -> None:
 
 def test_short_calls_repeat_within_a_turn_and_preparation_is_not_timed() -> None:
     prepared: list[int] = []
-    contender = Contender("A", "ours", lambda i: None, prepare=lambda i: (prepared.append(i), time.sleep(0.001)))
+    contender = Contender(
+        "A", "ours", lambda i: None, prepare=lambda i: (prepared.append(i), time.sleep(0.001))
+    )
     measure([contender], rounds=1, warmup=1, pause=0, settle=0, least=1e-4)
     assert contender.repeat > 1
     assert prepared == list(range(contender.calls))
@@ -56,16 +75,20 @@ def test_short_calls_repeat_within_a_turn_and_preparation_is_not_timed() -> None
 def test_threads_are_set_before_every_turn() -> None:
     used: list[int] = []
     measure([timed("A", "ours", 3), timed("B", "rival", 1)], 1, 0, 0, 0)
-    measure([Contender("A", "ours", lambda i: None, 3, used.append)], rounds=2, warmup=1, pause=0, settle=0)
+    measure(
+        [Contender("A", "ours", lambda i: None, 3, used.append)],
+        rounds=2,
+        warmup=1,
+        pause=0,
+        settle=0,
+    )
     assert used == [3, 3, 3]
 
 
 def test_the_best_thread_count_counts_and_ratios_are_taken_inside_a_round() -> None:
-    ours, slow, fast = (
-        timed("us", "ours", 2, 1.0, 2.0, 4.0),
-        timed("them", "rival", 1, 9.0, 9.0, 9.0),
-        timed("them", "rival", 2, 2.0, 6.0, 4.0),
-    )
+    ours = timed("us", "ours", 2, 1.0, 2.0, 4.0)
+    slow = timed("them", "rival", 1, 9.0, 9.0, 9.0)
+    fast = timed("them", "rival", 2, 2.0, 6.0, 4.0)
     assert best([ours, slow, fast]) == {"us": ours, "them": fast}
     assert ratio(fast, ours) == {"median": 2.0, "min": 1.0, "max": 3.0}
     record = summarise("case", {"B": 1}, [ours, slow, fast], {"them": 1.8})
@@ -94,8 +117,15 @@ def test_machine_and_versions_are_recorded() -> None:
 
 
 def test_the_page_lists_every_aim() -> None:
-    record = summarise("a case", {"B": 1}, [timed("us", "ours", 1, 1.0), timed("them", "rival", 1, 2.0)], {"them": 1.5})
-    page = everything.page({"lookup": {"machine": machine(), "versions": versions(), "records": [record]}})
+    record = summarise(
+        "a case",
+        {"B": 1},
+        [timed("us", "ours", 1, 1.0), timed("them", "rival", 1, 2.0)],
+        {"them": 1.5},
+    )
+    page = everything.page(
+        {"lookup": {"machine": machine(), "versions": versions(), "records": [record]}}
+    )
     assert "| a case | them | 1.5x | 2.00x (2.00 to 2.00), reached |" in page
     assert "benchmarks.lookup" in page
 
@@ -110,14 +140,20 @@ def test_the_roofline_is_a_picture_with_a_dot_for_every_kernel() -> None:
     space = "{http://www.w3.org/2000/svg}"
     assert len(drawn.findall(f"{space}circle")) == 4
     words = [text.text for text in drawn.findall(f"{space}text")]
-    assert {"kernel 0", "kernel 3", "multiply-add: 200 GFLOP/s", "memory, read in order: 20 GB/s"} <= set(words)
+    assert {
+        "kernel 0",
+        "kernel 3",
+        "multiply-add: 200 GFLOP/s",
+        "memory, read in order: 20 GB/s",
+    } <= set(words)
     assert picture([{"points": points}]) == ""  # no C compiler, no roof
 
 
 def test_no_policy_misses_less_than_beladys_bound() -> None:
     log = cache.zipf(3000, columns=3, rows=2000)
     batches = cache.cut(log)
-    ahead, asked = cache.ahead_of(batches), sum(ids.size for ids, _ in batches)
+    ahead = cache.ahead_of(batches)
+    asked = sum(ids.size for ids, _ in batches)
     for sets in (1, 8, 100):
         bound = cache.belady(32 * sets, batches)
         for policy in ("lru", "lookahead"):
@@ -134,7 +170,9 @@ def test_categories_become_rows_of_tables_that_follow_each_other() -> None:
 def test_miss_rates_are_drawn_the_same_every_time() -> None:
     pytest.importorskip("matplotlib")
     curves = {"lru": [0.9, 0.5], "Belady's bound": [0.6, 0.2]}
-    records = [{"log": name, "sizes": [0.01, 0.1], "curves": curves} for name in ("one log", "another")] + [{}]
+    records = [
+        {"log": name, "sizes": [0.01, 0.1], "curves": curves} for name in ("one log", "another")
+    ] + [{}]
     drawn = cache.picture(records)
     assert drawn == cache.picture(records) and len(drawn) < 200_000
     assert all(words in drawn for words in ("one log", "another", "lru", "Belady"))
@@ -146,7 +184,8 @@ def test_lookups_and_clicks_stay_inside_their_tables() -> None:
     for rows in shape.batches(2):
         assert rows.shape == (60,) and rows.min() >= 0 and rows.max() < 50
     assert shape.offsets()[-1] == 60
-    whole, part = clicks(SMALL, 1)[0], clicks(SMALL, 1, part=(16, 32))[0]
+    whole = clicks(SMALL, 1)[0]
+    part = clicks(SMALL, 1, part=(16, 32))[0]
     assert (whole.rows[:, 16:32] == part.rows).all() and (whole.dense[16:32] == part.dense).all()
     assert all((row < limit).all() for row, limit in zip(whole.rows, SMALL.rows, strict=True))
     assert (KAGGLE.interactions, MLPERF.interactions) == (367, 479)

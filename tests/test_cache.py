@@ -1,4 +1,6 @@
-"""Does the software cache decide as a dictionary would, on any trace, whatever is locked, flushed or forgotten in between?"""
+"""Does the software cache decide as a dictionary would, on any trace, whatever is locked, flushed
+or forgotten in between?
+"""
 
 import hypothesis
 import numpy as np
@@ -37,11 +39,14 @@ TRACES = {  # rows a batch draws from: (sets, rows)
 
 def arrays(ids, counts=None):
     ids = np.array(sorted(ids), np.int64)
-    return ids, np.array([counts[i] for i in ids.tolist()] if counts else np.ones(ids.size), np.int64)
+    return ids, np.array(
+        [counts[i] for i in ids.tolist()] if counts else np.ones(ids.size), np.int64
+    )
 
 
 def test_sets_are_fbgemms():
-    ids, out = np.array([0, 1, 2, 3, 10, 12345, 10**9]), np.empty(7, np.int64)
+    ids = np.array([0, 1, 2, 3, 10, 12345, 10**9])
+    out = np.empty(7, np.int64)
     for module in (kernels, twin):
         for sets, expected in (
             (1024, [0, 812, 999, 206, 781, 761, 602]),
@@ -61,8 +66,13 @@ def test_geometry_is_fbgemms():
 def test_every_policy_has_both_functions_and_their_twins():
     for name in NAMES:
         for what in ("touch", "victim"):
-            assert getattr(policies, f"{name}_{what}").__doc__ and getattr(twin_policies, f"{name}_{what}").__doc__
-    functions = {name.rsplit("_", 1)[0] for name in vars(policies) if name.endswith(("_touch", "_victim"))}
+            assert (
+                getattr(policies, f"{name}_{what}").__doc__
+                and getattr(twin_policies, f"{name}_{what}").__doc__
+            )
+    functions = {
+        name.rsplit("_", 1)[0] for name in vars(policies) if name.endswith(("_touch", "_victim"))
+    }
     assert functions == set(NAMES)
 
 
@@ -70,19 +80,25 @@ class Pair:
     """The state of a cache, twice: for a module of kernels and for the dictionaries."""
 
     def __init__(self, module, policy, sets):
-        self.prints, state = np.zeros(32 * sets, np.uint8), np.zeros(32 * sets, line_of(POLICIES[policy]))
+        self.prints = np.zeros(32 * sets, np.uint8)
+        state = np.zeros(32 * sets, line_of(POLICIES[policy]))
         self.tags, self.stamp, self.locks, self.dirty = (state[name] for name in LINE.names)
         self.next_use = state["next_use"] if POLICIES[policy].next_use else EMPTY
         self.hand = np.full(sets if POLICIES[policy].hand else 0, -1)
-        self.module, self.find, self.populate = module, module.finder(policy), module.populator(policy)
+        self.module = module
+        self.find = module.finder(policy)
+        self.populate = module.populator(policy)
 
     def step(self, now, ids, counts, use, order):
         """All kernels of one batch; what they return."""
-        lines, missed, misses = np.full(ids.size, -7), np.full(ids.size, -7), np.full(-(-ids.size // kernels.CHUNK), -7)
+        lines = np.full(ids.size, -7)
+        missed = np.full(ids.size, -7)
+        misses = np.full(-(-ids.size // kernels.CHUNK), -7)
         found = self.prints, self.tags, self.locks, self.stamp, self.next_use
         lookups = np.full_like(misses, -7)
         self.find(ids, counts, use, now, *found, lines, missed, misses, lookups)
-        result, sets = [lines.copy(), misses, lookups], np.full(ids.size, -7)
+        result = [lines.copy(), misses, lookups]
+        sets = np.full(ids.size, -7)
         m = self.module.gather(misses, missed, lines, sets)
         result += [lines.copy(), missed[:m], sets[:m]]
         gone = np.full(m, -7), np.full(m, -7), np.full(m, -7), np.full(m, 7, np.uint8)
@@ -90,8 +106,11 @@ class Pair:
         misses = missed[:m], sets[:m], counts[missed[:m]]
         work = np.empty((m, 5), np.int64)
         self.populate(ids, *misses, use, order[:m], work, now, *state, lines, *gone)
-        moves, changed = np.full((4, m), -7), np.zeros(m, np.bool_)
-        numbers = self.module.settle(ids, counts, misses[0], lines, *gone[:2], gone[3], moves, changed)
+        moves = np.full((4, m), -7)
+        changed = np.zeros(m, np.bool_)
+        numbers = self.module.settle(
+            ids, counts, misses[0], lines, *gone[:2], gone[3], moves, changed
+        )
         where = np.full(ids.size, -7)
         self.module.locate(ids[::-1].copy(), self.prints, self.tags, where)
         return [*result, lines, *gone, moves, changed, numbers, where, *state]
@@ -99,9 +118,15 @@ class Pair:
 
 @pytest.mark.parametrize("policy", NAMES)
 @hypothesis.settings(max_examples=12)
-@given(seed=SEEDS, trace=st.sampled_from(sorted(TRACES)), batches=st.integers(1, 8), flight=st.integers(0, 3))
+@given(
+    seed=SEEDS,
+    trace=st.sampled_from(sorted(TRACES)),
+    batches=st.integers(1, 8),
+    flight=st.integers(0, 3),
+)
 def test_kernels_are_their_twins(policy, seed, trace, batches, flight):
-    rng, (sets, rows) = np.random.default_rng(seed), TRACES[trace]
+    rng = np.random.default_rng(seed)
+    sets, rows = TRACES[trace]
     pairs = [Pair(module, policy, sets) for module in (kernels, twin)]
     held = []
     for now in range(1, batches + 1):
@@ -115,7 +140,8 @@ def test_kernels_are_their_twins(policy, seed, trace, batches, flight):
             np.testing.assert_array_equal(ours, theirs)
         held.append(results[0][6])
         if len(held) > flight:
-            lines, changed = held.pop(0), bool(rng.random() < 0.7)
+            lines = held.pop(0)
+            changed = bool(rng.random() < 0.7)
             for pair in pairs:
                 wrong = np.full(-(-lines.size // kernels.CHUNK), -7)
                 pair.module.release(lines, changed, pair.locks, pair.dirty, wrong)
@@ -128,10 +154,15 @@ def test_kernels_are_their_twins(policy, seed, trace, batches, flight):
 
 def test_lines_that_are_not_locked_are_counted_and_kept():
     for module in (kernels, twin):
-        state, wrong = np.zeros(3, LINE), np.full(1, -7)
+        state = np.zeros(3, LINE)
+        wrong = np.full(1, -7)
         state["locks"] = 1, 0, 2
         module.release(np.array([0, 1, -1, 2]), True, state["locks"], state["dirty"], wrong)
-        assert state["locks"].tolist() == [0, 0, 1] and state["dirty"].tolist() == [1, 0, 1] and wrong == 1
+        assert (
+            state["locks"].tolist() == [0, 0, 1]
+            and state["dirty"].tolist() == [1, 0, 1]
+            and wrong == 1
+        )
 
 
 @given(seed=SEEDS, window=st.integers(0, 5))
@@ -140,7 +171,8 @@ def test_batches_ahead(seed, window):
     ids, *later = (np.unique(rng.integers(0, 30, rng.integers(0, 20))) for _ in range(window + 1))
     expected = [next((b + 1 for b, batch in enumerate(later) if i in batch), 0) for i in ids]
     np.testing.assert_array_equal(batches_ahead(ids, later), expected)
-    starts, out = np.cumsum([0, *(batch.size for batch in later)]), np.empty_like(ids)
+    starts = np.cumsum([0, *(batch.size for batch in later)])
+    out = np.empty_like(ids)
     twin.batches_ahead(ids, np.concatenate([*later, EMPTY]), starts, out)
     np.testing.assert_array_equal(out, expected)
 
@@ -150,11 +182,16 @@ def test_counts_in_a_hash_map(seed):
     results = []
     for module in (hashing, hashing_twin):
         again = np.random.default_rng(seed)
-        keys, slots, outs = np.zeros(64, np.uint64), np.zeros(64, np.int64), []
+        keys = np.zeros(64, np.uint64)
+        slots = np.zeros(64, np.int64)
+        outs = []
         for _ in range(3):
             codes = again.permutation(20)[: again.integers(0, 20)].astype(np.uint64)
             out = np.empty(codes.size, np.int64)
-            outs += [module.add_counts(codes, again.integers(1, 9, codes.size), keys, slots, out), out]
+            outs += [
+                module.add_counts(codes, again.integers(1, 9, codes.size), keys, slots, out),
+                out,
+            ]
         results.append([keys, slots, *outs])
     for ours, theirs in zip(*results):
         np.testing.assert_array_equal(ours, theirs)
@@ -169,7 +206,8 @@ def check(cache, model, batch, ahead):
     gone = zip(moves.evicted_ids.tolist(), moves.evicted_dirty.tolist())
     assert dict(zip(moves.evicted_lines.tolist(), gone)) == evictions
     assert dict(zip(moves.filled_ids.tolist(), moves.filled_lines.tolist())) == fills
-    assert not {*moves.evicted_ids.tolist()} & {*ids.tolist()}  # all may be written before any row is read
+    # all may be written before any row is read
+    assert not {*moves.evicted_ids.tolist()} & {*ids.tolist()}
     assert {*moves.evicted_lines.tolist()} <= {*moves.filled_lines.tolist()}
     assert moves.filled_ids.tolist() == sorted(moves.filled_ids.tolist())
     assert cache.stats() == dict(zip(STATISTICS, model.stats))
@@ -182,7 +220,10 @@ class Machine(RuleBasedStateMachine):
     @initialize(policy=st.sampled_from(NAMES), trace=st.sampled_from(sorted(TRACES)))
     def start(self, policy, trace):
         sets, self.numbers = TRACES[trace]
-        self.cache, self.model, self.flying, self.last = Cache(sets, policy), Model(sets, policy), [], {}
+        self.cache = Cache(sets, policy)
+        self.model = Model(sets, policy)
+        self.flying = []
+        self.last = {}
 
     @rule(seed=SEEDS, lookups=st.integers(0, 150), repeat=st.booleans(), foresight=st.booleans())
     def prefetch(self, seed, lookups, repeat, foresight):
@@ -232,24 +273,33 @@ class Machine(RuleBasedStateMachine):
         rows = {line: row.number for line, row in self.model.rows().items()}
         assert dict(zip(lines.tolist(), ids.tolist())) == rows
         where = {number: line for line, number in rows.items()}
-        assert self.cache.locate(self.numbers).tolist() == [where.get(n, -1) for n in self.numbers.tolist()]
+        assert self.cache.locate(self.numbers).tolist() == [
+            where.get(n, -1) for n in self.numbers.tolist()
+        ]
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = hypothesis.settings(max_examples=40, stateful_step_count=30, deadline=None, derandomize=True)
+TestMachine.settings = hypothesis.settings(
+    max_examples=40, stateful_step_count=30, deadline=None, derandomize=True
+)
 
 
 @pytest.mark.parametrize("policy", NAMES)
 def test_long_trace(policy):
-    """Zipf-distributed batches, two of them in flight, the next three known; all rows are forgotten once."""
+    """Zipf-distributed batches, two of them in flight, the next three known; all rows are forgotten
+    once.
+    """
     rng = np.random.default_rng(5)
-    cache, model = Cache(3, policy), Model(3, policy)
+    cache = Cache(3, policy)
+    model = Model(3, policy)
     batches = [batch_of(rng, rng.zipf(1.2, 400) % 500, 150) for _ in range(40)]
     flying = []
     for b, batch in enumerate(batches):
         later = [arrays(other)[0] for other in batches[b + 1 : b + 4]]
         ids = arrays(batch)[0]
-        flying.append(check(cache, model, batch, dict(zip(ids.tolist(), batches_ahead(ids, later).tolist()))))
+        flying.append(
+            check(cache, model, batch, dict(zip(ids.tolist(), batches_ahead(ids, later).tolist())))
+        )
         if cache.policy.next_use and len(later) == 3:
             cache.expect(later[2], 3)
             model.expect(later[2].tolist(), 3)
@@ -260,12 +310,18 @@ def test_long_trace(policy):
         if b == 20:
             cache.invalidate()
             model.invalidate()
-    assert 0 < cache.stats()["conflict_unique_misses"] < cache.stats()["unique_misses"] < cache.stats()["unique"]
+    assert (
+        0
+        < cache.stats()["conflict_unique_misses"]
+        < cache.stats()["unique_misses"]
+        < cache.stats()["unique"]
+    )
 
 
 @pytest.mark.parametrize("policy", NAMES)
 def test_more_rows_than_ways(policy):
-    cache, rows = Cache(4, policy), same_set(100, 4)
+    cache = Cache(4, policy)
+    rows = same_set(100, 4)
     moves = cache.prefetch(rows, np.ones_like(rows))
     assert sorted(moves.lines.tolist()) == [-1] * 68 + list(range(32))
     assert moves.lines[:32].tolist() == list(range(32))  # ascending rows, lowest ways first
@@ -279,7 +335,9 @@ def test_more_rows_than_ways(policy):
 
 
 def test_decisions_do_not_depend_on_threads():
-    rng, before, seen = np.random.default_rng(2), thread_count(), []
+    rng = np.random.default_rng(2)
+    before = thread_count()
+    seen = []
     ids = np.sort(rng.choice(10**6, 30_000, replace=False))
     try:
         for threads in (1, 2):
@@ -297,10 +355,14 @@ def test_decisions_do_not_depend_on_threads():
 
 
 class Store:
-    """Rows of one number each: home, lines, and a scratch for what is outside, as docs/memory.md says."""
+    """Rows of one number each: home, lines, and a scratch for what is outside, as docs/memory.md
+    says.
+    """
 
     def __init__(self, rows, sets, policy):
-        self.cache, self.home, self.fast = Cache(sets, policy), np.arange(rows), np.zeros(32 * sets, np.int64)
+        self.cache = Cache(sets, policy)
+        self.home = np.arange(rows)
+        self.fast = np.zeros(32 * sets, np.int64)
         self.flying = []
 
     def prefetch(self, batch, ahead):
@@ -319,7 +381,8 @@ class Store:
         self.cache.release(lines)
         for number, count in zip(ids[~held].tolist(), counts[~held].tolist()):
             value = (3 * scratch[number] + count) % 10**9
-            line = int(self.cache.locate(np.array([number]))[0])  # a batch prefetched since may have given it a line
+            # a batch prefetched since may have given it a line
+            line = int(self.cache.locate(np.array([number]))[0])
             if line >= 0:
                 self.fast[line] = value
                 self.cache.mark(np.array([line]))
@@ -340,7 +403,8 @@ def test_no_update_is_lost(policy, seed, window, sets, lookups):
     """Rows that are prefetched, evicted, staged and flushed end as they would without a cache."""
     rng = np.random.default_rng(seed)
     batches = [batch_of(rng, rng.zipf(1.2, 300) % 200, lookups) for _ in range(12)]
-    store, plain = Store(200, sets, policy), np.arange(200)
+    store = Store(200, sets, policy)
+    plain = np.arange(200)
     for b, batch in enumerate(batches):
         later = [arrays(other)[0] for other in batches[b + 1 : b + 4]]
         store.prefetch(batch, batches_ahead(arrays(batch)[0], later))
@@ -358,7 +422,8 @@ def test_no_update_is_lost(policy, seed, window, sets, lookups):
 
 
 def test_lfu_keeps_a_hotter_row_and_remembers_what_left():
-    cache, rows = Cache(1, "lfu"), np.arange(33)
+    cache = Cache(1, "lfu")
+    rows = np.arange(33)
     cache.release(cache.prefetch(rows[:32], np.full(32, 5)).lines)
     cold = cache.prefetch(rows[32:], np.array([4]))
     assert cold.lines.tolist() == [-1] and WAYS == 32  # 4 < 5 lookups: it stays outside
@@ -370,7 +435,9 @@ def test_lfu_keeps_a_hotter_row_and_remembers_what_left():
 
 
 def test_lookahead_meets_belady_where_it_knows_all():
-    """One set, a row a batch, all of the future known: as few misses as the best choice in hindsight."""
+    """One set, a row a batch, all of the future known: as few misses as the best choice in
+    hindsight.
+    """
     rng = np.random.default_rng(1)
     trace = (rng.zipf(1.2, 600) % 80).tolist()
     cache = Cache(1, "lookahead")
@@ -378,7 +445,8 @@ def test_lookahead_meets_belady_where_it_knows_all():
         later = trace[b + 1 :]
         ahead = later.index(number) + 1 if number in later else 0
         cache.release(cache.prefetch(np.array([number]), np.array([1]), np.array([ahead])).lines)
-    held, misses = set(), 0
+    held = set()
+    misses = 0
     for b, number in enumerate(trace):
         misses += number not in held
         held.add(number)
@@ -389,11 +457,16 @@ def test_lookahead_meets_belady_where_it_knows_all():
 
 
 def test_large_batches_are_their_twins():
-    """Several chunks; most rows missing, then most of them there, then few rows that are all missing: sets by fours."""
-    rng, pairs = np.random.default_rng(3), [Pair(module, "lru", 100) for module in (kernels, twin)]
+    """Several chunks; most rows missing, then most of them there, then few rows that are all
+    missing: sets by fours.
+    """
+    rng = np.random.default_rng(3)
+    pairs = [Pair(module, "lru", 100) for module in (kernels, twin)]
     rows = rng.choice(10**6, 3300, replace=False)
     for now, size in enumerate((3000, 3000, 3000, 60, 40), start=1):
-        ids, counts = arrays(rng.choice(rows if size > 60 else 10**6 + np.arange(2000), size, replace=False))
+        ids, counts = arrays(
+            rng.choice(rows if size > 60 else 10**6 + np.arange(2000), size, replace=False)
+        )
         missing = ids.size - np.isin(ids, pairs[0].tags[pairs[0].prints > 0]).sum()
         order = EMPTY if now == 1 else rng.permutation(missing)
         for ours, theirs in zip(*(pair.step(now, ids, counts, EMPTY, order) for pair in pairs)):

@@ -1,4 +1,5 @@
-"""Does the cache decide as FBGEMM's kernels do? They are played here: ways sorted once a set, misses dealt to them.
+"""Does the cache decide as FBGEMM's kernels do? They are played here: ways sorted once a set,
+misses dealt to them.
 
 What docs/memory.md says differs is switched on and shown to be all that differs.
 """
@@ -13,17 +14,24 @@ from tests.cache_model import batch_of, murmur
 
 
 class Fbgemm:
-    """State and kernels of `lru_cache_find/populate` and `lfu_cache_find/populate`; equal costs by way, lowest first."""
+    """State and kernels of `lru_cache_find/populate` and `lfu_cache_find/populate`; equal costs by
+    way, lowest first.
+    """
 
     def __init__(self, policy, sets, spare_hits):
-        self.policy, self.sets, self.spare_hits, self.time = policy, sets, spare_hits, 0
+        self.policy = policy
+        self.sets = sets
+        self.spare_hits = spare_hits
+        self.time = 0
         self.state = np.full((sets, 32), -1)
-        self.last, self.counts = np.zeros((sets, 32), np.int64), {}
+        self.last = np.zeros((sets, 32), np.int64)
+        self.counts = {}
 
     def step(self, batch):
         """One prefetch; the hits of the batch that were evicted by it."""
         self.time += 1
-        misses, hits = {}, set()
+        misses = {}
+        hits = set()
         for number, count in sorted(batch.items()):
             self.counts[number] = self.counts.get(number, 0) + count
             s = murmur(number) % self.sets
@@ -35,7 +43,9 @@ class Fbgemm:
                 misses.setdefault(s, []).append(number)
         evicted = []
         for s, numbers in misses.items():
-            evicted += [(s, way) for way in getattr(self, self.policy)(s, numbers, hits) if (s, way) in hits]
+            evicted += [
+                (s, way) for way in getattr(self, self.policy)(s, numbers, hits) if (s, way) in hits
+            ]
         return evicted
 
     def lru(self, s, numbers, hits):
@@ -47,8 +57,14 @@ class Fbgemm:
         return []
 
     def lfu(self, s, numbers, hits):
-        cost = {way: self.counts[row] if row >= 0 else -1 for way, row in enumerate(self.state[s].tolist())}
-        order = sorted((way for way in cost if not (self.spare_hits and (s, way) in hits)), key=lambda w: (cost[w], w))
+        cost = {
+            way: self.counts[row] if row >= 0 else -1
+            for way, row in enumerate(self.state[s].tolist())
+        }
+        order = sorted(
+            (way for way in cost if not (self.spare_hits and (s, way) in hits)),
+            key=lambda w: (cost[w], w),
+        )
         taken = []
         for way, number in zip(order, sorted(numbers, key=lambda n: (-self.counts[n], n))):
             if cost[way] > self.counts[number]:
@@ -71,7 +87,8 @@ def rows(cache):
 def test_decisions_are_fbgemms(policy, seed, sets, lookups):
     """Without a prefetch pipeline: every batch is done before the next; LFU hits are spared."""
     rng = np.random.default_rng(seed)
-    cache, peer = Cache(sets, policy), Fbgemm(policy, sets, spare_hits=True)
+    cache = Cache(sets, policy)
+    peer = Fbgemm(policy, sets, spare_hits=True)
     for _ in range(10):
         batch = batch_of(rng, rng.zipf(1.2, 300) % 200, lookups)
         ids = np.array(list(batch))
@@ -81,9 +98,13 @@ def test_decisions_are_fbgemms(policy, seed, sets, lookups):
 
 
 def test_the_difference_lfu_hits_of_the_same_batch():
-    """A full set, all of it asked for again, and a hotter row: FBGEMM evicts a hit, here the hotter row stays outside."""
-    peer, cache = Fbgemm("lfu", 1, spare_hits=False), Cache(1, "lfu")
-    first, second = dict.fromkeys(range(32), 3), dict.fromkeys(range(32), 1) | {50: 9}
+    """A full set, all of it asked for again, and a hotter row: FBGEMM evicts a hit, here the hotter
+    row stays outside.
+    """
+    peer = Fbgemm("lfu", 1, spare_hits=False)
+    cache = Cache(1, "lfu")
+    first = dict.fromkeys(range(32), 3)
+    second = dict.fromkeys(range(32), 1) | {50: 9}
     moves = []
     for batch in (first, second):
         moves.append(cache.prefetch(np.array(list(batch)), np.array(list(batch.values()))))

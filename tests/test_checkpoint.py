@@ -1,4 +1,6 @@
-"""Do checkpoints come back on any ranks and plan, and is every kind of damage refused with a clear word?"""
+"""Do checkpoints come back on any ranks and plan, and is every kind of damage refused with a clear
+word?
+"""
 
 import errno
 import json
@@ -56,21 +58,34 @@ def make(comm: Comm, schemes: list[str], sets: tuple[str, ...] = (), learnt: boo
     dense = DenseOptimizer(config.optimizer.dense, flat)
     if learnt:
         dense.state["exp_avg"][:] = flat * 2
-    tbe = TableBatchedEmbedding(plan.tables, plan.local(comm.rank), config.optimizer.sparse, config.training.seed)
+    tbe = TableBatchedEmbedding(
+        plan.tables, plan.local(comm.rank), config.optimizer.sparse, config.training.seed
+    )
     for i, shard in enumerate(plan.local(comm.rank) if learnt else ()):
         spec = plan.tables[shard.table]
         random = np.random.default_rng(shard.table)
         rows = np.unique(random.integers(0, spec.rows, 700))
         values = initial_rows(spec, config.optimizer.sparse, config.training.seed, rows)
         changed = random.random(rows.size) < 0.5
-        values["weight"][changed] += random.standard_normal((changed.sum(), spec.dim)).astype(np.float32)
+        values["weight"][changed] += random.standard_normal((changed.sum(), spec.dim)).astype(
+            np.float32
+        )
         for name in list(values)[1:]:
-            values[name][changed] += random.integers(1, 9, values[name][changed].shape).astype(np.float32)
+            values[name][changed] += random.integers(1, 9, values[name][changed].shape).astype(
+                np.float32
+            )
         mine = (rows >= shard.rows[0]) & (rows < shard.rows[1])
-        cut = {k: v[mine][:, slice(*shard.cols)] if v.ndim == 2 else v[mine] for k, v in values.items()}
+        cut = {
+            k: v[mine][:, slice(*shard.cols)] if v.ndim == 2 else v[mine] for k, v in values.items()
+        }
         tbe.load_rows(i, rows[mine] - shard.rows[0], cut)
     return SimpleNamespace(
-        config=config, comm=comm, plan=plan, model=model, dense=dense, embedding=SimpleNamespace(tbe=tbe)
+        config=config,
+        comm=comm,
+        plan=plan,
+        model=model,
+        dense=dense,
+        embedding=SimpleNamespace(tbe=tbe),
     )
 
 
@@ -101,14 +116,17 @@ def test_any_plan_writes_the_same_rows_and_reads_them(
     assert run_threads(ranks, body) == [(expected, expected, 5)] * ranks
 
 
-@pytest.mark.parametrize("name", ["lamb", "partial_rowwise_adam", "exact_rowwise_adagrad_with_counter"])
+@pytest.mark.parametrize(
+    "name", ["lamb", "partial_rowwise_adam", "exact_rowwise_adagrad_with_counter"]
+)
 def test_states_of_every_kind_come_back(tmp_path: Path, name: str) -> None:
     sets = (f"optimizer.sparse.name={name}",)
     expected = checkpoint.save(tmp_path, make(SingleComm(), TABLE_WISE, sets), 5)
     path = checkpoint.latest(tmp_path, SingleComm())
     assert path is not None
     with h5py.File(path) as file:
-        rule, table = RULES[name], file["tables/C3"]
+        rule = RULES[name]
+        table = file["tables/C3"]
         assert set(table) >= {"rows", "weight", *rule.element_state, *rule.row_state}
         assert all(table[state].shape == table["rows"].shape for state in rule.row_state)
 
@@ -133,7 +151,9 @@ def test_file_holds_only_learnt_rows_and_reads_with_plain_h5py(written: Path) ->
 
 
 def test_config_comes_back_with_its_overrides(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, make(SingleComm(), TABLE_WISE, ("training.seed=77", "eval.every_steps=3")), 1)
+    checkpoint.save(
+        tmp_path, make(SingleComm(), TABLE_WISE, ("training.seed=77", "eval.every_steps=3")), 1
+    )
     with CheckpointFile(checkpoint.checkpoints(tmp_path)[0]) as file:
         config = file.config(["data.test=x.h5"])
     assert (config.training.seed, config.eval.every_steps, config.data.test) == (77, 3, ("x.h5",))
@@ -143,8 +163,13 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     world = make(SingleComm(), TABLE_WISE)
     for step in (1, 2, 30):
         checkpoint.save(tmp_path, world, step, keep=2)
-    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["step-00000002.h5", "step-00000030.h5"]
-    assert checkpoint.latest(tmp_path, SingleComm()) == checkpoint.checkpoints(tmp_path)[1].resolve()
+    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == [
+        "step-00000002.h5",
+        "step-00000030.h5",
+    ]
+    assert (
+        checkpoint.latest(tmp_path, SingleComm()) == checkpoint.checkpoints(tmp_path)[1].resolve()
+    )
     assert checkpoint.latest(tmp_path / "nothing", SingleComm()) is None
 
 
@@ -153,12 +178,15 @@ def test_changed_keys_are_named(written: Path) -> None:
         checkpoint.load(written, make(SingleComm(), TABLE_WISE, ("training.batch_size=64",)))
     with pytest.raises(CheckpointError, match=r"tables\.C2\.pooling was \"mean\", now \"sum\""):
         checkpoint.load(written, make(SingleComm(), TABLE_WISE, ("tables.C2.pooling=sum",)))
-    other = make(SingleComm(), TABLE_WISE, ("training.epochs=9", "parallel.route=two_level"), learnt=False)
+    other = make(
+        SingleComm(), TABLE_WISE, ("training.epochs=9", "parallel.route=two_level"), learnt=False
+    )
     assert checkpoint.load(written, other) == 5
 
 
 @pytest.mark.parametrize(
-    ("dataset", "tensor"), [("tables/C1/weight", "tables/C1"), ("dense/top.0.bias/value", "dense/top.0.bias")]
+    ("dataset", "tensor"),
+    [("tables/C1/weight", "tables/C1"), ("dense/top.0.bias/value", "dense/top.0.bias")],
 )
 def test_a_flipped_bit_is_found_and_named(written: Path, dataset: str, tensor: str) -> None:
     with h5py.File(written) as file:
@@ -248,7 +276,10 @@ def test_a_full_disk_leaves_older_checkpoints_alone(
     messages = set(run_threads(2, body))
     assert len(messages) == 1
     message = messages.pop()
-    assert "step-00000002.h5 could not be written: No space left on device" in message and "intact" in message
+    assert (
+        "step-00000002.h5 could not be written: No space left on device" in message
+        and "intact" in message
+    )
     assert os.listdir(tmp_path / "checkpoints") == ["step-00000001.h5"]
     with CheckpointFile(tmp_path / "checkpoints" / "step-00000001.h5") as file:
         file.recomputed_digest()

@@ -1,4 +1,6 @@
-"""Are checkpoints of changes the state that they stand for, on any ranks and plan, and is what they need never deleted?"""
+"""Are checkpoints of changes the state that they stand for, on any ranks and plan, and is what they
+need never deleted?
+"""
 
 import json
 import os
@@ -32,16 +34,24 @@ SETS = ("optimizer.sparse.name=exact_adagrad",)
 
 
 def learn(world: Any, step: int, rows: int = 60) -> None:
-    """Change rows of all tables, as an update would, the same on any plan; every third goes back to its initial values."""
-    tbe, config = world.embedding.tbe, world.config
+    """Change rows of all tables, as an update would, the same on any plan; every third goes back to
+    its initial values.
+    """
+    tbe = world.embedding.tbe
+    config = world.config
     for i, shard in enumerate(world.plan.local(world.comm.rank)):
-        spec, random = world.plan.tables[shard.table], np.random.default_rng([shard.table, step])
-        chosen = np.unique(np.append(random.integers(0, spec.rows, rows), np.arange(min(step, spec.rows))))
+        spec = world.plan.tables[shard.table]
+        random = np.random.default_rng([shard.table, step])
+        chosen = np.unique(
+            np.append(random.integers(0, spec.rows, rows), np.arange(min(step, spec.rows)))
+        )
         values = initial_rows(spec, config.optimizer.sparse, config.training.seed, chosen)
         for value in values.values():
             value[chosen % 3 > 0] += random.random(value.shape).astype(np.float32)[chosen % 3 > 0]
         mine = (chosen >= shard.rows[0]) & (chosen < shard.rows[1])
-        cut = {k: v[mine][:, slice(*shard.cols)] if v.ndim == 2 else v[mine] for k, v in values.items()}
+        cut = {
+            k: v[mine][:, slice(*shard.cols)] if v.ndim == 2 else v[mine] for k, v in values.items()
+        }
         local = chosen[mine] - shard.rows[0]
         tbe.load_rows(i, local, cut)
         tbe.changes.note(one_by_one(i, local, local))
@@ -63,7 +73,8 @@ def written(out: Path, comm: Comm, schemes: list[str], steps: range, **options: 
 
 def wholes(steps: range) -> list[str]:
     """The same digests, of states that were never written."""
-    world, found = make(SingleComm(), TABLE_WISE, SETS), []
+    world = make(SingleComm(), TABLE_WISE, SETS)
+    found = []
     for step in steps:
         learn(world, step)
         found.append(digest(world, step))
@@ -79,11 +90,16 @@ def names(out: Path) -> list[str]:
     [(1, TABLE_WISE, 1 << 30), (3, MIXED, 0), (4, ["column_wise"] * 4, 1 << 30)],
     ids=["one rank", "in two passes", "columns"],
 )
-def test_changes_and_their_base_are_the_state(tmp_path: Path, ranks: int, schemes: list[str], room: int) -> None:
+def test_changes_and_their_base_are_the_state(
+    tmp_path: Path, ranks: int, schemes: list[str], room: int
+) -> None:
     steps = range(1, 6)
     expected = wholes(steps)
     options = {"room": room, "background": True}
-    assert run_threads(ranks, lambda comm: written(tmp_path, comm, schemes, steps, **options)) == [expected] * ranks
+    assert (
+        run_threads(ranks, lambda comm: written(tmp_path, comm, schemes, steps, **options))
+        == [expected] * ranks
+    )
     files = checkpoint.checkpoints(tmp_path)
     assert [base_of(path) for path in files] == [None, *names(tmp_path)[:3], None]
     for path, whole in zip(files, expected):
@@ -149,13 +165,15 @@ def test_missing_and_damaged_links_are_named(tmp_path: Path) -> None:
     kept = second.read_bytes()
     second.unlink()
     with pytest.raises(
-        CheckpointError, match=r"step-00000003.h5: holds only what changed since step-00000002.h5, .*no such file"
+        CheckpointError,
+        match=r"step-00000003.h5: holds only what changed since step-00000002.h5, .*no such file",
     ):
         CheckpointFile(third)
     assert checkpoint.latest(tmp_path, SingleComm()) == first.resolve()
     second.write_bytes(kept[:3000])
     with pytest.raises(
-        CheckpointError, match=r"00003.h5: .*which cannot be used: .*00002.h5: damaged checkpoint: truncated"
+        CheckpointError,
+        match=r"00003.h5: .*which cannot be used: .*00002.h5: damaged checkpoint: truncated",
     ):
         CheckpointFile(third)
     second.write_bytes(first.read_bytes())
@@ -179,13 +197,16 @@ def test_commands_and_notebooks_see_one_table(tmp_path: Path) -> None:
     target = tmp_path / "whole.h5"
 
     def invoke(*arguments: object) -> str:
-        return CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False).output
+        return (
+            CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False).output
+        )
 
     assert "whole.h5: 3 files in one, " in invoke("merge", last, target)
     assert invoke("digest", target) == f"digest {expected[-1]}\n"
     assert "equal: digest" in invoke("diff", last, target)
     assert "step-00000001.h5 + step-00000002.h5 + step-00000003.h5" in invoke("show", last)
-    one, other = neocpu.load(last), neocpu.load(target)
+    one = neocpu.load(last)
+    other = neocpu.load(target)
     for name, table in one.tables.items():
         same = other.tables[name]
         assert np.array_equal(table.learnt, same.learnt)
@@ -199,8 +220,11 @@ def test_commands_and_notebooks_see_one_table(tmp_path: Path) -> None:
 # ---- in the background ----
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, write = threading.Event(), RowWriter.write
+def test_training_goes_on_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    write = RowWriter.write
 
     def slow(self: RowWriter, part: Any) -> None:
         go.wait(60)
@@ -258,8 +282,14 @@ def test_an_error_in_the_background_is_everybodys_and_leaves_older_ones(
         return str(caught.value)
 
     (message,) = set(run_threads(2, body))
-    assert "step-00000002.h5 could not be written: No space left on device; older checkpoints are intact" in message
-    assert names(tmp_path) == ["step-00000003.h5"] and base_of(checkpoint.checkpoints(tmp_path)[0]) is None
+    assert (
+        "step-00000002.h5 could not be written: No space left on device; older checkpoints are "
+        "intact"
+    ) in message
+    assert (
+        names(tmp_path) == ["step-00000003.h5"]
+        and base_of(checkpoint.checkpoints(tmp_path)[0]) is None
+    )
 
 
 def test_a_run_that_ends_otherwise_leaves_no_part(tmp_path: Path) -> None:
@@ -275,7 +305,9 @@ def test_a_run_that_ends_otherwise_leaves_no_part(tmp_path: Path) -> None:
 
 def run(out: Path, log: Path, ranks: int, *sets: str, resume: bool = False) -> dict[str, str]:  # noqa: F811
     """Digests of the checkpoints that a run leaves, by their names."""
-    config = given(log, "training.epochs=3", "checkpoint.every_steps=2", "checkpoint.keep=99", *sets)
+    config = given(
+        log, "training.epochs=3", "checkpoint.every_steps=2", "checkpoint.keep=99", *sets
+    )
     run_threads(ranks, lambda comm: Trainer(config, comm, out, resume=resume).run())
     found = {}
     for path in checkpoint.checkpoints(out):
@@ -295,7 +327,11 @@ def expected(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     [
         (1, '"hbm_over_ddr_over_ssd"', '"table_wise"'),
         (3, '"hbm_over_ddr"', '"column_wise"'),
-        (2, '{ one = "hbm", many = "ddr_over_ssd" }', '{ one = "data_parallel", many = "row_wise" }'),
+        (
+            2,
+            '{ one = "hbm", many = "ddr_over_ssd" }',
+            '{ one = "data_parallel", many = "row_wise" }',
+        ),
     ],
 )
 def test_runs_with_changes_have_the_digests_of_runs_without(
@@ -309,9 +345,13 @@ def test_runs_with_changes_have_the_digests_of_runs_without(
     sets = ("checkpoint.full_every=3", f"memory.placement={placement}", f"parallel.plan={plan}")
     assert run(tmp_path, log, ranks, *sets) == expected
     files = checkpoint.checkpoints(tmp_path)
-    assert len(files) == len(expected) >= 5 and sum(base_of(path) is not None for path in files) >= 2
+    assert (
+        len(files) == len(expected) >= 5 and sum(base_of(path) is not None for path in files) >= 2
+    )
     made = json.loads((tmp_path / "run.json").read_text())["checkpoints"]
-    assert made["written"] == len(files) > made["of_changes"] > 0 and made["in_background"] == len(files)
+    assert made["written"] == len(files) > made["of_changes"] > 0 and made["in_background"] == len(
+        files
+    )
     for path in files[-2:]:
         path.unlink()
     assert run(tmp_path, log, ranks, *sets, resume=True) == expected

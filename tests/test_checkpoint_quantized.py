@@ -1,4 +1,6 @@
-"""Are quantised checkpoints the state, each weight within half a step of its row, and is the last one of a run exact?"""
+"""Are quantised checkpoints the state, each weight within half a step of its row, and is the last
+one of a run exact?
+"""
 
 from functools import partial
 from pathlib import Path
@@ -26,13 +28,15 @@ from neocpu.training.state import digest
 from neocpu.training.trainer import Stopped, Trainer
 
 LEVELS = {"int8": 255, "int4": 15}
-ERRORS = {"int8": 1e-6, "int4": 4e-3}  # of scale and bias, relative to the largest number of a row: fp32, fp16
+# of scale and bias, relative to the largest number of a row: fp32, fp16
+ERRORS = {"int8": 1e-6, "int4": 4e-3}
 
 
 def saved(out: Path, comm: Comm, schemes: list[str], form: str, **options: Any) -> list[str]:
     """Digests of four checkpoints, the last of them exact."""
     world = make(comm, schemes, SETS)
-    saver, found = Saver(out, world, keep=99, full_every=8, quantize=form, **options), []
+    saver = Saver(out, world, keep=99, full_every=8, quantize=form, **options)
+    found = []
     for step in range(1, 5):
         learn(world, step)
         found.append(saver.save(step, last=step == 4))
@@ -46,17 +50,24 @@ def test_rows_are_within_half_a_step_and_the_last_file_is_exact(tmp_path: Path, 
     exact = wholes(range(1, 5))
     assert digests[3] == exact[3] and not set(digests[:3]) & set(exact)
     for ranks, schemes, room in ((3, MIXED, 0), (4, ["column_wise"] * 4, 1 << 30)):
-        body = partial(saved, tmp_path / str(ranks), schemes=schemes, form=form, room=room, background=True)
+        body = partial(
+            saved, tmp_path / str(ranks), schemes=schemes, form=form, room=room, background=True
+        )
         assert run_threads(ranks, body) == [digests] * ranks
     paths = checkpoint.checkpoints(tmp_path / "one")
-    assert [base_of(path) for path in paths] == [None, *names(tmp_path / "one")[:2], None]  # none of another kind
-    world, seen = make(SingleComm(), TABLE_WISE, SETS), neocpu.load(paths[2])
+    # none of another kind
+    assert [base_of(path) for path in paths] == [None, *names(tmp_path / "one")[:2], None]
+    world = make(SingleComm(), TABLE_WISE, SETS)
+    seen = neocpu.load(paths[2])
     for step in range(1, 4):
         learn(world, step)
     for i, shard in enumerate(world.plan.local(0)):
-        spec, rows = world.plan.tables[shard.table], seen.tables[world.plan.tables[shard.table].name].learnt
-        values, table = world.embedding.tbe.values(i, rows), seen.tables[spec.name]
-        weight, found = values["weight"], table[rows]
+        spec = world.plan.tables[shard.table]
+        rows = seen.tables[world.plan.tables[shard.table].name].learnt
+        values = world.embedding.tbe.values(i, rows)
+        table = seen.tables[spec.name]
+        weight = values["weight"]
+        found = table[rows]
         step = (weight.max(axis=1) - weight.min(axis=1)) / LEVELS[form]
         most = 0.5 * step * (1 + 1e-4) + ERRORS[form] * np.abs(weight).max(axis=1)
         assert (np.abs(found - weight) <= most[:, None]).all() and (found != weight).any()
@@ -71,7 +82,8 @@ def test_files_are_read_loaded_merged_and_shown(tmp_path: Path) -> None:
         weight = file["tables/C1/weight"]
         assert weight.attrs["quantized"] == "int8" and file.attrs["version"] == 4
         assert (
-            weight.shape[1] == whole.tensors[whole.number("tables/C1")].fields[0][1][0] + 8 and weight.dtype == np.uint8
+            weight.shape[1] == whole.tensors[whole.number("tables/C1")].fields[0][1][0] + 8
+            and weight.dtype == np.uint8
         )
         assert whole.recomputed_digest() == whole.digest == digests[2] and whole.quantized == "int8"
         merge(whole, tmp_path / "merged.h5")
@@ -81,7 +93,8 @@ def test_files_are_read_loaded_merged_and_shown(tmp_path: Path) -> None:
     assert "rounded   weights of float32 tables, to int8 rows" in shown
 
     def body(comm: Comm) -> tuple[str, list[str | None]]:
-        world, out = make(comm, MIXED, SETS, learnt=False), tmp_path / "on"
+        world = make(comm, MIXED, SETS, learnt=False)
+        out = tmp_path / "on"
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
         for old in checkpoint.checkpoints(tmp_path):
             (out / "checkpoints" / old.name).write_bytes(old.read_bytes())
@@ -90,7 +103,8 @@ def test_files_are_read_loaded_merged_and_shown(tmp_path: Path) -> None:
         saver = Saver(out, world, keep=99, full_every=8, quantize="int8")
         saver.resume(out / "checkpoints" / path.name, 3)
         learn(world, 4)
-        saver.save(4)  # what is rounded again may differ: no file is based on one that a run began with
+        # what is rounded again may differ: no file is based on one that a run began with
+        saver.save(4)
         return found, [base_of(out / "checkpoints" / name) for name in names(out)[3:]]
 
     assert run_threads(1, body) == [(digests[2], [None])]
@@ -108,7 +122,10 @@ def test_a_run_that_was_killed_says_that_its_bits_are_others(tmp_path: Path, log
     resumed = Trainer(
         given(log, *sets), None, tmp_path, resume=True, report=Report(tmp_path, 0, tell=told.append)
     ).run()
-    assert any("it is rounded to int8, so the bits will not be those of a run that went on" in line for line in told)
+    assert any(
+        "it is rounded to int8, so the bits will not be those of a run that went on" in line
+        for line in told
+    )
     assert resumed["digest"] != whole["digest"] and resumed["steps"] == whole["steps"]
 
 
@@ -117,7 +134,9 @@ def test_a_signal_just_after_a_rounded_checkpoint_leaves_an_exact_one(
     log: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = Trainer(given(log, "checkpoint.quantize=int8", "checkpoint.every_steps=2"), None, tmp_path)
+    run = Trainer(
+        given(log, "checkpoint.quantize=int8", "checkpoint.every_steps=2"), None, tmp_path
+    )
 
     class Asked:
         number = property(lambda _: 15 * (run.steps_taken == 2))

@@ -31,12 +31,19 @@ def written(tmp_path: Path) -> Path:
 
 
 def changed(
-    folder: Path, table: int, rows: list[int], field: str, column: int | None, by: float, step: int = 5
+    folder: Path,
+    table: int,
+    rows: list[int],
+    field: str,
+    column: int | None,
+    by: float,
+    step: int = 5,
 ) -> Path:
     """The same checkpoint with some rows of a table changed."""
     world = make(SingleComm(), TABLE_WISE)
     tbe = world.embedding.tbe
-    state, at = tbe.state(table), np.array(rows)
+    state = tbe.state(table)
+    at = np.array(rows)
     fresh = tbe.touched(table)[at] == 0
     values = {name: value[at].copy() for name, value in state.items()}
     for name, value in tbe.initial(table, at).items():
@@ -51,7 +58,9 @@ def changed(
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False)
+    return CliRunner().invoke(
+        command, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
+    )
 
 
 def test_diff_names_the_first_tensor_row_and_column(written: Path, tmp_path: Path) -> None:
@@ -77,7 +86,10 @@ def test_diff_of_a_row_that_only_one_has_learnt(written: Path, tmp_path: Path) -
     row = next(r for r in range(500_000, 10**6) if r not in learnt)
     other = changed(tmp_path / "b", 3, [row], "sum", None, 2.0, step=6)
     done = invoke("diff", written, other)
-    assert done.output == f"step: 5 | 6\ntables/C4 row {row}, sum: 0.5 (0x3f000000) | 2.5 (0x40200000)\n"
+    assert (
+        done.output
+        == f"step: 5 | 6\ntables/C4 row {row}, sum: 0.5 (0x3f000000) | 2.5 (0x40200000)\n"
+    )
 
 
 def test_diff_says_what_changed_in_the_config(written: Path, tmp_path: Path) -> None:
@@ -85,13 +97,16 @@ def test_diff_says_what_changed_in_the_config(written: Path, tmp_path: Path) -> 
     done = invoke("diff", written, checkpoint.checkpoints(tmp_path / "b")[0])
     assert done.output == "config training.batch_size: 2048 | 8\nall tensors are equal\n"
     checkpoint.save(tmp_path / "c", make(SingleComm(), TABLE_WISE, ("tables.C1.rows=9001",)), 5)
-    with pytest.raises(CheckpointError, match=r"hold other tensors: tables/C1 with 9000 rows .* 9001 rows"):
+    with pytest.raises(
+        CheckpointError, match=r"hold other tensors: tables/C1 with 9000 rows .* 9001 rows"
+    ):
         invoke("diff", written, checkpoint.checkpoints(tmp_path / "c")[0])
 
 
 def test_digest_and_show(written: Path) -> None:
     with CheckpointFile(written) as file:
-        expected, rows = file.digest, file.rows(file.number("tables/C4")).size
+        expected = file.digest
+        rows = file.rows(file.number("tables/C4")).size
     assert invoke("digest", written).output == f"digest {expected}\n"
     assert invoke("digest", written, written).output.count(expected) == 2
     card = invoke("show", written).output
@@ -114,13 +129,17 @@ def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]
     raw = path.read_bytes()
     size = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + size])
-    facts, arrays, end = header.pop("__metadata__"), {}, 0
+    facts = header.pop("__metadata__")
+    arrays = {}
+    end = 0
     assert size % 8 == 0
     for name, entry in header.items():
         lo, hi = entry["data_offsets"]
         assert lo == end
         end = hi
-        data = np.frombuffer(raw[8 + size + lo : 8 + size + hi], {"F32": "<f4", "I64": "<i8"}[entry["dtype"]])
+        data = np.frombuffer(
+            raw[8 + size + lo : 8 + size + hi], {"F32": "<f4", "I64": "<i8"}[entry["dtype"]]
+        )
         arrays[name] = data.reshape(entry["shape"])
     assert len(raw) == 8 + size + end
     return facts, arrays
@@ -138,11 +157,14 @@ def test_exports_hold_the_same_arrays(written: Path, tmp_path: Path, dense: bool
         for name, tensor in tensors.items():
             assert np.array_equal(arrays[name], tensor) and arrays[name].dtype == tensor.dtype
         number = file.number("tables/C1")
-        rows, weight = file.rows(number), file.field(number, "weight")
+        rows = file.rows(number)
+        weight = file.field(number, "weight")
         config = file.config()
     assert tensors["dense/bottom.0.weight/exp_avg"].shape == (4, 13)
     if dense:
-        whole = initial_rows(config.tables[0], config.optimizer.sparse, config.training.seed, np.arange(9000))
+        whole = initial_rows(
+            config.tables[0], config.optimizer.sparse, config.training.seed, np.arange(9000)
+        )
         whole["weight"][rows] = weight
         assert np.array_equal(tensors["tables/C1/weight"], whole["weight"])
         assert tensors["tables/C4/sum"].shape == (1_000_000,)
@@ -177,13 +199,17 @@ def test_load_gives_learnt_and_untouched_rows(written: Path) -> None:
     model = neocpu.load(written)
     assert isinstance(model, Model) and model.step == 5 and len(model.digest) == 64
     world = make(SingleComm(), TABLE_WISE)
-    table, tbe = model.tables["C1"], world.embedding.tbe
+    table = model.tables["C1"]
+    tbe = world.embedding.tbe
     whole = tbe.initial(0, np.arange(9000))
     touched = np.flatnonzero(tbe.touched(0))
     for name, value in tbe.state(0).items():
         whole[name][touched] = value[touched]
     assert np.array_equal(table[:], whole["weight"]) and len(table) == 9000
-    assert np.array_equal(table.field("sum", [5, 6]), whole["sum"][5:7]) and table.fields == ("weight", "sum")
+    assert np.array_equal(table.field("sum", [5, 6]), whole["sum"][5:7]) and table.fields == (
+        "weight",
+        "sum",
+    )
     row = int(table.learnt[3])
     assert np.array_equal(table[row], whole["weight"][row]) and table[row].shape == (8,)
     assert np.array_equal(table[[[row, 1]]], whole["weight"][[[row, 1]]])
@@ -199,7 +225,9 @@ def test_load_gives_learnt_and_untouched_rows(written: Path) -> None:
 
 def test_initial_rows_are_those_of_the_tables() -> None:
     optimizer = SparseOptimizer(name="adam")
-    world = make(SingleComm(), TABLE_WISE, ("optimizer.sparse.name=adam", "training.seed=12"), learnt=False)
+    world = make(
+        SingleComm(), TABLE_WISE, ("optimizer.sparse.name=adam", "training.seed=12"), learnt=False
+    )
     rows = np.array([0, 7, 4999, 3], np.int64)
     ours = initial_rows(world.plan.tables[2], optimizer, 12, rows, uniform_rows)
     theirs = world.embedding.tbe.initial(2, rows)

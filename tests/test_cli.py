@@ -1,4 +1,6 @@
-"""Does the command line answer at once, and in words? Commands that work on runs are tested with checkpoints."""
+"""Does the command line answer at once, and in words? Commands that work on runs are tested with
+checkpoints.
+"""
 
 import subprocess
 import sys
@@ -26,7 +28,11 @@ sys.exit(status)
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=60
+        [sys.executable, "-c", PROBE, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
     )
 
 
@@ -63,14 +69,17 @@ def test_mistakes_are_one_line_and_status_2(arguments: list[str], message: str) 
 
 
 def test_python_m_neocpu_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "neocpu", "--version"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "neocpu", "--version"], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0 and done.stdout.startswith("neocpu, version ")
 
 
 def test_importing_neocpu_is_light_and_names_are_public() -> None:
     code = (
         "import sys, neocpu; assert not {'numba', 'mpi4py', 'numpy'} & set(sys.modules);"
-        "print(sorted(neocpu.__all__)); neocpu.load, neocpu.load_config; assert 'numba' not in sys.modules"
+        "print(sorted(neocpu.__all__)); neocpu.load, neocpu.load_config; assert 'numba' not in "
+        "sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -96,8 +105,31 @@ def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(train, "exec_mpiexec", become)
     monkeypatch.setattr(train, "launched", lambda: False)
     with pytest.raises(SystemExit):
-        run(["train", str(TINY), "--ranks", "3", "--out", "x", "--set", "training.steps=1", "--resume"])
-    assert seen == [3, "train", str(TINY), "--ranks", "3", "--out", "x", "--set", "training.steps=1", "--resume"]
+        run(
+            [
+                "train",
+                str(TINY),
+                "--ranks",
+                "3",
+                "--out",
+                "x",
+                "--set",
+                "training.steps=1",
+                "--resume",
+            ]
+        )
+    assert seen == [
+        3,
+        "train",
+        str(TINY),
+        "--ranks",
+        "3",
+        "--out",
+        "x",
+        "--set",
+        "training.steps=1",
+        "--resume",
+    ]
 
 
 def test_usage_errors_are_config_errors() -> None:
@@ -105,7 +137,9 @@ def test_usage_errors_are_config_errors() -> None:
         run(["doctor", "--nonsense"])
 
 
-def test_runs_without_out_get_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_without_out_get_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     def folder(resume: bool) -> str:

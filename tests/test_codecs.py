@@ -1,4 +1,6 @@
-"""Is every code of the small floats read and written as its definition says, and is chance fair and the same on any plan?"""
+"""Is every code of the small floats read and written as its definition says, and is chance fair and
+the same on any plan?
+"""
 
 import ml_dtypes
 import numpy as np
@@ -14,9 +16,11 @@ from neocpu.storage.formats import FORMATS
 from tests.cases import FILLS, floats
 
 PEERS = {
-    "fp16": np.float16, "bf16": ml_dtypes.bfloat16,
-    "fp8_e4m3": ml_dtypes.float8_e4m3fn, "fp8_e5m2": ml_dtypes.float8_e5m2,
-}  # fmt: skip
+    "fp16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "fp8_e4m3": ml_dtypes.float8_e4m3fn,
+    "fp8_e5m2": ml_dtypes.float8_e5m2,
+}
 KEY = tensor_key(7, STOCHASTIC_ROUNDING, "a table")
 
 
@@ -49,13 +53,21 @@ def drawn(name, x, step=0, rows=None, column0=0, key=KEY, rounding=STOCHASTIC, m
 
 
 def hard_numbers(name, seed=0, anything=100_000):
-    """Every number of a format, every midpoint, both with their neighbours in fp32; and any bits at all."""
+    """Every number of a format, every midpoint, both with their neighbours in fp32; and any bits at
+    all.
+    """
     numbers = decoded(name, all_codes(name))
     numbers = np.unique(numbers[np.isfinite(numbers)]).astype(np.float64)
     ties = ((numbers[1:] + numbers[:-1]) / 2).astype(np.float32)
-    ends = np.float32([464, 465, 61440, 65520, 65519.996, 3.3961776e38, 3.4e38, np.inf, -np.inf, np.nan, -np.nan])
+    ends = np.float32(
+        [464, 465, 61440, 65520, 65519.996, 3.3961776e38, 3.4e38, np.inf, -np.inf, np.nan, -np.nan]
+    )
     exact = np.concatenate([numbers.astype(np.float32), ties, ends, -ends])
-    bits = np.random.default_rng(seed).integers(0, 1 << 32, anything, dtype=np.uint64).astype(np.uint32)
+    bits = (
+        np.random.default_rng(seed)
+        .integers(0, 1 << 32, anything, dtype=np.uint64)
+        .astype(np.uint32)
+    )
     around = [np.nextafter(exact, np.float32(side)) for side in (-np.inf, np.inf)]
     return np.concatenate([exact, *around, bits.view(np.float32)])[None]
 
@@ -88,10 +100,13 @@ def test_the_twin_writes_the_same_codes(name):
     for rounding in (NEAREST, TRUNCATE, *((HALF_UP,) if name == "bf16" else ())):
         np.testing.assert_array_equal(encoded(name, x, rounding), encoded(name, x, rounding, twin))
     np.testing.assert_array_equal(
-        decoded(name, all_codes(name)).view(np.uint32), decoded(name, all_codes(name), twin).view(np.uint32)
+        decoded(name, all_codes(name)).view(np.uint32),
+        decoded(name, all_codes(name), twin).view(np.uint32),
     )
     for rounding in (STOCHASTIC, *((FBGEMM,) if name == "fp16" else ())):
-        ours, theirs = (drawn(name, x, 3, column0=5, rounding=rounding, module=m) for m in (codecs, twin))
+        ours, theirs = (
+            drawn(name, x, 3, column0=5, rounding=rounding, module=m) for m in (codecs, twin)
+        )
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -132,31 +147,45 @@ def test_stochastic_rounding_takes_a_neighbour(name):
 
 @pytest.mark.parametrize("name", PEERS)
 def test_stochastic_rounding_is_fair(name):
-    """chi-square of how often each number goes up, normal and subnormal, and the mean of all of them."""
+    """chi-square of how often each number goes up, normal and subnormal, and the mean of all of
+    them.
+    """
     rng = np.random.default_rng(1)
     smallest = float(decoded(name, all_codes(name))[0, 1])
     normal = rng.uniform(0.5, 4, 500)
     below = smallest * rng.uniform(0, 6, 500)
     x = (np.concatenate([normal, below]) * rng.choice([-1, 1], 1000)).astype(np.float32)
     lo, hi = neighbours(name, x)
-    probability = np.where(hi > lo, (x.astype(np.float64) - lo) / np.where(hi > lo, hi - lo, 1), 0.5)
-    trials, ups, mean = 400, np.zeros(1000), np.zeros(1000)
+    probability = np.where(
+        hi > lo, (x.astype(np.float64) - lo) / np.where(hi > lo, hi - lo, 1), 0.5
+    )
+    trials = 400
+    ups = np.zeros(1000)
+    mean = np.zeros(1000)
     for step in range(trials):
         got = decoded(name, drawn(name, x[None], step))[0].astype(np.float64)
         ups += got == hi
         mean += (got - x) / np.where(hi > lo, hi - lo, 1)
     sure = (hi == lo) | (probability * trials < 5) | ((1 - probability) * trials < 5)
-    z = (ups - probability * trials)[~sure] / np.sqrt(probability * (1 - probability) * trials)[~sure]
+    z = (ups - probability * trials)[~sure] / np.sqrt(probability * (1 - probability) * trials)[
+        ~sure
+    ]
     freedom = z.size
     assert freedom > 800
-    assert abs((z**2).sum() - freedom) < 5 * np.sqrt(2 * freedom)  # five standard deviations of chi-square
+    # five standard deviations of chi-square
+    assert abs((z**2).sum() - freedom) < 5 * np.sqrt(2 * freedom)
     assert abs(mean.sum() / (1000 * trials)) < 5 * 0.5 / np.sqrt(1000 * trials)
 
 
 @given(
-    name=st.sampled_from(sorted(PEERS)), seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), rows=st.integers(0, 9),
-    columns=st.integers(1, 21), first=st.integers(0, 9), cut=st.integers(0, 9),
-)  # fmt: skip
+    name=st.sampled_from(sorted(PEERS)),
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    rows=st.integers(0, 9),
+    columns=st.integers(1, 21),
+    first=st.integers(0, 9),
+    cut=st.integers(0, 9),
+)
 def test_any_split_of_a_table_draws_the_same_bits(name, seed, fill, rows, columns, first, cut):
     rng = np.random.default_rng(seed)
     x = floats(rng, (rows, columns), fill)
@@ -175,14 +204,24 @@ def test_any_split_of_a_table_draws_the_same_bits(name, seed, fill, rows, column
 
 
 def test_half_up_does_to_nan_what_fbgemm_does():
-    x = np.array([[0x7FFFFFFF, 0x7F800001, 0xFFFFFFFF, 0x3F808000, 0x3F818000, 0x3F807FFF]], np.uint32).view(np.float32)
-    assert encoded("bf16", x, HALF_UP).tolist() == [[0x8000, 0x7F80, 0x0000, 0x3F81, 0x3F82, 0x3F80]]
-    assert encoded("bf16", x, NEAREST).tolist() == [[0x7FC0, 0x7FC0, 0xFFC0, 0x3F80, 0x3F82, 0x3F80]]
-    assert encoded("bf16", x, TRUNCATE).tolist() == [[0x7FC0, 0x7FC0, 0xFFC0, 0x3F80, 0x3F81, 0x3F80]]
+    x = np.array(
+        [[0x7FFFFFFF, 0x7F800001, 0xFFFFFFFF, 0x3F808000, 0x3F818000, 0x3F807FFF]], np.uint32
+    ).view(np.float32)
+    assert encoded("bf16", x, HALF_UP).tolist() == [
+        [0x8000, 0x7F80, 0x0000, 0x3F81, 0x3F82, 0x3F80]
+    ]
+    assert encoded("bf16", x, NEAREST).tolist() == [
+        [0x7FC0, 0x7FC0, 0xFFC0, 0x3F80, 0x3F82, 0x3F80]
+    ]
+    assert encoded("bf16", x, TRUNCATE).tolist() == [
+        [0x7FC0, 0x7FC0, 0xFFC0, 0x3F80, 0x3F81, 0x3F80]
+    ]
 
 
 def test_bias_of_the_four_roundings_to_bf16():
-    """arXiv 1905.12322: truncation shrinks numbers by 2.8e-3 on average, the others do not; the worst errors as derived."""
+    """arXiv 1905.12322: truncation shrinks numbers by 2.8e-3 on average, the others do not; the
+    worst errors as derived.
+    """
     x = np.random.default_rng(2).standard_normal((100, 1000)).astype(np.float32)
     relative = {
         rounding: (decoded("bf16", codes) / x.astype(np.float64) - 1)
@@ -209,19 +248,34 @@ def test_small_updates_stagnate_unless_chance_helps():
 def test_fbgemm_trick_is_fair_for_normal_numbers_and_breaks_infinity():
     x = np.full((1, 4000), 1 + 0.3 * 2.0**-10, np.float32)
     got = decoded("fp16", drawn("fp16", x, rounding=FBGEMM))
-    assert set(got.ravel()) == {np.float32(1), np.float32(1 + 2.0**-10)} and abs((got > 1).mean() - 0.3) < 0.05
+    assert (
+        set(got.ravel()) == {np.float32(1), np.float32(1 + 2.0**-10)}
+        and abs((got > 1).mean() - 0.3) < 0.05
+    )
     tiny = np.full((1, 4000), 2.5 * 2.0**-24, np.float32)
-    assert (decoded("fp16", drawn("fp16", tiny, rounding=FBGEMM)) == 2 * 2.0**-24).all(), "subnormal: never up"
-    assert np.isnan(decoded("fp16", drawn("fp16", np.full((1, 4), np.inf, np.float32), rounding=FBGEMM))).all()
+    assert (decoded("fp16", drawn("fp16", tiny, rounding=FBGEMM)) == 2 * 2.0**-24).all(), (
+        "subnormal: never up"
+    )
+    assert np.isnan(
+        decoded("fp16", drawn("fp16", np.full((1, 4), np.inf, np.float32), rounding=FBGEMM))
+    ).all()
 
 
-@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), rows=st.integers(0, 5), columns=st.integers(1, 40))
+@given(
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    rows=st.integers(0, 5),
+    columns=st.integers(1, 40),
+)
 def test_halves_join_to_what_was_split(seed, fill, rows, columns):
     x = floats(np.random.default_rng(seed), (rows, columns), fill)
     for module in (codecs, twin):
-        high, low = np.empty(x.shape, np.uint16), np.empty(x.shape, np.uint16)
+        high = np.empty(x.shape, np.uint16)
+        low = np.empty(x.shape, np.uint16)
         module.split_rows(x, high, low)
-        np.testing.assert_array_equal(high[~np.isnan(x)], encoded("bf16", x, TRUNCATE)[~np.isnan(x)])
+        np.testing.assert_array_equal(
+            high[~np.isnan(x)], encoded("bf16", x, TRUNCATE)[~np.isnan(x)]
+        )
         joined = np.empty(x.shape, np.float32)
         module.join_rows(high, low, joined)
         np.testing.assert_array_equal(joined.view(np.uint32), x.view(np.uint32))
@@ -230,7 +284,8 @@ def test_halves_join_to_what_was_split(seed, fill, rows, columns):
 def test_split_sgd_is_fp32_sgd():
     rng = np.random.default_rng(3)
     weights = rng.standard_normal((30, 17)).astype(np.float32)
-    high, low = np.empty(weights.shape, np.uint16), np.empty(weights.shape, np.uint16)
+    high = np.empty(weights.shape, np.uint16)
+    low = np.empty(weights.shape, np.uint16)
     codecs.split_rows(weights, high, low)
     rate = np.float32(0.01)
     for _ in range(50):
@@ -249,7 +304,9 @@ def test_records_and_layouts_agree():
         if name in LAYOUTS:
             assert form.bits == LAYOUTS[name][0] and not form.row_scaled
             assert form.view(all_codes(name)).dtype.names == (name,)
-    assert [FORMATS[n].row_bytes(20) for n in ("fp32", "fp16", "fp8_e4m3", "int8", "int4", "int2")] == [
+    assert [
+        FORMATS[n].row_bytes(20) for n in ("fp32", "fp16", "fp8_e4m3", "int8", "int4", "int2")
+    ] == [
         80,
         40,
         20,

@@ -1,4 +1,6 @@
-"""Are the bytes of scaled rows and blocks those that the definition gives, on rows that break codecs as well?"""
+"""Are the bytes of scaled rows and blocks those that the definition gives, on rows that break
+codecs as well?
+"""
 
 import numpy as np
 import pytest
@@ -19,16 +21,28 @@ COLUMNS = st.sampled_from([1, 2, 3, 4, 7, 8, 9, 16, 20, 31, 32, 33, 40, 63, 64, 
 
 
 def hard_rows(rng, columns, each=2):
-    """Rows f32[R, columns]: all kinds of numbers; NaN here, there and everywhere; constants; beyond fp16; tiny ranges."""
+    """Rows f32[R, columns]: all kinds of numbers; NaN here, there and everywhere; constants; beyond
+    fp16; tiny ranges.
+    """
     shape = (each, columns)
     kinds = [floats(rng, shape, fill) for fill in FILLS]
-    kinds.append(rng.choice(np.float32([np.nan, 1e38, -1e38, 3, 1e-3, np.inf, -np.inf, -0.0, 0]), shape))
+    kinds.append(
+        rng.choice(np.float32([np.nan, 1e38, -1e38, 3, 1e-3, np.inf, -np.inf, -0.0, 0]), shape)
+    )
     kinds.append(np.where(rng.random(shape) < 0.05, np.float32(np.nan), floats(rng, shape, "wild")))
-    kinds += [np.full(shape, value, np.float32) for value in (np.nan, np.inf, -np.inf, 1e5, -1e38, 0, -0.0, 1e-45, 3)]
-    kinds += [sign * rng.choice(np.float32([0, -0.0, 1, np.nan]), shape, p=[0.2, 0.2, 0.55, 0.05]) for sign in (1, -1)]
+    kinds += [
+        np.full(shape, value, np.float32)
+        for value in (np.nan, np.inf, -np.inf, 1e5, -1e38, 0, -0.0, 1e-45, 3)
+    ]
+    kinds += [
+        sign * rng.choice(np.float32([0, -0.0, 1, np.nan]), shape, p=[0.2, 0.2, 0.55, 0.05])
+        for sign in (1, -1)
+    ]
     kinds.append((6e4 + rng.random(shape)).astype(np.float32))
     kinds.append((rng.random(shape) * 3e-9).astype(np.float32))
-    kinds.append(np.ldexp(rng.standard_normal(shape), rng.integers(-149, 127, (each, 1))).astype(np.float32))
+    kinds.append(
+        np.ldexp(rng.standard_normal(shape), rng.integers(-149, 127, (each, 1))).astype(np.float32)
+    )
     return np.concatenate(kinds)
 
 
@@ -52,7 +66,10 @@ def check(kernels, twin, name, x, *options, width, reader, reader_options=()):
     np.testing.assert_array_equal(ours, written(twin, name, x, *options, width=width))
     noise = np.random.default_rng(0).integers(0, 256, ours.shape, dtype=np.uint8)
     for codes in (ours, noise):
-        numbers = (read(module, reader, codes, *reader_options, columns=x.shape[1]) for module in (kernels, twin))
+        numbers = (
+            read(module, reader, codes, *reader_options, columns=x.shape[1])
+            for module in (kernels, twin)
+        )
         assert_same(*numbers)
     return ours
 
@@ -62,19 +79,38 @@ def test_rows_of_integers(seed, columns):
     rng = np.random.default_rng(seed)
     x = hard_rows(rng, columns)
     for name, variant in INT8_VARIANTS.items():
-        width = WIRES["int8_gpu"].row_bytes(columns) if name == "gpu" else FORMATS["int8"].row_bytes(columns)
-        check(codecs_rows, rows_twin, "quantize_int8", x, variant, width=width, reader="dequantize_int8")
+        width = (
+            WIRES["int8_gpu"].row_bytes(columns)
+            if name == "gpu"
+            else FORMATS["int8"].row_bytes(columns)
+        )
+        check(
+            codecs_rows,
+            rows_twin,
+            "quantize_int8",
+            x,
+            variant,
+            width=width,
+            reader="dequantize_int8",
+        )
     for bits in (4, 2, 8):
         width = (columns * bits + 7) // 8 + 4
         check(
-            codecs_rows, rows_twin, "quantize_nbit", x, bits, width=width,
-            reader="dequantize_nbit", reader_options=(bits,),
-        )  # fmt: skip
+            codecs_rows,
+            rows_twin,
+            "quantize_nbit",
+            x,
+            bits,
+            width=width,
+            reader="dequantize_nbit",
+            reader_options=(bits,),
+        )
     numbers = rng.integers(0, 1 << 40, len(x))
     for bits in (8, 4, 2):
         width = FORMATS[f"int{bits}"].row_bytes(columns)
         both = (
-            written(m, "quantize_randomly", x, bits, KEY, numbers, 3, width=width) for m in (codecs_rows, rows_twin)
+            written(m, "quantize_randomly", x, bits, KEY, numbers, 3, width=width)
+            for m in (codecs_rows, rows_twin)
         )
         np.testing.assert_array_equal(*both)
 
@@ -85,21 +121,39 @@ def test_rows_of_fp8_and_blocks_of_mx4(seed, columns):
     x = hard_rows(rng, columns)
     for backward, name in ((0, "fp8_row_forward"), (1, "fp8_row_backward")):
         check(
-            codecs_rows, rows_twin, "quantize_fp8_row", x, backward, width=WIRES[name].row_bytes(columns),
-            reader="dequantize_fp8_row", reader_options=(backward,),
-        )  # fmt: skip
+            codecs_rows,
+            rows_twin,
+            "quantize_fp8_row",
+            x,
+            backward,
+            width=WIRES[name].row_bytes(columns),
+            reader="dequantize_fp8_row",
+            reader_options=(backward,),
+        )
     numbers = rng.integers(0, 1 << 40, len(x))
     for rounding in MX_ROUNDINGS.values():
         check(
-            codecs_mx, mx_twin, "quantize_mx4", x, rounding, KEY, numbers, 3, width=WIRES["mx4"].row_bytes(columns),
+            codecs_mx,
+            mx_twin,
+            "quantize_mx4",
+            x,
+            rounding,
+            KEY,
+            numbers,
+            3,
+            width=WIRES["mx4"].row_bytes(columns),
             reader="dequantize_mx4",
-        )  # fmt: skip
+        )
 
 
 @given(
-    seed=st.integers(0, 2**32), columns=COLUMNS, bits=st.sampled_from([8, 4, 2]), size=st.sampled_from([4, 8]),
-    last=st.integers(0, 1), alignment=st.sampled_from([1, 16]),
-)  # fmt: skip
+    seed=st.integers(0, 2**32),
+    columns=COLUMNS,
+    bits=st.sampled_from([8, 4, 2]),
+    size=st.sampled_from([4, 8]),
+    last=st.integers(0, 1),
+    alignment=st.sampled_from([1, 16]),
+)
 def test_rows_of_inference_tables(seed, columns, bits, size, last, alignment):
     x = hard_rows(np.random.default_rng(seed), columns, 1)
     form = FORMATS[f"int{bits}"]
@@ -107,9 +161,14 @@ def test_rows_of_inference_tables(seed, columns, bits, size, last, alignment):
     name = "int8" if bits == 8 else "nbit"
     fused = written(codecs_rows, f"quantize_{name}", x, *options, width=form.row_bytes(columns))
     width = -(-(form.data_bytes(columns) + size) // alignment) * alignment
-    codes = written(codecs_inference, "pack_inference", fused, form.header_bytes, size, last, width=width)
+    codes = written(
+        codecs_inference, "pack_inference", fused, form.header_bytes, size, last, width=width
+    )
     np.testing.assert_array_equal(
-        codes, written(inference_twin, "pack_inference", fused, form.header_bytes, size, last, width=width)
+        codes,
+        written(
+            inference_twin, "pack_inference", fused, form.header_bytes, size, last, width=width
+        ),
     )
     numbers = [
         read(module, "dequantize_inference", codes, bits, size, last, columns=columns)
@@ -118,7 +177,9 @@ def test_rows_of_inference_tables(seed, columns, bits, size, last, alignment):
     assert_same(*numbers)
     if size == 8 or bits < 8:  # the scales are what they were, so are the numbers
         back = (bits,) if bits < 8 else ()
-        assert_same(numbers[0], read(codecs_rows, f"dequantize_{name}", fused, *back, columns=columns))
+        assert_same(
+            numbers[0], read(codecs_rows, f"dequantize_{name}", fused, *back, columns=columns)
+        )
 
 
 @pytest.mark.parametrize("rows, columns", [(0, 5), (0, 0), (3, 0)])
@@ -144,12 +205,27 @@ def test_golden_bytes_of_one_row():
         (codecs_rows, "quantize_int8", (1,), 16, "00 33 66 80 ff 00 00 00 a1 a0 20 3c 00 00 80 bf"),
         (codecs_rows, "quantize_nbit", (4,), 7, "30 86 0f 55 31 00 bc"),
         (codecs_rows, "quantize_nbit", (2,), 6, "54 03 ab 3a 00 bc"),
-        (codecs_rows, "quantize_fp8_row", (0,), 16, "f2 ea 00 62 77 00 00 00 00 00 20 3f 00 00 00 00"),
-        (codecs_rows, "quantize_fp8_row", (1,), 16, "f9 f5 00 71 7b 00 00 00 55 55 15 3f 00 00 00 00"),
+        (
+            codecs_rows,
+            "quantize_fp8_row",
+            (0,),
+            16,
+            "f2 ea 00 62 77 00 00 00 00 00 20 3f 00 00 00 00",
+        ),
+        (
+            codecs_rows,
+            "quantize_fp8_row",
+            (1,),
+            16,
+            "f9 f5 00 71 7b 00 00 00 55 55 15 3f 00 00 00 00",
+        ),
         (codecs_mx, "quantize_mx4", (2, KEY, number, 0), 17, "ce 20 07" + 13 * " 00" + " 7d"),
         (codecs_mx, "quantize_mx4", (4, KEY, number, 0), 17, "ac 10 05" + 13 * " 00" + " 7e"),
     ):
-        assert written(module, name, x, *options, width=width).tobytes().hex(" ") == golden, (name, options)
+        assert written(module, name, x, *options, width=width).tobytes().hex(" ") == golden, (
+            name,
+            options,
+        )
     fused = written(codecs_rows, "quantize_int8", x, 0, width=13)
     for size, last, width, golden in (
         (4, 0, 16, "05 21 00 bc 00 33 66 80 ff" + 7 * " 00"),
@@ -164,8 +240,12 @@ def test_golden_bytes_of_one_row():
 def test_reading_back_is_within_half_a_step(bits):
     x = np.random.default_rng(4).standard_normal((200, 33)).astype(np.float32)
     name, options = ("int8", (0,)) if bits == 8 else ("nbit", (bits,))
-    fused = written(codecs_rows, f"quantize_{name}", x, *options, width=FORMATS[f"int{bits}"].row_bytes(33))
-    back = read(codecs_rows, f"dequantize_{name}", fused, *((bits,) if bits < 8 else ()), columns=33)
+    fused = written(
+        codecs_rows, f"quantize_{name}", x, *options, width=FORMATS[f"int{bits}"].row_bytes(33)
+    )
+    back = read(
+        codecs_rows, f"dequantize_{name}", fused, *((bits,) if bits < 8 else ()), columns=33
+    )
     step = np.ptp(x, axis=1, keepdims=True) / ((1 << bits) - 1)
     assert (np.abs(back - x) <= step * (0.5 + (1e-4 if bits == 8 else 2**-9))).all()
 
@@ -173,9 +253,11 @@ def test_reading_back_is_within_half_a_step(bits):
 @pytest.mark.parametrize("bits", [8, 4, 2])
 def test_random_rows_are_fair_and_do_not_know_their_neighbours(bits):
     x = np.random.default_rng(5).uniform(-1, 1, (64, 32)).astype(np.float32)
-    width, numbers = FORMATS[f"int{bits}"].row_bytes(32), np.arange(64)
+    width = FORMATS[f"int{bits}"].row_bytes(32)
+    numbers = np.arange(64)
     name, options = ("dequantize_int8", ()) if bits == 8 else ("dequantize_nbit", (bits,))
-    total, trials = np.zeros(x.shape), 200
+    total = np.zeros(x.shape)
+    trials = 200
     for step in range(trials):
         codes = written(codecs_rows, "quantize_randomly", x, bits, KEY, numbers, step, width=width)
         total += read(codecs_rows, name, codes, *options, columns=32)
@@ -184,20 +266,36 @@ def test_random_rows_are_fair_and_do_not_know_their_neighbours(bits):
     error = ((total / trials - x) / size)[inside]
     assert abs(error.mean()) < 5 * 0.5 / np.sqrt(trials * error.size) + (0 if bits == 8 else 2e-3)
     order = np.random.default_rng(6).permutation(64)
-    shuffled = written(codecs_rows, "quantize_randomly", x[order], bits, KEY, numbers[order], step, width=width)
+    shuffled = written(
+        codecs_rows, "quantize_randomly", x[order], bits, KEY, numbers[order], step, width=width
+    )
     np.testing.assert_array_equal(codes[order], shuffled)
 
 
 def test_int8_epsilon_destroys_a_narrow_row():
-    """eps = 1e-8 of FBGEMM's CPU code: a range of 3e-9 is read back as 6.9e-10. The GPU's 1e-20 does not."""
+    """eps = 1e-8 of FBGEMM's CPU code: a range of 3e-9 is read back as 6.9e-10. The GPU's 1e-20
+    does not.
+    """
     x = np.float32([[0, 1e-9, 3e-9]])
-    cpu = read(codecs_rows, "dequantize_int8", written(codecs_rows, "quantize_int8", x, 0, width=11), columns=3)
-    gpu = read(codecs_rows, "dequantize_int8", written(codecs_rows, "quantize_int8", x, 1, width=12), columns=3)
+    cpu = read(
+        codecs_rows,
+        "dequantize_int8",
+        written(codecs_rows, "quantize_int8", x, 0, width=11),
+        columns=3,
+    )
+    gpu = read(
+        codecs_rows,
+        "dequantize_int8",
+        written(codecs_rows, "quantize_int8", x, 1, width=12),
+        columns=3,
+    )
     assert abs(cpu[0, 2] / 3e-9 - 0.23) < 0.01 and abs(gpu[0, 2] / 3e-9 - 1) < 1e-6
 
 
 def test_where_nan_goes():
-    """It vanishes (code 0, the row's minimum), and takes with it what its lane had seen: the true minimum here."""
+    """It vanishes (code 0, the row's minimum), and takes with it what its lane had seen: the true
+    minimum here.
+    """
     x = np.float32([[-5, 1, 1, 1, 1, 1, 1, 1, np.nan, 2, 2, 2, 2, 2, 2, 2]])
     codes = written(codecs_rows, "quantize_int8", x, 0, width=24)
     assert read(codecs_rows, "dequantize_int8", codes, columns=16)[0, 8] == 1
@@ -207,25 +305,42 @@ def test_where_nan_goes():
 
 def test_mx4_exponents():
     """Around a power of two and around sqrt(2), where a rounded logarithm errs."""
-    numbers, zero = np.zeros(1, np.int64), np.uint64(0)
+    numbers = np.zeros(1, np.int64)
+    zero = np.uint64(0)
     powers = np.float32(2.0) ** np.arange(-120, 120, 20, dtype=np.float32)
     for exponent, power in zip(range(-120, 120, 20), powers):
-        below, above = np.nextafter(power, np.float32(0)), np.nextafter(power, np.float32(np.inf))
+        below = np.nextafter(power, np.float32(0))
+        above = np.nextafter(power, np.float32(np.inf))
         root = np.float32(1.4142135) * power
         for value, rounding, expected in (
-            (below, "floor", -1), (power, "floor", 0), (above, "floor", 0),
-            (below, "ceil", 0), (power, "ceil", 0), (above, "ceil", 1),
-            (root, "nearest", 0), (np.nextafter(root, np.float32(np.inf)), "nearest", 1),
-            (np.float32(1.75) * power, "even", 0), (np.nextafter(np.float32(1.75) * power, above * 2), "even", 1),
-        ):  # fmt: skip
+            (below, "floor", -1),
+            (power, "floor", 0),
+            (above, "floor", 0),
+            (below, "ceil", 0),
+            (power, "ceil", 0),
+            (above, "ceil", 1),
+            (root, "nearest", 0),
+            (np.nextafter(root, np.float32(np.inf)), "nearest", 1),
+            (np.float32(1.75) * power, "even", 0),
+            (np.nextafter(np.float32(1.75) * power, above * 2), "even", 1),
+        ):
             codes = written(
-                codecs_mx, "quantize_mx4", np.float32([[value]]), MX_ROUNDINGS[rounding], zero, numbers, 0, width=17
+                codecs_mx,
+                "quantize_mx4",
+                np.float32([[value]]),
+                MX_ROUNDINGS[rounding],
+                zero,
+                numbers,
+                0,
+                width=17,
             )
             assert int(codes[0, 16]) - 127 == max(exponent + expected - 2, -127), (value, rounding)
 
 
 def test_mx4_stochastic_exponent_is_fair():
-    """The mantissa is rounded to one bit by chance: 1.625 becomes 2, the next exponent, one time in four."""
+    """The mantissa is rounded to one bit by chance: 1.625 becomes 2, the next exponent, one time in
+    four.
+    """
     x = np.full((4000, 1), 1.625, np.float32)
     codes = written(codecs_mx, "quantize_mx4", x, 3, KEY, np.arange(4000), 1, width=17)
     assert abs((codes[:, 16] == 126).mean() - 0.25) < 0.04 and set(codes[:, 16]) == {125, 126}

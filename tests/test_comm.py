@@ -1,4 +1,6 @@
-"""Comm beside its conformance suite (`spmd_comm.py`): alone, in reports, and where a real MPI job fails."""
+"""Comm beside its conformance suite (`spmd_comm.py`): alone, in reports, and where a real MPI job
+fails.
+"""
 
 import subprocess
 import sys
@@ -42,7 +44,13 @@ def test_reports_of_ranks_add_up() -> None:
 def test_irregular_nodes_count_as_one() -> None:
     comm = SingleComm()
     comm.size = 4
-    for nodes, expected in (([0, 0, 1, 1], 2), ([0, 0, 0, 1], 3), ([0, 1, 1, 1], 4), ([0, 1, 0, 1], 4), ([0] * 4, 4)):
+    for nodes, expected in (
+        ([0, 0, 1, 1], 2),
+        ([0, 0, 0, 1], 3),
+        ([0, 1, 1, 1], 4),
+        ([0, 1, 0, 1], 4),
+        ([0] * 4, 4),
+    ):
         comm.nodes = np.array(nodes)
         assert comm.ranks_per_node == expected
 
@@ -79,7 +87,9 @@ def is_fine(comm):
 """
 
 
-def test_the_harness_reports_failures_hangs_and_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_harness_reports_failures_hangs_and_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import spmd as harness
 
     suite = tmp_path / "suite"

@@ -1,4 +1,6 @@
-"""Do the commands train, resume, evaluate and predict, from a raw log to files, with one digest throughout?"""
+"""Do the commands train, resume, evaluate and predict, from a raw log to files, with one digest
+throughout?
+"""
 
 import gzip
 import json
@@ -32,11 +34,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False)
+    return CliRunner().invoke(
+        cli, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
+    )
 
 
 def train(folder: Path, out: str, *more: str, resume: bool = False) -> Result:
-    sets = [f"data.train={folder}/train.tsv", f"data.test={folder}/test.tsv", "training.batch_size=128", *more]
+    sets = [
+        f"data.train={folder}/train.tsv",
+        f"data.test={folder}/test.tsv",
+        "training.batch_size=128",
+        *more,
+    ]
     flags = [part for one in sets for part in ("--set", one)] + ["--resume"] * resume
     return invoke("train", ROOT / "data" / "models" / "tiny.toml", "--out", folder / out, *flags)
 
@@ -53,8 +62,15 @@ def test_a_run_leaves_a_summary_and_a_checkpoint(folder: Path) -> None:
     found = summary(folder)
     assert found["steps"] == 8 and found["samples"] == ROWS and found["ranks"] == 1
     assert set(found) >= {
-        "digest", "seconds", "samples_per_second", "cold_start_seconds", "metrics", "plan", "traffic", "versions",
-    }  # fmt: skip
+        "digest",
+        "seconds",
+        "samples_per_second",
+        "cold_start_seconds",
+        "metrics",
+        "plan",
+        "traffic",
+        "versions",
+    }
     assert set(found["metrics"]["test"]) >= {"logloss", "ne", "auc", "calibration"}  # type: ignore[index]
     with CheckpointFile(newest(folder)) as file:
         assert file.digest == found["digest"] == file.recomputed_digest()
@@ -85,7 +101,9 @@ def test_resume_without_a_checkpoint_says_so(folder: Path) -> None:
 def test_resume_at_the_end_says_that_there_is_nothing_to_train(folder: Path) -> None:
     train(folder, "short", "training.steps=2")
     done = train(folder, "short", "training.steps=1", resume=True)
-    assert "nothing to train: step-00000002.h5 is at step 2 and the run ends at step 1" in done.output
+    assert (
+        "nothing to train: step-00000002.h5 is at step 2 and the run ends at step 1" in done.output
+    )
 
 
 def test_a_raw_log_is_converted_aloud_and_skipped_lines_are_counted(folder: Path) -> None:
@@ -108,14 +126,21 @@ def test_compile_plans_with_the_data_once_it_is_converted(folder: Path) -> None:
 def test_resume_refuses_changed_keys_and_other_data(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=r"training\.seed was 1, now 2"):
         train(folder, "run", "training.seed=2", resume=True)
-    with pytest.raises(CheckpointError, match=rf"data\.train are other data now: 300 rows .* on {ROWS} rows"):
+    with pytest.raises(
+        CheckpointError, match=rf"data\.train are other data now: 300 rows .* on {ROWS} rows"
+    ):
         train(folder, "run", f"data.train={folder}/test.tsv", resume=True)
 
 
 def test_eval_gives_the_metrics_of_the_run(folder: Path) -> None:
     done = invoke("eval", newest(folder), folder / "test.tsv", "--json")
     assert json.loads(done.stdout.splitlines()[-1]) == summary(folder)["metrics"]["test"]  # type: ignore[index]
-    assert "auc " in invoke("eval", newest(folder), folder / "test.tsv", "--set", "training.batch_size=128").stdout
+    assert (
+        "auc "
+        in invoke(
+            "eval", newest(folder), folder / "test.tsv", "--set", "training.batch_size=128"
+        ).stdout
+    )
 
 
 def test_predict_writes_all_rows_in_order(folder: Path) -> None:
@@ -126,9 +151,18 @@ def test_predict_writes_all_rows_in_order(folder: Path) -> None:
     rows, scores = zip(*(line.split(",") for line in lines[1:]))
     assert [int(row) for row in rows] == list(range(300))
     assert len(set(scores)) > 250 and all(0 < float(score) < 1 for score in scores)
-    unlabelled = "".join(line.partition("\t")[2] for line in (folder / "test.tsv").read_text().splitlines(True))
+    unlabelled = "".join(
+        line.partition("\t")[2] for line in (folder / "test.tsv").read_text().splitlines(True)
+    )
     (folder / "unlabelled.tsv").write_text(unlabelled)
-    invoke("predict", newest(folder), folder / "unlabelled.tsv", "--unlabelled", "--out", folder / "again.csv")
+    invoke(
+        "predict",
+        newest(folder),
+        folder / "unlabelled.tsv",
+        "--unlabelled",
+        "--out",
+        folder / "again.csv",
+    )
     assert (folder / "again.csv").read_text() == (folder / "scores.csv").read_text()
 
 

@@ -1,4 +1,6 @@
-"""Is a config read as written, checked whole, and does an error name place, key, value and what is allowed?"""
+"""Is a config read as written, checked whole, and does an error name place, key, value and what is
+allowed?
+"""
 
 import json
 from pathlib import Path
@@ -11,7 +13,10 @@ from neocpu.errors import ConfigError
 from neocpu.reference.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
-SMALL = "[tables]\nC1.rows = 10\nC2 = { rows = 20, features = ['a', 'b'], pooling = 'mean', weighted = true }\n"
+SMALL = (
+    "[tables]\nC1.rows = 10\nC2 = { rows = 20, features = ['a', 'b'], pooling = 'mean', "
+    "weighted = true }\n"
+)
 
 
 def test_defaults_and_tables() -> None:
@@ -20,10 +25,14 @@ def test_defaults_and_tables() -> None:
         TableSpec("C1", 10, 16, ("C1",)),
         TableSpec("C2", 20, 16, ("a", "b"), "mean", True),
     )
-    assert config.training.leaves == 16 and config.data.train == () and config.parallel.plan == "auto"
+    assert (
+        config.training.leaves == 16 and config.data.train == () and config.parallel.plan == "auto"
+    )
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "data" / "models").glob("*.toml")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "data" / "models").glob("*.toml")), ids=lambda p: p.name
+)
 def test_presets_are_valid(path: Path) -> None:
     assert len(configs.load(path).tables) >= 26
 
@@ -33,21 +42,35 @@ def test_every_rule_can_be_asked_for_with_its_keys(name: str) -> None:
     keys = {"counter_halflife": 3, "adjustment_iter": 5, "learning_rate_mode": "counter_sgd"}
     keys |= {"tail_id_threshold_is_ratio": "true"}
     sets = [
-        f"optimizer.sparse.{key}={keys.get(key, 0.5)}" for key in (*RULES[name].options, "max_norm", "max_gradient")
+        f"optimizer.sparse.{key}={keys.get(key, 0.5)}"
+        for key in (*RULES[name].options, "max_norm", "max_gradient")
     ]
-    sparse = configs.loads(SMALL, "x.toml", [f"optimizer.sparse.name={name}", *sets]).optimizer.sparse
+    sparse = configs.loads(
+        SMALL, "x.toml", [f"optimizer.sparse.name={name}", *sets]
+    ).optimizer.sparse
     assert sparse.rule is RULES[name] and sparse.max_norm == 0.5
 
 
 def test_tables_have_formats() -> None:
-    sets = ["model.embedding_format=bf16", "model.embedding_rounding=stochastic", "tables.C2.format=fp8_e4m3"]
+    sets = [
+        "model.embedding_format=bf16",
+        "model.embedding_rounding=stochastic",
+        "tables.C2.format=fp8_e4m3",
+    ]
     config = configs.loads(SMALL, "x.toml", [*sets, "tables.C2.rounding=nearest"])
-    assert [(t.format, t.rounding) for t in config.tables] == [("bf16", "stochastic"), ("fp8_e4m3", "nearest")]
-    assert config.header()["tables"][0]["format"] == "bf16" and "embedding_format" not in config.header()["model"]
+    assert [(t.format, t.rounding) for t in config.tables] == [
+        ("bf16", "stochastic"),
+        ("fp8_e4m3", "nearest"),
+    ]
+    assert (
+        config.header()["tables"][0]["format"] == "bf16"
+        and "embedding_format" not in config.header()["model"]
+    )
     config = configs.loads(SMALL, "x.toml", [*sets, "tables.C2.format=bf16_split"])
     assert (config.tables[1].format, config.tables[1].rounding) == ("bf16_split", "nearest")
     plain = configs.loads(SMALL, "x.toml").header()["tables"]
-    assert not {"format", "rounding"} & {*plain[0], *plain[1]}  # digests of fp32 models are what they were
+    # digests of fp32 models are what they were
+    assert not {"format", "rounding"} & {*plain[0], *plain[1]}
 
 
 def test_overrides_are_toml_else_text() -> None:
@@ -72,20 +95,28 @@ def test_overrides_are_toml_else_text() -> None:
     assert config.parallel.plan == {"C*": "row_wise"}
     assert [t.rows for t in config.tables] == [77, 20, 3] and config.tables[2].name == "odd name"
     assert config.optimizer.sparse.schedule.warmup_steps == 5
-    assert config.optimizer.dense.learning_rate == 1.0 and isinstance(config.optimizer.dense.learning_rate, float)
+    assert config.optimizer.dense.learning_rate == 1.0 and isinstance(
+        config.optimizer.dense.learning_rate, float
+    )
     assert configs.loads(config.text, "again", config.overrides).header() == config.header()
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("training.step=1", "--set training.step=1: training.step: no such key; did you mean training.steps?"),
+        (
+            "training.step=1",
+            "--set training.step=1: training.step: no such key; did you mean training.steps?",
+        ),
         ("trainin.steps=1", "--set trainin.steps=1: trainin: no such key; did you mean training?"),
         ("tables.C1.row=1", "tables.C1.row: no such key; did you mean tables.C1.rows?"),
         ("optimizer.sparse.etta=1", "no such key; did you mean optimizer.sparse.eta?"),
         ("optimizer.sparse.eta=1", "it has no effect on exact_rowwise_adagrad; it is of lars_sgd"),
         ("optimizer.dense.max_norm=1", "optimizer.dense.max_norm: it has no effect on sgd"),
-        ("optimizer.sparse.weight_decay_mode=adagradw", "is of exact_rowwise_adagrad_with_counter only"),
+        (
+            "optimizer.sparse.weight_decay_mode=adagradw",
+            "is of exact_rowwise_adagrad_with_counter only",
+        ),
         ("optimizer.sparse.name=none", "is not allowed"),
         ("optimizer.sparse.counter_halflife=-3", "-3 is too small; allowed: -2 to"),
         ("training.steps=ten", "training.steps: expected a whole number, got 'ten'"),
@@ -96,13 +127,19 @@ def test_overrides_are_toml_else_text() -> None:
         ("model.bottom=8", "model.bottom: expected a list, got 8"),
         ("model.bottom=[4, 0, 16]", "model.bottom[1]: 0 is too small"),
         ("model.loss=bcd", "'bcd' is not allowed; did you mean 'bce'? Choose one of bce, mse"),
-        ("optimizer.sparse.name=adamw", f"one of {', '.join(name for name in RULES if name != 'none')}"),
+        (
+            "optimizer.sparse.name=adamw",
+            f"one of {', '.join(name for name in RULES if name != 'none')}",
+        ),
         ("optimizer.dense.name=exact_sgd", "one of sgd, adagrad, adam"),
         ("optimizer.sparse.learning_rate=-0.1", "-0.1 must be a finite number, at least 0"),
         ("optimizer.sparse.eps=nan", "must be a finite number"),
         ("optimizer.dense.beta1=1.0", "optimizer.dense.beta1: 1.0 must be below 1"),
         ("optimizer.dense.weight_decay=0.1", 'weight_decay_mode: "none" makes weight_decay void'),
-        ("training.leaves=12", "--set training.leaves=12: training.leaves: 12 is not a power of two"),
+        (
+            "training.leaves=12",
+            "--set training.leaves=12: training.leaves: 12 is not a power of two",
+        ),
         ("parallel.plan=rowwise", "'rowwise' is no scheme; did you mean 'row_wise'?"),
         ("parallel.plan={D1 = 'row_wise'}", "no table matches 'D1'"),
         ("parallel.plan=3", "expected a name in quotes, or a table"),
@@ -159,18 +196,36 @@ def test_header_holds_what_decides_the_bits_and_nothing_else() -> None:
     header = config.header()
     assert json.loads(json.dumps(header)) == header
     free = [
-        "training.steps=9", "training.epochs=4", "training.threads=2", "data.train=x", "data.valid=y",
+        "training.steps=9",
+        "training.epochs=4",
+        "training.threads=2",
+        "data.train=x",
+        "data.valid=y",
         "data.read_ahead=7",
-        "parallel.plan=row_wise", "parallel.route=two_level", "parallel.ranks_per_node=2", "parallel.memory=9",
-        "eval.every_steps=3", "checkpoint.every_steps=3", "checkpoint.keep=9",
-    ]  # fmt: skip
+        "parallel.plan=row_wise",
+        "parallel.route=two_level",
+        "parallel.ranks_per_node=2",
+        "parallel.memory=9",
+        "eval.every_steps=3",
+        "checkpoint.every_steps=3",
+        "checkpoint.keep=9",
+    ]
     for override in free:
         assert configs.loads(SMALL, "x", [override]).header() == header, override
     bound = [
-        "training.seed=2", "training.batch_size=64", "training.leaves=8", "data.shuffle=false", "model.diagonal=true",
-        "model.top=[8, 1]", "tables.C1.rows=11", "tables.C2.pooling=sum", "optimizer.sparse.learning_rate=0.5",
-        "optimizer.dense.name=adam", "optimizer.sparse.schedule.decay_steps=4", "data.rows_by=vocabulary",
-    ]  # fmt: skip
+        "training.seed=2",
+        "training.batch_size=64",
+        "training.leaves=8",
+        "data.shuffle=false",
+        "model.diagonal=true",
+        "model.top=[8, 1]",
+        "tables.C1.rows=11",
+        "tables.C2.pooling=sum",
+        "optimizer.sparse.learning_rate=0.5",
+        "optimizer.dense.name=adam",
+        "optimizer.sparse.schedule.decay_steps=4",
+        "data.rows_by=vocabulary",
+    ]
     for override in bound:
         assert configs.loads(SMALL, "x", [override]).header() != header, override
 

@@ -1,4 +1,6 @@
-"""Does a raw log become the right columns, and does a broken one say which file, line, column and text is to blame?"""
+"""Does a raw log become the right columns, and does a broken one say which file, line, column and
+text is to blame?
+"""
 
 import gzip
 import os
@@ -50,19 +52,29 @@ def slow_criteo(text):
     rows = [one.split("\t") for one in text.decode().splitlines()]
     labels = np.array([row[0] for row in rows], np.float32)
     integers = np.array([[max(int(x or 0), 0) for x in row[1:14]] for row in rows], np.float64)
-    return labels, log1p(integers).astype(np.float32), np.array([[int(x or "0", 16) for x in row[14:]] for row in rows])
+    return (
+        labels,
+        log1p(integers).astype(np.float32),
+        np.array([[int(x or "0", 16) for x in row[14:]] for row in rows]),
+    )
 
 
 @pytest.mark.parametrize("compress", ["none", "gzip"])
 def test_the_real_log_field_by_field(tmp_path, compress):
     path = real_data("criteo_kaggle_8k.tsv.gz")
     labels, dense, codes = slow_criteo(gzip.decompress(path.read_bytes()))
-    assert convert([path], tmp_path / "x.h5", "criteo", ConvertOptions(compress=compress)).rows == 8000
+    assert (
+        convert([path], tmp_path / "x.h5", "criteo", ConvertOptions(compress=compress)).rows == 8000
+    )
     data = Dataset(tmp_path / "x.h5")
     rows = all_rows(data)
     assert np.array_equal(rows.labels, labels) and rows.dense.tobytes() == dense.tobytes()
-    assert np.array_equal(np.stack([rows.features[f"C{i}"].codes for i in range(1, 27)], axis=1), codes)
-    assert data.missing["C22"] == (codes[:, 21] == 0).sum() and data.features["C1"].dtype == "uint32"
+    assert np.array_equal(
+        np.stack([rows.features[f"C{i}"].codes for i in range(1, 27)], axis=1), codes
+    )
+    assert (
+        data.missing["C22"] == (codes[:, 21] == 0).sum() and data.features["C1"].dtype == "uint32"
+    )
     assert data.attributes["source"] == [{"name": path.name, "bytes": path.stat().st_size}]
 
 
@@ -72,18 +84,32 @@ def test_blocks_of_any_size_give_the_same_file(tmp_path, monkeypatch):
     for size in (100, 1000, 4097):
         short = lambda path, size=size: readers.text_blocks(path, size)  # noqa: E731
         monkeypatch.setattr("neocpu.ingest.convert.text_blocks", short)
-        assert convert([tmp_path / "log.tsv"], tmp_path / "b.h5", "criteo").path.read_bytes() == whole
+        assert (
+            convert([tmp_path / "log.tsv"], tmp_path / "b.h5", "criteo").path.read_bytes() == whole
+        )
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 def test_line_ends_gzip_and_order_of_sources(tmp_path, end):
     between = "\r\n" if end == "\r\n" else "\n"
-    one = source(tmp_path, "\ufeff" + between.join([line("0"), line("1", I1="-5", I2="", C1="", C2="ABCDEF01")]) + end)
-    two = source(tmp_path, gzip.compress(line("1").encode()) + gzip.compress(("\n" + line("0")).encode()), "b.gz")
+    one = source(
+        tmp_path,
+        "\ufeff" + between.join([line("0"), line("1", I1="-5", I2="", C1="", C2="ABCDEF01")]) + end,
+    )
+    two = source(
+        tmp_path,
+        gzip.compress(line("1").encode()) + gzip.compress(("\n" + line("0")).encode()),
+        "b.gz",
+    )
     convert([one, two], tmp_path / "x.h5", "criteo")
     data = Dataset(tmp_path / "x.h5")
     rows = all_rows(data)
-    assert rows.labels.tolist() == [0, 1, 1, 0] and rows.features["C2"].codes.tolist() == [1, 0xABCDEF01, 1, 1]
+    assert rows.labels.tolist() == [0, 1, 1, 0] and rows.features["C2"].codes.tolist() == [
+        1,
+        0xABCDEF01,
+        1,
+        1,
+    ]
     assert rows.dense[1, :2].tolist() == [0, 0] and rows.features["C1"].codes[1] == 0
     assert data.missing_dense.tolist() == [0, 1] + [0] * 11 and data.missing["C1"] == 1
 
@@ -115,20 +141,33 @@ def test_a_faulty_line_is_named_exactly(tmp_path, bad, message):
     path = source(tmp_path, "\n".join([line(), bad, line(), line("7")]) + "\n")
     with pytest.raises(DataError, match=message) as caught:
         convert([path], tmp_path / "x.h5", "criteo")
-    assert str(caught.value).startswith(f"{path}, line 2") and "--on-error skip" in str(caught.value)
+    assert str(caught.value).startswith(f"{path}, line 2") and "--on-error skip" in str(
+        caught.value
+    )
     assert os.listdir(tmp_path) == ["log.tsv"]
 
 
 def test_skipping_counts_and_reports(tmp_path):
     lines = [line(I1=str(i)) if i % 2 else line(I1="x" * i) for i in range(2, 402)]
     path = source(tmp_path, "\n".join(lines))
-    done = convert([path], tmp_path / "x.h5", "criteo", ConvertOptions(on_error="skip", dense_transform="none"))
+    done = convert(
+        [path], tmp_path / "x.h5", "criteo", ConvertOptions(on_error="skip", dense_transform="none")
+    )
     assert (done.rows, done.skipped) == (200, 200)
     assert all_rows(Dataset(done.path)).dense[:, 0].tolist() == list(range(3, 402, 2))
     report = done.report.read_text().splitlines()
-    assert report[0] == "200 faulty lines were skipped" and len(report) == 102 and report[-1] == "… and 100 more"
-    assert report[1] == f"{path}, line 1, column I1: 'xx' is not an integer" and "line 199" in report[100]
-    convert([source(tmp_path, line())], tmp_path / "x.h5", "criteo", ConvertOptions(on_error="skip"))
+    assert (
+        report[0] == "200 faulty lines were skipped"
+        and len(report) == 102
+        and report[-1] == "… and 100 more"
+    )
+    assert (
+        report[1] == f"{path}, line 1, column I1: 'xx' is not an integer"
+        and "line 199" in report[100]
+    )
+    convert(
+        [source(tmp_path, line())], tmp_path / "x.h5", "criteo", ConvertOptions(on_error="skip")
+    )
     assert not done.report.exists()
 
 
@@ -167,7 +206,15 @@ def test_parquet_gives_the_bytes_of_the_text(tmp_path):
     polars = pytest.importorskip("polars")
     lines = []
     for i in range(9000):
-        lines.append(line(str(i % 2), I1=str(i - 3), I2="" if i % 3 else "4", C1=f"{i:08x}", C2="" if i % 5 else "ff"))
+        lines.append(
+            line(
+                str(i % 2),
+                I1=str(i - 3),
+                I2="" if i % 3 else "4",
+                C1=f"{i:08x}",
+                C2="" if i % 5 else "ff",
+            )
+        )
     text = convert([source(tmp_path, "\n".join(lines))], tmp_path / "a.h5", "criteo")
     fields = list(zip(*(one.split("\t") for one in lines)))
     names = ["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
@@ -178,18 +225,30 @@ def test_parquet_gives_the_bytes_of_the_text(tmp_path):
     as_numbers = frame.with_columns(values, polars.col("I2").cast(polars.Float64))
     by_place = frame.rename({name: f"column_{name}" for name in names})
     shuffled = frame.select([*reversed(names), polars.lit("extra").alias("more")])
-    for other in (frame, as_numbers, by_place, shuffled, frame.with_columns(polars.col("label") == 1)):
+    for other in (
+        frame,
+        as_numbers,
+        by_place,
+        shuffled,
+        frame.with_columns(polars.col("label") == 1),
+    ):
         other.write_parquet(tmp_path / "x.parquet", row_group_size=1000)
         convert([tmp_path / "x.parquet"], tmp_path / "b.h5", "criteo")
         rows = all_rows(Dataset(tmp_path / "b.h5"))
-        assert rows.labels.tobytes() == expected.labels.tobytes() and rows.dense.tobytes() == expected.dense.tobytes()
+        assert (
+            rows.labels.tobytes() == expected.labels.tobytes()
+            and rows.dense.tobytes() == expected.dense.tobytes()
+        )
         for name, bags in expected.features.items():
             assert rows.features[name].codes.tobytes() == bags.codes.tobytes()
     wrong = polars.when(polars.int_range(9000) == 8500).then(polars.lit("zz")).otherwise("C3")
     faulty = frame.with_columns(wrong.alias("C3"))
     for other, message in (
         (faulty, "row 8501, column C3: 'zz' is not a hexadecimal number"),
-        (frame.with_columns(polars.lit(0.5).alias("I3")), "row 1, column I3: '0.5' is not an integer"),
+        (
+            frame.with_columns(polars.lit(0.5).alias("I3")),
+            "row 1, column I3: '0.5' is not an integer",
+        ),
         (frame.drop("C7"), "column 'C7' is missing; the file has 'label', 'I1'"),
     ):
         other.write_parquet(tmp_path / "x.parquet")
@@ -203,12 +262,16 @@ def test_avazu(tmp_path):
     data = Dataset(tmp_path / "x.h5")
     rows = all_rows(data)
     first = gzip.decompress(path.read_bytes()).decode().splitlines()[1].split(",")
-    assert data.dense_columns == () and len(data.features) == 23 and rows.labels[0] == float(first[1])
+    assert (
+        data.dense_columns == () and len(data.features) == 23 and rows.labels[0] == float(first[1])
+    )
     assert rows.features["site_id"].codes[0] == fnv1a64(first[5])
     assert rows.features["C21"].codes[0] == fnv1a64(first[23])
     # 14102100 is midnight of 21 October 2014, a Tuesday.
     assert rows.features["hour"].codes[0] == 1 and rows.features["weekday"].codes[0] == 2
-    with pytest.raises(DataError, match=r"column 'click' is missing; the file has 'id'.*An Avazu log has id"):
+    with pytest.raises(
+        DataError, match=r"column 'click' is missing; the file has 'id'.*An Avazu log has id"
+    ):
         made(tmp_path, "id,hour\n1,14102100\n", "avazu")
 
 
@@ -255,7 +318,9 @@ def test_table_of_every_kind(tmp_path):
     data = table(tmp_path, text)
     rows = all_rows(data)
     assert rows.labels.tolist() == [0.25, -1000, 2]
-    assert rows.dense[:, 0].tolist() == [float(np.float32(x)) for x in (1.1, 0, 0.1234567890123456789)]
+    assert rows.dense[:, 0].tolist() == [
+        float(np.float32(x)) for x in (1.1, 0, 0.1234567890123456789)
+    ]
     assert rows.dense[:, 1].tolist() == [float(np.float32(np.log1p(7))), 0, 0]
     assert rows.features["site"].codes.tolist() == [fnv1a64('a, "b"'), fnv1a64("plain"), 0]
     assert rows.features["id"].codes.tolist() == [2**64 - 3, 2**63 - 1, 0]
@@ -264,7 +329,12 @@ def test_table_of_every_kind(tmp_path):
     assert topics.lengths.tolist() == [2, 0, 3]
     assert topics.codes.tolist() == [fnv1a64("red"), fnv1a64("blue"), 0, 0, fnv1a64("green")]
     assert topics.weights.tolist() == [0.5, 1, 1, 1, float(np.float32(1e-3))]
-    assert data.missing == {"site": 1, "id": 1, "when": 0, "topics": 1} and data.missing_dense.tolist() == [1, 1]
+    assert data.missing == {
+        "site": 1,
+        "id": 1,
+        "when": 0,
+        "topics": 1,
+    } and data.missing_dense.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +356,10 @@ def test_table_faults(tmp_path, row, message):
     data = table(tmp_path, HEADER + good + row + "\n" + good, on_error="skip")
     rows = all_rows(data)
     assert data.rows == 2 and data.features["topics"].hotness == 2
-    assert rows.features["topics"].weights.tolist() == [2, 1, 2, 1] and rows.labels.tolist() == [3, 3]
+    assert rows.features["topics"].weights.tolist() == [2, 1, 2, 1] and rows.labels.tolist() == [
+        3,
+        3,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +370,10 @@ def test_table_faults(tmp_path, row, message):
         (('column = "y"', ""), "label: column is missing"),
         (('columns = ["price"]', 'columns = "price"'), "dense 1: columns = 'price' is not a list"),
         (('columns = ["age"]', "columns = []"), "dense 2: columns must be a list"),
-        (('columns = ["tags"]', 'columns = ["tags", "id"]'), "category 4: name goes with exactly one column"),
+        (
+            ('columns = ["tags"]', 'columns = ["tags", "id"]'),
+            "category 4: name goes with exactly one column",
+        ),
         (('separator = "|"', 'separator = "||"'), "separator = '||' must be one ASCII character"),
         (('separator = "|"\n', ""), "weight_separator needs a separator"),
         (('delimiter = ","', 'delimiter = ""'), "must be one ASCII character"),
@@ -313,10 +389,14 @@ def test_a_wrong_schema_names_key_and_choices(tmp_path, change, message):
 
 def test_a_table_without_header_needs_its_columns(tmp_path):
     schema = (
-        'header = false\ncolumns = ["y", "c"]\n[label]\ncolumn = "y"\n[[category]]\ncolumns = ["c"]\nkind = "hex"\n'
+        'header = false\ncolumns = ["y", "c"]\n[label]\ncolumn = "y"\n[[category]]\ncolumns '
+        '= ["c"]\nkind = "hex"\n'
     )
     data = table(tmp_path, "1,ff\n0,10\n", schema)
-    assert all_rows(data).features["c"].codes.tolist() == [255, 16] and data.features["c"].dtype == "uint64"
+    assert (
+        all_rows(data).features["c"].codes.tolist() == [255, 16]
+        and data.features["c"].dtype == "uint64"
+    )
     with pytest.raises(DataError, match="column 'y' is missing"):
         table(tmp_path, "", schema.replace('"y", "c"]', '"z", "c"]'))
 
@@ -324,23 +404,36 @@ def test_a_table_without_header_needs_its_columns(tmp_path):
 def test_vocabulary_is_fitted_stored_and_applied(tmp_path):
     text = "\n".join(line(C1=code, C2="7") for code in ["b"] * 3 + ["a"] * 3 + ["c"] * 2 + ["d"])
     data = made(tmp_path, text, min_count=2)
-    assert data.vocabularies["C1"].tolist() == [0xA, 0xB, 0xC] and data.vocabularies["C2"].tolist() == [7]
+    assert data.vocabularies["C1"].tolist() == [0xA, 0xB, 0xC] and data.vocabularies[
+        "C2"
+    ].tolist() == [7]
     assert data.vocabularies["C1"].dtype == np.uint32
     train = ConvertOptions(vocabulary=tmp_path / "out.h5")
     convert([source(tmp_path, line(C1="e"))], tmp_path / "test.h5", "criteo", train)
     test = Dataset(tmp_path / "test.h5")
-    assert test.vocabularies["C1"].tolist() == [0xA, 0xB, 0xC] and all_rows(test).features["C1"].codes.tolist() == [0xE]
+    assert test.vocabularies["C1"].tolist() == [0xA, 0xB, 0xC] and all_rows(test).features[
+        "C1"
+    ].codes.tolist() == [0xE]
     made(tmp_path, line())
-    with pytest.raises(DataError, match="has no vocabulary; convert the train file with --min-count N"):
+    with pytest.raises(
+        DataError, match="has no vocabulary; convert the train file with --min-count N"
+    ):
         made(tmp_path, line(), vocabulary=tmp_path / "out.h5")
 
 
 def test_a_raw_log_is_converted_once_per_content_and_options(tmp_path):
     raw = source(tmp_path, line())
     first = ensure_dataset([raw], "criteo")
-    assert first[0].parent == tmp_path and first[0].name.endswith(".converted.h5") and Dataset(first).rows == 1
+    assert (
+        first[0].parent == tmp_path
+        and first[0].name.endswith(".converted.h5")
+        and Dataset(first).rows == 1
+    )
     stamp = first[0].stat().st_mtime_ns
-    assert ensure_dataset([raw, first[0]], "criteo") == [first[0], first[0]] and first[0].stat().st_mtime_ns == stamp
+    assert (
+        ensure_dataset([raw, first[0]], "criteo") == [first[0], first[0]]
+        and first[0].stat().st_mtime_ns == stamp
+    )
     other = ensure_dataset([raw], "criteo", ConvertOptions(dense_transform="none"))
     assert other != first
     source(tmp_path, line() + "\n" + line())
@@ -374,7 +467,8 @@ def test_options_are_checked(tmp_path):
 
 
 def test_progress_reaches_the_end(tmp_path):
-    path, calls = source(tmp_path, "\n".join([line()] * 9000)), []
+    path = source(tmp_path, "\n".join([line()] * 9000))
+    calls = []
     convert([path, path], tmp_path / "x.h5", "criteo", progress=lambda *told: calls.append(told))
     assert calls[-1] == (2 * path.stat().st_size, 2 * path.stat().st_size, 18000) and len(calls) > 2
 

@@ -1,4 +1,6 @@
-"""Does a dataset file give back what was written, in any order, over several files, and say what is wrong with it?"""
+"""Does a dataset file give back what was written, in any order, over several files, and say what is
+wrong with it?
+"""
 
 import itertools
 import os
@@ -27,12 +29,21 @@ def write(path, rows, seed=0, lengths=None, compress="none", pieces=1):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, 4, rows) if lengths is None else np.full(rows, lengths)
     ends = np.concatenate([[0], np.cumsum(lengths)])
-    labels, dense = rng.integers(0, 2, rows), rng.random((rows, 2)).astype(np.float32)
-    one, many = rng.integers(0, 2**32, rows, np.uint32), rng.integers(0, 2**64, ends[-1], np.uint64)
-    weights, three = rng.random(ends[-1]).astype(np.float32), rng.integers(0, 9, (rows, 3))
-    with DatasetWriter(path, ["a", "b"], COLUMNS, attributes={"note": ["x", 1]}, compress=compress) as writer:
+    labels = rng.integers(0, 2, rows)
+    dense = rng.random((rows, 2)).astype(np.float32)
+    one = rng.integers(0, 2**32, rows, np.uint32)
+    many = rng.integers(0, 2**64, ends[-1], np.uint64)
+    weights = rng.random(ends[-1]).astype(np.float32)
+    three = rng.integers(0, 9, (rows, 3))
+    with DatasetWriter(
+        path, ["a", "b"], COLUMNS, attributes={"note": ["x", 1]}, compress=compress
+    ) as writer:
         for lo, hi in zip(*[[k * rows // pieces for k in range(pieces + 1)][i:] for i in (0, 1)]):
-            bags = Bags(many[ends[lo] : ends[hi]], lengths[lo:hi].astype(np.int32), weights[ends[lo] : ends[hi]])
+            bags = Bags(
+                many[ends[lo] : ends[hi]],
+                lengths[lo:hi].astype(np.int32),
+                weights[ends[lo] : ends[hi]],
+            )
             features = {"C1": one[lo:hi], "C2": bags, "C3": three[lo:hi]}
             counts = {"missing_dense": [hi - lo, 0], "missing": {"C2": hi - lo}}
             writer.append(labels[lo:hi], dense[lo:hi], features, **counts)
@@ -49,9 +60,17 @@ def as_tuples(rows):
     lengths = np.full(n, c2.codes.size // max(n, 1)) if c2.lengths is None else c2.lengths
     ends = np.concatenate([[0], np.cumsum(lengths)])
     spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
-    one, three = rows.features["C1"].codes, rows.features["C3"].codes.reshape(n, 3)
+    one = rows.features["C1"].codes
+    three = rows.features["C3"].codes.reshape(n, 3)
     return [
-        (rows.labels[i], tuple(rows.dense[i]), one[i], tuple(c2.codes[s]), tuple(c2.weights[s]), tuple(three[i]))
+        (
+            rows.labels[i],
+            tuple(rows.dense[i]),
+            one[i],
+            tuple(c2.codes[s]),
+            tuple(c2.weights[s]),
+            tuple(three[i]),
+        )
         for i, s in enumerate(spans)
     ]
 
@@ -62,7 +81,9 @@ def test_rows_come_back_in_any_order_from_several_files(tmp_path, compress):
         pytest.importorskip("hdf5plugin")
     written = write(tmp_path / "a.h5", 9001, 1, compress=compress, pieces=7)
     written += write(tmp_path / "b.h5", 5, 2, lengths=2, compress=compress)
-    written += write(tmp_path / "c.h5", 0, 3, compress=compress) + write(tmp_path / "d.h5", 4096, 4, compress=compress)
+    written += write(tmp_path / "c.h5", 0, 3, compress=compress) + write(
+        tmp_path / "d.h5", 4096, 4, compress=compress
+    )
     data = Dataset([tmp_path / f"{name}.h5" for name in "abcd"])
     assert data.rows == len(written) == 13102 and data.features["C2"].hotness == 0
     rng = np.random.default_rng(5)
@@ -72,11 +93,16 @@ def test_rows_come_back_in_any_order_from_several_files(tmp_path, compress):
     assert list(data.take(np.array([3]), ["C1"]).features) == ["C1"]
     with pytest.raises(DataError, match="no feature 'C9'; its features are C1, C2, C3"):
         data.take(np.array([3]), ["C9"])
-    assert data.missing == {"C1": 0, "C2": 13102, "C3": 0} and data.missing_dense.tolist() == [13102, 0]
+    assert data.missing == {"C1": 0, "C2": 13102, "C3": 0} and data.missing_dense.tolist() == [
+        13102,
+        0,
+    ]
     codes = np.concatenate(list(data.code_blocks("C2", 1000)))
     assert codes.tolist() == [code for row in written for code in row[3]]
     lengths = np.concatenate(list(data.length_blocks("C2", 1000)))
-    assert lengths.tolist() == [len(row[3]) for row in written] and data.lookups("C2") == lengths.sum()
+    assert (
+        lengths.tolist() == [len(row[3]) for row in written] and data.lookups("C2") == lengths.sum()
+    )
 
 
 def test_equal_bags_are_stored_as_fixed_ones(tmp_path):
@@ -93,7 +119,9 @@ def test_a_stranger_reads_the_file_with_h5py(tmp_path):
         assert file["labels"].chunks is None and file["dense"].shape == (30, 2)
         assert file["features/C1/codes"][7] == written[7][2]
         start = file["features/C2/lengths"][:7].sum()
-        assert file["features/C2/codes"][start : start + len(written[7][3])].tolist() == list(written[7][3])
+        assert file["features/C2/codes"][start : start + len(written[7][3])].tolist() == list(
+            written[7][3]
+        )
     assert Dataset(tmp_path / "a.h5").attributes["note"] == ["x", 1]
 
 
@@ -104,15 +132,22 @@ def test_the_same_rows_give_the_same_bytes(tmp_path):
 
 
 def test_a_failed_writer_leaves_nothing(tmp_path):
-    with pytest.raises(KeyboardInterrupt), DatasetWriter(tmp_path / "a.h5", [], [FeatureColumn("C1")]) as writer:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        DatasetWriter(tmp_path / "a.h5", [], [FeatureColumn("C1")]) as writer,
+    ):
         writer.append([0], np.empty((1, 0)), {"C1": [7]})
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
 
 
 def test_leftovers_of_a_killed_writer_go_and_those_of_a_living_one_stay(tmp_path):
-    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    dead, living = (tmp_path / f".a.h5.part-{platform.node()}-{pid}" for pid in (int(done.stdout), os.getppid()))
+    done = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
+    )
+    dead, living = (
+        tmp_path / f".a.h5.part-{platform.node()}-{pid}" for pid in (int(done.stdout), os.getppid())
+    )
     dead.mkdir()
     living.mkdir()
     with DatasetWriter(tmp_path / "a.h5", [], []):
@@ -126,7 +161,10 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr("neocpu.ingest.writer.os.fsync", full)
     message = r"a\.h5: writing failed .*No space left.*MiB are free"
-    with pytest.raises(DataError, match=message), DatasetWriter(tmp_path / "a.h5", ["x"], []) as writer:
+    with (
+        pytest.raises(DataError, match=message),
+        DatasetWriter(tmp_path / "a.h5", ["x"], []) as writer,
+    ):
         writer.append([1], [[1]], {})
     assert list(tmp_path.iterdir()) == []
 
@@ -147,7 +185,10 @@ def test_a_file_of_no_dense_columns_and_no_labels(tmp_path):
         (([0], [[1]], {}), r"dense has shape \(1, 1\)"),
         (([0], [[1, 2]], {"C1": [1]}), "feature C2 is missing"),
         (([0], [[1, 2]], {"C1": [1, 2]}), "feature C1: 2 codes for 1 rows of 1"),
-        (([0], [[1, 2]], {"C1": [1], "C2": Bags(np.array([1]), np.array([2]))}), "feature C2: lengths and 1 codes"),
+        (
+            ([0], [[1, 2]], {"C1": [1], "C2": Bags(np.array([1]), np.array([2]))}),
+            "feature C2: lengths and 1 codes",
+        ),
         (
             ([0], [[1, 2]], {"C1": [1], "C2": Bags(np.array([1]), np.array([1]))}),
             "feature C2: every code needs a weight",
@@ -155,7 +196,10 @@ def test_a_file_of_no_dense_columns_and_no_labels(tmp_path):
     ],
 )
 def test_columns_of_different_length_are_refused(tmp_path, arguments, message):
-    with pytest.raises(DataError, match=message), DatasetWriter(tmp_path / "a.h5", ["a", "b"], COLUMNS) as writer:
+    with (
+        pytest.raises(DataError, match=message),
+        DatasetWriter(tmp_path / "a.h5", ["a", "b"], COLUMNS) as writer,
+    ):
         writer.append(*arguments)
     assert list(tmp_path.iterdir()) == []
 

@@ -15,7 +15,9 @@ PROFILE = settings(deadline=None, derandomize=True, max_examples=20)
 
 def leaf_values(parameters: int, leaves: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
-    values = rng.standard_normal((leaves, parameters)) * 2.0 ** rng.integers(-30, 30, (leaves, parameters))
+    values = rng.standard_normal((leaves, parameters)) * 2.0 ** rng.integers(
+        -30, 30, (leaves, parameters)
+    )
     return values.astype(np.float32)
 
 

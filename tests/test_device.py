@@ -1,4 +1,6 @@
-"""Is a slower device exactly as slow as it was set, without a core kept busy? On a clock of our own: no time passes."""
+"""Is a slower device exactly as slow as it was set, without a core kept busy? On a clock of our
+own: no time passes.
+"""
 
 import dataclasses
 
@@ -13,7 +15,9 @@ class Clock:
     """Time that passes when somebody sleeps, always a little too long."""
 
     def __init__(self, over: float) -> None:
-        self.now, self.over, self.sleeps = 100.0, over, 0
+        self.now = 100.0
+        self.over = over
+        self.sleeps = 0
 
     def __call__(self) -> float:
         return self.now
@@ -26,8 +30,11 @@ class Clock:
 
 @pytest.mark.parametrize("over", [0.0, 0.00006, 0.02])
 @pytest.mark.parametrize("limits", [(1000.0, 0.0), (0.0, 50.0), (1000.0, 50.0)])
-def test_many_requests_take_what_the_device_would_take(over: float, limits: tuple[float, float]) -> None:
-    clock, rng = Clock(over), np.random.default_rng(7)
+def test_many_requests_take_what_the_device_would_take(
+    over: float, limits: tuple[float, float]
+) -> None:
+    clock = Clock(over)
+    rng = np.random.default_rng(7)
     device = Device(*limits, clock, clock.sleep)
     total = 0.0
     for size in rng.integers(1, 40, 3000).tolist():
@@ -60,11 +67,19 @@ def test_rows_between_hbm_and_ddr_are_paid_for(kind: str, tmp_path, monkeypatch)
     tier, *_ = stack(kind, tmp_path)
     paid = []
     monkeypatch.setattr(tier.level.home, "_device", dataclasses.replace(Device(), bandwidth=1.0))
-    monkeypatch.setattr(Device, "pay", lambda self, begun, rows, size: paid.append((bool(self.bandwidth), rows, size)))
+    monkeypatch.setattr(
+        Device,
+        "pay",
+        lambda self, begun, rows, size: paid.append((bool(self.bandwidth), rows, size)),
+    )
     record = tier.level._slots.record
     for at in range(0, ROWS, 30):
         tier.begin(visit(np.arange(at, at + 30)))
         tier.slots_of(np.arange(at, at + 30))
     moved = sum(size for slow, _, size in paid if slow)
     stats = tier.stats()[0]
-    assert moved == (stats["unique_misses"] - stats["conflict_unique_misses"]) * record + (ROWS - 32) * record
+    assert (
+        moved
+        == (stats["unique_misses"] - stats["conflict_unique_misses"]) * record
+        + (ROWS - 32) * record
+    )

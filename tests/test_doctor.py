@@ -6,7 +6,16 @@ import pytest
 from click.testing import CliRunner
 
 from neocpu.cli import doctor as file
-from neocpu.cli.doctor import Check, check_cpu, check_folders, check_mpi, check_pages, check_threads, doctor, try_mpi
+from neocpu.cli.doctor import (
+    Check,
+    check_cpu,
+    check_folders,
+    check_mpi,
+    check_pages,
+    check_threads,
+    doctor,
+    try_mpi,
+)
 from neocpu.errors import EnvironmentProblem
 from neocpu.kernels import _threads
 from neocpu.parallel import launch
@@ -24,8 +33,19 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_topic_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file, "try_mpi", lambda mpiexec: Check("MPI", "ok", "two ranks met"))
     result = CliRunner().invoke(doctor)
-    for topic in ("MPI", "cores per rank", "threading layer", "FMA", "huge pages", "kernel cache", "disk", "memory"):
-        assert sum(line[7:].startswith(topic.ljust(18)) for line in result.output.splitlines()) == 1, topic
+    for topic in (
+        "MPI",
+        "cores per rank",
+        "threading layer",
+        "FMA",
+        "huge pages",
+        "kernel cache",
+        "disk",
+        "memory",
+    ):
+        assert (
+            sum(line[7:].startswith(topic.ljust(18)) for line in result.output.splitlines()) == 1
+        ), topic
     assert result.exit_code in (0, 1)
 
 
@@ -55,7 +75,9 @@ def script(tmp_path: Path, text: str) -> Path:
         ("sleep 30", "timed out"),
     ],
 )
-def test_a_wrong_mpi_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, found: str) -> None:
+def test_a_wrong_mpi_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, found: str
+) -> None:
     path = script(tmp_path, text)
     monkeypatch.setattr(launch, "find_mpiexec", lambda: path)
     check = try_mpi(path, seconds=2)
@@ -92,7 +114,9 @@ def test_fma(monkeypatch: pytest.MonkeyPatch) -> None:
         assert next(check_cpu(ALONE, 1)).state == state
 
 
-def test_a_cache_that_cannot_be_written_is_bad(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_bad(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path / "file"))
     cache, disk = check_folders(ALONE, 1)

@@ -1,4 +1,6 @@
-"""Are exp, log, log1p, sigmoid and softplus accurate to about one ulp, and the same bits in kernel and twin?"""
+"""Are exp, log, log1p, sigmoid and softplus accurate to about one ulp, and the same bits in kernel
+and twin?
+"""
 
 import math
 from fractions import Fraction
@@ -13,18 +15,58 @@ from neocpu.reference import elementary as twin
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=25)
 NAMES = ["exp", "log", "log1p", "sigmoid", "softplus"]
-TINY, HUGE = 5e-324, np.finfo(np.float64).max
-SPECIAL = np.array([
-    0.0, -0.0, 1, -1, 0.5, 2, np.inf, -np.inf, np.nan, 5e-324, -5e-324, 2.2250738585072014e-308, 1e-310,
-    -1e-310, 1.7976931348623157e308, -1.7976931348623157e308, 709.782712893384, 709.7827128933841, 710,
-    -745.1332191019412, -745.14, -708.4, -708.39, -744, 1e5, -1e5, 36.7, -36.8, 5.551115123125783e-17,
-    -5.551115123125783e-17, 1.1102230246251565e-16, -0.9999999999999999, 0.41, -0.29, 0.4142135, -0.2929,
-    9007199254740992, 1e18, 0.7071067811865476, 0.7071067811865475, 1.4142135623730951,
-])  # fmt: skip
+TINY = 5e-324
+HUGE = np.finfo(np.float64).max
+SPECIAL = np.array(
+    [
+        0.0,
+        -0.0,
+        1,
+        -1,
+        0.5,
+        2,
+        np.inf,
+        -np.inf,
+        np.nan,
+        5e-324,
+        -5e-324,
+        2.2250738585072014e-308,
+        1e-310,
+        -1e-310,
+        1.7976931348623157e308,
+        -1.7976931348623157e308,
+        709.782712893384,
+        709.7827128933841,
+        710,
+        -745.1332191019412,
+        -745.14,
+        -708.4,
+        -708.39,
+        -744,
+        1e5,
+        -1e5,
+        36.7,
+        -36.8,
+        5.551115123125783e-17,
+        -5.551115123125783e-17,
+        1.1102230246251565e-16,
+        -0.9999999999999999,
+        0.41,
+        -0.29,
+        0.4142135,
+        -0.2929,
+        9007199254740992,
+        1e18,
+        0.7071067811865476,
+        0.7071067811865475,
+        1.4142135623730951,
+    ]
+)
 
 
 def both(name, x):
-    ours, theirs = np.empty_like(x), np.empty_like(x)
+    ours = np.empty_like(x)
+    theirs = np.empty_like(x)
     getattr(elementary, name + "_array")(x, ours)
     getattr(twin, name + "_array")(x, theirs)
     return ours, theirs
@@ -32,8 +74,14 @@ def both(name, x):
 
 def inputs(seed, n):
     rng = np.random.default_rng(seed)
-    wild = rng.integers(0, 2**64, n, dtype=np.uint64).view(np.float64)  # any bits at all: every exponent, NaN payloads
-    usual = [rng.normal(0, 1, n), rng.uniform(-760, 720, n), rng.normal(0, 1e-3, n), rng.exponential(1e4, n)]
+    # any bits at all: every exponent, NaN payloads
+    wild = rng.integers(0, 2**64, n, dtype=np.uint64).view(np.float64)
+    usual = [
+        rng.normal(0, 1, n),
+        rng.uniform(-760, 720, n),
+        rng.normal(0, 1e-3, n),
+        rng.exponential(1e4, n),
+    ]
     return np.concatenate([SPECIAL, wild, *usual])
 
 
@@ -49,25 +97,33 @@ def exact_log(x: Fraction) -> Fraction:
     """ln x to about 2^-130 by 2 atanh((x-1)/(x+1)) after halving the argument's range."""
     k = 0
     while x > Fraction(3, 2):
-        x, k = x / 2, k + 1
+        x = x / 2
+        k = k + 1
     while x < Fraction(3, 4):
-        x, k = x * 2, k - 1
+        x = x * 2
+        k = k - 1
 
     def series(y: Fraction) -> Fraction:
         s = Fraction(round((y - 1) / (y + 1) * 2**200), 2**200)
-        total, power, n = Fraction(0), s, 1
+        total = Fraction(0)
+        power = s
+        n = 1
         while abs(power) > Fraction(1, 2**140) * max(abs(s), Fraction(1, 2**60)):
             total += power / n
-            power, n = Fraction(round(power * s * s * 2**260), 2**260), n + 2
+            power = Fraction(round(power * s * s * 2**260), 2**260)
+            n = n + 2
         return 2 * total
 
     return series(x) + k * (series(Fraction(4, 3)) + series(Fraction(3, 2)))
 
 
 def exact_exp(x: Fraction) -> Fraction:
-    """e^x, |x| <= 40, to about 2^-120 relative: the Taylor series of x / 2^12, squared twelve times."""
+    """e^x, |x| <= 40, to about 2^-120 relative: the Taylor series of x / 2^12, squared twelve
+    times.
+    """
     y = x / 4096
-    term, total = Fraction(1), Fraction(1)
+    term = Fraction(1)
+    total = Fraction(1)
     for n in range(1, 40):
         term = Fraction(round(term * y / n * 2**240), 2**240)
         total += term
@@ -104,13 +160,19 @@ def test_errors_stay_below_one_ulp_or_so(name):
     assert worst < {"exp": 1.0, "log": 1.0, "log1p": 1.0, "sigmoid": 2.5, "softplus": 2.5}[name]
 
 
-@pytest.mark.parametrize("name, points", [
-    ("exp", [(0, 1), (np.inf, np.inf), (-np.inf, 0), (710, np.inf), (-746, 0), (-744.5, TINY)]),
-    ("log", [(1, 0), (0, -np.inf), (np.inf, np.inf), (-1, np.nan), (TINY, -744.4400719213812)]),
-    ("log1p", [(0, 0), (-1, -np.inf), (-2, np.nan), (np.inf, np.inf), (TINY, TINY), (1e-300, 1e-300)]),
-    ("sigmoid", [(0, 0.5), (np.inf, 1), (-np.inf, 0), (-HUGE, 0), (HUGE, 1)]),
-    ("softplus", [(np.inf, np.inf), (-np.inf, 0), (HUGE, HUGE), (-HUGE, 0)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, points",
+    [
+        ("exp", [(0, 1), (np.inf, np.inf), (-np.inf, 0), (710, np.inf), (-746, 0), (-744.5, TINY)]),
+        ("log", [(1, 0), (0, -np.inf), (np.inf, np.inf), (-1, np.nan), (TINY, -744.4400719213812)]),
+        (
+            "log1p",
+            [(0, 0), (-1, -np.inf), (-2, np.nan), (np.inf, np.inf), (TINY, TINY), (1e-300, 1e-300)],
+        ),
+        ("sigmoid", [(0, 0.5), (np.inf, 1), (-np.inf, 0), (-HUGE, 0), (HUGE, 1)]),
+        ("softplus", [(np.inf, np.inf), (-np.inf, 0), (HUGE, HUGE), (-HUGE, 0)]),
+    ],
+)
 def test_limits(name, points):
     x = np.array([x for x, _ in points] + [np.nan], np.float64)
     ours, _ = both(name, x)

@@ -1,4 +1,6 @@
-"""Do exchanges move every lookup, word and gradient where it belongs, on any route, and refuse what must not travel?"""
+"""Do exchanges move every lookup, word and gradient where it belongs, on any route, and refuse what
+must not travel?
+"""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -29,10 +31,13 @@ class Journey:
 
     def __init__(self, seed: int, ranks: int, ranks_per_node: int, wild: bool = True) -> None:
         rng = np.random.default_rng(seed)
-        self.ranks, self.ranks_per_node = ranks, ranks_per_node
+        self.ranks = ranks
+        self.ranks_per_node = ranks_per_node
         self.widths = tuple(rng.integers(1, 5, int(rng.integers(1, 5))).tolist())
         groups = len(self.widths)
-        self.held = tuple(tuple(np.flatnonzero(rng.random(groups) < 0.6).tolist()) for _ in range(ranks))
+        self.held = tuple(
+            tuple(np.flatnonzero(rng.random(groups) < 0.6).tolist()) for _ in range(ranks)
+        )
         self.cuts = tuple(np.cumsum([0, *rng.integers(0, 4, ranks)]).tolist())
         gaps = np.cumsum(rng.integers(0, 3, groups))
         self.homes = tuple((np.cumsum([0, *self.widths[:-1]]) + gaps).tolist())
@@ -52,7 +57,9 @@ class Journey:
         return run_threads(self.ranks, body, ranks_per_node=self.ranks_per_node)
 
 
-def sums_at_home(journey: Journey, route: str) -> Callable[[Comm], dict[tuple[int, int, int], Fraction]]:
+def sums_at_home(
+    journey: Journey, route: str
+) -> Callable[[Comm], dict[tuple[int, int, int], Fraction]]:
     """Body: ship the words; the exact sum of all that arrived, by (group, sample, column)."""
 
     def body(comm: Comm) -> dict[tuple[int, int, int], Fraction]:
@@ -62,7 +69,8 @@ def sums_at_home(journey: Journey, route: str) -> Callable[[Comm], dict[tuple[in
         further = Started(ship_further(job)).wait()
         assert (np.diff(further.key) >= 0).all()
         sums: dict[tuple[int, int, int], Fraction] = {}
-        samples, at = m.samples(comm.rank), 0
+        samples = m.samples(comm.rank)
+        at = 0
 
         def add(group: int, sample: int, words: np.ndarray) -> None:
             for c, word in enumerate(words.tolist()):
@@ -83,7 +91,9 @@ def sums_at_home(journey: Journey, route: str) -> Callable[[Comm], dict[tuple[in
 
 @PROFILE
 @given(st.integers(0, 2**32), st.integers(1, 7), st.integers(1, 4), st.sampled_from(sorted(ROUTES)))
-def test_every_route_brings_the_exact_sum_home(seed: int, ranks: int, ranks_per_node: int, route: str) -> None:
+def test_every_route_brings_the_exact_sum_home(
+    seed: int, ranks: int, ranks_per_node: int, route: str
+) -> None:
     journey = Journey(seed, ranks, min(ranks, ranks_per_node))
     expected: list[dict] = [{} for _ in range(ranks)]
     for held, words in zip(journey.held, journey.words):
@@ -93,18 +103,24 @@ def test_every_route_brings_the_exact_sum_home(seed: int, ranks: int, ranks_per_
                 for g in held:
                     for c in range(journey.widths[g]):
                         key = g, sample, c
-                        expected[d][key] = expected[d].get(key, Fraction(0)) + Fraction(float(row[at + c]))
+                        expected[d][key] = expected[d].get(key, Fraction(0)) + Fraction(
+                            float(row[at + c])
+                        )
                     at += journey.widths[g]
     assert journey.run(sums_at_home(journey, route)) == expected
 
 
 @PROFILE
 @given(st.integers(0, 2**32), st.integers(1, 7), st.integers(1, 4), st.sampled_from(sorted(ROUTES)))
-def test_every_route_brings_gradients_back(seed: int, ranks: int, ranks_per_node: int, route: str) -> None:
+def test_every_route_brings_gradients_back(
+    seed: int, ranks: int, ranks_per_node: int, route: str
+) -> None:
     journey = Journey(seed, ranks, min(ranks, ranks_per_node))
 
     def body(comm: Comm) -> np.ndarray:
-        mine = np.ascontiguousarray(journey.gradient[journey.cuts[comm.rank] : journey.cuts[comm.rank + 1]])
+        mine = np.ascontiguousarray(
+            journey.gradient[journey.cuts[comm.rank] : journey.cuts[comm.rank + 1]]
+        )
         return Started(ROUTES[route].gradients(journey.map(comm), mine, Buffers())).wait().copy()
 
     for held, found in zip(journey.held, journey.run(body)):
@@ -118,7 +134,9 @@ def sent_bytes(journey: Journey, route: str) -> dict[str, int]:
     def body(comm: Comm) -> dict[str, Any]:
         job = Shipment(journey.map(comm), journey.words[comm.rank].copy(), [], Buffers())
         Started(ROUTES[route].words(job)).wait()
-        mine = np.ascontiguousarray(journey.gradient[journey.cuts[comm.rank] : journey.cuts[comm.rank + 1]])
+        mine = np.ascontiguousarray(
+            journey.gradient[journey.cuts[comm.rank] : journey.cuts[comm.rank + 1]]
+        )
         Started(ROUTES[route].gradients(journey.map(comm), mine, Buffers())).wait()
         return comm.traffic()["alltoallv"]
 
@@ -129,7 +147,10 @@ def sent_bytes(journey: Journey, route: str) -> dict[str, int]:
 def full_journey(held: tuple[tuple[int, ...], ...]) -> Journey:
     """4 ranks on 2 nodes, 5 samples each; one group of 8 columns for these holders."""
     journey = Journey(1, 4, 2, wild=False)
-    journey.widths, journey.homes, journey.columns, journey.held = (8,), (0,), 8, held
+    journey.widths = (8,)
+    journey.homes = (0,)
+    journey.columns = 8
+    journey.held = held
     journey.cuts = (0, 5, 10, 15, 20)
     journey.words = [np.zeros((20, 8 * len(h))) for h in held]
     journey.gradient = np.zeros((20, 8), np.float32)
@@ -140,13 +161,25 @@ def test_routes_load_the_links_differently() -> None:
     """One block is 5 samples x 8 columns x (8 + 4) bytes, words there and gradients back."""
     block = 5 * 8 * 12
     everywhere = full_journey(((0,), (0,), (0,), (0,)))
-    assert sent_bytes(everywhere, "direct") == {"same_rank": 4 * block, "same_node": 4 * block, "other_node": 8 * block}
-    # the ring crosses each of the two borders once per hop: 3 hops x 2; the rest stays inside a node
-    assert sent_bytes(everywhere, "reduce_scatter") == {"same_rank": 0, "same_node": 6 * block, "other_node": 6 * block}
-    # inside: each rank keeps its two shares and gives two to its neighbour; across: one message per rank and node
+    assert sent_bytes(everywhere, "direct") == {
+        "same_rank": 4 * block,
+        "same_node": 4 * block,
+        "other_node": 8 * block,
+    }
+    # the ring crosses each of the two borders once per hop: 3 hops x 2; the rest stays inside a
+    # node
+    assert sent_bytes(everywhere, "reduce_scatter") == {
+        "same_rank": 0,
+        "same_node": 6 * block,
+        "other_node": 6 * block,
+    }
+    # inside: each rank keeps its two shares and gives two to its neighbour; across: one message per
+    # rank and node
     assert sent_bytes(everywhere, "two_level") == {
-        "same_rank": (8 + 4) * block, "same_node": 8 * block, "other_node": 4 * block
-    }  # fmt: skip
+        "same_rank": (8 + 4) * block,
+        "same_node": 8 * block,
+        "other_node": 4 * block,
+    }
     one_node = full_journey(((0,), (0,), (), ()))
     assert sent_bytes(one_node, "direct")["other_node"] == 4 * block
     assert sent_bytes(one_node, "two_level")["other_node"] == 2 * block
@@ -158,7 +191,9 @@ TABLES = (TableSpec("a", 5, 4, ("x", "y")), TableSpec("b", 3, 8, ("y",), "sum", 
 def batch(values: list[int], lengths: list[list[int]], weights: bool = True) -> KJT:
     keys = tuple(bag.key for bag in bags(TABLES))
     rows = np.array(values, np.int64)
-    return KJT(keys, np.array(lengths, np.int32), rows, np.ones(rows.size, np.float32) if weights else None)
+    return KJT(
+        keys, np.array(lengths, np.int32), rows, np.ones(rows.size, np.float32) if weights else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,10 +201,22 @@ def batch(values: list[int], lengths: list[list[int]], weights: bool = True) -> 
     [
         (batch([0, 4, -1, 2], [[1, 0], [1, 1], [0, 1]]), ""),
         (batch([], [[0, 0], [0, 0], [0, 0]]), ""),
-        (batch([0, 5, 0, 2], [[1, 0], [1, 1], [0, 1]]), "feature 'y', table 'a', sample 10 .* row 5 is outside"),
-        (batch([0, 4, 0, 3], [[1, 0], [1, 1], [0, 1]]), "feature 'y', table 'b', sample 11 .* row 3 is outside"),
-        (batch([-2, 4, 0, 2], [[1, 0], [1, 1], [0, 1]]), "feature 'x', table 'a', sample 10 .* row -2 is outside"),
-        (batch([2**63 - 1], [[0, 1], [0, 0], [0, 0]]), "feature 'x', table 'a', sample 11 .* row 9223372036854775807"),
+        (
+            batch([0, 5, 0, 2], [[1, 0], [1, 1], [0, 1]]),
+            "feature 'y', table 'a', sample 10 .* row 5 is outside",
+        ),
+        (
+            batch([0, 4, 0, 3], [[1, 0], [1, 1], [0, 1]]),
+            "feature 'y', table 'b', sample 11 .* row 3 is outside",
+        ),
+        (
+            batch([-2, 4, 0, 2], [[1, 0], [1, 1], [0, 1]]),
+            "feature 'x', table 'a', sample 10 .* row -2 is outside",
+        ),
+        (
+            batch([2**63 - 1], [[0, 1], [0, 0], [0, 0]]),
+            "feature 'x', table 'a', sample 11 .* row 9223372036854775807",
+        ),
         (batch([-(2**63)], [[0, 1], [0, 0], [0, 0]]), "row -9223372036854775808 is outside"),
         (batch([0], [[1, -1], [1, 0], [0, 0]]), "feature 'x', sample 1: bag length -1"),
         (batch([0, 1], [[1, 0], [0, 0], [0, 0]]), "add up to 1 lookups, but there are 2"),
@@ -189,11 +236,22 @@ def test_refusals_name_the_lookup(kjt: KJT, words: str) -> None:
 
 @PROFILE
 @given(st.integers(1, 9), st.integers(1, 4), st.booleans(), st.integers(0, 2**32))
-def test_entries_cover_every_key_once(ranks: int, ranks_per_node: int, scalars: bool, seed: int) -> None:
-    """For every key, row and column exactly one travelling entry of some rank, or one copy on every rank."""
+def test_entries_cover_every_key_once(
+    ranks: int, ranks_per_node: int, scalars: bool, seed: int
+) -> None:
+    """For every key, row and column exactly one travelling entry of some rank, or one copy on every
+    rank.
+    """
     rng = np.random.default_rng(seed)
     tables = (*TABLES, TableSpec("c", 7, 16, ("z", "u")))
-    names = ["table_wise", "row_wise", "column_wise", "data_parallel", "grid_shard", "table_row_wise"]
+    names = [
+        "table_wise",
+        "row_wise",
+        "column_wise",
+        "data_parallel",
+        "grid_shard",
+        "table_row_wise",
+    ]
     schemes = [names[i] for i in rng.integers(0, len(names), len(tables))]
     plan = place(tables, schemes, ranks, min(ranks, ranks_per_node))
     found = [rank_entries(plan, rank, 2, int(scalars)) for rank in range(ranks)]
@@ -208,10 +266,13 @@ def test_entries_cover_every_key_once(ranks: int, ranks_per_node: int, scalars: 
             assert (np.diff(travel.shard[lo:hi]) >= 0).all()
         for e in range(len(entries.copies)):
             if rank == 0:
-                home = slice(entries.copies.home[e], entries.copies.home[e] + entries.copies.width[e])
+                home = slice(
+                    entries.copies.home[e], entries.copies.home[e] + entries.copies.width[e]
+                )
                 count[: entries.copies.hi[e], home] += 1
     at = 2
     for bag in bags(tables):
-        rows, dim = tables[bag.table].rows, tables[bag.table].dim
+        rows = tables[bag.table].rows
+        dim = tables[bag.table].dim
         assert (count[:rows, at : at + dim] == 1).all()
         at += dim

@@ -1,6 +1,8 @@
-"""Does FBGEMM's CPU library write and read the same bytes? Every quantised format it has an operator for, hard rows included.
+"""Does FBGEMM's CPU library write and read the same bytes? Every quantised format it has an
+operator for, hard rows included.
 
-Needs the `peers` extra (torch and fbgemm-gpu-cpu); skipped elsewhere. What differs, and why, is asserted here as well.
+Needs the `peers` extra (torch and fbgemm-gpu-cpu); skipped elsewhere. What differs, and why, is
+asserted here as well.
 """
 
 import warnings
@@ -32,7 +34,9 @@ def same(ours, theirs):
 
 
 def quiet(x):
-    """x without signalling NaNs: of those, glibc's fminf makes something else (HFP8 then stores bits of the payload)."""
+    """x without signalling NaNs: of those, glibc's fminf makes something else (HFP8 then stores
+    bits of the payload).
+    """
     return np.where(np.isnan(x), np.copysign(np.float32(np.nan), x), x)
 
 
@@ -44,34 +48,52 @@ def noise(shape):
 def test_int8_rows_are_written_alike(columns):
     x = hard_rows(np.random.default_rng(columns), columns, 20)
     theirs = ops("FloatToFused8BitRowwiseQuantized")(torch.from_numpy(x)).numpy()
-    np.testing.assert_array_equal(written(codecs_rows, "quantize_int8", x, 0, width=columns + 8), theirs)
+    np.testing.assert_array_equal(
+        written(codecs_rows, "quantize_int8", x, 0, width=columns + 8), theirs
+    )
 
 
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_int8_rows_are_read_alike_but_for_the_last_columns(columns):
-    """FBGEMM reads the last D mod 8 columns with fp64 arithmetic rounded twice, the others with one fused operation."""
+    """FBGEMM reads the last D mod 8 columns with fp64 arithmetic rounded twice, the others with one
+    fused operation.
+    """
     x = hard_rows(np.random.default_rng(columns), columns, 20)
     whole = columns // 8 * 8
-    for codes in (written(codecs_rows, "quantize_int8", x, 0, width=columns + 8), noise((500, columns + 8))):
+    for codes in (
+        written(codecs_rows, "quantize_int8", x, 0, width=columns + 8),
+        noise((500, columns + 8)),
+    ):
         theirs = ops("Fused8BitRowwiseQuantizedToFloat")(torch.from_numpy(codes)).numpy()
         ours = read(codecs_rows, "dequantize_int8", codes, columns=columns)
         same(ours[:, :whole], theirs[:, :whole])
         with np.errstate(all="ignore"):
-            scale, bias = np.ascontiguousarray(codes[:, -8:]).view(np.float32).T.astype(np.float64)[:, :, None]
+            scale, bias = (
+                np.ascontiguousarray(codes[:, -8:])
+                .view(np.float32)
+                .T.astype(np.float64)[:, :, None]
+            )
             twice = (codes[:, whole:columns] * scale + bias).astype(np.float32)
         same(twice, theirs[:, whole:])
 
 
 def test_the_last_columns_of_int8_rows_can_differ_by_an_ulp():
-    """The smallest case: scale 1 - 2^-17, bias 2^-60. 255 * scale is a tie but for the bias, which fp64 loses."""
-    scale, bias = np.float32(1 - 2**-17), np.float32(2**-60)
-    codes = np.concatenate([np.full(1, 255, np.uint8), np.array([scale, bias]).view(np.uint8)])[None]
+    """The smallest case: scale 1 - 2^-17, bias 2^-60. 255 * scale is a tie but for the bias, which
+    fp64 loses.
+    """
+    scale = np.float32(1 - 2**-17)
+    bias = np.float32(2**-60)
+    codes = np.concatenate([np.full(1, 255, np.uint8), np.array([scale, bias]).view(np.uint8)])[
+        None
+    ]
     ours = read(codecs_rows, "dequantize_int8", codes, columns=1)
     theirs = ops("Fused8BitRowwiseQuantizedToFloat")(torch.from_numpy(codes)).numpy()
     assert ours[0, 0] == np.nextafter(theirs[0, 0], np.float32(256))
 
 
-@pytest.mark.parametrize("bits, columns", [(b, c) for b in (4, 2) for c in (8, 16, 24, 32, 40, 64, 72, 128, 136, 200)])
+@pytest.mark.parametrize(
+    "bits, columns", [(b, c) for b in (4, 2) for c in (8, 16, 24, 32, 40, 64, 72, 128, 136, 200)]
+)
 def test_nbit_rows(bits, columns):
     """FBGEMM takes rows of whole pairs of bytes only."""
     x = hard_rows(np.random.default_rng(columns), columns, 20)
@@ -79,7 +101,9 @@ def test_nbit_rows(bits, columns):
     ours = written(codecs_rows, "quantize_nbit", x, bits, width=theirs.shape[1])
     np.testing.assert_array_equal(ours, theirs)
     for codes in (ours, noise((500, theirs.shape[1]))):
-        theirs = ops("FusedNBitRowwiseQuantizedSBHalfToFloat")(torch.from_numpy(codes), bits).numpy()
+        theirs = ops("FusedNBitRowwiseQuantizedSBHalfToFloat")(
+            torch.from_numpy(codes), bits
+        ).numpy()
         same(read(codecs_rows, "dequantize_nbit", codes, bits, columns=columns), theirs)
 
 
@@ -96,7 +120,9 @@ def test_half_input(bits):
         half = hard_rows(np.random.default_rng(7), 48, 20).astype(np.float16)
     x = half.astype(np.float32)
     theirs = ops("HalfToFusedNBitRowwiseQuantizedSBHalf")(torch.from_numpy(half), bits).numpy()
-    np.testing.assert_array_equal(written(codecs_rows, "quantize_nbit", x, bits, width=theirs.shape[1]), theirs)
+    np.testing.assert_array_equal(
+        written(codecs_rows, "quantize_nbit", x, bits, width=theirs.shape[1]), theirs
+    )
     theirs = ops("HalfToFused8BitRowwiseQuantized")(torch.from_numpy(half)).numpy()
     np.testing.assert_array_equal(written(codecs_rows, "quantize_int8", x, 0, width=56), theirs)
 
@@ -112,12 +138,19 @@ def test_hfp8(name):
     codes = np.arange(256, dtype=np.uint8)[None]
     numbers = np.empty(codes.shape, np.float32)
     codecs.decode_rows(codes, LAYOUTS[name], numbers)
-    assert numbers.tobytes() == ops("HFP8QuantizedToFloat")(torch.from_numpy(codes), bits, bias).numpy().tobytes()
+    assert (
+        numbers.tobytes()
+        == ops("HFP8QuantizedToFloat")(torch.from_numpy(codes), bits, bias).numpy().tobytes()
+    )
 
 
-@pytest.mark.parametrize("bits, bias, limit", [(4, 7, 240.0), (3, 5, 3.5), (5, 15, 57344.0), (2, 1, 1.9)])
+@pytest.mark.parametrize(
+    "bits, bias, limit", [(4, 7, 240.0), (3, 5, 3.5), (5, 15, 57344.0), (2, 1, 1.9)]
+)
 def test_any_hfp8(bits, bias, limit):
-    x = quiet(np.concatenate([hard_numbers("fp16", anything=1000), hard_numbers("fp8_e5m2", 1)], axis=1))
+    x = quiet(
+        np.concatenate([hard_numbers("fp16", anything=1000), hard_numbers("fp8_e5m2", 1)], axis=1)
+    )
     theirs = ops("FloatToHFP8Quantized")(torch.from_numpy(x), bits, bias, limit).numpy()
     ours = np.empty(x.shape, np.uint8)
     codecs.encode_rows(x, layout(8, 7 - bits, bias, limit=limit), NEAREST, ours)
@@ -126,7 +159,12 @@ def test_any_hfp8(bits, bias, limit):
 
 def test_bf16_is_rounded_half_up():
     x = hard_numbers("bf16")
-    theirs = ops("FloatToBfloat16Quantized")(torch.from_numpy(x)).view(torch.int16).numpy().view(np.uint16)
+    theirs = (
+        ops("FloatToBfloat16Quantized")(torch.from_numpy(x))
+        .view(torch.int16)
+        .numpy()
+        .view(np.uint16)
+    )
     ours = np.empty(x.shape, np.uint16)
     codecs.encode_rows(x, LAYOUTS["bf16"], HALF_UP, ours)
     np.testing.assert_array_equal(ours, theirs)
@@ -138,17 +176,32 @@ def test_bf16_is_rounded_half_up():
     assert (even != ours).any(), "ties differ"
     numbers = np.empty(x.shape, np.float32)
     codecs.decode_rows(ours, LAYOUTS["bf16"], numbers)
-    same(numbers, ops("Bfloat16QuantizedToFloat")(torch.from_numpy(ours.view(np.int16)).view(torch.bfloat16)).numpy())
+    same(
+        numbers,
+        ops("Bfloat16QuantizedToFloat")(
+            torch.from_numpy(ours.view(np.int16)).view(torch.bfloat16)
+        ).numpy(),
+    )
 
 
 @pytest.mark.parametrize("name", ["fp16", "fp8_e4m3", "fp8_e5m2"])
 def test_torch_casts(name):
-    """e4m3fn only as far as 464: beyond, torch 2.13 saturates (infinity too), ml_dtypes and we write NaN."""
+    """e4m3fn only as far as 464: beyond, torch 2.13 saturates (infinity too), ml_dtypes and we
+    write NaN.
+    """
     x = hard_numbers(name)
-    kind = {"fp16": torch.float16, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[name]
+    kind = {"fp16": torch.float16, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[
+        name
+    ]
     ours = np.empty(x.shape, np.uint16 if name == "fp16" else np.uint8)
     codecs.encode_rows(x, LAYOUTS[name], NEAREST, ours)
-    theirs = torch.from_numpy(x).to(kind).view(torch.int16 if name == "fp16" else torch.uint8).numpy().view(ours.dtype)
+    theirs = (
+        torch.from_numpy(x)
+        .to(kind)
+        .view(torch.int16 if name == "fp16" else torch.uint8)
+        .numpy()
+        .view(ours.dtype)
+    )
     keep = np.abs(x) <= (464 if name == "fp8_e4m3" else np.inf)
     np.testing.assert_array_equal(ours[keep], theirs[keep])
 
@@ -163,20 +216,30 @@ def test_rows_of_inference_tables(bits):
     fused = written(codecs_rows, f"quantize_{name}", x, *options, width=data + header)
     codes = written(codecs_inference, "pack_inference", fused, header, 4, 0, width=data + 4)
     if bits == 8:
-        theirs = ops("Fused8BitRowwiseQuantizedToFloatOrHalf")(torch.from_numpy(codes), 0, False, False).numpy()
-        half = torch.from_numpy(np.ascontiguousarray(fused[:, -8:]).view(np.float32)).to(torch.float16)
+        theirs = ops("Fused8BitRowwiseQuantizedToFloatOrHalf")(
+            torch.from_numpy(codes), 0, False, False
+        ).numpy()
+        half = torch.from_numpy(np.ascontiguousarray(fused[:, -8:]).view(np.float32)).to(
+            torch.float16
+        )
         finite = ~np.isnan(np.ascontiguousarray(fused[:, -8:]).view(np.float32)).any(1)
         np.testing.assert_array_equal(codes[finite, :4], half.view(torch.uint8).numpy()[finite])
     else:
         packed = torch.from_numpy(codes)
-        theirs = read(codecs_rows, "dequantize_nbit", np.roll(codes, -4, axis=1), bits, columns=columns)
-        again = ops("FusedNBitRowwiseQuantizedSBHalfToFloat")(torch.roll(packed, -4, 1), bits).numpy()
+        theirs = read(
+            codecs_rows, "dequantize_nbit", np.roll(codes, -4, axis=1), bits, columns=columns
+        )
+        again = ops("FusedNBitRowwiseQuantizedSBHalfToFloat")(
+            torch.roll(packed, -4, 1), bits
+        ).numpy()
         same(theirs, again)
     same(read(codecs_inference, "dequantize_inference", codes, bits, 4, 0, columns=columns), theirs)
 
 
 def mx4_reference():
-    module = pytest.importorskip("fbgemm_gpu.triton.quantize_ref", reason="this FBGEMM has no MX4 reference")
+    module = pytest.importorskip(
+        "fbgemm_gpu.triton.quantize_ref", reason="this FBGEMM has no MX4 reference"
+    )
     return module.py_quantize_mx4, module.py_dequantize_mx4
 
 
@@ -190,17 +253,28 @@ def test_mx4_against_the_python_reference(rounding):
     ours = written(codecs_mx, "quantize_mx4", x, *options, width=51)
     np.testing.assert_array_equal(ours, quantize(torch.from_numpy(x), rounding_mode=mode).numpy())
     codes = noise((300, 51))
-    codes[:, 16::17] = np.minimum(codes[:, 16::17], 254)  # 255 is NaN to OCP and us, 2^-128 to FBGEMM
+    # 255 is NaN to OCP and us, 2^-128 to FBGEMM
+    codes[:, 16::17] = np.minimum(codes[:, 16::17], 254)
     for block in (ours, codes):
-        same(read(codecs_mx, "dequantize_mx4", block, columns=96), dequantize(torch.from_numpy(block)).numpy())
+        same(
+            read(codecs_mx, "dequantize_mx4", block, columns=96),
+            dequantize(torch.from_numpy(block)).numpy(),
+        )
 
 
 def test_mx4_python_reference_rounds_logarithms():
-    """Just below and above a power of two its fp32 log2 is a whole number: the exponent is off by one, ours is exact."""
+    """Just below and above a power of two its fp32 log2 is a whole number: the exponent is off by
+    one, ours is exact.
+    """
     quantize, _ = mx4_reference()
-    for value, rounding, wrong in ((2.0**100 * (1 - 2.0**-24), "floor", 1), (2.0**100 * (1 + 2.0**-23), "ceil", -1)):
+    for value, rounding, wrong in (
+        (2.0**100 * (1 - 2.0**-24), "floor", 1),
+        (2.0**100 * (1 + 2.0**-23), "ceil", -1),
+    ):
         x = np.full((1, 32), value, np.float32)
         mode = MX_ROUNDINGS[rounding]
-        ours = written(codecs_mx, "quantize_mx4", x, mode, np.uint64(0), np.zeros(1, np.int64), 0, width=17)
+        ours = written(
+            codecs_mx, "quantize_mx4", x, mode, np.uint64(0), np.zeros(1, np.int64), 0, width=17
+        )
         theirs = quantize(torch.from_numpy(x), rounding_mode=mode).numpy()
         assert int(theirs[0, 16]) - int(ours[0, 16]) == wrong

@@ -1,4 +1,6 @@
-"""Do our layout operators, lookups and bounds give what FBGEMM's CPU operators give? Number for number."""
+"""Do our layout operators, lookups and bounds give what FBGEMM's CPU operators give? Number for
+number.
+"""
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 import torch  # noqa: E402
 
-T, FBGEMM = torch.from_numpy, torch.ops.fbgemm
+T = torch.from_numpy
+FBGEMM = torch.ops.fbgemm
 
 
 def batch(seed: int, features: int, samples: int, weighted: bool = True):
@@ -21,7 +24,12 @@ def batch(seed: int, features: int, samples: int, weighted: bool = True):
     rng = np.random.default_rng(seed)
     lengths = rng.integers(0, 5, (features, samples))
     n = int(lengths.sum())
-    return rng, lengths, rng.integers(0, 40, n), rng.standard_normal(n).astype(np.float32) if weighted else None
+    return (
+        rng,
+        lengths,
+        rng.integers(0, 40, n),
+        rng.standard_normal(n).astype(np.float32) if weighted else None,
+    )
 
 
 def same(ours, theirs) -> None:
@@ -42,37 +50,67 @@ def test_permutes(seed: int, features: int, samples: int) -> None:
     theirs = FBGEMM.permute_2D_sparse_data(T(order), T(lengths), T(indices), T(weights), None)
     same(layouts.permute_2d(order, lengths, indices, weights), theirs)
     bags = rng.integers(0, lengths.size, rng.integers(1, 9)).astype(np.int32)
-    theirs = FBGEMM.permute_1D_sparse_data(T(bags), T(lengths.reshape(-1)), T(indices), T(weights), None)
+    theirs = FBGEMM.permute_1D_sparse_data(
+        T(bags), T(lengths.reshape(-1)), T(indices), T(weights), None
+    )
     same(layouts.permute_1d(bags, lengths, indices, weights), theirs)
 
 
-@given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 5), st.integers(1, 4), st.booleans(), st.booleans())
-def test_block_bucketize(seed: int, features: int, samples: int, ranks: int, uneven: bool, narrow: bool) -> None:
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.booleans(),
+    st.booleans(),
+)
+def test_block_bucketize(
+    seed: int, features: int, samples: int, ranks: int, uneven: bool, narrow: bool
+) -> None:
     rng, lengths, indices, weights = batch(seed, features, samples)
     kind = np.int32 if narrow else np.int64
-    indices, lengths = indices.astype(kind), lengths.reshape(-1).astype(kind)
+    indices = indices.astype(kind)
+    lengths = lengths.reshape(-1).astype(kind)
     if not uneven:
         indices[rng.random(indices.size) < 0.1] = -1
     block = rng.integers(1, 9, features).astype(kind)
     ends = (
-        [np.append(0, np.cumsum(rng.integers(1, 9, ranks))).astype(kind) for _ in range(features)] if uneven else None
+        [np.append(0, np.cumsum(rng.integers(1, 9, ranks))).astype(kind) for _ in range(features)]
+        if uneven
+        else None
     )
-    blocks = None if uneven or rng.random() < 0.5 else (ranks * rng.integers(1, 4, features)).astype(kind)
+    blocks = (
+        None
+        if uneven or rng.random() < 0.5
+        else (ranks * rng.integers(1, 4, features)).astype(kind)
+    )
     keep = bool(rng.random() < 0.3)
-    ours = layouts.block_bucketize(lengths, indices, block, ranks, weights, None, blocks, ends, keep)
+    ours = layouts.block_bucketize(
+        lengths, indices, block, ranks, weights, None, blocks, ends, keep
+    )
     theirs = FBGEMM.block_bucketize_sparse_features(
-        T(lengths), T(indices), bucketize_pos=True, sequence=True, block_sizes=T(block), my_size=ranks, weights=T(weights),
-        total_num_blocks=None if blocks is None else T(blocks), keep_orig_idx=keep,
+        T(lengths),
+        T(indices),
+        bucketize_pos=True,
+        sequence=True,
+        block_sizes=T(block),
+        my_size=ranks,
+        weights=T(weights),
+        total_num_blocks=None if blocks is None else T(blocks),
+        keep_orig_idx=keep,
         block_bucketize_pos=None if ends is None else [T(e) for e in ends],
-    )  # fmt: skip
-    mine = ours.indices.astype(kind)  # as FBGEMM stores what was computed with unsigned numbers of that width
+    )
+    # as FBGEMM stores what was computed with unsigned numbers of that width
+    mine = ours.indices.astype(kind)
     same((ours.lengths, mine, ours.weights, ours.positions, ours.unbucketize_permute), theirs)
 
 
 @SHAPES
 def test_cyclic_bucketize_is_a_block_of_nothing(seed: int, features: int, ranks: int) -> None:
     _, lengths, indices, weights = batch(seed, features, 3)
-    theirs = FBGEMM.bucketize_sparse_features(T(lengths.reshape(-1)), T(indices), True, ranks, T(weights))
+    theirs = FBGEMM.bucketize_sparse_features(
+        T(lengths.reshape(-1)), T(indices), True, ranks, T(weights)
+    )
     ours = layouts.block_bucketize(lengths, indices, np.zeros(features), ranks, weights)
     same((ours.lengths, ours.indices, ours.weights, ours.positions), theirs)
 
@@ -83,15 +121,23 @@ def test_sums_ranges_and_permutes(seed: int, features: int, samples: int) -> Non
     flat = T(lengths.reshape(-1))
     for name in ("complete", "exclusive", "inclusive"):
         ours = getattr(layouts, f"{name}_cumsum")(lengths)
-        np.testing.assert_array_equal(ours, getattr(FBGEMM, f"asynchronous_{name}_cumsum")(flat).numpy())
+        np.testing.assert_array_equal(
+            ours, getattr(FBGEMM, f"asynchronous_{name}_cumsum")(flat).numpy()
+        )
     offsets = layouts.complete_cumsum(lengths)
     ours = layouts.offsets_range(offsets[:-1], indices.size)
-    np.testing.assert_array_equal(ours, FBGEMM.offsets_range(T(offsets[:-1].copy()), indices.size).numpy())
+    np.testing.assert_array_equal(
+        ours, FBGEMM.offsets_range(T(offsets[:-1].copy()), indices.size).numpy()
+    )
     order = rng.permutation(lengths.size)
-    np.testing.assert_array_equal(layouts.invert_permute(order), FBGEMM.invert_permute(T(order)).numpy())
+    np.testing.assert_array_equal(
+        layouts.invert_permute(order), FBGEMM.invert_permute(T(order)).numpy()
+    )
     target = layouts.complete_cumsum(lengths.reshape(-1)[order])
     theirs = FBGEMM.expand_into_jagged_permute(T(order), T(offsets), T(target), indices.size)
-    np.testing.assert_array_equal(layouts.expand_into_jagged_permute(order, offsets, target), theirs.numpy())
+    np.testing.assert_array_equal(
+        layouts.expand_into_jagged_permute(order, offsets, target), theirs.numpy()
+    )
 
 
 @SHAPES
@@ -108,7 +154,10 @@ def test_padding_and_selection(seed: int, bags: int, width: int) -> None:
         same([ours], [theirs])
         dense = rng.standard_normal((bags, longest, width)).astype(np.float32)
         if longest >= lengths.max():
-            same([layouts.dense_to_jagged(dense, offsets)], [FBGEMM.dense_to_jagged(T(dense), [T(offsets)])[0]])
+            same(
+                [layouts.dense_to_jagged(dense, offsets)],
+                [FBGEMM.dense_to_jagged(T(dense), [T(offsets)])[0]],
+            )
     chosen = rng.integers(0, bags, 5)
     if len(values):
         same(
@@ -118,7 +167,9 @@ def test_padding_and_selection(seed: int, bags: int, width: int) -> None:
         rows = rng.integers(0, len(values), 7)
         same([layouts.index_select(values, rows)], [FBGEMM.index_select_dim0(T(values), T(rows))])
     sums = FBGEMM.segment_sum_csr(1, T(offsets), T(values[:, 0].copy())).numpy()
-    np.testing.assert_allclose(layouts.segment_sum(values[:, :1], offsets)[:, 0], sums, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        layouts.segment_sum(values[:, :1], offsets)[:, 0], sums, rtol=1e-6, atol=1e-6
+    )
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 4), st.booleans())
@@ -126,7 +177,8 @@ def test_reorder_batched(seed: int, batches: int, tables: int, broadcast: bool) 
     rng = np.random.default_rng(seed)
     ends = np.append(0, np.cumsum(rng.integers(1, 4, batches))).astype(np.int32)
     lengths = rng.integers(0, 4, tables * (batches if broadcast else int(ends[-1])))
-    indices, samples = rng.integers(0, 99, int(lengths.sum())), int(ends[-1])
+    indices = rng.integers(0, 99, int(lengths.sum()))
+    samples = int(ends[-1])
     ours = layouts.reorder_batched_ad(lengths, indices, ends, broadcast)
     theirs = FBGEMM.reorder_batched_ad_lengths(T(lengths), T(ends), samples, broadcast)
     np.testing.assert_array_equal(ours[0], theirs.numpy())
@@ -140,11 +192,13 @@ def test_reorder_batched(seed: int, batches: int, tables: int, broadcast: bool) 
 @given(st.integers(0, 2**32), st.integers(0, 3))
 def test_bounds_check(seed: int, broken: int) -> None:
     rng, lengths, indices, _ = batch(seed, 3, 4, False)
-    rows, offsets = np.array([41, 7, 30]), layouts.complete_cumsum(lengths)
+    rows = np.array([41, 7, 30])
+    offsets = layouts.complete_cumsum(lengths)
     indices[rng.random(indices.size) < 0.2] = -1
     offsets[rng.integers(0, offsets.size, broken)] = rng.integers(-3, indices.size + 4, broken)
     ours = bounds.bounds_check(rows, np.arange(3), indices, offsets, "warning")
-    theirs, ends = T(indices.copy()), T(offsets.copy())
+    theirs = T(indices.copy())
+    ends = T(offsets.copy())
     FBGEMM.bounds_check_indices(T(rows), theirs, ends, 2, torch.zeros(1, dtype=torch.int64))
     np.testing.assert_array_equal(ours.offsets, ends.numpy())
     if not broken:
@@ -156,14 +210,23 @@ def test_bounds_check(seed: int, broken: int) -> None:
 def test_inference_tables(bits: int, alignment: int) -> None:
     from fbgemm_gpu.split_embedding_configs import SparseType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-    from fbgemm_gpu.split_table_batched_embeddings_ops_inference import IntNBitTableBatchedEmbeddingBagsCodegen
+    from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
+        IntNBitTableBatchedEmbeddingBagsCodegen,
+    )
 
     rng = np.random.default_rng(bits)
-    rows, dims = [20, 9], [20, 64]
+    rows = [20, 9]
+    dims = [20, 64]
     tbe = IntNBitTableBatchedEmbeddingBagsCodegen(
-        [("", r, d, getattr(SparseType, f"INT{bits}"), EmbeddingLocation.HOST) for r, d in zip(rows, dims)],
-        pooling_mode=PoolingMode.SUM, device="cpu", output_dtype=SparseType.FP32, row_alignment=alignment,
-    )  # fmt: skip
+        [
+            ("", r, d, getattr(SparseType, f"INT{bits}"), EmbeddingLocation.HOST)
+            for r, d in zip(rows, dims)
+        ],
+        pooling_mode=PoolingMode.SUM,
+        device="cpu",
+        output_dtype=SparseType.FP32,
+        row_alignment=alignment,
+    )
     tbe.initialize_weights()
     size = sum(r * operators.row_elements(f"nbit{bits}", d, alignment) for r, d in zip(rows, dims))
     codes = rng.integers(0, 256, size, dtype=np.uint8)
@@ -177,7 +240,14 @@ def test_inference_tables(bits: int, alignment: int) -> None:
     offsets = layouts.complete_cumsum(lengths)
     indices = np.concatenate([rng.integers(0, rows[b // 4], n) for b, n in enumerate(lengths)])
     ours = operators.lookup(
-        codes, rows, dims, [0, 1], indices, offsets, weights_format=f"nbit{bits}", row_alignment=alignment
+        codes,
+        rows,
+        dims,
+        [0, 1],
+        indices,
+        offsets,
+        weights_format=f"nbit{bits}",
+        row_alignment=alignment,
     )
     theirs = tbe(T(indices).int(), T(offsets).int()).numpy()
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-4)

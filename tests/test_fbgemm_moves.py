@@ -1,4 +1,6 @@
-"""Do the operators with FBGEMM's names go through our kernels? Each is called with the kernels counted."""
+"""Do the operators with FBGEMM's names go through our kernels? Each is called with the kernels
+counted.
+"""
 
 from typing import Any
 
@@ -11,8 +13,11 @@ from neocpu.embedding import layouts  # noqa: E402
 from neocpu.oracle.fbgemm import OPERATORS  # noqa: E402
 from neocpu.oracle.fbgemm.operators import Refused  # noqa: E402
 
-SIZES, ORDER = torch.tensor([2, 0, 3, 1]), torch.tensor([2, 0, 3, 1])
-ENDS, ROWS, IDS = torch.tensor([0, 2, 2, 5, 6]), torch.arange(12.0).view(6, 2), torch.arange(6)
+SIZES = torch.tensor([2, 0, 3, 1])
+ORDER = torch.tensor([2, 0, 3, 1])
+ENDS = torch.tensor([0, 2, 2, 5, 6])
+ROWS = torch.arange(12.0).view(6, 2)
+IDS = torch.arange(6)
 BATCHES = torch.tensor([0, 1, 2])
 HALF = ROWS.to(torch.bfloat16)
 
@@ -29,20 +34,44 @@ CALLS: list[tuple[str, tuple[Any, ...], set[str]]] = [
     ("lengths_range", (SIZES,), {"expand_into_jagged_permute"}),
     ("repeat_arange", (SIZES,), {"expand_into_jagged_permute"}),
     ("invert_permute", (ORDER,), {"invert_permute"}),
-    ("expand_into_jagged_permute", (ORDER, ENDS, torch.tensor([0, 3, 5, 6, 6]), 6), {"expand_into_jagged_permute"}),
-    ("permute_1D_sparse_data", (ORDER, SIZES, IDS, ROWS[:, 0], None), {"index_select", "copy_segments"}),
-    ("permute_2D_sparse_data", (ORDER[1:2], SIZES.view(2, 2), IDS, None, None), {"index_select", "copy_segments"}),
-    ("permute_sequence_embeddings", (ORDER[1:2], SIZES.view(2, 2), HALF), {"index_select", "copy_segments"}),
+    (
+        "expand_into_jagged_permute",
+        (ORDER, ENDS, torch.tensor([0, 3, 5, 6, 6]), 6),
+        {"expand_into_jagged_permute"},
+    ),
+    (
+        "permute_1D_sparse_data",
+        (ORDER, SIZES, IDS, ROWS[:, 0], None),
+        {"index_select", "copy_segments"},
+    ),
+    (
+        "permute_2D_sparse_data",
+        (ORDER[1:2], SIZES.view(2, 2), IDS, None, None),
+        {"index_select", "copy_segments"},
+    ),
+    (
+        "permute_sequence_embeddings",
+        (ORDER[1:2], SIZES.view(2, 2), HALF),
+        {"index_select", "copy_segments"},
+    ),
     ("index_select_dim0", (ROWS, ORDER), {"index_select"}),
     ("segment_sum_csr", (1, ENDS, ROWS[:, 0].contiguous()), {"pooled_sum"}),
     ("segment_sum_csr", (1, ENDS, IDS), {"running_sums"}),
-    ("populate_bucketized_permute", (SIZES, torch.tensor([1, 0, 2, 0, 1, 0, 1, 1]), IDS % 2), {"bucketized_permute"}),
+    (
+        "populate_bucketized_permute",
+        (SIZES, torch.tensor([1, 0, 2, 0, 1, 0, 1, 1]), IDS % 2),
+        {"bucketized_permute"},
+    ),
     (
         "block_bucketize_sparse_features",
         (SIZES, IDS, True, True, torch.tensor([2, 3]), 2, ROWS[:, 0].contiguous()),
         {"block_bucketize_lengths", "block_bucketize", "invert_permute", "index_select"},
     ),
-    ("bucketize_sparse_features", (SIZES, IDS, True, 2), {"block_bucketize_lengths", "block_bucketize"}),
+    (
+        "bucketize_sparse_features",
+        (SIZES, IDS, True, 2),
+        {"block_bucketize_lengths", "block_bucketize"},
+    ),
     ("reorder_batched_ad_lengths", (SIZES, BATCHES, 2), {"reordered_bags", "index_select"}),
     (
         "reorder_batched_ad_indices",
@@ -62,14 +91,20 @@ CALLS: list[tuple[str, tuple[Any, ...], set[str]]] = [
     ),
     ("jagged_1d_to_dense", (IDS, ENDS, 2, -1), {"jagged_to_padded_dense"}),
     ("dense_to_jagged", (torch.ones(4, 2, 2), [ENDS]), {"padded_dense_to_jagged"}),
-    ("jagged_to_padded_dense_backward", (torch.ones(4, 2, 2), [ENDS], 6), {"padded_dense_to_jagged"}),
+    (
+        "jagged_to_padded_dense_backward",
+        (torch.ones(4, 2, 2), [ENDS], 6),
+        {"padded_dense_to_jagged"},
+    ),
     ("jagged_1d_to_truncated_values", (IDS, SIZES, 1), {"copy_segments"}),
     ("jagged_index_select", (ROWS, SIZES, ORDER), {"index_select", "copy_segments"}),
 ]
 
 
 @pytest.mark.parametrize(("name", "arguments", "wanted"), CALLS, ids=[call[0] for call in CALLS])
-def test_operators_call_kernels(name: str, arguments: Any, wanted: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_call_kernels(
+    name: str, arguments: Any, wanted: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     reached = set()
 
     def counted(kernel: str, function: Any) -> Any:
@@ -87,18 +122,32 @@ def test_operators_call_kernels(name: str, arguments: Any, wanted: set[str], mon
     assert wanted <= reached
 
 
-KINDS = (torch.bool, torch.uint8, torch.float16, torch.bfloat16, torch.int32, torch.float32, torch.float64)
+KINDS = (
+    torch.bool,
+    torch.uint8,
+    torch.float16,
+    torch.bfloat16,
+    torch.int32,
+    torch.float32,
+    torch.float64,
+)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_any_dtype_moves_bit_for_bit(kind: Any) -> None:
     size = torch.empty(0, dtype=kind).element_size()
     bits = torch.from_numpy(np.random.default_rng(1).integers(0, 256, 6 * 3 * size, np.uint8))
-    values = (bits.view(6, 3 * size) & 1).bool() if kind is torch.bool else bits.view(kind).view(6, 3)  # NaNs too
+    # NaNs too
+    values = (
+        (bits.view(6, 3 * size) & 1).bool() if kind is torch.bool else bits.view(kind).view(6, 3)
+    )
     found = OPERATORS["permute_1D_sparse_data"].function(ORDER, SIZES, values, None, None)[1]
     index = torch.tensor([2, 3, 4, 0, 1, 5])
-    assert found.dtype is kind and found.contiguous().view(torch.uint8).equal(values[index].view(torch.uint8))
-    assert OPERATORS["index_select_dim0"].function(values.t(), ORDER[1:2]).shape == (1, 6)  # not contiguous
+    assert found.dtype is kind and found.contiguous().view(torch.uint8).equal(
+        values[index].view(torch.uint8)
+    )
+    # not contiguous
+    assert OPERATORS["index_select_dim0"].function(values.t(), ORDER[1:2]).shape == (1, 6)
 
 
 def test_gradients_come_back_through_the_kernels() -> None:
@@ -108,8 +157,12 @@ def test_gradients_come_back_through_the_kernels() -> None:
         lambda x: OPERATORS["permute_1D_sparse_data"].function(order, SIZES, x, None, None)[1],
         lambda x: OPERATORS["index_select_dim0"].function(x, order),
         lambda x: OPERATORS["jagged_to_padded_dense"].function(x, [ENDS], [2], 0.0),
-        lambda x: OPERATORS["jagged_to_padded_dense"].function(x, [torch.tensor([0, 1, 4]), ENDS], [2, 2], 0.0),
-        lambda x: OPERATORS["dense_to_jagged"].function(x.view(2, 1, 3, 2), [torch.tensor([0, 1, 4]), ENDS])[0],
+        lambda x: OPERATORS["jagged_to_padded_dense"].function(
+            x, [torch.tensor([0, 1, 4]), ENDS], [2, 2], 0.0
+        ),
+        lambda x: OPERATORS["dense_to_jagged"].function(
+            x.view(2, 1, 3, 2), [torch.tensor([0, 1, 4]), ENDS]
+        )[0],
         lambda x: OPERATORS["jagged_index_select"].function(x, SIZES, order)[0],
     ):
         assert torch.autograd.gradcheck(move, rows)

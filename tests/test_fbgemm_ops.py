@@ -1,6 +1,8 @@
-"""Do the operators with FBGEMM's names give FBGEMM's answers, number for number? Random and hostile input, both called alike.
+"""Do the operators with FBGEMM's names give FBGEMM's answers, number for number? Random and hostile
+input, both called alike.
 
-Every operator that moves or counts must agree exactly, dtypes included; sums and row-wise formats have their own tests below.
+Every operator that moves or counts must agree exactly, dtypes included; sums and row-wise formats
+have their own tests below.
 """
 
 import contextlib
@@ -21,7 +23,8 @@ with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
 from neocpu.oracle.fbgemm import OPERATORS, SparseType, install, uninstall  # noqa: E402
 from neocpu.oracle.fbgemm.operators import Refused  # noqa: E402
 
-I32, I64 = torch.int32, torch.int64
+I32 = torch.int32
+I64 = torch.int64
 LENGTHS = [[0], [3], [0, 0, 0], [1, 0, 5, 2, 0, 1], [2] * 12, [7, 0, 0, 0, 0, 0, 0, 1]]
 
 
@@ -29,7 +32,13 @@ def both(name: str, *arguments: Any) -> tuple[Any, Any]:
     """(FBGEMM's answer, ours), to copies of the arguments."""
 
     def copied(x: Any) -> Any:
-        return [copied(y) for y in x] if isinstance(x, list) else x.clone() if isinstance(x, torch.Tensor) else x
+        return (
+            [copied(y) for y in x]
+            if isinstance(x, list)
+            else x.clone()
+            if isinstance(x, torch.Tensor)
+            else x
+        )
 
     theirs = getattr(torch.ops.fbgemm, name)(*map(copied, arguments))
     return theirs, OPERATORS[name].function(*map(copied, arguments))
@@ -37,7 +46,9 @@ def both(name: str, *arguments: Any) -> tuple[Any, Any]:
 
 def agree(name: str, *arguments: Any) -> None:
     """Both give the same tensors."""
-    for a, b in zip(*[x if isinstance(x, tuple | list) else [x] for x in both(name, *arguments)], strict=True):
+    for a, b in zip(
+        *[x if isinstance(x, tuple | list) else [x] for x in both(name, *arguments)], strict=True
+    ):
         assert (a is None) == (b is None)
         if a is not None:
             torch.testing.assert_close(b, a, rtol=0, atol=0, equal_nan=True)
@@ -45,7 +56,9 @@ def agree(name: str, *arguments: Any) -> None:
 
 def ids(lengths: Any, limit: int, dtype: Any = I64) -> Any:
     """So many row numbers below a limit."""
-    return torch.from_numpy(np.random.default_rng(5).integers(0, limit, int(sum(lengths)))).to(dtype)
+    return torch.from_numpy(np.random.default_rng(5).integers(0, limit, int(sum(lengths)))).to(
+        dtype
+    )
 
 
 def floats(n: int, dtype: Any = torch.float32) -> Any:
@@ -68,7 +81,8 @@ def test_sums_and_ranges(lengths: list[int], dtype: Any) -> None:
     order = torch.from_numpy(np.random.default_rng(1).permutation(len(lengths))).to(dtype)
     agree("invert_permute", order)
     ends, moved = (
-        torch.nn.functional.pad(torch.cumsum(x, 0, dtype=dtype), (1, 0)) for x in (sizes, sizes[order.long()])
+        torch.nn.functional.pad(torch.cumsum(x, 0, dtype=dtype), (1, 0))
+        for x in (sizes, sizes[order.long()])
     )
     agree("expand_into_jagged_permute", order, ends, moved, int(sizes.sum()))
 
@@ -76,20 +90,30 @@ def test_sums_and_ranges(lengths: list[int], dtype: Any) -> None:
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("lengths", LENGTHS[3:], ids=str)
 def test_permutations(lengths: list[int], kind: Any) -> None:
-    sizes, weights = torch.tensor(lengths), floats(sum(lengths), kind)
+    sizes = torch.tensor(lengths)
+    weights = floats(sum(lengths), kind)
     orders = ([1, 0], [0, 0, 1], [1], [])
     for order in orders:
         permute = torch.tensor(order, dtype=I32)
         agree("permute_1D_sparse_data", permute, sizes, ids(lengths, 9), weights, None)
         agree("permute_2D_sparse_data", permute, sizes.view(2, -1), ids(lengths, 9), weights, None)
-        agree("permute_2D_sparse_data", permute, sizes.view(2, -1).int(), ids(lengths, 9, I32), None, None)
+        agree(
+            "permute_2D_sparse_data",
+            permute,
+            sizes.view(2, -1).int(),
+            ids(lengths, 9, I32),
+            None,
+            None,
+        )
 
 
 @pytest.mark.parametrize("dtype", [I32, I64], ids=["int32", "int64"])
 @pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS[3:], ids=str)
 def test_bucketize(lengths: list[int], sequence: bool, dtype: Any) -> None:
-    sizes, indices, weights = torch.tensor(lengths), ids(lengths, 40, dtype), floats(sum(lengths))
+    sizes = torch.tensor(lengths)
+    indices = ids(lengths, 40, dtype)
+    weights = floats(sum(lengths))
     indices[::5] = -1
     blocks = torch.tensor([5, 12], dtype=dtype)
     agree("bucketize_sparse_features", sizes.to(dtype), indices, True, 3, weights)
@@ -97,19 +121,44 @@ def test_bucketize(lengths: list[int], sequence: bool, dtype: Any) -> None:
         common = (sizes, indices, positions, sequence, blocks, 3, scale)
         agree("block_bucketize_sparse_features", *common)
         agree("block_bucketize_sparse_features", *common, None, -1, None, True)
-        agree("block_bucketize_sparse_features", *common, None, -1, None, False, torch.tensor([6, 3], dtype=dtype))
-        uneven = [torch.tensor([0, 4, 9, 15], dtype=dtype), torch.tensor([0, 1, 30, 36], dtype=dtype)]
+        agree(
+            "block_bucketize_sparse_features",
+            *common,
+            None,
+            -1,
+            None,
+            False,
+            torch.tensor([6, 3], dtype=dtype),
+        )
+        uneven = [
+            torch.tensor([0, 4, 9, 15], dtype=dtype),
+            torch.tensor([0, 1, 30, 36], dtype=dtype),
+        ]
         agree("block_bucketize_sparse_features", *common, None, -1, uneven)
         batches = torch.tensor([1, len(lengths) - 1])
         agree("block_bucketize_sparse_features", *common, batches, len(lengths) - 1)
     if sequence:
         agree("block_bucketize_sparse_features_inference", *common, None, -1, None, True)
-        out = torch.ops.fbgemm.block_bucketize_sparse_features_inference(*common, None, -1, None, True)
+        out = torch.ops.fbgemm.block_bucketize_sparse_features_inference(
+            *common, None, -1, None, True
+        )
         agree("populate_bucketized_permute", sizes, out[0], out[5])
 
 
 def test_an_undivisible_number_of_blocks_is_a_runtime_error_for_both() -> None:
-    arguments = (torch.tensor([1]), torch.tensor([3]), False, False, torch.tensor([5]), 2, None, None, -1, None, False)
+    arguments = (
+        torch.tensor([1]),
+        torch.tensor([3]),
+        False,
+        False,
+        torch.tensor([5]),
+        2,
+        None,
+        None,
+        -1,
+        None,
+        False,
+    )
     for function in (
         torch.ops.fbgemm.block_bucketize_sparse_features,
         OPERATORS["block_bucketize_sparse_features"].function,
@@ -121,7 +170,8 @@ def test_an_undivisible_number_of_blocks_is_a_runtime_error_for_both() -> None:
 @pytest.mark.parametrize("broadcast", [False, True])
 def test_reorder(broadcast: bool) -> None:
     rng = np.random.default_rng(2)
-    ends, tables = torch.tensor([0, 2, 2, 5, 6], dtype=I32), 3
+    ends = torch.tensor([0, 2, 2, 5, 6], dtype=I32)
+    tables = 3
     lengths = torch.from_numpy(rng.integers(0, 4, tables * (4 if broadcast else 6)))
     agree("reorder_batched_ad_lengths", lengths, ends, 6, broadcast)
     if not broadcast:
@@ -129,7 +179,9 @@ def test_reorder(broadcast: bool) -> None:
     moved = torch.ops.fbgemm.reorder_batched_ad_lengths(lengths, ends, 6, broadcast)
     starts, to = (torch.ops.fbgemm.asynchronous_complete_cumsum(x) for x in (lengths, moved))
     for values in (ids(lengths, 99), ids(lengths, 99, I32), floats(int(lengths.sum()))):
-        agree("reorder_batched_ad_indices", starts, values, to, ends, 6, broadcast, int(moved.sum()))
+        agree(
+            "reorder_batched_ad_indices", starts, values, to, ends, 6, broadcast, int(moved.sum())
+        )
     if not broadcast:
         rows = floats(int(lengths.sum()) * 5).view(-1, 5)
         agree("reorder_batched_sequence_embeddings", starts, rows, to, ends.long(), 6)
@@ -145,12 +197,15 @@ def test_jagged_and_dense(lengths: list[int], most: int) -> None:
     if n:
         agree("jagged_2d_to_dense", floats(3 * n).view(n, 3), ends, most)
         agree("jagged_1d_to_dense", ids(lengths, 9), ends, most, -1)
-        agree("dense_to_jagged_forward", floats(len(lengths) * most * 2).view(-1, most, 2), [ends], n)
+        agree(
+            "dense_to_jagged_forward", floats(len(lengths) * most * 2).view(-1, most, 2), [ends], n
+        )
         agree("jagged_1d_to_truncated_values", ids(lengths, 9), torch.tensor(lengths), most)
 
 
 def test_two_jagged_dimensions() -> None:
-    outer, inner = torch.tensor([0, 2, 2, 3]), torch.tensor([0, 3, 3, 5])
+    outer = torch.tensor([0, 2, 2, 3])
+    inner = torch.tensor([0, 3, 3, 5])
     for most in ([2, 3], [1, 2], [4, 4]):
         agree("jagged_to_padded_dense", floats(10).view(5, 2), [outer, inner], most, 0.0)
 
@@ -164,11 +219,14 @@ def test_gradients_flow_through_what_only_moves() -> None:
 
     assert torch.autograd.gradcheck(padded, values)
     dense = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: OPERATORS["dense_to_jagged"].function(x, [ends])[0], dense)
+    assert torch.autograd.gradcheck(
+        lambda x: OPERATORS["dense_to_jagged"].function(x, [ends])[0], dense
+    )
 
 
 def test_segment_sums_are_exact_where_fbgemm_rounds_every_addition() -> None:
-    values, ends = torch.tensor([1e8, 1.0, -1e8, 3.0, 2.0**-30]), torch.tensor([0, 3, 3, 5])
+    values = torch.tensor([1e8, 1.0, -1e8, 3.0, 2.0**-30])
+    ends = torch.tensor([0, 3, 3, 5])
     theirs, ours = both("segment_sum_csr", 1, ends, values)
     assert ours.tolist() == [1.0, 0.0, 3.0] and theirs.tolist() == [0.0, 0.0, 3.0]
     whole = torch.arange(10, dtype=torch.float32)
@@ -213,7 +271,9 @@ def test_quantised_rows(columns: int) -> None:
 @pytest.mark.parametrize("mode", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [I32, I64], ids=["int32", "int64"])
 def test_bounds_check_mends_in_place_as_fbgemm(mode: int, dtype: Any) -> None:
-    """Rows outside, offsets that descend, begin below 0 or end elsewhere; FATAL raises for both or for neither."""
+    """Rows outside, offsets that descend, begin below 0 or end elsewhere; FATAL raises for both or
+    for neither.
+    """
     rng = np.random.default_rng(mode)
     for trial in range(60):
         ends = np.append(0, np.cumsum(rng.integers(0, 3, 6)))
@@ -223,12 +283,13 @@ def test_bounds_check_mends_in_place_as_fbgemm(mode: int, dtype: Any) -> None:
         if trial % 3 == 2 and indices.size:
             indices[rng.integers(indices.size)] = rng.choice([-2, 5, 10**9])
         found = []
-        for function in (torch.ops.fbgemm.bounds_check_indices, OPERATORS["bounds_check_indices"].function):
-            index, offsets, warned = (
-                torch.tensor(indices, dtype=dtype),
-                torch.tensor(ends, dtype=dtype),
-                torch.zeros(1, dtype=I64),
-            )
+        for function in (
+            torch.ops.fbgemm.bounds_check_indices,
+            OPERATORS["bounds_check_indices"].function,
+        ):
+            index = torch.tensor(indices, dtype=dtype)
+            offsets = torch.tensor(ends, dtype=dtype)
+            warned = torch.zeros(1, dtype=I64)
             try:
                 function(torch.tensor([5, 7]), index, offsets, mode, warned)
                 found.append((index.tolist(), offsets.tolist(), int(warned)))
@@ -241,12 +302,16 @@ def test_install_replaces_operators_and_classes_and_puts_them_back() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from fbgemm_gpu import split_table_batched_embeddings_ops_training as training
-    values, ends = torch.tensor([1e8, 1.0, -1e8]), torch.tensor([0, 3])
+    values = torch.tensor([1e8, 1.0, -1e8])
+    ends = torch.tensor([0, 3])
     before = training.SplitTableBatchedEmbeddingBagsCodegen
     install()
     try:
         assert float(torch.ops.fbgemm.segment_sum_csr(1, ends, values)) == 1.0
-        assert training.SplitTableBatchedEmbeddingBagsCodegen.__module__ == "neocpu.oracle.fbgemm.split"
+        assert (
+            training.SplitTableBatchedEmbeddingBagsCodegen.__module__
+            == "neocpu.oracle.fbgemm.split"
+        )
     finally:
         uninstall()
     assert float(torch.ops.fbgemm.segment_sum_csr(1, ends, values)) == 0.0
@@ -280,11 +345,15 @@ print(torch.ops.fbgemm.asynchronous_complete_cumsum(torch.tensor([1, 2])).tolist
 
 
 def test_install_makes_fbgemms_modules_where_it_is_missing() -> None:
-    found = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=300)
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=300
+    )
     assert found.stdout.strip() == "[0, 1, 3]", found.stderr
 
 
 def test_refusals_are_runtime_errors() -> None:
     with pytest.raises(Refused, match="output_dtype"):
-        OPERATORS["Fused8BitRowwiseQuantizedToFloatOrHalf"].function(torch.zeros(1, 12, dtype=torch.uint8), 3)
+        OPERATORS["Fused8BitRowwiseQuantizedToFloatOrHalf"].function(
+            torch.zeros(1, 12, dtype=torch.uint8), 3
+        )
     assert SparseType.from_int(SparseType.NFP8.as_int()) is SparseType.NFP8

@@ -1,8 +1,10 @@
-"""Do the modules with FBGEMM's names give neocpu's bits, and FBGEMM's numbers within what its own arithmetic may err?
+"""Do the modules with FBGEMM's names give neocpu's bits, and FBGEMM's numbers within what its own
+arithmetic may err?
 
-Bits: the oracle's canonical operators on the same arrays. FBGEMM: its CPU module, where it has one, against the oracle's exact
-model; what it lacks on a CPU (Adam, LAMB, …) is compared with torch's optimizers and with formulas elsewhere
-(tests/test_oracle_truth*.py, tests/test_torch.py): the module gives those bits.
+Bits: the oracle's canonical operators on the same arrays. FBGEMM: its CPU module, where it has one,
+against the oracle's exact model; what it lacks on a CPU (Adam, LAMB, …) is compared with torch's
+optimizers and with formulas elsewhere (tests/test_oracle_truth*.py, tests/test_torch.py): the
+module gives those bits.
 """
 
 import contextlib
@@ -62,34 +64,45 @@ class Batch:
         return torch.from_numpy(self.arrays[name].copy())
 
 
-def batch_of(seed: int, pooling: str, weighted: bool, B: int = 5, pruned: bool = True, order: str = "2012") -> Batch:
+def batch_of(
+    seed: int, pooling: str, weighted: bool, B: int = 5, pruned: bool = True, order: str = "2012"
+) -> Batch:
     """Shared and unsorted tables, empty bags, one hot row, -1, numbers of very different size."""
     rng = np.random.default_rng(seed)
-    rows, dims = np.array([7, 1, 40]), np.array([4, 4, 4] if pooling == "none" else [4, 8, 12])
+    rows = np.array([7, 1, 40])
+    dims = np.array([4, 4, 4] if pooling == "none" else [4, 8, 12])
     table = np.array([int(t) for t in order])
     lengths = rng.integers(0, 5, table.size * B)
     limit = np.repeat(rows[table], B)
-    indices = np.concatenate([rng.integers(0, h, n) for h, n in zip(limit, lengths)] + [np.empty(0, np.int64)])
+    indices = np.concatenate(
+        [rng.integers(0, h, n) for h, n in zip(limit, lengths)] + [np.empty(0, np.int64)]
+    )
     indices[rng.random(indices.size) < 0.3] = 0
     if pruned:
         indices[rng.random(indices.size) < 0.1] = -1
     size = int((rows * dims).sum())
     width = int(dims[table].sum())
     arrays = {
-        "weights": (rng.standard_normal(size) * 2.0 ** rng.integers(-20, 20, size)).astype(np.float32),
+        "weights": (rng.standard_normal(size) * 2.0 ** rng.integers(-20, 20, size)).astype(
+            np.float32
+        ),
         "rows": rows,
         "dims": dims,
         "feature_table": table,
         "indices": indices.astype(np.int64),
         "offsets": np.append(0, np.cumsum(lengths)).astype(np.int64),
-        "grad_output": rng.standard_normal((indices.size, 4) if pooling == "none" else (B, width)).astype(np.float32),
+        "grad_output": rng.standard_normal(
+            (indices.size, 4) if pooling == "none" else (B, width)
+        ).astype(np.float32),
     }
     if weighted:
         arrays["per_sample_weights"] = rng.standard_normal(indices.size).astype(np.float32)
     return Batch(rows, dims, table, arrays, pooling)
 
 
-def module_of(batch: Batch, cls: Any = SplitTableBatchedEmbeddingBagsCodegen, **options: Any) -> Any:
+def module_of(
+    batch: Batch, cls: Any = SplitTableBatchedEmbeddingBagsCodegen, **options: Any
+) -> Any:
     """A module with the batch's rows in it."""
     mode = PoolingMode[batch.pooling.upper()]
     specs = [(int(h), int(d), 3, 0) for h, d in zip(batch.rows, batch.dims)]
@@ -101,7 +114,11 @@ def module_of(batch: Batch, cls: Any = SplitTableBatchedEmbeddingBagsCodegen, **
 
 def run(module: Any, batch: Batch) -> tuple[Any, Any]:
     """One step: the result, and the gradient of the per-sample weights."""
-    weights = batch.tensor("per_sample_weights").requires_grad_() if "per_sample_weights" in batch.arrays else None
+    weights = (
+        batch.tensor("per_sample_weights").requires_grad_()
+        if "per_sample_weights" in batch.arrays
+        else None
+    )
     out = module(batch.tensor("indices"), batch.tensor("offsets"), weights)
     out.backward(batch.tensor("grad_output").to(out.dtype))
     return out.detach(), None if weights is None else weights.grad
@@ -109,10 +126,15 @@ def run(module: Any, batch: Batch) -> tuple[Any, Any]:
 
 def same(a: Any, b: Any) -> None:
     """Equal to the bit; any NaN equals any."""
-    a, b = np.asarray(a, np.float32).reshape(-1), np.asarray(b, np.float32).reshape(-1)
+    a = np.asarray(a, np.float32).reshape(-1)
+    b = np.asarray(b, np.float32).reshape(-1)
     assert a.size == b.size
-    different = np.flatnonzero((a.view(np.uint32) != b.view(np.uint32)) & ~(np.isnan(a) & np.isnan(b)))
-    assert different.size == 0, f"element {different[:1]}: {a[different[:1]]} is not {b[different[:1]]}"
+    different = np.flatnonzero(
+        (a.view(np.uint32) != b.view(np.uint32)) & ~(np.isnan(a) & np.isnan(b))
+    )
+    assert different.size == 0, (
+        f"element {different[:1]}: {a[different[:1]]} is not {b[different[:1]]}"
+    )
 
 
 @pytest.mark.parametrize("pooling", ["sum", "mean", "none"])
@@ -126,11 +148,14 @@ def test_lookup_and_weight_gradient_are_canonical(pooling: str, weighted: bool) 
             tables = module_of(batch).split_embedding_weights()
             for j, row in enumerate(batch.arrays["indices"].tolist()):
                 bag = int(np.searchsorted(batch.arrays["offsets"], j, side="right")) - 1
-                x, g = tables[batch.table[bag // 5]][row].numpy(), batch.arrays["grad_output"][j]
+                x = tables[batch.table[bag // 5]][row].numpy()
+                g = batch.arrays["grad_output"][j]
                 right = math.fsum((x.astype(np.float64) * g).tolist()) if row >= 0 else 0.0
                 assert gradient[j] == np.float32(right)
         elif weighted:
-            right = OPERATORS["weight_gradient"].run(batch.arrays, {"pooling": pooling}, "reference")
+            right = OPERATORS["weight_gradient"].run(
+                batch.arrays, {"pooling": pooling}, "reference"
+            )
             same(gradient, right["per_sample_weights_grad"])
 
 
@@ -139,22 +164,36 @@ def test_lookup_and_weight_gradient_are_canonical(pooling: str, weighted: bool) 
 def test_three_steps_are_canonical(kind: EmbOptimType, pooling: str) -> None:
     rule = OPTIMIZERS[kind]
     decayed = {"weight_decay": 0.05} if rule not in ("exact_sgd", "exact_adagrad") else {}
-    mode = {"lars_sgd": "l2", "exact_rowwise_adagrad": "l2"}.get(rule, "decoupled") if decayed else "none"
+    mode = (
+        {"lars_sgd": "l2", "exact_rowwise_adagrad": "l2"}.get(rule, "decoupled")
+        if decayed
+        else "none"
+    )
     batch = batch_of(1, pooling, weighted=True)
     module = module_of(
         batch,
         optimizer=kind,
         learning_rate=0.1,
-        weight_decay_mode=WeightDecayMode.L2 if rule == "exact_rowwise_adagrad" else WeightDecayMode.NONE,
+        weight_decay_mode=WeightDecayMode.L2
+        if rule == "exact_rowwise_adagrad"
+        else WeightDecayMode.NONE,
         gradient_clipping=True,
         max_gradient=0.7,
         **decayed,
     )
-    options = {"pooling": pooling, "optimizer": rule, "learning_rate": 0.1, "weight_decay_mode": mode, **decayed}
+    options = {
+        "pooling": pooling,
+        "optimizer": rule,
+        "learning_rate": 0.1,
+        "weight_decay_mode": mode,
+        **decayed,
+    }
     arrays = dict(batch.arrays)
     for step in (1, 2, 3):
         run(module, batch)
-        arrays |= OPERATORS["backward"].run(arrays, {**options, "max_gradient": 0.7, "step": step}, "reference")
+        arrays |= OPERATORS["backward"].run(
+            arrays, {**options, "max_gradient": 0.7, "step": step}, "reference"
+        )
     same(module.weights_host.detach(), arrays["weights"])
     names = (*RULES[rule].element_state, *RULES[rule].row_state)
     for prefix, name in zip(module._prefixes, names):
@@ -177,18 +216,24 @@ def fbgemm() -> Any:
 @pytest.mark.parametrize("pooling", ["sum", "mean", "none"])
 @pytest.mark.parametrize("name", ["EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD"])
 def test_fbgemm_agrees_within_what_fp32_sums_may_err(name: str, pooling: str) -> None:
-    """The exact model's bound holds for sums in any order; both modules must be inside, and have the same state_dict."""
+    """The exact model's bound holds for sums in any order; both modules must be inside, and have
+    the same state_dict.
+    """
     training = fbgemm()
     from fbgemm_gpu.split_embedding_configs import EmbOptimType as Theirs
 
-    batch = batch_of(3, pooling, weighted=False, pruned=False, order="0122")  # FBGEMM wants features in table order
+    # FBGEMM wants features in table order
+    batch = batch_of(3, pooling, weighted=False, pruned=False, order="0122")
     options = {"optimizer": Theirs[name], "learning_rate": 0.1}
     specs = [
         (int(h), int(d), training.EmbeddingLocation(3), training.ComputeDevice.CPU)
         for h, d in zip(batch.rows, batch.dims)
     ]
     theirs = training.SplitTableBatchedEmbeddingBagsCodegen(
-        specs, feature_table_map=batch.table.tolist(), pooling_mode=training.PoolingMode[pooling.upper()], **options
+        specs,
+        feature_table_map=batch.table.tolist(),
+        pooling_mode=training.PoolingMode[pooling.upper()],
+        **options,
     )
     theirs.weights_host.data.copy_(batch.tensor("weights"))
     ours = module_of(batch, **options)
@@ -214,9 +259,13 @@ def inside(answer: Any, truth: Any) -> None:
 
 @pytest.mark.parametrize("form", ["bf16", "int8"])
 def test_narrow_rows(form: str) -> None:
-    """Rows are decoded exactly, updated in fp32, written back; the result equals that of fp32 rows of the same numbers."""
+    """Rows are decoded exactly, updated in fp32, written back; the result equals that of fp32 rows
+    of the same numbers.
+    """
     plain = batch_of(2, "sum", weighted=False)
-    narrow = module_of(plain, weights_precision=SparseType(form), stochastic_rounding=False, learning_rate=0.25)
+    narrow = module_of(
+        plain, weights_precision=SparseType(form), stochastic_rounding=False, learning_rate=0.25
+    )
     torch.manual_seed(1)
     narrow.init_embedding_weights_uniform(-1, 1)
     from neocpu.oracle.fbgemm import codes
@@ -227,18 +276,25 @@ def test_narrow_rows(form: str) -> None:
     reference = module_of(wide, learning_rate=0.25)
     same(run(narrow, plain)[0], run(reference, wide)[0])
     for (w, d), right in zip(
-        zip(narrow.split_embedding_weights(), plain.dims.tolist()), reference.split_embedding_weights()
+        zip(narrow.split_embedding_weights(), plain.dims.tolist()),
+        reference.split_embedding_weights(),
     ):
         touched = (codes.decode(narrow.words(w), narrow.form, d) != 0).any(1)
         written = codes.decode(codes.encode(right.numpy(), narrow.form), narrow.form, d)
-        assert touched.any() and np.abs(codes.decode(narrow.words(w), narrow.form, d) - written).max() <= 0.02
+        assert (
+            touched.any()
+            and np.abs(codes.decode(narrow.words(w), narrow.form, d) - written).max() <= 0.02
+        )
 
 
 def test_stochastic_rounding_moves_rows_that_nearest_leaves() -> None:
     moved = []
     for stochastic in (True, False):
         module = SplitTableBatchedEmbeddingBagsCodegen(
-            [(64, 8)], weights_precision="fp16", stochastic_rounding=stochastic, learning_rate=2.0**-13
+            [(64, 8)],
+            weights_precision="fp16",
+            stochastic_rounding=stochastic,
+            learning_rate=2.0**-13,
         )
         module.split_embedding_weights()[0].fill_(1)
         out = module(torch.arange(64), torch.arange(65))
@@ -248,7 +304,8 @@ def test_stochastic_rounding_moves_rows_that_nearest_leaves() -> None:
 
 
 def test_variable_batches_are_rank_major() -> None:
-    sizes, dims = [[2, 1], [0, 3]], [4, 8]
+    sizes = [[2, 1], [0, 3]]
+    dims = [4, 8]
     module = SplitTableBatchedEmbeddingBagsCodegen([(9, 4), (9, 8)], learning_rate=1.0)
     module.init_embedding_weights_uniform(-1, 1)
     before = [w.clone() for w in module.split_embedding_weights()]
@@ -270,7 +327,11 @@ def test_memory_is_shared_with_the_user_and_survives_copies() -> None:
     run(other, batch)
     same(module.weights_host.detach(), other.weights_host.detach())
     run(other, batch)
-    assert not torch.equal(module.weights_host, other.weights_host) and int(other.iter) == 2 and int(module.iter) == 1
+    assert (
+        not torch.equal(module.weights_host, other.weights_host)
+        and int(other.iter) == 2
+        and int(module.iter) == 1
+    )
     module.set_optimizer_step(7)
     module.update_hyper_parameters({"lr": 0.0})
     before = module.weights_host.detach().clone()
@@ -281,7 +342,9 @@ def test_memory_is_shared_with_the_user_and_survives_copies() -> None:
 
 def test_counters_are_beside_each_other_and_separate_in_a_copy() -> None:
     batch = batch_of(5, "sum", weighted=False)
-    definition = CounterBasedRegularizationDefinition(CounterWeightDecayMode.DECOUPLE, counter_halflife=2)
+    definition = CounterBasedRegularizationDefinition(
+        CounterWeightDecayMode.DECOUPLE, counter_halflife=2
+    )
     module = module_of(
         batch,
         optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
@@ -316,11 +379,17 @@ def test_dense_gradient_is_the_merged_one(pooling: str) -> None:
 
 
 def test_bounds_modes() -> None:
-    for mode, error in ((BoundsCheckMode.FATAL, True), (BoundsCheckMode.NONE, True), (BoundsCheckMode.IGNORE, False)):
+    for mode, error in (
+        (BoundsCheckMode.FATAL, True),
+        (BoundsCheckMode.NONE, True),
+        (BoundsCheckMode.IGNORE, False),
+    ):
         module = SplitTableBatchedEmbeddingBagsCodegen([(5, 4)], bounds_check_mode=mode)
         index = torch.tensor([1, 9, -1])
         if error:
-            with pytest.raises(IndexRangeError, match="index 9 of feature 0, sample 0: its table has 5 rows") as caught:
+            with pytest.raises(
+                IndexRangeError, match="index 9 of feature 0, sample 0: its table has 5 rows"
+            ) as caught:
                 module(index, torch.tensor([0, 3]))
             assert isinstance(caught.value, RuntimeError) and index[1] == 9
         else:
@@ -330,7 +399,9 @@ def test_bounds_modes() -> None:
 
 def test_writeback_trains_the_first_occurrence_of_a_row() -> None:
     extra = UserEnabledConfigDefinition(use_writeback_bwd_prehook=True)
-    module = SplitTableBatchedEmbeddingBagsCodegen([(5, 4)], learning_rate=1.0, extra_optimizer_config=extra)
+    module = SplitTableBatchedEmbeddingBagsCodegen(
+        [(5, 4)], learning_rate=1.0, extra_optimizer_config=extra
+    )
     module(torch.tensor([3, 3, 1]), torch.arange(4)).sum().backward()
     assert module.split_embedding_weights()[0][:, 0].tolist() == [0, -1, 0, -1, 0]
 
@@ -339,7 +410,10 @@ def test_writeback_trains_the_first_occurrence_of_a_row() -> None:
     "options, message",
     [
         ({"optimizer": "shampoo"}, "optimizer SHAMPOO is not in neocpu"),
-        ({"optimizer": "adam", "optimizer_state_dtypes": {"momentum1": SparseType.FP16}}, "optimizer_state_dtypes"),
+        (
+            {"optimizer": "adam", "optimizer_state_dtypes": {"momentum1": SparseType.FP16}},
+            "optimizer_state_dtypes",
+        ),
         ({"weights_precision": "int4"}, "weights_precision int4: choose one of"),
         ({"output_dtype": SparseType.INT8}, "output_dtype int8"),
         ({"device": "meta"}, "computes on the CPU"),

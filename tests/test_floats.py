@@ -11,13 +11,15 @@ from neocpu.floats import keep_subnormals, require_subnormals, subnormals_are_ke
 
 FLUSH = 0x8040  # flush-to-zero and denormals-are-zero, in MXCSR
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64", reason="sets the flag where glibc on x86-64 keeps it"
+    sys.platform != "linux" or platform.machine() != "x86_64",
+    reason="sets the flag where glibc on x86-64 keeps it",
 )
 
 
 def test_flushing_is_noticed_and_mended() -> None:
     libm = ctypes.CDLL("libm.so.6")
-    before, flushing = ctypes.create_string_buffer(32), ctypes.create_string_buffer(32)
+    before = ctypes.create_string_buffer(32)
+    flushing = ctypes.create_string_buffer(32)
     libm.fegetenv(before)
     libm.fegetenv(flushing)
     mode = int.from_bytes(flushing.raw[28:32], "little") | FLUSH

@@ -1,4 +1,6 @@
-"""Do tables of narrow formats train like plain arrays that are rounded after every update, whoever holds their rows?"""
+"""Do tables of narrow formats train like plain arrays that are rounded after every update, whoever
+holds their rows?
+"""
 
 import json
 from dataclasses import replace
@@ -34,7 +36,9 @@ RULE = "exact_rowwise_adagrad"  # one rule for all of it: each compiles for seco
 
 
 def tables_of(mix):
-    return tuple(replace(t, format=form, rounding=how) for t, (form, how) in zip(TABLES, MIXES[mix]))
+    return tuple(
+        replace(t, format=form, rounding=how) for t, (form, how) in zip(TABLES, MIXES[mix])
+    )
 
 
 class Rounded(Plain):
@@ -48,7 +52,9 @@ class Rounded(Plain):
     def forward(self, lookups, out):
         kept = self.weights
         self.weights = [
-            (w.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) if t.format == "bf16_split" else w
+            (w.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+            if t.format == "bf16_split"
+            else w
             for w, t in zip(kept, self.tables)
         ]
         super().forward(lookups, out)
@@ -59,9 +65,11 @@ class Rounded(Plain):
         for w, table in zip(self.weights, self.tables):
             if table.format in EXACT:
                 continue
-            layout, rows = codecs.LAYOUTS[table.format], np.arange(table.rows)
+            layout = codecs.LAYOUTS[table.format]
+            rows = np.arange(table.rows)
             codes = np.empty(w.shape, np.uint16 if layout[0] == 16 else np.uint8)
-            if table.rounding == "stochastic":  # numbers of the format never move: rows that were not updated stay
+            # numbers of the format never move: rows that were not updated stay
+            if table.rounding == "stochastic":
                 key = tensor_key(SEED, STOCHASTIC_ROUNDING, table.name)
                 codecs.encode_rows_randomly(w, layout, codecs.STOCHASTIC, key, rows, 0, step, codes)
             else:
@@ -71,9 +79,11 @@ class Rounded(Plain):
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_training_equals_plain_arrays(mix):
-    rng, tables = np.random.default_rng(len(mix)), tables_of(mix)
+    rng = np.random.default_rng(len(mix))
+    tables = tables_of(mix)
     optimizer = record(RULE, "l2", initial_accumulator_value=0.25)
-    tbe, plain = TableBatchedEmbedding(tables, WHOLE, optimizer, SEED), Rounded(optimizer, tables)
+    tbe = TableBatchedEmbedding(tables, WHOLE, optimizer, SEED)
+    plain = Rounded(optimizer, tables)
     for step in range(1, 6):
         lookups, grad = batch(rng, int(rng.integers(0, 5)), weighted=step % 2 == 0)
         ours, theirs = (np.full((lookups.samples, COLUMNS), 7, np.float32) for _ in "ab")
@@ -88,11 +98,13 @@ def test_training_equals_plain_arrays(mix):
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_threads_change_no_bit(mix):
-    optimizer, found = record(RULE, "l2"), []
+    optimizer = record(RULE, "l2")
+    found = []
     before = thread_count()
     for threads in (1, 2):
         use_threads(threads)  # as many as there are
-        rng, tbe = np.random.default_rng(3), TableBatchedEmbedding(tables_of(mix), WHOLE, optimizer, SEED)
+        rng = np.random.default_rng(3)
+        tbe = TableBatchedEmbedding(tables_of(mix), WHOLE, optimizer, SEED)
         out = [np.zeros((300, COLUMNS), np.float32) for _ in range(3)]
         for step in (1, 2, 3):
             lookups, grad = batch(rng, 300, weighted=step == 2)
@@ -105,9 +117,12 @@ def test_threads_change_no_bit(mix):
 
 
 def test_split_weights_are_those_of_fp32_given_the_same_gradients():
-    rng, optimizer = np.random.default_rng(2), record(RULE, "decoupled")
+    rng = np.random.default_rng(2)
+    optimizer = record(RULE, "decoupled")
     split = tuple(replace(t, format="bf16_split") for t in TABLES)
-    halves, whole = (TableBatchedEmbedding(tables, WHOLE, optimizer, SEED) for tables in (split, TABLES))
+    halves, whole = (
+        TableBatchedEmbedding(tables, WHOLE, optimizer, SEED) for tables in (split, TABLES)
+    )
     for step in range(1, 6):
         lookups, grad = batch(rng, 4, weighted=True)
         seen = [np.zeros((4, COLUMNS), np.float32) for _ in "ab"]
@@ -129,26 +144,47 @@ def test_a_number_that_the_format_does_not_have_is_refused():
     values[1, 7] = 0.1
     with pytest.raises(TrainingError, match=r"table a, row 8, column 7: 0\.1 is no fp16 number"):
         tbe.load_rows(0, np.array([1, 8]), {"weight": values})
-    tbe.load_rows(2, np.array([3]), {"weight": np.full((1, 130), 0.1, np.float32)})  # split halves have every number
+    # split halves have every number
+    tbe.load_rows(2, np.array([3]), {"weight": np.full((1, 130), 0.1, np.float32)})
 
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_any_plan_and_ranks_give_the_bits_of_one(plan):
     for special in (False, True):
-        case = Case(plan=plan, tables=NARROW, steps=3, special=special, optimizer=RULE, weight_decay_mode="l2")
+        case = Case(
+            plan=plan,
+            tables=NARROW,
+            steps=3,
+            special=special,
+            optimizer=RULE,
+            weight_decay_mode="l2",
+        )
         for ranks in (1, 2, 3):
             with np.errstate(all="ignore"):
-                found = run_threads(ranks, lambda comm, case=case: digest(comm, case, *train(comm, case)))
+                found = run_threads(
+                    ranks, lambda comm, case=case: digest(comm, case, *train(comm, case))
+                )
                 assert set(found) == {unsharded(case)}, (ranks, special)
 
 
-FORMATS = ("tables.one.format=bf16", "tables.one.rounding=stochastic", "tables.many.format=bf16_split")
+FORMATS = (
+    "tables.one.format=bf16",
+    "tables.one.rounding=stochastic",
+    "tables.many.format=bf16_split",
+)
 
 
 def run(log, out, *overrides, ranks=1, resume=False, plan="table_wise"):  # noqa: F811
     """Summary of a run on threads."""
-    config = given(log, *FORMATS, "training.epochs=40", "model.embedding_dim=8", "model.bottom=[6, 8]", *overrides,
-                   f"parallel.plan={plan}")  # fmt: skip
+    config = given(
+        log,
+        *FORMATS,
+        "training.epochs=40",
+        "model.embedding_dim=8",
+        "model.bottom=[6, 8]",
+        *overrides,
+        f"parallel.plan={plan}",
+    )
     return run_threads(ranks, lambda comm: Trainer(config, comm, out, resume=resume).run())[0]
 
 
@@ -158,19 +194,29 @@ def test_a_run_learns_and_comes_back_under_another_plan(log, tmp_path):  # noqa:
     assert whole["metrics"]["test"]["logloss"] < first - 0.1
     run(log, tmp_path / "cut", "training.steps=30", ranks=2, plan="column_wise")
     assert (
-        run(log, tmp_path / "cut", "training.steps=60", ranks=3, plan="row_wise", resume=True)["digest"]
+        run(log, tmp_path / "cut", "training.steps=60", ranks=3, plan="row_wise", resume=True)[
+            "digest"
+        ]
         == whole["digest"]
     )
-    with pytest.raises(CheckpointError, match=r'tables\.one\.rounding was "stochastic", now "nearest"'):
+    with pytest.raises(
+        CheckpointError, match=r'tables\.one\.rounding was "stochastic", now "nearest"'
+    ):
         run(log, tmp_path / "cut", "tables.one.rounding=nearest", resume=True)
     (path,) = (tmp_path / "whole" / "checkpoints").glob("*.h5")
     with CheckpointFile(path) as file:
         assert file.recomputed_digest() == whole["digest"] and file.attributes["version"] == 2
         kinds = {name: file._file[f"tables/{name}/weight"].dtype.str for name in ("one", "many")}
-        assert kinds == {"one": "<u2", "many": "<f4"} and file._file["tables/one/weight"].attrs["format"] == "bf16"
+        assert (
+            kinds == {"one": "<u2", "many": "<f4"}
+            and file._file["tables/one/weight"].attrs["format"] == "bf16"
+        )
     table = load(path).tables["one"]
     assert not (table[:].view(np.uint32) & 0xFFFF).any() and table.learnt.size
-    assert json.loads((tmp_path / "whole" / "run.json").read_text())["plan"]["tables"][0]["format"] == "bf16"
+    assert (
+        json.loads((tmp_path / "whole" / "run.json").read_text())["plan"]["tables"][0]["format"]
+        == "bf16"
+    )
 
 
 @pytest.mark.parametrize("form", [*DTYPES, "fp32"])
@@ -186,10 +232,18 @@ def test_checkpoints_hold_the_same_numbers(form, fill):
 
 
 def test_memory_is_counted_in_the_width_of_the_format():
-    tables = [TableSpec("x", 1000, 16, ("x",), format=form) for form in ("fp32", "bf16", "fp8_e4m3", "bf16_split")]
+    tables = [
+        TableSpec("x", 1000, 16, ("x",), format=form)
+        for form in ("fp32", "bf16", "fp8_e4m3", "bf16_split")
+    ]
     plans = [place([table], ["row_wise"], 2, 2) for table in tables]
-    assert [plan.rank_bytes((0, 1))[0] for plan in plans] == [500 * (4 + 16 * width) for width in (4, 2, 1, 4)]
+    assert [plan.rank_bytes((0, 1))[0] for plan in plans] == [
+        500 * (4 + 16 * width) for width in (4, 2, 1, 4)
+    ]
     needs = [table_needs(plan, 0, (0, 1), {"x": 10**9})[0].bytes for plan in plans]
-    assert [n - 500 for n in needs] == [plan.rank_bytes((0, 1))[0] for plan in plans]  # and a byte a row
-    costs = [shard_cost(t, p.of_table(0)[0], 2, False, Workload()).compute for t, p in zip(tables, plans)]
+    # and a byte a row
+    assert [n - 500 for n in needs] == [plan.rank_bytes((0, 1))[0] for plan in plans]
+    costs = [
+        shard_cost(t, p.of_table(0)[0], 2, False, Workload()).compute for t, p in zip(tables, plans)
+    ]
     assert costs[0] > costs[3] > costs[1] > costs[2]

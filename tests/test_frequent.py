@@ -1,4 +1,6 @@
-"""Are frequent codes counted in bounded memory, and do warm caches find more without changing a bit?"""
+"""Are frequent codes counted in bounded memory, and do warm caches find more without changing a
+bit?
+"""
 
 import gzip
 from pathlib import Path
@@ -40,7 +42,8 @@ def test_counts_in_bounded_memory_miss_nothing_frequent(seed: int, skew: float, 
     stream = (np.random.default_rng(seed).zipf(skew, 30_000) % 2**32).astype(np.uint32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vocabulary, "SLOTS", 4096)
-        counter, whole = FrequentCodes(), FrequentCodes()
+        counter = FrequentCodes()
+        whole = FrequentCodes()
         for part in np.array_split(stream, parts):
             counter.add(part)
         whole.add(stream)
@@ -52,21 +55,30 @@ def test_counts_in_bounded_memory_miss_nothing_frequent(seed: int, skew: float, 
 
 
 def test_a_conversion_keeps_them_and_other_files_are_counted_when_asked(tmp_path: Path) -> None:
-    plain, asked = ConvertOptions(), ConvertOptions(frequencies=True)
+    plain = ConvertOptions()
+    asked = ConvertOptions(frequencies=True)
     raw = tmp_path / "log.tsv"
     raw.write_bytes(b"".join(gzip.decompress(TINY.read_bytes()).splitlines(keepends=True)[:1500]))
     assert copy_name([raw], "criteo", plain) != copy_name([raw], "criteo", asked)
     assert "frequencies" not in plain.key()
-    for name, options in (("plain.h5", plain), ("asked.h5", asked), ("fit.h5", ConvertOptions("none", min_count=3))):
+    for name, options in (
+        ("plain.h5", plain),
+        ("asked.h5", asked),
+        ("fit.h5", ConvertOptions("none", min_count=3)),
+    ):
         convert([raw], tmp_path / name, "criteo", options)
     data = Dataset(tmp_path / "asked.h5")
     assert not Dataset(tmp_path / "plain.h5").frequencies("C3")
     for feature in ("C3", "C9", "C17"):
-        codes, counts = np.unique(np.concatenate(list(data.code_blocks(feature))), return_counts=True)
+        codes, counts = np.unique(
+            np.concatenate(list(data.code_blocks(feature))), return_counts=True
+        )
         order = np.lexsort((codes, -counts))[: np.count_nonzero(counts > 1)]
         for file in ("asked.h5", "plain.h5"):
             found = frequencies(Dataset(tmp_path / file), feature)
-            assert np.array_equal(found[0], codes[order]) and np.array_equal(found[1], counts[order])
+            assert np.array_equal(found[0], codes[order]) and np.array_equal(
+                found[1], counts[order]
+            )
         twice = frequencies(Dataset([tmp_path / "asked.h5", tmp_path / "asked.h5"]), feature)
         assert np.array_equal(twice[1], 2 * counts[order])
         # a vocabulary is in the order of falling frequency already: row 1 is the most frequent code
@@ -75,21 +87,36 @@ def test_a_conversion_keeps_them_and_other_files_are_counted_when_asked(tmp_path
 
 
 @pytest.mark.parametrize("rows_by", ["hash", "vocabulary"])
-def test_warm_caches_find_more_and_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_by: str) -> None:
+def test_warm_caches_find_more_and_change_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_by: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(3)
     codes = (rng.zipf(1.3, 2500) % 4000).astype(np.uint32)
     with DatasetWriter("log.h5", ["a"], [FeatureColumn("one")]) as writer:
         writer.append(codes % 2, rng.standard_normal((2500, 1)), {"one": codes})
         writer.vocabularies["one"] = vocabulary.frequent_of(_counted(codes))[0]
-    found, digests = {}, set()
-    for ranks, warm, place in ((1, "false", "hbm"), (1, "false", "x"), (1, "true", "x"), (3, "true", "x")):
+    found = {}
+    digests = set()
+    for ranks, warm, place in (
+        (1, "false", "hbm"),
+        (1, "false", "x"),
+        (1, "true", "x"),
+        (3, "true", "x"),
+    ):
         place = "hbm" if place == "hbm" else "hbm_over_ddr_over_ssd"
-        keys = [f"memory.warm={warm}", f"memory.placement={place}", f"data.rows_by={rows_by}", "memory.policy=lfu"]
+        keys = [
+            f"memory.warm={warm}",
+            f"memory.placement={place}",
+            f"data.rows_by={rows_by}",
+            "memory.policy=lfu",
+        ]
         keys += ["memory.hbm=16_000", "memory.ddr=24_000"] if place != "hbm" else []
         settings_ = config.loads(CONFIG, overrides=keys)
         out = tmp_path / f"{ranks}{warm}{place}"
-        told = run_threads(ranks, lambda comm, given=settings_, out=out: Trainer(given, comm, out).run())[0]
+        told = run_threads(
+            ranks, lambda comm, given=settings_, out=out: Trainer(given, comm, out).run()
+        )[0]
         digests.add(told["digest"])
         if ranks == 1 and told["tiers"]:
             near = told["tiers"][0]

@@ -22,26 +22,35 @@ FILLS = ("normal", "wild", "integers", "special")
 
 
 def matrix(rng, shape, fill):
-    if fill == "wild":  # magnitudes from subnormals to overflow, so that chains cancel, underflow and overflow
+    # magnitudes from subnormals to overflow, so that chains cancel, underflow and overflow
+    if fill == "wild":
         return (rng.standard_normal(shape) * 2.0 ** rng.integers(-75, 64, shape)).astype(np.float32)
     if fill == "integers":
         return rng.integers(-3, 4, shape).astype(np.float32)
     values = rng.standard_normal(shape, dtype=np.float32)
     if fill == "special" and values.size:
-        values.flat[rng.integers(0, values.size, 3)] = rng.choice(np.float32([np.inf, -np.inf, np.nan, -0.0]), 3)
+        values.flat[rng.integers(0, values.size, 3)] = rng.choice(
+            np.float32([np.inf, -np.inf, np.nan, -0.0]), 3
+        )
     return values
 
 
 def assert_same(ours, theirs):
     nan = np.isnan(ours)
     np.testing.assert_array_equal(nan, np.isnan(theirs))
-    assert np.where(nan, np.float32(0), ours).tobytes() == np.where(nan, np.float32(0), theirs).tobytes()
+    assert (
+        np.where(nan, np.float32(0), ours).tobytes()
+        == np.where(nan, np.float32(0), theirs).tobytes()
+    )
 
 
 def all_three(module, x, w, bias, relu, g, gate, cuts):
-    (b, k), n = x.shape, w.shape[0]
-    forward, backward = np.full((b, n), np.nan, np.float32), np.full((b, k), np.nan, np.float32)
-    weights, biases = np.full((n, k), np.nan, np.float32), np.full(n, np.nan, np.float32)
+    b, k = x.shape
+    n = w.shape[0]
+    forward = np.full((b, n), np.nan, np.float32)
+    backward = np.full((b, k), np.nan, np.float32)
+    weights = np.full((n, k), np.nan, np.float32)
+    biases = np.full(n, np.nan, np.float32)
     module.layer(x, w, bias, relu, forward)
     module.input_gradient(g, w, gate, backward)
     module.weight_gradient(g, x, cuts, weights, biases)
@@ -49,7 +58,14 @@ def all_three(module, x, w, bias, relu, g, gate, cuts):
 
 
 @SETTINGS
-@given(b=SIZES, k=SIZES, n=SIZES, seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), levels=st.integers(0, 5))
+@given(
+    b=SIZES,
+    k=SIZES,
+    n=SIZES,
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    levels=st.integers(0, 5),
+)
 def test_kernels_equal_twins(b, k, n, seed, fill, levels):
     rng = np.random.default_rng(seed)
     x, w, bias, g = (matrix(rng, shape, fill) for shape in [(b, k), (n, k), (n,), (b, n)])
@@ -61,7 +77,9 @@ def test_kernels_equal_twins(b, k, n, seed, fill, levels):
         assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("b, k, n, leaves", [(300, 600, 5, 1), (700, 40, 70, 2), (257, 3, 300, 16), (5, 40, 513, 4)])
+@pytest.mark.parametrize(
+    "b, k, n, leaves", [(300, 600, 5, 1), (700, 40, 70, 2), (257, 3, 300, 16), (5, 40, 513, 4)]
+)
 def test_long_chains_cross_cache_blocks(b, k, n, leaves):
     rng = np.random.default_rng(b)
     x, w, bias, g = (matrix(rng, shape, "normal") for shape in [(b, k), (n, k), (n,), (b, n)])
@@ -80,7 +98,9 @@ def test_long_chains_cross_cache_blocks(b, k, n, leaves):
 
 def test_cuts_may_start_inside_the_batch():
     rng = np.random.default_rng(0)
-    g, x, cuts = matrix(rng, (50, 7), "normal"), matrix(rng, (50, 9), "normal"), np.array([20, 20, 31, 40, 50])
+    g = matrix(rng, (50, 7), "normal")
+    x = matrix(rng, (50, 9), "normal")
+    cuts = np.array([20, 20, 31, 40, 50])
     ours, theirs = [[np.empty((7, 9), np.float32), np.empty(7, np.float32)] for _ in range(2)]
     gemm.weight_gradient(g, x, cuts, *ours)
     twin.weight_gradient(g, x, cuts, *theirs)
@@ -91,7 +111,9 @@ def test_cuts_may_start_inside_the_batch():
 def test_nodes_add_up_to_the_root():
     """Leaves summed as two nodes and added give the bits of the whole: what ranks rely on."""
     rng = np.random.default_rng(1)
-    g, x, cuts = matrix(rng, (64, 5), "wild"), matrix(rng, (64, 6), "wild"), np.arange(0, 65, 8)
+    g = matrix(rng, (64, 5), "wild")
+    x = matrix(rng, (64, 6), "wild")
+    cuts = np.arange(0, 65, 8)
     parts = [np.empty((5, 6), np.float32) for _ in range(3)]
     for part, node in zip(parts, (cuts, cuts[:5], cuts[4:])):
         gemm.weight_gradient(g, x, node, part, np.empty(5, np.float32))
@@ -100,7 +122,8 @@ def test_nodes_add_up_to_the_root():
 
 
 def test_relu_keeps_nan_and_turns_minus_zero_into_zero():
-    x, w = np.float32([[np.nan], [0.0], [-1.0], [2.0]]), np.float32([[1.0]])
+    x = np.float32([[np.nan], [0.0], [-1.0], [2.0]])
+    w = np.float32([[1.0]])
     out = np.empty((4, 1), np.float32)
     gemm.layer(x, w, np.float32([-0.0]), True, out)
     assert math.isnan(out[0, 0]) and out[1:].tobytes() == np.float32([0, 0, 2]).tobytes()
@@ -108,7 +131,9 @@ def test_relu_keeps_nan_and_turns_minus_zero_into_zero():
 
 def test_a_nan_gate_is_open():
     out = np.empty((3, 1), np.float32)
-    gemm.input_gradient(np.float32([[1], [1], [1]]), np.float32([[5]]), np.float32([[np.nan], [0], [1]]), out)
+    gemm.input_gradient(
+        np.float32([[1], [1], [1]]), np.float32([[5]]), np.float32([[np.nan], [0], [1]]), out
+    )
     assert out.ravel().tolist() == [5, 0, 5]
 
 
@@ -123,9 +148,13 @@ def round_fraction(value: Fraction) -> float:
 def test_fma_of_the_twin_is_rounded_once():
     rng = np.random.default_rng(2)
     x, y = (matrix(rng, 3000, "wild") for _ in range(2))
-    z = np.where(rng.random(3000) < 0.5, -x.astype(np.float64) * y, matrix(rng, 3000, "wild")).astype(np.float32)
+    z = np.where(
+        rng.random(3000) < 0.5, -x.astype(np.float64) * y, matrix(rng, 3000, "wild")
+    ).astype(np.float32)
     ties = np.float32([1 + 2.0**-12, 1 + 2.0**-23, 3, 2.0**-75, 2.0**-100])
-    x, y, z = np.append(x, ties), np.append(y, ties), np.append(z, np.float32([2.0**-60, -(2.0**-70), 2.0**-30, 0, 1]))
+    x = np.append(x, ties)
+    y = np.append(y, ties)
+    z = np.append(z, np.float32([2.0**-60, -(2.0**-70), 2.0**-30, 0, 1]))
     for a, b, c, got in zip(x.tolist(), y.tolist(), z.tolist(), fma(x, y, z).tolist()):
         exact = Fraction(a) * Fraction(b) + Fraction(c)
         if math.isfinite(got) and abs(exact) < Fraction(2) ** 127:
@@ -153,7 +182,9 @@ def test_the_tile_follows_the_processor():
         assert simd_tiles.tile_shape("x86-64", "") == (4, 2, 4)
 
 
-@pytest.mark.skipif("x86_64" not in os.uname().machine, reason="the processors named here are x86-64")
+@pytest.mark.skipif(
+    "x86_64" not in os.uname().machine, reason="the processors named here are x86-64"
+)
 def test_bits_do_not_depend_on_the_vector_width():
     seen = []
     for name in (None, "x86-64-v3"):
@@ -161,7 +192,11 @@ def test_bits_do_not_depend_on_the_vector_width():
         if name:
             environment |= {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""}
         run = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", PROGRAM],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         seen.append(run.stdout.split("\n"))
     assert seen[1][0] == "6 2 8"

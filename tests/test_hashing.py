@@ -24,8 +24,10 @@ def codes_of(seed, dtype, n=300, distinct=50):
 @SETTINGS
 @given(SEEDS, DTYPES, st.sampled_from([1, 2, 3, 1000, 2**31 + 11, 2**62 + 1]))
 def test_rows_equal_twin(seed, dtype, rows):
-    codes, key = codes_of(seed, dtype), feature_key(seed, "C1")
-    mine, its = np.empty(codes.size, np.int64), np.empty(codes.size, np.int64)
+    codes = codes_of(seed, dtype)
+    key = feature_key(seed, "C1")
+    mine = np.empty(codes.size, np.int64)
+    its = np.empty(codes.size, np.int64)
     hashing.hash_rows(codes, key, rows, mine)
     twin.hash_rows(codes, key, rows, its)
     assert np.array_equal(mine, its) and mine.min() >= 0 and mine.max() < rows
@@ -39,26 +41,34 @@ def test_any_integer_is_a_seed(seed):
 @SETTINGS
 @given(SEEDS, DTYPES, st.sampled_from([16, 64, 256]), st.integers(0, 5))
 def test_counts_equal_twin_and_stop_at_half_full(seed, dtype, slots, first):
-    codes, found = codes_of(seed, dtype), []
+    codes = codes_of(seed, dtype)
+    found = []
     for module in (hashing, twin):
-        keys, counts = np.zeros(slots, np.uint64), np.zeros(slots + 1, np.int64)
+        keys = np.zeros(slots, np.uint64)
+        counts = np.zeros(slots + 1, np.int64)
         found.append((module.count_codes(codes, keys, counts, first), keys, counts))
     assert found[0][0] == found[1][0]
     assert np.array_equal(found[0][1], found[1][1]) and np.array_equal(found[0][2], found[1][2])
     stop, keys, counts = found[0]
     values, expected = np.unique(codes[first:stop], return_counts=True)
     used = counts[:-1] > 0
-    assert dict(zip(keys[used].tolist(), counts[:-1][used].tolist())) == dict(zip(values.tolist(), expected.tolist()))
+    assert dict(zip(keys[used].tolist(), counts[:-1][used].tolist())) == dict(
+        zip(values.tolist(), expected.tolist())
+    )
     assert counts[-1] == values.size and 2 * counts[-1] <= slots + 1
 
 
 @SETTINGS
 @given(SEEDS, DTYPES)
 def test_maps_equal_twin(seed, dtype):
-    codes, known = codes_of(seed, dtype), np.unique(codes_of(seed, dtype))[::2].astype(np.uint64)
-    maps, found = [], []
+    codes = codes_of(seed, dtype)
+    known = np.unique(codes_of(seed, dtype))[::2].astype(np.uint64)
+    maps = []
+    found = []
     for module in (hashing, twin):
-        keys, slots, out = np.zeros(128, np.uint64), np.zeros(128, np.int64), np.empty(codes.size, np.int64)
+        keys = np.zeros(128, np.uint64)
+        slots = np.zeros(128, np.int64)
+        out = np.empty(codes.size, np.int64)
         module.fill_map(known, np.arange(1, known.size + 1), keys, slots)
         module.look_up(codes, keys, slots, out)
         maps.append((keys, slots))

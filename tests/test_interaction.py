@@ -17,18 +17,24 @@ def matrix(rng, shape, fill):
         values = values * 2.0 ** rng.integers(-75, 64, shape)
     values = values.astype(np.float32)
     if fill == "special" and values.size:
-        values.flat[rng.integers(0, values.size, 3)] = rng.choice(np.float32([np.inf, -np.inf, np.nan, -0.0]), 3)
+        values.flat[rng.integers(0, values.size, 3)] = rng.choice(
+            np.float32([np.inf, -np.inf, np.nan, -0.0]), 3
+        )
     return values
 
 
 def assert_same(ours, theirs):
     nan = np.isnan(ours)
     np.testing.assert_array_equal(nan, np.isnan(theirs))
-    assert np.where(nan, np.float32(0), ours).tobytes() == np.where(nan, np.float32(0), theirs).tobytes()
+    assert (
+        np.where(nan, np.float32(0), ours).tobytes()
+        == np.where(nan, np.float32(0), theirs).tobytes()
+    )
 
 
 def both_directions(module, e, g, dim, diagonal):
-    out, back = np.full(g.shape, np.nan, np.float32), np.full(e.shape, np.nan, np.float32)
+    out = np.full(g.shape, np.nan, np.float32)
+    back = np.full(e.shape, np.nan, np.float32)
     module.dot_forward(e, dim, diagonal, out)
     module.dot_backward(e, g, dim, diagonal, back)
     return out, back
@@ -37,9 +43,11 @@ def both_directions(module, e, g, dim, diagonal):
 def check(samples, count, dim, diagonal, fill, seed):
     rng = np.random.default_rng(seed)
     pairs = count * (count - 1) // 2 + (count if diagonal else 0)
-    e, g = matrix(rng, (samples, count * dim), fill), matrix(rng, (samples, dim + pairs), fill)
+    e = matrix(rng, (samples, count * dim), fill)
+    g = matrix(rng, (samples, dim + pairs), fill)
     for ours, theirs in zip(
-        both_directions(interaction, e, g, dim, diagonal), both_directions(twin, e, g, dim, diagonal)
+        both_directions(interaction, e, g, dim, diagonal),
+        both_directions(twin, e, g, dim, diagonal),
     ):
         assert_same(ours, theirs)
 
@@ -65,7 +73,8 @@ def test_large_shapes(count, dim, diagonal):
 
 def test_an_infinite_row_does_not_meet_itself():
     """Without the diagonal, row i never multiplies its own coefficient (0 * inf would be NaN)."""
-    e, g = np.float32([[1, 2, np.inf, -np.inf]]), np.float32([[0, 0, 3]])
+    e = np.float32([[1, 2, np.inf, -np.inf]])
+    g = np.float32([[0, 0, 3]])
     out = np.empty_like(e)
     interaction.dot_backward(e, g, 2, False, out)
     assert out.tolist() == [[np.inf, -np.inf, 3, 6]]
@@ -73,7 +82,8 @@ def test_an_infinite_row_does_not_meet_itself():
 
 def test_inputs_are_left_alone_and_order_is_the_lower_triangle():
     e = np.float32([[1, 10, 100, 1000]])
-    before, out = e.copy(), np.empty((1, 7), np.float32)
+    before = e.copy()
+    out = np.empty((1, 7), np.float32)
     interaction.dot_forward(e, 1, False, out)
     assert out.tolist() == [[1, 10, 100, 1000, 1000, 10000, 100000]]
     assert e.tobytes() == before.tobytes()

@@ -11,14 +11,20 @@ PROFILE = settings(deadline=None, derandomize=True, max_examples=30)
 
 
 @PROFILE
-@given(st.integers(0, 2**32), st.integers(0, 4), st.integers(0, 5), st.integers(0, 7), st.booleans())
-def test_bucketize_matches_its_twin(seed: int, keys: int, samples: int, entries: int, weighted: bool) -> None:
+@given(
+    st.integers(0, 2**32), st.integers(0, 4), st.integers(0, 5), st.integers(0, 7), st.booleans()
+)
+def test_bucketize_matches_its_twin(
+    seed: int, keys: int, samples: int, entries: int, weighted: bool
+) -> None:
     rng = np.random.default_rng(seed)
     high = int(rng.choice([1, 10, 2**40]))
     lengths = rng.integers(0, 4, keys * samples)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     values = rng.integers(-1, high, int(offsets[-1]))
-    weights = rng.standard_normal(values.size).astype(np.float32) if weighted else np.empty(0, np.float32)
+    weights = (
+        rng.standard_normal(values.size).astype(np.float32) if weighted else np.empty(0, np.float32)
+    )
     entries = entries if keys else 0
     key = rng.integers(0, max(keys, 1), entries)
     lo, hi = np.sort(rng.integers(0, high + 1, (2, entries)), axis=0)
@@ -34,12 +40,14 @@ def test_bucketize_matches_its_twin(seed: int, keys: int, samples: int, entries:
 
 
 def test_pruned_lookups_go_nowhere() -> None:
-    offsets, values = np.array([0, 3, 5]), np.array([-1, 4, 1, 2, -1])
+    offsets = np.array([0, 3, 5])
+    values = np.array([-1, 4, 1, 2, -1])
     counts = np.empty(4, np.int32)
     asked = np.array([0, 0]), np.array([0, 2]), np.array([2, 5])
     kernels.bucketize_lengths(offsets, values, *asked, 2, counts)
     assert counts.tolist() == [1, 0, 1, 1]
-    rows, none = np.empty(4, np.int64), np.empty(0, np.float32)
+    rows = np.empty(4, np.int64)
+    none = np.empty(0, np.float32)
     kernels.bucketize(offsets, values, none, *asked, 2, rows, none)
     assert rows[:3].tolist() == [1, 2, 0]
 
@@ -76,36 +84,54 @@ def test_running_sums_match_their_twin(seed: int, count: int) -> None:
         ours, theirs = np.full((2, size), 7)
         kernels.running_sums(lengths, first, ours)
         twins.running_sums(lengths, first, theirs)
-        assert ours.tolist() == theirs.tolist() == np.append(0, np.cumsum(lengths))[first : first + size].tolist()
+        assert (
+            ours.tolist()
+            == theirs.tolist()
+            == np.append(0, np.cumsum(lengths))[first : first + size].tolist()
+        )
 
 
-def bucketized(module, offsets, rows, weights, first, block, blocks, ranks, bounds, starts, pruned, keep):
+def bucketized(
+    module, offsets, rows, weights, first, block, blocks, ranks, bounds, starts, pruned, keep
+):
     """All results of a block bucketize, as lists."""
     asked = (first, block, blocks, ranks, bounds, starts, pruned)
     lengths = np.full(ranks * (offsets.size - 1), 7)
     module.block_bucketize_lengths(offsets, rows, *asked, lengths)
     found = [np.full(rows.size, 7) for _ in "abcd"]
     out_weights = np.zeros_like(weights)
-    module.block_bucketize(offsets, rows, weights, *asked, keep, lengths, found[0], out_weights, *found[1:])
+    module.block_bucketize(
+        offsets, rows, weights, *asked, keep, lengths, found[0], out_weights, *found[1:]
+    )
     return [a.tolist() for a in (lengths, *found, out_weights)]
 
 
 @PROFILE
 @given(st.integers(0, 2**32), st.integers(0, 4), st.integers(1, 5), st.booleans(), st.booleans())
-def test_block_bucketize_matches_its_twin(seed: int, features: int, ranks: int, uneven: bool, weighted: bool) -> None:
+def test_block_bucketize_matches_its_twin(
+    seed: int, features: int, ranks: int, uneven: bool, weighted: bool
+) -> None:
     rng = np.random.default_rng(seed)
     first = np.append(0, np.cumsum(rng.integers(0, 4, features))).astype(np.int64)
     lengths = rng.integers(0, 4, int(first[-1]))
     offsets = np.append(0, np.cumsum(lengths)).astype(np.int64)
     rows = rng.integers(-1, int(rng.choice([5, 40])), int(offsets[-1]))
     rows[rng.random(rows.size) < 0.05] = rng.choice([-(2**63), 2**63 - 1, -2])
-    weights = rng.standard_normal(rows.size).astype(np.float32) if weighted else np.empty(0, np.float32)
+    weights = (
+        rng.standard_normal(rows.size).astype(np.float32) if weighted else np.empty(0, np.float32)
+    )
     block = rng.integers(0, 9, features) * (rng.random(features) < 0.8)
-    blocks = ranks * (rng.integers(1, 4, features) if rng.random() < 0.5 else np.ones(features, np.int64))
-    ends = [np.append(0, np.cumsum(rng.integers(0, 12, ranks))) for _ in range(features if uneven else 0)]
+    blocks = ranks * (
+        rng.integers(1, 4, features) if rng.random() < 0.5 else np.ones(features, np.int64)
+    )
+    ends = [
+        np.append(0, np.cumsum(rng.integers(0, 12, ranks)))
+        for _ in range(features if uneven else 0)
+    ]
     bounds = np.concatenate([*ends, np.empty(0, np.int64)]).astype(np.uint64)
     starts = np.arange(features + 1) * (ranks + 1 if uneven else 0)
-    keep, pruned = rng.random(features) < 0.3, int(rng.integers(-1, ranks))
+    keep = rng.random(features) < 0.3
+    pruned = int(rng.integers(-1, ranks))
     given_ = offsets, rows, weights, first, block, blocks, ranks, bounds, starts, pruned, keep
     ours = bucketized(kernels, *given_)
     assert ours == bucketized(twins, *given_)
@@ -113,9 +139,23 @@ def test_block_bucketize_matches_its_twin(seed: int, features: int, ranks: int, 
 
 
 def test_block_bucketize_knows_the_way_back() -> None:
-    offsets, rows = np.array([0, 3, 4]), np.array([7, 1, -1, 4])
-    none, starts = np.empty(0, np.uint64), np.zeros(2, np.int64)
-    given_ = offsets, rows, np.float32([1, 2, 3, 4]), np.array([0, 2]), np.array([4]), np.array([2]), 2, none, starts
-    lengths, local, positions, place, bucket, weights = bucketized(kernels, *given_, 0, np.array([False]))
+    offsets = np.array([0, 3, 4])
+    rows = np.array([7, 1, -1, 4])
+    none = np.empty(0, np.uint64)
+    starts = np.zeros(2, np.int64)
+    given_ = (
+        offsets,
+        rows,
+        np.float32([1, 2, 3, 4]),
+        np.array([0, 2]),
+        np.array([4]),
+        np.array([2]),
+        2,
+        none,
+        starts,
+    )
+    lengths, local, positions, place, bucket, weights = bucketized(
+        kernels, *given_, 0, np.array([False])
+    )
     assert lengths == [2, 0, 1, 1] and local == [1, -1, 3, 0] and positions == [1, 2, 0, 0]
     assert place == [2, 0, 1, 3] and bucket == [1, 0, 0, 1] and weights == [2, 3, 1, 4]

@@ -1,4 +1,6 @@
-"""Does jagged data arrive where it should? Kernels against twins, and both against words said in plain Python."""
+"""Does jagged data arrive where it should? Kernels against twins, and both against words said in
+plain Python.
+"""
 
 from itertools import pairwise
 
@@ -38,7 +40,10 @@ def some(rng: np.random.Generator, size: int, dtype) -> np.ndarray:
 
 
 CASES = given(
-    seed=st.integers(0, 2**32), bags=st.integers(0, 80), width=st.sampled_from([1, 2, 7]), dtype=st.sampled_from(DTYPES)
+    seed=st.integers(0, 2**32),
+    bags=st.integers(0, 80),
+    width=st.sampled_from([1, 2, 7]),
+    dtype=st.sampled_from(DTYPES),
 )
 
 
@@ -48,7 +53,16 @@ def test_segments_are_copied(seed: int, bags: int, width: int, dtype) -> None:
     segment = rng.integers(0, max(bags, 1), rng.integers(0, 90) if bags else 0)
     target = np.append(0, np.cumsum(np.diff(offsets)[segment])).astype(np.int64)
     values = some(rng, int(offsets[-1]) * width, dtype)
-    out = same("copy_segments", values, offsets[:-1], segment, target, width, out=int(target[-1]) * width, dtype=dtype)
+    out = same(
+        "copy_segments",
+        values,
+        offsets[:-1],
+        segment,
+        target,
+        width,
+        out=int(target[-1]) * width,
+        dtype=dtype,
+    )
     bagged = [values[lo * width : hi * width] for lo, hi in pairwise(offsets)]
     assert out.tobytes() == b"".join(bagged[s].tobytes() for s in segment)
     sources = same("expand_into_jagged_permute", segment, offsets, target, out=int(target[-1]))
@@ -60,12 +74,22 @@ def test_segments_are_copied(seed: int, bags: int, width: int, dtype) -> None:
 @CASES
 def test_padding_and_back(seed: int, bags: int, width: int, dtype) -> None:
     rng, offsets = jagged(seed, bags)
-    longest, values = int(rng.integers(0, 6)), some(rng, int(offsets[-1]) * width, dtype)
+    longest = int(rng.integers(0, 6))
+    values = some(rng, int(offsets[-1]) * width, dtype)
     padding = dtype(rng.choice([0, -1, 3]))
     dense = same(
-        "jagged_to_padded_dense", values, offsets, width, longest, padding, out=bags * longest * width, dtype=dtype
+        "jagged_to_padded_dense",
+        values,
+        offsets,
+        width,
+        longest,
+        padding,
+        out=bags * longest * width,
+        dtype=dtype,
     )
-    back = same("padded_dense_to_jagged", dense, offsets, width, longest, out=values.size, dtype=dtype)
+    back = same(
+        "padded_dense_to_jagged", dense, offsets, width, longest, out=values.size, dtype=dtype
+    )
     rows, returned, table = (a.reshape(-1, width) for a in (values, back, dense))
     for b, (lo, hi) in enumerate(pairwise(offsets.tolist())):
         kept = min(hi - lo, longest)
@@ -80,15 +104,21 @@ def test_several_jagged_dimensions(seed: int, bags: int, width: int) -> None:
     rng, outer = jagged(seed, bags)
     dtype = np.int32  # words: what an element means is nothing to a kernel that moves it
     _, inner = jagged(seed + 1, int(outer[-1]))
-    most, place = rng.integers(0, 5, 2).tolist(), np.arange(bags)
+    most = rng.integers(0, 5, 2).tolist()
+    place = np.arange(bags)
     for ends, longest in zip((outer, inner), most):
         place = same("jagged_places", place, ends, longest, out=place.size * longest)
     values = some(rng, int(inner[-1]) * width, dtype)
     filler = dtype(rng.choice([0, -1, 3]))
-    dense = same("select_or_fill", values, place, width, filler, out=place.size * width, dtype=dtype)
+    dense = same(
+        "select_or_fill", values, place, width, filler, out=place.size * width, dtype=dtype
+    )
     source = same("invert_places", place, out=int(inner[-1]))
-    back = same("select_or_fill", dense, source, width, dtype(0), out=values.size, dtype=dtype).reshape(-1, width)
-    whole, rows = dense.reshape(bags, *most, width), values.reshape(-1, width)
+    back = same(
+        "select_or_fill", dense, source, width, dtype(0), out=values.size, dtype=dtype
+    ).reshape(-1, width)
+    whole = dense.reshape(bags, *most, width)
+    rows = values.reshape(-1, width)
     for b, i, j in np.ndindex(bags, *most):
         entry = int(outer[b]) + i if i < outer[b + 1] - outer[b] else -1
         held = entry >= 0 and j < inner[entry + 1] - inner[entry]
@@ -99,7 +129,9 @@ def test_several_jagged_dimensions(seed: int, bags: int, width: int) -> None:
 
 
 def test_bags_that_do_not_exist_have_no_places() -> None:
-    assert same("jagged_places", np.array([2, -1, 0]), np.array([5, 6]), 2, out=6).tolist() == [-1] * 4 + [5, -1]
+    assert same("jagged_places", np.array([2, -1, 0]), np.array([5, 6]), 2, out=6).tolist() == [
+        -1
+    ] * 4 + [5, -1]
     assert same("jagged_places", np.array([0]), np.array([3]), 1, out=1).tolist() == [-1]
 
 
@@ -109,14 +141,20 @@ def test_lookups_find_their_places_among_the_ranks(seed: int, bags: int, ranks: 
     bucket = rng.integers(0, ranks, int(offsets[-1]))
     slot = bucket * bags + np.repeat(np.arange(bags), np.diff(offsets))
     lengths = np.bincount(slot, minlength=ranks * bags)
-    starts, moved = layouts.exclusive_cumsum(lengths), []
+    starts = layouts.exclusive_cumsum(lengths)
+    moved = []
 
     for module in (kernels, twins):
         moved.append((starts.copy(), np.empty(bucket.size, np.int64)))
         module.bucketized_permute(offsets, bucket, *moved[-1])
     assert (moved[0][0] == moved[1][0]).all() and (moved[0][0] == starts + lengths).all()
-    assert (moved[0][1] == moved[1][1]).all() and slot[np.argsort(moved[0][1])].tolist() == sorted(slot.tolist())
-    assert layouts.bucketized_permute(np.diff(offsets), lengths, bucket).tolist() == moved[0][1].tolist()
+    assert (moved[0][1] == moved[1][1]).all() and slot[np.argsort(moved[0][1])].tolist() == sorted(
+        slot.tolist()
+    )
+    assert (
+        layouts.bucketized_permute(np.diff(offsets), lengths, bucket).tolist()
+        == moved[0][1].tolist()
+    )
 
 
 @given(seed=st.integers(0, 2**32), bags=st.integers(0, 30))
@@ -142,7 +180,12 @@ def test_recat(features: int, ranks: int, stagger: int, order: list[int]) -> Non
     assert same("recat", features, ranks, stagger, out=features * ranks).tolist() == order
 
 
-@given(seed=st.integers(0, 2**32), batches=st.integers(0, 4), tables=st.integers(0, 4), broadcast=st.booleans())
+@given(
+    seed=st.integers(0, 2**32),
+    batches=st.integers(0, 4),
+    tables=st.integers(0, 4),
+    broadcast=st.booleans(),
+)
 def test_batches_become_one(seed: int, batches: int, tables: int, broadcast: bool) -> None:
     sizes = np.random.default_rng(seed).integers(0, 4, batches)
     ends = np.append(0, np.cumsum(sizes)).astype(np.int64)
@@ -159,8 +202,13 @@ def test_batches_become_one(seed: int, batches: int, tables: int, broadcast: boo
 @given(seed=st.integers(0, 2**32), count=st.integers(0, 60))
 def test_unique(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
-    values = rng.choice([-(2**63), -1, 0, 3, 2**40, 2**63 - 1], count) if seed % 2 else rng.integers(0, 50, count)
-    order, answers = np.argsort(values, kind="stable"), []
+    values = (
+        rng.choice([-(2**63), -1, 0, 3, 2**40, 2**63 - 1], count)
+        if seed % 2
+        else rng.integers(0, 50, count)
+    )
+    order = np.argsort(values, kind="stable")
+    answers = []
     for module in (kernels, twins):
         unique, inverse, counts = np.full((3, count), 7)
         n = module.mark_unique(values, order, unique, inverse, counts)
@@ -179,5 +227,9 @@ def test_running_sums_before_with_and_around():
     for lengths in ([], [3], [2, 0, 5, 1]):
         complete = layouts.complete_cumsum(np.array(lengths, np.int32))
         assert complete.tolist() == [sum(lengths[:i]) for i in range(len(lengths) + 1)]
-        assert layouts.exclusive_cumsum(np.array(lengths, np.int32)).tolist() == complete[:-1].tolist()
-        assert layouts.inclusive_cumsum(np.array(lengths, np.int32)).tolist() == complete[1:].tolist()
+        assert (
+            layouts.exclusive_cumsum(np.array(lengths, np.int32)).tolist() == complete[:-1].tolist()
+        )
+        assert (
+            layouts.inclusive_cumsum(np.array(lengths, np.int32)).tolist() == complete[1:].tolist()
+        )

@@ -1,4 +1,6 @@
-"""Is a launch recognised, are cores shared, and does a failing or stopped job end everywhere with one message?"""
+"""Is a launch recognised, are cores shared, and does a failing or stopped job end everywhere with
+one message?
+"""
 
 import os
 import signal
@@ -60,7 +62,9 @@ def test_alone_the_comm_is_single(alone: pytest.MonkeyPatch) -> None:
         get_comm(ranks=4)
 
 
-def test_mpiexec_beside_the_interpreter_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_mpiexec_beside_the_interpreter_wins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for place in ("venv", "path"):
         (tmp_path / place).mkdir()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
@@ -73,19 +77,33 @@ def test_mpiexec_beside_the_interpreter_wins(monkeypatch: pytest.MonkeyPatch, tm
         mpiexec.chmod(0o755)
         assert find_mpiexec() == mpiexec
     command, environment = mpiexec_command(3, ["-m", "neocpu"])
-    assert command == [str(tmp_path / "venv" / "mpiexec"), "-n", "3", str(tmp_path / "venv" / "python"), "-m", "neocpu"]
+    assert command == [
+        str(tmp_path / "venv" / "mpiexec"),
+        "-n",
+        "3",
+        str(tmp_path / "venv" / "python"),
+        "-m",
+        "neocpu",
+    ]
     assert environment["PRTE_MCA_rmaps_default_mapping_policy"] == ":oversubscribe"
     if os.geteuid() == 0:
-        assert environment["OMPI_ALLOW_RUN_AS_ROOT"] == environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+        assert (
+            environment["OMPI_ALLOW_RUN_AS_ROOT"]
+            == environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"]
+            == "1"
+        )
 
 
 def test_cores_are_divided_among_those_who_may_use_them() -> None:
-    unbound, inf = set(range(8)), float("inf")
+    unbound = set(range(8))
+    inf = float("inf")
     assert share_of_cores(unbound, inf, []) == 8
     assert share_of_cores(unbound, inf, [unbound] * 3) == 2
-    assert share_of_cores({4, 5, 6, 7}, inf, [{0, 1, 2, 3}]) == 4  # bound by the launcher: its own cores
+    # bound by the launcher: its own cores
+    assert share_of_cores({4, 5, 6, 7}, inf, [{0, 1, 2, 3}]) == 4
     assert share_of_cores({0, 1}, inf, [{0, 1}] * 7) == 1
-    assert share_of_cores(set(range(64)), 4.0, [set(range(64))]) == 2  # a container with 4 cores' time for 2 ranks
+    # a container with 4 cores' time for 2 ranks
+    assert share_of_cores(set(range(64)), 4.0, [set(range(64))]) == 2
     assert share_of_cores(set(range(3)), inf, [set(range(3))] * 2) == 1
 
 
@@ -98,7 +116,11 @@ def test_threads_are_written_for_numba_unless_the_user_did(monkeypatch: pytest.M
     def told(threads: str, **extra: str) -> str:
         environment = {k: v for k, v in os.environ.items() if k != "NUMBA_NUM_THREADS"} | extra
         run = subprocess.run(
-            [sys.executable, "-c", code.format(threads)], env=environment, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code.format(threads)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert run.returncode == 0, run.stderr
         return run.stdout.strip()
@@ -115,7 +137,8 @@ def test_threads_are_written_for_numba_unless_the_user_did(monkeypatch: pytest.M
 
 
 def test_a_core_for_each_kernel_thread_only_where_every_core_is_used_once() -> None:
-    eight, four = set(range(8)), {4, 5, 6, 7}
+    eight = set(range(8))
+    four = {4, 5, 6, 7}
     assert own_cores(0, eight, {}, 8) == list(range(8))
     assert own_cores(0, eight, {}, 4) == []  # cores are left over: the system places threads better
     assert own_cores(5, eight, {3: eight}, 4) == [4, 5, 6, 7]
@@ -170,11 +193,18 @@ assert list(read_ahead((os.sched_getaffinity(0) for _ in range(1)), 1)) == [avai
 roam()
 assert os.sched_getaffinity(0) == available()
 """
-    environment = {k: v for k, v in os.environ.items() if k not in ("NUMBA_NUM_THREADS", "OMP_PROC_BIND")}
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("NUMBA_NUM_THREADS", "OMP_PROC_BIND")
+    }
     if not hasattr(os, "sched_setaffinity"):
         pytest.skip("this system does not bind threads to cores")
     run = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
 
@@ -182,7 +212,9 @@ assert os.sched_getaffinity(0) == available()
 # ---- the guard, alone ----
 
 
-def test_users_errors_have_no_traceback_and_their_own_status(alone: pytest.MonkeyPatch, capsys) -> None:
+def test_users_errors_have_no_traceback_and_their_own_status(
+    alone: pytest.MonkeyPatch, capsys
+) -> None:
     def wrong() -> int:
         raise ConfigError("no key 'modle.bottom'")
 
@@ -236,7 +268,8 @@ def test_signals_become_a_number() -> None:
         while not stop.number and time.monotonic() < deadline:
             time.sleep(0.01)
         assert stop.number == signal.SIGTERM
-        os.kill(os.getpid(), signal.SIGINT)  # a moment later: the same Ctrl-C told twice, as it were
+        # a moment later: the same Ctrl-C told twice, as it were
+        os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
         assert stop.number == signal.SIGTERM
         stop._when -= 2
@@ -308,7 +341,9 @@ def job(tmp_path: Path, way: str, ranks: int = 3) -> subprocess.Popen:
         ("bug", 1, "neocpu: unexpected KeyError on rank 1"),
     ],
 )
-def test_a_failing_rank_ends_the_job_with_one_message(tmp_path: Path, way: str, status: int, message: str) -> None:
+def test_a_failing_rank_ends_the_job_with_one_message(
+    tmp_path: Path, way: str, status: int, message: str
+) -> None:
     running = job(tmp_path, way)
     try:
         _, words = running.communicate(timeout=60)
@@ -323,7 +358,9 @@ def test_a_failing_rank_ends_the_job_with_one_message(tmp_path: Path, way: str, 
 
 @needs_mpi
 def test_a_signal_to_mpiexec_reaches_the_ranks(tmp_path: Path) -> None:
-    told = subprocess.run([str(find_mpiexec()), "--version"], capture_output=True, text=True, timeout=60).stdout
+    told = subprocess.run(
+        [str(find_mpiexec()), "--version"], capture_output=True, text=True, timeout=60
+    ).stdout
     number = signal.SIGUSR1 if "Open MPI" in told or "prte" in told.lower() else signal.SIGTERM
     running = job(tmp_path, "stop")
     try:

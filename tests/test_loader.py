@@ -1,4 +1,6 @@
-"""Does the loader deal every sample exactly once, the same way for any ranks, and map every code to the norm's row?"""
+"""Does the loader deal every sample exactly once, the same way for any ranks, and map every code to
+the norm's row?
+"""
 
 import threading
 
@@ -22,7 +24,9 @@ TABLES = (
 
 
 def make(path, rows, first=0, weighted=True, vocabulary=None):
-    """Row i: label i % 2, dense (i, -i), feature one: i % 3 codes (weights i), feature two: the code i."""
+    """Row i: label i % 2, dense (i, -i), feature one: i % 3 codes (weights i), feature two: the
+    code i.
+    """
     columns = [FeatureColumn("one", "uint64", 0, weighted), FeatureColumn("two")]
     with DatasetWriter(path, ["a", "b"], columns) as writer:
         writer.vocabularies |= vocabulary or {}
@@ -38,17 +42,25 @@ def make(path, rows, first=0, weighted=True, vocabulary=None):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    return [make(folder / "a.h5", 90_001), make(folder / "b.h5", 1, 90_001), make(folder / "c.h5", 45_998, 90_002)]
+    return [
+        make(folder / "a.h5", 90_001),
+        make(folder / "b.h5", 1, 90_001),
+        make(folder / "c.h5", 45_998, 90_002),
+    ]
 
 
 def plain_order(rows, seed, epoch):
     """The order of an epoch as its definition reads."""
     blocks = -(-rows // 4096)
-    words = words_at(tensor_key(seed, 3, "samples"), np.arange(blocks), np.zeros(1, int), epoch)[:, 0]
+    words = words_at(tensor_key(seed, 3, "samples"), np.arange(blocks), np.zeros(1, int), epoch)[
+        :, 0
+    ]
     order = np.argsort(words, kind="stable")
     found = []
     for window in range(0, blocks, 16):
-        inside = np.concatenate([np.arange(b * 4096, min(rows, b * 4096 + 4096)) for b in order[window : window + 16]])
+        inside = np.concatenate(
+            [np.arange(b * 4096, min(rows, b * 4096 + 4096)) for b in order[window : window + 16]]
+        )
         positions = np.arange(inside.size) + sum(len(part) for part in found)
         words = words_at(tensor_key(seed, 4, "samples"), positions, np.zeros(1, int), epoch)[:, 0]
         found.append(inside[np.argsort(words, kind="stable")])
@@ -61,7 +73,12 @@ def test_order_is_the_defined_permutation(rows):
     whole = order.rows(0, rows)
     assert np.array_equal(whole, plain_order(rows, 5, 2))
     assert np.array_equal(np.sort(whole), np.arange(rows))
-    for first, last in ((0, 0), (rows - 1, rows), (rows // 3, rows // 2), (max(0, rows - 70_000), rows)):
+    for first, last in (
+        (0, 0),
+        (rows - 1, rows),
+        (rows // 3, rows // 2),
+        (max(0, rows - 70_000), rows),
+    ):
         assert np.array_equal(EpochOrder(rows, 5, 2).rows(first, last), whole[first:last])
     assert rows < 9 or not np.array_equal(EpochOrder(rows, 5, 3).rows(0, rows), whole)
     assert np.array_equal(EpochOrder(rows, 5, 2, shuffle=False).rows(0, rows), np.arange(rows))
@@ -70,7 +87,10 @@ def test_order_is_the_defined_permutation(rows):
 def test_a_window_holds_sixteen_blocks():
     whole = EpochOrder(40 * 4096, 1, 0).rows(0, 40 * 4096)
     for window in range(3):
-        assert np.unique(whole[window * 65_536 : (window + 1) * 65_536] // 4096).size == (16, 16, 8)[window]
+        assert (
+            np.unique(whole[window * 65_536 : (window + 1) * 65_536] // 4096).size
+            == (16, 16, 8)[window]
+        )
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -78,11 +98,19 @@ def test_ranks_share_out_the_batches_of_one_rank(files, shuffle):
     data = Dataset(files)
     options = {"batch_size": 50_000, "seed": 3, "shuffle": shuffle, "depth": 0}
     whole = list(Loader(data, TABLES, **options).batches(1))
-    assert [batch.samples for batch in whole] == [50_000, 50_000, 36_000] and [b.step for b in whole] == [0, 1, 2]
+    assert [batch.samples for batch in whole] == [50_000, 50_000, 36_000] and [
+        b.step for b in whole
+    ] == [0, 1, 2]
     seen = np.concatenate([batch.dense[:, 0] for batch in whole]).astype(np.int64)
-    assert np.array_equal(np.sort(seen), np.arange(136_000)) and np.array_equal(seen, np.sort(seen)) != shuffle
+    assert (
+        np.array_equal(np.sort(seen), np.arange(136_000))
+        and np.array_equal(seen, np.sort(seen)) != shuffle
+    )
     for ranks in (3, 20):
-        parts = [list(Loader(data, TABLES, rank=rank, ranks=ranks, **options).batches(1, 1)) for rank in range(ranks)]
+        parts = [
+            list(Loader(data, TABLES, rank=rank, ranks=ranks, **options).batches(1, 1))
+            for rank in range(ranks)
+        ]
         for step in (1, 2):
             batch = whole[step]
             cuts = np.cumsum([0, *(part[step - 1].labels.size for part in parts)])
@@ -96,7 +124,9 @@ def test_ranks_share_out_the_batches_of_one_rank(files, shuffle):
                 assert np.array_equal(mine.sparse.lengths, batch.sparse.lengths[:, lo:hi])
                 mine.sparse.check()
                 for key in range(3):
-                    bags = slice(*batch.sparse.offsets[[key * batch.samples + lo, key * batch.samples + hi]])
+                    bags = slice(
+                        *batch.sparse.offsets[[key * batch.samples + lo, key * batch.samples + hi]]
+                    )
                     own = slice(*mine.sparse.offsets[[key * (hi - lo), (key + 1) * (hi - lo)]])
                     assert np.array_equal(mine.sparse.values[own], batch.sparse.values[bags])
                     assert np.array_equal(mine.sparse.weights[own], batch.sparse.weights[bags])
@@ -111,7 +141,9 @@ def test_rows_follow_the_norm_and_weights_their_table(files):
     def row(feature, code, rows):
         return splitmix64(splitmix64((-9) % 2**64 ^ fnv1a64(feature)) ^ code) % rows
 
-    expected = [row("one", int(i) + 2**40, 1000) for i in many] + [row("two", int(i), 1000) for i in ids]
+    expected = [row("one", int(i) + 2**40, 1000) for i in many] + [
+        row("two", int(i), 1000) for i in ids
+    ]
     expected += [row("one", int(i) + 2**40, 7) for i in many]
     assert batch.sparse.values.tolist() == expected
     assert batch.sparse.lengths.tolist() == [(ids % 3).tolist(), [1] * 8, (ids % 3).tolist()]
@@ -121,7 +153,8 @@ def test_rows_follow_the_norm_and_weights_their_table(files):
 
 
 def test_rows_by_vocabulary(tmp_path):
-    one, two = np.array([2**40 + 5, 2**40 + 1], np.uint64), np.array([7, 0, 3], np.uint32)
+    one = np.array([2**40 + 5, 2**40 + 1], np.uint64)
+    two = np.array([7, 0, 3], np.uint32)
     path = make(tmp_path / "a.h5", 9, vocabulary={"one": one, "two": two})
     tables = (TableSpec("t0", 4, 4, ("one", "two")), TableSpec("t1", 3, 4, ("one",)))
     options = {"batch_size": 9, "depth": 0, "rows_by": "vocabulary"}
@@ -134,17 +167,28 @@ def test_rows_by_vocabulary(tmp_path):
     other = next(iter(Loader(raw, tables, vocabularies=theirs, **options).batches()))
     assert np.array_equal(other.sparse.values, batch.sparse.values)
     with pytest.raises(
-        DataError, match=r"table t1 has 2 rows, but the vocabulary of feature one needs 3 .*set its rows to 3"
+        DataError,
+        match=r"table t1 has 2 rows, but the vocabulary of feature one needs 3 .*set its rows to 3",
     ):
         Loader(path, (TableSpec("t1", 2, 4, ("one",)),), **options)
-    with pytest.raises(DataError, match="no vocabulary of feature one; convert the train file with --min-count N"):
+    with pytest.raises(
+        DataError, match="no vocabulary of feature one; convert the train file with --min-count N"
+    ):
         Loader(raw, tables, **options)
 
 
 def test_what_the_data_lack_is_named(files, tmp_path):
     for tables, options, message in (
-        ((TableSpec("x", 9, 4, ("C1",)),), {}, r"no feature 'C1' \(table x\); its features are one, two"),
-        ((TableSpec("x", 9, 4, ("two",), weighted=True),), {}, "feature two has no weights, but table x is weighted"),
+        (
+            (TableSpec("x", 9, 4, ("C1",)),),
+            {},
+            r"no feature 'C1' \(table x\); its features are one, two",
+        ),
+        (
+            (TableSpec("x", 9, 4, ("two",), weighted=True),),
+            {},
+            "feature two has no weights, but table x is weighted",
+        ),
         (TABLES, {"dense": 13}, r"2 dense columns \(a, b\), but the model takes 13"),
         (TABLES, {"rows_by": "magic"}, "choose one of hash, vocabulary"),
     ):
@@ -168,7 +212,9 @@ def test_reading_ahead_gives_the_same_and_ends_its_thread(files, monkeypatch):
         return Loader(files[0], TABLES, batch_size=9000, seed=1, shuffle=True, depth=depth)
 
     for ahead, plain in zip(of(2).batches(), of(0).batches(), strict=True):
-        assert np.array_equal(ahead.sparse.values, plain.sparse.values) and np.array_equal(ahead.dense, plain.dense)
+        assert np.array_equal(ahead.sparse.values, plain.sparse.values) and np.array_equal(
+            ahead.dense, plain.dense
+        )
     batches = of(2).batches()
     next(batches)
     batches.close()
@@ -184,10 +230,14 @@ def test_compressed_files_give_the_same_batches(files, tmp_path):
     rows = data.take(np.arange(20_000))
     columns = list(data.features.values())
     for name in ("none", "gzip"):
-        with DatasetWriter(tmp_path / f"{name}.h5", data.dense_columns, columns, compress=name) as writer:
+        with DatasetWriter(
+            tmp_path / f"{name}.h5", data.dense_columns, columns, compress=name
+        ) as writer:
             writer.append(rows.labels, rows.dense, rows.features)
     options = {"batch_size": 3000, "seed": 1, "shuffle": True, "depth": 1}
-    one, two = (Loader(tmp_path / f"{name}.h5", TABLES, **options).batches(4) for name in ("none", "gzip"))
+    one, two = (
+        Loader(tmp_path / f"{name}.h5", TABLES, **options).batches(4) for name in ("none", "gzip")
+    )
     for a, b in zip(one, two, strict=True):
         assert np.array_equal(a.sparse.values, b.sparse.values) and np.array_equal(a.dense, b.dense)
 

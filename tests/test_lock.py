@@ -33,7 +33,9 @@ def test_a_second_run_is_refused_and_a_killed_one_leaves_the_folder_free(
 ) -> None:
     if kind == "plain":
         monkeypatch.setattr(lock, "fcntl", None)
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path), kind], stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path), kind], stdout=subprocess.PIPE, text=True
+    )
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == "held\n"
@@ -51,7 +53,9 @@ def test_results_are_not_overwritten(tmp_path: Path) -> None:
     out = tmp_path / "new" / "run"
     with RunLock(out, SingleComm(), resume=False):
         (out / "metrics.jsonl").write_text("{}\n")
-    with pytest.raises(TrainingError, match=r"already has results \(metrics\.jsonl\); go on with --resume"):
+    with pytest.raises(
+        TrainingError, match=r"already has results \(metrics\.jsonl\); go on with --resume"
+    ):
         RunLock(out, SingleComm(), resume=False).__enter__()
     for _ in range(2):
         with RunLock(out, SingleComm(), resume=True):
@@ -77,7 +81,9 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         RunLock(tmp_path / "file" / "run", SingleComm(), resume=False).__enter__()
 
 
-def test_file_systems_without_locks_use_an_exclusive_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_systems_without_locks_use_an_exclusive_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def flock(*arguments: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 

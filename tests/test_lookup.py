@@ -1,4 +1,6 @@
-"""Do lookups in rows of any format give what the twins say, bit for bit? And are bounds counted and mended as they should?"""
+"""Do lookups in rows of any format give what the twins say, bit for bit? And are bounds counted and
+mended as they should?
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups
 NONE = np.empty(0, np.float32)
 SMALL = {"fp16": "<u2", "bf16": "<u2", "fp8_e4m3": "u1", "fp8_e5m2": "u1"}
 SCALED = ("int8", "int4", "int2", "nbit8", "nbit4", "nbit2")
-COMPILED = ("fp32", "int8", "nbit4")  # what is looked up here; the others' decoders are tested alone
+# what is looked up here; the others' decoders are tested alone
+COMPILED = ("fp32", "int8", "nbit4")
 WIDTHS = (1, 2, 3, 4, 5, 15, 16, 17, 20, 31, 64, 67, 100, 128, 149)
 
 
@@ -31,7 +34,9 @@ def read(table, row, stride, width, out, apart):
 
 
 def table_of(rng: np.random.Generator, form: str, heights, widths, fill: str = "normal"):
-    """(flat table of a format, base, stride of each of some tables); scales and biases of a sensible size, mostly."""
+    """(flat table of a format, base, stride of each of some tables); scales and biases of a
+    sensible size, mostly.
+    """
     stride = np.array([operators.row_elements(form, int(w)) for w in widths], np.int64)
     sizes = heights * stride
     base = np.cumsum(sizes) - sizes
@@ -41,11 +46,14 @@ def table_of(rng: np.random.Generator, form: str, heights, widths, fill: str = "
         dtype = np.dtype(SMALL[form])
         codes = rng.integers(0, 2 ** (8 * dtype.itemsize), int(sizes.sum()), dtype=dtype)
         if fill == "normal":  # no infinity, no NaN
-            codes &= dtype.type({"fp16": 0xBBFF, "bf16": 0xBF7F, "fp8_e4m3": 0xBF, "fp8_e5m2": 0xBB}[form])
+            codes &= dtype.type(
+                {"fp16": 0xBBFF, "bf16": 0xBF7F, "fp8_e4m3": 0xBF, "fp8_e5m2": 0xBB}[form]
+            )
         return codes.view([(form, dtype)]), base, stride
     data = rng.integers(0, 256, int(sizes.sum()), dtype=np.uint8)
     for first, step, rows in zip(base, stride, heights):
-        lines, words = data[first : first + rows * step].reshape(rows, step), 4 if form == "int8" else 2
+        lines = data[first : first + rows * step].reshape(rows, step)
+        words = 4 if form == "int8" else 2
         scale = floats(rng, (rows, 2), fill) * np.float32(0.01)
         with np.errstate(over="ignore"):
             header = scale.astype(f"<f{words}").view(np.uint8)
@@ -63,7 +71,8 @@ def test_every_format_is_decoded_exactly(form: str, fill: str) -> None:
         rng = np.random.default_rng(width)
         table, _, stride = table_of(rng, form, np.array([5]), np.array([width]), fill)
         for row in (0, 4):
-            ours, apart = np.full(width + 1, 7, np.float32), np.empty(width, np.float32)
+            ours = np.full(width + 1, 7, np.float32)
+            apart = np.empty(width, np.float32)
             read(table, row * stride[0], stride[0], width, ours, apart)
             theirs = twins.rows_as_numbers(table, 0, stride[0], width, np.array([row]))[0]
             assert_same(ours[:width], theirs)
@@ -82,25 +91,39 @@ def test_every_code_of_a_small_float(form: str) -> None:
 
 
 def case(seed: int, form: str, fill: str, weighted: bool, one_width: bool = False):
-    """Arguments of a lookup: table, base, width, stride; first bag, offsets, rows, weights; place, pitch, size of out."""
+    """Arguments of a lookup: table, base, width, stride; first bag, offsets, rows, weights; place,
+    pitch, size of out.
+    """
     rng = np.random.default_rng(seed)
-    tables, entries = int(rng.integers(1, 4)), int(rng.integers(0, 5))
+    tables = int(rng.integers(1, 4))
+    entries = int(rng.integers(0, 5))
     heights = rng.integers(1, 12, tables)
     widths = np.full(tables, rng.choice(WIDTHS)) if one_width else rng.choice(WIDTHS, tables)
     table, base, stride = table_of(rng, form, heights, widths, fill)
     of = rng.integers(0, tables, entries)
-    bags = rng.integers(0, 5, entries) if rng.random() < 0.5 else np.full(entries, rng.integers(0, 5))
+    bags = (
+        rng.integers(0, 5, entries) if rng.random() < 0.5 else np.full(entries, rng.integers(0, 5))
+    )
     first = np.append(0, np.cumsum(bags)).astype(np.int64)
     offsets = bag_offsets(rng, int(first[-1]), int(rng.choice([0, 1, 3, 30])))
     entry = np.repeat(np.repeat(np.arange(entries), bags), np.diff(offsets))
-    rows = np.where(rng.random(entry.size) < 0.1, -1, (rng.random(entry.size) * heights[of][entry]).astype(np.int64))
+    rows = np.where(
+        rng.random(entry.size) < 0.1,
+        -1,
+        (rng.random(entry.size) * heights[of][entry]).astype(np.int64),
+    )
     weights = floats(rng, rows.size, FILLS[seed % len(FILLS)]) if weighted else NONE
     where = base[of], widths[of].astype(np.int64), stride[of]
     return table, where, first, offsets, rows, weights, bags
 
 
 @pytest.mark.parametrize("form", COMPILED)
-@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), weighted=st.booleans(), mean=st.booleans())
+@given(
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    weighted=st.booleans(),
+    mean=st.booleans(),
+)
 def test_pooled_rows(form: str, seed: int, fill: str, weighted: bool, mean: bool) -> None:
     with np.errstate(all="ignore"):
         table, where, first, offsets, rows, weights, bags = case(seed, form, fill, weighted)
@@ -108,7 +131,9 @@ def test_pooled_rows(form: str, seed: int, fill: str, weighted: bool, mean: bool
         place = np.cumsum(bags * width) - bags * width + 1
         ours, theirs = (np.full(int((bags * width).sum()) + 2, 7, np.float32) for _ in "ab")
         for module, out in ((kernels, ours), (twins, theirs)):
-            module.pooled_rows(table, *where, first, offsets, rows, weights, mean, place, width, out)
+            module.pooled_rows(
+                table, *where, first, offsets, rows, weights, mean, place, width, out
+            )
         assert_same(ours, theirs)
         assert (ours.view(np.int32)[np.isnan(ours)] == 0x7FC00000).all()
 
@@ -118,7 +143,8 @@ def test_pooled_rows(form: str, seed: int, fill: str, weighted: bool, mean: bool
 def test_gathered_rows(form: str, seed: int, fill: str, weighted: bool) -> None:
     with np.errstate(all="ignore"):
         table, where, first, offsets, rows, weights, _ = case(seed, form, fill, weighted)
-        width, lookups_of = where[1], offsets[first]
+        width = where[1]
+        lookups_of = offsets[first]
         sizes = np.diff(lookups_of) * width
         place = np.cumsum(sizes) - sizes + 1
         ours, theirs = (np.full(int(sizes.sum()) + 2, 7, np.float32) for _ in "ab")
@@ -135,33 +161,45 @@ def test_weight_gradients(form: str, seed: int, fill: str, mean: bool) -> None:
         table, where, first, offsets, rows, _, bags = case(seed, form, fill, False)
         width = where[1]
         place = np.cumsum(bags * width) - bags * width
-        grad = floats(np.random.default_rng(seed), int((bags * width).sum()), FILLS[seed % len(FILLS)])
+        grad = floats(
+            np.random.default_rng(seed), int((bags * width).sum()), FILLS[seed % len(FILLS)]
+        )
         ours, theirs = (np.full(rows.size, 7, np.float32) for _ in "ab")
         for module, out in ((kernels, ours), (twins, theirs)):
-            module.weight_gradients(table, *where, first, offsets, rows, grad, mean, place, width, out)
+            module.weight_gradients(
+                table, *where, first, offsets, rows, grad, mean, place, width, out
+            )
         assert_same(ours, theirs)
 
 
 @given(
-    seed=st.integers(0, 2**32), one=st.sampled_from(FILLS), other=st.sampled_from(FILLS), width=st.sampled_from(WIDTHS)
+    seed=st.integers(0, 2**32),
+    one=st.sampled_from(FILLS),
+    other=st.sampled_from(FILLS),
+    width=st.sampled_from(WIDTHS),
 )
 def test_exact_dot(seed: int, one: str, other: str, width: int) -> None:
     rng = np.random.default_rng(seed)
-    x, y = floats(rng, width, one), floats(rng, width, other)
+    x = floats(rng, width, one)
+    y = floats(rng, width, other)
     if seed % 3 == 0:  # products that cancel but for the last bits
         half = width // 2
-        x[half : 2 * half], y[half : 2 * half] = -x[:half], y[:half]
+        x[half : 2 * half] = -x[:half]
+        y[half : 2 * half] = y[:half]
     words, scratch = np.empty((2, max(width, 16)))
     with np.errstate(all="ignore"):
-        ours, theirs = kernels.exact_dot(x, y, words, scratch), twins.exact_dot(x, y, None, None)
+        ours = kernels.exact_dot(x, y, words, scratch)
+        theirs = twins.exact_dot(x, y, None, None)
     assert_same(np.float32([ours]), np.float32([theirs]))
 
 
 def test_a_dot_product_is_rounded_once() -> None:
-    one = np.float32([1, 2**-12, 2**-60]), np.float32([1, 2**-12, 2**-60])  # 1 + half an ulp + a little: up
+    # 1 + half an ulp + a little: up
+    one = np.float32([1, 2**-12, 2**-60]), np.float32([1, 2**-12, 2**-60])
     words, scratch = np.empty((2, 16))
     assert kernels.exact_dot(*one, words, scratch) == np.float32(1 + 2**-23)
-    tiny = np.float32([2**-75]), np.float32([2**-75])  # 2^-150: half of the smallest number, to even
+    # 2^-150: half of the smallest number, to even
+    tiny = np.float32([2**-75]), np.float32([2**-75])
     assert kernels.exact_dot(*tiny, words, scratch) == 0.0
 
 
@@ -173,17 +211,27 @@ def plain(seed: int, samples: int, tables: int = 3, width: int | None = None):
     table = np.append(rng.permutation(tables), 0)  # one table shared
     offsets = bag_offsets(rng, table.size * samples, 4)
     indices = lookups(rng, offsets, rows[table], samples)
-    return rng.standard_normal(int((rows * dims).sum()), np.float32), rows, dims, table, indices, offsets
+    return (
+        rng.standard_normal(int((rows * dims).sum()), np.float32),
+        rows,
+        dims,
+        table,
+        indices,
+        offsets,
+    )
 
 
 @pytest.mark.parametrize("samples", [0, 1, 3])
 def test_the_operator_is_the_kernel_that_trains(samples: int) -> None:
     weights, rows, dims, table, indices, offsets = plain(samples, samples)
-    base, width = (np.cumsum(rows * dims) - rows * dims)[table], dims[table]
+    base = (np.cumsum(rows * dims) - rows * dims)[table]
+    width = dims[table]
     out = np.zeros((samples, int(width.sum())), np.float32)
     pooled_sum(weights, base, width, offsets, indices, NONE, out, np.cumsum(width) - width)
     for kind in (np.int32, np.int64):
-        found = operators.lookup(weights, rows, dims, table, indices.astype(kind), offsets.astype(kind))
+        found = operators.lookup(
+            weights, rows, dims, table, indices.astype(kind), offsets.astype(kind)
+        )
         assert_same(found, out)
     mean = operators.lookup(weights, rows, dims, table, indices, offsets, pooling="mean")
     length = np.repeat(np.diff(offsets).reshape(table.size, samples).T, width, axis=1)
@@ -195,14 +243,21 @@ def test_variable_batches_are_flat_and_rank_major() -> None:
     matrix = operators.lookup(weights, rows, dims, table, indices, offsets)
     sizes = np.array([[1, 2], [3, 0], [2, 1], [0, 3]])
     flat = operators.lookup(weights, rows, dims, table, indices, offsets, batch_sizes=sizes)
-    column, parts = np.append(0, np.cumsum(dims[table])), []
+    column = np.append(0, np.cumsum(dims[table]))
+    parts = []
     for rank in range(2):
         for f in range(4):
             first = sizes[f, :rank].sum()
-            parts.append(matrix[first : first + sizes[f, rank], column[f] : column[f + 1]].reshape(-1))
+            parts.append(
+                matrix[first : first + sizes[f, rank], column[f] : column[f + 1]].reshape(-1)
+            )
     assert_same(flat, np.concatenate(parts))
-    grad = operators.weight_gradient(weights, rows, dims, table, indices, offsets, flat, batch_sizes=sizes)
-    assert_same(grad, operators.weight_gradient(weights, rows, dims, table, indices, offsets, matrix))
+    grad = operators.weight_gradient(
+        weights, rows, dims, table, indices, offsets, flat, batch_sizes=sizes
+    )
+    assert_same(
+        grad, operators.weight_gradient(weights, rows, dims, table, indices, offsets, matrix)
+    )
 
 
 def test_rows_one_by_one() -> None:
@@ -226,11 +281,15 @@ def test_narrow_outputs_are_rounded_from_fp32() -> None:
     assert half["fp16"].tobytes() == wide.astype(np.float16).tobytes()
     brain = operators.lookup(weights, rows, dims, table, indices, offsets, output_format="bf16")
     bits = wide.view(np.uint32)
-    assert ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).tobytes() == brain["bf16"].tobytes()
+    assert ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).tobytes() == brain[
+        "bf16"
+    ].tobytes()
 
 
 def test_pruned_lookups_count_in_the_mean() -> None:
-    out = operators.lookup(np.float32([2, 4]), [2], [1], [0], [0, -1, 1, -1], [0, 4], pooling="mean")
+    out = operators.lookup(
+        np.float32([2, 4]), [2], [1], [0], [0, -1, 1, -1], [0, 4], pooling="mean"
+    )
     assert out.tolist() == [[1.5]]
 
 
@@ -245,35 +304,48 @@ def test_bounds_kernels_match_their_twins(seed: int, broken: int, bags: int) -> 
     wrong = rng.integers(0, bags + 1, broken)
     offsets[wrong] = rng.choice([-(2**62), -2, 0, 1, n, n + 3, 2**62], broken)
     assert kernels.first_malformed(offsets, n) == twins.first_malformed(offsets, n)
-    ours, theirs = offsets.copy(), offsets.copy()
+    ours = offsets.copy()
+    theirs = offsets.copy()
     assert kernels.mend_offsets(ours, n) == twins.mend_offsets(theirs, n)
     assert ours.tolist() == theirs.tolist()
     assert (np.diff(ours) >= 0).all() or broken > 1
     entries = int(rng.integers(0, 4))
     first = np.sort(rng.integers(0, n + 1, entries + 1))
-    limit, rows = rng.integers(1, 9, entries), rng.integers(-1, 9, n)
+    limit = rng.integers(1, 9, entries)
+    rows = rng.integers(-1, 9, n)
     rows[rng.random(n) < 0.1] = rng.choice([-2, 9, -(2**63), 2**63 - 1])
     counts = np.full((4, entries), 7)
     assert kernels.count_outside(first, rows, limit, *counts[:2]) == twins.count_outside(
         first, rows, limit, *counts[2:]
     )
     assert counts[:2].tolist() == counts[2:].tolist()
-    ours, theirs = rows.copy(), rows.copy()
+    ours = rows.copy()
+    theirs = rows.copy()
     kernels.mend_rows(first, ours, limit, -1)
     twins.mend_rows(first, theirs, limit, -1)
     assert ours.tolist() == theirs.tolist()
 
 
 def test_wrong_rows_are_named_counted_and_mended_in_a_copy() -> None:
-    rows, table = np.array([10, 4]), np.array([1, 0, 1])
-    indices, offsets = np.array([3, 4, -1, 9, -2, 10, 0], np.int32), np.array([0, 1, 2, 4, 4, 6, 7], np.int32)
-    given_rows, given_offsets = indices.copy(), offsets.copy()
-    with pytest.raises(IndexRangeError, match=r"table 1, feature 0, sample 1, position 0: row 4 is outside \[0, 4\)"):
+    rows = np.array([10, 4])
+    table = np.array([1, 0, 1])
+    indices = np.array([3, 4, -1, 9, -2, 10, 0], np.int32)
+    offsets = np.array([0, 1, 2, 4, 4, 6, 7], np.int32)
+    given_rows = indices.copy()
+    given_offsets = offsets.copy()
+    with pytest.raises(
+        IndexRangeError,
+        match=r"table 1, feature 0, sample 1, position 0: row 4 is outside \[0, 4\)",
+    ):
         bounds_check(rows, table, indices, offsets)
     for mode in ("warning", "ignore"):
         found = bounds_check(rows, table, indices, offsets, mode)
         assert found.indices.tolist() == [3, 0, -1, 9, 0, 0, 0]
-        assert found.outside.tolist() == [0, 3] and found.pruned.tolist() == [1, 0] and found.malformed == 0
+        assert (
+            found.outside.tolist() == [0, 3]
+            and found.pruned.tolist() == [1, 0]
+            and found.malformed == 0
+        )
     nothing = bounds_check(rows, table, indices, offsets, "warning", outside=-1)
     assert nothing.indices.tolist() == [3, -1, -1, 9, -1, -1, 0]
     assert (indices == given_rows).all() and (offsets == given_offsets).all()

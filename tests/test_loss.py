@@ -14,7 +14,10 @@ SETTINGS = settings(deadline=None, derandomize=True, max_examples=25)
 def assert_same(ours, theirs):
     nan = np.isnan(ours)
     np.testing.assert_array_equal(nan, np.isnan(theirs))
-    assert np.where(nan, np.float32(0), ours).tobytes() == np.where(nan, np.float32(0), theirs).tobytes()
+    assert (
+        np.where(nan, np.float32(0), ours).tobytes()
+        == np.where(nan, np.float32(0), theirs).tobytes()
+    )
 
 
 def run(module, name, logit, label, batch):
@@ -32,7 +35,9 @@ def test_kernels_equal_twins(name, n, batch, seed):
     if n > 6:
         logit[:7] = [0, -0.0, np.inf, -np.inf, np.nan, 3e38, -3e38]
     label = rng.choice(np.float32([0, 1, 0.25]), n)
-    for ours, theirs in zip(run(loss, name, logit, label, batch), run(twin, name, logit, label, batch)):
+    for ours, theirs in zip(
+        run(loss, name, logit, label, batch), run(twin, name, logit, label, batch)
+    ):
         assert_same(ours, theirs)
 
 
@@ -43,7 +48,9 @@ def test_bce_is_the_negative_log_likelihood():
         p = 1 / (1 + np.exp(-logit.astype(np.float64)))
         np.testing.assert_allclose(prediction, p, rtol=1e-6)
         np.testing.assert_allclose(gradient * 81, p - y, rtol=1e-4, atol=1e-7)
-        np.testing.assert_allclose(value, np.logaddexp(0, -logit.astype(np.float64) if y else logit), rtol=1e-6)
+        np.testing.assert_allclose(
+            value, np.logaddexp(0, -logit.astype(np.float64) if y else logit), rtol=1e-6
+        )
 
 
 def test_huge_logits_stay_finite():
@@ -55,4 +62,6 @@ def test_huge_logits_stay_finite():
 
 def test_mse():
     prediction, gradient, value = run(loss, "mse", np.float32([3, 1]), np.float32([1, 1]), 4)
-    assert prediction.tolist() == [3, 1] and gradient.tolist() == [1, 0] and value.tolist() == [4, 0]
+    assert (
+        prediction.tolist() == [3, 1] and gradient.tolist() == [1, 0] and value.tolist() == [4, 0]
+    )

@@ -24,10 +24,13 @@ def sample(seed: int, n: int, grid: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def brute_auc(p: np.ndarray, y: np.ndarray) -> float | None:
     """All pairs, one by one."""
-    clicks, others = p[y == 1], p[y == 0]
+    clicks = p[y == 1]
+    others = p[y == 0]
     if not clicks.size or not others.size:
         return None
-    wins = (clicks[:, None] > others[None, :]).sum() + 0.5 * (clicks[:, None] == others[None, :]).sum()
+    wins = (clicks[:, None] > others[None, :]).sum() + 0.5 * (
+        clicks[:, None] == others[None, :]
+    ).sum()
     return wins / (clicks.size * others.size)
 
 
@@ -92,12 +95,15 @@ def test_one_class_no_samples_and_nan() -> None:
     assert single.auc is None and single.ne is None and single.logloss is not None
     assert compute(p, np.zeros(2, np.float32), "bce", SingleComm()).calibration is None
     assert compute(p[:0], p[:0], "bce", SingleComm()) == Metrics(0)
-    broken = compute(np.array([0.1, np.nan], np.float32), np.array([0, 1], np.float32), "bce", SingleComm())
+    broken = compute(
+        np.array([0.1, np.nan], np.float32), np.array([0, 1], np.float32), "bce", SingleComm()
+    )
     assert broken == Metrics(2)
 
 
 def test_mse() -> None:
-    z, y = np.array([1, 3], np.float32), np.array([2, 0], np.float32)
+    z = np.array([1, 3], np.float32)
+    y = np.array([2, 0], np.float32)
     found = compute(z, y, "mse", SingleComm())
     assert found.mse == 5 and found.calibration == 2
     assert set(found.to_dict()) == {"samples", "mse", "calibration"}

@@ -1,4 +1,6 @@
-"""Are the gradients of the whole model right, its parameters where they should be, and its errors helpful?"""
+"""Are the gradients of the whole model right, its parameters where they should be, and its errors
+helpful?
+"""
 
 import math
 
@@ -10,10 +12,17 @@ from neocpu.model.dlrm import Dlrm
 from neocpu.reference import model as twin
 from neocpu.trees import leaf_cuts
 
-B, DENSE = 24, 5
+B = 24
+DENSE = 5
 SHAPES = {
     "dot": {"dims": [4, 4, 4], "bottom": [7, 4], "top": [6, 3, 1], "interaction": "dot"},
-    "dot-diagonal": {"dims": [4, 4], "bottom": [4], "top": [1], "interaction": "dot", "diagonal": True},
+    "dot-diagonal": {
+        "dims": [4, 4],
+        "bottom": [4],
+        "top": [1],
+        "interaction": "dot",
+        "diagonal": True,
+    },
     "cat": {"dims": [2, 6, 3], "bottom": [5, 3], "top": [6, 1], "interaction": "cat"},
     "no-tables": {"dims": [], "bottom": [6, 4], "top": [3, 1], "interaction": "dot"},
 }
@@ -56,7 +65,9 @@ def test_gradients_match_finite_differences(shape, loss):
 
     def mean_loss():
         parts = np.split(rows, np.cumsum(SHAPES[shape]["dims"])[:-1], axis=1) if rows.size else []
-        z = twin.logits(wide, x.astype(np.float64), parts, model.layout.interaction, model.layout.diagonal)
+        z = twin.logits(
+            wide, x.astype(np.float64), parts, model.layout.interaction, model.layout.diagonal
+        )
         return z, twin.mean_loss(z, labels.astype(np.float64), loss)
 
     def slope(array, index, h=1e-6):
@@ -72,23 +83,36 @@ def test_gradients_match_finite_differences(shape, loss):
     np.testing.assert_allclose(logits, z, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(losses.mean(dtype=np.float64), value, rtol=1e-6)
     for name, found in model.layout.views(gradient).items():
-        expected = np.array([slope(wide[name], index) for index in np.ndindex(found.shape)]).reshape(found.shape)
+        expected = np.array(
+            [slope(wide[name], index) for index in np.ndindex(found.shape)]
+        ).reshape(found.shape)
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-6, err_msg=name)
-    expected = np.array([slope(rows, index) for index in np.ndindex(rows.shape)]).reshape(rows.shape)
+    expected = np.array([slope(rows, index) for index in np.ndindex(rows.shape)]).reshape(
+        rows.shape
+    )
     np.testing.assert_allclose(dE[:, model.first_column :], expected, rtol=2e-4, atol=2e-7)
 
 
 def test_parameters_are_named_views_of_one_array():
     model = Dlrm(13, [8, 8], [16, 8], [4, 1], seed=1)
     assert list(model.parameters) == [
-        "bottom.0.weight", "bottom.0.bias", "bottom.1.weight", "bottom.1.bias",
-        "top.0.weight", "top.0.bias", "top.1.weight", "top.1.bias",
-    ]  # fmt: skip
+        "bottom.0.weight",
+        "bottom.0.bias",
+        "bottom.1.weight",
+        "bottom.1.bias",
+        "top.0.weight",
+        "top.0.bias",
+        "top.1.weight",
+        "top.1.bias",
+    ]
     assert model.parameters["top.0.weight"].shape == (4, 8 + 3)
     assert sum(p.size for p in model.parameters.values()) == model.flat.size
     assert all(np.shares_memory(p, model.flat) for p in model.parameters.values())
     model.flat[:] = np.arange(model.flat.size)
-    assert np.concatenate([p.ravel() for p in model.parameters.values()]).tolist() == model.flat.tolist()
+    assert (
+        np.concatenate([p.ravel() for p in model.parameters.values()]).tolist()
+        == model.flat.tolist()
+    )
 
 
 def test_initial_values_are_bounded_reproducible_and_differ_by_seed():
@@ -105,9 +129,11 @@ def test_ranks_of_samples_give_the_bits_of_the_whole_batch(shape):
     """Two halves of a batch, each run alone: same rows, and their nodes add up to the root."""
     model, x, pooled, labels = example(shape, "bce")
     _, logits, prediction, loss, dE, gradient = run(model, x, pooled, labels)
-    cuts, parts = np.array(leaf_cuts(B, 16), np.int64), []
+    cuts = np.array(leaf_cuts(B, 16), np.int64)
+    parts = []
     for half in (0, 1):
-        first, last = cuts[8 * half], cuts[8 * half + 8]
+        first = cuts[8 * half]
+        last = cuts[8 * half + 8]
         e = np.empty((last - first, model.columns), np.float32)
         model.forward_bottom(x[first:last], e)
         e[:, model.first_column :] = pooled[first:last]
@@ -141,9 +167,13 @@ def test_predict_equals_training_predictions(loss):
 def test_without_dense_features_the_bottom_learns_a_constant():
     model = Dlrm(0, **SHAPES["dot"])
     pooled = np.ones((B, model.columns - model.first_column), np.float32)
-    E, _, _, _, dE, gradient = run(model, np.empty((B, 0), np.float32), pooled, np.ones(B, np.float32))
+    E, _, _, _, dE, gradient = run(
+        model, np.empty((B, 0), np.float32), pooled, np.ones(B, np.float32)
+    )
     bottom = np.maximum(model.parameters["bottom.0.bias"], 0)
-    hidden = np.maximum(model.parameters["bottom.1.weight"] @ bottom + model.parameters["bottom.1.bias"], 0)
+    hidden = np.maximum(
+        model.parameters["bottom.1.weight"] @ bottom + model.parameters["bottom.1.bias"], 0
+    )
     np.testing.assert_allclose(E[:, :4], np.tile(hidden, (B, 1)), rtol=1e-6)
     assert np.isfinite(dE).all() and np.isfinite(gradient).all() and gradient.any()
 
@@ -155,15 +185,18 @@ def test_inputs_are_left_alone():
     assert [a.tobytes() for a in (x, pooled, labels, model.flat)] == before
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"dims": [4, 8]}, "dims [4, 8]"),
-    ({"bottom": [7, 5]}, "embedding dim 4"),
-    ({"top": [6, 2]}, "must be 1"),
-    ({"top": []}, "model.top"),
-    ({"bottom": [0]}, "model.bottom"),
-    ({"interaction": "sum"}, "dot, cat"),
-    ({"loss": "hinge"}, "bce, mse"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"dims": [4, 8]}, "dims [4, 8]"),
+        ({"bottom": [7, 5]}, "embedding dim 4"),
+        ({"top": [6, 2]}, "must be 1"),
+        ({"top": []}, "model.top"),
+        ({"bottom": [0]}, "model.bottom"),
+        ({"interaction": "sum"}, "dot, cat"),
+        ({"loss": "hinge"}, "bce, mse"),
+    ],
+)
 def test_sizes_that_do_not_fit_are_refused_in_words(change, words):
     with pytest.raises(ConfigError) as error:
         Dlrm(DENSE, **(SHAPES["dot"] | change))

@@ -1,4 +1,6 @@
-"""Are rows of small floats updated as fp32 rows are, rounded once afterwards, and nothing else written?"""
+"""Are rows of small floats updated as fp32 rows are, rounded once afterwards, and nothing else
+written?
+"""
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, decode_rows, encode_rows
 from neocpu.reference.rules import RULES
 from tests.cases import FILLS, assert_same, floats
 
-HALVES, LAMB = np.empty(0, np.uint16), "partial_rowwise_lamb"
+HALVES = np.empty(0, np.uint16)
+LAMB = "partial_rowwise_lamb"
 
 
 def coded(table, name):
@@ -25,8 +28,11 @@ def coded(table, name):
 
 
 def case(rng, name, fill, weighted):
-    """Arguments of `fused` from the states on, up to the gradient; and the table, of ordinary numbers."""
-    heights, width = rng.integers(1, 6, 2), rng.choice(WIDTHS, 2).astype(np.int64)
+    """Arguments of `fused` from the states on, up to the gradient; and the table, of ordinary
+    numbers.
+    """
+    heights = rng.integers(1, 6, 2)
+    width = rng.choice(WIDTHS, 2).astype(np.int64)
     (table, *states), base, row_base = tables_of(rng, RULES[name], heights, width, "normal")
     segments = segments_of(rng, heights, width, 6, weighted, fill)
     return table, states, (base, width, width * 2, row_base, *segments)
@@ -34,21 +40,42 @@ def case(rng, name, fill, weighted):
 
 @pytest.mark.parametrize(
     "name, form",  # one rule per width of codes: each compiles for seconds
-    [(LAMB, "fp16"), (LAMB, "bf16"), ("exact_rowwise_adagrad", "fp8_e4m3"), ("exact_rowwise_adagrad", "fp8_e5m2")],
+    [
+        (LAMB, "fp16"),
+        (LAMB, "bf16"),
+        ("exact_rowwise_adagrad", "fp8_e4m3"),
+        ("exact_rowwise_adagrad", "fp8_e5m2"),
+    ],
 )
 @given(
-    seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), mode=st.sampled_from(["none", "l2", "decoupled"]),
-    rounding=st.sampled_from(["nearest", "stochastic", "fbgemm"]), weighted=st.booleans(),
-)  # fmt: skip
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    mode=st.sampled_from(["none", "l2", "decoupled"]),
+    rounding=st.sampled_from(["nearest", "stochastic", "fbgemm"]),
+    weighted=st.booleans(),
+)
 @settings(max_examples=20)
 def test_fused_update_of_codes(name, form, seed, fill, mode, rounding, weighted):
-    rng, rule, limited = np.random.default_rng(seed), RULES[name], name == LAMB
+    rng = np.random.default_rng(seed)
+    rule = RULES[name]
+    limited = name == LAMB
     rounding = "stochastic" if rounding == "fbgemm" and form != "fp16" else rounding
     with np.errstate(all="ignore"):
         table, states, rest = case(rng, name, fill, weighted)
-        key, row0, column0 = rng.integers(0, 2**63, 2).astype(np.uint64), rng.integers(0, 2**40, 2), np.array([0, 5])
+        key = rng.integers(0, 2**63, 2).astype(np.uint64)
+        row0 = rng.integers(0, 2**40, 2)
+        column0 = np.array([0, 5])
         rows = rng.permutation(rest[6].size) + 10
-        last = hyper_of(name, mode, limited), LAYOUTS[form], ROUNDINGS[rounding], key, row0, column0, 7, rows
+        last = (
+            hyper_of(name, mode, limited),
+            LAYOUTS[form],
+            ROUNDINGS[rounding],
+            key,
+            row0,
+            column0,
+            7,
+            rows,
+        )
         results = []
         for module in (narrow, twin):
             mine = [coded(table, form), HALVES.copy(), *(a.copy() for a in states)]
@@ -59,25 +86,46 @@ def test_fused_update_of_codes(name, form, seed, fill, mode, rounding, weighted)
 
 
 @pytest.mark.parametrize("form", ["bf16", "fp8_e4m3", "split"])
-@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), rounding=st.sampled_from(["nearest", "stochastic"]))
+@given(
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    rounding=st.sampled_from(["nearest", "stochastic"]),
+)
 @settings(max_examples=20)
 def test_rows_opened_and_closed_in_one_go(form, seed, fill, rounding):
-    rng, layout = np.random.default_rng(seed), LAYOUTS[form.replace("split", "bf16")]
-    heights, width = rng.integers(1, 6, 2), rng.choice(WIDTHS, 2).astype(np.int64)
+    rng = np.random.default_rng(seed)
+    layout = LAYOUTS[form.replace("split", "bf16")]
+    heights = rng.integers(1, 6, 2)
+    width = rng.choice(WIDTHS, 2).astype(np.int64)
     (table, *_), base, _ = tables_of(rng, RULES["exact_sgd"], heights, width, fill)
     shards, first, unique, *_ = segments_of(rng, heights, width, 1, False, fill)
     to = rng.permutation(unique.size) * int(width.max())
-    key, row0, column0 = rng.integers(0, 2**63, 2).astype(np.uint64), rng.integers(0, 2**40, 2), np.array([0, 5])
+    key = rng.integers(0, 2**63, 2).astype(np.uint64)
+    row0 = rng.integers(0, 2**40, 2)
+    column0 = np.array([0, 5])
     with np.errstate(all="ignore"):
-        codes, low = coded(table, form.replace("split", "bf16")), HALVES
+        codes = coded(table, form.replace("split", "bf16"))
+        low = HALVES
         if form == "split":
             low = rng.integers(0, 2**16, codes.size).astype(np.uint16)
         new = floats(rng, int(to.size * width.max()), fill)
         results = []
         for module in (narrow, twin):
-            mine, halves, numbers = codes.copy(), low.copy(), np.zeros(new.size, np.float32)
+            mine = codes.copy()
+            halves = low.copy()
+            numbers = np.zeros(new.size, np.float32)
             module.open_rows(mine, halves, base, width, shards, first, unique, layout, to, numbers)
-            last = layout, ROUNDINGS[rounding], key, row0, column0, 7, to // int(width.max()), to, new
+            last = (
+                layout,
+                ROUNDINGS[rounding],
+                key,
+                row0,
+                column0,
+                7,
+                to // int(width.max()),
+                to,
+                new,
+            )
             module.close_rows(mine, halves, base, width, shards, first, unique, *last)
             results.append((numbers, mine, halves))
     for a, b in zip(*results):
@@ -87,7 +135,8 @@ def test_rows_opened_and_closed_in_one_go(form, seed, fill, rounding):
 @given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS))
 @settings(max_examples=20)
 def test_split_weights_train_as_fp32(seed, fill):
-    rng, hyper = np.random.default_rng(seed), hyper_of(LAMB, "decoupled", True)
+    rng = np.random.default_rng(seed)
+    hyper = hyper_of(LAMB, "decoupled", True)
     with np.errstate(all="ignore"):
         table, states, rest = case(rng, LAMB, fill, False)
         high, low = np.empty((2, table.size), np.uint16)
@@ -103,21 +152,46 @@ def test_split_weights_train_as_fp32(seed, fill):
 
 
 def test_small_steps_are_lost_by_nearest_and_kept_on_average_by_stochastic_rounding():
-    name, form, width, zero = "exact_sgd", "bf16", 4096, np.zeros(1, np.int64)
-    one, none = np.array([1]), np.array([0])
-    segments = (none, np.array([0, 1]), none, np.array([0, 1]), none, NONE, np.full(width, -(2.0**-10), np.float32))
+    name = "exact_sgd"
+    form = "bf16"
+    width = 4096
+    zero = np.zeros(1, np.int64)
+    one = np.array([1])
+    none = np.array([0])
+    segments = (
+        none,
+        np.array([0, 1]),
+        none,
+        np.array([0, 1]),
+        none,
+        NONE,
+        np.full(width, -(2.0**-10), np.float32),
+    )
     found = {}
     for rounding in ("nearest", "stochastic"):
         codes = coded(np.ones(width, np.float32), form)
         for step in range(1, 9):
             hyper = np.zeros(28, np.float32)
             hyper[[0, 9]] = 1.0  # lr, keep
-            last = hyper, LAYOUTS[form], ROUNDINGS[rounding], np.array([9], np.uint64), zero, zero, step, none
+            last = (
+                hyper,
+                LAYOUTS[form],
+                ROUNDINGS[rounding],
+                np.array([9], np.uint64),
+                zero,
+                zero,
+                step,
+                none,
+            )
             places = (none, one * width, one * width, none)
-            twin.fused(name, 0, 0, False)(codes, HALVES, NONE, NONE, NONE, *places, *segments, *last)
+            twin.fused(name, 0, 0, False)(
+                codes, HALVES, NONE, NONE, NONE, *places, *segments, *last
+            )
         numbers = np.empty((1, width), np.float32)
         decode_rows(codes.reshape(1, -1), LAYOUTS[form], numbers)
         found[rounding] = numbers
     assert (found["nearest"] == 1).all()
-    mean, spread = 8 * 2.0**-10, 2.0**-7 * np.sqrt(8 / 8) / np.sqrt(width)  # 8 steps, each up with probability 1/8
+    # 8 steps, each up with probability 1/8
+    mean = 8 * 2.0**-10
+    spread = 2.0**-7 * np.sqrt(8 / 8) / np.sqrt(width)
     assert abs(found["stochastic"].mean() - 1 - mean) < 4 * spread

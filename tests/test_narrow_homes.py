@@ -1,4 +1,6 @@
-"""Are rows that are narrow at home encoded when they leave a cache, exactly once, and does everything else stay as it is?"""
+"""Are rows that are narrow at home encoded when they leave a cache, exactly once, and does
+everything else stay as it is?
+"""
 
 import shutil
 from dataclasses import replace
@@ -29,18 +31,23 @@ from neocpu.training.checkpoint_file import base_of
 from neocpu.training.trainer import Trainer
 from tests.cases import FILLS, assert_same, floats
 
-ROWS, DIM, FORMS = 300, 7, CACHES["fp32"]
+ROWS = 300
+DIM = 7
+FORMS = CACHES["fp32"]
 
 
 @pytest.mark.parametrize("form", FORMS)
 @given(
-    seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), columns=st.sampled_from([1, 7, 16, 40]),
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    columns=st.sampled_from([1, 7, 16, 40]),
     rounding=st.sampled_from(["nearest", "stochastic"]),
-)  # fmt: skip
+)
 @settings(max_examples=20)
 def test_codecs_are_their_twins_and_give_back_what_they_took(form, seed, fill, columns, rounding):
     rng = np.random.default_rng(seed)
-    x, streams = floats(rng, (9, columns), fill), rng.integers(0, 2**62, 9)
+    x = floats(rng, (9, columns), fill)
+    streams = rng.integers(0, 2**62, 9)
     codec = RowCodec(form, columns, rounding, int(rng.integers(2**62)), 4)
     twin = replace(codec, backend="reference")
     data = codec.encode(x, streams)
@@ -50,19 +57,22 @@ def test_codecs_are_their_twins_and_give_back_what_they_took(form, seed, fill, c
     restored = codec.restore(numbers, codec.scales(data))
     assert same_bits(codec.decode(restored), numbers).all()
     if form not in SCALED and np.isfinite(numbers).all():
-        assert (codec.encode(numbers, streams) == data).all()  # of the format already: nothing moves
+        # of the format already: nothing moves
+        assert (codec.encode(numbers, streams) == data).all()
 
 
 def test_what_a_row_holds_decides_how_it_is_rounded():
     rng = np.random.default_rng(1)
-    rows, held = np.arange(2000), rng.integers(0, 256, (2000, 36)).astype(np.uint8)
+    rows = np.arange(2000)
+    held = rng.integers(0, 256, (2000, 36)).astype(np.uint8)
     streams = streams_of(rows, held)
     assert (streams >= 0).all() and np.unique(streams).size == 2000
     assert (streams_of(rows[::-1], held[::-1].copy()) == streams[::-1]).all()
     other = held.copy()
     other[:, 35] ^= 1
     assert (streams_of(rows, other) != streams).all()
-    line = np.tile(np.float32([0, 0.25 / 255, 1]), (2000, 1))  # 0.25 of the way from code 0 to code 1
+    # 0.25 of the way from code 0 to code 1
+    line = np.tile(np.float32([0, 0.25 / 255, 1]), (2000, 1))
     up = RowCodec("int8", 3, "stochastic").encode(line, streams)[:, 1].mean()
     assert abs(up - 0.25) < 4 * np.sqrt(0.25 * 0.75 / 2000)
 
@@ -70,21 +80,22 @@ def test_what_a_row_holds_decides_how_it_is_rounded():
 def tiered(folder, form, placement, cache="fp32", rounding="nearest", **memory):
     table = TableSpec("t", ROWS, DIM, ("f",), format=form, rounding=rounding, cache_format=cache)
     plan = MemoryPlan((placement,), folder=folder, **memory)
-    return TieredEmbedding([table], [Shard(0, (0, ROWS), (0, DIM), 0)], SparseOptimizer("adam"), 1, plan)
+    return TieredEmbedding(
+        [table], [Shard(0, (0, ROWS), (0, DIM), 0)], SparseOptimizer("adam"), 1, plan
+    )
 
 
 def steps(tbe, seed, count, first=1, most=60):
     """Lookups and updates; what was looked up, and of which rows."""
-    layout, rng, found, every = (
-        Layout(np.zeros(1, np.int64), np.zeros(1, np.int64)),
-        np.random.default_rng(seed),
-        [],
-        [],
-    )
+    layout = Layout(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    rng = np.random.default_rng(seed)
+    found = []
+    every = []
     for step in range(first, first + count):
         rows = rng.integers(0, ROWS, most)
         lookups = Lookups(np.arange(most + 1), rows, np.empty(0, np.float32), most)
-        out, grad = np.empty((most, DIM), np.float32), rng.standard_normal((most, DIM)).astype(np.float32)
+        out = np.empty((most, DIM), np.float32)
+        grad = rng.standard_normal((most, DIM)).astype(np.float32)
         tbe.forward(layout, lookups, out)
         tbe.backward(layout, lookups, grad, step)
         found.append(out)
@@ -95,20 +106,28 @@ def steps(tbe, seed, count, first=1, most=60):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("placement", ["hbm_over_ddr", "hbm_over_ddr_over_ssd"])
 def test_a_cache_of_all_rows_trains_them_in_fp32_and_rounds_once(form, placement, tmp_path):
-    mine, every = tiered(tmp_path, form, placement, hbm=10**6, ddr=10**6), np.arange(ROWS)
-    plain = TableBatchedEmbedding([TableSpec("t", ROWS, DIM, ("f",))], mine.shards, SparseOptimizer("adam"), 1)
+    mine = tiered(tmp_path, form, placement, hbm=10**6, ddr=10**6)
+    every = np.arange(ROWS)
+    plain = TableBatchedEmbedding(
+        [TableSpec("t", ROWS, DIM, ("f",))], mine.shards, SparseOptimizer("adam"), 1
+    )
     start = mine.initial(0, every)
     codec = RowCodec(form, DIM)
     assert_same(start["weight"], codec.decode(codec.encode(plain.initial(0, every)["weight"])))
-    plain.load_rows(0, every, {name: value for name, value in start.items() if "weight_" not in name})
+    plain.load_rows(
+        0, every, {name: value for name, value in start.items() if "weight_" not in name}
+    )
     for first, seed in ((1, 5), (9, 6)):
-        (out, changed), (other, _) = steps(mine, seed, 8, first), steps(plain, seed, 8, first)
+        out, changed = steps(mine, seed, 8, first)
+        other, _ = steps(plain, seed, 8, first)
         assert_same(out, other)
         mine.flush()
-        found, wide = mine.values(0, changed), plain.values(0, changed)
+        found = mine.values(0, changed)
+        wide = plain.values(0, changed)
         assert_same(found["weight"], codec.decode(codec.encode(wide["weight"])))
         assert_same(found["exp_avg"], wide["exp_avg"])
-        plain.load_rows(0, changed, {"weight": found["weight"]})  # from here on both have what is at home
+        # from here on both have what is at home
+        plain.load_rows(0, changed, {"weight": found["weight"]})
     rows = mine.existing(0, 0, ROWS)
     found = mine.values(0, rows)
     assert 200 < rows.size < ROWS
@@ -121,12 +140,15 @@ def test_a_cache_of_all_rows_trains_them_in_fp32_and_rounds_once(form, placement
         tbe.close()
 
 
-@pytest.mark.parametrize("form, cache", [("int8", "fp32"), ("int4", "fp16"), ("bf16", "fp32"), ("fp8_e4m3", "fp16")])
+@pytest.mark.parametrize(
+    "form, cache", [("int8", "fp32"), ("int4", "fp16"), ("bf16", "fp32"), ("fp8_e4m3", "fp16")]
+)
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_rows_that_find_no_line_are_staged_and_narrowed(form, cache, rounding, tmp_path):
     results = []
     for number, placement in enumerate(("ddr_over_ssd", "hbm_over_ddr", "hbm_over_ddr")):
-        folder, memory = tmp_path / str(number), {placement[:3]: 9000 if number else 5700}
+        folder = tmp_path / str(number)
+        memory = {placement[:3]: 9000 if number else 5700}
         tbe = tiered(folder, form, placement, cache, rounding, **memory)
         out, _ = steps(tbe, 3, 12, most=40)
         tbe.flush()
@@ -135,7 +157,9 @@ def test_rows_that_find_no_line_are_staged_and_narrowed(form, cache, rounding, t
         assert np.isfinite(values["weight"]).all() and np.isfinite(out).all()
         results.append((rows, *values.values(), out))
         (levels,) = tbe.tiers().values()
-        assert levels[0]["rows"] > 20 and levels[1]["bytes"] == rows.size * (RowCodec(form, DIM).bytes + 2 * 4 * DIM)
+        assert levels[0]["rows"] > 20 and levels[1]["bytes"] == rows.size * (
+            RowCodec(form, DIM).bytes + 2 * 4 * DIM
+        )
         assert bool(levels[1].get("index_bytes")) == (number == 0)  # of the SSD file
         if number == 0:
             assert levels[0]["conflict_unique_misses"] > 20
@@ -145,7 +169,8 @@ def test_rows_that_find_no_line_are_staged_and_narrowed(form, cache, rounding, t
         tbe.close(), again.close()
     for a, b in zip(results[1], results[2]):
         assert a.tobytes() == b.tobytes()  # the same cache: the same bits
-    assert results[0][1].tobytes() != results[1][1].tobytes()  # rows leave another cache at other times
+    # rows leave another cache at other times
+    assert results[0][1].tobytes() != results[1][1].tobytes()
 
 
 def test_numbers_that_are_none_of_the_format_are_refused(tmp_path):
@@ -161,9 +186,14 @@ def test_numbers_that_are_none_of_the_format_are_refused(tmp_path):
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
     """A log of more categories than a small cache has lines."""
-    random, path = np.random.default_rng(6), tmp_path_factory.mktemp("log") / "many.h5"
-    codes = {name: random.integers(0, 2**20, 600).astype(np.uint32) % 400 for name in ("one", "many")}
-    with DatasetWriter(path, ["a", "b", "c"], [FeatureColumn("one"), FeatureColumn("many")]) as writer:
+    random = np.random.default_rng(6)
+    path = tmp_path_factory.mktemp("log") / "many.h5"
+    codes = {
+        name: random.integers(0, 2**20, 600).astype(np.uint32) % 400 for name in ("one", "many")
+    }
+    with DatasetWriter(
+        path, ["a", "b", "c"], [FeatureColumn("one"), FeatureColumn("many")]
+    ) as writer:
         labels = (codes["one"] % 3 == 0).astype(np.float32)
         writer.append(labels, random.standard_normal((600, 3)).astype(np.float32), codes)
     return path
@@ -172,11 +202,22 @@ def many(tmp_path_factory):
 def run(log, out, *overrides, ranks=1, resume=False):  # noqa: F811
     """Summary of a run on threads, whose tables are narrow below caches of 64 lines."""
     config = given_config(
-        log, "training.epochs=4", "training.steps=30", "checkpoint.every_steps=15", "tables.one.format=int8",
-        "tables.one.rows=900", "tables.many.rows=700", "model.embedding_format=fp16", "model.embedding_rounding=stochastic",
-        "memory.cache_format=fp32", "memory.placement=hbm_over_ddr", "memory.hbm=10_000",
-        "memory.policy=lookahead", "memory.warm=true", *overrides,
-    )  # fmt: skip
+        log,
+        "training.epochs=4",
+        "training.steps=30",
+        "checkpoint.every_steps=15",
+        "tables.one.format=int8",
+        "tables.one.rows=900",
+        "tables.many.rows=700",
+        "model.embedding_format=fp16",
+        "model.embedding_rounding=stochastic",
+        "memory.cache_format=fp32",
+        "memory.placement=hbm_over_ddr",
+        "memory.hbm=10_000",
+        "memory.policy=lookahead",
+        "memory.warm=true",
+        *overrides,
+    )
     return run_threads(ranks, lambda comm: Trainer(config, comm, out, resume=resume).run())[0]
 
 
@@ -196,7 +237,9 @@ def test_a_run_of_narrow_rows_goes_on_as_if_nothing_had_happened(many, tmp_path)
             "weight_scale",
             "weight_bias",
         ]
-    ranks = [run(many, tmp_path / f"ranks{i}", "memory.policy=lfu", ranks=2)["digest"] for i in range(2)]
+    ranks = [
+        run(many, tmp_path / f"ranks{i}", "memory.policy=lfu", ranks=2)["digest"] for i in range(2)
+    ]
     assert ranks[0] == ranks[1] != whole["digest"]
 
 
@@ -211,19 +254,28 @@ def states(out):
 
 
 @pytest.mark.parametrize(
-    "ranks, placement, policy, kept", [(1, "hbm_over_ddr_over_ssd", "lookahead", 2), (2, "ddr_over_ssd", "lfu", 3)]
+    "ranks, placement, policy, kept",
+    [(1, "hbm_over_ddr_over_ssd", "lookahead", 2), (2, "ddr_over_ssd", "lfu", 3)],
 )
-def test_checkpoints_of_changes_hold_what_whole_ones_hold(many, tmp_path, ranks, placement, policy, kept):
+def test_checkpoints_of_changes_hold_what_whole_ones_hold(
+    many, tmp_path, ranks, placement, policy, kept
+):
     memory = f"memory.placement={placement}", f"memory.policy={policy}", "memory.ddr=10_000"
     sets = *memory, "checkpoint.every_steps=5", "checkpoint.keep=99"
     whole = run(many, tmp_path / "whole", *sets, "checkpoint.full_every=1", ranks=ranks)
     expected, based = states(tmp_path / "whole")
-    assert len(expected) == 6 and not based and {"ssd"} < {level["tier"] for level in whole["tiers"]}
+    assert (
+        len(expected) == 6 and not based and {"ssd"} < {level["tier"] for level in whole["tiers"]}
+    )
     assert all(level["index_bytes"] for level in whole["tiers"] if level["tier"] == "ssd")
     out = tmp_path / "changes"
     for resume in (False, True):
         found = run(many, out, *sets, "checkpoint.full_every=3", ranks=ranks, resume=resume)
-        assert found["digest"] == whole["digest"] and states(out)[0] == expected and len(states(out)[1]) == 4
+        assert (
+            found["digest"] == whole["digest"]
+            and states(out)[0] == expected
+            and len(states(out)[1]) == 4
+        )
         for path in checkpoint.checkpoints(out)[kept:]:  # what is left last is a file of changes
             path.unlink()
         assert base_of(checkpoint.checkpoints(out)[-1])
@@ -231,17 +283,30 @@ def test_checkpoints_of_changes_hold_what_whole_ones_hold(many, tmp_path, ranks,
 
 def test_what_cannot_be_is_refused_with_a_way_out(log):  # noqa: F811
     with pytest.raises(
-        ConfigError, match=r"tables\.one\.format: int8 rows train below .*memory\.cache_format .*now hbm"
+        ConfigError,
+        match=r"tables\.one\.format: int8 rows train below .*memory\.cache_format .*now hbm",
     ):
         given_config(log, "tables.one.format=int8")
-    with pytest.raises(ConfigError, match=r"fp16 cannot hold every number of table 'one', which is bf16; take fp32"):
-        given_config(log, "tables.one.format=bf16", "memory.placement=ddr_over_ssd", "memory.cache_format=fp16")
-    with pytest.raises(ConfigError, match=r"memory\.cache_format: 'int8' is no format of caches .*fp32, fp16"):
+    with pytest.raises(
+        ConfigError, match=r"fp16 cannot hold every number of table 'one', which is bf16; take fp32"
+    ):
+        given_config(
+            log,
+            "tables.one.format=bf16",
+            "memory.placement=ddr_over_ssd",
+            "memory.cache_format=fp16",
+        )
+    with pytest.raises(
+        ConfigError, match=r"memory\.cache_format: 'int8' is no format of caches .*fp32, fp16"
+    ):
         given_config(log, "memory.placement=ddr_over_ssd", "memory.cache_format=int8")
     same = given_config(log, "memory.placement=hbm_over_ddr", "memory.cache_format=fp32")
     assert same.header() == given_config(log).header()  # fp32 caches of fp32 rows
     spec = TableSpec("t", 100, 8, ("f",), format="int8", cache_format="fp32")
-    for scheme, why in (("column_wise", "cannot be cut"), ("data_parallel", "copies of its int8 rows would differ")):
+    for scheme, why in (
+        ("column_wise", "cannot be cut"),
+        ("data_parallel", "copies of its int8 rows would differ"),
+    ):
         with pytest.raises(PlanError, match=f"table 't': .*{why}.*parallel.plan"):
             place([spec], [scheme], 4)
         assert place([spec], [scheme], 1).shards
@@ -249,10 +314,8 @@ def test_what_cannot_be_is_refused_with_a_way_out(log):  # noqa: F811
 
 
 def test_budgets_count_narrow_rows():
-    table, plan = (
-        TableSpec("t", 10_000, 16, ("f",), format="int8", cache_format="fp32"),
-        MemoryPlan(("hbm_over_ddr",), 10**5),
-    )
+    table = TableSpec("t", 10_000, 16, ("f",), format="int8", cache_format="fp32")
+    plan = MemoryPlan(("hbm_over_ddr",), 10**5)
     shard = Shard(0, (0, 10_000), (0, 16), 0)
     (room,) = plan.rooms([table], [shard], (0, 1))
     assert (room.whole, room.narrow, room.scratch) == (0, 10_000 * (16 + 8 + 4), 10_000)

@@ -5,7 +5,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from neocpu.embedding.optimizers import COUNTER, DENSE_NAMES, DenseOptimizer, Schedule, SparseOptimizer, power
+from neocpu.embedding.optimizers import (
+    COUNTER,
+    DENSE_NAMES,
+    DenseOptimizer,
+    Schedule,
+    SparseOptimizer,
+    power,
+)
 from neocpu.reference import update as twin
 from neocpu.reference.rules import HYPER, RULES
 from tests.cases import assert_same, floats
@@ -18,7 +25,9 @@ def test_power_is_binary_and_lowest_bit_first():
 
 
 def test_schedule_warms_up_holds_and_decays():
-    schedule = Schedule(warmup_steps=4, decay_start=6, decay_steps=4, decay_power=2, end_learning_rate=0.1)
+    schedule = Schedule(
+        warmup_steps=4, decay_start=6, decay_steps=4, decay_power=2, end_learning_rate=0.1
+    )
     values = [schedule.value(1.0, t) for t in range(1, 13)]
     assert values[:6] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert values[6:] == [0.1 + 0.9 * (1 - x) ** 2 for x in (0.25, 0.5, 0.75, 1.0, 1.0, 1.0)]
@@ -26,13 +35,20 @@ def test_schedule_warms_up_holds_and_decays():
 
 
 def test_hyper_is_computed_wide_and_rounded_once():
-    optimizer = SparseOptimizer("adam", 0.1, weight_decay=0.3, weight_decay_mode="decoupled", schedule=Schedule(10))
+    optimizer = SparseOptimizer(
+        "adam", 0.1, weight_decay=0.3, weight_decay_mode="decoupled", schedule=Schedule(10)
+    )
     got = dict(zip(HYPER, optimizer.hyper(3)))
     assert got["lr"] == np.float32(0.1 * (3 / 10)) and got["l2"] == 0
     assert got["keep"] == np.float32(1.0 - 0.1 * (3 / 10) * 0.3)
     assert got["one_minus_beta2"] == np.float32(1 - 0.999)
     assert got["correction1"] == np.float32(1 / (1 - 0.9 * (0.9 * 0.9)))
-    l2 = dict(zip(HYPER, SparseOptimizer("exact_sgd", 0.1, weight_decay=0.3, weight_decay_mode="l2").hyper(1)))
+    l2 = dict(
+        zip(
+            HYPER,
+            SparseOptimizer("exact_sgd", 0.1, weight_decay=0.3, weight_decay_mode="l2").hyper(1),
+        )
+    )
     assert l2["l2"] == np.float32(0.3) and l2["keep"] == 1
     none = dict(zip(HYPER, SparseOptimizer("exact_sgd", 0.1, weight_decay=0.3).hyper(1)))
     assert none["l2"] == 0 and none["keep"] == 1
@@ -40,9 +56,14 @@ def test_hyper_is_computed_wide_and_rounded_once():
 
 def test_counters_are_numbers_of_the_step():
     optimizer = SparseOptimizer(
-        COUNTER, adjustment_iter=5, counter_halflife=-1, max_counter=10.0, tail_id_threshold=0.25,
-        tail_id_threshold_is_ratio=True, learning_rate_mode="counter_sgd",
-    )  # fmt: skip
+        COUNTER,
+        adjustment_iter=5,
+        counter_halflife=-1,
+        max_counter=10.0,
+        tail_id_threshold=0.25,
+        tail_id_threshold_is_ratio=True,
+        learning_rate_mode="counter_sgd",
+    )
     early, late = (dict(zip(HYPER, optimizer.hyper(step))) for step in (5, 8))
     assert (early["adjusting"], late["adjusting"], late["since"], late["step"]) == (0, 1, 3, 8)
     assert (late["frequency"], late["halflife"], late["tail"], late["rate_mode"]) == (1, -1, 2, 2)
@@ -59,14 +80,19 @@ def test_keys_that_do_not_go_together_are_found():
     assert faults("adam", beta1=1.0, weight_decay=0.1) == ["beta1", "weight_decay_mode"]
     assert faults("adam", weight_decay_mode="adagradw") == ["weight_decay_mode"]
     assert faults(COUNTER, weight_decay_mode="adagradw", weight_decay=0.1, counter_halflife=0) == []
-    assert faults(COUNTER, weight_decay_mode="l2", weight_decay=0.1, counter_halflife=0) == ["counter_halflife"]
+    assert faults(COUNTER, weight_decay_mode="l2", weight_decay=0.1, counter_halflife=0) == [
+        "counter_halflife"
+    ]
     assert faults(COUNTER, max_counter=0.0, adjustment_ub=0.0) == ["max_counter", "adjustment_ub"]
 
 
 def test_digests_of_old_configs_stay():
     first = list(SparseOptimizer("adam").header())
     assert first[-2:] == ["initial_accumulator_value", "schedule"] and len(first) == 9
-    assert list(SparseOptimizer("lars_sgd", momentum=0.0, eta=0.1).header())[9:] == ["momentum", "eta"]
+    assert list(SparseOptimizer("lars_sgd", momentum=0.0, eta=0.1).header())[9:] == [
+        "momentum",
+        "eta",
+    ]
 
 
 @pytest.mark.parametrize("name", DENSE_NAMES)
@@ -74,11 +100,19 @@ def test_digests_of_old_configs_stay():
 def test_dense_optimizer(name, mode):
     rng = np.random.default_rng(1)
     record = SparseOptimizer(
-        name, 0.1, weight_decay=0.01, weight_decay_mode=mode, initial_accumulator_value=0.5, schedule=Schedule(2)
+        name,
+        0.1,
+        weight_decay=0.01,
+        weight_decay_mode=mode,
+        initial_accumulator_value=0.5,
+        schedule=Schedule(2),
     )
     parameters = floats(rng, 5000, "normal")
-    expected, rule = parameters.copy(), RULES[DENSE_NAMES[name]]
-    states = [np.full(5000, 0.5 if n == rule.accumulator else 0, np.float32) for n in rule.element_state]
+    expected = parameters.copy()
+    rule = RULES[DENSE_NAMES[name]]
+    states = [
+        np.full(5000, 0.5 if n == rule.accumulator else 0, np.float32) for n in rule.element_state
+    ]
     optimizer = DenseOptimizer(record, parameters)
     assert tuple(optimizer.state) == rule.element_state
     for step in (1, 2, 3):
@@ -86,7 +120,9 @@ def test_dense_optimizer(name, mode):
         kept = gradient.copy()
         optimizer.step(gradient, step)
         assert_same(gradient, kept)
-        twin.elementwise(rule.name)(expected, *[*states, *[np.empty(0, np.float32)] * 2][:2], kept, record.hyper(step))
+        twin.elementwise(rule.name)(
+            expected, *[*states, *[np.empty(0, np.float32)] * 2][:2], kept, record.hyper(step)
+        )
     assert_same(parameters, expected)
     for ours, theirs in zip(optimizer.state.values(), states):
         assert_same(ours, theirs)

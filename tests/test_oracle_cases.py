@@ -1,4 +1,6 @@
-"""Do the cases ask what they claim, the same for ever, and do our own answers lie within the bounds of every one?"""
+"""Do the cases ask what they claim, the same for ever, and do our own answers lie within the bounds
+of every one?
+"""
 
 import hashlib
 import subprocess
@@ -22,7 +24,9 @@ def outside(truth: Truth, answer: np.ndarray) -> np.ndarray:
     assert answer.shape == truth.reference.shape
     if truth.exact:
         return answer != truth.reference
-    theirs, (ref, bound) = decode(answer, truth.format), (truth.reference, truth.bound)
+    theirs = decode(answer, truth.format)
+    ref = truth.reference
+    bound = truth.bound
     with np.errstate(invalid="ignore"):
         near = np.abs(theirs - ref) <= bound
         if truth.lower is not None:
@@ -34,8 +38,11 @@ def outside(truth: Truth, answer: np.ndarray) -> np.ndarray:
 def check(case: Case, backend: str) -> None:
     op = operator(case.op)
     before = {name: array.tobytes() for name, array in case.inputs.items()}
-    truths, answers = op.truth(case.inputs, case.options), op.run(case.inputs, case.options, backend)
-    assert {name: array.tobytes() for name, array in case.inputs.items()} == before, "inputs were written to"
+    truths = op.truth(case.inputs, case.options)
+    answers = op.run(case.inputs, case.options, backend)
+    assert {name: array.tobytes() for name, array in case.inputs.items()} == before, (
+        "inputs were written to"
+    )
     assert truths.keys() == answers.keys()
     for name, truth in truths.items():
         wrong = np.argwhere(outside(truth, answers[name]))
@@ -52,16 +59,21 @@ def test_our_twins_lie_within_the_bounds(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["lookup-weighted", "lookup-specials", "lookup-sequence", "backward-skewed", "backward-mean"]
+    "name",
+    ["lookup-weighted", "lookup-specials", "lookup-sequence", "backward-skewed", "backward-mean"],
 )
 def test_our_kernels_lie_within_the_bounds_and_give_the_bits_of_their_twins(name: str) -> None:
     case = CASES[name]
     check(case, "kernels")
     op = operator(case.op)
-    ours, twins = (op.run(case.inputs, case.options, backend) for backend in ("kernels", "reference"))
+    ours, twins = (
+        op.run(case.inputs, case.options, backend) for backend in ("kernels", "reference")
+    )
     for output, array in ours.items():
         nan = np.isnan(array)
-        assert (nan == np.isnan(twins[output])).all() and array[~nan].tobytes() == twins[output][~nan].tobytes()
+        assert (nan == np.isnan(twins[output])).all() and array[~nan].tobytes() == twins[output][
+            ~nan
+        ].tobytes()
 
 
 def test_there_are_enough_cases_of_every_operator() -> None:
@@ -78,7 +90,12 @@ def test_a_case_describes_itself(name: str) -> None:
     op = operator(case.op)
     op.complete(case.options)
     for given in case.inputs:
-        assert given in op.inputs or given.split("/")[-1] in ("indices", "offsets", "grad_output", "per_sample_weights")
+        assert given in op.inputs or given.split("/")[-1] in (
+            "indices",
+            "offsets",
+            "grad_output",
+            "per_sample_weights",
+        )
 
 
 def digest(case: Case) -> str:
@@ -92,7 +109,9 @@ def test_cases_are_the_same_for_ever() -> None:
     again = {case.name: digest(case) for case in all_cases()}
     assert again == {name: digest(case) for name, case in CASES.items()}
     probe = hashlib.sha256(CASES["backward-exact_adagrad"].inputs["weights"].tobytes()).hexdigest()
-    assert probe.startswith(PROBE), "the numbers of the cases changed: a suite of one seed must never change"
+    assert probe.startswith(PROBE), (
+        "the numbers of the cases changed: a suite of one seed must never change"
+    )
 
 
 PROBE = "0e1fbfb0605bf26a"
@@ -138,7 +157,8 @@ def test_the_oracle_needs_neither_numba_nor_torch() -> None:
     code = (
         "import sys, neocpu.oracle as o; from neocpu.oracle.cases import all_cases;"
         "c = next(all_cases(['backward'])); op = o.OPERATORS[c.op]; op.truth(c.inputs, c.options);"
-        "op.run(c.inputs, c.options, 'reference'); print({'numba', 'torch', 'h5py'} & set(sys.modules))"
+        "op.run(c.inputs, c.options, 'reference'); print({'numba', 'torch', 'h5py'} & "
+        "set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"

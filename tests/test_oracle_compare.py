@@ -1,4 +1,6 @@
-"""Do verdicts follow the rules: bounds, classes of numbers, codes, bits, stochastic rounding and its χ²?"""
+"""Do verdicts follow the rules: bounds, classes of numbers, codes, bits, stochastic rounding and
+its χ²?
+"""
 
 import math
 
@@ -12,7 +14,8 @@ from neocpu.oracle.compare import agrees, chi_square_tail, compare, judge, malfo
 from neocpu.oracle.operators import OPERATORS
 from neocpu.oracle.records import Case, Truth
 
-NAN, INF = math.nan, math.inf
+NAN = math.nan
+INF = math.inf
 CASE = Case("case", "lookup", {}, {}, "")
 
 
@@ -21,7 +24,9 @@ def truth(reference: list[float], bound: list[float], **more: object) -> Truth:
 
 
 def test_bounds_and_classes_of_numbers() -> None:
-    asked = truth([1.0, 1.0, NAN, NAN, INF, INF, INF, 0.0, 5.0, 1.0], [0.5, 0.5, 0, 0, 0, 0, 0, 0, INF, 0.5])
+    asked = truth(
+        [1.0, 1.0, NAN, NAN, INF, INF, INF, 0.0, 5.0, 1.0], [0.5, 0.5, 0, 0, 0, 0, 0, 0, INF, 0.5]
+    )
     right, ratio = judge(asked, np.array([1.5, 1.6, NAN, 1.0, INF, -INF, 3e38, -0.0, NAN, NAN]))
     assert right.tolist() == [True, False, True, False, True, False, False, True, True, False]
     assert not np.isnan(ratio).any() and ratio[0] == 1.0 and ratio[3] == INF
@@ -36,7 +41,11 @@ def test_exact_outputs_need_integers_and_equality() -> None:
 def test_codes_of_narrow_formats_are_numbers() -> None:
     asked = truth([1.0, -2.0], [0.0, 0.0], format="bf16")
     codes = np.array([0x3F80, 0xC000], np.uint16)
-    assert agrees(asked, codes) and agrees(asked, coded(codes, "bf16")) and agrees(asked, np.float32([1, -2]))
+    assert (
+        agrees(asked, codes)
+        and agrees(asked, coded(codes, "bf16"))
+        and agrees(asked, np.float32([1, -2]))
+    )
     assert "int64 elements" in malformed(asked, np.array([1, 2]))
 
 
@@ -48,11 +57,15 @@ def test_the_first_wrong_element_is_located_in_ulps() -> None:
     answer[2, 1] += np.float32(2**-22)
     verdict = compare(OPERATORS["lookup"], case, "out", asked, answer)
     assert verdict.wrong == 1 and verdict.first is not None and verdict.first.index == (2, 1)
-    assert verdict.first.place == {"sample": 2, "feature": 0, "table": 0, "column": 1} and verdict.first.ulps == 2.0
+    assert (
+        verdict.first.place == {"sample": 2, "feature": 0, "table": 0, "column": 1}
+        and verdict.first.ulps == 2.0
+    )
 
 
 def test_bits_tell_minus_zero_but_not_one_nan_from_another() -> None:
-    asked, canonical = truth([0.0, NAN], [1.0, 0.0]), np.array([0.0, NAN], np.float32)
+    asked = truth([0.0, NAN], [1.0, 0.0])
+    canonical = np.array([0.0, NAN], np.float32)
     other = (canonical.view(np.uint32) | np.uint32(1 << 31)).view(np.float32)
     assert compare(OPERATORS["lookup"], CASE, "x", asked, other).status == "passed"
     op = OPERATORS["segment_sum"]
@@ -62,9 +75,16 @@ def test_bits_tell_minus_zero_but_not_one_nan_from_another() -> None:
 
 @pytest.mark.parametrize("seeds", [(), (50,)])
 def test_stochastic_rounding_is_judged_by_its_frequency(seeds: tuple[int, ...]) -> None:
-    n, rng = 400, np.random.default_rng(0)
+    n = 400
+    rng = np.random.default_rng(0)
     p = rng.random(n)
-    asked = truth((1 + p / 128).tolist(), [1.0] * n, lower=np.ones(n), upper=np.full(n, 1 + 1 / 128), probability=p)
+    asked = truth(
+        (1 + p / 128).tolist(),
+        [1.0] * n,
+        lower=np.ones(n),
+        upper=np.full(n, 1 + 1 / 128),
+        probability=p,
+    )
     fair = 1 + (rng.random((*seeds, n)) < p) / 128
     nearest = np.broadcast_to(1 + (p > 0.5) / 128, fair.shape)
     assert agrees(asked, fair) and not unlikely(asked, fair)
@@ -74,7 +94,12 @@ def test_stochastic_rounding_is_judged_by_its_frequency(seeds: tuple[int, ...]) 
 
 
 def test_the_tail_of_chi_square_matches_the_tables() -> None:
-    for freedom, x, chance in ((1, 3.841, 0.05), (2, 5.991, 0.05), (5, 15.086, 0.01), (10, 29.588, 0.001)):
+    for freedom, x, chance in (
+        (1, 3.841, 0.05),
+        (2, 5.991, 0.05),
+        (5, 15.086, 0.01),
+        (10, 29.588, 0.001),
+    ):
         assert chi_square_tail(x, freedom) == pytest.approx(chance, rel=2e-3)
 
 

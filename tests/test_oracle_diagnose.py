@@ -1,4 +1,6 @@
-"""Are broken kernels named? Each is written here in plain NumPy fp32, and shares nothing with the oracle's switches."""
+"""Are broken kernels named? Each is written here in plain NumPy fp32, and shares nothing with the
+oracle's switches.
+"""
 
 from collections.abc import Callable
 
@@ -10,11 +12,18 @@ from neocpu import oracle
 
 Array = NDArray[np.float32]
 F32 = np.float32
-H, D, LR, EPS = 9, 8, F32(0.1), F32(1e-2)
+H = 9
+D = 8
+LR = F32(0.1)
+EPS = F32(1e-2)
 
 
-def problem(pooling: str = "sum", optimizer: str = "exact_sgd") -> tuple[dict[str, NDArray], dict[str, object]]:
-    """One table, seven bags (one empty), rows that recur inside and between bags; state that is not zero."""
+def problem(
+    pooling: str = "sum", optimizer: str = "exact_sgd"
+) -> tuple[dict[str, NDArray], dict[str, object]]:
+    """One table, seven bags (one empty), rows that recur inside and between bags; state that is not
+    zero.
+    """
     rng = np.random.default_rng(5)
     lengths = np.array([3, 0, 4, 1, 2, 5, 2])
     inputs = {
@@ -28,7 +37,12 @@ def problem(pooling: str = "sum", optimizer: str = "exact_sgd") -> tuple[dict[st
     options: dict[str, object] = {"pooling": pooling}
     if optimizer:
         inputs["grad_output"] = rng.standard_normal((lengths.size, D), dtype=F32)
-        options |= {"optimizer": optimizer, "learning_rate": float(LR), "eps": float(EPS), "step": 3}
+        options |= {
+            "optimizer": optimizer,
+            "learning_rate": float(LR),
+            "eps": float(EPS),
+            "step": 3,
+        }
     if optimizer == "exact_rowwise_adagrad":
         inputs["sum"] = rng.random(H, dtype=F32)
     if optimizer == "exact_adagrad":
@@ -40,7 +54,9 @@ def bags(inputs: dict[str, NDArray]) -> list[NDArray[np.int64]]:
     return np.split(inputs["indices"], inputs["offsets"][1:-1])
 
 
-def forward(inputs: dict[str, NDArray], divide: bool = False, take: Callable = lambda bag: bag) -> Array:
+def forward(
+    inputs: dict[str, NDArray], divide: bool = False, take: Callable = lambda bag: bag
+) -> Array:
     table = inputs["weights"].reshape(H, D)
     out = np.zeros((len(bags(inputs)), D), F32)
     for b, bag in enumerate(bags(inputs)):
@@ -73,7 +89,8 @@ def rowwise(
     early: bool = False,
 ) -> dict[str, Array]:
     """Row-wise AdaGrad, with the mistakes that people make."""
-    w, s = inputs["weights"].copy().reshape(H, D), inputs["sum"].copy()
+    w = inputs["weights"].copy().reshape(H, D)
+    s = inputs["sum"].copy()
     for row, g in gradients:
         before = s[row]
         s[row] += (g * g).sum(dtype=F32) if total else (g * g).mean(dtype=F32)
@@ -82,7 +99,9 @@ def rowwise(
     return {"weights": w.reshape(-1), "sum": s}
 
 
-def sgd(inputs: dict[str, NDArray], gradients: dict[int, Array] | list[tuple[int, Array]]) -> dict[str, Array]:
+def sgd(
+    inputs: dict[str, NDArray], gradients: dict[int, Array] | list[tuple[int, Array]]
+) -> dict[str, Array]:
     w = inputs["weights"].copy().reshape(H, D)
     for row, g in gradients.items() if isinstance(gradients, dict) else gradients:
         w[row] -= LR * g
@@ -142,7 +161,8 @@ def test_a_broken_kernel_is_named(name: str) -> None:
 def adam(inputs: dict[str, NDArray], t: int, corrected: bool = True) -> dict[str, Array]:
     """Lazy Adam at step t, fp32."""
     w, m, v = (inputs[name].copy().reshape(H, D) for name in ("weights", "exp_avg", "exp_avg_sq"))
-    b1, b2 = F32(0.9), F32(0.999)
+    b1 = F32(0.9)
+    b2 = F32(0.999)
     for row, g in merged(inputs).items():
         m[row], v[row] = b1 * m[row] + (F32(1) - b1) * g, b2 * v[row] + (F32(1) - b2) * g * g
         c1, c2 = (F32(1) - b1**t, F32(1) - b2**t) if corrected else (F32(1), F32(1))
@@ -157,7 +177,10 @@ def adam(inputs: dict[str, NDArray], t: int, corrected: bool = True) -> dict[str
 def test_a_broken_adam_is_named(name: str, how: dict[str, int]) -> None:
     inputs, options = problem("sum", "adam")
     rng = np.random.default_rng(6)
-    inputs |= {"exp_avg": rng.standard_normal(H * D, dtype=F32), "exp_avg_sq": rng.random(H * D, dtype=F32)}
+    inputs |= {
+        "exp_avg": rng.standard_normal(H * D, dtype=F32),
+        "exp_avg_sq": rng.random(H * D, dtype=F32),
+    }
     assert oracle.check("backward", inputs, adam(inputs, 3), options)
     report = oracle.check("backward", inputs, adam(inputs, **how), options)
     assert name in report.failures[0].diagnoses[0].names, str(report)
@@ -175,7 +198,8 @@ def test_a_clamped_index_is_named() -> None:
 
 def test_rounding_half_up_is_named() -> None:
     x = np.random.default_rng(7).standard_normal((5, 8)).astype(F32)
-    x.view(np.uint32)[1, ::2] = x.view(np.uint32)[1, ::2] >> 17 << 17 | 0x8000  # ties between even codes and odd ones
+    # ties between even codes and odd ones
+    x.view(np.uint32)[1, ::2] = x.view(np.uint32)[1, ::2] >> 17 << 17 | 0x8000
     up = ((x.view(np.uint32) + 0x8000) >> 16).astype(np.uint16)
     options: dict[str, object] = {"format": "bf16", "rounding": "nearest"}
     report = oracle.check("round", {"x": x}, up, options)

@@ -1,4 +1,6 @@
-"""Does the oracle judge kernels of other devices? The same body on CUDA, on torch's CPU, and in NumPy where torch lacks."""
+"""Does the oracle judge kernels of other devices? The same body on CUDA, on torch's CPU, and in
+NumPy where torch lacks.
+"""
 
 import os
 import runpy
@@ -28,7 +30,9 @@ def has_cuda() -> bool:
 DEVICES = [
     "numpy",
     pytest.param("cpu", marks=pytest.mark.skipif(not TORCH, reason="torch is not installed")),
-    pytest.param("cuda", marks=pytest.mark.skipif(not has_cuda(), reason="no torch that sees a CUDA device")),
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not has_cuda(), reason="no torch that sees a CUDA device")
+    ),
 ]
 
 
@@ -54,7 +58,11 @@ def pooled(inputs: dict[str, np.ndarray], device: str, divide: bool) -> object:
         return out / length if divide else out
     import torch
 
-    rows = torch.from_numpy(inputs["weights"]).to(device).view(50, 33)[torch.from_numpy(inputs["indices"]).to(device)]
+    rows = (
+        torch.from_numpy(inputs["weights"])
+        .to(device)
+        .view(50, 33)[torch.from_numpy(inputs["indices"]).to(device)]
+    )
     sums = torch.zeros(6, 33, device=device).index_add_(0, torch.from_numpy(bag).to(device), rows)
     return sums / torch.from_numpy(length).to(device) if divide else sums
 
@@ -63,20 +71,32 @@ def pooled(inputs: dict[str, np.ndarray], device: str, divide: bool) -> object:
 def test_a_right_kernel_passes_and_a_broken_one_is_diagnosed(device: str) -> None:
     inputs = problem()
     assert_correct("lookup", inputs, pooled(inputs, device, divide=True), {"pooling": "mean"})
-    report = oracle.check("lookup", inputs, pooled(inputs, device, divide=False), {"pooling": "mean"})
+    report = oracle.check(
+        "lookup", inputs, pooled(inputs, device, divide=False), {"pooling": "mean"}
+    )
     assert report.failures[0].diagnoses[0].names == ("mean_not_divided",)
     with pytest.raises(AssertionError, match="mean_not_divided"):
         report.raise_if_failed()
 
 
-@pytest.mark.skipif(not TORCH or find_spec("triton") is None, reason="torch or triton is not installed")
+@pytest.mark.skipif(
+    not TORCH or find_spec("triton") is None, reason="torch or triton is not installed"
+)
 def test_a_triton_kernel_passes_and_a_broken_one_is_diagnosed(tmp_path: Path) -> None:
     """On a GPU where there is one, else through Triton's interpreter."""
-    asked, answered, device = tmp_path / "in.npz", tmp_path / "out.npz", "cuda" if has_cuda() else "cpu"
+    asked = tmp_path / "in.npz"
+    answered = tmp_path / "out.npz"
+    device = "cuda" if has_cuda() else "cpu"
     inputs = problem()
     np.savez(asked, **inputs)
     environment = os.environ | ({} if device == "cuda" else {"TRITON_INTERPRET": "1"})
-    command = [sys.executable, str(ROOT / "tests" / "triton_pooling.py"), str(asked), str(answered), device]
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "triton_pooling.py"),
+        str(asked),
+        str(answered),
+        device,
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     with np.load(answered) as found:
@@ -104,7 +124,10 @@ def test_the_numpy_example_tells_right_from_wrong(capsys: pytest.CaptureFixture[
 @pytest.mark.skipif(not TORCH, reason="torch is not installed")
 def test_the_torch_example_passes(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "oracle_from_torch.py")], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, str(ROOT / "examples" / "oracle_from_torch.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout + done.stderr
     assert (tmp_path / "report.html").is_file()

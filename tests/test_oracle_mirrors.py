@@ -1,7 +1,8 @@
-"""Do the mirrors give the peers' bits? Against recorded answers everywhere; against the peers where they are installed.
+"""Do the mirrors give the peers' bits? Against recorded answers everywhere; against the peers where
+they are installed.
 
-Bits of torch depend on the instructions it finds (docs/semantics.md §6): answers were recorded with AVX-512, on an Intel
-processor.
+Bits of torch depend on the instructions it finds (docs/semantics.md §6): answers were recorded with
+AVX-512, on an Intel processor.
 """
 
 import re
@@ -20,10 +21,20 @@ from neocpu.oracle.mirrors_order import introsort_order
 from neocpu.oracle.mirrors_root import mkl_root
 from neocpu.oracle.operators import OPERATORS
 from neocpu.oracle.semantics import PRESETS
-from tests.mirror_questions import RECORDED, WIDTHS, Question, nbit_questions, questions, recorded, stored
+from tests.mirror_questions import (
+    RECORDED,
+    WIDTHS,
+    Question,
+    nbit_questions,
+    questions,
+    recorded,
+    stored,
+)
 
 PEERS = all(find_spec(name) for name in ("torch", "fbgemm_gpu", "torchrec"))
-needs_peers = pytest.mark.skipif(not PEERS, reason="needs the peers extra: torch, fbgemm-gpu-cpu and torchrec")
+needs_peers = pytest.mark.skipif(
+    not PEERS, reason="needs the peers extra: torch, fbgemm-gpu-cpu and torchrec"
+)
 pytestmark = pytest.mark.filterwarnings("ignore")  # the peers' own
 F = np.float32
 
@@ -44,7 +55,11 @@ def different(ours: np.ndarray, theirs: np.ndarray) -> int:
         a, b = (x.view(np.float16) for x in (a, b))
     if a.dtype.kind != "f":
         return int((a != b).sum())
-    return int(((a.view(f"u{a.itemsize}") != b.view(f"u{a.itemsize}")) & ~(np.isnan(a) & np.isnan(b))).sum())
+    return int(
+        (
+            (a.view(f"u{a.itemsize}") != b.view(f"u{a.itemsize}")) & ~(np.isnan(a) & np.isnan(b))
+        ).sum()
+    )
 
 
 def check(question: Question, theirs: dict[str, np.ndarray]) -> None:
@@ -61,7 +76,9 @@ def test_mirrors_give_the_recorded_bits() -> None:
         check(question, theirs)
         seen.add((question.preset, question.op))
     assert seen >= {
-        key for key in MIRRORS if key[1] in ("lookup", "backward", "weight_gradient", "unique_gradient")
+        key
+        for key in MIRRORS
+        if key[1] in ("lookup", "backward", "weight_gradient", "unique_gradient")
     } - {("torch_sparse", "lookup")}
 
 
@@ -71,7 +88,9 @@ def test_the_record_names_its_peers() -> None:
     assert versions["instructions"] == "AVX512" and versions["torch"].startswith("2.")
 
 
-ASKED = [key for key in MIRRORS if key[1] in ("lookup", "backward", "weight_gradient", "unique_gradient")]
+ASKED = [
+    key for key in MIRRORS if key[1] in ("lookup", "backward", "weight_gradient", "unique_gradient")
+]
 
 
 @needs_peers
@@ -107,7 +126,10 @@ def test_two_ranks_of_torchrec_give_the_mirrors_bits() -> None:
     from tests import peer_answers
 
     asked = [
-        q for width in (4, 20, 64) for seed in (2, 3) for q in questions("torchrec_row_wise", "lookup", width, seed)
+        q
+        for width in (4, 20, 64)
+        for seed in (2, 3)
+        for q in questions("torchrec_row_wise", "lookup", width, seed)
     ]
     for question, theirs in zip(asked, peer_answers.answers(asked)):
         check(question, theirs)
@@ -115,23 +137,41 @@ def test_two_ranks_of_torchrec_give_the_mirrors_bits() -> None:
 
 @needs_peers
 def test_features_out_of_table_order_are_those_in_order() -> None:
-    """FBGEMM's CPU operators want features in the order of their tables; the mirror gives what they give for them sorted."""
+    """FBGEMM's CPU operators want features in the order of their tables; the mirror gives what they
+    give for them sorted.
+    """
     from tests import peer_answers
 
-    given = next(q for q in questions("fbgemm_cpu", "lookup", 8, 2) if q.inputs["feature_table"].size > 1).inputs
+    given = next(
+        q for q in questions("fbgemm_cpu", "lookup", 8, 2) if q.inputs["feature_table"].size > 1
+    ).inputs
     sizes = given["offsets"].reshape(-1)[:: (given["offsets"].size - 1) // 5]
-    order, bags = [4, 0, 3, 1, 2], np.diff(given["offsets"]).reshape(5, -1)
+    order = [4, 0, 3, 1, 2]
+    bags = np.diff(given["offsets"]).reshape(5, -1)
     places = np.concatenate([np.arange(sizes[f], sizes[f + 1]) for f in order])
     mixed = {
         **given,
         "feature_table": given["feature_table"][order],
         "indices": given["indices"][places],
         "offsets": np.append(0, np.cumsum(bags[order].reshape(-1))),
-        **({"per_sample_weights": given["per_sample_weights"][places]} if "per_sample_weights" in given else {}),
+        **(
+            {"per_sample_weights": given["per_sample_weights"][places]}
+            if "per_sample_weights" in given
+            else {}
+        ),
     }
     options = OPERATORS["lookup"].complete({})
-    theirs = peer_answers.fbgemm_lookup(given, options)["out"].reshape(-1, 5, 8)[:, order].reshape(-1, 40)
-    assert different(mirror_bits("fbgemm_cpu", "lookup", mixed, {})["out"], np.ascontiguousarray(theirs)) == 0
+    theirs = (
+        peer_answers.fbgemm_lookup(given, options)["out"]
+        .reshape(-1, 5, 8)[:, order]
+        .reshape(-1, 40)
+    )
+    assert (
+        different(
+            mirror_bits("fbgemm_cpu", "lookup", mixed, {})["out"], np.ascontiguousarray(theirs)
+        )
+        == 0
+    )
 
 
 @needs_peers
@@ -143,18 +183,26 @@ def test_codes_of_the_peers() -> None:
         import fbgemm_gpu  # noqa: F401
     x = np.random.default_rng(0).standard_normal((40, 37)).astype(F)
     ops = torch.ops.fbgemm
-    half_up = ops.FloatToBfloat16Quantized(torch.from_numpy(x)).view(torch.int16).numpy().view(np.uint16)
-    assert (mirror_bits("fbgemm_cpu", "round", {"x": x}, {"format": "bf16"})["codes"]["bf16"] == half_up).all()
+    half_up = (
+        ops.FloatToBfloat16Quantized(torch.from_numpy(x)).view(torch.int16).numpy().view(np.uint16)
+    )
+    assert (
+        mirror_bits("fbgemm_cpu", "round", {"x": x}, {"format": "bf16"})["codes"]["bf16"] == half_up
+    ).all()
     for form, kind in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
         cast = torch.from_numpy(x).to(kind).view(torch.int16).numpy().view(np.uint16)
         codes = mirror_bits("torch", "round", {"x": x}, {"format": form})["codes"]
         assert ((codes[form] if codes.dtype.names else codes.view(np.uint16)) == cast).all()
     codes = ops.FloatToFused8BitRowwiseQuantized(torch.from_numpy(x)).numpy()
-    assert (mirror_bits("fbgemm_cpu", "quantize", {"x": x}, {"format": "int8"})["codes"] == codes).all()
+    assert (
+        mirror_bits("fbgemm_cpu", "quantize", {"x": x}, {"format": "int8"})["codes"] == codes
+    ).all()
     noise = np.random.default_rng(1).integers(0, 256, (400, 45), dtype=np.uint8)
     for rows in (codes, noise):
         read = ops.Fused8BitRowwiseQuantizedToFloat(torch.from_numpy(rows)).numpy()
-        ours = mirror_bits("fbgemm_cpu", "dequantize", {"codes": rows}, {"format": "int8", "columns": 37})["out"]
+        ours = mirror_bits(
+            "fbgemm_cpu", "dequantize", {"codes": rows}, {"format": "int8", "columns": 37}
+        )["out"]
         assert different(ours, read) == 0
 
 
@@ -163,7 +211,12 @@ def test_the_root_is_mkls() -> None:
     import torch
 
     line = np.arange(0x3F800000, 0x40800000, 3, dtype=np.uint32).view(F)  # [1, 4)
-    anything = np.random.default_rng(0).integers(0, 1 << 32, 200_000, dtype=np.uint64).astype(np.uint32).view(F)
+    anything = (
+        np.random.default_rng(0)
+        .integers(0, 1 << 32, 200_000, dtype=np.uint64)
+        .astype(np.uint32)
+        .view(F)
+    )
     tiny = np.arange(0, 1 << 23, 1001, dtype=np.uint32).view(F)
     for x in (line, anything, tiny, np.array([0.0, -0.0, np.inf, -1.0, np.nan], F)):
         assert different(mkl_root(x), torch.from_numpy(x.copy()).sqrt().numpy()) == 0
@@ -178,7 +231,9 @@ def test_the_sort_is_torchs(size: int) -> None:
     for rows in (1, 7, 1000, 1 << 40):
         keys = rng.integers(0, rows, size)
         for x in (keys, np.sort(keys), np.sort(keys)[::-1].copy()):
-            np.testing.assert_array_equal(introsort_order(x), torch.sort(torch.from_numpy(x))[1].numpy())
+            np.testing.assert_array_equal(
+                introsort_order(x), torch.sort(torch.from_numpy(x))[1].numpy()
+            )
 
 
 def test_mirrors_lie_within_their_presets_and_refuse_with_a_reason() -> None:
@@ -201,23 +256,40 @@ def test_mirrors_lie_within_their_presets_and_refuse_with_a_reason() -> None:
 @pytest.mark.parametrize("preset", ["fbgemm_cpu", "torch", "torch_sparse"])
 def test_trajectories_are_lookups_and_backwards(preset: str) -> None:
     given = {
-        "weights": np.arange(6, dtype=F) / 7, "rows": np.array([3]), "dims": np.array([2]),
-        "feature_table": np.array([0]), "training": np.array([1, 0, 1]), "learning_rates": np.array([0.5, 0.5, 0.25]),
-    }  # fmt: skip
+        "weights": np.arange(6, dtype=F) / 7,
+        "rows": np.array([3]),
+        "dims": np.array([2]),
+        "feature_table": np.array([0]),
+        "training": np.array([1, 0, 1]),
+        "learning_rates": np.array([0.5, 0.5, 0.25]),
+    }
     for k in range(3):
-        given |= {f"step{k}/indices": np.array([k % 3, 1, 1]), f"step{k}/offsets": np.array([0, 2, 3])}
+        given |= {
+            f"step{k}/indices": np.array([k % 3, 1, 1]),
+            f"step{k}/offsets": np.array([0, 2, 3]),
+        }
         given[f"step{k}/grad_output"] = np.full((2, 2), 0.1 * (k + 1), F)
     options = {"optimizer": "exact_adagrad"}
     found = oracle.run("trajectory", given, options, preset=preset)
     truths = OPERATORS["trajectory"].truth(given, options, PRESETS[preset])
-    assert found.keys() == truths.keys() and all(agrees(truths[name], x) for name, x in found.items())
+    assert found.keys() == truths.keys() and all(
+        agrees(truths[name], x) for name, x in found.items()
+    )
 
 
 def mean() -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """A weighted MEAN: neocpu divides the sum, FBGEMM multiplies by the reciprocal."""
     rng = np.random.default_rng(1)
-    given = {"weights": rng.standard_normal(70).astype(F), "rows": np.array([10]), "dims": np.array([7])}
-    given |= {"feature_table": np.array([0]), "indices": rng.integers(0, 10, 14), "offsets": np.array([0, 7, 14])}
+    given = {
+        "weights": rng.standard_normal(70).astype(F),
+        "rows": np.array([10]),
+        "dims": np.array([7]),
+    }
+    given |= {
+        "feature_table": np.array([0]),
+        "indices": rng.integers(0, 10, 14),
+        "offsets": np.array([0, 7, 14]),
+    }
     return given, {"pooling": "mean"}
 
 
@@ -249,6 +321,8 @@ def test_a_case_without_a_mirror_is_judged_within_bounds_and_says_so() -> None:
 
 def test_the_example_of_the_manual_runs(capsys: pytest.CaptureFixture[str]) -> None:
     manual = (RECORDED.parent.parent / "docs" / "oracle.md").read_text(encoding="utf-8")
-    code = next(part for part in re.findall(r"```python\n(.*?)```", manual, re.DOTALL) if "fl(1/3)" in part)
+    code = next(
+        part for part in re.findall(r"```python\n(.*?)```", manual, re.DOTALL) if "fl(1/3)" in part
+    )
     exec(code, {})
     assert "these are the bits of torch" in capsys.readouterr().out

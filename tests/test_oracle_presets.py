@@ -1,7 +1,8 @@
-"""Do the presets describe the peers themselves? FBGEMM's CPU module and torch's optimizers, against the bent model.
+"""Do the presets describe the peers themselves? FBGEMM's CPU module and torch's optimizers, against
+the bent model.
 
-Each check has two halves: the peer's answer lies within the bounds of its preset, and, where a quirk shows, outside those of
-the exact model. Skipped where the peers are not installed.
+Each check has two halves: the peer's answer lies within the bounds of its preset, and, where a
+quirk shows, outside those of the exact model. Skipped where the peers are not installed.
 """
 
 from typing import Any
@@ -21,7 +22,9 @@ D = 8
 
 def inside(truth: Truth, theirs: np.ndarray) -> bool:
     """Whether every element lies within its bound."""
-    return bool((np.abs(theirs.reshape(truth.reference.shape) - truth.reference) <= truth.bound).all())
+    return bool(
+        (np.abs(theirs.reshape(truth.reference.shape) - truth.reference) <= truth.bound).all()
+    )
 
 
 def batch(weighted: bool = False, rows: int = 10) -> Arrays:
@@ -37,7 +40,9 @@ def batch(weighted: bool = False, rows: int = 10) -> Arrays:
         "offsets": np.append(0, np.cumsum(lengths)),
         "grad_output": rng.standard_normal((lengths.size, D)).astype(F),
     }
-    return found | ({"per_sample_weights": rng.standard_normal(lengths.sum()).astype(F)} if weighted else {})
+    return found | (
+        {"per_sample_weights": rng.standard_normal(lengths.sum()).astype(F)} if weighted else {}
+    )
 
 
 def fbgemm(
@@ -68,9 +73,13 @@ def fbgemm(
     return out.detach().numpy(), module.split_embedding_weights()[0].detach().numpy()
 
 
-def both(op: str, given: Arrays, options: dict[str, Value], preset: str, output: str) -> tuple[Truth, Truth]:
+def both(
+    op: str, given: Arrays, options: dict[str, Value], preset: str, output: str
+) -> tuple[Truth, Truth]:
     """(exact, bent) truths."""
-    truths = [OPERATORS[op].truth(given, options, s)[output] for s in (frozenset[str](), PRESETS[preset])]
+    truths = [
+        OPERATORS[op].truth(given, options, s)[output] for s in (frozenset[str](), PRESETS[preset])
+    ]
     return truths[0], truths[1]
 
 
@@ -83,11 +92,18 @@ def test_fbgemm_cpu_gives_gradients_of_weights_as_its_preset_says(pooling: str, 
     pytest.importorskip("fbgemm_gpu", reason="fbgemm-gpu-cpu is not installed (extra `peers`)")
     from tests.peer_answers import fbgemm_backward
 
-    given, options = batch(True), {"pooling": pooling, "weights_format": rows}
-    given["weights"] = given["weights"].astype(np.float16).view(np.uint16) if rows == "fp16" else given["weights"]
-    found = fbgemm_backward(given, {**OPERATORS["backward"].options, **SGD, **options})["per_sample_weights_grad"]
+    given = batch(True)
+    options = {"pooling": pooling, "weights_format": rows}
+    given["weights"] = (
+        given["weights"].astype(np.float16).view(np.uint16) if rows == "fp16" else given["weights"]
+    )
+    found = fbgemm_backward(given, {**OPERATORS["backward"].options, **SGD, **options})[
+        "per_sample_weights_grad"
+    ]
     exact, bent = both("weight_gradient", given, options, "fbgemm_cpu", "per_sample_weights_grad")
-    assert inside(bent, found) and inside(exact, found) == (pooling == "sum"), "a weighted MEAN is not divided"
+    assert inside(bent, found) and inside(exact, found) == (pooling == "sum"), (
+        "a weighted MEAN is not divided"
+    )
 
 
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
@@ -122,8 +138,11 @@ def test_fbgemm_cpu_ignores_weight_decay_and_max_norm() -> None:
 def test_fbgemm_cpu_trains_row_0_for_rows_out_of_range() -> None:
     given = batch()
     given["indices"][::4] = 99
-    _, weights = fbgemm(given)  # bounds_check_mode WARNING is the default: it mends the tensor that it is given
-    exact, bent = both("backward", given, {**SGD, "bounds_check": "ignore"}, "fbgemm_cpu", "weights")
+    # bounds_check_mode WARNING is the default: it mends the tensor that it is given
+    _, weights = fbgemm(given)
+    exact, bent = both(
+        "backward", given, {**SGD, "bounds_check": "ignore"}, "fbgemm_cpu", "weights"
+    )
     assert inside(bent, weights) and not inside(exact, weights)
 
 
@@ -134,7 +153,10 @@ def torch_step(given: Arrays, make: Any) -> np.ndarray:
     for _ in range(2):  # the second step has no gradient of some rows, but moments of all
         optimizer.zero_grad()
         bags = torch.nn.functional.embedding_bag(
-            torch.from_numpy(given["indices"]), weights, torch.from_numpy(given["offsets"][:-1]), mode="sum"
+            torch.from_numpy(given["indices"]),
+            weights,
+            torch.from_numpy(given["offsets"][:-1]),
+            mode="sum",
         )
         bags.backward(torch.from_numpy(given["grad_output"]))
         optimizer.step()
@@ -144,7 +166,9 @@ def torch_step(given: Arrays, make: Any) -> np.ndarray:
 
 def two_steps(given: Arrays, options: dict[str, Value], preset: str) -> Truth:
     """The model of `torch_step`."""
-    steps: Arrays = {k: v for k, v in given.items() if k not in ("indices", "offsets", "grad_output")}
+    steps: Arrays = {
+        k: v for k, v in given.items() if k not in ("indices", "offsets", "grad_output")
+    }
     for k, indices in enumerate((given["indices"], given["indices"] // 2)):
         own = {"indices": indices, "offsets": given["offsets"], "grad_output": given["grad_output"]}
         steps |= {f"step{k}/{name}": array for name, array in own.items()}
@@ -154,8 +178,15 @@ def two_steps(given: Arrays, options: dict[str, Value], preset: str) -> Truth:
 
 def test_torch_adam_moves_untouched_rows() -> None:
     given = batch()
-    theirs = torch_step(given, lambda p: torch.optim.Adam(p, lr=0.125, betas=(0.875, 1 - 2.0**-10), eps=2.0**-20))
-    options: dict[str, Value] = {"optimizer": "adam", "eps": 2.0**-20, "beta1": 0.875, "beta2": 1 - 2.0**-10}
+    theirs = torch_step(
+        given, lambda p: torch.optim.Adam(p, lr=0.125, betas=(0.875, 1 - 2.0**-10), eps=2.0**-20)
+    )
+    options: dict[str, Value] = {
+        "optimizer": "adam",
+        "eps": 2.0**-20,
+        "beta1": 0.875,
+        "beta2": 1 - 2.0**-10,
+    }
     assert inside(two_steps(given, options, "torch"), theirs)
     assert not inside(two_steps(given, options, "exact"), theirs)
 

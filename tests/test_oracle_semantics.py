@@ -1,4 +1,6 @@
-"""Does every switch do what its line says? One example each, with numbers that anybody can check by hand."""
+"""Does every switch do what its line says? One example each, with numbers that anybody can check by
+hand.
+"""
 
 import math
 import re
@@ -18,7 +20,9 @@ DOC = Path(__file__).resolve().parent.parent / "docs" / "semantics.md"
 Given = dict[str, np.ndarray]
 
 
-def one(rows: list[list[float]], bags: list[list[int]], grad: list | None = None, **more: object) -> Given:
+def one(
+    rows: list[list[float]], bags: list[list[int]], grad: list | None = None, **more: object
+) -> Given:
     """One table, one feature, bags of its rows."""
     return many([rows], [0], [bags], grad, **more)
 
@@ -51,7 +55,14 @@ SUMS = one([[0.0]], [[0], [0], [0]], [[1], [2], [4]])
 ADAGRAD: dict[str, Value] = {"optimizer": "exact_adagrad", "learning_rate": 1.0, "eps": 0.0}
 SGD: dict[str, Value] = {"optimizer": "exact_sgd", "learning_rate": 0.1}
 DECAY: dict[str, Value] = {"weight_decay": 0.5, "weight_decay_mode": "decoupled"}
-ADAM: dict[str, Value] = {"optimizer": "adam", "learning_rate": 1.0, "eps": 0.0, "beta1": 0.5, "beta2": 0.75, "step": 2}
+ADAM: dict[str, Value] = {
+    "optimizer": "adam",
+    "learning_rate": 1.0,
+    "eps": 0.0,
+    "beta1": 0.5,
+    "beta2": 0.75,
+    "step": 2,
+}
 STEP = one([[2.0]], [[0]], [[1]])
 WEIGHTED = one([[1.0], [5.0]], [[0, 1]], [[1]], per_sample_weights=[1, 3])
 NONE: dict[str, Value] = {}
@@ -64,7 +75,11 @@ def adam(t: int) -> float:
 
 def history(training: list[int], rates: list[float], grads: list[float], **more: object) -> Given:
     """One row of one column, touched in every step."""
-    found = {k: v for k, v in one([[2.0]], [[0]], None, **more).items() if k not in ("indices", "offsets")}
+    found = {
+        k: v
+        for k, v in one([[2.0]], [[0]], None, **more).items()
+        if k not in ("indices", "offsets")
+    }
     for k, g in enumerate(grads):
         found |= {f"step{k}/indices": np.array([0]), f"step{k}/offsets": np.array([0, 1])}
         found[f"step{k}/grad_output"] = np.array([[g]], F)
@@ -109,114 +124,282 @@ EXAMPLES: dict[str, tuple[str, Given, Mapping[str, Value], str, list[float], lis
     "row_offset_32bit": ("linear_index", HUGE, NONE, "element", [2**32, 2**32 + 128], [0, 128]),
     "bucket_by_modulo": ("block_bucketize", BUCKETS, NONE, "indices", [0, 0, 1], [0, 2, 1]),
     "bucket_keeps_row": ("block_bucketize", BUCKETS, NONE, "indices", [0, 0, 1], [0, 3, 4]),
-    "padding_cuts_front": ("jagged_to_padded_dense", DENSE, {"max_length": 2}, "dense", [1, 2], [2, 3]),
+    "padding_cuts_front": (
+        "jagged_to_padded_dense",
+        DENSE,
+        {"max_length": 2},
+        "dense",
+        [1, 2],
+        [2, 3],
+    ),
     "mean_not_divided": ("lookup", ABC, MEAN, "out", [1.5, 4, 1], [3, 4, 1]),
     "mean_divided_twice": ("lookup", ABC, MEAN, "out", [1.5, 4, 1], [0.75, 4, 1]),
     "mean_counts_kept": ("lookup", one(ROWS, [[2, -1]]), MEAN, "out", [2], [4]),
     "weights_ignored": ("lookup", WEIGHTED, NONE, "out", [16], [6]),
-    "weights_restart": ("lookup", one(ROWS, [[0], [0]], None, per_sample_weights=[2, 3]), NONE, "out", [2, 3], [2, 2]),
+    "weights_restart": (
+        "lookup",
+        one(ROWS, [[0], [0]], None, per_sample_weights=[2, 3]),
+        NONE,
+        "out",
+        [2, 3],
+        [2, 2],
+    ),
     "accumulated_narrow": (
-        "lookup", one([[2048.0], [1.0]], [[0, 1, 1]]), {"output_format": "fp16"}, "out", [2050], [2048],
+        "lookup",
+        one([[2048.0], [1.0]], [[0, 1, 1]]),
+        {"output_format": "fp16"},
+        "out",
+        [2050],
+        [2048],
     ),
     "subnormals_flushed": ("lookup", one([[2.0**-130]], [[0]]), NONE, "out", [2.0**-130], [0]),
     "half_up": ("lookup", TIES, BF16, "out", [1, 1 + 2.0**-7], [1 + 2.0**-7, 1 + 2.0**-7]),
     "truncated": ("lookup", TIES, BF16, "out", [1, 1 + 2.0**-7], [1, 1]),
     "gradient_without_weights": ("unique_gradient", WEIGHTED, NONE, GRADS, [1, 3], [1, 1]),
-    "weight_gradient_times_weight": ("weight_gradient", WEIGHTED, NONE, "per_sample_weights_grad", [1, 5], [1, 15]),
+    "weight_gradient_times_weight": (
+        "weight_gradient",
+        WEIGHTED,
+        NONE,
+        "per_sample_weights_grad",
+        [1, 5],
+        [1, 15],
+    ),
     "gradient_without_grad_output": (
-        "weight_gradient", one(ROWS, [[2]], [[8]], per_sample_weights=[1]), NONE, "per_sample_weights_grad", [32], [4],
+        "weight_gradient",
+        one(ROWS, [[2]], [[8]], per_sample_weights=[1]),
+        NONE,
+        "per_sample_weights_grad",
+        [32],
+        [4],
     ),
     "last_duplicate_wins": ("unique_gradient", SUMS, NONE, GRADS, [7], [4]),
     "first_duplicate_wins": ("unique_gradient", SUMS, NONE, GRADS, [7], [1]),
     "duplicates_averaged": ("unique_gradient", SUMS, NONE, GRADS, [7], [7 / 3]),
     "duplicates_in_sequence": (
-        "backward", one([[0.0]], [[0]] * 3, [[1], [1], [1]]), ADAGRAD, "weights",
-        [-1], [-1 - math.sqrt(1 / 2) - math.sqrt(1 / 3)],
+        "backward",
+        one([[0.0]], [[0]] * 3, [[1], [1], [1]]),
+        ADAGRAD,
+        "weights",
+        [-1],
+        [-1 - math.sqrt(1 / 2) - math.sqrt(1 / 3)],
     ),
     "features_in_sequence": ("backward", SHARED, ADAGRAD, "weights", [-1], [-1 - 4 / 5]),
     "clip_after_merge": (
-        "unique_gradient", one([[0.0]], [[0], [0]], [[3], [3]]), {"max_gradient": 0.5}, GRADS, [1], [0.5],
+        "unique_gradient",
+        one([[0.0]], [[0], [0]], [[3], [3]]),
+        {"max_gradient": 0.5},
+        GRADS,
+        [1],
+        [0.5],
     ),
     "divided_by_2": ("unique_gradient", SUMS, NONE, GRADS, [7], [3.5]),
     "divided_by_4": ("unique_gradient", SUMS, NONE, GRADS, [7], [1.75]),
     "divided_by_8": ("unique_gradient", SUMS, NONE, GRADS, [7], [0.875]),
     "sign_flipped": ("backward", STEP, SGD, "weights", [1.9], [2.1]),
     "update_before_state": (
-        "backward", one([[0.0]], [[0]], [[4]], sum=[9]), ADAGRAD, "weights", [-4 / 5], [-4 / 3],
+        "backward",
+        one([[0.0]], [[0]], [[4]], sum=[9]),
+        ADAGRAD,
+        "weights",
+        [-4 / 5],
+        [-4 / 3],
     ),
-    "squares_before_merge": ("backward", one([[0.0]], [[0], [0]], [[3], [4]]), ADAGRAD, "sum", [49], [25]),
+    "squares_before_merge": (
+        "backward",
+        one([[0.0]], [[0], [0]], [[3], [4]]),
+        ADAGRAD,
+        "sum",
+        [49],
+        [25],
+    ),
     "square_sum_not_mean": (
-        "backward", one([[0.0, 0.0]], [[0]], [[3, 4]]), {"optimizer": "exact_rowwise_adagrad"}, "sum", [12.5], [25],
+        "backward",
+        one([[0.0, 0.0]], [[0]], [[3, 4]]),
+        {"optimizer": "exact_rowwise_adagrad"},
+        "sum",
+        [12.5],
+        [25],
     ),
     "eps_inside_root": (
-        "backward", one([[0.0]], [[0]], [[3]]), {**ADAGRAD, "eps": 16.0}, "weights", [-3 / 19], [-3 / 5],
+        "backward",
+        one([[0.0]], [[0]], [[3]]),
+        {**ADAGRAD, "eps": 16.0},
+        "weights",
+        [-3 / 19],
+        [-3 / 5],
     ),
-    "eps_missing": ("backward", one([[0.0]], [[0]], [[3]]), {**ADAGRAD, "eps": 16.0}, "weights", [-3 / 19], [-1]),
+    "eps_missing": (
+        "backward",
+        one([[0.0]], [[0]], [[3]]),
+        {**ADAGRAD, "eps": 16.0},
+        "weights",
+        [-3 / 19],
+        [-1],
+    ),
     "root_missing": (
-        "backward", one([[0.0]], [[0]], [[3]]), {**ADAGRAD, "eps": 16.0}, "weights", [-3 / 19], [-3 / 25],
+        "backward",
+        one([[0.0]], [[0]], [[3]]),
+        {**ADAGRAD, "eps": 16.0},
+        "weights",
+        [-3 / 19],
+        [-3 / 25],
     ),
     "step_counted_late": ("backward", STEP, ADAM, "weights", [adam(2)], [adam(1)]),
     "step_counted_early": ("backward", STEP, ADAM, "weights", [adam(2)], [adam(3)]),
     "bias_correction_missing": ("backward", STEP, ADAM, "weights", [adam(2)], [2 - 0.5 / 0.5]),
-    "weight_decay_swapped": ("backward", STEP, {**ADAGRAD, **DECAY, "learning_rate": 0.1}, "weights", [1.8], [1.9]),
+    "weight_decay_swapped": (
+        "backward",
+        STEP,
+        {**ADAGRAD, **DECAY, "learning_rate": 0.1},
+        "weights",
+        [1.8],
+        [1.9],
+    ),
     "decay_after_step": ("backward", STEP, {**SGD, **DECAY}, "weights", [1.8], [1.805]),
     "low_half_ignored": (
         "backward",
-        one([[2.0]], [[0]], [[0]]) | {"weights": np.array([0x4000], np.uint16), "weights_low": np.array([1], np.uint16)},
-        {**SGD, "weights_format": "bf16"}, "joined", [2 + 2.0**-22], [2],
+        one([[2.0]], [[0]], [[0]])
+        | {"weights": np.array([0x4000], np.uint16), "weights_low": np.array([1], np.uint16)},
+        {**SGD, "weights_format": "bf16"},
+        "joined",
+        [2 + 2.0**-22],
+        [2],
     ),
     "momentum_dampened": (
-        "backward", STEP, {"optimizer": "momentum_sgd", "momentum": 0.75}, "momentum_buffer", [1], [0.25],
+        "backward",
+        STEP,
+        {"optimizer": "momentum_sgd", "momentum": 0.75},
+        "momentum_buffer",
+        [1],
+        [0.25],
     ),
     "state_not_kept": (
-        "trajectory", history([1, 1], [1, 1], [3, 4]), {"optimizer": "exact_adagrad"}, "step1/sum", [25], [16],
+        "trajectory",
+        history([1, 1], [1, 1], [3, 4]),
+        {"optimizer": "exact_adagrad"},
+        "step1/sum",
+        [25],
+        [16],
     ),
     "rate_of_last_step": (
-        "trajectory", history([1, 1], [1, 0.5], [1, 1]), {"optimizer": "exact_sgd"}, "step1/weights", [0.5], [0],
+        "trajectory",
+        history([1, 1], [1, 0.5], [1, 1]),
+        {"optimizer": "exact_sgd"},
+        "step1/weights",
+        [0.5],
+        [0],
     ),
     "evaluation_counts": (
-        "trajectory", history([1, 0, 0], [1, 1, 1], [1, 1, 1]) | {"training": np.array([0, 0, 1])},
-        {k: v for k, v in ADAM.items() if k not in ("learning_rate", "step")}, "step2/weights", [adam(1)], [adam(3)],
+        "trajectory",
+        history([1, 0, 0], [1, 1, 1], [1, 1, 1]) | {"training": np.array([0, 0, 1])},
+        {k: v for k, v in ADAM.items() if k not in ("learning_rate", "step")},
+        "step2/weights",
+        [adam(1)],
+        [adam(3)],
     ),
     "out_of_bounds_row_0": ("bounds_check", BOUNDS, IGNORE, "indices", [-1, -1], [0, -1]),
     "out_of_bounds_wraps": ("bounds_check", BOUNDS, IGNORE, "indices", [-1, -1], [1, -1]),
     "weighted_mean_not_divided": ("lookup", WEIGHTED, MEAN, "out", [8], [16]),
-    "weighted_mean_backward_not_divided": ("unique_gradient", WEIGHTED, MEAN, GRADS, [0.5, 1.5], [1, 3]),
+    "weighted_mean_backward_not_divided": (
+        "unique_gradient",
+        WEIGHTED,
+        MEAN,
+        GRADS,
+        [0.5, 1.5],
+        [1, 3],
+    ),
     "weighted_mean_by_weights": ("lookup", WEIGHTED, MEAN, "out", [8], [16 / (4 + 1e-6)]),
-    "mean_divisor_plus_1e6": ("unique_gradient", one([[0.0]], [[0, -1]], [[1]]), MEAN, GRADS, [0.5], [1 / (2 + 1e-6)]),
+    "mean_divisor_plus_1e6": (
+        "unique_gradient",
+        one([[0.0]], [[0, -1]], [[1]]),
+        MEAN,
+        GRADS,
+        [0.5],
+        [1 / (2 + 1e-6)],
+    ),
     "weight_decay_ignored": ("backward", STEP, {**SGD, **DECAY}, "weights", [1.8], [1.9]),
     "weight_decay_shared_only": (
-        "backward", one([[2.0]], [[0]], [[1]]), {**SGD, **DECAY}, "weights", [1.8], [1.9],
+        "backward",
+        one([[2.0]], [[0]], [[1]]),
+        {**SGD, **DECAY},
+        "weights",
+        [1.8],
+        [1.9],
     ),
     "max_norm_ignored": (
-        "backward", one([[3.0, 4.0]], [[0]], [[0, 0]]), {**SGD, "max_norm": 1.0}, "weights", [0.6, 0.8], [3, 4],
+        "backward",
+        one([[3.0, 4.0]], [[0]], [[0, 0]]),
+        {**SGD, "max_norm": 1.0},
+        "weights",
+        [0.6, 0.8],
+        [3, 4],
     ),
-    "counter_decay_grows": ("backward", one([[2.0]], [[0]], [[0]]), COUNTER, "weights", [1.9], [2.1]),
+    "counter_decay_grows": (
+        "backward",
+        one([[2.0]], [[0]], [[0]]),
+        COUNTER,
+        "weights",
+        [1.9],
+        [2.1],
+    ),
     "ratio_unguarded": (
-        "backward", one([[0.0]], [[0]], [[1]]), {**ADAM, "optimizer": "lamb"}, "weights", [adam(2) - 2], [0],
+        "backward",
+        one([[0.0]], [[0]], [[1]]),
+        {**ADAM, "optimizer": "lamb"},
+        "weights",
+        [adam(2) - 2],
+        [0],
     ),
     "untouched_rows_step": (
-        "backward", one([[2.0], [2.0]], [[0]], [[1]], momentum_buffer=[0, 1]),
-        {"optimizer": "momentum_sgd", "learning_rate": 0.5, "momentum": 0.5}, "weights", [1.5, 2], [1.5, 1.75],
+        "backward",
+        one([[2.0], [2.0]], [[0]], [[1]], momentum_buffer=[0, 1]),
+        {"optimizer": "momentum_sgd", "learning_rate": 0.5, "momentum": 0.5},
+        "weights",
+        [1.5, 2],
+        [1.5, 1.75],
     ),
     "sgd_duplicates_in_sequence": (
-        "backward", one([[2.0]], [[0]] * 2, [[1], [1]]), {**SGD, "weight_decay": 1.0, "weight_decay_mode": "l2"},
-        "weights", [2 - 0.1 * 4], [2 - 0.3 - 0.1 * 2.7],
+        "backward",
+        one([[2.0]], [[0]] * 2, [[1], [1]]),
+        {**SGD, "weight_decay": 1.0, "weight_decay_mode": "l2"},
+        "weights",
+        [2 - 0.1 * 4],
+        [2 - 0.3 - 0.1 * 2.7],
     ),
     "sparse_adam_eps": (
-        "backward", STEP, {**ADAM, "eps": 1.0}, "weights",
-        [2 - 2 / 3 / (math.sqrt(0.25 / 0.4375) + 1)], [2 - 2 / 3 * math.sqrt(0.4375) / 1.5],
+        "backward",
+        STEP,
+        {**ADAM, "eps": 1.0},
+        "weights",
+        [2 - 2 / 3 / (math.sqrt(0.25 / 0.4375) + 1)],
+        [2 - 2 / 3 * math.sqrt(0.4375) / 1.5],
     ),
-    "bf16_output_half_up": ("lookup", TIES, BF16, "out", [1, 1 + 2.0**-7], [1 + 2.0**-7, 1 + 2.0**-7]),
+    "bf16_output_half_up": (
+        "lookup",
+        TIES,
+        BF16,
+        "out",
+        [1, 1 + 2.0**-7],
+        [1 + 2.0**-7, 1 + 2.0**-7],
+    ),
     "bf16_cast_half_up": (
-        "round", {"x": np.array([[1 + 2.0**-8]], F)}, {"format": "bf16"}, "codes", [1], [1 + 2.0**-7],
+        "round",
+        {"x": np.array([[1 + 2.0**-8]], F)},
+        {"format": "bf16"},
+        "codes",
+        [1],
+        [1 + 2.0**-7],
     ),
     "adagrad_eps_1e10": ("backward", STEP, {**ADAGRAD, "eps": 1.0}, "weights", [1.5], [1]),
     "int8_epsilon_swapped": (
-        "quantize", RANGE, NONE, "codes", [0, round(255 * 3 / 13), *SCALE, 0, 0, 0, 0],
+        "quantize",
+        RANGE,
+        NONE,
+        "codes",
+        [0, round(255 * 3 / 13), *SCALE, 0, 0, 0, 0],
         [0, 255, *SCALE, 0, 0, 0, 0],
     ),
-}  # fmt: skip
+}
 
 
 def numbers(truth: Truth) -> np.ndarray:
@@ -231,7 +414,10 @@ def numbers(truth: Truth) -> np.ndarray:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_an_undivided_backward_does_not_divide_gradients_of_weights(weighted: bool) -> None:
     given = one(ROWS, [[0, 2]], [[8]], **({"per_sample_weights": [1, 3]} if weighted else {}))
-    for switches, bent in (frozenset[str](), [4, 16]), (frozenset({"weighted_mean_backward_not_divided"}), [8, 32]):
+    for switches, bent in (
+        (frozenset[str](), [4, 16]),
+        (frozenset({"weighted_mean_backward_not_divided"}), [8, 32]),
+    ):
         truth = OPERATORS["weight_gradient"].truth(given, MEAN, switches)["per_sample_weights_grad"]
         assert truth.reference.tolist() == bent, "only weighted lookups have gradients of weights"
 
@@ -241,16 +427,20 @@ def test_a_switch_does_what_its_example_says(name: str) -> None:
     op, given, options, output, right, bent = EXAMPLES[name]
     plain = OPERATORS[op].truth(given, options)[output]
     np.testing.assert_allclose(numbers(plain), right, rtol=1e-8)
-    np.testing.assert_allclose(numbers(OPERATORS[op].truth(given, options, frozenset({name}))[output]), bent, rtol=1e-8)
+    np.testing.assert_allclose(
+        numbers(OPERATORS[op].truth(given, options, frozenset({name}))[output]), bent, rtol=1e-8
+    )
     ours = OPERATORS[op].run(given, options, "reference")[output]
     assert ours.size == len(right)
 
 
 def test_stochastic_rounding_that_is_ignored_always_goes_to_the_nearest() -> None:
-    op, given = OPERATORS["round"], {"x": np.array([[1 + 2.0**-9]], F)}
+    op = OPERATORS["round"]
+    given = {"x": np.array([[1 + 2.0**-9]], F)}
     options: dict[str, Value] = {"format": "bf16", "rounding": "stochastic"}
     plain, bent = (
-        op.truth(given, options, s)["codes"] for s in (frozenset(), frozenset({"stochastic_rounding_ignored"}))
+        op.truth(given, options, s)["codes"]
+        for s in (frozenset(), frozenset({"stochastic_rounding_ignored"}))
     )
     assert plain.lower is not None and plain.upper is not None and plain.probability is not None
     assert (plain.lower, plain.upper, plain.probability) == (1, 1 + 2.0**-7, 0.25)
@@ -280,7 +470,9 @@ def test_the_page_has_every_switch_and_every_preset() -> None:
     lines = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.M))
     assert lines.keys() == SWITCHES.keys() | PRESETS.keys()
     for switch in SWITCHES.values():
-        assert lines[switch.name].startswith(switch.about), f"{switch.name}: page and code say different things"
+        assert lines[switch.name].startswith(switch.about), (
+            f"{switch.name}: page and code say different things"
+        )
     for name, switches in PRESETS.items():
         assert set(re.findall(r"`(\w+)`", lines[name])) == switches, name
 
@@ -305,6 +497,11 @@ def apart(a: Truth, b: Truth) -> bool:
     if a.exact:
         return not np.array_equal(a.reference, b.reference)
     with np.errstate(invalid="ignore"):
-        if a.lower is not None and b.lower is not None and a.upper is not None and b.upper is not None:
+        if (
+            a.lower is not None
+            and b.lower is not None
+            and a.upper is not None
+            and b.upper is not None
+        ):
             return bool(((a.lower > b.upper) | (b.lower > a.upper)).any())
         return bool((np.abs(a.reference - b.reference) > a.bound + b.bound).any())

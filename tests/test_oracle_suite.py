@@ -1,4 +1,6 @@
-"""Do suites and answers survive the way to a file and back, and are damaged ones named? Is the golden suite ours?"""
+"""Do suites and answers survive the way to a file and back, and are damaged ones named? Is the
+golden suite ours?
+"""
 
 import json
 import re
@@ -23,7 +25,9 @@ GOLDEN = Path(__file__).resolve().parent.parent / "data" / "oracle-golden.h5"
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False)
+    return CliRunner().invoke(
+        cli, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +41,21 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def right(suite: Path) -> dict[str, np.ndarray]:
     """The canonical answers, read with plain h5py."""
     with h5py.File(suite) as file:
-        return {f"{name}/out": group["outputs/out/canonical"][()] for name, group in file["cases"].items()}
+        return {
+            f"{name}/out": group["outputs/out/canonical"][()]
+            for name, group in file["cases"].items()
+        }
 
 
 def safetensors(path: Path, named: dict[str, np.ndarray]) -> None:
-    header, data = {}, b""
+    header = {}
+    data = b""
     for key, array in named.items():
-        header[key] = {"dtype": "F32", "shape": array.shape, "data_offsets": [len(data), len(data) + array.nbytes]}
+        header[key] = {
+            "dtype": "F32",
+            "shape": array.shape,
+            "data_offsets": [len(data), len(data) + array.nbytes],
+        }
         data += array.tobytes()
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
@@ -66,19 +78,35 @@ def test_answers_of_every_kind_pass_and_a_changed_one_fails(
             np.savez(path, **answers)
         else:
             safetensors(path, answers)
-        done = invoke("oracle", "check", suite, path, "--json", tmp_path / "r.json", "--html", tmp_path / "r.html")
+        done = invoke(
+            "oracle",
+            "check",
+            suite,
+            path,
+            "--json",
+            tmp_path / "r.json",
+            "--html",
+            tmp_path / "r.html",
+        )
         assert done.return_value == int(wrong), done.output
         report = json.loads((tmp_path / "r.json").read_text())
         assert report["passed"] is not wrong and report["counts"]["failed"] == int(wrong)
         page = (tmp_path / "r.html").read_text()
-        assert ("<svg" in page) == wrong and "http" not in page and "<script" not in page and "± 0" not in page
+        assert (
+            ("<svg" in page) == wrong
+            and "http" not in page
+            and "<script" not in page
+            and "± 0" not in page
+        )
         targets = set(re.findall(r'href="#([^"]*)"', page))
         assert targets == set(re.findall(r'<h2 id="([^"]*)"', page)) and bool(targets) == wrong
     if kind == "h5":
         assert invoke("oracle", "check", suite, path, "--bits").return_value == 1
 
 
-def test_partial_answers_pass_and_misspelt_ones_are_named(suite: Path, right: dict[str, np.ndarray]) -> None:
+def test_partial_answers_pass_and_misspelt_ones_are_named(
+    suite: Path, right: dict[str, np.ndarray]
+) -> None:
     key, value = next(iter(right.items()))
     with Suite(suite) as questions:
         report = check_suite(questions, Answers({key: value}))
@@ -91,7 +119,11 @@ def test_partial_answers_pass_and_misspelt_ones_are_named(suite: Path, right: di
 
 
 def test_damaged_and_foreign_files_are_named(suite: Path, tmp_path: Path) -> None:
-    for data, found in ((b"hello world", "neither HDF5"), (b"\x93NUMPY123", "np.savez"), (b"PK\x03\x04", "npz")):
+    for data, found in (
+        (b"hello world", "neither HDF5"),
+        (b"\x93NUMPY123", "np.savez"),
+        (b"PK\x03\x04", "npz"),
+    ):
         (tmp_path / "a").write_bytes(data)
         with pytest.raises(OracleError, match=found):
             read_answers(tmp_path / "a")
@@ -106,7 +138,10 @@ def test_damaged_and_foreign_files_are_named(suite: Path, tmp_path: Path) -> Non
     with h5py.File(tmp_path / "s.h5", "r+") as file:
         name = next(iter(file["cases"]))
         file[f"cases/{name}/outputs/out/bound"][...] = 1e9
-    with Suite(tmp_path / "s.h5") as questions, pytest.raises(OracleError, match=f"{name} was changed"):
+    with (
+        Suite(tmp_path / "s.h5") as questions,
+        pytest.raises(OracleError, match=f"{name} was changed"),
+    ):
         questions[name]
     with h5py.File(tmp_path / "o.h5", "w"), pytest.raises(OracleError):
         Suite(tmp_path / "o.h5")
@@ -120,7 +155,9 @@ def test_list_and_explain() -> None:
     assert f"{name}/OUTPUT" in shown and "begins" in shown
 
 
-def test_export_draws_its_progress_on_terminals_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_draws_its_progress_on_terminals_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("neocpu.oracle.suite.ask", lambda case, backend: ask(case, "reference"))
     for forced in ("", "1"):  # rich draws where it is told that colours are seen
         monkeypatch.setenv("FORCE_COLOR", forced)
@@ -146,6 +183,9 @@ def test_the_golden_suite_is_what_the_oracle_says_today() -> None:
 
 
 def test_importing_the_oracle_loads_neither_numba_nor_torch() -> None:
-    code = "import sys, neocpu.oracle as o; o.check, o.SWITCHES; print({'numba', 'torch'} & set(sys.modules))"
+    code = (
+        "import sys, neocpu.oracle as o; o.check, o.SWITCHES; print({'numba', 'torch'} & "
+        "set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

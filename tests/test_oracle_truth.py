@@ -1,4 +1,6 @@
-"""Is the exact model right, and are its bounds wide enough for every correct kernel and too narrow for a wrong one?"""
+"""Is the exact model right, and are its bounds wide enough for every correct kernel and too narrow
+for a wrong one?
+"""
 
 from fractions import Fraction
 from itertools import pairwise as steps
@@ -8,10 +10,25 @@ import pytest
 
 from neocpu.oracle.ops_backward import BACKWARD, UNIQUE_GRADIENT
 from neocpu.oracle.ops_lookup import LOOKUP, WEIGHT_GRADIENT
-from neocpu.oracle.truth_formats import FORMATS, above, away, below, decode, in_format, nearest, toward_zero
+from neocpu.oracle.truth_formats import (
+    FORMATS,
+    above,
+    away,
+    below,
+    decode,
+    in_format,
+    nearest,
+    toward_zero,
+)
 from neocpu.oracle.truth_numbers import TINY, Bounded, U, gamma, square_sum
 from neocpu.oracle.truth_sums import segment_sums
-from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, decode_rows, encode_rows, encode_rows_randomly
+from neocpu.reference.codecs import (
+    LAYOUTS,
+    ROUNDINGS,
+    decode_rows,
+    encode_rows,
+    encode_rows_randomly,
+)
 
 F = np.float32
 RNG = np.random.default_rng(3)
@@ -27,7 +44,11 @@ def one_by_one(terms: np.ndarray) -> np.float32:
 
 
 def pairwise(terms: np.ndarray) -> np.float32:
-    return terms[0] if terms.size == 1 else pairwise(terms[: terms.size // 2]) + pairwise(terms[terms.size // 2 :])
+    return (
+        terms[0]
+        if terms.size == 1
+        else pairwise(terms[: terms.size // 2]) + pairwise(terms[terms.size // 2 :])
+    )
 
 
 def lanes(terms: np.ndarray) -> np.float32:
@@ -71,7 +92,12 @@ def test_sums_are_exact_and_every_order_is_inside(kind: str) -> None:
             assert found.value[s, c] == float(exact)
             for name, add in ORDERS.items():
                 theirs = add(x[lo:hi, c]) if hi > lo else F(0)
-                assert abs(Fraction(float(theirs)) - exact) <= Fraction(found.error[s, c]), (kind, name, s, c)
+                assert abs(Fraction(float(theirs)) - exact) <= Fraction(found.error[s, c]), (
+                    kind,
+                    name,
+                    s,
+                    c,
+                )
     assert (found.error[:2] == 0).all(), "no rounding, no error: bags of none and of one"
 
 
@@ -126,7 +152,11 @@ def test_bounded_arithmetic_contains_fp32_arithmetic(name: str, scale: float) ->
         theirs = chain(a, b, c).astype(np.float64)
     found = chain(*map(Bounded.exactly, (a, b, c)))
     with np.errstate(invalid="ignore"):
-        inside = (np.abs(theirs - found.value) <= found.error) | np.isinf(found.error) | (theirs == found.value)
+        inside = (
+            (np.abs(theirs - found.value) <= found.error)
+            | np.isinf(found.error)
+            | (theirs == found.value)
+        )
     assert (inside | (np.isnan(theirs) & np.isnan(found.value))).all()
 
 
@@ -150,10 +180,8 @@ def test_square_sums_contain_every_order() -> None:
 
 @pytest.mark.parametrize("name", [n for n in FORMATS if n != "fp32"])
 def test_formats_agree_with_the_codecs_on_every_code_and_on_hard_numbers(name: str) -> None:
-    form, codes = (
-        FORMATS[name],
-        np.arange(1 << (8 * np.dtype(FORMATS[name].dtype).itemsize)).astype(FORMATS[name].dtype),
-    )
+    form = FORMATS[name]
+    codes = np.arange(1 << (8 * np.dtype(FORMATS[name].dtype).itemsize)).astype(FORMATS[name].dtype)
     out = np.empty((1, codes.size), F)
     decode_rows(codes[None], LAYOUTS[name], out)
     with np.errstate(invalid="ignore"):
@@ -162,13 +190,19 @@ def test_formats_agree_with_the_codecs_on_every_code_and_on_hard_numbers(name: s
     np.testing.assert_array_equal(nearest(finite.astype(np.float64), form), finite)
     middle = ((finite[1:].astype(np.float64) + finite[:-1]) / 2).astype(F)
     x = np.concatenate(
-        [middle, np.nextafter(middle, F(np.inf)), RNG.standard_normal(999).astype(F), [F(3e38), F(np.inf)]]
+        [
+            middle,
+            np.nextafter(middle, F(np.inf)),
+            RNG.standard_normal(999).astype(F),
+            [F(3e38), F(np.inf)],
+        ]
     )
     there = np.empty((1, x.size), form.dtype)
     for rounding, model in (("nearest", nearest), ("truncate", toward_zero)):
         encode_rows(x[None], LAYOUTS[name], ROUNDINGS[rounding], there)
         np.testing.assert_array_equal(decode(there[0], name), model(x.astype(np.float64), form))
-    low, high = below(x.astype(np.float64), form), above(x.astype(np.float64), form)
+    low = below(x.astype(np.float64), form)
+    high = above(x.astype(np.float64), form)
     assert ((low <= x) & (x <= high) | (np.abs(x) > form.largest)).all()
     assert (away(middle.astype(np.float64), form) != nearest(middle.astype(np.float64), form)).any()
 
@@ -179,7 +213,9 @@ def test_stochastic_rounding_stays_in_the_set_with_the_stated_probability(name: 
     truth = in_format(Bounded.exactly(x), name, "stochastic")
     many = np.broadcast_to(x, (20000, x.size)).copy()
     codes = np.empty(many.shape, FORMATS[name].dtype)
-    encode_rows_randomly(many, LAYOUTS[name], ROUNDINGS["stochastic"], 5, np.arange(20000), 0, 1, codes)
+    encode_rows_randomly(
+        many, LAYOUTS[name], ROUNDINGS["stochastic"], 5, np.arange(20000), 0, 1, codes
+    )
     theirs = decode(codes, name)
     assert truth.lower is not None and truth.upper is not None and truth.probability is not None
     assert ((theirs == truth.lower) | (theirs == truth.upper)).all()
@@ -211,7 +247,11 @@ def table(rows: list[list[float]], bags: list[list[int]], **more: object) -> dic
 
 
 def test_lookup_means_what_it_says() -> None:
-    given = table([[1, 2], [3, 5]], [[0, 1], [], [1, -1, 1]], per_sample_weights=np.array([2, 1, 1, 9, 0.5], F))
+    given = table(
+        [[1, 2], [3, 5]],
+        [[0, 1], [], [1, -1, 1]],
+        per_sample_weights=np.array([2, 1, 1, 9, 0.5], F),
+    )
     sums_ = LOOKUP.truth(given)["out"]
     np.testing.assert_array_equal(sums_.reference, [[5, 9], [0, 0], [4.5, 7.5]])
     assert not sums_.bound.any()
@@ -242,7 +282,13 @@ def naive_lookup(given: dict[str, np.ndarray], order: str, mean: str) -> np.ndar
         if mean == "terms":
             terms = terms * share
         out[b] = [ORDERS[order](column) for column in terms.T]
-        out[b] = out[b] / F(hi - lo) if mean == "divide" else out[b] * share if mean == "reciprocal" else out[b]
+        out[b] = (
+            out[b] / F(hi - lo)
+            if mean == "divide"
+            else out[b] * share
+            if mean == "reciprocal"
+            else out[b]
+        )
     return out
 
 
@@ -260,7 +306,9 @@ def test_naive_lookups_are_inside(order: str, mean: str) -> None:
     assert truth.bound.max() < 1e-4 * scale, "a bound that excuses everything is none"
 
 
-def naive_update(rule: str, w: np.ndarray, g: np.ndarray, lr: np.float32, eps: np.float32, t: int) -> np.ndarray:
+def naive_update(
+    rule: str, w: np.ndarray, g: np.ndarray, lr: np.float32, eps: np.float32, t: int
+) -> np.ndarray:
     """fp32 formulas from fresh states, in another order than ours."""
     if rule == "exact_sgd":
         return w - g * lr
@@ -269,14 +317,23 @@ def naive_update(rule: str, w: np.ndarray, g: np.ndarray, lr: np.float32, eps: n
     if rule == "exact_rowwise_adagrad":
         mean = (g * g).sum(1, keepdims=True) * F(1 / g.shape[1])
         return w - g * (lr / (np.sqrt(mean) + eps))
-    m, v = F(0.125) * g, F(2.0**-10) * g * g
+    m = F(0.125) * g
+    v = F(2.0**-10) * g * g
     step = (m / F(1 - 0.875**t)) / (np.sqrt(v) / F(np.sqrt(1 - (1 - 2.0**-10) ** t)) + eps)
     if rule == "adam":
         return w - lr * step
-    return w - lr * np.sqrt((w * w).sum(1, keepdims=True)) / np.sqrt((step * step).sum(1, keepdims=True)) * step
+    return (
+        w
+        - lr
+        * np.sqrt((w * w).sum(1, keepdims=True))
+        / np.sqrt((step * step).sum(1, keepdims=True))
+        * step
+    )
 
 
-@pytest.mark.parametrize("rule", ["exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam", "lamb"])
+@pytest.mark.parametrize(
+    "rule", ["exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam", "lamb"]
+)
 @pytest.mark.parametrize("t", [1, 9])
 def test_naive_updates_are_inside_and_wrong_ones_outside(rule: str, t: int) -> None:
     w, g = RNG.standard_normal((2, 30, 9)).astype(F)
@@ -319,12 +376,20 @@ def reciprocal(x: np.ndarray) -> np.ndarray:
     return np.nextafter(F(1) / x, F(np.inf))
 
 
-def sloppy_adam(w: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, t: int) -> tuple[np.ndarray, ...]:
-    """Adam with fp32 powers, reciprocals for divisions, contracted products, and 1 - beta taken from a rounded beta."""
-    b1, b2, lr, eps = F(0.9), F(0.999), F(0.01), F(1e-8)
+def sloppy_adam(
+    w: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, t: int
+) -> tuple[np.ndarray, ...]:
+    """Adam with fp32 powers, reciprocals for divisions, contracted products, and 1 - beta taken
+    from a rounded beta.
+    """
+    b1 = F(0.9)
+    b2 = F(0.999)
+    lr = F(0.01)
+    eps = F(1e-8)
     m = fma(b1, m, (F(1) - b1) * g)
     v = fma((F(1) - b2) * g, g, b2 * v)
-    c1, c2 = F(1) - np.power(b1, F(t)), F(1) - np.power(b2, F(t))
+    c1 = F(1) - np.power(b1, F(t))
+    c2 = F(1) - np.power(b2, F(t))
     step = (m * reciprocal(c1)) * reciprocal(np.sqrt(v * reciprocal(c2)) + eps)
     return fma(-lr, step, w), m, v
 
@@ -334,8 +399,15 @@ def test_fast_gpu_arithmetic_is_inside(t: int) -> None:
     w, g, m, v = RNG.standard_normal((4, 200, 5)).astype(F)
     v = np.abs(v)
     if t == 1:
-        m, v = 0 * m, 0 * v
-    given = table(w.tolist(), [[i] for i in range(200)], grad_output=g, exp_avg=m.reshape(-1), exp_avg_sq=v.reshape(-1))
+        m = 0 * m
+        v = 0 * v
+    given = table(
+        w.tolist(),
+        [[i] for i in range(200)],
+        grad_output=g,
+        exp_avg=m.reshape(-1),
+        exp_avg_sq=v.reshape(-1),
+    )
     truth = BACKWARD.truth(given, {"optimizer": "adam", "step": t})
     for name, theirs in zip(("weights", "exp_avg", "exp_avg_sq"), sloppy_adam(w, g, m, v, t)):
         assert (np.abs(theirs.reshape(-1) - truth[name].reference) <= truth[name].bound).all(), name

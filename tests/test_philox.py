@@ -10,11 +10,24 @@ from neocpu.reference import philox as twin
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=25)
 
-# Known-answer vectors published with Random123 (kat_vectors, "philox4x32 10"): counter, key, result.
+# Known-answer vectors published with Random123 (kat_vectors, "philox4x32 10"): counter, key,
+# result.
 KNOWN = [
-    ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
-    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    (
+        "00000000 00000000 00000000 00000000",
+        "00000000 00000000",
+        "6627e8d5 e169c58d bc57ac4c 9b00dbd8",
+    ),
+    (
+        "ffffffff ffffffff ffffffff ffffffff",
+        "ffffffff ffffffff",
+        "408f276d 41c83b0e a20bc7c6 6d5451fd",
+    ),
+    (
+        "243f6a88 85a308d3 13198a2e 03707344",
+        "a4093822 299f31d0",
+        "d16cfe09 94fdcceb 5001e420 24126ea1",
+    ),
 ]
 
 
@@ -49,26 +62,31 @@ def test_keys_differ_by_seed_purpose_and_name():
     rows=st.integers(0, 9),
 )
 def test_kernels_equal_twins(seed, columns, column0, rows):
-    rng, key = np.random.default_rng(seed), twin.tensor_key(seed, twin.INIT, "C1")
+    rng = np.random.default_rng(seed)
+    key = twin.tensor_key(seed, twin.INIT, "C1")
     ids = rng.integers(0, 2**40, rows)
-    ours, theirs = np.empty((rows, columns), np.float32), np.empty((rows, columns), np.float32)
+    ours = np.empty((rows, columns), np.float32)
+    theirs = np.empty((rows, columns), np.float32)
     scale = np.float32(rng.uniform(1e-9, 2))
     philox.uniform_rows(key, ids, column0, scale, ours)
     twin.uniform_rows(key, ids, column0, scale, theirs)
     assert ours.tobytes() == theirs.tobytes()
     assert (ours >= -scale).all() and (ours <= scale).all()
-    ours, theirs = np.empty((rows, columns), np.uint32), np.empty((rows, columns), np.uint32)
+    ours = np.empty((rows, columns), np.uint32)
+    theirs = np.empty((rows, columns), np.uint32)
     philox.random_words(key, 2**33, column0, 7, ours)
     twin.random_words(key, 2**33, column0, 7, theirs)
     assert ours.tobytes() == theirs.tobytes()
-    ours, theirs = np.empty(rows, np.uint64), np.empty(rows, np.uint64)
+    ours = np.empty(rows, np.uint64)
+    theirs = np.empty(rows, np.uint64)
     philox.random_words64(key, ids, column0 & ~1, 3, ours)
     twin.random_words64(key, ids, column0 & ~1, 3, theirs)
     assert ours.tobytes() == theirs.tobytes()
 
 
 def test_any_block_of_a_tensor_can_be_drawn_alone():
-    key, whole = twin.tensor_key(5, twin.INIT, "C9"), np.empty((40, 30), np.float32)
+    key = twin.tensor_key(5, twin.INIT, "C9")
+    whole = np.empty((40, 30), np.float32)
     philox.uniform_rows(key, np.arange(40), 0, np.float32(0.25), whole)
     part = np.empty((10, 12), np.float32)
     philox.uniform_rows(key, np.arange(20, 30), 8, np.float32(0.25), part)

@@ -13,7 +13,8 @@ from neocpu.parallel.plan import Plan, choose_schemes, place, shard_bytes
 from neocpu.parallel.sharding import SCHEMES, Shard
 
 TABLES = tuple(
-    TableSpec(f"C{i}", 5 + 13 * i % 37, dim, (f"f{i}",)) for i, dim in enumerate((16, 8, 64, 5, 1, 12, 16, 128))
+    TableSpec(f"C{i}", 5 + 13 * i % 37, dim, (f"f{i}",))
+    for i, dim in enumerate((16, 8, 64, 5, 1, 12, 16, 128))
 )
 
 
@@ -22,20 +23,27 @@ TABLES = tuple(
     ranks=st.integers(1, 8),
     per_node=st.integers(1, 8),
 )
-def test_placed_plans_are_whole_and_survive_saving(schemes: list[str], ranks: int, per_node: int) -> None:
+def test_placed_plans_are_whole_and_survive_saving(
+    schemes: list[str], ranks: int, per_node: int
+) -> None:
     plan = place(TABLES, schemes, ranks, per_node)
     assert plan.check() is plan
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     assert sorted(shard for rank in range(ranks) for shard in plan.local(rank)) == list(plan.shards)
     assert all(list(plan.local(rank)) == sorted(plan.local(rank)) for rank in range(ranks))
-    assert [plan.replicated(t) for t in range(len(TABLES))] == [s == "data_parallel" for s in schemes]
+    assert [plan.replicated(t) for t in range(len(TABLES))] == [
+        s == "data_parallel" for s in schemes
+    ]
     assert plan.ranks_per_node == min(per_node, ranks)
 
 
 def test_table_wise_tables_are_spread_by_cost() -> None:
-    tables = [TableSpec(f"t{i}", rows, 4, (f"f{i}",)) for i, rows in enumerate((60, 50, 40, 30, 20, 10))]
+    tables = [
+        TableSpec(f"t{i}", rows, 4, (f"f{i}",)) for i, rows in enumerate((60, 50, 40, 30, 20, 10))
+    ]
     plan = place(tables, ["table_wise"] * 6, 2)
-    assert plan.rank_bytes() == [16 * 110, 16 * 100]  # 60+30+20 | 50+40+10: largest first, to the emptier rank
+    # 60+30+20 | 50+40+10: largest first, to the emptier rank
+    assert plan.rank_bytes() == [16 * 110, 16 * 100]
     dearest = place(tables, ["table_wise"] * 6, 2, costs=[1, 1, 1, 1, 1, 100])
     assert [s.table for s in dearest.local(dearest.of_table(5)[0].rank)] == [5]
     onto = place(tables[:3], ["table_wise", "table_wise", "table_row_wise"], 4, 2, costs=[8, 8, 1])
@@ -59,7 +67,10 @@ def one(shards: list[Shard], scheme: str = "row_wise", ranks: int = 2) -> Plan:
             [Shard(0, (0, 6), (0, 8), 0), Shard(0, (5, 10), (0, 8), 1)],
             "rows [5, 6), columns [0, 8) are held more than once",
         ),
-        ([Shard(0, (0, 10), (0, 8), 0), Shard(0, (0, 10), (0, 8), 1)], "held more than once, by ranks [0, 1]"),
+        (
+            [Shard(0, (0, 10), (0, 8), 0), Shard(0, (0, 10), (0, 8), 1)],
+            "held more than once, by ranks [0, 1]",
+        ),
         ([Shard(0, (0, 11), (0, 8), 0)], "empty or outside"),
         ([Shard(0, (0, 0), (0, 8), 0)], "empty or outside"),
         ([Shard(0, (0, 10), (0, 8), 2)], "outside [0, 2)"),
@@ -117,7 +128,11 @@ def test_a_saved_plan_that_is_none_is_refused() -> None:
 
 
 def test_the_printed_plan_counts_optimizer_state() -> None:
-    plan = place([TableSpec("C1", 1000, 16, ("f",)), TableSpec("C2", 7, 4, ("g",))], ["row_wise", "data_parallel"], 4)
+    plan = place(
+        [TableSpec("C1", 1000, 16, ("f",)), TableSpec("C2", 7, 4, ("g",))],
+        ["row_wise", "data_parallel"],
+        4,
+    )
     assert shard_bytes(plan.tables[0], plan.of_table(0)[0], (0, 1)) == 250 * 17 * 4
     assert plan.rank_bytes((1, 0)) == [2 * 4 * (250 * 16 + 7 * 4)] * 4
     assert plan.text((0, 1)).splitlines() == [

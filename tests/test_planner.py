@@ -10,14 +10,33 @@ from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.planner.auto import make_plan
 from neocpu.planner.cost import Workload, shard_cost
 
-KAGGLE = (1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306)
+KAGGLE = (
+    1460,
+    583,
+    10131227,
+    2202608,
+    305,
+    24,
+    12517,
+    633,
+    3,
+    93145,
+    5683,
+    8351593,
+    3194,
+    27,
+    14992,
+    5461306,
+)
 TABLES = tuple(TableSpec(f"C{i}", rows, 16, (f"f{i}",)) for i, rows in enumerate(KAGGLE, 1))
 BYTES = sum(KAGGLE) * 17 * 4
 
 
 @given(
     seed=st.integers(0, 10**6),
-    sizes=st.lists(st.tuples(st.integers(1, 10**7), st.sampled_from((1, 4, 16, 40, 128))), max_size=12),
+    sizes=st.lists(
+        st.tuples(st.integers(1, 10**7), st.sampled_from((1, 4, 16, 40, 128))), max_size=12
+    ),
     ranks=st.integers(1, 8),
     per_node=st.none() | st.integers(1, 8),
 )
@@ -36,7 +55,8 @@ def test_small_tables_are_replicated_and_large_ones_spread() -> None:
     by_name = dict(zip([t.name for t in TABLES], plan.schemes))
     assert by_name["C9"] == by_name["C6"] == "data_parallel"
     assert by_name["C3"] == by_name["C12"] == "table_wise"
-    assert len({plan.of_table(t)[0].rank for t in (2, 3, 11, 15)}) == 4  # the four giants on four ranks
+    # the four giants on four ranks
+    assert len({plan.of_table(t)[0].rank for t in (2, 3, 11, 15)}) == 4
 
 
 def test_a_table_that_outweighs_all_others_is_cut() -> None:
@@ -76,12 +96,14 @@ def test_fixed_schemes_are_obeyed() -> None:
 
 
 def test_costs_follow_the_written_formulas() -> None:
-    spec, work = TableSpec("t", 1000, 16, ("a", "b")), Workload(100, {"t": 3.0}, (0, 1))
+    spec = TableSpec("t", 1000, 16, ("a", "b"))
+    work = Workload(100, {"t": 3.0}, (0, 1))
     whole = shard_cost(spec, Shard(0, (0, 1000), (0, 16), 0), 2, False, work)
     assert whole.compute == 2 * 4 * 16 * 600 + 8 * 17 * 600
     assert whole.communication == 8 * 600 + 8 * 200 * 16
     assert whole.memory == 1000 * 17 * 4
     half = shard_cost(spec, Shard(0, (0, 500), (0, 16), 0), 2, False, work)
     assert half.compute == whole.compute / 2
-    assert half.communication == 8 * 300 + 12 * 200 * 16  # words are as many as there are bags, whatever the rows
+    # words are as many as there are bags, whatever the rows
+    assert half.communication == 8 * 300 + 12 * 200 * 16
     assert shard_cost(spec, Shard(0, (0, 1000), (0, 16), 0), 1, False, work).communication == 0

@@ -22,19 +22,30 @@ WIDTHS = (1, 2, 3, 4, 5, 15, 16, 17, 20, 63, 64, 67, 100, 128, 149)
 def case(seed, fill, entries, samples, longest, weighted, widths=WIDTHS):
     """Arguments up to `weights` of a call with random tables of `entries` widths."""
     rng = np.random.default_rng(seed)
-    width, heights = rng.choice(widths, entries).astype(np.int64), rng.integers(1, 12, entries)
+    width = rng.choice(widths, entries).astype(np.int64)
+    heights = rng.integers(1, 12, entries)
     base = np.cumsum(heights * width) - heights * width
     table = floats(rng, int((heights * width).sum()), fill)
     offsets = bag_offsets(rng, entries * samples, longest)
     rows = lookups(rng, offsets, heights, samples)
-    weights = floats(rng, rows.size, FILLS[seed % len(FILLS)]) if weighted else np.empty(0, np.float32)
-    return (table, base, width, offsets, rows, weights), np.cumsum(width) - width + 1, 2 + int(width.sum())
+    weights = (
+        floats(rng, rows.size, FILLS[seed % len(FILLS)]) if weighted else np.empty(0, np.float32)
+    )
+    return (
+        (table, base, width, offsets, rows, weights),
+        np.cumsum(width) - width + 1,
+        2 + int(width.sum()),
+    )
 
 
 @given(
-    seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), entries=st.integers(0, 4), samples=st.integers(0, 5),
-    longest=st.sampled_from([0, 1, 3, 30]), weighted=st.booleans(),
-)  # fmt: skip
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    entries=st.integers(0, 4),
+    samples=st.integers(0, 5),
+    longest=st.sampled_from([0, 1, 3, 30]),
+    weighted=st.booleans(),
+)
 def test_pooled_sums_are_exact(seed, fill, entries, samples, longest, weighted):
     with np.errstate(all="ignore"):
         arguments, column, columns = case(seed, fill, entries, samples, longest, weighted)
@@ -48,7 +59,9 @@ def test_pooled_sums_are_exact(seed, fill, entries, samples, longest, weighted):
 @pytest.mark.parametrize("fill", ["normal", "wild", "ties"])
 def test_long_bags_and_wide_rows(width, fill):
     with np.errstate(all="ignore"):
-        arguments, column, columns = case(width, fill, 1, 2, 300 if width < 100 else 40, False, (width,))
+        arguments, column, columns = case(
+            width, fill, 1, 2, 300 if width < 100 else 40, False, (width,)
+        )
         ours, theirs = (np.zeros((2, columns), np.float32) for _ in "ab")
         pooling.pooled_sum(*arguments, ours, column)
         twin.pooled_sum(*arguments, theirs, column)
@@ -58,20 +71,26 @@ def test_long_bags_and_wide_rows(width, fill):
 def total(words):
     """Sum of words f64[k, width] per column: exact, or infinite, or NaN."""
     return [
-        exact_sum(column, 10**6) if not np.isfinite(column).all() else sum(map(whole, column)) for column in words.T
+        exact_sum(column, 10**6) if not np.isfinite(column).all() else sum(map(whole, column))
+        for column in words.T
     ]
 
 
 @given(
-    seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), entries=st.integers(0, 3), samples=st.integers(0, 4),
-    longest=st.sampled_from([0, 1, 3, 30]), weighted=st.booleans(),
-)  # fmt: skip
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    entries=st.integers(0, 3),
+    samples=st.integers(0, 4),
+    longest=st.sampled_from([0, 1, 3, 30]),
+    weighted=st.booleans(),
+)
 def test_words_are_the_exact_sum(seed, fill, entries, samples, longest, weighted):
     with np.errstate(all="ignore"):
         arguments, column, columns = case(seed, fill, entries, samples, longest, weighted)
         table, base, width, offsets, rows, weights = arguments
         ours, theirs = (np.full((samples, columns), 7.0) for _ in "ab")
-        used, enough = np.zeros(entries * samples, np.int64), np.zeros(entries * samples, np.int64)
+        used = np.zeros(entries * samples, np.int64)
+        enough = np.zeros(entries * samples, np.int64)
         pooling.pooled_words(*arguments, ours, column, used)
         twin.pooled_words(*arguments, theirs, column, enough)
         assert (used >= enough).all()
@@ -81,21 +100,40 @@ def test_words_are_the_exact_sum(seed, fill, entries, samples, longest, weighted
             if used[bag] == 1:
                 assert_same(ours[s, one], theirs[s, one] + 0.0)
                 continue
-            lo, hi, words = offsets[bag : bag + 1], offsets[bag + 1 : bag + 2], used[bag : bag + 1]
+            lo = offsets[bag : bag + 1]
+            hi = offsets[bag + 1 : bag + 2]
+            words = used[bag : bag + 1]
             totals = []
             for module in (pooling, twin):
-                first, further = np.full(width[k] + 2, 7.0), np.full((used[bag] - 1) * width[k] + 1, 7.0)
-                places = base[k : k + 1], width[k : k + 1], width[k : k + 1], words, np.array([1]), np.array([1])
+                first = np.full(width[k] + 2, 7.0)
+                further = np.full((used[bag] - 1) * width[k] + 1, 7.0)
+                places = (
+                    base[k : k + 1],
+                    width[k : k + 1],
+                    width[k : k + 1],
+                    words,
+                    np.array([1]),
+                    np.array([1]),
+                )
                 module.bag_words(table, rows, weights, lo, hi, *places, first, further)
                 assert first[0] == first[-1] == further[0] == 7.0
-                totals.append(total(np.concatenate([first[1:-1], further[1:]]).reshape(-1, width[k])))
+                totals.append(
+                    total(np.concatenate([first[1:-1], further[1:]]).reshape(-1, width[k]))
+                )
             np.testing.assert_equal(*totals)
 
 
-@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), width=st.sampled_from(WIDTHS), weighted=st.booleans())
+@given(
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    width=st.sampled_from(WIDTHS),
+    weighted=st.booleans(),
+)
 def test_one_bag(seed, fill, width, weighted):
     with np.errstate(all="ignore"):
-        (table, base, _, offsets, rows, weights), _, _ = case(seed, fill, 1, 1, 40, weighted, (width,))
+        (table, base, _, offsets, rows, weights), _, _ = case(
+            seed, fill, 1, 1, 40, weighted, (width,)
+        )
         bag = table, rows, weights, 0, int(offsets[1]), int(base[0]), width, width
         ours, theirs = (np.full(width + 1, 7, np.float32) for _ in "ab")
         pooling.round_bag(*bag, ours, np.empty(128))
@@ -120,17 +158,24 @@ def test_tasks_share_all_bags():
 
 
 def test_no_lookup_is_plus_zero_and_minus_zero_is_not_stored():
-    none, out = np.empty(0, np.float32), np.full((2, 3), 7, np.float32)
-    table, rows = np.float32([-0.0] * 3), np.array([0, 0, -1])
-    pooling.pooled_sum(table, np.array([0]), np.array([3]), np.array([0, 2, 3]), rows, none, out, np.array([0]))
+    none = np.empty(0, np.float32)
+    out = np.full((2, 3), 7, np.float32)
+    table = np.float32([-0.0] * 3)
+    rows = np.array([0, 0, -1])
+    pooling.pooled_sum(
+        table, np.array([0]), np.array([3]), np.array([0, 2, 3]), rows, none, out, np.array([0])
+    )
     assert out.tobytes() == bytes(24)
-    pooling.pooled_sum(table, np.array([0]), np.array([3]), np.array([0, 1, 1]), rows, none, out, np.array([0]))
+    pooling.pooled_sum(
+        table, np.array([0]), np.array([3]), np.array([0, 1, 1]), rows, none, out, np.array([0])
+    )
     assert out.tobytes() == bytes(24)
 
 
 def test_a_tie_is_decided_by_the_last_bit_there_is():
     table = np.float32([[1], [2**-24], [2**-149], [-(2**-149)]]).reshape(-1)
-    rows, offsets = np.array([0, 1, 0, 1, 2, 0, 1, 3]), np.array([0, 2, 5, 8])
+    rows = np.array([0, 1, 0, 1, 2, 0, 1, 3])
+    offsets = np.array([0, 2, 5, 8])
     out = np.empty((3, 1), np.float32)
     none = np.empty(0, np.float32)
     pooling.pooled_sum(table, np.array([0]), np.array([1]), offsets, rows, none, out, np.array([0]))
@@ -139,18 +184,26 @@ def test_a_tie_is_decided_by_the_last_bit_there_is():
 
 def test_a_sum_that_passes_the_largest_number_on_its_way_is_exact():
     large = np.finfo(np.float32).max
-    table, rows = np.float32([large, -large, 1]), np.array([0, 0, 0, 1, 1, 2, 1, 0, 0])
-    out, none = np.empty((2, 1), np.float32), np.empty(0, np.float32)
-    pooling.pooled_sum(table, np.array([0]), np.array([1]), np.array([0, 6, 9]), rows, none, out, np.array([0]))
+    table = np.float32([large, -large, 1])
+    rows = np.array([0, 0, 0, 1, 1, 2, 1, 0, 0])
+    out = np.empty((2, 1), np.float32)
+    none = np.empty(0, np.float32)
+    pooling.pooled_sum(
+        table, np.array([0]), np.array([1]), np.array([0, 6, 9]), rows, none, out, np.array([0])
+    )
     assert out.ravel().tolist() == [large, large]
-    pooling.pooled_sum(table, np.array([0]), np.array([1]), np.array([0, 2, 3]), rows, none, out, np.array([0]))
+    pooling.pooled_sum(
+        table, np.array([0]), np.array([1]), np.array([0, 2, 3]), rows, none, out, np.array([0])
+    )
     assert out.ravel().tolist() == [np.inf, large]
 
 
 @pytest.mark.parametrize("spoiled", [(), (3,), tuple(range(0, 200, 17)), tuple(range(40, 120))])
 @pytest.mark.parametrize("width", [5, 16, 80, 4100])
 def test_groups_of_bags_in_which_some_sums_round(width, spoiled):
-    """Bags are checked in groups; a bag whose fp64 sum is not exact must not pass with its neighbours, nor harm them."""
+    """Bags are checked in groups; a bag whose fp64 sum is not exact must not pass with its
+    neighbours, nor harm them.
+    """
     rng = np.random.default_rng(width)
     bags = 200 if width < 1000 else 12
     table = rng.standard_normal((40, width)).astype(np.float32)
@@ -160,9 +213,13 @@ def test_groups_of_bags_in_which_some_sums_round(width, spoiled):
         if bag < bags:
             rows[4 * bag : 4 * bag + 3] = 0, 1, 2
     arguments = (
-        table.reshape(-1), np.zeros(1, np.int64), np.array([width]), np.arange(0, rows.size + 1, 4), rows,
+        table.reshape(-1),
+        np.zeros(1, np.int64),
+        np.array([width]),
+        np.arange(0, rows.size + 1, 4),
+        rows,
         np.empty(0, np.float32),
-    )  # fmt: skip
+    )
     ours, theirs = (np.zeros((bags, width), np.float32) for _ in "ab")
     pooling.pooled_sum(*arguments, ours, np.zeros(1, np.int64))
     twin.pooled_sum(*arguments, theirs, np.zeros(1, np.int64))
@@ -171,7 +228,9 @@ def test_groups_of_bags_in_which_some_sums_round(width, spoiled):
 
 @pytest.mark.parametrize("spoiled", [(), (0,), (127,), (128,), (250, 299), (290,), (299,)])
 def test_columns_whose_sums_round_are_found_block_by_block(spoiled):
-    """A large bag is added plainly first, block after block of its columns; from a block that rounds on, it is not."""
+    """A large bag is added plainly first, block after block of its columns; from a block that
+    rounds on, it is not.
+    """
     rng = np.random.default_rng(5)
     table = rng.standard_normal((30, 300)).astype(np.float32)
     for column in spoiled:
@@ -199,12 +258,17 @@ def test_the_processor_tells_of_rounding_where_it_is_asked():
 
 @pytest.mark.parametrize("width", [1, 16, 64])
 def test_a_rounded_product_is_not_held_against_the_sum(width):
-    """A weight times a row is rounded by definition; the processor is asked about the sum of such terms alone."""
+    """A weight times a row is rounded by definition; the processor is asked about the sum of such
+    terms alone.
+    """
     if not QUIET:
         pytest.skip("this processor cannot multiply without raising the flag")
-    rows, weights = np.full((3, width), 1 / 3, np.float32), np.array([1 / 3, 0.7, 2.0**-70], np.float32)
+    rows = np.full((3, width), 1 / 3, np.float32)
+    weights = np.array([1 / 3, 0.7, 2.0**-70], np.float32)
     terms = weights * rows[:, 0]
-    assert (terms.astype(np.float64) != weights.astype(np.float64) * rows[:, 0]).any(), "no product was rounded"
+    assert (terms.astype(np.float64) != weights.astype(np.float64) * rows[:, 0]).any(), (
+        "no product was rounded"
+    )
     for count, rounds in ((1, False), (2, False), (3, True)):
         sums = np.empty(width)
         assert ask_weighted(rows.reshape(-1), weights[:count], width, sums) == rounds
@@ -223,6 +287,7 @@ def ask_weighted(values, weights, width, out):
 def ask(values):
     """Did the plain fp64 sum of `values` (one column) round?"""
     rounded()
-    index, out = np.arange(values.size), np.empty(1)
+    index = np.arange(values.size)
+    out = np.empty(1)
     plain_rows_1(values, index, values[:0], 0, values.size, 0, 1, 0, out)
     return rounded()

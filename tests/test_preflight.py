@@ -1,4 +1,6 @@
-"""Is a run that cannot fit refused before it starts, with words that help, and one that may fit let through?"""
+"""Is a run that cannot fit refused before it starts, with words that help, and one that may fit let
+through?
+"""
 
 import shutil
 from collections import namedtuple
@@ -19,13 +21,16 @@ from neocpu.training.trainer import Trainer
 from tests.test_training import given, log  # noqa: F401  (a fixture)
 
 Usage = namedtuple("Usage", "total used free")
-KIB, MIB = 1 << 10, 1 << 20
+KIB = 1 << 10
+MIB = 1 << 20
 
 
 @pytest.fixture
 def free(monkeypatch):
     """Sets the free bytes of every disk."""
-    return lambda size: monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(1 << 50, 0, size))
+    return lambda size: monkeypatch.setattr(
+        shutil, "disk_usage", lambda folder: Usage(1 << 50, 0, size)
+    )
 
 
 def told_by(check, *args):
@@ -38,22 +43,36 @@ def told_by(check, *args):
 @pytest.mark.parametrize(
     ("saves", "keep", "there", "files"),
     [(1, 2, [], 1), (2, 2, [], 2), (9, 2, [], 3), (9, 1, [], 2), (9, 5, [], 6), (1, 2, [0, 0], 3)],
-    ids=["only at the end", "two", "one more than stay", "keep one", "keep five", "resumed beside others"],
+    ids=[
+        "only at the end",
+        "two",
+        "one more than stay",
+        "keep one",
+        "keep five",
+        "resumed beside others",
+    ],
 )
 def test_one_more_checkpoint_than_stay_must_fit(tmp_path, free, saves, keep, there, files):
-    needs, dense = [Need("big", 40 * MIB), Need("small", 9 * MIB)], 10 * MIB
+    needs = [Need("big", 40 * MIB), Need("small", 9 * MIB)]
+    dense = 10 * MIB
     one = 59 * MIB + preflight.OVERHEAD
     free(files * one)
     assert told_by(check_checkpoints, tmp_path, needs, dense, saves, keep, there) == []
     free(files * one - 1)
     (line,) = told_by(check_checkpoints, tmp_path, needs, dense, saves, keep, there)
-    assert line.startswith(f"warning: checkpoints in {tmp_path} may need up to ") and "\n" not in line
+    assert (
+        line.startswith(f"warning: checkpoints in {tmp_path} may need up to ") and "\n" not in line
+    )
     assert f"({files} of 59.2 MiB; the largest table, big, up to 40.0 MiB of each)" in line
-    assert "choose another --out" in line and ("checkpoint.keep=1" in line) == (keep > 1 and files > 1)
+    assert "choose another --out" in line and ("checkpoint.keep=1" in line) == (
+        keep > 1 and files > 1
+    )
     free(files * dense)
     assert len(told_by(check_checkpoints, tmp_path, needs, dense, saves, keep, there)) == 1
     free(files * dense - 1)
-    with pytest.raises(TrainingError, match=rf"need at least {files}0\.0 MiB and up to .* free there; make room"):
+    with pytest.raises(
+        TrainingError, match=rf"need at least {files}0\.0 MiB and up to .* free there; make room"
+    ):
         check_checkpoints(tmp_path, needs, dense, saves, keep, there, print)
 
 
@@ -69,13 +88,16 @@ def test_rows_on_the_ssd_that_may_not_fit_are_told(log, tmp_path, free):  # noqa
     needs = preflight.row_file_needs(given(log).tables, state, {"one": 1 << 20, "many": 10})
     assert needs[0].table == "one" and needs[0].bytes > 24 << 20
     more = [
-        preflight.row_file_needs(given(log).tables, state, {"one": 1, "many": 0}, saves)[0].bytes for saves in (1, 2, 9)
+        preflight.row_file_needs(given(log).tables, state, {"one": 1, "many": 0}, saves)[0].bytes
+        for saves in (1, 2, 9)
     ]
-    assert more[1:] == [2 * more[0], 3 * more[0]]  # rows that changed since a commit are there twice
+    # rows that changed since a commit are there twice
+    assert more[1:] == [2 * more[0], 3 * more[0]]
     free(MIB)
     (line,) = told_by(preflight.check_rows, tmp_path / "not" / "there", needs, 2, 0)
     assert "most of it for one, but only 1.0 MiB are free" in line and "memory.ssd" in line
-    assert told_by(preflight.check_rows, tmp_path, needs, 2, MIB // 2) == []  # the budget keeps the files small
+    # the budget keeps the files small
+    assert told_by(preflight.check_rows, tmp_path, needs, 2, MIB // 2) == []
 
 
 OPTIMIZERS = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam", "partial_rowwise_adam")
@@ -84,9 +106,16 @@ OPTIMIZERS = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam", "pa
 @pytest.mark.parametrize("sparse", OPTIMIZERS)
 def test_no_checkpoint_is_larger_than_foretold(log, tmp_path, sparse, monkeypatch):  # noqa: F811
     monkeypatch.setattr(preflight, "OVERHEAD", 32 * KIB)
-    run = given(log, f"optimizer.sparse={{ name = '{sparse}' }}", "optimizer.dense.name=adagrad", "training.epochs=2")
+    run = given(
+        log,
+        f"optimizer.sparse={{ name = '{sparse}' }}",
+        "optimizer.dense.name=adagrad",
+        "training.epochs=2",
+    )
     splits = open_splits(run, SingleComm(), tmp_path, print)
-    needs = preflight.checkpoint_needs(run.tables, run.optimizer.sparse.state_floats, splits.touchable_rows(300))
+    needs = preflight.checkpoint_needs(
+        run.tables, run.optimizer.sparse.state_floats, splits.touchable_rows(300)
+    )
     dense = preflight.dense_bytes(run, splits.dense_features)
     most = check_checkpoints(tmp_path, needs, dense, 1, 1, [], print)
     Trainer(run, None, tmp_path / "out").run()
@@ -101,13 +130,15 @@ def test_rows_that_can_be_touched(log, tmp_path):  # noqa: F811
     wide = given(log, "tables.one.rows=100000", "tables.many.rows=100000")
     splits = open_splits(wide, SingleComm(), tmp_path, print)
     lookups = splits.datasets["train"].lookups("many")
-    assert splits.touchable_rows(10**6) == {"one": 150, "many": lookups}  # a second epoch finds the same rows
+    # a second epoch finds the same rows
+    assert splits.touchable_rows(10**6) == {"one": 150, "many": lookups}
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_run_on_a_full_disk_does_not_start(log, tmp_path, free, ranks):  # noqa: F811
     free(100)
-    run, lines = given(log), []
+    run = given(log)
+    lines = []
 
     def body(comm):
         report = Report(tmp_path / "out", comm.rank, tell=lines.append)
@@ -123,12 +154,21 @@ def test_a_run_on_a_full_disk_does_not_start(log, tmp_path, free, ranks):  # noq
 def test_a_run_that_may_fit_starts_with_a_warning(log, tmp_path, free):  # noqa: F811
     free(100 * KIB)
     lines: list[str] = []
-    Trainer(given(log), None, tmp_path / "out", report=Report(tmp_path / "out", 0, tell=lines.append)).run()
-    assert sum(line.startswith("warning: checkpoints in ") and "the largest table, one" in line for line in lines) == 1
+    Trainer(
+        given(log), None, tmp_path / "out", report=Report(tmp_path / "out", 0, tell=lines.append)
+    ).run()
+    assert (
+        sum(
+            line.startswith("warning: checkpoints in ") and "the largest table, one" in line
+            for line in lines
+        )
+        == 1
+    )
 
 
 def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch):  # noqa: F811
-    asked, real = [], trainer.build
+    asked = []
+    real = trainer.build
 
     def build(*args):
         asked.append(args[4])
@@ -152,12 +192,16 @@ def raw_log(path, rows):
     with open(path, "w") as file:
         for _ in range(rows):
             fields = [str(n) for n in (0, *random.integers(0, 99, 13))]
-            file.write("\t".join(fields + [f"{n:08x}" for n in random.integers(0, 2**32, 26)]) + "\n")
+            file.write(
+                "\t".join(fields + [f"{n:08x}" for n in random.integers(0, 2**32, 26)]) + "\n"
+            )
     return path
 
 
 def test_the_size_of_a_copy_is_known_before(tmp_path):
-    raw, options = raw_log(tmp_path / "log.tsv", 9000), ConvertOptions()  # three blocks
+    # three blocks
+    raw = raw_log(tmp_path / "log.tsv", 9000)
+    options = ConvertOptions()
     ((sources, copy),) = missing_copies([raw], "criteo", options)
     foretold = expected_bytes(sources, "criteo", options)
     convert(sources, copy, "criteo", options)
@@ -168,9 +212,13 @@ def test_the_size_of_a_copy_is_known_before(tmp_path):
 
 def test_a_copy_that_cannot_fit_is_not_begun(tmp_path, free):
     raw = raw_log(tmp_path / "log.tsv", 500)
-    run = config.loads('[data]\ntrain = "x"\n[tables]\nC1.rows = 9', overrides=[f'data.train="{raw}"'])
+    run = config.loads(
+        '[data]\ntrain = "x"\n[tables]\nC1.rows = 9', overrides=[f'data.train="{raw}"']
+    )
     free(60_000)
-    with pytest.raises(NeocpuError, match=r"needs about .* KiB .* but only 58\.6 KiB are free there; make room"):
+    with pytest.raises(
+        NeocpuError, match=r"needs about .* KiB .* but only 58\.6 KiB are free there; make room"
+    ):
         open_splits(run, SingleComm(), tmp_path, print)
     assert [path.name for path in tmp_path.iterdir()] == ["log.tsv"]
     free(1 * MIB)
@@ -182,7 +230,8 @@ def test_several_copies_share_a_disk(tmp_path, free):
     free(100 * MIB)
     assert told_by(check_conversions, needs) == []
     free(99 * MIB)
-    assert "100.0 MiB" in told_by(check_conversions, needs)[0]  # an estimate: a little too little may do
+    # an estimate: a little too little may do
+    assert "100.0 MiB" in told_by(check_conversions, needs)[0]
     free(70 * MIB)
     with pytest.raises(TrainingError, match=r"60\.0 MiB of it for a\.h5"):
         check_conversions(needs, print)

@@ -20,7 +20,9 @@ MODELS = sorted((ROOT / "data" / "models").glob("*.toml"))
 MADE = {model.name: model for model in make_neo.MODELS}
 
 
-@pytest.mark.parametrize("path", [path for path in MODELS if path.stem not in MADE], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in MODELS if path.stem not in MADE], ids=lambda path: path.stem
+)
 def test_presets_load_and_hold_the_26_categories(path):
     given = config.load(path, ["data.train=a.tsv", "data.test=b.tsv"])
     assert [table.name for table in given.tables] == [entry["name"] for entry in CATEGORIES]
@@ -35,16 +37,22 @@ def test_the_tiny_preset_names_the_committed_log():
 
 @pytest.mark.parametrize("name", MADE)
 def test_the_papers_other_models_have_its_sizes(name):
-    path, model = ROOT / "data" / "models" / f"{name}.toml", MADE[name]
+    path = ROOT / "data" / "models" / f"{name}.toml"
+    model = MADE[name]
     assert path.read_text() == make_neo.text(model), "run data/models/make_neo.py"
     given = config.load(path)
     dims = [table.dim for table in given.tables]
     assert abs(sum(table.rows * table.dim for table in given.tables) - model.parameters) < 1000
-    assert {feature for table in given.tables for feature in table.features} == {f"C{i}" for i in range(1, 27)}
+    assert {feature for table in given.tables for feature in table.features} == {
+        f"C{i}" for i in range(1, 27)
+    }
     widths = (*given.model.bottom, *given.model.top)
     assert len(widths) == model.layers and abs(sum(widths) / len(widths) - model.width) < 2
     assert 0.75 < make_neo.mflops(model) / model.mflops < 1.1
-    for said in (f"from {min(dims)} to {max(dims)} with mean {sum(dims) // len(dims)}", f"all of dim {dims[0]}"):
+    for said in (
+        f"from {min(dims)} to {max(dims)} with mean {sum(dims) // len(dims)}",
+        f"all of dim {dims[0]}",
+    ):
         if said in model.remembered:
             break
     else:

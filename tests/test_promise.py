@@ -1,7 +1,8 @@
-"""Is there one digest for any ranks, plan, threads, route and interruption, and without AVX-512? A pairwise cover.
+"""Is there one digest for any ranks, plan, threads, route and interruption, and without AVX-512? A
+pairwise cover.
 
-`python -m tests.promise` runs the full product; docs/promise.md records its result. Here, all cases of a rank count share
-one `mpiexec`, and the cases of one rank run in this process.
+`python -m tests.promise` runs the full product; docs/promise.md records its result. Here, all cases
+of a rank count share one `mpiexec`, and the cases of one rank run in this process.
 """
 
 import platform
@@ -31,7 +32,9 @@ def launches() -> dict[str, Launch]:
 
 @pytest.fixture(scope="module")
 def reached(launches: dict[str, Launch], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A function from the name of a launch to what its cases reached; launches that it goes on from run first."""
+    """A function from the name of a launch to what its cases reached; launches that it goes on from
+    run first.
+    """
     folder = tmp_path_factory.mktemp("promise")
     write_data(folder)
     known: dict[str, list[dict[str, Any]]] = {}
@@ -53,8 +56,12 @@ def reached(launches: dict[str, Launch], tmp_path_factory: pytest.TempPathFactor
     use_threads(1 << 10)
 
 
-@pytest.mark.parametrize("name", [f"host-{ranks}" for ranks in sorted(RANKS, key=lambda ranks: (ranks == 1, ranks))])
-def test_one_digest_for_all_ways_of_running(name: str, launches: dict[str, Launch], reached: Any) -> None:
+@pytest.mark.parametrize(
+    "name", [f"host-{ranks}" for ranks in sorted(RANKS, key=lambda ranks: (ranks == 1, ranks))]
+)
+def test_one_digest_for_all_ways_of_running(
+    name: str, launches: dict[str, Launch], reached: Any
+) -> None:
     _needs_mpi()
     records = reached(name)
     assert len(records) == len(launches[name].cases)
@@ -67,7 +74,9 @@ def test_metrics_are_the_same_on_all_ranks(reached: Any) -> None:
     assert not disagreements(records, committed())
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instruction sets of x86-64")
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="instruction sets of x86-64"
+)
 def test_one_digest_without_avx512(tmp_path: Path) -> None:
     (launch,) = [launch for launch in schedule(chosen("pairwise")) if launch.cpu != "host"]
     write_data(tmp_path)
@@ -81,14 +90,19 @@ def test_pairs_are_covered() -> None:
     few = pairwise(cases)
     assert len(few) < len(cases) / 8
     for one, two in combinations(("ranks", "plan", "threads", "route", "how", "memory"), 2):
-        assert {(vars(c)[one], vars(c)[two]) for c in few} == {(vars(c)[one], vars(c)[two]) for c in cases}
+        assert {(vars(c)[one], vars(c)[two]) for c in few} == {
+            (vars(c)[one], vars(c)[two]) for c in cases
+        }
 
 
 def test_a_wrong_digest_and_wrong_metrics_are_noticed() -> None:
     expected = dict.fromkeys(FAMILIES, "right")
     record = vars(Case("adam", 2, "mixed", 1)) | {"digest": "right", "metrics": "a", "cpu": "host"}
     assert not disagreements([record, record], expected)
-    assert "digest wrong, not right" in disagreements([record, record | {"digest": "wrong"}], expected)[0]
+    assert (
+        "digest wrong, not right"
+        in disagreements([record, record | {"digest": "wrong"}], expected)[0]
+    )
     assert "other metrics" in disagreements([record, record | {"metrics": "b"}], expected)[0]
 
 

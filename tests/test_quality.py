@@ -1,9 +1,10 @@
 """Does one pass over real clicks bring the Kaggle preset where a small DLRM should be?
 
-A log of 40,000 rows, in file order: 32,000 to train, 4,000 to validate, 4,000 to test. A one-pass logistic regression
-reaches an AUC of 0.7695 and a logloss of 0.4428 there, the constant click rate 0.526. Only the batch is smaller than the
-preset's, as it says for logs this small (2,048 at a time are 16 steps: AUC 0.748). Learning rates need no fine
-tuning: 0.02 to 0.06 for the tables, 0.005 to 0.02 for the rest stay within 0.005 in AUC on the validation part.
+A log of 40,000 rows, in file order: 32,000 to train, 4,000 to validate, 4,000 to test. A one-pass
+logistic regression reaches an AUC of 0.7695 and a logloss of 0.4428 there, the constant click rate
+0.526. Only the batch is smaller than the preset's, as it says for logs this small (2,048 at a time
+are 16 steps: AUC 0.748). Learning rates need no fine tuning: 0.02 to 0.06 for the tables, 0.005 to
+0.02 for the rest stay within 0.005 in AUC on the validation part.
 """
 
 import gzip
@@ -23,7 +24,8 @@ PARTS = {"train": 32_000, "valid": 4_000, "test": 4_000}
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     """--set overrides that name the three parts of the log."""
-    source, folder = real_data("criteo_kaggle_40k.tsv.gz"), tmp_path_factory.mktemp("criteo")
+    source = real_data("criteo_kaggle_40k.tsv.gz")
+    folder = tmp_path_factory.mktemp("criteo")
     with gzip.open(source) as log:
         lines = iter(log.readlines())
     for name, rows in PARTS.items():

@@ -1,4 +1,6 @@
-"""Do the README's two set-up commands still do what it says? The first must print the digest that it shows."""
+"""Do the README's two set-up commands still do what it says? The first must print the digest that
+it shows.
+"""
 
 import re
 import subprocess
@@ -26,7 +28,17 @@ def test_the_main_job_prints_the_digest_that_the_readme_shows(tmp_path: Path) ->
     command = next(line for line in blocks()[0].splitlines() if line.startswith("mpiexec"))
     program, *rest = command.split()
     mpiexec = Path(sys.executable).with_name(program)
-    arguments = [str(mpiexec), *rest[:2], sys.executable, "-m", *rest[2:], "--out", str(tmp_path / "out")]
-    run = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    arguments = [
+        str(mpiexec),
+        *rest[:2],
+        sys.executable,
+        "-m",
+        *rest[2:],
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    run = subprocess.run(
+        arguments, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1] == f"digest {shown[0]}"

@@ -26,10 +26,21 @@ def test_metrics_are_json_lines_and_are_told(tmp_path: Path) -> None:
     report = Report(tmp_path, 0, tell=told.append)
     report.metrics(4, 40, "valid", measured(0.5))
     assert lines(tmp_path) == [
-        {"step": 4, "samples": 40, "split": "valid", "measured": 10, "logloss": 0.5, "ne": 0.9, "auc": None,
-         "calibration": 1.0, "accuracy": 0.5}
-    ]  # fmt: skip
-    assert told == ["step 4, valid: logloss 0.50000, ne 0.90000, calibration 1.00000, accuracy 0.50000"]
+        {
+            "step": 4,
+            "samples": 40,
+            "split": "valid",
+            "measured": 10,
+            "logloss": 0.5,
+            "ne": 0.9,
+            "auc": None,
+            "calibration": 1.0,
+            "accuracy": 0.5,
+        }
+    ]
+    assert told == [
+        "step 4, valid: logloss 0.50000, ne 0.90000, calibration 1.00000, accuracy 0.50000"
+    ]
 
 
 def test_after_a_resume_no_step_is_measured_twice(tmp_path: Path) -> None:
@@ -42,8 +53,10 @@ def test_after_a_resume_no_step_is_measured_twice(tmp_path: Path) -> None:
     for split in ("train", "valid"):
         second.metrics(20, 20, split, measured(0.4))
     assert [(line["step"], line["split"], line["logloss"]) for line in lines(tmp_path)] == [
-        (10, "train", 0.5), (20, "train", 0.4), (20, "valid", 0.4),
-    ]  # fmt: skip
+        (10, "train", 0.5),
+        (20, "train", 0.4),
+        (20, "valid", 0.4),
+    ]
 
 
 def test_plan_summary_and_picture(tmp_path: Path) -> None:
@@ -58,7 +71,9 @@ def test_plan_summary_and_picture(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_without_matplotlib_there_is_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_there_is_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reports.importlib.util, "find_spec", lambda name: None)
     report = Report(tmp_path, 0)
     report.metrics(1, 10, "train", measured(0.5))
@@ -78,4 +93,7 @@ def test_other_ranks_write_and_say_nothing(tmp_path: Path) -> None:
 
 def test_versions() -> None:
     found = versions()
-    assert set(found) >= {"python", "neocpu", "numba", "numpy", "mpi4py", "h5py"} and "unknown" not in found.values()
+    assert (
+        set(found) >= {"python", "neocpu", "numba", "numpy", "mpi4py", "h5py"}
+        and "unknown" not in found.values()
+    )

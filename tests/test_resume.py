@@ -1,4 +1,6 @@
-"""Is a run that is killed, stopped or misused safe through the real command? `mpiexec -n W neocpu train`, start to end."""
+"""Is a run that is killed, stopped or misused safe through the real command? `mpiexec -n W neocpu
+train`, start to end.
+"""
 
 import json
 import os
@@ -51,7 +53,9 @@ def jobs() -> Iterator[list[subprocess.Popen[str]]]:
         kill(job)
 
 
-def start(folder: Path, out: str, ranks: int, *sets: str, resume: bool = False) -> subprocess.Popen[str]:
+def start(
+    folder: Path, out: str, ranks: int, *sets: str, resume: bool = False
+) -> subprocess.Popen[str]:
     """Start the small run, or go on with it."""
     return start_job(folder / "small.toml", folder / out, ranks, *sets, resume=resume)
 
@@ -76,7 +80,10 @@ def wait(job: subprocess.Popen[str], reached: Callable[[], object]) -> None:
 
 def steps(folder: Path, out: str) -> list[int]:
     """Steps of the complete checkpoints of a run."""
-    return sorted(int(path.stem.removeprefix("step-")) for path in (folder / out / "checkpoints").glob("step-*.h5"))
+    return sorted(
+        int(path.stem.removeprefix("step-"))
+        for path in (folder / out / "checkpoints").glob("step-*.h5")
+    )
 
 
 def digest(folder: Path, out: str) -> str:
@@ -90,13 +97,27 @@ def saved(folder: Path, out: str, step: int) -> str:
         return file.digest
 
 
-def test_a_killed_run_goes_on_elsewhere_to_the_same_digest(folder: Path, jobs: list[subprocess.Popen[str]]) -> None:
-    jobs.append(start(folder, "killed", 3, *LONG, "checkpoint.every_steps=3", *KEEP, "parallel.plan=row_wise"))
+def test_a_killed_run_goes_on_elsewhere_to_the_same_digest(
+    folder: Path, jobs: list[subprocess.Popen[str]]
+) -> None:
+    jobs.append(
+        start(
+            folder, "killed", 3, *LONG, "checkpoint.every_steps=3", *KEEP, "parallel.plan=row_wise"
+        )
+    )
     wait(jobs[0], lambda: steps(folder, "killed"))
     kill(jobs[0])
     _drop_after(folder, "killed", 36)  # if the machine was quick, or this test asleep
     done = finish(
-        start(folder, "killed", 2, "training.epochs=10", "training.steps=40", "parallel.plan=column_wise", resume=True)
+        start(
+            folder,
+            "killed",
+            2,
+            "training.epochs=10",
+            "training.steps=40",
+            "parallel.plan=column_wise",
+            resume=True,
+        )
     )
     assert done.returncode == 0, done.stderr
     assert "resuming from step-" in done.stdout
@@ -109,7 +130,11 @@ def test_a_killed_run_of_rows_narrower_than_their_caches_goes_on_as_if_untouched
 ) -> None:
     levels = ("memory.placement=hbm_over_ddr_over_ssd", "memory.policy=lfu", "memory.prefetch=2")
     budgets = ("memory.hbm=70_000", "memory.ddr=90_000", "memory.cache_format=fp32")
-    forms = ("model.embedding_format=fp16", "model.embedding_rounding=stochastic", "tables.large.format=int8")
+    forms = (
+        "model.embedding_format=fp16",
+        "model.embedding_rounding=stochastic",
+        "tables.large.format=int8",
+    )
     same = (*levels, *budgets, *forms, "parallel.plan=row_wise", "checkpoint.every_steps=3", *KEEP)
     jobs.append(start(folder, "wide", 2, *LONG, *same))
     wait(jobs[0], lambda: len(steps(folder, "wide")) > 7)
@@ -117,7 +142,9 @@ def test_a_killed_run_of_rows_narrower_than_their_caches_goes_on_as_if_untouched
     there = steps(folder, "wide")
     untouched = {step: saved(folder, "wide", step) for step in there}
     _drop_after(folder, "wide", there[2])  # now it was killed soon after
-    done = finish(start(folder, "wide", 2, LONG[0], f"training.steps={there[-1]}", *same, resume=True))
+    done = finish(
+        start(folder, "wide", 2, LONG[0], f"training.steps={there[-1]}", *same, resume=True)
+    )
     assert done.returncode == 0, done.stderr
     assert f"resuming from step-{there[2]:08d}.h5" in done.stdout
     assert {step: saved(folder, "wide", step) for step in steps(folder, "wide")} == untouched
@@ -125,7 +152,9 @@ def test_a_killed_run_of_rows_narrower_than_their_caches_goes_on_as_if_untouched
     assert any(tier["tier"] == "ssd" and tier["read"] and tier["index_bytes"] for tier in tiers)
 
 
-def test_sigterm_leaves_a_checkpoint_to_resume_from(folder: Path, jobs: list[subprocess.Popen[str]]) -> None:
+def test_sigterm_leaves_a_checkpoint_to_resume_from(
+    folder: Path, jobs: list[subprocess.Popen[str]]
+) -> None:
     jobs.append(start(folder, "stopped", 3, *LONG, "checkpoint.every_steps=20", *KEEP))
     wait(jobs[0], lambda: steps(folder, "stopped"))
     second = finish(start(folder, "stopped", 1, resume=True))  # while the first runs
@@ -134,7 +163,10 @@ def test_sigterm_leaves_a_checkpoint_to_resume_from(folder: Path, jobs: list[sub
     os.kill(jobs[0].pid, _stop_signal())
     done = finish(jobs[0])
     assert done.returncode == 128 + _stop_signal(), done.stderr
-    assert done.stderr.count("neocpu: ") == 1 and "a checkpoint is written, go on with --resume" in done.stderr
+    assert (
+        done.stderr.count("neocpu: ") == 1
+        and "a checkpoint is written, go on with --resume" in done.stderr
+    )
     last = steps(folder, "stopped")[-1]
     assert f"after step {last};" in done.stderr
     done = finish(start(folder, "stopped", 1, f"training.steps={last + 2}", LONG[0], resume=True))
@@ -153,20 +185,36 @@ def test_resume_without_a_checkpoint_starts_anew_and_says_so(folder: Path) -> No
 @pytest.mark.parametrize(
     ("ranks", "sets", "resume", "message"),
     [
-        (2, ("training.seed=5",), True, "keys that may not change on resume: training.seed was 20221, now 5"),
-        (1, ("tables.few.rows=4", "optimizer.sparse.eps=1e-6"), True, "tables.few.rows was 3, now 4; optimizer.sparse.eps"),
+        (
+            2,
+            ("training.seed=5",),
+            True,
+            "keys that may not change on resume: training.seed was 20221, now 5",
+        ),
+        (
+            1,
+            ("tables.few.rows=4", "optimizer.sparse.eps=1e-6"),
+            True,
+            "tables.few.rows was 3, now 4; optimizer.sparse.eps",
+        ),
         (2, (), False, "whole already has results (run.json); go on with --resume"),
     ],
-)  # fmt: skip
+)
 def test_what_would_spoil_results_is_refused(
     folder: Path, ranks: int, sets: tuple[str, ...], resume: bool, message: str
 ) -> None:
-    before = {path: path.read_bytes() for path in (folder / "whole").rglob("*") if path.suffix in (".h5", ".json")}
+    before = {
+        path: path.read_bytes()
+        for path in (folder / "whole").rglob("*")
+        if path.suffix in (".h5", ".json")
+    }
     done = finish(start(folder, "whole", ranks, *sets, resume=resume))
     assert done.returncode == 1, done.stderr
     assert message in done.stderr
     assert done.stderr.count("neocpu: error: ") == 1 and "Traceback" not in done.stderr
-    assert all(path.read_bytes() == data for path, data in before.items() if path.name != "plan.json")
+    assert all(
+        path.read_bytes() == data for path, data in before.items() if path.name != "plan.json"
+    )
 
 
 def _drop_after(folder: Path, out: str, step: int) -> None:
@@ -178,7 +226,9 @@ def _drop_after(folder: Path, out: str, step: int) -> None:
 
 def _stop_signal() -> signal.Signals:
     """SIGTERM; Open MPI's launcher kills the ranks soon after that one."""
-    told = subprocess.run([str(find_mpiexec()), "--version"], capture_output=True, text=True, timeout=60).stdout
+    told = subprocess.run(
+        [str(find_mpiexec()), "--version"], capture_output=True, text=True, timeout=60
+    ).stdout
     return signal.SIGUSR1 if "Open MPI" in told or "prte" in told.lower() else signal.SIGTERM
 
 
@@ -186,4 +236,6 @@ def test_runs_killed_at_any_instant_end_as_if_untouched() -> None:
     command = [sys.executable, "-m", "tests.kill_runs", "--times", "12", "--steps", "150"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert re.match(r"killed [1-9]\d+ times; [1-9]\d* runs reached their end, all with the digest", done.stdout)
+    assert re.match(
+        r"killed [1-9]\d+ times; [1-9]\d* runs reached their end, all with the digest", done.stdout
+    )

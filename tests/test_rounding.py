@@ -16,14 +16,18 @@ def words(rng, shape, fill):
 
 
 @given(
-    seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), rows=st.integers(0, 70), columns=st.sampled_from([1, 4, 9])
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    rows=st.integers(0, 70),
+    columns=st.sampled_from([1, 4, 9]),
 )
 def test_sum_words(seed, fill, rows, columns):
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
         counts = rng.integers(1, 5, rows)
         given_words = words(rng, (int(counts.sum()), columns), fill)
-        order, starts = rng.permutation(len(given_words)), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        order = rng.permutation(len(given_words))
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         ours, theirs = (np.full((rows, columns), 7, np.float32) for _ in "ab")
         rounding.sum_words(given_words, order, starts, ours)
         twin.sum_words(given_words, order, starts, theirs)
@@ -31,27 +35,33 @@ def test_sum_words(seed, fill, rows, columns):
 
 
 @given(
-    seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), groups=st.integers(0, 4), samples=st.integers(0, 5),
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    groups=st.integers(0, 4),
+    samples=st.integers(0, 5),
     extras=st.integers(0, 6),
-)  # fmt: skip
+)
 def test_combine_words(seed, fill, groups, samples, extras):
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
-        parts, width = rng.integers(1, 4, groups), rng.integers(1, 9, groups)
+        parts = rng.integers(1, 4, groups)
+        width = rng.integers(1, 9, groups)
         group_start = np.concatenate([[0], np.cumsum(parts)]).astype(np.int64)
         sizes = np.repeat(width, parts)
         stride = sizes + rng.integers(0, 3, sizes.size)
         source = (np.cumsum(stride * samples) - stride * samples).astype(np.int64)
         recv = words(rng, int((stride * samples).sum()), fill)
         keys = np.sort(rng.integers(0, max(1, groups * samples), extras if groups * samples else 0))
-        extra_start = np.concatenate([[0], np.cumsum(width[keys // max(1, samples)] if keys.size else [])]).astype(
-            np.int64
-        )
+        extra_start = np.concatenate(
+            [[0], np.cumsum(width[keys // max(1, samples)] if keys.size else [])]
+        ).astype(np.int64)
         extra = words(rng, int(extra_start[-1]), fill)
         column = np.cumsum(width) - width + 1
         ours, theirs = (np.full((samples, 2 + int(width.sum())), 7, np.float32) for _ in "ab")
         for module, out in ((rounding, ours), (twin, theirs)):
-            module.combine_words(recv, group_start, source, stride, width, column, keys, extra_start, extra, out)
+            module.combine_words(
+                recv, group_start, source, stride, width, column, keys, extra_start, extra, out
+            )
         assert_same(ours, theirs)
 
 
@@ -60,8 +70,11 @@ def test_divide_columns(seed, samples, fill):
     rng = np.random.default_rng(seed)
     x = floats(rng, (samples, 12), fill)
     lengths = rng.integers(0, 5, (4, samples)).astype(np.int32)
-    key, column, width = np.array([3, 0]), np.array([1, 7]), np.array([4, 5])
-    ours, theirs = x.copy(), x.copy()
+    key = np.array([3, 0])
+    column = np.array([1, 7])
+    width = np.array([4, 5])
+    ours = x.copy()
+    theirs = x.copy()
     with np.errstate(all="ignore"):
         rounding.divide_columns(ours, lengths, key, column, width)
         twin.divide_columns(theirs, lengths, key, column, width)
@@ -81,7 +94,10 @@ def test_the_twin_rounds_as_ieee_says():
     assert exact_sum(tie) == 1.0
     assert exact_sum([*tie, 2.0**-149]) == np.nextafter(np.float32(1), np.float32(2))
     assert exact_sum([*tie, -(2.0**-149)]) == 1.0
-    assert exact_sum([3.0, 2.0**-23]) == 3.0 and exact_sum([3.0 + 2.0**-22, 2.0**-23]) == 3.0 + 2.0**-21
+    assert (
+        exact_sum([3.0, 2.0**-23]) == 3.0
+        and exact_sum([3.0 + 2.0**-22, 2.0**-23]) == 3.0 + 2.0**-21
+    )
     largest = float(np.finfo(np.float32).max)
     assert exact_sum([largest, 2.0**102]) == largest and exact_sum([largest, 2.0**103]) == np.inf
     assert str(exact_sum([-0.0, -0.0])) == "0.0" and str(exact_sum([])) == "0.0"

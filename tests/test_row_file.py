@@ -18,7 +18,10 @@ from neocpu.storage.row_file import RowFile
 from neocpu.storage.row_tools import verify
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = (RowTable("C1", 10**10, 20, layout="weights <f4 [5]"), RowTable("C2[0:9]", 300, 7, 40, 8, 2))
+TABLES = (
+    RowTable("C1", 10**10, 20, layout="weights <f4 [5]"),
+    RowTable("C2[0:9]", 300, 7, 40, 8, 2),
+)
 Model = list[dict[int, bytes]]
 WAYS = ({}, {"mapped": False, "threads": 3}, {"reads": "threads", "threads": 2})
 
@@ -57,24 +60,35 @@ def small(path: Path, commits: int = 3, seed: int = 0) -> Model:
     return model
 
 
-@given(seed=st.integers(0, 2**32), way=st.sampled_from(WAYS), steps=st.lists(st.sampled_from("wwwcsmr"), max_size=14))
+@given(
+    seed=st.integers(0, 2**32),
+    way=st.sampled_from(WAYS),
+    steps=st.lists(st.sampled_from("wwwcsmr"), max_size=14),
+)
 @settings(max_examples=25)
 def test_content_is_that_of_a_dictionary(tmp_path_factory, seed, way, steps):
     path = tmp_path_factory.mktemp("rows") / "rows.h5"
-    rng, now, last, sealed = np.random.default_rng(seed), [{}, {}], [{}, {}], [{}, {}]
-    file, make = RowFile.create(path, TABLES, extent=1 << 12, **way), None
+    rng = np.random.default_rng(seed)
+    now = [{}, {}]
+    last = [{}, {}]
+    sealed = [{}, {}]
+    file = RowFile.create(path, TABLES, extent=1 << 12, **way)
+    make = None
     for epoch, step in enumerate(steps, 1):
         if step == "w":
             fill(file, rng, now)
         elif step == "r":
             file.close()
-            file, make = RowFile(path, TABLES, **way), None
+            file = RowFile(path, TABLES, **way)
+            make = None
             now = [dict(part) for part in last]
         elif make is None and step in "cs":
-            make, sealed = file.seal(epoch, b"%d" % epoch), [dict(part) for part in now]
+            make = file.seal(epoch, b"%d" % epoch)
+            sealed = [dict(part) for part in now]
         if make is not None and step in "cm":
             make()
-            make, last = None, sealed
+            make = None
+            last = sealed
         if step == "r":
             assert file.note == (b"%d" % file.epoch if file.epoch else b"")
         assert content(file) == now
@@ -123,7 +137,8 @@ def test_a_sealed_commit_is_not_what_comes_after(tmp_path: Path) -> None:
 
 
 def test_slots_are_used_again_and_the_file_stays_bounded(tmp_path: Path) -> None:
-    path, rows = tmp_path / "r.h5", np.arange(300)
+    path = tmp_path / "r.h5"
+    rows = np.arange(300)
     with RowFile.create(path, TABLES, extent=1 << 12) as file:
         sizes = []
         for epoch in range(1, 40):
@@ -131,7 +146,11 @@ def test_slots_are_used_again_and_the_file_stays_bounded(tmp_path: Path) -> None
             file.commit(epoch)
             sizes.append(path.stat().st_size)
         stats = file.stats()
-        assert sizes[5] == sizes[-1] and stats["slots"] <= 4 * rows.size and stats["log_bytes"] < 1 << 18
+        assert (
+            sizes[5] == sizes[-1]
+            and stats["slots"] <= 4 * rows.size
+            and stats["log_bytes"] < 1 << 18
+        )
         assert 8 < stats["index_bytes_per_row"] < 40
 
 
@@ -147,7 +166,8 @@ def test_a_stranger_reads_it_with_h5py(tmp_path: Path) -> None:
             for alive, change in zip(live, commit.changes):
                 if change.live is not None:
                     alive[: change.live.size] = change.live
-                alive[change.born], alive[change.died] = True, False
+                alive[change.born] = True
+                alive[change.died] = False
         for table, alive, expected in zip(tables, live, model):
             records = table["records"][:][alive, : table.attrs["record"]]
             rows = table["tags"]["row"][alive]
@@ -160,20 +180,25 @@ def test_a_stranger_reads_it_with_h5py(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_one_thread_writes_while_others_read(tmp_path: Path, way: dict) -> None:
     rows = np.arange(3000)
-    with RowFile.create(tmp_path / "r.h5", TABLES, extent=1 << 12, **way) as file, ThreadPoolExecutor(3) as pool:
+    with (
+        RowFile.create(tmp_path / "r.h5", TABLES, extent=1 << 12, **way) as file,
+        ThreadPoolExecutor(3) as pool,
+    ):
         file.write(0, rows, np.full((rows.size, 20), 5, np.uint8))
         making = pool.submit(file.seal(1))
         done = threading.Event()
 
         def read() -> int:
-            out, times = np.zeros((rows.size, 20), np.uint8), 0
+            out = np.zeros((rows.size, 20), np.uint8)
+            times = 0
             while not done.is_set() or not times:
                 assert file.read(0, rows, out).all() and (out == 5).all()
                 times += 1
             return times
 
         readers = [pool.submit(read) for _ in range(2)]
-        for epoch in range(2, 16):  # the file grows, rows move and slots are used again, while commits are made
+        # the file grows, rows move and slots are used again, while commits are made
+        for epoch in range(2, 16):
             file.write(0, np.arange(3000, 3000 + 300 * epoch), np.ones((300 * epoch, 20), np.uint8))
             file.write(0, rows, np.full((rows.size, 20), 5, np.uint8))
             making.result()
@@ -200,7 +225,8 @@ def test_threads_make_and_grow_files_of_their_own(tmp_path: Path) -> None:
 
 def test_a_slower_device_takes_longer(tmp_path: Path) -> None:
     small(tmp_path / "r.h5")
-    rows, out = np.arange(300), np.zeros((300, 7), np.uint8)
+    rows = np.arange(300)
+    out = np.zeros((300, 7), np.uint8)
     for limit in ({"iops": 1000.0}, {"bandwidth": 7000.0}):
         with RowFile(tmp_path / "r.h5", **limit) as file:
             found = int(file.read(1, rows, out).sum())
@@ -229,7 +255,10 @@ def test_tier_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         file.write(0, np.arange(20000), np.ones((20000, 20), np.uint8))
     assert run(["tier", "show", str(path)]) == 0
     text = capsys.readouterr().out
-    assert f"{len(model[0]):,} of 10,000,000,000 rows of 20 bytes: weights <f4 [5]" in text and "epoch 6" in text
+    assert (
+        f"{len(model[0]):,} of 10,000,000,000 rows of 20 bytes: weights <f4 [5]" in text
+        and "epoch 6" in text
+    )
     assert run(["tier", "verify", str(path)]) == 0
     assert "are as they were written" in capsys.readouterr().out
     assert run(["tier", "compact", str(path)]) == 0

@@ -1,4 +1,6 @@
-"""Is what a kill, a full disk, a flipped bit, a foreign or a busy file does to a file of rows found, told and survived?"""
+"""Is what a kill, a full disk, a flipped bit, a foreign or a busy file does to a file of rows
+found, told and survived?
+"""
 
 import errno
 import os
@@ -30,15 +32,22 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_a_flipped_bit_is_found_or_does_not_matter(tmp_path_factory, seed):
     folder = tmp_path_factory.getbasetemp() / "flip"
     folder.mkdir(exist_ok=True)
-    path, good = folder / "r.h5", folder / "good.h5"
+    path = folder / "r.h5"
+    good = folder / "good.h5"
     model = getattr(test_a_flipped_bit_is_found_or_does_not_matter, "model", None)
     if model is None:
         model = test_a_flipped_bit_is_found_or_does_not_matter.model = small(good)
     data = bytearray(good.read_bytes())
     layout = hdf5.read(good)
     rng = np.random.default_rng(seed)
-    pieces = [(layout.commits, 4096 + 64), (layout.index.origin[0], 4096), *hdf5.metadata(layout, len(data))]
-    pieces += [(int(at), extents.size) for extents in layout.records + layout.tags for at in extents.origin]
+    pieces = [
+        (layout.commits, 4096 + 64),
+        (layout.index.origin[0], 4096),
+        *hdf5.metadata(layout, len(data)),
+    ]
+    pieces += [
+        (int(at), extents.size) for extents in layout.records + layout.tags for at in extents.origin
+    ]
     start, size = pieces[rng.integers(len(pieces))]
     bit = int(8 * start + rng.integers(8 * size))
     data[bit // 8] ^= 1 << bit % 8
@@ -56,7 +65,8 @@ def test_a_flipped_bit_of_a_record_a_tag_a_commit_and_a_header(tmp_path: Path) -
     with RowFile.create(path, TABLES) as file:
         file.write(0, np.array([77]), np.zeros((1, 20), np.uint8))
         file.commit(5, b"x")
-    layout, good = hdf5.read(path), path.read_bytes()
+    layout = hdf5.read(path)
+    good = path.read_bytes()
     places = {
         "row 77 (slot 0 of /tables/C1/records)": layout.records[0].origin[0] + 19,
         "tables/C1/tags: the tag of slot 0": layout.tags[0].origin[0],
@@ -84,7 +94,8 @@ def test_a_flipped_bit_of_a_record_a_tag_a_commit_and_a_header(tmp_path: Path) -
 def test_a_truncated_file_is_told(tmp_path_factory, share):
     folder = tmp_path_factory.getbasetemp() / "cut"
     folder.mkdir(exist_ok=True)
-    path, good = folder / "r.h5", folder / "good.h5"
+    path = folder / "r.h5"
+    good = folder / "good.h5"
     if not good.exists():
         small(good)
     data = good.read_bytes()
@@ -93,7 +104,9 @@ def test_a_truncated_file_is_told(tmp_path_factory, share):
         RowFile(path)
 
 
-def test_foreign_missing_newer_and_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_missing_newer_and_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "r.h5"
     with pytest.raises(StorageError, match=r"r.h5: cannot be opened: No such file.*RowFile.create"):
         RowFile(path)
@@ -122,7 +135,8 @@ def test_foreign_missing_newer_and_other_files(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(StorageError, match=r"a file of rows of version 9.*upgrade"):
         RowFile(path)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "link", lambda *_: os.stat("/proc/nothing"))  # a file system without hard links
+        # a file system without hard links
+        patch.setattr(os, "link", lambda *_: os.stat("/proc/nothing"))
         with pytest.raises(StorageError, match="exists already"):
             RowFile.create(path, TABLES)
         path.unlink()
@@ -132,7 +146,9 @@ def test_foreign_missing_newer_and_other_files(tmp_path: Path, monkeypatch: pyte
     assert sorted(p.name for p in tmp_path.iterdir()) == ["r.h5"]
 
 
-def test_one_process_at_a_time_with_locks_and_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_at_a_time_with_locks_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fcntl
 
     path = tmp_path / "r.h5"
@@ -146,11 +162,16 @@ def test_one_process_at_a_time_with_locks_and_without(tmp_path: Path, monkeypatc
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    with RowFile(path), pytest.raises(StorageError, match=r"in use by process \d+ on .*remove .*r.h5.held"):
+    with (
+        RowFile(path),
+        pytest.raises(StorageError, match=r"in use by process \d+ on .*remove .*r.h5.held"),
+    ):
         RowFile(path)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    held_by(path).write_text(f"process {gone.pid} on {__import__('socket').gethostname()} since then")
+    held_by(path).write_text(
+        f"process {gone.pid} on {__import__('socket').gethostname()} since then"
+    )
     with RowFile(path):
         pass
     assert not held_by(path).exists()
@@ -160,7 +181,8 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "r.h5"
     model = small(path)
     size = path.stat().st_size
-    rows, records = np.arange(10**4), np.ones((10**4, 20), np.uint8)
+    rows = np.arange(10**4)
+    records = np.ones((10**4, 20), np.uint8)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -169,14 +191,20 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with monkeypatch.context() as patch:
             patch.setattr(os, "posix_fallocate", full)
             with pytest.raises(
-                StorageError, match=r"cannot grow by [\d,]+ bytes: No space left.*what was committed is safe"
+                StorageError,
+                match=r"cannot grow by [\d,]+ bytes: No space left.*what was committed is safe",
             ):
                 file.write(0, rows, records)
-        with monkeypatch.context() as patch:  # HDF5 itself fails half-way: what it changed is put back
+        # HDF5 itself fails half-way: what it changed is put back
+        with monkeypatch.context() as patch:
             patch.setattr(h5py.Dataset, "resize", full)
             with pytest.raises(StorageError, match="cannot grow"):
                 file.write(0, rows, records)
-        assert path.stat().st_size == size and not hdf5.undo_of(path).exists() and content(file) == model
+        assert (
+            path.stat().st_size == size
+            and not hdf5.undo_of(path).exists()
+            and content(file) == model
+        )
         file.write(0, rows, records)  # there is space again
         file.commit(9)
         monkeypatch.setattr(RawFile, "sync", full)
@@ -186,14 +214,22 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
             file.write(0, rows, records)
     with RowFile(path) as file:
         assert file.epoch == 9 and len(content(file)[0]) >= rows.size
-    with RowFile(path, budget=size + 10**6) as file, pytest.raises(StorageError, match="raise its budget"):
+    with (
+        RowFile(path, budget=size + 10**6) as file,
+        pytest.raises(StorageError, match="raise its budget"),
+    ):
         file.write(0, np.arange(10**5), np.ones((10**5, 20), np.uint8))
 
 
-def test_a_growth_that_was_interrupted_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, kept = tmp_path / "r.h5", tmp_path / "kept.growing"
+def test_a_growth_that_was_interrupted_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.h5"
+    kept = tmp_path / "kept.growing"
     model = small(path)
-    undo, before, commits = hdf5.undo_of(path), path.read_bytes(), hdf5.read(path).commits
+    undo = hdf5.undo_of(path)
+    before = path.read_bytes()
+    commits = hdf5.read(path).commits
     monkeypatch.setattr(hdf5, "sync_folder", lambda _: undo.exists() and shutil.copy(undo, kept))
     with RowFile(path) as file:
         file.write(0, np.arange(3000), np.ones((3000, 20), np.uint8))
@@ -204,7 +240,8 @@ def test_a_growth_that_was_interrupted_is_undone(tmp_path: Path, monkeypatch: py
         old = np.frombuffer(before.ljust(len(after), b"\0"), np.uint8)
         for block in np.flatnonzero(rng.random(len(after) // 64) < 0.5):
             mixed[64 * block : 64 * block + 64] = old[64 * block : 64 * block + 64]
-        mixed[commits : commits + 10 * 4096] = old[commits : commits + 10 * 4096]  # the guard is written last
+        # the guard is written last
+        mixed[commits : commits + 10 * 4096] = old[commits : commits + 10 * 4096]
         path.write_bytes(mixed[: rng.integers(len(before), len(after) + 1)])
         shutil.copy(kept, undo)
         with pytest.raises(StorageError, match="interrupted while it grew"):
@@ -227,9 +264,15 @@ def test_a_growth_that_was_interrupted_is_undone(tmp_path: Path, monkeypatch: py
 def test_a_power_failure_leaves_a_commit(tmp_path_factory, seed):
     """Writes that were not synced reach the disk in any subset; those before the last sync all did."""
     folder = tmp_path_factory.mktemp("power")
-    path, rng = folder / "r.h5", np.random.default_rng(seed)
-    disk, pending, states, committed = bytearray(), [], [], 0
-    put_at, sync, grow = RawFile.put_at, RawFile.sync, RowFile._grow
+    path = folder / "r.h5"
+    rng = np.random.default_rng(seed)
+    disk = bytearray()
+    pending = []
+    states = []
+    committed = 0
+    put_at = RawFile.put_at
+    sync = RawFile.sync
+    grow = RowFile._grow
 
     def record(self, at, data):
         pending.append((at, bytes(data)))
@@ -273,7 +316,8 @@ def test_a_power_failure_leaves_a_commit(tmp_path_factory, seed):
             for epoch in (2, 3):
                 fill(file, rng, now, 20)
                 fill(file, rng, now, 20)
-                make, sealed = file.seal(epoch), [dict(part) for part in now]
+                make = file.seal(epoch)
+                sealed = [dict(part) for part in now]
                 fill(file, rng, now, 20)  # meanwhile
                 make()
                 states.append(sealed)

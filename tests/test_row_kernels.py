@@ -1,4 +1,6 @@
-"""Do rows find their slots, and records their places and tags, bit for bit as their plain twins say?"""
+"""Do rows find their slots, and records their places and tags, bit for bit as their plain twins
+say?
+"""
 
 import numpy as np
 import pytest
@@ -10,17 +12,26 @@ from neocpu.reference import row_index as index_twin
 from neocpu.reference import row_records as records_twin
 from neocpu.reference import slots as slots_twin
 
-BOTH_INDEXES, BOTH_RECORDS = (row_index, index_twin), (row_records, records_twin)
+BOTH_INDEXES = (row_index, index_twin)
+BOTH_RECORDS = (row_records, records_twin)
 
 
-@given(seed=st.integers(0, 2**32), n=st.integers(0, 40), height=st.sampled_from([30, 1000, 2**40]), k=st.integers(6, 8))
+@given(
+    seed=st.integers(0, 2**32),
+    n=st.integers(0, 40),
+    height=st.sampled_from([30, 1000, 2**40]),
+    k=st.integers(6, 8),
+)
 def test_rows_are_placed_found_moved_and_listed(seed, n, height, k):
-    shift, results = 64 - height.bit_length(), []
+    shift = 64 - height.bit_length()
+    results = []
     for module in BOTH_INDEXES:
         rng = np.random.default_rng(seed)
-        words, status = np.zeros(2**k, np.uint64), np.zeros(150, np.uint8)
+        words = np.zeros(2**k, np.uint64)
+        status = np.zeros(150, np.uint8)
         status[rng.random(150) < 0.2] = index_twin.HELD
-        found, first = [], int(rng.integers(150))
+        found = []
+        first = int(rng.integers(150))
         for _ in range(3):
             rows = np.unique(rng.integers(0, height, min(n, 12)))
             slots, old, seen = (np.full(rows.size, -7) for _ in range(3))
@@ -30,9 +41,11 @@ def test_rows_are_placed_found_moved_and_listed(seed, n, height, k):
             if rng.random() < 0.5:
                 status[status == index_twin.FRESH] = index_twin.LIVE  # a commit
             found += [slots, old, np.array([first])]
-        asked, seen = rng.integers(0, height, n), np.zeros(n, np.int64)
+        asked = rng.integers(0, height, n)
+        seen = np.zeros(n, np.int64)
         module.find_slots(asked, words, shift, seen)
-        larger, out = np.zeros(2 * words.size, np.uint64), np.zeros(words.size, np.int64)
+        larger = np.zeros(2 * words.size, np.uint64)
+        out = np.zeros(words.size, np.int64)
         module.rehash(words, shift, larger)
         wide = max(0, height.bit_length() - 5)
         counts = np.zeros((height >> wide) + 1, np.int64)
@@ -53,21 +66,31 @@ def test_rows_are_inserted_once():
         assert slots.tolist() == [0, 1, 7, 3, -1]
 
 
-@given(seed=st.integers(0, 2**32), n=st.integers(1, 20), size=st.integers(1, 150), pad=st.integers(0, 9))
+@given(
+    seed=st.integers(0, 2**32),
+    n=st.integers(1, 20),
+    size=st.integers(1, 150),
+    pad=st.integers(0, 9),
+)
 def test_records_travel_and_carry_tags(seed, n, size, pad):
     results = []
     for module in BOTH_RECORDS:
         rng = np.random.default_rng(seed)
-        per, stride = int(rng.integers(1, 9)), size + pad
+        per = int(rng.integers(1, 9))
+        stride = size + pad
         origin = rng.permutation(30 // per + 1) * (per * stride + 3)
         file = rng.integers(0, 256, int(origin.max()) + per * stride, np.uint8)
         slots = rng.permutation(30)[:n]
-        records, rows = rng.integers(0, 256, n * size, np.uint8), rng.integers(0, 2**62, n)
-        module.scatter_records(records, np.where(rng.random(n) < 0.2, -1, slots), origin, per, stride, size, file)
+        records = rng.integers(0, 256, n * size, np.uint8)
+        rows = rng.integers(0, 2**62, n)
+        module.scatter_records(
+            records, np.where(rng.random(n) < 0.2, -1, slots), origin, per, stride, size, file
+        )
         asked = np.where(rng.random(n) < 0.2, -1, slots)
         out = np.full(n * size, 7, np.uint8)
         module.gather_records(file, asked, origin, per, stride, size, out)
-        tags, seen = np.zeros(n * 16, np.uint8), np.zeros(n, np.int64)
+        tags = np.zeros(n * 16, np.uint8)
+        seen = np.zeros(n, np.int64)
         module.make_tags(records, size, rows, slots, 3, tags)
         assert module.rows_of_tags(tags, slots, 3, seen) == -1
         np.testing.assert_array_equal(seen, rows)
@@ -101,10 +124,12 @@ def test_the_hash_is_xxh64(text, seed, expected):
     pad=st.integers(0, 9),
 )
 def test_rows_travel_between_slots_and_records(seed, n, size, at, pad):
-    results, record = [], at + size + pad
+    results = []
+    record = at + size + pad
     for module in (slots, slots_twin):
         rng = np.random.default_rng(seed)
-        field, order = rng.integers(0, 256, 50 * size).astype(np.uint8), rng.permutation(50)
+        field = rng.integers(0, 256, 50 * size).astype(np.uint8)
+        order = rng.permutation(50)
         records = rng.integers(0, 256, n * record).astype(np.uint8)
         module.copy_slots(field, size, order[:n], order[25 : 25 + n])
         module.pack_slots(field, size, order[:n], records, record, at)

@@ -1,7 +1,8 @@
-"""Are the update rules what papers, FBGEMM and torch say they are? Formulas in fp64, written from those, over several steps.
+"""Are the update rules what papers, FBGEMM and torch say they are? Formulas in fp64, written from
+those, over several steps.
 
-Bits are the business of `test_rules.py`. Here every rule follows rows that some steps skip, with weight decay of each kind, and
-may differ from the formula by some roundings only.
+Bits are the business of `test_rules.py`. Here every rule follows rows that some steps skip, with
+weight decay of each kind, and may differ from the formula by some roundings only.
 """
 
 import math
@@ -16,8 +17,12 @@ from neocpu.kernels import rules
 from neocpu.reference.rules import RULES
 from neocpu.reference.update import square_tree
 
-D, STEPS = 6, (1, 2, 5, 6, 11)  # a row that is looked up at these steps only
-BASE = SparseOptimizer(learning_rate=0.1, weight_decay=0.3, momentum=0.8, eta=0.05, beta1=0.7, beta2=0.9)
+# a row that is looked up at these steps only
+D = 6
+STEPS = (1, 2, 5, 6, 11)
+BASE = SparseOptimizer(
+    learning_rate=0.1, weight_decay=0.3, momentum=0.8, eta=0.05, beta1=0.7, beta2=0.9
+)
 
 
 @dataclass
@@ -37,13 +42,16 @@ class Formula:
 
     def step(self, g, t):
         o, mode = self.o, self.o.weight_decay_mode
-        raw, g = g, g + self.wd * self.w if mode == "l2" else g
+        raw = g
+        g = g + self.wd * self.w if mode == "l2" else g
         getattr(self, o.name)(raw if o.name in ("lars_sgd", COUNTER) else g, t)
         if o.max_norm and (norm := np.linalg.norm(self.w)) > o.max_norm:
             self.w = self.w * o.max_norm / norm
 
     def shrink(self):
-        return 1 - self.o.learning_rate * self.wd if self.o.weight_decay_mode == "decoupled" else 1.0
+        return (
+            1 - self.o.learning_rate * self.wd if self.o.weight_decay_mode == "decoupled" else 1.0
+        )
 
     def exact_sgd(self, g, t):
         self.w = self.shrink() * self.w - self.o.learning_rate * g
@@ -68,47 +76,60 @@ class Formula:
         self.w = self.shrink() * self.w - self.o.learning_rate * g / (math.sqrt(s) + self.o.eps)
 
     def gap(self, t):
-        before, self.s["t"] = self.get("t"), t
+        before = self.get("t")
+        self.s["t"] = t
         return t - before if before else 1
 
     def count(self, gap):
-        h, n = self.o.counter_halflife, self.get("n")
+        h = self.o.counter_halflife
+        n = self.get("n")
         self.s["n"] = 1 + 0.5 ** (gap / h) * n if h > 0 else n + 1 if h < 0 else 1.0
         return self.s["n"]
 
     def exact_rowwise_adagrad_with_counter(self, g, t):
         o, lr, wd, gap = self.o, self.o.learning_rate, self.wd, self.gap(t)
-        n, regular = self.count(gap), g + wd * self.w if o.weight_decay_mode == "l2" else g
+        n = self.count(gap)
+        regular = g + wd * self.w if o.weight_decay_mode == "l2" else g
         s = self.s["s"] = self.get("s") + np.mean(regular**2)
         root = math.sqrt(s) + o.eps
         rate = adjusted = lr / root
-        enabled, keep = o.adjustment_iter <= 0 or t > o.adjustment_iter, 1.0
-        tail = math.floor(o.tail_id_threshold * o.max_counter) if o.tail_id_threshold_is_ratio else o.tail_id_threshold
+        enabled = o.adjustment_iter <= 0 or t > o.adjustment_iter
+        keep = 1.0
+        tail = (
+            math.floor(o.tail_id_threshold * o.max_counter)
+            if o.tail_id_threshold_is_ratio
+            else o.tail_id_threshold
+        )
         if enabled and n > tail and o.learning_rate_mode != "equal":
             adjusted = {
-                "tail_id_lr_increase": rate * max(min((o.max_counter / (n + 1)) ** o.adjustment_ub, 10), 1),
-                "tail_id_lr_decrease": rate * min(max(((n + 1) / o.max_counter) ** o.adjustment_ub, 0.1), 1),
+                "tail_id_lr_increase": rate
+                * max(min((o.max_counter / (n + 1)) ** o.adjustment_ub, 10), 1),
+                "tail_id_lr_decrease": rate
+                * min(max(((n + 1) / o.max_counter) ** o.adjustment_ub, 0.1), 1),
                 "counter_sgd": lr / (math.sqrt(o.adjustment_ub * n) + o.eps),
             }[o.learning_rate_mode]
         if enabled and o.weight_decay_mode == "adagradw":
             adjusted = rate * math.sqrt(n) if o.counter_halflife == -1 else adjusted
             adjusted = min(lr * n, o.adjustment_ub) / root if o.counter_halflife == -2 else adjusted
             lazy = (1 - wd * lr) ** (min(gap, t - o.adjustment_iter) - 1)
-            adjusted, keep = adjusted * lazy, (1 - wd * lr) * lazy
+            adjusted = adjusted * lazy
+            keep = (1 - wd * lr) * lazy
         elif enabled and wd:
             share = abs(o.counter_halflife) / n
             keep = 1 - share * wd * (lr if o.weight_decay_mode == "decoupled" else rate)
         self.w = keep * self.w - adjusted * g
 
     def exact_rowwise_adagrad_with_cowclip(self, g, t):
-        o, n = self.o, self.count(self.gap(t))
+        o = self.o
+        n = self.count(self.gap(t))
         s = self.s["s"] = self.get("s") + np.mean(g * g)
         limit = n * max(o.weight_norm_coefficient * np.linalg.norm(self.w), o.lower_bound)
         rate = min(1.0, limit / np.linalg.norm(g)) * o.learning_rate / (math.sqrt(s) + o.eps)
         self.w = self.shrink() * self.w - rate * g
 
     def rowwise_rmsprop(self, g, t):
-        o, gap = self.o, self.gap(t)
+        o = self.o
+        gap = self.gap(t)
         v = self.s["v"] = o.beta2 * self.get("v") + (1 - o.beta2) * np.mean(g * g)
         keep = max(o.min_shrinkage, 1 - min(1, o.learning_rate * o.ar_alpha * gap))
         self.w = keep * self.shrink() * self.w - o.learning_rate * g / (math.sqrt(v) + o.eps)
@@ -123,7 +144,9 @@ class Formula:
         self.w = self.shrink() * self.w - self.o.learning_rate * self.direction(g, t, g * g)
 
     def partial_rowwise_adam(self, g, t):
-        self.w = self.shrink() * self.w - self.o.learning_rate * self.direction(g, t, np.mean(g * g))
+        self.w = self.shrink() * self.w - self.o.learning_rate * self.direction(
+            g, t, np.mean(g * g)
+        )
 
     def lamb(self, g, t, square=None):
         r = self.direction(g, t, g * g if square is None else square)
@@ -136,11 +159,16 @@ class Formula:
 
 def ours(optimizer, w, gradients):
     """A row of at most 8 numbers after its updates at the steps of `gradients`."""
-    name, rule, w = optimizer.rule.name, optimizer.rule, w.copy()
-    e0, e1 = (np.zeros(w.size, np.float32) if i < len(rule.element_state) else NONE for i in range(2))
+    name = optimizer.rule.name
+    rule = optimizer.rule
+    w = w.copy()
+    e0, e1 = (
+        np.zeros(w.size, np.float32) if i < len(rule.element_state) else NONE for i in range(2)
+    )
     r = np.zeros(len(rule.row_state), np.float32)
     for t, g in gradients.items():
-        g, hyper = g.copy(), optimizer.hyper(t)
+        g = g.copy()
+        hyper = optimizer.hyper(t)
         getattr(rules, f"{name}_prepare", rules.regularise)(w, g, e0, e1, hyper)
         for phase, of in optimizer.rounds:
             squares = np.array([square_tree({"g": g, "w": w}[x], 8) for x in of])
@@ -152,21 +180,47 @@ def settings():
     """Every rule with every kind of weight decay, and every branch of the counters."""
     for name, rule in RULES.items():
         for mode in ("none", "l2", "decoupled") if rule.updates else ():
-            one = replace(BASE, name=name, weight_decay_mode=mode, ar_alpha=2.0, max_norm=1.5 * (mode == "l2"))
+            one = replace(
+                BASE, name=name, weight_decay_mode=mode, ar_alpha=2.0, max_norm=1.5 * (mode == "l2")
+            )
             one = replace(one, counter_halflife=3, weight_norm_coefficient=0.2, lower_bound=0.05)
             yield pytest.param(one, id=f"{name}-{mode}")
     base = replace(BASE, name=COUNTER, max_counter=4.0, adjustment_ub=0.6)
     for i, change in enumerate(
         (
-            {"weight_decay_mode": "l2", "learning_rate_mode": "tail_id_lr_increase", "counter_halflife": -1},
-            {"weight_decay_mode": "l2", "learning_rate_mode": "tail_id_lr_decrease", "adjustment_iter": 5},
-            {"weight_decay_mode": "decoupled", "learning_rate_mode": "counter_sgd", "counter_halflife": 7},
+            {
+                "weight_decay_mode": "l2",
+                "learning_rate_mode": "tail_id_lr_increase",
+                "counter_halflife": -1,
+            },
+            {
+                "weight_decay_mode": "l2",
+                "learning_rate_mode": "tail_id_lr_decrease",
+                "adjustment_iter": 5,
+            },
+            {
+                "weight_decay_mode": "decoupled",
+                "learning_rate_mode": "counter_sgd",
+                "counter_halflife": 7,
+            },
             {"weight_decay_mode": "decoupled", "counter_halflife": 0, "weight_decay": 0.0},
             {"weight_decay_mode": "adagradw"},
             {"weight_decay_mode": "adagradw", "counter_halflife": -2, "adjustment_iter": 2},
-            {"weight_decay_mode": "adagradw", "counter_halflife": 4, "learning_rate_mode": "tail_id_lr_decrease"},
-            {"learning_rate_mode": "tail_id_lr_increase", "tail_id_threshold": 0.7, "tail_id_threshold_is_ratio": True},
-            {"learning_rate_mode": "tail_id_lr_increase", "tail_id_threshold": 3.0, "counter_halflife": -1},
+            {
+                "weight_decay_mode": "adagradw",
+                "counter_halflife": 4,
+                "learning_rate_mode": "tail_id_lr_decrease",
+            },
+            {
+                "learning_rate_mode": "tail_id_lr_increase",
+                "tail_id_threshold": 0.7,
+                "tail_id_threshold_is_ratio": True,
+            },
+            {
+                "learning_rate_mode": "tail_id_lr_increase",
+                "tail_id_threshold": 3.0,
+                "counter_halflife": -1,
+            },
         )
     ):
         yield pytest.param(replace(base, **change), id=f"counter-{i}")
@@ -181,13 +235,15 @@ def test_rules_follow_their_formulas(optimizer):
     for t, g in gradients.items():
         formula.step(g.astype(np.float64), t)
     np.testing.assert_allclose(ours(optimizer, w, gradients), formula.w, rtol=2e-6, atol=2e-6)
-    assert np.abs(formula.w - w).max() > 0.05  # tolerances tell it from any rule that forgets a part
+    # tolerances tell it from any rule that forgets a part
+    assert np.abs(formula.w - w).max() > 0.05
 
 
 @pytest.mark.parametrize("name", ["lamb", "partial_rowwise_lamb", "lars_sgd"])
 def test_the_trust_ratio_is_1_where_a_norm_is_0(name):
     optimizer = SparseOptimizer(name, 0.5, momentum=0.0)
-    rng, zero = np.random.default_rng(2), np.zeros(D, np.float32)
+    rng = np.random.default_rng(2)
+    zero = np.zeros(D, np.float32)
     g = rng.standard_normal(D).astype(np.float32)
     w = ours(optimizer, zero, {1: g})
     assert np.isfinite(w).all() and w.any()
@@ -197,7 +253,9 @@ def test_the_trust_ratio_is_1_where_a_norm_is_0(name):
 
 
 def test_a_counter_with_a_negative_half_life_never_makes_rows_grow():
-    """FBGEMM's default half-life -1 gives its frequency a sign, and decoupled weight decay then grows the row."""
+    """FBGEMM's default half-life -1 gives its frequency a sign, and decoupled weight decay then
+    grows the row.
+    """
     optimizer = SparseOptimizer(COUNTER, 0.1, weight_decay=0.5, weight_decay_mode="decoupled")
     w = np.ones(D, np.float32)
     np.testing.assert_allclose(ours(optimizer, w, {1: 0 * w}), 0.95)
@@ -205,7 +263,8 @@ def test_a_counter_with_a_negative_half_life_never_makes_rows_grow():
 
 def test_clipping_by_cowclip_grows_with_the_count():
     optimizer = SparseOptimizer(COWCLIP, 0.1, weight_norm_coefficient=0.0, lower_bound=1.0)
-    w, g = np.zeros(D, np.float32), np.full(D, 100, np.float32)
+    w = np.zeros(D, np.float32)
+    g = np.full(D, 100, np.float32)
     moved = [np.abs(ours(optimizer, w, dict.fromkeys(range(1, n + 1), g))).max() for n in (1, 2)]
     once = 0.1 * (1 / np.linalg.norm(g))
     np.testing.assert_allclose(moved, [once, once * (1 + 2 / math.sqrt(2))], rtol=1e-5)
@@ -214,9 +273,18 @@ def test_clipping_by_cowclip_grows_with_the_count():
 @pytest.mark.parametrize(
     ("optimizer", "make"),
     [
-        (SparseOptimizer("momentum_sgd", 0.1, momentum=0.7), lambda o, p: o.SGD([p], 0.1, momentum=0.7)),
-        (SparseOptimizer("exact_adagrad", 0.1, eps=1e-3), lambda o, p: o.Adagrad([p], 0.1, eps=1e-3)),
-        (SparseOptimizer("adam", 0.1, beta2=0.9), lambda o, p: o.Adam([p], 0.1, betas=(0.9, 0.9), eps=1e-8)),
+        (
+            SparseOptimizer("momentum_sgd", 0.1, momentum=0.7),
+            lambda o, p: o.SGD([p], 0.1, momentum=0.7),
+        ),
+        (
+            SparseOptimizer("exact_adagrad", 0.1, eps=1e-3),
+            lambda o, p: o.Adagrad([p], 0.1, eps=1e-3),
+        ),
+        (
+            SparseOptimizer("adam", 0.1, beta2=0.9),
+            lambda o, p: o.Adam([p], 0.1, betas=(0.9, 0.9), eps=1e-8),
+        ),
         (
             SparseOptimizer("adam", 0.1, weight_decay=0.2, weight_decay_mode="l2"),
             lambda o, p: o.Adam([p], 0.1, weight_decay=0.2),
@@ -242,4 +310,6 @@ def test_torch_goes_the_same_way(optimizer, make):
     for g in gradients.values():
         p.grad = torch.tensor(g, dtype=torch.float64)
         theirs.step()
-    np.testing.assert_allclose(ours(optimizer, w, gradients), p.detach().numpy(), rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(
+        ours(optimizer, w, gradients), p.detach().numpy(), rtol=2e-6, atol=2e-6
+    )

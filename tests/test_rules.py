@@ -1,6 +1,8 @@
-"""Is every rule of the registry there, and is it its formula, one IEEE operation after the other, over several steps?
+"""Is every rule of the registry there, and is it its formula, one IEEE operation after the other,
+over several steps?
 
-The rules in `kernels/rules.py` are plain functions that compile into the update kernels; here they run as they stand.
+The rules in `kernels/rules.py` are plain functions that compile into the update kernels; here they
+run as they stand.
 """
 
 import math
@@ -18,7 +20,8 @@ from tests.cases import assert_same, floats
 
 MODES = ("none", "l2", "decoupled")
 UPDATING = [name for name, rule in RULES.items() if rule.updates]
-COUNTER, COWCLIP = "exact_rowwise_adagrad_with_counter", "exact_rowwise_adagrad_with_cowclip"
+COUNTER = "exact_rowwise_adagrad_with_counter"
+COWCLIP = "exact_rowwise_adagrad_with_cowclip"
 NONE = np.empty(0, np.float32)
 f32 = np.float32
 
@@ -27,7 +30,8 @@ def test_every_rule_has_a_kernel_function_and_a_twin():
     for name, rule in RULES.items():
         assert rule.name == name and len(rule.element_state) <= 2 and rule.row_scalars <= 2
         for phase in (name, f"{name}_prepare", f"{name}_direct"):
-            ours, theirs = getattr(rules, phase, None), getattr(twin, phase, None)
+            ours = getattr(rules, phase, None)
+            theirs = getattr(twin, phase, None)
             assert (ours and ours.__doc__) == (theirs and theirs.__doc__)
             assert (ours is not None) >= (phase == name and rule.updates)
         assert hasattr(rules, f"{name}_direct") == rule.direct
@@ -42,13 +46,16 @@ def test_docs_have_every_rule():
     root = Path(__file__).parent.parent / "docs"
     for name, rule in RULES.items():
         assert f"\n| {name} |" in (root / "arithmetic.md").read_text()
-        line = next(line for line in (root / "design.md").read_text().splitlines() if f"`{name}`" in line)
+        line = next(
+            line for line in (root / "design.md").read_text().splitlines() if f"`{name}`" in line
+        )
         assert all(f"`{key}`" in line for key in rule.options)
 
 
 def run(module, name, w, g, e0, e1, r, squares, hyper):
     """All phases of a rule, the row scalars given: squares of each phase."""
-    columns, r = f32(w.size), r[: len(RULES[name].row_state)]
+    columns = f32(w.size)
+    r = r[: len(RULES[name].row_state)]
     prepare = getattr(module, f"{name}_prepare", module.regularise)
     prepare(w, g, e0, e1, hyper)
     if RULES[name].direct:
@@ -63,7 +70,12 @@ def optimizers(name):
     if name == COUNTER:
         yield from (
             replace(
-                base, weight_decay_mode=mode, counter_halflife=halflife, adjustment_iter=after, adjustment_ub=ub, **tail
+                base,
+                weight_decay_mode=mode,
+                counter_halflife=halflife,
+                adjustment_iter=after,
+                adjustment_ub=ub,
+                **tail,
             )
             for mode, halflife, after, ub, tail in (
                 ("none", 3, -1, 1.0, {}),
@@ -72,8 +84,20 @@ def optimizers(name):
                 ("adagradw", -1, 2, 1.0, {}),
                 ("adagradw", -2, -1, 0.25, {}),
                 ("adagradw", 2, -1, 0.7, {"learning_rate_mode": "counter_sgd"}),
-                ("l2", 0, -1, 0.7, {"learning_rate_mode": "tail_id_lr_increase", "max_counter": 7.0}),
-                ("l2", 5, -1, 1.7, {"learning_rate_mode": "tail_id_lr_decrease", "max_counter": 70.0}),
+                (
+                    "l2",
+                    0,
+                    -1,
+                    0.7,
+                    {"learning_rate_mode": "tail_id_lr_increase", "max_counter": 7.0},
+                ),
+                (
+                    "l2",
+                    5,
+                    -1,
+                    1.7,
+                    {"learning_rate_mode": "tail_id_lr_decrease", "max_counter": 70.0},
+                ),
                 (
                     "none",
                     -1,
@@ -103,11 +127,15 @@ def optimizers(name):
 @pytest.mark.parametrize("name", UPDATING)
 @pytest.mark.parametrize("fill", ["normal", "wild", "subnormal", "zeros", "special"])
 def test_rules_equal_twins(name, fill):
-    rule, width = RULES[name], 9
+    rule = RULES[name]
+    width = 9
     for number, optimizer in enumerate(optimizers(name)):
         rng = np.random.default_rng(number)
         w = floats(rng, width, fill)
-        states = [np.abs(floats(rng, width, "normal")) if i < len(rule.element_state) else NONE for i in range(2)]
+        states = [
+            np.abs(floats(rng, width, "normal")) if i < len(rule.element_state) else NONE
+            for i in range(2)
+        ]
         r = np.float32([0.5, 0, 0])
         ours, theirs = ([x.copy() for x in (w, *states, r)] for _ in "ab")
         with np.errstate(all="ignore"):
@@ -123,7 +151,8 @@ def test_rules_equal_twins(name, fill):
 def scalar_adam(w, g, m, v, step, rate, wd):
     """Adam with decoupled decay for one number, every operation rounded to fp32 by hand."""
     f = np.float32
-    correct1, correct2 = f(1 / (1 - 0.9**step)), f(1 / (1 - 0.999**step))
+    correct1 = f(1 / (1 - 0.9**step))
+    correct2 = f(1 / (1 - 0.999**step))
     m = f(f(f(0.9) * m) + f(f(1 - 0.9) * g))
     v = f(f(f(0.999) * v) + f(f(1 - 0.999) * f(g * g)))
     w = f(f(1 - rate * wd) * w)
@@ -132,10 +161,15 @@ def scalar_adam(w, g, m, v, step, rate, wd):
 
 
 def test_adam_by_hand():
-    w, m, v, g = np.float32([0.5]), np.zeros(1, np.float32), np.zeros(1, np.float32), np.float32([0.3])
+    w = np.float32([0.5])
+    m = np.zeros(1, np.float32)
+    v = np.zeros(1, np.float32)
+    g = np.float32([0.3])
     hand = (w[0], m[0], v[0])
     for step in (1, 2):
-        hyper = SparseOptimizer("adam", 0.1, weight_decay=0.25, weight_decay_mode="decoupled").hyper(step)
+        hyper = SparseOptimizer(
+            "adam", 0.1, weight_decay=0.25, weight_decay_mode="decoupled"
+        ).hyper(step)
         rules.adam(w, g, m, v, w, w, w[0], hyper)
         hand = scalar_adam(hand[0], g[0], *hand[1:], step, 0.1, 0.25)
         assert (w[0], m[0], v[0]) == hand

@@ -1,6 +1,8 @@
-"""Does FBGEMM's CPU version, where it has a rule, take a row where our rule takes it? Counters and CowClip in every mode.
+"""Does FBGEMM's CPU version, where it has a rule, take a row where our rule takes it? Counters and
+CowClip in every mode.
 
-(Its weight decay of plain row-wise AdaGrad, its max-norm and its Adam family do not exist on a CPU, or are ignored there.)
+(Its weight decay of plain row-wise AdaGrad, its max-norm and its Adam family do not exist on a CPU,
+or are ignored there.)
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed (extra `peer
 pytest.importorskip("fbgemm_gpu", reason="fbgemm-gpu-cpu is not installed (extra `peers`)")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-COWCLIP, WIDTH = "exact_rowwise_adagrad_with_cowclip", 8  # FBGEMM wants multiples of four columns
+# FBGEMM wants multiples of four columns
+COWCLIP = "exact_rowwise_adagrad_with_cowclip"
+WIDTH = 8
 DECAYS = {"none": 0, "l2": 1, "decoupled": 2, "adagradw": 3}
 
 
@@ -43,12 +47,20 @@ def theirs(optimizer, w, gradients):
             adjustment_iter=o.adjustment_iter,
             adjustment_ub=o.adjustment_ub,
             learning_rate_mode=tbe.LearningRateMode(RATE_MODES[o.learning_rate_mode]),
-            tail_id_threshold=tbe.TailIdThreshold(o.tail_id_threshold, o.tail_id_threshold_is_ratio),
+            tail_id_threshold=tbe.TailIdThreshold(
+                o.tail_id_threshold, o.tail_id_threshold_is_ratio
+            ),
             max_counter_update_freq=-1,
         )
-        more = {"weight_decay_mode": tbe.WeightDecayMode.COUNTER, "counter_based_regularization": counter}
+        more = {
+            "weight_decay_mode": tbe.WeightDecayMode.COUNTER,
+            "counter_based_regularization": counter,
+        }
     else:
-        bounds = {"weight_norm_coefficient": o.weight_norm_coefficient, "lower_bound": o.lower_bound}
+        bounds = {
+            "weight_norm_coefficient": o.weight_norm_coefficient,
+            "lower_bound": o.lower_bound,
+        }
         clip = tbe.CowClipDefinition(**shared, **bounds)
         more = {"weight_decay_mode": tbe.WeightDecayMode.COWCLIP, "cowclip_regularization": clip}
     module = tbe.SplitTableBatchedEmbeddingBagsCodegen(
@@ -70,15 +82,28 @@ def theirs(optimizer, w, gradients):
 def settings():
     for mode, halflife, after, rate in product(DECAYS, (-2, -1, 3), (-1, 5), RATE_MODES):
         yield Signed(
-            COUNTER, 0.1, weight_decay=0.3, weight_decay_mode=mode, counter_halflife=halflife, adjustment_iter=after,
-            learning_rate_mode=rate, max_counter=4.0, adjustment_ub=0.6, tail_id_threshold=0.3,
+            COUNTER,
+            0.1,
+            weight_decay=0.3,
+            weight_decay_mode=mode,
+            counter_halflife=halflife,
+            adjustment_iter=after,
+            learning_rate_mode=rate,
+            max_counter=4.0,
+            adjustment_ub=0.6,
+            tail_id_threshold=0.3,
             tail_id_threshold_is_ratio=rate != "counter_sgd",
-        )  # fmt: skip
+        )
     for mode, halflife in product(("none", "l2", "decoupled"), (-1, 0, 3)):
         yield Signed(
-            COWCLIP, 0.1, weight_decay=0.3, weight_decay_mode=mode, counter_halflife=halflife,
-            weight_norm_coefficient=0.1, lower_bound=0.01,
-        )  # fmt: skip
+            COWCLIP,
+            0.1,
+            weight_decay=0.3,
+            weight_decay_mode=mode,
+            counter_halflife=halflife,
+            weight_norm_coefficient=0.1,
+            lower_bound=0.01,
+        )
 
 
 @pytest.mark.parametrize("name", [COUNTER, COWCLIP])

@@ -15,41 +15,65 @@ NONE = np.empty(0, np.float32)
 
 
 @given(
-    seed=st.integers(0, 2**32), shards=st.integers(0, 3), chunks=st.integers(0, 4), split=st.integers(0, 3),
-    height=st.sampled_from([1, 2, 5, 3000, 2**40]), by_bag=st.booleans(),
-)  # fmt: skip
+    seed=st.integers(0, 2**32),
+    shards=st.integers(0, 3),
+    chunks=st.integers(0, 4),
+    split=st.integers(0, 3),
+    height=st.sampled_from([1, 2, 5, 3000, 2**40]),
+    by_bag=st.booleans(),
+)
 def test_every_kernel_is_its_twin(seed, shards, chunks, height, split, by_bag):
     rng = np.random.default_rng(seed)
     offsets = bag_offsets(rng, 8, 30)
     n = int(offsets[-1])
-    chunk = np.sort(np.concatenate([[0, n], rng.integers(0, n + 1, max(shards * chunks - 1, 0))])).astype(np.int64)
-    owner = np.repeat(np.arange(max(shards, 1)), chunks if shards and chunks else 1)[: chunk.size - 1]
-    shards, bits = int(owner.max()) + 1, 6 if by_bag else 10
+    chunk = np.sort(
+        np.concatenate([[0, n], rng.integers(0, n + 1, max(shards * chunks - 1, 0))])
+    ).astype(np.int64)
+    owner = np.repeat(np.arange(max(shards, 1)), chunks if shards and chunks else 1)[
+        : chunk.size - 1
+    ]
+    shards = int(owner.max()) + 1
+    bits = 6 if by_bag else 10
     height_bits = max(height - 1, 0).bit_length()
     split = min(split, height_bits)
     rows = rng.integers(-1, height, n)
-    shift, groups = np.full(owner.size, height_bits - split), np.full(shards, 1 << split)
+    shift = np.full(owner.size, height_bits - split)
+    groups = np.full(shards, 1 << split)
     weights = np.empty(0, np.float32) if by_bag else rng.standard_normal(n, dtype=np.float32)
     place_of = rng.integers(0, 1000, 8 if by_bag else n)
     results = []
     for module in (segments, twin):
-        counts, start = np.full((owner.size, 1 << split), -7), np.full(int(groups.sum()) + 1, -7)
+        counts = np.full((owner.size, 1 << split), -7)
+        start = np.full(int(groups.sum()) + 1, -7)
         module.count_groups(rows, chunk, shift, counts)
         kept = [counts.copy()]
         module.place_chunks(counts, np.searchsorted(owner, np.arange(shards + 1)), groups, start)
         kept.append(counts.copy())
-        keys, found = np.full(int(start[-1]), 7, np.uint64), np.zeros(start.size, np.int64)
+        keys = np.full(int(start[-1]), 7, np.uint64)
+        found = np.zeros(start.size, np.int64)
         bags = np.searchsorted(offsets, chunk[:-1], "right") - 1
         module.deal_lookups(rows, offsets, by_bag, chunk, bags, shift, bits, counts, keys)
         kept.append(keys.copy())
         height_left = np.full(start.size - 1, height_bits - split)
         module.sort_groups(keys, np.empty_like(keys), start, height_left, bits, found[1:])
         first = np.cumsum(found)
-        unique, starts, place = np.full(first[-1], -7), np.full(first[-1] + 1, -7), np.full(keys.size, -7)
+        unique = np.full(first[-1], -7)
+        starts = np.full(first[-1] + 1, -7)
+        place = np.full(keys.size, -7)
         weights_out = np.zeros(keys.size if weights.size else 0, np.float32)
         group_row = (np.arange(start.size - 1) % (1 << split)) << (height_bits - split)
         module.write_segments(
-            keys, start, group_row, first, bits, place_of, weights, unique, starts, place, weights_out
+            keys,
+            start,
+            group_row,
+            first,
+            bits,
+            place_of,
+            weights,
+            unique,
+            starts,
+            place,
+            weights_out,
         )
         results.append([*kept, counts, start, keys, found, unique, starts, place, weights_out])
     for ours, theirs in zip(*results):
@@ -77,10 +101,14 @@ def check(layout, lookups, heights, stride=1000):
 
 
 @given(
-    seed=st.integers(0, 2**32), entries=st.integers(1, 4), samples=st.integers(0, 5), longest=st.sampled_from([0, 1, 4, 60]),
-    height=st.sampled_from([1, 2, 3, 2048, 2049, 10**6, 2**31 + 5, 2**40 + 1, 2**62]), weighted=st.booleans(),
+    seed=st.integers(0, 2**32),
+    entries=st.integers(1, 4),
+    samples=st.integers(0, 5),
+    longest=st.sampled_from([0, 1, 4, 60]),
+    height=st.sampled_from([1, 2, 3, 2048, 2049, 10**6, 2**31 + 5, 2**40 + 1, 2**62]),
+    weighted=st.booleans(),
     pruned=st.booleans(),
-)  # fmt: skip
+)
 def test_sort(seed, entries, samples, longest, height, weighted, pruned):
     rng = np.random.default_rng(seed)
     offsets = bag_offsets(rng, entries * samples, longest)
@@ -93,7 +121,9 @@ def test_sort(seed, entries, samples, longest, height, weighted, pruned):
     check(layout, Lookups(offsets, rows, weights, samples), np.full(3, height))
 
 
-@pytest.mark.parametrize("rows", [[5] * 100, [-1] * 100, list(range(100)), list(range(99, -1, -1)), [99, -1] * 50])
+@pytest.mark.parametrize(
+    "rows", [[5] * 100, [-1] * 100, list(range(100)), list(range(99, -1, -1)), [99, -1] * 50]
+)
 def test_sort_extremes(rows):
     lookups = Lookups(np.array([0, 0, 60, 100, 100]), np.array(rows), NONE, 1)
     check(Layout(np.array([0, 1, 2, 3]), np.arange(4)), lookups, np.array([1, 100, 100, 7]))

@@ -1,4 +1,5 @@
-"""Is an embedding spread over ranks the one on a single rank, bit for bit, for every plan, route, rule and batch?
+"""Is an embedding spread over ranks the one on a single rank, bit for bit, for every plan, route,
+rule and batch?
 
 Plans on 1 to 8 ranks, refusals, and all of it over MPI: `spmd_exchange.py`, run by `test_spmd.py`.
 """
@@ -11,7 +12,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spmd_exchange import OPTIMIZERS, PLANS, Case, digest, global_batch, plan_of, samples_of, train, unsharded
+from spmd_exchange import (
+    OPTIMIZERS,
+    PLANS,
+    Case,
+    digest,
+    global_batch,
+    plan_of,
+    samples_of,
+    train,
+    unsharded,
+)
 
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.specs import TableSpec, bags
@@ -36,16 +47,32 @@ def expect(case: Case, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("plan", ["row_wise", "column_wise", "data_parallel", "grid_shard", "mixed"])
+@pytest.mark.parametrize(
+    "plan", ["row_wise", "column_wise", "data_parallel", "grid_shard", "mixed"]
+)
 def test_every_optimizer(optimizer: str, plan: str) -> None:
     expect(Case(plan=plan, optimizer=optimizer, steps=3), 3)
 
 
 @pytest.mark.parametrize("plan", ["column_wise", "grid_shard", "mixed"])
 def test_rules_of_several_phases_and_row_states(plan: str) -> None:
-    lamb = Case(plan=plan, optimizer="partial_rowwise_lamb", steps=3, weight_decay_mode="decoupled", max_norm=0.5)
+    lamb = Case(
+        plan=plan,
+        optimizer="partial_rowwise_lamb",
+        steps=3,
+        weight_decay_mode="decoupled",
+        max_norm=0.5,
+    )
     expect(replace(lamb, max_gradient=1e-3), 3)
-    expect(Case(plan=plan, optimizer="exact_rowwise_adagrad_with_counter", steps=3, weight_decay_mode="l2"), 3)
+    expect(
+        Case(
+            plan=plan,
+            optimizer="exact_rowwise_adagrad_with_counter",
+            steps=3,
+            weight_decay_mode="l2",
+        ),
+        3,
+    )
 
 
 @pytest.mark.parametrize("route", sorted(ROUTES))
@@ -73,13 +100,23 @@ def test_empty_bags_everywhere() -> None:
 @pytest.mark.parametrize("optimizer", ["exact_sgd", "exact_rowwise_adagrad"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_rectangles_that_no_scheme_makes(ranks: int, optimizer: str) -> None:
-    """Several pieces of one table on one rank; bands of rows that differ from one band of columns to the next."""
+    """Several pieces of one table on one rank; bands of rows that differ from one band of columns
+    to the next.
+    """
     tables = (TableSpec("a", 10, 12, ("x", "y"), "mean"), TableSpec("b", 6, 8, ("y",), "sum", True))
     pieces = [
-        (0, (0, 4), (0, 4)), (0, (4, 10), (0, 4)), (0, (0, 7), (4, 12)), (0, (7, 10), (4, 8)), (0, (7, 10), (8, 12)),
-        (1, (0, 2), (0, 8)), (1, (2, 6), (0, 4)), (1, (2, 6), (4, 8)),
-    ]  # fmt: skip
-    shards = tuple(Shard(table, rows, cols, i % ranks) for i, (table, rows, cols) in enumerate(pieces))
+        (0, (0, 4), (0, 4)),
+        (0, (4, 10), (0, 4)),
+        (0, (0, 7), (4, 12)),
+        (0, (7, 10), (4, 8)),
+        (0, (7, 10), (8, 12)),
+        (1, (0, 2), (0, 8)),
+        (1, (2, 6), (0, 4)),
+        (1, (2, 6), (4, 8)),
+    ]
+    shards = tuple(
+        Shard(table, rows, cols, i % ranks) for i, (table, rows, cols) in enumerate(pieces)
+    )
     for route in sorted(ROUTES):
         expect(Case(tables=tables, shards=shards, optimizer=optimizer, route=route), ranks)
 
@@ -117,7 +154,9 @@ def test_a_coming_batch_may_be_distributed_early() -> None:
         lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
         outs = []
         for early in (False, True):
-            embedding = ShardedEmbedding(plan_of(case, comm.size), comm, SparseOptimizer(), 0, case.leaves)
+            embedding = ShardedEmbedding(
+                plan_of(case, comm.size), comm, SparseOptimizer(), 0, case.leaves
+            )
             batches = [global_batch(replace(case, first_column=0), step) for step in (1, 2, 3)]
             shares = [samples_of(kjt, lo, hi) for kjt, _ in batches]
             coming = embedding.start(shares[0], case.batch) if early else None
@@ -134,7 +173,9 @@ def test_a_coming_batch_may_be_distributed_early() -> None:
 
 def test_E_of_another_shape_and_backward_without_forward_are_refused() -> None:
     tables = (TableSpec("a", 4, 4, ("x",)),)
-    embedding = ShardedEmbedding(place(tables, ["table_wise"], 1), SingleComm(), SparseOptimizer(), 0, 4)
+    embedding = ShardedEmbedding(
+        place(tables, ["table_wise"], 1), SingleComm(), SparseOptimizer(), 0, 4
+    )
     kjt, _ = global_batch(Case(tables=tables, batch=2), 1)
     with pytest.raises(ValueError, match="expected C-contiguous"):
         embedding.forward(kjt, 2).finish(np.zeros((2, 5), np.float32))
@@ -152,7 +193,11 @@ def exact(terms: list[np.float32]) -> np.float32:
 def nearest(x: Fraction) -> np.float32:
     """fp32 nearest to x, ties to even, found by looking at the neighbours of a first guess."""
     guess = np.float32(float(x))
-    near = [guess, np.nextafter(guess, np.float32(np.inf)), np.nextafter(guess, np.float32(-np.inf))]
+    near = [
+        guess,
+        np.nextafter(guess, np.float32(np.inf)),
+        np.nextafter(guess, np.float32(-np.inf)),
+    ]
     best = min(near, key=lambda f: (abs(Fraction(float(f)) - x), int(f.view(np.int32)) & 1))
     return best + np.float32(0)
 
@@ -180,7 +225,8 @@ def test_it_is_what_the_norm_says(ranks: int, plan: str, limit: float) -> None:
             spec = case.tables[bag.table]
             for s in range(case.batch):
                 lo, hi = kjt.offsets[k * case.batch + s : k * case.batch + s + 2]
-                rows, length = kjt.values[lo:hi], np.float32(hi - lo)
+                rows = kjt.values[lo:hi]
+                length = np.float32(hi - lo)
                 scale = kjt.weights[lo:hi] if spec.weighted else np.ones(hi - lo, np.float32)
                 divisor = length if spec.pooling == "mean" and hi > lo else np.float32(1)
                 g = gradient[s, at : at + spec.dim] / divisor

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from neocpu.parallel.sharding import SCHEMES, Layout, Shard, column_blocks, row_blocks
 
-LAYOUTS = st.integers(1, 8).flatmap(lambda ranks: st.builds(Layout, st.just(ranks), st.integers(1, ranks)))
+LAYOUTS = st.integers(1, 8).flatmap(
+    lambda ranks: st.builds(Layout, st.just(ranks), st.integers(1, ranks))
+)
 
 
 def cells(shards: list[Shard], rows: int, dim: int) -> np.ndarray:
@@ -27,7 +29,8 @@ def test_every_home_covers_the_table(name: str, layout: Layout, rows: int, dim: 
         assert (cells(shards, rows, dim) == (layout.ranks if name == "data_parallel" else 1)).all()
         assert all(s.table == 7 and 0 <= s.rank < layout.ranks and min(s.shape) > 0 for s in shards)
         assert all(s.cols[0] % 4 == 0 for s in shards)
-        assert len({s.rank for s in shards}) == len(shards)  # at most one rectangle of a table on a rank
+        # at most one rectangle of a table on a rank
+        assert len({s.rank for s in shards}) == len(shards)
         if scheme.homes == "node":
             assert {s.rank for s in shards} <= set(layout.nodes[home])
         if scheme.homes == "rank":
@@ -36,7 +39,8 @@ def test_every_home_covers_the_table(name: str, layout: Layout, rows: int, dim: 
 
 def test_row_blocks_are_those_of_fbgemm() -> None:
     assert list(row_blocks(10, 4)) == [(0, 3), (3, 6), (6, 9), (9, 10)]
-    assert list(row_blocks(9, 8)) == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 9)]  # ranks 5 to 7 hold nothing
+    # ranks 5 to 7 hold nothing
+    assert list(row_blocks(9, 8)) == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 9)]
     assert list(row_blocks(2, 8)) == [(0, 1), (1, 2)]
 
 

@@ -20,7 +20,9 @@ def test_on_threads(name: str, ranks: int, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """Outcomes of all selected bodies by number of ranks; each number is launched when its first test asks."""
+    """Outcomes of all selected bodies by number of ranks; each number is launched when its first
+    test asks.
+    """
     selected: dict[int, list[str]] = {}
     for item in request.session.items:
         if getattr(item, "originalname", "") == "test_under_mpi" and item.path == Path(__file__):
@@ -30,7 +32,9 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
     def outcomes_of(ranks: int) -> dict[str, Outcome]:
         if ranks not in known:
-            known[ranks] = run_under_mpi(selected[ranks], ranks, tmp_path_factory.mktemp(f"mpi{ranks}"))
+            known[ranks] = run_under_mpi(
+                selected[ranks], ranks, tmp_path_factory.mktemp(f"mpi{ranks}")
+            )
         return known[ranks]
 
     return outcomes_of

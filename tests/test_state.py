@@ -1,4 +1,6 @@
-"""Is the state the same whoever holds it: any ranks, any plan? And is the digest what docs/arithmetic.md §11 says?"""
+"""Is the state the same whoever holds it: any ranks, any plan? And is the digest what
+docs/arithmetic.md §11 says?
+"""
 
 import hashlib
 import json
@@ -51,8 +53,14 @@ class Whole:
     def dense(self) -> dict[str, dict[str, np.ndarray]]:
         random = np.random.default_rng(1)
         return {
-            name: {"value": random.random(shape).astype(np.float32), "sum": random.random(shape).astype(np.float32)}
-            for name, shape in (("bottom.0.weight", (BLOCK + 3, 2)), ("bottom.0.bias", (BLOCK + 3,)))
+            name: {
+                "value": random.random(shape).astype(np.float32),
+                "sum": random.random(shape).astype(np.float32),
+            }
+            for name, shape in (
+                ("bottom.0.weight", (BLOCK + 3, 2)),
+                ("bottom.0.bias", (BLOCK + 3,)),
+            )
         }
 
 
@@ -60,7 +68,8 @@ class Part:
     """What one rank holds of it."""
 
     def __init__(self, whole: Whole, plan: Plan, rank: int) -> None:
-        self.whole, self.shards = whole, plan.local(rank)
+        self.whole = whole
+        self.shards = plan.local(rank)
 
     def flush(self) -> None:
         """Everything is here."""
@@ -98,13 +107,20 @@ def by_hand(whole: Whole) -> str:
         return json.dumps(data, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
     out = hashlib.sha256(line({"version": 1, "config": HEADER, "seed": 9, "step": 7}))
-    tensors = [(f"dense/{name}", fields, np.ones(len(fields["value"]), bool)) for name, fields in whole.dense().items()]
+    tensors = [
+        (f"dense/{name}", fields, np.ones(len(fields["value"]), bool))
+        for name, fields in whole.dense().items()
+    ]
     for spec, values in zip(TABLES, whole.values):
         before = initial_rows(spec, whole.optimizer, 9, np.arange(spec.rows))
         belongs = np.zeros(spec.rows, bool)
         for name, value in values.items():
             value[np.isnan(value)] = np.nan
-            belongs |= (value.view(np.uint32) != before[name].view(np.uint32)).reshape(spec.rows, -1).any(axis=1)
+            belongs |= (
+                (value.view(np.uint32) != before[name].view(np.uint32))
+                .reshape(spec.rows, -1)
+                .any(axis=1)
+            )
         tensors.append((f"tables/{spec.name}", values, belongs))
     for name, values, belongs in tensors:
         fields = [[k, "float32", list(v.shape[1:])] for k, v in values.items()]
@@ -113,10 +129,14 @@ def by_hand(whole: Whole) -> str:
         for b in range(-(-belongs.size // BLOCK)):
             rows = np.flatnonzero(belongs[b * BLOCK : (b + 1) * BLOCK]) + b * BLOCK
             if rows.size:
-                data = rows.astype("<i8").tobytes() + b"".join(v[rows].astype("<f4").tobytes() for v in values.values())
+                data = rows.astype("<i8").tobytes() + b"".join(
+                    v[rows].astype("<f4").tobytes() for v in values.values()
+                )
                 blocks += np.int64(b).tobytes() + hashlib.sha256(data).digest()
                 count += 1
-        out.update(line({"name": name, "rows": belongs.size, "fields": fields, "blocks": count}) + blocks)
+        out.update(
+            line({"name": name, "rows": belongs.size, "fields": fields, "blocks": count}) + blocks
+        )
     return out.hexdigest()
 
 
@@ -131,7 +151,11 @@ def test_digest_is_that_of_the_definition(optimizer: SparseOptimizer) -> None:
 def test_digest_does_not_depend_on_ranks_and_plan(scheme: str, ranks: int) -> None:
     whole = Whole(OPTIMIZERS[0])
     expected = digest_on(whole, SingleComm(), ["table_wise"] * 4)
-    schemes = ["row_wise", "data_parallel", "column_wise", "grid_shard"] if scheme == "mixed" else [scheme] * 4
+    schemes = (
+        ["row_wise", "data_parallel", "column_wise", "grid_shard"]
+        if scheme == "mixed"
+        else [scheme] * 4
+    )
     assert set(run_threads(ranks, lambda comm: digest_on(whole, comm, schemes, 2))) == {expected}
 
 
@@ -167,7 +191,8 @@ def test_blocks_hold_only_rows_that_changed() -> None:
 
 
 def test_a_replica_that_did_not_look_a_row_up_does_not_matter() -> None:
-    whole, other = Whole(OPTIMIZERS[0]), Whole(OPTIMIZERS[0])
+    whole = Whole(OPTIMIZERS[0])
+    other = Whole(OPTIMIZERS[0])
     seen = np.flatnonzero(other.touched[0])[1::2]  # looked up, never changed
     other.touched[0][seen] = False
 

@@ -51,11 +51,17 @@ def sample(log):
 
 
 def both(name, *arguments):
-    """Run kernel and twin on copies of the same arguments; every array and result must agree to the bit."""
-    ours, theirs = ([a.copy() if isinstance(a, np.ndarray) else a for a in arguments] for _ in range(2))
-    one, two = getattr(kernels, name)(*ours), getattr(twin, name)(*theirs)
+    """Run kernel and twin on copies of the same arguments; every array and result must agree to the
+    bit.
+    """
+    ours, theirs = (
+        [a.copy() if isinstance(a, np.ndarray) else a for a in arguments] for _ in range(2)
+    )
+    one = getattr(kernels, name)(*ours)
+    two = getattr(twin, name)(*theirs)
     assert (
-        np.asarray(one if one is not None else 0.0).tobytes() == np.asarray(two if two is not None else 0.0).tobytes()
+        np.asarray(one if one is not None else 0.0).tobytes()
+        == np.asarray(two if two is not None else 0.0).tobytes()
     )
     for a, b in zip(ours, theirs):
         if isinstance(a, np.ndarray):
@@ -68,21 +74,41 @@ def draw_key(rng) -> np.uint64:
 
 
 @SETTINGS
-@given(seed=st.integers(0, 2**32), rows=st.sampled_from([0, 1, 7, 100]), row0=st.sampled_from([0, 5, 2**32 - 3, 2**59]))
+@given(
+    seed=st.integers(0, 2**32),
+    rows=st.sampled_from([0, 1, 7, 100]),
+    row0=st.sampled_from([0, 5, 2**32 - 3, 2**59]),
+)
 def test_fields_equal_their_twins(seed, rows, row0):
     rng = np.random.default_rng(seed)
-    key, step = draw_key(rng), int(rng.integers(0, 2))
+    key = draw_key(rng)
+    step = int(rng.integers(0, 2))
     rates = np.array([0.0, 1.0, *rng.random(3)])
     both("missing_groups", key, step, row0, rates, np.empty((rows, 5), np.uint8))
     absent = (rng.random(rows) < 0.3).astype(np.uint8)
-    knots, heights = np.array([0.0, 0.1, 0.5, 0.999]), rng.uniform(0, 14, 5)
+    knots = np.array([0.0, 0.1, 0.5, 0.999])
+    heights = rng.uniform(0, 14, 5)
     slopes = np.diff(heights) / np.diff(np.append(knots, 1.0))
     *_, values = both(
-        "integers", key, step, row0, absent, knots, heights[:4].copy(), slopes, 3.0, np.empty(rows, np.int64)
+        "integers",
+        key,
+        step,
+        row0,
+        absent,
+        knots,
+        heights[:4].copy(),
+        slopes,
+        3.0,
+        np.empty(rows, np.int64),
     )
     terms = rng.normal(size=4).tolist()
     *_, vectors = both(
-        "integer_effects", values, *terms, rng.normal(size=4), rng.normal(size=rows), rng.normal(size=(rows, 4))
+        "integer_effects",
+        values,
+        *terms,
+        rng.normal(size=4),
+        rng.normal(size=rows),
+        rng.normal(size=(rows, 4)),
     )
     *_, squares = both("square_norms", vectors, np.empty(rows))
     both("add_pairs", vectors, squares, rng.normal(size=rows))
@@ -108,9 +134,16 @@ def test_bags_equal_their_twin(log, seed, rows, row0, feature, longest, paired, 
     absent = (rng.random(rows) < 0.3).astype(np.uint8)
     amplitudes = np.array([0.4, 20.0, 0.6 if paired else 0.0])
     keys = (category.key, category.effect_key, category.code_key, 0, row0)
-    outputs = (np.empty(offsets[-1], np.uint32), rng.normal(size=rows), rng.normal(size=(rows, 4)), rng.random(rows))
+    outputs = (
+        np.empty(offsets[-1], np.uint32),
+        rng.normal(size=rows),
+        rng.normal(size=(rows, 4)),
+        rng.random(rows),
+    )
     classes = Reuse(reuse, rows + 1).classes(2.0) if reuse else np.empty((2, 0))
-    *_, codes, _, _, _ = both("bags", *keys, offsets, absent, category.law, *classes, amplitudes, *outputs)
+    *_, codes, _, _, _ = both(
+        "bags", *keys, offsets, absent, category.law, *classes, amplitudes, *outputs
+    )
     assert ((codes == 0) == (absent[np.repeat(np.arange(rows), lengths)] != 0)).all()
 
 
@@ -121,7 +154,9 @@ def test_clicks_equal_their_twins(seed, rows):
     raw = rng.normal(size=rows) * rng.choice([1e-3, 1.0, 30.0])
     both("calibrate", raw, 1.4, 0.22)
     key = draw_key(rng)
-    *_, p, labels = both("clicks", key, 0, 2**40, raw, 1.5, -1.2, np.empty(rows), np.empty(rows, np.float32))
+    *_, p, labels = both(
+        "clicks", key, 0, 2**40, raw, 1.5, -1.2, np.empty(rows), np.empty(rows, np.float32)
+    )
     both("tally", np.clip(p, 1e-12, 1 - 1e-12), labels, np.zeros((2, 64), np.int64))
 
 
@@ -140,7 +175,8 @@ def test_codes_of_a_category_are_distinct_and_never_the_missing_one(log):
         if category.rows < 300_000:
             codes = twin.code_of(np.arange(1, category.rows + 1), category.code_key)
             assert np.unique(codes).size == category.rows
-        assert int(category.code_key) >= 2**31 > category.rows  # so rank ^ name, and with it the code, is never 0
+        # so rank ^ name, and with it the code, is never 0
+        assert int(category.code_key) >= 2**31 > category.rows
 
 
 # --- the log ---
@@ -150,7 +186,11 @@ def fingerprint(blocks) -> str:
     """SHA-256 of all columns, however the rows were cut."""
     columns: dict[str, list[bytes]] = {}
     for block in blocks:
-        parts = {"y": block.labels, "p": block.probability, "i": np.ascontiguousarray(block.integers.T)}
+        parts = {
+            "y": block.labels,
+            "p": block.probability,
+            "i": np.ascontiguousarray(block.integers.T),
+        }
         for name, bags in block.categories.items():
             parts[name] = bags.codes
             if bags.lengths is not None:
@@ -169,13 +209,22 @@ def test_rows_do_not_depend_on_the_blocks(log):
 
 
 def test_the_bits_are_these_on_every_machine():
-    """A known answer: it may only change together with the definition of the log (and then data/ changes too)."""
+    """A known answer: it may only change together with the definition of the log (and then data/
+    changes too).
+    """
     log = SyntheticCriteo(1, max_rows=1000, hotness=parse_hotness("C1=geometric:3,C2=2"))
-    assert fingerprint([log.block(0, 500)]) == "5795beb8d3c36c43ba48405da1fb4e6072000506f8d196b829ccb7f61d279137"
+    assert (
+        fingerprint([log.block(0, 500)])
+        == "5795beb8d3c36c43ba48405da1fb4e6072000506f8d196b829ccb7f61d279137"
+    )
 
 
 def test_options_are_checked():
-    assert parse_hotness("2,C1=8,C3=geometric:20") == {"": Hotness(2), "C1": Hotness(8), "C3": Hotness(20, True)}
+    assert parse_hotness("2,C1=8,C3=geometric:20") == {
+        "": Hotness(2),
+        "C1": Hotness(8),
+        "C3": Hotness(20, True),
+    }
     for bad in ("0", "1.5", "x", "poisson:3", "C1=", "geometric:0.5", "nan", "inf"):
         with pytest.raises(ConfigError, match="hotness"):
             parse_hotness(bad)
@@ -188,7 +237,8 @@ def test_options_are_checked():
 
 
 def test_cardinalities_shrink_as_asked(log):
-    assert log.cardinalities["C3"] == 10_131_226 and log.cardinalities["C9"] == 3  # C3 can be missing, C9 cannot
+    # C3 can be missing, C9 cannot
+    assert log.cardinalities["C3"] == 10_131_226 and log.cardinalities["C9"] == 3
     small = SyntheticCriteo(1, cardinality_scale=1e-3, max_rows=1000)
     assert max(small.cardinalities.values()) == 1000 and min(small.cardinalities.values()) == 3
     block = small.block(0, 4000)
@@ -220,9 +270,12 @@ def test_integers_have_the_fitted_quantiles(log, sample):
     for entry, line in zip(SHAPE["integers"], sample.integers):
         present = line[line != ABSENT]
         for share, value in list(zip(SHAPE["probabilities"], entry["quantiles"]))[3:-2]:
-            # the value at a quantile: at most that share lies below it, at least that share at or below it
+            # the value at a quantile: at most that share lies below it, at least that share at or
+            # below it
             slack = 5 * math.sqrt(share * (1 - share) / present.size)
-            assert (present < value).mean() <= share + slack and (present <= value).mean() >= share - slack
+            assert (present < value).mean() <= share + slack and (
+                present <= value
+            ).mean() >= share - slack
         assert entry["quantiles"][0] <= present.min() and present.max() <= entry["quantiles"][-1]
 
 
@@ -246,13 +299,17 @@ def test_categories_grow_and_skew_as_their_law_says(log, sample):
 def test_clicks_follow_the_true_probabilities(sample):
     tally = Tally()
     tally.add(sample)
-    score, p, y = tally.score(), sample.probability, sample.labels.astype(np.float64)
+    score = tally.score()
+    p = sample.probability
+    y = sample.labels.astype(np.float64)
     assert 0.21 < score["click_rate"] < 0.24
     assert 0.79 < score["best_auc"] < 0.83
     assert abs(y.mean() - p.mean()) <= 5 * math.sqrt((p * (1 - p)).mean() / y.size)
     # calibrated in every tenth of the scores, too
     for part in np.array_split(np.argsort(p, kind="stable"), 10):
-        assert abs(y[part].mean() - p[part].mean()) <= 5 * math.sqrt((p[part] * (1 - p[part])).mean() / part.size)
+        assert abs(y[part].mean() - p[part].mean()) <= 5 * math.sqrt(
+            (p[part] * (1 - p[part])).mean() / part.size
+        )
 
 
 @pytest.mark.parametrize("seed", [2, 3, 4])
@@ -263,13 +320,19 @@ def test_every_seed_is_calibrated(seed):
 
 
 def test_scores_are_those_of_the_definition(log):
-    block, tally = log.block(0, 3000), Tally()
+    block = log.block(0, 3000)
+    tally = Tally()
     for part in log.blocks(0, 3000, 100):
         tally.add(part)
-    score, p, y = tally.score(), block.probability, block.labels
-    positive, negative = p[y == 1][:, None], p[y == 0][None, :]
+    score = tally.score()
+    p = block.probability
+    y = block.labels
+    positive = p[y == 1][:, None]
+    negative = p[y == 0][None, :]
     assert score["click_rate"] == y.mean(dtype=np.float64)
-    assert score["best_logloss"] == pytest.approx(-np.log(np.where(y == 1, p, 1 - p)).mean(), abs=1e-8)
+    assert score["best_logloss"] == pytest.approx(
+        -np.log(np.where(y == 1, p, 1 - p)).mean(), abs=1e-8
+    )
     assert score["best_auc"] == pytest.approx(
         (positive > negative).mean() + 0.5 * (positive == negative).mean(), abs=1e-5
     )
@@ -288,14 +351,19 @@ def test_bags_have_the_lengths_asked_for():
 
 
 def test_a_dataset_holds_the_rows_and_their_best_score(log, tmp_path):
-    path, seen = tmp_path / "log.h5", []
+    path = tmp_path / "log.h5"
+    seen = []
     score = generate.write_dataset(log, path, 100, 20_000, progress=seen.append)
-    data, block = Dataset(path), log.block(100, 20_000)
+    data = Dataset(path)
+    block = log.block(100, 20_000)
     assert seen[-1] == data.rows == 20_000
     assert all(data.attributes[name] == value for name, value in score.items())
     rows = data.take(np.arange(20_000))
     assert rows.labels.tobytes() == block.labels.tobytes()
-    assert all(rows.features[name].codes.tobytes() == bags.codes.tobytes() for name, bags in block.categories.items())
+    assert all(
+        rows.features[name].codes.tobytes() == bags.codes.tobytes()
+        for name, bags in block.categories.items()
+    )
     expected = np.log1p(np.maximum(block.integers.T, 0).astype(np.float64)).astype(np.float32)
     assert np.allclose(rows.dense, expected, rtol=1e-6, atol=0)
     assert data.missing["C3"] == (block.categories["C3"].codes == 0).sum() == data.missing["C4"]
@@ -306,12 +374,21 @@ def test_writing_the_dataset_is_converting_the_raw_log(log, tmp_path):
     generate.write_dataset(log, tmp_path / "direct.h5", 7, 3000)
     generate.write_log(log, tmp_path / "log.tsv.gz", 7, 3000)
     convert([tmp_path / "log.tsv.gz"], tmp_path / "converted.h5", "criteo")
-    direct, converted = Dataset(tmp_path / "direct.h5"), Dataset(tmp_path / "converted.h5")
+    direct = Dataset(tmp_path / "direct.h5")
+    converted = Dataset(tmp_path / "converted.h5")
     assert direct.features == converted.features and direct.dense_columns == converted.dense_columns
-    assert direct.missing == converted.missing and (direct.missing_dense == converted.missing_dense).all()
+    assert (
+        direct.missing == converted.missing
+        and (direct.missing_dense == converted.missing_dense).all()
+    )
     one, two = (data.take(np.arange(3000)) for data in (direct, converted))
-    assert one.labels.tobytes() == two.labels.tobytes() and one.dense.tobytes() == two.dense.tobytes()
-    assert all(one.features[name].codes.tobytes() == two.features[name].codes.tobytes() for name in direct.features)
+    assert (
+        one.labels.tobytes() == two.labels.tobytes() and one.dense.tobytes() == two.dense.tobytes()
+    )
+    assert all(
+        one.features[name].codes.tobytes() == two.features[name].codes.tobytes()
+        for name in direct.features
+    )
     assert Dataset([tmp_path / "direct.h5", tmp_path / "converted.h5"]).rows == 6000
 
 
@@ -324,7 +401,8 @@ def test_codes_are_used_as_often_as_published(year):
     published = published_reuse()["years"][year]
     shares = np.bincount(bins, minlength=17) / codes.size, np.bincount(bins, uses, 17) / uses.sum()
     np.testing.assert_allclose(shares[0], published["row_share"], atol=0.01)
-    np.testing.assert_allclose(shares[1][:13], published["lookup_share"][:13], atol=0.01)  # above: single codes here
+    # above: single codes here
+    np.testing.assert_allclose(shares[1][:13], published["lookup_share"][:13], atol=0.01)
     assert abs(codes.size / uses.sum() - published["rows"] / published["lookups"]) < 0.005
     with pytest.raises(ConfigError, match="published are 2021, 2022"):
         Reuse("2020", 1)
@@ -335,7 +413,8 @@ def test_codes_are_used_as_often_as_published(year):
 def test_multi_hot_datasets_keep_their_bags(tmp_path):
     log = SyntheticCriteo(1, max_rows=100, hotness=parse_hotness("C1=3,C2=geometric:4,C3=2"))
     generate.write_dataset(log, tmp_path / "log.h5", 0, 5000)
-    data, block = Dataset(tmp_path / "log.h5"), log.block(0, 5000)
+    data = Dataset(tmp_path / "log.h5")
+    block = log.block(0, 5000)
     assert data.attributes["generator"]["hotness"] == {"C1": "3", "C2": "geometric:4", "C3": "2"}
     assert [data.features[name].hotness for name in ("C1", "C2", "C3", "C4")] == [3, 0, 0, 1]
     rows = data.take(np.arange(5000))
@@ -381,17 +460,32 @@ def test_the_committed_log_is_made_again_to_the_bit(tmp_path, part, first, rows)
 def test_the_command_writes_either_form_and_prints_the_best_score(tmp_path):
     options = ["--rows", "3000", "--seed", "5", "--max-rows", "50"]
     for name in ("log.h5", "log.tsv.gz"):
-        result = CliRunner().invoke(command, ["criteo", str(tmp_path / name), *options], catch_exceptions=False)
-        assert result.exit_code == 0 and "best logloss 0." in result.output and "best AUC 0." in result.output
+        result = CliRunner().invoke(
+            command, ["criteo", str(tmp_path / name), *options], catch_exceptions=False
+        )
+        assert (
+            result.exit_code == 0
+            and "best logloss 0." in result.output
+            and "best AUC 0." in result.output
+        )
     score = Dataset(tmp_path / "log.h5").attributes["best_auc"]
     assert f"{score:.5f}" in result.output
-    result = CliRunner().invoke(command, ["criteo", str(tmp_path / "x.tsv"), *options, "--compress", "gzip"])
+    result = CliRunner().invoke(
+        command, ["criteo", str(tmp_path / "x.tsv"), *options, "--compress", "gzip"]
+    )
     assert result.exit_code == 2 and "--compress" in result.output
     result = CliRunner().invoke(command, ["criteo", str(tmp_path / "log.h5"), *options])
     assert result.exit_code == 2 and "--force" in result.output
-    assert CliRunner().invoke(command, ["criteo", str(tmp_path / "log.h5"), *options, "--force"]).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(command, ["criteo", str(tmp_path / "log.h5"), *options, "--force"])
+        .exit_code
+        == 0
+    )
 
 
 def test_help_loads_no_numba():
     code = "import sys, neocpu.cli.generate; sys.exit('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=DATA.parent, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=DATA.parent, check=False).returncode == 0
+    )

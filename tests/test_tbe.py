@@ -1,4 +1,6 @@
-"""Does the table-batched embedding train like plain arrays do, however its rows, columns and lookups are cut?"""
+"""Does the table-batched embedding train like plain arrays do, however its rows, columns and
+lookups are cut?
+"""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,8 +21,13 @@ from neocpu.reference.update import square_tree
 from neocpu.trees import climb
 from tests.cases import FILLS, assert_same, bag_offsets, floats
 
-SEED, NONE = 5, np.empty(0, np.float32)
-TABLES = (TableSpec("a", 9, 20, ("f", "g")), TableSpec("b", 3, 1, ("h",)), TableSpec("c", 40, 130, ("k",)))
+SEED = 5
+NONE = np.empty(0, np.float32)
+TABLES = (
+    TableSpec("a", 9, 20, ("f", "g")),
+    TableSpec("b", 3, 1, ("h",)),
+    TableSpec("c", 40, 130, ("k",)),
+)
 
 
 @dataclass(frozen=True)
@@ -38,21 +45,29 @@ COLUMNS = 42 + 130 + 1
 
 
 class Plain:
-    """The tables as whole arrays, every row there from the start, updated by the twins of the rules."""
+    """The tables as whole arrays, every row there from the start, updated by the twins of the
+    rules.
+    """
 
     def __init__(self, optimizer):
-        self.optimizer, self.rule = optimizer, optimizer.rule
-        self.weights, self.states = [], []
+        self.optimizer = optimizer
+        self.rule = optimizer.rule
+        self.weights = []
+        self.states = []
         for table in TABLES:
             w = np.empty((table.rows, table.dim), np.float32)
             scale = np.float32(1 / np.sqrt(np.float64(table.rows)))
             uniform_rows(tensor_key(SEED, INIT, table.name), np.arange(table.rows), 0, scale, w)
             self.weights.append(w)
             start = {
-                n: np.float32(optimizer.initial_accumulator_value * (n == self.rule.accumulator)) for n in self.names
+                n: np.float32(optimizer.initial_accumulator_value * (n == self.rule.accumulator))
+                for n in self.names
             }
             self.states.append(
-                {n: np.full((table.rows, 1 if n in self.rule.row_state else table.dim), start[n]) for n in self.names}
+                {
+                    n: np.full((table.rows, 1 if n in self.rule.row_state else table.dim), start[n])
+                    for n in self.names
+                }
             )
 
     @property
@@ -62,15 +77,22 @@ class Plain:
     def terms(self, lookups, layout=KEYS):
         """(entry, sample, rows, weights) of every bag."""
         for bag, (lo, hi) in enumerate(zip(lookups.offsets[:-1], lookups.offsets[1:])):
-            rows, weights = lookups.rows[lo:hi], lookups.weights[lo:hi] if lookups.weights.size else None
+            rows = lookups.rows[lo:hi]
+            weights = lookups.weights[lo:hi] if lookups.weights.size else None
             kept = rows >= 0
-            yield *divmod(bag, lookups.samples), rows[kept], None if weights is None else weights[kept]
+            yield (
+                *divmod(bag, lookups.samples),
+                rows[kept],
+                None if weights is None else weights[kept],
+            )
 
     def forward(self, lookups, out):
         for k, s, rows, weights in self.terms(lookups):
             found = self.weights[KEYS.shard[k]][rows]
             found = found if weights is None else found * weights[:, None]
-            out[s, KEYS.column[k] : KEYS.column[k] + found.shape[1]] = [exact_sum(t) for t in found.T]
+            out[s, KEYS.column[k] : KEYS.column[k] + found.shape[1]] = [
+                exact_sum(t) for t in found.T
+            ]
 
     def backward(self, lookups, grad, step):
         collected = {}
@@ -78,19 +100,26 @@ class Plain:
             table = int(KEYS.shard[k])
             g = grad[s, KEYS.column[k] : KEYS.column[k] + TABLES[table].dim]
             if self.optimizer.max_gradient:
-                g = np.clip(g, *np.float32([-self.optimizer.max_gradient, self.optimizer.max_gradient]))
+                g = np.clip(
+                    g, *np.float32([-self.optimizer.max_gradient, self.optimizer.max_gradient])
+                )
             for i, row in enumerate(rows.tolist()):
-                collected.setdefault((table, row), []).append(g if weights is None else g * weights[i])
+                collected.setdefault((table, row), []).append(
+                    g if weights is None else g * weights[i]
+                )
         hyper = self.optimizer.hyper(step)
         for (table, row), terms in collected.items():
             g = np.float32([exact_sum(t) for t in np.array(terms).T])
-            w, dim = self.weights[table][row], TABLES[table].dim
+            w = self.weights[table][row]
+            dim = TABLES[table].dim
             states = {n: s[row] for n, s in self.states[table].items()}
             e0, e1 = (*(states[n] for n in self.rule.element_state), None, None)[:2]
             r = np.array([states[n][0] for n in self.rule.row_state], np.float32)
             rules.prepare(self.rule.name)(w, g, e0, e1, hyper)
             for phase, of in self.optimizer.rounds:
-                squares = [square_tree({"g": g, "w": w}[x], 1 << (dim - 1).bit_length()) for x in of]
+                squares = [
+                    square_tree({"g": g, "w": w}[x], 1 << (dim - 1).bit_length()) for x in of
+                ]
                 getattr(rules, phase)(w, g, e0, e1, r, squares, np.float32(dim), hyper)
             for n, value in zip(self.rule.row_state, r):
                 states[n][0] = value
@@ -98,7 +127,8 @@ class Plain:
     def check(self, tbe):
         """Rows of the TBE that exist are equal; the others are still at their initial values here."""
         for i, shard in enumerate(tbe.shards):
-            rows, cols = slice(*shard.rows), slice(*shard.cols)
+            rows = slice(*shard.rows)
+            cols = slice(*shard.cols)
             there = tbe.touched(i).astype(bool)
             assert set(tbe.state(i)) == {"weight", *self.names}
             assert_same(tbe.state(i)["weight"][there], self.weights[shard.table][rows, cols][there])
@@ -106,13 +136,19 @@ class Plain:
                 mine = state[rows, cols] if name in self.rule.element_state else state[rows, 0]
                 assert_same(tbe.state(i)[name][there], np.ascontiguousarray(mine)[there])
             missing = np.flatnonzero(~there)
-            assert_same(tbe.initial(i, missing)["weight"], self.weights[shard.table][rows, cols][missing])
+            assert_same(
+                tbe.initial(i, missing)["weight"], self.weights[shard.table][rows, cols][missing]
+            )
 
 
 def batch(rng, samples, weighted, fill="normal"):
-    """Lookups of all keys, local to whole tables; the first batches leave most rows of table c alone."""
+    """Lookups of all keys, local to whole tables; the first batches leave most rows of table c
+    alone.
+    """
     offsets = bag_offsets(rng, 4 * samples, 5)
-    heights = np.array([9, 9, 3, 40])[np.repeat(np.arange(4 * samples) // samples, np.diff(offsets))]
+    heights = np.array([9, 9, 3, 40])[
+        np.repeat(np.arange(4 * samples) // samples, np.diff(offsets))
+    ]
     rows = (rng.random(heights.size) ** 3 * heights).astype(np.int64)
     rows[rng.random(rows.size) < 0.1] = -1
     weights = floats(rng, rows.size, "normal") if weighted else NONE
@@ -122,9 +158,19 @@ def batch(rng, samples, weighted, fill="normal"):
 def record(name, mode="none", **more):
     """Settings that let every part of a rule have an effect."""
     return SparseOptimizer(
-        name, 0.1, weight_decay=0.01, weight_decay_mode=mode, schedule=Schedule(3, 4, 2), counter_halflife=2, ar_alpha=0.5,
-        weight_norm_coefficient=0.1, lower_bound=0.01, learning_rate_mode="tail_id_lr_increase", max_counter=5.0, **more,
-    )  # fmt: skip
+        name,
+        0.1,
+        weight_decay=0.01,
+        weight_decay_mode=mode,
+        schedule=Schedule(3, 4, 2),
+        counter_halflife=2,
+        ar_alpha=0.5,
+        weight_norm_coefficient=0.1,
+        lower_bound=0.01,
+        learning_rate_mode="tail_id_lr_increase",
+        max_counter=5.0,
+        **more,
+    )
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -132,8 +178,11 @@ def record(name, mode="none", **more):
 def test_training_equals_plain_arrays(name, mode):
     limits = {"max_norm": 0.5} if name == "partial_rowwise_lamb" else {}
     rng = np.random.default_rng(len(name))
-    optimizer = record(name, mode, initial_accumulator_value=0.25, max_gradient=0.7 * (mode == "l2"), **limits)
-    tbe, plain = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED), Plain(optimizer)
+    optimizer = record(
+        name, mode, initial_accumulator_value=0.25, max_gradient=0.7 * (mode == "l2"), **limits
+    )
+    tbe = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED)
+    plain = Plain(optimizer)
     for step in range(1, 6):
         lookups, grad = batch(rng, int(rng.integers(0, 5)), weighted=step % 2 == 0)
         ours, theirs = (np.full((lookups.samples, COLUMNS), 7, np.float32) for _ in "ab")
@@ -148,8 +197,10 @@ def test_training_equals_plain_arrays(name, mode):
 
 @pytest.mark.parametrize("fill", FILLS)
 def test_wild_gradients(fill):
-    rng, optimizer = np.random.default_rng(3), record("exact_rowwise_adagrad")
-    tbe, plain = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED), Plain(optimizer)
+    rng = np.random.default_rng(3)
+    optimizer = record("exact_rowwise_adagrad")
+    tbe = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED)
+    plain = Plain(optimizer)
     with np.errstate(all="ignore"):
         for step in (1, 2):
             lookups, grad = batch(rng, 4, True, fill)
@@ -165,12 +216,16 @@ def test_wild_gradients(fill):
 def cut(lookups, shards, table, keys):
     """Layout and lookups of some shards of one table, from those of the whole tables."""
     samples = lookups.samples
-    offsets, rows, weights = [0], [np.empty(0, np.int64)], [NONE]
+    offsets = [0]
+    rows = [np.empty(0, np.int64)]
+    weights = [NONE]
     for shard in shards:
         for k in keys:
             for s in range(samples):
                 lo, hi = lookups.offsets[k * samples + s : k * samples + s + 2]
-                here = (lookups.rows[lo:hi] >= shard.rows[0]) & (lookups.rows[lo:hi] < shard.rows[1])
+                here = (lookups.rows[lo:hi] >= shard.rows[0]) & (
+                    lookups.rows[lo:hi] < shard.rows[1]
+                )
                 rows.append(lookups.rows[lo:hi][here] - shard.rows[0])
                 weights.append(lookups.weights[lo:hi][here] if lookups.weights.size else NONE)
                 offsets.append(offsets[-1] + int(here.sum()))
@@ -179,48 +234,71 @@ def cut(lookups, shards, table, keys):
 
 def split(table, rows=(), cols=()):
     spec = TABLES[table]
-    row_cuts, col_cuts = [0, *rows, spec.rows], [0, *cols, spec.dim]
-    return [Rectangle(table, r, c) for r in pairwise(row_cuts) for c in pairwise(col_cuts) if r[0] < r[1]]
+    row_cuts = [0, *rows, spec.rows]
+    col_cuts = [0, *cols, spec.dim]
+    return [
+        Rectangle(table, r, c)
+        for r in pairwise(row_cuts)
+        for c in pairwise(col_cuts)
+        if r[0] < r[1]
+    ]
 
 
 @pytest.mark.parametrize("fill", ["normal", "wild", "cancel", "special"])
 def test_words_of_row_shards_add_up(fill):
-    rng, optimizer = np.random.default_rng(4), record("exact_sgd")
+    rng = np.random.default_rng(4)
+    optimizer = record("exact_sgd")
     shards = split(0, rows=(2, 6))
     parts, whole = (TableBatchedEmbedding(TABLES, s, optimizer, SEED) for s in (shards, WHOLE))
     values = {"weight": floats(rng, (9, 20), fill)}
     whole.load_rows(0, np.arange(9), values)
     for i, shard in enumerate(shards):
-        parts.load_rows(i, np.arange(shard.rows[1] - shard.rows[0]), {"weight": values["weight"][slice(*shard.rows)]})
+        parts.load_rows(
+            i,
+            np.arange(shard.rows[1] - shard.rows[0]),
+            {"weight": values["weight"][slice(*shard.rows)]},
+        )
     with np.errstate(all="ignore"):
         for samples in (0, 1, 6):
             lookups, _ = batch(rng, samples, samples == 6)
-            expected, found = np.full((samples, COLUMNS), 7, np.float32), np.full((samples, 40), 7, np.float32)
+            expected = np.full((samples, COLUMNS), 7, np.float32)
+            found = np.full((samples, 40), 7, np.float32)
             whole.forward(KEYS, lookups, expected)
             words = np.full((samples, 3 * 40), np.nan)
             layout = Layout(np.repeat(np.arange(3), 2), np.arange(6) * 20)
             extras = parts.forward_words(layout, cut(lookups, shards, 0, (0, 1)), words)
-            key = extras.bag // max(1, samples) % 2 * samples + extras.bag % max(1, samples)  # group = feature
+            # group = feature
+            key = extras.bag // max(1, samples) % 2 * samples + extras.bag % max(1, samples)
             order = np.argsort(key, kind="stable")
             pieces = [extras.words[extras.start[i] : extras.start[i + 1]] for i in order]
             rounding.combine_words(
-                words.reshape(-1), np.array([0, 3, 6]), np.array([0, 40, 80, 20, 60, 100]), np.full(6, 120),
-                np.array([20, 20]), np.array([0, 20]), key[order], np.arange(order.size + 1) * 20,
-                np.concatenate([*pieces, np.empty(0)]), found,
-            )  # fmt: skip
+                words.reshape(-1),
+                np.array([0, 3, 6]),
+                np.array([0, 40, 80, 20, 60, 100]),
+                np.full(6, 120),
+                np.array([20, 20]),
+                np.array([0, 20]),
+                key[order],
+                np.arange(order.size + 1) * 20,
+                np.concatenate([*pieces, np.empty(0)]),
+                found,
+            )
             assert_same(found, np.ascontiguousarray(expected[:, 1:41]))
 
 
 @pytest.mark.parametrize("name", PHASES)
 @pytest.mark.parametrize("mode", ["l2", "decoupled"])
 def test_column_shards_share_their_scalars(name, mode):
-    rng, optimizer = np.random.default_rng(6), record(name, mode, max_norm=0.5 * (mode == "decoupled"))
+    rng = np.random.default_rng(6)
+    optimizer = record(name, mode, max_norm=0.5 * (mode == "decoupled"))
     shards = split(2, cols=(4, 36, 100))
-    parts, plain = TableBatchedEmbedding(TABLES, shards, optimizer, SEED), Plain(optimizer)
+    parts = TableBatchedEmbedding(TABLES, shards, optimizer, SEED)
+    plain = Plain(optimizer)
     layout = Layout(np.arange(4), np.array([s.cols[0] for s in shards]))
     for step in (1, 2):
         lookups, grad = batch(rng, 5, True)
-        mine, gradient = cut(lookups, shards, 2, (3,)), np.ascontiguousarray(grad[:, 42:172])
+        mine = cut(lookups, shards, 2, (3,))
+        gradient = np.ascontiguousarray(grad[:, 42:172])
         parts.forward(layout, mine, np.empty((5, 130), np.float32))
         merged = parts.merge(layout, mine, gradient, step)
         for number, phase in enumerate(parts.rounds):
@@ -235,15 +313,19 @@ def test_column_shards_share_their_scalars(name, mode):
 
 @pytest.mark.parametrize("fill", ["normal", "wild"])
 def test_replicas_apply_summed_words(fill):
-    rng, optimizer = np.random.default_rng(7), record("exact_rowwise_adagrad", "l2")
-    tbe, plain = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED), Plain(optimizer)
+    rng = np.random.default_rng(7)
+    optimizer = record("exact_rowwise_adagrad", "l2")
+    tbe = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED)
+    plain = Plain(optimizer)
     with np.errstate(all="ignore"):
         for step in (1, 2):
             lookups, grad = batch(rng, 5, step == 2, fill)
             for i, (rows, words) in enumerate(tbe.merge_words(KEYS, lookups, grad)):
                 unique, starts = np.unique(rows, return_index=True)
                 merged = np.empty((unique.size, TABLES[i].dim), np.float32)
-                rounding.sum_words(words, np.arange(rows.size), np.append(starts, rows.size), merged)
+                rounding.sum_words(
+                    words, np.arange(rows.size), np.append(starts, rows.size), merged
+                )
                 tbe.apply_rows(i, unique, merged, step)
             plain.backward(lookups, grad, step)
             plain.check(tbe)
@@ -251,7 +333,8 @@ def test_replicas_apply_summed_words(fill):
 
 @pytest.mark.parametrize("fill", ["normal", "special", "cancel"])
 def test_unique_gradients(fill):
-    rng, optimizer = np.random.default_rng(8), SparseOptimizer("none", max_gradient=0.5)
+    rng = np.random.default_rng(8)
+    optimizer = SparseOptimizer("none", max_gradient=0.5)
     tbe = TableBatchedEmbedding(TABLES, WHOLE, optimizer, SEED)
     with np.errstate(all="ignore"):
         for samples in (5, 0):
@@ -259,15 +342,22 @@ def test_unique_gradients(fill):
             expected = {}
             for k, s, rows, weights in Plain(optimizer).terms(lookups):
                 h = int(KEYS.shard[k])
-                g = np.clip(grad[s, KEYS.column[k] : KEYS.column[k] + TABLES[h].dim], np.float32(-0.5), np.float32(0.5))
+                g = np.clip(
+                    grad[s, KEYS.column[k] : KEYS.column[k] + TABLES[h].dim],
+                    np.float32(-0.5),
+                    np.float32(0.5),
+                )
                 for row, weight in zip(rows.tolist(), weights):
                     expected.setdefault(h, {}).setdefault(row, []).append(g * weight)
             found = tbe.unique_gradient(KEYS, lookups, grad)
-            assert list(found) == [0, 1, 2] and all(v.shape == (r.size, TABLES[h].dim) for h, (r, v) in found.items())
+            assert list(found) == [0, 1, 2] and all(
+                v.shape == (r.size, TABLES[h].dim) for h, (r, v) in found.items()
+            )
             for h, rows in expected.items():
                 assert found[h][0].tolist() == sorted(rows)
                 assert_same(
-                    found[h][1], np.float32([[exact_sum(t) for t in np.array(rows[i]).T] for i in sorted(rows)])
+                    found[h][1],
+                    np.float32([[exact_sum(t) for t in np.array(rows[i]).T] for i in sorted(rows)]),
                 )
     assert not any(tbe.touched(i).any() for i in range(3))  # nothing is read or written
     with pytest.raises(TrainingError, match="unique_gradient"):
@@ -288,23 +378,33 @@ def test_a_large_shard_of_which_many_rows_exist_is_made_whole():
     tables = [TableSpec("big", 5000, 4, ("f",)), TableSpec("small", 30, 4, ("g",))]
     shards = [Rectangle(0, (0, 5000), (0, 4)), Rectangle(1, (0, 30), (0, 4))]
     tbe = TableBatchedEmbedding(tables, shards, SparseOptimizer("exact_rowwise_adagrad"), SEED)
-    layout, out = Layout(np.array([0, 1]), np.array([0, 4])), np.empty((1, 8), np.float32)
+    layout = Layout(np.array([0, 1]), np.array([0, 4]))
+    out = np.empty((1, 8), np.float32)
     for seen, exist in ((1000, 1000), (1260, 5000)):
         rows = np.append(np.arange(seen), np.arange(20))
         tbe.forward(layout, Lookups(np.array([0, seen, seen + 20]), rows, NONE, 1), out)
         assert (int(tbe.touched(0).sum()), int(tbe.touched(1).sum())) == (exist, 20)
     for name, values in tbe.initial(0, np.arange(5000)).items():
         assert_same(tbe.state(0)[name], values)
-    tbe.backward(layout, Lookups(np.array([0, 1, 1]), np.array([4999]), NONE, 1), np.ones((1, 8), np.float32), 1)
-    tbe.forward(layout, Lookups(np.array([0, 1, 1]), np.array([4999]), NONE, 1), out)  # trained rows stay as they are
+    tbe.backward(
+        layout,
+        Lookups(np.array([0, 1, 1]), np.array([4999]), NONE, 1),
+        np.ones((1, 8), np.float32),
+        1,
+    )
+    # trained rows stay as they are
+    tbe.forward(layout, Lookups(np.array([0, 1, 1]), np.array([4999]), NONE, 1), out)
     assert (out[0, :4] != tbe.initial(0, np.array([4999]))["weight"][0]).all()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_lines_of_gradients_that_lie_a_power_of_two_apart_are_packed(weighted, monkeypatch):
     packed = []
-    monkeypatch.setattr(update, "pack", lambda *given, pack=update.pack: packed.append(pack(*given)))
-    rng, tbes = np.random.default_rng(9), [TableBatchedEmbedding(TABLES, WHOLE, record("adam"), SEED) for _ in "ab"]
+    monkeypatch.setattr(
+        update, "pack", lambda *given, pack=update.pack: packed.append(pack(*given))
+    )
+    rng = np.random.default_rng(9)
+    tbes = [TableBatchedEmbedding(TABLES, WHOLE, record("adam"), SEED) for _ in "ab"]
     offsets = np.arange(4 * 3 + 1) * 6
     rows = np.concatenate([rng.integers(-1, TABLES[t].rows, 18) for t in (0, 0, 1, 2)])
     weights = floats(rng, rows.size, "normal") if weighted else NONE
@@ -326,4 +426,6 @@ def test_tables_must_fit_their_budget():
 
 def test_keys_of_a_feature_that_looks_up_two_tables():
     tables = (TableSpec("a", 2, 4, ("f", "g")), TableSpec("b", 2, 4, ("f",)))
-    assert [bag.key for bag in bags(tables)] == ["f@a", "g", "f@b"] and [bag.table for bag in bags(tables)] == [0, 0, 1]
+    assert [bag.key for bag in bags(tables)] == ["f@a", "g", "f@b"] and [
+        bag.table for bag in bags(tables)
+    ] == [0, 0, 1]

@@ -12,9 +12,9 @@ from neocpu.parallel.threads import PeerFailed, run_threads
 
 
 def test_results_come_in_rank_order_with_nodes_as_asked() -> None:
-    assert run_threads(5, lambda comm: (comm.rank, comm.size, comm.ranks_per_node), ranks_per_node=2) == [
-        (rank, 5, 2) for rank in range(5)
-    ]
+    assert run_threads(
+        5, lambda comm: (comm.rank, comm.size, comm.ranks_per_node), ranks_per_node=2
+    ) == [(rank, 5, 2) for rank in range(5)]
     assert run_threads(3, lambda comm: comm.nodes.tolist()) == [[0, 0, 0]] * 3
 
 
@@ -60,7 +60,9 @@ def test_counts_that_do_not_match_are_an_error() -> None:
         n = 1 + comm.rank
         comm.alltoallv(np.zeros(2 * n, np.int32), [n, n], np.zeros(2 * n, np.int32), [n, n])
 
-    with pytest.raises(RuntimeError, match=r"rank 0 sends 1 int32 to rank 1, which expects 2 int32"):
+    with pytest.raises(
+        RuntimeError, match=r"rank 0 sends 1 int32 to rank 1, which expects 2 int32"
+    ):
         run_threads(2, body)
 
 

@@ -1,4 +1,6 @@
-"""Do rows that travel between memories come back as they went, and do tables beyond their memory train like those within?"""
+"""Do rows that travel between memories come back as they went, and do tables beyond their memory
+train like those within?
+"""
 
 import json
 import re
@@ -29,20 +31,25 @@ from neocpu.storage.row_file import RowFile, RowTable
 from neocpu.storage.tier import Tier, Visit
 from neocpu.training.trainer import Trainer
 
-ROWS, WIDTH = 300, 3
+ROWS = 300
+WIDTH = 3
 CACHED = [name for name, place in PLACEMENTS.items() if place.caches]
 
 
 def stack(kind, folder, policy="lru", scratch=64, ahead=False):
-    """A tier of ROWS rows f32[WIDTH] with a state u16 under 32 lines, and its arrays; a row starts as its number and 7."""
+    """A tier of ROWS rows f32[WIDTH] with a state u16 under 32 lines, and its arrays; a row starts
+    as its number and 7.
+    """
     place = PLACEMENTS[kind]
     lines = 32 * len(place.caches) + scratch
     whole = ROWS if place.whole else 0
-    numbers, states = np.zeros((lines + whole) * WIDTH, np.float32), np.zeros(lines + whole, np.uint16)
+    numbers = np.zeros((lines + whole) * WIDTH, np.float32)
+    states = np.zeros(lines + whole, np.uint16)
     slots = Slots([numbers, states], lines + whole)
 
     def create(rows, to):
-        numbers.reshape(-1, WIDTH)[to], states[to] = rows[:, None], 7
+        numbers.reshape(-1, WIDTH)[to] = rows[:, None]
+        states[to] = 7
 
     if place.ssd:
         file = RowFile.create(folder / "rows.h5", [RowTable("t", ROWS, slots.record)])
@@ -61,7 +68,10 @@ def visit(rows):
 
 
 BATCHES = st.lists(
-    st.tuples(st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=90, unique=True), st.sampled_from("rwfx")),
+    st.tuples(
+        st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=90, unique=True),
+        st.sampled_from("rwfx"),
+    ),
     min_size=1,
     max_size=12,
 )
@@ -73,17 +83,25 @@ BATCHES = st.lists(
 @settings(max_examples=15)
 @given(batches=BATCHES, scratch=st.sampled_from([58, 64, 300]))
 def test_rows_come_back_as_they_went(kind, policy, known, batches, scratch, tmp_path_factory):
-    """Batches read (r), write (w), or are followed by a flush (f) or by a batch that nobody knew of (x), which writes; the next
-    `known` ones are planned before their turn."""
-    tier, numbers, states = stack(kind, tmp_path_factory.mktemp("rows"), policy, scratch, ahead=known > 0)
-    model, visits = {}, [visit(np.sort(np.array(rows))) for rows, _ in batches]
+    """Batches read (r), write (w), or are followed by a flush (f) or by a batch that nobody knew of
+    (x), which writes; the next `known` ones are planned before their turn.
+    """
+    tier, numbers, states = stack(
+        kind, tmp_path_factory.mktemp("rows"), policy, scratch, ahead=known > 0
+    )
+    model = {}
+    visits = [visit(np.sort(np.array(rows))) for rows, _ in batches]
 
     def check(batch, slots, step=0):
         assert np.unique(slots).size == batch.rows.size
         for row, slot in zip(batch.rows.tolist(), slots.tolist()):
-            assert (numbers[slot].tolist(), states[slot]) == model.get(row, ([row] * WIDTH, 7)), (step, row)
+            assert (numbers[slot].tolist(), states[slot]) == model.get(row, ([row] * WIDTH, 7)), (
+                step,
+                row,
+            )
             if step:
-                numbers[slot], states[slot] = [step, row, 0.5], step
+                numbers[slot] = [step, row, 0.5]
+                states[slot] = step
                 model[row] = ([step, row, 0.5], step)
 
     for step, (batch, (_, what)) in enumerate(zip(visits, batches), 1):
@@ -109,7 +127,10 @@ def test_rows_come_back_as_they_went(kind, policy, known, batches, scratch, tmp_
     assert set(model) <= set(home.tolist())
     records = tier.level.peek(home)
     for row, record in zip(home.tolist(), records):
-        found = (record[: 4 * WIDTH].view(np.float32).tolist(), record[4 * WIDTH :].view(np.uint16)[0])
+        found = (
+            record[: 4 * WIDTH].view(np.float32).tolist(),
+            record[4 * WIDTH :].view(np.uint16)[0],
+        )
         assert found == model.get(row, ([row] * WIDTH, 7))
     tier.empty()
     tier.level.load(np.array([5, 6]), np.zeros((2, 4 * WIDTH + 2), np.uint8))
@@ -120,7 +141,8 @@ def test_rows_come_back_as_they_went(kind, policy, known, batches, scratch, tmp_
 def test_a_batch_beyond_cache_and_scratch_is_refused(tmp_path):
     tier, *_ = stack("ddr_over_ssd", tmp_path, scratch=8)
     with pytest.raises(
-        TrainingError, match=r"looks up 100 rows of table t .* 32 lines and 8 rows beside .*memory\.ddr"
+        TrainingError,
+        match=r"looks up 100 rows of table t .* 32 lines and 8 rows beside .*memory\.ddr",
     ):
         tier.begin(visit(np.arange(100)))
     assert tier.begin(visit(np.arange(32))).size == 32  # and no line stayed locked
@@ -132,8 +154,13 @@ def test_only_rows_that_changed_reach_the_file(tmp_path):
         tier.begin(visit(np.arange(at, at + 30)))
     tier.flush()
     assert tier.level.rows().size == 0 and tier.stats()[1] == {
-        "tier": "ssd", "rows": 0, "bytes": 0, "index_bytes": 512, "read": 0, "written": 0,
-    }  # fmt: skip
+        "tier": "ssd",
+        "rows": 0,
+        "bytes": 0,
+        "index_bytes": 512,
+        "read": 0,
+        "written": 0,
+    }
 
 
 def test_budgets_are_kept_and_shared_by_bytes():
@@ -143,24 +170,40 @@ def test_budgets_are_kept_and_shared_by_bytes():
         Rows("w", 50, 8, "ddr"),
     ]
     rooms = make_room(shards, ddr=2_000_000)
-    assert sum(room.slots * (size + 34) for room, size in zip(rooms[:2], (100, 100))) + 400 <= 2_000_000
+    assert (
+        sum(room.slots * (size + 34) for room, size in zip(rooms[:2], (100, 100))) + 400
+        <= 2_000_000
+    )
     assert 0 <= rooms[0].lines[0] - rooms[1].lines[0] <= 32 and rooms[2] == Room((), 0, 50)
     assert sum(room.slots * 134 for room in rooms[:2]) > 1_980_000  # all but a set of each is used
-    few = make_room([Rows("big", 10**6, 100, "ddr_over_ssd"), Rows("few", 70, 100, "ddr_over_ssd")], ddr=2_000_000)
+    few = make_room(
+        [Rows("big", 10**6, 100, "ddr_over_ssd"), Rows("few", 70, 100, "ddr_over_ssd")],
+        ddr=2_000_000,
+    )
     assert few[1].lines == (96,) and few[0].lines[0] > 11_000
     assert all(room.lines[0] % 32 == 0 and room.scratch == room.lines[0] // 4 for room in rooms[:2])
-    assert make_room([Rows("t", 1000, 8, "hbm_over_ddr")]) == [Room((224,), 0, 1000)]  # FBGEMM's fifth, in whole sets
-    assert make_room([Rows("t", 40, 8, "hbm_over_ddr_over_ssd")], hbm=10**6, ddr=10**6)[0].lines == (64, 64)
+    # FBGEMM's fifth, in whole sets
+    assert make_room([Rows("t", 1000, 8, "hbm_over_ddr")]) == [Room((224,), 0, 1000)]
+    assert make_room([Rows("t", 40, 8, "hbm_over_ddr_over_ssd")], hbm=10**6, ddr=10**6)[
+        0
+    ].lines == (64, 64)
     with pytest.raises(
-        TrainingError, match=r"tables in hbm take 400 bytes .* 300 more than memory\.hbm .* hbm_over_ddr"
+        TrainingError,
+        match=r"tables in hbm take 400 bytes .* 300 more than memory\.hbm .* hbm_over_ddr",
     ):
         make_room([Rows("t", 50, 8, "hbm")], hbm=100)
-    with pytest.raises(TrainingError, match=r"memory\.ddr is 100 bytes .* at least 1,680 .* raise it by 1,580"):
+    with pytest.raises(
+        TrainingError, match=r"memory\.ddr is 100 bytes .* at least 1,680 .* raise it by 1,580"
+    ):
         make_room([Rows("t", 50, 8, "ddr_over_ssd")], ddr=100)
 
 
 def test_placements_by_pattern():
-    assert choose_placements(["a", "b1", "b2"], {"b*": "ddr", "b2": "ddr_over_ssd"}) == ("hbm", "ddr", "ddr_over_ssd")
+    assert choose_placements(["a", "b1", "b2"], {"b*": "ddr", "b2": "ddr_over_ssd"}) == (
+        "hbm",
+        "ddr",
+        "ddr_over_ssd",
+    )
     with pytest.raises(ConfigError, match=r"'ssd' is no placement.*choose from hbm, ddr, "):
         choose_placements(["a"], "ssd")
     with pytest.raises(ConfigError, match="no table matches 'x'; the tables are a"):
@@ -174,52 +217,68 @@ def test_any_placement_gives_the_bits_of_memory(plan):
         case = Case(tables=TALL, plan=plan, placements=(*CACHED, "hbm"), batch=40, steps=4)
         case = replace(case, policy=policy, prefetch=prefetch)
         with np.errstate(all="ignore"):
-            found = run_threads(ranks, lambda comm, case=case: digest(comm, case, *train(comm, case)))
+            found = run_threads(
+                ranks, lambda comm, case=case: digest(comm, case, *train(comm, case))
+            )
             assert set(found) == {unsharded(case)}, ranks
 
 
 def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
     rows = 10**10
-    table, memory = TableSpec("huge", rows, 4, ("f",)), MemoryPlan(("ddr_over_ssd",), ddr=100_000, folder=tmp_path)
+    table = TableSpec("huge", rows, 4, ("f",))
+    memory = MemoryPlan(("ddr_over_ssd",), ddr=100_000, folder=tmp_path)
     tbe = TieredEmbedding([table], [Shard(0, (0, rows), (0, 4), 0)], SparseOptimizer(), 1, memory)
-    layout, rng = Layout(np.zeros(1, np.int64), np.zeros(1, np.int64)), np.random.default_rng(0)
+    layout = Layout(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    rng = np.random.default_rng(0)
     seen = {}
     for step in range(1, 30):
         wanted = np.append(rng.integers(0, rows, 300), [0, rows - 1])
         lookups = Lookups(np.arange(303), wanted, np.empty(0, np.float32), 302)
-        out, grad = np.empty((302, 4), np.float32), rng.standard_normal((302, 4)).astype(np.float32)
+        out = np.empty((302, 4), np.float32)
+        grad = rng.standard_normal((302, 4)).astype(np.float32)
         tbe.forward(layout, lookups, out)
         for row, value in zip(wanted.tolist(), out):
             assert row not in seen or not (value == seen[row]).all(), "the update was lost"
             seen[row] = value
         tbe.backward(layout, lookups, grad, step)
     tbe.flush()
-    assert tbe.existing(0, 0, rows).size == len(seen) and tbe.existing(0, rows - 1, rows).tolist() == [rows - 1]
+    assert tbe.existing(0, 0, rows).size == len(seen) and tbe.existing(
+        0, rows - 1, rows
+    ).tolist() == [rows - 1]
     assert (tmp_path / "rank-0.h5").exists() and tbe.slots[0] < 3000
     tbe.close()
     assert not (tmp_path / "rank-0.h5").exists()
     memory = MemoryPlan(("ddr_over_ssd",), folder=tmp_path / "file" / "folder")
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=r"folder/rank-0\.h5: cannot be made: .* choose another memory\.folder"):
+    with pytest.raises(
+        StorageError, match=r"folder/rank-0\.h5: cannot be made: .* choose another memory\.folder"
+    ):
         TieredEmbedding([table], [Shard(0, (0, rows), (0, 4), 0)], SparseOptimizer(), 1, memory)
 
 
 def test_the_ssd_file_of_a_rank_stays_within_its_budget(log, tmp_path):  # noqa: F811
     with pytest.raises(
-        StorageError, match=r"rank-0\.h5: would have .* bytes, but may have 20,000; raise .*memory\.ssd"
+        StorageError,
+        match=r"rank-0\.h5: would have .* bytes, but may have 20,000; raise .*memory\.ssd",
     ):
         run(log, tmp_path, "ddr_over_ssd", "memory.ssd=20000")
 
 
 def test_files_of_others_are_left_alone(log, tmp_path):  # noqa: F811
-    folder, other = f"memory.folder={tmp_path / 'rows'}", tmp_path / "rows" / "rank-0.h5"
+    folder = f"memory.folder={tmp_path / 'rows'}"
+    other = tmp_path / "rows" / "rank-0.h5"
     other.parent.mkdir()
     other.write_bytes(b"a letter")
-    with pytest.raises(StorageError, match=r"rank-0\.h5: is no file of rows; remove it, or choose another folder"):
+    with pytest.raises(
+        StorageError, match=r"rank-0\.h5: is no file of rows; remove it, or choose another folder"
+    ):
         run(log, tmp_path / "a", "ddr_over_ssd", "training.steps=3", folder)
     assert other.read_bytes() == b"a letter"
     other.unlink()
-    with RowFile.create(other, [RowTable("t", 10, 8)]), pytest.raises(StorageError, match="in use by another process"):
+    with (
+        RowFile.create(other, [RowTable("t", 10, 8)]),
+        pytest.raises(StorageError, match="in use by another process"),
+    ):
         run(log, tmp_path / "b", "ddr_over_ssd", "training.steps=3", folder)
     undo_of(other).write_bytes(b"half of what was")  # of a run that was killed while its file grew
     run(log, tmp_path / "c", "ddr_over_ssd", "training.steps=3", folder)
@@ -239,7 +298,9 @@ def test_files_that_killed_runs_on_more_ranks_left_are_removed(log, tmp_path):  
 
 def run(log, out, placement, *overrides, ranks=1, resume=False):  # noqa: F811
     """Summary of a run on threads."""
-    config = given_config(log, "training.epochs=40", "training.steps=60", f"memory.placement={placement}", *overrides)
+    config = given_config(
+        log, "training.epochs=40", "training.steps=60", f"memory.placement={placement}", *overrides
+    )
     return run_threads(ranks, lambda comm: Trainer(config, comm, out, resume=resume).run())[0]
 
 

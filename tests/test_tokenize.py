@@ -1,4 +1,6 @@
-"""Do the parsers of a click log agree with their plain twins on any bytes, and with Python on what a number is?"""
+"""Do the parsers of a click log agree with their plain twins on any bytes, and with Python on what
+a number is?
+"""
 
 import numpy as np
 import pytest
@@ -19,9 +21,13 @@ def bytes_of(data: bytes) -> np.ndarray:
 
 def split(module, data, columns, delimiter=b"\t", quote=b"\0"):
     lines = data.count(b"\n")
-    begin, end = np.full((columns, lines), -7, np.int32), np.full((columns, lines), -7, np.int32)
-    first, found = np.empty(lines + 1, np.int64), np.empty(lines, np.int32)
-    module.split_lines(bytes_of(data), np.uint8(delimiter[0]), np.uint8(quote[0]), begin, end, first, found)
+    begin = np.full((columns, lines), -7, np.int32)
+    end = np.full((columns, lines), -7, np.int32)
+    first = np.empty(lines + 1, np.int64)
+    found = np.empty(lines, np.int32)
+    module.split_lines(
+        bytes_of(data), np.uint8(delimiter[0]), np.uint8(quote[0]), begin, end, first, found
+    )
     return begin, end, first, found
 
 
@@ -38,21 +44,28 @@ def flat(values):
 
 def parse(module, name, values, *extra, out=np.uint64):
     text, begin, end = flat(values)
-    result, status = np.full(len(values), 77, out), np.full(len(values), 99, np.uint8)
+    result = np.full(len(values), 77, out)
+    status = np.full(len(values), 99, np.uint8)
     getattr(module, name)(text, begin, end, *extra, result, status)
     return result, status
 
 
 def same(name, values, *extra, out=np.uint64):
-    ours, theirs = parse(tokenize, name, values, *extra, out=out), parse(twin, name, values, *extra, out=out)
+    ours = parse(tokenize, name, values, *extra, out=out)
+    theirs = parse(twin, name, values, *extra, out=out)
     for mine, its in zip(ours, theirs):
-        assert mine.tobytes() == its.tobytes(), [v for v, a, b in zip(values, mine, its) if a.tobytes() != b.tobytes()]
+        assert mine.tobytes() == its.tobytes(), [
+            v for v, a, b in zip(values, mine, its) if a.tobytes() != b.tobytes()
+        ]
     return ours
 
 
 def random_fields(seed, alphabet, longest=12):
     rng = np.random.default_rng(seed)
-    return [bytes(rng.choice(list(alphabet), rng.integers(0, longest + 1)).astype(np.uint8)) for _ in range(200)]
+    return [
+        bytes(rng.choice(list(alphabet), rng.integers(0, longest + 1)).astype(np.uint8))
+        for _ in range(200)
+    ]
 
 
 @SETTINGS
@@ -62,7 +75,9 @@ def test_split_lines_equals_twin_on_random_bytes(seed, columns, quotes):
     letters = list(b'\t\t\t\n\n\r""ab' if quotes else b"\t\t\t\n\n\rab\x00\xff")
     data = bytes(rng.choice(letters, rng.integers(0, 400)).astype(np.uint8)) + b"\n"
     quote = b'"' if quotes else b"\0"
-    for mine, its in zip(split(tokenize, data, columns, quote=quote), split(twin, data, columns, quote=quote)):
+    for mine, its in zip(
+        split(tokenize, data, columns, quote=quote), split(twin, data, columns, quote=quote)
+    ):
         assert np.array_equal(mine, its), data
 
 
@@ -74,20 +89,39 @@ def test_split_lines_knows_line_ends_counts_and_quotes(module):
     assert found.tolist() == [3, 3, 2, 4, 1] and first.tolist() == [0, 7, 10, 14, 22, 23]
     data = b'"a,b","c ""d""",e\r\n"open,b,c\n"x"y,b,c\n"","",""\n'
     begin, end, _, found = split(module, data, 3, b",", b'"')
-    assert fields(data, begin, end)[0] == [b"a,b", b'c ""d""', b"e"] and found.tolist() == [3, -1, -1, 3]
+    assert fields(data, begin, end)[0] == [b"a,b", b'c ""d""', b"e"] and found.tolist() == [
+        3,
+        -1,
+        -1,
+        3,
+    ]
 
 
 @SETTINGS
 @given(SEEDS, st.sampled_from([8, 16]))
 def test_hex_equals_twin(seed, digits):
-    same("parse_hex", random_fields(seed, b"0123456789abcdefABCDEF", 18) + random_fields(seed, ALPHABET), digits)
+    same(
+        "parse_hex",
+        random_fields(seed, b"0123456789abcdefABCDEF", 18) + random_fields(seed, ALPHABET),
+        digits,
+    )
     every = [bytes([byte]) for byte in range(256)]
     same("parse_hex", every, digits)
 
 
 def test_hex_of_known_fields():
-    values, status = same("parse_hex", [b"68fd1e64", b"FFFFFFFF", b"", b"123456789", b"12g", b"-1", b"0000000001"], 8)
-    assert values.tolist() == [0x68FD1E64, 0xFFFFFFFF, 0, 0, 0, 0, 0] and status.tolist() == [0, 0, 1, 3, 2, 2, 3]
+    values, status = same(
+        "parse_hex", [b"68fd1e64", b"FFFFFFFF", b"", b"123456789", b"12g", b"-1", b"0000000001"], 8
+    )
+    assert values.tolist() == [0x68FD1E64, 0xFFFFFFFF, 0, 0, 0, 0, 0] and status.tolist() == [
+        0,
+        0,
+        1,
+        3,
+        2,
+        2,
+        3,
+    ]
 
 
 @SETTINGS
@@ -96,8 +130,24 @@ def test_integers_equal_twin(seed):
     rng = np.random.default_rng(seed)
     edges = [str(m * 2**63 + d).encode() for m in (-2, -1, 1, 2) for d in range(-2, 3)]
     usual = [str(v).encode() for v in rng.integers(-(2**63), 2**63, 50)]
-    odd = [b"", b"-", b"+", b"+7", b"--1", b"1-", b"00012", b"9" * 40, b"9" * 40 + b"x", b"1.0", b" 1"]
-    values, _ = same("parse_integers", edges + usual + odd + random_fields(seed, b"+-0123456789x", 21), out=np.int64)
+    odd = [
+        b"",
+        b"-",
+        b"+",
+        b"+7",
+        b"--1",
+        b"1-",
+        b"00012",
+        b"9" * 40,
+        b"9" * 40 + b"x",
+        b"1.0",
+        b" 1",
+    ]
+    values, _ = same(
+        "parse_integers",
+        edges + usual + odd + random_fields(seed, b"+-0123456789x", 21),
+        out=np.int64,
+    )
     assert values[len(edges) : len(edges) + 50].tolist() == [int(v) for v in usual]
 
 
@@ -105,7 +155,10 @@ def test_integers_equal_twin(seed):
 @given(SEEDS)
 def test_decimals_equal_twin_and_are_correctly_rounded(seed):
     rng = np.random.default_rng(seed)
-    usual = [f"{v:.{rng.integers(0, 12)}{rng.choice(list('efg'))}}".encode() for v in rng.normal(0, 1e3, 100)]
+    usual = [
+        f"{v:.{rng.integers(0, 12)}{rng.choice(list('efg'))}}".encode()
+        for v in rng.normal(0, 1e3, 100)
+    ]
     odd = [
         b"",
         b".",
@@ -123,9 +176,18 @@ def test_decimals_equal_twin_and_are_correctly_rounded(seed):
         b"nan",
         b"inf",
     ]
-    long = [b"0." + b"0" * 30, b"123456789012345", b"1234567890123456", b"1e99999999999", b"1e-99999999999", b"1_0"]
+    long = [
+        b"0." + b"0" * 30,
+        b"123456789012345",
+        b"1234567890123456",
+        b"1e99999999999",
+        b"1e-99999999999",
+        b"1_0",
+    ]
     values, status = same(
-        "parse_decimals", usual + odd + long + random_fields(seed, b"+-.eE0123456789"), out=np.float64
+        "parse_decimals",
+        usual + odd + long + random_fields(seed, b"+-.eE0123456789"),
+        out=np.float64,
     )
     assert status[:100].max() in (0, 7)
     for text, value, state in zip(usual, values.tolist(), status.tolist()):
@@ -140,7 +202,11 @@ def test_text_hash_equals_twin(seed, quote):
 
 def test_text_hash_is_fnv1a():
     values, status = same("hash_text", [b"", b"a", b"foobar"], np.uint8(0))
-    assert values.tolist() == [0, 0xAF63DC4C8601EC8C, 0x85944171F73967E8] and status.tolist() == [1, 0, 0]
+    assert values.tolist() == [0, 0xAF63DC4C8601EC8C, 0x85944171F73967E8] and status.tolist() == [
+        1,
+        0,
+        0,
+    ]
 
 
 @SETTINGS
@@ -169,9 +235,14 @@ def test_lists_equal_twin(seed):
 def test_squash_equals_twin(seed):
     rng = np.random.default_rng(seed)
     x = np.concatenate(
-        [[0.0, -0.0, -3.0, np.nan, np.inf, 1e308, 5e-324], rng.integers(-9, 2**40, 300), rng.normal(0, 9, 99)]
+        [
+            [0.0, -0.0, -3.0, np.nan, np.inf, 1e308, 5e-324],
+            rng.integers(-9, 2**40, 300),
+            rng.normal(0, 9, 99),
+        ]
     )
-    mine, its = np.empty(x.size, np.float32), np.empty(x.size, np.float32)
+    mine = np.empty(x.size, np.float32)
+    its = np.empty(x.size, np.float32)
     tokenize.squash(x, mine)
     twin.squash(x, its)
     assert mine.tobytes() == its.tobytes() and mine[2] == 0 and mine[4] == np.inf

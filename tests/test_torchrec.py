@@ -1,4 +1,6 @@
-"""Does the collection with TorchRec's shape agree with TorchRec's own, in names, results and gradients?"""
+"""Does the collection with TorchRec's shape agree with TorchRec's own, in names, results and
+gradients?
+"""
 
 import warnings
 
@@ -17,10 +19,13 @@ U = 2.0**-24
 
 
 def tables():
-    config, kind = torchrec.EmbeddingBagConfig, torchrec.PoolingType
+    config = torchrec.EmbeddingBagConfig
+    kind = torchrec.PoolingType
     return [
         config(num_embeddings=9, embedding_dim=4, name="t1", feature_names=["b", "a"]),
-        config(num_embeddings=5, embedding_dim=8, name="t2", feature_names=["a"], pooling=kind.MEAN),
+        config(
+            num_embeddings=5, embedding_dim=8, name="t2", feature_names=["a"], pooling=kind.MEAN
+        ),
     ]
 
 
@@ -32,16 +37,26 @@ def batch(weighted=False):
         keys=["a", "unused", "b"],
         values=torch.from_numpy(rng.integers(0, 5, total)),
         lengths=lengths,
-        weights=torch.from_numpy(rng.standard_normal(total).astype(np.float32)) if weighted else None,
+        weights=torch.from_numpy(rng.standard_normal(total).astype(np.float32))
+        if weighted
+        else None,
     )
 
 
 def test_dense_results_names_and_gradients_are_torchrecs():
-    theirs, ours = torchrec.EmbeddingBagCollection(tables=tables()), EmbeddingBagCollection(tables())
+    theirs = torchrec.EmbeddingBagCollection(tables=tables())
+    ours = EmbeddingBagCollection(tables())
     ours.load_state_dict(theirs.state_dict())
-    a, b = theirs(batch()), ours(batch())
-    assert isinstance(b, torchrec.KeyedTensor) and a.keys() == b.keys() and a.length_per_key() == b.length_per_key()
-    assert torch.allclose(a.values(), b.values(), rtol=0, atol=8 * U * float(a.values().detach().abs().max()))
+    a = theirs(batch())
+    b = ours(batch())
+    assert (
+        isinstance(b, torchrec.KeyedTensor)
+        and a.keys() == b.keys()
+        and a.length_per_key() == b.length_per_key()
+    )
+    assert torch.allclose(
+        a.values(), b.values(), rtol=0, atol=8 * U * float(a.values().detach().abs().max())
+    )
     grad = torch.randn(a.values().shape)
     a.values().backward(grad)
     b.values().backward(grad)
@@ -51,7 +66,8 @@ def test_dense_results_names_and_gradients_are_torchrecs():
 
 
 def test_fused_tables_train_as_dense_ones_with_sgd():
-    dense, fused = EmbeddingBagCollection(tables()), EmbeddingBagCollection(tables(), fused={"learning_rate": 0.5})
+    dense = EmbeddingBagCollection(tables())
+    fused = EmbeddingBagCollection(tables(), fused={"learning_rate": 0.5})
     fused.load_state_dict(dense.state_dict())
     optimizer = torch.optim.SGD(dense.parameters(), lr=0.5)
     for _ in range(3):
@@ -64,10 +80,16 @@ def test_fused_tables_train_as_dense_ones_with_sgd():
 
 
 def test_weights_and_fused_states():
-    ebc = EmbeddingBagCollection(tables(), is_weighted=True, fused={"optimizer": "exact_rowwise_adagrad"})
+    ebc = EmbeddingBagCollection(
+        tables(), is_weighted=True, fused={"optimizer": "exact_rowwise_adagrad"}
+    )
     ebc(batch(weighted=True)).values().sum().backward()
     states = ebc.optimizer_states()
-    assert set(states) == {"t1", "t2"} and states["t1"]["sum"].shape == (9,) and states["t1"]["sum"].any()
+    assert (
+        set(states) == {"t1", "t2"}
+        and states["t1"]["sum"].shape == (9,)
+        and states["t1"]["sum"].any()
+    )
 
 
 def test_errors_name_the_table():

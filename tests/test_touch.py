@@ -17,31 +17,52 @@ from neocpu.reference import touch as twin
 )
 def test_rows_are_found_claimed_and_made(seed, shards, n, states, per_row):
     rng = np.random.default_rng(seed)
-    width, heights = rng.integers(1, 12, shards), rng.integers(1, 20, shards)
-    row_base, base = np.cumsum(heights) - heights, np.cumsum(heights * width) - heights * width
-    row0, column0 = rng.integers(0, 2**40, shards), 4 * rng.integers(0, 5, shards) + (seed % 3)
-    key, scale = rng.integers(0, 2**64, shards, dtype=np.uint64), rng.random(shards, dtype=np.float32)
+    width = rng.integers(1, 12, shards)
+    heights = rng.integers(1, 20, shards)
+    row_base = np.cumsum(heights) - heights
+    base = np.cumsum(heights * width) - heights * width
+    row0 = rng.integers(0, 2**40, shards)
+    column0 = 4 * rng.integers(0, 5, shards) + (seed % 3)
+    key = rng.integers(0, 2**64, shards, dtype=np.uint64)
+    scale = rng.random(shards, dtype=np.float32)
     owner = np.sort(rng.integers(0, shards, rng.integers(1, 6)))
-    chunk = np.concatenate([[0], np.sort(rng.integers(0, n + 1, owner.size - 1)), [n]]).astype(np.int64)
-    elements, rows_there = int((heights * width).sum()), int(heights.sum())
+    chunk = np.concatenate([[0], np.sort(rng.integers(0, n + 1, owner.size - 1)), [n]]).astype(
+        np.int64
+    )
+    elements = int((heights * width).sum())
+    rows_there = int(heights.sum())
     results = []
     for module in (touch, twin):
         again = np.random.default_rng(seed)
-        touched, fresh, count = np.zeros(rows_there, np.uint8), np.full(n, -7), np.zeros(owner.size, np.int64)
+        touched = np.zeros(rows_there, np.uint8)
+        fresh = np.full(n, -7)
+        count = np.zeros(owner.size, np.int64)
         arrays = [np.full(elements if i <= states else 0, 7, np.float32) for i in range(3)]
         row_state = np.full(rows_there * per_row, 7, np.float32)
         found = []
         for _ in range(2):
             rows = again.integers(-1, np.repeat(heights[owner], np.diff(chunk)), n)
-            origin = np.where(again.random(owner.size) < 0.2, -1, row_base[owner])  # -1: not looked at
+            # -1: not looked at
+            origin = np.where(again.random(owner.size) < 0.2, -1, row_base[owner])
             module.find_untouched(rows, chunk, origin, touched, fresh, count)
             found += [count.copy(), *(fresh[a : a + m].copy() for a, m in zip(chunk, count))]
             new = module.claim_rows(chunk, count, touched, fresh)
             found.append(fresh[:new].copy())
             module.make_rows(
-                fresh[:new], row_base, base, width, row0, column0, key, scale, np.float32(0.5), np.float32(0.25),
-                np.float32([2, 0, 3][:per_row]), *arrays, row_state,
-            )  # fmt: skip
+                fresh[:new],
+                row_base,
+                base,
+                width,
+                row0,
+                column0,
+                key,
+                scale,
+                np.float32(0.5),
+                np.float32(0.25),
+                np.float32([2, 0, 3][:per_row]),
+                *arrays,
+                row_state,
+            )
             arrays[0][:3] += 1  # a trained row must not be made again
         results.append([touched, row_state, *arrays, *found])
     for ours, theirs in zip(*results):

@@ -1,4 +1,6 @@
-"""Does a whole run do what its config says: steps, epochs, partial batches, one digest, and a helpful error?"""
+"""Does a whole run do what its config says: steps, epochs, partial batches, one digest, and a
+helpful error?
+"""
 
 import json
 
@@ -13,7 +15,10 @@ from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.training.trainer import Trainer
 
-ROWS, BATCH, PER_EPOCH = 150, 64, 3  # the third batch of an epoch has 22 samples
+# the third batch of an epoch has 22 samples
+ROWS = 150
+BATCH = 64
+PER_EPOCH = 3
 CONFIG = f"""
 [model]
 embedding_dim = 4
@@ -33,7 +38,9 @@ batch_size = {BATCH}
 
 
 def write_log(path, spoil=None):
-    """A log of two features, one of them multi-hot; `spoil`: a row whose dense values are not numbers."""
+    """A log of two features, one of them multi-hot; `spoil`: a row whose dense values are not
+    numbers.
+    """
     random = np.random.default_rng(5)
     dense = random.standard_normal((ROWS, 3)).astype(np.float32)
     if spoil is not None:
@@ -78,14 +85,20 @@ def train(log, out, *overrides):
 def test_a_run_ends_with_its_epochs_or_its_steps(log, tmp_path, overrides, steps, samples):
     summary = train(log, tmp_path / "out", *overrides)
     assert (summary["steps"], summary["samples"]) == (steps, samples)
-    assert json.loads((tmp_path / "out" / "run.json").read_text()) == json.loads(json.dumps(summary))
+    assert json.loads((tmp_path / "out" / "run.json").read_text()) == json.loads(
+        json.dumps(summary)
+    )
     assert summary["metrics"]["test"]["samples"] == ROWS
-    assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == [f"step-{steps:08d}.h5"]
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == [
+        f"step-{steps:08d}.h5"
+    ]
 
 
 def test_more_passes_learn_more(log, tmp_path):
     losses = [
-        train(log, tmp_path / str(epochs), f"training.epochs={epochs}")["metrics"]["test"]["logloss"]
+        train(log, tmp_path / str(epochs), f"training.epochs={epochs}")["metrics"]["test"][
+            "logloss"
+        ]
         for epochs in (1, 20)
     ]
     assert losses[1] < 0.8 * losses[0]
@@ -98,14 +111,21 @@ def test_one_digest_alone_and_on_threads(log, tmp_path, shuffle):
     for plan, ranks in (("row_wise", 2), ("column_wise", 3)):
         run = given(log, *overrides, f"parallel.plan={plan}")
         summaries = run_threads(
-            ranks, lambda comm, run=run, ranks=ranks: Trainer(run, comm, tmp_path / str(ranks)).run()
+            ranks,
+            lambda comm, run=run, ranks=ranks: Trainer(run, comm, tmp_path / str(ranks)).run(),
         )
         digests |= {summary["digest"] for summary in summaries}
     assert len(digests) == 1
 
 
 def test_digests_differ_by_seed_order_and_steps(log, tmp_path):
-    changes = ("training.seed=1", "training.seed=2", "data.shuffle=false", "training.steps=2", "model.loss=mse")
+    changes = (
+        "training.seed=1",
+        "training.seed=2",
+        "data.shuffle=false",
+        "training.steps=2",
+        "model.loss=mse",
+    )
     digests = [train(log, tmp_path / change, change)["digest"] for change in changes]
     assert len(set(digests)) == len(changes)
 
@@ -115,7 +135,9 @@ def test_interrupted_and_resumed_ends_with_the_same_digest(log, tmp_path, stop):
     whole = train(log, tmp_path / "whole", "training.epochs=2")
     train(log, tmp_path / "parts", "training.epochs=2", f"training.steps={stop}")
     more = given(log, "training.epochs=2", "parallel.plan=row_wise")
-    resumed = run_threads(2, lambda comm: Trainer(more, comm, tmp_path / "parts", resume=True).run())
+    resumed = run_threads(
+        2, lambda comm: Trainer(more, comm, tmp_path / "parts", resume=True).run()
+    )
     assert {summary["digest"] for summary in resumed} == {whole["digest"]}
     assert [summary["samples"] for summary in resumed] == [2 * ROWS, 2 * ROWS]
 
@@ -124,18 +146,27 @@ def test_interrupted_and_resumed_ends_with_the_same_digest(log, tmp_path, stop):
     "sparse",
     [
         'name = "partial_rowwise_lamb", max_norm = 0.5, max_gradient = 0.01',
-        'name = "exact_rowwise_adagrad_with_counter", counter_halflife = 3, weight_decay_mode = "adagradw"',
+        (
+            'name = "exact_rowwise_adagrad_with_counter", counter_halflife = 3, weight_decay_mode '
+            "= "
+            '"adagradw"'
+        ),
     ],
     ids=["two kinds of state, limits", "three row states"],
 )
 def test_optimizers_with_more_state_resume_on_any_ranks(log, tmp_path, sparse):
-    overrides = ("training.epochs=2", f"optimizer.sparse={{ {sparse}, weight_decay = 0.1, learning_rate = 0.05 }}")
+    overrides = (
+        "training.epochs=2",
+        f"optimizer.sparse={{ {sparse}, weight_decay = 0.1, learning_rate = 0.05 }}",
+    )
     if "mode" not in sparse:
         overrides += ("optimizer.sparse.weight_decay_mode=decoupled",)
     whole = train(log, tmp_path / "whole", *overrides)
     train(log, tmp_path / "parts", *overrides, "training.steps=4")
     more = given(log, *overrides, "parallel.plan={one = 'data_parallel', many = 'grid_shard'}")
-    resumed = run_threads(4, lambda comm: Trainer(more, comm, tmp_path / "parts", resume=True).run(), ranks_per_node=2)
+    resumed = run_threads(
+        4, lambda comm: Trainer(more, comm, tmp_path / "parts", resume=True).run(), ranks_per_node=2
+    )
     assert {summary["digest"] for summary in resumed} == {whole["digest"]}
 
 
@@ -153,17 +184,30 @@ def test_splits_with_other_dense_inputs_are_refused(log, tmp_path):
     with DatasetWriter(other, ["a", "b"], [FeatureColumn("one"), FeatureColumn("many")]) as writer:
         codes = {"one": np.zeros(3, np.uint32), "many": np.zeros(3, np.uint32)}
         writer.append(np.zeros(3, np.float32), np.zeros((3, 2), np.float32), codes)
-    with pytest.raises(DataError, match=r"data\.test does not go with data\.train: dense columns differ"):
+    with pytest.raises(
+        DataError, match=r"data\.test does not go with data\.train: dense columns differ"
+    ):
         train(log, tmp_path / "out", f'data.test="{other}"')
 
 
 def test_a_diverging_run_says_what_to_lower(log, tmp_path):
-    with pytest.raises(TrainingError, match=r"inputs are finite.*lower optimizer\.dense\.learning_rate"):
-        train(log, tmp_path / "out", "model.loss=mse", "optimizer.dense.learning_rate=1e30", "training.epochs=9")
+    with pytest.raises(
+        TrainingError, match=r"inputs are finite.*lower optimizer\.dense\.learning_rate"
+    ):
+        train(
+            log,
+            tmp_path / "out",
+            "model.loss=mse",
+            "optimizer.dense.learning_rate=1e30",
+            "training.epochs=9",
+        )
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_run_without_data_names_the_key(tmp_path, ranks):
     run = config.loads(CONFIG, "my.toml")
-    with pytest.raises(ConfigError, match=r"my\.toml: data\.train: a file to train on is missing; --set data\.train="):
+    with pytest.raises(
+        ConfigError,
+        match=r"my\.toml: data\.train: a file to train on is missing; --set data\.train=",
+    ):
         run_threads(ranks, lambda comm: Trainer(run, comm, tmp_path / "out").run())

@@ -13,11 +13,14 @@ from neocpu.reference.rules import RULES
 from tests.cases import FILLS, assert_same, floats
 
 WIDTHS = (1, 3, 4, 15, 16, 17, 33, 64, 65, 128, 150, 200)
-NONE, COUNTER = np.empty(0, np.float32), "exact_rowwise_adagrad_with_counter"
+NONE = np.empty(0, np.float32)
+COUNTER = "exact_rowwise_adagrad_with_counter"
 
 
 def segments_of(rng, heights, width, most, weighted, fill):
-    """Unique rows of some shards with runs of lookups, and their gradients: (shards, first), unique, starts, …"""
+    """Unique rows of some shards with runs of lookups, and their gradients: (shards, first),
+    unique, starts, …
+    """
     unique = [np.sort(rng.permutation(height)[: rng.integers(0, height + 1)]) for height in heights]
     first = np.append(0, np.cumsum([rows.size for rows in unique])).astype(np.int64)
     counts = rng.integers(1, most + 1, int(first[-1]))
@@ -33,39 +36,74 @@ def segments_of(rng, heights, width, most, weighted, fill):
 def tables_of(rng, rule, heights, width, fill):
     """Flat table, its states and where its shards begin."""
     sizes = heights * width
-    base, row_base = np.cumsum(sizes) - sizes + 16, np.cumsum(heights) - heights
+    base = np.cumsum(sizes) - sizes + 16
+    row_base = np.cumsum(heights) - heights
     table = floats(rng, int(sizes.sum()) + 16, fill)
-    states = [np.abs(floats(rng, table.size, "normal")) if i < len(rule.element_state) else NONE for i in range(2)]
+    states = [
+        np.abs(floats(rng, table.size, "normal")) if i < len(rule.element_state) else NONE
+        for i in range(2)
+    ]
     row_state = np.abs(floats(rng, int(heights.sum()) * len(rule.row_state), "normal"))
-    row_state.reshape(int(heights.sum()), -1)[:, 1:] = rng.integers(0, 3, (int(heights.sum()), 1))  # counters
+    # counters
+    row_state.reshape(int(heights.sum()), -1)[:, 1:] = rng.integers(0, 3, (int(heights.sum()), 1))
     return [table, *states, row_state], base, row_base
 
 
 def hyper_of(name, mode, limited=False):
     """Numbers of step 3 that let every part of a rule have an effect."""
     return SparseOptimizer(
-        name, 0.1, weight_decay=0.01, weight_decay_mode=mode, max_norm=0.5 * limited, ar_alpha=0.5, counter_halflife=3,
-        weight_norm_coefficient=0.1, lower_bound=0.01, learning_rate_mode="tail_id_lr_increase", max_counter=9.0,
-    ).hyper(3)  # fmt: skip
+        name,
+        0.1,
+        weight_decay=0.01,
+        weight_decay_mode=mode,
+        max_norm=0.5 * limited,
+        ar_alpha=0.5,
+        counter_halflife=3,
+        weight_norm_coefficient=0.1,
+        lower_bound=0.01,
+        learning_rate_mode="tail_id_lr_increase",
+        max_counter=9.0,
+    ).hyper(3)
 
 
-# Every way of composing phases; each kernel takes seconds to compile. The phases of the other rules are compiled below.
-FUSED = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", COUNTER, "adam", "lamb", "partial_rowwise_lamb")
+# Every way of composing phases; each kernel takes seconds to compile. The phases of the other rules
+# are compiled below.
+FUSED = (
+    "exact_sgd",
+    "exact_adagrad",
+    "exact_rowwise_adagrad",
+    COUNTER,
+    "adam",
+    "lamb",
+    "partial_rowwise_lamb",
+)
 
 
-PHASES = [*(name for name, rule in RULES.items() if rule.updates and name not in FUSED), *FUSED[:1], *FUSED[-1:]]
+PHASES = [
+    *(name for name, rule in RULES.items() if rule.updates and name not in FUSED),
+    *FUSED[:1],
+    *FUSED[-1:],
+]
 
 
 @pytest.mark.parametrize("name", FUSED)
 @given(
-    seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), most=st.sampled_from([1, 2, 40]),
-    mode=st.sampled_from(["none", "l2", "decoupled"]), weighted=st.booleans(),
-)  # fmt: skip
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    most=st.sampled_from([1, 2, 40]),
+    mode=st.sampled_from(["none", "l2", "decoupled"]),
+    weighted=st.booleans(),
+)
 def test_fused_update(name, seed, fill, most, mode, weighted):
-    rng, rule, limited = np.random.default_rng(seed), RULES[name], name == "partial_rowwise_lamb"
+    rng = np.random.default_rng(seed)
+    rule = RULES[name]
+    limited = name == "partial_rowwise_lamb"
     with np.errstate(all="ignore"):
-        heights, width = rng.integers(1, 6, 2), rng.choice(WIDTHS, 2).astype(np.int64)
-        arrays, base, row_base = tables_of(rng, rule, heights, width, "normal" if fill == "special" else fill)
+        heights = rng.integers(1, 6, 2)
+        width = rng.choice(WIDTHS, 2).astype(np.int64)
+        arrays, base, row_base = tables_of(
+            rng, rule, heights, width, "normal" if fill == "special" else fill
+        )
         shards, first, unique, *rest = segments_of(rng, heights, width, most, weighted, fill)
         hyper = hyper_of(name, mode, limited)
         theirs = [a.copy() for a in arrays]
@@ -78,23 +116,45 @@ def test_fused_update(name, seed, fill, most, mode, weighted):
 
 
 @pytest.mark.parametrize("name", PHASES)
-@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), mode=st.sampled_from(["none", "l2", "decoupled"]))
+@given(
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    mode=st.sampled_from(["none", "l2", "decoupled"]),
+)
 @settings(max_examples=12)
 def test_phases(name, seed, fill, mode):
-    rng, optimizer = np.random.default_rng(seed), SparseOptimizer(name, max_norm=0.5 * (name == "exact_sgd"))
+    rng = np.random.default_rng(seed)
+    optimizer = SparseOptimizer(name, max_norm=0.5 * (name == "exact_sgd"))
     rule = optimizer.rule
     with np.errstate(all="ignore"):
-        heights, width = rng.integers(1, 90, 2), rng.choice(WIDTHS, 2).astype(np.int64)
-        arrays, base, row_base = tables_of(rng, rule, heights, width, "normal" if fill == "special" else fill)
+        heights = rng.integers(1, 90, 2)
+        width = rng.choice(WIDTHS, 2).astype(np.int64)
+        arrays, base, row_base = tables_of(
+            rng, rule, heights, width, "normal" if fill == "special" else fill
+        )
         shards, first, unique, *_, gradient = segments_of(rng, heights, width, 1, False, fill)
-        to, hyper = np.arange(unique.size) * width.max(), hyper_of(name, mode, limited=True)
+        to = np.arange(unique.size) * width.max()
+        hyper = hyper_of(name, mode, limited=True)
         gradient = floats(rng, unique.size * int(width.max()), fill)
         ours, theirs = ([a.copy() for a in (*arrays, gradient)] for _ in "ab")
         for phase, of in optimizer.rounds:
             given = np.abs(floats(rng, unique.size * len(of), fill))
             for module, (*mine, g) in ((update, ours), (twin, theirs)):
                 step = module.stepped(phase, len(rule.row_state))
-                step(*mine, base, width, width * 2, row_base, shards, first, unique, to, g, given, hyper)
+                step(
+                    *mine,
+                    base,
+                    width,
+                    width * 2,
+                    row_base,
+                    shards,
+                    first,
+                    unique,
+                    to,
+                    g,
+                    given,
+                    hyper,
+                )
         for a, b in zip(ours, theirs):
             assert_same(a, b)
 
@@ -103,7 +163,8 @@ def test_phases(name, seed, fill, mode):
 @pytest.mark.parametrize("mode", ["none", "l2", "decoupled"])
 @pytest.mark.parametrize("size", [0, 1, 17, 4096, 9001])
 def test_elementwise_update(name, mode, size):
-    rng, rule = np.random.default_rng(size), RULES[name]
+    rng = np.random.default_rng(size)
+    rule = RULES[name]
     ours = [
         floats(rng, size, "normal"),
         *(np.abs(floats(rng, size, "normal")) for _ in rule.element_state),
@@ -130,40 +191,59 @@ def test_elementwise_update(name, mode, size):
 def test_merged(name, seed, fill, mode, weighted):
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
-        heights, width = rng.integers(1, 6, 2), rng.choice(WIDTHS, 2).astype(np.int64)
+        heights = rng.integers(1, 6, 2)
+        width = rng.choice(WIDTHS, 2).astype(np.int64)
         arrays, base, _ = tables_of(rng, RULES[name], heights, width, "normal")
         shards, first, unique, *rest = segments_of(rng, heights, width, 6, weighted, fill)
         sizes = np.repeat(width, np.diff(first))
         to = np.cumsum(sizes) - sizes
-        ours, theirs = ([*(a.copy() for a in arrays[:3]), np.full(int(sizes.sum()), 7, np.float32)] for _ in "ab")
+        ours, theirs = (
+            [*(a.copy() for a in arrays[:3]), np.full(int(sizes.sum()), 7, np.float32)]
+            for _ in "ab"
+        )
         for module, (*mine, out) in ((update, ours), (twin, theirs)):
-            module.merged(name)(*mine, base, width, shards, first, unique, *rest, hyper_of(name, mode), to, out)
+            module.merged(name)(
+                *mine, base, width, shards, first, unique, *rest, hyper_of(name, mode), to, out
+            )
         for a, b in zip(ours, theirs):
             assert_same(a, b)
 
 
-@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), limit=st.sampled_from([0.5, 1e-40, 3e38]))
+@given(
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    limit=st.sampled_from([0.5, 1e-40, 3e38]),
+)
 @settings(max_examples=10)
 def test_clip(seed, fill, limit):
     g = floats(np.random.default_rng(seed), 5000, fill)
-    ours, theirs = np.empty_like(g), np.empty_like(g)
+    ours = np.empty_like(g)
+    theirs = np.empty_like(g)
     update.clip(g, np.float32(limit), ours)
     twin.clip(g, np.float32(limit), theirs)
     assert_same(ours, theirs)
 
 
 def test_pack():
-    rng, width = np.random.default_rng(0), np.array([3, 16, 1, 40])
+    rng = np.random.default_rng(0)
+    width = np.array([3, 16, 1, 40])
     gradient = floats(rng, 7 * 70, "normal").reshape(7, 70)
-    column, start = np.array([60, 0, 50, 20]), 7 * (np.cumsum(width) - width)
-    ours, theirs = np.zeros(7 * 60, np.float32), np.zeros(7 * 60, np.float32)
+    column = np.array([60, 0, 50, 20])
+    start = 7 * (np.cumsum(width) - width)
+    ours = np.zeros(7 * 60, np.float32)
+    theirs = np.zeros(7 * 60, np.float32)
     update.pack(gradient, column, width, start, ours)
     twin.pack(gradient, column, width, start, theirs)
     assert_same(ours, theirs)
     assert_same(ours[start[2] : start[2] + 7], gradient[:, 50])
 
 
-@given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), width=st.sampled_from(WIDTHS), weighted=st.booleans())
+@given(
+    seed=st.integers(0, 2**32),
+    fill=st.sampled_from(FILLS),
+    width=st.sampled_from(WIDTHS),
+    weighted=st.booleans(),
+)
 def test_merge_words(seed, fill, width, weighted):
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
@@ -172,7 +252,8 @@ def test_merge_words(seed, fill, width, weighted):
         )
         results = []
         for module in (update, twin):
-            out, used = np.full((unique.size, width), 7.0), np.zeros(unique.size, np.int64)
+            out = np.full((unique.size, width), 7.0)
+            used = np.zeros(unique.size, np.int64)
             module.merge_words(gradient, place, weights, starts, out, used)
             results.append((out, used))
         (ours, used), (theirs, enough) = results
@@ -181,11 +262,14 @@ def test_merge_words(seed, fill, width, weighted):
 
 
 @pytest.mark.parametrize(
-    "width, first, size", [(1, 0, 1), (5, 0, 8), (5, 4, 4), (12, 4, 2), (100, 0, 128), (130, 128, 64)]
+    "width, first, size",
+    [(1, 0, 1), (5, 0, 8), (5, 4, 4), (12, 4, 2), (100, 0, 128), (130, 128, 64)],
 )
 def test_square_nodes(width, first, size):
     rng = np.random.default_rng(width)
-    g, ours, theirs = floats(rng, 7 * width, "normal"), np.empty(7, np.float32), np.empty(7, np.float32)
+    g = floats(rng, 7 * width, "normal")
+    ours = np.empty(7, np.float32)
+    theirs = np.empty(7, np.float32)
     update.square_nodes(g, width, first, size, ours)
     twin.square_nodes(g, width, first, size, theirs)
     assert_same(ours, theirs)

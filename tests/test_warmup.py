@@ -1,4 +1,6 @@
-"""Does a run compile few kernels, each for one kind of argument? Compile time is a figure that users feel."""
+"""Does a run compile few kernels, each for one kind of argument? Compile time is a figure that
+users feel.
+"""
 
 import json
 import subprocess
@@ -24,7 +26,9 @@ print(json.dumps({d.py_func.__module__ + "." + d.py_func.__qualname__: len(d.nop
 def test_a_run_compiles_few_signatures() -> None:
     command = [sys.executable, "-c", PROGRAM, "data/models/criteo-kaggle.toml"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    used = {name: count for name, count in json.loads(done.stdout.splitlines()[-1]).items() if count}
+    used = {
+        name: count for name, count in json.loads(done.stdout.splitlines()[-1]).items() if count
+    }
     assert 20 < len(used) < 60, sorted(used)  # the walk found the kernels, and they are not many
     assert sum(used.values()) <= 50, sorted(used.items(), key=lambda item: -item[1])
     assert max(used.values()) <= 2, {name: count for name, count in used.items() if count > 1}

@@ -1,6 +1,8 @@
-"""A pooled lookup in Triton, right or with its last lookup lost. Run as a script: IN.npz OUT.npz DEVICE.
+"""A pooled lookup in Triton, right or with its last lookup lost. Run as a script: IN.npz OUT.npz
+DEVICE.
 
-On the CPU it runs through Triton's interpreter, which must be chosen (TRITON_INTERPRET=1) before triton is imported.
+On the CPU it runs through Triton's interpreter, which must be chosen (TRITON_INTERPRET=1) before
+triton is imported.
 """
 
 import sys
@@ -12,7 +14,9 @@ import triton.language as tl
 
 
 @triton.jit
-def pooled(weights, indices, offsets, out, width: tl.constexpr, block: tl.constexpr, lost: tl.constexpr):
+def pooled(
+    weights, indices, offsets, out, width: tl.constexpr, block: tl.constexpr, lost: tl.constexpr
+):
     """One program per bag, one lane per column; `lost` lookups at the end of each bag are left out."""
     bag = tl.program_id(0)
     column = tl.arange(0, block)
@@ -27,9 +31,13 @@ def pooled(weights, indices, offsets, out, width: tl.constexpr, block: tl.conste
 def main(asked: str, answered: str, device: str) -> None:
     """Both versions' answers to one question."""
     with np.load(asked) as stored:
-        given = {name: torch.from_numpy(stored[name]).to(device) for name in ("weights", "indices", "offsets")}
+        given = {
+            name: torch.from_numpy(stored[name]).to(device)
+            for name in ("weights", "indices", "offsets")
+        }
         width = int(stored["dims"][0])
-    bags, found = given["offsets"].numel() - 1, {}
+    bags = given["offsets"].numel() - 1
+    found = {}
     for name, lost in (("right", 0), ("broken", 1)):
         out = torch.zeros(bags, width, device=device)
         pooled[(bags,)](*given.values(), out, width, triton.next_power_of_2(width), lost)

@@ -1,8 +1,9 @@
-"""The presets of Neo's other models: `python data/models/make_neo.py` writes neo-a, neo-i, neo-a1, neo-a3.toml beside itself.
+"""The presets of Neo's other models: `python data/models/make_neo.py` writes neo-a, neo-i, neo-a1,
+neo-a3.toml beside itself.
 
-One record per model holds all that is known or remembered of it; what nobody knows is chosen by `tables` and `layers`.
-Parameters of A, F and I and MFLOPS of theirs are from public notes on the paper; those of A1 from a report on its first
-version; all other numbers are remembered, unverified.
+One record per model holds all that is known or remembered of it; what nobody knows is chosen by
+`tables` and `layers`. Parameters of A, F and I and MFLOPS of theirs are from public notes on the
+paper; those of A1 from a report on its first version; all other numbers are remembered, unverified.
 """
 
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ BOTTOM = 3  # layers
 
 @dataclass(frozen=True)
 class Model:
-    """known, remembered: where the numbers are from. dims: repeated over the tables, with the least, largest and mean dim that
-    are remembered. first: width of the first top layer (0: like all others), so that the FLOPs come near the paper's."""
+    """known, remembered: where the numbers are from. dims: repeated over the tables, with the
+    least, largest and mean dim that are remembered. first: width of the first top layer (0: like
+    all others), so that the FLOPs come near the paper's.
+    """
 
     name: str
     version: str
@@ -37,7 +40,10 @@ MODELS = (
         "neo-a",
         "A, of the ISCA version (A2 of the first version is the same)",
         "793 billion parameters, 638 MFLOPS a sample",
-        "thousands of tables, dims from 4 to 384 with mean 93, 15 lookups a bag, 20 layers of mean width 3,375",
+        (
+            "thousands of tables, dims from 4 to 384 with mean 93, 15 lookups a bag, 20 layers of "
+            "mean width 3,375"
+        ),
         793_000_000_000,
         638,
         1000,
@@ -64,7 +70,8 @@ MODELS = (
         "neo-a1",
         "A1, of the first version",
         "95 billion parameters (the least of its models)",
-        "89 MFLOPS a sample, hundreds of tables, dims from 4 to 192 with mean 68, 27 lookups a bag, "
+        "89 MFLOPS a sample, hundreds of tables, dims from 4 to 192 with mean 68, 27 lookups a "
+        "bag, "
         "26 layers of mean width 914",
         95_000_000_000,
         89,
@@ -78,7 +85,8 @@ MODELS = (
         "neo-a3",
         "A3, of the first version",
         "nothing",
-        "845 billion parameters, 784 MFLOPS a sample, thousands of tables, dims from 4 to 960 with mean 231, 17 lookups a bag, "
+        "845 billion parameters, 784 MFLOPS a sample, thousands of tables, dims from 4 to 960 "
+        "with mean 231, 17 lookups a bag, "
         "26 layers of mean width 3,210",
         845_000_000_000,
         784,
@@ -93,7 +101,9 @@ MODELS = (
 
 
 def tables(model: Model) -> list[tuple[int, int]]:
-    """(rows, dim) of every table: the n-th has 1/n of the rows of the first, all have the model's parameters, but for a row."""
+    """(rows, dim) of every table: the n-th has 1/n of the rows of the first, all have the model's
+    parameters, but for a row.
+    """
     dims = [model.dims[n % len(model.dims)] for n in range(model.tables)]
     unit = model.parameters / sum(dim / (n + 1) for n, dim in enumerate(dims))
     rows = [round(unit / (n + 1)) for n in range(model.tables)]
@@ -102,7 +112,9 @@ def tables(model: Model) -> list[tuple[int, int]]:
 
 
 def layers(model: Model) -> tuple[list[int], list[int]]:
-    """Widths of bottom and top: all alike but the first of the top, the last of the bottom (dot products), and the logit."""
+    """Widths of bottom and top: all alike but the first of the top, the last of the bottom (dot
+    products), and the logit.
+    """
     dot = len(set(model.dims)) == 1
     special = [*([model.dims[0]] if dot else []), *([model.first] if model.first else []), 1]
     width = round((model.width * model.layers - sum(special)) / (model.layers - len(special)))
@@ -129,13 +141,23 @@ def text(model: Model) -> str:
         f"# The size of the paper's model {model.version}.",
         f"# From public notes on the paper: {model.known}.",
         f"# Remembered from it, unverified: {model.remembered}.",
-        f"# Chosen here: {model.tables:,} tables, the n-th with 1/n of the rows of the first, over the 26 categories of a",
-        f"# Criteo-shaped log; the widths below, {mflops(model):.0f} MFLOP a sample forward; the interaction; fp16 with",
+        (
+            f"# Chosen here: {model.tables:,} tables, the n-th with 1/n of the rows of the first, "
+            "over the 26 categories of a"
+        ),
+        (
+            f"# Criteo-shaped log; the widths below, {mflops(model):.0f} MFLOP a sample forward; "
+            "the "
+            "interaction; fp16 with"
+        ),
         "# row-wise AdaGrad, as for model F.",
         "# Written by make_neo.py.",
         "#",
         f"#   neocpu plan data/models/{model.name}.toml --capacity",
-        f"#   neocpu data generate criteo --rows 20000 --hotness geometric:{model.pooling} train.h5",
+        (
+            f"#   neocpu data generate criteo --rows 20000 --hotness geometric:{model.pooling} "
+            "train.h5"
+        ),
         f"#   neocpu train data/models/{model.name}.toml --set data.train=train.h5",
         "",
         "[data]",

@@ -1,7 +1,9 @@
-"""Which commands are there? One file each, imported only when it is called, so that help and errors come at once.
+"""Which commands are there? One file each, imported only when it is called, so that help and errors
+come at once.
 
-`main` is what `neocpu` and `python -m neocpu` run. An error that a user can mend is one line on stderr and an exit
-status of its own (2: the command or the config is wrong); under MPI it is printed once and ends all ranks.
+`main` is what `neocpu` and `python -m neocpu` run. An error that a user can mend is one line on
+stderr and an exit status of its own (2: the command or the config is wrong); under MPI it is
+printed once and ends all ranks.
 """
 
 from importlib import import_module
@@ -14,19 +16,44 @@ from neocpu.parallel.launch import run_guarded
 
 # name -> (where the command is, its line in `neocpu --help`: the first line of its docstring)
 COMMANDS = {
-    "train": ("neocpu.cli.train:train", "Train a model as CONFIG says, and print the digest of what was learnt."),
+    "train": (
+        "neocpu.cli.train:train",
+        "Train a model as CONFIG says, and print the digest of what was learnt.",
+    ),
     "eval": ("neocpu.cli.evaluate:evaluate", "Measure a checkpoint's model on labelled data."),
-    "predict": ("neocpu.cli.predict:predict", "Write the predictions of a checkpoint's model for every row, in order."),
-    "plan": ("neocpu.cli.plan:plan", "Show where CONFIG's tables would be, and how many bytes they take."),
-    "checkpoint": ("neocpu.cli.checkpoint:checkpoint", "Show, verify, compare, merge and export checkpoints."),
-    "tier": ("neocpu.cli.tier:tier", "Show, verify and compact the files of rows that play the SSD."),
+    "predict": (
+        "neocpu.cli.predict:predict",
+        "Write the predictions of a checkpoint's model for every row, in order.",
+    ),
+    "plan": (
+        "neocpu.cli.plan:plan",
+        "Show where CONFIG's tables would be, and how many bytes they take.",
+    ),
+    "checkpoint": (
+        "neocpu.cli.checkpoint:checkpoint",
+        "Show, verify, compare, merge and export checkpoints.",
+    ),
+    "tier": (
+        "neocpu.cli.tier:tier",
+        "Show, verify and compact the files of rows that play the SSD.",
+    ),
     "data": ("neocpu.cli.data:data", "Convert, generate and look at click logs."),
-    "compile": ("neocpu.cli.compile:compile", "Compile the kernels that CONFIG needs, so that runs start at once."),
+    "compile": (
+        "neocpu.cli.compile:compile",
+        "Compile the kernels that CONFIG needs, so that runs start at once.",
+    ),
     "oracle": (
         "neocpu.cli.oracle:oracle",
-        "Export cases that break embedding kernels; check answers and say which mistake explains them.",
+        (
+            "Export cases that break embedding kernels; check answers and say which mistake "
+            "explains "
+            "them."
+        ),
     ),
-    "doctor": ("neocpu.cli.doctor:doctor", "Check MPI, threads, CPU, memory and folders; say what to mend."),
+    "doctor": (
+        "neocpu.cli.doctor:doctor",
+        "Check MPI, threads, CPU, memory and folders; say what to mend.",
+    ),
 }
 
 
@@ -64,7 +91,11 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo(error.format_message())
         return 0
     except click.ClickException as error:
-        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "neocpu"
+        where = (
+            error.ctx.command_path
+            if isinstance(error, click.UsageError) and error.ctx
+            else "neocpu"
+        )
         raise ConfigError(f"{error.format_message()} (see `{where} --help`)") from error
     except click.Abort as error:
         raise KeyboardInterrupt from error

@@ -36,24 +36,37 @@ def _card(file: "CheckpointFile") -> None:
     if file.links[1:]:
         names = " + ".join(link.path.name for link in file.links)
         click.echo(
-            f"  files     {names}, {file.bytes:,} bytes together; this one holds what changed since the one before"
+            f"  files     {names}, {file.bytes:,} bytes together; this one holds what changed "
+            "since the one before"
         )
     if file.quantized:
         click.echo(f"  rounded   weights of float32 tables, to {file.quantized} rows")
-    click.echo(f"  written   {facts['created']} by {facts['ranks']} rank(s), neocpu {versions['neocpu']}")
-    config = file.config()
-    sparse, dense, model = config.optimizer.sparse.name, config.optimizer.dense.name, config.model
     click.echo(
-        f"  training  seed {config.training.seed}, batch size {config.training.batch_size}, {sparse}, dense {dense}"
+        f"  written   {facts['created']} by {facts['ranks']} rank(s), neocpu {versions['neocpu']}"
     )
-    click.echo(f"  model     bottom {list(model.bottom)}, {model.interaction}, top {list(model.top)}, {model.loss}")
+    config = file.config()
+    sparse = config.optimizer.sparse.name
+    dense = config.optimizer.dense.name
+    model = config.model
+    click.echo(
+        f"  training  seed {config.training.seed}, batch size {config.training.batch_size}, "
+        f"{sparse}, dense {dense}"
+    )
+    click.echo(
+        f"  model     bottom {list(model.bottom)}, {model.interaction}, top {list(model.top)}, "
+        f"{model.loss}"
+    )
     overrides = json.loads(file.text("overrides"))
     if overrides:
         click.echo(f"  --set     {'  '.join(overrides)}")
     for number, tensor in enumerate(file.tensors):
         count = int(file.index.rows[file.index.of(number)].sum())
         fields = ", ".join(f"{name}{list(shape) if shape else ''}" for name, shape in tensor.fields)
-        share = f"{count:,} of {tensor.rows:,} rows" if tensor.name.startswith("tables/") else f"{tensor.rows:,} rows"
+        share = (
+            f"{count:,} of {tensor.rows:,} rows"
+            if tensor.name.startswith("tables/")
+            else f"{tensor.rows:,} rows"
+        )
         click.echo(f"  {tensor.name.ljust(24)} {share}: {fields}")
 
 
@@ -73,7 +86,9 @@ def digest(files: tuple[Path, ...]) -> None:
 @click.argument("first", type=FILE)
 @click.argument("second", type=FILE)
 def diff(first: Path, second: Path) -> int:
-    """Name the first tensor, row and column in which two checkpoints differ; exit status 1 if they do."""
+    """Name the first tensor, row and column in which two checkpoints differ; exit status 1 if they
+    do.
+    """
     from neocpu.training.checkpoint import differences
     from neocpu.training.checkpoint_file import CheckpointFile
     from neocpu.training.checkpoint_tools import first_difference
@@ -102,18 +117,24 @@ def merge(file: Path, target: Path) -> None:
     with CheckpointFile(file) as source:
         write(source, target)
         click.echo(
-            f"{target}: {len(source.links)} files in one, {target.stat().st_size:,} bytes, digest {source.digest}"
+            f"{target}: {len(source.links)} files in one, {target.stat().st_size:,} bytes, digest "
+            f"{source.digest}"
         )
 
 
 @checkpoint.command()
 @click.argument("file", type=FILE)
 @click.argument("target", type=FILE)
-@click.option("--dense", is_flag=True, help="Whole tables, initial values filled in, instead of the learnt rows only.")
+@click.option(
+    "--dense",
+    is_flag=True,
+    help="Whole tables, initial values filled in, instead of the learnt rows only.",
+)
 def export(file: Path, target: Path, dense: bool) -> None:
     """Write FILE as TARGET, an .npz or .safetensors file.
 
-    Tables come as rows (numbers of the learnt rows), weight and optimizer state; names are those in the checkpoint.
+    Tables come as rows (numbers of the learnt rows), weight and optimizer state; names are those in
+    the checkpoint.
     """
     from neocpu.training.checkpoint_file import CheckpointFile
     from neocpu.training.checkpoint_tools import entries
@@ -121,4 +142,6 @@ def export(file: Path, target: Path, dense: bool) -> None:
 
     with CheckpointFile(file) as source:
         write(source, target, dense=dense)
-        click.echo(f"{target}: {len(entries(source, dense))} arrays, {target.stat().st_size:,} bytes")
+        click.echo(
+            f"{target}: {len(entries(source, dense))} arrays, {target.stat().st_size:,} bytes"
+        )

@@ -10,12 +10,23 @@ from neocpu.parallel.launch import get_comm, prepare_threads
 
 @click.command(name="compile")
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option("--ranks", type=click.IntRange(1), help="Ranks of the coming run.  [default: those of this command]")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, any number of times.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(1),
+    help="Ranks of the coming run.  [default: those of this command]",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key, any number of times.",
+)
 def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None:
     """Compile the kernels that CONFIG needs, so that runs start at once.
 
-    On a cluster run it once per kind of CPU; kernels live in NEOCPU_CACHE_DIR, default ~/.cache/neocpu.
+    On a cluster run it once per kind of CPU; kernels live in NEOCPU_CACHE_DIR, default
+    ~/.cache/neocpu.
     """
     settings = configs.load(config, overrides)
     comm = get_comm(None, settings.parallel.ranks_per_node or None)
@@ -28,7 +39,10 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     splits = converted(settings, comm)
     tell = click.echo if comm.rank == 0 else None
     if tell and splits is None and settings.parallel.plan == "auto":
-        tell("planned without the data, which is not converted yet: `auto` may choose other schemes for the run itself")
+        tell(
+            "planned without the data, which is not converted yet: `auto` may choose other "
+            "schemes for the run itself"
+        )
     pooling = splits.pooling_factors() if splits else {}
     plan = make_plan(settings, comm, pooling, ranks)
     seconds = warm_up(settings, plan, comm, tell, memory_plan(settings, plan, pooling).placements)

@@ -39,28 +39,52 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 type=click.Choice(["log1p", "none"]),
                 default="log1p",
                 show_default=True,
-                help="What is stored for a number x: log1p(max(x, 0)), or x. Missing numbers are 0 before it.",
+                help=(
+                    "What is stored for a number x: log1p(max(x, 0)), or x. Missing numbers are "
+                    "0 before it."
+                ),
             ),
             click.option(
                 "--on-error",
                 type=click.Choice(["fail", "skip"]),
                 default="fail",
                 show_default=True,
-                help="A faulty line stops the conversion, or is left out and reported in DST.errors.txt.",
+                help=(
+                    "A faulty line stops the conversion, or is left out and reported in "
+                    "DST.errors.txt."
+                ),
             ),
             click.option(
                 "--compress",
                 type=click.Choice(["none", "gzip", "zstd"]),
                 default="none",
                 show_default=True,
-                help="Uncompressed files are mapped and load fastest. zstd needs the extra neocpu[zstd].",
+                help=(
+                    "Uncompressed files are mapped and load fastest. zstd needs the extra "
+                    "neocpu[zstd]."
+                ),
             ),
             click.option(
-                "--min-count", type=click.IntRange(0), default=0, help="Fit a vocabulary: codes seen so often."
+                "--min-count",
+                type=click.IntRange(0),
+                default=0,
+                help="Fit a vocabulary: codes seen so often.",
             ),
-            click.option("--frequencies", is_flag=True, help="Keep counts of frequent codes (memory.warm uses them)."),
-            click.option("--vocabulary", type=FILE, help="Take the vocabulary from this dataset (the train file)."),
-            click.option("--no-label", is_flag=True, help="The log has no labels (to be scored by `neocpu predict`)."),
+            click.option(
+                "--frequencies",
+                is_flag=True,
+                help="Keep counts of frequent codes (memory.warm uses them).",
+            ),
+            click.option(
+                "--vocabulary",
+                type=FILE,
+                help="Take the vocabulary from this dataset (the train file).",
+            ),
+            click.option(
+                "--no-label",
+                is_flag=True,
+                help="The log has no labels (to be scored by `neocpu predict`).",
+            ),
             click.option("--force", is_flag=True, help="Replace DST if it exists."),
         )
     ):
@@ -75,8 +99,15 @@ def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(what, total=None, note="")
 
         def progress(done: int, total: int, note: str) -> None:
@@ -85,13 +116,17 @@ def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
         yield progress
 
 
-def _run(sources: tuple[Path, ...], dst: Path, kind: str, force: bool, options: "ConvertOptions") -> None:
+def _run(
+    sources: tuple[Path, ...], dst: Path, kind: str, force: bool, options: "ConvertOptions"
+) -> None:
     from neocpu.ingest.convert import convert as run
 
     if dst.exists() and not force:
         raise click.UsageError(f"{dst} exists; --force replaces it")
     if options.min_count and options.vocabulary:
-        raise click.UsageError("--min-count fits a vocabulary and --vocabulary takes another file's; give one of them")
+        raise click.UsageError(
+            "--min-count fits a vocabulary and --vocabulary takes another file's; give one of them"
+        )
     with _bar(f"{dst.name}") as show:
 
         def progress(done: int, total: int, rows: int) -> None:
@@ -108,7 +143,8 @@ def _make(given: dict[str, Any], **more: Any) -> tuple[bool, "ConvertOptions"]:
     """(force, options) from what click parsed."""
     from neocpu.ingest.convert import ConvertOptions
 
-    force, labelled = given.pop("force"), not given.pop("no_label")
+    force = given.pop("force")
+    labelled = not given.pop("no_label")
     return force, ConvertOptions(labelled=labelled, **given, **more)
 
 
@@ -186,24 +222,41 @@ def _print(card: "Card") -> None:
 
     console = Console()
     rate = "no labels" if card.positive_rate is None else f"mean label {card.positive_rate:.4f}"
-    console.print(f"{', '.join(card.files)}: {card.rows:,} rows, {rate}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{', '.join(card.files)}: {card.rows:,} rows, {rate}", highlight=False, soft_wrap=True
+    )
     rows = max(card.rows, 1)
     if card.dense:
         dense = Table("dense (as stored)", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for title in ("least", "mean", "most", "missing"):
             dense.add_column(title, justify="right")
         for one in card.dense:
-            numbers = (f"{one.least:.4g}", f"{one.mean:.4g}", f"{one.most:.4g}", f"{one.missing / rows:.1%}")
+            numbers = (
+                f"{one.least:.4g}",
+                f"{one.mean:.4g}",
+                f"{one.most:.4g}",
+                f"{one.missing / rows:.1%}",
+            )
             dense.add_row(one.name, *numbers)
         console.print(dense)
     if card.features:
         fitted = any(each.vocabulary for each in card.features)
         table = Table("feature", "kind", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for title in ("distinct", "once", "top", "top 10", "a row", "missing", *["vocabulary"] * fitted):
+        for title in (
+            "distinct",
+            "once",
+            "top",
+            "top 10",
+            "a row",
+            "missing",
+            *["vocabulary"] * fitted,
+        ):
             table.add_column(title, justify="right")
         for each in card.features:
             bag = (
-                f"{each.bag_mean:.2f} ({each.bag_least} to {each.bag_most})" if each.bag_least != each.bag_most else ""
+                f"{each.bag_mean:.2f} ({each.bag_least} to {each.bag_most})"
+                if each.bag_least != each.bag_most
+                else ""
             )
             table.add_row(
                 each.name,

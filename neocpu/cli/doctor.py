@@ -1,4 +1,6 @@
-"""`neocpu doctor`: is anything wrong with this machine, and what would mend it? Under mpiexec: on all its hosts."""
+"""`neocpu doctor`: is anything wrong with this machine, and what would mend it? Under mpiexec: on
+all its hosts.
+"""
 
 import json
 import os
@@ -29,7 +31,9 @@ from neocpu.parallel.launch import (
 from neocpu.training.preflight import available_memory, human
 
 COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
-LITTLE_MEMORY, LITTLE_DISK, LITTLE_SHARED_MEMORY = 2 << 30, 1 << 30, 65 << 20
+LITTLE_MEMORY = 2 << 30
+LITTLE_DISK = 1 << 30
+LITTLE_SHARED_MEMORY = 65 << 20
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,9 @@ def doctor() -> None:
 
 
 def _print(check: Check) -> None:
-    click.echo(f"  {click.style(check.state.ljust(5), fg=COLORS[check.state])}{check.topic.ljust(18)}{check.found}")
+    click.echo(
+        f"  {click.style(check.state.ljust(5), fg=COLORS[check.state])}{check.topic.ljust(18)}{check.found}"
+    )
     if check.state != "ok":
         click.echo(f"{' ' * 25}-> {check.advice}")
 
@@ -99,17 +105,31 @@ def check_mpi(comm: Comm, threads: int) -> Iterator[Check]:
 
 def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
     """Start two ranks and see whether they know each other."""
-    code = "from neocpu.parallel import mpi; print(f'<{mpi.world_size()}|{mpi.library()}>\\n', end='')"
+    code = (
+        "from neocpu.parallel import mpi; print(f'<{mpi.world_size()}|{mpi.library()}>\\n', end='')"
+    )
     command, environment = mpiexec_command(2, ["-c", code])
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Check("MPI", "bad", f"{mpiexec}: {error}", 'try `pip install "neocpu[mpi]"`, or load another MPI module')
+        return Check(
+            "MPI",
+            "bad",
+            f"{mpiexec}: {error}",
+            'try `pip install "neocpu[mpi]"`, or load another MPI module',
+        )
     met = re.search(r"<(\d+)\|([^<>]*)>", done.stdout)
     if done.returncode or met is None:
-        last = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()[-1]
+        last = (
+            done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
+        ).splitlines()[-1]
         return Check(
             "MPI",
             "bad",
@@ -119,21 +139,32 @@ def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
     ranks, library = met.groups()
     if ranks == "1":
         advice = "use that library's mpiexec, or set MPI4PY_LIBMPI to the libmpi of this one"
-        return Check("MPI", "bad", f"{mpiexec} is not the launcher of {library}: its ranks are alone", advice)
+        return Check(
+            "MPI", "bad", f"{mpiexec} is not the launcher of {library}: its ranks are alone", advice
+        )
     return Check("MPI", "ok", f"{library}, {mpiexec}; two ranks met")
 
 
 def check_threads(comm: Comm, threads: int) -> Iterator[Check]:
     """Cores and threads of this rank, and Numba's threading layer."""
     quota = core_quota()
-    told = [json.loads(data) for data in comm.allgather_bytes(json.dumps([host_name(), sorted(available())]).encode())]
+    told = [
+        json.loads(data)
+        for data in comm.allgather_bytes(json.dumps([host_name(), sorted(available())]).encode())
+    ]
     here = [set(cpus) for host, cpus in told if host == host_name()]
     usable = len(set.union(*here))
     limit = f", limited to {quota:g} cores' time" if quota < usable else ""
-    found = f"{usable} core(s) usable{limit}, {len(here)} rank(s) on this host: {threads} thread(s) per rank"
+    found = (
+        f"{usable} core(s) usable{limit}, {len(here)} rank(s) on this host: {threads} "
+        "thread(s) per rank"
+    )
     if len(here) * threads > min(usable, quota):
         yield Check(
-            "cores per rank", "warn", found, "more threads than cores: start fewer ranks or set training.threads"
+            "cores per rank",
+            "warn",
+            found,
+            "more threads than cores: start fewer ranks or set training.threads",
         )
     else:
         yield Check("cores per rank", "ok", found)
@@ -141,7 +172,10 @@ def check_threads(comm: Comm, threads: int) -> Iterator[Check]:
 
     layer = threading_layer()
     if layer == "workqueue":
-        advice = "install libgomp (Linux) or libomp (macOS), or `pip install tbb`; runs work, tests on threads do not"
+        advice = (
+            "install libgomp (Linux) or libomp (macOS), or `pip install tbb`; runs work, "
+            "tests on threads do not"
+        )
         yield Check("threading layer", "warn", layer, advice)
     else:
         yield Check("threading layer", "ok", layer)
@@ -160,17 +194,23 @@ def cpu_flags() -> set[str] | None:
 
 def check_cpu(comm: Comm, threads: int) -> Iterator[Check]:
     """Fused multiply-add: equal bits need it in hardware, or it is emulated very slowly."""
-    machine, flags = platform.machine(), cpu_flags()
+    machine = platform.machine()
+    flags = cpu_flags()
     if machine in ("aarch64", "arm64"):
         yield Check("FMA", "ok", f"{machine} always has it")
     elif flags is None:
-        yield Check("FMA", "ok", f"{machine}; this system does not list CPU features, FMA is assumed")
+        yield Check(
+            "FMA", "ok", f"{machine}; this system does not list CPU features, FMA is assumed"
+        )
     elif "fma" in flags:
         widest = next((name for name in ("avx512f", "avx2", "avx") if name in flags), "sse")
         yield Check("FMA", "ok", f"{machine} with fma, widest vectors: {widest}")
     else:
         yield Check(
-            "FMA", "bad", f"this {machine} CPU has no fma", "use a CPU from 2013 or later, or let the VM pass it on"
+            "FMA",
+            "bad",
+            f"this {machine} CPU has no fma",
+            "use a CPU from 2013 or later, or let the VM pass it on",
         )
 
 
@@ -203,20 +243,32 @@ def check_folders(comm: Comm, threads: int) -> Iterator[Check]:
         yield Check("kernel cache", "bad", f"{folder}: {error.strerror}", advice)
     free = shutil.disk_usage(".").free
     yield _room(
-        "disk", free, f"{human(free)} free in {os.getcwd()}", LITTLE_DISK, "checkpoints may not fit: choose --out"
+        "disk",
+        free,
+        f"{human(free)} free in {os.getcwd()}",
+        LITTLE_DISK,
+        "checkpoints may not fit: choose --out",
     )
 
 
 def check_memory(comm: Comm, threads: int) -> Iterator[Check]:
     """Free memory of this host, and the shared memory through which its ranks talk."""
     free = available_memory()
-    yield _room("memory", free, f"{human(free)} free", LITTLE_MEMORY, "end other programs, or use smaller tables")
+    yield _room(
+        "memory",
+        free,
+        f"{human(free)} free",
+        LITTLE_MEMORY,
+        "end other programs, or use smaller tables",
+    )
     try:
         shared = shutil.disk_usage("/dev/shm").total
     except OSError:
         return
     advice = "MPI may crash between ranks of this host: start the container with --shm-size=1g"
-    yield _room("shared memory", shared, f"{human(shared)} in /dev/shm", LITTLE_SHARED_MEMORY, advice)
+    yield _room(
+        "shared memory", shared, f"{human(shared)} in /dev/shm", LITTLE_SHARED_MEMORY, advice
+    )
 
 
 def _room(topic: str, size: int, found: str, little: int, advice: str) -> Check:

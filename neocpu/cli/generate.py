@@ -11,7 +11,13 @@ FORMATS = ("h5", "tsv")
 @click.argument("shape", type=click.Choice(["criteo"]))
 @click.argument("dst", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--rows", type=click.IntRange(1, 1 << 60), required=True, help="Rows to write.")
-@click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=1, show_default=True, help="Names the log.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 64) - 1),
+    default=1,
+    show_default=True,
+    help="Names the log.",
+)
 @click.option(
     "--first-row",
     type=click.IntRange(0, 1 << 60),
@@ -19,7 +25,12 @@ FORMATS = ("h5", "tsv")
     show_default=True,
     help="First row: train, valid and test files are disjoint ranges of one log.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: h5 for .h5 and .hdf5, else the raw TSV.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="Default: h5 for .h5 and .hdf5, else the raw TSV.",
+)
 @click.option(
     "--cardinality-scale",
     type=click.FloatRange(0.0, 1.0, min_open=True),
@@ -36,11 +47,22 @@ FORMATS = ("h5", "tsv")
 )
 @click.option(
     "--reuse",
-    help="2021 or 2022: codes are used as often, one by one, as the published traces of that year say.",
+    help=(
+        "2021 or 2022: codes are used as often, one by one, as the published traces of that year "
+        "say."
+    ),
 )
-@click.option("--reuse-rows", type=click.IntRange(1), help="In so many rows of the log.  [default: rows written]")
 @click.option(
-    "--compress", type=click.Choice(["none", "gzip", "zstd"]), default="none", show_default=True, help="h5 only."
+    "--reuse-rows",
+    type=click.IntRange(1),
+    help="In so many rows of the log.  [default: rows written]",
+)
+@click.option(
+    "--compress",
+    type=click.Choice(["none", "gzip", "zstd"]),
+    default="none",
+    show_default=True,
+    help="h5 only.",
 )
 @click.option("--force", is_flag=True, help="Replace DST if it exists.")
 def generate(
@@ -60,8 +82,9 @@ def generate(
 ) -> None:
     """Write rows of the synthetic log SHAPE to DST: an .h5 dataset, or a raw .tsv or .tsv.gz.
 
-    The log has Criteo's shape (cardinalities, skew, joint missing fields) and planted clicks. A row depends only on the
-    seed, the options and its number. Prints what the true click probabilities score: the best a model can reach.
+    The log has Criteo's shape (cardinalities, skew, joint missing fields) and planted clicks. A row
+    depends only on the seed, the options and its number. Prints what the true click probabilities
+    score: the best a model can reach.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -99,6 +122,7 @@ def generate(
         f"click rate {score['click_rate']:.4f}"
     )
     click.echo(
-        f"best logloss {score['best_logloss']:.5f} (constant rate {score['constant_logloss']:.5f}), "
+        f"best logloss {score['best_logloss']:.5f} (constant rate "
+        f"{score['constant_logloss']:.5f}), "
         f"best AUC {score['best_auc']:.5f}"
     )

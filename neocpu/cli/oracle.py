@@ -1,4 +1,6 @@
-"""`neocpu oracle`: are somebody's embedding kernels right? List, explain and export cases; check answers."""
+"""`neocpu oracle`: are somebody's embedding kernels right? List, explain and export cases; check
+answers.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +14,18 @@ if TYPE_CHECKING:
 
 FILE = click.Path(path_type=Path)
 GOLDEN = Path("data") / "oracle-golden.h5"
-OPS = click.option("--op", "ops", multiple=True, metavar="NAME", help="Only this operator; may be repeated.")
-CASES = click.option("--cases", "patterns", multiple=True, metavar="PATTERN", help='Only such cases, e.g. "*mean*".')
-SEED = click.option("--seed", default=0, show_default=True, help="Another seed draws other numbers of the same shapes.")
+OPS = click.option(
+    "--op", "ops", multiple=True, metavar="NAME", help="Only this operator; may be repeated."
+)
+CASES = click.option(
+    "--cases", "patterns", multiple=True, metavar="PATTERN", help='Only such cases, e.g. "*mean*".'
+)
+SEED = click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Another seed draws other numbers of the same shapes.",
+)
 
 
 @click.group()
@@ -67,19 +78,36 @@ def explain(name: str, seed: int) -> None:
     case = _cases((), (name,), seed)[0]
     op = OPERATORS[case.op]
     options, truths = op.complete(case.options), op.truth(case.inputs, case.options)
-    click.echo(f"{click.style(case.name, bold=True)}: {case.about}\n\noperator {op.name}: {op.about}\n\ninputs")
+    click.echo(
+        f"{click.style(case.name, bold=True)}: {case.about}\n\noperator {op.name}: "
+        f"{op.about}\n\ninputs"
+    )
     for key, array in case.inputs.items():
         about = op.inputs.get(key.rsplit("/", 1)[-1], Field("")).about
-        click.echo(f"  {key.ljust(22)} {str(array.dtype).ljust(8)} {str(list(array.shape)).ljust(12)} {about}")
-    click.echo("\noptions\n" + "\n".join(f"  {key.ljust(22)} {value}" for key, value in options.items()))
+        click.echo(
+            f"  {key.ljust(22)} {str(array.dtype).ljust(8)} {str(list(array.shape)).ljust(12)} "
+            f"{about}"
+        )
+    click.echo(
+        "\noptions\n" + "\n".join(f"  {key.ljust(22)} {value}" for key, value in options.items())
+    )
     click.echo(f"\noutputs: answer with the arrays {case.name}/OUTPUT")
     for key, truth in truths.items():
         about = op.outputs.get(key.rsplit("/", 1)[-1], Field("")).about
         kind = str(truth.reference.dtype) if truth.exact else truth.format
-        click.echo(f"  {key.ljust(22)} {kind.ljust(8)} {str(list(truth.reference.shape)).ljust(12)} {about}")
-        pairs = list(zip(truth.reference.reshape(-1)[:4].tolist(), truth.bound.reshape(-1)[:4].tolist()))
-        numbers = ", ".join(as_text(x) if truth.exact else f"{as_text(x)} ± {b:.2g}" for x, b in pairs)
-        click.echo(f"  {''.ljust(22)} begins {numbers}" if pairs else f"  {''.ljust(22)} has no elements")
+        click.echo(
+            f"  {key.ljust(22)} {kind.ljust(8)} {str(list(truth.reference.shape)).ljust(12)} "
+            f"{about}"
+        )
+        pairs = list(
+            zip(truth.reference.reshape(-1)[:4].tolist(), truth.bound.reshape(-1)[:4].tolist())
+        )
+        numbers = ", ".join(
+            as_text(x) if truth.exact else f"{as_text(x)} ± {b:.2g}" for x, b in pairs
+        )
+        click.echo(
+            f"  {''.ljust(22)} begins {numbers}" if pairs else f"  {''.ljust(22)} has no elements"
+        )
     for line in _mirrors(case):
         click.echo(line)
 
@@ -103,8 +131,14 @@ def _mirrors(case: "Case") -> "Iterator[str]":
 @OPS
 @CASES
 @SEED
-@click.option("--golden", is_flag=True, help="Rewrite the suite that the repository keeps: data/oracle-golden.h5.")
-def export(suite: Path | None, ops: tuple[str, ...], patterns: tuple[str, ...], seed: int, golden: bool) -> None:
+@click.option(
+    "--golden",
+    is_flag=True,
+    help="Rewrite the suite that the repository keeps: data/oracle-golden.h5.",
+)
+def export(
+    suite: Path | None, ops: tuple[str, ...], patterns: tuple[str, ...], seed: int, golden: bool
+) -> None:
     """Write cases with their answers and bounds to one self-describing HDF5 file."""
     from rich.console import Console
     from rich.progress import track
@@ -117,8 +151,12 @@ def export(suite: Path | None, ops: tuple[str, ...], patterns: tuple[str, ...], 
     chosen = golden_cases() if golden else _cases(ops, patterns, seed)
     path = GOLDEN if suite is None else suite
     screen = Console(stderr=True)
-    cases = track(chosen, "answering", console=screen, transient=True, disable=not screen.is_terminal)
-    digest = write_suite(path, (ask(case, "reference" if golden else "kernels") for case in cases), seed)
+    cases = track(
+        chosen, "answering", console=screen, transient=True, disable=not screen.is_terminal
+    )
+    digest = write_suite(
+        path, (ask(case, "reference" if golden else "kernels") for case in cases), seed
+    )
     click.echo(f"{path}: {len(chosen)} cases, {path.stat().st_size:,} bytes\nsha256 {digest}")
 
 
@@ -126,13 +164,24 @@ def export(suite: Path | None, ops: tuple[str, ...], patterns: tuple[str, ...], 
 @click.argument("suite", type=FILE, metavar="SUITE.h5")
 @click.argument("answers", type=FILE)
 @click.option(
-    "--bits", is_flag=True, help="Ask for neocpu's own bits instead of |error| <= bound; with --preset, for the peer's."
+    "--bits",
+    is_flag=True,
+    help="Ask for neocpu's own bits instead of |error| <= bound; with --preset, for the peer's.",
 )
-@click.option("--preset", metavar="NAME", help="Check against a peer's semantics, e.g. fbgemm_cuda, torch.")
+@click.option(
+    "--preset", metavar="NAME", help="Check against a peer's semantics, e.g. fbgemm_cuda, torch."
+)
 @click.option("--json", "as_json", type=FILE, metavar="FILE", help="Write the report as JSON.")
-@click.option("--html", "as_html", type=FILE, metavar="FILE", help="Write the report as one HTML page.")
+@click.option(
+    "--html", "as_html", type=FILE, metavar="FILE", help="Write the report as one HTML page."
+)
 def check(
-    suite: Path, answers: Path, bits: bool, preset: str | None, as_json: Path | None, as_html: Path | None
+    suite: Path,
+    answers: Path,
+    bits: bool,
+    preset: str | None,
+    as_json: Path | None,
+    as_html: Path | None,
 ) -> int:
     """Compare ANSWERS (HDF5, npz, safetensors) with a suite; exit status 1 if one is wrong."""
     from neocpu.oracle.answers import read_answers

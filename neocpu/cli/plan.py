@@ -18,13 +18,26 @@ UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option("--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks to plan for.")
-@click.option("--capacity", is_flag=True, help="Count bytes, by format and optimizer, and by memory of a rank.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, any number of times.")
+@click.option(
+    "--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks to plan for."
+)
+@click.option(
+    "--capacity",
+    is_flag=True,
+    help="Count bytes, by format and optimizer, and by memory of a rank.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key, any number of times.",
+)
 def plan(config: Path, ranks: int, capacity: bool, overrides: tuple[str, ...]) -> None:
     """Show where CONFIG's tables would be, and how many bytes they take.
 
-    Train data that is not converted yet is not looked at: `auto` then plans for one lookup per sample and feature.
+    Train data that is not converted yet is not looked at: `auto` then plans for one lookup per
+    sample and feature.
     """
     settings = configs.load(config, overrides)
 
@@ -32,12 +45,17 @@ def plan(config: Path, ranks: int, capacity: bool, overrides: tuple[str, ...]) -
     from neocpu.training.data import converted
     from neocpu.training.world import make_plan, memory_plan
 
-    comm, state = SingleComm(), settings.optimizer.sparse.state_floats
+    comm = SingleComm()
+    state = settings.optimizer.sparse.state_floats
     splits = converted(settings, comm)
     pooling = splits.pooling_factors() if splits else {}
     found = make_plan(settings, comm, pooling, ranks)
     memory = memory_plan(settings, found, pooling)
-    told = model_lines(settings) + rank_lines(settings, found, memory) if capacity else [found.text(state)]
+    told = (
+        model_lines(settings) + rank_lines(settings, found, memory)
+        if capacity
+        else [found.text(state)]
+    )
     if memory.demands or not memory.plain:
         told += ["", *placement_lines(found, memory, state)]
     for line in told:
@@ -48,13 +66,21 @@ def model_lines(settings: "Config") -> list[str]:
     """What all rows take, on the paper's ladder and as configured."""
     from neocpu.planner.capacity import LADDER, model_bytes
 
-    tables, optimizer = settings.tables, settings.optimizer.sparse
+    tables = settings.tables
+    optimizer = settings.optimizer.sparse
     rows, cells = sum(t.rows for t in tables), sum(t.rows * t.dim for t in tables)
     lines = [f"{len(tables)} tables, {rows:,} rows, {cells:,} parameters", ""]
-    lines.append(f"{'if every row exists':36}{'numbers':>10}{'state':>10}{'of rows':>10}{'together':>10}")
+    lines.append(
+        f"{'if every row exists':36}{'numbers':>10}{'state':>10}{'of rows':>10}{'together':>10}"
+    )
     ladder = [(f"{form}, {name}", model_bytes(tables, state, form)) for form, name, state in LADDER]
     forms = ", ".join(sorted({t.format for t in tables}))
-    ladder.append((f"as configured: {forms}, {optimizer.name}"[:36], model_bytes(tables, optimizer.state_floats)))
+    ladder.append(
+        (
+            f"as configured: {forms}, {optimizer.name}"[:36],
+            model_bytes(tables, optimizer.state_floats),
+        )
+    )
     for name, size in ladder:
         parts = (size.numbers, size.per_element, size.per_row, size.total)
         lines.append(f"{name:36}" + "".join(f"{human(part):>10}" for part in parts))
@@ -71,7 +97,9 @@ def rank_lines(settings: "Config", found: "Plan", memory: "MemoryPlan") -> list[
         rooms = memory.rooms(found.tables, found.local(rank), state)
         size = rank_bytes(found, rank, memory.placements, rooms, state)
         slots = sum(room.slots for room in rooms)
-        lines.append(f"{rank:<6}" + "".join(f"{human(size[name]):>12}" for name in size) + f"{slots:>18,}")
+        lines.append(
+            f"{rank:<6}" + "".join(f"{human(size[name]):>12}" for name in size) + f"{slots:>18,}"
+        )
     return lines
 
 

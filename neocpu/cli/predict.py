@@ -14,16 +14,37 @@ from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_thr
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("data", nargs=-1, required=True, metavar="DATA...")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="CSV file to write.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="CSV file to write.",
+)
 @click.option("--unlabelled", is_flag=True, help="The raw log has no label column.")
-@click.option("--ranks", type=click.IntRange(1), help="Start so many MPI ranks on this machine (not under mpiexec).")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the run's config.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(1),
+    help="Start so many MPI ranks on this machine (not under mpiexec).",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the run's config.",
+)
 def predict(
-    checkpoint: Path, data: tuple[str, ...], out: Path, unlabelled: bool, ranks: int | None, overrides: tuple[str, ...]
+    checkpoint: Path,
+    data: tuple[str, ...],
+    out: Path,
+    unlabelled: bool,
+    ranks: int | None,
+    overrides: tuple[str, ...],
 ) -> None:
     """Write the predictions of a checkpoint's model for every row, in order.
 
-    OUT has the columns row (from 0, over all DATA files) and prediction (click probability; for mse the number itself).
+    OUT has the columns row (from 0, over all DATA files) and prediction (click probability; for mse
+    the number itself).
     """
     if ranks is not None and ranks > 1 and not launched():
         sets = [part for override in overrides for part in ("--set", override)]
@@ -55,7 +76,9 @@ class ScoreWriter:
     """Writes rows of `row,prediction` to a file that appears under its name only when it is whole."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._partial, self._rows = path, path.with_name(f".{path.name}.partial"), 0
+        self.path = path
+        self._partial = path.with_name(f".{path.name}.partial")
+        self._rows = 0
         try:
             self._file = open(self._partial, "w", encoding="ascii")  # noqa: SIM115
         except OSError as error:

@@ -1,4 +1,6 @@
-"""What does a person see while a run goes on? Lines on rank 0, and a progress bar if they look at a terminal."""
+"""What does a person see while a run goes on? Lines on rank 0, and a progress bar if they look at a
+terminal.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -16,12 +18,22 @@ Advance = Callable[[int, int], None]
 def bar(total: int, done: int) -> Iterator[Advance]:
     """A progress bar on stderr: `advance(step, samples)` after each step."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn())
     speed = TextColumn("{task.fields[speed]}")
-    console, lines = Console(stderr=True), sys.stdout.isatty()  # lines printed meanwhile stay above the bar
-    with Progress(*columns, speed, console=console, transient=True, redirect_stdout=lines) as progress:
+    # lines printed meanwhile stay above the bar
+    console = Console(stderr=True)
+    lines = sys.stdout.isatty()
+    with Progress(
+        *columns, speed, console=console, transient=True, redirect_stdout=lines
+    ) as progress:
         task = progress.add_task("steps", total=total, completed=done, speed="")
         seen = 0
 

@@ -28,7 +28,8 @@ def show(files: tuple[Path, ...]) -> None:
 @tier.command()
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 def verify(files: tuple[Path, ...]) -> int:
-    """Compare every record with its hash; exit status 1 if anything has other bytes than were written.
+    """Compare every record with its hash; exit status 1 if anything has other bytes than were
+    written.
 
     A growth of the file that a kill interrupted is undone first.
     """
@@ -39,7 +40,8 @@ def verify(files: tuple[Path, ...]) -> int:
     for path in files:
         with RowFile(path) as file:
             found = check(file)
-            rows, epoch = file.stats()["rows"], file.epoch
+            rows = file.stats()["rows"]
+            epoch = file.epoch
         for line in found:
             click.echo(f"{path}: {line}")
         if not found:

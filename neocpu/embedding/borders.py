@@ -1,7 +1,9 @@
-"""Which tables are narrower at home than in their caches, and what is a row of one? Its codec, its records, and its values.
+"""Which tables are narrower at home than in their caches, and what is a row of one? Its codec, its
+records, and its values.
 
-A record is the bytes of `storage.row_codecs.RowCodec`, then the states per element and per row, fp32. Formats that scale whole
-rows have their scale and bias among the values, so that the same bytes come back from a checkpoint.
+A record is the bytes of `storage.row_codecs.RowCodec`, then the states per element and per row,
+fp32. Formats that scale whole rows have their scale and bias among the values, so that the same
+bytes come back from a checkpoint.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,12 +33,20 @@ class Narrowed:
             raise TrainingError(why)
         key = int(tensor_key(seed, LEAVING, spec.name))
         self.codec = RowCodec(spec.format, hi - lo, spec.rounding, key, lo)
-        self._spec, self._row0 = spec, shard.rows[0]
-        self._element, self._row = rule.element_state, rule.row_state
-        self.record = self.codec.bytes + 4 * (self.codec.columns * len(self._element) + len(self._row))
+        self._spec = spec
+        self._row0 = shard.rows[0]
+        self._element = rule.element_state
+        self._row = rule.row_state
+        self.record = self.codec.bytes + 4 * (
+            self.codec.columns * len(self._element) + len(self._row)
+        )
 
     def border(
-        self, wide: Slots, states: Slots, get: Callable[[Ints], Floats], put: Callable[[Ints, Floats], None]
+        self,
+        wide: Slots,
+        states: Slots,
+        get: Callable[[Ints], Floats],
+        put: Callable[[Ints, Floats], None],
     ) -> NarrowBorder:
         """Between slots and records."""
         return NarrowBorder(self.codec, wide, states, get, put)
@@ -52,7 +62,9 @@ class Narrowed:
 
     def values(self, records: Bytes) -> dict[str, Floats]:
         """Numbers, states, and what scales them, of records."""
-        n, cut, width = len(records), self.codec.bytes, self.codec.columns
+        n = len(records)
+        cut = self.codec.bytes
+        width = self.codec.columns
         rest = np.ascontiguousarray(records[:, cut:]).view(np.float32).reshape(n, -1)
         found = {"weight": self.codec.decode(records[:, :cut])}
         for i, name in enumerate(self._element):
@@ -62,16 +74,23 @@ class Narrowed:
         return found | self.codec.scales(records[:, :cut])
 
     def records(self, rows: Ints, values: Mapping[str, Any]) -> Bytes:
-        """Records of rows i64[n] with these values. Raises TrainingError for numbers that the format does not have."""
+        """Records of rows i64[n] with these values. Raises TrainingError for numbers that the
+        format does not have.
+        """
         weight = np.ascontiguousarray(values["weight"], np.float32)
         data = self.codec.restore(weight, values)
         wrong = np.argwhere(~same_bits(self.codec.decode(data), weight))
         if wrong.size:
-            (i, c), spec = wrong[0], self._spec
-            row, column = self._row0 + int(rows[i]), self.codec.column0 + int(c)
+            i, c = wrong[0]
+            spec = self._spec
+            row = self._row0 + int(rows[i])
+            column = self.codec.column0 + int(c)
             raise TrainingError(
-                f"table {spec.name}, row {row}, column {column}: {weight[i, c]!s} is no {spec.format} number"
+                f"table {spec.name}, row {row}, column {column}: {weight[i, c]!s} is no "
+                f"{spec.format} number"
             )
-        states = [np.ascontiguousarray(values[name], np.float32) for name in (*self._element, *self._row)]
+        states = [
+            np.ascontiguousarray(values[name], np.float32) for name in (*self._element, *self._row)
+        ]
         parts = [state.reshape(len(data), -1).view(np.uint8) for state in states]
         return np.concatenate([data, *parts], axis=1)

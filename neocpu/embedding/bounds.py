@@ -1,11 +1,13 @@
-"""Does every lookup point into its table, and do the offsets make sense? Counted exactly; the caller's arrays stay as they are.
+"""Does every lookup point into its table, and do the offsets make sense? Counted exactly; the
+caller's arrays stay as they are.
 
     fatal     the first wrong number raises, and is named by table, sample, position and value
     warning   wrong numbers are mended in copies and counted
     ignore    as warning: counts cost nothing here; who ignores them is free to
 
-Mended as FBGEMM's `bounds_check_indices` does it: a row out of range becomes `outside` (0 there), offsets are clamped, the last
-one becomes the number of lookups. A row of -1 is a pruned one: allowed, counted, left alone.
+Mended as FBGEMM's `bounds_check_indices` does it: a row out of range becomes `outside` (0 there),
+offsets are clamped, the last one becomes the number of lookups. A row of -1 is a pruned one:
+allowed, counted, left alone.
 """
 
 from dataclasses import dataclass
@@ -25,8 +27,9 @@ MODES = ("fatal", "warning", "ignore")
 class Bounds:
     """Lookups that are safe to do, and what was wrong with those that were asked for.
 
-    indices, offsets i64: the given arrays (int64), or mended copies; outside, pruned i64[T]: lookups of each table out of its
-    range, and of -1; malformed: bags with impossible offsets, and wrong ends of the offsets.
+    indices, offsets i64: the given arrays (int64), or mended copies; outside, pruned i64[T]:
+    lookups of each table out of its range, and of -1; malformed: bags with impossible offsets, and
+    wrong ends of the offsets.
     """
 
     indices: Ints
@@ -39,39 +42,50 @@ class Bounds:
 def bag_cuts(features: int, offsets: NDArray[Any], batch_sizes: NDArray[Any] | None) -> Ints:
     """First bag of every feature, and the number of bags: i64[F+1].
 
-    batch_sizes i64[F], or i64[F, ranks], or None: the same for all. Raises IndexRangeError if `offsets` has another length.
+    batch_sizes i64[F], or i64[F, ranks], or None: the same for all. Raises IndexRangeError if
+    `offsets` has another length.
     """
     bags = offsets.size - 1
     if batch_sizes is None:
         if bags < 0 or (bags % features if features else bags):
-            raise IndexRangeError(f"offsets has {offsets.size} entries; {features} features need F*B + 1 of them")
+            raise IndexRangeError(
+                f"offsets has {offsets.size} entries; {features} features need F*B + 1 of them"
+            )
         return np.arange(features + 1, dtype=np.int64) * (bags // max(features, 1))
     sizes = np.asarray(batch_sizes, np.int64).reshape(features, -1).sum(axis=1)
     if sizes.sum() != bags:
         raise IndexRangeError(
-            f"offsets has {offsets.size} entries; batch sizes add up to {int(sizes.sum())} bags and need one more"
+            f"offsets has {offsets.size} entries; batch sizes add up to {int(sizes.sum())} bags "
+            "and need one more"
         )
     return np.append(0, np.cumsum(sizes)).astype(np.int64)
 
 
-def _say_malformed(bag: int, cuts: Ints, offsets: Ints, lookups: int, table: Ints) -> IndexRangeError:
+def _say_malformed(
+    bag: int, cuts: Ints, offsets: Ints, lookups: int, table: Ints
+) -> IndexRangeError:
     bags = offsets.size - 1
     if bag == bags:
         return IndexRangeError(
-            f"offsets run from {offsets[0]} to {offsets[bags]}; they must run from 0 to the number of indices, {lookups}"
+            f"offsets run from {offsets[0]} to {offsets[bags]}; they must run from 0 to the "
+            f"number of indices, {lookups}"
         )
     feature = int(np.searchsorted(cuts, bag, side="right")) - 1
     return IndexRangeError(
-        f"table {table[feature]}, feature {feature}, sample {bag - cuts[feature]}: offsets[{bag}:{bag + 2}] = "
+        f"table {table[feature]}, feature {feature}, sample {bag - cuts[feature]}: "
+        f"offsets[{bag}:{bag + 2}] = "
         f"[{offsets[bag]}, {offsets[bag + 1]}] is no range of {lookups} indices"
     )
 
 
-def _say_outside(j: int, cuts: Ints, offsets: Ints, indices: Ints, table: Ints, rows: Ints) -> IndexRangeError:
+def _say_outside(
+    j: int, cuts: Ints, offsets: Ints, indices: Ints, table: Ints, rows: Ints
+) -> IndexRangeError:
     bag = int(np.searchsorted(offsets, j, side="right")) - 1
     feature = int(np.searchsorted(cuts, bag, side="right")) - 1
     return IndexRangeError(
-        f"table {table[feature]}, feature {feature}, sample {bag - cuts[feature]}, position {j - offsets[bag]}: "
+        f"table {table[feature]}, feature {feature}, sample {bag - cuts[feature]}, position "
+        f"{j - offsets[bag]}: "
         f"row {indices[j]} is outside [0, {rows[table[feature]]})"
     )
 
@@ -87,22 +101,25 @@ def bounds_check(
 ) -> Bounds:
     """Check lookups before they are done; FBGEMM: `bounds_check_indices`.
 
-    rows [T]: rows of each table; feature_table [F]: its table; indices [n]; offsets [bags+1], feature-major; batch_sizes [F] or
-    [F, ranks]: bags of each feature where they differ; integers of any width. `outside`: what a row out of range becomes: 0 as
-    in FBGEMM, or -1 to read nothing. Raises IndexRangeError (mode fatal; any mode if the lengths do not fit).
+    rows [T]: rows of each table; feature_table [F]: its table; indices [n]; offsets [bags+1],
+    feature-major; batch_sizes [F] or [F, ranks]: bags of each feature where they differ; integers
+    of any width. `outside`: what a row out of range becomes: 0 as in FBGEMM, or -1 to read nothing.
+    Raises IndexRangeError (mode fatal; any mode if the lengths do not fit).
     """
     if mode not in MODES:
         raise ValueError(f"bounds_check {mode!r}: it is one of {', '.join(MODES)}")
     heights, table = (np.ascontiguousarray(a, np.int64) for a in (rows, feature_table))
     index, ends = (np.ascontiguousarray(a, np.int64).reshape(-1) for a in (indices, offsets))
-    cuts, wrong = bag_cuts(table.size, ends, batch_sizes), 0
+    cuts = bag_cuts(table.size, ends, batch_sizes)
+    wrong = 0
     bag = kernels.first_malformed(ends, index.size)
     if bag >= 0:
         if mode == "fatal":
             raise _say_malformed(int(bag), cuts, ends, index.size, table)
         ends = ends.copy()
         wrong = int(kernels.mend_offsets(ends, index.size))
-    first, limit = ends[cuts], heights[table]
+    first = ends[cuts]
+    limit = heights[table]
     count, none = np.zeros((2, table.size), np.int64)
     j = int(kernels.count_outside(first, index, limit, count, none))
     if j >= 0:

@@ -1,7 +1,9 @@
-"""Which rows were updated since somebody last asked? Marks, where a byte of each row is there anyway; else lists of numbers.
+"""Which rows were updated since somebody last asked? Marks, where a byte of each row is there
+anyway; else lists of numbers.
 
-The rows of a step arrive ascending and distinct; in a list they are put together once they are more than what is known already,
-so a row that is updated often costs a few bytes for a while and a sort now and then.
+The rows of a step arrive ascending and distinct; in a list they are put together once they are more
+than what is known already, so a row that is updated often costs a few bytes for a while and a sort
+now and then.
 """
 
 from collections.abc import Sequence
@@ -12,16 +14,22 @@ from numpy.typing import NDArray
 from neocpu.embedding.lookups import Ints
 from neocpu.embedding.sorting import Segments
 
-EXISTS, CHANGED = 1, 3  # marks
+# marks
+EXISTS = 1
+CHANGED = 3
 MANY = 1 << 16  # rows that wait at least until they are put together
 
 
 class Changes:
-    """Rows of each shard noted since `track` or `clear`; marks[h]: a byte u8[rows] for each row of shard h, or None."""
+    """Rows of each shard noted since `track` or `clear`; marks[h]: a byte u8[rows] for each row of
+    shard h, or None.
+    """
 
     def __init__(self, marks: Sequence[NDArray[np.uint8] | None]) -> None:
-        self.marks, self._on = list(marks), False
-        self._parts: list[list[Ints]] = [[] for _ in marks]  # the first is ascending and distinct, others wait
+        self.marks = list(marks)
+        self._on = False
+        # the first is ascending and distinct, others wait
+        self._parts: list[list[Ints]] = [[] for _ in marks]
         self._waiting = [0 for _ in marks]
 
     def track(self) -> None:
@@ -33,7 +41,8 @@ class Changes:
         if not self._on:
             return found
         for h, lo, hi in found.spans():
-            rows, marks = found.unique[lo:hi], self.marks[h]
+            rows = found.unique[lo:hi]
+            marks = self.marks[h]
             if marks is not None:
                 marks[rows] = CHANGED
                 continue
@@ -49,7 +58,9 @@ class Changes:
         if marks is not None:
             return np.flatnonzero(marks == CHANGED)
         if len(self._parts[shard]) != 1 or self._waiting[shard]:
-            self._parts[shard] = [np.unique(np.concatenate([np.empty(0, np.int64), *self._parts[shard]]))]
+            self._parts[shard] = [
+                np.unique(np.concatenate([np.empty(0, np.int64), *self._parts[shard]]))
+            ]
             self._waiting[shard] = 0
         return self._parts[shard][0]
 
@@ -60,4 +71,5 @@ class Changes:
         for shard, marks in enumerate(self.marks):
             if marks is not None:
                 marks[self.rows(shard)] = EXISTS
-            self._parts[shard], self._waiting[shard] = [], 0
+            self._parts[shard] = []
+            self._waiting[shard] = 0

@@ -1,7 +1,9 @@
-"""How are rows of codes kept, decoded and encoded? By `kernels/narrow.py`; here are the arrays and the words it asks for.
+"""How are rows of codes kept, decoded and encoded? By `kernels/narrow.py`; here are the arrays and
+the words it asks for.
 
-Decoding is exact. What is written is rounded once: to nearest even, or stochastically by (table, row, column, step), so the
-codes are the same on every plan (`docs/arithmetic.md` §5). Initial values and rows that are loaded are rounded to nearest.
+Decoding is exact. What is written is rounded once: to nearest even, or stochastically by (table,
+row, column, step), so the codes are the same on every plan (`docs/arithmetic.md` §5). Initial
+values and rows that are loaded are rounded to nearest.
 """
 
 from collections.abc import Sequence
@@ -25,10 +27,14 @@ class CodedRows(Rows):
 
     coded = True
 
-    def __init__(self, form: str, rounding: str, arrays: Sequence[NDArray[Any]], states: Sequence[Floats]) -> None:
+    def __init__(
+        self, form: str, rounding: str, arrays: Sequence[NDArray[Any]], states: Sequence[Floats]
+    ) -> None:
         name = form.removesuffix("_split")
         super().__init__(formats.FORMATS[name].view(arrays[0]), states)
-        self.form, self.layout, self.rounding = form, LAYOUTS[name], ROUNDINGS[rounding]
+        self.form = form
+        self.layout = LAYOUTS[name]
+        self.rounding = ROUNDINGS[rounding]
         self.rounding_name = rounding
         self.codes, self.low = (*arrays, NO_HALVES)[:2]
 
@@ -41,17 +47,29 @@ class CodedRows(Rows):
         return CodedRows(self.form, self.rounding_name, arrays[:numbers], arrays[numbers:])
 
     def pool(self, places: Places, layout: Layout, lookups: Lookups, out: Floats) -> None:
-        h, samples = layout.shard, lookups.samples
-        width, first = places.width[h], np.arange(h.size + 1, dtype=np.int64) * samples
+        h = layout.shard
+        samples = lookups.samples
+        width = places.width[h]
+        first = np.arange(h.size + 1, dtype=np.int64) * samples
         given = lookups.offsets, lookups.rows, lookups.weights, False
         pitch = np.full(h.size, out.shape[1], np.int64)
         flat = out.reshape(-1)
-        lookup.pooled_rows(self.table, places.base[h], width, width, first, *given, layout.column, pitch, flat)
+        lookup.pooled_rows(
+            self.table, places.base[h], width, width, first, *given, layout.column, pitch, flat
+        )
 
     def update(
-        self, rule: Rule, limited: bool, row_state: Floats, places: Places, found: Segments, gradient: Floats,
-        hyper: Floats, step: int, rows: Ints,
-    ) -> None:  # fmt: skip
+        self,
+        rule: Rule,
+        limited: bool,
+        row_state: Floats,
+        places: Places,
+        found: Segments,
+        gradient: Floats,
+        hyper: Floats,
+        step: int,
+        rows: Ints,
+    ) -> None:
         fused = narrow.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
         last = self.layout, self.rounding, places.key, places.row0, places.column0, step, rows
         memory = self.codes, self.low, self.state0, self.state1, row_state
@@ -62,14 +80,33 @@ class CodedRows(Rows):
         narrow.open_rows(self.codes, self.low, *which, self.layout, to, out)
         return out
 
-    def close(self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int, rows: Ints) -> None:
+    def close(
+        self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int, rows: Ints
+    ) -> None:
         self._encode(places, found, to, numbers, self.rounding, step, rows)
 
     def _encode(
-        self, places: Places, found: Segments, to: Ints, numbers: Floats, rounding: int, step: int, rows: Ints
+        self,
+        places: Places,
+        found: Segments,
+        to: Ints,
+        numbers: Floats,
+        rounding: int,
+        step: int,
+        rows: Ints,
     ) -> None:
         which = places.base, places.width, found.shards, found.first, found.unique
-        last = self.layout, rounding, places.key, places.row0, places.column0, step, rows, to, numbers
+        last = (
+            self.layout,
+            rounding,
+            places.key,
+            places.row0,
+            places.column0,
+            step,
+            rows,
+            to,
+            numbers,
+        )
         narrow.close_rows(self.codes, self.low, *which, *last)
 
     def numbers(self, places: Places, shard: int, height: int) -> "Decoded":
@@ -85,10 +122,14 @@ class CodedRows(Rows):
 
 
 class Decoded:
-    """The numbers of a shard of codes: `decoded[rows]` are those of some rows, f32[n, width]; a view for nobody."""
+    """The numbers of a shard of codes: `decoded[rows]` are those of some rows, f32[n, width]; a
+    view for nobody.
+    """
 
     def __init__(self, store: CodedRows, places: Places, shard: int, height: int) -> None:
-        self._store, self._places, self._shard = store, places, shard
+        self._store = store
+        self._places = places
+        self._shard = shard
         self.shape = height, int(places.width[shard])
         self.dtype = np.dtype(np.float32)
 
@@ -98,7 +139,8 @@ class Decoded:
     def __getitem__(self, rows: Any) -> Floats:
         wanted = np.arange(self.shape[0], dtype=np.int64)[rows]
         flat = np.ascontiguousarray(wanted.reshape(-1))
-        out, to = np.empty(flat.size * self.shape[1], np.float32), np.arange(flat.size, dtype=np.int64) * self.shape[1]
+        out = np.empty(flat.size * self.shape[1], np.float32)
+        to = np.arange(flat.size, dtype=np.int64) * self.shape[1]
         self._store.open(self._places, one_by_one(self._shard, flat, to), to, out)
         return out.reshape(*wanted.shape, self.shape[1])
 

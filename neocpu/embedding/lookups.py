@@ -1,4 +1,6 @@
-"""What is asked of a table-batched embedding, and what does it find out on the way? The records that it takes and gives."""
+"""What is asked of a table-batched embedding, and what does it find out on the way? The records
+that it takes and gives.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +27,9 @@ class Rectangle(Protocol):
 
 @dataclass(frozen=True)
 class Layout:
-    """Entry k reads shard `shard[k]` (i64[K], nondecreasing) and owns columns from `column[k]` (i64[K]) on."""
+    """Entry k reads shard `shard[k]` (i64[K], nondecreasing) and owns columns from `column[k]`
+    (i64[K]) on.
+    """
 
     shard: Ints
     column: Ints
@@ -33,7 +37,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Lookups:
-    """Bags of K entries by S samples: bag k*S + s holds rows[offsets[k*S+s] : offsets[k*S+s+1]], local to the shard.
+    """Bags of K entries by S samples: bag k*S + s holds rows[offsets[k*S+s] : offsets[k*S+s+1]],
+    local to the shard.
 
     offsets i64[K*S+1]; rows i64[n], -1 reads nothing; weights f32[n], or f32[0]: none.
     """
@@ -46,7 +51,9 @@ class Lookups:
 
 @dataclass(frozen=True)
 class ExtraWords:
-    """Words beyond the first: word m belongs to bag bag[m] (ascending, repeats) and is words[start[m] : start[m+1]]."""
+    """Words beyond the first: word m belongs to bag bag[m] (ascending, repeats) and is
+    words[start[m] : start[m+1]].
+    """
 
     bag: Ints
     start: Ints
@@ -66,9 +73,11 @@ class ExtraWords:
 
 @dataclass(frozen=True)
 class Merged:
-    """Unique rows and merged, regularised gradients of some shards: shard i has rows[first[i] : last[i]].
+    """Unique rows and merged, regularised gradients of some shards: shard i has rows[first[i] :
+    last[i]].
 
-    weights f32 like the gradient: the numbers of rows that are kept as codes, until they are put back; f32[0] without any.
+    weights f32 like the gradient: the numbers of rows that are kept as codes, until they are put
+    back; f32[0] without any.
     """
 
     first: dict[int, int]

@@ -1,11 +1,13 @@
-"""What does a table-batched lookup return, said with plain arrays? One call per operator, no object, no training state.
+"""What does a table-batched lookup return, said with plain arrays? One call per operator, no
+object, no training state.
 
     weights      codes of all tables, one after the other, row-major (`storage/formats.py`); rows, dims [T]
     features     feature_table [F]; bags of feature f and sample s hold indices[offsets[b] : offsets[b+1]], b = f*B + s
     out          pooled: f32[B, sum of dims]; variable batches: flat, feature-major, or rank-major as FBGEMM's; none: [n, D]
 
-The arithmetic is canonical (`docs/arithmetic.md` §3): rows are decoded exactly, bags summed exactly, rounded once. Integers may
-be int32 or int64. Training goes through `embedding/tbe.py`, which keeps its rows and gives the same bits.
+The arithmetic is canonical (`docs/arithmetic.md` §3): rows are decoded exactly, bags summed
+exactly, rounded once. Integers may be int32 or int64. Training goes through `embedding/tbe.py`,
+which keeps its rows and gives the same bits.
 """
 
 from typing import Any
@@ -24,12 +26,17 @@ _bounds = bounds_check  # the option of that name hides the function where it is
 POOLING = ("sum", "mean", "none")
 OUTPUTS = ("fp32", "fp16", "bf16")
 NONE = np.empty(0, np.float32)
-NBITS = {"nbit8": 8, "nbit4": 4, "nbit2": 2}  # FBGEMM's inference tables: fp16 scale and bias before the codes
-_DTYPES = {name: np.dtype(f.dtype) for name, f in FORMATS.items()} | dict.fromkeys(NBITS, np.dtype("u1"))
+# FBGEMM's inference tables: fp16 scale and bias before the codes
+NBITS = {"nbit8": 8, "nbit4": 4, "nbit2": 2}
+_DTYPES = {name: np.dtype(f.dtype) for name, f in FORMATS.items()} | dict.fromkeys(
+    NBITS, np.dtype("u1")
+)
 
 
 class _Entries:
-    """The features of a call, as kernels want them: where rows begin, which bags they own, where their output goes."""
+    """The features of a call, as kernels want them: where rows begin, which bags they own, where
+    their output goes.
+    """
 
     def __init__(
         self,
@@ -42,27 +49,41 @@ class _Entries:
     ) -> None:
         if format not in _DTYPES:
             raise ConfigError(f"weights_format {format!r}: it is one of {', '.join(_DTYPES)}")
-        heights, width = np.asarray(rows, np.int64), np.asarray(dims, np.int64)
+        heights = np.asarray(rows, np.int64)
+        width = np.asarray(dims, np.int64)
         stride = np.array([row_elements(format, int(d), alignment) for d in width], np.int64)
         sizes = heights * stride
         dtype = _DTYPES[format]
         flat = np.ascontiguousarray(weights).reshape(-1)
         if flat.dtype.itemsize != dtype.itemsize:
-            raise ConfigError(f"weights of dtype {flat.dtype} are no {format} codes, which take {dtype.itemsize} bytes")
+            raise ConfigError(
+                f"weights of dtype {flat.dtype} are no {format} codes, which take "
+                f"{dtype.itemsize} bytes"
+            )
         if flat.size != sizes.sum():
             raise ConfigError(f"{flat.size} weights; the tables need {int(sizes.sum())}")
-        self.table = flat.view(dtype) if format == "fp32" else flat.view(np.dtype([(format, dtype)]))
+        self.table = (
+            flat.view(dtype) if format == "fp32" else flat.view(np.dtype([(format, dtype)]))
+        )
         self.of = np.ascontiguousarray(table, np.int64)
-        self.base, self.width, self.stride = (np.cumsum(sizes) - sizes)[self.of], width[self.of], stride[self.of]
+        self.base = (np.cumsum(sizes) - sizes)[self.of]
+        self.width = width[self.of]
+        self.stride = stride[self.of]
 
     def matrix(self, bags: int) -> tuple[Ints, Ints, tuple[int, ...]]:
         """(place, pitch, shape) of an output [B, sum of dims]."""
         columns = int(self.width.sum())
         samples = bags // max(self.of.size, 1)
-        return np.cumsum(self.width) - self.width, np.full(self.of.size, columns, np.int64), (samples, columns)
+        return (
+            np.cumsum(self.width) - self.width,
+            np.full(self.of.size, columns, np.int64),
+            (samples, columns),
+        )
 
     def by_rank(self, sizes: Ints) -> tuple["_Entries", Ints, Ints, tuple[int, ...]]:
-        """Entries (feature, rank) of variable batches [F, ranks], and the (place, pitch, shape) of a rank-major output."""
+        """Entries (feature, rank) of variable batches [F, ranks], and the (place, pitch, shape) of
+        a rank-major output.
+        """
         ranks = sizes.shape[1]
         split = object.__new__(_Entries)
         split.table = self.table
@@ -75,8 +96,14 @@ class _Entries:
 
 
 def row_elements(format: str, columns: int, row_alignment: int = 1) -> int:
-    """Elements (of the format's dtype) from one row to the next; rows are padded to a multiple of `row_alignment` bytes."""
-    size = (columns * NBITS[format] + 7) // 8 + 4 if format in NBITS else FORMATS[format].row_bytes(columns)
+    """Elements (of the format's dtype) from one row to the next; rows are padded to a multiple of
+    `row_alignment` bytes.
+    """
+    size = (
+        (columns * NBITS[format] + 7) // 8 + 4
+        if format in NBITS
+        else FORMATS[format].row_bytes(columns)
+    )
     return (size + row_alignment - 1) // row_alignment * row_alignment // _DTYPES[format].itemsize
 
 
@@ -109,7 +136,10 @@ def _one_width(entries: _Entries) -> int:
 
 
 def _known(pooling: str, output_format: str = "fp32") -> None:
-    for option, value, values in (("pooling", pooling, POOLING), ("output_format", output_format, OUTPUTS)):
+    for option, value, values in (
+        ("pooling", pooling, POOLING),
+        ("output_format", output_format, OUTPUTS),
+    ):
         if value not in values:
             raise ConfigError(f"{option} {value!r}: it is one of {', '.join(values)}")
 
@@ -134,31 +164,43 @@ def lookup(
 
     Parameters
     ----------
-    weights, rows, dims, feature_table, indices, offsets : see the top of this file. A row of -1 is pruned: it adds nothing,
-        but counts in the length that MEAN divides by.
-    per_sample_weights : f32[n] or None; terms are fl(w * x). pooling : sum, mean, or none: one row per lookup, as it is.
-    weights_format : a name in `storage.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment : bytes rows are padded to.
-    output_format : fp32, fp16 or bf16; narrow ones are rounded from fp32, nearest even, and come as records of that name.
+    weights, rows, dims, feature_table, indices, offsets : see the top of this file. A row of -1 is
+        pruned: it adds nothing, but counts in the length that MEAN divides by.
+    per_sample_weights : f32[n] or None; terms are fl(w * x). pooling : sum, mean, or none: one row
+        per lookup, as it is.
+    weights_format : a name in `storage.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment :
+        bytes rows are padded to.
+    output_format : fp32, fp16 or bf16; narrow ones are rounded from fp32, nearest even, and come as
+        records of that name.
     bounds_check : fatal, warning or ignore, with `outside` (`embedding/bounds.py`).
-    batch_sizes : [F] or [F, ranks] where features have batches of their own; the output is flat then: rank, feature, sample.
+    batch_sizes : [F] or [F, ranks] where features have batches of their own; the output is flat
+        then: rank, feature, sample.
 
-    Raises IndexRangeError for rows and offsets out of range, ConfigError for what does not fit together.
+    Raises IndexRangeError for rows and offsets out of range, ConfigError for what does not fit
+    together.
     """
     _known(pooling, output_format)
     entries = _Entries(weights, rows, dims, feature_table, weights_format, row_alignment)
     checked = _bounds(rows, feature_table, indices, offsets, bounds_check, batch_sizes, outside)
-    index, ends, scale = checked.indices, checked.offsets, _weights(per_sample_weights, checked.indices.size)
+    index = checked.indices
+    ends = checked.offsets
+    scale = _weights(per_sample_weights, checked.indices.size)
     if pooling == "none":
         width = _one_width(entries)
         first = ends[bag_cuts(entries.of.size, ends, batch_sizes)]
         out = np.zeros((index.size, width), np.float32)
         where = (entries.base, entries.width, entries.stride, first)
-        kernels.gathered_rows(entries.table, *where, index, scale, first[:-1] * width, entries.width, out.reshape(-1))
+        kernels.gathered_rows(
+            entries.table, *where, index, scale, first[:-1] * width, entries.width, out.reshape(-1)
+        )
     else:
         entries, cuts, place, pitch, shape = _asked(entries, ends, batch_sizes)
-        out, mean = np.empty(shape, np.float32), pooling == "mean"
+        out = np.empty(shape, np.float32)
+        mean = pooling == "mean"
         where = (entries.base, entries.width, entries.stride, cuts)
-        kernels.pooled_rows(entries.table, *where, ends, index, scale, mean, place, pitch, out.reshape(-1))
+        kernels.pooled_rows(
+            entries.table, *where, ends, index, scale, mean, place, pitch, out.reshape(-1)
+        )
     return out if output_format == "fp32" else _encoded(out, output_format)
 
 
@@ -186,20 +228,26 @@ def weight_gradient(
     outside: int = 0,
     row_alignment: int = 1,
 ) -> Floats:
-    """Gradient f32[n] of per-sample weights: each lookup's row times the gradient of its bag, exact, rounded once.
+    """Gradient f32[n] of per-sample weights: each lookup's row times the gradient of its bag,
+    exact, rounded once.
 
-    grad_output f32 in the shape of `lookup`'s output; the others as there. MEAN divides the gradient first, fl(g / L). A pruned
-    lookup gets +0. FBGEMM: `indice_weights_grad`. Raises as `lookup`.
+    grad_output f32 in the shape of `lookup`'s output; the others as there. MEAN divides the
+    gradient first, fl(g / L). A pruned lookup gets +0. FBGEMM: `indice_weights_grad`. Raises as
+    `lookup`.
     """
     _known(pooling)
     entries = _Entries(weights, rows, dims, feature_table, weights_format, row_alignment)
     checked = _bounds(rows, feature_table, indices, offsets, bounds_check, batch_sizes, outside)
-    index, ends, out = checked.indices, checked.offsets, np.zeros(checked.indices.size, np.float32)
+    index = checked.indices
+    ends = checked.offsets
+    out = np.zeros(checked.indices.size, np.float32)
     shape: tuple[int, ...]
     if pooling == "none":  # every lookup is a bag of its own
         width = _one_width(entries)
         cuts = ends[bag_cuts(entries.of.size, ends, batch_sizes)]
-        place, pitch, shape = cuts[:-1] * width, entries.width, (index.size, width)
+        place = cuts[:-1] * width
+        pitch = entries.width
+        shape = (index.size, width)
         ends = np.arange(index.size + 1, dtype=np.int64)
     else:
         entries, cuts, place, pitch, shape = _asked(entries, ends, batch_sizes)
@@ -208,5 +256,7 @@ def weight_gradient(
         raise ConfigError(f"grad_output has shape {grad.shape}; the output has {shape}")
     where = (entries.base, entries.width, entries.stride, cuts)
     mean = pooling == "mean"
-    kernels.weight_gradients(entries.table, *where, ends, index, grad.reshape(-1), mean, place, pitch, out)
+    kernels.weight_gradients(
+        entries.table, *where, ends, index, grad.reshape(-1), mean, place, pitch, out
+    )
     return out

@@ -1,7 +1,8 @@
 """Which update does a parameter get, and with which numbers at step t?
 
-The records here are what the config file says; `hyper(step)` turns them into the fp32 numbers that a rule reads, computed
-in fp64 and rounded once per step (`docs/arithmetic.md` §5). The rules themselves are in `neocpu/kernels/rules.py`.
+The records here are what the config file says; `hyper(step)` turns them into the fp32 numbers that
+a rule reads, computed in fp64 and rounded once per step (`docs/arithmetic.md` §5). The rules
+themselves are in `neocpu/kernels/rules.py`.
 """
 
 import math
@@ -15,9 +16,15 @@ from numpy.typing import NDArray
 from neocpu.reference.rules import HYPER, RULES, Rule
 
 WEIGHT_DECAY_MODES = ("none", "l2", "decoupled", "adagradw")
-RATE_MODES = {"equal": -1, "tail_id_lr_increase": 0, "tail_id_lr_decrease": 1, "counter_sgd": 2}  # FBGEMM's numbers
+# FBGEMM's numbers
+RATE_MODES = {"equal": -1, "tail_id_lr_increase": 0, "tail_id_lr_decrease": 1, "counter_sgd": 2}
 GENERAL = ("max_norm", "max_gradient")  # keys that every rule of tables obeys
-DENSE_NAMES = {"sgd": "exact_sgd", "adagrad": "exact_adagrad", "adam": "adam", "momentum_sgd": "momentum_sgd"}
+DENSE_NAMES = {
+    "sgd": "exact_sgd",
+    "adagrad": "exact_adagrad",
+    "adam": "adam",
+    "momentum_sgd": "momentum_sgd",
+}
 COUNTER = "exact_rowwise_adagrad_with_counter"
 
 
@@ -34,7 +41,9 @@ def power(base: float, exponent: int) -> float:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate over steps: constant, after an optional linear warm-up, with an optional polynomial decay."""
+    """Learning rate over steps: constant, after an optional linear warm-up, with an optional
+    polynomial decay.
+    """
 
     warmup_steps: int = 0
     decay_start: int = 0
@@ -55,8 +64,9 @@ class Schedule:
 
 
 class Round(NamedTuple):
-    """A phase of a rule as it is done for rows that are cut by columns: its name in `kernels/rules.py`, and of what it
-    reads the row's sum of squares first: "g", "w"."""
+    """A phase of a rule as it is done for rows that are cut by columns: its name in
+    `kernels/rules.py`, and of what it reads the row's sum of squares first: "g", "w".
+    """
 
     phase: str
     of: tuple[str, ...]
@@ -64,18 +74,23 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class SparseOptimizer:
-    """A rule of `neocpu.reference.rules` with its hyper-parameters (formulas: `docs/arithmetic.md` §5).
+    """A rule of `neocpu.reference.rules` with its hyper-parameters (formulas: `docs/arithmetic.md`
+    §5).
 
     momentum, eta : of momentum_sgd and lars_sgd.
-    max_norm : the norm of a row after its update, at most (0: any). max_gradient : the gradient of a pooled row is moved
-    into [-max_gradient, max_gradient], number by number, before anything is merged (0: not).
-    beta2 : FBGEMM's ema_beta in rowwise_rmsprop. ar_alpha, min_shrinkage : its weight decay by the steps since a row was
-    last updated, and the least factor of that.
-    counter_halflife : steps after which an update counts half (negative: never; 0: only the current one counts).
-    adjustment_iter : counters have an effect after this step. adjustment_ub : exponent, or bound, of their effect.
-    learning_rate_mode : of rows counted more than `tail_id_threshold` times (a fraction of `max_counter` if
-    `tail_id_threshold_is_ratio`). weight_norm_coefficient, lower_bound : of CowClip.
-    Names from momentum on are FBGEMM's; a key that the rule does not read must keep its default (`faults`).
+    max_norm : the norm of a row after its update, at most (0: any). max_gradient : the gradient of
+    a pooled row is moved into [-max_gradient, max_gradient], number by number, before anything is
+    merged (0: not).
+    beta2 : FBGEMM's ema_beta in rowwise_rmsprop. ar_alpha, min_shrinkage : its weight decay by the
+    steps since a row was last updated, and the least factor of that.
+    counter_halflife : steps after which an update counts half (negative: never; 0: only the current
+        one counts).
+    adjustment_iter : counters have an effect after this step. adjustment_ub : exponent, or bound,
+        of their effect.
+    learning_rate_mode : of rows counted more than `tail_id_threshold` times (a fraction of
+    `max_counter` if `tail_id_threshold_is_ratio`). weight_norm_coefficient, lower_bound : of
+    CowClip. Names from momentum on are FBGEMM's; a key that the rule does not read must keep its
+    default (`faults`).
     """
 
     name: str = "exact_rowwise_adagrad"
@@ -116,7 +131,8 @@ class SparseOptimizer:
     @property
     def rounds(self) -> tuple[Round, ...]:
         """The rule's phases after the merge, one by one."""
-        rule, found = self.rule, []
+        rule = self.rule
+        found = []
         if rule.direct:
             found.append(Round(f"{rule.name}_direct", ("g",)))
         found.append(Round(rule.name, ("g", "w")[: rule.row_scalars]))
@@ -125,12 +141,20 @@ class SparseOptimizer:
         return tuple(found)
 
     def header(self) -> dict[str, Any]:
-        """What decides the bits, for digests: later keys are left out where they have no effect, so that digests stay."""
+        """What decides the bits, for digests: later keys are left out where they have no effect, so
+        that digests stay.
+        """
         found = asdict(self)
-        return {key: value for key, value in found.items() if key not in self._later() or value != _DEFAULTS[key]}
+        return {
+            key: value
+            for key, value in found.items()
+            if key not in self._later() or value != _DEFAULTS[key]
+        }
 
     def faults(self, general: bool = True) -> Iterator[tuple[str, str]]:
-        """(key, what is wrong with it) of values that do not go together; `general`: the rule is one of tables."""
+        """(key, what is wrong with it) of values that do not go together; `general`: the rule is
+        one of tables.
+        """
         for beta in ("beta1", "beta2"):
             if getattr(self, beta) >= 1:
                 yield beta, f"{getattr(self, beta)} must be below 1"
@@ -142,7 +166,10 @@ class SparseOptimizer:
         for key in self._later():
             if key not in read and getattr(self, key) != _DEFAULTS[key]:
                 owners = ", ".join(name for name, rule in RULES.items() if key in rule.options)
-                yield key, f"it has no effect on {self.name}" + (f"; it is of {owners}" if owners else "")
+                yield (
+                    key,
+                    f"it has no effect on {self.name}" + (f"; it is of {owners}" if owners else ""),
+                )
         for key in ("max_counter", "adjustment_ub"):
             if not getattr(self, key):
                 yield key, "it must be above 0"
@@ -152,21 +179,27 @@ class SparseOptimizer:
             and self.counter_halflife == 0
             and self.weight_decay_mode != "adagradw"
         ):
-            yield "counter_halflife", "0 makes weight_decay void; choose another half-life, or adagradw"
+            yield (
+                "counter_halflife",
+                "0 makes weight_decay void; choose another half-life, or adagradw",
+            )
 
     def _later(self) -> list[str]:
         names = [spec.name for spec in fields(self)]
         return names[names.index("momentum") :]
 
     def hyper(self, step: int) -> NDArray[np.float32]:
-        """Numbers that the rule reads at `step` (from 1), named by `reference.rules.HYPER`: f32[28]."""
+        """Numbers that the rule reads at `step` (from 1), named by `reference.rules.HYPER`:
+        f32[28].
+        """
         numbers = self.numbers(step)
         return np.array([numbers[name] for name in HYPER], np.float32)
 
     def numbers(self, step: int) -> dict[str, float]:
         """The numbers of `hyper` in fp64, by name."""
         rate = self.schedule.value(self.learning_rate, step)
-        wd, mode = self.weight_decay, self.weight_decay_mode
+        wd = self.weight_decay
+        mode = self.weight_decay_mode
         return {
             "lr": rate,
             "eps": self.eps,
@@ -195,13 +228,16 @@ class SparseOptimizer:
         tail = self.tail_id_threshold
         return {
             "halflife": self.counter_halflife,
-            "frequency": abs(self.counter_halflife),  # FBGEMM keeps the sign: rows with a negative half-life grow
+            # FBGEMM keeps the sign: rows with a negative half-life grow
+            "frequency": abs(self.counter_halflife),
             "adjusting": self.adjustment_iter <= 0 or step > self.adjustment_iter,
             "since": step - self.adjustment_iter,
             "rate_mode": RATE_MODES[self.learning_rate_mode],
             "adagradw": self.weight_decay_mode == "adagradw",
             "most": self.max_counter,
-            "tail": math.floor(tail * self.max_counter) if self.tail_id_threshold_is_ratio else tail,
+            "tail": math.floor(tail * self.max_counter)
+            if self.tail_id_threshold_is_ratio
+            else tail,
             "bound": self.adjustment_ub,
         }
 
@@ -216,11 +252,14 @@ class DenseOptimizer:
     """
 
     def __init__(self, optimizer: "SparseOptimizer", parameters: NDArray[np.float32]) -> None:
-        self.optimizer, self.parameters = optimizer, parameters
+        self.optimizer = optimizer
+        self.parameters = parameters
         rule = optimizer.rule
         self.state = {
             name: np.full(
-                parameters.size, optimizer.initial_accumulator_value if name == rule.accumulator else 0.0, np.float32
+                parameters.size,
+                optimizer.initial_accumulator_value if name == rule.accumulator else 0.0,
+                np.float32,
             )
             for name in rule.element_state
         }
@@ -228,7 +267,8 @@ class DenseOptimizer:
 
     def step(self, gradient: NDArray[np.float32], step: int) -> None:
         """One update from the gradient f32[P] (not modified); `step` counts from 1."""
-        from neocpu.kernels.update import elementwise  # compiled code is only needed once training starts
+        # compiled code is only needed once training starts
+        from neocpu.kernels.update import elementwise
 
         np.copyto(self._scratch, gradient)
         states = [*self.state.values(), np.empty(0, np.float32), np.empty(0, np.float32)]

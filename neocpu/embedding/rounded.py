@@ -1,4 +1,6 @@
-"""Which number of a format is nearest to a number? Asked of whole rows, by the functions that write and read rows of codes."""
+"""Which number of a format is nearest to a number? Asked of whole rows, by the functions that write
+and read rows of codes.
+"""
 
 from types import ModuleType
 
@@ -16,11 +18,15 @@ def rounded(numbers: Floats, form: str, narrow: ModuleType) -> Floats:
     """Numbers f32[n, D], each the nearest one of a format, by `kernels.narrow` or its twin."""
     if form in EXACT:
         return numbers
-    (count, width), name = numbers.shape, FORMATS[form].dtype
-    codes, out = np.empty(numbers.size, name), np.empty(numbers.size, np.float32)
-    zero, rows = np.zeros(1, np.int64), np.arange(count, dtype=np.int64)
+    count, width = numbers.shape
+    name = FORMATS[form].dtype
+    codes = np.empty(numbers.size, name)
+    out = np.empty(numbers.size, np.float32)
+    zero = np.zeros(1, np.int64)
+    rows = np.arange(count, dtype=np.int64)
     which = zero, np.array([width]), zero, np.array([0, count]), rows
-    layout, last = LAYOUTS[form], (0, zero.astype(np.uint64), zero, zero, 0, rows)
+    layout = LAYOUTS[form]
+    last = (0, zero.astype(np.uint64), zero, zero, 0, rows)
     flat = np.ascontiguousarray(numbers, np.float32).reshape(-1)
     narrow.close_rows(codes, NO_HALVES, *which, layout, *last, rows * width, flat)
     narrow.open_rows(codes, NO_HALVES, *which, layout, rows * width, out)

@@ -1,11 +1,12 @@
-"""How are the rows of one format kept? fp32 numbers as they are; other formats as codes, decoded whenever a row is read.
+"""How are the rows of one format kept? fp32 numbers as they are; other formats as codes, decoded
+whenever a row is read.
 
     fp32                 f32[:], changed in place                                                       `Rows`
     fp16, bf16, fp8_*    codes u16[:] or u8[:]; rounded once, at the end of a row's update              `coded.CodedRows`
     bf16_split           upper and lower halves of fp32 numbers: lookups read the upper ones, updates join both
 
-A store holds the shards of one format, one after the other, and their element states; where they begin is in `Places`. Its
-owner (`tbe.py`) knows which shards those are, and keeps all else.
+A store holds the shards of one format, one after the other, and their element states; where they
+begin is in `Places`. Its owner (`tbe.py`) knows which shards those are, and keeps all else.
 """
 
 from collections.abc import Sequence
@@ -26,8 +27,10 @@ NONE = np.empty(0, np.float32)
 
 
 class Places(NamedTuple):
-    """Where each shard is: first element in its store, columns, columns of its table, first row among all shards, and its
-    first row and column in the table, i64[H]; the key of its random words, u64[H]."""
+    """Where each shard is: first element in its store, columns, columns of its table, first row
+    among all shards, and its first row and column in the table, i64[H]; the key of its random
+    words, u64[H].
+    """
 
     base: Ints
     width: Ints
@@ -58,7 +61,9 @@ class Rows:
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """All that this store keeps of every element, by element: the numbers first, then the states."""
+        """All that this store keeps of every element, by element: the numbers first, then the
+        states.
+        """
         return self.table, *self.element_states
 
     def over(self, arrays: Sequence[NDArray[Any]]) -> "Rows":
@@ -67,33 +72,56 @@ class Rows:
 
     def pool(self, places: Places, layout: Layout, lookups: Lookups, out: Floats) -> None:
         """Pooled rows of some entries: out f32[S, C], from column[k] on."""
-        h, given = layout.shard, (lookups.offsets, lookups.rows, lookups.weights)
+        h = layout.shard
+        given = (lookups.offsets, lookups.rows, lookups.weights)
         pooling.pooled_sum(self.table, places.base[h], places.width[h], *given, out, layout.column)
 
     def update(
-        self, rule: Rule, limited: bool, row_state: Floats, places: Places, found: Segments, gradient: Floats,
-        hyper: Floats, step: int, rows: Ints,
-    ) -> None:  # fmt: skip
-        """The fused update of unique rows, which may be slots; `rows` i64[U]: their numbers in the shard."""
+        self,
+        rule: Rule,
+        limited: bool,
+        row_state: Floats,
+        places: Places,
+        found: Segments,
+        gradient: Floats,
+        hyper: Floats,
+        step: int,
+        rows: Ints,
+    ) -> None:
+        """The fused update of unique rows, which may be slots; `rows` i64[U]: their numbers in the
+        shard.
+        """
         fused = update.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
-        fused(self.table, self.state0, self.state1, row_state, *places.where, *found, gradient, hyper)
+        fused(
+            self.table, self.state0, self.state1, row_state, *places.where, *found, gradient, hyper
+        )
 
     def open(self, places: Places, found: Segments, to: Ints, out: Floats) -> NDArray[Any]:
-        """Where the phases of an update find the numbers of unique rows: row u at out[to[u] :] if they are `coded`."""
+        """Where the phases of an update find the numbers of unique rows: row u at out[to[u] :] if
+        they are `coded`.
+        """
         return self.table
 
-    def close(self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int, rows: Ints) -> None:
+    def close(
+        self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int, rows: Ints
+    ) -> None:
         """Put rows back that were opened and changed; `rows` as of `update`."""
 
     def numbers(self, places: Places, shard: int, height: int) -> Any:
-        """The numbers of a shard f32[height, width]: a view, or what decodes the rows that are asked for."""
-        at, width = int(places.base[shard]), int(places.width[shard])
+        """The numbers of a shard f32[height, width]: a view, or what decodes the rows that are
+        asked for.
+        """
+        at = int(places.base[shard])
+        width = int(places.width[shard])
         return self.table[at : at + height * width].reshape(height, width)
 
     def states(self, places: Places, shard: int, height: int) -> list[Floats]:
         """Views of a shard's element states f32[height, width]."""
-        at, width = int(places.base[shard]), int(places.width[shard])
-        return [state[at : at + height * width].reshape(height, width) for state in self.element_states]
+        at = int(places.base[shard])
+        width = int(places.width[shard])
+        return [
+            state[at : at + height * width].reshape(height, width) for state in self.element_states
+        ]
 
     def write(self, places: Places, shard: int, height: int, rows: Ints, numbers: Floats) -> None:
         """Set local rows i64[n] of a shard, rounded to nearest even."""
@@ -105,8 +133,9 @@ class Rows:
 
 
 class Shelves(NamedTuple):
-    """Which store each shard is in and where it begins there, i64[H]; a table of each format and rounding, a store each, and
-    the elements of those."""
+    """Which store each shard is in and where it begins there, i64[H]; a table of each format and
+    rounding, a store each, and the elements of those.
+    """
 
     store: Ints
     base: Ints
@@ -115,13 +144,17 @@ class Shelves(NamedTuple):
 
 
 def shelve(specs: Sequence[TableSpec], sizes: Ints) -> Shelves:
-    """Deal shards of these tables, of so many elements i64[H], to one store per format and rounding."""
+    """Deal shards of these tables, of so many elements i64[H], to one store per format and
+    rounding.
+    """
     kinds = {(t.format, t.rounding): t for t in specs or [TableSpec("", 0, 1, ())]}
     names = list(kinds)
     store = np.array([names.index((t.format, t.rounding)) for t in specs], np.int64)
-    base, elements = np.zeros(store.size, np.int64), []
+    base = np.zeros(store.size, np.int64)
+    elements = []
     for i, spec in enumerate(kinds.values()):
-        mine, line = np.flatnonzero(store == i), 64 // spec.lookup_bytes
+        mine = np.flatnonzero(store == i)
+        line = 64 // spec.lookup_bytes
         whole = -(-sizes[mine] // line) * line  # every shard begins on a cache line
         base[mine] = np.cumsum(whole) - whole
         elements.append(int(whole.sum()))
@@ -136,18 +169,22 @@ def allocate(
     budget: int,
     huge: bool = True,
 ) -> tuple[list[Rows], list[NDArray[Any]]]:
-    """Stores in the formats of `specs`, with room for so many elements and `per_element` states; and `other` arrays, (size,
-    dtype) each.
+    """Stores in the formats of `specs`, with room for so many elements and `per_element` states;
+    and `other` arrays, (size, dtype) each.
 
-    All are zeros in one mapping, of huge pages if `huge`. Raises TrainingError where they do not fit `budget` bytes (0: any
-    number fits).
+    All are zeros in one mapping, of huge pages if `huge`. Raises TrainingError where they do not
+    fit `budget` bytes (0: any number fits).
     """
     parts = [_parts(spec) for spec in specs]
-    wanted = [(n, kind) for n, kinds in zip(elements, parts) for kind in (*kinds, *["f4"] * per_element)] + [*other]
+    wanted = [
+        (n, kind) for n, kinds in zip(elements, parts) for kind in (*kinds, *["f4"] * per_element)
+    ] + [*other]
     arena = Arena(sum(Arena.space(n, kind) for n, kind in wanted), budget, huge)
     stores = []
     for spec, n, kinds in zip(specs, elements, parts):
-        arrays, states = ([arena.take(n, kind) for kind in some] for some in (kinds, ["f4"] * per_element))
+        arrays, states = (
+            [arena.take(n, kind) for kind in some] for some in (kinds, ["f4"] * per_element)
+        )
         if spec.format == "fp32":
             stores.append(Rows(arrays[0], states))
         else:
@@ -159,7 +196,11 @@ def allocate(
 
 def _parts(spec: TableSpec) -> tuple[str, ...]:
     """Dtypes of the arrays that hold a format's rows."""
-    return ("u2", "u2") if spec.format == "bf16_split" else ({4: "f4", 2: "u2", 1: "u1"}[spec.number_bytes],)
+    return (
+        ("u2", "u2")
+        if spec.format == "bf16_split"
+        else ({4: "f4", 2: "u2", 1: "u1"}[spec.number_bytes],)
+    )
 
 
 def runs(store: Ints) -> list[tuple[int, int, int]]:
@@ -173,8 +214,16 @@ def part(found: Segments, lo: int, hi: int) -> Segments:
     if hi - lo == found.shards.size:
         return found
     first, last = int(found.first[lo]), int(found.first[hi])
-    unique, starts = found.unique[first:last], found.starts[first : last + 1]
-    return Segments(found.shards[lo:hi], found.first[lo : hi + 1] - first, unique, starts, found.place, found.weights)
+    unique = found.unique[first:last]
+    starts = found.starts[first : last + 1]
+    return Segments(
+        found.shards[lo:hi],
+        found.first[lo : hi + 1] - first,
+        unique,
+        starts,
+        found.place,
+        found.weights,
+    )
 
 
 def one_by_one(shard: int, rows: Ints, place: Ints) -> Segments:

@@ -1,4 +1,5 @@
-"""How are the lookups of a step sorted by row? Cut into chunks that threads share, dealt to groups, sorted, counted.
+"""How are the lookups of a step sorted by row? Cut into chunks that threads share, dealt to groups,
+sorted, counted.
 
 Chunks      the lookups in runs of one shard
 Segments    the same lookups by (shard, row): unique rows, and where the gradients of each are
@@ -13,13 +14,17 @@ from numpy.typing import DTypeLike, NDArray
 from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups
 from neocpu.kernels import segments
 
-CHUNK, GROUP, GROUPS = 8192, 8192, 512  # lookups of a chunk, of a group, about; groups of a shard, at most
+# lookups of a chunk, of a group, about; groups of a shard, at most
+CHUNK = 8192
+GROUP = 8192
+GROUPS = 512
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Lookups in runs of one shard: chunk t is [start[t], start[t+1]) of shard owner[t]; shard shards[h] has chunks
-    [first[h], first[h+1])."""
+    """Lookups in runs of one shard: chunk t is [start[t], start[t+1]) of shard owner[t]; shard
+    shards[h] has chunks [first[h], first[h+1]).
+    """
 
     shards: Ints
     first: Ints
@@ -28,8 +33,9 @@ class Chunks:
 
 
 class Segments(NamedTuple):
-    """Unique rows u: unique[u] of shard shards[h] for u in [first[h], first[h+1]); lookups [starts[u], starts[u+1]) have
-    gradients at place, times weights (f32[0]: none)."""
+    """Unique rows u: unique[u] of shard shards[h] for u in [first[h], first[h+1]); lookups
+    [starts[u], starts[u+1]) have gradients at place, times weights (f32[0]: none).
+    """
 
     shards: Ints
     first: Ints
@@ -45,7 +51,9 @@ class Segments(NamedTuple):
 
 
 class Scratch:
-    """Arrays that are needed again at every step: one per name, grown when too small. Contents do not last."""
+    """Arrays that are needed again at every step: one per name, grown when too small. Contents do
+    not last.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, NDArray[Any]] = {}
@@ -70,11 +78,13 @@ def cut(layout: Layout, lookups: Lookups) -> Chunks:
     return Chunks(shards.astype(np.int64), first, start, owner)
 
 
-def sort(layout: Layout, lookups: Lookups, heights: Ints, stride: int | Ints, scratch: Scratch) -> Segments:
+def sort(
+    layout: Layout, lookups: Lookups, heights: Ints, stride: int | Ints, scratch: Scratch
+) -> Segments:
     """Sort lookups by shard and row. The result lives in `scratch`: it lasts until the next call.
 
-    heights i64: rows of every shard; the gradient of sample s for entry k is at element column[k] + s * stride of the flat
-    gradient; stride: the columns of its matrix, or i64[K].
+    heights i64: rows of every shard; the gradient of sample s for entry k is at element column[k] +
+    s * stride of the flat gradient; stride: the columns of its matrix, or i64[K].
     """
     by_bag = lookups.weights.size == 0
     place_of = _places(layout, lookups.samples, stride)
@@ -85,7 +95,8 @@ def sort(layout: Layout, lookups: Lookups, heights: Ints, stride: int | Ints, sc
 
 def index(layout: Layout, lookups: Lookups, heights: Ints, scratch: Scratch) -> Segments:
     """As `sort`, but `place` has the numbers of the lookups, and there are no weights."""
-    place_of, none = np.arange(lookups.rows.size, dtype=np.int64), np.empty(0, np.float32)
+    place_of = np.arange(lookups.rows.size, dtype=np.int64)
+    none = np.empty(0, np.float32)
     return _sort(layout, lookups, heights, False, place_of, none, scratch)
 
 
@@ -104,16 +115,27 @@ def placed(found: Segments, layout: Layout, lookups: Lookups, stride: int | Ints
 
 
 def _sort(
-    layout: Layout, lookups: Lookups, heights: Ints, by_bag: bool, place_of: Ints, weights: Floats, scratch: Scratch
+    layout: Layout,
+    lookups: Lookups,
+    heights: Ints,
+    by_bag: bool,
+    place_of: Ints,
+    weights: Floats,
+    scratch: Scratch,
 ) -> Segments:
-    chunks, rows = cut(layout, lookups), lookups.rows
+    chunks = cut(layout, lookups)
+    rows = lookups.rows
     heights = heights[chunks.shards]
     bits = max(1, int(place_of.size).bit_length())
     names = None
-    if int(heights.max(initial=1)).bit_length() + bits > 63:  # no room for row and id in one number: sort ranks of rows
+    # no room for row and id in one number: sort ranks of rows
+    if int(heights.max(initial=1)).bit_length() + bits > 63:
         names, rows = np.unique(rows, return_inverse=True)
-        rows, heights = np.where(names[rows] < 0, -1, rows), np.full_like(heights, names.size)
-    return _sorted(chunks, lookups.offsets, rows, heights, bits, by_bag, place_of, weights, names, scratch)
+        rows = np.where(names[rows] < 0, -1, rows)
+        heights = np.full_like(heights, names.size)
+    return _sorted(
+        chunks, lookups.offsets, rows, heights, bits, by_bag, place_of, weights, names, scratch
+    )
 
 
 def _sorted(
@@ -130,9 +152,12 @@ def _sorted(
 ) -> Segments:
     owner = chunks.owner
     height = np.array([max(int(h) - 1, 0).bit_length() for h in heights], np.int64)
-    wanted = np.array([(int(k) // GROUP).bit_length() for k in np.diff(chunks.start[chunks.first])], np.int64)
+    wanted = np.array(
+        [(int(k) // GROUP).bit_length() for k in np.diff(chunks.start[chunks.first])], np.int64
+    )
     split = np.minimum(np.minimum(wanted, height), GROUPS.bit_length() - 1)
-    low, groups = height - split, np.int64(1) << split
+    low = height - split
+    groups = np.int64(1) << split
     most = int(groups.max(initial=1))
     counts = scratch.take("counts", owner.size * most).reshape(owner.size, most)
     shift = low[owner]
@@ -140,7 +165,8 @@ def _sorted(
     group_start = np.zeros(int(groups.sum()) + 1, np.int64)
     segments.place_chunks(counts, chunks.first, groups, group_start)
     valid = int(group_start[-1])
-    keys, spare = scratch.take("keys", valid, np.uint64), scratch.take("spare", valid, np.uint64)
+    keys = scratch.take("keys", valid, np.uint64)
+    spare = scratch.take("spare", valid, np.uint64)
     bags = np.searchsorted(offsets, chunks.start[:-1], "right") - 1
     segments.deal_lookups(rows, offsets, by_bag, chunks.start, bags, shift, bits, counts, keys)
     of = np.repeat(np.arange(groups.size), groups)
@@ -149,12 +175,19 @@ def _sorted(
     first = np.cumsum(found)
     group_row = (np.arange(of.size) - np.repeat(np.cumsum(groups) - groups, groups)) << low[of]
     total = int(first[-1])
-    unique, starts, place = (
-        scratch.take("unique", total),
-        scratch.take("starts", total + 1),
-        scratch.take("place", valid),
-    )
+    unique = scratch.take("unique", total)
+    starts = scratch.take("starts", total + 1)
+    place = scratch.take("place", valid)
     weights = scratch.take("weights", valid if given.size else 0, np.float32)
-    segments.write_segments(keys, group_start, group_row, first, bits, place_of, given, unique, starts, place, weights)
+    segments.write_segments(
+        keys, group_start, group_row, first, bits, place_of, given, unique, starts, place, weights
+    )
     ends = np.append(0, np.cumsum(groups))
-    return Segments(chunks.shards, first[ends], unique if names is None else names[unique], starts, place, weights)
+    return Segments(
+        chunks.shards,
+        first[ends],
+        unique if names is None else names[unique],
+        starts,
+        place,
+        weights,
+    )

@@ -1,10 +1,12 @@
-"""How does a rank train tables larger than its memory? It brings the rows of the step at hand into slots: kernels see those.
+"""How does a rank train tables larger than its memory? It brings the rows of the step at hand into
+slots: kernels see those.
 
-    rows of a batch -> unique rows of each shard -> slots (`storage/levels.py`) -> lookup, backward, update: as ever, by slot
+    rows of a batch -> unique rows of each shard -> slots (`storage/levels.py`) -> lookup, backward,
+    update: as ever, by slot
 
-A slot is one number, good for weights and states alike. Rows keep their true numbers wherever order or randomness depends on
-them: sorting, column shards' talk, initial values. So every placement gives the bits of the one that keeps all rows in memory
-(Neo's memory hierarchy; `docs/memory.md`).
+A slot is one number, good for weights and states alike. Rows keep their true numbers wherever order
+or randomness depends on them: sorting, column shards' talk, initial values. So every placement
+gives the bits of the one that keeps all rows in memory (Neo's memory hierarchy; `docs/memory.md`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,10 +39,12 @@ from neocpu.storage.tier import Tier, Visit
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where the tables of a run live: placement of each, budgets of a rank in bytes (`ssd`: of its file; 0: no limit), policy
-    of the caches, the folder for SSD files, which last as long as the run, where placements were chosen by it, bytes that a
-    step asks of a byte of each table, speeds that slower devices would have (0: as fast as they are), and how many batches'
-    rows are brought up before their turn (`config.MemoryConfig`)."""
+    """Where the tables of a run live: placement of each, budgets of a rank in bytes (`ssd`: of its
+    file; 0: no limit), policy of the caches, the folder for SSD files, which last as long as the
+    run, where placements were chosen by it, bytes that a step asks of a byte of each table, speeds
+    that slower devices would have (0: as fast as they are), and how many batches' rows are brought
+    up before their turn (`config.MemoryConfig`).
+    """
 
     placements: tuple[str, ...]
     hbm: int = 0
@@ -55,15 +59,22 @@ class MemoryPlan:
     ssd: int = 0
 
     def rooms(
-        self, tables: Sequence[TableSpec], shards: Sequence[Rectangle], state_floats: tuple[int, int]
+        self,
+        tables: Sequence[TableSpec],
+        shards: Sequence[Rectangle],
+        state_floats: tuple[int, int],
     ) -> list[Room]:
-        """Room of every shard of a rank; `state_floats`: optimizer floats per element and per row. Raises TrainingError."""
+        """Room of every shard of a rank; `state_floats`: optimizer floats per element and per row.
+        Raises TrainingError.
+        """
         found = []
         for shard in shards:
-            table, (lo, hi) = tables[shard.table], shard.cols
+            table = tables[shard.table]
+            lo, hi = shard.cols
             size = table.cached.row_bytes(hi - lo, state_floats)
             narrow = table.row_bytes(hi - lo, state_floats) if table.cache_format else 0
-            rows, where = shard.rows[1] - shard.rows[0], self.placements[shard.table]
+            rows = shard.rows[1] - shard.rows[0]
+            where = self.placements[shard.table]
             found.append(placement.Rows(table.name, rows, size, where, narrow))
         return make_room(found, self.hbm, self.ddr)
 
@@ -88,9 +99,11 @@ class _Batch:
 
 
 class TieredEmbedding(TableBatchedEmbedding):
-    """A `TableBatchedEmbedding` some of whose shards live in slower memory than the one they are used in.
+    """A `TableBatchedEmbedding` some of whose shards live in slower memory than the one they are
+    used in.
 
-    memory : placements and budgets. file : name of this rank's SSD file in `memory.folder`; an old one is overwritten.
+    memory : placements and budgets. file : name of this rank's SSD file in `memory.folder`; an old
+        one is overwritten.
     """
 
     def __init__(
@@ -107,8 +120,11 @@ class TieredEmbedding(TableBatchedEmbedding):
         self.rooms = rooms = memory.rooms(tables, shards, optimizer.state_floats)
         places = [PLACEMENTS[memory.placements[shard.table]] for shard in shards]
         slots = np.array([room.slots for room in rooms], np.int64)
-        super().__init__([table.cached for table in tables], shards, optimizer, seed, 0, huge, slots)
-        self._huge, self._tiers = huge, dict[int, Tier]()
+        super().__init__(
+            [table.cached for table in tables], shards, optimizer, seed, 0, huge, slots
+        )
+        self._huge = huge
+        self._tiers = dict[int, Tier]()
         self._narrow = {
             h: Narrowed(tables[shard.table], shard, self.rule, seed)
             for h, shard in enumerate(shards)
@@ -118,21 +134,26 @@ class TieredEmbedding(TableBatchedEmbedding):
             if not places[h].caches:
                 table = tables[shards[h].table]
                 raise TrainingError(
-                    f"table {table.name}: has a cache_format, but no cache; give it another memory.placement"
+                    f"table {table.name}: has a cache_format, but no cache; give it another "
+                    "memory.placement"
                 )
         self._ddr = Device(memory.ddr_bandwidth)
         self._mover = Mover(memory.prefetch > 0 and threading_layer() != "workqueue")
         self._coming: dict[int, _Batch] = {}  # known, by identity of the lookups
         self._present: dict[bytes, _Batch] = {}  # at work, by the shards that they are asked of
         self._known: dict[int, Ints] = {}  # rows at home when they were last flushed
-        self._file, numbers = self._open(memory, file, [h for h, place in enumerate(places) if place.ssd])
+        self._file, numbers = self._open(
+            memory, file, [h for h, place in enumerate(places) if place.ssd]
+        )
         for h, (room, place) in enumerate(zip(rooms, places)):
             if place.caches:
                 self.changes.marks[h] = None
                 self._tiers[h] = self._tier(h, room, place, memory.policy, numbers.get(h, -1))
                 self._made[h] = room.slots  # slots are made by their homes
 
-    def _open(self, memory: MemoryPlan, file: str, stored: list[int]) -> tuple[RowFile | None, dict[int, int]]:
+    def _open(
+        self, memory: MemoryPlan, file: str, stored: list[int]
+    ) -> tuple[RowFile | None, dict[int, int]]:
         """The SSD file, and its table's number for each shard that it stores."""
         if not stored:
             return None, {}
@@ -142,31 +163,51 @@ class TieredEmbedding(TableBatchedEmbedding):
             memory.folder.mkdir(parents=True, exist_ok=True)
             remove(path)
         except OSError as error:
-            raise StorageError(f"{path}: cannot be made: {error.strerror}; choose another memory.folder") from error
+            raise StorageError(
+                f"{path}: cannot be made: {error.strerror}; choose another memory.folder"
+            ) from error
         tables = []
         for h in stored:
             shard = self.shards[h]
             record = self._narrow[h].record if h in self._narrow else self._slots(h).record
             name = f"{self.tables[shard.table].name}.{h}"
-            rows, width = int(self.heights[h]), int(self.width[h])
-            tables.append(RowTable(name, rows, record, shard.rows[0], shard.cols[0], width, self._layout_of(h)))
-        found = RowFile.create(path, tables, bandwidth=memory.ssd_bandwidth, iops=memory.ssd_iops, budget=memory.ssd)
+            rows = int(self.heights[h])
+            width = int(self.width[h])
+            tables.append(
+                RowTable(
+                    name, rows, record, shard.rows[0], shard.cols[0], width, self._layout_of(h)
+                )
+            )
+        found = RowFile.create(
+            path, tables, bandwidth=memory.ssd_bandwidth, iops=memory.ssd_iops, budget=memory.ssd
+        )
         return found, {h: i for i, h in enumerate(stored)}
 
     def _layout_of(self, h: int) -> str:
         """What a record is made of, in words."""
-        spec, rule = self.tables[self.shards[h].table], self.rule
+        spec = self.tables[self.shards[h].table]
+        rule = self.rule
         form = self._narrow[h].codec.name if h in self._narrow else spec.format
-        return ", ".join([f"weight {form}", *(f"{name} fp32" for name in (*rule.element_state, *rule.row_state))])
+        return ", ".join(
+            [f"weight {form}", *(f"{name} fp32" for name in (*rule.element_state, *rule.row_state))]
+        )
 
     def _slots(self, h: int, numbers: bool = True) -> Slots:
         """Slots of a shard, with its numbers or of states alone."""
-        slots, width, at = int(self.slots[h]), int(self.width[h]), int(self.base[h])
-        store, row, per_row = self._stores[self._store[h]], int(self.row_base[h]), len(self.rule.row_state)
-        arrays = [a[at : at + slots * width] for a in (store.arrays if numbers else store.element_states)]
+        slots = int(self.slots[h])
+        width = int(self.width[h])
+        at = int(self.base[h])
+        store = self._stores[self._store[h]]
+        row = int(self.row_base[h])
+        per_row = len(self.rule.row_state)
+        arrays = [
+            a[at : at + slots * width] for a in (store.arrays if numbers else store.element_states)
+        ]
         return Slots([*arrays, self._row_state[row * per_row : (row + slots) * per_row]], slots)
 
-    def _tier(self, h: int, room: Room, place: placement.Placement, policy: str, number: int) -> Tier:
+    def _tier(
+        self, h: int, room: Room, place: placement.Placement, policy: str, number: int
+    ) -> Tier:
         slots, whole = self._slots(h), self.slots[h] - room.whole
 
         def create(rows: Ints, to: Ints) -> None:
@@ -182,14 +223,33 @@ class TieredEmbedding(TableBatchedEmbedding):
             assert self._file is not None
             home = Stored(Filed(self._file, number), border, create)
         elif h in self._narrow:
-            home = Stored(Kept(place.whole, int(self.heights[h]), border.record, self._huge), border, create, self._ddr)
+            home = Stored(
+                Kept(place.whole, int(self.heights[h]), border.record, self._huge),
+                border,
+                create,
+                self._ddr,
+            )
         else:
             home = Memory(place.whole, slots, int(whole), room.whole, create, self._ddr)
         first = [0, room.lines[0] + room.scratch]
         for i in reversed(range(len(place.caches))):
-            home = Level(place.caches[i], slots, first[i], room.lines[i], policy, home, self._ddr if i else None)
+            home = Level(
+                place.caches[i],
+                slots,
+                first[i],
+                room.lines[i],
+                policy,
+                home,
+                self._ddr if i else None,
+            )
         assert isinstance(home, Level)
-        return Tier(self.tables[self.shards[h].table].name, home, slots, (room.lines[0], room.scratch), self._mover)
+        return Tier(
+            self.tables[self.shards[h].table].name,
+            home,
+            slots,
+            (room.lines[0], room.scratch),
+            self._mover,
+        )
 
     def _border(self, h: int) -> Border:
         """Between the wide slots of a shard and its narrow records."""
@@ -216,8 +276,11 @@ class TieredEmbedding(TableBatchedEmbedding):
 
     def _find(self, layout: Layout, lookups: Lookups) -> "_Batch":
         found = index(layout, lookups, self.heights, self._scratch)
-        found = found._replace(unique=found.unique.copy(), starts=found.starts.copy(), place=found.place.copy())
-        counts, visits = np.diff(found.starts), {}
+        found = found._replace(
+            unique=found.unique.copy(), starts=found.starts.copy(), place=found.place.copy()
+        )
+        counts = np.diff(found.starts)
+        visits = {}
         for h, lo, hi in found.spans():
             if h in self._tiers:
                 visits[h] = Visit(found.unique[lo:hi], counts[lo:hi])
@@ -240,7 +303,8 @@ class TieredEmbedding(TableBatchedEmbedding):
         batch = self._present.get(layout.shard.tobytes())
         if batch is None or batch.lookups is not lookups:
             return super()._sort(layout, lookups, stride)
-        return placed(batch.found, layout, lookups, stride)  # they are in order since their rows were brought
+        # they are in order since their rows were brought
+        return placed(batch.found, layout, lookups, stride)
 
     def _located(self, found: Segments) -> Segments:
         if not any(h in self._tiers for h in found.shards.tolist()):
@@ -272,7 +336,8 @@ class TieredEmbedding(TableBatchedEmbedding):
     def flush(self) -> None:
         """Bring every changed row to its home; then `existing` and `values` see all rows.
 
-        Caches over narrower rows are empty afterwards, as they are after a checkpoint was loaded: what follows is the same.
+        Caches over narrower rows are empty afterwards, as they are after a checkpoint was loaded:
+        what follows is the same.
         """
         for h, tier in self._tiers.items():
             if h in self._narrow:
@@ -291,7 +356,11 @@ class TieredEmbedding(TableBatchedEmbedding):
         if shard not in self._tiers:
             return super().values(shard, rows)
         records = self._tiers[shard].level.peek(rows)
-        return self._narrow[shard].values(records) if shard in self._narrow else self._apart(shard, records)
+        return (
+            self._narrow[shard].values(records)
+            if shard in self._narrow
+            else self._apart(shard, records)
+        )
 
     def initial(self, shard: int, rows: Ints) -> dict[str, Floats]:
         if shard in self._narrow:
@@ -300,13 +369,19 @@ class TieredEmbedding(TableBatchedEmbedding):
 
     def _apart(self, shard: int, records: Any) -> dict[str, Floats]:
         """Values of records u8[n, record]: a store of these rows alone decodes them."""
-        n, width, store = len(records), int(self.width[shard]), self._stores[self._store[shard]]
-        parts, at = [], 0
+        n = len(records)
+        width = int(self.width[shard])
+        store = self._stores[self._store[shard]]
+        parts = []
+        at = 0
         for array in store.arrays:
             size = width * array.itemsize
-            parts.append(np.ascontiguousarray(records[:, at : at + size]).view(array.dtype).reshape(-1))
+            parts.append(
+                np.ascontiguousarray(records[:, at : at + size]).view(array.dtype).reshape(-1)
+            )
             at += size
-        zero, wide = np.zeros(1, np.int64), np.array([width])
+        zero = np.zeros(1, np.int64)
+        wide = np.array([width])
         alone = Places(zero, wide, wide, zero, zero, zero, zero.view(np.uint64))
         copy = store.over(parts)
         found = {"weight": np.asarray(copy.numbers(alone, 0, n)[:])}
@@ -317,11 +392,13 @@ class TieredEmbedding(TableBatchedEmbedding):
     def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
         if shard not in self._tiers:
             return super().load_rows(shard, rows, values)
-        tier, slots = self._tiers[shard], self._slots(shard)
+        tier = self._tiers[shard]
+        slots = self._slots(shard)
         tier.empty()
         room = tier.level.cache.lines
         for at in range(0, rows.size, room):
-            some, given = rows[at : at + room], {name: array[at : at + room] for name, array in values.items()}
+            some = rows[at : at + room]
+            given = {name: array[at : at + room] for name, array in values.items()}
             if shard in self._narrow:
                 tier.level.load(some, self._narrow[shard].records(some, given))
                 continue

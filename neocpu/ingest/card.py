@@ -1,4 +1,6 @@
-"""What is in a dataset? Rows, click rate, and for every feature how many codes, how skewed, how long its bags are."""
+"""What is in a dataset? Rows, click rate, and for every feature how many codes, how skewed, how
+long its bags are.
+"""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,10 +16,11 @@ TOP = 10  # most frequent codes whose share is told
 
 @dataclass(frozen=True)
 class FeatureCard:
-    """One feature. top_share, top10_share: part of all its codes that are the most frequent one, the ten most frequent.
+    """One feature. top_share, top10_share: part of all its codes that are the most frequent one,
+    the ten most frequent.
 
-    once: distinct codes that occur a single time. missing: rows whose field was empty in the log. vocabulary: its
-    size or 0.
+    once: distinct codes that occur a single time. missing: rows whose field was empty in the log.
+    vocabulary: its size or 0.
     """
 
     name: str
@@ -63,7 +66,9 @@ class Card:
 
 
 def make_card(dataset: Dataset, progress: Callable[[int, int], None] | None = None) -> Card:
-    """Read a dataset once, column by column; memory follows the distinct codes. progress(done, total): columns."""
+    """Read a dataset once, column by column; memory follows the distinct codes. progress(done,
+    total): columns.
+    """
     total = len(dataset.features) + 1
     labels, dense = _numbers(dataset)
     features = []
@@ -79,32 +84,43 @@ def make_card(dataset: Dataset, progress: Callable[[int, int], None] | None = No
 
 def _numbers(dataset: Dataset) -> tuple[float | None, list[DenseCard]]:
     columns = len(dataset.dense_columns)
-    positive, total = 0.0, np.zeros(columns)
-    least, most = np.full(columns, np.inf), np.full(columns, -np.inf)
+    positive = 0.0
+    total = np.zeros(columns)
+    least = np.full(columns, np.inf)
+    most = np.full(columns, -np.inf)
     for rows in dataset.row_blocks():
         positive += float(rows.labels.sum(dtype=np.float64))
         total += rows.dense.sum(axis=0, dtype=np.float64)
-        least, most = np.minimum(least, rows.dense.min(axis=0)), np.maximum(most, rows.dense.max(axis=0))
+        least = np.minimum(least, rows.dense.min(axis=0))
+        most = np.maximum(most, rows.dense.max(axis=0))
     if not dataset.rows:
         least = most = total
     mean = total / max(dataset.rows, 1)
     columns_of = zip(
-        dataset.dense_columns, least.tolist(), mean.tolist(), most.tolist(), dataset.missing_dense.tolist()
+        dataset.dense_columns,
+        least.tolist(),
+        mean.tolist(),
+        most.tolist(),
+        dataset.missing_dense.tolist(),
     )
     rate = positive / dataset.rows if dataset.labelled and dataset.rows else None
     return rate, [DenseCard(*values) for values in columns_of]
 
 
 def _feature(dataset: Dataset, name: str) -> FeatureCard:
-    column, counter, codes = dataset.features[name], CodeCounter(), 0
+    column = dataset.features[name]
+    counter = CodeCounter()
+    codes = 0
     for block in dataset.code_blocks(name):
         counter.add(block)
         codes += block.size
     _, counts = counter.by_count()
-    shortest, longest = column.hotness, column.hotness
+    shortest = column.hotness
+    longest = column.hotness
     if column.hotness == 0 and dataset.rows:
         ends = [(int(block.min()), int(block.max())) for block in dataset.length_blocks(name)]
-        shortest, longest = min(low for low, _ in ends), max(high for _, high in ends)
+        shortest = min(low for low, _ in ends)
+        longest = max(high for _, high in ends)
     return FeatureCard(
         name=name,
         kind=column.kind,

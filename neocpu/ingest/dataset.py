@@ -1,7 +1,9 @@
-"""How are rows of a dataset read? Mapped from the file where it is plain, through h5py where it is compressed.
+"""How are rows of a dataset read? Mapped from the file where it is plain, through h5py where it is
+compressed.
 
-A `Dataset` is one or several files in one row space: file 2 goes on where file 1 ends. `take(rows)` gathers any rows in
-any order; a rank therefore touches only the pages of its own samples. The layout is in `neocpu.ingest.layout`.
+A `Dataset` is one or several files in one row space: file 2 goes on where file 1 ends. `take(rows)`
+gathers any rows in any order; a rank therefore touches only the pages of its own samples. The
+layout is in `neocpu.ingest.layout`.
 """
 
 import contextlib
@@ -41,10 +43,14 @@ class Rows:
 
 
 class _Compressed:
-    """A chunked column: decompresses blocks of 4,096 entries as they are needed and keeps the latest."""
+    """A chunked column: decompresses blocks of 4,096 entries as they are needed and keeps the
+    latest.
+    """
 
     def __init__(self, dataset: h5py.Dataset) -> None:
-        self._dataset, self.dtype, self.shape = dataset, dataset.dtype, dataset.shape
+        self._dataset = dataset
+        self.dtype = dataset.dtype
+        self.shape = dataset.shape
         self._kept: OrderedDict[int, NDArray[Any]] = OrderedDict()
 
     def _block(self, index: int) -> NDArray[Any]:
@@ -81,8 +87,12 @@ def _starts_to_indices(starts: NDArray[np.int64], lengths: NDArray[np.int32]) ->
 class _Feature:
     """The columns of one feature in one file."""
 
-    def __init__(self, hotness: int, columns: dict[str, Column], block_offsets: NDArray[np.int64] | None) -> None:
-        self.hotness, self._columns, self._offsets = hotness, columns, block_offsets
+    def __init__(
+        self, hotness: int, columns: dict[str, Column], block_offsets: NDArray[np.int64] | None
+    ) -> None:
+        self.hotness = hotness
+        self._columns = columns
+        self._offsets = block_offsets
         self._starts: OrderedDict[int, NDArray[np.int64]] = OrderedDict()
 
     @property
@@ -90,7 +100,9 @@ class _Feature:
         return self._columns["codes"]
 
     def _starts_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """First code of each of these rows: the block's offset plus the lengths before the row inside its block."""
+        """First code of each of these rows: the block's offset plus the lengths before the row
+        inside its block.
+        """
         assert self._offsets is not None
         starts = np.empty(rows.size, np.int64)
         blocks = rows // BLOCK
@@ -98,7 +110,9 @@ class _Feature:
             block = int(index)
             if block not in self._starts:
                 lengths = self._columns["lengths"][block * BLOCK : (block + 1) * BLOCK]
-                self._starts[block] = self._offsets[block] + np.cumsum(lengths, dtype=np.int64) - lengths
+                self._starts[block] = (
+                    self._offsets[block] + np.cumsum(lengths, dtype=np.int64) - lengths
+                )
                 if len(self._starts) > KEPT_BLOCKS:
                     self._starts.popitem(last=False)
             here = np.flatnonzero(blocks == index)
@@ -115,7 +129,11 @@ class _Feature:
         """Bags of these rows, in their order."""
         weights = self._columns.get("weights")
         if self.hotness:
-            return Bags(self.codes[rows].reshape(-1), None, None if weights is None else weights[rows].reshape(-1))
+            return Bags(
+                self.codes[rows].reshape(-1),
+                None,
+                None if weights is None else weights[rows].reshape(-1),
+            )
         lengths = self._columns["lengths"][rows]
         indices = _starts_to_indices(self._starts_of(rows), lengths)
         return Bags(self.codes[indices], lengths, None if weights is None else weights[indices])
@@ -129,10 +147,14 @@ class _File:
         self._h5 = self._open()
         attributes = dict(self._h5.attrs.items())
         if attributes.get("format") != FORMAT:
-            raise DataError(f"{path}: an HDF5 file, but not a neocpu dataset; make one with `neocpu data convert`")
+            raise DataError(
+                f"{path}: an HDF5 file, but not a neocpu dataset; make one with `neocpu data "
+                "convert`"
+            )
         if int(attributes["version"]) > VERSION:
             raise DataError(
-                f"{path}: dataset version {attributes['version']}; this neocpu reads up to {VERSION}; upgrade"
+                f"{path}: dataset version {attributes['version']}; this neocpu reads up to "
+                f"{VERSION}; upgrade"
             )
         self.attributes = {key: _plain(value) for key, value in attributes.items()}
         try:
@@ -148,7 +170,8 @@ class _File:
         try:
             if not is_dataset(self.path):
                 raise DataError(
-                    f"{self.path}: not an HDF5 file; a raw log must be converted first: `neocpu data convert --help`"
+                    f"{self.path}: not an HDF5 file; a raw log must be converted first: `neocpu "
+                    "data convert --help`"
                 )
             return h5py.File(self.path, "r")
         except FileNotFoundError as error:
@@ -157,11 +180,15 @@ class _File:
             raise self._broken(str(error)) from error
 
     def _broken(self, why: str) -> DataError:
-        return DataError(f"{self.path}: truncated or damaged dataset ({why}); copy it again or convert it again")
+        return DataError(
+            f"{self.path}: truncated or damaged dataset ({why}); copy it again or convert it again"
+        )
 
     def _read(self, rows: int) -> None:
         file = self._h5
-        self.rows, self._compressed, self._size = rows, False, self.path.stat().st_size
+        self.rows = rows
+        self._compressed = False
+        self._size = self.path.stat().st_size
         self.labels = self._column(file["labels"], (rows,)) if "labels" in file else None
         self.dense_columns = tuple(json.loads(file["dense"].attrs["columns"]))
         self.missing_dense = [int(count) for count in file["dense"].attrs["missing"]]
@@ -182,7 +209,8 @@ class _File:
             if hotness == 0:
                 columns["lengths"] = self._column(group["lengths"], (rows,))
             self.features[name] = _Feature(hotness, columns, offsets)
-            kind, dtype = str(group.attrs["kind"]), group["codes"].dtype.name
+            kind = str(group.attrs["kind"])
+            dtype = group["codes"].dtype.name
             self.columns[name] = FeatureColumn(name, dtype, hotness, "weights" in group, kind)
             self.missing[name] = int(group.attrs["missing"])
             if "vocabulary" in group:
@@ -228,12 +256,13 @@ def _other_dense(first: _File, other: _File) -> str:
 class Dataset:
     """One or several dataset files in one row space; read-only.
 
-    rows: N over all files. dense_columns: names. features: name -> `FeatureColumn` (hotness 0 where any file is ragged
-    or files differ). vocabularies: name -> codes, entry i is row i + 1 (empty when there is none). attributes: of the
-    first file. missing, missing_dense: empty fields of the log, over all files. skipped: for each file, the faulty lines of
-    the log that it lacks.
+    rows: N over all files. dense_columns: names. features: name -> `FeatureColumn` (hotness 0 where
+    any file is ragged or files differ). vocabularies: name -> codes, entry i is row i + 1 (empty
+    when there is none). attributes: of the first file. missing, missing_dense: empty fields of the
+    log, over all files. skipped: for each file, the faulty lines of the log that it lacks.
 
-    Raises DataError for a missing, foreign, truncated or damaged file, and for files with different columns.
+    Raises DataError for a missing, foreign, truncated or damaged file, and for files with different
+    columns.
     """
 
     def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
@@ -247,15 +276,20 @@ class Dataset:
             self._check_same(first, other)
         self._first_rows = np.cumsum([0, *(file.rows for file in self._files)], dtype=np.int64)
         self.rows = int(self._first_rows[-1])
-        self.dense_columns, self.attributes = first.dense_columns, first.attributes
+        self.dense_columns = first.dense_columns
+        self.attributes = first.attributes
         self.labelled = first.labels is not None
         self.vocabularies = first.vocabularies
         self.features: dict[str, FeatureColumn] = {}
         for name, column in first.columns.items():
             same = all(file.columns[name].hotness == column.hotness for file in self._files)
             hotness = column.hotness if same else 0
-            self.features[name] = FeatureColumn(name, column.dtype, hotness, column.weighted, column.kind)
-        self.missing = {name: sum(file.missing[name] for file in self._files) for name in self.features}
+            self.features[name] = FeatureColumn(
+                name, column.dtype, hotness, column.weighted, column.kind
+            )
+        self.missing = {
+            name: sum(file.missing[name] for file in self._files) for name in self.features
+        }
         self.missing_dense: NDArray[np.int64] = np.sum(
             [file.missing_dense for file in self._files], axis=0, dtype=np.int64
         )
@@ -271,27 +305,43 @@ class Dataset:
             raise DataError(f"{other.path} does not go with {first.path}: {found}")
         for what, one, two in (
             ("features", tuple(first.columns), tuple(other.columns)),
-            ("code types", [c.dtype for c in first.columns.values()], [c.dtype for c in other.columns.values()]),
-            ("kinds", [c.kind for c in first.columns.values()], [c.kind for c in other.columns.values()]),
+            (
+                "code types",
+                [c.dtype for c in first.columns.values()],
+                [c.dtype for c in other.columns.values()],
+            ),
+            (
+                "kinds",
+                [c.kind for c in first.columns.values()],
+                [c.kind for c in other.columns.values()],
+            ),
             ("labels", first.labels is not None, other.labels is not None),
         ):
             if one != two:
-                raise DataError(f"{other.path} does not go with {first.path}: {what} differ ({two} against {one})")
+                raise DataError(
+                    f"{other.path} does not go with {first.path}: {what} differ ({two} against "
+                    f"{one})"
+                )
         for name, codes in first.vocabularies.items():
             if not np.array_equal(codes, other.vocabularies.get(name, [])):
                 raise DataError(
-                    f"{other.path} does not go with {first.path}: feature {name} has another vocabulary; convert all "
+                    f"{other.path} does not go with {first.path}: feature {name} has another "
+                    "vocabulary; convert all "
                     f"files together, or with --vocabulary"
                 )
 
     def take(self, rows: NDArray[np.int64], features: Iterable[str] | None = None) -> Rows:
-        """Gather rows int64[n] (0 <= row < N, any order), with the bags of `features` (default: all).
+        """Gather rows int64[n] (0 <= row < N, any order), with the bags of `features` (default:
+        all).
 
         Raises DataError for a feature that the files do not have.
         """
         names = list(self.features) if features is None else list(features)
         if unknown := [name for name in names if name not in self.features]:
-            raise DataError(f"{self.paths[0]}: no feature {unknown[0]!r}; its features are {', '.join(self.features)}")
+            raise DataError(
+                f"{self.paths[0]}: no feature {unknown[0]!r}; its features are "
+                f"{', '.join(self.features)}"
+            )
         which = np.searchsorted(self._first_rows[1:], rows, side="right")
         used = np.unique(which)
         if used.size == 1:
@@ -301,21 +351,37 @@ class Dataset:
     def _take(self, index: int, rows: NDArray[np.int64], names: list[str]) -> Rows:
         file = self._files[index]
         labels = file.labels[rows] if file.labels is not None else np.zeros(rows.size, np.float32)
-        return Rows(labels, file.dense[rows], {name: file.features[name].take(rows) for name in names})
+        return Rows(
+            labels, file.dense[rows], {name: file.features[name].take(rows) for name in names}
+        )
 
-    def _join(self, rows: NDArray[np.int64], which: NDArray[Any], used: NDArray[Any], names: list[str]) -> Rows:
+    def _join(
+        self, rows: NDArray[np.int64], which: NDArray[Any], used: NDArray[Any], names: list[str]
+    ) -> Rows:
         """Rows of several files (or none): gather from each, then put them in the order asked for."""
-        labels, dense = np.zeros(rows.size, np.float32), np.zeros((rows.size, len(self.dense_columns)), np.float32)
+        labels = np.zeros(rows.size, np.float32)
+        dense = np.zeros((rows.size, len(self.dense_columns)), np.float32)
         places = [np.flatnonzero(which == index) for index in used]
-        parts = [self._take(int(i), rows[place] - self._first_rows[i], names) for i, place in zip(used, places)]
+        parts = [
+            self._take(int(i), rows[place] - self._first_rows[i], names)
+            for i, place in zip(used, places)
+        ]
         for place, part in zip(places, parts):
-            labels[place], dense[place] = part.labels, part.dense
-        return Rows(labels, dense, {name: self._join_bags(name, parts, places, rows.size) for name in names})
+            labels[place] = part.labels
+            dense[place] = part.dense
+        return Rows(
+            labels, dense, {name: self._join_bags(name, parts, places, rows.size) for name in names}
+        )
 
-    def _join_bags(self, name: str, parts: list[Rows], places: list[NDArray[np.int64]], size: int) -> Bags:
-        column, bags = self.features[name], [part.features[name] for part in parts]
+    def _join_bags(
+        self, name: str, parts: list[Rows], places: list[NDArray[np.int64]], size: int
+    ) -> Bags:
+        column = self.features[name]
+        bags = [part.features[name] for part in parts]
         codes = np.concatenate([np.empty(0, column.dtype), *(bag.codes for bag in bags)])
-        lengths, starts, first = np.empty(size, np.int32), np.empty(size, np.int64), 0
+        lengths = np.empty(size, np.int32)
+        starts = np.empty(size, np.int64)
+        first = 0
         for bag, place in zip(bags, places):
             here = bag.lengths
             if here is None:
@@ -330,7 +396,9 @@ class Dataset:
             weights = np.concatenate([np.empty(0, np.float32), *parts_weights])[indices]
         return Bags(codes[indices], None if column.hotness else lengths, weights)
 
-    def code_blocks(self, feature: str, entries: int = 1 << 20) -> Iterator[NDArray[np.unsignedinteger]]:
+    def code_blocks(
+        self, feature: str, entries: int = 1 << 20
+    ) -> Iterator[NDArray[np.unsignedinteger]]:
         """All codes of a feature in row order, some at a time: for counting."""
         for file in self._files:
             codes = file.features[feature].codes
@@ -338,14 +406,19 @@ class Dataset:
                 yield codes[first : first + entries].reshape(-1)
 
     def frequencies(self, feature: str) -> list[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Frequent codes and their counts of each file, or nothing where a file has not counted them."""
+        """Frequent codes and their counts of each file, or nothing where a file has not counted
+        them.
+        """
         if any(feature not in file.frequencies for file in self._files):
             return []
         return [file.frequencies[feature] for file in self._files]
 
     def lookups(self, feature: str) -> int:
         """Codes of a feature over all rows."""
-        return sum(file.features[feature].codes.shape[0] * (file.columns[feature].hotness or 1) for file in self._files)
+        return sum(
+            file.features[feature].codes.shape[0] * (file.columns[feature].hotness or 1)
+            for file in self._files
+        )
 
     def length_blocks(self, feature: str, entries: int = 1 << 20) -> Iterator[NDArray[np.int32]]:
         """Bag lengths of a feature in row order, some at a time."""

@@ -1,7 +1,9 @@
-"""How does a synthetic log become a file? As a dataset (`write_dataset`) or as a raw TSV, plain or gzip (`write_log`).
+"""How does a synthetic log become a file? As a dataset (`write_dataset`) or as a raw TSV, plain or
+gzip (`write_log`).
 
-Both draw and write one block after the other, so memory does not grow with the rows; both return the score of the true
-probabilities. Converting the raw file gives the same bits as writing the dataset at once.
+Both draw and write one block after the other, so memory does not grow with the rows; both return
+the score of the true probabilities. Converting the raw file gives the same bits as writing the
+dataset at once.
 """
 
 import gzip
@@ -25,7 +27,9 @@ Progress = Callable[[int], None]  # called with the rows written so far
 
 
 def dense_columns(integers: NDArray[np.int64]) -> NDArray[np.float32]:
-    """What a dataset stores for integers int64[Nd, n]: fl(log1p(max(x, 0))) as float32[n, Nd], 0 where empty."""
+    """What a dataset stores for integers int64[Nd, n]: fl(log1p(max(x, 0))) as float32[n, Nd], 0
+    where empty.
+    """
     logs = np.empty(integers.size)
     log1p_array(np.maximum(integers, 0).astype(np.float64).reshape(-1), logs)
     return np.ascontiguousarray(logs.reshape(integers.shape).T.astype(np.float32))
@@ -41,15 +45,20 @@ def write_dataset(
     compress: str = "none",
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Write rows first .. first + rows - 1 as a dataset; its attributes hold the score, which is also returned.
+    """Write rows first .. first + rows - 1 as a dataset; its attributes hold the score, which is
+    also returned.
 
     Raises DataError where the target cannot be written or the disk is full.
     """
     about = {
-        "description": "Synthetic log of Criteo's shape with planted clicks; no model can expect to beat best_logloss.",
+        "description": (
+            "Synthetic log of Criteo's shape with planted clicks; no model can expect "
+            "to beat best_logloss."
+        ),
         "origin": criteo_shape()["origin"],
         "log": "criteo",
-        "dense_transform": ["log1p"] * len(log.integer_names),  # as a conversion says it, so that files go together
+        # as a conversion says it, so that files go together
+        "dense_transform": ["log1p"] * len(log.integer_names),
         "generator": {
             "seed": log.seed,
             "first_row": first,
@@ -59,14 +68,19 @@ def write_dataset(
         },
         **(attributes or {}),
     }
-    tally, done = Tally(), 0
-    with DatasetWriter(path, log.integer_names, log.features, attributes=about, compress=compress) as writer:
+    tally = Tally()
+    done = 0
+    with DatasetWriter(
+        path, log.integer_names, log.features, attributes=about, compress=compress
+    ) as writer:
         for block in log.blocks(first, rows):
             tally.add(block)
             absent = (block.integers == ABSENT).sum(axis=1)
             missing = {name: _missing(bags) for name, bags in block.categories.items()}
             dense = dense_columns(block.integers)
-            writer.append(block.labels, dense, block.categories, missing_dense=absent, missing=missing)
+            writer.append(
+                block.labels, dense, block.categories, missing_dense=absent, missing=missing
+            )
             done += block.labels.size
             if progress is not None:
                 progress(done)
@@ -79,17 +93,28 @@ def _missing(bags: Any) -> int:
 
 
 def write_log(
-    log: SyntheticCriteo, path: str | Path, first: int, rows: int, *, progress: Progress | None = None
+    log: SyntheticCriteo,
+    path: str | Path,
+    first: int,
+    rows: int,
+    *,
+    progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Write rows first .. first + rows - 1 as a raw Criteo log (gzip where the name ends in .gz); returns the score.
+    """Write rows first .. first + rows - 1 as a raw Criteo log (gzip where the name ends in .gz);
+    returns the score.
 
-    Raises ConfigError for a multi-hot log, which that format cannot hold; DataError where the target cannot be written.
+    Raises ConfigError for a multi-hot log, which that format cannot hold; DataError where the
+    target cannot be written.
     """
     if log.multi_hot:
-        raise ConfigError("the raw Criteo format holds one code per category; write a dataset (.h5) for multi-hot bags")
+        raise ConfigError(
+            "the raw Criteo format holds one code per category; write a dataset (.h5) for "
+            "multi-hot bags"
+        )
     path = Path(path)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
-    tally, done = Tally(), 0
+    tally = Tally()
+    done = 0
     try:
         with open(part, "wb") as file:
             # No name and no time in the header, so that the same rows give the same file.
@@ -113,8 +138,11 @@ def write_log(
 
 
 def _write_rows(file: IO[bytes] | gzip.GzipFile, block: Block) -> None:
-    codes = np.stack([bags.codes.astype(np.uint32, copy=False) for bags in block.categories.values()])
-    rows, fields = block.labels.size, block.integers.shape[0]
+    codes = np.stack(
+        [bags.codes.astype(np.uint32, copy=False) for bags in block.categories.values()]
+    )
+    rows = block.labels.size
+    fields = block.integers.shape[0]
     text = np.empty(rows * (2 + 21 * fields + 9 * codes.shape[0]), np.uint8)
     file.write(text[: format_rows(block.labels, block.integers, codes, text)].data)
 
@@ -123,4 +151,7 @@ def _cannot_write(path: Path, error: OSError) -> DataError:
     if not path.parent.is_dir():
         return DataError(f"{path}: the folder {path.parent} does not exist; create it first")
     free = shutil.disk_usage(path.parent).free
-    return DataError(f"{path}: cannot be written ({error.strerror or error}); {free >> 20} MiB are free on that disk")
+    return DataError(
+        f"{path}: cannot be written ({error.strerror or error}); {free >> 20} MiB are free on "
+        "that disk"
+    )

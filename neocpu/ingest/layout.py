@@ -1,4 +1,5 @@
-"""What does a dataset file look like inside? A plain HDF5 file, columnar and KJT-shaped, that a stranger can read.
+"""What does a dataset file look like inside? A plain HDF5 file, columnar and KJT-shaped, that a
+stranger can read.
 
     /                      attributes: format, version, rows, source, options, description, … (text or JSON)
     /labels                float32[N]                     absent in logs without labels
@@ -12,8 +13,9 @@
     /features/C1/frequent          like codes, [F]        only if counted: codes seen more than once, at most 65,536, by count
     /features/C1/frequent_counts   int64[F]               how often, too small by at most their attribute `short`
 
-Codes, not rows, are stored: the loader maps them (`neocpu.ingest.loader`), so one file serves every table size.
-Datasets are contiguous and uncompressed unless the file was asked to be smaller, so a rank maps what it needs.
+Codes, not rows, are stored: the loader maps them (`neocpu.ingest.loader`), so one file serves every
+table size. Datasets are contiguous and uncompressed unless the file was asked to be smaller, so a
+rank maps what it needs.
 """
 
 from dataclasses import dataclass
@@ -32,8 +34,8 @@ COMPRESSIONS = ("none", "gzip", "zstd")
 class FeatureColumn:
     """One categorical feature: its name, how its codes were made, and how many codes a row has.
 
-    hotness: codes of every row; 0 where rows differ ("ragged"). A ragged feature whose rows turn out to be equally long
-    is stored as a fixed one.
+    hotness: codes of every row; 0 where rows differ ("ragged"). A ragged feature whose rows turn
+    out to be equally long is stored as a fixed one.
     """
 
     name: str
@@ -44,9 +46,11 @@ class FeatureColumn:
 
 
 class Bags(NamedTuple):
-    """The bags of one feature in some rows: codes one after the other, and how many belong to each row.
+    """The bags of one feature in some rows: codes one after the other, and how many belong to each
+    row.
 
-    codes: uint32[n] or uint64[n]. lengths: int32[rows], None where every row has the same number. weights: float32[n].
+    codes: uint32[n] or uint64[n]. lengths: int32[rows], None where every row has the same number.
+    weights: float32[n].
     """
 
     codes: NDArray[np.unsignedinteger]

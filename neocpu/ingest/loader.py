@@ -1,15 +1,17 @@
-"""Which samples come next, and how does a category become a row? Batches of a dataset, in an order without memory.
+"""Which samples come next, and how does a category become a row? Batches of a dataset, in an order
+without memory.
 
-All files form one row space, cut into blocks of 4,096 rows. An epoch's order is a function of (seed, epoch) alone:
+All files form one row space, cut into blocks of 4,096 rows. An epoch's order is a function of
+(seed, epoch) alone:
 
     blocks     stable sort of one Philox word per block (purpose 3; counter row = block, step = epoch)
     windows    16 consecutive blocks of that order, e.g.  | 7 2 9 … | 4 0 … |
     samples    inside a window: stable sort of one Philox word per sample (purpose 4; row = position in the epoch)
 
-(key name "samples", word of column 0), so a position is (epoch, step) and any rank finds its samples without the
-others. `shuffle=False` keeps the file order. Step s holds positions [s*B, (s+1)*B), the last one perhaps fewer; a
-rank reads the samples of its leaves (`neocpu.trees.rank_samples`). Codes become rows by hash or by vocabulary
-(docs/arithmetic.md §10).
+(key name "samples", word of column 0), so a position is (epoch, step) and any rank finds its
+samples without the others. `shuffle=False` keeps the file order. Step s holds positions [s*B,
+(s+1)*B), the last one perhaps fewer; a rank reads the samples of its leaves
+(`neocpu.trees.rank_samples`). Codes become rows by hash or by vocabulary (docs/arithmetic.md §10).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,9 +42,9 @@ ROWS_BY = ("hash", "vocabulary")
 class Batch:
     """One rank's share of a global batch.
 
-    dense float32[b, Nd]; sparse: KJT of b samples, keys of `embedding.specs.bags(tables)`; labels float32[b] (zeros
-    in a log without labels); samples: B of the whole batch; epoch, step: its position; first: this rank's first
-    sample in the epoch.
+    dense float32[b, Nd]; sparse: KJT of b samples, keys of `embedding.specs.bags(tables)`; labels
+    float32[b] (zeros in a log without labels); samples: B of the whole batch; epoch, step: its
+    position; first: this rank's first sample in the epoch.
     """
 
     dense: NDArray[np.float32]
@@ -58,12 +60,16 @@ class EpochOrder:
     """The order of rows in one epoch: `rows(first, last)` are the row numbers at those positions."""
 
     def __init__(self, rows: int, seed: int, epoch: int, shuffle: bool = True) -> None:
-        self._rows, self._epoch, self._shuffle = rows, epoch, shuffle
+        self._rows = rows
+        self._epoch = epoch
+        self._shuffle = shuffle
         self._key = tensor_key(seed, WINDOW_PERMUTATION, "samples")
         self._kept: dict[int, NDArray[np.int64]] = {}
         if shuffle:
             count = -(-rows // BLOCK)
-            self._blocks = _sorted_by_words(tensor_key(seed, BLOCK_PERMUTATION, "samples"), 0, count, epoch)
+            self._blocks = _sorted_by_words(
+                tensor_key(seed, BLOCK_PERMUTATION, "samples"), 0, count, epoch
+            )
             sizes = np.minimum(rows - self._blocks * BLOCK, BLOCK)
             self._starts = np.cumsum(np.concatenate([np.zeros(1, np.int64), sizes]))[::WINDOW]
             if count % WINDOW or not count:
@@ -76,9 +82,11 @@ class EpochOrder:
         parts = [np.empty(0, np.int64)]
         window = int(np.searchsorted(self._starts, first, side="right")) - 1
         while first < last:
-            begin, end = int(self._starts[window]), int(self._starts[window + 1])
+            begin = int(self._starts[window])
+            end = int(self._starts[window + 1])
             parts.append(self._window(window)[first - begin : min(last, end) - begin])
-            first, window = min(last, end), window + 1
+            first = min(last, end)
+            window = window + 1
         return np.concatenate(parts)
 
     def _window(self, window: int) -> NDArray[np.int64]:
@@ -103,13 +111,14 @@ def _sorted_by_words(key: np.uint64, first: int, count: int, epoch: int) -> NDAr
 class Loader:
     """Batches of a dataset for one rank.
 
-    dataset: `Dataset`, or paths. tables: whose bags the batch holds. batch_size: B of all ranks together. leaves,
-    rank, ranks: which samples of a batch are mine. seed: of the row hash and the order. rows_by: "hash", or
-    "vocabulary" (`vocabularies`, default those of the dataset). dense: number of dense columns the model expects
-    (None: any). labelled: False for data whose labels nobody needs. depth: batches read ahead on a thread (0: none).
+    dataset: `Dataset`, or paths. tables: whose bags the batch holds. batch_size: B of all ranks
+    together. leaves, rank, ranks: which samples of a batch are mine. seed: of the row hash and the
+    order. rows_by: "hash", or "vocabulary" (`vocabularies`, default those of the dataset). dense:
+    number of dense columns the model expects (None: any). labelled: False for data whose labels
+    nobody needs. depth: batches read ahead on a thread (0: none).
 
-    Raises DataError where the data lack a feature, weights, labels or a vocabulary, or a table is smaller than its
-    vocabulary.
+    Raises DataError where the data lack a feature, weights, labels or a vocabulary, or a table is
+    smaller than its vocabulary.
     """
 
     def __init__(
@@ -130,34 +139,53 @@ class Loader:
         depth: int = 2,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
-        self.tables, self.bags = tuple(tables), bags(tables)
-        self.batch_size, self.leaves, self.rank, self.ranks = batch_size, leaves, rank, ranks
-        self.seed, self.shuffle, self.depth = seed, shuffle, depth
+        self.tables = tuple(tables)
+        self.bags = bags(tables)
+        self.batch_size = batch_size
+        self.leaves = leaves
+        self.rank = rank
+        self.ranks = ranks
+        self.seed = seed
+        self.shuffle = shuffle
+        self.depth = depth
         self._features = list(dict.fromkeys(bag.feature for bag in self.bags))
         self._weighted = any(table.weighted for table in self.tables)
         self._check(dense, labelled)
         self._maps: dict[str, Vocabulary] = {}
         self._keys = {name: feature_key(seed, name) for name in self._features}
         if rows_by == "vocabulary":
-            self._use_vocabularies(self.dataset.vocabularies if vocabularies is None else vocabularies)
+            self._use_vocabularies(
+                self.dataset.vocabularies if vocabularies is None else vocabularies
+            )
         elif rows_by != "hash":
             raise DataError(f"rows by {rows_by!r}; choose one of {', '.join(ROWS_BY)}")
 
     def _check(self, dense: int | None, labelled: bool) -> None:
         data = self.dataset
-        where, has = ", ".join(str(path) for path in data.paths), ", ".join(data.features) or "none"
+        where = ", ".join(str(path) for path in data.paths)
+        has = ", ".join(data.features) or "none"
         for bag in self.bags:
             table = self.tables[bag.table]
             if bag.feature not in data.features:
-                raise DataError(f"{where}: no feature {bag.feature!r} (table {table.name}); its features are {has}")
+                raise DataError(
+                    f"{where}: no feature {bag.feature!r} (table {table.name}); its features are "
+                    f"{has}"
+                )
             if table.weighted and not data.features[bag.feature].weighted:
-                raise DataError(f"{where}: feature {bag.feature} has no weights, but table {table.name} is weighted")
+                raise DataError(
+                    f"{where}: feature {bag.feature} has no weights, but table {table.name} is "
+                    "weighted"
+                )
         if dense is not None and dense != len(data.dense_columns):
             names = ", ".join(data.dense_columns) or "none"
-            raise DataError(f"{where}: {len(data.dense_columns)} dense columns ({names}), but the model takes {dense}")
+            raise DataError(
+                f"{where}: {len(data.dense_columns)} dense columns ({names}), but the model takes "
+                f"{dense}"
+            )
         if labelled and not data.labelled:
             raise DataError(
-                f"{where}: has no labels; it can be scored with `neocpu predict`, not trained or evaluated on"
+                f"{where}: has no labels; it can be scored with `neocpu predict`, not trained or "
+                "evaluated on"
             )
         if not data.rows:
             raise DataError(f"{where}: has no rows")
@@ -168,14 +196,17 @@ class Loader:
             table = self.tables[bag.table]
             if bag.feature not in given:
                 raise DataError(
-                    f"{where}: no vocabulary of feature {bag.feature}; convert the train file with --min-count N "
+                    f"{where}: no vocabulary of feature {bag.feature}; convert the train file "
+                    "with --min-count N "
                     f"(and others with --vocabulary TRAIN.h5), or let the hash choose rows"
                 )
             codes = given[bag.feature]
             if table.rows < codes.size + 1:
                 raise DataError(
-                    f"table {table.name} has {table.rows} rows, but the vocabulary of feature {bag.feature} needs "
-                    f"{codes.size + 1} ({codes.size} codes and row 0 for the unknown); set its rows to {codes.size + 1}"
+                    f"table {table.name} has {table.rows} rows, but the vocabulary of feature "
+                    f"{bag.feature} needs "
+                    f"{codes.size + 1} ({codes.size} codes and row 0 for the unknown); set its "
+                    f"rows to {codes.size + 1}"
                 )
             if bag.feature not in self._maps:
                 self._maps[bag.feature] = Vocabulary(codes)
@@ -186,7 +217,9 @@ class Loader:
         return -(-self.dataset.rows // self.batch_size)
 
     def batches(self, epoch: int = 0, first_step: int = 0) -> Iterator[Batch]:
-        """The epoch's batches from `first_step` on. Close the iterator (or exhaust it) to end its thread."""
+        """The epoch's batches from `first_step` on. Close the iterator (or exhaust it) to end its
+        thread.
+        """
         return read_ahead(self._batches(epoch, first_step), self.depth)
 
     def _batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
@@ -210,7 +243,11 @@ class Loader:
             given = features[bag.feature]
             lengths[key] = size // max(samples, 1) if given.lengths is None else given.lengths
             self._rows(bag, given.codes, values[first : first + size])
-            if weights is not None and given.weights is not None and self.tables[bag.table].weighted:
+            if (
+                weights is not None
+                and given.weights is not None
+                and self.tables[bag.table].weighted
+            ):
                 weights[first : first + size] = given.weights
             first += size
         return KJT(tuple(bag.key for bag in self.bags), lengths, values, weights)
@@ -231,7 +268,8 @@ class Loader:
 def warm_up_reading() -> None:
     """Compile (or load) the kernels that reading a dataset needs."""
     _sorted_by_words(np.uint64(1), 0, 4, 0)
-    known, out = Vocabulary(np.arange(3, dtype=np.uint64)), np.empty(3, np.int64)
+    known = Vocabulary(np.arange(3, dtype=np.uint64))
+    out = np.empty(3, np.int64)
     for codes in (np.arange(3, dtype=np.uint32), np.arange(3, dtype=np.uint64)):
         hash_rows(codes, np.uint64(1), 3, out)
         known.rows(codes, out)

@@ -1,9 +1,10 @@
-"""How does a raw log become blocks of whole lines? Plain text, gzip and Parquet all end up as the same bytes.
+"""How does a raw log become blocks of whole lines? Plain text, gzip and Parquet all end up as the
+same bytes.
 
-A block is about a megabyte of lines, each ended by a newline; a line cut by a block's end moves to the next block, so
-memory stays bounded and line numbers stay true. Gzip is decompressed on a thread. Parquet (through polars, imported
-only then) is written out as text with a separator no field holds, so that one tokenizer and one set of error messages
-serve all three.
+A block is about a megabyte of lines, each ended by a newline; a line cut by a block's end moves to
+the next block, so memory stays bounded and line numbers stay true. Gzip is decompressed on a
+thread. Parquet (through polars, imported only then) is written out as text with a separator no
+field holds, so that one tokenizer and one set of error messages serve all three.
 """
 
 import gzip
@@ -32,7 +33,9 @@ class TextBlock(NamedTuple):
 
 
 def kind_of(path: Path) -> str:
-    """What a file is by its first bytes: hdf5, parquet, gzip or text. Raises DataError if it cannot be read."""
+    """What a file is by its first bytes: hdf5, parquet, gzip or text. Raises DataError if it cannot
+    be read.
+    """
     try:
         with open(path, "rb") as file:
             start = file.read(8)
@@ -44,7 +47,9 @@ def kind_of(path: Path) -> str:
 
 
 def text_blocks(path: Path, block: int = BLOCK_BYTES) -> Iterator[TextBlock]:
-    """The lines of a plain or gzip file. Raises DataError for a truncated gzip file or a line without end."""
+    """The lines of a plain or gzip file. Raises DataError for a truncated gzip file or a line
+    without end.
+    """
     with open(path, "rb", buffering=0) as raw:
         if kind_of(path) == "gzip":
             with gzip.GzipFile(fileobj=raw) as unzipped:
@@ -54,7 +59,8 @@ def text_blocks(path: Path, block: int = BLOCK_BYTES) -> Iterator[TextBlock]:
 
 
 def _lines(path: Path, stream: Any, raw: io.FileIO, block: int) -> Iterator[TextBlock]:
-    carry, first = b"", True
+    carry = b""
+    first = True
     while chunk := _read(path, stream, block):
         if first and chunk.startswith(b"\xef\xbb\xbf"):
             chunk = chunk[3:]
@@ -66,7 +72,9 @@ def _lines(path: Path, stream: Any, raw: io.FileIO, block: int) -> Iterator[Text
         else:
             carry += chunk
         if len(carry) > LONGEST_LINE:
-            raise DataError(f"{path}: a line is longer than {LONGEST_LINE >> 20} MiB; is this a text file?")
+            raise DataError(
+                f"{path}: a line is longer than {LONGEST_LINE >> 20} MiB; is this a text file?"
+            )
     if carry:
         yield TextBlock(np.frombuffer(bytearray(carry + b"\n"), np.uint8), raw.tell())
 
@@ -75,18 +83,23 @@ def _read(path: Path, stream: BinaryIO, block: int) -> bytes:
     try:
         return stream.read(block)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: truncated or damaged gzip file ({error}); fetch it again") from error
+        raise DataError(
+            f"{path}: truncated or damaged gzip file ({error}); fetch it again"
+        ) from error
     except OSError as error:
         raise DataError(f"{path}: reading failed: {error}") from error
 
 
 class Parquet:
-    """A Parquet file as text: names and kinds of its columns, and blocks of lines of the chosen ones."""
+    """A Parquet file as text: names and kinds of its columns, and blocks of lines of the chosen
+    ones.
+    """
 
     def __init__(self, path: Path) -> None:
         import polars
 
-        self._polars, self.path = polars, path
+        self._polars = polars
+        self.path = path
         try:
             self._frame = polars.scan_parquet(path)
             self._types = dict(self._frame.collect_schema())
@@ -103,26 +116,37 @@ class Parquet:
         return self._types[column].is_integer()
 
     def blocks(self, columns: list[str], integers: set[str]) -> Iterator[TextBlock]:
-        """Lines of these columns in this order; `integers` are cast where the file holds them as floats."""
+        """Lines of these columns in this order; `integers` are cast where the file holds them as
+        floats.
+        """
         pl = self._polars
-        size, rows = self.path.stat().st_size, self._frame.select(pl.len()).collect().item()
+        size = self.path.stat().st_size
+        rows = self._frame.select(pl.len()).collect().item()
         chosen = []
         for name in columns:
             one = pl.col(name)
             if name in integers and self._types[name].is_float():
-                whole = one.cast(pl.Int64, strict=False)  # what is not whole stays as it is, for the parser to refuse
-                text = pl.when(one == whole).then(whole.cast(pl.String)).otherwise(one.cast(pl.String))
+                # what is not whole stays as it is, for the parser to refuse
+                whole = one.cast(pl.Int64, strict=False)
+                text = (
+                    pl.when(one == whole).then(whole.cast(pl.String)).otherwise(one.cast(pl.String))
+                )
                 one = pl.when(one.is_nan()).then(None).otherwise(text).alias(name)
             chosen.append(one.cast(pl.Int8) if self._types[name] == pl.Boolean else one)
-        step, slab = 1 << 12, 1 << 18
+        step = 1 << 12
+        slab = 1 << 18
         for first in range(0, rows, slab):
             try:
                 frame = self._frame.select(chosen).slice(first, slab).collect()
             except (pl.exceptions.PolarsError, OSError) as error:
-                raise DataError(f"{self.path}: rows from {first + 1}: {str(error).splitlines()[0]}") from error
+                raise DataError(
+                    f"{self.path}: rows from {first + 1}: {str(error).splitlines()[0]}"
+                ) from error
             for offset in range(0, frame.height, step):
                 out = io.BytesIO()
                 part = frame.slice(offset, step)
-                part.write_csv(out, include_header=False, separator=UNIT, quote_style="never", null_value="")
+                part.write_csv(
+                    out, include_header=False, separator=UNIT, quote_style="never", null_value=""
+                )
                 text = np.frombuffer(bytearray(out.getbuffer()), np.uint8)
                 yield TextBlock(text, size * (first + offset + part.height) // rows)

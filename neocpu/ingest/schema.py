@@ -1,4 +1,6 @@
-"""Which column of a log is what? A `Schema`: its label, dense numbers and categories, and how their text is read."""
+"""Which column of a log is what? A `Schema`: its label, dense numbers and categories, and how their
+text is read.
+"""
 
 import csv
 from dataclasses import dataclass, field, replace
@@ -33,11 +35,12 @@ class DenseField:
 
 @dataclass(frozen=True)
 class CategoryField:
-    """A category, or with `separator` a list of them. An empty field is code 0, an empty list an empty bag.
+    """A category, or with `separator` a list of them. An empty field is code 0, an empty list an
+    empty bag.
 
-    kind: hex (the value, at most `digits` digits), int (the value), text (FNV-1a 64 of the bytes), hour and weekday
-    (of a time YYMMDDHH: hour + 1; Monday 1 to Sunday 7). weight_separator: items are code, separator, weight
-    (missing: 1).
+    kind: hex (the value, at most `digits` digits), int (the value), text (FNV-1a 64 of the bytes),
+    hour and weekday (of a time YYMMDDHH: hour + 1; Monday 1 to Sunday 7). weight_separator: items
+    are code, separator, weight (missing: 1).
     """
 
     column: str
@@ -80,13 +83,27 @@ class Schema:
     def integers(self) -> set[str]:
         """Columns whose text is an integer."""
         dense = {one.column for one in self.dense if one.kind == "int"}
-        label = {self.label.column} if self.label is not None and self.label.kind == "click" else set()
-        return dense | label | {one.column for one in self.categories if one.kind in ("int", "hour", "weekday")}
+        label = (
+            {self.label.column} if self.label is not None and self.label.kind == "click" else set()
+        )
+        return (
+            dense
+            | label
+            | {one.column for one in self.categories if one.kind in ("int", "hour", "weekday")}
+        )
 
     def with_header(self, line: str, path: Path) -> "Schema":
-        """The schema with the columns of a header line. Raises DataError where a column it needs is not there."""
+        """The schema with the columns of a header line. Raises DataError where a column it needs is
+        not there.
+        """
         names = next(
-            csv.reader([line], delimiter=self.delimiter, quotechar=self.quote or None, quoting=self._quoting), []
+            csv.reader(
+                [line],
+                delimiter=self.delimiter,
+                quotechar=self.quote or None,
+                quoting=self._quoting,
+            ),
+            [],
         )
         return self.with_columns([name.strip() for name in names], path)
 
@@ -99,7 +116,8 @@ class Schema:
         lacking = [name for name in self.used if names.count(name) != 1]
         if lacking:
             raise DataError(
-                f"{path}: column {lacking[0]!r} is {'missing' if lacking[0] not in names else 'there more than once'}; "
+                f"{path}: column {lacking[0]!r} is "
+                f"{'missing' if lacking[0] not in names else 'there more than once'}; "
                 f"the file has {', '.join(map(repr, names))}{'. ' + self.hint if self.hint else ''}"
             )
         return replace(self, columns=tuple(names))

@@ -1,11 +1,14 @@
-"""How does one get any amount of Criteo-shaped data, with the best possible score known? By planting the clicks.
+"""How does one get any amount of Criteo-shaped data, with the best possible score known? By
+planting the clicks.
 
-`SyntheticCriteo` is a log of endless rows. Row r is a function of (seed, r) alone: blocks of any size give the same
-bits, and train, valid and test files are ranges of one log. Its shape (cardinalities, skew, growth, joint missing
-fields) is fitted to the Criteo log (`criteo_shape.json` says how); its clicks follow a planted model, so the logloss
-and the AUC of the *true* probabilities on the written rows (`Tally`) are what no model can beat but by luck.
+`SyntheticCriteo` is a log of endless rows. Row r is a function of (seed, r) alone: blocks of any
+size give the same bits, and train, valid and test files are ranges of one log. Its shape
+(cardinalities, skew, growth, joint missing fields) is fitted to the Criteo log (`criteo_shape.json`
+says how); its clicks follow a planted model, so the logloss and the AUC of the *true* probabilities
+on the written rows (`Tally`) are what no model can beat but by luck.
 
-    SyntheticCriteo(seed).block(first, rows) -> Block -> write_dataset (HDF5) | write_log (the raw TSV)
+    SyntheticCriteo(seed).block(first, rows) -> Block -> write_dataset (HDF5) | write_log (the raw
+    TSV)
 
 The arithmetic is in `neocpu/kernels/synthetic.py`.
 """
@@ -29,14 +32,18 @@ from neocpu.reference.philox import GENERATOR, fnv1a64, random_words, tensor_key
 from neocpu.reference.synthetic import ABSENT, VECTOR
 
 ROWS = 16384  # rows drawn at once, and rows of the sample that the planted model is calibrated on
-LOG, CALIBRATION = 0, 1  # Philox steps
+# Philox steps
+LOG = 0
+CALIBRATION = 1
 BINS = 1 << 20  # probabilities that agree to 20 bits count as ties in the best AUC
 SHIFT = 3.0  # quantiles of integers (>= -2) are straight lines of log(value + 3)
 
 
 @dataclass(frozen=True)
 class Hotness:
-    """Codes per row of a category: always `mean` of them, or geometric with that mean (at least one)."""
+    """Codes per row of a category: always `mean` of them, or geometric with that mean (at least
+    one).
+    """
 
     mean: float = 1.0
     geometric: bool = False
@@ -44,12 +51,14 @@ class Hotness:
     def __post_init__(self) -> None:
         if not 1.0 <= self.mean <= 10_000.0 or (not self.geometric and self.mean != int(self.mean)):
             raise ConfigError(
-                f"hotness {self.mean:g}: a whole number from 1 to 10000, or geometric:MEAN with MEAN >= 1"
+                f"hotness {self.mean:g}: a whole number from 1 to 10000, or geometric:MEAN with "
+                "MEAN >= 1"
             )
 
 
 def parse_hotness(text: str) -> dict[str, Hotness]:
-    """`4`, `geometric:4`, or with single features `2,C1=8,C3=geometric:20`; the key "" is the default.
+    """`4`, `geometric:4`, or with single features `2,C1=8,C3=geometric:20`; the key "" is the
+    default.
 
     Raises ConfigError for anything else.
     """
@@ -62,7 +71,10 @@ def parse_hotness(text: str) -> dict[str, Hotness]:
         except ValueError:
             mean = math.nan
         if kind not in ("", "fixed", "geometric") or math.isnan(mean):
-            raise ConfigError(f"hotness {item!r}: write 4, geometric:4, or C1=8,C3=geometric:20 for single features")
+            raise ConfigError(
+                f"hotness {item!r}: write 4, geometric:4, or C1=8,C3=geometric:20 for single "
+                "features"
+            )
         found[name.strip()] = Hotness(mean, kind == "geometric")
     return found
 
@@ -73,14 +85,17 @@ def criteo_shape() -> dict[str, Any]:
 
 
 def published_reuse() -> dict[str, Any]:
-    """How often rows of Meta's embedding traces are looked up, by year: published shares, and classes fitted to them."""
+    """How often rows of Meta's embedding traces are looked up, by year: published shares, and
+    classes fitted to them.
+    """
     return json.loads(files("neocpu.ingest").joinpath("reuse.json").read_text("utf-8"))
 
 
 @dataclass(frozen=True)
 class Reuse:
-    """Codes are reused as in the traces of a year: `rows` rows of the log have the published share of lookups for every
-    number of uses of a code. Raises ConfigError for another year."""
+    """Codes are reused as in the traces of a year: `rows` rows of the log have the published share
+    of lookups for every number of uses of a code. Raises ConfigError for another year.
+    """
 
     year: str
     rows: int
@@ -90,19 +105,25 @@ class Reuse:
             raise ConfigError(f"reuse {self.year!r}: published are {', '.join(years)}")
 
     def classes(self, mean: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of each class of codes, most used first, the end of its draws in [0, 1] and its first code; `mean` codes a row."""
+        """Of each class of codes, most used first, the end of its draws in [0, 1] and its first
+        code; `mean` codes a row.
+        """
         entry = published_reuse()["years"][self.year]
         found = sorted(zip(entry["reuse"], entry["share"]), reverse=True)
         total = sum(share for _, share in found)
         cuts = [*accumulate(share / total for _, share in found)]
-        firsts = [0.0, *accumulate(share / total * mean * self.rows / uses for uses, share in found)]
+        firsts = [
+            0.0,
+            *accumulate(share / total * mean * self.rows / uses for uses, share in found),
+        ]
         return np.array([*cuts[:-1], 1.0]), np.array(firsts)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a log. labels float32[n]; integers int64[13, n] (`ABSENT` where empty); categories: name -> `Bags`
-    (lengths None: one code per row, 0 where missing); probability float64[n], of a click, which the log does not tell.
+    """Some rows of a log. labels float32[n]; integers int64[13, n] (`ABSENT` where empty);
+    categories: name -> `Bags` (lengths None: one code per row, 0 where missing); probability
+    float64[n], of a click, which the log does not tell.
     """
 
     labels: NDArray[np.float32]
@@ -127,12 +148,17 @@ class _Category:
         if reuse is not None:
             self.cuts, self.firsts = reuse.classes(hotness.mean)
             rows = math.ceil(self.firsts[-1])
-        name, exponent, offset = entry["name"], 1.0 - entry["exponent"], entry["offset"]
-        self.name, self.rows, self.hotness = name, rows, hotness
+        name = entry["name"]
+        exponent = 1.0 - entry["exponent"]
+        offset = entry["offset"]
+        self.name = name
+        self.rows = rows
+        self.hotness = hotness
         ends = exp(exponent * log(np.array([1.0 + offset, rows + 1.0 + offset])))
         law = [entry["top"], offset, 1.0 / exponent, ends[0], ends[1] - ends[0], rows]
         self.law = np.array(law, np.float64)
-        # One scale per feature, not per row, so that a model that sums the bag can express the planted one.
+        # One scale per feature, not per row, so that a model that sums the bag can express the
+        # planted one.
         share = 1.0 / math.sqrt(hotness.mean)
         vector = planted["vector"] * share if name in planted["vectors"] else 0.0
         self.amplitudes = np.array([planted["effect"] * share, planted["damping_rank"], vector])
@@ -148,13 +174,18 @@ class _Category:
 class _Integer:
     """Quantile function and planted terms of one integer field."""
 
-    def __init__(self, seed: int, entry: dict[str, Any], probabilities: list[float], planted: dict[str, Any]) -> None:
+    def __init__(
+        self, seed: int, entry: dict[str, Any], probabilities: list[float], planted: dict[str, Any]
+    ) -> None:
         self.name = entry["name"]
         self.key = tensor_key(seed, GENERATOR, self.name)
-        knots, heights = np.array(probabilities), log(np.array(entry["quantiles"], np.float64) + SHIFT)
-        self.knots, self.starts = knots[:-1].copy(), heights[:-1].copy()
+        knots = np.array(probabilities)
+        heights = log(np.array(entry["quantiles"], np.float64) + SHIFT)
+        self.knots = knots[:-1].copy()
+        self.starts = heights[:-1].copy()
         self.slopes = (heights[1:] - heights[:-1]) / (knots[1:] - knots[:-1])
-        self.center, self.scale = float(entry["center"]), 1.0 / float(entry["spread"])
+        self.center = float(entry["center"])
+        self.scale = 1.0 / float(entry["spread"])
         words = np.empty((1, 8), np.uint32)
         random_words(tensor_key(seed, GENERATOR, f"{self.name}.effect"), 0, 0, 0, words)
         size, sign, missing, _, *vector = ((words[0].astype(np.float64) + 0.5) / 2.0**32).tolist()
@@ -166,10 +197,11 @@ class _Integer:
 class SyntheticCriteo:
     """An endless log of Criteo's shape.
 
-    cardinality_scale shrinks every category (to no less than 3 values), max_rows caps them; hotness: `parse_hotness`;
-    reuse: codes of all categories are used as often as those of a published trace, as many codes as that takes.
-    integer_names, categories, cardinalities (values that can occur, a missing one not counted): in file order.
-    Raises ConfigError for options out of range or unknown features.
+    cardinality_scale shrinks every category (to no less than 3 values), max_rows caps them;
+    hotness: `parse_hotness`; reuse: codes of all categories are used as often as those of a
+    published trace, as many codes as that takes. integer_names, categories, cardinalities (values
+    that can occur, a missing one not counted): in file order. Raises ConfigError for options out of
+    range or unknown features.
     """
 
     def __init__(
@@ -181,18 +213,27 @@ class SyntheticCriteo:
         hotness: Mapping[str, Hotness] | None = None,
         reuse: Reuse | None = None,
     ) -> None:
-        shape, given = criteo_shape(), dict(hotness or {})
+        shape = criteo_shape()
+        given = dict(hotness or {})
         if not 0.0 < cardinality_scale <= 1.0:
             raise ConfigError(f"cardinality scale {cardinality_scale:g}: above 0 and at most 1")
         if max_rows is not None and max_rows < 1:
             raise ConfigError(f"max rows {max_rows}: at least 1")
         if reuse is not None and (cardinality_scale < 1.0 or max_rows is not None):
-            raise ConfigError("reuse says how many codes there are: leave cardinality scale and max rows away")
+            raise ConfigError(
+                "reuse says how many codes there are: leave cardinality scale and max rows away"
+            )
         names = [entry["name"] for entry in shape["categories"]]
         if unknown := [name for name in given if name and name not in names]:
-            raise ConfigError(f"hotness of {unknown[0]!r}: the categories are {names[0]} to {names[-1]}")
-        self.seed, self.reuse, planted = seed, reuse, shape["planted"]
-        self._integers = [_Integer(seed, entry, shape["probabilities"], planted) for entry in shape["integers"]]
+            raise ConfigError(
+                f"hotness of {unknown[0]!r}: the categories are {names[0]} to {names[-1]}"
+            )
+        self.seed = seed
+        self.reuse = reuse
+        planted = shape["planted"]
+        self._integers = [
+            _Integer(seed, entry, shape["probabilities"], planted) for entry in shape["integers"]
+        ]
         groups = shape["missing"]
         self._group = {field: g for g, group in enumerate(groups) for field in group["fields"]}
         self._rates = np.array([group["rate"] for group in groups])
@@ -205,9 +246,13 @@ class SyntheticCriteo:
             self._categories.append(_Category(seed, entry, rows, bag, planted, reuse))
         self.integer_names = tuple(field.name for field in self._integers)
         self.cardinalities = {category.name: category.rows for category in self._categories}
-        self._missing_key, self._click_key = (tensor_key(seed, GENERATOR, name) for name in ("missing", "click"))
+        self._missing_key, self._click_key = (
+            tensor_key(seed, GENERATOR, name) for name in ("missing", "click")
+        )
         raw = self._draw(CALIBRATION, 0, ROWS)[2]
-        self._scale, self._bias = kernels.calibrate(raw, planted["deviation"], planted["click_rate"])
+        self._scale, self._bias = kernels.calibrate(
+            raw, planted["deviation"], planted["click_rate"]
+        )
 
     @property
     def multi_hot(self) -> bool:
@@ -217,19 +262,31 @@ class SyntheticCriteo:
     @property
     def hotness(self) -> dict[str, str]:
         """Codes per row of the multi-hot categories, as `parse_hotness` reads them."""
-        kinds = {c.name: "geometric:" * c.hotness.geometric for c in self._categories if c.multi_hot}
-        return {c.name: f"{kinds[c.name]}{c.hotness.mean:g}" for c in self._categories if c.multi_hot}
+        kinds = {
+            c.name: "geometric:" * c.hotness.geometric for c in self._categories if c.multi_hot
+        }
+        return {
+            c.name: f"{kinds[c.name]}{c.hotness.mean:g}" for c in self._categories if c.multi_hot
+        }
 
     @property
     def features(self) -> list[FeatureColumn]:
-        """Columns of the dataset. Multi-hot ones are declared ragged, as a missing one is an empty bag."""
-        return [FeatureColumn(c.name, "uint32", 0 if c.multi_hot else 1, kind="hex") for c in self._categories]
+        """Columns of the dataset. Multi-hot ones are declared ragged, as a missing one is an empty
+        bag.
+        """
+        return [
+            FeatureColumn(c.name, "uint32", 0 if c.multi_hot else 1, kind="hex")
+            for c in self._categories
+        ]
 
     def block(self, first: int, rows: int) -> Block:
         """Rows first .. first + rows - 1."""
         integers, categories, raw = self._draw(LOG, first, rows)
-        probability, labels = np.empty(rows, np.float64), np.empty(rows, np.float32)
-        kernels.clicks(self._click_key, LOG, first, raw, self._scale, self._bias, probability, labels)
+        probability = np.empty(rows, np.float64)
+        labels = np.empty(rows, np.float32)
+        kernels.clicks(
+            self._click_key, LOG, first, raw, self._scale, self._bias, probability, labels
+        )
         return Block(labels, integers, categories, probability)
 
     def blocks(self, first: int, rows: int, size: int = ROWS) -> Iterator[Block]:
@@ -237,16 +294,21 @@ class SyntheticCriteo:
         for start in range(first, first + rows, size):
             yield self.block(start, min(size, first + rows - start))
 
-    def _draw(self, step: int, first: int, rows: int) -> tuple[NDArray[np.int64], dict[str, Bags], NDArray[np.float64]]:
+    def _draw(
+        self, step: int, first: int, rows: int
+    ) -> tuple[NDArray[np.int64], dict[str, Bags], NDArray[np.float64]]:
         """Integers, bags and raw logits of some rows."""
         missing = np.empty((rows, self._rates.size), np.uint8)
         kernels.missing_groups(self._missing_key, step, first, self._rates, missing)
-        columns, none = np.ascontiguousarray(missing.T), np.zeros(rows, np.uint8)
+        columns = np.ascontiguousarray(missing.T)
+        none = np.zeros(rows, np.uint8)
 
         def absent(name: str) -> NDArray[np.uint8]:
             return columns[self._group[name]] if name in self._group else none
 
-        raw, vectors, squares = np.zeros(rows), np.zeros((rows, VECTOR)), np.zeros(rows)
+        raw = np.zeros(rows)
+        vectors = np.zeros((rows, VECTOR))
+        squares = np.zeros(rows)
         values = np.empty((len(self._integers), rows), np.int64)
         for line, field in zip(values, self._integers):
             law = (field.knots, field.starts, field.slopes, SHIFT)
@@ -256,40 +318,62 @@ class SyntheticCriteo:
         kernels.square_norms(vectors, squares)
         found = {}
         for category in self._categories:
-            found[category.name] = self._bags(category, step, first, absent(category.name), raw, vectors, squares)
+            found[category.name] = self._bags(
+                category, step, first, absent(category.name), raw, vectors, squares
+            )
         kernels.add_pairs(vectors, squares, raw)
         return values, found, raw
 
     @staticmethod
-    def _bags(c: _Category, step: int, first: int, absent: NDArray[np.uint8], *planted: NDArray[np.float64]) -> Bags:
-        offsets, lengths = np.arange(absent.size + 1), None
+    def _bags(
+        c: _Category,
+        step: int,
+        first: int,
+        absent: NDArray[np.uint8],
+        *planted: NDArray[np.float64],
+    ) -> Bags:
+        offsets = np.arange(absent.size + 1)
+        lengths = None
         if c.multi_hot:
             counts = np.empty(absent.size, np.int64)
-            kernels.bag_lengths(c.key, step, first, absent, c.hotness.mean, c.hotness.geometric, counts)
+            kernels.bag_lengths(
+                c.key, step, first, absent, c.hotness.mean, c.hotness.geometric, counts
+            )
             offsets[1:] = np.cumsum(counts)
             lengths = counts.astype(np.int32)
         codes = np.empty(offsets[-1], np.uint32)
         law = (c.law, c.cuts, c.firsts, c.amplitudes)
-        kernels.bags(c.key, c.effect_key, c.code_key, step, first, offsets, absent, *law, codes, *planted)
+        kernels.bags(
+            c.key, c.effect_key, c.code_key, step, first, offsets, absent, *law, codes, *planted
+        )
         return Bags(codes, lengths)
 
 
 class Tally:
-    """What the true probabilities score on the rows seen; whole numbers, so the order of blocks is free."""
+    """What the true probabilities score on the rows seen; whole numbers, so the order of blocks is
+    free.
+    """
 
     def __init__(self) -> None:
-        self._histogram, self._loss = np.zeros((2, BINS), np.int64), 0
+        self._histogram = np.zeros((2, BINS), np.int64)
+        self._loss = 0
 
     def add(self, block: Block) -> None:
         """Count the rows of a block."""
         self._loss += int(kernels.tally(block.probability, block.labels, self._histogram))
 
     def score(self) -> dict[str, float]:
-        """click_rate, constant_logloss (of predicting that rate), best_logloss, best_auc (NaN without both labels)."""
-        clicks, rows = int(self._histogram[1].sum()), int(self._histogram.sum())
+        """click_rate, constant_logloss (of predicting that rate), best_logloss, best_auc (NaN
+        without both labels).
+        """
+        clicks = int(self._histogram[1].sum())
+        rows = int(self._histogram.sum())
         rate = clicks / rows
-        sides = [(share, float(log(np.array([share]))[0])) for share in (rate, 1.0 - rate) if share > 0.0]
-        pairs, below = 0, 0
+        sides = [
+            (share, float(log(np.array([share]))[0])) for share in (rate, 1.0 - rate) if share > 0.0
+        ]
+        pairs = 0
+        below = 0
         used = np.flatnonzero(self._histogram.sum(axis=0))
         for zeros, ones in zip(*self._histogram[:, used].tolist()):
             pairs += ones * (2 * below + zeros)

@@ -1,4 +1,5 @@
-"""How does somebody else's log become a dataset? A TOML file says which columns are label, dense and categories.
+"""How does somebody else's log become a dataset? A TOML file says which columns are label, dense
+and categories.
 
 delimiter = ","            # one character; "\\t" for TSV. Default ","
 quote = '"'                # optional: fields may be quoted
@@ -44,26 +45,46 @@ from neocpu.ingest.schema import (
     Schema,
 )
 
-_TOP = {"delimiter": str, "quote": str, "header": bool, "columns": list, "label": dict, "dense": list, "category": list}
+_TOP = {
+    "delimiter": str,
+    "quote": str,
+    "header": bool,
+    "columns": list,
+    "label": dict,
+    "dense": list,
+    "category": list,
+}
 _LABEL = {"column": str, "kind": str}
 _DENSE = {"columns": list, "name": str, "kind": str, "transform": str}
-_CATEGORY = {"columns": list, "name": str, "kind": str, "digits": int, "separator": str, "weight_separator": str}
+_CATEGORY = {
+    "columns": list,
+    "name": str,
+    "kind": str,
+    "digits": int,
+    "separator": str,
+    "weight_separator": str,
+}
 
 
 class _Reader:
     """Reads keys of one TOML table and says where a wrong one is."""
 
     def __init__(self, path: Path, where: str, given: Any, allowed: Mapping[str, Any]) -> None:
-        self.path, self.where, self.given = path, where, given
+        self.path = path
+        self.where = where
+        self.given = given
         if not isinstance(given, dict):
             raise self.error(f"{where} must be a table, as in [{where}]")
         for key, value in given.items():
             if key not in allowed:
                 near = difflib.get_close_matches(key, allowed, 1)
                 raise self.error(
-                    f"unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else f"; allowed: {allowed}")
+                    f"unknown key {key!r}"
+                    + (f"; did you mean {near[0]!r}?" if near else f"; allowed: {allowed}")
                 )
-            if not isinstance(value, allowed[key]) or (isinstance(value, bool) and allowed[key] is not bool):
+            if not isinstance(value, allowed[key]) or (
+                isinstance(value, bool) and allowed[key] is not bool
+            ):
                 raise self.error(f"{key} = {value!r} is not a {allowed[key].__name__}")
 
     def error(self, what: str) -> ConfigError:
@@ -91,13 +112,19 @@ class _Reader:
         return [(column, self.given.get("name", column)) for column in columns]
 
 
-def _entries(path: Path, given: dict[str, Any], key: str, allowed: Mapping[str, Any]) -> list[_Reader]:
-    return [_Reader(path, f"{key} {i}", entry, allowed) for i, entry in enumerate(given.get(key, []), 1)]
+def _entries(
+    path: Path, given: dict[str, Any], key: str, allowed: Mapping[str, Any]
+) -> list[_Reader]:
+    return [
+        _Reader(path, f"{key} {i}", entry, allowed) for i, entry in enumerate(given.get(key, []), 1)
+    ]
 
 
 def _category(entry: _Reader, column: str, name: str) -> CategoryField:
-    separator, weight = entry.byte("separator", ""), entry.byte("weight_separator", "")
-    kind, digits = entry.get("kind", "text", CATEGORY_KINDS), entry.get("digits", 16)
+    separator = entry.byte("separator", "")
+    weight = entry.byte("weight_separator", "")
+    kind = entry.get("kind", "text", CATEGORY_KINDS)
+    digits = entry.get("digits", 16)
     if weight and not separator:
         raise entry.error("weight_separator needs a separator")
     if separator and kind in ("hour", "weekday"):
@@ -108,7 +135,9 @@ def _category(entry: _Reader, column: str, name: str) -> CategoryField:
 
 
 def table_schema(path: str | Path, transform: str = "log1p") -> Schema:
-    """Read a SCHEMA.toml (the module's docstring shows one). Raises ConfigError naming file, entry, key and choices."""
+    """Read a SCHEMA.toml (the module's docstring shows one). Raises ConfigError naming file, entry,
+    key and choices.
+    """
     path = Path(path)
     try:
         given = tomllib.loads(path.read_text())
@@ -124,17 +153,28 @@ def table_schema(path: str | Path, transform: str = "log1p") -> Schema:
             raise entry.error("column is missing")
         label = LabelField(given["label"]["column"], entry.get("kind", "click", LABEL_KINDS))
     dense = tuple(
-        DenseField(column, name, entry.get("kind", "int", DENSE_KINDS), entry.get("transform", transform, TRANSFORMS))
+        DenseField(
+            column,
+            name,
+            entry.get("kind", "int", DENSE_KINDS),
+            entry.get("transform", transform, TRANSFORMS),
+        )
         for entry in _entries(path, given, "dense", _DENSE)
         for column, name in entry.columns()
     )
     lists = _entries(path, given, "category", _CATEGORY)
-    categories = tuple(_category(entry, column, name) for entry in lists for column, name in entry.columns())
+    categories = tuple(
+        _category(entry, column, name) for entry in lists for column, name in entry.columns()
+    )
     if not dense and not categories:
         raise top.error("no column is used; add [[dense]] or [[category]] entries")
-    header, columns = top.get("header", True), tuple(top.get("columns", ()))
+    header = top.get("header", True)
+    columns = tuple(top.get("columns", ()))
     if not header and not columns:
         raise top.error("header = false needs columns = [...]")
-    delimiter, quote = top.byte("delimiter", ","), top.byte("quote", "")
-    schema = Schema("table", label, dense, categories, columns, delimiter, quote, header, f"{path} asks for it")
+    delimiter = top.byte("delimiter", ",")
+    quote = top.byte("quote", "")
+    schema = Schema(
+        "table", label, dense, categories, columns, delimiter, quote, header, f"{path} asks for it"
+    )
     return schema.with_columns(list(columns), path) if columns else schema

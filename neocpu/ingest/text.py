@@ -1,7 +1,9 @@
-"""How does a block of lines become columns? Split once, parse each kind of field with its kernel, note what is wrong.
+"""How does a block of lines become columns? Split once, parse each kind of field with its kernel,
+note what is wrong.
 
-A line with any fault is left out as a whole and described exactly: line, column, text and why. Which of the two
-happens to the run (`--on-error fail` or `skip`) is decided by `neocpu.ingest.convert`.
+A line with any fault is left out as a whole and described exactly: line, column, text and why.
+Which of the two happens to the run (`--on-error fail` or `skip`) is decided by
+`neocpu.ingest.convert`.
 """
 
 import itertools
@@ -16,9 +18,15 @@ from neocpu.ingest.schema import CategoryField, Schema
 from neocpu.kernels import tokenize
 
 I32 = NDArray[np.int32]
-EMPTY, TOO_LARGE, INEXACT = 1, 5, 7  # as in kernels/tokenize.py
+# as in kernels/tokenize.py
+EMPTY = 1
+TOO_LARGE = 5
+INEXACT = 7
 LARGEST = float(np.finfo(np.float32).max)
-NOT_A_LABEL, NOT_A_TIME, NO_LABEL, WRONG_COUNT = 16, 17, 18, 19
+NOT_A_LABEL = 16
+NOT_A_TIME = 17
+NO_LABEL = 18
+WRONG_COUNT = 19
 WHY = {
     2: "is not a hexadecimal number",
     3: "has more than {digits} hexadecimal digits",
@@ -33,7 +41,9 @@ SHOWN = 80  # characters of the faulty text in a message
 
 
 class Fault(NamedTuple):
-    """A line that cannot be used: its number in the block (from 0), column ("": whole line), text, what is wrong."""
+    """A line that cannot be used: its number in the block (from 0), column ("": whole line), text,
+    what is wrong.
+    """
 
     line: int
     column: str
@@ -67,7 +77,11 @@ def _show(raw: bytes) -> str:
 
 
 def _exactly(
-    text: NDArray[np.uint8], begin: I32, end: I32, out: NDArray[np.float64], status: NDArray[np.uint8]
+    text: NDArray[np.uint8],
+    begin: I32,
+    end: I32,
+    out: NDArray[np.float64],
+    status: NDArray[np.uint8],
 ) -> None:
     """Numbers too long for one exact step: Python rounds them correctly."""
     for i in np.flatnonzero(status == INEXACT):
@@ -76,9 +90,22 @@ def _exactly(
 
 
 def _times(kind: str, times: NDArray[np.int64], status: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Codes of YYMMDDHH: hour + 1, or Monday 1 to Sunday 7 (from the count of days, as in any calendar)."""
-    year, month, day, hour = times // 10**6, times // 10**4 % 100, times // 100 % 100, times % 100
-    good = (times >= 0) & (year < 100) & (month >= 1) & (month <= 12) & (day >= 1) & (hour < 24) & (status == 0)
+    """Codes of YYMMDDHH: hour + 1, or Monday 1 to Sunday 7 (from the count of days, as in any
+    calendar).
+    """
+    year = times // 10**6
+    month = times // 10**4 % 100
+    day = times // 100 % 100
+    hour = times % 100
+    good = (
+        (times >= 0)
+        & (year < 100)
+        & (month >= 1)
+        & (month <= 12)
+        & (day >= 1)
+        & (hour < 24)
+        & (status == 0)
+    )
     months = np.where(good, 12 * (30 + year) + month - 1, 0)
     first = months.astype("M8[M]").astype("M8[D]").astype(np.int64)
     good &= day <= (months + 1).astype("M8[M]").astype("M8[D]").astype(np.int64) - first
@@ -90,7 +117,8 @@ def _times(kind: str, times: NDArray[np.int64], status: NDArray[np.uint8]) -> ND
 class TextParser:
     """Parses blocks of lines by a schema whose columns are known.
 
-    integers: categories whose text is an integer whatever the schema says (a Parquet column of numbers).
+    integers: categories whose text is an integer whatever the schema says (a Parquet column of
+    numbers).
     """
 
     def __init__(self, schema: Schema, integers: frozenset[str] = frozenset()) -> None:
@@ -99,7 +127,10 @@ class TextParser:
         self._kinds: dict[tuple[int, _Kind], None] = {}  # (column, kind), each once
         self._label = None
         if schema.label is not None:
-            self._label = (at[schema.label.column], _Kind("int" if schema.label.kind == "click" else "float"))
+            self._label = (
+                at[schema.label.column],
+                _Kind("int" if schema.label.kind == "click" else "float"),
+            )
             self._kinds[self._label] = None
         self._dense = [(at[one.column], _Kind(one.kind)) for one in schema.dense]
         self._squashed = np.array([one.transform == "log1p" for one in schema.dense], bool)
@@ -157,12 +188,16 @@ class _Block:
     """One block on its way through the parser: fields, values, and the first fault of every line."""
 
     def __init__(self, parser: TextParser, text: NDArray[np.uint8]) -> None:
-        self.parser, self.text = parser, text
+        self.parser = parser
+        self.text = text
         self.lines = int(np.count_nonzero(text == 10))
         columns = len(parser.schema.columns)
         self.begin, self.end = np.empty((2, columns, self.lines), np.int32)
-        self.first, self.found = np.empty(self.lines + 1, np.int64), np.empty(self.lines, np.int32)
-        delimiter, quote = (np.uint8(ord(one or "\0")) for one in (parser.schema.delimiter, parser.schema.quote))
+        self.first = np.empty(self.lines + 1, np.int64)
+        self.found = np.empty(self.lines, np.int32)
+        delimiter, quote = (
+            np.uint8(ord(one or "\0")) for one in (parser.schema.delimiter, parser.schema.quote)
+        )
         tokenize.split_lines(text, delimiter, quote, self.begin, self.end, self.first, self.found)
         self.faults: dict[int, Fault] = {}
         for line in np.flatnonzero(self.found != columns).tolist():
@@ -172,11 +207,19 @@ class _Block:
     def parse(self) -> Parsed:
         parser = self.parser
         for first, last, kind in parser._runs:
-            begin, end = self.begin[first:last].reshape(-1), self.end[first:last].reshape(-1)
+            begin = self.begin[first:last].reshape(-1)
+            end = self.end[first:last].reshape(-1)
             values, status = parser.fields(self.text, begin, end, kind)
             for i in np.flatnonzero(status > EMPTY).tolist():
-                column, line = first + i // self.lines, i % self.lines
-                self._fault(line, column, self.text[begin[i] : end[i]].tobytes(), int(status[i]), kind.digits)
+                column = first + i // self.lines
+                line = i % self.lines
+                self._fault(
+                    line,
+                    column,
+                    self.text[begin[i] : end[i]].tobytes(),
+                    int(status[i]),
+                    kind.digits,
+                )
             rows = zip(values.reshape(-1, self.lines), status.reshape(-1, self.lines))
             self.values |= {(column, kind): pair for column, pair in zip(range(first, last), rows)}
         labels = self._labels()
@@ -199,12 +242,16 @@ class _Block:
         before = self.faults.get(line)
         names = self.parser.schema.columns
         if before is None or (before.column and names.index(before.column) > column):
-            self.faults[line] = Fault(line, names[column], _show(raw), WHY[status].format(digits=digits))
+            self.faults[line] = Fault(
+                line, names[column], _show(raw), WHY[status].format(digits=digits)
+            )
 
     def _miscount(self, line: int, found: int, columns: int) -> None:
         raw = self.text[self.first[line] : self.first[line + 1]].tobytes().rstrip(b"\r\n")
         why = f"has {found} column{'s' * (found != 1)}, expected {columns}"
-        self.faults[line] = Fault(line, "", _show(raw), why if found >= 0 else "has a quote that is not closed")
+        self.faults[line] = Fault(
+            line, "", _show(raw), why if found >= 0 else "has a quote that is not closed"
+        )
 
     def _check(self, column: int, bad: NDArray[np.bool_], status: int) -> None:
         """Note a fault of a column at each bad line."""
@@ -236,14 +283,17 @@ class _Block:
         return Bags(codes.astype(one.dtype))
 
     def _list(self, one: CategoryField, column: int, kind: _Kind) -> Bags:
-        begin, end, text = self.begin[column], self.end[column], self.text
+        begin = self.begin[column]
+        end = self.end[column]
+        text = self.text
         lengths = np.empty(self.lines, np.int32)
         separator = np.uint8(ord(one.separator))
         tokenize.count_items(text, begin, end, separator, lengths)
         first, last = np.empty((2, int(lengths.sum(dtype=np.int64))), np.int32)
         tokenize.split_items(text, begin, end, separator, first, last)
         line_of = np.repeat(np.arange(self.lines), lengths)
-        weights, stop = None, last
+        weights = None
+        stop = last
         if one.weight_separator:
             stop = np.empty(last.size, np.int32)
             tokenize.find_last(text, first, last, np.uint8(ord(one.weight_separator)), stop)
@@ -254,16 +304,23 @@ class _Block:
             self._fault(int(line_of[i]), column, raw, int(status[i]), kind.digits)
         return Bags(codes.view(np.uint64).astype(one.dtype), lengths, weights)
 
-    def _weights(self, column: int, begin: I32, end: I32, line_of: NDArray[np.int64]) -> NDArray[np.float32]:
+    def _weights(
+        self, column: int, begin: I32, end: I32, line_of: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
         weights, status = self.parser.fields(self.text, begin, end, _Kind("float"))
         for i in np.flatnonzero(status > EMPTY).tolist():
-            self._fault(int(line_of[i]), column, self.text[begin[i] : end[i]].tobytes(), int(status[i]))
+            self._fault(
+                int(line_of[i]), column, self.text[begin[i] : end[i]].tobytes(), int(status[i])
+            )
         weights[status == EMPTY] = 1.0
         return weights.astype(np.float32)
 
-    def _dense(self, keep: NDArray[np.bool_] | None) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _dense(
+        self, keep: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """dense float32[lines kept, Nd] and the count of empty fields per column."""
-        parser, kept = self.parser, self.lines if keep is None else int(np.count_nonzero(keep))
+        parser = self.parser
+        kept = self.lines if keep is None else int(np.count_nonzero(keep))
         out = np.empty((kept, len(parser._dense)), np.float32)
         missing = np.zeros(len(parser._dense), np.int64)
         numbers = np.empty((len(parser._dense), kept), np.float64)
@@ -271,10 +328,14 @@ class _Block:
             values, status = self.values[key]
             numbers[i] = values if keep is None else values[keep]
             missing[i] = np.count_nonzero(status[keep] if keep is not None else status)
-        for squashed, run in itertools.groupby(range(len(parser._dense)), lambda i: bool(parser._squashed[i])):
+        for squashed, run in itertools.groupby(
+            range(len(parser._dense)), lambda i: bool(parser._squashed[i])
+        ):
             columns = list(run)
             here = slice(columns[0], columns[-1] + 1)
-            out[:, here] = (_squash(numbers[here]) if squashed else numbers[here].astype(np.float32)).T
+            out[:, here] = (
+                _squash(numbers[here]) if squashed else numbers[here].astype(np.float32)
+            ).T
         return out, missing
 
     def _missing(self, name: str, keep: NDArray[np.bool_] | None) -> int:
@@ -296,4 +357,6 @@ def _kept(bags: Bags, keep: NDArray[np.bool_] | None) -> Bags:
     if bags.lengths is None:
         return Bags(bags.codes[keep])
     items = np.repeat(keep, bags.lengths)
-    return Bags(bags.codes[items], bags.lengths[keep], None if bags.weights is None else bags.weights[items])
+    return Bags(
+        bags.codes[items], bags.lengths[keep], None if bags.weights is None else bags.weights[items]
+    )

@@ -1,11 +1,13 @@
-"""How do frequent categories get rows of their own? Through a vocabulary: codes by count, everything else row 0.
+"""How do frequent categories get rows of their own? Through a vocabulary: codes by count,
+everything else row 0.
 
-A vocabulary is fitted on the train file (`--min-count N`: codes seen at least N times), stored in it as one array of
-codes per feature, most frequent first and equal counts by code, and applied to other files: entry i is row i + 1, row
-0 is for the unknown. Tables then need one row more than the vocabulary has entries, and their rows are in the order of falling
-frequency.
+A vocabulary is fitted on the train file (`--min-count N`: codes seen at least N times), stored in
+it as one array of codes per feature, most frequent first and equal counts by code, and applied to
+other files: entry i is row i + 1, row 0 is for the unknown. Tables then need one row more than the
+vocabulary has entries, and their rows are in the order of falling frequency.
 
-Which codes are frequent is also counted without a vocabulary (`--frequencies`), to bring their rows into caches early.
+Which codes are frequent is also counted without a vocabulary (`--frequencies`), to bring their rows
+into caches early.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,14 +28,18 @@ KEPT = 1 << 16  # codes of a feature whose counts a dataset keeps
 
 
 class CodeCounter:
-    """Counts how often every code of one feature occurs; memory follows the number of distinct codes."""
+    """Counts how often every code of one feature occurs; memory follows the number of distinct
+    codes.
+    """
 
     def __init__(self) -> None:
-        self._keys, self._counts = np.zeros(BLOCK, np.uint64), np.zeros(BLOCK + 1, np.int64)
+        self._keys = np.zeros(BLOCK, np.uint64)
+        self._counts = np.zeros(BLOCK + 1, np.int64)
 
     def add(self, codes: Codes) -> None:
         """Count codes uint32[n] or uint64[n]."""
-        codes, done = np.ascontiguousarray(codes), 0
+        codes = np.ascontiguousarray(codes)
+        done = 0
         while (done := hashing.count_codes(codes, self._keys, self._counts, done)) < codes.size:
             self._grow()
 
@@ -61,10 +67,12 @@ class CodeCounter:
 
 
 class FrequentCodes(CodeCounter):
-    """Counts in 4 MiB, however many codes there are: once 131,072 are known, the smaller half is forgotten.
+    """Counts in 4 MiB, however many codes there are: once 131,072 are known, the smaller half is
+    forgotten.
 
-    Misra and Gries: forgetting takes the median count off all, and keeps what is left. So counts are exact until then, and
-    afterwards too small by at most `short`; no code seen more often than `short` is missing.
+    Misra and Gries: forgetting takes the median count off all, and keeps what is left. So counts
+    are exact until then, and afterwards too small by at most `short`; no code seen more often than
+    `short` is missing.
     """
 
     short = 0
@@ -76,20 +84,25 @@ class FrequentCodes(CodeCounter):
         median = int(np.partition(counts, counts.size // 2)[counts.size // 2])
         kept = counts > median
         self.short += median
-        self._keys[:], self._counts[:] = 0, 0
+        self._keys[:] = 0
+        self._counts[:] = 0
         hashing.fill_map(codes[kept], counts[kept] - median, self._keys, self._counts[:-1])
         self._counts[-1] = np.count_nonzero(kept)
 
 
 def frequent_of(counter: CodeCounter) -> Frequencies:
-    """What a dataset keeps of a feature's counts: the most frequent codes that were seen more than once."""
+    """What a dataset keeps of a feature's counts: the most frequent codes that were seen more than
+    once.
+    """
     codes, counts = counter.by_count()
     found = codes[counts > 1][:KEPT]
     return found, counts[: found.size]
 
 
 def frequencies(dataset: Dataset, feature: str) -> Frequencies:
-    """The most frequent codes of a feature, and how often each occurs: as its files tell, else counted now."""
+    """The most frequent codes of a feature, and how often each occurs: as its files tell, else
+    counted now.
+    """
     if stored := dataset.frequencies(feature):
         return _merged(stored)
     counter = FrequentCodes()
@@ -113,8 +126,11 @@ class Vocabulary:
     def __init__(self, codes: Codes) -> None:
         self.size = codes.size
         slots = 1 << max(4, (2 * codes.size).bit_length())
-        self._keys, self._rows = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)
-        hashing.fill_map(codes.astype(np.uint64), np.arange(1, codes.size + 1), self._keys, self._rows)
+        self._keys = np.zeros(slots, np.uint64)
+        self._rows = np.zeros(slots, np.int64)
+        hashing.fill_map(
+            codes.astype(np.uint64), np.arange(1, codes.size + 1), self._keys, self._rows
+        )
 
     def rows(self, codes: Codes, out: NDArray[np.int64]) -> None:
         """Row of every code: codes uint32[n] or uint64[n], out int64[n]."""
@@ -135,15 +151,20 @@ def fit_vocabularies(dataset: Dataset, min_count: int) -> dict[str, NDArray[np.u
 def read_vocabularies(path: Any, features: Mapping[str, str]) -> dict[str, NDArray[Any]]:
     """Vocabularies of a converted train file, for features name -> kind.
 
-    Raises DataError where the file has no vocabulary, or lacks a feature or made its codes in another way.
+    Raises DataError where the file has no vocabulary, or lacks a feature or made its codes in
+    another way.
     """
     dataset = Dataset(path)
     if not dataset.vocabularies:
         raise DataError(f"{path}: has no vocabulary; convert the train file with --min-count N")
     for name, kind in features.items():
         if name not in dataset.vocabularies:
-            raise DataError(f"{path}: no vocabulary of feature {name}; it has {', '.join(dataset.vocabularies)}")
+            raise DataError(
+                f"{path}: no vocabulary of feature {name}; it has {', '.join(dataset.vocabularies)}"
+            )
         if dataset.features[name].kind != kind:
             theirs = dataset.features[name].kind
-            raise DataError(f"{path}: its codes of feature {name} are of kind {theirs}, here they are {kind}")
+            raise DataError(
+                f"{path}: its codes of feature {name} are of kind {theirs}, here they are {kind}"
+            )
     return {name: dataset.vocabularies[name] for name in features}

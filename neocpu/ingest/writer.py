@@ -1,9 +1,11 @@
-"""How is a dataset written without holding it in memory? Column by column into part files, then into one HDF5 file.
+"""How is a dataset written without holding it in memory? Column by column into part files, then
+into one HDF5 file.
 
-Contiguous HDF5 datasets need their size before the first byte, and a stream does not know its length. So every column
-is appended to its own part file in a hidden folder beside the destination; `close` copies the parts one by one into the
-HDF5 file (deleting each at once, so that the disk holds the data little more than once) and renames it into place. A
-killed conversion leaves no half file under the final name. The layout is in `neocpu.ingest.layout`.
+Contiguous HDF5 datasets need their size before the first byte, and a stream does not know its
+length. So every column is appended to its own part file in a hidden folder beside the destination;
+`close` copies the parts one by one into the HDF5 file (deleting each at once, so that the disk
+holds the data little more than once) and renames it into place. A killed conversion leaves no half
+file under the final name. The layout is in `neocpu.ingest.layout`.
 """
 
 import glob
@@ -35,7 +37,9 @@ def compression_options(compress: str) -> dict[str, Any]:
         try:
             import hdf5plugin
         except ImportError as error:
-            raise DataError('zstd inside HDF5 needs a plugin: pip install "neocpu[zstd]", or use gzip') from error
+            raise DataError(
+                'zstd inside HDF5 needs a plugin: pip install "neocpu[zstd]", or use gzip'
+            ) from error
         return {**hdf5plugin.Zstd(clevel=5), "shuffle": True}
     if compress == "none":
         return {}
@@ -56,7 +60,9 @@ class _Part:
     """A column on its way: an append-only file of one dtype."""
 
     def __init__(self, path: Path, dtype: str) -> None:
-        self.path, self.dtype, self.size = path, np.dtype(dtype), 0
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.size = 0
         self._file: BinaryIO = open(path, "wb", buffering=1 << 16)  # noqa: SIM115 (closed by delete)
 
     def append(self, values: ArrayLike) -> None:
@@ -77,13 +83,16 @@ class _Part:
 
 
 class DatasetWriter:
-    """Writes one dataset file, any number of rows in bounded memory. A context manager: an exception leaves no file.
+    """Writes one dataset file, any number of rows in bounded memory. A context manager: an
+    exception leaves no file.
 
-    path: the final name; the folder must exist. dense: names of the dense columns. features: the categorical columns.
-    attributes: what the file should say about itself (`source`, `options`, `description`, …): text, numbers, or what
-    JSON can hold; may be changed until `close`. labelled: whether rows have labels.
+    path: the final name; the folder must exist. dense: names of the dense columns. features: the
+    categorical columns. attributes: what the file should say about itself (`source`, `options`,
+    `description`, …): text, numbers, or what JSON can hold; may be changed until `close`. labelled:
+    whether rows have labels.
 
-        with DatasetWriter("log.h5", ["I1"], [FeatureColumn("C1"), FeatureColumn("C2", hotness=0)]) as writer:
+        with DatasetWriter("log.h5", ["I1"], [FeatureColumn("C1"), FeatureColumn("C2", hotness=0)])
+        as writer:
             writer.append(labels, dense, {"C1": codes, "C2": Bags(codes, lengths)})
 
     Raises DataError where the folder is missing or not writable, or the disk is full.
@@ -100,7 +109,8 @@ class DatasetWriter:
         labelled: bool = True,
     ) -> None:
         self.path = Path(path)
-        self.dense, self.features = tuple(dense), tuple(features)
+        self.dense = tuple(dense)
+        self.features = tuple(features)
         self.attributes: dict[str, Any] = dict(attributes or {})
         self.rows = 0
         self.missing_dense = np.zeros(len(self.dense), np.int64)
@@ -109,18 +119,25 @@ class DatasetWriter:
         self.frequencies: dict[
             str, tuple[NDArray[Any], NDArray[np.int64], int]
         ] = {}  # codes, counts, too small by at most
-        self._labelled, self._compress = labelled, compress
+        self._labelled = labelled
+        self._compress = compress
         self._check_columns()
         compression_options(compress)
         if not self.path.parent.is_dir():
-            raise DataError(f"{self.path}: the folder {self.path.parent} does not exist; create it first")
-        self._folder = self.path.with_name(f".{self.path.name}.part-{platform.node()}-{os.getpid()}")
+            raise DataError(
+                f"{self.path}: the folder {self.path.parent} does not exist; create it first"
+            )
+        self._folder = self.path.with_name(
+            f".{self.path.name}.part-{platform.node()}-{os.getpid()}"
+        )
         self._remove_leftovers()
         self._finished = False
         try:
             self._folder.mkdir()
         except OSError as error:
-            raise DataError(f"{self.path}: cannot write into {self.path.parent}: {error.strerror}") from error
+            raise DataError(
+                f"{self.path}: cannot write into {self.path.parent}: {error.strerror}"
+            ) from error
         self._parts: dict[str, _Part] = {"dense": self._part("dense", "float32")}
         if labelled:
             self._parts["labels"] = self._part("labels", "float32")
@@ -143,12 +160,19 @@ class DatasetWriter:
         names = [feature.name for feature in self.features]
         for name in [*names, *self.dense]:
             if not name or "/" in name or name == ".":
-                raise DataError(f"{self.path}: {name!r} cannot name a column: names are not empty and have no '/'")
+                raise DataError(
+                    f"{self.path}: {name!r} cannot name a column: names are not empty and have no "
+                    "'/'"
+                )
         if len({*names}) != len(names) or len({*self.dense}) != len(self.dense):
-            raise DataError(f"{self.path}: a column name occurs twice among {', '.join([*self.dense, *names])}")
+            raise DataError(
+                f"{self.path}: a column name occurs twice among {', '.join([*self.dense, *names])}"
+            )
         for feature in self.features:
             if feature.dtype not in ("uint32", "uint64") or feature.hotness < 0:
-                raise DataError(f"{self.path}: {feature}: dtype must be uint32 or uint64 and hotness at least 0")
+                raise DataError(
+                    f"{self.path}: {feature}: dtype must be uint32 or uint64 and hotness at least 0"
+                )
 
     def _part(self, name: str, dtype: str) -> _Part:
         return _Part(self._folder / name, dtype)
@@ -164,13 +188,15 @@ class DatasetWriter:
     ) -> None:
         """Add rows: labels [n], dense [n, Nd], per feature its codes ([n] or [n, L]) or `Bags`.
 
-        missing_dense [Nd] and missing: how many fields of these rows were empty; only counted, for the card.
-        Raises DataError where a column has another number of rows than the others.
+        missing_dense [Nd] and missing: how many fields of these rows were empty; only counted, for
+        the card. Raises DataError where a column has another number of rows than the others.
         """
         values = np.ascontiguousarray(dense, np.float32)
         rows = values.shape[0]
         if values.ndim != 2 or values.shape[1] != len(self.dense):
-            raise DataError(f"{self.path}: dense has shape {values.shape}, expected (rows, {len(self.dense)})")
+            raise DataError(
+                f"{self.path}: dense has shape {values.shape}, expected (rows, {len(self.dense)})"
+            )
         if self._labelled:
             truth = np.ascontiguousarray(labels, np.float32)
             if truth.shape != (rows,):
@@ -188,14 +214,29 @@ class DatasetWriter:
 
     def _append_feature(self, feature: FeatureColumn, given: ArrayLike | Bags, rows: int) -> None:
         bags = given if isinstance(given, Bags) else Bags(np.asarray(given))
-        name, codes = feature.name, np.asarray(bags.codes)
+        name = feature.name
+        codes = np.asarray(bags.codes)
         if feature.hotness == 0:
-            lengths = np.ones(rows, np.int32) if bags.lengths is None else np.asarray(bags.lengths, np.int32)
-            if lengths.shape != (rows,) or int(lengths.sum()) != codes.size or (rows and int(lengths.min()) < 0):
-                raise DataError(f"{self.path}: feature {name}: lengths and {codes.size} codes do not fit {rows} rows")
+            lengths = (
+                np.ones(rows, np.int32)
+                if bags.lengths is None
+                else np.asarray(bags.lengths, np.int32)
+            )
+            if (
+                lengths.shape != (rows,)
+                or int(lengths.sum()) != codes.size
+                or (rows and int(lengths.min()) < 0)
+            ):
+                raise DataError(
+                    f"{self.path}: feature {name}: lengths and {codes.size} codes do not fit "
+                    f"{rows} rows"
+                )
             self._write(f"lengths/{name}", lengths)
         elif codes.size != rows * feature.hotness:
-            raise DataError(f"{self.path}: feature {name}: {codes.size} codes for {rows} rows of {feature.hotness}")
+            raise DataError(
+                f"{self.path}: feature {name}: {codes.size} codes for {rows} rows of "
+                f"{feature.hotness}"
+            )
         self._write(f"codes/{name}", codes)
         if feature.weighted:
             if bags.weights is None or np.size(bags.weights) != codes.size:
@@ -210,7 +251,9 @@ class DatasetWriter:
 
     def _disk(self, error: Exception) -> DataError:
         free = shutil.disk_usage(self.path.parent).free
-        return DataError(f"{self.path}: writing failed ({error}); {free >> 20} MiB are free on that disk")
+        return DataError(
+            f"{self.path}: writing failed ({error}); {free >> 20} MiB are free on that disk"
+        )
 
     def close(self) -> None:
         """Lay out the HDF5 file and rename it into place."""
@@ -242,7 +285,8 @@ class DatasetWriter:
             self._fill_feature(group, feature)
 
     def _fill_feature(self, group: h5py.Group, feature: FeatureColumn) -> None:
-        codes, hotness = self._parts[f"codes/{feature.name}"], feature.hotness
+        codes = self._parts[f"codes/{feature.name}"]
+        hotness = feature.hotness
         if hotness == 0 and self.rows and codes.size % self.rows == 0 and codes.size:
             lengths = self._parts[f"lengths/{feature.name}"]
             hotness = codes.size // self.rows
@@ -254,9 +298,13 @@ class DatasetWriter:
         self._copy(group, "codes", f"codes/{feature.name}", shape)
         if feature.weighted:
             self._copy(group, "weights", f"weights/{feature.name}", shape)
-        group.attrs.update({"hotness": hotness, "kind": feature.kind, "missing": self.missing[feature.name]})
+        group.attrs.update(
+            {"hotness": hotness, "kind": feature.kind, "missing": self.missing[feature.name]}
+        )
         if feature.name in self.vocabularies:
-            group.create_dataset("vocabulary", data=self.vocabularies[feature.name].astype(codes.dtype))
+            group.create_dataset(
+                "vocabulary", data=self.vocabularies[feature.name].astype(codes.dtype)
+            )
         if feature.name in self.frequencies:
             frequent, counts, short = self.frequencies[feature.name]
             group.create_dataset("frequent", data=frequent.astype(codes.dtype))
@@ -265,11 +313,17 @@ class DatasetWriter:
     def _ragged(self, group: h5py.Group, name: str) -> None:
         """Offsets of every 4,096th row: enough to find any row by adding up at most 4,095 lengths."""
         lengths = self._parts[f"lengths/{name}"]
-        sums = [np.sum(block, dtype=np.int64) for block in lengths.blocks(BLOCK)] if lengths.size else []
+        sums = (
+            [np.sum(block, dtype=np.int64) for block in lengths.blocks(BLOCK)]
+            if lengths.size
+            else []
+        )
         group.create_dataset("block_offsets", data=np.cumsum(np.array([0, *sums], np.int64)))
         self._copy(group, "lengths", f"lengths/{name}", (self.rows,))
 
-    def _copy(self, group: h5py.Group, name: str, part: str, shape: tuple[int, ...]) -> h5py.Dataset:
+    def _copy(
+        self, group: h5py.Group, name: str, part: str, shape: tuple[int, ...]
+    ) -> h5py.Dataset:
         column = self._parts[part]
         options = compression_options(self._compress) if column.size else {}
         if options:
@@ -277,7 +331,9 @@ class DatasetWriter:
         dataset = group.create_dataset(name, shape, column.dtype, **options)
         width = int(np.prod(shape[1:]))
         first = 0
-        for block in column.blocks(max(1, COPY // BLOCK // width) * BLOCK * width) if column.size else ():
+        for block in (
+            column.blocks(max(1, COPY // BLOCK // width) * BLOCK * width) if column.size else ()
+        ):
             dataset[first : first + block.size // width] = block.reshape(-1, *shape[1:])
             first += block.size // width
         column.delete()
@@ -294,7 +350,10 @@ class DatasetWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if kind is None:
             self.close()

@@ -1,10 +1,13 @@
-"""How are rows of small floats written and read? Element by element: nearest even, stochastically, or as others do it.
+"""How are rows of small floats written and read? Element by element: nearest even, stochastically,
+or as others do it.
 
-A small float is described by five words (`reference.codecs.layout`), so fp16, bf16, both fp8 and HFP8 share one loop. The
-arithmetic of one element is in `simd_codes.py`; LLVM makes vectors of it. Formats and golden bytes: `docs/formats.md`.
+A small float is described by five words (`reference.codecs.layout`), so fp16, bf16, both fp8 and
+HFP8 share one loop. The arithmetic of one element is in `simd_codes.py`; LLVM makes vectors of it.
+Formats and golden bytes: `docs/formats.md`.
 
-Stochastic rounding takes its random word from (table, row, column, step) alone, so any plan, thread count or order of rows
-gives the same bits: x goes up iff word / 2^32 + fraction >= 1, with the fraction of the way to the upper neighbour.
+Stochastic rounding takes its random word from (table, row, column, step) alone, so any plan, thread
+count or order of rows gives the same bits: x goes up iff word / 2^32 + fraction >= 1, with the
+fraction of the way to the upper neighbour.
 """
 
 import numpy as np
@@ -24,14 +27,21 @@ from neocpu.kernels.simd_codes import (
 from neocpu.kernels.simd_rows import view
 
 RUN = 1 << 14  # elements of one task
-TRUNCATE, HALF_UP, FBGEMM = 2, 3, 4  # rounding modes besides nearest (0) and stochastic (1), reference/codecs.py
+# rounding modes besides nearest (0) and stochastic (1), reference/codecs.py
+TRUNCATE = 2
+HALF_UP = 3
+FBGEMM = 4
 _TOP = 0x7FFFFFFF
 
 
 @inlined
 def words_of(layout):
     """The words int32 that `simd_codes` takes, of a layout i64[5]."""
-    bits, m, bias, kind, limit = layout[0], layout[1], layout[2], layout[3], layout[4]
+    bits = layout[0]
+    m = layout[1]
+    bias = layout[2]
+    kind = layout[3]
+    limit = layout[4]
     over = (1 << (bits - 1)) - (1 << m) if kind == 1 else (1 << (bits - 1)) - 1
     quiet = over + (1 << (m - 1)) if kind == 1 else over
     return (
@@ -56,7 +66,8 @@ def largest_of(words):
 
 @inlined
 def draw_words(key, row, column0, step, words):
-    """words[c] = the random word u32 of column column0 + c, c < words.size, which is 0 or more past a multiple of 4.
+    """words[c] = the random word u32 of column column0 + c, c < words.size, which is 0 or more past
+    a multiple of 4.
 
     `column0` is a multiple of 4 and `words` as long as whole blocks of 4 columns.
     """
@@ -68,17 +79,23 @@ def draw_words(key, row, column0, step, words):
 
 @parallel_kernel
 def encode_rows(x, layout, rounding, out):
-    """out = codes of x: nearest even (rounding 0), towards zero (2), or half up on the bits, bf16 only (3).
+    """out = codes of x: nearest even (rounding 0), towards zero (2), or half up on the bits, bf16
+    only (3).
 
-    Shapes: x f32[R, D]; layout i64[5]; out u16 or u8 [R, D]. Half up is FBGEMM's bf16: of a tie it keeps the larger
-    magnitude, and it adds to NaN as to any number, so 0x7fffffff becomes -0 and 0x7f800001 infinity.
-    Source: IEEE 754-2019; OCP 8-bit floats; arXiv 1905.12322; FBGEMM's FloatToBfloat16. Order: none.
+    Shapes: x f32[R, D]; layout i64[5]; out u16 or u8 [R, D]. Half up is FBGEMM's bf16: of a tie it
+    keeps the larger magnitude, and it adds to NaN as to any number, so 0x7fffffff becomes -0 and
+    0x7f800001 infinity.
+    Source: IEEE 754-2019; OCP 8-bit floats; arXiv 1905.12322; FBGEMM's FloatToBfloat16. Order:
+    none.
     """
-    words, flat, codes = words_of(layout), x.reshape(-1), out.reshape(-1)
+    words = words_of(layout)
+    flat = x.reshape(-1)
+    codes = out.reshape(-1)
     top = largest_of(words)
     for task in prange((flat.size + RUN - 1) // RUN):
         n = min(RUN, flat.size - task * RUN)
-        line, to = view(flat, task * RUN, n), view(codes, task * RUN, n)
+        line = view(flat, task * RUN, n)
+        to = view(codes, task * RUN, n)
         if rounding == HALF_UP:
             for i in range(n):
                 to[i] = half_up_code(line[i])
@@ -92,24 +109,31 @@ def encode_rows(x, layout, rounding, out):
 
 @parallel_kernel
 def encode_rows_randomly(x, layout, rounding, key, rows, column0, step, out):
-    """out = codes of x, each one of its two neighbours at random (rounding 1), or FBGEMM's trick for fp16 (4).
+    """out = codes of x, each one of its two neighbours at random (rounding 1), or FBGEMM's trick
+    for fp16 (4).
 
-    Shapes: x f32[R, D]; layout i64[5]; key uint64; rows i64[R] row numbers; column0 i64, the column of x[:, 0]; step i64;
-    out u16 or u8 [R, D]. Numbers of the format never move, and beyond its largest one rounding is to nearest even. The
-    trick adds 13 random bits below the mantissa and truncates: wrong for subnormals, infinity becomes NaN.
+    Shapes: x f32[R, D]; layout i64[5]; key uint64; rows i64[R] row numbers; column0 i64, the column
+    of x[:, 0]; step i64; out u16 or u8 [R, D]. Numbers of the format never move, and beyond its
+    largest one rounding is to nearest even. The trick adds 13 random bits below the mantissa and
+    truncates: wrong for subnormals, infinity becomes NaN.
     Source: docs/arithmetic.md §9; FBGEMM's stochastic_rounding_scalar. Order: none.
     """
-    words, flat, codes, d = words_of(layout), x.reshape(-1), out.reshape(-1), x.shape[1]
+    words = words_of(layout)
+    flat = x.reshape(-1)
+    codes = out.reshape(-1)
+    d = x.shape[1]
     top = largest_of(words)
     before = np.int64(column0) % 4
-    first, blocks = np.int64(column0) - before, (before + d + 3) // 4
+    first = np.int64(column0) - before
+    blocks = (before + d + 3) // 4
     share = max(1, RUN // max(1, d))
     for task in prange((x.shape[0] + share - 1) // share):
         drawn = np.empty(4 * blocks, np.uint32)
         word = view(drawn, before, d)
         for r in range(task * share, min(task * share + share, x.shape[0])):
             draw_words(np.uint64(key), np.uint64(rows[r]), first, np.uint64(step), drawn)
-            line, to = view(flat, r * d, d), view(codes, r * d, d)
+            line = view(flat, r * d, d)
+            to = view(codes, r * d, d)
             if rounding == FBGEMM:
                 for c in range(d):
                     to[c] = truncated_code(with_noise(line[c], word[c]), top, words)
@@ -122,39 +146,54 @@ def encode_rows_randomly(x, layout, rounding, key, rows, column0, step, out):
 def decode_rows(codes, layout, out):
     """out = the numbers of the codes, exactly; NaN becomes sign and 0x7fc00000.
 
-    Shapes: codes u16 or u8 [R, D]; layout i64[5]; out f32[R, D]. Source: as `encode_rows`. Order: none.
+    Shapes: codes u16 or u8 [R, D]; layout i64[5]; out f32[R, D]. Source: as `encode_rows`. Order:
+    none.
     """
-    words, flat, numbers = words_of(layout), codes.reshape(-1), out.reshape(-1)
+    words = words_of(layout)
+    flat = codes.reshape(-1)
+    numbers = out.reshape(-1)
     for task in prange((flat.size + RUN - 1) // RUN):
         n = min(RUN, flat.size - task * RUN)
-        line, to = view(flat, task * RUN, n), view(numbers, task * RUN, n)
+        line = view(flat, task * RUN, n)
+        to = view(numbers, task * RUN, n)
         for i in range(n):
             to[i] = number_of_code(np.uint32(line[i]), words)
 
 
 @parallel_kernel
 def split_rows(x, high, low):
-    """high, low = the upper and lower 16 bits of x: split-SGD's weights. `high` is the bf16 number towards zero.
+    """high, low = the upper and lower 16 bits of x: split-SGD's weights. `high` is the bf16 number
+    towards zero.
 
-    Shapes: x f32[R, D]; high, low u16[R, D]. Source: split-SGD, Kalamkar et al., arXiv 2005.04680. Order: none.
+    Shapes: x f32[R, D]; high, low u16[R, D]. Source: split-SGD, Kalamkar et al., arXiv 2005.04680.
+    Order: none.
     """
-    flat, upper, lower = x.reshape(-1).view(np.uint32), high.reshape(-1), low.reshape(-1)
+    flat = x.reshape(-1).view(np.uint32)
+    upper = high.reshape(-1)
+    lower = low.reshape(-1)
     for task in prange((flat.size + RUN - 1) // RUN):
         n = min(RUN, flat.size - task * RUN)
-        line, up, down = view(flat, task * RUN, n), view(upper, task * RUN, n), view(lower, task * RUN, n)
+        line = view(flat, task * RUN, n)
+        up = view(upper, task * RUN, n)
+        down = view(lower, task * RUN, n)
         for i in range(n):
             up[i], down[i] = np.uint16(line[i] >> np.uint32(16)), np.uint16(line[i])
 
 
 @parallel_kernel
 def join_rows(high, low, out):
-    """out = the fp32 numbers whose upper and lower 16 bits these are; exactly what `split_rows` was given.
+    """out = the fp32 numbers whose upper and lower 16 bits these are; exactly what `split_rows` was
+    given.
 
     Shapes: high, low u16[R, D]; out f32[R, D]. Source: as `split_rows`. Order: none.
     """
-    flat, upper, lower = out.reshape(-1).view(np.uint32), high.reshape(-1), low.reshape(-1)
+    flat = out.reshape(-1).view(np.uint32)
+    upper = high.reshape(-1)
+    lower = low.reshape(-1)
     for task in prange((flat.size + RUN - 1) // RUN):
         n = min(RUN, flat.size - task * RUN)
-        line, up, down = view(flat, task * RUN, n), view(upper, task * RUN, n), view(lower, task * RUN, n)
+        line = view(flat, task * RUN, n)
+        up = view(upper, task * RUN, n)
+        down = view(lower, task * RUN, n)
         for i in range(n):
             line[i] = np.uint32(up[i]) << np.uint32(16) | np.uint32(down[i])

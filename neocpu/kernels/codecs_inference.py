@@ -3,8 +3,8 @@
     | scale | bias | codes | padding |      `reverse_qparam=False`; each word fp16 (4 bytes together) or fp32 (8)
     | codes | scale | bias | padding |      `reverse_qparam=True`
 
-The codes themselves are those of `codecs_rows`; a row is padded with zeros to the table's row alignment (16 on a GPU, 1 on
-a CPU). Examples: `docs/formats.md`.
+The codes themselves are those of `codecs_rows`; a row is padded with zeros to the table's row
+alignment (16 on a GPU, 1 on a CPU). Examples: `docs/formats.md`.
 """
 
 from numba import prange
@@ -19,22 +19,29 @@ from neocpu.kernels.simd_rows import view
 def pack_inference(codes, header, size, last, out):
     """Rows of an inference table from fused rows.
 
-    Shapes: codes u8[R, data + header], header 8 (fp32 words, int8) or 4 (fp16 words, int4 and int2); size 4 or 8: bytes of
-    scale and bias in `out` (fp16 words are rounded to nearest even); last 1: they follow the codes, 0: they come first;
-    out u8[R, W], W >= data + size, the rest is zero. Source: FBGEMM split_table_batched_embeddings_ops_inference.py
+    Shapes: codes u8[R, data + header], header 8 (fp32 words, int8) or 4 (fp16 words, int4 and
+    int2); size 4 or 8: bytes of scale and bias in `out` (fp16 words are rounded to nearest even);
+    last 1: they follow the codes, 0: they come first; out u8[R, W], W >= data + size, the rest is
+    zero. Source: FBGEMM split_table_batched_embeddings_ops_inference.py
     (`scale_bias_size_in_bytes`, `reverse_qparam`, `row_alignment`). Order: none.
     """
-    flat, to, width, w = codes.reshape(-1), out.reshape(-1), codes.shape[1], out.shape[1]
+    flat = codes.reshape(-1)
+    to = out.reshape(-1)
+    width = codes.shape[1]
+    w = out.shape[1]
     data = width - header
     at, first = (data, 0) if last else (0, size)
     share = max(1, RUN // max(1, width))
     for task in prange((codes.shape[0] + share - 1) // share):
         for r in range(task * share, min(task * share + share, codes.shape[0])):
-            line, row = view(flat, r * width, width), view(to, r * w, w)
+            line = view(flat, r * width, width)
+            row = view(to, r * w, w)
             if header == 8:
-                scale, bias = get_float(line, data), get_float(line, data + 4)
+                scale = get_float(line, data)
+                bias = get_float(line, data + 4)
             else:
-                scale, bias = get_half(line, data), get_half(line, data + 2)
+                scale = get_half(line, data)
+                bias = get_half(line, data + 2)
             for c in range(data):
                 row[first + c] = line[c]
             for c in range(data + size, w):
@@ -51,10 +58,14 @@ def pack_inference(codes, header, size, last, out):
 def dequantize_inference(codes, bits, size, last, out):
     """out = fma(code, scale, bias), rounded once.
 
-    Shapes: codes u8[R, W]; bits 8, 4 or 2; size, last as in `pack_inference`; out f32[R, D]. Source: as `pack_inference`.
+    Shapes: codes u8[R, W]; bits 8, 4 or 2; size, last as in `pack_inference`; out f32[R, D].
+    Source: as `pack_inference`.
     Order: none.
     """
-    flat, bytes_, d, width = out.reshape(-1), codes.reshape(-1), out.shape[1], codes.shape[1]
+    flat = out.reshape(-1)
+    bytes_ = codes.reshape(-1)
+    d = out.shape[1]
+    width = codes.shape[1]
     data = (d * bits + 7) // 8
     at, first = (data, 0) if last else (0, size)
     share = max(1, RUN // max(1, d))
@@ -62,7 +73,11 @@ def dequantize_inference(codes, bits, size, last, out):
         for r in range(task * share, min(task * share + share, out.shape[0])):
             row = view(bytes_, r * width, width)
             if size == 8:
-                scale, bias = get_float(row, at), get_float(row, at + 4)
+                scale = get_float(row, at)
+                bias = get_float(row, at + 4)
             else:
-                scale, bias = get_half(row, at), get_half(row, at + 2)
-            read_line(view(bytes_, r * width + first, data), bits, scale, bias, view(flat, r * d, d))
+                scale = get_half(row, at)
+                bias = get_half(row, at + 2)
+            read_line(
+                view(bytes_, r * width + first, data), bits, scale, bias, view(flat, r * d, d)
+            )

@@ -1,7 +1,8 @@
-"""How are 32 numbers packed into 17 bytes? A shared power of two from the largest, then seven comparisons for each number.
+"""How are 32 numbers packed into 17 bytes? A shared power of two from the largest, then seven
+comparisons for each number.
 
-MX4 as FBGEMM lays it out for its wires: sixteen bytes of e2m1 codes, even columns in the low nibble, then the exponent.
-Layout, rounding modes and an example: `docs/formats.md`.
+MX4 as FBGEMM lays it out for its wires: sixteen bytes of e2m1 codes, even columns in the low
+nibble, then the exponent. Layout, rounding modes and an example: `docs/formats.md`.
 """
 
 import numpy as np
@@ -13,12 +14,15 @@ from neocpu.kernels.philox import philox4x32
 from neocpu.kernels.simd_codes import code4, magnitude, number4
 from neocpu.kernels.simd_rows import view
 
-NEAREST, FLOOR, EVEN, STOCHASTIC, CEIL = 0, 1, 2, 3, 4
-BLOCK, CODES, BYTES = (
-    32,
-    16,
-    17,
-)  # numbers; bytes of codes; bytes of a block. CODES is written out: Numba 0.68 miscompiles
+NEAREST = 0
+FLOOR = 1
+EVEN = 2
+STOCHASTIC = 3
+CEIL = 4
+# numbers; bytes of codes; bytes of a block. CODES is written out: Numba 0.68 miscompiles
+BLOCK = 32
+CODES = 16
+BYTES = 17
 # a store to view[32 // 2] inside a parallel loop.
 
 
@@ -31,10 +35,13 @@ def power(exponent):
 
 @inlined
 def shared_exponent(most, rounding, word):
-    """Exponent of a block from the bits int64 of its largest magnitude: mantissa to be rounded up, or not."""
+    """Exponent of a block from the bits int64 of its largest magnitude: mantissa to be rounded up,
+    or not.
+    """
     if most < 0x00800000:
         return -127
-    floor, mantissa = (most >> 23) - 127, most & 0x7FFFFF
+    floor = (most >> 23) - 127
+    mantissa = most & 0x7FFFFF
     if rounding == NEAREST:
         up = mantissa >= 0x3504F4  # the first fp32 mantissa above the square root of 2
     elif rounding == EVEN:
@@ -50,18 +57,24 @@ def shared_exponent(most, rounding, word):
 def quantize_mx4(x, rounding, key, rows, step, out):
     """Blocks of 32 e2m1 codes and their exponent.
 
-    Shapes: x f32[R, D]; rounding of the shared exponent: 0 nearest logarithm, 1 floor, 2 even (up above 1.75), 3 stochastic,
-    4 ceil; key uint64, rows i64[R] row numbers, step i64 (stochastic only); out u8[R, 17 * ceil(D / 32)]. A row's last block
-    is filled with zeros. Source: FBGEMM triton/quantize.py; OCP Microscaling Formats v1.0. Order: none.
+    Shapes: x f32[R, D]; rounding of the shared exponent: 0 nearest logarithm, 1 floor, 2 even (up
+    above 1.75), 3 stochastic, 4 ceil; key uint64, rows i64[R] row numbers, step i64 (stochastic
+    only); out u8[R, 17 * ceil(D / 32)]. A row's last block is filled with zeros. Source: FBGEMM
+    triton/quantize.py; OCP Microscaling Formats v1.0. Order: none.
     """
-    flat, bytes_, d, width = x.reshape(-1), out.reshape(-1), x.shape[1], out.shape[1]
+    flat = x.reshape(-1)
+    bytes_ = out.reshape(-1)
+    d = x.shape[1]
+    width = out.shape[1]
     share = max(1, RUN // max(1, d))
     for task in prange((x.shape[0] + share - 1) // share):
-        block, code = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
+        block = np.zeros(BLOCK, np.float32)
+        code = np.empty(BLOCK, np.uint8)
         for r in range(task * share, min(task * share + share, x.shape[0])):
             for first in range(0, d, BLOCK):
                 n = min(BLOCK, d - first)
-                line, to = view(flat, r * d + first, n), view(bytes_, r * width + first // BLOCK * BYTES, BYTES)
+                line = view(flat, r * d + first, n)
+                to = view(bytes_, r * width + first // BLOCK * BYTES, BYTES)
                 most = np.int32(0)
                 for c in range(n, BLOCK):
                     block[c] = 0
@@ -73,7 +86,12 @@ def quantize_mx4(x, rounding, key, rows, step, out):
                 word = np.int64(0)
                 if rounding == STOCHASTIC:
                     word = np.int64(
-                        philox4x32(np.uint64(key), np.uint64(rows[r]), np.uint64(first // 4), np.uint64(step))[0]
+                        philox4x32(
+                            np.uint64(key),
+                            np.uint64(rows[r]),
+                            np.uint64(first // 4),
+                            np.uint64(step),
+                        )[0]
                     )
                 exponent = shared_exponent(np.int64(most), rounding, word)
                 inverse = power(-exponent)
@@ -86,11 +104,15 @@ def quantize_mx4(x, rounding, key, rows, step, out):
 
 @parallel_kernel
 def dequantize_mx4(codes, out):
-    """out = e2m1 value * 2^(exponent byte - 127), exactly; an exponent byte of 255 makes the block NaN.
+    """out = e2m1 value * 2^(exponent byte - 127), exactly; an exponent byte of 255 makes the block
+    NaN.
 
     Shapes: codes u8[R, 17 * ceil(D / 32)]; out f32[R, D]. Source: as `quantize_mx4`. Order: none.
     """
-    flat, bytes_, d, width = out.reshape(-1), codes.reshape(-1), out.shape[1], codes.shape[1]
+    flat = out.reshape(-1)
+    bytes_ = codes.reshape(-1)
+    d = out.shape[1]
+    width = codes.shape[1]
     share = max(1, RUN // max(1, d))
     for task in prange((out.shape[0] + share - 1) // share):
         number = np.empty(BLOCK, np.float32)

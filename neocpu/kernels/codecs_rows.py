@@ -1,8 +1,10 @@
-"""How is a row of numbers squeezed into 8, 4 or 2 bits each, in FBGEMM's own bytes? Two walks over a row in the cache.
+"""How is a row of numbers squeezed into 8, 4 or 2 bits each, in FBGEMM's own bytes? Two walks over
+a row in the cache.
 
-The first finds the row's range, the second rounds `(x - bias) * inverse` by adding 2^23, whose lowest byte then is the
-code. A row that holds a NaN takes a slow path that follows FBGEMM's AVX2 code through its conversions, because which
-numbers vanish and what the others become depends on where they stand. Layouts and examples: `docs/formats.md`.
+The first finds the row's range, the second rounds `(x - bias) * inverse` by adding 2^23, whose
+lowest byte then is the code. A row that holds a NaN takes a slow path that follows FBGEMM's AVX2
+code through its conversions, because which numbers vanish and what the others become depends on
+where they stand. Layouts and examples: `docs/formats.md`.
 """
 
 import numpy as np
@@ -15,12 +17,21 @@ from neocpu.kernels.simd_codes import magnitude, nearest_code, number_of_code
 from neocpu.kernels.simd_rows import view
 from neocpu.kernels.simd_runs import quick_range, read_codes, row_range, write_codes
 
-CPU, GPU, TBE = 0, 1, 2  # variants of int8, reference/codecs.py
+# variants of int8, reference/codecs.py
+CPU = 0
+GPU = 1
+TBE = 2
 _HALF = (16, 10, 15, 1, 0)  # fp16, as reference.codecs.layout has it
-_FORWARD, _BACKWARD = (8, 3, 15, 2, 0x3F700000), (8, 2, 31, 2, 0x3F600000)  # HFP8: limits 0.9375 and 0.875
-_FORWARD_LIMIT, _BACKWARD_LIMIT = np.float32(0.9375), np.float32(0.875)
-_BYTE, _FLOAT_EPS, _GPU_EPS = np.float32(255), np.float32(1e-8), np.float32(1e-20)
-_ZERO, _ONE = np.float32(0), np.float32(1)
+# HFP8: limits 0.9375 and 0.875
+_FORWARD = (8, 3, 15, 2, 0x3F700000)
+_BACKWARD = (8, 2, 31, 2, 0x3F600000)
+_FORWARD_LIMIT = np.float32(0.9375)
+_BACKWARD_LIMIT = np.float32(0.875)
+_BYTE = np.float32(255)
+_FLOAT_EPS = np.float32(1e-8)
+_GPU_EPS = np.float32(1e-20)
+_ZERO = np.float32(0)
+_ONE = np.float32(1)
 
 
 @inlined
@@ -66,7 +77,8 @@ def get_half(row, at):
 @inlined
 def gpu_range(line):
     """(minimum, maximum) without NaN, -0 below +0; of NaN alone inf, -inf."""
-    low, high = np.float32(np.inf), np.float32(-np.inf)
+    low = np.float32(np.inf)
+    high = np.float32(-np.inf)
     for c in range(line.size):
         x = line[c]
         low = x if x < low or (x == low and np.signbit(x)) else low
@@ -78,7 +90,8 @@ def gpu_range(line):
 def line_range(line):
     """(minimum, maximum, whether any is NaN) of a row, as FBGEMM's CPU code finds them."""
     low, high, odd = quick_range(line)
-    if odd or low == _ZERO or high == _ZERO:  # the order decides what NaN hides, and which zero it is
+    # the order decides what NaN hides, and which zero it is
+    if odd or low == _ZERO or high == _ZERO:
         low, high, odd = row_range(line)
     return low, high, odd
 
@@ -100,7 +113,9 @@ def int8_scales(line, variant):
 
 @inlined
 def nbit_scales(low, high, inverse, scales, biases, bits):
-    """From the ranges f32[n] of some rows: their fp16 codes u16[n] of scale and bias, biases in `low`, inverse scales."""
+    """From the ranges f32[n] of some rows: their fp16 codes u16[n] of scale and bias, biases in
+    `low`, inverse scales.
+    """
     most = np.float32((1 << bits) - 1)
     for i in range(low.size):
         bias = half_of(low[i])
@@ -111,17 +126,20 @@ def nbit_scales(low, high, inverse, scales, biases, bits):
         usable = abs(inverse_) < np.float32(np.inf) or inverse_ != inverse_
         scales[i] = scale if usable else np.uint32(0x3C00)
         inverse[i] = inverse_ if usable else _ONE
-        biases[i], low[i] = bias, least
+        biases[i] = bias
+        low[i] = least
 
 
 @inlined
 def odd_line(line, low, inverse, bits, long, codes):
-    """As `write_codes`, a byte each, for rows with NaN, whose numbers may lie anywhere: what FBGEMM's conversions make of it.
+    """As `write_codes`, a byte each, for rows with NaN, whose numbers may lie anywhere: what
+    FBGEMM's conversions make of it.
 
-    Whole runs of 32 columns saturate. After them int8 takes the lowest byte of the integer; the others (`long`) saturate
-    after a conversion to 64 bits of which 32 are kept.
+    Whole runs of 32 columns saturate. After them int8 takes the lowest byte of the integer; the
+    others (`long`) saturate after a conversion to 64 bits of which 32 are kept.
     """
-    whole, most = line.size // 32 * 32 if bits < 8 or not long else 0, (1 << bits) - 1
+    whole = line.size // 32 * 32 if bits < 8 or not long else 0
+    most = (1 << bits) - 1
     for c in range(line.size):
         v = np.rint((line[c] - low) * inverse)
         q = np.int64(0)
@@ -136,7 +154,9 @@ def odd_line(line, low, inverse, bits, long, codes):
 
 @inlined
 def pack_line(codes, bits, row, n):
-    """row[:n] = the codes, low bits first. `codes` is as long as whole words of 32 bits, with zeros after the last."""
+    """row[:n] = the codes, low bits first. `codes` is as long as whole words of 32 bits, with zeros
+    after the last.
+    """
     if bits == 8:
         for c in range(n):
             row[c] = codes[c]
@@ -165,16 +185,22 @@ def read_line(row, bits, scale, bias, line):
 def quantize_int8(x, variant, out):
     """Rows of 8-bit integers with fp32 scale and bias: FBGEMM's fused row-wise bytes.
 
-    Shapes: x f32[R, D]; variant 0 CPU (eps 1e-8), 1 GPU (eps 1e-20, without NaN), 2 training TBE (inverse from the scale);
-    out u8[R, W], W >= D + 8: codes, zero bytes, scale and bias in the last 8 bytes.
-    `scale = (max - min) / 255`, `bias = min`, `code = (x - bias) * (255 / (max - min + eps))`, nearest even.
-    Source: FBGEMM QuantUtilsAvx2.cc, quantize_fused_8bit_rowwise.cu, stochastic_rounding.cuh. Order: none.
+    Shapes: x f32[R, D]; variant 0 CPU (eps 1e-8), 1 GPU (eps 1e-20, without NaN), 2 training TBE
+    (inverse from the scale); out u8[R, W], W >= D + 8: codes, zero bytes, scale and bias in the
+    last 8 bytes. `scale = (max - min) / 255`, `bias = min`, `code = (x - bias) * (255 / (max - min
+    + eps))`, nearest even.
+    Source: FBGEMM QuantUtilsAvx2.cc, quantize_fused_8bit_rowwise.cu, stochastic_rounding.cuh.
+    Order: none.
     """
-    flat, bytes_, d, width = x.reshape(-1), out.reshape(-1), x.shape[1], out.shape[1]
+    flat = x.reshape(-1)
+    bytes_ = out.reshape(-1)
+    d = x.shape[1]
+    width = out.shape[1]
     share = max(1, RUN // max(1, d))
     for task in prange((x.shape[0] + share - 1) // share):
         for r in range(task * share, min(task * share + share, x.shape[0])):
-            line, row = view(flat, r * d, d), view(bytes_, r * width, width)
+            line = view(flat, r * d, d)
+            row = view(bytes_, r * width, width)
             scale, low, inverse, odd = int8_scales(line, variant)
             if odd and variant == CPU:
                 odd_line(line, low, inverse, 8, False, row)
@@ -192,34 +218,50 @@ def dequantize_int8(codes, out):
 
     Shapes: codes u8[R, W], W >= D + 8; out f32[R, D]. Source: as `quantize_int8`. Order: none.
     """
-    flat, bytes_, d, width = out.reshape(-1), codes.reshape(-1), out.shape[1], codes.shape[1]
+    flat = out.reshape(-1)
+    bytes_ = codes.reshape(-1)
+    d = out.shape[1]
+    width = codes.shape[1]
     share = max(1, RUN // max(1, d))
     for task in prange((out.shape[0] + share - 1) // share):
         for r in range(task * share, min(task * share + share, out.shape[0])):
             row = view(bytes_, r * width, width)
-            read_line(row, 8, get_float(row, width - 8), get_float(row, width - 4), view(flat, r * d, d))
+            read_line(
+                row, 8, get_float(row, width - 8), get_float(row, width - 4), view(flat, r * d, d)
+            )
 
 
 @parallel_kernel
 def quantize_nbit(x, bits, out):
-    """Rows of 4-, 2- or 8-bit integers, low bits first, then fp16 scale and bias: FBGEMM's "SBHalf" bytes.
+    """Rows of 4-, 2- or 8-bit integers, low bits first, then fp16 scale and bias: FBGEMM's "SBHalf"
+    bytes.
 
     Shapes: x f32[R, D]; bits 4, 2 or 8; out u8[R, ceil(D * bits / 8) + 4]. `bias = fp16(min)`,
-    `scale = fp16((max - bias) / (2^bits - 1))` (1 if max = bias, or if scale or its inverse is 0 or infinite),
-    `code = (x - bias) * (1 / scale)`, nearest even, saturated. Source: FBGEMM QuantUtilsAvx2.cc. Order: none.
+    `scale = fp16((max - bias) / (2^bits - 1))` (1 if max = bias, or if scale or its inverse is 0 or
+    infinite), `code = (x - bias) * (1 / scale)`, nearest even, saturated. Source: FBGEMM
+    QuantUtilsAvx2.cc. Order: none.
     """
-    flat, bytes_, d, width = x.reshape(-1), out.reshape(-1), x.shape[1], out.shape[1]
+    flat = x.reshape(-1)
+    bytes_ = out.reshape(-1)
+    d = x.shape[1]
+    width = out.shape[1]
     share = max(1, RUN // max(1, d))
     for task in prange((x.shape[0] + share - 1) // share):
-        begin, n = task * share, min(share, x.shape[0] - task * share)
-        low, high, inverse = np.empty(n, np.float32), np.empty(n, np.float32), np.empty(n, np.float32)
-        scales, biases, odd = np.empty(n, np.uint16), np.empty(n, np.uint16), np.empty(n, np.uint8)
+        begin = task * share
+        n = min(share, x.shape[0] - task * share)
+        low = np.empty(n, np.float32)
+        high = np.empty(n, np.float32)
+        inverse = np.empty(n, np.float32)
+        scales = np.empty(n, np.uint16)
+        biases = np.empty(n, np.uint16)
+        odd = np.empty(n, np.uint8)
         for i in range(n):
             low[i], high[i], odd[i] = line_range(view(flat, (begin + i) * d, d))
         nbit_scales(low, high, inverse, scales, biases, bits)
         codes = np.zeros((d + 3) // 4 * 4, np.uint8)
         for i in range(n):
-            line, row = view(flat, (begin + i) * d, d), view(bytes_, (begin + i) * width, width)
+            line = view(flat, (begin + i) * d, d)
+            row = view(bytes_, (begin + i) * width, width)
             if odd[i]:
                 odd_line(line, low[i], inverse[i], bits, True, codes)
                 pack_line(codes, bits, row, width - 4)
@@ -233,33 +275,49 @@ def quantize_nbit(x, bits, out):
 def dequantize_nbit(codes, bits, out):
     """out = fma(code, scale, bias), rounded once.
 
-    Shapes: codes u8[R, ceil(D * bits / 8) + 4]; bits 4, 2 or 8; out f32[R, D]. Source: as `quantize_nbit`. Order: none.
+    Shapes: codes u8[R, ceil(D * bits / 8) + 4]; bits 4, 2 or 8; out f32[R, D]. Source: as
+    `quantize_nbit`. Order: none.
     """
-    flat, bytes_, d, width = out.reshape(-1), codes.reshape(-1), out.shape[1], codes.shape[1]
+    flat = out.reshape(-1)
+    bytes_ = codes.reshape(-1)
+    d = out.shape[1]
+    width = codes.shape[1]
     share = max(1, RUN // max(1, d))
     for task in prange((out.shape[0] + share - 1) // share):
         for r in range(task * share, min(task * share + share, out.shape[0])):
             row = view(bytes_, r * width, width)
-            read_line(row, bits, get_half(row, width - 4), get_half(row, width - 2), view(flat, r * d, d))
+            read_line(
+                row, bits, get_half(row, width - 4), get_half(row, width - 2), view(flat, r * d, d)
+            )
 
 
 @parallel_kernel
 def quantize_randomly(x, bits, key, rows, step, out):
-    """Rows as `quantize_int8` (CPU) and `quantize_nbit` write them, each number one of its two neighbours at random.
+    """Rows as `quantize_int8` (CPU) and `quantize_nbit` write them, each number one of its two
+    neighbours at random.
 
-    Shapes: x f32[R, D]; bits 8, 4 or 2; key uint64; rows i64[R] row numbers; step i64; out u8[R, W], W = D + 8 or
-    ceil(D * bits / 8) + 4. With `v = (x - bias) * inverse` limited to the codes, up iff word / 2^32 + (v - floor(v)) >= 1.
+    Shapes: x f32[R, D]; bits 8, 4 or 2; key uint64; rows i64[R] row numbers; step i64; out u8[R,
+    W], W = D + 8 or ceil(D * bits / 8) + 4. With `v = (x - bias) * inverse` limited to the codes,
+    up iff word / 2^32 + (v - floor(v)) >= 1.
     Source: docs/arithmetic.md §9. Order: none.
     """
-    flat, bytes_, d, width = x.reshape(-1), out.reshape(-1), x.shape[1], out.shape[1]
+    flat = x.reshape(-1)
+    bytes_ = out.reshape(-1)
+    d = x.shape[1]
+    width = out.shape[1]
     share = max(1, RUN // max(1, d))
     most = np.float32((1 << bits) - 1)
     for task in prange((x.shape[0] + share - 1) // share):
-        codes, word = np.zeros((d + 3) // 4 * 4, np.uint8), np.empty((d + 3) // 4 * 4, np.uint32)
-        lows, highs, inverses = np.empty(1, np.float32), np.empty(1, np.float32), np.empty(1, np.float32)
-        scales, biases = np.empty(1, np.uint16), np.empty(1, np.uint16)
+        codes = np.zeros((d + 3) // 4 * 4, np.uint8)
+        word = np.empty((d + 3) // 4 * 4, np.uint32)
+        lows = np.empty(1, np.float32)
+        highs = np.empty(1, np.float32)
+        inverses = np.empty(1, np.float32)
+        scales = np.empty(1, np.uint16)
+        biases = np.empty(1, np.uint16)
         for r in range(task * share, min(task * share + share, x.shape[0])):
-            line, row = view(flat, r * d, d), view(bytes_, r * width, width)
+            line = view(flat, r * d, d)
+            row = view(bytes_, r * width, width)
             if bits == 8:
                 scale, low, inverse, _ = int8_scales(line, CPU)
                 put_float(row, width - 8, scale)
@@ -269,7 +327,8 @@ def quantize_randomly(x, bits, key, rows, step, out):
                 nbit_scales(lows, highs, inverses, scales, biases, bits)
                 put_word(row, width - 4, np.uint32(scales[0]), 2)
                 put_word(row, width - 2, np.uint32(biases[0]), 2)
-                low, inverse = lows[0], inverses[0]
+                low = lows[0]
+                inverse = inverses[0]
             draw_words(np.uint64(key), np.uint64(rows[r]), np.int64(0), np.uint64(step), word)
             for c in range(d):
                 v = (line[c] - low) * inverse
@@ -277,25 +336,33 @@ def quantize_randomly(x, bits, key, rows, step, out):
                 v = v if v < most else most
                 whole = np.floor(v)
                 chance = np.uint64((v - whole) * np.float32(4294967296.0))
-                codes[c] = np.uint8(np.int64(whole) + np.int64((np.uint64(word[c]) + chance) >> np.uint64(32)))
+                codes[c] = np.uint8(
+                    np.int64(whole) + np.int64((np.uint64(word[c]) + chance) >> np.uint64(32))
+                )
             pack_line(codes, bits, row, width - (8 if bits == 8 else 4))
 
 
 @parallel_kernel
 def quantize_fp8_row(x, backward, out):
-    """Rows of HFP8 with one fp32 scale, for wires: `scale = largest / (1e-20 + max(|x|, 1e-20))`, code of `x * scale`.
+    """Rows of HFP8 with one fp32 scale, for wires: `scale = largest / (1e-20 + max(|x|, 1e-20))`,
+    code of `x * scale`.
 
-    Shapes: x f32[R, D]; backward 0 (4 exponent bits, bias 15, largest 0.9375) or 1 (5, 31, 0.875); out u8[R, W],
-    W = D rounded up to 4, + 8: codes, zero bytes, scale, four zero bytes. A NaN does not count and becomes the largest.
+    Shapes: x f32[R, D]; backward 0 (4 exponent bits, bias 15, largest 0.9375) or 1 (5, 31, 0.875);
+    out u8[R, W], W = D rounded up to 4, + 8: codes, zero bytes, scale, four zero bytes. A NaN does
+    not count and becomes the largest.
     Source: FBGEMM quantize_fp8_rowwise.cu (its kernel for more than 20 rows). Order: none.
     """
-    flat, bytes_, d, width = x.reshape(-1), out.reshape(-1), x.shape[1], out.shape[1]
+    flat = x.reshape(-1)
+    bytes_ = out.reshape(-1)
+    d = x.shape[1]
+    width = out.shape[1]
     limit = _BACKWARD_LIMIT if backward else _FORWARD_LIMIT
     words = words_of(_BACKWARD) if backward else words_of(_FORWARD)
     share = max(1, RUN // max(1, d))
     for task in prange((x.shape[0] + share - 1) // share):
         for r in range(task * share, min(task * share + share, x.shape[0])):
-            line, row = view(flat, r * d, d), view(bytes_, r * width, width)
+            line = view(flat, r * d, d)
+            row = view(bytes_, r * width, width)
             most = magnitude(_GPU_EPS)
             for c in range(d):
                 a = magnitude(line[c])
@@ -313,15 +380,20 @@ def quantize_fp8_row(x, backward, out):
 def dequantize_fp8_row(codes, backward, out):
     """out = number of the code / scale.
 
-    Shapes: codes u8[R, W], W = D rounded up to 4, + 8; backward 0 or 1; out f32[R, D]. Source: as `quantize_fp8_row`.
+    Shapes: codes u8[R, W], W = D rounded up to 4, + 8; backward 0 or 1; out f32[R, D]. Source: as
+    `quantize_fp8_row`.
     Order: none.
     """
-    flat, bytes_, d, width = out.reshape(-1), codes.reshape(-1), out.shape[1], codes.shape[1]
+    flat = out.reshape(-1)
+    bytes_ = codes.reshape(-1)
+    d = out.shape[1]
+    width = codes.shape[1]
     words = words_of(_BACKWARD) if backward else words_of(_FORWARD)
     share = max(1, RUN // max(1, d))
     for task in prange((out.shape[0] + share - 1) // share):
         for r in range(task * share, min(task * share + share, out.shape[0])):
-            row, line = view(bytes_, r * width, width), view(flat, r * d, d)
+            row = view(bytes_, r * width, width)
+            line = view(flat, r * d, d)
             scale = get_float(row, width - 8)
             for c in range(d):
                 line[c] = number_of_code(np.uint32(row[c]), words) / scale

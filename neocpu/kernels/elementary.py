@@ -1,15 +1,18 @@
 """How are exp, log and log1p computed so that every machine, and NumPy, gives the same bits?
 
-In fp64, from additions, multiplications and divisions in the order written here, without fused multiply-add and without
-any C library (`docs/arithmetic.md` §8). Errors stay below one unit in the last place of fp64, so that rounding once to
-fp32 nearly always gives the correctly rounded fp32 result.
+In fp64, from additions, multiplications and divisions in the order written here, without fused
+multiply-add and without any C library (`docs/arithmetic.md` §8). Errors stay below one unit in the
+last place of fp64, so that rounding once to fp32 nearly always gives the correctly rounded fp32
+result.
 
     exp    x = k ln2 + r, |r| <= 0.35:  2^k * (1 + (r + (r*r*q(r) + c))),  c what r lost to rounding, q Taylor to r^14
     log    x = 2^k (1 + f), 1 + f in [0.7, 1.42):  s = f / (2 + f),  log(1 + f) = 2 atanh(s) = f - (h - s*(h + R)),
            h = f*f/2, R the rest of the atanh series, Taylor to s^23
-    log1p  the same with f = x where no power of two is needed, else with what 1 + x lost to rounding added back
+    log1p  the same with f = x where no power of two is needed, else with what 1 + x lost to
+    rounding added back
 
-Scalar functions compose into other kernels; `*_array` are kernels over arrays. A NaN comes out as 0x7ff8000000000000.
+Scalar functions compose into other kernels; `*_array` are kernels over arrays. A NaN comes out as
+0x7ff8000000000000.
 """
 
 import numpy as np
@@ -17,10 +20,12 @@ from numba.extending import register_jitable
 
 from neocpu.kernels._jit import kernel
 
-_LN2_HIGH = 0.6931471803691238  # 0x3fe62e42fee00000: 32 significant bits, so k * _LN2_HIGH is exact for |k| < 2^11
+# 0x3fe62e42fee00000: 32 significant bits, so k * _LN2_HIGH is exact for |k| < 2^11
+_LN2_HIGH = 0.6931471803691238
 _LN2_LOW = 1.9082149292705877e-10  # 0x3dea39ef35793c76: ln 2 - _LN2_HIGH
 _LOG2_E = 1.4426950408889634
-_ROUND = 6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer, ties to even
+# 1.5 * 2^52: adding and subtracting it rounds to the nearest integer, ties to even
+_ROUND = 6755399441055744.0
 _ONE_BITS = 4607182418800017408  # of 1.0
 _SQRT_HALF_BITS = 4604544271217802189  # of sqrt(1/2)
 
@@ -41,7 +46,8 @@ def exp(x):
     if x < -745.1332191019412:
         return 0.0
     k = (x * _LOG2_E + _ROUND) - _ROUND
-    high, low = x - k * _LN2_HIGH, k * _LN2_LOW
+    high = x - k * _LN2_HIGH
+    low = k * _LN2_LOW
     r = high - low
     c = (high - r) - low
     q = 1.0 / 87178291200.0
@@ -67,7 +73,8 @@ def _split(x):
     """(k, m) with x = 2^k m exactly and m in [sqrt(1/2), sqrt(2)); x positive, finite."""
     scaled = 0
     if x < 2.2250738585072014e-308:
-        x, scaled = x * 18014398509481984.0, 54
+        x = x * 18014398509481984.0
+        scaled = 54
     bits = np.float64(x).view(np.int64)
     k = ((bits + (_ONE_BITS - _SQRT_HALF_BITS)) >> 52) - 1023
     return k - scaled, np.int64(bits - (k << 52)).view(np.float64)
@@ -76,7 +83,8 @@ def _split(x):
 @register_jitable
 def _log_tail(f, k, c):
     """k ln2 + log(1 + f) + c, |f| <= 0.42, c tiny."""
-    s, half = f / (2.0 + f), 0.5 * f * f
+    s = f / (2.0 + f)
+    half = 0.5 * f * f
     z = s * s
     q = 2.0 / 23.0
     q = q * z + 2.0 / 21.0

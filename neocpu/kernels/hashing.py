@@ -1,9 +1,10 @@
-"""Which row does a category code get? A mixed hash modulo the table's rows, or its place in a vocabulary.
+"""Which row does a category code get? A mixed hash modulo the table's rows, or its place in a
+vocabulary.
 
     row = splitmix64(splitmix64(seed ^ FNV1a64(feature)) ^ code) mod rows        (docs/arithmetic.md §10)
 
-Vocabularies and distinct counts use one open-addressing hash map: slot = mix(code) and on to the next free one; 2^k
-slots, a slot is free while its value is 0.
+Vocabularies and distinct counts use one open-addressing hash map: slot = mix(code) and on to the
+next free one; 2^k slots, a slot is free while its value is 0.
 """
 
 import numpy as np
@@ -27,7 +28,8 @@ def _slot(code, keys, values):
 def hash_rows(codes, key, rows, out):
     """Row of every code in a table of `rows` rows.
 
-    Shapes: codes u32[n] or u64[n]; key u64 = splitmix64(seed ^ FNV1a64(feature)); rows i64 > 0; out i64[n].
+    Shapes: codes u32[n] or u64[n]; key u64 = splitmix64(seed ^ FNV1a64(feature)); rows i64 > 0; out
+    i64[n].
     """
     table = np.uint64(rows)
     for i in range(codes.size):
@@ -36,9 +38,11 @@ def hash_rows(codes, key, rows, out):
 
 @kernel
 def count_codes(codes, keys, counts, first):
-    """Count codes[first:] into a hash map and return where it stopped: the end, or early once the map is half full.
+    """Count codes[first:] into a hash map and return where it stopped: the end, or early once the
+    map is half full.
 
-    Shapes: codes u32[n] or u64[n]; keys u64[2^k]; counts i64[2^k + 1], last entry: number of used slots; first i64.
+    Shapes: codes u32[n] or u64[n]; keys u64[2^k]; counts i64[2^k + 1], last entry: number of used
+    slots; first i64.
     """
     slots = counts[: keys.size]
     used = counts[keys.size]
@@ -57,7 +61,8 @@ def count_codes(codes, keys, counts, first):
 
 @kernel
 def fill_map(codes, values, keys, slots):
-    """Put codes (distinct) with their values (not 0) into a hash map that has room, in place of the values they had.
+    """Put codes (distinct) with their values (not 0) into a hash map that has room, in place of the
+    values they had.
 
     Shapes: codes u64[n]; values i64[n]; keys u64[2^k]; slots i64[2^k], 0 where free.
     """
@@ -69,7 +74,8 @@ def fill_map(codes, values, keys, slots):
 
 @kernel
 def add_counts(codes, counts, keys, slots, out):
-    """Add to the counts of codes (distinct) in a hash map that has room; out: the counts now. Returns how many are new.
+    """Add to the counts of codes (distinct) in a hash map that has room; out: the counts now.
+    Returns how many are new.
 
     Shapes: codes u64[n]; counts i64[n] > 0; keys u64[2^k]; slots i64[2^k]; out i64[n].
     """
@@ -86,7 +92,8 @@ def add_counts(codes, counts, keys, slots, out):
 
 @kernel
 def look_up(codes, keys, slots, out):
-    """Value of every code in a hash map, 0 for one that is not in it (a vocabulary's row of the unknown).
+    """Value of every code in a hash map, 0 for one that is not in it (a vocabulary's row of the
+    unknown).
 
     Shapes: codes u32[n] or u64[n]; keys u64[2^k]; slots i64[2^k] (`fill_map`); out i64[n].
     """

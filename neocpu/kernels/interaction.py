@@ -1,13 +1,16 @@
-"""How do the embeddings of a sample meet? By the dot products of all pairs, each one chain of fused multiply-adds.
+"""How do the embeddings of a sample meet? By the dot products of all pairs, each one chain of fused
+multiply-adds.
 
-A sample's E is a matrix of `count` rows of `dim` columns: the bottom MLP's output first, then one row per key. The
-dots are the lower triangle of E Eᵀ, row by row; E's first row goes through unchanged (DLRM's "dot"):
+A sample's E is a matrix of `count` rows of `dim` columns: the bottom MLP's output first, then one
+row per key. The dots are the lower triangle of E Eᵀ, row by row; E's first row goes through
+unchanged (DLRM's "dot"):
 
     out = [E[0, :], E[1]·E[0], E[2]·E[0], E[2]·E[1], E[3]·E[0], ...]        with `diagonal` also E[i]·E[i], i from 0
 
-Forward: E is transposed, [dim][count], so that vector lanes run over pairs (i, j), (i, j+1), ... and each dot product
-stays its own chain over ascending columns (`docs/arithmetic.md` §6). Backward: the gradients of the dots become a
-symmetric matrix S, and dE = S E without its diagonal, lanes over columns, chains over ascending rows j.
+Forward: E is transposed, [dim][count], so that vector lanes run over pairs (i, j), (i, j+1), ...
+and each dot product stays its own chain over ascending columns (`docs/arithmetic.md` §6). Backward:
+the gradients of the dots become a symmetric matrix S, and dE = S E without its diagonal, lanes over
+columns, chains over ascending rows j.
 """
 
 import numpy as np
@@ -15,7 +18,13 @@ from numba import prange
 
 from neocpu.kernels._jit import kernel, parallel_kernel
 from neocpu.kernels.simd import prefetch
-from neocpu.kernels.simd_blocks import add_floats, copy_floats, copy_lanes, mirror_block, transpose_block
+from neocpu.kernels.simd_blocks import (
+    add_floats,
+    copy_floats,
+    copy_lanes,
+    mirror_block,
+    transpose_block,
+)
 from neocpu.kernels.simd_tiles import LANES, MR, gap_chains, slim_chains
 
 _CHUNK = 32  # samples that one thread does with one scratch
@@ -43,7 +52,9 @@ def _copy(source, source_at, target, target_at, size):
 
 @kernel
 def _turn(e, at, count, dim, stride, out):
-    """out[d*stride + i] = e[at + i*dim + d]; the rows i from count up to stride repeat the last one."""
+    """out[d*stride + i] = e[at + i*dim + d]; the rows i from count up to stride repeat the last
+    one.
+    """
     whole = dim // LANES * LANES
     for i in range(0, stride, LANES):
         for d in range(0, whole, LANES):
@@ -56,11 +67,14 @@ def _turn(e, at, count, dim, stride, out):
 @parallel_kernel
 def _forward(e, samples, count, dim, own, out):
     """`dot_forward` on flat arrays; own is 1 with the diagonal, else 0."""
-    size, stride, high = count * dim, _up(count, LANES), _up(count, MR)
+    size = count * dim
+    stride = _up(count, LANES)
+    high = _up(count, MR)
     width = dim + count * (count - 1 + 2 * own) // 2
     for chunk in prange((samples + _CHUNK - 1) // _CHUNK):
         turned = np.zeros(dim * stride + MR + LANES, np.float32)
-        dots, line = np.zeros(high * stride, np.float32), np.zeros(width + LANES, np.float32)
+        dots = np.zeros(high * stride, np.float32)
+        line = np.zeros(width + LANES, np.float32)
         first = np.int64(chunk) * _CHUNK
         last = min(samples, first + _CHUNK) - 1
         for s in range(first, last + 1):
@@ -69,7 +83,22 @@ def _forward(e, samples, count, dim, own, out):
                 if s < last:
                     _ahead(e, (s + 1) * size, size, i, high)
                 for j in range(0, min(count, i + MR), LANES):
-                    slim_chains(turned, i, stride, turned, j, stride, dim, dots, i * stride + j, stride, 1, 0, j, 0)
+                    slim_chains(
+                        turned,
+                        i,
+                        stride,
+                        turned,
+                        j,
+                        stride,
+                        dim,
+                        dots,
+                        i * stride + j,
+                        stride,
+                        1,
+                        0,
+                        j,
+                        0,
+                    )
             at = dim
             for i in range(count):
                 _copy(dots, i * stride, line, at, i + own)
@@ -95,29 +124,44 @@ def _symmetric(line, at, count, own, stride, s):
 @parallel_kernel
 def _backward(e, g, samples, count, dim, own, out):
     """`dot_backward` on flat arrays; own is 1 with the diagonal, else 0."""
-    size, stride, high, wide = count * dim, _up(count, LANES), _up(count, MR), _up(dim, LANES)
+    size = count * dim
+    stride = _up(count, LANES)
+    high = _up(count, MR)
+    wide = _up(dim, LANES)
     width = dim + count * (count - 1 + 2 * own) // 2
-    direct = wide == dim and count >= MR  # whole tiles only: no scratch between E, the tiles and the result
+    # whole tiles only: no scratch between E, the tiles and the result
+    direct = wide == dim and count >= MR
     for chunk in prange((samples + _CHUNK - 1) // _CHUNK):
-        pairs, line = np.zeros(stride * stride + MR + LANES, np.float32), np.zeros(width + LANES, np.float32)
-        scratch, sums = np.zeros(count * wide + LANES, np.float32), np.zeros(high * wide, np.float32)
+        pairs = np.zeros(stride * stride + MR + LANES, np.float32)
+        line = np.zeros(width + LANES, np.float32)
+        scratch = np.zeros(count * wide + LANES, np.float32)
+        sums = np.zeros(high * wide, np.float32)
         first = np.int64(chunk) * _CHUNK
         last = min(samples, first + _CHUNK) - 1
         for s in range(first, last + 1):
             copy_floats(g, s * width, line, 0, width)
             _symmetric(line, dim, count, own, stride, pairs)
-            rows, rows_at, into, into_at = e, s * size, out, s * size
+            rows = e
+            rows_at = s * size
+            into = out
+            into_at = s * size
             if not direct:
                 for i in range(count):
                     copy_floats(e, s * size + i * dim, scratch, i * wide, dim)
-                rows, rows_at, into, into_at = scratch, 0, sums, 0
+                rows = scratch
+                rows_at = 0
+                into = sums
+                into_at = 0
             for panel in range(0, count, MR):
                 if s < last:
                     _ahead(e, (s + 1) * size, size, panel, high)
-                i = max(0, min(panel, count - MR))  # the last panel overlaps the one before it where rows suffice
+                # the last panel overlaps the one before it where rows suffice
+                i = max(0, min(panel, count - MR))
                 for d in range(0, wide, LANES):
                     at = into_at + i * wide + d
-                    gap_chains(pairs, i, stride, rows, rows_at + d, wide, count, i, 1 - own, into, at, wide)
+                    gap_chains(
+                        pairs, i, stride, rows, rows_at + d, wide, count, i, 1 - own, into, at, wide
+                    )
             if not direct:
                 for i in range(count):
                     copy_floats(sums, i * wide, out, s * size + i * dim, dim)
@@ -127,8 +171,9 @@ def _backward(e, g, samples, count, dim, own, out):
 def dot_forward(e, dim, diagonal, out):
     """Dot interaction of every sample.
 
-    Shapes: e f32[b, count*dim], row 0 of a sample first; dim int; diagonal bool; out f32[b, dim + pairs], pairs =
-    count(count-1)/2, with diagonal count(count+1)/2; C-contiguous. Source: Neo; docs/arithmetic.md §6.
+    Shapes: e f32[b, count*dim], row 0 of a sample first; dim int; diagonal bool; out f32[b, dim +
+    pairs], pairs = count(count-1)/2, with diagonal count(count+1)/2; C-contiguous. Source: Neo;
+    docs/arithmetic.md §6.
     Order: each dot product is a chain over ascending columns of fma(e[i, d], e[j, d], ·) from +0.
     """
     _forward(e.reshape(-1), e.shape[0], e.shape[1] // dim, dim, int(diagonal), out.reshape(-1))
@@ -137,9 +182,17 @@ def dot_forward(e, dim, diagonal, out):
 def dot_backward(e, g, dim, diagonal, out):
     """Gradient of the dot interaction with respect to E.
 
-    Shapes: e f32[b, count*dim]; g f32[b, dim + pairs], gradient of `dot_forward`'s output; out f32[b, count*dim];
-    C-contiguous. Source: Neo; docs/arithmetic.md §6.
-    Order: out[i, d] is a chain over ascending j of fma(a_ij, e[j, d], ·) from +0, j != i (with `diagonal` also j = i,
-    its coefficient fl(a_ii + a_ii)); then g[d] is added to row 0.
+    Shapes: e f32[b, count*dim]; g f32[b, dim + pairs], gradient of `dot_forward`'s output; out
+    f32[b, count*dim]; C-contiguous. Source: Neo; docs/arithmetic.md §6.
+    Order: out[i, d] is a chain over ascending j of fma(a_ij, e[j, d], ·) from +0, j != i (with
+    `diagonal` also j = i, its coefficient fl(a_ii + a_ii)); then g[d] is added to row 0.
     """
-    _backward(e.reshape(-1), g.reshape(-1), e.shape[0], e.shape[1] // dim, dim, int(diagonal), out.reshape(-1))
+    _backward(
+        e.reshape(-1),
+        g.reshape(-1),
+        e.shape[0],
+        e.shape[1] // dim,
+        dim,
+        int(diagonal),
+        out.reshape(-1),
+    )

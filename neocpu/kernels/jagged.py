@@ -1,12 +1,15 @@
-"""How are the lookups of a batch dealt out to shards? Bag by bag, by row: the bucketize of the input distribution.
+"""How are the lookups of a batch dealt out to shards? Bag by bag, by row: the bucketize of the
+input distribution.
 
     an entry e asks for the lookups of key[e] whose row is in [lo[e], hi[e])        (pruned lookups, -1, go nowhere)
-    out: for entry after entry, sample after sample, their rows counted from lo[e], in their order in the bag
+    out: for entry after entry, sample after sample, their rows counted from lo[e], in their order
+    in the bag
 
-Two passes: the first counts, so that messages can be sized; the second copies. Before either, `first_outside` looks for
-lookups that no shard could answer.
+Two passes: the first counts, so that messages can be sized; the second copies. Before either,
+`first_outside` looks for lookups that no shard could answer.
 
-`block_bucketize` deals as FBGEMM does, by blocks of rows or uneven boundaries, with the way back. Training does not need it.
+`block_bucketize` deals as FBGEMM does, by blocks of rows or uneven boundaries, with the way back.
+Training does not need it.
 """
 
 import numpy as np
@@ -18,7 +21,8 @@ from neocpu.kernels._jit import inlined, kernel
 def bucketize_lengths(offsets, values, key, lo, hi, samples, lengths):
     """lengths[e*S + s] = lookups of bag (key[e], s) with lo[e] <= row < hi[e].
 
-    Shapes: offsets i64[F*S+1], values i64[n] of a KJT; key, lo, hi i64[E]; samples = S; lengths i32[E*S].
+    Shapes: offsets i64[F*S+1], values i64[n] of a KJT; key, lo, hi i64[E]; samples = S; lengths
+    i32[E*S].
     Source: FBGEMM block_bucketize_sparse_features; Neo. Order: none.
     """
     for e in range(key.size):
@@ -32,18 +36,21 @@ def bucketize_lengths(offsets, values, key, lo, hi, samples, lengths):
 
 @kernel
 def bucketize(offsets, values, weights, key, lo, hi, samples, rows, row_weights):
-    """Rows (counted from lo[e]) and weights of the lookups that `bucketize_lengths` counted, one after the other.
+    """Rows (counted from lo[e]) and weights of the lookups that `bucketize_lengths` counted, one
+    after the other.
 
-    Shapes: as there; weights f32[n] or f32[0]; rows i64[m+1], m the sum of the lengths, the last one for scratch;
-    row_weights f32[m+1], or f32[0] with empty weights. Source: FBGEMM block_bucketize_sparse_features. Order: entries,
-    samples, lookups ascending.
+    Shapes: as there; weights f32[n] or f32[0]; rows i64[m+1], m the sum of the lengths, the last
+    one for scratch; row_weights f32[m+1], or f32[0] with empty weights. Source: FBGEMM
+    block_bucketize_sparse_features. Order: entries, samples, lookups ascending.
     """
     at = 0
     for e in range(key.size):
-        first, end = lo[e], hi[e]
+        first = lo[e]
+        end = hi[e]
         for j in range(offsets[key[e] * samples], offsets[(key[e] + 1) * samples]):
             row = values[j]
-            rows[at] = row - first  # written over unless it counts: which shard holds a row is no branch to predict
+            # written over unless it counts: which shard holds a row is no branch to predict
+            rows[at] = row - first
             if weights.size > 0:
                 row_weights[at] = weights[j]
             at += (first <= row) & (row < end)
@@ -51,9 +58,11 @@ def bucketize(offsets, values, weights, key, lo, hi, samples, rows, row_weights)
 
 @kernel
 def first_outside(offsets, values, limit, samples):
-    """Position of the first lookup whose row is not in [-1, limit[f]), f its key; -1 if there is none.
+    """Position of the first lookup whose row is not in [-1, limit[f]), f its key; -1 if there is
+    none.
 
-    Shapes: offsets i64[F*S+1], values i64[n] of a KJT; limit i64[F]; samples = S. Source: FBGEMM bounds_check_indices.
+    Shapes: offsets i64[F*S+1], values i64[n] of a KJT; limit i64[F]; samples = S. Source: FBGEMM
+    bounds_check_indices.
     """
     for f in range(limit.size):
         for j in range(offsets[f * samples], offsets[(f + 1) * samples]):
@@ -66,7 +75,8 @@ def first_outside(offsets, values, limit, samples):
 def lengths_to_offsets(lengths, offsets):
     """offsets[i] = sum of lengths[:i].
 
-    Shapes: lengths i32[N], offsets i64[N+1]. Source: FBGEMM asynchronous_complete_cumsum. Order: exact integers.
+    Shapes: lengths i32[N], offsets i64[N+1]. Source: FBGEMM asynchronous_complete_cumsum. Order:
+    exact integers.
     """
     total = 0
     for i in range(lengths.size):
@@ -77,10 +87,11 @@ def lengths_to_offsets(lengths, offsets):
 
 @kernel
 def running_sums(lengths, first, out):
-    """out[i] = sum of lengths[: first + i]: exclusive sums from first = 0 on, inclusive ones from 1 on.
+    """out[i] = sum of lengths[: first + i]: exclusive sums from first = 0 on, inclusive ones from 1
+    on.
 
-    Shapes: lengths i64[N]; out i64[M], first + M <= N + 1. Complete sums are M = N + 1. Source: FBGEMM
-    asynchronous_{complete,exclusive,inclusive}_cumsum. Order: exact integers.
+    Shapes: lengths i64[N]; out i64[M], first + M <= N + 1. Complete sums are M = N + 1. Source:
+    FBGEMM asynchronous_{complete,exclusive,inclusive}_cumsum. Order: exact integers.
     """
     total = 0
     for i in range(first):
@@ -93,8 +104,11 @@ def running_sums(lengths, first, out):
 
 @inlined
 def bucket_of(row, block, blocks, ranks, bounds, keep):
-    """(rank, row there) of a row, as an unsigned number; bounds u64[n] are uneven boundaries, or none."""
-    spread, each = np.uint64(ranks), np.uint64(blocks)
+    """(rank, row there) of a row, as an unsigned number; bounds u64[n] are uneven boundaries, or
+    none.
+    """
+    spread = np.uint64(ranks)
+    each = np.uint64(blocks)
     if bounds.size:
         where = row
         if block == 0:  # rows are hashed: their remainder, stretched over the boundaries
@@ -106,21 +120,28 @@ def bucket_of(row, block, blocks, ranks, bounds, keep):
     else:
         share = each // spread  # blocks of a rank
         if row < np.uint64(block) * each:
-            rank, local = row // (np.uint64(block) * share), row % (np.uint64(block) * share)
+            rank = row // (np.uint64(block) * share)
+            local = row % (np.uint64(block) * share)
         else:
-            rank, local = row % each // share, row // each
+            rank = row % each // share
+            local = row // each
     return np.int64(rank), np.int64(row if keep else local)
 
 
 @kernel
-def block_bucketize_lengths(offsets, rows, first_bag, block, blocks, ranks, bounds, bound_start, pruned, lengths):
+def block_bucketize_lengths(
+    offsets, rows, first_bag, block, blocks, ranks, bounds, bound_start, pruned, lengths
+):
     """lengths[p*bags + b] = lookups of bag b that go to rank p.
 
-    Shapes: offsets i64[bags+1]; rows i64[n]; by feature f: bags [first_bag[f], first_bag[f+1]) (i64[F+1]); block i64[F]: rows
-    of a block (0: rows are hashed, rank = row mod blocks); blocks i64[F]: how many there are in all, a multiple of ranks; or
-    boundaries u64 bounds[bound_start[f] : bound_start[f+1]] (i64[F+1]) that begin with 0. Rows beyond go to row mod blocks.
-    Rows count as unsigned: -1 is 2^64 - 1, unless `pruned` >= 0 names the rank that gets -1 as it is. lengths i64[ranks*bags].
-    Source: FBGEMM block_bucketize_sparse_features, and bucketize_sparse_features (block 0). Order: none.
+    Shapes: offsets i64[bags+1]; rows i64[n]; by feature f: bags [first_bag[f], first_bag[f+1])
+    (i64[F+1]); block i64[F]: rows of a block (0: rows are hashed, rank = row mod blocks); blocks
+    i64[F]: how many there are in all, a multiple of ranks; or boundaries u64 bounds[bound_start[f]
+    : bound_start[f+1]] (i64[F+1]) that begin with 0. Rows beyond go to row mod blocks. Rows count
+    as unsigned: -1 is 2^64 - 1, unless `pruned` >= 0 names the rank that gets -1 as it is. lengths
+    i64[ranks*bags].
+    Source: FBGEMM block_bucketize_sparse_features, and bucketize_sparse_features (block 0). Order:
+    none.
     """
     bags = offsets.size - 1
     lengths[:] = 0
@@ -137,14 +158,31 @@ def block_bucketize_lengths(offsets, rows, first_bag, block, blocks, ranks, boun
 
 @kernel
 def block_bucketize(
-    offsets, rows, weights, first_bag, block, blocks, ranks, bounds, bound_start, pruned, keep, lengths, rows_out, weights_out,
-    positions, place, bucket,
-):  # fmt: skip
+    offsets,
+    rows,
+    weights,
+    first_bag,
+    block,
+    blocks,
+    ranks,
+    bounds,
+    bound_start,
+    pruned,
+    keep,
+    lengths,
+    rows_out,
+    weights_out,
+    positions,
+    place,
+    bucket,
+):
     """Lookups by (rank, bag): their rows there, weights, positions in their bags, and the way back.
 
-    Shapes: as `block_bucketize_lengths`, which counted `lengths`; weights, weights_out f32[n] or f32[0]; keep bool[F]: rows
-    stay as they are; rows_out, positions i64[n]; place, bucket i64[n]: where lookup j went, and its rank.
-    Source: FBGEMM block_bucketize_sparse_features (bucketize_pos, unbucketize_permute, bucket_mapping, keep_orig_idx).
+    Shapes: as `block_bucketize_lengths`, which counted `lengths`; weights, weights_out f32[n] or
+    f32[0]; keep bool[F]: rows stay as they are; rows_out, positions i64[n]; place, bucket i64[n]:
+    where lookup j went, and its rank.
+    Source: FBGEMM block_bucketize_sparse_features (bucketize_pos, unbucketize_permute,
+    bucket_mapping, keep_orig_idx).
     Order: rank, bag, lookups ascending.
     """
     bags = offsets.size - 1
@@ -158,11 +196,17 @@ def block_bucketize(
         for b in range(first_bag[f], first_bag[f + 1]):
             for j in range(offsets[b], offsets[b + 1]):
                 if rows[j] == -1 and pruned >= 0:
-                    rank, local = pruned, rows[j]
+                    rank = pruned
+                    local = rows[j]
                 else:
-                    rank, local = bucket_of(np.uint64(rows[j]), block[f], blocks[f], ranks, mine, keep[f])
+                    rank, local = bucket_of(
+                        np.uint64(rows[j]), block[f], blocks[f], ranks, mine, keep[f]
+                    )
                 to = heads[rank * bags + b]
                 heads[rank * bags + b] = to + 1
-                rows_out[to], positions[to], place[j], bucket[j] = local, j - offsets[b], to, rank
+                rows_out[to] = local
+                positions[to] = j - offsets[b]
+                place[j] = to
+                bucket[j] = rank
                 if weights.size:
                     weights_out[to] = weights[j]

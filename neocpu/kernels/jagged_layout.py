@@ -1,12 +1,13 @@
-"""How is jagged data moved about: permuted, selected, padded, reordered? Copies of segments, and numbers that say from where.
+"""How is jagged data moved about: permuted, selected, padded, reordered? Copies of segments, and
+numbers that say from where.
 
     segment t of a result is a segment of the input; starts, offsets say where each begins
 
         values   | a a | b | c c c |        segment = 2, 0        | c c c | a a |
                  starts 0   2   3                                 offsets 0    3    5
 
-FBGEMM has a dozen operators for this; one copy (`copy_segments`) and a few maps do the same. Nothing is computed with
-values, so they may be of any dtype.
+FBGEMM has a dozen operators for this; one copy (`copy_segments`) and a few maps do the same.
+Nothing is computed with values, so they may be of any dtype.
 """
 
 from numba import prange
@@ -21,13 +22,16 @@ RUN = 64  # segments of a task
 def copy_segments(values, starts, segment, offsets, width, out):
     """Segment t of out = as many rows of values from starts[segment[t]] on as offsets says.
 
-    Shapes: values, out 1-D of one dtype, rows of `width` elements; starts i64[N]; segment i64[S]; offsets i64[S+1].
-    Source: FBGEMM permute_1D_sparse_data, permute_2D_sparse_data, jagged_index_select, reorder_batched_ad_indices. Order: none.
+    Shapes: values, out 1-D of one dtype, rows of `width` elements; starts i64[N]; segment i64[S];
+    offsets i64[S+1].
+    Source: FBGEMM permute_1D_sparse_data, permute_2D_sparse_data, jagged_index_select,
+    reorder_batched_ad_indices. Order: none.
     """
     for task in prange((segment.size + RUN - 1) // RUN):
         for t in range(task * RUN, min(task * RUN + RUN, segment.size)):
             n = (offsets[t + 1] - offsets[t]) * width
-            source, to = view(values, starts[segment[t]] * width, n), view(out, offsets[t] * width, n)
+            source = view(values, starts[segment[t]] * width, n)
+            to = view(out, offsets[t] * width, n)
             for i in range(n):
                 to[i] = source[i]
 
@@ -36,11 +40,13 @@ def copy_segments(values, starts, segment, offsets, width, out):
 def index_select(values, index, width, out):
     """Row i of out = row index[i] of values.
 
-    Shapes: values, out 1-D of one dtype, rows of `width` elements; index i64[n]. Source: FBGEMM index_select_dim0. Order: none.
+    Shapes: values, out 1-D of one dtype, rows of `width` elements; index i64[n]. Source: FBGEMM
+    index_select_dim0. Order: none.
     """
     for task in prange((index.size + RUN - 1) // RUN):
         for i in range(task * RUN, min(task * RUN + RUN, index.size)):
-            source, to = view(values, index[i] * width, width), view(out, i * width, width)
+            source = view(values, index[i] * width, width)
+            to = view(out, i * width, width)
             for c in range(width):
                 to[c] = source[c]
 
@@ -49,8 +55,10 @@ def index_select(values, index, width, out):
 def select_or_fill(values, index, width, filler, out):
     """Row i of out = row index[i] of values, or a row of `filler` where index[i] is negative.
 
-    Shapes: values, out 1-D of one dtype, rows of `width` elements; index i64[n]; filler of that dtype.
-    Source: FBGEMM jagged_to_padded_dense, dense_to_jagged of several jagged dimensions. Order: none.
+    Shapes: values, out 1-D of one dtype, rows of `width` elements; index i64[n]; filler of that
+    dtype.
+    Source: FBGEMM jagged_to_padded_dense, dense_to_jagged of several jagged dimensions. Order:
+    none.
     """
     for task in prange((index.size + RUN - 1) // RUN):
         for i in range(task * RUN, min(task * RUN + RUN, index.size)):
@@ -68,13 +76,14 @@ def select_or_fill(values, index, width, filler, out):
 def jagged_to_padded_dense(values, offsets, width, longest, padding, out):
     """out[b] = the first `longest` rows of bag b, then rows of `padding`.
 
-    Shapes: values, out 1-D of one dtype, rows of `width` elements; offsets i64[B+1]; out has B * longest rows; padding of that
-    dtype. Source: FBGEMM jagged_to_padded_dense. Order: none.
+    Shapes: values, out 1-D of one dtype, rows of `width` elements; offsets i64[B+1]; out has B *
+    longest rows; padding of that dtype. Source: FBGEMM jagged_to_padded_dense. Order: none.
     """
     for b in prange(offsets.size - 1):
         full = longest * width
         n = min((offsets[b + 1] - offsets[b]) * width, full)
-        source, to = view(values, offsets[b] * width, n), view(out, b * full, full)
+        source = view(values, offsets[b] * width, n)
+        to = view(out, b * full, full)
         for i in range(n):
             to[i] = source[i]
         for i in range(n, full):
@@ -85,13 +94,15 @@ def jagged_to_padded_dense(values, offsets, width, longest, padding, out):
 def padded_dense_to_jagged(dense, offsets, width, longest, out):
     """Bag b of out = the first rows of dense[b]; zeros where a bag is longer than `longest`.
 
-    Shapes: dense, out 1-D of one dtype, rows of `width` elements, dense B * longest of them; offsets i64[B+1].
+    Shapes: dense, out 1-D of one dtype, rows of `width` elements, dense B * longest of them;
+    offsets i64[B+1].
     Source: FBGEMM dense_to_jagged. Order: none.
     """
     for b in prange(offsets.size - 1):
         n = (offsets[b + 1] - offsets[b]) * width
         m = min(n, longest * width)
-        source, to = view(dense, b * longest * width, m), view(out, offsets[b] * width, n)
+        source = view(dense, b * longest * width, m)
+        to = view(out, offsets[b] * width, n)
         for i in range(m):
             to[i] = source[i]
         for i in range(m, n):
@@ -100,9 +111,11 @@ def padded_dense_to_jagged(dense, offsets, width, longest, out):
 
 @kernel
 def expand_into_jagged_permute(permute, input_offsets, output_offsets, out):
-    """Where each lookup of permuted segments comes from: out[output_offsets[t] + i] = input_offsets[permute[t]] + i.
+    """Where each lookup of permuted segments comes from: out[output_offsets[t] + i] =
+    input_offsets[permute[t]] + i.
 
-    Shapes: permute i64[S]; input_offsets i64[N+1]; output_offsets i64[S+1]; out i64[output_offsets[S]].
+    Shapes: permute i64[S]; input_offsets i64[N+1]; output_offsets i64[S+1]; out
+    i64[output_offsets[S]].
     Source: FBGEMM expand_into_jagged_permute.
     """
     for t in range(permute.size):
@@ -115,13 +128,16 @@ def expand_into_jagged_permute(permute, input_offsets, output_offsets, out):
 def jagged_places(bags, offsets, longest, places):
     """places[i*longest + j] = the j-th entry of bag bags[i], -1 where the bag has none, or is none.
 
-    Shapes: bags i64[n], -1: none; offsets i64[B+1]; places i64[n * longest]. Every jagged dimension is one call: its entries
-    are the bags of the next one. Source: FBGEMM jagged_to_padded_dense.
+    Shapes: bags i64[n], -1: none; offsets i64[B+1]; places i64[n * longest]. Every jagged dimension
+    is one call: its entries are the bags of the next one. Source: FBGEMM jagged_to_padded_dense.
     """
     for i in range(bags.size):
-        bag, first, count = bags[i], 0, 0
+        bag = bags[i]
+        first = 0
+        count = 0
         if 0 <= bag < offsets.size - 1:
-            first, count = offsets[bag], offsets[bag + 1] - offsets[bag]
+            first = offsets[bag]
+            count = offsets[bag + 1] - offsets[bag]
         for j in range(longest):
             places[i * longest + j] = first + j if j < count else -1
 
@@ -142,8 +158,9 @@ def invert_places(places, out):
 def bucketized_permute(offsets, bucket, starts, out):
     """Where each lookup went: the next free place of its rank and bag.
 
-    Shapes: offsets i64[bags+1]; bucket i64[n]: the rank of each lookup; starts i64[ranks*bags]: where the lookups of (rank,
-    bag) begin, moved on to their ends; out i64[n]. Source: FBGEMM populate_bucketized_permute. Order: lookups ascending.
+    Shapes: offsets i64[bags+1]; bucket i64[n]: the rank of each lookup; starts i64[ranks*bags]:
+    where the lookups of (rank, bag) begin, moved on to their ends; out i64[n]. Source: FBGEMM
+    populate_bucketized_permute. Order: lookups ascending.
     """
     bags = offsets.size - 1
     for b in range(bags):
@@ -162,7 +179,8 @@ def invert_permute(permute, out):
 
 @kernel
 def offsets_range(offsets, out):
-    """Position of every lookup in its bag: 0, 1, … from each offset on; a bag ends where the next begins, the last with out.
+    """Position of every lookup in its bag: 0, 1, … from each offset on; a bag ends where the next
+    begins, the last with out.
 
     Shapes: offsets i64[B], the first is 0; out i64[n]. Source: FBGEMM offsets_range.
     """
@@ -174,12 +192,15 @@ def offsets_range(offsets, out):
 
 @kernel
 def recat(features, ranks, stagger, out):
-    """Order of (rank, feature) segments, as they arrive from all ranks, that makes them feature-major.
+    """Order of (rank, feature) segments, as they arrive from all ranks, that makes them
+    feature-major.
 
-    Shapes: out i64[features * ranks]; stagger: 1, or the number of nodes: ranks are then taken across nodes first.
+    Shapes: out i64[features * ranks]; stagger: 1, or the number of nodes: ranks are then taken
+    across nodes first.
     Source: TorchRec _get_recat.
     """
-    at, nodes = 0, ranks // stagger
+    at = 0
+    nodes = ranks // stagger
     for feature in range(features):
         for local in range(nodes):
             for other in range(stagger):
@@ -191,15 +212,17 @@ def recat(features, ranks, stagger, out):
 def reordered_bags(batch_offsets, tables, broadcast, out):
     """Which bag of batches, each table-major, is at each place of the table-major whole.
 
-    Shapes: batch_offsets i64[N+1]: batch b has the samples [batch_offsets[b], batch_offsets[b+1]); broadcast: batch b has one
-    bag for each table, which all its samples get; out i64[tables * batch_offsets[N]].
+    Shapes: batch_offsets i64[N+1]: batch b has the samples [batch_offsets[b], batch_offsets[b+1]);
+    broadcast: batch b has one bag for each table, which all its samples get; out i64[tables *
+    batch_offsets[N]].
     Source: FBGEMM reorder_batched_ad_lengths, reorder_batched_ad_indices.
     """
     batches = batch_offsets.size - 1
     at = 0
     for t in range(tables):
         for b in range(batches):
-            first, count = batch_offsets[b], batch_offsets[b + 1] - batch_offsets[b]
+            first = batch_offsets[b]
+            count = batch_offsets[b + 1] - batch_offsets[b]
             for i in range(count):
                 out[at] = tables * b + t if broadcast else tables * first + t * count + i
                 at += 1
@@ -207,16 +230,19 @@ def reordered_bags(batch_offsets, tables, broadcast, out):
 
 @kernel
 def mark_unique(values, order, unique, inverse, counts):
-    """Different values ascending, which of them each value is, and how often each occurs; returns how many there are.
+    """Different values ascending, which of them each value is, and how often each occurs; returns
+    how many there are.
 
-    Shapes: values, inverse i64[n]; order i64[n], a permutation that sorts them; unique, counts i64[n], filled from the front.
+    Shapes: values, inverse i64[n]; order i64[n], a permutation that sorts them; unique, counts
+    i64[n], filled from the front.
     Source: FBGEMM jagged_unique_indices.
     """
     found = 0
     for i in range(order.size):
         value = values[order[i]]
         if i == 0 or value != values[order[i - 1]]:
-            unique[found], counts[found] = value, 0
+            unique[found] = value
+            counts[found] = 0
             found += 1
         counts[found - 1] += 1
         inverse[order[i]] = found - 1

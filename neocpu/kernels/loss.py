@@ -1,7 +1,8 @@
-"""How wrong is a prediction, and which way is down? The loss of every sample, its gradient, and the prediction itself.
+"""How wrong is a prediction, and which way is down? The loss of every sample, its gradient, and the
+prediction itself.
 
-The mean is over the *global* batch: the gradient is divided once, here, by its number of samples; nothing else on the
-training path divides by a batch or world size (`docs/arithmetic.md` §7).
+The mean is over the *global* batch: the gradient is divided once, here, by its number of samples;
+nothing else on the training path divides by a batch or world size (`docs/arithmetic.md` §7).
 """
 
 import numpy as np
@@ -14,13 +15,16 @@ from neocpu.kernels.elementary import exp, log1p
 def bce(logit, label, batch, prediction, gradient, loss):
     """Binary cross-entropy with logits.
 
-    Shapes: logit, label f32[b]; batch i64, samples of the global batch; prediction, gradient, loss f32[b].
-    Source: docs/arithmetic.md §7. Order: z in fp64, e = exp(-|z|); prediction = (1 or e) / (1 + e) rounded once;
-    loss = (max(z, 0) - z*y) + log1p(e) rounded once; gradient = fl(fl(prediction - label) / float32(batch)).
+    Shapes: logit, label f32[b]; batch i64, samples of the global batch; prediction, gradient, loss
+    f32[b].
+    Source: docs/arithmetic.md §7. Order: z in fp64, e = exp(-|z|); prediction = (1 or e) / (1 + e)
+    rounded once; loss = (max(z, 0) - z*y) + log1p(e) rounded once; gradient = fl(fl(prediction -
+    label) / float32(batch)).
     """
     samples = np.float32(batch)
     for i in range(logit.size):
-        z, y = np.float64(logit[i]), np.float64(label[i])
+        z = np.float64(logit[i])
+        y = np.float64(label[i])
         e = exp(-abs(z))
         p = np.float32((1.0 if z >= 0.0 else e) / (1.0 + e))
         prediction[i] = p
@@ -32,10 +36,13 @@ def bce(logit, label, batch, prediction, gradient, loss):
 def mse(logit, label, batch, prediction, gradient, loss):
     """Squared error; the prediction is the logit itself.
 
-    Shapes: logit, label f32[b]; batch i64, samples of the global batch; prediction, gradient, loss f32[b].
-    Source: docs/arithmetic.md §7. Order: t = fl(z - y); loss = fl(t*t); gradient = fl(fl(2*t) / float32(batch)).
+    Shapes: logit, label f32[b]; batch i64, samples of the global batch; prediction, gradient, loss
+    f32[b].
+    Source: docs/arithmetic.md §7. Order: t = fl(z - y); loss = fl(t*t); gradient = fl(fl(2*t) /
+    float32(batch)).
     """
-    samples, two = np.float32(batch), np.float32(2)
+    samples = np.float32(batch)
+    two = np.float32(2)
     for i in range(logit.size):
         t = np.float32(logit[i] - label[i])
         prediction[i] = logit[i]

@@ -1,8 +1,9 @@
-"""When is a sum of fp32 numbers rounded? Once, at the end, whatever was added before: words in, fp32 out.
+"""When is a sum of fp32 numbers rounded? Once, at the end, whatever was added before: words in,
+fp32 out.
 
-A *word* is an fp64 number; some words together are the exact value of a sum (`docs/arithmetic.md` §3). One word is nearly
-always enough, then rounding it is all there is to do. Several words mostly add without an error (TwoSum says so); only
-where they do not, they become a Shewchuk expansion.
+A *word* is an fp64 number; some words together are the exact value of a sum (`docs/arithmetic.md`
+§3). One word is nearly always enough, then rounding it is all there is to do. Several words mostly
+add without an error (TwoSum says so); only where they do not, they become a Shewchuk expansion.
 """
 
 import numpy as np
@@ -17,12 +18,15 @@ RUN = 64  # rows of one task
 
 @kernel
 def round_words(words, n, scratch):
-    """fp32 nearest to the exact sum of words[:n], ties to even; +0 for a zero sum, bits 0x7fc00000 for a NaN.
+    """fp32 nearest to the exact sum of words[:n], ties to even; +0 for a zero sum, bits 0x7fc00000
+    for a NaN.
 
-    Shapes: words, scratch f64[n]. The words become a nonoverlapping expansion (Shewchuk 1997), whose two leading parts are
-    rounded to odd and then once to fp32. Source: docs/arithmetic.md §3. Order: none.
+    Shapes: words, scratch f64[n]. The words become a nonoverlapping expansion (Shewchuk 1997),
+    whose two leading parts are rounded to odd and then once to fp32. Source: docs/arithmetic.md §3.
+    Order: none.
     """
-    m, total = 0, 0.0
+    m = 0
+    total = 0.0
     for j in range(n):
         total += words[j]
     if total != total:
@@ -30,7 +34,8 @@ def round_words(words, n, scratch):
     if abs(total) == np.inf:
         return np.float32(total)
     for j in range(n):
-        x, kept = words[j], 0
+        x = words[j]
+        kept = 0
         for k in range(m):
             high = x + scratch[k]
             t = high - x
@@ -41,7 +46,8 @@ def round_words(words, n, scratch):
             x = high
         scratch[kept] = x
         m = kept + 1
-    high, low = scratch[m - 1] if m else 0.0, 0.0
+    high = scratch[m - 1] if m else 0.0
+    low = 0.0
     for k in range(m - 2, -1, -1):
         x = high
         high = x + scratch[k]
@@ -58,7 +64,8 @@ def round_words(words, n, scratch):
 def start_line(words, total, lost):
     """Begin the sum of word vectors."""
     for c in range(words.size):
-        total[c], lost[c] = words[c], 0.0
+        total[c] = words[c]
+        lost[c] = 0.0
 
 
 @inlined
@@ -83,19 +90,29 @@ def end_line(total, lost, out):
 
 
 @parallel_kernel
-def combine_words(recv, group_start, source, stride, width, column, extra_key, extra_start, extra, out):
+def combine_words(
+    recv, group_start, source, stride, width, column, extra_key, extra_start, extra, out
+):
     """out[s, column[g] + c] = the exact sum of all words of (g, s, c), rounded once.
 
-    Shapes: recv f64[:]; group_start i64[G+1]; source, stride i64[J]: word of sample s, column c of part j is
-    recv[source[j] + s*stride[j] + c]; width, column i64[G]; extra_key i64[m] ascending, g*S + s; extra_start i64[m+1] into
-    extra f64[:], width[g] words each; out f32[S, C]. Source: docs/arithmetic.md §3. Order: none, the sum is exact.
+    Shapes: recv f64[:]; group_start i64[G+1]; source, stride i64[J]: word of sample s, column c of
+    part j is recv[source[j] + s*stride[j] + c]; width, column i64[G]; extra_key i64[m] ascending,
+    g*S + s; extra_start i64[m+1] into extra f64[:], width[g] words each; out f32[S, C]. Source:
+    docs/arithmetic.md §3. Order: none, the sum is exact.
     """
-    groups, samples, flat = width.size, out.shape[0], out.reshape(-1)
+    groups = width.size
+    samples = out.shape[0]
+    flat = out.reshape(-1)
     runs = (samples + RUN - 1) // RUN
     for task in prange(groups * runs):
-        g, begin = task // runs, task % runs * RUN
-        first, last, w = group_start[g], group_start[g + 1], width[g]
-        total, lost = np.zeros(w), np.zeros(w)  # remain so if a group has no parts
+        g = task // runs
+        begin = task % runs * RUN
+        first = group_start[g]
+        last = group_start[g + 1]
+        w = width[g]
+        # remain so if a group has no parts
+        total = np.zeros(w)
+        lost = np.zeros(w)
         lo = np.searchsorted(extra_key, g * samples + begin)
         for s in range(begin, min(begin + RUN, samples)):
             line = view(flat, s * out.shape[1] + column[g], w)
@@ -110,7 +127,8 @@ def combine_words(recv, group_start, source, stride, width, column, extra_key, e
                 hi += 1
             if end_line(total, lost, line) or hi > lo:
                 n = last - first + hi - lo
-                words, scratch = np.empty(n), np.empty(n)
+                words = np.empty(n)
+                scratch = np.empty(n)
                 for c in range(w):
                     for j in range(first, last):
                         words[j - first] = recv[source[j] + s * stride[j] + c]
@@ -124,13 +142,18 @@ def combine_words(recv, group_start, source, stride, width, column, extra_key, e
 def sum_words(words, order, starts, out):
     """out[u] = exact sum of the word vectors order[starts[u]:starts[u+1]], rounded once.
 
-    Shapes: words f64[M, D]; order i64[M]; starts i64[U+1]; out f32[U, D]. Source: docs/arithmetic.md §3. Order: none.
+    Shapes: words f64[M, D]; order i64[M]; starts i64[U+1]; out f32[U, D]. Source:
+    docs/arithmetic.md §3. Order: none.
     """
-    flat, flat_out, d = words.reshape(-1), out.reshape(-1), out.shape[1]
+    flat = words.reshape(-1)
+    flat_out = out.reshape(-1)
+    d = out.shape[1]
     for task in prange((out.shape[0] + RUN - 1) // RUN):
-        total, lost = np.zeros(d), np.zeros(d)
+        total = np.zeros(d)
+        lost = np.zeros(d)
         for u in range(task * RUN, min(task * RUN + RUN, out.shape[0])):
-            lo, hi = starts[u], starts[u + 1]
+            lo = starts[u]
+            hi = starts[u + 1]
             for j in range(lo, hi):
                 part = view(flat, order[j] * d, d)
                 if j == lo:
@@ -138,7 +161,8 @@ def sum_words(words, order, starts, out):
                 else:
                     add_line(part, total, lost)
             if end_line(total, lost, view(flat_out, u * d, d)):
-                line, scratch = np.empty(hi - lo), np.empty(hi - lo)
+                line = np.empty(hi - lo)
+                scratch = np.empty(hi - lo)
                 for c in range(d):
                     for j in range(lo, hi):
                         line[j - lo] = words[order[j], c]
@@ -147,9 +171,11 @@ def sum_words(words, order, starts, out):
 
 @parallel_kernel
 def divide_columns(x, lengths, key, column, width):
-    """Divide the columns of MEAN keys by the length of their bags, in place: x[s, column:+width] /= lengths[key, s].
+    """Divide the columns of MEAN keys by the length of their bags, in place: x[s, column:+width] /=
+    lengths[key, s].
 
-    Shapes: x f32[S, C]; lengths i32[F, S]; key, column, width i64[M]. Bags of length 0 are left alone (they hold +0).
+    Shapes: x f32[S, C]; lengths i32[F, S]; key, column, width i64[M]. Bags of length 0 are left
+    alone (they hold +0).
     Source: docs/arithmetic.md §3. Order: none.
     """
     flat = x.reshape(-1)

@@ -1,9 +1,12 @@
-"""In which slot is a row? An open-addressing hash map of one word per row, for rows that are few among very many.
+"""In which slot is a row? An open-addressing hash map of one word per row, for rows that are few
+among very many.
 
-A word is row * 2^shift + slot + 1, 0 where nothing is; row r belongs at splitmix64(r) mod 2^k and on to the next free word.
-A slot's status is a byte: FREE, LIVE (of the last commit), FRESH (written since), REPLACED (its row is elsewhere since), HELD
-(replaced before the last commit). A row is written where it is if that slot is fresh, else it moves to a free slot: what was
-committed is never touched. The free slots are taken in ascending order, round and round, so that new records lie together.
+A word is row * 2^shift + slot + 1, 0 where nothing is; row r belongs at splitmix64(r) mod 2^k and
+on to the next free word. A slot's status is a byte: FREE, LIVE (of the last commit), FRESH (written
+since), REPLACED (its row is elsewhere since), HELD (replaced before the last commit). A row is
+written where it is if that slot is fresh, else it moves to a free slot: what was committed is never
+touched. The free slots are taken in ascending order, round and round, so that new records lie
+together.
 """
 
 import numpy as np
@@ -14,14 +17,20 @@ from neocpu.kernels.philox import splitmix64
 from neocpu.kernels.simd import prefetch
 
 AHEAD = 12  # rows
-FREE, LIVE, FRESH, REPLACED, HELD = 0, 1, 2, 3, 4
-NEW, STAYED = -1, -2
+FREE = 0
+LIVE = 1
+FRESH = 2
+REPLACED = 3
+HELD = 4
+NEW = -1
+STAYED = -2
 
 
 @register_jitable
 def _place(row, words, shift):
     """Where the word of `row` is, or the free place where it belongs."""
-    mask, bits = np.uint64(words.size - 1), np.uint64(shift)
+    mask = np.uint64(words.size - 1)
+    bits = np.uint64(shift)
     at = splitmix64(np.uint64(row)) & mask
     while words[at] != 0 and words[at] >> bits != np.uint64(row):
         at = (at + np.uint64(1)) & mask
@@ -53,11 +62,13 @@ def find_slots(rows, words, shift, slots):
 
 @kernel
 def place_rows(rows, words, shift, status, first, slots, old):
-    """Give every row a slot to be written in: the one it has if that is fresh, else the next free one.
+    """Give every row a slot to be written in: the one it has if that is fresh, else the next free
+    one.
 
     Returns where the search for free slots stopped.
-    Shapes: rows i64[n], distinct; words u64[2^k] with room for them; status u8[slots] with a free slot for each; first i64:
-    where the search begins; slots i64[n]; old i64[n]: the slot that a row left, NEW if it had none, STAYED if it stays.
+    Shapes: rows i64[n], distinct; words u64[2^k] with room for them; status u8[slots] with a free
+    slot for each; first i64: where the search begins; slots i64[n]; old i64[n]: the slot that a row
+    left, NEW if it had none, STAYED if it stays.
     Order: rows ascending in i.
     """
     at = np.int64(first)
@@ -67,7 +78,8 @@ def place_rows(rows, words, shift, status, first, slots, old):
         place = _place(rows[i], words, shift)
         slot = _slot(words[place], shift)
         if slot >= 0 and status[slot] == FRESH:
-            slots[i], old[i] = slot, STAYED
+            slots[i] = slot
+            old[i] = STAYED
             continue
         old[i] = NEW
         if slot >= 0:
@@ -83,7 +95,8 @@ def place_rows(rows, words, shift, status, first, slots, old):
 
 @kernel
 def insert_rows(rows, slots, words, shift):
-    """Enter rows with their slots; returns the first row that was in the map already, as its place in `rows`, or -1.
+    """Enter rows with their slots; returns the first row that was in the map already, as its place
+    in `rows`, or -1.
 
     Shapes: rows, slots i64[n]; words u64[2^k] with room for them.
     """
@@ -99,7 +112,9 @@ def insert_rows(rows, slots, words, shift):
 
 @kernel
 def rehash(words, shift, larger):
-    """Enter every word of one map into another, empty one. Shapes: words u64[2^k]; larger u64[2^m], with room."""
+    """Enter every word of one map into another, empty one. Shapes: words u64[2^k]; larger u64[2^m],
+    with room.
+    """
     for word in words:
         if word != 0:
             larger[_place(word >> np.uint64(shift), larger, shift)] = word
@@ -107,7 +122,9 @@ def rehash(words, shift, larger):
 
 @kernel
 def count_ranges(words, shift, wide, counts):
-    """How many rows are in each range of 2^wide row numbers. Shapes: words u64[2^k]; counts i64[ranges], added to."""
+    """How many rows are in each range of 2^wide row numbers. Shapes: words u64[2^k]; counts
+    i64[ranges], added to.
+    """
     for word in words:
         if word != 0:
             counts[np.int64(word >> np.uint64(shift)) >> wide] += 1
@@ -115,7 +132,9 @@ def count_ranges(words, shift, wide, counts):
 
 @kernel
 def rows_between(words, shift, low, high, out):
-    """Rows in [low, high) of the map, in no order, into `out`; returns how many. Shapes: words u64[2^k]; out i64[enough]."""
+    """Rows in [low, high) of the map, in no order, into `out`; returns how many. Shapes: words
+    u64[2^k]; out i64[enough].
+    """
     n = 0
     for word in words:
         row = np.int64(word >> np.uint64(shift))

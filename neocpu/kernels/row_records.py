@@ -1,9 +1,11 @@
 """How do records travel between a mapped file and memory, and how is one told from a damaged one?
 
-Records of `stride` bytes fill extents of `per` slots each; slot s lies at byte origin[s // per] + (s % per) * stride.
-Beside each record lies its tag of 16 bytes: row i64, low half of XXH64(record, seed row) u32, low half of XXH64(these 12 bytes,
-seed slot + table * 2^48) u32. So a tag proves itself and its place, and a record that it is the one of its row. Source of the
-hash: the xxHash specification (Collet), 64 bits; every single word of the input changes it with certainty before it is cut.
+Records of `stride` bytes fill extents of `per` slots each; slot s lies at byte origin[s // per] +
+(s % per) * stride. Beside each record lies its tag of 16 bytes: row i64, low half of XXH64(record,
+seed row) u32, low half of XXH64(these 12 bytes, seed slot + table * 2^48) u32. So a tag proves
+itself and its place, and a record that it is the one of its row. Source of the hash: the xxHash
+specification (Collet), 64 bits; every single word of the input changes it with certainty before it
+is cut.
 """
 
 import numpy as np
@@ -16,8 +18,10 @@ from neocpu.kernels.simd_bytes import copy_bytes, load_u32, load_u64, store_u32,
 
 AHEAD = 6  # records
 TAG = 16  # bytes
-_P1, _P2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
-_P3, _P4 = np.uint64(0x165667B19E3779F9), np.uint64(0x85EBCA77C2B2AE63)
+_P1 = np.uint64(0x9E3779B185EBCA87)
+_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3 = np.uint64(0x165667B19E3779F9)
+_P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 
 
@@ -41,10 +45,15 @@ def _xxh64(x, at, count, seed):
     """XXH64 of x[at : at + count] (u8): uint64."""
     end = at + count
     if count >= 32:
-        a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
+        a = seed + _P1 + _P2
+        b = seed + _P2
+        c = seed
+        d = seed - _P1
         while at + 32 <= end:
-            a, b = _round(a, load_u64(x, at)), _round(b, load_u64(x, at + 8))
-            c, d = _round(c, load_u64(x, at + 16)), _round(d, load_u64(x, at + 24))
+            a = _round(a, load_u64(x, at))
+            b = _round(b, load_u64(x, at + 8))
+            c = _round(c, load_u64(x, at + 16))
+            d = _round(d, load_u64(x, at + 24))
             at += 32
         h = _turn(a, 1) + _turn(b, 7) + _turn(c, 12) + _turn(d, 18)
         h = _joined(_joined(_joined(_joined(h, a), b), c), d)
@@ -75,8 +84,8 @@ def tag_hash(tags, at, slot, table):
 def gather_records(file, slots, origin, per, stride, size, out):
     """Records of slots, one after the other: the first `size` bytes of each.
 
-    Shapes: file u8[:], the mapped file; slots i64[n], -1: that part of `out` stays as it is; origin i64[extents];
-    out u8[n*size].
+    Shapes: file u8[:], the mapped file; slots i64[n], -1: that part of `out` stays as it is; origin
+    i64[extents]; out u8[n*size].
     """
     for i in prange(slots.size):
         next_slot = slots[min(i + AHEAD, slots.size - 1)]
@@ -93,7 +102,8 @@ def gather_records(file, slots, origin, per, stride, size, out):
 def scatter_records(records, slots, origin, per, stride, size, file):
     """Put records of `size` bytes, one after the other, into their slots.
 
-    Shapes: records u8[n*size]; slots i64[n], distinct, -1: not to be put; origin i64[extents]; file u8[:], the mapped file.
+    Shapes: records u8[n*size]; slots i64[n], distinct, -1: not to be put; origin i64[extents]; file
+    u8[:], the mapped file.
     """
     for i in prange(slots.size):
         slot = slots[i]

@@ -1,14 +1,17 @@
-"""What does one optimizer do to one row? Each rule here, in phases, as plain functions that compose into the update kernels.
+"""What does one optimizer do to one row? Each rule here, in phases, as plain functions that compose
+into the update kernels.
 
     <rule>_prepare(w, g, e0, e1, hyper)        before anything is summed; `regularise` where a rule has none
     <rule>_direct(…)                           where a rule has one: turns g into the step's direction, given the sum of g*g
     <rule>(…)                                  new weights and states, given the sums of g*g and w*w: as many as it reads
     limit_norm(…)                              with optimizer.sparse.max_norm: after the step, given the new sum of w*w
 
-All but the first are called as (w, g, e0, e1, r, squares, columns, hyper). w, g: row and merged gradient, f32[D]; e0, e1: its
-element states (size 0 where the rule has none); r: its row states, f32[n]; squares f32[2]: the sums, over the column tree;
-columns: D of the whole row, as fp32; hyper: `reference.rules.HYPER`. They write w, g and the states in place. Every line is one
-IEEE operation per column, in the order of docs/arithmetic.md §5. Sources: FBGEMM's `optimizers.py`, and the papers named there.
+All but the first are called as (w, g, e0, e1, r, squares, columns, hyper). w, g: row and merged
+gradient, f32[D]; e0, e1: its element states (size 0 where the rule has none); r: its row states,
+f32[n]; squares f32[2]: the sums, over the column tree; columns: D of the whole row, as fp32; hyper:
+`reference.rules.HYPER`. They write w, g and the states in place. Every line is one IEEE operation
+per column, in the order of docs/arithmetic.md §5. Sources: FBGEMM's `optimizers.py`, and the papers
+named there.
 """
 
 import numpy as np
@@ -16,8 +19,12 @@ import numpy as np
 from neocpu.kernels._jit import inlined
 from neocpu.kernels.elementary import exp, log
 
-LR, EPS, BETA1, ONE_MINUS_BETA1, BETA2, ONE_MINUS_BETA2, CORRECTION1, CORRECTION2, L2, KEEP = range(10)
-DECAY, MOMENTUM, ETA, MAX_NORM, STEP, SHRINK, LEAST_KEEP, HALFLIFE, FREQUENCY, ADJUSTING = range(10, 20)
+LR, EPS, BETA1, ONE_MINUS_BETA1, BETA2, ONE_MINUS_BETA2, CORRECTION1, CORRECTION2, L2, KEEP = range(
+    10
+)
+DECAY, MOMENTUM, ETA, MAX_NORM, STEP, SHRINK, LEAST_KEEP, HALFLIFE, FREQUENCY, ADJUSTING = range(
+    10, 20
+)
 SINCE, RATE_MODE, ADAGRADW, MOST, TAIL, BOUND, COEFFICIENT, LOWER = range(20, 28)
 LN2 = 0.6931471805599453
 
@@ -67,7 +74,8 @@ def exact_sgd(w, g, e0, e1, r, squares, columns, hyper):
 @inlined
 def momentum_sgd(w, g, e0, e1, r, squares, columns, hyper):
     """m = momentum * m + g; w -= lr * m"""
-    lr, momentum = hyper[LR], hyper[MOMENTUM]
+    lr = hyper[LR]
+    momentum = hyper[MOMENTUM]
     decay(w, hyper)
     for c in range(w.size):
         m = momentum * e0[c] + g[c]
@@ -82,8 +90,13 @@ def lars_sgd_prepare(w, g, e0, e1, hyper):
 
 @inlined
 def lars_sgd(w, g, e0, e1, r, squares, columns, hyper):
-    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w); w -= m"""
-    g_norm, w_norm, trust, momentum = np.sqrt(squares[0]), np.sqrt(squares[1]), np.float32(1.0), hyper[MOMENTUM]
+    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w); w
+    -= m
+    """
+    g_norm = np.sqrt(squares[0])
+    w_norm = np.sqrt(squares[1])
+    trust = np.float32(1.0)
+    momentum = hyper[MOMENTUM]
     if g_norm != np.float32(0.0) and w_norm != np.float32(0.0):
         trust = (hyper[ETA] * w_norm) / (g_norm + hyper[L2] * w_norm)
     rate = hyper[LR] * trust
@@ -98,7 +111,8 @@ def lars_sgd(w, g, e0, e1, r, squares, columns, hyper):
 @inlined
 def exact_adagrad(w, g, e0, e1, r, squares, columns, hyper):
     """sum += g^2; w -= lr * g / (sqrt(sum) + eps)"""
-    lr, eps = hyper[LR], hyper[EPS]
+    lr = hyper[LR]
+    eps = hyper[EPS]
     decay(w, hyper)
     for c in range(w.size):
         s = e0[c] + g[c] * g[c]
@@ -125,7 +139,9 @@ def elapsed(before, hyper):
 
 @inlined
 def count_row(r, hyper):
-    """Count this update of a row in r[2]; older ones fade with the half-life, or do not where it is negative."""
+    """Count this update of a row in r[2]; older ones fade with the half-life, or do not where it is
+    negative.
+    """
     halflife = hyper[HALFLIFE]
     if halflife > np.float32(0.0):
         faded = exp(-(np.float64(elapsed(r[1], hyper)) * LN2) / np.float64(halflife))
@@ -145,7 +161,9 @@ def raised(x, y):
 @inlined
 def powered(base, n):
     """base^n by binary powering in fp64, rounded once; n a whole number, 1 for n <= 0."""
-    result, square, left = 1.0, np.float64(base), np.int64(n)
+    result = 1.0
+    square = np.float64(base)
+    left = np.int64(n)
     while left > 0:
         if left & 1:
             result *= square
@@ -173,16 +191,23 @@ def tail_rate(rate, times, hyper):
 
 @inlined
 def exact_rowwise_adagrad_with_counter(w, g, e0, e1, r, squares, columns, hyper):
-    """exact_rowwise_adagrad whose rate and weight decay depend on how often, and how long ago, a row was updated"""
+    """exact_rowwise_adagrad whose rate and weight decay depend on how often, and how long ago, a
+    row was updated
+    """
     gap = elapsed(r[1], hyper)
     count_row(r, hyper)
-    s, times = r[0] + squares[0] / columns, r[2]
-    r[0], r[1] = s, hyper[STEP]
+    s = r[0] + squares[0] / columns
+    times = r[2]
+    r[0] = s
+    r[1] = hyper[STEP]
     root = np.sqrt(s) + hyper[EPS]
     plain = hyper[LR] / root
-    rate, keep, share = plain, np.float32(1.0), np.float32(0.0)
+    rate = plain
+    keep = np.float32(1.0)
+    share = np.float32(0.0)
     if hyper[ADJUSTING] != np.float32(0.0):
-        rate, share = tail_rate(plain, times, hyper), hyper[FREQUENCY] / times
+        rate = tail_rate(plain, times, hyper)
+        share = hyper[FREQUENCY] / times
         if hyper[ADAGRADW] != np.float32(0.0):
             if hyper[HALFLIFE] == np.float32(-1.0):
                 rate = plain * np.sqrt(times)
@@ -190,10 +215,12 @@ def exact_rowwise_adagrad_with_counter(w, g, e0, e1, r, squares, columns, hyper)
                 top = hyper[LR] * times
                 rate = (top if top < hyper[BOUND] else hyper[BOUND]) / root
             lazy = powered(hyper[KEEP], min(gap, hyper[SINCE]) - np.float32(1.0))
-            rate, keep = rate * lazy, hyper[KEEP] * lazy
+            rate = rate * lazy
+            keep = hyper[KEEP] * lazy
     if hyper[DECAY] != np.float32(0.0):
         keep = np.float32(1.0) - (share * hyper[DECAY]) * hyper[LR]
-    if hyper[L2] != np.float32(0.0):  # g holds wd * w: take back what the rate gives it, but for its share
+    # g holds wd * w: take back what the rate gives it, but for its share
+    if hyper[L2] != np.float32(0.0):
         keep = np.float32(1.0) - hyper[L2] * (share * plain - rate)
     for c in range(w.size):
         w[c] = keep * w[c] - rate * g[c]
@@ -204,7 +231,8 @@ def exact_rowwise_adagrad_with_cowclip(w, g, e0, e1, r, squares, columns, hyper)
     """exact_rowwise_adagrad of g * min(1, times * max(coefficient * ||w||, lower) / ||g||)"""
     count_row(r, hyper)
     s = r[0] + squares[0] / columns
-    r[0], r[1] = s, hyper[STEP]
+    r[0] = s
+    r[1] = hyper[STEP]
     limit = hyper[COEFFICIENT] * np.sqrt(squares[1])
     limit = r[2] * (limit if limit > hyper[LOWER] else hyper[LOWER])
     clip = limit / np.sqrt(squares[0])
@@ -217,10 +245,13 @@ def exact_rowwise_adagrad_with_cowclip(w, g, e0, e1, r, squares, columns, hyper)
 
 @inlined
 def rowwise_rmsprop(w, g, e0, e1, r, squares, columns, hyper):
-    """v = beta2 * v + (1 - beta2) * mean(g^2); w = max(least, 1 - lr * alpha * elapsed) * w - lr / (sqrt(v) + eps) * g"""
+    """v = beta2 * v + (1 - beta2) * mean(g^2); w = max(least, 1 - lr * alpha * elapsed) * w - lr /
+    (sqrt(v) + eps) * g
+    """
     v = hyper[BETA2] * r[0] + hyper[ONE_MINUS_BETA2] * (squares[0] / columns)
     lost = hyper[SHRINK] * elapsed(r[1], hyper)
-    r[0], r[1] = v, hyper[STEP]
+    r[0] = v
+    r[1] = hyper[STEP]
     keep = np.float32(1.0) - (lost if lost < np.float32(1.0) else np.float32(1.0))
     keep = keep if keep > hyper[LEAST_KEEP] else hyper[LEAST_KEEP]
     rate = hyper[LR] / (np.sqrt(v) + hyper[EPS])
@@ -232,13 +263,20 @@ def rowwise_rmsprop(w, g, e0, e1, r, squares, columns, hyper):
 @inlined
 def adam(w, g, e0, e1, r, squares, columns, hyper):
     """Adam with bias correction by the global step"""
-    lr, eps, b1, n1 = hyper[LR], hyper[EPS], hyper[BETA1], hyper[ONE_MINUS_BETA1]
-    b2, n2, c1, c2 = hyper[BETA2], hyper[ONE_MINUS_BETA2], hyper[CORRECTION1], hyper[CORRECTION2]
+    lr = hyper[LR]
+    eps = hyper[EPS]
+    b1 = hyper[BETA1]
+    n1 = hyper[ONE_MINUS_BETA1]
+    b2 = hyper[BETA2]
+    n2 = hyper[ONE_MINUS_BETA2]
+    c1 = hyper[CORRECTION1]
+    c2 = hyper[CORRECTION2]
     decay(w, hyper)
     for c in range(w.size):
         m = b1 * e0[c] + n1 * g[c]
         v = b2 * e1[c] + n2 * (g[c] * g[c])
-        e0[c], e1[c] = m, v
+        e0[c] = m
+        e1[c] = v
         w[c] = w[c] - lr * ((m * c1) / (np.sqrt(v * c2) + eps))
 
 
@@ -253,7 +291,10 @@ def row_moment(r, squares, columns, hyper):
 @inlined
 def partial_rowwise_adam(w, g, e0, e1, r, squares, columns, hyper):
     """Adam with one second moment per row, from mean(g^2)"""
-    lr, b1, n1, c1 = hyper[LR], hyper[BETA1], hyper[ONE_MINUS_BETA1], hyper[CORRECTION1]
+    lr = hyper[LR]
+    b1 = hyper[BETA1]
+    n1 = hyper[ONE_MINUS_BETA1]
+    c1 = hyper[CORRECTION1]
     root = row_moment(r, squares, columns, hyper)
     decay(w, hyper)
     for c in range(w.size):
@@ -274,13 +315,19 @@ def add_decay(w, g, hyper):
 @inlined
 def lamb_prepare(w, g, e0, e1, hyper):
     """Adam's moments; g becomes Adam's step, with weight decay, before the rate"""
-    eps, b1, n1, c1 = hyper[EPS], hyper[BETA1], hyper[ONE_MINUS_BETA1], hyper[CORRECTION1]
-    b2, n2, c2 = hyper[BETA2], hyper[ONE_MINUS_BETA2], hyper[CORRECTION2]
+    eps = hyper[EPS]
+    b1 = hyper[BETA1]
+    n1 = hyper[ONE_MINUS_BETA1]
+    c1 = hyper[CORRECTION1]
+    b2 = hyper[BETA2]
+    n2 = hyper[ONE_MINUS_BETA2]
+    c2 = hyper[CORRECTION2]
     regularise(w, g, e0, e1, hyper)
     for c in range(w.size):
         m = b1 * e0[c] + n1 * g[c]
         v = b2 * e1[c] + n2 * (g[c] * g[c])
-        e0[c], e1[c] = m, v
+        e0[c] = m
+        e1[c] = v
         g[c] = (m * c1) / (np.sqrt(v * c2) + eps)
     add_decay(w, g, hyper)
 
@@ -288,7 +335,9 @@ def lamb_prepare(w, g, e0, e1, hyper):
 @inlined
 def lamb(w, g, e0, e1, r, squares, columns, hyper):
     """w -= lr * ||w|| / ||step|| * step, the ratio 1 where a norm is 0"""
-    g_norm, w_norm, rate = np.sqrt(squares[0]), np.sqrt(squares[1]), hyper[LR]
+    g_norm = np.sqrt(squares[0])
+    w_norm = np.sqrt(squares[1])
+    rate = hyper[LR]
     if g_norm != np.float32(0.0) and w_norm != np.float32(0.0):
         rate = rate * (w_norm / g_norm)
     for c in range(w.size):
@@ -298,7 +347,9 @@ def lamb(w, g, e0, e1, r, squares, columns, hyper):
 @inlined
 def partial_rowwise_lamb_direct(w, g, e0, e1, r, squares, columns, hyper):
     """Moments as in partial_rowwise_adam; g becomes the step, with weight decay, before the rate"""
-    b1, n1, c1 = hyper[BETA1], hyper[ONE_MINUS_BETA1], hyper[CORRECTION1]
+    b1 = hyper[BETA1]
+    n1 = hyper[ONE_MINUS_BETA1]
+    c1 = hyper[CORRECTION1]
     root = row_moment(r, squares, columns, hyper)
     for c in range(w.size):
         m = b1 * e0[c] + n1 * g[c]

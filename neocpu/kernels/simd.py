@@ -1,7 +1,9 @@
-"""How does a Numba kernel speak of vectors, fused multiply-add and prefetch? Through the few intrinsics of this file.
+"""How does a Numba kernel speak of vectors, fused multiply-add and prefetch? Through the few
+intrinsics of this file.
 
-LLVM turns each into the target's own instructions (AVX-512, AVX2 + FMA, NEON); the bits of the result never depend on
-which: a vector operation is the same IEEE-754 operation in every lane. Only files named `simd*.py` touch llvmlite.
+LLVM turns each into the target's own instructions (AVX-512, AVX2 + FMA, NEON); the bits of the
+result never depend on which: a vector operation is the same IEEE-754 operation in every lane. Only
+files named `simd*.py` touch llvmlite.
 """
 
 from typing import Any
@@ -11,8 +13,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-F32, F64, I32, I64 = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
-I1, I8 = ir.IntType(1), ir.IntType(8)
+F32 = ir.FloatType()
+F64 = ir.DoubleType()
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+I1 = ir.IntType(1)
+I8 = ir.IntType(8)
 
 
 def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
@@ -52,7 +58,9 @@ def fma(typingctx, x, y, z):
 
 
 def prefetch_line(builder: Any, pointer: Any, locality: int, write: bool = False) -> None:
-    """Ask for the cache line behind `pointer`: locality 3 into the first-level cache, 2 into the second-level one."""
+    """Ask for the cache line behind `pointer`: locality 3 into the first-level cache, 2 into the
+    second-level one.
+    """
     line = builder.bitcast(pointer, I8.as_pointer())
     call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(int(write)), I32(locality), I32(1))
 
@@ -68,19 +76,25 @@ def _prefetch(locality, write=False):
 
 @intrinsic
 def prefetch(typingctx, array, index):
-    """Ask for the cache line that holds flat element `index` of a contiguous array, into the first-level cache."""
+    """Ask for the cache line that holds flat element `index` of a contiguous array, into the
+    first-level cache.
+    """
     return types.void(array, types.int64), _prefetch(3)
 
 
 @intrinsic
 def prefetch_far(typingctx, array, index):
-    """Ask for the cache line that holds flat element `index` of a contiguous array, into the second-level cache."""
+    """Ask for the cache line that holds flat element `index` of a contiguous array, into the
+    second-level cache.
+    """
     return types.void(array, types.int64), _prefetch(2)
 
 
 @intrinsic
 def prefetch_write(typingctx, array, index):
-    """Ask for the cache line that holds flat element `index` of a contiguous array, in order to write it."""
+    """Ask for the cache line that holds flat element `index` of a contiguous array, in order to
+    write it.
+    """
     return types.void(array, types.int64), _prefetch(3, True)
 
 
@@ -89,6 +103,8 @@ def take_next(typingctx, counter):
     """counter[0] (i64), which becomes one more, as a step that no other thread comes between."""
 
     def codegen(context, builder, signature, args):
-        return builder.atomic_rmw("add", data(context, builder, signature, args, 0), I64(1), "monotonic")
+        return builder.atomic_rmw(
+            "add", data(context, builder, signature, args, 0), I64(1), "monotonic"
+        )
 
     return types.int64(counter), codegen

@@ -1,8 +1,8 @@
 """How do blocks of floats get to where a tile needs them, and finished tiles to where they belong?
 
-Copies, sums, transposes and the last step of a matrix product, on vectors of LANES floats. All take flat positions in
-contiguous float32 arrays of any shape. Nothing here multiplies; only `add_floats` and `finish_tile` add, one plain fp32
-addition per element.
+Copies, sums, transposes and the last step of a matrix product, on vectors of LANES floats. All take
+flat positions in contiguous float32 arrays of any shape. Nothing here multiplies; only `add_floats`
+and `finish_tile` add, one plain fp32 addition per element.
 """
 
 from llvmlite import ir
@@ -19,7 +19,9 @@ _ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
 
 def _bases(context, builder, signature, args, *positions):
     """Pointers to the element that a pair (array, position) of arguments names."""
-    return [builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in positions]
+    return [
+        builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in positions
+    ]
 
 
 def _load(builder, base, at):
@@ -38,12 +40,22 @@ def _lanes_below(builder, count):
 
 def _masked_load(builder, base, at, mask, otherwise):
     name = f"llvm.masked.load.v{LANES}f32.p0"
-    return call(builder, name, _VECTOR, vector_pointer(builder, base, at, _VECTOR), I32(4), mask, otherwise)
+    return call(
+        builder, name, _VECTOR, vector_pointer(builder, base, at, _VECTOR), I32(4), mask, otherwise
+    )
 
 
 def _masked_store(builder, value, base, at, mask):
     name = f"llvm.masked.store.v{LANES}f32.p0"
-    call(builder, name, ir.VoidType(), value, vector_pointer(builder, base, at, _VECTOR), I32(4), mask)
+    call(
+        builder,
+        name,
+        ir.VoidType(),
+        value,
+        vector_pointer(builder, base, at, _VECTOR),
+        I32(4),
+        mask,
+    )
 
 
 @intrinsic
@@ -76,7 +88,9 @@ def clear_floats(typingctx, x, x_at, count):
 
     def codegen(context, builder, signature, args):
         (target,) = _bases(context, builder, signature, args, 0)
-        cgutils.memset(builder, builder.bitcast(target, I8.as_pointer()), builder.mul(args[2], I64(4)), 0)
+        cgutils.memset(
+            builder, builder.bitcast(target, I8.as_pointer()), builder.mul(args[2], I64(4)), 0
+        )
         return context.get_dummy_value()
 
     return types.void(x, types.int64, types.int64), codegen
@@ -90,10 +104,17 @@ def add_floats(typingctx, x, x_at, out, out_at, count):
         source, target = _bases(context, builder, signature, args, 0, 2)
         whole = builder.and_(args[4], I64(-LANES))
         with cgutils.for_range_slice(builder, I64(0), whole, I64(LANES)) as (c, _):
-            _store(builder, builder.fadd(_load(builder, target, c), _load(builder, source, c)), target, c)
+            _store(
+                builder,
+                builder.fadd(_load(builder, target, c), _load(builder, source, c)),
+                target,
+                c,
+            )
         with builder.if_then(builder.icmp_signed("<", whole, args[4])):
             mask = _lanes_below(builder, builder.sub(args[4], whole))
-            left, right = (_masked_load(builder, base, whole, mask, _ZERO) for base in (target, source))
+            left, right = (
+                _masked_load(builder, base, whole, mask, _ZERO) for base in (target, source)
+            )
             _masked_store(builder, builder.fadd(left, right), target, whole, mask)
         return context.get_dummy_value()
 
@@ -118,34 +139,46 @@ def _copy(lanes):
     return copy
 
 
-copy_a, copy_b, copy_lanes = _copy(MR), _copy(NC), _copy(LANES)  # one step of a panel; one vector
+# one step of a panel; one vector
+copy_a = _copy(MR)
+copy_b = _copy(NC)
+copy_lanes = _copy(LANES)
 
 
 def _transposed(builder, rows):
-    """Columns of a LANES x LANES block given as row vectors: log2(LANES) rounds of exchanges between pairs of rows."""
+    """Columns of a LANES x LANES block given as row vectors: log2(LANES) rounds of exchanges
+    between pairs of rows.
+    """
     width = LANES // 2
     while width:
         for i in range(LANES):
             if i & width == 0:
-                a, b = rows[i], rows[i + width]
+                a = rows[i]
+                b = rows[i + width]
                 keep = [c if c & width == 0 else LANES + c - width for c in range(LANES)]
                 give = [c + width if c & width == 0 else LANES + c for c in range(LANES)]
                 mask = [ir.Constant(ir.VectorType(I32, LANES), m) for m in (keep, give)]
-                rows[i], rows[i + width] = builder.shuffle_vector(a, b, mask[0]), builder.shuffle_vector(a, b, mask[1])
+                rows[i], rows[i + width] = (
+                    builder.shuffle_vector(a, b, mask[0]),
+                    builder.shuffle_vector(a, b, mask[1]),
+                )
         width //= 2
     return rows
 
 
 @intrinsic
 def transpose_block(typingctx, x, x_at, stride, rows, out, out_at, step):
-    """out[out_at + k*step + r] = x[x_at + min(r, rows - 1)*stride + k] for r, k < LANES; `rows` may be 0 or negative.
+    """out[out_at + k*step + r] = x[x_at + min(r, rows - 1)*stride + k] for r, k < LANES; `rows` may
+    be 0 or negative.
 
-    Beyond the last row the last one is repeated: a value that nobody uses, but never a slow subnormal left in memory.
+    Beyond the last row the last one is repeated: a value that nobody uses, but never a slow
+    subnormal left in memory.
     """
 
     def codegen(context, builder, signature, args):
         source, target = _bases(context, builder, signature, args, 0, 4)
-        last, lines = builder.sub(args[3], I64(1)), []
+        last = builder.sub(args[3], I64(1))
+        lines = []
         for r in range(LANES):
             row = builder.select(builder.icmp_signed("<", I64(r), last), I64(r), last)
             lines.append(_load(builder, source, builder.mul(args[2], row)))
@@ -166,7 +199,9 @@ def mirror_block(typingctx, x, x_at, stride):
         places = [builder.mul(args[2], I64(r)) for r in range(LANES)]
         rows = [_load(builder, base, place) for place in places]
         for r, (place, turned) in enumerate(zip(places, _transposed(builder, list(rows)))):
-            mask = ir.Constant(ir.VectorType(I32, LANES), [c if c <= r else LANES + c for c in range(LANES)])
+            mask = ir.Constant(
+                ir.VectorType(I32, LANES), [c if c <= r else LANES + c for c in range(LANES)]
+            )
             _store(builder, builder.shuffle_vector(rows[r], turned, mask), base, place)
         return context.get_dummy_value()
 
@@ -174,7 +209,11 @@ def mirror_block(typingctx, x, x_at, stride):
     return types.void(x, n, n), codegen
 
 
-PLAIN, BIAS, BIAS_RELU, GATE = 0, 1, 2, 3  # what is done to a finished tile
+# what is done to a finished tile
+PLAIN = 0
+BIAS = 1
+BIAS_RELU = 2
+GATE = 3
 
 
 def _shut(builder, value, switch):
@@ -193,7 +232,9 @@ def _finished(builder, value, other, mode):
 
 
 @intrinsic
-def finish_tile(typingctx, tiles, at, rows, columns, other, other_at, other_step, mode, out, out_at, out_step):
+def finish_tile(
+    typingctx, tiles, at, rows, columns, other, other_at, other_step, mode, out, out_at, out_step
+):
     """out[out_at + i*out_step + j] = finished tiles[at + i*NC + j] for i < rows, j < columns.
 
     `other` is a bias (other_step 0) or a gate laid out as out; with PLAIN it is not read.

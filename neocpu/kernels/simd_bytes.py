@@ -1,6 +1,8 @@
-"""How does a kernel move bytes that are aligned to nothing? By memcpy, and by words loaded and stored at any byte.
+"""How does a kernel move bytes that are aligned to nothing? By memcpy, and by words loaded and
+stored at any byte.
 
-Words are little-endian, as the machines that Numba knows are, and as the files say that these kernels read.
+Words are little-endian, as the machines that Numba knows are, and as the files say that these
+kernels read.
 """
 
 from llvmlite import ir
@@ -20,10 +22,14 @@ def _pointer(context, builder, signature, args, array, at, kind):
 
 @intrinsic
 def copy_bytes(typingctx, source, source_at, target, target_at, count):
-    """target[target_at : target_at + count] = source[source_at : source_at + count], arrays of u8 that do not overlap."""
+    """target[target_at : target_at + count] = source[source_at : source_at + count], arrays of u8
+    that do not overlap.
+    """
 
     def codegen(context, builder, signature, args):
-        here, there = (builder.gep(data(context, builder, signature, args, i), [args[i + 1]]) for i in (0, 2))
+        here, there = (
+            builder.gep(data(context, builder, signature, args, i), [args[i + 1]]) for i in (0, 2)
+        )
         cgutils.raw_memcpy(builder, there, here, args[4], I64(1), align=1)
         return context.get_dummy_value()
 
@@ -37,7 +43,9 @@ def _load(kind):
     @intrinsic
     def load(typingctx, array, at):
         def codegen(context, builder, signature, args):
-            return builder.load(_pointer(context, builder, signature, args, 0, 1, _WORDS[kind]), align=1)
+            return builder.load(
+                _pointer(context, builder, signature, args, 0, 1, _WORDS[kind]), align=1
+            )
 
         return kind(array, types.int64), codegen
 
@@ -50,7 +58,9 @@ def _store(kind):
     @intrinsic
     def store(typingctx, array, at, word):
         def codegen(context, builder, signature, args):
-            builder.store(args[2], _pointer(context, builder, signature, args, 0, 1, _WORDS[kind]), align=1)
+            builder.store(
+                args[2], _pointer(context, builder, signature, args, 0, 1, _WORDS[kind]), align=1
+            )
             return context.get_dummy_value()
 
         return types.void(array, types.int64, kind), codegen
@@ -58,5 +68,7 @@ def _store(kind):
     return store
 
 
-load_u64, load_u32 = _load(types.uint64), _load(types.uint32)
-store_u64, store_u32 = _store(types.uint64), _store(types.uint32)
+load_u64 = _load(types.uint64)
+load_u32 = _load(types.uint32)
+store_u64 = _store(types.uint64)
+store_u32 = _store(types.uint32)

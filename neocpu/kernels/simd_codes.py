@@ -1,4 +1,5 @@
-"""How is a number rounded to a small float without a branch? In 32-bit integers, one lane at a time; LLVM adds the lanes.
+"""How is a number rounded to a small float without a branch? In 32-bit integers, one lane at a
+time; LLVM adds the lanes.
 
 Codes of magnitudes ascend with the magnitudes, so a small float is a shift of the fp32 bits:
 
@@ -6,8 +7,8 @@ Codes of magnitudes ascend with the magnitudes, so a small float is a shift of t
     subnormal   |x| + 2^(23 + lowest exponent - mantissa bits): fp32 addition itself rounds at the right place
     overflow    the code after the largest finite one: infinity (IEEE-754) or NaN (e4m3fn)
 
-Numba widens integer arithmetic to 64 bits, which halves the lanes; here it stays at 32. Each function takes the words
-that `codecs.words_of` makes of a layout.
+Numba widens integer arithmetic to 64 bits, which halves the lanes; here it stays at 32. Each
+function takes the words that `codecs.words_of` makes of a layout.
 """
 
 from typing import Any
@@ -31,8 +32,16 @@ class _Float:
     def __init__(self, builder: Any, x: Any, words: Any) -> None:
         self.builder = b = builder
         (
-            self.drop, self.rebias, self.least, self.magic, self.over, self.quiet, self.limit, self.shift, self.mantissa
-        ) = (b.extract_value(words, i) for i in range(9))  # fmt: skip
+            self.drop,
+            self.rebias,
+            self.least,
+            self.magic,
+            self.over,
+            self.quiet,
+            self.limit,
+            self.shift,
+            self.mantissa,
+        ) = (b.extract_value(words, i) for i in range(9))
         bits = b.bitcast(x, I32)
         self.sign = b.lshr(b.and_(bits, _i32(0x80000000)), self.shift)
         self.given = b.and_(bits, _i32(0x7FFFFFFF))
@@ -43,7 +52,8 @@ class _Float:
 
     def nearest(self) -> Any:
         """Code of the magnitude: nearest, ties to even."""
-        b, a = self.builder, self.a
+        b = self.builder
+        a = self.a
         even = b.and_(b.lshr(a, self.drop), _i32(1))
         half = b.sub(b.shl(_i32(1), b.sub(self.drop, _i32(1))), _i32(1))
         normal = b.lshr(b.sub(b.add(b.add(a, half), even), self.rebias), self.drop)
@@ -52,13 +62,17 @@ class _Float:
         return self.umin(code, self.over)
 
     def _place(self) -> tuple[Any, Any, Any]:
-        """(24-bit significand, how many of its bits are dropped, code of the power of two that the kept ones stand on)."""
-        b, a = self.builder, self.a
+        """(24-bit significand, how many of its bits are dropped, code of the power of two that the
+        kept ones stand on).
+        """
+        b = self.builder
+        a = self.a
         exponent = b.lshr(a, _i32(23))
         normal = b.icmp_unsigned(">", exponent, _i32(0))
         significand = b.or_(b.and_(a, _i32(0x7FFFFF)), b.select(normal, _i32(1 << 23), _i32(0)))
         exponent = b.select(normal, exponent, _i32(1))
-        first = b.add(b.lshr(self.rebias, _i32(23)), _i32(1))  # exponent of the smallest normal number
+        # exponent of the smallest normal number
+        first = b.add(b.lshr(self.rebias, _i32(23)), _i32(1))
         below = b.sub(first, exponent)
         below = b.select(b.icmp_signed(">", below, _i32(0)), below, _i32(0))
         upper = b.shl(b.sub(b.add(exponent, below), first), self.mantissa)
@@ -70,16 +84,22 @@ class _Float:
         return self.builder.add(upper, self.builder.lshr(significand, self.umin(drop, _i32(31))))
 
     def random(self, word: Any, top: Any) -> Any:
-        """Code of the magnitude: up if word / 2^32 + fraction >= 1. Beyond the largest finite number: nearest."""
+        """Code of the magnitude: up if word / 2^32 + fraction >= 1. Beyond the largest finite
+        number: nearest.
+        """
         b = self.builder
         significand, drop, upper = self._place()
         units = b.lshr(significand, self.umin(drop, _i32(31)))
         few = b.icmp_unsigned("<", drop, _i32(32))
         near = b.shl(significand, b.select(few, b.sub(_i32(32), drop), _i32(0)))
-        far = b.lshr(significand, b.select(few, _i32(0), self.umin(b.sub(drop, _i32(32)), _i32(31))))
+        far = b.lshr(
+            significand, b.select(few, _i32(0), self.umin(b.sub(drop, _i32(32)), _i32(31)))
+        )
         sum_ = b.add(b.select(few, near, far), word)
         carry = b.zext(b.icmp_unsigned("<", sum_, word), I32)
-        return b.select(b.icmp_unsigned(">", self.a, top), self.nearest(), b.add(b.add(upper, units), carry))
+        return b.select(
+            b.icmp_unsigned(">", self.a, top), self.nearest(), b.add(b.add(upper, units), carry)
+        )
 
     def code(self, magnitude: Any) -> Any:
         """With NaN and the sign."""
@@ -101,7 +121,9 @@ def nearest_code(typingctx, x, words):
 
 @intrinsic
 def random_code(typingctx, x, word, top, words):
-    """int32 code of fp32 x: one of its neighbours, by a random uint32; `top` int32 bits of the largest finite number."""
+    """int32 code of fp32 x: one of its neighbours, by a random uint32; `top` int32 bits of the
+    largest finite number.
+    """
 
     def codegen(context, builder, signature, args):
         x, word, top, words = args
@@ -122,7 +144,11 @@ def truncated_code(typingctx, x, top, words):
         finite = builder.icmp_unsigned("<", number.given, _i32(0x7F800000))
         infinite = builder.icmp_unsigned(">", number.a, top)
         number.a = builder.select(finite, inside, number.a)
-        return number.code(builder.select(finite, number.down(), builder.select(infinite, number.over, number.down())))
+        return number.code(
+            builder.select(
+                finite, number.down(), builder.select(infinite, number.over, number.down())
+            )
+        )
 
     return types.int32(types.float32, types.int32, _WORDS), codegen
 
@@ -156,14 +182,19 @@ def number_of_code(typingctx, code, words):
 
     def codegen(context, b, signature, args):
         code, words = args
-        drop, rebias, _, magic, over, _, _, shift, mantissa = (b.extract_value(words, i) for i in range(9))
+        drop, rebias, _, magic, over, _, _, shift, mantissa = (
+            b.extract_value(words, i) for i in range(9)
+        )
         sign = b.and_(b.shl(code, shift), _i32(0x80000000))
         c = b.and_(code, b.lshr(_i32(0x7FFFFFFF), shift))
         normal = b.add(b.shl(c, drop), rebias)
         low = b.bitcast(b.fsub(b.bitcast(b.add(c, magic), F32), b.bitcast(magic, F32)), I32)
         value = b.select(b.icmp_unsigned("<", c, b.shl(_i32(1), mantissa)), low, normal)
-        # IEEE-754: `over` is infinity, above it NaN. e4m3fn: `over` is NaN, its mantissa is all ones. HFP8: never reached.
-        infinite = b.icmp_unsigned("==", b.and_(c, b.sub(b.shl(_i32(1), mantissa), _i32(1))), _i32(0))
+        # IEEE-754: `over` is infinity, above it NaN. e4m3fn: `over` is NaN, its mantissa is all
+        # ones. HFP8: never reached.
+        infinite = b.icmp_unsigned(
+            "==", b.and_(c, b.sub(b.shl(_i32(1), mantissa), _i32(1))), _i32(0)
+        )
         special = b.select(infinite, _i32(0x7F800000), _i32(0x7FC00000))
         value = b.select(b.icmp_unsigned("<", c, over), value, special)
         return b.bitcast(b.or_(value, sign), F32)
@@ -183,7 +214,9 @@ def magnitude(typingctx, x):
 
 @intrinsic
 def code4(typingctx, x, inverse):
-    """uint8 e2m1 code of x * inverse: nearest, halves away from zero, largest 6, which infinity and NaN become too."""
+    """uint8 e2m1 code of x * inverse: nearest, halves away from zero, largest 6, which infinity and
+    NaN become too.
+    """
 
     def codegen(context, b, signature, args):
         x, inverse = args
@@ -192,7 +225,9 @@ def code4(typingctx, x, inverse):
         six = ir.Constant(F32, 6.0)
         a = b.select(b.fcmp_ordered("<", a, six), a, six)
         normal = b.sub(b.lshr(b.add(b.bitcast(a, I32), _i32(1 << 21)), _i32(22)), _i32(252))
-        low = [b.zext(b.fcmp_ordered(">=", a, ir.Constant(F32, edge)), I32) for edge in (0.25, 0.75)]
+        low = [
+            b.zext(b.fcmp_ordered(">=", a, ir.Constant(F32, edge)), I32) for edge in (0.25, 0.75)
+        ]
         small = b.fcmp_ordered("<", a, ir.Constant(F32, 1.0))
         return b.trunc(b.or_(b.select(small, b.add(*low), normal), sign), ir.IntType(8))
 
@@ -208,7 +243,9 @@ def number4(typingctx, code):
         sign = b.and_(b.shl(code, _i32(28)), _i32(0x80000000))
         c = b.and_(code, _i32(7))
         small = b.select(b.icmp_unsigned("==", c, _i32(1)), _i32(0x3F000000), _i32(0))
-        value = b.select(b.icmp_unsigned("<", c, _i32(2)), small, b.shl(b.add(c, _i32(252)), _i32(22)))
+        value = b.select(
+            b.icmp_unsigned("<", c, _i32(2)), small, b.shl(b.add(c, _i32(252)), _i32(22))
+        )
         return b.bitcast(b.or_(value, sign), F32)
 
     return types.float32(types.uint8), codegen

@@ -1,10 +1,12 @@
-"""Has this thread rounded? x86 keeps a sticky flag, and so tells for nothing whether plain fp64 sums were exact.
+"""Has this thread rounded? x86 keeps a sticky flag, and so tells for nothing whether plain fp64
+sums were exact.
 
-Reading the flag waits until all earlier arithmetic is done, some hundred cycles, so it is asked once for a group of bags.
-Other processors: `tells` is False, and exactness is found out by the range of exponents (`simd_rows.py`).
+Reading the flag waits until all earlier arithmetic is done, some hundred cycles, so it is asked
+once for a group of bags. Other processors: `tells` is False, and exactness is found out by the
+range of exponents (`simd_rows.py`).
 
-A lookup's weight times its row is rounded by definition, which must not raise the flag: AVX-512 has multiplications that
-leave it alone. Without them weighted sums are not asked about.
+A lookup's weight times its row is rounded by definition, which must not raise the flag: AVX-512 has
+multiplications that leave it alone. Without them weighted sums are not asked about.
 """
 
 import platform
@@ -23,13 +25,16 @@ from neocpu.kernels.simd_tiles import LANES
 X86 = platform.machine() in ("x86_64", "AMD64")
 QUIET = X86 and LANES == 16  # are there multiplications that leave the flag alone?
 INEXACT = 0x20  # "precision" flag of MXCSR
-_NEAREST_QUIETLY = 8  # rounding of an AVX-512 instruction: to nearest even, no flag, whatever MXCSR says
+# rounding of an AVX-512 instruction: to nearest even, no flag, whatever MXCSR says
+_NEAREST_QUIETLY = 8
 
 
 def quiet_product(builder: Any, x: Any, y: Any) -> Any:
     """fl(x * y) of two vectors of up to 16 floats; the flag stays as it is. Only where `QUIET`."""
-    lanes, wide = x.type.count, ir.VectorType(F32, 16)
-    nothing, mask = ir.Constant(x.type, ir.Undefined), ir.VectorType(I32, 16)
+    lanes = x.type.count
+    wide = ir.VectorType(F32, 16)
+    nothing = ir.Constant(x.type, ir.Undefined)
+    mask = ir.VectorType(I32, 16)
     if lanes < 16:
         repeat = ir.Constant(mask, [i % lanes for i in range(16)])
         x, y = (builder.shuffle_vector(v, nothing, repeat) for v in (x, y))
@@ -48,7 +53,9 @@ def may_ask(values, weights):
 
 @intrinsic
 def tells(typingctx, values):
-    """Does `rounded` speak of the sums of rows of this format alone? Not where decoding them rounds already."""
+    """Does `rounded` speak of the sums of rows of this format alone? Not where decoding them rounds
+    already.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return I1(int(X86 and format_of(signature.args[0]) not in SCALED))

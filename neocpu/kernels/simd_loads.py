@@ -1,11 +1,13 @@
-"""How does a kernel read a row whose numbers are no fp32? It decodes them in registers, exactly; the dtype says how.
+"""How does a kernel read a row whose numbers are no fp32? It decodes them in registers, exactly;
+the dtype says how.
 
     fp32            plain float32 arrays
     fp16, bf16, …   arrays of records of one field, which names the format (`storage/formats.py`, `docs/formats.md`)
 
-Numba compiles a kernel per dtype, so the decoder is picked when it is compiled. Small floats are shifted into place and
-multiplied by a power of two, which is exact, subnormals included. Row-scaled integers are fma(q, scale, bias): rounded once.
-A row starts at element base + row * stride; for row-scaled integers an element is a byte and the stride the bytes of a row.
+Numba compiles a kernel per dtype, so the decoder is picked when it is compiled. Small floats are
+shifted into place and multiplied by a power of two, which is exact, subnormals included. Row-scaled
+integers are fma(q, scale, bias): rounded once. A row starts at element base + row * stride; for
+row-scaled integers an element is a byte and the stride the bytes of a row.
 """
 
 import math
@@ -36,8 +38,10 @@ class Rows:
     """The rows of one array, as LLVM values: addresses of rows, vectors of their numbers."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any, stride: Any) -> None:
-        self.builder, self.name = builder, format_of(signature.args[0])
-        self.bits, self.scaled = BITS[self.name], self.name in SCALED
+        self.builder = builder
+        self.name = format_of(signature.args[0])
+        self.bits = BITS[self.name]
+        self.scaled = self.name in SCALED
         self.size = I64(context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype)))
         self.values = builder.bitcast(data(context, builder, signature, args, 0), I8.as_pointer())
         self.row_bytes = builder.mul(stride, self.size)
@@ -62,13 +66,16 @@ class Rows:
         """Address of the scale of a row."""
         if self.name.startswith("nbit"):
             return row
-        return self.builder.gep(row, [self.builder.sub(self.row_bytes, I64(8 if self.name == "int8" else 4))])
+        return self.builder.gep(
+            row, [self.builder.sub(self.row_bytes, I64(8 if self.name == "int8" else 4))]
+        )
 
     def scales(self, row: Any, lanes: int) -> Any:
         """(scale, bias) of a row in every lane; None where numbers stand for themselves."""
         if not self.scaled:
             return None
-        b, at = self.builder, self.header(row)
+        b = self.builder
+        at = self.header(row)
         words = []
         for i in range(2):
             if self.name == "int8":
@@ -81,7 +88,9 @@ class Rows:
         return words
 
     def vector(self, row: Any, scales: Any, column: Any, first: int, lanes: int) -> Any:
-        """Numbers of the columns [column + first, column + first + lanes) of a row, as fp32; `first` is known."""
+        """Numbers of the columns [column + first, column + first + lanes) of a row, as fp32;
+        `first` is known.
+        """
         b = self.builder
         if self.bits < 8:
             q = self._packed(row, column, first, lanes)
@@ -98,15 +107,20 @@ class Rows:
         return call(b, f"llvm.fma.v{lanes}f32", number.type, number, *scales)
 
     def _packed(self, row: Any, column: Any, first: int, lanes: int) -> Any:
-        """Codes of less than a byte, low bits first; `column + first` is a multiple of 4 unless there is one lane."""
-        b, per, vector = self.builder, 8 // self.bits, ir.VectorType(I32, lanes)
+        """Codes of less than a byte, low bits first; `column + first` is a multiple of 4 unless
+        there is one lane.
+        """
+        b = self.builder
+        per = 8 // self.bits
+        vector = ir.VectorType(I32, lanes)
         mask = ir.Constant(vector, [(1 << self.bits) - 1] * lanes)
         if lanes == 1:
             column = b.add(column, I64(first))
             byte = b.zext(b.load(self.codes(row, column)), I32)
             shift = b.mul(b.trunc(b.and_(column, I64(per - 1)), I32), I32(self.bits))
             return b.and_(splat(b, b.lshr(byte, shift), 1), mask)
-        at, count = b.gep(self.codes(row, column), [I64(first // per)]), lanes // per
+        at = b.gep(self.codes(row, column), [I64(first // per)])
+        count = lanes // per
         kind = ir.VectorType(I8, count)
         some = b.zext(b.load(b.bitcast(at, kind.as_pointer()), align=1), ir.VectorType(I32, count))
         spread = ir.Constant(vector, [i // per for i in range(lanes)])
@@ -114,13 +128,17 @@ class Rows:
         return b.and_(b.lshr(b.shuffle_vector(some, some, spread), shifts), mask)
 
 
-def _small_float(b: Any, code: Any, lanes: int, left: int, rebias: int, special: int, infinite: int) -> Any:
+def _small_float(
+    b: Any, code: Any, lanes: int, left: int, rebias: int, special: int, infinite: int
+) -> Any:
     """fp32 numbers of codes (i32 vectors) of small floats.
 
-    `left` shifts the magnitude to where fp32 keeps its own, 2^rebias makes up for the biases; magnitudes from `special` on
-    (shifted) get the bits `infinite` too: a topmost exponent, so that they are infinite or NaN.
+    `left` shifts the magnitude to where fp32 keeps its own, 2^rebias makes up for the biases;
+    magnitudes from `special` on (shifted) get the bits `infinite` too: a topmost exponent, so that
+    they are infinite or NaN.
     """
-    vector, floats = ir.VectorType(I32, lanes), ir.VectorType(F32, lanes)
+    vector = ir.VectorType(I32, lanes)
+    floats = ir.VectorType(F32, lanes)
 
     def constant(value: int) -> Any:
         return ir.Constant(vector, [value] * lanes)
@@ -129,7 +147,8 @@ def _small_float(b: Any, code: Any, lanes: int, left: int, rebias: int, special:
     sign_bit = left + {13: 15, 20: 7}[left]
     magnitude = b.and_(shifted, constant((1 << sign_bit) - 1))
     sign = b.shl(b.and_(shifted, constant(1 << sign_bit)), constant(31 - sign_bit))
-    small = b.icmp_unsigned("<", magnitude, constant(1 << 23))  # a subnormal: read beside a 1, which then goes
+    # a subnormal: read beside a 1, which then goes
+    small = b.icmp_unsigned("<", magnitude, constant(1 << 23))
     base = b.select(small, constant((rebias + 1) << 23), constant(rebias << 23))
     one, none = (ir.Constant(floats, [x] * lanes) for x in (math.ldexp(1.0, rebias - 126), 0.0))
     scaled = b.fsub(b.bitcast(b.add(magnitude, base), floats), b.select(small, one, none))
@@ -143,10 +162,15 @@ def _half(b: Any, code: Any, lanes: int) -> Any:
         WIDE_HALVES and lanes == 16
     ):  # fp16 to fp64 in one instruction, which LLVM would make of it, is slower than in two
         floats = ir.VectorType(F32, lanes)
-        narrow, zeros = b.trunc(code, ir.VectorType(_I16, lanes)), ir.Constant(floats, [0.0] * lanes)
-        return call(b, "llvm.x86.avx512.mask.vcvtph2ps.512", floats, narrow, zeros, _I16(-1), I32(4))
+        narrow = b.trunc(code, ir.VectorType(_I16, lanes))
+        zeros = ir.Constant(floats, [0.0] * lanes)
+        return call(
+            b, "llvm.x86.avx512.mask.vcvtph2ps.512", floats, narrow, zeros, _I16(-1), I32(4)
+        )
     if HALVES:
-        halves = b.bitcast(b.trunc(code, ir.VectorType(_I16, lanes)), ir.VectorType(ir.HalfType(), lanes))
+        halves = b.bitcast(
+            b.trunc(code, ir.VectorType(_I16, lanes)), ir.VectorType(ir.HalfType(), lanes)
+        )
         return b.fpext(halves, ir.VectorType(F32, lanes))
     return _small_float(b, code, lanes, 13, 112, 0x7C00 << 13, 0x7F800000)
 
@@ -174,20 +198,27 @@ def number_at(typingctx, values, row, stride, column):
     def codegen(context, builder, signature, args):
         rows = Rows(context, builder, signature, args, args[2])
         here = rows.row(args[1])
-        return builder.extract_element(rows.vector(here, rows.scales(here, 1), args[3], 0, 1), I32(0))
+        return builder.extract_element(
+            rows.vector(here, rows.scales(here, 1), args[3], 0, 1), I32(0)
+        )
 
     i = types.int64
     return types.float32(values, i, i, i), codegen
 
 
 def _copy_row(context: Any, b: Any, signature: Any, args: Any, wide: bool) -> Any:
-    """(values, row, stride, width, out): the numbers of a row into out, as fp32, or plus zero as fp64."""
-    width, kind = args[3], F64 if wide else F32
+    """(values, row, stride, width, out): the numbers of a row into out, as fp32, or plus zero as
+    fp64.
+    """
+    width = args[3]
+    kind = F64 if wide else F32
     rows = Rows(context, b, signature, args, args[2])
-    here, to = rows.row(args[1]), data(context, b, signature, args, 4)
+    here = rows.row(args[1])
+    to = data(context, b, signature, args, 4)
     done = b.and_(width, I64(-LANES))
     for lanes, first, last in ((LANES, I64(0), done), (1, done, width)):
-        scales, vector = rows.scales(here, lanes), ir.VectorType(kind, lanes)
+        scales = rows.scales(here, lanes)
+        vector = ir.VectorType(kind, lanes)
         with cgutils.for_range_slice(b, first, last, I64(lanes)) as (c, _):
             numbers = rows.vector(here, scales, c, 0, lanes)
             if wide:
@@ -205,7 +236,9 @@ def read_row(typingctx, values, row, stride, width, out):
 
 @intrinsic
 def widened_row(typingctx, values, row, stride, width, out):
-    """out[:width] = the numbers of the row that starts at element `row`, as fp64, -0 as +0; out f64[:]."""
+    """out[:width] = the numbers of the row that starts at element `row`, as fp64, -0 as +0; out
+    f64[:].
+    """
     i = types.int64
     return types.void(values, i, i, i, out), lambda *given: _copy_row(*given, True)
 
@@ -215,11 +248,14 @@ def fetch_row(typingctx, values, row, stride, width):
     """Prefetch the row that starts at element `row`."""
 
     def codegen(context, builder, signature, args):
-        b, width = builder, args[3]
+        b = builder
+        width = args[3]
         rows = Rows(context, b, signature, args, args[2])
         here = rows.row(args[1])
         size = b.lshr(b.mul(width, I64(rows.bits)), I64(3))
-        with cgutils.for_range_slice(b, I64(0), b.add(size, I64(8 if rows.scaled else 0)), I64(64)) as (at, _):
+        with cgutils.for_range_slice(
+            b, I64(0), b.add(size, I64(8 if rows.scaled else 0)), I64(64)
+        ) as (at, _):
             call(b, "llvm.prefetch.p0", ir.VoidType(), b.gep(here, [at]), I32(0), I32(3), I32(1))
         return context.get_dummy_value()
 

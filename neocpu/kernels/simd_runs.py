@@ -1,11 +1,13 @@
-"""How does a row of numbers become a row of 8-, 4- or 2-bit codes? Its range first, then 32 columns at a time.
+"""How does a row of numbers become a row of 8-, 4- or 2-bit codes? Its range first, then 32 columns
+at a time.
 
     row_range     minimum and maximum as FBGEMM's AVX2 code finds them, NaN and signed zeros included
     quick_range   the same numbers of ordinary rows, in four independent chains
     write_codes   (x - low) * inverse, rounded by adding 2^23; the lowest bytes are the codes, squeezed into words
     read_codes    words spread to bytes, then fma(code, scale, bias)
 
-The last columns, fewer than eight, take the same way, through a buffer if they do not fill whole bytes.
+The last columns, fewer than eight, take the same way, through a buffer if they do not fill whole
+bytes.
 """
 
 from typing import Any
@@ -18,22 +20,28 @@ from numba.extending import intrinsic
 from neocpu.kernels.simd import F32, I1, I8, I32, I64, call, data, splat, vector_pointer
 
 ROW_LANES = 8  # the order in which FBGEMM's AVX2 code compares the elements of a row
-_RUN = 32  # columns of one step: their codes fill at least one word of 64 bits; then 16, then 8 columns
+# columns of one step: their codes fill at least one word of 64 bits; then 16, then 8 columns
+_RUN = 32
 
 
 @intrinsic
 def row_range(typingctx, line):
-    """(minimum, maximum, whether any is NaN) of a line f32[n], compared in the order of FBGEMM's AVX2 code.
+    """(minimum, maximum, whether any is NaN) of a line f32[n], compared in the order of FBGEMM's
+    AVX2 code.
 
-    Eight lanes go down the row, each `m = m < x ? m : x` (so a NaN wipes out what its lane has seen, and is itself wiped
-    out by the next number); then the lanes, then the rest of the row, `m = x < m ? x : m`.
+    Eight lanes go down the row, each `m = m < x ? m : x` (so a NaN wipes out what its lane has
+    seen, and is itself wiped out by the next number); then the lanes, then the rest of the row, `m
+    = x < m ? x : m`.
     """
 
     def codegen(context, builder, signature, args):
-        b, lanes = builder, ROW_LANES
-        vector, mask = ir.VectorType(F32, lanes), ir.VectorType(I1, lanes)
+        b = builder
+        lanes = ROW_LANES
+        vector = ir.VectorType(F32, lanes)
+        mask = ir.VectorType(I1, lanes)
         array = context.make_array(signature.args[0])(context, b, args[0])
-        line, n = data(context, b, signature, args, 0), array.nitems
+        line = data(context, b, signature, args, 0)
+        n = array.nitems
         largest = ir.Constant(F32, 3.4028234663852886e38)
         smallest = ir.Constant(F32, -3.4028234663852886e38)
         slots = {}
@@ -57,8 +65,9 @@ def row_range(typingctx, line):
             m = b.load(slot)
             b.store(b.select(b.fcmp_ordered(order, value, m), value, m), slot)
 
-        # One lane after the other would wait for each comparison. Without NaN and infinity, neighbours against neighbours,
-        # the first of equals kept, find the same number (and the same zero).
+        # One lane after the other would wait for each comparison. Without NaN and infinity,
+        # neighbours against neighbours, the first of equals kept, find the same number (and the
+        # same zero).
         for order, seen, slot in slots.values():
             start = ir.Constant(vector, [(largest if order == "<" else smallest).constant] * lanes)
             m = b.load(seen)
@@ -72,7 +81,11 @@ def row_range(typingctx, line):
             for order, _, slot in slots.values():
                 compare(x, order, slot)
             b.store(b.or_(b.load(odd), b.fcmp_unordered("uno", x, x)), odd)
-        values = [b.load(slots["low"][2]), b.load(slots["high"][2]), b.zext(b.load(odd), ir.IntType(8))]
+        values = [
+            b.load(slots["low"][2]),
+            b.load(slots["high"][2]),
+            b.zext(b.load(odd), ir.IntType(8)),
+        ]
         return context.make_tuple(b, signature.return_type, values)
 
     return types.Tuple((types.float32, types.float32, types.uint8))(line), codegen
@@ -80,28 +93,37 @@ def row_range(typingctx, line):
 
 @intrinsic
 def quick_range(typingctx, line):
-    """(minimum, maximum, whether any is NaN) of a line f32[n], in any order: not for zeros of either sign, nor for NaN."""
+    """(minimum, maximum, whether any is NaN) of a line f32[n], in any order: not for zeros of
+    either sign, nor for NaN.
+    """
 
     def codegen(context, b, signature, args):
-        lanes, chains = ROW_LANES, 4
-        vector, mask = ir.VectorType(F32, lanes), ir.VectorType(I1, lanes)
+        lanes = ROW_LANES
+        chains = 4
+        vector = ir.VectorType(F32, lanes)
+        mask = ir.VectorType(I1, lanes)
         array = context.make_array(signature.args[0])(context, b, args[0])
-        line, n = data(context, b, signature, args, 0), array.nitems
+        line = data(context, b, signature, args, 0)
+        n = array.nitems
         largest = ir.Constant(vector, [3.4028234663852886e38] * lanes)
         smallest = ir.Constant(vector, [-3.4028234663852886e38] * lanes)
-        low, high, odd = ([cgutils.alloca_once(b, t) for _ in range(chains)] for t in (vector, vector, mask))
+        low, high, odd = (
+            [cgutils.alloca_once(b, t) for _ in range(chains)] for t in (vector, vector, mask)
+        )
         for i in range(chains):
             b.store(largest, low[i])
             b.store(smallest, high[i])
             b.store(ir.Constant(mask, [0] * lanes), odd[i])
 
         def see(i: int, x: Any) -> None:
-            m, h = b.load(low[i]), b.load(high[i])
+            m = b.load(low[i])
+            h = b.load(high[i])
             b.store(b.select(b.fcmp_ordered("<", m, x), m, x), low[i])
             b.store(b.select(b.fcmp_ordered(">", h, x), h, x), high[i])
             b.store(b.or_(b.load(odd[i]), b.fcmp_unordered("uno", x, x)), odd[i])
 
-        runs, whole = b.and_(n, I64(-lanes * chains)), b.and_(n, I64(-lanes))
+        runs = b.and_(n, I64(-lanes * chains))
+        whole = b.and_(n, I64(-lanes))
         with cgutils.for_range_slice(b, I64(0), runs, I64(lanes * chains)) as (j, _):
             for i in range(chains):
                 see(i, b.load(vector_pointer(b, line, b.add(j, I64(lanes * i)), vector), align=4))
@@ -120,7 +142,9 @@ def quick_range(typingctx, line):
                 m = b.select(b.fcmp_ordered(order, other, m), other, m)
             return b.extract_element(m, I32(0))
 
-        any_odd = b.or_(b.or_(b.load(odd[0]), b.load(odd[1])), b.or_(b.load(odd[2]), b.load(odd[3])))
+        any_odd = b.or_(
+            b.or_(b.load(odd[0]), b.load(odd[1])), b.or_(b.load(odd[2]), b.load(odd[3]))
+        )
         found = call(b, f"llvm.vector.reduce.or.v{lanes}i1", I1, any_odd)
         values = [merge(low, "<"), merge(high, ">"), b.zext(found, ir.IntType(8))]
         return context.make_tuple(b, signature.return_type, values)
@@ -161,7 +185,8 @@ def _spread(b: Any, packed: Any, bits: int, columns: int) -> Any:
     n = columns * bits // 8
     word = ir.IntType(64 // bits)
     v = b.zext(packed, _vector(word, n))
-    spread, mask = v, (1 << bits) - 1
+    spread = v
+    mask = (1 << bits) - 1
     for i in range(1, 8 // bits):
         spread = b.or_(spread, b.shl(v, _many(word, (8 - bits) * i, n)))
         mask |= ((1 << bits) - 1) << (8 * i)
@@ -169,7 +194,9 @@ def _spread(b: Any, packed: Any, bits: int, columns: int) -> Any:
 
 
 def _each_run(b: Any, n: Any, bits: Any, step: Any) -> None:
-    """step(bits, first, columns, None) for runs of 32, 16 and 8 columns, then the rest or step(bits, first, 8, how many)."""
+    """step(bits, first, columns, None) for runs of 32, 16 and 8 columns, then the rest or
+    step(bits, first, 8, how many).
+    """
     for width in (8, 4, 2):
         with b.if_then(b.icmp_signed("==", bits, I64(width))):
             whole = b.and_(n, I64(-_RUN))
@@ -179,9 +206,15 @@ def _each_run(b: Any, n: Any, bits: Any, step: Any) -> None:
                 with b.if_then(b.icmp_signed("!=", b.and_(n, I64(columns)), I64(0))):
                     step(width, b.and_(n, I64(-2 * columns)), columns, None)
             per = 8 // width
-            # Eight columns that fill whole bytes: the last ones are done, some of them for the second time.
-            plain = b.and_(b.icmp_signed(">=", n, I64(8)), b.icmp_signed("==", b.and_(n, I64(per - 1)), I64(0)))
-            with b.if_then(b.icmp_signed("!=", b.and_(n, I64(7)), I64(0))), b.if_else(plain) as (again, buffered):
+            # Eight columns that fill whole bytes: the last ones are done, some of them for the
+            # second time.
+            plain = b.and_(
+                b.icmp_signed(">=", n, I64(8)), b.icmp_signed("==", b.and_(n, I64(per - 1)), I64(0))
+            )
+            with (
+                b.if_then(b.icmp_signed("!=", b.and_(n, I64(7)), I64(0))),
+                b.if_else(plain) as (again, buffered),
+            ):
                 with again:
                     step(width, b.sub(n, I64(8)), 8, None)
                 with buffered:
@@ -204,7 +237,8 @@ def _bytes_of(b: Any, columns: Any, bits: int) -> Any:
 
 @intrinsic
 def write_codes(typingctx, line, bits, low, inverse, row):
-    """row = codes of 8, 4 or 2 bits of (x - low) * inverse, nearest even, saturated, low bits first; NaN becomes 0.
+    """row = codes of 8, 4 or 2 bits of (x - low) * inverse, nearest even, saturated, low bits
+    first; NaN becomes 0.
 
     `line` f32[n], `row` u8[>= ceil(n * bits / 8)]; 2^23 is added, then the lowest byte is the code.
     """
@@ -212,10 +246,12 @@ def write_codes(typingctx, line, bits, low, inverse, row):
     def codegen(context, b, signature, args):
         array = context.make_array(signature.args[0])(context, b, args[0])
         source, to = (data(context, b, signature, args, p) for p in (0, 4))
-        padded, spare = cgutils.alloca_once(b, _vector(F32, 8)), cgutils.alloca_once(b, _vector(I8, 8))
+        padded = cgutils.alloca_once(b, _vector(F32, 8))
+        spare = cgutils.alloca_once(b, _vector(I8, 8))
 
         def step(width: int, j: Any, columns: int, left: Any) -> None:
-            f32, at = _vector(F32, columns), _byte_at(b, to, j, width)
+            f32 = _vector(F32, columns)
+            at = _byte_at(b, to, j, width)
             if left is None:
                 x = b.load(vector_pointer(b, source, j, f32), align=4)
             else:
@@ -223,7 +259,8 @@ def write_codes(typingctx, line, bits, low, inverse, row):
                 _copy(b, b.bitcast(padded, F32.as_pointer()), b.gep(source, [j]), left)
                 x = b.load(padded)
             v = b.fmul(b.fsub(x, splat(b, args[2], columns)), splat(b, args[3], columns))
-            zero, most = _many(F32, 0.0, columns), _many(F32, float((1 << width) - 1), columns)
+            zero = _many(F32, 0.0, columns)
+            most = _many(F32, float((1 << width) - 1), columns)
             v = b.select(b.fcmp_ordered(">", v, zero), v, zero)
             v = b.select(b.fcmp_ordered("<", v, most), v, most)
             whole = b.bitcast(b.fadd(v, _many(F32, 8388608.0, columns)), _vector(I32, columns))
@@ -241,22 +278,34 @@ def write_codes(typingctx, line, bits, low, inverse, row):
 
 @intrinsic
 def read_codes(typingctx, row, bits, scale, bias, line):
-    """line = fma(code, scale, bias) of codes of 8, 4 or 2 bits. `row` u8[>= ceil(n * bits / 8)], `line` f32[n]."""
+    """line = fma(code, scale, bias) of codes of 8, 4 or 2 bits. `row` u8[>= ceil(n * bits / 8)],
+    `line` f32[n].
+    """
 
     def codegen(context, b, signature, args):
         array = context.make_array(signature.args[4])(context, b, args[4])
         source, to = (data(context, b, signature, args, p) for p in (0, 4))
-        spare, numbers = cgutils.alloca_once(b, _vector(I8, 8)), cgutils.alloca_once(b, _vector(F32, 8))
+        spare = cgutils.alloca_once(b, _vector(I8, 8))
+        numbers = cgutils.alloca_once(b, _vector(F32, 8))
 
         def step(width: int, j: Any, columns: int, left: Any) -> None:
-            f32, packed, at = _vector(F32, columns), _vector(I8, columns * width // 8), _byte_at(b, source, j, width)
+            f32 = _vector(F32, columns)
+            packed = _vector(I8, columns * width // 8)
+            at = _byte_at(b, source, j, width)
             if left is not None:
                 place = b.bitcast(spare, I8.as_pointer())
                 _copy(b, place, at, _bytes_of(b, left, width))
                 at = place
             codes = _spread(b, b.load(b.bitcast(at, packed.as_pointer()), align=1), width, columns)
             q = b.sitofp(b.zext(codes, _vector(I32, columns)), f32)
-            value = call(b, f"llvm.fma.v{columns}f32", f32, q, splat(b, args[2], columns), splat(b, args[3], columns))
+            value = call(
+                b,
+                f"llvm.fma.v{columns}f32",
+                f32,
+                q,
+                splat(b, args[2], columns),
+                splat(b, args[3], columns),
+            )
             if left is None:
                 b.store(value, vector_pointer(b, to, j, f32), align=4)
             else:

@@ -1,7 +1,9 @@
-"""How does a matrix product keep the floating-point units busy? With a tile of C in registers, fed from packed panels.
+"""How does a matrix product keep the floating-point units busy? With a tile of C in registers, fed
+from packed panels.
 
-The tile has MR rows and NV vectors of LANES columns: MR * NV accumulators, each a chain of fused multiply-adds over
-ascending k. One step reads a column of the A panel (MR floats, each broadcast) and a row of the B panel (NC floats):
+The tile has MR rows and NV vectors of LANES columns: MR * NV accumulators, each a chain of fused
+multiply-adds over ascending k. One step reads a column of the A panel (MR floats, each broadcast)
+and a row of the B panel (NC floats):
 
               B panel [K][NC]
               b0 b1 ... (NV vectors)         tile[i][j] = fma(splat a[i], b[j], tile[i][j])
@@ -9,8 +11,9 @@ ascending k. One step reads a column of the A panel (MR floats, each broadcast) 
     [K] a1    t  t          12 x (2 x 16) on AVX-512: 24 accumulators + 2 + 1 of 32 registers
     [MR]...   t  t           6 x (2 x 8) on AVX2,  8 x (2 x 4) on 128-bit vectors with 32 registers (NEON)
 
-The shape follows the vectors of the processor that LLVM compiles for (NUMBA_CPU_NAME and NUMBA_CPU_FEATURES override
-the host's); the bits do not: every output element is its own chain whatever the tile (`docs/arithmetic.md` §1).
+The shape follows the vectors of the processor that LLVM compiles for (NUMBA_CPU_NAME and
+NUMBA_CPU_FEATURES override the host's); the bits do not: every output element is its own chain
+whatever the tile (`docs/arithmetic.md` §1).
 """
 
 from itertools import product
@@ -27,7 +30,8 @@ from neocpu.kernels.simd import F32, I64, call, data, prefetch_line, splat, vect
 
 def target() -> tuple[str, str]:
     """LLVM's name and feature string of the processor that Numba compiles for."""
-    name, features = numba.config.CPU_NAME, numba.config.CPU_FEATURES  # type: ignore[attr-defined]
+    name = numba.config.CPU_NAME
+    features = numba.config.CPU_FEATURES  # type: ignore[attr-defined]
     if features is None:
         features = "" if name else llvm.get_host_cpu_features().flatten()
     return name or llvm.get_host_cpu_name(), features
@@ -44,7 +48,9 @@ declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 
 
 def tile_shape(name: str, features: str) -> tuple[int, int, int]:
-    """(MR, NV, LANES) for a processor: LLVM compiles one 16-lane FMA for it, and the registers it uses tell."""
+    """(MR, NV, LANES) for a processor: LLVM compiles one 16-lane FMA for it, and the registers it
+    uses tell.
+    """
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     triple = llvm.get_process_triple()
@@ -60,15 +66,23 @@ def tile_shape(name: str, features: str) -> tuple[int, int, int]:
 
 MR, NV, LANES = tile_shape(*target())
 NC = NV * LANES
-assert MR < LANES or MR % LANES == 0  # or packing by transposed blocks would spill into its own panel
+# or packing by transposed blocks would spill into its own panel
+assert MR < LANES or MR % LANES == 0
 
 
 class _Tile:
-    """Code of one register tile: MR rows, `vectors` vectors of columns, accumulators that LLVM keeps in registers."""
+    """Code of one register tile: MR rows, `vectors` vectors of columns, accumulators that LLVM
+    keeps in registers.
+    """
 
     def __init__(self, builder, vectors, left, right, steps):
-        self.builder, self.vectors, self.left, self.right, self.steps = builder, vectors, left, right, steps
-        self.vector, self.places = ir.VectorType(F32, LANES), list(product(range(MR), range(vectors)))
+        self.builder = builder
+        self.vectors = vectors
+        self.left = left
+        self.right = right
+        self.steps = steps
+        self.vector = ir.VectorType(F32, LANES)
+        self.places = list(product(range(MR), range(vectors)))
         self.sums = {t: cgutils.alloca_once(builder, self.vector) for t in self.places}
 
     def start(self):
@@ -83,24 +97,38 @@ class _Tile:
     def load(self, base, stride):
         """Chains go on from the values in memory."""
         for i, j in self.places:
-            self.builder.store(self.builder.load(self._cell(base, stride, i, j), align=4), self.sums[i, j])
+            self.builder.store(
+                self.builder.load(self._cell(base, stride, i, j), align=4), self.sums[i, j]
+            )
 
     def add(self, base, stride):
         """Chains become fl(value in memory + chain)."""
         for i, j in self.places:
             there = self.builder.load(self._cell(base, stride, i, j), align=4)
-            self.builder.store(self.builder.fadd(there, self.builder.load(self.sums[i, j])), self.sums[i, j])
+            self.builder.store(
+                self.builder.fadd(there, self.builder.load(self.sums[i, j])), self.sums[i, j]
+            )
 
     def store(self, base, stride):
         """Leave the chains in memory."""
         for i, j in self.places:
-            self.builder.store(self.builder.load(self.sums[i, j]), self._cell(base, stride, i, j), align=4)
+            self.builder.store(
+                self.builder.load(self.sums[i, j]), self._cell(base, stride, i, j), align=4
+            )
 
     def step(self, k, skip=None, gap=None):
-        """One fma per chain: column k of the left, row k of the right panel; without row `skip` if `gap`."""
+        """One fma per chain: column k of the left, row k of the right panel; without row `skip` if
+        `gap`.
+        """
         b = self.builder
-        ap, bp = (b.gep(base, [b.mul(k, stride)]) for base, stride in zip((self.left, self.right), self.steps))
-        row = [b.load(vector_pointer(b, bp, I64(LANES * j), self.vector), align=4) for j in range(self.vectors)]
+        ap, bp = (
+            b.gep(base, [b.mul(k, stride)])
+            for base, stride in zip((self.left, self.right), self.steps)
+        )
+        row = [
+            b.load(vector_pointer(b, bp, I64(LANES * j), self.vector), align=4)
+            for j in range(self.vectors)
+        ]
         for i in range(MR):
             coefficient = splat(b, b.load(b.gep(ap, [I64(i)])), LANES)
             for j in range(self.vectors):
@@ -109,7 +137,9 @@ class _Tile:
                 b.store(b.select(gap, old, new) if i == skip else new, self.sums[i, j])
 
     def run(self, first, last, ahead=None, pace=None):
-        """Steps first <= k < last; step k asks for the cache line of ahead[k*pace], into the second-level cache."""
+        """Steps first <= k < last; step k asks for the cache line of ahead[k*pace], into the
+        second-level cache.
+        """
         with cgutils.for_range_slice(self.builder, first, last, I64(1)) as (k, _):
             if ahead is not None:
                 prefetch_line(self.builder, self.builder.gep(ahead, [self.builder.mul(k, pace)]), 2)
@@ -117,16 +147,37 @@ class _Tile:
 
 
 def _chains(vectors):
-    """Intrinsic: c[c_at + i*c_step + j] = chain over k < count of fma(a[a_at + k*a_step + i], b[b_at + k*b_step + j]).
+    """Intrinsic: c[c_at + i*c_step + j] = chain over k < count of fma(a[a_at + k*a_step + i],
+    b[b_at + k*b_step + j]).
 
-    The chains start at +0 if `fresh`, else at what c holds. If `below` is not 0, they are added to the values `below`
-    places earlier in c, and the sum stays there. Step k asks for the cache line of b[coming + k*pace].
+    The chains start at +0 if `fresh`, else at what c holds. If `below` is not 0, they are added to
+    the values `below` places earlier in c, and the sum stays there. Step k asks for the cache line
+    of b[coming + k*pace].
     """
 
     @intrinsic
-    def chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, c, c_at, c_step, fresh, below, coming, pace):
+    def chains(
+        typingctx,
+        a,
+        a_at,
+        a_step,
+        b,
+        b_at,
+        b_step,
+        count,
+        c,
+        c_at,
+        c_step,
+        fresh,
+        below,
+        coming,
+        pace,
+    ):
         def codegen(context, builder, signature, args):
-            pa, pb, pc = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 3, 7))
+            pa, pb, pc = (
+                builder.gep(data(context, builder, signature, args, q), [args[q + 1]])
+                for q in (0, 3, 7)
+            )
             tile = _Tile(builder, vectors, pa, pb, (args[2], args[5]))
             with builder.if_else(builder.icmp_signed("!=", args[10], I64(0))) as (new, old):
                 with new:
@@ -147,15 +198,22 @@ def _chains(vectors):
     return chains
 
 
-tile_chains, slim_chains = _chains(NV), _chains(1)  # NC columns, LANES columns
+# NC columns, LANES columns
+tile_chains = _chains(NV)
+slim_chains = _chains(1)
 
 
 @intrinsic
 def gap_chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, at, gap, c, c_at, c_step):
-    """`slim_chains` from +0, but the chain of row i leaves out step k = at + i if `gap` (a row and itself)."""
+    """`slim_chains` from +0, but the chain of row i leaves out step k = at + i if `gap` (a row and
+    itself).
+    """
 
     def codegen(context, builder, signature, args):
-        pa, pb, pc = (builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in (0, 3, 9))
+        pa, pb, pc = (
+            builder.gep(data(context, builder, signature, args, q), [args[q + 1]])
+            for q in (0, 3, 9)
+        )
         tile = _Tile(builder, 1, pa, pb, (args[2], args[5]))
         gap = builder.icmp_signed("!=", args[8], I64(0))
         tile.start()

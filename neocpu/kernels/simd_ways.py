@@ -1,5 +1,7 @@
-"""How is a row found in the cache? Its set is a remainder, without a division; the byte by which it is found among the set's 32
-is found by one vector comparison, whose answer is a mask, bit w for way w."""
+"""How is a row found in the cache? Its set is a remainder, without a division; the byte by which it
+is found among the set's 32 is found by one vector comparison, whose answer is a mask, bit w for way
+w.
+"""
 
 from llvmlite import ir
 from numba import types
@@ -16,7 +18,9 @@ def matching(typingctx, array, first, byte):
 
     def codegen(context, builder, signature, args):
         vector = ir.VectorType(I8, WAYS)
-        pointer = vector_pointer(builder, data(context, builder, signature, args, 0), args[1], vector)
+        pointer = vector_pointer(
+            builder, data(context, builder, signature, args, 0), args[1], vector
+        )
         loaded = builder.load(pointer, align=1)
         found = builder.icmp_unsigned("==", loaded, splat(builder, args[2], WAYS))
         return builder.zext(builder.bitcast(found, I32), I64)
@@ -40,14 +44,18 @@ def lowest(typingctx, mask):
 
 @intrinsic
 def remainder(typingctx, x, divisor, inverse):
-    """x % divisor of u64, with inverse = (2^64 - 1) // divisor: the quotient's estimate is at most one too low."""
+    """x % divisor of u64, with inverse = (2^64 - 1) // divisor: the quotient's estimate is at most
+    one too low.
+    """
 
     def codegen(context, builder, signature, args):
         wide = ir.IntType(128)
         product = builder.mul(builder.zext(args[0], wide), builder.zext(args[2], wide))
         quotient = builder.trunc(builder.lshr(product, wide(64)), I64)
         rest = builder.sub(args[0], builder.mul(quotient, args[1]))
-        return builder.select(builder.icmp_unsigned("<", rest, args[1]), rest, builder.sub(rest, args[1]))
+        return builder.select(
+            builder.icmp_unsigned("<", rest, args[1]), rest, builder.sub(rest, args[1])
+        )
 
     if x == divisor == inverse == types.uint64:
         return types.uint64(x, x, x), codegen

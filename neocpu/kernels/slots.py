@@ -1,7 +1,8 @@
-"""How do rows travel between slots of memory, and between slots and records? As bytes, many at a time.
+"""How do rows travel between slots of memory, and between slots and records? As bytes, many at a
+time.
 
-A field is what all slots keep of one kind, a weight or a state, side by side: u8[slots * size]. A record is a row's fields, one
-after the other: u8[record].
+A field is what all slots keep of one kind, a weight or a state, side by side: u8[slots * size]. A
+record is a row's fields, one after the other: u8[record].
 """
 
 from numba import prange

@@ -1,14 +1,17 @@
 """How is a synthetic click log drawn, so that row r has the same bits in any block, on any machine?
 
-Every number is a function of Philox words of (seed, what, row, draw) and of fp64 operations in a written order:
+Every number is a function of Philox words of (seed, what, row, draw) and of fp64 operations in a
+written order:
 
     missing    one uniform number per group of fields that go missing together
     integer    a quantile function: straight lines between knots of log(value + shift)
     category   a Zipf-Mandelbrot rank, drawn by the inverse of its distribution function; code = a bijection of the rank
     click      P(click) = sigmoid(scale * raw + bias): raw = terms of the integers + one effect per code
-               + <v, v'> over all pairs of planted vectors (one for the integers together, one per chosen category)
+               + <v, v'> over all pairs of planted vectors (one for the integers together, one per
+               chosen category)
 
-The objects are in `neocpu/ingest/synthetic.py`. `step` separates the log (0) from the sample it is calibrated on (1).
+The objects are in `neocpu/ingest/synthetic.py`. `step` separates the log (0) from the sample it is
+calibrated on (1).
 """
 
 import numpy as np
@@ -18,7 +21,10 @@ from neocpu.kernels._jit import kernel
 from neocpu.kernels.elementary import exp, log, log1p, sigmoid
 from neocpu.kernels.philox import philox4x32
 
-_U11, _U16, _U13, _U32 = np.uint64(11), np.uint64(16), np.uint64(13), np.uint64(32)
+_U11 = np.uint64(11)
+_U16 = np.uint64(16)
+_U13 = np.uint64(13)
+_U32 = np.uint64(32)
 _MASK = np.uint64(0xFFFFFFFF)
 _ABSENT = np.int64(-(2**63))  # an integer field that is empty
 _FIXED_POINT = 1073741824.0  # 2^30: losses are summed as whole multiples of 2^-30
@@ -59,10 +65,11 @@ def missing_groups(key, step, row0, rates, out):
 def integers(key, step, row0, absent, knots, starts, slopes, shift, out):
     """Values of an integer field by its quantile function; -2^63 where it is absent.
 
-    For knots[j] <= u < knots[j+1]: floor(exp(starts[j] + (u - knots[j]) * slopes[j]) - shift + 1/2).
+    For knots[j] <= u < knots[j+1]: floor(exp(starts[j] + (u - knots[j]) * slopes[j]) - shift +
+    1/2).
 
-    Shapes: key uint64; step, row0 i64; absent u8[n]; knots (knots[0] = 0), starts, slopes f64[K]; shift f64;
-    out i64[n].
+    Shapes: key uint64; step, row0 i64; absent u8[n]; knots (knots[0] = 0), starts, slopes f64[K];
+    shift f64; out i64[n].
     Source: ours. Order: none.
     """
     for i in range(out.size):
@@ -79,11 +86,12 @@ def integers(key, step, row0, absent, knots, starts, slopes, shift, out):
 
 @kernel
 def integer_effects(values, center, scale, slope, missing_effect, vector, logit, vectors):
-    """Add an integer field's terms: t = (log1p(max(x, 0)) - center) * scale; logit += slope * t, vectors += t * vector;
-    where the field is absent, logit += missing_effect instead.
+    """Add an integer field's terms: t = (log1p(max(x, 0)) - center) * scale; logit += slope * t,
+    vectors += t * vector; where the field is absent, logit += missing_effect instead.
 
-    Shapes: values i64[n] (-2^63 absent); center, scale, slope, missing_effect f64; vector f64[R]; logit f64[n];
-    vectors f64[n, R]. Source: ours, the planted model. Order: none within a field; fields are added in file order.
+    Shapes: values i64[n] (-2^63 absent); center, scale, slope, missing_effect f64; vector f64[R];
+    logit f64[n]; vectors f64[n, R]. Source: ours, the planted model. Order: none within a field;
+    fields are added in file order.
     """
     for i in range(values.size):
         if values[i] == _ABSENT:
@@ -110,7 +118,8 @@ def square_norms(vectors, out):
 
 @kernel
 def bag_lengths(key, step, row0, absent, mean, geometric, out):
-    """Codes per row: `mean`, or geometric with that mean: 1 + floor(log(1 - u) / log(1 - 1/mean)); 0 where absent.
+    """Codes per row: `mean`, or geometric with that mean: 1 + floor(log(1 - u) / log(1 - 1/mean));
+    0 where absent.
 
     Shapes: key uint64; step, row0 i64; absent u8[n]; mean f64 >= 1; geometric bool; out i64[n].
     Source: ours. Order: none.
@@ -127,13 +136,21 @@ def bag_lengths(key, step, row0, absent, mean, geometric, out):
 
 @register_jitable
 def _effect(key, code, vector_amplitude, vector):
-    """Planted effect of a code, nearly normal (sum of four uniforms, variance 1); adds its vector to `vector`."""
+    """Planted effect of a code, nearly normal (sum of four uniforms, variance 1); adds its vector
+    to `vector`.
+    """
     w0, w1, w2, w3 = philox4x32(key, code, np.uint64(0), np.uint64(0))
     if vector_amplitude != 0.0:
         words = philox4x32(key, code, np.uint64(1), np.uint64(0))
         for r in range(4):
-            vector[r] += np.float64(np.int64(words[r]) - 2147483648) * (1.0 / 2147483648.0) * vector_amplitude
-    return np.float64(np.int64(w0 + w1 + w2 + w3) - 8589934592) * (1.7320508075688772 / 4294967296.0)
+            vector[r] += (
+                np.float64(np.int64(words[r]) - 2147483648)
+                * (1.0 / 2147483648.0)
+                * vector_amplitude
+            )
+    return np.float64(np.int64(w0 + w1 + w2 + w3) - 8589934592) * (
+        1.7320508075688772 / 4294967296.0
+    )
 
 
 @register_jitable
@@ -159,20 +176,35 @@ def _reused_rank(u, cuts, firsts, most):
 
 @kernel
 def bags(
-    key, effect_key, name, step, row0, offsets, absent, law, cuts, firsts, amplitudes, codes, logit, vectors, squares
+    key,
+    effect_key,
+    name,
+    step,
+    row0,
+    offsets,
+    absent,
+    law,
+    cuts,
+    firsts,
+    amplitudes,
+    codes,
+    logit,
+    vectors,
+    squares,
 ):
     """Draw the codes of one category and add their planted effects.
 
-    A draw u is rank 1 with probability law[0]; else, with u spread over [0, 1) again, floor(y^(law[2]) - law[1]) with
-    y = law[3] + u * law[4], within [1, law[5]]: a Zipf-Mandelbrot rank. With classes (K > 0) instead: class j has the draws
-    from cuts[j-1] to cuts[j], and spreads them evenly over ranks firsts[j] to firsts[j+1]. Frequent codes matter most, by
-    d = 1 / sqrt(1 + rank / amplitudes[1]): logit += amplitudes[0] * d * effect; the vectors of a bag, of amplitude
+    A draw u is rank 1 with probability law[0]; else, with u spread over [0, 1) again,
+    floor(y^(law[2]) - law[1]) with y = law[3] + u * law[4], within [1, law[5]]: a Zipf-Mandelbrot
+    rank. With classes (K > 0) instead: class j has the draws from cuts[j-1] to cuts[j], and spreads
+    them evenly over ranks firsts[j] to firsts[j+1]. Frequent codes matter most, by d = 1 / sqrt(1 +
+    rank / amplitudes[1]): logit += amplitudes[0] * d * effect; the vectors of a bag, of amplitude
     amplitudes[2] * d, are summed, added to vectors, and their squared norm to squares.
 
-    Shapes: key, effect_key, name uint64; step, row0 i64; offsets i64[n+1]; absent u8[n] (its codes are 0, no effect);
-    law f64[6]: top, q, 1/(1-s), F(1), F(H+1) - F(1), H with F(x) = (x + q)^(1-s); cuts f64[K], firsts f64[K+1];
-    amplitudes f64[3];
-    codes u32[offsets[n]]; logit, squares f64[n]; vectors f64[n, 4].
+    Shapes: key, effect_key, name uint64; step, row0 i64; offsets i64[n+1]; absent u8[n] (its codes
+    are 0, no effect); law f64[6]: top, q, 1/(1-s), F(1), F(H+1) - F(1), H with F(x) = (x +
+    q)^(1-s); cuts f64[K], firsts f64[K+1]; amplitudes f64[3]; codes u32[offsets[n]]; logit, squares
+    f64[n]; vectors f64[n, 4].
     Source: ours, the planted model. Order: draws of a bag in order.
     """
     bag = np.zeros(4)
@@ -187,7 +219,9 @@ def bags(
             code = _code_of(rank, name)
             codes[at] = np.uint32(code)
             damping = 1.0 / np.sqrt(1.0 + np.float64(rank) / amplitudes[1])
-            logit[i] += _effect(effect_key, code, amplitudes[2] * damping, bag) * (amplitudes[0] * damping)
+            logit[i] += _effect(effect_key, code, amplitudes[2] * damping, bag) * (
+                amplitudes[0] * damping
+            )
         if amplitudes[2] != 0.0:
             total = 0.0
             for r in range(4):
@@ -198,10 +232,11 @@ def bags(
 
 @kernel
 def add_pairs(vectors, squares, logit):
-    """logit += (|sum of the vectors|^2 - sum of the |vector|^2) / 2, that is the sum of <v, v'> over all pairs.
+    """logit += (|sum of the vectors|^2 - sum of the |vector|^2) / 2, that is the sum of <v, v'>
+    over all pairs.
 
-    Shapes: vectors f64[n, R] (summed), squares f64[n], logit f64[n]. Source: factorisation machines (Rendle 2010),
-    the interaction that DLRM's dot products can express. Order: ascending r.
+    Shapes: vectors f64[n, R] (summed), squares f64[n], logit f64[n]. Source: factorisation machines
+    (Rendle 2010), the interaction that DLRM's dot products can express. Order: ascending r.
     """
     for i in range(logit.size):
         total = 0.0
@@ -212,21 +247,26 @@ def add_pairs(vectors, squares, logit):
 
 @kernel
 def calibrate(raw, sigma, rate):
-    """(scale, bias) so that scale * raw has standard deviation sigma and sigmoid(scale * raw + bias) the mean rate.
+    """(scale, bias) so that scale * raw has standard deviation sigma and sigmoid(scale * raw +
+    bias) the mean rate.
 
     Shapes: raw f64[n]; sigma, rate f64. Source: ours; bias by 60 bisections of [-30, 30].
     Order: ascending, one fp64 sum.
     """
-    total, n = 0.0, np.float64(raw.size)
+    total = 0.0
+    n = np.float64(raw.size)
     for i in range(raw.size):
         total += raw[i]
-    mean, total = total / n, 0.0
+    mean = total / n
+    total = 0.0
     for i in range(raw.size):
         total += (raw[i] - mean) * (raw[i] - mean)
     scale = sigma / np.sqrt(total / n)
-    low, high = -30.0, 30.0
+    low = -30.0
+    high = 30.0
     for _ in range(60):
-        middle, total = 0.5 * (low + high), 0.0
+        middle = 0.5 * (low + high)
+        total = 0.0
         for i in range(raw.size):
             total += sigmoid(raw[i] * scale + middle)
         if total / n < rate:
@@ -238,24 +278,32 @@ def calibrate(raw, sigma, rate):
 
 @kernel
 def clicks(key, step, row0, raw, scale, bias, probability, labels):
-    """probability = sigmoid(raw * scale + bias); labels = 1 where a uniform number is below it, else 0.
+    """probability = sigmoid(raw * scale + bias); labels = 1 where a uniform number is below it,
+    else 0.
 
     Shapes: key uint64; step, row0 i64; raw, probability f64[n]; scale, bias f64; labels f32[n].
     Source: ours. Order: none.
     """
     for i in range(raw.size):
         probability[i] = sigmoid(raw[i] * scale + bias)
-        labels[i] = np.float32(1.0) if _uniform(key, step, row0 + i, 0) < probability[i] else np.float32(0.0)
+        labels[i] = (
+            np.float32(1.0)
+            if _uniform(key, step, row0 + i, 0) < probability[i]
+            else np.float32(0.0)
+        )
 
 
 @kernel
 def tally(probability, labels, histogram):
-    """Count rows by probability and label; returns the logloss of all rows, each rounded to a multiple of 2^-30.
+    """Count rows by probability and label; returns the logloss of all rows, each rounded to a
+    multiple of 2^-30.
 
-    Shapes: probability f64[n] in (0, 1); labels f32[n]; histogram i64[2, bins] (added to; bin = floor(p * bins)).
+    Shapes: probability f64[n] in (0, 1); labels f32[n]; histogram i64[2, bins] (added to; bin =
+    floor(p * bins)).
     Source: ours. Order: none, integers.
     """
-    total, bins = np.int64(0), np.float64(histogram.shape[1])
+    total = np.int64(0)
+    bins = np.float64(histogram.shape[1])
     for i in range(probability.size):
         label = np.int64(labels[i])
         histogram[label, min(np.int64(probability[i] * bins), histogram.shape[1] - 1)] += 1
@@ -269,10 +317,13 @@ def _put_integer(value, out, at):
     """Decimal digits of value at out[at:]; the place after them."""
     if value < 0:
         out[at] = 45
-        value, at = -value, at + 1
-    digits, rest = 1, value // 10
+        value = -value
+        at = at + 1
+    digits = 1
+    rest = value // 10
     while rest:
-        digits, rest = digits + 1, rest // 10
+        digits = digits + 1
+        rest = rest // 10
     for k in range(digits):
         out[at + digits - 1 - k] = 48 + value % 10
         value //= 10
@@ -281,8 +332,8 @@ def _put_integer(value, out, at):
 
 @kernel
 def format_rows(labels, values, codes, out):
-    """Rows as the Criteo log writes them: label, integers, 8-digit hexadecimal codes, tabs between; empty where absent
-    (integer -2^63, code 0). Returns the number of bytes.
+    """Rows as the Criteo log writes them: label, integers, 8-digit hexadecimal codes, tabs between;
+    empty where absent (integer -2^63, code 0). Returns the number of bytes.
 
     Shapes: labels f32[n]; values i64[Nd, n]; codes u32[F, n]; out u8[>= n * (2 + 21 Nd + 9 F)].
     Source: the Criteo Display Advertising log. Order: rows, then columns.

@@ -1,12 +1,15 @@
-"""How does a click log become numbers? First the borders of its fields, then each kind of field by a small parser.
+"""How does a click log become numbers? First the borders of its fields, then each kind of field by
+a small parser.
 
-Text is bytes (u8), a whole number of lines. A field is text[begin:end]; the borders of all fields of a block are two
-matrices [columns, lines], so that neighbouring columns of one kind are one flat run of fields:
+Text is bytes (u8), a whole number of lines. A field is text[begin:end]; the borders of all fields
+of a block are two matrices [columns, lines], so that neighbouring columns of one kind are one flat
+run of fields:
 
     "0\\t1\\t68fd1e64\\n1\\t\\t8cf07265\\n"   begin [[0, 13], [2, 15], [4, 16]]   end [[1, 14], [3, 15], [12, 24]]
 
-Every parser gives each field a status: 0 good, 1 empty (value 0), 2 and above: what is wrong with it. Lines that cannot
-be split have empty fields only. Nothing is rounded except where `parse_decimals` and `squash` say so.
+Every parser gives each field a status: 0 good, 1 empty (value 0), 2 and above: what is wrong with
+it. Lines that cannot be split have empty fields only. Nothing is rounded except where
+`parse_decimals` and `squash` say so.
 """
 
 import numpy as np
@@ -15,10 +18,20 @@ from neocpu.kernels._jit import kernel
 from neocpu.kernels.elementary import log1p
 
 # Status of a field; `neocpu.ingest.text` turns them into sentences.
-_EMPTY, _NOT_HEX, _TOO_LONG, _NOT_INTEGER, _TOO_LARGE, _NOT_NUMBER, _INEXACT = 1, 2, 3, 4, 5, 6, 7
+_EMPTY = 1
+_NOT_HEX = 2
+_TOO_LONG = 3
+_NOT_INTEGER = 4
+_TOO_LARGE = 5
+_NOT_NUMBER = 6
+_INEXACT = 7
 
-_NEWLINE, _RETURN = np.uint8(10), np.uint8(13)
-_ZERO, _MINUS, _PLUS, _POINT = np.uint8(48), np.uint8(45), np.uint8(43), np.uint8(46)
+_NEWLINE = np.uint8(10)
+_RETURN = np.uint8(13)
+_ZERO = np.uint8(48)
+_MINUS = np.uint8(45)
+_PLUS = np.uint8(43)
+_POINT = np.uint8(46)
 _HEX = np.full(256, 255, np.uint8)  # value of a hexadecimal digit, 255 of any other byte
 for _digit, _letter in enumerate("0123456789abcdef"):
     _HEX[ord(_letter)] = _HEX[ord(_letter.upper())] = _digit
@@ -27,12 +40,14 @@ _POWERS = np.array([float(f"1e{power}") for power in range(23)])  # each exact i
 
 @kernel
 def split_lines(text, delimiter, quote, begin, end, first, found):
-    """Borders of all fields of a block of lines; each line ends with a newline, with or without a carriage return.
+    """Borders of all fields of a block of lines; each line ends with a newline, with or without a
+    carriage return.
 
-    Shapes: text u8[n]; delimiter, quote u8 (quote 0: none); begin, end i32[columns, lines]; first i64[lines + 1], where
-    each line starts (last entry: n); found i32[lines], the number of fields, -1 where a quote is not closed. A line
-    with another number of fields than `columns` gets empty ones. A field that opens with a quote reaches to the
-    closing one; a doubled quote inside stands for one (`hash_text` skips it). Quoted fields do not span lines.
+    Shapes: text u8[n]; delimiter, quote u8 (quote 0: none); begin, end i32[columns, lines]; first
+    i64[lines + 1], where each line starts (last entry: n); found i32[lines], the number of fields,
+    -1 where a quote is not closed. A line with another number of fields than `columns` gets empty
+    ones. A field that opens with a quote reaches to the closing one; a doubled quote inside stands
+    for one (`hash_text` skips it). Quoted fields do not span lines.
     """
     columns, lines = begin.shape
     p = np.int64(0)
@@ -93,8 +108,10 @@ def parse_hex(text, begin, end, digits, out, status):
     Shapes: text u8[t]; begin, end i32[n]; digits i64; out u64[n]; status u8[n].
     """
     for i in range(begin.size):
-        start, stop = begin[i], end[i]
-        value, seen = np.uint64(0), np.uint8(0)
+        start = begin[i]
+        stop = end[i]
+        value = np.uint64(0)
+        seen = np.uint8(0)
         for p in range(start, stop):  # no branch on the text: digits and letters come at random
             digit = _HEX[text[p]]
             seen |= digit
@@ -114,7 +131,8 @@ def parse_integers(text, begin, end, out, status):
     """
     limit = np.uint64(9223372036854775808)
     for i in range(begin.size):
-        p, stop = begin[i], end[i]
+        p = begin[i]
+        stop = end[i]
         if p == stop:
             out[i] = 0
             status[i] = _EMPTY
@@ -144,12 +162,14 @@ def parse_integers(text, begin, end, out, status):
 def parse_decimals(text, begin, end, out, status):
     """Decimal numbers (sign, digits, point, exponent) as fp64, where one exact step suffices.
 
-    A number with at most 15 digits and a power of ten within 10^±22 is one IEEE multiplication or division of exact
-    values, hence correctly rounded. Longer ones have status 7 and value 0: whoever calls converts their text exactly.
+    A number with at most 15 digits and a power of ten within 10^±22 is one IEEE multiplication or
+    division of exact values, hence correctly rounded. Longer ones have status 7 and value 0:
+    whoever calls converts their text exactly.
     Shapes: text u8[t]; begin, end i32[n]; out f64[n]; status u8[n].
     """
     for i in range(begin.size):
-        p, stop = np.int64(begin[i]), np.int64(end[i])
+        p = np.int64(begin[i])
+        stop = np.int64(end[i])
         out[i] = 0.0
         if p == stop:
             status[i] = _EMPTY
@@ -157,9 +177,14 @@ def parse_decimals(text, begin, end, out, status):
         negative = text[p] == _MINUS
         if negative or text[p] == _PLUS:
             p += 1
-        mantissa, digits, seen, power = np.int64(0), 0, 0, np.int64(0)
+        mantissa = np.int64(0)
+        digits = 0
+        seen = 0
+        power = np.int64(0)
         point = False
-        while p < stop and ((text[p] >= _ZERO and text[p] <= 57) or (text[p] == _POINT and not point)):
+        while p < stop and (
+            (text[p] >= _ZERO and text[p] <= 57) or (text[p] == _POINT and not point)
+        ):
             if text[p] == _POINT:
                 point = True
             else:
@@ -196,18 +221,25 @@ def parse_decimals(text, begin, end, out, status):
 
 @kernel
 def hash_text(text, begin, end, quote, out, status):
-    """FNV-1a 64 hash of each field's bytes; of a doubled quote only the first counts (quote 0: none).
+    """FNV-1a 64 hash of each field's bytes; of a doubled quote only the first counts (quote 0:
+    none).
 
     Shapes: text u8[t]; begin, end i32[n]; quote u8; out u64[n], 0 for an empty field; status u8[n].
-    Source: Fowler, Noll, Vo; offset 0xcbf29ce484222325, prime 0x100000001b3 (docs/arithmetic.md §10).
+    Source: Fowler, Noll, Vo; offset 0xcbf29ce484222325, prime 0x100000001b3 (docs/arithmetic.md
+    §10).
     """
     for i in range(begin.size):
         h = np.uint64(0xCBF29CE484222325)
-        p, stop = np.int64(begin[i]), np.int64(end[i])
+        p = np.int64(begin[i])
+        stop = np.int64(end[i])
         empty = p == stop
         while p < stop:
             h = (h ^ np.uint64(text[p])) * np.uint64(0x100000001B3)
-            p += 2 if quote != 0 and text[p] == quote and p + 1 < stop and text[p + 1] == quote else 1
+            p += (
+                2
+                if quote != 0 and text[p] == quote and p + 1 < stop and text[p + 1] == quote
+                else 1
+            )
         out[i] = np.uint64(0) if empty else h
         status[i] = _EMPTY if empty else 0
 
@@ -228,7 +260,8 @@ def count_items(text, begin, end, separator, lengths):
 
 @kernel
 def split_items(text, begin, end, separator, item_begin, item_end):
-    """Borders of the items of list fields, one field after the other; see `count_items` for their number.
+    """Borders of the items of list fields, one field after the other; see `count_items` for their
+    number.
 
     Shapes: text u8[t]; begin, end i32[n]; separator u8; item_begin, item_end i32[sum of lengths].
     """
@@ -250,7 +283,8 @@ def split_items(text, begin, end, separator, item_begin, item_end):
 
 @kernel
 def find_last(text, begin, end, mark, out):
-    """Position of the last `mark` in each field, the field's end where there is none ("code:weight").
+    """Position of the last `mark` in each field, the field's end where there is none
+    ("code:weight").
 
     Shapes: text u8[t]; begin, end i32[n]; mark u8; out i32[n].
     """
@@ -263,7 +297,8 @@ def find_last(text, begin, end, mark, out):
 
 @kernel
 def squash(x, out):
-    """out = fp32 of log1p(max(x, 0)), computed in fp64; NaN stays NaN. The default transform of dense columns.
+    """out = fp32 of log1p(max(x, 0)), computed in fp64; NaN stays NaN. The default transform of
+    dense columns.
 
     Shapes: x f64[n]; out f32[n]. Source: docs/arithmetic.md §10, after the DLRM reference.
     """

@@ -3,8 +3,9 @@
     dense x ──► bottom MLP ──► E[:, :d0] ┐
     pooled embeddings ──────► E[:, d0:] ─┴► interaction ──► top MLP ──► logit ──► loss
 
-One rank's dense part, for its own samples; it knows nothing of ranks and tables. Somebody else writes the pooled
-vectors into E between `forward_bottom` and `forward_top`, and takes their gradient from `backward`.
+One rank's dense part, for its own samples; it knows nothing of ranks and tables. Somebody else
+writes the pooled vectors into E between `forward_bottom` and `forward_top`, and takes their
+gradient from `backward`.
 """
 
 from collections.abc import Sequence
@@ -19,10 +20,11 @@ from neocpu.model.mlp import F32, Buffer, Mlp, initialise
 
 
 class Dlrm:
-    """Bottom MLP, interaction, top MLP and loss. `flat` holds all parameters; `parameters` are named views of it.
+    """Bottom MLP, interaction, top MLP and loss. `flat` holds all parameters; `parameters` are
+    named views of it.
 
-    `top` ends with 1. E is f32[b, columns]: the bottom's output in columns :first_column, then each key's
-    pooled vector.
+    `top` ends with 1. E is f32[b, columns]: the bottom's output in columns :first_column, then each
+    key's pooled vector.
 
     Raises
     ------
@@ -40,16 +42,21 @@ class Dlrm:
         loss: str = "bce",
         seed: int = 0,
     ) -> None:
-        self.layout = ModelLayout(dense_features, tuple(dims), tuple(bottom), tuple(top), interaction, diagonal, loss)
-        self.columns, self.first_column = self.layout.columns, self.layout.first_column
+        self.layout = ModelLayout(
+            dense_features, tuple(dims), tuple(bottom), tuple(top), interaction, diagonal, loss
+        )
+        self.columns = self.layout.columns
+        self.first_column = self.layout.first_column
         self.flat: F32 = np.empty(self.layout.parameters, np.float32)
         self.parameters = self.layout.views(self.flat)
         initialise(self.parameters, seed)
         self._bottom = Mlp("bottom", self.layout.sizes("bottom"), self.parameters, last_relu=True)
         self._top = Mlp("top", self.layout.sizes("top"), self.parameters, last_relu=False)
         self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
-        self._z, self._de = Buffer(self.layout.interaction_width), Buffer(self.columns)
-        self._samples = [Buffer(1) for _ in range(4)]  # prediction, gradient of the logit, loss, labels of `predict`
+        self._z = Buffer(self.layout.interaction_width)
+        self._de = Buffer(self.columns)
+        # prediction, gradient of the logit, loss, labels of `predict`
+        self._samples = [Buffer(1) for _ in range(4)]
         self._E = self._logits = np.empty((0, 0), np.float32)
 
     def forward_bottom(self, x: F32, E: F32) -> None:
@@ -57,8 +64,11 @@ class Dlrm:
         E[:, : self.first_column] = self._bottom.forward(np.ascontiguousarray(x))
 
     def forward_top(self, E: F32) -> F32:
-        """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`); valid until the next call."""
-        self._E, z = E, E
+        """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`); valid until
+        the next call.
+        """
+        self._E = E
+        z = E
         if self.layout.interaction == "dot":
             z = self._z.rows(len(E))
             kernels.dot_forward(E, self.first_column, self.layout.diagonal, z)
@@ -66,18 +76,26 @@ class Dlrm:
         return self._logits.reshape(-1)
 
     def loss_gradient(self, labels: F32, global_batch: int) -> tuple[F32, F32]:
-        """Predictions f32[b] and losses f32[b] of the last `forward_top`; the gradient waits for `backward`.
+        """Predictions f32[b] and losses f32[b] of the last `forward_top`; the gradient waits for
+        `backward`.
 
-        The loss is the mean over `global_batch` samples, of which these are a part. Valid until the next call.
+        The loss is the mean over `global_batch` samples, of which these are a part. Valid until the
+        next call.
         """
-        prediction, gradient, loss = (buffer.rows(labels.size).reshape(-1) for buffer in self._samples[:3])
+        prediction, gradient, loss = (
+            buffer.rows(labels.size).reshape(-1) for buffer in self._samples[:3]
+        )
         self._loss(self._logits.reshape(-1), labels, global_batch, prediction, gradient, loss)
         return prediction, loss
 
     def predict(self) -> F32:
-        """Predictions f32[b] of the last `forward_top` (bce: probabilities, mse: logits); valid until the next call."""
+        """Predictions f32[b] of the last `forward_top` (bce: probabilities, mse: logits); valid
+        until the next call.
+        """
         count = len(self._logits)
-        prediction, gradient, loss, labels = (buffer.rows(count).reshape(-1) for buffer in self._samples)
+        prediction, gradient, loss, labels = (
+            buffer.rows(count).reshape(-1) for buffer in self._samples
+        )
         labels[:] = 0
         self._loss(self._logits.reshape(-1), labels, max(count, 1), prediction, gradient, loss)
         return prediction
@@ -85,7 +103,8 @@ class Dlrm:
     def backward(self) -> F32:
         """Gradient dE f32[b, columns] of the loss with respect to E; valid until the next call.
 
-        Its first columns are the gradient of the bottom MLP's output, before the output's ReLU is taken into account.
+        Its first columns are the gradient of the bottom MLP's output, before the output's ReLU is
+        taken into account.
         """
         dz = self._top.backward(self._samples[1].rows(len(self._E)), need_input=True)
         assert dz is not None
@@ -98,9 +117,11 @@ class Dlrm:
         return dE
 
     def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
-        """Gradient of all parameters, f32[P] in the order of `flat`, summed over one aligned node of leaves.
+        """Gradient of all parameters, f32[P] in the order of `flat`, summed over one aligned node
+        of leaves.
 
-        cuts i64[L+1], L a power of two: first sample of each of the node's leaves within this batch, and the end.
+        cuts i64[L+1], L a power of two: first sample of each of the node's leaves within this
+        batch, and the end.
         """
         into = self.layout.views(out)
         self._bottom.weight_gradients(cuts, into)

@@ -1,11 +1,12 @@
-"""Which tensors does a model have, in which order, and do its sizes fit together? Answered without compiling anything.
+"""Which tensors does a model have, in which order, and do its sizes fit together? Answered without
+compiling anything.
 
     bottom  dense features -> bottom[0] -> ... -> bottom[-1]        ReLU after every layer
     E       [bottom output | pooled vector of key 0 | key 1 | ...]  `columns` wide
     top     interaction width -> top[0] -> ... -> 1                 ReLU after every layer but the last
 
-Parameters lie in one flat float32 array in this order: bottom.0.weight [out, in], bottom.0.bias [out], bottom.1.weight,
-..., top.0.weight, ..., top.k.bias.
+Parameters lie in one flat float32 array in this order: bottom.0.weight [out, in], bottom.0.bias
+[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias.
 """
 
 import math
@@ -23,7 +24,8 @@ LOSSES = ("bce", "mse")
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """Sizes of a DLRM: inputs of the bottom MLP, dims of the pooled keys, layer sizes, interaction, loss.
+    """Sizes of a DLRM: inputs of the bottom MLP, dims of the pooled keys, layer sizes, interaction,
+    loss.
 
     Raises
     ------
@@ -41,15 +43,22 @@ class ModelLayout:
     def __post_init__(self) -> None:
         if self.interaction not in INTERACTIONS:
             raise ConfigError(
-                f"model.interaction: {self.interaction!r} is unknown; choose from {', '.join(INTERACTIONS)}"
+                f"model.interaction: {self.interaction!r} is unknown; choose from "
+                f"{', '.join(INTERACTIONS)}"
             )
         if self.loss not in LOSSES:
-            raise ConfigError(f"model.loss: {self.loss!r} is unknown; choose from {', '.join(LOSSES)}")
+            raise ConfigError(
+                f"model.loss: {self.loss!r} is unknown; choose from {', '.join(LOSSES)}"
+            )
         for key, sizes in (("model.bottom", self.bottom), ("model.top", self.top)):
             if not sizes or min(sizes) < 1:
-                raise ConfigError(f"{key}: {list(sizes)} must be a list of layer sizes, each at least 1")
+                raise ConfigError(
+                    f"{key}: {list(sizes)} must be a list of layer sizes, each at least 1"
+                )
         if self.top[-1] != 1:
-            raise ConfigError(f"model.top: the last size is {self.top[-1]}; it must be 1, the logit")
+            raise ConfigError(
+                f"model.top: the last size is {self.top[-1]}; it must be 1, the logit"
+            )
         if self.interaction == "dot":
             self._check_dot()
 
@@ -57,13 +66,16 @@ class ModelLayout:
         unequal = sorted(set(self.dims))
         if len(unequal) > 1:
             raise ConfigError(
-                f"model.interaction: dot products need tables of one dim, but the tables have dims {unequal}; "
+                "model.interaction: dot products need tables of one dim, but the tables have "
+                f"dims {unequal}; "
                 "give all tables one dim or use model.interaction = 'cat'"
             )
         if unequal and unequal[0] != self.bottom[-1]:
             raise ConfigError(
-                f"model.bottom: the last size is {self.bottom[-1]}, but dot products need the embedding dim "
-                f"{unequal[0]}; end model.bottom with {unequal[0]} or set model.embedding_dim = {self.bottom[-1]}"
+                f"model.bottom: the last size is {self.bottom[-1]}, but dot products need the "
+                "embedding dim "
+                f"{unequal[0]}; end model.bottom with {unequal[0]} or set model.embedding_dim = "
+                f"{self.bottom[-1]}"
             )
 
     @property
@@ -86,7 +98,11 @@ class ModelLayout:
 
     def sizes(self, name: str) -> tuple[int, ...]:
         """Widths of the MLP "bottom" or "top", its inputs first."""
-        return (self.dense_features, *self.bottom) if name == "bottom" else (self.interaction_width, *self.top)
+        return (
+            (self.dense_features, *self.bottom)
+            if name == "bottom"
+            else (self.interaction_width, *self.top)
+        )
 
     def tensors(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """(name, shape) of every parameter, in the order of the flat array."""
@@ -104,7 +120,8 @@ class ModelLayout:
 
     def views(self, flat: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """name -> view of a flat array f32[parameters], shaped."""
-        found, at = {}, 0
+        found = {}
+        at = 0
         for name, shape in self.tensors():
             found[name] = flat[at : at + math.prod(shape)].reshape(shape)
             at += math.prod(shape)

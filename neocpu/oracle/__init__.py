@@ -1,4 +1,5 @@
-"""Is this embedding kernel right, and if not, where and why? The public names of the oracle, loaded when first used.
+"""Is this embedding kernel right, and if not, where and why? The public names of the oracle, loaded
+when first used.
 
     from neocpu import oracle
     report = oracle.check("lookup", inputs, my_output, options={"pooling": "mean"})

@@ -1,8 +1,9 @@
-"""How does somebody's tensor become an array of ours? NumPy, torch on CPU or CUDA, JAX, CuPy, anything with DLPack.
+"""How does somebody's tensor become an array of ours? NumPy, torch on CPU or CUDA, JAX, CuPy,
+anything with DLPack.
 
-NumPy has no bfloat16 and no fp8: elements of such formats travel as codes in an array whose dtype is a record with one
-field that names the format, e.g. `np.dtype([("bf16", "<u2")])`. torch is imported only to look at
-an object that is a torch tensor, hence never before torch is there.
+NumPy has no bfloat16 and no fp8: elements of such formats travel as codes in an array whose dtype
+is a record with one field that names the format, e.g. `np.dtype([("bf16", "<u2")])`. torch is
+imported only to look at an object that is a torch tensor, hence never before torch is there.
 """
 
 from collections.abc import Mapping
@@ -24,11 +25,14 @@ NAMES = {
     "float8_e5m2": "fp8_e5m2",
     "F8_E5M2": "fp8_e5m2",
 }
-CODES = {"bf16": "<u2", "fp16": "<u2", "fp8_e4m3": "u1", "fp8_e5m2": "u1"}  # format -> dtype of one element's code
+# format -> dtype of one element's code
+CODES = {"bf16": "<u2", "fp16": "<u2", "fp8_e4m3": "u1", "fp8_e5m2": "u1"}
 
 
 def coded(codes: Array, form: str) -> Array:
-    """The same bytes as elements of a narrow format; a view. `codes`: any dtype of the format's width."""
+    """The same bytes as elements of a narrow format; a view. `codes`: any dtype of the format's
+    width.
+    """
     return np.ascontiguousarray(codes).view(CODES[form]).view([(form, CODES[form])])
 
 
@@ -45,8 +49,9 @@ def codes_of(array: Array) -> Array:
 def to_numpy(value: Any, name: str = "array") -> Array:
     """A NumPy array of `value`, without a copy where none is needed; never writes to it.
 
-    Takes NumPy arrays, torch tensors (any device, any layout of strides), objects with DLPack or `__array__`, numbers and
-    nested lists. Raises OracleError, naming the array, for what is none of these or cannot be brought to the host.
+    Takes NumPy arrays, torch tensors (any device, any layout of strides), objects with DLPack or
+    `__array__`, numbers and nested lists. Raises OracleError, naming the array, for what is none of
+    these or cannot be brought to the host.
     """
     if isinstance(value, np.ndarray):
         return _named(value, name)
@@ -56,7 +61,8 @@ def to_numpy(value: Any, name: str = "array") -> Array:
     if hasattr(value, "__dlpack__"):
         try:
             return _named(_from_dlpack(value), name)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:  # a device, or a dtype that NumPy lacks
+        # a device, or a dtype that NumPy lacks
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
             if not hasattr(value, "__array__"):
                 raise OracleError(
                     f"{name}: DLPack gives no array on the host ({error}); copy it there first"
@@ -64,7 +70,9 @@ def to_numpy(value: Any, name: str = "array") -> Array:
     try:
         return _named(np.asarray(value), name)
     except (TypeError, ValueError) as error:
-        raise OracleError(f"{name}: a {kind.__module__}.{kind.__qualname__} is not an array ({error})") from error
+        raise OracleError(
+            f"{name}: a {kind.__module__}.{kind.__qualname__} is not an array ({error})"
+        ) from error
 
 
 def _from_dlpack(value: Any) -> Array:
@@ -80,7 +88,10 @@ def _from_torch(tensor: Any) -> Array:
     import torch
 
     if not isinstance(tensor, torch.Tensor):
-        raise OracleError(f"a {type(tensor).__name__} is no tensor: give a tensor, e.g. `.data` or `.weight` of it")
+        raise OracleError(
+            f"a {type(tensor).__name__} is no tensor: give a tensor, e.g. `.data` or `.weight` of "
+            "it"
+        )
     host = tensor.detach().resolve_conj().resolve_neg().to("cpu")
     if host.layout is not torch.strided:
         host = host.to_dense()
@@ -92,12 +103,16 @@ def _from_torch(tensor: Any) -> Array:
 
 
 def _named(array: Array, name: str) -> Array:
-    """An array whose dtype we know: ml_dtypes' narrow floats become codes, text and objects are refused."""
+    """An array whose dtype we know: ml_dtypes' narrow floats become codes, text and objects are
+    refused.
+    """
     form = NAMES.get(array.dtype.name)
     if form is not None:
         return coded(array.view(CODES[form]), form)
     if array.dtype.names and (len(array.dtype.names) != 1 or array.dtype.names[0] not in CODES):
-        raise OracleError(f"{name}: records of fields {list(array.dtype.names)} are not numbers of a known format")
+        raise OracleError(
+            f"{name}: records of fields {list(array.dtype.names)} are not numbers of a known format"
+        )
     if array.dtype.kind not in "fiub" and not array.dtype.names:
         raise OracleError(f"{name}: elements of type {array.dtype} are not numbers")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -1,10 +1,12 @@
-"""What did they answer? Arrays by "case/output" from HDF5, npz, safetensors, or a mapping in memory.
+"""What did they answer? Arrays by "case/output" from HDF5, npz, safetensors, or a mapping in
+memory.
 
     answers.h5            /lookup_ragged/output                 datasets; groups are the slashes
     answers.npz           np.savez(f, **{"lookup_ragged/output": y})
     answers.safetensors   save_file({"lookup_ragged/output": y}, f)
 
-Answers are read one by one, when they are compared. Whatever is wrong with a file raises OracleError and says what to do.
+Answers are read one by one, when they are compared. Whatever is wrong with a file raises
+OracleError and says what to do.
 """
 
 import json
@@ -20,25 +22,39 @@ import numpy as np
 from neocpu.errors import OracleError
 from neocpu.oracle.adapters import CODES, NAMES, Array, coded, to_numpy
 
-HDF5_MAGIC, ZIP_MAGIC = b"\x89HDF\r\n\x1a\n", b"PK"
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+ZIP_MAGIC = b"PK"
 ADVICE = "write answers as HDF5 (.h5), NumPy (.npz) or .safetensors, with keys like case/output"
 
 # safetensors' names of element types -> NumPy's; the narrow floats are in `NAMES`.
 SAFETENSORS = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2",
-    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
-    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
-}  # fmt: skip
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "u1",
+    "BOOL": "?",
+}
 LONGEST_HEADER = 100 << 20  # bytes; safetensors' own limit
 
 
 class Answers(Mapping[str, Array]):
-    """Arrays by "case/output", read when asked for; a context manager. `source` names them in messages."""
+    """Arrays by "case/output", read when asked for; a context manager. `source` names them in
+    messages.
+    """
 
     source = "answers"
 
     def __init__(self, named: Mapping[str, Any] | None = None) -> None:
-        self._named: Mapping[str, Any] = {str(key).strip("/"): value for key, value in (named or {}).items()}
+        self._named: Mapping[str, Any] = {
+            str(key).strip("/"): value for key, value in (named or {}).items()
+        }
 
     def __getitem__(self, key: str) -> Array:
         if key not in self._named:
@@ -67,7 +83,8 @@ class Answers(Mapping[str, Array]):
 def read_answers(path: str | Path) -> Answers:
     """Open a file of answers; its kind is known by its first bytes, whatever its name.
 
-    Raises OracleError for a file that is missing, of another kind, truncated, or holds something that is no array.
+    Raises OracleError for a file that is missing, of another kind, truncated, or holds something
+    that is no array.
     """
     path = Path(path)
     if not path.is_file():
@@ -81,7 +98,10 @@ def read_answers(path: str | Path) -> Answers:
     if len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") <= LONGEST_HEADER:
         return _Safetensors(path)
     if head.startswith(b"\x93NUMPY"):
-        raise OracleError(f"{path}: one array without a name (.npy); use np.savez(file, **{{'case/output': array}})")
+        raise OracleError(
+            f"{path}: one array without a name (.npy); use np.savez(file, **{{'case/output': "
+            f"array}})"
+        )
     raise OracleError(f"{path}: neither HDF5, npz nor safetensors; {ADVICE}")
 
 
@@ -93,9 +113,13 @@ class _HDF5(Answers):
         try:
             self._file = h5py.File(path, "r", locking=False)
         except OSError as error:
-            raise OracleError(f"{path}: truncated or not readable ({error}); write the answers again") from error
+            raise OracleError(
+                f"{path}: truncated or not readable ({error}); write the answers again"
+            ) from error
         found: list[str] = []
-        self._file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
+        self._file.visititems(
+            lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None
+        )
         self._named = dict.fromkeys(found)
 
     def _read(self, key: str) -> Array:
@@ -104,7 +128,9 @@ class _HDF5(Answers):
         try:
             array = np.asarray(dataset[()])
         except (OSError, TypeError, ValueError) as error:
-            raise OracleError(f"{self.source}: {key} cannot be read ({error}); write the answers again") from error
+            raise OracleError(
+                f"{self.source}: {key} cannot be read ({error}); write the answers again"
+            ) from error
         if form in CODES and array.dtype == np.dtype(CODES[form]):
             return coded(array, form)
         return to_numpy(array, f"{self.source}: {key}")
@@ -123,7 +149,9 @@ class _Npz(Answers):
             self._file = np.load(stream, allow_pickle=False)
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             stream.close()
-            raise OracleError(f"{path}: truncated or not an npz file ({error}); write the answers again") from error
+            raise OracleError(
+                f"{path}: truncated or not an npz file ({error}); write the answers again"
+            ) from error
         self._stream = stream
         self._members = {name.strip("/"): name for name in self._file.files}
         self._named = dict.fromkeys(self._members)
@@ -132,7 +160,9 @@ class _Npz(Answers):
         try:
             return to_numpy(self._file[self._members[key]], f"{self.source}: {key}")
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise OracleError(f"{self.source}: {key} cannot be read ({error}); write the answers again") from error
+            raise OracleError(
+                f"{self.source}: {key} cannot be read ({error}); write the answers again"
+            ) from error
 
     def close(self) -> None:
         self._file.close()
@@ -140,7 +170,9 @@ class _Npz(Answers):
 
 
 class _Safetensors(Answers):
-    """Tensors of a safetensors file: 8 bytes length of the header, the header as JSON, then raw little-endian elements."""
+    """Tensors of a safetensors file: 8 bytes length of the header, the header as JSON, then raw
+    little-endian elements.
+    """
 
     def __init__(self, path: Path) -> None:
         self.source = str(path)
@@ -152,20 +184,29 @@ class _Safetensors(Answers):
         try:
             header = json.loads(text)
             header.pop("__metadata__", None)
-            self._entries = {name.strip("/"): self._entry(name, entry) for name, entry in header.items()}
+            self._entries = {
+                name.strip("/"): self._entry(name, entry) for name, entry in header.items()
+            }
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise self._damaged(f"its header is no valid JSON of tensors ({error})") from error
         self._named = dict.fromkeys(self._entries)
 
     def _damaged(self, what: str) -> OracleError:
-        return OracleError(f"{self.source}: a damaged or truncated safetensors file: {what}; write the answers again")
+        return OracleError(
+            f"{self.source}: a damaged or truncated safetensors file: {what}; write the answers "
+            "again"
+        )
 
     def _entry(self, name: str, entry: dict[str, Any]) -> tuple[str, tuple[int, ...], int]:
         """dtype, shape and position of a tensor, checked against its extent and the file's."""
-        kind, shape = entry["dtype"], tuple(int(n) for n in entry["shape"])
+        kind = entry["dtype"]
+        shape = tuple(int(n) for n in entry["shape"])
         first, last = entry["data_offsets"]
         if kind not in SAFETENSORS and kind not in NAMES:
-            raise OracleError(f"{self.source}: {name}: elements of type {kind} are not known; give F32 or bytes as U8")
+            raise OracleError(
+                f"{self.source}: {name}: elements of type {kind} are not known; give F32 or bytes "
+                "as U8"
+            )
         width = np.dtype(CODES[NAMES[kind]] if kind in NAMES else SAFETENSORS[kind]).itemsize
         if not 0 <= first <= last or last - first != math.prod(shape) * width:
             raise self._damaged(f"{name} of shape {list(shape)} {kind} in {last - first} bytes")

@@ -1,7 +1,9 @@
-"""Which bits does neocpu itself give for an operator? Its kernels, or their twins, called on an operator's flat inputs.
+"""Which bits does neocpu itself give for an operator? Its kernels, or their twins, called on an
+operator's flat inputs.
 
-Narrow rows are decoded exactly to fp32 first and encoded at the end, as `docs/arithmetic.md` says; what lies between are the
-kernels that train. `backend` is the package that is asked: "kernels" (Numba) or "reference" (NumPy).
+Narrow rows are decoded exactly to fp32 first and encoded at the end, as `docs/arithmetic.md` says;
+what lies between are the kernels that train. `backend` is the package that is asked: "kernels"
+(Numba) or "reference" (NumPy).
 """
 
 from importlib import import_module
@@ -25,7 +27,9 @@ def asked(name: str, backend: str) -> Any:
 
 
 def coded(x: Floats, name: str, backend: str) -> NDArray[Any]:
-    """Numbers of any shape as codes of a format, to nearest even: fp32, or records of one field named after the format."""
+    """Numbers of any shape as codes of a format, to nearest even: fp32, or records of one field
+    named after the format.
+    """
     if name == "fp32":
         return x
     flat = np.ascontiguousarray(x, np.float32).reshape(1, -1)
@@ -34,7 +38,9 @@ def coded(x: Floats, name: str, backend: str) -> NDArray[Any]:
     return FORMATS[name].view(out).reshape(x.shape)
 
 
-def lookups_of(inputs: Arrays, options: dict[str, Value]) -> tuple[Bags, NDArray[np.int64], NDArray[np.int64], Floats]:
+def lookups_of(
+    inputs: Arrays, options: dict[str, Value]
+) -> tuple[Bags, NDArray[np.int64], NDArray[np.int64], Floats]:
     """The bags; offsets, rows (-1 reads nothing) and weights of all lookups."""
     bags = bags_of(inputs, options, frozenset())
     rows = np.full(inputs["indices"].size, -1, np.int64)
@@ -44,23 +50,36 @@ def lookups_of(inputs: Arrays, options: dict[str, Value]) -> tuple[Bags, NDArray
 
 
 class Places:
-    """Where everything stands, as `kernels.lookup` wants to be told: by feature, in elements of the rows' format."""
+    """Where everything stands, as `kernels.lookup` wants to be told: by feature, in elements of the
+    rows' format.
+    """
 
     def __init__(self, inputs: Arrays, options: dict[str, Value], bags: Bags) -> None:
-        name, of = str(options["weights_format"]), inputs["feature_table"].astype(np.int64)
-        step, unit = inputs["dims"].astype(np.int64), int(options.get("row_alignment", 1))
+        name = str(options["weights_format"])
+        of = inputs["feature_table"].astype(np.int64)
+        step = inputs["dims"].astype(np.int64)
+        unit = int(options.get("row_alignment", 1))
         if name in SCALED:
             step = np.array([-(-row_bytes(name, int(d)) // unit) * unit for d in step], np.int64)
         size = step * inputs["rows"]
         codes = np.ascontiguousarray(inputs["weights"]).reshape(-1)
-        self.table = codes if name == "fp32" else codes.view([(name, "u1" if name in SCALED else FORMATS[name].dtype)])
-        self.base, self.stride, self.width = (np.cumsum(size) - size)[of], step[of], bags.dims
+        self.table = (
+            codes
+            if name == "fp32"
+            else codes.view([(name, "u1" if name in SCALED else FORMATS[name].dtype)])
+        )
+        self.base = (np.cumsum(size) - size)[of]
+        self.stride = step[of]
+        self.width = bags.dims
         self.first_bag = np.append(0, np.cumsum(bags.batch)).astype(np.int64)
         self.shape: tuple[int, ...] = (int(bags.batch[0]) if bags.batch.size else 0, bags.width)
-        self.place, self.pitch = bags.column, np.full(bags.dims.size, bags.width, np.int64)
+        self.place = bags.column
+        self.pitch = np.full(bags.dims.size, bags.width, np.int64)
         if "batch_sizes" in inputs:
             elements = bags.batch * bags.dims
-            self.shape, self.place, self.pitch = (int(elements.sum()),), np.cumsum(elements) - elements, bags.dims
+            self.shape = (int(elements.sum()),)
+            self.place = np.cumsum(elements) - elements
+            self.pitch = bags.dims
 
     @property
     def rows(self) -> tuple[Any, ...]:
@@ -71,30 +90,52 @@ class Places:
 def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     """Canonical answer of `lookup`."""
     bags, offsets, rows, weights = lookups_of(inputs, options)
-    at, kernels = Places(inputs, options, bags), asked("lookup", backend)
+    at = Places(inputs, options, bags)
+    kernels = asked("lookup", backend)
     with np.errstate(all="ignore"):
         if options["pooling"] == "none":
             width = int(bags.dims[0]) if bags.dims.size else 0
             first = offsets[at.first_bag]
             out = np.zeros((rows.size, width), np.float32)
-            kernels.gathered_rows(*at.rows, first, rows, weights, first[:-1] * width, bags.dims, out.reshape(-1))
+            kernels.gathered_rows(
+                *at.rows, first, rows, weights, first[:-1] * width, bags.dims, out.reshape(-1)
+            )
         else:
             out = np.zeros(at.shape, np.float32)
             mean = options["pooling"] == "mean"
             kernels.pooled_rows(
-                *at.rows, at.first_bag, offsets, rows, weights, mean, at.place, at.pitch, out.reshape(-1)
+                *at.rows,
+                at.first_bag,
+                offsets,
+                rows,
+                weights,
+                mean,
+                at.place,
+                at.pitch,
+                out.reshape(-1),
             )
     return {"out": coded(out, str(options["output_format"]), backend)}
 
 
 def weight_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
-    """Canonical gradient of the per-sample weights: exact dot products, rounded once, of gradients over L for MEAN."""
+    """Canonical gradient of the per-sample weights: exact dot products, rounded once, of gradients
+    over L for MEAN.
+    """
     bags, offsets, rows, _ = lookups_of(inputs, options)
-    at, out = Places(inputs, options, bags), np.zeros(rows.size, np.float32)
+    at = Places(inputs, options, bags)
+    out = np.zeros(rows.size, np.float32)
     given = np.ascontiguousarray(inputs["grad_output"], np.float32).reshape(-1)
     with np.errstate(all="ignore"):
         asked("lookup", backend).weight_gradients(
-            *at.rows, at.first_bag, offsets, rows, given, options["pooling"] == "mean", at.place, at.pitch, out
+            *at.rows,
+            at.first_bag,
+            offsets,
+            rows,
+            given,
+            options["pooling"] == "mean",
+            at.place,
+            at.pitch,
+            out,
         )
     return {"per_sample_weights_grad": out}
 
@@ -115,7 +156,8 @@ def divided(inputs: Arrays, options: dict[str, Value], bags: Bags) -> Floats:
         given = np.clip(given, -most, most)
     if options["pooling"] != "mean":
         return given
-    flat, first = given.reshape(-1), columns_of(inputs, bags)
+    flat = given.reshape(-1)
+    first = columns_of(inputs, bags)
     for f, d in enumerate(bags.dims.tolist()):
         mine = np.flatnonzero(bags.feature == f)
         at = first[mine, None] + np.arange(d)

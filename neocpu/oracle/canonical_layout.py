@@ -1,7 +1,8 @@
-"""Which arrays does neocpu itself return for operators on jagged data? Its kernels'; or the plain model's, their twin here.
+"""Which arrays does neocpu itself return for operators on jagged data? Its kernels'; or the plain
+model's, their twin here.
 
-Whole numbers and copies have one right answer, so the model in `truth_layout.py` stands for the twins: what kernels return is
-checked against it, number for number.
+Whole numbers and copies have one right answer, so the model in `truth_layout.py` stands for the
+twins: what kernels return is checked against it, number for number.
 """
 
 from collections.abc import Callable
@@ -36,10 +37,16 @@ def _permute(layouts: Any, i: Arrays, o: dict[str, Value]) -> Arrays:
 
 
 def _bucketize(layouts: Any, i: Arrays, o: dict[str, Value]) -> Arrays:
-    block = i.get("block_sizes", np.ones(len(i.get("boundaries", ())), np.int64))  # 0 would hash rows
+    # 0 would hash rows
+    block = i.get("block_sizes", np.ones(len(i.get("boundaries", ())), np.int64))
     uneven = list(i["boundaries"]) if "boundaries" in i else None
     found = layouts.block_bucketize(
-        i["lengths"], i["indices"], block, int(o["ranks"]), i.get("per_sample_weights"), boundaries=uneven
+        i["lengths"],
+        i["indices"],
+        block,
+        int(o["ranks"]),
+        i.get("per_sample_weights"),
+        boundaries=uneven,
     )
     arrays = {"lengths": found.lengths, "indices": found.indices, "positions": found.positions}
     return _weighted({**arrays, "unbucketize": found.unbucketize_permute}, found.weights)
@@ -64,7 +71,9 @@ def _bounds(layouts: Any, i: Arrays, o: dict[str, Value]) -> Arrays:
 
 def _padded(layouts: Any, i: Arrays, o: dict[str, Value]) -> Arrays:
     return {
-        "dense": layouts.jagged_to_padded_dense(i["values"], i["offsets"], int(o["max_length"]), float(o["padding"]))
+        "dense": layouts.jagged_to_padded_dense(
+            i["values"], i["offsets"], int(o["max_length"]), float(o["padding"])
+        )
     }
 
 
@@ -76,19 +85,26 @@ BY_KERNELS: dict[str, Callable[[Any, Arrays, dict[str, Value]], Arrays]] = {
     "unique": _unique,
     "bounds_check": _bounds,
     "jagged_to_padded_dense": _padded,
-    "padded_dense_to_jagged": lambda layouts, i, o: {"values": layouts.dense_to_jagged(i["dense"], i["offsets"])},
+    "padded_dense_to_jagged": lambda layouts, i, o: {
+        "values": layouts.dense_to_jagged(i["dense"], i["offsets"])
+    },
     "lengths_to_offsets": lambda layouts, i, o: {"offsets": layouts.complete_cumsum(i["lengths"])},
     "recat": lambda layouts, i, o: {"order": layouts.recat(int(o["features"]), int(o["ranks"]))},
-    "index_select": lambda layouts, i, o: {"values": layouts.index_select(i["values"], i["select"])},
+    "index_select": lambda layouts, i, o: {
+        "values": layouts.index_select(i["values"], i["select"])
+    },
 }
 
 
 def segment_sum(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     """Canonical sums of segments: exact, rounded once."""
-    values, offsets = inputs["values"], inputs["offsets"].astype(np.int64)
+    values = inputs["values"]
+    offsets = inputs["offsets"].astype(np.int64)
     out = np.zeros((offsets.size - 1, values.shape[1]), np.float32)
-    table, zero = np.ascontiguousarray(values).reshape(-1), np.zeros(1, np.int64)
-    width, rows = np.array([values.shape[1]]), np.arange(len(values))
+    table = np.ascontiguousarray(values).reshape(-1)
+    zero = np.zeros(1, np.int64)
+    width = np.array([values.shape[1]])
+    rows = np.arange(len(values))
     with np.errstate(all="ignore"):
         asked("pooling", backend).pooled_sum(table, zero, width, offsets, rows, NONE, out, zero)
     return {"sums": out}

@@ -1,4 +1,6 @@
-"""Which bits does neocpu's fused backward give? The kernels of training, or their twins, on an operator's flat inputs."""
+"""Which bits does neocpu's fused backward give? The kernels of training, or their twins, on an
+operator's flat inputs.
+"""
 
 from dataclasses import fields
 from typing import Any
@@ -21,12 +23,20 @@ Ints = NDArray[np.int64]
 
 def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
     """The optimizer that the options of `backward` describe."""
-    known = {spec.name for spec in fields(SparseOptimizer)} - {"name", "schedule", "initial_accumulator_value"}
-    return SparseOptimizer(name=str(options["optimizer"]), **{k: v for k, v in options.items() if k in known})  # type: ignore[arg-type]
+    known = {spec.name for spec in fields(SparseOptimizer)} - {
+        "name",
+        "schedule",
+        "initial_accumulator_value",
+    }
+    return SparseOptimizer(
+        name=str(options["optimizer"]), **{k: v for k, v in options.items() if k in known}
+    )  # type: ignore[arg-type]
 
 
 def segments_of(inputs: Arrays, options: dict[str, Value]) -> tuple[Bags, dict[str, Any], Floats]:
-    """The bags; for `update.fused`: shards, first, unique, starts, place, weights; and the flat gradient."""
+    """The bags; for `update.fused`: shards, first, unique, starts, place, weights; and the flat
+    gradient.
+    """
     bags, _, _, weights = lookups_of(inputs, options)
     gradient = divided(inputs, options, bags)
     row = bags.tables.row[bags.table] + bags.at
@@ -53,7 +63,10 @@ def states_of(rule: Rule, inputs: Arrays, tables: Tables) -> dict[str, Floats]:
     """Copies of the state arrays, zeros where the inputs have none."""
     sizes = {name: int(tables.element[-1]) for name in rule.element_state}
     sizes |= {name: int(tables.row[-1]) for name in rule.row_state}
-    return {n: np.array(inputs.get(n, np.zeros(size)), np.float32).reshape(-1) for n, size in sizes.items()}
+    return {
+        n: np.array(inputs.get(n, np.zeros(size)), np.float32).reshape(-1)
+        for n, size in sizes.items()
+    }
 
 
 def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
@@ -62,11 +75,25 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     rule = RULES[optimizer.name]
     bags, found, gradient = segments_of(inputs, options)
     tables, states = bags.tables, states_of(rule, inputs, bags.tables)
-    hyper, limited = optimizer.hyper(int(options["step"])), bool(optimizer.max_norm)
+    hyper = optimizer.hyper(int(options["step"]))
+    limited = bool(optimizer.max_norm)
     element = [*(states[n] for n in rule.element_state), NONE, NONE]
-    per_row = np.stack([states[n] for n in rule.row_state], axis=1).reshape(-1) if rule.row_state else NONE
-    name, weights = str(options["weights_format"]), np.array(inputs["weights"]).reshape(-1)
-    where = (element[0], element[1], per_row, tables.element[:-1], tables.dims, tables.dims, tables.row[:-1])
+    per_row = (
+        np.stack([states[n] for n in rule.row_state], axis=1).reshape(-1)
+        if rule.row_state
+        else NONE
+    )
+    name = str(options["weights_format"])
+    weights = np.array(inputs["weights"]).reshape(-1)
+    where = (
+        element[0],
+        element[1],
+        per_row,
+        tables.element[:-1],
+        tables.dims,
+        tables.dims,
+        tables.row[:-1],
+    )
     halves = np.array(inputs.get("weights_low", ()), np.uint16).reshape(-1)
     module = asked("update" if name == "fp32" else "narrow", backend)
     fused = module.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
@@ -75,18 +102,35 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
             fused(weights, *where, *found.values(), gradient, hyper)
         else:
             codes = weights.view(FORMATS[name].dtype)
-            fused(codes, halves, *where, *found.values(), gradient, hyper, *_rounding(options, tables), found["unique"])
+            fused(
+                codes,
+                halves,
+                *where,
+                *found.values(),
+                gradient,
+                hyper,
+                *_rounding(options, tables),
+                found["unique"],
+            )
     for k, state in enumerate(rule.row_state):
         states[state] = per_row.reshape(-1, len(rule.row_state))[:, k].copy()
-    return {"weights": weights, **states, **({"joined": joined_halves(weights, halves)} if halves.size else {})}
+    return {
+        "weights": weights,
+        **states,
+        **({"joined": joined_halves(weights, halves)} if halves.size else {}),
+    }
 
 
 def _rounding(options: dict[str, Value], tables: Tables) -> tuple[Any, ...]:
     """Last arguments of `narrow.fused`: layout, rounding, keys, first rows and columns, step."""
-    seed, count = int(options["seed"]), tables.rows.size
-    key = np.array([tensor_key(seed, STOCHASTIC_ROUNDING, f"table{t}") for t in range(count)], np.uint64)
+    seed = int(options["seed"])
+    count = tables.rows.size
+    key = np.array(
+        [tensor_key(seed, STOCHASTIC_ROUNDING, f"table{t}") for t in range(count)], np.uint64
+    )
     zero = np.zeros(count, np.int64)
-    name, rounding = str(options["weights_format"]), ROUNDINGS[str(options["rounding"])]
+    name = str(options["weights_format"])
+    rounding = ROUNDINGS[str(options["rounding"])]
     return LAYOUTS[name], rounding, key, zero, zero, int(options["step"])
 
 
@@ -96,9 +140,19 @@ def unique_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str
     tables = bags.tables
     table = np.repeat(found["shards"], np.diff(found["first"]))
     to = np.append(0, np.cumsum(tables.dims[table]))
-    out, hyper = np.empty(int(to[-1]), np.float32), SparseOptimizer("exact_sgd").hyper(1)
+    out = np.empty(int(to[-1]), np.float32)
+    hyper = SparseOptimizer("exact_sgd").hyper(1)
     with np.errstate(all="ignore"):
         asked("update", backend).merged("exact_sgd")(
-            NONE, NONE, NONE, tables.element[:-1], tables.dims, *found.values(), gradient, hyper, to, out
+            NONE,
+            NONE,
+            NONE,
+            tables.element[:-1],
+            tables.dims,
+            *found.values(),
+            gradient,
+            hyper,
+            to,
+            out,
         )
     return {"rows": tables.row[table] + found["unique"], "values": out}

@@ -1,4 +1,6 @@
-"""Which inputs break embedding kernels? The cases of every operator, chosen for that, and the same for ever for one seed."""
+"""Which inputs break embedding kernels? The cases of every operator, chosen for that, and the same
+for ever for one seed.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,7 +13,9 @@ ROOMS = (cases_lookup, cases_backward, cases_trajectory, cases_layout)
 
 
 def all_cases(ops: Iterable[str] | None = None, seed: int = 0) -> Iterator[Case]:
-    """All cases of some operators (of all without names), in a fixed order. Another seed draws other numbers, same shapes."""
+    """All cases of some operators (of all without names), in a fixed order. Another seed draws
+    other numbers, same shapes.
+    """
     wanted = None if ops is None else set(ops)
     for room in ROOMS:
         for case in room.cases(seed):

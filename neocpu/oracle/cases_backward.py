@@ -1,18 +1,35 @@
 """Which gradients break a fused backward? Cases of the operators `backward` and `unique_gradient`.
 
-Hyper-parameters are fp32 numbers (1 - 2^-10, not 0.999), so that no kernel is excused by how it rounds them.
+Hyper-parameters are fp32 numbers (1 - 2^-10, not 0.999), so that no kernel is excused by how it
+rounds them.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases_draw import Draw, Pick, bags, coded, gradient, hot, last, ragged, skewed, tables
+from neocpu.oracle.cases_draw import (
+    Draw,
+    Pick,
+    bags,
+    coded,
+    gradient,
+    hot,
+    last,
+    ragged,
+    skewed,
+    tables,
+)
 from neocpu.oracle.ops_backward import HYPER
 from neocpu.oracle.records import Arrays, Case, Value
 from neocpu.reference.rules import RULES
 
-EXACT: dict[str, Value] = {"learning_rate": 0.0625, "eps": 2.0**-20, "beta1": 0.875, "beta2": 1 - 2.0**-10}
+EXACT: dict[str, Value] = {
+    "learning_rate": 0.0625,
+    "eps": 2.0**-20,
+    "beta1": 0.875,
+    "beta2": 1 - 2.0**-10,
+}
 OWN: dict[str, dict[str, Value]] = {
     "momentum_sgd": {"momentum": 0.625},
     "lars_sgd": {"momentum": 0.625, "eta": 0.125},
@@ -22,7 +39,11 @@ OWN: dict[str, dict[str, Value]] = {
         "learning_rate_mode": "counter_sgd",
         "tail_id_threshold": 2.0,
     },
-    "exact_rowwise_adagrad_with_cowclip": {"counter_halflife": 8, "weight_norm_coefficient": 0.5, "lower_bound": 0.125},
+    "exact_rowwise_adagrad_with_cowclip": {
+        "counter_halflife": 8,
+        "weight_norm_coefficient": 0.5,
+        "lower_bound": 0.125,
+    },
 }
 DECAYS = ("exact_sgd", "exact_rowwise_adagrad", "adam", "lamb")
 
@@ -33,16 +54,26 @@ def cases(seed: int) -> Iterator[Case]:
         yield from make(seed)
 
 
-def _case(name: str, inputs: Arrays, about: str, rule: str = "exact_rowwise_adagrad", **options: Value) -> Case:
+def _case(
+    name: str, inputs: Arrays, about: str, rule: str = "exact_rowwise_adagrad", **options: Value
+) -> Case:
     return Case(
-        f"backward-{name}", "backward", inputs, {"optimizer": rule, **EXACT, **OWN.get(rule, {}), **options}, about
+        f"backward-{name}",
+        "backward",
+        inputs,
+        {"optimizer": rule, **EXACT, **OWN.get(rule, {}), **options},
+        about,
     )
 
 
 def states(draw: Draw, rule: str, given: Arrays, fresh: bool = False) -> Arrays:
-    """States of a rule for the tables: zeros if fresh, else as after some steps (rows of the past 5 steps)."""
-    record, found = RULES[rule], dict[str, np.ndarray]()
-    elements, rows = int(given["weights"].size), int(given["rows"].sum())
+    """States of a rule for the tables: zeros if fresh, else as after some steps (rows of the past 5
+    steps).
+    """
+    record = RULES[rule]
+    found = dict[str, np.ndarray]()
+    elements = int(given["weights"].size)
+    rows = int(given["rows"].sum())
     for name in (*record.element_state, *record.row_state):
         size = elements if name in record.element_state else rows
         if fresh:
@@ -60,7 +91,11 @@ def states(draw: Draw, rule: str, given: Arrays, fresh: bool = False) -> Arrays:
 
 
 def plain(
-    seed: int, name: str, rule: str = "exact_rowwise_adagrad", pooling: str = "sum", weighted: bool = False
+    seed: int,
+    name: str,
+    rule: str = "exact_rowwise_adagrad",
+    pooling: str = "sum",
+    weighted: bool = False,
 ) -> Arrays:
     """Two tables, three features, ragged bags with many duplicates, states as after five steps."""
     draw = Draw(seed, f"backward-{name}")
@@ -73,16 +108,31 @@ def _rules(seed: int) -> Iterator[Case]:
     for rule in RULES:
         if rule != "none":
             yield _case(
-                rule, plain(seed, rule, rule), f"{rule} at step 6: shared tables, duplicates, ragged bags", rule, step=6
+                rule,
+                plain(seed, rule, rule),
+                f"{rule} at step 6: shared tables, duplicates, ragged bags",
+                rule,
+                step=6,
             )
     for rule in ("adam", "partial_rowwise_adam", "lamb", "partial_rowwise_lamb"):
         given = plain(seed, f"{rule}-first", rule)
         given |= states(Draw(seed, "fresh"), rule, given, fresh=True)
-        yield _case(f"{rule}-first-step", given, f"{rule} at step 1, where bias correction matters most", rule)
+        yield _case(
+            f"{rule}-first-step",
+            given,
+            f"{rule} at step 1, where bias correction matters most",
+            rule,
+        )
     for rule in ("lamb", "lars_sgd"):
         given = plain(seed, f"{rule}-zero", rule)
         given["weights"][:18] = 0
-        yield _case(f"{rule}-zero-rows", given, "rows of zeros: the ratio of norms is 1 there, not 0/0", rule, step=6)
+        yield _case(
+            f"{rule}-zero-rows",
+            given,
+            "rows of zeros: the ratio of norms is 1 there, not 0/0",
+            rule,
+            step=6,
+        )
 
 
 def _decays(seed: int) -> Iterator[Case]:
@@ -90,7 +140,15 @@ def _decays(seed: int) -> Iterator[Case]:
         for mode in ("l2", "decoupled"):
             given = plain(seed, f"{rule}-{mode}", rule)
             about = f"{mode} weight decay with {rule}: which rows, once per row, in which order"
-            yield _case(f"{rule}-{mode}", given, about, rule, step=6, weight_decay=0.125, weight_decay_mode=mode)
+            yield _case(
+                f"{rule}-{mode}",
+                given,
+                about,
+                rule,
+                step=6,
+                weight_decay=0.125,
+                weight_decay_mode=mode,
+            )
     rule = "exact_rowwise_adagrad_with_counter"
     given = plain(seed, "counter-decay", rule)
     yield _case(
@@ -107,7 +165,9 @@ def _decays(seed: int) -> Iterator[Case]:
     )
 
 
-def _dyadic(seed: int, name: str, rows: int, width: int, lengths: list[int], pick: Pick = skewed) -> Arrays:
+def _dyadic(
+    seed: int, name: str, rows: int, width: int, lengths: list[int], pick: Pick = skewed
+) -> Arrays:
     draw = Draw(seed, f"backward-{name}")
     given = tables(draw, (rows,), (width,), exact=True)
     given |= bags(draw, given, [lengths], pick=pick)
@@ -116,28 +176,44 @@ def _dyadic(seed: int, name: str, rows: int, width: int, lengths: list[int], pic
 
 def _merging(seed: int) -> Iterator[Case]:
     about = "; dyadic gradients merge exactly in every order, so one lost addition shows"
-    yield _case("hot-row", _dyadic(seed, "hot", 9, 4, [50] * 60, hot), "3000 lookups of one row" + about, "exact_sgd")
+    yield _case(
+        "hot-row",
+        _dyadic(seed, "hot", 9, 4, [50] * 60, hot),
+        "3000 lookups of one row" + about,
+        "exact_sgd",
+    )
     edges = {
         **_dyadic(seed, "edges", 9, 4, [1] * 2366),
         "indices": np.repeat(np.arange(7), (31, 32, 33, 64, 65, 1025, 1116)),
     }
     edges["indices"] = edges["indices"][np.argsort(Draw(seed, "edges").words(2366), kind="stable")]
     yield _case(
-        "warp-and-block", edges, "rows with 31, 32, 33, 64, 65, 1025 and 1116 duplicates" + about, "exact_adagrad"
+        "warp-and-block",
+        edges,
+        "rows with 31, 32, 33, 64, 65, 1025 and 1116 duplicates" + about,
+        "exact_adagrad",
     )
     yield _case(
-        "skewed", _dyadic(seed, "skewed", 300, 8, [25] * 40), "a thousand lookups, half of them of a few rows" + about
+        "skewed",
+        _dyadic(seed, "skewed", 300, 8, [25] * 40),
+        "a thousand lookups, half of them of a few rows" + about,
     )
     draw = Draw(seed, "backward-last")
     ends = tables(draw, (1000, 3), (3, 5))
     ends |= bags(draw, ends, [[3] * 6, [2] * 6], pick=last)
     ends["grad_output"] = gradient(draw, ends)
-    yield _case("last-row", ends, "the last row of every table, and the first; all others stay as they are")
+    yield _case(
+        "last-row", ends, "the last row of every table, and the first; all others stay as they are"
+    )
     dims = (1, 2, 3, 5, 7, 31, 33, 65, 127, 129, 257)
     wide = tables(draw, (3,) * len(dims), dims)
     wide |= bags(draw, wide, [[2, 1]] * len(dims))
     wide["grad_output"] = gradient(draw, wide)
-    yield _case("odd-widths", wide, "D not a multiple of 4, 32 or 128: means over columns must not count padding")
+    yield _case(
+        "odd-widths",
+        wide,
+        "D not a multiple of 4, 32 or 128: means over columns must not count padding",
+    )
     none = tables(draw, (5, 4), (4, 8))
     none |= bags(draw, none, [[], []])
     none["grad_output"] = gradient(draw, none)
@@ -145,27 +221,49 @@ def _merging(seed: int) -> Iterator[Case]:
     varied = tables(draw, (6, 5), (3, 4), (0, 1, 0))
     varied |= bags(draw, varied, [[2, 0, 3], [], [1, 1, 4, 0, 2]])
     varied["grad_output"] = gradient(draw, varied)
-    yield _case("variable-batch", varied, "every feature has a batch size of its own: flat gradient, feature-major")
+    yield _case(
+        "variable-batch",
+        varied,
+        "every feature has a batch size of its own: flat gradient, feature-major",
+    )
 
 
 def _poolings(seed: int) -> Iterator[Case]:
-    yield _case("mean", plain(seed, "mean"), "MEAN divides the gradient of a bag by its length", pooling="mean")
     yield _case(
-        "weighted", plain(seed, "weighted", weighted=True), "the gradient of a row is multiplied by the lookup's weight"
+        "mean",
+        plain(seed, "mean"),
+        "MEAN divides the gradient of a bag by its length",
+        pooling="mean",
+    )
+    yield _case(
+        "weighted",
+        plain(seed, "weighted", weighted=True),
+        "the gradient of a row is multiplied by the lookup's weight",
     )
     weighted = plain(seed, "weighted-mean", "exact_sgd", weighted=True)
-    yield _case("weighted-mean", weighted, "weighted MEAN: times w, over L", "exact_sgd", pooling="mean")
+    yield _case(
+        "weighted-mean", weighted, "weighted MEAN: times w, over L", "exact_sgd", pooling="mean"
+    )
     pruned = plain(seed, "pruned", weighted=True)
     pruned["indices"][::2] = -1
-    yield _case("pruned", pruned, "pruned lookups (-1) train nothing, but count in MEAN", pooling="mean")
+    yield _case(
+        "pruned", pruned, "pruned lookups (-1) train nothing, but count in MEAN", pooling="mean"
+    )
     outside = plain(seed, "outside")
     outside["indices"][::3] = np.resize([11, 6, -2, 1 << 40], outside["indices"][::3].size)
-    yield _case("out-of-range", outside, "rows out of range train nothing, not row 0", bounds_check="ignore")
+    yield _case(
+        "out-of-range", outside, "rows out of range train nothing, not row 0", bounds_check="ignore"
+    )
     draw = Draw(seed, "backward-sequence")
     given = tables(draw, (9, 4), (5, 5), (1, 0))
     given |= bags(draw, given, ragged(draw, 2, 4))
     given["grad_output"] = gradient(draw, given, "none")
-    yield _case("sequence", given, "no pooling: one gradient per lookup, duplicates still merge", pooling="none")
+    yield _case(
+        "sequence",
+        given,
+        "no pooling: one gradient per lookup, duplicates still merge",
+        pooling="none",
+    )
 
 
 def _numbers(seed: int) -> Iterator[Case]:
@@ -173,7 +271,12 @@ def _numbers(seed: int) -> Iterator[Case]:
     given["grad_output"][1::2] = -given["grad_output"][::2]
     given["indices"] = np.zeros_like(given["indices"])
     given["indices"][:] = 2
-    yield _case("cancellation", given, "gradients of one row nearly cancel before they are squared", "exact_adagrad")
+    yield _case(
+        "cancellation",
+        given,
+        "gradients of one row nearly cancel before they are squared",
+        "exact_adagrad",
+    )
     for rule in ("exact_adagrad", "exact_rowwise_adagrad", "adam"):
         small = plain(seed, f"{rule}-eps", rule)
         small |= states(Draw(seed, "fresh"), rule, small, fresh=True)
@@ -182,31 +285,57 @@ def _numbers(seed: int) -> Iterator[Case]:
         yield _case(f"{rule}-eps", small, about, rule, eps=2.0**-8)
     zero = plain(seed, "zero-gradient", "adam")
     zero["grad_output"][:] = 0
-    yield _case("zero-gradient", zero, "a gradient of 0 still moves Adam's moments of touched rows", "adam", step=6)
+    yield _case(
+        "zero-gradient",
+        zero,
+        "a gradient of 0 still moves Adam's moments of touched rows",
+        "adam",
+        step=6,
+    )
     fresh = plain(seed, "zero-state", "exact_adagrad")
     fresh["sum"][:] = 0
     fresh["grad_output"][:] = 0
-    yield _case("zero-state", fresh, "state 0 and gradient 0: 0 / (0 + eps) is 0, not NaN", "exact_adagrad")
+    yield _case(
+        "zero-state", fresh, "state 0 and gradient 0: 0 / (0 + eps) is 0, not NaN", "exact_adagrad"
+    )
     special = plain(seed, "specials", "exact_sgd")
-    special["grad_output"][0, 0], special["grad_output"][2, 7], special["grad_output"][3, 4] = np.inf, np.nan, -np.inf
-    special["weights"][-1], special["weights"][3] = np.nan, np.inf
-    yield _case("specials", special, "infinities and NaN stay in the rows and columns that they reach", "exact_sgd")
+    special["grad_output"][0, 0] = np.inf
+    special["grad_output"][2, 7] = np.nan
+    special["grad_output"][3, 4] = -np.inf
+    special["weights"][-1] = np.nan
+    special["weights"][3] = np.inf
+    yield _case(
+        "specials",
+        special,
+        "infinities and NaN stay in the rows and columns that they reach",
+        "exact_sgd",
+    )
     small = plain(seed, "subnormals", "exact_sgd")
     small["grad_output"] = np.ldexp(small["grad_output"], -140).astype(np.float32)
     small["weights"][:] = np.ldexp(small["weights"], -140).astype(np.float32)
     yield _case(
-        "subnormals", small, "subnormal weights and gradients are not flushed to 0", "exact_sgd", learning_rate=0.5
+        "subnormals",
+        small,
+        "subnormal weights and gradients are not flushed to 0",
+        "exact_sgd",
+        learning_rate=0.5,
     )
     huge = plain(seed, "huge", "exact_adagrad")
     huge["grad_output"] *= np.float32(2.0**70)
     yield _case(
-        "overflowing-squares", huge, "squares overflow fp32: the state is infinite, the step 0", "exact_adagrad"
+        "overflowing-squares",
+        huge,
+        "squares overflow fp32: the state is infinite, the step 0",
+        "exact_adagrad",
     )
 
 
 def _limits(seed: int) -> Iterator[Case]:
     yield _case(
-        "max-gradient", plain(seed, "max-gradient"), "gradients are clipped before they merge", max_gradient=0.5
+        "max-gradient",
+        plain(seed, "max-gradient"),
+        "gradients are clipped before they merge",
+        max_gradient=0.5,
     )
     given = plain(seed, "max-norm", "exact_sgd")
     yield _case(
@@ -225,13 +354,24 @@ def _formats(seed: int) -> Iterator[Case]:
             given["weights"] = coded(given["weights"], name)
             about = f"rows of {name}: update in fp32, store with {rounding} rounding"
             yield _case(
-                f"rows-{name}-{rounding}", given, about, weights_format=name, rounding=rounding, seed=seed, step=6
+                f"rows-{name}-{rounding}",
+                given,
+                about,
+                weights_format=name,
+                rounding=rounding,
+                seed=seed,
+                step=6,
             )
     for rule in ("exact_sgd", "exact_rowwise_adagrad"):
         split = plain(seed, f"split-{rule}", rule)
         bits = split["weights"].view("<u4")
-        split["weights"], split["weights_low"] = (bits >> 16).astype("<u2").view([("bf16", "<u2")]), bits.astype("<u2")
-        about = f"split weights with {rule}: bf16 rows, their lower halves beside them, updated as fp32"
+        split["weights"], split["weights_low"] = (
+            (bits >> 16).astype("<u2").view([("bf16", "<u2")]),
+            bits.astype("<u2"),
+        )
+        about = (
+            f"split weights with {rule}: bf16 rows, their lower halves beside them, updated as fp32"
+        )
         yield _case(f"split-{rule}", split, about, rule, weights_format="bf16")
     half = plain(seed, "ties", "exact_sgd")
     half["weights"] = coded(np.ones_like(half["weights"]), "bf16")
@@ -256,11 +396,21 @@ def _unique(seed: int) -> Iterator[Case]:
         yield Case(f"unique-gradient-{name}", "unique_gradient", given, {"pooling": pooling}, about)
     hot_row = _dyadic(seed, "unique-hot", 9, 4, [50] * 60, hot)
     yield Case(
-        "unique-gradient-hot-row", "unique_gradient", hot_row, {}, "3000 gradients of one row: all of them, exactly"
+        "unique-gradient-hot-row",
+        "unique_gradient",
+        hot_row,
+        {},
+        "3000 gradients of one row: all of them, exactly",
     )
     nothing = {**plain(seed, "unique-none", "exact_sgd")}
     nothing["indices"] = np.full_like(nothing["indices"], -1)
-    yield Case("unique-gradient-pruned", "unique_gradient", nothing, {}, "all lookups pruned: no row, no value")
+    yield Case(
+        "unique-gradient-pruned",
+        "unique_gradient",
+        nothing,
+        {},
+        "all lookups pruned: no row, no value",
+    )
 
 
 assert set(EXACT) <= set(HYPER)

@@ -1,4 +1,6 @@
-"""Where do the numbers of the cases come from? Philox, by seed and name of the case: the same for ever, on every machine."""
+"""Where do the numbers of the cases come from? Philox, by seed and name of the case: the same for
+ever, on every machine.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +22,8 @@ class Draw:
     """A stream of random numbers of one case."""
 
     def __init__(self, seed: int, name: str) -> None:
-        self._key, self._row = tensor_key(seed, GENERATOR, f"oracle/{name}"), 0
+        self._key = tensor_key(seed, GENERATOR, f"oracle/{name}")
+        self._row = 0
 
     def words(self, count: int) -> NDArray[np.uint32]:
         """`count` words of 32 bits."""
@@ -40,14 +43,22 @@ class Draw:
         words = self.words(count)
         fraction = 1.0 + (words & 0x7FFFFF).astype(np.float64) / (1 << 23)
         sign = np.where(words >> 31, -1.0, 1.0)
-        return np.ldexp(sign * fraction, self.whole(count, low, high)).astype(np.float32).reshape(shape)
+        return (
+            np.ldexp(sign * fraction, self.whole(count, low, high))
+            .astype(np.float32)
+            .reshape(shape)
+        )
 
     def dyadic(self, shape: int | tuple[int, ...], bits: int = 6, unit: int = -4) -> Floats:
-        """Whole multiples of 2^unit below 2^bits units, none of them 0: sums of thousands are exact in any order."""
+        """Whole multiples of 2^unit below 2^bits units, none of them 0: sums of thousands are exact
+        in any order.
+        """
         count = int(np.prod(shape))
         words = self.words(count)
         size = 1 + (words >> 1) % ((1 << bits) - 1)
-        return np.ldexp(np.where(words & 1, -1.0, 1.0) * size, unit).astype(np.float32).reshape(shape)
+        return (
+            np.ldexp(np.where(words & 1, -1.0, 1.0) * size, unit).astype(np.float32).reshape(shape)
+        )
 
 
 Lengths = Sequence[Sequence[int]]  # by feature, by sample
@@ -60,7 +71,9 @@ def uniform(draw: Draw, rows: int, count: int) -> Ints:
 
 
 def skewed(draw: Draw, rows: int, count: int) -> Ints:
-    """Small row numbers most of the time, as in click logs: half of the lookups hit a handful of rows."""
+    """Small row numbers most of the time, as in click logs: half of the lookups hit a handful of
+    rows.
+    """
     u = draw.words(count).astype(np.float64) / 2.0**32
     return np.minimum((rows * u * u * u * u).astype(np.int64), rows - 1)
 
@@ -76,7 +89,11 @@ def hot(draw: Draw, rows: int, count: int) -> Ints:
 
 
 def tables(
-    draw: Draw, rows: Sequence[int], dims: Sequence[int], features: Sequence[int] | None = None, exact: bool = False
+    draw: Draw,
+    rows: Sequence[int],
+    dims: Sequence[int],
+    features: Sequence[int] | None = None,
+    exact: bool = False,
 ) -> Arrays:
     """Tables of fp32 rows; features one for each table unless named. `exact`: small dyadic numbers."""
     count = int(np.dot(rows, dims))
@@ -88,13 +105,21 @@ def tables(
     }
 
 
-def bags(draw: Draw, given: Arrays, lengths: Lengths, pick: Pick = uniform, weighted: bool = False) -> Arrays:
-    """Bags of those lengths over the tables: indices, offsets, weights; batch_sizes where samples differ."""
-    rows, feature_table = given["rows"].tolist(), given["feature_table"].tolist()
+def bags(
+    draw: Draw, given: Arrays, lengths: Lengths, pick: Pick = uniform, weighted: bool = False
+) -> Arrays:
+    """Bags of those lengths over the tables: indices, offsets, weights; batch_sizes where samples
+    differ.
+    """
+    rows = given["rows"].tolist()
+    feature_table = given["feature_table"].tolist()
     flat = [n for feature in lengths for n in feature]
     offsets = np.append(0, np.cumsum(np.array(flat, np.int64)))
     indices = [pick(draw, rows[t], sum(feature)) for t, feature in zip(feature_table, lengths)]
-    found: Arrays = {"indices": np.concatenate([np.empty(0, np.int64), *indices]), "offsets": offsets}
+    found: Arrays = {
+        "indices": np.concatenate([np.empty(0, np.int64), *indices]),
+        "offsets": offsets,
+    }
     if weighted:
         found["per_sample_weights"] = draw.floats(int(offsets[-1]))
     sizes = [len(feature) for feature in lengths]
@@ -126,21 +151,31 @@ def coded(values: Floats, name: str) -> NDArray[Any]:
     if name == "fp32":
         return values
     out = np.empty((1, values.size), FORMATS[name].dtype)
-    encode_rows(np.ascontiguousarray(values).reshape(1, -1), LAYOUTS[name], ROUNDINGS["nearest"], out)
+    encode_rows(
+        np.ascontiguousarray(values).reshape(1, -1), LAYOUTS[name], ROUNDINGS["nearest"], out
+    )
     return FORMATS[name].view(out).reshape(values.shape)
 
 
 def scaled_rows(
     draw: Draw, name: str, rows: Sequence[int], dims: Sequence[int], alignment: int = 1
 ) -> NDArray[np.uint8]:
-    """Random row-scaled rows: any code, a scale and a bias that keep numbers of ordinary size; padding of 0xAA."""
+    """Random row-scaled rows: any code, a scale and a bias that keep numbers of ordinary size;
+    padding of 0xAA.
+    """
     bits, dtype, first = SCALED[name]
     parts = []
     for r, d in zip(rows, dims):
         data = -(-d * bits // 8)
         codes = draw.words(r * data).astype(np.uint8).reshape(r, data)
         codes[:, -1] &= 255 >> (data * 8 - d * bits)
-        header = np.stack([np.abs(draw.floats(r, -8, -5)), draw.floats(r, -2, 1)], axis=1).astype(dtype).view(np.uint8)
+        header = (
+            np.stack([np.abs(draw.floats(r, -8, -5)), draw.floats(r, -2, 1)], axis=1)
+            .astype(dtype)
+            .view(np.uint8)
+        )
         row = np.concatenate([header, codes] if first else [codes, header], axis=1)
-        parts.append(np.pad(row, ((0, 0), (0, -row.shape[1] % alignment)), constant_values=0xAA).reshape(-1))
+        parts.append(
+            np.pad(row, ((0, 0), (0, -row.shape[1] % alignment)), constant_values=0xAA).reshape(-1)
+        )
     return np.concatenate(parts)

@@ -4,10 +4,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases_draw import Draw, bags, coded, gradient, hot, last, ragged, scaled_rows, skewed, tables
+from neocpu.oracle.cases_draw import (
+    Draw,
+    bags,
+    coded,
+    gradient,
+    hot,
+    last,
+    ragged,
+    scaled_rows,
+    skewed,
+    tables,
+)
 from neocpu.oracle.records import Arrays, Case, Value
 
-INF, NAN = float("inf"), float("nan")
+INF = float("inf")
+NAN = float("nan")
 
 
 def cases(seed: int) -> Iterator[Case]:
@@ -21,7 +33,11 @@ def _case(name: str, inputs: Arrays, about: str, **options: Value) -> Case:
 
 
 def _plain(
-    seed: int, name: str, features: tuple[int, ...] = (1, 0, 1), batch: int = 5, weighted: bool = False
+    seed: int,
+    name: str,
+    features: tuple[int, ...] = (1, 0, 1),
+    batch: int = 5,
+    weighted: bool = False,
 ) -> Arrays:
     draw = Draw(seed, name)
     given = tables(draw, (11, 7), (6, 3), features)
@@ -31,17 +47,27 @@ def _plain(
 def _shapes(seed: int) -> Iterator[Case]:
     draw = Draw(seed, "shapes")
     given = tables(draw, (5, 4), (4, 8))
-    yield _case("empty-batch", {**given, **bags(draw, given, [[], []])}, "B = 0: no bag at all, an output without rows")
+    yield _case(
+        "empty-batch",
+        {**given, **bags(draw, given, [[], []])},
+        "B = 0: no bag at all, an output without rows",
+    )
     yield _case(
         "empty-bags",
         {**given, **bags(draw, given, [[0] * 3, [0] * 3])},
         "every bag is empty: zeros, and no index to read",
     )
     one = tables(draw, (3,), (1,))
-    yield _case("one-column", {**one, **bags(draw, one, [[2, 0, 1, 5]])}, "D = 1: rows narrower than any vector")
+    yield _case(
+        "one-column",
+        {**one, **bags(draw, one, [[2, 0, 1, 5]])},
+        "D = 1: rows narrower than any vector",
+    )
     single = tables(draw, (1,), (4,))
     yield _case(
-        "one-row", {**single, **bags(draw, single, [[3, 1]])}, "a table of a single row: first and last are the same"
+        "one-row",
+        {**single, **bags(draw, single, [[3, 1]])},
+        "a table of a single row: first and last are the same",
     )
     dims = (1, 2, 3, 5, 7, 12, 31, 33, 63, 65, 127, 129, 255, 257)
     wide = tables(draw, (3,) * len(dims), dims)
@@ -52,7 +78,9 @@ def _shapes(seed: int) -> Iterator[Case]:
     )
     many = tables(draw, (4,) * 100, (4,) * 100)
     yield _case(
-        "many-tables", {**many, **bags(draw, many, ragged(draw, 100, 2, 2))}, "a hundred small tables in one call"
+        "many-tables",
+        {**many, **bags(draw, many, ragged(draw, 100, 2, 2))},
+        "a hundred small tables in one call",
     )
     varied = tables(draw, (6, 5), (3, 4), (0, 1, 0))
     yield _case(
@@ -64,15 +92,27 @@ def _shapes(seed: int) -> Iterator[Case]:
     yield _case("unsorted-shared", shared, "features share a table and name tables out of order")
     twins = tables(draw, (6, 9), (4, 4), (1, 1, 0))
     yield _case(
-        "equal-tables", {**twins, **bags(draw, twins, ragged(draw, 3, 4))}, "tables of one width, named out of order"
+        "equal-tables",
+        {**twins, **bags(draw, twins, ragged(draw, 3, 4))},
+        "tables of one width, named out of order",
     )
-    narrow = {**shared, "indices": shared["indices"].astype(np.int32), "offsets": shared["offsets"].astype(np.int32)}
+    narrow = {
+        **shared,
+        "indices": shared["indices"].astype(np.int32),
+        "offsets": shared["offsets"].astype(np.int32),
+    }
     yield _case("int32-indices", narrow, "32-bit indices and offsets")
 
 
 def _poolings(seed: int) -> Iterator[Case]:
-    yield _case("mean", _plain(seed, "mean"), "MEAN over ragged bags, some of them empty", pooling="mean")
-    yield _case("weighted", _plain(seed, "weighted", weighted=True), "SUM with per-sample weights over ragged bags")
+    yield _case(
+        "mean", _plain(seed, "mean"), "MEAN over ragged bags, some of them empty", pooling="mean"
+    )
+    yield _case(
+        "weighted",
+        _plain(seed, "weighted", weighted=True),
+        "SUM with per-sample weights over ragged bags",
+    )
     yield _case(
         "weighted-mean",
         _plain(seed, "weighted-mean", weighted=True),
@@ -82,17 +122,30 @@ def _poolings(seed: int) -> Iterator[Case]:
     draw = Draw(seed, "none")
     given = tables(draw, (9, 4), (5, 5), (1, 0))
     sequence = {**given, **bags(draw, given, ragged(draw, 2, 4))}
-    yield _case("sequence", sequence, "no pooling: one row per lookup, in the order of the lookups", pooling="none")
+    yield _case(
+        "sequence",
+        sequence,
+        "no pooling: one row per lookup, in the order of the lookups",
+        pooling="none",
+    )
     pruned = _plain(seed, "pruned", weighted=True)
     pruned["indices"][::2] = -1
     yield _case("pruned", pruned, "every other lookup is -1 (pruned): it reads nothing")
-    yield _case("pruned-mean", pruned, "pruned lookups add nothing, but MEAN counts them", pooling="mean")
+    yield _case(
+        "pruned-mean", pruned, "pruned lookups add nothing, but MEAN counts them", pooling="mean"
+    )
     outside = _plain(seed, "outside")
-    outside["indices"][::3] = np.resize([11, 12, -2, 1 << 40, -(1 << 40)], outside["indices"][::3].size)
+    outside["indices"][::3] = np.resize(
+        [11, 12, -2, 1 << 40, -(1 << 40)], outside["indices"][::3].size
+    )
     yield _case(
         "out-of-range",
         outside,
-        "row numbers beyond both ends of the table: they read nothing, and nobody writes to the caller's arrays",
+        (
+            "row numbers beyond both ends of the table: they read nothing, and nobody writes to "
+            "the "
+            "caller's arrays"
+        ),
         bounds_check="ignore",
     )
     thirds = {**tables(draw, (9,), (4,)), "offsets": np.append(0, np.cumsum(np.arange(1, 9)))}
@@ -120,11 +173,15 @@ def _long(seed: int) -> Iterator[Case]:
         "one bag of 3000 lookups, all others empty" + about,
     )
     yield _case(
-        "hot-row", {**exact, **bags(draw, exact, [[40] * 50], pick=hot)}, "every lookup reads the same row" + about
+        "hot-row",
+        {**exact, **bags(draw, exact, [[40] * 50], pick=hot)},
+        "every lookup reads the same row" + about,
     )
     real = tables(draw, (200,), (8,))
     yield _case(
-        "skewed", {**real, **bags(draw, real, [[60] * 20], pick=skewed)}, "many lookups, most of them of few rows"
+        "skewed",
+        {**real, **bags(draw, real, [[60] * 20], pick=skewed)},
+        "many lookups, most of them of few rows",
     )
     ends = tables(draw, (1000, 3), (3, 5))
     yield _case(
@@ -134,7 +191,9 @@ def _long(seed: int) -> Iterator[Case]:
     )
 
 
-def _table(rows: list[list[float]], picks: list[list[int]], weights: list[float] | None = None) -> Arrays:
+def _table(
+    rows: list[list[float]], picks: list[list[int]], weights: list[float] | None = None
+) -> Arrays:
     """One table with these rows and bags of these rows."""
     found: Arrays = {
         "weights": np.array(rows, np.float32).reshape(-1),
@@ -153,23 +212,34 @@ def _numbers(seed: int) -> Iterator[Case]:
     big = 2.0**24
     yield _case(
         "cancellation",
-        _table([[big, 1.0], [-big, -1.0], [1.0, 2.0**-24], [0.5, 2.0**-25]], [[0, 2, 1], [2, 0, 3, 1, 3], [0, 1]]),
+        _table(
+            [[big, 1.0], [-big, -1.0], [1.0, 2.0**-24], [0.5, 2.0**-25]],
+            [[0, 2, 1], [2, 0, 3, 1, 3], [0, 1]],
+        ),
         "large terms cancel and leave small ones: the bound is wide, -0 and 0 are both right",
     )
     tiny = 2.0**-149
     yield _case(
         "subnormals",
-        _table([[tiny, 3 * tiny], [2.0**-127, -tiny], [2.0**-126, 2.0**-130]], [[0], [0, 0, 1], [1, 2], [2, 0]]),
+        _table(
+            [[tiny, 3 * tiny], [2.0**-127, -tiny], [2.0**-126, 2.0**-130]],
+            [[0], [0, 0, 1], [1, 2], [2, 0]],
+        ),
         "subnormal rows and sums: all exact, and none of them 0",
     )
     specials = [[INF, 1.0, -0.0], [-INF, NAN, -0.0], [1.0, 2.0, 0.0], [3e38, -3e38, 1.0]]
     yield _case(
         "specials",
         _table(specials, [[0], [0, 1], [1, 2], [0, 2, 2], [2, 2], []]),
-        "infinities, their difference, NaN and -0: classes of numbers must agree, and stay in their bags",
+        (
+            "infinities, their difference, NaN and -0: classes of numbers must agree, and stay in "
+            "their bags"
+        ),
     )
     yield _case(
-        "overflow", _table(specials, [[3, 3], [3, 3, 3, 2], [3]]), "sums beyond the largest fp32 number are infinite"
+        "overflow",
+        _table(specials, [[3, 3], [3, 3, 3, 2], [3]]),
+        "sums beyond the largest fp32 number are infinite",
     )
     yield _case(
         "weights-of-zero",
@@ -179,7 +249,11 @@ def _numbers(seed: int) -> Iterator[Case]:
     draw = Draw(seed, "magnitudes")
     wild = tables(draw, (40,), (6,))
     wild["weights"] = draw.floats(240, -60, 60)
-    yield _case("magnitudes", {**wild, **bags(draw, wild, [[12] * 6])}, "terms from 2^-60 to 2^60 in one sum")
+    yield _case(
+        "magnitudes",
+        {**wild, **bags(draw, wild, [[12] * 6])},
+        "terms from 2^-60 to 2^60 in one sum",
+    )
 
 
 def _rows(seed: int) -> Iterator[Case]:
@@ -199,24 +273,35 @@ def _formats(seed: int) -> Iterator[Case]:
         given = _plain(seed, name)
         given["weights"] = coded(given["weights"], name)
         yield _case(
-            f"rows-{name}", given, f"rows of {name} codes, decoded exactly, summed in fp32", weights_format=name
+            f"rows-{name}",
+            given,
+            f"rows of {name} codes, decoded exactly, summed in fp32",
+            weights_format=name,
         )
     for name in ("int8", "int4", "int2"):
         given = _plain(seed, name)
         given["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3))
         yield _case(
-            f"rows-{name}", given, f"fused {name} rows: codes, then scale and bias; odd widths", weights_format=name
+            f"rows-{name}",
+            given,
+            f"fused {name} rows: codes, then scale and bias; odd widths",
+            weights_format=name,
         )
     for name in ("nbit8", "nbit4", "nbit2"):
         given = _plain(seed, name)
         given["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3), 16)
-        about = f"{name} rows of an inference table: fp16 scale and bias first, rows padded to 16 bytes"
+        about = (
+            f"{name} rows of an inference table: fp16 scale and bias first, rows padded to 16 bytes"
+        )
         yield _case(f"rows-{name}", given, about, weights_format=name, row_alignment=16)
     codes = np.array([0x7C00, 0xFC00, 0x7E00, 0x8000, 0x0001, 0x03FF, 0x7BFF, 0x3C00], np.uint16)
     special = _table([[0.0, 0.0]] * 4, [[0], [1], [2, 3], [3]])
     special["weights"] = codes.view([("fp16", "<u2")])
     yield _case(
-        "fp16-specials", special, "fp16 infinities, NaN, -0, subnormals and the largest number", weights_format="fp16"
+        "fp16-specials",
+        special,
+        "fp16 infinities, NaN, -0, subnormals and the largest number",
+        weights_format="fp16",
     )
 
 
@@ -229,7 +314,10 @@ def _outputs(seed: int) -> Iterator[Case]:
     ties = _table(halves, [[0], [1], [2], [0, 1], [2, 0]])
     for name in ("fp16", "bf16"):
         yield _case(
-            f"output-{name}-ties", ties, f"sums halfway between two {name} numbers round to even", output_format=name
+            f"output-{name}-ties",
+            ties,
+            f"sums halfway between two {name} numbers round to even",
+            output_format=name,
         )
         yield _case(
             f"output-{name}",

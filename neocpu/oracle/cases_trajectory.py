@@ -1,4 +1,6 @@
-"""Which histories break training? Cases of the operator `trajectory`: rows skipped then touched, evaluations, schedules."""
+"""Which histories break training? Cases of the operator `trajectory`: rows skipped then touched,
+evaluations, schedules.
+"""
 
 from collections.abc import Iterator
 
@@ -24,7 +26,10 @@ def cases(seed: int) -> Iterator[Case]:
         "lamb",
         "rowwise_rmsprop",
     ):
-        about = f"{rule}: six batches with a schedule, the third and fifth only evaluated; rows rest and come back"
+        about = (
+            f"{rule}: six batches with a schedule, the third and fifth only evaluated; rows "
+            "rest and come back"
+        )
         yield _case(seed, rule, rule, about)
     yield _case(
         seed,
@@ -41,20 +46,41 @@ def cases(seed: int) -> Iterator[Case]:
         "fp16 rows, rounded to nearest after every step",
         weights_format="fp16",
     )
-    yield _case(seed, "sgd-bf16", "exact_sgd", "bf16 rows, rounded to nearest after every step", weights_format="bf16")
+    yield _case(
+        seed,
+        "sgd-bf16",
+        "exact_sgd",
+        "bf16 rows, rounded to nearest after every step",
+        weights_format="bf16",
+    )
     yield _case(
         seed,
         "sgd-bf16-stochastic",
         "exact_sgd",
-        "bf16 rows, rounded stochastically: from the second step on a row is one of many, never far off",
+        (
+            "bf16 rows, rounded stochastically: from the second step on a row is one of many, "
+            "never "
+            "far off"
+        ),
         weights_format="bf16",
         rounding="stochastic",
     )
-    yield _case(seed, "weighted-mean", "exact_sgd", "weighted MEAN over several steps", pooling="mean", weighted=True)
-    yield _case(seed, "adagrad-mean", "exact_adagrad", "MEAN bags over several steps", pooling="mean")
+    yield _case(
+        seed,
+        "weighted-mean",
+        "exact_sgd",
+        "weighted MEAN over several steps",
+        pooling="mean",
+        weighted=True,
+    )
+    yield _case(
+        seed, "adagrad-mean", "exact_adagrad", "MEAN bags over several steps", pooling="mean"
+    )
 
 
-def _case(seed: int, name: str, rule: str, about: str, weighted: bool = False, **options: Value) -> Case:
+def _case(
+    seed: int, name: str, rule: str, about: str, weighted: bool = False, **options: Value
+) -> Case:
     draw = Draw(seed, f"trajectory-{name}")
     given = tables(draw, (8, 5), (4, 4), (1, 0))
     inputs: Arrays = {**given, **states(draw, rule, given, fresh=True), "learning_rates": RATES}
@@ -69,5 +95,9 @@ def _case(seed: int, name: str, rule: str, about: str, weighted: bool = False, *
     inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
     kept = {key: value for key, value in EXACT.items() if key != "learning_rate"}
     return Case(
-        f"trajectory-{name}", "trajectory", inputs, {"optimizer": rule, **kept, **OWN.get(rule, {}), **options}, about
+        f"trajectory-{name}",
+        "trajectory",
+        inputs,
+        {"optimizer": rule, **kept, **OWN.get(rule, {}), **options},
+        about,
     )

@@ -1,8 +1,10 @@
-"""Is an answer right, element by element, and where is it first wrong? Pass means |theirs - reference| <= bound.
+"""Is an answer right, element by element, and where is it first wrong? Pass means |theirs -
+reference| <= bound.
 
-NaN accepts any NaN, an infinity itself, an infinite bound anything; exact outputs must be equal; stochastically rounded ones
-must be in [lower, upper], and as often `upper` as its probability says (χ², also over seeds: an answer with one more leading
-axis is one answer per seed). With `bits` the canonical bits must be met; a NaN equals any NaN.
+NaN accepts any NaN, an infinity itself, an infinite bound anything; exact outputs must be equal;
+stochastically rounded ones must be in [lower, upper], and as often `upper` as its probability says
+(χ², also over seeds: an answer with one more leading axis is one answer per seed). With `bits` the
+canonical bits must be met; a NaN equals any NaN.
 """
 
 import math
@@ -22,7 +24,9 @@ FEW = 5.0  # variance that a group needs before χ² is asked
 
 @dataclass(frozen=True)
 class Wrong:
-    """One wrong element: its index, what it belongs to (table, row, column, sample, …), and the numbers."""
+    """One wrong element: its index, what it belongs to (table, row, column, sample, …), and the
+    numbers.
+    """
 
     index: tuple[int, ...]
     place: dict[str, int]
@@ -34,7 +38,9 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one output. status: passed, failed, malformed (shape or dtype) or missing; `ratio` = |error| / bound."""
+    """What came of one output. status: passed, failed, malformed (shape or dtype) or missing;
+    `ratio` = |error| / bound.
+    """
 
     output: str
     status: str
@@ -44,7 +50,8 @@ class Verdict:
     first: Wrong | None = None
     worst: Wrong | None = None
     worst_ratio: float = 0.0
-    ratio: NDArray[np.float64] | None = None  # of every element, for the map; only of failed outputs
+    # of every element, for the map; only of failed outputs
+    ratio: NDArray[np.float64] | None = None
 
 
 def malformed(truth: Truth, answer: Array) -> str:
@@ -55,11 +62,15 @@ def malformed(truth: Truth, answer: Array) -> str:
     if shape != want and not seeds and not flat:
         turned = "; it is transposed" if len(want) > 1 and shape == want[::-1] else ""
         return f"shape {list(shape)}, expected {list(want)}{turned}"
-    kind, form = answer.dtype.kind, format_of(answer)
+    kind = answer.dtype.kind
+    form = format_of(answer)
     if truth.exact:
         if kind in "iub":
             return ""
-        return f"{form or answer.dtype} elements, expected integers ({np.asarray(truth.reference).dtype})"
+        return (
+            f"{form or answer.dtype} elements, expected integers "
+            f"({np.asarray(truth.reference).dtype})"
+        )
     if kind == "f" or (form and form in FORMATS):
         return ""
     code = np.dtype(FORMATS[truth.format].dtype)
@@ -69,14 +80,20 @@ def malformed(truth: Truth, answer: Array) -> str:
 
 
 def numbers(truth: Truth, answer: Array) -> Array:
-    """An answer as numbers shaped as the reference (one more axis for seeds): f64, or integers of exact outputs."""
+    """An answer as numbers shaped as the reference (one more axis for seeds): f64, or integers of
+    exact outputs.
+    """
     found = codes_of(answer) if truth.exact else decode(answer, format_of(answer) or truth.format)
     want = np.shape(truth.reference)
-    return found if found.shape[1:] == want and len(found.shape) > len(want) else found.reshape(want)
+    return (
+        found if found.shape[1:] == want and len(found.shape) > len(want) else found.reshape(want)
+    )
 
 
 def judge(truth: Truth, x: Array) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Which elements are right, and |error| / bound of each (0 where nothing is wrong, inf where the bound is 0)."""
+    """Which elements are right, and |error| / bound of each (0 where nothing is wrong, inf where
+    the bound is 0).
+    """
     ref = np.broadcast_to(truth.reference, x.shape)
     if truth.exact:
         right = np.asarray(x == ref)
@@ -101,7 +118,12 @@ def agrees(truth: Truth, answer: Array) -> bool:
 
 
 def compare(
-    op: Operator, case: Case, output: str, truth: Truth, answer: Array, canonical: Array | None = None
+    op: Operator,
+    case: Case,
+    output: str,
+    truth: Truth,
+    answer: Array,
+    canonical: Array | None = None,
 ) -> Verdict:
     """The verdict on one output; `canonical` given: its bits must be met."""
     why = malformed(truth, answer)
@@ -121,12 +143,18 @@ def compare(
     first = worst = None
     if flat.size:
         first = _wrong(op, case, output, truth, want, x, int(flat[0]))
-        worst = _wrong(op, case, output, truth, want, x, int(flat[np.argmax(ratio.reshape(-1)[flat])]))
+        worst = _wrong(
+            op, case, output, truth, want, x, int(flat[np.argmax(ratio.reshape(-1)[flat])])
+        )
     top = float(ratio.max(initial=0.0))
-    return Verdict(output, "failed", message, x.size, flat.size, first, worst, top, np.where(right, 0.0, ratio))
+    return Verdict(
+        output, "failed", message, x.size, flat.size, first, worst, top, np.where(right, 0.0, ratio)
+    )
 
 
-def _same_bits(truth: Truth, canonical: Array, answer: Array, x: Array) -> tuple[str, NDArray[np.bool_]]:
+def _same_bits(
+    truth: Truth, canonical: Array, answer: Array, x: Array
+) -> tuple[str, NDArray[np.bool_]]:
     """Why bits cannot be compared, or which elements have the canonical ones."""
     want = numbers(truth, canonical)
     if x.shape != want.shape:
@@ -143,29 +171,39 @@ def same_bits(truth: Truth, bits: Array, answer: Array) -> bool:
     return not why and bool(right.all())
 
 
-def _wrong(op: Operator, case: Case, output: str, truth: Truth, want: Array, x: Array, at: int) -> Wrong:
+def _wrong(
+    op: Operator, case: Case, output: str, truth: Truth, want: Array, x: Array, at: int
+) -> Wrong:
     index = tuple(int(i) for i in np.unravel_index(at, x.shape))
     inner = index[x.ndim - np.ndim(truth.reference) :]
-    theirs, ref = float(x[index]), float(want[inner])
+    theirs = float(x[index])
+    ref = float(want[inner])
     ulps = None
     if not truth.exact and math.isfinite(theirs) and math.isfinite(ref):
-        ulps = abs(theirs - ref) / float(quantum(np.asarray(ref, np.float64), FORMATS[truth.format]))
+        ulps = abs(theirs - ref) / float(
+            quantum(np.asarray(ref, np.float64), FORMATS[truth.format])
+        )
     place = {} if op is None else op.locate(case, output, inner)
     if len(inner) < len(index):
         place = {"seed": index[0], **place}
-    return Wrong(index, {k: int(v) for k, v in place.items()}, theirs, ref, float(truth.bound[inner]), ulps)
+    return Wrong(
+        index, {k: int(v) for k, v in place.items()}, theirs, ref, float(truth.bound[inner]), ulps
+    )
 
 
 def unlikely(truth: Truth, x: Array) -> str:
-    """What is wrong with how often stochastic rounding went up ("" if nothing): χ² over groups of equal probability.
+    """What is wrong with how often stochastic rounding went up ("" if nothing): χ² over groups of
+    equal probability.
 
-    Elements are grouped by probability into tenths; each group with enough variance is one normal number, squared.
+    Elements are grouped by probability into tenths; each group with enough variance is one normal
+    number, squared.
     """
     if truth.probability is None or truth.upper is None:
         return ""
     p = np.broadcast_to(truth.probability, x.shape)
     known = np.isfinite(p) & (p > 0) & (p < 1)
-    up, p = (x == np.broadcast_to(truth.upper, x.shape))[known], p[known]
+    up = (x == np.broadcast_to(truth.upper, x.shape))[known]
+    p = p[known]
     group = np.minimum((p * 10).astype(np.int64), 9)
     count, mean, variance = (np.bincount(group, w, 10) for w in (up.astype(float), p, p * (1 - p)))
     enough = variance >= FEW
@@ -177,19 +215,26 @@ def unlikely(truth: Truth, x: Array) -> str:
         return ""
     return (
         f"stochastic rounding is biased: {int(up.sum())} of {up.size} elements were rounded up, "
-        f"{p.sum():.1f} expected (χ² = {square:.1f} on {int(enough.sum())} groups, chance {chance:.1g})"
+        f"{p.sum():.1f} expected (χ² = {square:.1f} on {int(enough.sum())} groups, chance "
+        f"{chance:.1g})"
     )
 
 
 def chi_square_tail(x: float, freedom: int) -> float:
-    """Chance of a χ² of `freedom` degrees beyond x: the recurrence of the incomplete gamma function from erfc and exp."""
+    """Chance of a χ² of `freedom` degrees beyond x: the recurrence of the incomplete gamma function
+    from erfc and exp.
+    """
     if x <= 0:
         return 1.0
     half = x / 2
     if freedom % 2:
-        tail, term, k = math.erfc(math.sqrt(half)), math.exp(-half) * math.sqrt(half) / math.gamma(1.5), 1.5
+        tail = math.erfc(math.sqrt(half))
+        term = math.exp(-half) * math.sqrt(half) / math.gamma(1.5)
+        k = 1.5
     else:
-        tail, term, k = math.exp(-half), math.exp(-half) * half, 2.0
+        tail = math.exp(-half)
+        term = math.exp(-half) * half
+        k = 2.0
     while k <= freedom / 2 + 1e-9:
         tail += term
         term *= half / k

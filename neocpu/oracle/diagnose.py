@@ -1,8 +1,9 @@
 """Which mistake explains a wrong answer? The switch, or the two, that bend the exact model onto it.
 
-A switch explains an answer when the truth bent by it agrees with *all* outputs that were answered, and the unbent truth does
-not. Explanations are ranked by how many elements they meet to the bit of the rounded reference. Where no switch explains the
-answer, its pattern is looked at: never written, scaled, transposed, the old state, another rounding.
+A switch explains an answer when the truth bent by it agrees with *all* outputs that were answered,
+and the unbent truth does not. Explanations are ranked by how many elements they meet to the bit of
+the rounded reference. Where no switch explains the answer, its pattern is looked at: never written,
+scaled, transposed, the old state, another rounding.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +24,9 @@ MOST_PAIRS = 200
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One explanation. kind: mistake, quirk, mirror (a peer's bits), or pattern (seen in numbers, not proved by a model)."""
+    """One explanation. kind: mistake, quirk, mirror (a peer's bits), or pattern (seen in numbers,
+    not proved by a model).
+    """
 
     names: tuple[str, ...]
     kind: str
@@ -39,7 +42,9 @@ def _explains(truths: Truths, answers: Mapping[str, Array]) -> bool:
 
 
 def _closeness(truths: Truths, answers: Mapping[str, Array]) -> float:
-    """Share of elements that are the bent reference, rounded: tells explanations with wide bounds from exact ones."""
+    """Share of elements that are the bent reference, rounded: tells explanations with wide bounds
+    from exact ones.
+    """
     met = count = 0
     for name, answer in answers.items():
         truth = truths[name]
@@ -52,7 +57,9 @@ def _closeness(truths: Truths, answers: Mapping[str, Array]) -> float:
 
 
 def _bend(op: Operator, case: Case, switches: frozenset[str]) -> Truths | None:
-    """The bent truth; None where the model cannot be bent so (a switch may ask for what the case lacks)."""
+    """The bent truth; None where the model cannot be bent so (a switch may ask for what the case
+    lacks).
+    """
     try:
         with np.errstate(all="ignore"):
             return op.truth(case.inputs, case.options, switches)
@@ -67,13 +74,22 @@ def _matters(plain: Truths, bent: Truths) -> bool:
 
 def _same(a: Truth, b: Truth) -> bool:
     """Do two truths ask for the same answer, rounded the same way?"""
-    fields = [(a.reference, b.reference), (a.lower, b.lower), (a.upper, b.upper), (a.probability, b.probability)]
+    fields = [
+        (a.reference, b.reference),
+        (a.lower, b.lower),
+        (a.upper, b.upper),
+        (a.probability, b.probability),
+    ]
     return all(
-        (x is y) or (x is not None and y is not None and np.array_equal(x, y, equal_nan=not a.exact)) for x, y in fields
+        (x is y)
+        or (x is not None and y is not None and np.array_equal(x, y, equal_nan=not a.exact))
+        for x, y in fields
     )
 
 
-def by_switches(op: Operator, case: Case, answers: Mapping[str, Array], preset: frozenset[str]) -> list[Diagnosis]:
+def by_switches(
+    op: Operator, case: Case, answers: Mapping[str, Array], preset: frozenset[str]
+) -> list[Diagnosis]:
     """All single switches that explain the answer, best first; if there are none, all pairs."""
     plain = _bend(op, case, preset)
     if plain is None or _explains(plain, answers):
@@ -113,7 +129,10 @@ def by_mirror(case: Case, truths: Truths, answers: Mapping[str, Array]) -> list[
             bits = mirror_bits(mirror.preset, case.op, case.inputs, case.options)
         except (NoMirror, IndexError, KeyError, ValueError):
             continue
-        if all(name in bits and same_bits(truths[name], bits[name], answer) for name, answer in answers.items()):
+        if all(
+            name in bits and same_bits(truths[name], bits[name], answer)
+            for name, answer in answers.items()
+        ):
             found.append(mirror)
     if not found:
         return []
@@ -127,7 +146,11 @@ Pattern = Callable[[Case, str, Truth, Array], tuple[str, str, str] | None]
 def never_written(case: Case, output: str, truth: Truth, x: Array) -> tuple[str, str, str] | None:
     """All zeros, or one value everywhere, where the truth has others."""
     if x.size and not np.any(x) and np.any(truth.reference):
-        return "all_zeros", f"{output} is zero everywhere", "the kernel never wrote it, or wrote another buffer"
+        return (
+            "all_zeros",
+            f"{output} is zero everywhere",
+            "the kernel never wrote it, or wrote another buffer",
+        )
     if x.size > 1 and not truth.exact and np.isnan(x).all():
         return "all_nan", f"{output} is NaN everywhere", "look for uninitialised memory or 0/0"
     return None
@@ -141,7 +164,11 @@ def old_state(case: Case, output: str, truth: Truth, x: Array) -> tuple[str, str
     same = np.array_equal(numbers(truth, before), x, equal_nan=not truth.exact)
     if not same:
         return None
-    return "old_state", f"{output} is what came in: nothing was updated", "return the updated array, or update in place"
+    return (
+        "old_state",
+        f"{output} is what came in: nothing was updated",
+        "return the updated array, or update in place",
+    )
 
 
 def constant_factor(case: Case, output: str, truth: Truth, x: Array) -> tuple[str, str, str] | None:
@@ -149,41 +176,63 @@ def constant_factor(case: Case, output: str, truth: Truth, x: Array) -> tuple[st
     if truth.exact:
         return None
     ref = truth.reference
-    use = np.isfinite(x) & np.isfinite(ref) & (x != 0) & (ref != 0) & (np.abs(ref) > 4 * truth.bound)
+    use = (
+        np.isfinite(x) & np.isfinite(ref) & (x != 0) & (ref != 0) & (np.abs(ref) > 4 * truth.bound)
+    )
     if use.sum() < 3:
         return None
     k = float(np.median(ref[use] / x[use]))
     for nice in (k, -1.0, *(f for n in range(2, 129) for f in (float(n), 1.0 / n))):
-        if abs(k / nice - 1) < 1e-5 and nice == (round(nice) if abs(nice) >= 1 else 1 / round(1 / nice)):
+        if abs(k / nice - 1) < 1e-5 and nice == (
+            round(nice) if abs(nice) >= 1 else 1 / round(1 / nice)
+        ):
             bound = truth.bound * 1.001 + np.abs(ref) * 2.0**-22
             if (np.abs(x * nice - ref)[use] <= bound[use]).all() and nice != 1:
                 how = f"1/{round(nice)}" if nice > 1 else f"{round(1 / nice)}"
                 what = f"{output} is {how} times what it should be"
-                return "constant_factor", what, "a division by the world size, batch or length too many, or one missing"
+                return (
+                    "constant_factor",
+                    what,
+                    "a division by the world size, batch or length too many, or one missing",
+                )
     return None
 
 
 def rearranged(case: Case, output: str, truth: Truth, x: Array) -> tuple[str, str, str] | None:
-    """The right numbers in other places: transposed, samples or columns or whole features in another order."""
+    """The right numbers in other places: transposed, samples or columns or whole features in
+    another order.
+    """
     ref = truth.reference
     if x.ndim != 2 or min(x.shape) < 2 or x.shape != ref.shape:
         return None
     turned = x.reshape(x.shape[::-1]).T
     if judge(truth, turned)[0].all():
-        return "transposed", f"{output} is laid out column by column", "write row-major: sample, then column"
+        return (
+            "transposed",
+            f"{output} is laid out column by column",
+            "write row-major: sample, then column",
+        )
     for axis, what in ((1, "columns (or features)"), (0, "samples")):
         with np.errstate(invalid="ignore"):
-            a, b = np.sort(x.astype(np.float32), axis), np.sort(np.asarray(ref, np.float32), axis)
+            a = np.sort(x.astype(np.float32), axis)
+            b = np.sort(np.asarray(ref, np.float32), axis)
             if np.allclose(a, b, rtol=1e-5, atol=0, equal_nan=True) and np.unique(b).size > 4:
-                return "permuted", f"{output} has the right numbers, but its {what} in another order", "check the order"
+                return (
+                    "permuted",
+                    f"{output} has the right numbers, but its {what} in another order",
+                    "check the order",
+                )
     return None
 
 
 def only_rounding(case: Case, output: str, truth: Truth, x: Array) -> tuple[str, str, str] | None:
-    """Every error is small against the numbers: rounded on the way, or added in another order and precision."""
+    """Every error is small against the numbers: rounded on the way, or added in another order and
+    precision.
+    """
     if truth.exact:
         return None
-    ref, form = truth.reference, FORMATS[truth.format]
+    ref = truth.reference
+    form = FORMATS[truth.format]
     with np.errstate(invalid="ignore"):
         right = judge(truth, x)[0]
         step = np.abs(x - ref)[~right] / quantum(ref[~right], form)
@@ -206,7 +255,10 @@ def only_rounding(case: Case, output: str, truth: Truth, x: Array) -> tuple[str,
             "round to nearest, ties to even",
         )
     if step.max() <= 64:
-        what = f"{output} is off by at most {step.max():.3g} units in the last place: rounding, not logic"
+        what = (
+            f"{output} is off by at most {step.max():.3g} units in the last place: rounding, "
+            "not logic"
+        )
         return "rounding", what, "sum in a wider type, or in fewer roundings"
     return None
 
@@ -220,10 +272,21 @@ def tail_missing(case: Case, output: str, truth: Truth, x: Array) -> tuple[str, 
     if not columns.size or columns[0] == 0 or columns[-1] != x.shape[1] - 1 or columns[0] % 4:
         return None
     what = f"{output} is wrong in columns {columns[0]} to {columns[-1]} only"
-    return "tail_of_row", what, "the columns after the last whole vector, warp or block are not handled"
+    return (
+        "tail_of_row",
+        what,
+        "the columns after the last whole vector, warp or block are not handled",
+    )
 
 
-PATTERNS: tuple[Pattern, ...] = (never_written, old_state, constant_factor, rearranged, tail_missing, only_rounding)
+PATTERNS: tuple[Pattern, ...] = (
+    never_written,
+    old_state,
+    constant_factor,
+    rearranged,
+    tail_missing,
+    only_rounding,
+)
 
 
 def by_pattern(case: Case, truths: Truths, answers: Mapping[str, Array]) -> list[Diagnosis]:
@@ -244,15 +307,29 @@ def by_pattern(case: Case, truths: Truths, answers: Mapping[str, Array]) -> list
 
 
 def diagnose(
-    op: Operator, case: Case, truths: Truths, answers: Mapping[str, Array], preset: frozenset[str] = frozenset()
+    op: Operator,
+    case: Case,
+    truths: Truths,
+    answers: Mapping[str, Array],
+    preset: frozenset[str] = frozenset(),
 ) -> list[Diagnosis]:
     """Explanations of a failed answer, best first; empty where none is known."""
-    fit = {name: a for name, a in answers.items() if name in truths and not malformed(truths[name], a)}
+    fit = {
+        name: a for name, a in answers.items() if name in truths and not malformed(truths[name], a)
+    }
     if not fit:
         return []
     exact = _bend(op, case, frozenset()) if preset else None
     if exact is not None and _explains(exact, fit) and not _explains(truths, fit):
         return [
-            Diagnosis(("exact",), "quirk", "the answer follows the exact model, from which the preset departs here")
+            Diagnosis(
+                ("exact",),
+                "quirk",
+                "the answer follows the exact model, from which the preset departs here",
+            )
         ]
-    return by_switches(op, case, fit, preset) + by_mirror(case, truths, fit) + by_pattern(case, truths, fit)
+    return (
+        by_switches(op, case, fit, preset)
+        + by_mirror(case, truths, fit)
+        + by_pattern(case, truths, fit)
+    )

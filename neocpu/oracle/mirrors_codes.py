@@ -1,7 +1,8 @@
-"""Which codes do peers' CPU libraries write, and which numbers do they read? Rounding, and the bytes of row-scaled rows.
+"""Which codes do peers' CPU libraries write, and which numbers do they read? Rounding, and the
+bytes of row-scaled rows.
 
-FBGEMM's bytes are neocpu's (docs/formats.md); it reads the last D mod 8 columns of int8 rows with fp64 arithmetic, rounded
-twice, and rounds to bf16 half up. torch's casts are to nearest even.
+FBGEMM's bytes are neocpu's (docs/formats.md); it reads the last D mod 8 columns of int8 rows with
+fp64 arithmetic, rounded twice, and rounds to bf16 half up. torch's casts are to nearest even.
 """
 
 import numpy as np
@@ -29,7 +30,8 @@ def torch_round(inputs: Arrays, options: dict[str, Value]) -> Arrays:
 
 def fbgemm_quantize(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     """FloatToFused8BitRowwiseQuantized, FloatToFusedNBitRowwiseQuantizedSBHalf."""
-    name, columns = str(options["format"]), inputs["x"].shape[1]
+    name = str(options["format"])
+    columns = inputs["x"].shape[1]
     if name not in FBGEMM_ROWS or (name != "int8" and columns % (8 if name == "int2" else 4)):
         raise NoMirror(f"FBGEMM's CPU library writes no {name} rows of {columns} columns")
     return QUANTIZE.run(inputs, options, "reference")
@@ -37,7 +39,8 @@ def fbgemm_quantize(inputs: Arrays, options: dict[str, Value]) -> Arrays:
 
 def fbgemm_dequantize(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     """Fused8BitRowwiseQuantizedToFloat, FusedNBitRowwiseQuantizedSBHalfToFloat."""
-    name, columns = str(options["format"]), int(options["columns"])
+    name = str(options["format"])
+    columns = int(options["columns"])
     if name not in FBGEMM_ROWS or (name != "int8" and columns % (8 if name == "int2" else 4)):
         raise NoMirror(f"FBGEMM's CPU library reads no {name} rows of {columns} columns")
     found = DEQUANTIZE.run(inputs, options, "reference")

@@ -1,14 +1,18 @@
-"""Which bits does FBGEMM's CPU library give? Its training module's lookup and fused backward, and its inference lookup.
+"""Which bits does FBGEMM's CPU library give? Its training module's lookup and fused backward, and
+its inference lookup.
 
 What the library does, on x86 with AVX2 or more (docs/semantics.md §6):
 
-* lookups to fp32 from fp32, fp16 and quantised rows are generated code: sums from +0 in the order of the lookups, weights by
-  fused multiply-adds, MEAN times the rounded reciprocal of the length, weighted or not;
-* lookups to fp16 are compiled loops: the same sums; MEAN times 1/L in fp64, and a weighted MEAN is not divided;
-* backward sorts lookups by row, stably, and adds gradients the same way, MEAN as weights fl(1/L); a weighted MEAN is not
-  divided;
-* row-wise AdaGrad of fp32 tables of one feature is generated code: eight partial sums of squares, then the tree
-  ((0+1)+(2+3))+((4+5)+(6+7)); everything else is compiled loops, contracted to fused multiply-adds where GCC did.
+* lookups to fp32 from fp32, fp16 and quantised rows are generated code: sums from +0 in the order
+  of the lookups, weights by fused multiply-adds, MEAN times the rounded reciprocal of the length,
+  weighted or not;
+* lookups to fp16 are compiled loops: the same sums; MEAN times 1/L in fp64, and a weighted MEAN is
+  not divided;
+* backward sorts lookups by row, stably, and adds gradients the same way, MEAN as weights fl(1/L); a
+  weighted MEAN is not divided;
+* row-wise AdaGrad of fp32 tables of one feature is generated code: eight partial sums of squares,
+  then the tree ((0+1)+(2+3))+((4+5)+(6+7)); everything else is compiled loops, contracted to fused
+  multiply-adds where GCC did.
 """
 
 import numpy as np
@@ -39,10 +43,13 @@ DECAYS = {"none": 0, "l2": 1, "decoupled": 2}
 
 
 def _bounded(inputs: Arrays, options: dict[str, Value]) -> Arrays:
-    """Rows out of range as row 0 where the bounds check is not fatal: FBGEMM writes that into the caller's array."""
+    """Rows out of range as row 0 where the bounds check is not fatal: FBGEMM writes that into the
+    caller's array.
+    """
     if options.get("bounds_check", "fatal") == "fatal":
         return inputs
-    of, batch = inputs["feature_table"], (inputs["offsets"].size - 1) // max(inputs["feature_table"].size, 1)
+    of = inputs["feature_table"]
+    batch = (inputs["offsets"].size - 1) // max(inputs["feature_table"].size, 1)
     lookups = np.diff(inputs["offsets"][:: max(batch, 1)]) if batch else np.zeros(of.size, np.int64)
     rows = np.repeat(inputs["rows"][of], lookups)
     outside = (inputs["indices"] < -1) | (inputs["indices"] >= rows)
@@ -50,8 +57,11 @@ def _bounded(inputs: Arrays, options: dict[str, Value]) -> Arrays:
 
 
 def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
-    """Bits of `lookup`: SplitTableBatchedEmbeddingBagsCodegen or, for nbit rows, IntNBitTableBatchedEmbeddingBagsCodegen."""
-    name, out = str(options["weights_format"]), str(options["output_format"])
+    """Bits of `lookup`: SplitTableBatchedEmbeddingBagsCodegen or, for nbit rows,
+    IntNBitTableBatchedEmbeddingBagsCodegen.
+    """
+    name = str(options["weights_format"])
+    out = str(options["output_format"])
     if name in SCALED:
         return {"out": _inference(inputs, options)}
     if name not in FLOATS or out not in FLOATS:
@@ -80,11 +90,16 @@ def _mean(x: Floats, feature: Feature, out: str) -> Floats:
 
 
 def _inference(inputs: Arrays, options: dict[str, Value]) -> Floats:
-    """Lookups of quantised rows: scale and bias times the weight first, then the bias is added and q*scale fused to it."""
-    name, out, alignment = str(options["weights_format"]), str(options["output_format"]), int(options["row_alignment"])
+    """Lookups of quantised rows: scale and bias times the weight first, then the bias is added and
+    q*scale fused to it.
+    """
+    name = str(options["weights_format"])
+    out = str(options["output_format"])
+    alignment = int(options["row_alignment"])
     if not name.startswith("nbit"):
         raise NoMirror(
-            f"no FBGEMM module looks up {name} rows on a CPU: its inference module has nbit8, nbit4 and nbit2"
+            f"no FBGEMM module looks up {name} rows on a CPU: its inference module has nbit8, "
+            "nbit4 and nbit2"
         )
     if options["pooling"] == "none":
         raise NoMirror("rows that are only dequantised are compared by `dequantize`")
@@ -99,9 +114,11 @@ def _inference(inputs: Arrays, options: dict[str, Value]) -> Floats:
             live = live[feature.indices[feature.offsets[live] + k] >= 0]
             at = feature.offsets[live] + k
             row = feature.indices[at]
-            s, b = scale[row], bias[row]
+            s = scale[row]
+            b = bias[row]
             if feature.weights is not None:
-                s, b = s * feature.weights[at, None], b * feature.weights[at, None]
+                s = s * feature.weights[at, None]
+                b = b * feature.weights[at, None]
             total[live] = fused(feature.rows[row], s, total[live] + b)
         found.append(_mean(total, feature, "fp32") if options["pooling"] == "mean" else total)
     return encoded(np.concatenate(found, 1), out, half_up=True)
@@ -109,11 +126,16 @@ def _inference(inputs: Arrays, options: dict[str, Value]) -> Floats:
 
 def backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     """Bits of `backward`: weights and states after one step."""
-    form, optimizer = str(options["weights_format"]), str(options["optimizer"])
+    form = str(options["weights_format"])
+    optimizer = str(options["optimizer"])
     if optimizer not in OPTIMIZERS:
         raise NoMirror(f"FBGEMM has no {optimizer} on a CPU")
     if form not in FLOATS or "weights_low" in inputs:
-        raise NoMirror(f"FBGEMM's CPU module does not train {form} rows" if form not in FLOATS else "no split rows")
+        raise NoMirror(
+            f"FBGEMM's CPU module does not train {form} rows"
+            if form not in FLOATS
+            else "no split rows"
+        )
     if form == "fp16" and options["rounding"] == "fbgemm":
         raise NoMirror("FBGEMM's CPU module rounds to nearest, whatever is asked")
     matrices = tables(inputs, form)
@@ -141,13 +163,18 @@ def _state(inputs: Arrays, optimizer: str) -> list[Floats]:
 
 
 def weight_gradient(inputs: Arrays, options: dict[str, Value]) -> Arrays:
-    """Bits of `weight_gradient`: products with the gradient, column after column, by fused multiply-adds; never divided."""
+    """Bits of `weight_gradient`: products with the gradient, column after column, by fused
+    multiply-adds; never divided.
+    """
     form = str(options["weights_format"])
     if form not in FLOATS or options["pooling"] == "none":
-        raise NoMirror(f"FBGEMM's CPU module has no gradient of weights for {form} rows, {options['pooling']}")
+        raise NoMirror(
+            f"FBGEMM's CPU module has no gradient of weights for {form} rows, {options['pooling']}"
+        )
     found = []
     for feature in features(_bounded(inputs, options), tables(inputs, form)):
-        x, g = feature.rows[feature.indices], gradient_of(feature, inputs, options)
+        x = feature.rows[feature.indices]
+        g = gradient_of(feature, inputs, options)
         total = np.zeros(len(x), np.float32)
         for d in range(x.shape[1]):
             total = fused(g[:, d], x[:, d], total)
@@ -156,7 +183,9 @@ def weight_gradient(inputs: Arrays, options: dict[str, Value]) -> Arrays:
 
 
 def merged(mine: list[Feature], inputs: Arrays, options: dict[str, Value]) -> tuple[Ints, Floats]:
-    """Touched rows of a table, ascending, and their gradients: lookups by row, then by feature, bag and place."""
+    """Touched rows of a table, ascending, and their gradients: lookups by row, then by feature, bag
+    and place.
+    """
     keys = np.concatenate([f.indices for f in mine])
     x = np.concatenate([gradient_of(f, inputs, options) for f in mine])
     weights = None
@@ -175,7 +204,9 @@ def _is_generated(options: dict[str, Value], mine: list[Feature]) -> bool:
 
 
 def _generated(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Value]) -> None:
-    """Row-wise AdaGrad by generated AVX2 code, which never sees a weight decay; one column is a compiled special case."""
+    """Row-wise AdaGrad by generated AVX2 code, which never sees a weight decay; one column is a
+    compiled special case.
+    """
     width = g.shape[1]
     if width == 1:
         square = g[:, 0] * g[:, 0]
@@ -193,12 +224,18 @@ def _generated(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[st
 
 
 def _compiled(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Value]) -> None:
-    """Row-wise AdaGrad by a compiled loop: squares of whole quadruples of columns are rounded, those of the rest fused."""
-    rate, decay = F(float(options["learning_rate"])), float(options["weight_decay"])
+    """Row-wise AdaGrad by a compiled loop: squares of whole quadruples of columns are rounded,
+    those of the rest fused.
+    """
+    rate = F(float(options["learning_rate"]))
+    decay = float(options["weight_decay"])
     mode = DECAYS[str(options["weight_decay_mode"])] if decay else 0
-    old, width, total = w[rows], g.shape[1], np.zeros(len(g), np.float32)
+    old = w[rows]
+    width = g.shape[1]
+    total = np.zeros(len(g), np.float32)
     x = fused(F(decay), old, g) if mode == 1 else g
-    whole = 0 if mode == 1 and options["weights_format"] == "fp16" else width // 4 * 4  # what GCC made vectors of
+    # what GCC made vectors of
+    whole = 0 if mode == 1 and options["weights_format"] == "fp16" else width // 4 * 4
     for d in range(width):
         total = total + x[:, d] * x[:, d] if d < whole else fused(x[:, d], x[:, d], total)
     state[rows] = state[rows] + total / F(width)
@@ -219,7 +256,9 @@ def _sgd(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Val
 
 
 def _adagrad(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Value]) -> None:
-    """Squares are fused to the state; root, quotient and difference are fp64 numbers (C's sqrt), rounded once at the end."""
+    """Squares are fused to the state; root, quotient and difference are fp64 numbers (C's sqrt),
+    rounded once at the end.
+    """
     matrix = state.reshape(w.shape)
     matrix[rows] = fused(g, g, matrix[rows])
     root = np.sqrt(matrix[rows].astype(np.float64)) + np.float64(F(float(options["eps"])))

@@ -1,6 +1,8 @@
-"""In which order do peers add, and where do they round? The steps that all mirrors share, one IEEE operation at a time.
+"""In which order do peers add, and where do they round? The steps that all mirrors share, one IEEE
+operation at a time.
 
-Everything is fp32; what is vectorised here (columns, bags) is independent, what has an order is a loop.
+Everything is fp32; what is vectorised here (columns, bags) is independent, what has an order is a
+loop.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,12 +26,16 @@ SMALL = 16  # partitions of std::sort that are left to its insertion sort
 
 
 class NoMirror(OracleError):
-    """A peer has no bits for this question, or nobody knows in which order it computes them; the text says which."""
+    """A peer has no bits for this question, or nobody knows in which order it computes them; the
+    text says which.
+    """
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature of a batch: its table [R, D] as fp32 numbers, its bags, and where its columns begin in the output."""
+    """One feature of a batch: its table [R, D] as fp32 numbers, its bags, and where its columns
+    begin in the output.
+    """
 
     number: int
     table: int
@@ -62,7 +68,9 @@ def decoded(codes: Array, form: str) -> Floats:
 
 
 def encoded(x: Floats, form: str, half_up: bool = False) -> Array:
-    """fp32 numbers as elements of fp32, fp16 or bf16, to nearest even; `half_up`: bf16 by adding 0x8000, whatever the bits."""
+    """fp32 numbers as elements of fp32, fp16 or bf16, to nearest even; `half_up`: bf16 by adding
+    0x8000, whatever the bits.
+    """
     if form == "fp32":
         return x
     if form == "fp16":
@@ -81,7 +89,9 @@ def tables(inputs: Arrays, form: str) -> list[Floats]:
     ends = np.cumsum(sizes)
     return [
         flat[end - size : end].reshape(int(rows), int(dim))
-        for end, size, rows, dim in zip(ends.tolist(), sizes.tolist(), inputs["rows"], inputs["dims"])
+        for end, size, rows, dim in zip(
+            ends.tolist(), sizes.tolist(), inputs["rows"], inputs["dims"]
+        )
     ]
 
 
@@ -91,11 +101,14 @@ def flat(parts: list[Floats]) -> Floats:
 
 
 def features(inputs: Arrays, matrices: list[Floats], pruned: bool = False) -> Iterator[Feature]:
-    """The features of a batch. Raises NoMirror where batches vary or a row number is out of range; `pruned`: -1 is not."""
+    """The features of a batch. Raises NoMirror where batches vary or a row number is out of range;
+    `pruned`: -1 is not.
+    """
     if "batch_sizes" in inputs:
         raise NoMirror("batches that vary by feature are beyond the peer's CPU operators")
     of = inputs["feature_table"].astype(np.int64).tolist()
-    offsets, indices = inputs["offsets"].astype(np.int64), inputs["indices"].astype(np.int64)
+    offsets = inputs["offsets"].astype(np.int64)
+    indices = inputs["indices"].astype(np.int64)
     batch = (offsets.size - 1) // max(len(of), 1)
     if not of or not batch:
         raise NoMirror("nothing is looked up: peers disagree on empty batches")
@@ -132,13 +145,16 @@ def gradient_of(feature: Feature, inputs: Arrays, options: dict[str, Value]) -> 
 
 
 def running_sums(x: Floats, first: Ints, count: Ints, weights: Floats | None = None) -> Floats:
-    """Sums of consecutive rows of x, one after the other from +0, f32[segments, D]; with weights each step is one fused
-    multiply-add."""
+    """Sums of consecutive rows of x, one after the other from +0, f32[segments, D]; with weights
+    each step is one fused multiply-add.
+    """
     total = np.zeros((first.size, x.shape[1]), np.float32)
     for k in range(int(count.max(initial=0))):
         live = np.flatnonzero(count > k)
         at = first[live] + k
-        total[live] = total[live] + x[at] if weights is None else fused(weights[at, None], x[at], total[live])
+        total[live] = (
+            total[live] + x[at] if weights is None else fused(weights[at, None], x[at], total[live])
+        )
     return total
 
 
@@ -153,14 +169,17 @@ def stable_order(keys: Ints) -> Ints:
 
 
 def introsort_order(keys: Ints) -> Ints:
-    """Places of the keys as libstdc++'s std::sort leaves them, which torch.sort uses below 32768 keys: not stable beyond 16.
+    """Places of the keys as libstdc++'s std::sort leaves them, which torch.sort uses below 32768
+    keys: not stable beyond 16.
 
-    Median of three to the front, partition around it, small parts to insertion sort (stable): the same swaps, in the same
-    order. Raises NoMirror where the depth limit would turn it into heap sort.
+    Median of three to the front, partition around it, small parts to insertion sort (stable): the
+    same swaps, in the same order. Raises NoMirror where the depth limit would turn it into heap
+    sort.
     """
     if keys.size >= RADIX:
         return stable_order(keys)
-    key, at = keys.tolist(), list(range(keys.size))
+    key = keys.tolist()
+    at = list(range(keys.size))
     parts = [(0, keys.size, 2 * (max(keys.size, 1).bit_length() - 1))]
     while parts:
         first, last, depth = parts.pop()
@@ -183,7 +202,9 @@ def _partition(key: list[int], at: list[int], first: int, last: int) -> int:
         at[i], at[j] = at[j], at[i]
 
     swap(first, _median(key, first + 1, first + (last - first) // 2, last - 1))
-    pivot, low, high = key[first], first + 1, last
+    pivot = key[first]
+    low = first + 1
+    high = last
     while True:
         while key[low] < pivot:
             low += 1

@@ -1,14 +1,17 @@
-"""Which bits does torch give on a CPU? F.embedding_bag and its gradients, and torch.optim's updates, dense and sparse.
+"""Which bits does torch give on a CPU? F.embedding_bag and its gradients, and torch.optim's
+updates, dense and sparse.
 
 What torch does (docs/semantics.md §6):
 
-* sums are FBGEMM's generated code, as in `mirrors_fbgemm`; bf16 results are rounded half up; MEAN divides the sum, which is
-  already in the output's format;
-* the dense gradient visits a row's lookups in the order in which std::sort leaves them, one fused multiply-add each (MEAN and
-  weights as a factor rounded to fp32); features of one table add up, the last one first;
-* sparse gradients multiply by the rounded reciprocal of the length instead, and an SGD step takes duplicates one by one;
-* every optimizer is a chain of operations on whole tensors; `add`, `addcmul` and `lerp` are fused multiply-adds; the square
-  root is MKL's (`mirrors_root`).
+* sums are FBGEMM's generated code, as in `mirrors_fbgemm`; bf16 results are rounded half up; MEAN
+  divides the sum, which is already in the output's format;
+* the dense gradient visits a row's lookups in the order in which std::sort leaves them, one fused
+  multiply-add each (MEAN and weights as a factor rounded to fp32); features of one table add up,
+  the last one first;
+* sparse gradients multiply by the rounded reciprocal of the length instead, and an SGD step takes
+  duplicates one by one;
+* every optimizer is a chain of operations on whole tensors; `add`, `addcmul` and `lerp` are fused
+  multiply-adds; the square root is MKL's (`mirrors_root`).
 """
 
 import math
@@ -64,7 +67,9 @@ def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
         if feature.weights is not None and options["pooling"] == "mean":
             raise NoMirror("torch refuses weights with a MEAN")
         scale = None if feature.weights is None else decoded(encoded(feature.weights, form), form)
-        total = encoded(running_sums(x, feature.offsets[:-1], feature.lengths, scale), form, half_up=True)
+        total = encoded(
+            running_sums(x, feature.offsets[:-1], feature.lengths, scale), form, half_up=True
+        )
         if options["pooling"] == "mean":
             length = decoded(encoded(np.maximum(feature.lengths, 1).astype(np.float32), form), form)
             total = encoded(decoded(total, form) / length[:, None], form)
@@ -99,9 +104,12 @@ def _stepped(inputs: Arrays, options: dict[str, Value], sparse: bool) -> Arrays:
 
 def _refuse(inputs: Arrays, options: dict[str, Value], sparse: bool) -> None:
     """Raises NoMirror for what torch does not have."""
-    name, mode = str(options["optimizer"]), str(options["weight_decay_mode"])
+    name = str(options["optimizer"])
+    mode = str(options["weight_decay_mode"])
     if name not in STATES or (sparse and name in ("momentum_sgd", "exact_rowwise_adagrad")):
-        raise NoMirror(f"torch has no {name}{' for sparse gradients' if sparse and name in STATES else ''}")
+        raise NoMirror(
+            f"torch has no {name}{' for sparse gradients' if sparse and name in STATES else ''}"
+        )
     if options["weights_format"] != "fp32":
         raise NoMirror("updates of narrow tables by torch are not mirrored")
     if "per_sample_weights" in inputs and options["pooling"] != "sum":
@@ -110,13 +118,17 @@ def _refuse(inputs: Arrays, options: dict[str, Value], sparse: bool) -> None:
         raise NoMirror("torch.optim neither clips nor limits norms")
     if options["weight_decay"] and mode != "none":
         if sparse:
-            raise NoMirror("torch refuses weight decay with sparse gradients, or applies it to all rows")
+            raise NoMirror(
+                "torch refuses weight decay with sparse gradients, or applies it to all rows"
+            )
         if mode != "l2" and name != "adam":
             raise NoMirror(f"torch's {name} has no {mode} weight decay")
 
 
 def _states(inputs: Arrays, name: str) -> dict[str, list[Floats]]:
-    """The states of every table, shaped like it (row-wise: [R, 1]); a momentum that is not given starts with the gradient."""
+    """The states of every table, shaped like it (row-wise: [R, 1]); a momentum that is not given
+    starts with the gradient.
+    """
     found: dict[str, list[Floats]] = {}
     for key in STATES[name]:
         wide = np.ones_like(inputs["dims"]) if name == "exact_rowwise_adagrad" else inputs["dims"]
@@ -134,16 +146,21 @@ def dense_gradient(mine: list[Feature], inputs: Arrays, options: dict[str, Value
     for feature in reversed(mine):
         x = gradient_of(feature, inputs, options)
         if options["pooling"] == "none":
-            order, factor = stable_order(feature.indices), None
+            order = stable_order(feature.indices)
+            factor = None
         else:
             order = introsort_order(feature.indices)
-            given = np.ones(len(x)) if feature.weights is None else feature.weights.astype(np.float64)
-            factor = (given / feature.lengths[feature.bag] if options["pooling"] == "mean" else given).astype(
-                np.float32
+            given = (
+                np.ones(len(x)) if feature.weights is None else feature.weights.astype(np.float64)
             )
+            factor = (
+                given / feature.lengths[feature.bag] if options["pooling"] == "mean" else given
+            ).astype(np.float32)
         rows, first, count = segments(feature.indices, order)
         gradient = np.zeros_like(feature.rows)
-        gradient[rows] = running_sums(x[order], first, count, None if factor is None else factor[order])
+        gradient[rows] = running_sums(
+            x[order], first, count, None if factor is None else factor[order]
+        )
         total = gradient if total is None else total + gradient
     return np.zeros(0, np.float32) if total is None else total
 
@@ -163,7 +180,8 @@ def _sgd(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None:
 
 
 def _momentum(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None:
-    g, m = _decayed(w, g, options), state["momentum_buffer"]
+    g = _decayed(w, g, options)
+    m = state["momentum_buffer"]
     m[:] = g if np.isnan(m).all() else m * F(float(options["momentum"])) + g
     w[:] = fused(F(-_rate(options)), m, w)
 
@@ -177,10 +195,14 @@ def _adagrad(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> N
 
 def _adam(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None:
     """Adam; AdamW where the decay is decoupled."""
-    beta1, beta2, count = float(options["beta1"]), float(options["beta2"]), float(int(options["step"]))
+    beta1 = float(options["beta1"])
+    beta2 = float(options["beta2"])
+    count = float(int(options["step"]))
     if options["weight_decay"] and options["weight_decay_mode"] == "decoupled":
         w[:] = w * F(1 - _rate(options) * float(options["weight_decay"]))
-    g, m, v = _decayed(w, g, options), state["exp_avg"], state["exp_avg_sq"]
+    g = _decayed(w, g, options)
+    m = state["exp_avg"]
+    v = state["exp_avg_sq"]
     part = F(1 - beta1)
     m[:] = fused(part, g - m, m) if part < 0.5 else fused(-(g - m), F(1) - part, g)
     v[:] = fused(F(1 - beta2) * g, g, v * F(beta2))
@@ -206,8 +228,10 @@ STEPS = {
 
 
 def reduced(x: Floats) -> Floats:
-    """Sums over the last axis as torch.sum adds them: vectors of 8 lanes (single columns where there are fewer) in four
-    interleaved sums; then the columns beyond the last vector, then the lanes."""
+    """Sums over the last axis as torch.sum adds them: vectors of 8 lanes (single columns where
+    there are fewer) in four interleaved sums; then the columns beyond the last vector, then the
+    lanes.
+    """
     width = x.shape[1]
     if width < 8:
         return _interleaved([x[:, d] for d in range(width)])
@@ -223,8 +247,11 @@ def reduced(x: Floats) -> Floats:
 
 
 def _interleaved(parts: list[Floats]) -> Floats:
-    """Parts 0, 4, 8, … in one sum, 1, 5, … in another; those beyond the last four to the first; then the four in order."""
-    sums, whole = [np.zeros_like(parts[0])] * 4, len(parts) // 4 * 4
+    """Parts 0, 4, 8, … in one sum, 1, 5, … in another; those beyond the last four to the first;
+    then the four in order.
+    """
+    sums = [np.zeros_like(parts[0])] * 4
+    whole = len(parts) // 4 * 4
     for k, part in enumerate(parts):
         to = k % 4 if k < whole else 0
         sums[to] = sums[to] + part
@@ -245,20 +272,28 @@ def _entries(mine: list[Feature], inputs: Arrays, options: dict[str, Value]) -> 
 
 
 def _joined(a: Ints, x: Floats, b: Ints, y: Floats) -> tuple[Ints, Floats]:
-    """Sum of two sparse tensors as torch merges them: as if both were sorted; entries that meet by chance add up."""
-    keys, values, i, j = [], [], 0, 0
+    """Sum of two sparse tensors as torch merges them: as if both were sorted; entries that meet by
+    chance add up.
+    """
+    keys = []
+    values = []
+    i = 0
+    j = 0
     while i < a.size or j < b.size:
         left = j >= b.size or (i < a.size and a[i] <= b[j])
         right = i >= a.size or (j < b.size and b[j] <= a[i])
         keys.append(a[i] if left else b[j])
         value = x[i] + y[j] if left and right else x[i] if left else y[j]
         values.append(F(0) + value)
-        i, j = i + left, j + right
+        i = i + left
+        j = j + right
     return np.array(keys, np.int64), np.array(values, np.float32).reshape(len(keys), x.shape[1])
 
 
 def _coalesced(keys: Ints, x: Floats) -> tuple[Ints, Floats]:
-    """Rows of a sparse gradient, ascending, and their sums. The first entry is copied, not added: a -0 alone stays."""
+    """Rows of a sparse gradient, ascending, and their sums. The first entry is copied, not added: a
+    -0 alone stays.
+    """
     order = introsort_order(keys)
     rows, first, count = segments(keys, order)
     total = running_sums(x[order], first, count)
@@ -267,9 +302,12 @@ def _coalesced(keys: Ints, x: Floats) -> tuple[Ints, Floats]:
     return rows, total
 
 
-def _sparse_step(w: Floats, state: State, mine: list[Feature], inputs: Arrays, options: dict[str, Value]) -> None:
+def _sparse_step(
+    w: Floats, state: State, mine: list[Feature], inputs: Arrays, options: dict[str, Value]
+) -> None:
     keys, x = _entries(mine, inputs, options)
-    rate, name = _rate(options), str(options["optimizer"])
+    rate = _rate(options)
+    name = str(options["optimizer"])
     if name == "exact_sgd":
         order = stable_order(keys)
         rows, first, count = segments(keys, order)
@@ -283,8 +321,11 @@ def _sparse_step(w: Floats, state: State, mine: list[Feature], inputs: Arrays, o
         root = mkl_root(state["sum"][rows]) + ADAGRAD_EPS
         w[rows] = fused(F(-rate), g / root, w[rows])
         return
-    beta1, beta2, step = float(options["beta1"]), float(options["beta2"]), int(options["step"])
-    m, v = state["exp_avg"], state["exp_avg_sq"]
+    beta1 = float(options["beta1"])
+    beta2 = float(options["beta2"])
+    step = int(options["step"])
+    m = state["exp_avg"]
+    v = state["exp_avg_sq"]
     m[rows] = m[rows] + (g - m[rows]) * F(1 - beta1)
     v[rows] = v[rows] + (g * g - v[rows]) * F(1 - beta2)
     size = F(-(rate * math.sqrt(1 - beta2**step) / (1 - beta1**step)))
@@ -296,7 +337,8 @@ def unique_gradient(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     if options["weights_format"] != "fp32" or options["max_gradient"]:
         raise NoMirror("only gradients of fp32 tables that are not clipped are mirrored")
     start = np.cumsum(inputs["rows"]) - inputs["rows"]
-    keys, values = [np.empty(0, np.int64)], []
+    keys = [np.empty(0, np.int64)]
+    values = []
     for t, mine in sorted(by_table(inputs, tables(inputs, "fp32")).items()):
         rows, total = _coalesced(*_entries(mine, inputs, options))
         keys.append(start[t] + rows)

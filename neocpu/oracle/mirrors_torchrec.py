@@ -1,9 +1,9 @@
 """Which bits do two ranks of TorchRec give when a table's rows are split between them?
 
-Each rank sums the lookups of its block of rows (ceil(R/2) of them) in their order, as FBGEMM does; the two partial sums are
-added by the reduce-scatter. Two numbers add up in one way only, so gloo, MPI and NCCL agree; with more ranks the order is the
-transport's.
-MEAN is a division afterwards: by fl(L + 1e-6), or, with weights, by the sum of the bag's weights plus 1e-6.
+Each rank sums the lookups of its block of rows (ceil(R/2) of them) in their order, as FBGEMM does;
+the two partial sums are added by the reduce-scatter. Two numbers add up in one way only, so gloo,
+MPI and NCCL agree; with more ranks the order is the transport's. MEAN is a division afterwards: by
+fl(L + 1e-6), or, with weights, by the sum of the bag's weights plus 1e-6.
 """
 
 import numpy as np
@@ -28,13 +28,17 @@ def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
             mine = np.flatnonzero(feature.indices // block == rank)
             count = np.bincount(feature.bag[mine], minlength=feature.lengths.size)
             weights = None if feature.weights is None else feature.weights[mine]
-            part = running_sums(feature.rows[feature.indices[mine]], np.cumsum(count) - count, count, weights)
+            part = running_sums(
+                feature.rows[feature.indices[mine]], np.cumsum(count) - count, count, weights
+            )
             total = part if total is None else total + part
         assert total is not None
         if options["pooling"] == "mean":
             size = feature.lengths.astype(np.float32)
             if feature.weights is not None:
-                size = running_sums(feature.weights[:, None], feature.offsets[:-1], feature.lengths)[:, 0]
+                size = running_sums(
+                    feature.weights[:, None], feature.offsets[:-1], feature.lengths
+                )[:, 0]
             total = total / (size + F(1e-6))[:, None]
         found.append(total)
     return {"out": np.concatenate(found, 1)}

@@ -1,4 +1,6 @@
-"""What must the fused backward leave behind? Operators `backward` (every rule) and `unique_gradient` (no rule)."""
+"""What must the fused backward leave behind? Operators `backward` (every rule) and
+`unique_gradient` (no rule).
+"""
 
 from typing import Any
 
@@ -39,14 +41,20 @@ HYPER: dict[str, Value] = {
     "weight_norm_coefficient": 0.0,
     "lower_bound": 0.0,
 }
-STORE: dict[str, Value] = {"rounding": "nearest", "seed": 0}  # nearest, stochastic, or fbgemm (fp16)
+# nearest, stochastic, or fbgemm (fp16)
+STORE: dict[str, Value] = {"rounding": "nearest", "seed": 0}
 GRADIENT = Field(
-    "gradient of the pooled rows, fp32[B, sum of dims]; none: [n, D]; variable batches: flat", ("sample", "column")
+    "gradient of the pooled rows, fp32[B, sum of dims]; none: [n, D]; variable batches: flat",
+    ("sample", "column"),
 )
 STATES = {
-    "sum": Field("AdaGrad's sum: fp32 per element, or per row for row-wise rules", ("element",), True),
+    "sum": Field(
+        "AdaGrad's sum: fp32 per element, or per row for row-wise rules", ("element",), True
+    ),
     "exp_avg": Field("first moment, fp32 per element", ("element",), True),
-    "exp_avg_sq": Field("second moment, fp32 per element, or per row for partial row-wise rules", ("element",), True),
+    "exp_avg_sq": Field(
+        "second moment, fp32 per element, or per row for partial row-wise rules", ("element",), True
+    ),
     "momentum_buffer": Field("momentum, fp32 per element", ("element",), True),
     "square_avg": Field("mean square of row-wise RMSProp, fp32 per row", ("element",), True),
     "prev_iter": Field("step of a row's last update, fp32 per row; 0: never", ("element",), True),
@@ -78,17 +86,22 @@ class Memory:
         d = int(self.tables.dims[table])
         return self.tables.element[table] + rows[:, None] * d + np.arange(d)
 
-    def update(self, table: int, found: Merged, options: dict[str, Value], bends: frozenset[str]) -> None:
+    def update(
+        self, table: int, found: Merged, options: dict[str, Value], bends: frozenset[str]
+    ) -> None:
         """One optimizer step on the rows of one table."""
         if "weight_decay_shared_only" in bends and not self.decays[table]:
             bends |= {"weight_decay_ignored"}
-        at, row = self.places(table, found.rows), self.tables.row[table] + found.rows
+        at = self.places(table, found.rows)
+        row = self.tables.row[table] + found.rows
         take = {n: x.take(row if n in self.per_row else at) for n, x in self.states.items()}
         g = -found.gradient if "sign_flipped" in bends else found.gradient
         state = Rows(self.weights.take(at), g, take, None, bends)
         if "squares_before_merge" in bends:
             squares = Bounded(np.square(found.terms.value), np.zeros(found.terms.value.shape))
-            state.squares = segment_sums(squares, squares.value, found.starts, 1, np.ones(row.size, np.int64))
+            state.squares = segment_sums(
+                squares, squares.value, found.starts, 1, np.ones(row.size, np.int64)
+            )
         hyper = Hyper(options, bends)
         w = limited(RULES[str(options["optimizer"])](state, hyper), hyper)
         w = stored(w, str(options["weights_format"]), rounding_of(options, bends))
@@ -102,10 +115,13 @@ def _given(inputs: Arrays, name: str, size: int) -> Real:
 
 
 def _put(target: Bounded, at: Any, x: Bounded) -> None:
-    target.value[at], target.error[at] = x.value, x.error
+    target.value[at] = x.value
+    target.error[at] = x.error
 
 
-def step(memory: Memory, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> None:
+def step(
+    memory: Memory, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> None:
     """One fused backward on all tables."""
     bags = bags_of(inputs, options, switches)
     if "features_in_sequence" in switches:
@@ -115,7 +131,9 @@ def step(memory: Memory, inputs: Arrays, options: dict[str, Value], switches: fr
         _update(memory, merged(bags, inputs, options, switches), options, switches)
 
 
-def _update(memory: Memory, tables: dict[int, Merged], options: dict[str, Value], switches: frozenset[str]) -> None:
+def _update(
+    memory: Memory, tables: dict[int, Merged], options: dict[str, Value], switches: frozenset[str]
+) -> None:
     for table, found in tables.items():
         if "untouched_rows_step" in switches:
             memory.update(table, _dense(found, int(memory.tables.rows[table])), options, switches)
@@ -129,7 +147,12 @@ def _update(memory: Memory, tables: dict[int, Merged], options: dict[str, Value]
             live = np.flatnonzero(count > k)
             at = found.starts[live] + k
             terms = found.terms.take(at)
-            memory.update(table, Merged(found.rows[live], terms, terms, np.arange(live.size + 1)), options, switches)
+            memory.update(
+                table,
+                Merged(found.rows[live], terms, terms, np.arange(live.size + 1)),
+                options,
+                switches,
+            )
 
 
 def _dense(found: Merged, rows: int) -> Merged:
@@ -140,7 +163,9 @@ def _dense(found: Merged, rows: int) -> Merged:
     return Merged(np.arange(rows), total, total, np.arange(rows + 1))
 
 
-def _backward_truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+def _backward_truth(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> dict[str, Truth]:
     memory = Memory(inputs, options, switches)
     # narrow rows: the truth wants the numbers before they are rounded
     step(memory, inputs, {**options, "weights_format": "fp32"}, switches)
@@ -151,7 +176,9 @@ def _backward_truth(inputs: Arrays, options: dict[str, Value], switches: frozens
     return found | {n: in_format(x, "fp32") for n, x in memory.states.items()}
 
 
-def _unique_truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+def _unique_truth(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> dict[str, Truth]:
     tables = tables_of(inputs)
     found = merged(bags_of(inputs, options, switches), inputs, options, switches)
     rows = [tables.row[t] + m.rows for t, m in found.items()]
@@ -161,13 +188,18 @@ def _unique_truth(inputs: Arrays, options: dict[str, Value], switches: frozenset
     none = np.empty(0)
     return {
         "rows": Truth(all_rows, np.zeros(all_rows.size), exact=True, format="int64"),
-        "values": in_format(Bounded(np.concatenate([none, *value]), np.concatenate([none, *error])), "fp32"),
+        "values": in_format(
+            Bounded(np.concatenate([none, *value]), np.concatenate([none, *error])), "fp32"
+        ),
     }
 
 
-def locate(inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]) -> dict[str, int]:
+def locate(
+    inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]
+) -> dict[str, int]:
     """Table, row and column of an element of the weights or of a state."""
-    tables, name = tables_of(inputs), output.rsplit("/", 1)[-1]
+    tables = tables_of(inputs)
+    name = output.rsplit("/", 1)[-1]
     at = index[0] if index else 0
     optimizer = str(options.get("optimizer", ""))
     if name not in STATES and name not in ("weights", "joined"):
@@ -182,7 +214,8 @@ def locate(inputs: Arrays, options: dict[str, Value], output: str, index: tuple[
 
 BACKWARD = Operator(
     name="backward",
-    about="Fused backward: gradients of a row's lookups merge exactly, then one optimizer step per touched row. "
+    about="Fused backward: gradients of a row's lookups merge exactly, then one optimizer step "
+    "per touched row. "
     "FBGEMM: the autograd backward of SplitTableBatchedEmbeddingBagsCodegen.",
     inputs={
         **TABLES,
@@ -190,7 +223,9 @@ BACKWARD = Operator(
         "grad_output": GRADIENT,
         **STATES,
         "weights_low": Field(
-            "split-SGD: lower halves, uint16, of fp32 weights; the bf16 rows are the upper ones", ("element",), True
+            "split-SGD: lower halves, uint16, of fp32 weights; the bf16 rows are the upper ones",
+            ("element",),
+            True,
         ),
     },
     options={**POOLING, **HYPER, "step": 1, **STORE},
@@ -205,7 +240,10 @@ BACKWARD = Operator(
 )
 UNIQUE_GRADIENT = Operator(
     name="unique_gradient",
-    about="Touched rows and their merged gradients, for an optimizer of one's own. FBGEMM: OptimType.NONE.",
+    about=(
+        "Touched rows and their merged gradients, for an optimizer of one's own. FBGEMM: "
+        "OptimType.NONE."
+    ),
     inputs={**TABLES, **BAGS, "grad_output": GRADIENT},
     options={**POOLING, "max_gradient": 0.0},
     outputs={

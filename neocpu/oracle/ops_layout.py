@@ -1,4 +1,6 @@
-"""What must the operators on jagged data return? Permute, bucketize, pad, select, unique, sums of segments, checks."""
+"""What must the operators on jagged data return? Permute, bucketize, pad, select, unique, sums of
+segments, checks.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +37,11 @@ def as_truth(array: Any) -> Truth:
 
 
 def _operator(
-    name: str, about: str, inputs: dict[str, Field], options: dict[str, Value], outputs: dict[str, Field]
+    name: str,
+    about: str,
+    inputs: dict[str, Field],
+    options: dict[str, Value],
+    outputs: dict[str, Field],
 ) -> Operator:
     model: Callable[..., Arrays] = getattr(truth_layout, name)
 
@@ -48,29 +54,44 @@ def _operator(
     return Operator(name, about, inputs, options, outputs, run, truth)
 
 
-def _segment_truth(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+def _segment_truth(
+    inputs: Arrays, o: dict[str, Value], switches: frozenset[str]
+) -> dict[str, Truth]:
     terms = Bounded.exactly(inputs["values"])
-    sums = segment_sums(terms, np.abs(terms.value), inputs["offsets"].astype(np.int64), 0, np.zeros(1, np.int64))
+    sums = segment_sums(
+        terms, np.abs(terms.value), inputs["offsets"].astype(np.int64), 0, np.zeros(1, np.int64)
+    )
     return {"sums": in_format(sums, "fp32")}
 
 
 OPERATORS = (
     _operator(
         "bounds_check",
-        "Row numbers out of range: counted by table, and -1 in a copy (FBGEMM: bounds_check_indices, which writes 0s into "
+        "Row numbers out of range: counted by table, and -1 in a copy (FBGEMM: "
+        "bounds_check_indices, which writes 0s into "
         "the caller's array). fatal: an error instead.",
         {"rows": TABLES["rows"], **{k: BAGS[k] for k in ("feature_table", "indices", "offsets")}},
         {"bounds_check": "ignore"},
-        {"indices": INDICES, "outside": Field("row numbers out of range of each table, int64[T]", ("table",))},
+        {
+            "indices": INDICES,
+            "outside": Field("row numbers out of range of each table, int64[T]", ("table",)),
+        },
     ),
     _operator(
         "linear_index",
-        "Where a row begins in the memory of all tables. Rows are only counted here, so tables of 2^33 rows cost nothing: "
+        "Where a row begins in the memory of all tables. Rows are only counted here, so tables of "
+        "2^33 rows cost nothing: "
         "this is where 32-bit products show.",
-        {k: f for k, f in {**TABLES, **BAGS}.items() if k in ("rows", "dims", "feature_table", "indices", "offsets")},
+        {
+            k: f
+            for k, f in {**TABLES, **BAGS}.items()
+            if k in ("rows", "dims", "feature_table", "indices", "offsets")
+        },
         {},
         {
-            "element": Field("first element of each lookup's row, int64[n]; -1 for pruned ones", ("lookup",)),
+            "element": Field(
+                "first element of each lookup's row, int64[n]; -1 for pruned ones", ("lookup",)
+            ),
             "row": Field("number of the row among the rows of all tables, int64[n]", ("lookup",)),
         },
     ),
@@ -81,7 +102,13 @@ OPERATORS = (
         {},
         {"offsets": OFFSETS},
     ),
-    _operator("offsets_to_lengths", "Differences of offsets.", {"offsets": OFFSETS}, {}, {"lengths": LENGTHS}),
+    _operator(
+        "offsets_to_lengths",
+        "Differences of offsets.",
+        {"offsets": OFFSETS},
+        {},
+        {"lengths": LENGTHS},
+    ),
     _operator(
         "permute",
         "Keys of jagged data in another order (FBGEMM: permute_2D_sparse_data).",
@@ -92,11 +119,18 @@ OPERATORS = (
             "per_sample_weights": WEIGHTS,
         },
         {},
-        {"lengths": Field("int64[P, B]", ("key", "sample")), "indices": INDICES, "per_sample_weights": WEIGHTS},
+        {
+            "lengths": Field("int64[P, B]", ("key", "sample")),
+            "indices": INDICES,
+            "per_sample_weights": WEIGHTS,
+        },
     ),
     _operator(
         "block_bucketize",
-        "Lookups to the ranks that own their rows, blocks of rows each (FBGEMM: block_bucketize_sparse_features).",
+        (
+            "Lookups to the ranks that own their rows, blocks of rows each (FBGEMM: "
+            "block_bucketize_sparse_features)."
+        ),
         {
             "lengths": LENGTHS,
             "indices": INDICES,
@@ -108,12 +142,16 @@ OPERATORS = (
     ),
     _operator(
         "bucketize_uneven",
-        "Lookups to ranks whose blocks have sizes of their own (FBGEMM: block_bucketize_sparse_features, block_bucketize_pos).",
+        (
+            "Lookups to ranks whose blocks have sizes of their own (FBGEMM: "
+            "block_bucketize_sparse_features, block_bucketize_pos)."
+        ),
         {
             "lengths": LENGTHS,
             "indices": INDICES,
             "boundaries": Field(
-                "first row of each rank's block and the end of the last, int64[F, W+1]", ("key", "rank")
+                "first row of each rank's block and the end of the last, int64[F, W+1]",
+                ("key", "rank"),
             ),
             "per_sample_weights": WEIGHTS,
         },
@@ -151,7 +189,11 @@ OPERATORS = (
     _operator(
         "jagged_index_select",
         "Some bags of rows, in any order, with repeats (FBGEMM: jagged_index_select).",
-        {"values": VALUES, "lengths": LENGTHS, "select": Field("numbers of bags, int64[S]", ("bag",))},
+        {
+            "values": VALUES,
+            "lengths": LENGTHS,
+            "select": Field("numbers of bags, int64[S]", ("bag",)),
+        },
         {},
         {"values": VALUES, "lengths": LENGTHS},
     ),

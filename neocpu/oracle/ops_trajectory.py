@@ -1,7 +1,9 @@
-"""What becomes of tables over several steps? The operator `trajectory`: training steps, evaluations, a rate per step.
+"""What becomes of tables over several steps? The operator `trajectory`: training steps,
+evaluations, a rate per step.
 
-Rows are touched, skipped, touched again; the rate follows a schedule; evaluations look rows up and must leave nothing behind,
-no step counted. Errors of one step are carried into the next, so the bounds grow as they must.
+Rows are touched, skipped, touched again; the rate follows a schedule; evaluations look rows up and
+must leave nothing behind, no step counted. Errors of one step are carried into the next, so the
+bounds grow as they must.
 """
 
 from typing import Any
@@ -26,13 +28,20 @@ def batches(inputs: Arrays) -> list[Arrays]:
     common = {name: array for name, array in inputs.items() if "/" not in name}
     found: list[Arrays] = []
     for k in range(inputs["training"].size):
-        own = {name.split("/", 1)[1]: array for name, array in inputs.items() if name.startswith(f"step{k}/")}
+        own = {
+            name.split("/", 1)[1]: array
+            for name, array in inputs.items()
+            if name.startswith(f"step{k}/")
+        }
         found.append({**common, **own})
     return found
 
 
-def _seen(memory: Memory, batch: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Bounded:
-    bags, w = bags_of(batch, options, switches), memory.weights
+def _seen(
+    memory: Memory, batch: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Bounded:
+    bags = bags_of(batch, options, switches)
+    w = memory.weights
     rows = w.value, w.error, np.abs(w.value)
     if options["pooling"] == "none":
         return sequence(bags, rows, batch["indices"].size)
@@ -40,9 +49,12 @@ def _seen(memory: Memory, batch: Arrays, options: dict[str, Value], switches: fr
 
 
 def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
-    memory, found = Memory(inputs, options, switches), dict[str, Truth]()
+    memory = Memory(inputs, options, switches)
+    found = dict[str, Truth]()
     start = {name: (x.value.copy(), x.error.copy()) for name, x in memory.states.items()}
-    name, count, rates = str(options["weights_format"]), 0, inputs["learning_rates"].tolist()
+    name = str(options["weights_format"])
+    count = 0
+    rates = inputs["learning_rates"].tolist()
     for k, (batch, training) in enumerate(zip(batches(inputs), inputs["training"].tolist())):
         found[f"step{k}/out"] = in_format(_seen(memory, batch, options, switches), "fp32")
         count += bool(training) or "evaluation_counts" in switches
@@ -63,18 +75,21 @@ def _copy(x: Bounded) -> Bounded:
 
 def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     found: dict[str, Any] = {}
-    weights, states, count = inputs["weights"], {n: a for n, a in inputs.items() if n in STATES}, 0
+    weights = inputs["weights"]
+    states = {n: a for n, a in inputs.items() if n in STATES}
+    count = 0
     for k, (batch, training) in enumerate(zip(batches(inputs), inputs["training"].tolist())):
         now = {**batch, "weights": weights, **states}
-        found[f"step{k}/out"] = lookup_bits(now, {**options, "output_format": "fp32", "row_alignment": 1}, backend)[
-            "out"
-        ]
+        found[f"step{k}/out"] = lookup_bits(
+            now, {**options, "output_format": "fp32", "row_alignment": 1}, backend
+        )["out"]
         if not training:
             continue
         count += 1
         rate = float(inputs["learning_rates"][k])
         after = backward_bits(now, {**options, "learning_rate": rate, "step": count}, backend)
-        weights, states = after["weights"], {n: a for n, a in after.items() if n != "weights"}
+        weights = after["weights"]
+        states = {n: a for n, a in after.items() if n != "weights"}
         found |= {f"step{k}/{name}": array for name, array in after.items()}
     return found
 
@@ -90,7 +105,8 @@ STEPPED = {
 
 TRAJECTORY = Operator(
     name="trajectory",
-    about="Several steps in a row: lookup, then (in training steps) fused backward with the step's learning rate. "
+    about="Several steps in a row: lookup, then (in training steps) fused backward with the "
+    "step's learning rate. "
     "Evaluations change nothing and count nothing.",
     inputs={
         **TABLES,

@@ -1,5 +1,7 @@
-"""What does a report look like in a browser? One page, no script, nothing loaded: a table of cases, and for each failed one
-where it is wrong (a map of |error| / bound, one picture per output or table) and what explains it."""
+"""What does a report look like in a browser? One page, no script, nothing loaded: a table of cases,
+and for each failed one where it is wrong (a map of |error| / bound, one picture per output or
+table) and what explains it.
+"""
 
 from collections.abc import Iterator
 from html import escape
@@ -11,10 +13,21 @@ from neocpu.oracle.records import Case
 from neocpu.oracle.report import CaseReport, Report, ranked, told
 
 # |error| / bound beyond which an element has this colour; the first is right.
-SCALE = ((0.0, "#e8efe9", "right"), (1.0, "#f6d98b", "up to 10 bounds"), (10.0, "#ee9b4a", "to 1,000"),
-         (1e3, "#d1493f", "to a million"), (1e6, "#6b1a4a", "beyond, or NaN"))  # fmt: skip
-WIDEST, TALLEST, MOST_PANELS = 128, 64, 6
-SMALLEST, LARGEST, ACROSS, DOWN = 6, 16, 768, 320  # pixels: a cell, of large maps and small; how far cells grow a map
+SCALE = (
+    (0.0, "#e8efe9", "right"),
+    (1.0, "#f6d98b", "up to 10 bounds"),
+    (10.0, "#ee9b4a", "to 1,000"),
+    (1e3, "#d1493f", "to a million"),
+    (1e6, "#6b1a4a", "beyond, or NaN"),
+)
+WIDEST = 128
+TALLEST = 64
+MOST_PANELS = 6
+# pixels: a cell, of large maps and small; how far cells grow a map
+SMALLEST = 6
+LARGEST = 16
+ACROSS = 768
+DOWN = 320
 
 STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
@@ -43,7 +56,10 @@ def page(report: Report) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f"<title>oracle: {escape(report.headline())}</title><style>{STYLE}</style></head><body>",
-        f'<h1>Oracle: <span class="{"passed" if report else "failed"}">{escape(report.headline())}</span></h1>',
+        (
+            "<h1>Oracle: <span "
+            f'class="{"passed" if report else "failed"}">{escape(report.headline())}</span></h1>'
+        ),
         f"<p>Answers: <code>{escape(report.source)}</code></p>",
         *_unknown(report),
         *_summary(report),
@@ -63,43 +79,74 @@ def _unknown(report: Report) -> Iterator[str]:
 def _summary(report: Report) -> Iterator[str]:
     if report.failures:
         failed = len(report.failures)
-        lines = [f"<li><code>{escape(names)}</code> explains {n} of {failed}</li>" for names, n in report.likely()[:5]]
-        yield f"<p>Likely causes of the failed cases:</p><ul>{''.join(lines) or '<li>none that is known</li>'}</ul>"
-        names = "".join(f'<a href="#{escape(c.case.name)}">{escape(c.case.name)}</a>' for c in report.failures)
+        lines = [
+            f"<li><code>{escape(names)}</code> explains {n} of {failed}</li>"
+            for names, n in report.likely()[:5]
+        ]
+        yield (
+            "<p>Likely causes of the failed "
+            f"cases:</p><ul>{''.join(lines) or '<li>none that is known</li>'}</ul>"
+        )
+        names = "".join(
+            f'<a href="#{escape(c.case.name)}">{escape(c.case.name)}</a>' for c in report.failures
+        )
         yield f'<p>Failed:</p><div class="jump">{names}</div>'
-        keys = "".join(f'<span><i style="background:{colour}"></i>{words}</span>' for _, colour, words in SCALE)
+        keys = "".join(
+            f'<span><i style="background:{colour}"></i>{words}</span>' for _, colour, words in SCALE
+        )
         yield f'<p class="key">Maps show |error| / bound, rows downwards:{keys}</p>'
 
 
 def _failure(found: CaseReport, explains: dict[str, int]) -> str:
-    case, parts = found.case, []
-    parts.append(f'<h2 id="{escape(case.name)}">{escape(case.name)} <small>({escape(case.op)})</small></h2>')
+    case = found.case
+    parts = []
+    parts.append(
+        f'<h2 id="{escape(case.name)}">{escape(case.name)} <small>({escape(case.op)})</small></h2>'
+    )
     if case.about:
         parts.append(f"<p>{escape(case.about)}</p>")
     for d in ranked(found, explains)[:3]:
         fix = f"<br>{escape(d.fix)}" if d.fix else ""
-        parts.append(f'<div class="why"><b>{escape(" + ".join(d.names))}</b> ({d.kind}): {escape(d.about)}{fix}</div>')
+        parts.append(
+            f'<div class="why"><b>{escape(" + ".join(d.names))}</b> ({d.kind}): '
+            f"{escape(d.about)}{fix}</div>"
+        )
     for v in found.verdicts:
         if v.message:
             parts.append(f"<p><code>{escape(v.output)}</code>: {escape(v.message)}</p>")
         if v.first is not None and v.worst is not None:
-            first, worst = escape(told(v.first)), escape(told(v.worst))
-            named = f"First and worst: {first}" if first == worst else f"First: {first}<br>Worst: {worst}"
-            parts.append(f"<p><code>{escape(v.output)}</code>: {v.wrong:,} of {v.elements:,} wrong.<br>{named}</p>")
+            first = escape(told(v.first))
+            worst = escape(told(v.worst))
+            named = (
+                f"First and worst: {first}"
+                if first == worst
+                else f"First: {first}<br>Worst: {worst}"
+            )
+            parts.append(
+                f"<p><code>{escape(v.output)}</code>: {v.wrong:,} of {v.elements:,} "
+                f"wrong.<br>{named}</p>"
+            )
         if v.ratio is not None:
             drawn = [_figure(title, cells) for title, cells in panels(case, v.output, v.ratio)]
             parts.append(f'<div class="maps">{"".join(drawn)}</div>')
     return "\n".join(parts)
 
 
-def panels(case: Case, output: str, ratio: NDArray[np.float64]) -> list[tuple[str, NDArray[np.float64]]]:
-    """Pictures of an output: one per table where it is a flat run of tables, else rows by the last axis."""
-    rows, dims = case.inputs.get("rows"), case.inputs.get("dims")
+def panels(
+    case: Case, output: str, ratio: NDArray[np.float64]
+) -> list[tuple[str, NDArray[np.float64]]]:
+    """Pictures of an output: one per table where it is a flat run of tables, else rows by the last
+    axis.
+    """
+    rows = case.inputs.get("rows")
+    dims = case.inputs.get("dims")
     if ratio.ndim == 1 and rows is not None and dims is not None:
         for widths in (np.asarray(dims), np.ones(rows.size, np.int64)):
             if int((rows * widths).sum()) == ratio.size and ratio.size:
                 pieces = np.split(ratio, np.cumsum(rows * widths)[:-1])
-                shaped = [piece.reshape(int(r), int(w)) for piece, r, w in zip(pieces, rows, widths)]
+                shaped = [
+                    piece.reshape(int(r), int(w)) for piece, r, w in zip(pieces, rows, widths)
+                ]
                 wrong = [(f"{output}, table {t}", p) for t, p in enumerate(shaped) if p.any()]
                 return wrong[:MOST_PANELS]
     cells = ratio.reshape(-1, ratio.shape[-1]) if ratio.ndim > 1 else ratio.reshape(1, -1)
@@ -113,7 +160,11 @@ def _figure(title: str, cells: NDArray[np.float64]) -> str:
         folded.reshape(-1)[: cells.size] = cells
         cells = folded
     small = shrunk(shrunk(cells, TALLEST, 0), WIDEST, 1)
-    level = np.digitize(small, [low for low, _, _ in SCALE][1:], right=True) if small.size else small.astype(int)
+    level = (
+        np.digitize(small, [low for low, _, _ in SCALE][1:], right=True)
+        if small.size
+        else small.astype(int)
+    )
     level = np.where((small > 0) & (level == 0), 1, level)
     height, width = small.shape
     rects = []
@@ -127,7 +178,10 @@ def _figure(title: str, cells: NDArray[np.float64]) -> str:
     size = f'width="{width * cell}" height="{height * cell}" viewBox="0 0 {width} {height}"'
     ground = f'<rect width="{width}" height="{height}" fill="{SCALE[0][1]}"/>'
     svg = f'<svg {size} shape-rendering="crispEdges" role="img">{ground}{"".join(rects)}</svg>'
-    return f"<figure>{svg}<figcaption>{escape(title)}: {cells.shape[0]} by {cells.shape[1]}</figcaption></figure>"
+    return (
+        f"<figure>{svg}<figcaption>{escape(title)}: {cells.shape[0]} by "
+        f"{cells.shape[1]}</figcaption></figure>"
+    )
 
 
 def shrunk(cells: NDArray[np.float64], most: int, axis: int) -> NDArray[np.float64]:
@@ -141,14 +195,19 @@ def shrunk(cells: NDArray[np.float64], most: int, axis: int) -> NDArray[np.float
 def _table(report: Report) -> str:
     rows = []
     for found in report.cases:
-        name, status = escape(found.case.name), found.status
+        name = escape(found.case.name)
+        status = found.status
         link = f'<a href="#{name}">{name}</a>' if status == "failed" else name
         worst = max((v.worst_ratio for v in found.verdicts), default=0.0)
         about = f"{found.case.about} ({found.note})" if found.note else found.case.about
         rows.append(
-            f'<tr><td>{link}<td><code>{escape(found.case.op)}</code><td class="{status}">{status}<td>{worst:.3g}'
+            f"<tr><td>{link}<td><code>{escape(found.case.op)}</code><td "
+            f'class="{status}">{status}<td>{worst:.3g}'
             f"<td>{escape(about)}</tr>"
         )
-    rows += [f'<tr><td>{escape(name)}<td><td class="unanswered">unanswered<td><td></tr>' for name in report.unanswered]
+    rows += [
+        f'<tr><td>{escape(name)}<td><td class="unanswered">unanswered<td><td></tr>'
+        for name in report.unanswered
+    ]
     head = "<tr><th>case<th>operator<th>outcome<th>worst |error| / bound<th>what it breaks</tr>"
     return f'<h2>All cases</h2><div class="wide"><table>{head}{"".join(rows)}</table></div>'

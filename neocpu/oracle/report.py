@@ -1,10 +1,12 @@
-"""What does a check tell? A record that is true when all is right, a story for people, JSON for programs.
+"""What does a check tell? A record that is true when all is right, a story for people, JSON for
+programs.
 
-JSON: {"format": "neocpu-oracle-report", "version": 1, "passed", "counts": {"passed", "failed", "unanswered"}, "preset",
-"bits", "answers", "unknown": [keys], "likely": [{"names", "explains"}], "cases": [{"name", "op", "about", "status",
-"outputs": [{"output", "status", "message", "elements", "wrong", "worst_ratio", "first", "worst"}], "diagnoses":
-[{"names", "kind", "about", "fix"}], "note"}]}; first and worst: {"index", "place", "theirs", "reference", "bound",
-"ulps"} or null. Numbers that JSON lacks are the strings "nan", "inf", "-inf".
+JSON: {"format": "neocpu-oracle-report", "version": 1, "passed", "counts": {"passed", "failed",
+"unanswered"}, "preset", "bits", "answers", "unknown": [keys], "likely": [{"names", "explains"}],
+"cases": [{"name", "op", "about", "status", "outputs": [{"output", "status", "message", "elements",
+"wrong", "worst_ratio", "first", "worst"}], "diagnoses": [{"names", "kind", "about", "fix"}],
+"note"}]}; first and worst: {"index", "place", "theirs", "reference", "bound", "ulps"} or null.
+Numbers that JSON lacks are the strings "nan", "inf", "-inf".
 """
 
 import json
@@ -31,7 +33,13 @@ class CaseReport:
     def status(self) -> str:
         """failed if an output is; else passed if one is; else unanswered."""
         found = {v.status for v in self.verdicts}
-        return "failed" if found & {"failed", "malformed"} else "passed" if "passed" in found else "unanswered"
+        return (
+            "failed"
+            if found & {"failed", "malformed"}
+            else "passed"
+            if "passed" in found
+            else "unanswered"
+        )
 
 
 @dataclass(frozen=True)
@@ -78,27 +86,44 @@ class Report:
         lines += [f"  unknown answer {key}" for key in self.unknown]
         lines += [f"  {found.case.name} {found.note}" for found in self.cases if found.note]
         for found in self.failures:
-            lines += [f"FAILED {found.case.name}" + (f": {found.case.about}" if found.case.about else "")]
+            lines += [
+                f"FAILED {found.case.name}" + (f": {found.case.about}" if found.case.about else "")
+            ]
             lines += [f"  {line}" for line in story(found, dict(self.likely()))]
         return "\n".join(lines)
 
     def headline(self) -> str:
         """Counts in one line."""
         of = f" as {self.preset}" if self.preset else ""
-        how = f"bit for bit{of}" if self.bits else f"as {self.preset} means it" if self.preset else "within bounds"
-        text = f"{self.count('passed')} passed, {self.count('failed')} failed, {self.count('unanswered')} unanswered"
+        how = (
+            f"bit for bit{of}"
+            if self.bits
+            else f"as {self.preset} means it"
+            if self.preset
+            else "within bounds"
+        )
+        text = (
+            f"{self.count('passed')} passed, {self.count('failed')} failed, "
+            f"{self.count('unanswered')} unanswered"
+        )
         return f"{'passed' if self else 'FAILED'} ({how}): {text}"
 
     def to_json(self) -> str:
         """The report as JSON; schema in this file's head."""
         counts = {status: self.count(status) for status in ("passed", "failed", "unanswered")}
         whole = {
-            "format": "neocpu-oracle-report", "version": 1, "passed": self.passed, "counts": counts,
-            "preset": self.preset, "bits": self.bits, "answers": self.source, "unknown": list(self.unknown),
+            "format": "neocpu-oracle-report",
+            "version": 1,
+            "passed": self.passed,
+            "counts": counts,
+            "preset": self.preset,
+            "bits": self.bits,
+            "answers": self.source,
+            "unknown": list(self.unknown),
             "likely": [{"names": names, "explains": n} for names, n in self.likely()],
             "cases": [_case(c) for c in self.cases]
             + [{"name": name, "status": "unanswered"} for name in self.unanswered],
-        }  # fmt: skip
+        }
         return json.dumps(_plain(whole), indent=1, allow_nan=False)
 
     def to_html(self) -> str:
@@ -114,8 +139,18 @@ def _case(found: CaseReport) -> dict[str, Any]:
         | {"first": v.first and asdict(v.first), "worst": v.worst and asdict(v.worst)}
         for v in found.verdicts
     ]
-    named = {"name": found.case.name, "op": found.case.op, "about": found.case.about, "status": found.status}
-    return {**named, "outputs": outputs, "diagnoses": [asdict(d) for d in found.diagnoses], "note": found.note}
+    named = {
+        "name": found.case.name,
+        "op": found.case.op,
+        "about": found.case.about,
+        "status": found.status,
+    }
+    return {
+        **named,
+        "outputs": outputs,
+        "diagnoses": [asdict(d) for d in found.diagnoses],
+        "note": found.note,
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -128,7 +163,10 @@ def _plain(value: Any) -> Any:
 
 def told(wrong: Wrong) -> str:
     """One wrong element in words."""
-    where = ", ".join(f"{name} {at}" for name, at in wrong.place.items()) or f"index {list(wrong.index)}"
+    where = (
+        ", ".join(f"{name} {at}" for name, at in wrong.place.items())
+        or f"index {list(wrong.index)}"
+    )
     near = (
         wrong.ulps is not None and wrong.ulps < 2**32
     )  # from 0, or further than fp32 numbers are apart: it says nothing
@@ -139,7 +177,9 @@ def told(wrong: Wrong) -> str:
 
 def ranked(found: CaseReport, explains: dict[str, int]) -> list[Diagnosis]:
     """A case's explanations; what explains more of the other failures comes first."""
-    return sorted(found.diagnoses, key=lambda d: (d.kind == "pattern", -explains.get(" + ".join(d.names), 0)))
+    return sorted(
+        found.diagnoses, key=lambda d: (d.kind == "pattern", -explains.get(" + ".join(d.names), 0))
+    )
 
 
 def story(found: CaseReport, explains: dict[str, int], most: int = 3) -> list[str]:
@@ -151,9 +191,16 @@ def story(found: CaseReport, explains: dict[str, int], most: int = 3) -> list[st
         lines += [f"{v.output}: {v.message}"] if v.message else []
         if v.first is not None:
             worst = (
-                f"worst error {v.worst_ratio:.3g} x bound" if math.isfinite(v.worst_ratio) else "worst beyond measure"
+                f"worst error {v.worst_ratio:.3g} x bound"
+                if math.isfinite(v.worst_ratio)
+                else "worst beyond measure"
             )
-            lines += [f"{v.output}: {v.wrong} of {v.elements} wrong, {worst}", f"  first at {told(v.first)}"]
+            lines += [
+                f"{v.output}: {v.wrong} of {v.elements} wrong, {worst}",
+                f"  first at {told(v.first)}",
+            ]
     for d in ranked(found, explains)[:most]:
-        lines += [f"explained by {' + '.join(d.names)} ({d.kind}): {d.about}"] + ([f"  {d.fix}"] if d.fix else [])
+        lines += [f"explained by {' + '.join(d.names)} ({d.kind}): {d.about}"] + (
+            [f"  {d.fix}"] if d.fix else []
+        )
     return lines if found.diagnoses else [*lines, "no known mistake explains it"]

@@ -1,8 +1,10 @@
-"""Which mistakes do kernels make, and where do peers mean something else? Every difference as one named switch.
+"""Which mistakes do kernels make, and where do peers mean something else? Every difference as one
+named switch.
 
-A switch bends the exact model of `Operator.truth`. A peer's quirk and a beginner's mistake are the same thing to it: the
-answer of a kernel is explained by a switch when it lies within the bounds of the truth bent by it. Mirrors of peers
-(PRESETS) are sets of quirks. Each switch has a line in docs/semantics.md and a test. The texts are in `switches.py`.
+A switch bends the exact model of `Operator.truth`. A peer's quirk and a beginner's mistake are the
+same thing to it: the answer of a kernel is explained by a switch when it lies within the bounds of
+the truth bent by it. Mirrors of peers (PRESETS) are sets of quirks. Each switch has a line in
+docs/semantics.md and a test. The texts are in `switches.py`.
 """
 
 from neocpu.oracle.switches import ALL, Switch
@@ -11,7 +13,8 @@ __all__ = ["PRESETS", "SWITCHES", "Switch", "switches_for"]
 
 SWITCHES: dict[str, Switch] = {switch.name: switch for switch in ALL}
 
-# What a peer does by default, as far as CPU or CUDA sources and measurements say (docs/semantics.md names the places).
+# What a peer does by default, as far as CPU or CUDA sources and measurements say (docs/semantics.md
+# names the places).
 PRESETS: dict[str, frozenset[str]] = {
     "exact": frozenset(),
     "fbgemm_cpu": frozenset(
@@ -27,9 +30,16 @@ PRESETS: dict[str, frozenset[str]] = {
             "bf16_cast_half_up",
         }
     ),
-    "fbgemm_cuda": frozenset({"evaluation_counts", "counter_decay_grows", "out_of_bounds_row_0", "ratio_unguarded"}),
+    "fbgemm_cuda": frozenset(
+        {"evaluation_counts", "counter_decay_grows", "out_of_bounds_row_0", "ratio_unguarded"}
+    ),
     "torchrec_row_wise": frozenset(
-        {"mean_divisor_plus_1e6", "weighted_mean_by_weights", "evaluation_counts", "out_of_bounds_row_0"}
+        {
+            "mean_divisor_plus_1e6",
+            "weighted_mean_by_weights",
+            "evaluation_counts",
+            "out_of_bounds_row_0",
+        }
     ),
     "torch": frozenset({"untouched_rows_step", "adagrad_eps_1e10", "bf16_output_half_up"}),
     "torch_sparse": frozenset(
@@ -39,6 +49,8 @@ PRESETS: dict[str, frozenset[str]] = {
 
 
 def switches_for(op: str, kind: str | None = None) -> tuple[Switch, ...]:
-    """The switches that bend that operator, mistakes first; of one kind ("mistake", "quirk") if it is named."""
+    """The switches that bend that operator, mistakes first; of one kind ("mistake", "quirk") if it
+    is named.
+    """
     found = (s for s in SWITCHES.values() if op in s.ops and kind in (None, s.kind))
     return tuple(sorted(found, key=lambda s: s.kind != "mistake"))

@@ -1,4 +1,5 @@
-"""What is asked? Suites of cases in one self-describing HDF5 file, for people who answer without neocpu.
+"""What is asked? Suites of cases in one self-describing HDF5 file, for people who answer without
+neocpu.
 
     /                              attributes: format, version, seed, neocpu, sha256, how_to_answer
     /cases/NAME                    attributes: op, about, sha256
@@ -8,7 +9,8 @@
                                    format (of elements), exact
     /switches, /presets            what the oracle can tell apart, in words
 
-The hash covers names, options and numbers, not HDF5's bytes nor the prose; NaNs are hashed in one form.
+The hash covers names, options and numbers, not HDF5's bytes nor the prose; NaNs are hashed in one
+form.
 """
 
 import hashlib
@@ -26,18 +28,22 @@ from neocpu.errors import OracleError
 from neocpu.oracle.adapters import CODES, Array, coded, codes_of, format_of
 from neocpu.oracle.records import Case, Field, Truth
 
-FORMAT, VERSION = "neocpu-oracle-suite", 1
+FORMAT = "neocpu-oracle-suite"
+VERSION = 1
 MOST_GOLDEN = 2  # cases of one operator
 PARTS = ("lower", "upper", "probability")
 HOW = (
-    "Answer case by case: an array named CASE/OUT for each output, shaped as outputs/OUT/canonical, in HDF5, npz or "
+    "Answer case by case: an array named CASE/OUT for each output, shaped as "
+    "outputs/OUT/canonical, in HDF5, npz or "
     "safetensors; leave out what you do not have. Then: neocpu oracle check SUITE.h5 ANSWERS"
 )
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One output of a question: the truth, and the bits that neocpu computes (None where it has none)."""
+    """One output of a question: the truth, and the bits that neocpu computes (None where it has
+    none).
+    """
 
     truth: Truth
     canonical: Array | None
@@ -54,7 +60,9 @@ class Question:
     @property
     def sha256(self) -> str:
         """Hash of the content, whatever the file's bytes."""
-        digest = hashlib.sha256(_line([self.case.name, self.case.op, dict(sorted(self.case.options.items()))]))
+        digest = hashlib.sha256(
+            _line([self.case.name, self.case.op, dict(sorted(self.case.options.items()))])
+        )
         for name, array in sorted(self.case.inputs.items()):
             _hash(digest, f"inputs/{name}", array)
         for name, expected in sorted(self.outputs.items()):
@@ -96,10 +104,14 @@ def ask(case: Case, backend: str = "kernels") -> Question:
     op = OPERATORS[case.op]
     options = op.complete(case.options)
     with np.errstate(all="ignore"):
-        truths, bits = op.truth(case.inputs, options), op.run(case.inputs, options, backend)
+        truths = op.truth(case.inputs, options)
+        bits = op.run(case.inputs, options, backend)
     fields = {name: op.outputs.get(name.rsplit("/", 1)[-1], Field("")) for name in truths}
     full = Case(case.name, case.op, case.inputs, options, case.about)
-    return Question(full, {name: Expected(truth, bits.get(name), fields[name]) for name, truth in truths.items()})
+    return Question(
+        full,
+        {name: Expected(truth, bits.get(name), fields[name]) for name, truth in truths.items()},
+    )
 
 
 def write_suite(path: str | Path, questions: Iterable[Question], seed: int) -> str:
@@ -111,7 +123,9 @@ def write_suite(path: str | Path, questions: Iterable[Question], seed: int) -> s
             digest = _write(file, questions, seed)
         partial.replace(path)
     except OSError as error:
-        raise OracleError(f"{path}: cannot be written ({error}); choose another place or make room") from error
+        raise OracleError(
+            f"{path}: cannot be written ({error}); choose another place or make room"
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
     return digest
@@ -131,23 +145,44 @@ def _write(file: h5py.File, questions: Iterable[Question], seed: int) -> str:
             _put(group, f"inputs/{name}", array, fields.get(name.rsplit("/", 1)[-1], Field("")))
         for name, expected in question.outputs.items():
             out = group.create_group(f"outputs/{name}")
-            facts = {"format": expected.truth.format, "exact": expected.truth.exact, "is_output": True}
-            out.attrs.update({"about": expected.field.about, "axes": ", ".join(expected.field.axes), **facts})
+            facts = {
+                "format": expected.truth.format,
+                "exact": expected.truth.exact,
+                "is_output": True,
+            }
+            out.attrs.update(
+                {"about": expected.field.about, "axes": ", ".join(expected.field.axes), **facts}
+            )
             for part, array in _arrays(expected).items():
                 _put(out, part, array, None)
         hashes.append((case.name, question.sha256))
     for switch in SWITCHES.values():
-        file.create_group(f"switches/{switch.name}").attrs.update({"kind": switch.kind, "about": switch.about})
-    file.create_group("presets").attrs.update({name: " ".join(sorted(used)) for name, used in PRESETS.items()})
+        file.create_group(f"switches/{switch.name}").attrs.update(
+            {"kind": switch.kind, "about": switch.about}
+        )
+    file.create_group("presets").attrs.update(
+        {name: " ".join(sorted(used)) for name, used in PRESETS.items()}
+    )
     digest = suite_digest(hashes, seed)
-    named = {"format": FORMAT, "version": VERSION, "seed": seed, "neocpu": __version__, "sha256": digest}
+    named = {
+        "format": FORMAT,
+        "version": VERSION,
+        "seed": seed,
+        "neocpu": __version__,
+        "sha256": digest,
+    }
     file.attrs.update({**named, "how_to_answer": HOW})
     return digest
 
 
 def _put(group: h5py.Group, name: str, array: Array, field: Field | None) -> None:
-    codes, form = codes_of(array), format_of(array)
-    packed = {"compression": "gzip", "compression_opts": 9, "shuffle": True} if codes.nbytes > 512 else {}
+    codes = codes_of(array)
+    form = format_of(array)
+    packed = (
+        {"compression": "gzip", "compression_opts": 9, "shuffle": True}
+        if codes.nbytes > 512
+        else {}
+    )
     dataset = group.create_dataset(name, data=codes, track_times=False, **packed)
     if form:
         dataset.attrs["format"] = form
@@ -165,21 +200,30 @@ class Suite(Mapping[str, Question]):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_file():
-            raise OracleError(f"{path}: no such file; make a suite with `neocpu oracle export {path}`")
+            raise OracleError(
+                f"{path}: no such file; make a suite with `neocpu oracle export {path}`"
+            )
         try:
             self._file = h5py.File(self.path, "r", locking=False)
         except OSError as error:
-            raise OracleError(f"{path}: not an HDF5 file, or truncated ({error}); export it again") from error
+            raise OracleError(
+                f"{path}: not an HDF5 file, or truncated ({error}); export it again"
+            ) from error
         facts = self._file.attrs
         if facts.get("format") != FORMAT:
             self._file.close()
-            raise OracleError(f"{path}: an HDF5 file, but not an oracle suite; is it the file of answers?")
+            raise OracleError(
+                f"{path}: an HDF5 file, but not an oracle suite; is it the file of answers?"
+            )
         if int(facts.get("version", 0)) != VERSION:
             self._file.close()
             raise OracleError(
-                f"{path}: suite of version {facts.get('version')}, this neocpu reads {VERSION}: export again"
+                f"{path}: suite of version {facts.get('version')}, this neocpu reads {VERSION}: "
+                "export again"
             )
-        self.seed, self.sha256, self.neocpu = int(facts["seed"]), str(facts["sha256"]), str(facts["neocpu"])
+        self.seed = int(facts["seed"])
+        self.sha256 = str(facts["sha256"])
+        self.neocpu = str(facts["neocpu"])
         self._names = list(self._file.get("cases", {}))
 
     def __getitem__(self, name: str) -> Question:
@@ -190,9 +234,13 @@ class Suite(Mapping[str, Question]):
             question = _read(name, group)
             said = str(group.attrs["sha256"])
         except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-            raise OracleError(f"{self.path}: case {name} is damaged ({error}); export the suite again") from error
+            raise OracleError(
+                f"{self.path}: case {name} is damaged ({error}); export the suite again"
+            ) from error
         if question.sha256 != said:
-            raise OracleError(f"{self.path}: case {name} was changed after it was written; export the suite again")
+            raise OracleError(
+                f"{self.path}: case {name} was changed after it was written; export the suite again"
+            )
         return question
 
     def __iter__(self) -> Iterator[str]:
@@ -224,7 +272,9 @@ def _read(name: str, group: h5py.Group) -> Question:
         group["inputs"].visititems(visit_input)
     group["outputs"].visititems(visit_output)
     options = {key: _plain(value) for key, value in group["options"].attrs.items()}
-    return Question(Case(name, str(group.attrs["op"]), inputs, options, str(group.attrs["about"])), outputs)
+    return Question(
+        Case(name, str(group.attrs["op"]), inputs, options, str(group.attrs["about"])), outputs
+    )
 
 
 def _expected(group: h5py.Group) -> Expected:
@@ -236,7 +286,8 @@ def _expected(group: h5py.Group) -> Expected:
 
 
 def _get(dataset: h5py.Dataset) -> Array:
-    array, form = np.asarray(dataset[()]), str(dataset.attrs.get("format", ""))
+    array = np.asarray(dataset[()])
+    form = str(dataset.attrs.get("format", ""))
     return coded(array, form).reshape(array.shape) if form in CODES else array
 
 
@@ -245,7 +296,9 @@ def _plain(value: Any) -> Any:
 
 
 def golden_cases() -> list[Case]:
-    """The cases of the suite that the repository keeps: some small ones of every operator, spread over its list; seed 0."""
+    """The cases of the suite that the repository keeps: some small ones of every operator, spread
+    over its list; seed 0.
+    """
     from neocpu.oracle.cases import all_cases
 
     small: dict[str, list[Case]] = {}

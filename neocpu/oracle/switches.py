@@ -1,4 +1,6 @@
-"""What does each known mistake or quirk do, and what does one do about it? The texts that a diagnosis prints."""
+"""What does each known mistake or quirk do, and what does one do about it? The texts that a
+diagnosis prints.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -180,7 +182,10 @@ _GRADIENT = (
     _mistake(
         "last_duplicate_wins",
         MERGES,
-        "of a row's duplicates only the last one counts: unordered stores, or lost atomic additions",
+        (
+            "of a row's duplicates only the last one counts: unordered stores, or lost atomic "
+            "additions"
+        ),
         "add with atomics, or sort by row and reduce segments",
     ),
     _mistake(
@@ -222,7 +227,12 @@ _GRADIENT = (
         )
         for n in (2, 4, 8)
     ),
-    _mistake("sign_flipped", UPDATES, "the step goes uphill: the gradient has the wrong sign", "subtract the step"),
+    _mistake(
+        "sign_flipped",
+        UPDATES,
+        "the step goes uphill: the gradient has the wrong sign",
+        "subtract the step",
+    ),
 )
 
 _RULES = (
@@ -235,7 +245,11 @@ _RULES = (
     _mistake(
         "squares_before_merge",
         UPDATES,
-        "the accumulator adds the squares of the single gradients instead of the square of their sum",
+        (
+            "the accumulator adds the squares of the single gradients instead of the square of "
+            "their "
+            "sum"
+        ),
         "merge the gradients of duplicates first, then square",
     ),
     _mistake(
@@ -244,9 +258,16 @@ _RULES = (
         "the row state adds the sum of squares over the columns instead of their mean",
         "divide the sum of squares by D",
     ),
-    _mistake("eps_inside_root", UPDATES, "eps is added inside the square root", "use sqrt(state) + eps"),
+    _mistake(
+        "eps_inside_root", UPDATES, "eps is added inside the square root", "use sqrt(state) + eps"
+    ),
     _mistake("eps_missing", UPDATES, "eps is not added", "use sqrt(state) + eps"),
-    _mistake("root_missing", UPDATES, "the square root of the state is not taken", "divide by sqrt(state) + eps"),
+    _mistake(
+        "root_missing",
+        UPDATES,
+        "the square root of the state is not taken",
+        "divide by sqrt(state) + eps",
+    ),
     _mistake(
         "step_counted_late",
         UPDATES,
@@ -289,7 +310,12 @@ _RULES = (
         "momentum adds (1 - momentum)*g instead of g",
         "m = momentum*m + g",
     ),
-    _mistake("state_not_kept", ("trajectory",), "states start anew at every step", "keep the states between steps"),
+    _mistake(
+        "state_not_kept",
+        ("trajectory",),
+        "states start anew at every step",
+        "keep the states between steps",
+    ),
     _mistake(
         "rate_of_last_step",
         ("trajectory",),
@@ -302,9 +328,16 @@ _QUIRKS = (
     _quirk(
         "out_of_bounds_row_0",
         (*BAGS, "bounds_check"),
-        "a row number out of range is set to 0, so that it reads and trains row 0 (FBGEMM: WARNING and IGNORE)",
+        (
+            "a row number out of range is set to 0, so that it reads and trains row 0 (FBGEMM: "
+            "WARNING and IGNORE)"
+        ),
     ),
-    _quirk("out_of_bounds_wraps", (*BAGS, "bounds_check"), "a row number out of range is taken modulo the rows"),
+    _quirk(
+        "out_of_bounds_wraps",
+        (*BAGS, "bounds_check"),
+        "a row number out of range is taken modulo the rows",
+    ),
     _quirk(
         "weighted_mean_not_divided",
         ("lookup",),
@@ -313,7 +346,10 @@ _QUIRKS = (
     _quirk(
         "weighted_mean_backward_not_divided",
         ("weight_gradient", *MERGES),
-        "gradients of a weighted MEAN, of rows and of weights, are not divided by L, though forward divides (FBGEMM on CPU)",
+        (
+            "gradients of a weighted MEAN, of rows and of weights, are not divided by L, though "
+            "forward divides (FBGEMM on CPU)"
+        ),
     ),
     _quirk(
         "weighted_mean_by_weights",
@@ -329,7 +365,11 @@ _QUIRKS = (
     _quirk(
         "weight_decay_shared_only",
         UPDATES,
-        "weight decay acts in row-wise AdaGrad of shared, fp16 or unpooled tables alone (FBGEMM on CPU)",
+        (
+            "weight decay acts in row-wise AdaGrad of shared, fp16 or unpooled tables alone "
+            "(FBGEMM "
+            "on CPU)"
+        ),
     ),
     _quirk("max_norm_ignored", UPDATES, "max_norm has no effect (FBGEMM on CPU)"),
     _quirk(
@@ -345,34 +385,62 @@ _QUIRKS = (
     _quirk(
         "counter_decay_grows",
         UPDATES,
-        "a negative counter half-life keeps its sign, so that weight decay makes weights grow (FBGEMM)",
+        (
+            "a negative counter half-life keeps its sign, so that weight decay makes weights grow "
+            "(FBGEMM)"
+        ),
     ),
-    _quirk("ratio_unguarded", UPDATES, "LAMB's and LARS' ratio of norms is 0/0 or x/0 on rows of zeros (FBGEMM)"),
+    _quirk(
+        "ratio_unguarded",
+        UPDATES,
+        "LAMB's and LARS' ratio of norms is 0/0 or x/0 on rows of zeros (FBGEMM)",
+    ),
     _quirk(
         "untouched_rows_step",
         UPDATES,
-        "rows without a lookup take a step with gradient 0: moments fade, weights decay (torch's dense optimizers)",
+        (
+            "rows without a lookup take a step with gradient 0: moments fade, weights decay "
+            "(torch's "
+            "dense optimizers)"
+        ),
     ),
-    _quirk("adagrad_eps_1e10", UPDATES, "AdaGrad's eps is 1e-10, torch's default, whatever the case says"),
+    _quirk(
+        "adagrad_eps_1e10",
+        UPDATES,
+        "AdaGrad's eps is 1e-10, torch's default, whatever the case says",
+    ),
     _quirk(
         "sgd_duplicates_in_sequence",
         UPDATES,
-        "SGD subtracts a row's gradients one after the other, rounding each time (torch, sparse gradients)",
+        (
+            "SGD subtracts a row's gradients one after the other, rounding each time (torch, "
+            "sparse "
+            "gradients)"
+        ),
     ),
     _quirk(
         "sparse_adam_eps",
         UPDATES,
-        "Adam's eps joins the root of the second moment before its bias is corrected (torch's SparseAdam)",
+        (
+            "Adam's eps joins the root of the second moment before its bias is corrected (torch's "
+            "SparseAdam)"
+        ),
     ),
     _quirk(
         "bf16_output_half_up",
         ("lookup",),
-        "sums of a bag become bf16 by half up instead of half to even (torch and FBGEMM's inference on CPU)",
+        (
+            "sums of a bag become bf16 by half up instead of half to even (torch and FBGEMM's "
+            "inference on CPU)"
+        ),
     ),
     _quirk(
         "bf16_cast_half_up",
         ("round",),
-        "numbers become bf16 by half up instead of half to even (FBGEMM's FloatToBfloat16Quantized)",
+        (
+            "numbers become bf16 by half up instead of half to even (FBGEMM's "
+            "FloatToBfloat16Quantized)"
+        ),
     ),
     _quirk(
         "int8_epsilon_swapped",

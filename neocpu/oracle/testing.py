@@ -31,7 +31,9 @@ def assert_correct(
 
 
 def chosen(op: str | None = None, seed: int = 0, **options: Value) -> list[Case]:
-    """Cases of an operator (of all without a name) whose options have these values, complete with defaults."""
+    """Cases of an operator (of all without a name) whose options have these values, complete with
+    defaults.
+    """
     found = []
     for case in all_cases(None if op is None else [find_operator(op).name], seed):
         complete = find_operator(case.op).complete(case.options)
@@ -41,7 +43,9 @@ def chosen(op: str | None = None, seed: int = 0, **options: Value) -> list[Case]
 
 
 def cases(op: str | None = None, seed: int = 0, **options: Value) -> Any:
-    """A decorator that runs a test once per case, as its argument `case`; `options` choose, e.g. pooling="sum"."""
+    """A decorator that runs a test once per case, as its argument `case`; `options` choose, e.g.
+    pooling="sum".
+    """
     import pytest
 
     return pytest.mark.parametrize("case", chosen(op, seed, **options), ids=lambda case: case.name)

@@ -1,4 +1,5 @@
-"""Which lookup reads which row for which bag? An operator's flat inputs as one list of lookups, bent by the switches.
+"""Which lookup reads which row for which bag? An operator's flat inputs as one list of lookups,
+bent by the switches.
 
 offsets, indices (feature-major) ──► lookup l: bag, feature, sample, table, row, weight
 """
@@ -26,7 +27,9 @@ SCALED = {  # bits of a code, dtype of scale and bias, whether these stand befor
 
 @dataclass(frozen=True)
 class Tables:
-    """All tables of a case: rows, dims, where each begins among the elements and among the rows of all tables."""
+    """All tables of a case: rows, dims, where each begins among the elements and among the rows of
+    all tables.
+    """
 
     rows: Ints
     dims: Ints
@@ -36,7 +39,9 @@ class Tables:
 
 @dataclass(frozen=True)
 class Bags:
-    """The bags of a batch and their lookups, those that read nothing left out. Bags are feature-major, lookups by bag."""
+    """The bags of a batch and their lookups, those that read nothing left out. Bags are
+    feature-major, lookups by bag.
+    """
 
     tables: Tables
     feature: Ints  # i64[bags]: feature, sample, length L (pruned lookups included)
@@ -55,7 +60,8 @@ class Bags:
 
 def tables_of(inputs: Arrays) -> Tables:
     """The tables that the inputs `rows` and `dims` describe."""
-    rows, dims = inputs["rows"].astype(np.int64), inputs["dims"].astype(np.int64)
+    rows = inputs["rows"].astype(np.int64)
+    dims = inputs["dims"].astype(np.int64)
     return Tables(rows, dims, np.append(0, np.cumsum(rows * dims)), np.append(0, np.cumsum(rows)))
 
 
@@ -66,43 +72,62 @@ def row_bytes(name: str, columns: int) -> int:
 
 
 def rows_of(inputs: Arrays, options: dict[str, Value]) -> tuple[Real, Real, Real]:
-    """Values, errors and magnitudes f64[elements] of all rows of all tables, decoded; row-scaled ones as q*scale + bias,
-    which kernels compute with one rounding or two."""
-    name, codes = str(options.get("weights_format", "fp32")), inputs["weights"]
+    """Values, errors and magnitudes f64[elements] of all rows of all tables, decoded; row-scaled
+    ones as q*scale + bias, which kernels compute with one rounding or two.
+    """
+    name = str(options.get("weights_format", "fp32"))
+    codes = inputs["weights"]
     if name not in SCALED:
         value = decode(codes.reshape(-1), name)
         return value, np.zeros(value.size), np.abs(value)
-    parts = [np.broadcast_arrays(*row) for row in fused_rows(inputs, name, int(options.get("row_alignment", 1)))]
+    parts = [
+        np.broadcast_arrays(*row)
+        for row in fused_rows(inputs, name, int(options.get("row_alignment", 1)))
+    ]
     with np.errstate(invalid="ignore", over="ignore"):
         value = np.concatenate([(q * scale + bias).reshape(-1) for q, scale, bias in parts])
-        size = np.concatenate([(np.abs(q * scale) + np.abs(bias)).reshape(-1) for q, scale, bias in parts])
+        size = np.concatenate(
+            [(np.abs(q * scale) + np.abs(bias)).reshape(-1) for q, scale, bias in parts]
+        )
     return value, (2 * U * SLACK) * size, size
 
 
 def fused_rows(inputs: Arrays, name: str, alignment: int = 1) -> Iterator[tuple[Real, Real, Real]]:
-    """Codes [rows, D], scales [rows, 1] and biases [rows, 1] of every table of row-scaled rows, padded to the alignment."""
+    """Codes [rows, D], scales [rows, 1] and biases [rows, 1] of every table of row-scaled rows,
+    padded to the alignment.
+    """
     bits, dtype, first = SCALED[name]
     codes = inputs["weights"]
-    flat, at = (codes[codes.dtype.names[0]] if codes.dtype.names else codes).reshape(-1), 0
+    flat = (codes[codes.dtype.names[0]] if codes.dtype.names else codes).reshape(-1)
+    at = 0
     shift = np.arange(0, 8, bits, dtype=np.uint8)
     for rows, columns in zip(inputs["rows"].tolist(), inputs["dims"].tolist()):
-        data, size = -(-columns * bits // 8), row_bytes(name, columns)
+        data = -(-columns * bits // 8)
+        size = row_bytes(name, columns)
         stride = -(-size // alignment) * alignment
         row = flat[at : at + rows * stride].reshape(rows, stride)[:, :size]
         at += rows * stride
-        codes_, header = (row[:, size - data :], row[:, : size - data]) if first else (row[:, :data], row[:, data:])
+        codes_, header = (
+            (row[:, size - data :], row[:, : size - data])
+            if first
+            else (row[:, :data], row[:, data:])
+        )
         scale, bias = (header.copy().view(dtype).astype(np.float64)[:, k : k + 1] for k in (0, 1))
         unpacked = (codes_[:, :, None] >> shift) & ((1 << bits) - 1)
         yield unpacked.reshape(rows, data * 8 // bits)[:, :columns].astype(np.float64), scale, bias
 
 
 def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Bags:
-    """All bags of a batch. Raises ValueError where a row number is out of range and bounds_check is fatal."""
-    tables, features = tables_of(inputs), inputs["feature_table"].astype(np.int64)
+    """All bags of a batch. Raises ValueError where a row number is out of range and bounds_check is
+    fatal.
+    """
+    tables = tables_of(inputs)
+    features = inputs["feature_table"].astype(np.int64)
     if "feature_is_table" in switches:
         instead = np.arange(features.size) % max(tables.rows.size, 1)
         features = np.where(tables.dims[instead] == tables.dims[features], instead, features)
-    offsets, indices = inputs["offsets"].astype(np.int64), inputs["indices"].astype(np.int64)
+    offsets = inputs["offsets"].astype(np.int64)
+    indices = inputs["indices"].astype(np.int64)
     count = max(features.size, 1)
     batch = (
         inputs["batch_sizes"].astype(np.int64)
@@ -120,7 +145,8 @@ def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str])
     if "per_sample_weights" in inputs and "weights_ignored" not in switches:
         taken = place - np.repeat(lo, size) if "weights_restart" in switches else place
         weight = inputs["per_sample_weights"].astype(np.float64)[taken]
-    table, row = features[feature[bag]], indices[place]
+    table = features[feature[bag]]
+    row = indices[place]
     row = _checked(row, tables.rows[table], options, switches)
     keep = row >= 0
     dims = tables.dims[features]
@@ -151,7 +177,9 @@ def only(bags: Bags, feature: int) -> Bags:
 
 def _ends(offsets: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:
     """First lookup of every bag, and the one after its last."""
-    lo, hi, n = offsets[:-1], offsets[1:], int(offsets[-1]) if offsets.size else 0
+    lo = offsets[:-1]
+    hi = offsets[1:]
+    n = int(offsets[-1]) if offsets.size else 0
     if "last_lookup_dropped" in switches:
         hi = np.maximum(hi - 1, lo)
     if "bag_ends_late" in switches:
@@ -168,7 +196,9 @@ def _checked(row: Ints, rows: Ints, options: dict[str, Value], switches: frozens
     outside = (row < -1) | (row >= rows)
     if outside.any() and not switches and options.get("bounds_check", "fatal") == "fatal":
         first = int(np.flatnonzero(outside)[0])
-        raise ValueError(f"lookup {first} asks for row {row[first]} of a table with {rows[first]} rows")
+        raise ValueError(
+            f"lookup {first} asks for row {row[first]} of a table with {rows[first]} rows"
+        )
     if "out_of_bounds_row_0" in switches:
         row = np.where(outside, 0, row)
     elif "out_of_bounds_wraps" in switches:

@@ -1,4 +1,6 @@
-"""How do row counters bend rate and weight decay? FBGEMM's frequency weighting and CowClip, over bounded numbers."""
+"""How do row counters bend rate and weight decay? FBGEMM's frequency weighting and CowClip, over
+bounded numbers.
+"""
 
 import math
 
@@ -16,13 +18,19 @@ def elapsed(before: Bounded, step: int) -> Real:
 
 
 def counted(states: dict[str, Bounded], step: int, halflife: int) -> Bounded:
-    """How often a row was updated, this time included: each update is worth half after `halflife` steps."""
+    """How often a row was updated, this time included: each update is worth half after `halflife`
+    steps.
+    """
     times = states["row_counter"]
     if halflife < 0:
         return ONE + times
     if halflife == 0:
         return ONE + Bounded.exactly(0.0) * times
-    faded = rounded(np.exp(-elapsed(states["prev_iter"], step) * (math.log(2) / halflife)), np.zeros(1), ulps=8.0)
+    faded = rounded(
+        np.exp(-elapsed(states["prev_iter"], step) * (math.log(2) / halflife)),
+        np.zeros(1),
+        ulps=8.0,
+    )
     return ONE + faded * times
 
 
@@ -41,12 +49,16 @@ def _raised(x: Bounded, exponent: float) -> Bounded:
     return rounded(value, np.broadcast_to(error, value.shape), ulps=8.0)
 
 
-def _tail(o: dict[str, Value], lr: Bounded, plain: Bounded, times: Bounded, eps: Bounded) -> Bounded:
+def _tail(
+    o: dict[str, Value], lr: Bounded, plain: Bounded, times: Bounded, eps: Bounded
+) -> Bounded:
     """Learning rate of rows, those that were counted often by the mode's formula."""
-    mode, bound = str(o["learning_rate_mode"]), float(o["adjustment_ub"])
+    mode = str(o["learning_rate_mode"])
+    bound = float(o["adjustment_ub"])
     if mode == "equal":
         return plain
-    threshold, most = float(o["tail_id_threshold"]), Bounded.constant(float(o["max_counter"]))
+    threshold = float(o["tail_id_threshold"])
+    most = Bounded.constant(float(o["max_counter"]))
     if o["tail_id_threshold_is_ratio"]:
         threshold = math.floor(threshold * float(o["max_counter"]))
     if mode == "counter_sgd":
@@ -62,16 +74,28 @@ def _tail(o: dict[str, Value], lr: Bounded, plain: Bounded, times: Bounded, eps:
 
 
 def rate_and_keep(
-    o: dict[str, Value], lr: Bounded, root: Bounded, times: Bounded, gap: Real, bends: frozenset[str]
+    o: dict[str, Value],
+    lr: Bounded,
+    root: Bounded,
+    times: Bounded,
+    gap: Real,
+    bends: frozenset[str],
 ) -> tuple[Bounded, Bounded]:
     """Rate and factor of the weights, [U] each, of the rule with counters."""
     plain = rate = lr / root
-    keep, share, wd = ONE, Bounded.exactly(0.0), Bounded.constant(float(o["weight_decay"]))
-    step, first, mode = int(o["step"]), int(o["adjustment_iter"]), str(o["weight_decay_mode"])
+    keep = ONE
+    share = Bounded.exactly(0.0)
+    wd = Bounded.constant(float(o["weight_decay"]))
+    step = int(o["step"])
+    first = int(o["adjustment_iter"])
+    mode = str(o["weight_decay_mode"])
     halflife = int(o["counter_halflife"])
     if first <= 0 or step > first:
         rate = _tail(o, lr, plain, times, Bounded.constant(float(o["eps"])))
-        share = Bounded.exactly(float(halflife if "counter_decay_grows" in bends else abs(halflife))) / times
+        share = (
+            Bounded.exactly(float(halflife if "counter_decay_grows" in bends else abs(halflife)))
+            / times
+        )
         if mode == "adagradw":
             if halflife == -1:
                 rate = plain * times.sqrt()
@@ -79,8 +103,11 @@ def rate_and_keep(
                 rate = smaller(lr * times, Bounded.constant(float(o["adjustment_ub"]))) / root
             base = 1 - float(o["learning_rate"]) * float(o["weight_decay"])
             days = np.minimum(gap, step - first) - 1
-            lazy = rounded(base**days, np.zeros(days.shape), ulps=8.0 + 2 * float(np.max(days, initial=0)))
-            rate, keep = rate * lazy, Bounded(np.float64(base), np.float64(ULP)) * lazy  # type: ignore[arg-type]
+            lazy = rounded(
+                base**days, np.zeros(days.shape), ulps=8.0 + 2 * float(np.max(days, initial=0))
+            )
+            rate = rate * lazy
+            keep = Bounded(np.float64(base), np.float64(ULP)) * lazy  # type: ignore[arg-type]
     if mode == "decoupled":
         keep = ONE - share * wd * lr
     if mode == "l2":

@@ -1,7 +1,9 @@
-"""Which numbers can a format hold, and which of them may a stored result be? Rounding as a model: from fp64, once.
+"""Which numbers can a format hold, and which of them may a stored result be? Rounding as a model:
+from fp64, once.
 
-A format is a record (precision, smallest exponent, largest number, what lies beyond); rounding to it is whole-number
-arithmetic on multiples of a quantum. It shares nothing with the codecs in `neocpu/kernels/`, which work on bits.
+A format is a record (precision, smallest exponent, largest number, what lies beyond); rounding to
+it is whole-number arithmetic on multiples of a quantum. It shares nothing with the codecs in
+`neocpu/kernels/`, which work on bits.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,9 @@ from neocpu.oracle.truth_numbers import Bounded, Real
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format: bits of precision (the hidden one too), exponent of the smallest normal, largest number."""
+    """A floating-point format: bits of precision (the hidden one too), exponent of the smallest
+    normal, largest number.
+    """
 
     name: str
     precision: int
@@ -41,15 +45,22 @@ FORMATS = {
 def quantum(x: Real, form: Format) -> Real:
     """Distance of the format's numbers around x (for a power of two, the one above)."""
     exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))[1] - 1
-    return np.ldexp(1.0, np.maximum(np.where(x == 0, form.smallest, exponent), form.smallest) - form.precision + 1)
+    return np.ldexp(
+        1.0,
+        np.maximum(np.where(x == 0, form.smallest, exponent), form.smallest) - form.precision + 1,
+    )
 
 
 def _beyond(x: Real, y: Real, form: Format) -> Real:
-    """y, the rounding of x as if exponents had no end, with the end: overflow as the format says; NaN stays NaN."""
+    """y, the rounding of x as if exponents had no end, with the end: overflow as the format says;
+    NaN stays NaN.
+    """
     with np.errstate(invalid="ignore"):
         over = np.abs(y) > form.largest
         return np.where(
-            np.isfinite(x), np.where(over, np.copysign(form.beyond, x), y), x if form.beyond > 0 else np.nan
+            np.isfinite(x),
+            np.where(over, np.copysign(form.beyond, x), y),
+            x if form.beyond > 0 else np.nan,
         )
 
 
@@ -92,7 +103,9 @@ ROUNDINGS = {"nearest": nearest, "away": away, "toward_zero": toward_zero}
 
 
 def decode(codes: NDArray[np.generic], name: str) -> Real:
-    """Exact values f64 of codes of a format (fp32 numbers, 16-bit or 8-bit codes, or a record that names the format)."""
+    """Exact values f64 of codes of a format (fp32 numbers, 16-bit or 8-bit codes, or a record that
+    names the format).
+    """
     array = np.asarray(codes)
     array = array[array.dtype.names[0]] if array.dtype.names else array
     with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -115,10 +128,13 @@ def _small(form: Format) -> Real:
     """Values of all 256 codes of an fp8 format, from its definition."""
     code = np.arange(256)
     fraction_bits = form.precision - 1
-    exponent, fraction = (code & 127) >> fraction_bits, code & ((1 << fraction_bits) - 1)
+    exponent = (code & 127) >> fraction_bits
+    fraction = code & ((1 << fraction_bits) - 1)
     bias = 1 - form.smallest
     normal = np.ldexp(1.0 + fraction / (1 << fraction_bits), exponent - bias)
-    value = np.where(exponent == 0, np.ldexp(fraction / (1 << fraction_bits), form.smallest), normal)
+    value = np.where(
+        exponent == 0, np.ldexp(fraction / (1 << fraction_bits), form.smallest), normal
+    )
     if form.name == "fp8_e4m3":  # one NaN per sign, no infinity
         value[(code & 127) == 127] = np.nan
     else:
@@ -131,10 +147,13 @@ _SMALL = {name: _small(FORMATS[name]) for name in ("fp8_e4m3", "fp8_e5m2")}
 
 
 def stored(x: Bounded, name: str, rounding: str = "nearest") -> Bounded:
-    """What a kernel holds after writing x in a format: the rounding of x, and how far another allowed one is from it."""
+    """What a kernel holds after writing x in a format: the rounding of x, and how far another
+    allowed one is from it.
+    """
     if name == "fp32":
         return x
-    form, to = FORMATS[name], ROUNDINGS[rounding if rounding in ROUNDINGS else "nearest"]
+    form = FORMATS[name]
+    to = ROUNDINGS[rounding if rounding in ROUNDINGS else "nearest"]
     low, high = limits(x, name, rounding)
     value = to(x.value, form)
     with np.errstate(invalid="ignore"):
@@ -144,11 +163,15 @@ def stored(x: Bounded, name: str, rounding: str = "nearest") -> Bounded:
 
 
 def limits(x: Bounded, name: str, rounding: str = "nearest") -> tuple[Real, Real]:
-    """Smallest and largest number of the format that a correct kernel may store for x; (NaN, NaN) where it stores NaN."""
+    """Smallest and largest number of the format that a correct kernel may store for x; (NaN, NaN)
+    where it stores NaN.
+    """
     form = FORMATS[name]
     with np.errstate(invalid="ignore"):
-        low, high = x.value - x.error, x.value + x.error
-    low, high = np.where(np.isinf(x.error), -np.inf, low), np.where(np.isinf(x.error), np.inf, high)
+        low = x.value - x.error
+        high = x.value + x.error
+    low = np.where(np.isinf(x.error), -np.inf, low)
+    high = np.where(np.isinf(x.error), np.inf, high)
     if rounding == "stochastic":  # beyond the largest number there is nothing to choose: as nearest
         beyond = np.abs(low) > form.largest, np.abs(high) > form.largest
         return (
@@ -160,8 +183,9 @@ def limits(x: Bounded, name: str, rounding: str = "nearest") -> tuple[Real, Real
 
 
 def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
-    """The truth of an output in a format. fp32: the value and its error. Narrower: also the numbers of the format that may
-    stand there; with stochastic rounding, the chance of the upper one."""
+    """The truth of an output in a format. fp32: the value and its error. Narrower: also the numbers
+    of the format that may stand there; with stochastic rounding, the chance of the upper one.
+    """
     if name == "fp32":
         return Truth(x.value, x.error)
     form = FORMATS[name]
@@ -174,13 +198,21 @@ def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
         with np.errstate(invalid="ignore", divide="ignore"):
             chance = (x.value - low) / (high - low)
         one_step = (
-            np.isfinite(low) & np.isfinite(high) & (high > low) & (above(np.nextafter(low, np.inf), form) >= high)
+            np.isfinite(low)
+            & np.isfinite(high)
+            & (high > low)
+            & (above(np.nextafter(low, np.inf), form) >= high)
         )
         probability = np.where(one_step, chance, np.nan)
     same = (low == high) | (np.isnan(low) & np.isnan(high))
     with np.errstate(invalid="ignore"):  # surely beyond the format, which says what stands there
-        settled = same & (~np.isfinite(low) | ((np.abs(low) == form.largest) & (np.abs(x.value) > form.largest + step)))
+        settled = same & (
+            ~np.isfinite(low)
+            | ((np.abs(low) == form.largest) & (np.abs(x.value) > form.largest + step))
+        )
     perhaps = ~same & ~(np.isfinite(low) & np.isfinite(high)) & np.isfinite(x.value)
     reference = np.where(settled, low, x.value)
-    bound = np.where(settled | ~np.isfinite(x.value), 0.0, np.where(perhaps | np.isinf(x.error), np.inf, bound))
+    bound = np.where(
+        settled | ~np.isfinite(x.value), 0.0, np.where(perhaps | np.isinf(x.error), np.inf, bound)
+    )
     return Truth(reference, bound, low, high, probability, format=name)

@@ -1,4 +1,6 @@
-"""What do bags of rows add up to, and what gradients do rows and weights get back? Exact lookups and their transposes."""
+"""What do bags of rows add up to, and what gradients do rows and weights get back? Exact lookups
+and their transposes.
+"""
 
 from dataclasses import dataclass
 
@@ -16,7 +18,9 @@ FP64 = 2.0**-51  # a quotient or a product of three factors in fp64, twice
 
 @dataclass(frozen=True)
 class Merged:
-    """Unique rows of one table (ascending), their merged gradients [U, D], and the lookups' own, sorted by row."""
+    """Unique rows of one table (ascending), their merged gradients [U, D], and the lookups' own,
+    sorted by row.
+    """
 
     rows: Ints
     gradient: Bounded
@@ -37,7 +41,9 @@ def divisor(bags: Bags, options: dict[str, Value], switches: frozenset[str]) -> 
         length = np.maximum(np.bincount(bags.bag, minlength=length.size), 1).astype(np.float64)
     if bags.weight is not None:
         if "weighted_mean_by_weights" in switches:
-            length = np.asarray(np.bincount(bags.bag, bags.weight, minlength=length.size) + 1e-6, np.float64)
+            length = np.asarray(
+                np.bincount(bags.bag, bags.weight, minlength=length.size) + 1e-6, np.float64
+            )
         if "weighted_mean_not_divided" in switches:
             return None
     elif "mean_divisor_plus_1e6" in switches:
@@ -46,7 +52,9 @@ def divisor(bags: Bags, options: dict[str, Value], switches: frozenset[str]) -> 
 
 
 def _roundings(d: Real | None) -> Ints:
-    """Roundings that the division of each bag costs: none by a power of two, else a reciprocal and a product."""
+    """Roundings that the division of each bag costs: none by a power of two, else a reciprocal and
+    a product.
+    """
     if d is None:
         return np.zeros(1, np.int64)
     whole = d == np.rint(d)
@@ -61,12 +69,15 @@ def _product(a: Real, b: Real | None) -> Real:
 def pooled(
     bags: Bags, rows: tuple[Real, Real, Real], options: dict[str, Value], switches: frozenset[str]
 ) -> list[Bounded]:
-    """Pooled rows of every feature: [B_f, D_f] each, before they are rounded to the output's format."""
+    """Pooled rows of every feature: [B_f, D_f] each, before they are rounded to the output's
+    format.
+    """
     by = divisor(bags, options, switches)
     cost = np.broadcast_to(_roundings(by), bags.length.shape)
     if "weighted_mean_by_weights" in switches:
         cost = cost + bags.length  # the divisor is a sum, too
-    ends, found = np.append(0, np.cumsum(bags.batch)), []
+    ends = np.append(0, np.cumsum(bags.batch))
+    found = []
     for f, first in enumerate(ends[:-1]):
         last = ends[f + 1]
         lo, hi = np.searchsorted(bags.bag, (first, last))
@@ -74,7 +85,8 @@ def pooled(
         at = _elements(bags, lo, hi, table, int(bags.dims[f]))
         weight = None if bags.weight is None else bags.weight[lo:hi]
         terms = Bounded(
-            _product(rows[0][at], weight), _product(rows[1][at], None if weight is None else np.abs(weight))
+            _product(rows[0][at], weight),
+            _product(rows[1][at], None if weight is None else np.abs(weight)),
         )
         size = _product(rows[2][at], None if weight is None else np.abs(weight))
         if "subnormals_flushed" in switches:
@@ -111,10 +123,17 @@ def _elements(bags: Bags, lo: int, hi: int, table: int, width: int) -> Ints:
 
 
 def _divided(x: Bounded, by: Real) -> Bounded:
-    """x / by; the division's own rounding is among the roundings of the terms already, its underflow is not."""
+    """x / by; the division's own rounding is among the roundings of the terms already, its
+    underflow is not.
+    """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        value, exact = x.value / by, _roundings(by) == 0
-        error = np.where(np.isfinite(value), x.error / np.abs(by) + np.where(exact, 0.0, np.abs(value) * FP64), 0.0)
+        value = x.value / by
+        exact = _roundings(by) == 0
+        error = np.where(
+            np.isfinite(value),
+            x.error / np.abs(by) + np.where(exact, 0.0, np.abs(value) * FP64),
+            0.0,
+        )
         small = (np.abs(value) < 2.0**-125) & (value != 0) & np.isfinite(value) & (np.abs(by) != 1)
         error = np.where(np.isinf(x.error), np.inf, error + np.where(small, TINY, 0.0))
     return Bounded(value, error)
@@ -123,10 +142,15 @@ def _divided(x: Bounded, by: Real) -> Bounded:
 def sequence(bags: Bags, rows: tuple[Real, Real, Real], lookups: int) -> Bounded:
     """Rows of all lookups, unpooled: [n, D]; +0 for lookups that read nothing."""
     width = int(bags.dims[0]) if bags.dims.size else 0
-    value, error = np.zeros((lookups, width)), np.zeros((lookups, width))
+    value = np.zeros((lookups, width))
+    error = np.zeros((lookups, width))
     for f in np.unique(bags.feature[bags.bag]):
         mine = np.flatnonzero(bags.feature[bags.bag] == f)
-        at = bags.tables.element[bags.table[mine], None] + bags.at[mine, None] * bags.dims[f] + np.arange(width)
+        at = (
+            bags.tables.element[bags.table[mine], None]
+            + bags.at[mine, None] * bags.dims[f]
+            + np.arange(width)
+        )
         weight = None if bags.weight is None else bags.weight[mine]
         value[bags.place[mine]] = _product(rows[0][at], weight)
         size = _product(rows[2][at], None if weight is None else np.abs(weight))
@@ -152,7 +176,9 @@ def gradients(bags: Bags, inputs: Arrays, options: dict[str, Value], f: int, min
     return given[sample[:, None], bags.column[f] + width]
 
 
-def merged(bags: Bags, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[int, Merged]:
+def merged(
+    bags: Bags, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> dict[int, Merged]:
     """Merged gradients of every table that has a lookup."""
     undivided = "weighted_mean_backward_not_divided" in switches and bags.weight is not None
     by = None if undivided else divisor(bags, options, switches)
@@ -174,7 +200,8 @@ def _merge(
     cost: Ints,
     switches: frozenset[str],
 ) -> Merged:
-    feature, bag = bags.feature[bags.bag[order]], bags.bag[order]
+    feature = bags.feature[bags.bag[order]]
+    bag = bags.bag[order]
     terms = np.empty((order.size, int(bags.dims[feature[0]])))
     given = {**options, "max_gradient": 0.0} if "clip_after_merge" in switches else options
     for f in np.unique(feature).tolist():
@@ -195,7 +222,9 @@ def _merge(
     last = {"last_duplicate_wins": starts[1:] - 1, "first_duplicate_wins": first}
     for name, kept in last.items():
         if name in switches:
-            terms, error, starts = terms[kept], error[kept], np.arange(rows.size + 1)
+            terms = terms[kept]
+            error = error[kept]
+            starts = np.arange(rows.size + 1)
     if "subnormals_flushed" in switches:
         terms = flushed(terms)
     single = Bounded(terms, error)
@@ -210,17 +239,29 @@ def _merge(
 
 
 def weight_gradients(
-    bags: Bags, inputs: Arrays, rows: tuple[Real, Real, Real], options: dict[str, Value], switches: frozenset[str]
+    bags: Bags,
+    inputs: Arrays,
+    rows: tuple[Real, Real, Real],
+    options: dict[str, Value],
+    switches: frozenset[str],
 ) -> Bounded:
-    """Gradient of the per-sample weights [n]: the dot product of each lookup's row and its bag's gradient, over L for MEAN."""
+    """Gradient of the per-sample weights [n]: the dot product of each lookup's row and its bag's
+    gradient, over L for MEAN.
+    """
     count = inputs["indices"].size
-    value, error = np.zeros(count), np.zeros(count)
-    undivided = "weighted_mean_backward_not_divided" in switches  # without weights there is no gradient of weights
+    value = np.zeros(count)
+    error = np.zeros(count)
+    # without weights there is no gradient of weights
+    undivided = "weighted_mean_backward_not_divided" in switches
     by = None if undivided else divisor(bags, options, switches)
     cost = np.broadcast_to(_roundings(by), bags.length.shape)
     for f in np.unique(bags.feature[bags.bag]).tolist():
         mine = np.flatnonzero(bags.feature[bags.bag] == f)
-        at = bags.tables.element[bags.table[mine], None] + bags.at[mine, None] * bags.dims[f] + np.arange(bags.dims[f])
+        at = (
+            bags.tables.element[bags.table[mine], None]
+            + bags.at[mine, None] * bags.dims[f]
+            + np.arange(bags.dims[f])
+        )
         given = gradients(bags, inputs, options, f, mine)
         if "gradient_without_grad_output" in switches:
             given = np.ones_like(given)
@@ -229,10 +270,15 @@ def weight_gradients(
             size = rows[2][at] * np.abs(given)
         m, d = product.value.shape
         flat = Bounded(product.value.reshape(-1, 1), product.error.reshape(-1, 1))
-        sums = segment_sums(flat, size.reshape(-1, 1), np.arange(m + 1) * d, 1, cost[bags.bag[mine]])
+        sums = segment_sums(
+            flat, size.reshape(-1, 1), np.arange(m + 1) * d, 1, cost[bags.bag[mine]]
+        )
         if by is not None:
             sums = _divided(sums, by[bags.bag[mine], None])
         if "weight_gradient_times_weight" in switches and bags.weight is not None:
-            sums = Bounded(sums.value * bags.weight[mine, None], sums.error * np.abs(bags.weight[mine, None]))
-        value[bags.place[mine]], error[bags.place[mine]] = sums.value[:, 0], sums.error[:, 0]
+            sums = Bounded(
+                sums.value * bags.weight[mine, None], sums.error * np.abs(bags.weight[mine, None])
+            )
+        value[bags.place[mine]] = sums.value[:, 0]
+        error[bags.place[mine]] = sums.error[:, 0]
     return Bounded(value, error)

@@ -1,13 +1,15 @@
 """How far may a correct fp32 kernel be from the real number? Numbers with running error bounds.
 
-`Bounded(value, error)` stands for every fp32 result that some correct kernel may hold at this point: |theirs - value| <=
-error. Each operation computes the value in fp64, pushes the errors of its operands through, and adds what a rounding of its
-own may cost. So an optimizer rule is written once, as a formula, and its bound comes with it (running error analysis:
-Wilkinson; Higham, Accuracy and Stability of Numerical Algorithms, ch. 3).
+`Bounded(value, error)` stands for every fp32 result that some correct kernel may hold at this
+point: |theirs - value| <= error. Each operation computes the value in fp64, pushes the errors of
+its operands through, and adds what a rounding of its own may cost. So an optimizer rule is written
+once, as a formula, and its bound comes with it (running error analysis: Wilkinson; Higham, Accuracy
+and Stability of Numerical Algorithms, ch. 3).
 
-Kernels may order a formula differently, use reciprocals, or divide and take roots that are not correctly rounded: each
-operation may cost ULP = 2^-23 of its result, twice what IEEE rounding costs, and the smallest subnormal. A result that may
-or may not overflow fp32 has an infinite error: nothing can be said of it.
+Kernels may order a formula differently, use reciprocals, or divide and take roots that are not
+correctly rounded: each operation may cost ULP = 2^-23 of its result, twice what IEEE rounding
+costs, and the smallest subnormal. A result that may or may not overflow fp32 has an infinite error:
+nothing can be said of it.
 """
 
 from dataclasses import dataclass
@@ -34,7 +36,9 @@ def gamma(n: Real | int) -> Real:
 
 @dataclass(frozen=True)
 class Bounded:
-    """Real numbers f64[...] and how far a correct kernel may be from each: error f64[...], same shape, >= 0."""
+    """Real numbers f64[...] and how far a correct kernel may be from each: error f64[...], same
+    shape, >= 0.
+    """
 
     value: Real
     error: Real
@@ -61,30 +65,39 @@ class Bounded:
         return self + -other
 
     def __mul__(self, other: "Bounded") -> "Bounded":
-        a, b = np.abs(self.value), np.abs(other.value)
+        a = np.abs(self.value)
+        b = np.abs(other.value)
         with np.errstate(invalid="ignore", over="ignore"):
             error = _times(a, other.error) + _times(b, self.error) + _times(self.error, other.error)
             error = np.where(
-                _sign_unknown(self, other) | _sign_unknown(other, self), np.inf, _unless_infinite(error, a, b)
+                _sign_unknown(self, other) | _sign_unknown(other, self),
+                np.inf,
+                _unless_infinite(error, a, b),
             )
             error = np.where(np.isinf(self.error + other.error), np.inf, error)
             return rounded(self.value * other.value, error, basic=True)
 
     def __truediv__(self, other: "Bounded") -> "Bounded":
-        a, b = np.abs(self.value), np.abs(other.value)
+        a = np.abs(self.value)
+        b = np.abs(other.value)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             value = self.value / other.value
             room = b - other.error  # the divisor is at least this far from 0
             pushed = self.error + _times(np.abs(value), other.error)
-            error = np.where(pushed == 0, 0.0, np.where(room > 0, pushed / np.where(room > 0, room, 1), np.inf))
+            error = np.where(
+                pushed == 0, 0.0, np.where(room > 0, pushed / np.where(room > 0, room, 1), np.inf)
+            )
             error = np.where((other.error > 0) & ~(room > 0), np.inf, _unless_infinite(error, a, b))
             return rounded(value, np.where(np.isinf(self.error + other.error), np.inf, error))
 
     def sqrt(self) -> "Bounded":
-        """Square root; a value whose error reaches below 0 is taken as a sum of squares, hence at least 0."""
+        """Square root; a value whose error reaches below 0 is taken as a sum of squares, hence at
+        least 0.
+        """
         with np.errstate(invalid="ignore", over="ignore"):
             root = np.sqrt(self.value)
-            low, high = np.sqrt(np.maximum(self.value - self.error, 0)), np.sqrt(self.value + self.error)
+            low = np.sqrt(np.maximum(self.value - self.error, 0))
+            high = np.sqrt(self.value + self.error)
             error = np.where(self.error == 0, 0.0, np.maximum(root - low, high - root))
         return rounded(root, np.where(np.isinf(self.error), np.inf, error))
 
@@ -112,16 +125,29 @@ def _unless_infinite(error: Real, a: Real, b: Real) -> Real:
     return np.where(np.isfinite(a) & np.isfinite(b), error, 0.0)
 
 
-def rounded(value: Real, error: Real, tiny: float = TINY, ulps: float = 1.0, basic: bool = False) -> Bounded:
-    """An operation's result: its value in fp64, the operands' errors as they arrive, plus its own rounding to fp32.
+def rounded(
+    value: Real, error: Real, tiny: float = TINY, ulps: float = 1.0, basic: bool = False
+) -> Bounded:
+    """An operation's result: its value in fp64, the operands' errors as they arrive, plus its own
+    rounding to fp32.
 
-    An infinite error says that nothing is known. What surely overflows fp32 is an infinity; what perhaps does is unknown.
-    `basic`: a sum or product, which every machine rounds correctly: exact operands with an fp32 result make no error.
+    An infinite error says that nothing is known. What surely overflows fp32 is an infinity; what
+    perhaps does is unknown. `basic`: a sum or product, which every machine rounds correctly: exact
+    operands with an fp32 result make no error.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        finite, unknown = np.isfinite(value), np.isinf(error)
-        total = np.where(finite, (error + np.abs(value) * (ULP * ulps)) * SLACK + np.where(value == 0, 0.0, tiny), 0.0)
-        exact = (value == 0) | ((error == 0) & (value.astype(np.float32) == value)) if basic else value == 0
+        finite = np.isfinite(value)
+        unknown = np.isinf(error)
+        total = np.where(
+            finite,
+            (error + np.abs(value) * (ULP * ulps)) * SLACK + np.where(value == 0, 0.0, tiny),
+            0.0,
+        )
+        exact = (
+            (value == 0) | ((error == 0) & (value.astype(np.float32) == value))
+            if basic
+            else value == 0
+        )
         total = np.where(finite & exact, error * SLACK, total)
         surely = finite & (np.abs(value) - total > LARGEST * (1 + U))
         perhaps = finite & (np.abs(value) + total > LARGEST)
@@ -134,9 +160,9 @@ def square_sum(x: Bounded) -> Bounded:
     with np.errstate(invalid="ignore", over="ignore"):
         columns = x.value.shape[-1]
         value = np.square(x.value).sum(-1)
-        error = (2 * _times(np.abs(x.value), x.error) + np.square(x.error)).sum(-1) + TINY * np.count_nonzero(
-            (x.value != 0) | (x.error != 0), axis=-1
-        )
+        error = (2 * _times(np.abs(x.value), x.error) + np.square(x.error)).sum(
+            -1
+        ) + TINY * np.count_nonzero((x.value != 0) | (x.error != 0), axis=-1)
         return rounded(value, error, ulps=float(gamma(columns + 1)) / ULP)
 
 
@@ -147,7 +173,9 @@ def mean_square(x: Bounded) -> Bounded:
 
 def where(condition: NDArray[np.bool_], yes: Bounded, no: Bounded) -> Bounded:
     """Elements of `yes` where the condition holds, else of `no`."""
-    return Bounded(np.where(condition, yes.value, no.value), np.where(condition, yes.error, no.error))
+    return Bounded(
+        np.where(condition, yes.value, no.value), np.where(condition, yes.error, no.error)
+    )
 
 
 def smaller(a: Bounded, b: Bounded) -> Bounded:
@@ -161,5 +189,7 @@ def larger(a: Bounded, b: Bounded) -> Bounded:
 
 
 def unsure(x: Bounded, condition: NDArray[np.bool_]) -> Bounded:
-    """x, of which nothing is known where the condition holds: kernels may have taken another branch."""
+    """x, of which nothing is known where the condition holds: kernels may have taken another
+    branch.
+    """
     return Bounded(x.value, np.where(condition, np.inf, x.error))

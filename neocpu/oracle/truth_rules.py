@@ -1,8 +1,9 @@
-"""What does one optimizer step do to rows with exactly merged gradients? Every rule as its formula, over bounded numbers.
+"""What does one optimizer step do to rows with exactly merged gradients? Every rule as its formula,
+over bounded numbers.
 
-A rule takes `Rows` (weights, gradients, states of U rows) and `Hyper`, and returns the new weights; states are replaced in
-`rows.states`. To add a rule, write its formula here under the rule's name. Formulas: docs/arithmetic.md §5; each known
-mistake is one bend in the formula where it happens.
+A rule takes `Rows` (weights, gradients, states of U rows) and `Hyper`, and returns the new weights;
+states are replaced in `rows.states`. To add a rule, write its formula here under the rule's name.
+Formulas: docs/arithmetic.md §5; each known mistake is one bend in the formula where it happens.
 """
 
 from collections.abc import Callable
@@ -12,19 +13,31 @@ import numpy as np
 
 from neocpu.oracle.records import Value
 from neocpu.oracle.truth_counters import clipped, counted, elapsed, rate_and_keep
-from neocpu.oracle.truth_numbers import ULP, Bounded, larger, mean_square, smaller, square_sum, unsure, where
+from neocpu.oracle.truth_numbers import (
+    ULP,
+    Bounded,
+    larger,
+    mean_square,
+    smaller,
+    square_sum,
+    unsure,
+    where,
+)
 
 ONE = Bounded.exactly(1.0)
 
 
 @dataclass
 class Rows:
-    """U rows of one table in the middle of an update: w, g [U, D]; element states [U, D], row states [U]."""
+    """U rows of one table in the middle of an update: w, g [U, D]; element states [U, D], row
+    states [U].
+    """
 
     w: Bounded
     g: Bounded
     states: dict[str, Bounded]
-    squares: Bounded | None = None  # sums of g*g of the single lookups, for kernels that square before they merge
+    # sums of g*g of the single lookups, for kernels that square before they merge
+    squares: Bounded | None = None
     bends: frozenset[str] = frozenset()
 
 
@@ -36,7 +49,11 @@ class Hyper:
     bends: frozenset[str] = field(default_factory=frozenset)
 
     def __getitem__(self, name: str) -> Bounded:
-        if name == "eps" and "adagrad_eps_1e10" in self.bends and "adagrad" in str(self.options["optimizer"]):
+        if (
+            name == "eps"
+            and "adagrad_eps_1e10" in self.bends
+            and "adagrad" in str(self.options["optimizer"])
+        ):
             return Bounded.constant(1e-10)
         return Bounded.constant(float(self.options[name]))
 
@@ -46,7 +63,9 @@ class Hyper:
         mode = str(self.options["weight_decay_mode"])
         if "weight_decay_ignored" in self.bends or not self.options["weight_decay"]:
             return "none"
-        swapped = {"l2": "decoupled", "decoupled": "l2"} if "weight_decay_swapped" in self.bends else {}
+        swapped = (
+            {"l2": "decoupled", "decoupled": "l2"} if "weight_decay_swapped" in self.bends else {}
+        )
         return swapped.get(mode, mode)
 
     @property
@@ -71,7 +90,8 @@ class Hyper:
         """1 - beta^t, by kernels that take the power in fp32."""
         if "bias_correction_missing" in self.bends:
             return ONE
-        beta, t = self[name], self.step
+        beta = self[name]
+        t = self.step
         power = beta.value**t
         error = t * beta.error * beta.value ** max(t - 1, 0) + (2 * ULP * power if t else 0.0)
         return Bounded(1 - power, np.asarray(error))
@@ -101,7 +121,8 @@ def _root(state: Bounded, h: Hyper) -> Bounded:
 
 def _accumulate(rows: Rows, name: str, new: Bounded) -> Bounded:
     """Store a state; what the formula goes on with."""
-    old, rows.states[name] = rows.states[name], new
+    old = rows.states[name]
+    rows.states[name] = new
     return old if "update_before_state" in rows.bends else new
 
 
@@ -133,13 +154,20 @@ def momentum_sgd(rows: Rows, h: Hyper) -> Bounded:
 
 
 def lars_sgd(rows: Rows, h: Hyper) -> Bounded:
-    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w); w -= m"""
-    of_g, of_w = square_sum(rows.g).sqrt(), square_sum(rows.w).sqrt()
-    decay = h["weight_decay"] * of_w if h.mode == "l2" else Bounded.exactly(np.zeros(of_w.value.shape))
+    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w); w
+    -= m
+    """
+    of_g = square_sum(rows.g).sqrt()
+    of_w = square_sum(rows.w).sqrt()
+    decay = (
+        h["weight_decay"] * of_w if h.mode == "l2" else Bounded.exactly(np.zeros(of_w.value.shape))
+    )
     trust = _ratio(h["eta"] * of_w, of_g + decay, (of_g, of_w), h)
     rate = (h["learning_rate"] * trust).column()
     m = _accumulate(
-        rows, "momentum_buffer", h["momentum"] * rows.states["momentum_buffer"] + rate * _regularised(rows, h)
+        rows,
+        "momentum_buffer",
+        h["momentum"] * rows.states["momentum_buffer"] + rate * _regularised(rows, h),
     )
     return _down(rows, m, h.keep())
 
@@ -151,7 +179,9 @@ def _ratio(above: Bounded, below: Bounded, norms: tuple[Bounded, Bounded], h: Hy
         return ratio
     zero = (norms[0].value == 0) | (norms[1].value == 0)
     perhaps = (norms[0].error >= norms[0].value) | (norms[1].error >= norms[1].value)
-    return unsure(where(zero, Bounded.exactly(np.ones(zero.shape)), ratio), perhaps & ~_surely(zero, norms))
+    return unsure(
+        where(zero, Bounded.exactly(np.ones(zero.shape)), ratio), perhaps & ~_surely(zero, norms)
+    )
 
 
 def _surely(zero: np.ndarray, norms: tuple[Bounded, Bounded]) -> np.ndarray:
@@ -173,29 +203,40 @@ def exact_rowwise_adagrad(rows: Rows, h: Hyper) -> Bounded:
 
 
 def exact_rowwise_adagrad_with_counter(rows: Rows, h: Hyper) -> Bounded:
-    """exact_rowwise_adagrad whose rate and weight decay depend on how often, and how long ago, a row was updated"""
-    g, states, o = _regularised(rows, h), rows.states, {**h.options, "weight_decay_mode": h.mode, "step": h.step}
-    gap, times = elapsed(states["prev_iter"], h.step), counted(states, h.step, int(o["counter_halflife"]))
+    """exact_rowwise_adagrad whose rate and weight decay depend on how often, and how long ago, a
+    row was updated
+    """
+    g = _regularised(rows, h)
+    states = rows.states
+    o = {**h.options, "weight_decay_mode": h.mode, "step": h.step}
+    gap = elapsed(states["prev_iter"], h.step)
+    times = counted(states, h.step, int(o["counter_halflife"]))
     s = _accumulate(rows, "sum", states["sum"] + _mean(rows, g))
-    states["prev_iter"], states["row_counter"] = Bounded.exactly(np.full(gap.shape, float(h.step))), times
+    states["prev_iter"] = Bounded.exactly(np.full(gap.shape, float(h.step)))
+    states["row_counter"] = times
     rate, keep = rate_and_keep(o, h["learning_rate"], _root(s, h), times, gap, h.bends)
     return keep.column() * rows.w - rate.column() * g
 
 
 def exact_rowwise_adagrad_with_cowclip(rows: Rows, h: Hyper) -> Bounded:
     """exact_rowwise_adagrad of g * min(1, times * max(coefficient * ||w||, lower) / ||g||)"""
-    g, states = _regularised(rows, h), rows.states
+    g = _regularised(rows, h)
+    states = rows.states
     times = counted(states, h.step, int(h.options["counter_halflife"]))
     s = _accumulate(rows, "sum", states["sum"] + _mean(rows, g))
-    states["prev_iter"], states["row_counter"] = Bounded.exactly(np.full(times.value.shape, float(h.step))), times
+    states["prev_iter"] = Bounded.exactly(np.full(times.value.shape, float(h.step)))
+    states["row_counter"] = times
     most = larger(h["weight_norm_coefficient"] * square_sum(rows.w).sqrt(), h["lower_bound"])
     clip = clipped(times * most, square_sum(g).sqrt())
     return _down(rows, (clip * (h["learning_rate"] / _root(s, h))).column() * g, h.keep())
 
 
 def rowwise_rmsprop(rows: Rows, h: Hyper) -> Bounded:
-    """v = beta2 * v + (1 - beta2) * mean(g^2); w = max(least, 1 - lr * alpha * elapsed) * w - lr / (sqrt(v) + eps) * g"""
-    g, states = _regularised(rows, h), rows.states
+    """v = beta2 * v + (1 - beta2) * mean(g^2); w = max(least, 1 - lr * alpha * elapsed) * w - lr /
+    (sqrt(v) + eps) * g
+    """
+    g = _regularised(rows, h)
+    states = rows.states
     gap = Bounded.exactly(elapsed(states["prev_iter"], h.step))
     shrink = Bounded.constant(float(h.options["learning_rate"]) * float(h.options["ar_alpha"]))
     keep = larger(ONE - smaller(shrink * gap, ONE), h["min_shrinkage"])
@@ -208,11 +249,17 @@ def rowwise_rmsprop(rows: Rows, h: Hyper) -> Bounded:
 
 def _moments(rows: Rows, h: Hyper, g: Bounded, rowwise: bool) -> Bounded:
     """Adam's moments, stored; its step before the rate."""
-    m = _accumulate(rows, "exp_avg", h["beta1"] * rows.states["exp_avg"] + h.complement("beta1") * g)
+    m = _accumulate(
+        rows, "exp_avg", h["beta1"] * rows.states["exp_avg"] + h.complement("beta1") * g
+    )
     square = _mean(rows, g) if rowwise else _square(rows, g)
-    v = _accumulate(rows, "exp_avg_sq", h["beta2"] * rows.states["exp_avg_sq"] + h.complement("beta2") * square)
+    v = _accumulate(
+        rows, "exp_avg_sq", h["beta2"] * rows.states["exp_avg_sq"] + h.complement("beta2") * square
+    )
     late = "sparse_adam_eps" in h.bends
-    below = _root(v, h) / h.correction("beta2").sqrt() if late else _root(v / h.correction("beta2"), h)
+    below = (
+        _root(v, h) / h.correction("beta2").sqrt() if late else _root(v / h.correction("beta2"), h)
+    )
     return m / h.correction("beta1") / (below.column() if rowwise else below)
 
 
@@ -235,7 +282,8 @@ def _lamb(rows: Rows, h: Hyper, rowwise: bool) -> Bounded:
     step = _moments(rows, h, _regularised(rows, h), rowwise)
     if h.mode == "decoupled":
         step = step + h["weight_decay"] * rows.w
-    of_g, of_w = square_sum(step).sqrt(), square_sum(rows.w).sqrt()
+    of_g = square_sum(step).sqrt()
+    of_w = square_sum(rows.w).sqrt()
     rate = h["learning_rate"] * _ratio(of_w, of_g, (of_g, of_w), h)
     return rows.w - rate.column() * step
 
@@ -254,7 +302,8 @@ def limited(w: Bounded, h: Hyper) -> Bounded:
     """Rows scaled down to the norm max_norm where they are longer."""
     if not h.options.get("max_norm") or "max_norm_ignored" in h.bends:
         return w
-    norm, most = square_sum(w).sqrt(), h["max_norm"]
+    norm = square_sum(w).sqrt()
+    most = h["max_norm"]
     inside = norm.value + norm.error <= most.value - most.error
     factor = smaller(most / norm, ONE)
     return where(np.broadcast_to(inside[:, None], w.value.shape), w, w * factor.column())

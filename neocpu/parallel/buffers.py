@@ -1,4 +1,6 @@
-"""Where do messages live between steps? In named arrays that only grow, so that a step touches no fresh memory."""
+"""Where do messages live between steps? In named arrays that only grow, so that a step touches no
+fresh memory.
+"""
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray

@@ -1,4 +1,6 @@
-"""Which batch may not be exchanged? One whose lookups would reach outside their tables; the error names the lookup."""
+"""Which batch may not be exchanged? One whose lookups would reach outside their tables; the error
+names the lookup.
+"""
 
 from collections.abc import Sequence
 
@@ -15,26 +17,33 @@ def find_refusal(
 ) -> IndexRangeError | None:
     """Why this rank's part of a batch cannot be looked up, or None.
 
-    `samples`: how many samples the rank owns; `first`: the place of the first one in the global batch (messages name
-    samples of the global batch). Rows may be -1 (pruned) to rows - 1.
+    `samples`: how many samples the rank owns; `first`: the place of the first one in the global
+    batch (messages name samples of the global batch). Rows may be -1 (pruned) to rows - 1.
     """
     try:
         kjt.check()
     except IndexRangeError as error:
         return error
     if kjt.keys != tuple(bag.key for bag in bags):
-        return IndexRangeError(f"the batch has keys {kjt.keys}; the tables need {tuple(bag.key for bag in bags)}")
+        return IndexRangeError(
+            f"the batch has keys {kjt.keys}; the tables need {tuple(bag.key for bag in bags)}"
+        )
     if kjt.samples != samples:
-        return IndexRangeError(f"the batch has {kjt.samples} samples where this rank owns {samples}")
+        return IndexRangeError(
+            f"the batch has {kjt.samples} samples where this rank owns {samples}"
+        )
     if kjt.weights is None and any(table.weighted for table in tables):
         names = [table.name for table in tables if table.weighted]
-        return IndexRangeError(f"tables {names} are weighted, but the batch has no per-sample weights")
+        return IndexRangeError(
+            f"tables {names} are weighted, but the batch has no per-sample weights"
+        )
     limits = np.array([tables[bag.table].rows for bag in bags], np.int64)
     bad = first_outside(kjt.offsets, kjt.values, limits, samples)
     if bad < 0:
         return None
     bag = int(np.searchsorted(kjt.offsets, bad, side="right")) - 1
-    key, sample = bags[bag // samples], bag % samples
+    key = bags[bag // samples]
+    sample = bag % samples
     table = tables[key.table]
     return IndexRangeError(
         f"feature {key.feature!r}, table {table.name!r}, sample {first + sample} of the batch: "

@@ -1,4 +1,5 @@
-"""How do ranks talk? Through a few verbs on contiguous NumPy buffers, behind which MPI, threads or nothing can stand.
+"""How do ranks talk? Through a few verbs on contiguous NumPy buffers, behind which MPI, threads or
+nothing can stand.
 
     start_alltoallv / alltoallv    element counts per rank; every exchange of the training step is one of these
     alltoall, allgatherv           equal blocks; everything to everybody
@@ -7,8 +8,9 @@
     split                          the same verbs among some of the ranks
     agree                          an error of one rank becomes the same error on all
 
-Collectives move bytes and never add: MPI's own sums have no defined order (`docs/arithmetic.md` §3). All ranks call the
-same verbs in the same order. Bytes and messages are counted by verb and link class (same rank, same node, other node).
+Collectives move bytes and never add: MPI's own sums have no defined order (`docs/arithmetic.md`
+§3). All ranks call the same verbs in the same order. Bytes and messages are counted by verb and
+link class (same rank, same node, other node).
 """
 
 import json
@@ -29,7 +31,9 @@ class Request(Protocol):
     """An exchange under way. Its arrays belong to the comm until `wait` returns."""
 
     def wait(self) -> None:
-        """Return when the received array is filled and the sent one reusable; requests may be awaited in any order."""
+        """Return when the received array is filled and the sent one reusable; requests may be
+        awaited in any order.
+        """
 
 
 class Done:
@@ -59,7 +63,9 @@ class Traffic:
 
 
 def sum_traffic(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Reports of several ranks in one: messages and bytes add; `calls` is that of the rank which called most often."""
+    """Reports of several ranks in one: messages and bytes add; `calls` is that of the rank which
+    called most often.
+    """
     report: dict[str, Any] = {}
     for verb in sorted({verb for state in states for verb in state}):
         found = [state[verb] for state in states if verb in state]
@@ -72,7 +78,8 @@ def sum_traffic(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 class Comm(ABC):
-    """A group of ranks. Subclasses bring `_exchange`, `_gather`, `barrier`, `quiet_barrier`, `split` and `abort`.
+    """A group of ranks. Subclasses bring `_exchange`, `_gather`, `barrier`, `quiet_barrier`,
+    `split` and `abort`.
 
     Attributes
     ----------
@@ -82,7 +89,8 @@ class Comm(ABC):
     """
 
     def __init__(self, rank: int, size: int, nodes: ArrayLike, sent: Traffic | None = None) -> None:
-        self.rank, self.size = rank, size
+        self.rank = rank
+        self.size = size
         self.nodes = np.asarray(nodes, np.int64)
         self.sent = Traffic() if sent is None else sent
         self._links = np.where(self.nodes == self.nodes[rank], 1, 2)
@@ -121,10 +129,13 @@ class Comm(ABC):
     ) -> Request:
         """Begin sending run q of `send` to rank q, and receiving run q of `recv` from rank q.
 
-        send, recv : contiguous 1-D arrays of one dtype, runs in rank order without gaps; either may be empty.
-        send_counts, recv_counts : i64[size], elements per rank; they must add up to the arrays' sizes.
+        send, recv : contiguous 1-D arrays of one dtype, runs in rank order without gaps; either may
+            be empty.
+        send_counts, recv_counts : i64[size], elements per rank; they must add up to the arrays'
+            sizes.
         """
-        sends, recvs = np.asarray(send_counts, np.int64), np.asarray(recv_counts, np.int64)
+        sends = np.asarray(send_counts, np.int64)
+        recvs = np.asarray(recv_counts, np.int64)
         self._check(send, sends, "send")
         self._check(recv, recvs, "recv")
         if send.dtype != recv.dtype:
@@ -132,14 +143,20 @@ class Comm(ABC):
         self.sent.add("alltoallv", self._links, sends * send.itemsize)
         return self._exchange(send, sends, recv, recvs)
 
-    def alltoallv(self, send: NDArray[Any], send_counts: ArrayLike, recv: NDArray[Any], recv_counts: ArrayLike) -> None:
+    def alltoallv(
+        self, send: NDArray[Any], send_counts: ArrayLike, recv: NDArray[Any], recv_counts: ArrayLike
+    ) -> None:
         """`start_alltoallv` and `wait` in one."""
         self.start_alltoallv(send, send_counts, recv, recv_counts).wait()
 
     def alltoall(self, send: NDArray[Any]) -> NDArray[Any]:
-        """Block q of `send` [size, ...] goes to rank q; returns the same shape, block q from rank q."""
+        """Block q of `send` [size, ...] goes to rank q; returns the same shape, block q from rank
+        q.
+        """
         if send.shape[:1] != (self.size,):
-            raise ValueError(f"alltoall among {self.size} ranks needs {self.size} blocks; got shape {send.shape}")
+            raise ValueError(
+                f"alltoall among {self.size} ranks needs {self.size} blocks; got shape {send.shape}"
+            )
         send, recv = np.ascontiguousarray(send), np.empty(send.shape, send.dtype)
         counts = np.full(self.size, send.size // self.size, np.int64)
         self.sent.add("alltoall", self._links, counts * send.itemsize)
@@ -147,10 +164,17 @@ class Comm(ABC):
         return recv
 
     def allgatherv(self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike) -> None:
-        """Every rank's `send` in rank order into `recv` of every rank (1-D); `counts` i64[size]: elements of each."""
+        """Every rank's `send` in rank order into `recv` of every rank (1-D); `counts` i64[size]:
+        elements of each.
+        """
         sizes = np.asarray(counts, np.int64)
         self._check(recv, sizes, "recv")
-        if send.dtype != recv.dtype or send.ndim != 1 or not send.flags.c_contiguous or send.size != sizes[self.rank]:
+        if (
+            send.dtype != recv.dtype
+            or send.ndim != 1
+            or not send.flags.c_contiguous
+            or send.size != sizes[self.rank]
+        ):
             raise ValueError(
                 f"allgatherv: rank {self.rank} announced {sizes[self.rank]} {recv.dtype}, "
                 f"but sends {send.dtype}{send.shape}"
@@ -160,12 +184,16 @@ class Comm(ABC):
 
     def allgather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in rank order. For small things beside the training path."""
-        one, sizes = np.ones(self.size, np.int64), np.empty(self.size, np.int64)
+        one = np.ones(self.size, np.int64)
+        sizes = np.empty(self.size, np.int64)
         self.allgatherv(np.array([len(data)], np.int64), sizes, one)
         everything = np.empty(int(sizes.sum()), np.uint8)
         self.allgatherv(np.frombuffer(data, np.uint8), everything, sizes)
         ends = np.cumsum(sizes)
-        return [everything[end - size : end].tobytes() for end, size in zip(ends.tolist(), sizes.tolist())]
+        return [
+            everything[end - size : end].tobytes()
+            for end, size in zip(ends.tolist(), sizes.tolist())
+        ]
 
     def largest(self, value: int) -> int:
         """The largest of all ranks' integers, on every rank."""
@@ -174,10 +202,12 @@ class Comm(ABC):
         return int(found.max())
 
     def agree(self, error: BaseException | None) -> None:
-        """Return if no rank brings an error; otherwise raise the error of the lowest such rank, on every rank.
+        """Return if no rank brings an error; otherwise raise the error of the lowest such rank, on
+        every rank.
 
-        That rank raises its own object; the others an error of the same class (RuntimeError unless it is a NeocpuError)
-        with the same message. `spoken_by` on it is the rank, which alone needs to print it.
+        That rank raises its own object; the others an error of the same class (RuntimeError unless
+        it is a NeocpuError) with the same message. `spoken_by` on it is the rank, which alone needs
+        to print it.
         """
         first = self.largest(0 if error is None else self.size - self.rank)
         if first == 0:
@@ -206,27 +236,34 @@ class Comm(ABC):
 
     @property
     def ranks_per_node(self) -> int:
-        """Ranks of each node, if nodes are equally long runs of ranks (the last may be shorter); otherwise `size`.
+        """Ranks of each node, if nodes are equally long runs of ranks (the last may be shorter);
+        otherwise `size`.
 
-        A plan's hierarchical schemes count in this; ranks dealt out to hosts in another way are one node to it.
+        A plan's hierarchical schemes count in this; ranks dealt out to hosts in another way are one
+        node to it.
         """
         step = int((self.nodes == self.nodes[0]).sum())
         return step if np.array_equal(self.nodes, np.arange(self.size) // step) else self.size
 
     def traffic(self) -> dict[str, Any]:
-        """What all ranks sent so far: {verb: {calls, same_rank: {messages, bytes}, same_node: …, other_node: …}}.
+        """What all ranks sent so far: {verb: {calls, same_rank: {messages, bytes}, same_node: …,
+        other_node: …}}.
 
-        Collective; the report does not count itself. Bytes are payload by destination, whatever way MPI sends them.
+        Collective; the report does not count itself. Bytes are payload by destination, whatever way
+        MPI sends them.
         """
         state = json.dumps(self.sent.state()).encode()
         return sum_traffic([json.loads(data) for data in self.allgather_bytes(state)])
 
     def _check(self, array: NDArray[Any], counts: Counts, what: str) -> None:
         if array.ndim != 1 or not array.flags.c_contiguous:
-            raise ValueError(f"{what} must be a contiguous 1-D array, not {array.dtype}{array.shape}")
+            raise ValueError(
+                f"{what} must be a contiguous 1-D array, not {array.dtype}{array.shape}"
+            )
         if counts.shape != (self.size,) or int(counts.sum()) != array.size or (counts < 0).any():
             raise ValueError(
-                f"{what}_counts {counts.tolist()} do not describe {array.size} elements for {self.size} rank(s)"
+                f"{what}_counts {counts.tolist()} do not describe {array.size} elements for "
+                f"{self.size} rank(s)"
             )
 
 
@@ -241,7 +278,9 @@ class SingleComm(Comm):
     def __init__(self, sent: Traffic | None = None) -> None:
         super().__init__(0, 1, [0], sent)
 
-    def _exchange(self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts) -> Request:
+    def _exchange(
+        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+    ) -> Request:
         recv[:] = send
         return Done()
 

@@ -1,12 +1,14 @@
-"""How do ranks agree on the gradient of the dense parameters? Each climbs the same tree over its slice of them.
+"""How do ranks agree on the gradient of the dense parameters? Each climbs the same tree over its
+slice of them.
 
     rank r holds, for each maximal aligned node of its leaves, a partial sum f32[P]     (trees.aligned_nodes)
         alltoallv: slice d of every node goes to rank d                                 [P*d//W, P*(d+1)//W)
         rank d adds the nodes of all ranks, pair by pair, up to the root                (trees.climb)
         allgatherv: the finished slices                                                 f32[P] on every rank
 
-The paper's AllReduce (Neo) in the two halves it is made of, ReduceScatter and AllGather; the collectives move
-bytes and we add, because MPI's own reductions promise no order (`docs/arithmetic.md` §2).
+The paper's AllReduce (Neo) in the two halves it is made of, ReduceScatter and AllGather; the
+collectives move bytes and we add, because MPI's own reductions promise no order
+(`docs/arithmetic.md` §2).
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,8 @@ from neocpu.trees import Node, aligned_nodes, climb, rank_leaves
 
 
 class DenseReduction:
-    """Sum over the batch of P dense gradients, the same bits on every rank and for every number of ranks.
+    """Sum over the batch of P dense gradients, the same bits on every rank and for every number of
+    ranks.
 
     Parameters
     ----------
@@ -30,8 +33,12 @@ class DenseReduction:
 
     def __init__(self, comm: Comm, parameters: int, leaves: int) -> None:
         ranks = comm.size
-        self.comm, self.parameters, self.leaves = comm, parameters, leaves
-        self.nodes: list[list[Node]] = [list(aligned_nodes(*rank_leaves(rank, ranks, leaves))) for rank in range(ranks)]
+        self.comm = comm
+        self.parameters = parameters
+        self.leaves = leaves
+        self.nodes: list[list[Node]] = [
+            list(aligned_nodes(*rank_leaves(rank, ranks, leaves))) for rank in range(ranks)
+        ]
         self._cuts = [parameters * rank // ranks for rank in range(ranks + 1)]
         widths = np.diff(self._cuts)
         mine = int(widths[comm.rank])
@@ -44,10 +51,14 @@ class DenseReduction:
             self._total = np.empty(parameters, np.float32)
 
     def start(self, nodes: Mapping[Node, NDArray[np.float32]]) -> "StartedReduction":
-        """Send this rank's nodes, {(lo, size): f32[P]} for exactly `self.nodes[rank]`, on their way."""
+        """Send this rank's nodes, {(lo, size): f32[P]} for exactly `self.nodes[rank]`, on their
+        way.
+        """
         expected = self.nodes[self.comm.rank]
         if sorted(nodes) != sorted(expected):
-            raise ValueError(f"rank {self.comm.rank} owns the nodes {expected}, but got {sorted(nodes)}")
+            raise ValueError(
+                f"rank {self.comm.rank} owns the nodes {expected}, but got {sorted(nodes)}"
+            )
         if self.comm.size == 1:
             return StartedReduction(self, nodes)
         at = 0
@@ -55,7 +66,9 @@ class DenseReduction:
             for node in expected:
                 self._send[at : at + hi - lo] = nodes[node][lo:hi]
                 at += hi - lo
-        request = self.comm.start_alltoallv(self._send, self._send_counts, self._recv, self._recv_counts)
+        request = self.comm.start_alltoallv(
+            self._send, self._send_counts, self._recv, self._recv_counts
+        )
         return StartedReduction(self, nodes, request)
 
     def reduce(self, nodes: Mapping[Node, NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -66,8 +79,12 @@ class DenseReduction:
 class StartedReduction:
     """A dense reduction under way."""
 
-    def __init__(self, owner: DenseReduction, nodes: Mapping[Node, NDArray[np.float32]], request=None) -> None:
-        self._owner, self._nodes, self._request = owner, nodes, request
+    def __init__(
+        self, owner: DenseReduction, nodes: Mapping[Node, NDArray[np.float32]], request=None
+    ) -> None:
+        self._owner = owner
+        self._nodes = nodes
+        self._request = request
 
     def wait(self) -> NDArray[np.float32]:
         """Root sum f32[P]: a buffer that the next reduction overwrites; do not modify it."""
@@ -76,7 +93,8 @@ class StartedReduction:
             return climb(self._nodes, 0, owner.leaves)
         self._request.wait()
         pieces: dict[Node, NDArray[np.float32]] = {}
-        width, at = int(owner._widths[owner.comm.rank]), 0
+        width = int(owner._widths[owner.comm.rank])
+        at = 0
         for sent in owner.nodes:
             for node in sent:
                 pieces[node] = owner._recv[at : at + width]

@@ -1,15 +1,18 @@
-"""Which lookups go to which rank, and where do their pooled columns come back to? A plan's rectangles, key by key.
+"""Which lookups go to which rank, and where do their pooled columns come back to? A plan's
+rectangles, key by key.
 
-An entry is one key (feature, table) of the batch meeting one shard of its table. The entries of a rank fall in classes:
+An entry is one key (feature, table) of the batch meeting one shard of its table. The entries of a
+rank fall in classes:
 
     whole    the shard holds every row: bags can be pooled and rounded there
     parts    the shard holds some rows: exact fp64 words travel, the bag's home rounds     (docs/arithmetic.md §3)
     copies   the table is on every rank (data_parallel): nothing travels before the backward pass
 
-and whole and parts each in two: shards that can finish an update alone, and column shards whose rule needs a number of
-the whole row (its mean square), which the shards of the same rows must first share. Order: whole, whole with scalars,
-parts with scalars, parts; within a class the shards of `plan.local(rank)`, then the table's keys. Every rank lists the
-entries of all ranks from the plan alone, so no message describes another.
+and whole and parts each in two: shards that can finish an update alone, and column shards whose
+rule needs a number of the whole row (its mean square), which the shards of the same rows must first
+share. Order: whole, whole with scalars, parts with scalars, parts; within a class the shards of
+`plan.local(rank)`, then the table's keys. Every rank lists the entries of all ranks from the plan
+alone, so no message describes another.
 """
 
 from dataclasses import dataclass
@@ -55,7 +58,9 @@ class Entries:
 
 @dataclass(frozen=True)
 class RankEntries:
-    """All entries of one rank: those that travel, with the bounds of their four classes, and the copies."""
+    """All entries of one rank: those that travel, with the bounds of their four classes, and the
+    copies.
+    """
 
     travel: Entries
     cuts: tuple[int, int, int, int, int]  # whole | whole with scalars | parts with scalars | parts
@@ -77,7 +82,9 @@ def key_columns(tables: tuple[TableSpec, ...], first_column: int) -> Ints:
 
 
 def rank_entries(plan: Plan, rank: int, first_column: int, row_scalars: int) -> RankEntries:
-    """Entries of one rank. `row_scalars`: numbers per row that the optimizer's rule needs of the whole row."""
+    """Entries of one rank. `row_scalars`: numbers per row that the optimizer's rule needs of the
+    whole row.
+    """
     keys: dict[int, list[int]] = {}
     for key, bag in enumerate(bags(plan.tables)):
         keys.setdefault(bag.table, []).append(key)
@@ -85,7 +92,8 @@ def rank_entries(plan: Plan, rank: int, first_column: int, row_scalars: int) -> 
     classes: list[list[tuple[int, ...]]] = [[], [], [], [], []]
     for position, shard in enumerate(plan.local(rank)):
         kind = _kind(plan, shard, row_scalars)
-        (lo, hi), (left, right) = shard.rows, shard.cols
+        lo, hi = shard.rows
+        left, right = shard.cols
         for key in keys[shard.table]:
             classes[kind].append((key, position, lo, hi, right - left, int(columns[key]) + left))
     cuts = np.cumsum([0] + [len(entries) for entries in classes[:4]])

@@ -1,16 +1,19 @@
-"""How do lookups reach the shards and pooled rows come back? Through one engine that knows only rectangles.
+"""How do lookups reach the shards and pooled rows come back? Through one engine that knows only
+rectangles.
 
     input_dist     my b samples, all keys --bucketize-> entries of every rank --alltoall lengths, alltoallv rows-->
                    all B samples, my entries --permute-> bag k*B + s                                     (Neo)
     output_dist    whole: f32[B, C] --alltoallv--> columns of E[b];  parts: fp64 words, by a route, rounded at home
     gradients      columns of dE[b] --alltoallv--> f32[B, C] of my entries
 
-Every plan is the same to it: `entries.py` lists which key meets which shard. Samples are spread as the leaves of the
-batch are (`trees.rank_samples`), so the blocks of all ranks, one below the other, are the global batch.
+Every plan is the same to it: `entries.py` lists which key meets which shard. Samples are spread as
+the leaves of the batch are (`trees.rank_samples`), so the blocks of all ranks, one below the other,
+are the global batch.
 
-A lookup outside its table is found before its batch is exchanged. The rank that finds it may be the only one, so each
-message of lengths begins with one number, 1 if the sender refuses its samples: every rank hears from every rank in that
-exchange anyway, and only then does anybody pay for agreeing on an error.
+A lookup outside its table is found before its batch is exchanged. The rank that finds it may be the
+only one, so each message of lengths begins with one number, 1 if the sender refuses its samples:
+every rank hears from every rank in that exchange anyway, and only then does anybody pay for
+agreeing on an error.
 """
 
 from collections.abc import Generator
@@ -44,8 +47,9 @@ Floats = NDArray[np.float32]
 class Input:
     """This rank's lookups of one batch, in place: what a lookup and its backward pass need.
 
-    `classes`: lookups of the global batch for the four classes of travelling entries (None where a class is empty);
-    `copies`: lookups of this rank's own samples in replicated tables; `kjt`: the batch as it came; `buffers`: what it lives in.
+    `classes`: lookups of the global batch for the four classes of travelling entries (None where a
+    class is empty); `copies`: lookups of this rank's own samples in replicated tables; `kjt`: the
+    batch as it came; `buffers`: what it lives in.
     """
 
     kjt: KJT
@@ -57,8 +61,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Sent:
-    """Lookups by destination: lengths i32[K*b] of the bags [entry, my sample] of all ranks, lookups for each rank
-    i64[W], local rows and weights (or none) one after the other; and the lookups that stay, of replicated tables."""
+    """Lookups by destination: lengths i32[K*b] of the bags [entry, my sample] of all ranks, lookups
+    for each rank i64[W], local rows and weights (or none) one after the other; and the lookups that
+    stay, of replicated tables.
+    """
 
     lengths: NDArray[np.int32]
     counts: Ints
@@ -69,7 +75,9 @@ class Sent:
 
 @dataclass
 class Arrival:
-    """What came home: finished rows; blocks of words with their groups; further words (key, start, words)."""
+    """What came home: finished rows; blocks of words with their groups; further words (key, start,
+    words).
+    """
 
     rows: Floats
     words: NDArray[np.float64] | None = None
@@ -78,7 +86,8 @@ class Arrival:
 
 
 class Exchange:
-    """The exchanges of one rank for one plan, any batch size; all ranks call its methods in the same order.
+    """The exchanges of one rank for one plan, any batch size; all ranks call its methods in the
+    same order.
 
     Parameters
     ----------
@@ -89,15 +98,27 @@ class Exchange:
     """
 
     def __init__(
-        self, plan: Plan, comm: Comm, leaves: int, first_column: int, row_scalars: int, route: str = "direct"
+        self,
+        plan: Plan,
+        comm: Comm,
+        leaves: int,
+        first_column: int,
+        row_scalars: int,
+        route: str = "direct",
     ) -> None:
-        self.plan, self.comm, self.leaves, self.route = plan, comm, leaves, ROUTES[route]
+        self.plan = plan
+        self.comm = comm
+        self.leaves = leaves
+        self.route = ROUTES[route]
         self.bags = bags(plan.tables)
         self.columns = int(key_columns(plan.tables, first_column)[-1])
-        self.ranks = [rank_entries(plan, rank, first_column, row_scalars) for rank in range(comm.size)]
+        self.ranks = [
+            rank_entries(plan, rank, first_column, row_scalars) for rank in range(comm.size)
+        ]
         self.mine = self.ranks[comm.rank]
         self.weighted = any(table.weighted for table in plan.tables)
-        # one rank that holds every table whole: lookups are used where they are, rows land where they belong
+        # one rank that holds every table whole: lookups are used where they are, rows land where
+        # they belong
         self.mean_columns = self._find_mean_columns(first_column)
         self.alone = comm.size == 1 and len(self.mine.travel) == len(self.bags) == self.mine.cuts[1]
         self._routed = any(len(entries.parts) for entries in self.ranks)
@@ -105,9 +126,12 @@ class Exchange:
         widths, homes, groups = _groups([entries.parts for entries in self.ranks])
         self._my_groups = groups[comm.rank]
         self._held = tuple(tuple(g for entry in rank for g in entry) for rank in groups)
-        self.group_columns, self.widths = (widths, homes), tuple(widths.tolist())
+        self.group_columns = (widths, homes)
+        self.widths = tuple(widths.tolist())
         asked = [entries.travel for entries in self.ranks] + [self.mine.copies]
-        self._asked = tuple(np.concatenate([getattr(e, name) for e in asked]) for name in ("key", "lo", "hi"))
+        self._asked = tuple(
+            np.concatenate([getattr(e, name) for e in asked]) for name in ("key", "lo", "hi")
+        )
         self._shapes: dict[int, Shape] = {}
         self._idle: list[Buffers] = []  # of inputs that are done with
         self._buffers = Buffers()
@@ -115,16 +139,26 @@ class Exchange:
     def shape(self, batch: int) -> Shape:
         """Counts and jobs for a global batch of this many samples, computed once."""
         if batch not in self._shapes:
-            if len(self._shapes) > 64:  # a data set ends in one odd batch; only tests use many sizes
+            # a data set ends in one odd batch; only tests use many sizes
+            if len(self._shapes) > 64:
                 self._shapes.clear()
-            bounds = [rank_samples(rank, self.comm.size, batch, self.leaves)[0] for rank in range(self.comm.size)]
-            self._shapes[batch] = Shape(self.ranks, self.comm.rank, np.array([*bounds, batch], np.int64), self.columns)
+            bounds = [
+                rank_samples(rank, self.comm.size, batch, self.leaves)[0]
+                for rank in range(self.comm.size)
+            ]
+            self._shapes[batch] = Shape(
+                self.ranks, self.comm.rank, np.array([*bounds, batch], np.int64), self.columns
+            )
         return self._shapes[batch]
 
     def _find_mean_columns(self, first_column: int) -> tuple[Ints, Ints, Ints] | None:
         """(key, first column in E, width) of the keys that pool by MEAN; None if there are none."""
         columns = key_columns(self.plan.tables, first_column)
-        keys = [key for key, bag in enumerate(self.bags) if self.plan.tables[bag.table].pooling == "mean"]
+        keys = [
+            key
+            for key, bag in enumerate(self.bags)
+            if self.plan.tables[bag.table].pooling == "mean"
+        ]
         if not keys:
             return None
         return np.array(keys, np.int64), columns[keys], np.diff(columns)[keys]
@@ -138,11 +172,14 @@ class Exchange:
 
         Raises (on every rank, from here or from `wait`)
         ------
-        IndexRangeError : a lookup outside [-1, rows), malformed lengths, other keys or another number of samples.
+        IndexRangeError : a lookup outside [-1, rows), malformed lengths, other keys or another
+            number of samples.
         """
         if kjt.values.dtype != np.int64:
             kjt = replace(kjt, values=kjt.values.astype(np.int64))
-        return Started(self._input(kjt, self.shape(batch), self._idle.pop() if self._idle else Buffers()))
+        return Started(
+            self._input(kjt, self.shape(batch), self._idle.pop() if self._idle else Buffers())
+        )
 
     def release(self, given: Input) -> None:
         """Its memory is free for a coming input."""
@@ -161,7 +198,9 @@ class Exchange:
         lengths_out = buffers.take("lengths out", int(shape.length_sends.sum()), np.int32)
         lengths_in = buffers.take("lengths in", int(shape.length_recvs.sum()), np.int32)
         shape.pack_lengths(None if sent is None else sent.lengths, lengths_out)
-        yield self.comm.start_alltoallv(lengths_out, shape.length_sends, lengths_in, shape.length_recvs)
+        yield self.comm.start_alltoallv(
+            lengths_out, shape.length_sends, lengths_in, shape.length_recvs
+        )
         if lengths_in[shape.recv_heads].any():
             self.comm.agree(error)
         assert sent is not None
@@ -175,24 +214,33 @@ class Exchange:
     ) -> Generator[Request, None, tuple[Ints, Floats]]:
         """Rows and weights of my entries' bags, which stand at `offsets`."""
         counts, jobs = shape.permute_jobs(offsets)
-        total, size = int(offsets[-1]), int(sent.counts.sum())
+        total = int(offsets[-1])
+        size = int(sent.counts.sum())
         rows = buffers.take("rows in", total, np.int64)
         requests = [self.comm.start_alltoallv(sent.rows[:size], sent.counts, rows, counts)]
         weights = buffers.take("weights in", total if self.weighted else 0, np.float32)
         if self.weighted:
-            requests.append(self.comm.start_alltoallv(sent.weights[:size], sent.counts, weights, counts))
+            requests.append(
+                self.comm.start_alltoallv(sent.weights[:size], sent.counts, weights, counts)
+            )
         yield from requests
         if self.comm.size == 1:
             return rows, weights  # one sender: already entry by entry
-        ordered = buffers.take("rows", total, np.int64), buffers.take("weights", weights.size, np.float32)
+        ordered = (
+            buffers.take("rows", total, np.int64),
+            buffers.take("weights", weights.size, np.float32),
+        )
         copy_blocks(rows, ordered[0], jobs)
         if self.weighted:
             copy_blocks(weights, ordered[1], jobs)
         return ordered
 
     def _bucketize(self, kjt: KJT, shape: Shape, buffers: Buffers) -> Sent:
-        """My lookups for the entries of every rank, rank after rank, then for the replicated tables."""
-        samples, (key, lo, hi) = shape.samples, self._asked
+        """My lookups for the entries of every rank, rank after rank, then for the replicated
+        tables.
+        """
+        samples = shape.samples
+        key, lo, hi = self._asked
         lengths = buffers.take("lengths", key.size * samples, np.int32)
         bucketize_lengths(kjt.offsets, kjt.values, key, lo, hi, samples, lengths)
         offsets = buffers.take("offsets out", lengths.size + 1, np.int64)
@@ -200,7 +248,8 @@ class Exchange:
         rows = buffers.take("rows out", int(offsets[-1]) + 1, np.int64)
         weights = buffers.take("weights out", rows.size if self.weighted else 0, np.float32)
         bucketize(kjt.offsets, kjt.values, self._weights(kjt), key, lo, hi, samples, rows, weights)
-        travel, copies = int(shape.entry_cuts[-1]), None
+        travel = int(shape.entry_cuts[-1])
+        copies = None
         if len(self.mine.copies):
             copies = part_of(offsets, rows, weights, travel, key.size, samples)
         return Sent(lengths, np.diff(offsets[shape.entry_cuts * samples]), rows, weights, copies)
@@ -210,11 +259,14 @@ class Exchange:
 
     # ---- output_dist ----
 
-    def start_output(self, shape: Shape, whole: Floats, words: NDArray[np.float64], spill: Spill) -> "Output":
-        """Send pooled rows home: `whole` f32[B, C] finished, `words` f64[B, C'] with `spill` the rare further words.
+    def start_output(
+        self, shape: Shape, whole: Floats, words: NDArray[np.float64], spill: Spill
+    ) -> "Output":
+        """Send pooled rows home: `whole` f32[B, C] finished, `words` f64[B, C'] with `spill` the
+        rare further words.
 
-        `whole` and `words` hold my entries side by side (`RankEntries.whole`, `.parts`) for all samples of the batch;
-        they belong to the exchange until `Output.finish`.
+        `whole` and `words` hold my entries side by side (`RankEntries.whole`, `.parts`) for all
+        samples of the batch; they belong to the exchange until `Output.finish`.
         """
         return Output(self, shape, Started(self._output(shape, whole, words, spill)))
 
@@ -223,7 +275,11 @@ class Exchange:
     ) -> Generator[Request, None, Arrival]:
         sends, recvs = shape.whole_counts
         rows = self._buffers.take("whole in", int(recvs.sum()), np.float32)
-        request = self.comm.start_alltoallv(whole.reshape(-1), sends, rows, recvs) if self._pooled else None
+        request = (
+            self.comm.start_alltoallv(whole.reshape(-1), sends, rows, recvs)
+            if self._pooled
+            else None
+        )
         arrival = Arrival(rows)
         if self._routed:
             job = Shipment(self._map(shape), words, spill, self._buffers)
@@ -234,15 +290,21 @@ class Exchange:
         return arrival
 
     def spill(self, shape: Shape, extras: ExtraWords, first: int, spill: Spill) -> None:
-        """Address the further words of bags (entry, sample of the batch) of my parts, entries counted from `first`."""
+        """Address the further words of bags (entry, sample of the batch) of my parts, entries
+        counted from `first`.
+        """
         if extras.bag.size == 0:
             return
         entry, sample = np.divmod(extras.bag, shape.batch)
         rank = np.searchsorted(shape.cuts, sample, side="right") - 1
-        for m, (k, d, s) in enumerate(zip(entry.tolist(), np.asarray(rank).tolist(), sample.tolist())):
+        for m, (k, d, s) in enumerate(
+            zip(entry.tolist(), np.asarray(rank).tolist(), sample.tolist())
+        ):
             at = int(extras.start[m])
             for group in self._my_groups[first + k]:
-                spill.append((d, group, s - int(shape.cuts[d]), extras.words[at : at + self.widths[group]]))
+                spill.append(
+                    (d, group, s - int(shape.cuts[d]), extras.words[at : at + self.widths[group]])
+                )
                 at += self.widths[group]
 
     # ---- gradients ----
@@ -250,12 +312,14 @@ class Exchange:
     def start_gradients(self, shape: Shape, gradient: Floats) -> Started[tuple[Floats, Floats]]:
         """Send the columns of dE f32[b, columns of E] to the shards of my entries' tables.
 
-        `wait` gives the gradients of my entries, side by side, for all samples of the batch: (f32[B, C] of
-        `RankEntries.whole`, f32[B, C'] of `RankEntries.parts`).
+        `wait` gives the gradients of my entries, side by side, for all samples of the batch:
+        (f32[B, C] of `RankEntries.whole`, f32[B, C'] of `RankEntries.parts`).
         """
         return Started(self._gradients(shape, gradient))
 
-    def _gradients(self, shape: Shape, gradient: Floats) -> Generator[Request, None, tuple[Floats, Floats]]:
+    def _gradients(
+        self, shape: Shape, gradient: Floats
+    ) -> Generator[Request, None, tuple[Floats, Floats]]:
         recvs, sends = shape.whole_counts  # the way back
         whole = self._buffers.take("gradients in", int(recvs.sum()), np.float32)
         if self._pooled:
@@ -279,11 +343,17 @@ class Output:
     """Pooled rows on their way home."""
 
     def __init__(self, exchange: Exchange, shape: Shape, started: Started[Arrival]) -> None:
-        self._exchange, self._shape, self._started = exchange, shape, started
+        self._exchange = exchange
+        self._shape = shape
+        self._started = started
 
     def finish(self, out: Floats) -> None:
-        """Wait, and write the columns of all travelling entries into `out` f32[b, columns], MEAN not yet divided."""
-        arrival, shape, exchange = self._started.wait(), self._shape, self._exchange
+        """Wait, and write the columns of all travelling entries into `out` f32[b, columns], MEAN
+        not yet divided.
+        """
+        arrival = self._started.wait()
+        shape = self._shape
+        exchange = self._exchange
         copy_blocks(arrival.rows, out.reshape(-1), shape.scatter_jobs)
         if arrival.words is None:
             return
@@ -292,16 +362,30 @@ class Output:
             shape.sources = shape.combine_sources(arrival.groups, exchange.widths)
         further = arrival.further
         widths, homes = exchange.group_columns
-        combine_words(arrival.words, *shape.sources, widths, homes, further.key, further.start, further.words, out)
+        combine_words(
+            arrival.words,
+            *shape.sources,
+            widths,
+            homes,
+            further.key,
+            further.start,
+            further.words,
+            out,
+        )
 
 
 def _groups(parts: list[Entries]) -> tuple[Ints, Ints, list[list[Groups]]]:
-    """Columns that the same row shards share: (widths i64[G], first columns in E i64[G], groups of all ranks' entries).
+    """Columns that the same row shards share: (widths i64[G], first columns in E i64[G], groups of
+    all ranks' entries).
 
-    Bands of rows may be cut at other columns than their neighbours, so columns are divided at every edge: an entry
-    holds one group or several side by side.
+    Bands of rows may be cut at other columns than their neighbours, so columns are divided at every
+    edge: an entry holds one group or several side by side.
     """
-    ranges = {span for entries in parts for span in zip(entries.home.tolist(), (entries.home + entries.width).tolist())}
+    ranges = {
+        span
+        for entries in parts
+        for span in zip(entries.home.tolist(), (entries.home + entries.width).tolist())
+    }
     edges = sorted({edge for span in ranges for edge in span})
     held = [(lo, hi) for lo, hi in pairwise(edges) if any(a <= lo and hi <= b for a, b in ranges)]
     homes, ends = np.array(held, np.int64).reshape(-1, 2).T
@@ -309,7 +393,10 @@ def _groups(parts: list[Entries]) -> tuple[Ints, Ints, list[list[Groups]]]:
     number = dict(zip(edges, first.tolist()))
     of_range = {(lo, hi): tuple(range(number[lo], number[hi])) for lo, hi in ranges}
     of_ranks = [
-        [of_range[lo, lo + width] for lo, width in zip(entries.home.tolist(), entries.width.tolist())]
+        [
+            of_range[lo, lo + width]
+            for lo, width in zip(entries.home.tolist(), entries.width.tolist())
+        ]
         for entries in parts
     ]
     return np.ascontiguousarray(ends - homes), np.ascontiguousarray(homes), of_ranks

@@ -1,8 +1,10 @@
-"""How does a job of many ranks end when one fails, or is asked to stop? At once, everywhere, and with one message.
+"""How does a job of many ranks end when one fails, or is asked to stop? At once, everywhere, and
+with one message.
 
-`guard` catches what `main` lets through. The first rank of a host to claim the job's marker file prints; then the job
-is aborted with the error's exit status, so no rank waits for one that is gone. An error raised by `comm.agree` is
-printed only by the rank it came from. `StopSignal` turns SIGTERM and Ctrl-C into a flag that training looks at.
+`guard` catches what `main` lets through. The first rank of a host to claim the job's marker file
+prints; then the job is aborted with the error's exit status, so no rank waits for one that is gone.
+An error raised by `comm.agree` is printed only by the rank it came from. `StopSignal` turns SIGTERM
+and Ctrl-C into a flag that training looks at.
 """
 
 import hashlib
@@ -26,7 +28,9 @@ _job: dict[str, Any] = {"token": None, "rank": None, "abort": None}
 
 
 def join_job(token: str, rank: int, abort: Callable[[int], None]) -> None:
-    """Tell the guard which job this process belongs to: a token that all ranks share, its rank, how to end the job."""
+    """Tell the guard which job this process belongs to: a token that all ranks share, its rank, how
+    to end the job.
+    """
     _job.update(token=token, rank=rank, abort=abort)
 
 
@@ -38,11 +42,13 @@ def leave_job() -> None:
 def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = None) -> int:
     """Exit status of `main`; if it fails, print once for the whole job and end all ranks.
 
-    abort : ends the job before `join_job` was called, for a rank that fails while others already wait for it.
+    abort : ends the job before `join_job` was called, for a rank that fails while others already
+        wait for it.
 
-    A NeocpuError is printed without traceback and sets its own status; Ctrl-C gives 130; anything else is a bug and is
-    printed with traceback and rank, status 1. All ranks are expected to leave together, and nothing is aborted, after
-    SystemExit, and after a NeocpuError with a status above 128: a run that a signal stopped.
+    A NeocpuError is printed without traceback and sets its own status; Ctrl-C gives 130; anything
+    else is a bug and is printed with traceback and rank, status 1. All ranks are expected to leave
+    together, and nothing is aborted, after SystemExit, and after a NeocpuError with a status above
+    128: a run that a signal stopped.
     """
     try:
         return main() or 0
@@ -59,11 +65,16 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
     except BaseException as error:
         rank = _job["rank"]
         where = "" if rank is None else f" on rank {rank}"
-        text = "".join(traceback.format_exception(error)) + f"neocpu: unexpected {type(error).__name__}{where}: {error}"
+        text = (
+            "".join(traceback.format_exception(error))
+            + f"neocpu: unexpected {type(error).__name__}{where}: {error}"
+        )
         return _end_job(error, text, 1, abort)
 
 
-def _end_job(error: BaseException, text: str, status: int, abort: Callable[[int], None] | None) -> int:
+def _end_job(
+    error: BaseException, text: str, status: int, abort: Callable[[int], None] | None
+) -> int:
     abort = _job["abort"] or abort
     if abort is None:
         _print(text)
@@ -125,25 +136,37 @@ def _wait_for(marker: Path) -> None:
 
 
 def launch_token() -> str:
-    """A name that ranks of one job and host share before they can talk: their launcher's process and job numbers."""
+    """A name that ranks of one job and host share before they can talk: their launcher's process
+    and job numbers.
+    """
     parent = os.getppid()
     try:
         started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         started = ""
-    names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "PALS_APID", "FLUX_JOB_ID", "LSB_JOBID")
+    names = (
+        "SLURM_JOB_ID",
+        "SLURM_STEP_ID",
+        "PMIX_NAMESPACE",
+        "PALS_APID",
+        "FLUX_JOB_ID",
+        "LSB_JOBID",
+    )
     parts = [str(parent), started, *(os.environ.get(name, "") for name in names)]
     return hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]
 
 
 class StopSignal:
-    """From now until `restore`, SIGTERM, SIGINT and SIGUSR1 only set `number`, so that a run can end with a checkpoint.
+    """From now until `restore`, SIGTERM, SIGINT and SIGUSR1 only set `number`, so that a run can
+    end with a checkpoint.
 
-    Launchers pass them on from mpiexec to the ranks, except that Open MPI's kills the ranks soon after a SIGTERM:
-    there, and as Slurm's early warning (`--signal=USR1@120`), SIGUSR1 is the one to send.
+    Launchers pass them on from mpiexec to the ranks, except that Open MPI's kills the ranks soon
+    after a SIGTERM: there, and as Slurm's early warning (`--signal=USR1@120`), SIGUSR1 is the one
+    to send.
 
-    Ranks get the signal at different steps: agree on it with `comm.largest(stop.number)`. A second Ctrl-C, more than
-    a second after the first, is a KeyboardInterrupt. Outside the main thread, which alone has signals, it does nothing.
+    Ranks get the signal at different steps: agree on it with `comm.largest(stop.number)`. A second
+    Ctrl-C, more than a second after the first, is a KeyboardInterrupt. Outside the main thread,
+    which alone has signals, it does nothing.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -165,16 +188,21 @@ class StopSignal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.restore()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        # a terminal's Ctrl-C may come twice within a moment: to the process group, and passed on by mpiexec
+        # a terminal's Ctrl-C may come twice within a moment: to the process group, and passed on by
+        # mpiexec
         if number == signal.SIGINT and self.number and time.monotonic() - self._when > 1.0:
             raise KeyboardInterrupt
         if not self.number:
-            self.number, self._when = number, time.monotonic()
+            self.number = number
+            self._when = time.monotonic()
 
     @staticmethod
     def exit_status(number: int) -> int:

@@ -1,7 +1,8 @@
 """Is this process one of many, how does it become one, and how many cores are its own?
 
-An MPI launch is recognised by what launchers leave in the environment (`SIZES`, and PMIX_RANK for launchers that leave
-no size). Alone, mpi4py is never imported. Nothing here imports numba: it reads its thread count when it is imported.
+An MPI launch is recognised by what launchers leave in the environment (`SIZES`, and PMIX_RANK for
+launchers that leave no size). Alone, mpi4py is never imported. Nothing here imports numba: it reads
+its thread count when it is imported.
 """
 
 import json
@@ -36,7 +37,8 @@ __all__ = [
     "share_of_cores",
 ]
 
-# Number of ranks, as left by: MPICH, Intel MPI, Slurm's PMI | Open MPI | MVAPICH | Flux | LSF's jsrun | srun
+# Number of ranks, as left by: MPICH, Intel MPI, Slurm's PMI | Open MPI | MVAPICH | Flux | LSF's
+# jsrun | srun
 SIZES = (
     "PMI_SIZE",
     "OMPI_COMM_WORLD_SIZE",
@@ -46,12 +48,15 @@ SIZES = (
     "SLURM_STEP_NUM_TASKS",
 )
 
-PLACED = {"OMP_PROC_BIND", "OMP_WAIT_POLICY"}  # the user decides how threads are placed and how they wait
+# the user decides how threads are placed and how they wait
+PLACED = {"OMP_PROC_BIND", "OMP_WAIT_POLICY"}
 SPIN = "100000"  # turns of GNU OpenMP's loop, some 50 ns each
 
 
 def launched_ranks() -> int:
-    """Ranks of the MPI launch that this process belongs to; 1 when it is alone, 0 when only MPI itself can tell."""
+    """Ranks of the MPI launch that this process belongs to; 1 when it is alone, 0 when only MPI
+    itself can tell.
+    """
     sizes = [int(os.environ[name]) for name in SIZES if os.environ.get(name, "").isdigit()]
     if sizes:
         return max(sizes)
@@ -64,7 +69,8 @@ def launched() -> bool:
 
 
 def get_comm(ranks: int | None = None, ranks_per_node: int | None = None) -> Comm:
-    """Comm of this process: all ranks of the MPI launch it belongs to, or itself alone (mpi4py is then not imported).
+    """Comm of this process: all ranks of the MPI launch it belongs to, or itself alone (mpi4py is
+    then not imported).
 
     ranks : how many there should be; None takes what there is.
     ranks_per_node : group ranks into nodes by number; None: by host.
@@ -83,26 +89,35 @@ def get_comm(ranks: int | None = None, ranks_per_node: int | None = None) -> Com
         expected = launched_ranks()
         if expected > 1 and mpi.world_size() == 1:
             raise EnvironmentProblem(
-                f"{expected} processes were started, but each is alone to its MPI library, {mpi.library()}: the "
-                f"launcher belongs to another MPI. Use the mpiexec of that library{_beside_hint()}, or point mpi4py to "
-                "the launcher's (MPI4PY_LIBMPI=/path/libmpi.so), or with Slurm try srun's --mpi=pmi2 or --mpi=pmix"
+                f"{expected} processes were started, but each is alone to its MPI library, "
+                f"{mpi.library()}: the "
+                "launcher belongs to another MPI. Use the mpiexec of that "
+                f"library{_beside_hint()}, or point mpi4py to "
+                "the launcher's (MPI4PY_LIBMPI=/path/libmpi.so), or with Slurm try srun's "
+                "--mpi=pmi2 or --mpi=pmix"
             )
         comm = mpi.MpiComm(ranks_per_node=ranks_per_node)
         token = comm.allgather_bytes(secrets.token_hex(8).encode())[0].decode()
         if comm.size > 1:
             join_job(token, comm.rank, comm.abort)
     if ranks is not None and ranks != comm.size:
-        raise ConfigError(f"{ranks} rank(s) were asked for, but {comm.size} run; leave --ranks out under mpiexec")
+        raise ConfigError(
+            f"{ranks} rank(s) were asked for, but {comm.size} run; leave --ranks out under mpiexec"
+        )
     return comm
 
 
 def run_guarded(main: Callable[[], int | None]) -> int:
-    """Exit status of `main`; if a rank fails, its message is printed once and the whole job ends (`guard.py`)."""
+    """Exit status of `main`; if a rank fails, its message is printed once and the whole job ends
+    (`guard.py`).
+    """
     return guard(main, abort_job if launched() else None)
 
 
 def abort_job(status: int) -> None:
-    """End the job of a process that never got its comm: other ranks may already wait in MPI's start. Alone: nothing."""
+    """End the job of a process that never got its comm: other ranks may already wait in MPI's
+    start. Alone: nothing.
+    """
     if not launched():
         return
     try:
@@ -129,8 +144,8 @@ def find_mpiexec() -> Path:
 def mpiexec_command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """(command, environment) that run `python ARGUMENTS` on so many ranks of this machine.
 
-    Open MPI refuses root, and more ranks than cores, and binds ranks to cores, unless told otherwise; other MPIs ignore
-    these variables, and what the user set stays.
+    Open MPI refuses root, and more ranks than cores, and binds ranks to cores, unless told
+    otherwise; other MPIs ignore these variables, and what the user set stays.
     """
     environment = dict(os.environ)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -144,7 +159,9 @@ def mpiexec_command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], di
 
 
 def exec_mpiexec(ranks: int, argv: Sequence[str]) -> NoReturn:
-    """Become `mpiexec -n RANKS python -m neocpu ARGV`; signals then reach mpiexec, which passes them on."""
+    """Become `mpiexec -n RANKS python -m neocpu ARGV`; signals then reach mpiexec, which passes
+    them on.
+    """
     command, environment = mpiexec_command(ranks, ["-m", "neocpu", *argv])
     sys.stdout.flush()
     sys.stderr.flush()
@@ -152,7 +169,9 @@ def exec_mpiexec(ranks: int, argv: Sequence[str]) -> NoReturn:
 
 
 def core_quota() -> float:
-    """Cores' worth of time that this container may use (Linux cgroup), infinity where nobody limits it."""
+    """Cores' worth of time that this container may use (Linux cgroup), infinity where nobody limits
+    it.
+    """
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return float(quota) / float(period)
@@ -169,9 +188,11 @@ def host_name() -> str:
 
 
 def share_of_cores(mine: set[int], quota: float, others: Sequence[set[int]]) -> int:
-    """Threads for a rank on cores `mine` beside other ranks of its host: a core is divided among those who may use it.
+    """Threads for a rank on cores `mine` beside other ranks of its host: a core is divided among
+    those who may use it.
 
-    So 8 cores for 4 unbound ranks are 2 each, and a rank that its launcher bound to 8 cores of its own keeps 8.
+    So 8 cores for 4 unbound ranks are 2 each, and a rank that its launcher bound to 8 cores of its
+    own keeps 8.
     """
     everyone = [mine, *others]
     own = sum(1 / sum(core in cpus for cpus in everyone) for core in mine)
@@ -179,19 +200,25 @@ def share_of_cores(mine: set[int], quota: float, others: Sequence[set[int]]) -> 
 
 
 def prepare_threads(comm: Comm, threads: int | None = None) -> int:
-    """Threads that this rank's kernels will use, written to the environment for numba, which must not be imported yet.
+    """Threads that this rank's kernels will use, written to the environment for numba, which must
+    not be imported yet.
 
-    threads : from the config; None: NUMBA_NUM_THREADS if the user set it, else the rank's share of its host's cores.
+    threads : from the config; None: NUMBA_NUM_THREADS if the user set it, else the rank's share of
+        its host's cores.
 
-    Threads with cores of their own (`own_cores`) spin some milliseconds where one waits for another (GOMP_SPINCOUNT): a core
-    that halts is slow to come back, above all a virtual one. Otherwise ranks that share a host sleep at once
-    (OMP_WAIT_POLICY). Where numba is already imported
-    (a notebook), it is told the number, but cannot exceed what it started with. Collective.
+    Threads with cores of their own (`own_cores`) spin some milliseconds where one waits for another
+    (GOMP_SPINCOUNT): a core that halts is slow to come back, above all a virtual one. Otherwise
+    ranks that share a host sleep at once (OMP_WAIT_POLICY). Where numba is already imported (a
+    notebook), it is told the number, but cannot exceed what it started with. Collective.
     """
     mine, others = _cores_on_this_host(comm)
     if threads is None:
         asked = os.environ.get("NUMBA_NUM_THREADS", "")
-        threads = int(asked) if asked.isdigit() else share_of_cores(mine, core_quota(), list(others.values()))
+        threads = (
+            int(asked)
+            if asked.isdigit()
+            else share_of_cores(mine, core_quota(), list(others.values()))
+        )
     if "numba" in sys.modules:
         from neocpu.kernels._threads import use_threads
 
@@ -205,10 +232,12 @@ def prepare_threads(comm: Comm, threads: int | None = None) -> int:
 
 
 def bind_kernel_threads(comm: Comm) -> bool:
-    """Give each of this rank's kernel threads a core of its own, where the host's ranks together use every core once.
+    """Give each of this rank's kernel threads a core of its own, where the host's ranks together
+    use every core once.
 
-    Not done for ranks of one thread, where a core would be left over or shared, or where the user placed threads
-    (OMP_PROC_BIND). Returns whether it was done. Collective; the calling thread is bound too.
+    Not done for ranks of one thread, where a core would be left over or shared, or where the user
+    placed threads (OMP_PROC_BIND). Returns whether it was done. Collective; the calling thread is
+    bound too.
     """
     from neocpu.kernels._threads import bind_threads, thread_count
 
@@ -218,7 +247,8 @@ def bind_kernel_threads(comm: Comm) -> bool:
 
 
 def own_cores(rank: int, mine: set[int], others: Mapping[int, set[int]], threads: int) -> list[int]:
-    """The cores for a rank's `threads` threads, when the ranks with the same cores use each of them once; else none.
+    """The cores for a rank's `threads` threads, when the ranks with the same cores use each of them
+    once; else none.
 
     mine : cores that the rank may run on. others : those of the other ranks of its host, by rank.
     """
@@ -231,11 +261,15 @@ def own_cores(rank: int, mine: set[int], others: Mapping[int, set[int]], threads
 
 
 def _cores_on_this_host(comm: Comm) -> tuple[set[int], dict[int, set[int]]]:
-    """Cores that this rank may run on, and those of the other ranks of its host, by rank. Collective."""
+    """Cores that this rank may run on, and those of the other ranks of its host, by rank.
+    Collective.
+    """
     told = json.dumps([host_name(), sorted(cores.available())]).encode()
     ranks = [json.loads(data) for data in comm.allgather_bytes(told)]
     host, mine = ranks[comm.rank]
-    return set(mine), {r: set(cpus) for r, (name, cpus) in enumerate(ranks) if name == host and r != comm.rank}
+    return set(mine), {
+        r: set(cpus) for r, (name, cpus) in enumerate(ranks) if name == host and r != comm.rank
+    }
 
 
 def _beside_hint() -> str:

@@ -1,8 +1,9 @@
 """How do the verbs become MPI calls? Here, in the only file that imports mpi4py.
 
-Everything travels as bytes from and into the caller's arrays: nothing is pickled, every dtype is the same to MPI. MPI 4
-has 64-bit counts and one collective call does it; an older MPI gets point-to-point messages of at most `CHUNK` bytes
-instead, which both sides cut alike. Importing this file starts MPI.
+Everything travels as bytes from and into the caller's arrays: nothing is pickled, every dtype is
+the same to MPI. MPI 4 has 64-bit counts and one collective call does it; an older MPI gets
+point-to-point messages of at most `CHUNK` bytes instead, which both sides cut alike. Importing this
+file starts MPI.
 """
 
 import os
@@ -36,7 +37,8 @@ class _Started:
     """MPI requests under way, and the arrays that must live until they are done."""
 
     def __init__(self, requests: Sequence[MPI.Request], arrays: tuple[NDArray[Any], ...]) -> None:
-        self._requests, self._arrays = list(requests), arrays
+        self._requests = list(requests)
+        self._arrays = arrays
 
     def wait(self) -> None:
         MPI.Request.Waitall(self._requests)
@@ -47,7 +49,8 @@ class MpiComm(Comm):
     """One rank of an MPI communicator.
 
     world : the communicator; None is a private copy of COMM_WORLD.
-    ranks_per_node : nodes are runs of this many ranks; None: the real hosts (ranks that can share memory).
+    ranks_per_node : nodes are runs of this many ranks; None: the real hosts (ranks that can share
+        memory).
     chunked : send point-to-point messages even if MPI has 64-bit counts (None: only if it has not).
     """
 
@@ -62,35 +65,54 @@ class MpiComm(Comm):
         chunk: int = CHUNK,
     ) -> None:
         self._comm = MPI.COMM_WORLD.Dup() if world is None else world
-        rank, size = self._comm.Get_rank(), self._comm.Get_size()
+        rank = self._comm.Get_rank()
+        size = self._comm.Get_size()
         if nodes is None:
             nodes = nodes_of(size, ranks_per_node) if ranks_per_node else _hosts(self._comm)
         super().__init__(rank, size, nodes, sent)
-        self._chunked, self._chunk = not LARGE_COUNTS if chunked is None else chunked, chunk
+        self._chunked = not LARGE_COUNTS if chunked is None else chunked
+        self._chunk = chunk
 
-    def _exchange(self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts) -> Request:
-        out, sends = _bytes(send), send_counts * send.itemsize
-        into, recvs = _bytes(recv), recv_counts * recv.itemsize
+    def _exchange(
+        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+    ) -> Request:
+        out = _bytes(send)
+        sends = send_counts * send.itemsize
+        into = _bytes(recv)
+        recvs = recv_counts * recv.itemsize
         if self._chunked:
             return self._start_messages(out, sends, np.cumsum(sends) - sends, into, recvs)
         request = self._comm.Ialltoallv(
-            [out, (sends, np.cumsum(sends) - sends), MPI.BYTE], [into, (recvs, np.cumsum(recvs) - recvs), MPI.BYTE]
+            [out, (sends, np.cumsum(sends) - sends), MPI.BYTE],
+            [into, (recvs, np.cumsum(recvs) - recvs), MPI.BYTE],
         )
         return _Started([request], (out, into, sends, recvs))
 
     def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
-        out, into, sizes = _bytes(send), _bytes(recv), counts * recv.itemsize
+        out = _bytes(send)
+        into = _bytes(recv)
+        sizes = counts * recv.itemsize
         if self._chunked:
             sends = np.full(self.size, out.size, np.int64)
             self._start_messages(out, sends, np.zeros(self.size, np.int64), into, sizes).wait()
         else:
-            self._comm.Allgatherv([out, out.size, MPI.BYTE], [into, (sizes, np.cumsum(sizes) - sizes), MPI.BYTE])
+            self._comm.Allgatherv(
+                [out, out.size, MPI.BYTE], [into, (sizes, np.cumsum(sizes) - sizes), MPI.BYTE]
+            )
 
     def _start_messages(
-        self, out: NDArray[np.uint8], sends: Counts, starts: Counts, into: NDArray[np.uint8], recvs: Counts
+        self,
+        out: NDArray[np.uint8],
+        sends: Counts,
+        starts: Counts,
+        into: NDArray[np.uint8],
+        recvs: Counts,
     ) -> Request:
-        """The exchange as point-to-point messages, matched by order of posting: all ranks exchange in one order."""
-        requests, at = [], np.cumsum(recvs) - recvs
+        """The exchange as point-to-point messages, matched by order of posting: all ranks exchange
+        in one order.
+        """
+        requests = []
+        at = np.cumsum(recvs) - recvs
         for turn in range(self.size):
             source = (self.rank - turn) % self.size
             for lo, hi in self._chunks(int(at[source]), int(recvs[source])):
@@ -110,8 +132,11 @@ class MpiComm(Comm):
         self._comm.Barrier()
 
     def quiet_barrier(self) -> None:
-        """Return once every rank has called; asks and sleeps in turn, so that waiting takes no core from workers."""
-        request, pause = self._comm.Ibarrier(), 0.0005
+        """Return once every rank has called; asks and sleeps in turn, so that waiting takes no core
+        from workers.
+        """
+        request = self._comm.Ibarrier()
+        pause = 0.0005
         while not request.Test():
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
@@ -122,7 +147,13 @@ class MpiComm(Comm):
         place = np.array([self.rank], np.int64)
         members = np.empty(part.Get_size(), np.int64)
         part.Allgather([place, MPI.INT64_T], [members, MPI.INT64_T])
-        return MpiComm(part, nodes=self.nodes[members], sent=self.sent, chunked=self._chunked, chunk=self._chunk)
+        return MpiComm(
+            part,
+            nodes=self.nodes[members],
+            sent=self.sent,
+            chunked=self._chunked,
+            chunk=self._chunk,
+        )
 
     def abort(self, status: int) -> None:
         """End all ranks of the job with this exit status."""

@@ -1,6 +1,8 @@
-"""Which rank holds which rectangle of which table? A plan says so; this file builds, checks, prints and saves plans.
+"""Which rank holds which rectangle of which table? A plan says so; this file builds, checks, prints
+and saves plans.
 
-A plan is plain data and says nothing about cost: choosing schemes (`auto`) is the planner's work (`neocpu/planner/`).
+A plan is plain data and says nothing about cost: choosing schemes (`auto`) is the planner's work
+(`neocpu/planner/`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,9 @@ PlanSpec = str | Mapping[str, str]
 
 @dataclass(frozen=True)
 class Plan:
-    """`shards` of `tables` over `ranks` ranks; `schemes[t]` names how table t was cut. Check before use."""
+    """`shards` of `tables` over `ranks` ranks; `schemes[t]` names how table t was cut. Check before
+    use.
+    """
 
     tables: tuple[TableSpec, ...]
     schemes: tuple[str, ...]
@@ -53,7 +57,9 @@ class Plan:
         if self.ranks < 1 or not 1 <= self.ranks_per_node <= self.ranks:
             raise PlanError(f"{self.ranks_per_node} ranks per node do not fit {self.ranks} rank(s)")
         if len(self.schemes) != len(self.tables):
-            raise PlanError(f"the plan names {len(self.schemes)} schemes for {len(self.tables)} tables")
+            raise PlanError(
+                f"the plan names {len(self.schemes)} schemes for {len(self.tables)} tables"
+            )
         by_table: list[list[Shard]] = [[] for _ in self.tables]
         for shard in self.shards:
             if not 0 <= shard.table < len(self.tables):
@@ -67,54 +73,74 @@ class Plan:
 
     def _check_table(self, spec: TableSpec, replicated: bool, shards: list[Shard]) -> None:
         for shard in shards:
-            (lo, hi), (left, right) = shard.rows, shard.cols
+            lo, hi = shard.rows
+            left, right = shard.cols
             if not 0 <= shard.rank < self.ranks:
-                raise PlanError(f"table {spec.name!r}: {shard} is on a rank outside [0, {self.ranks})")
+                raise PlanError(
+                    f"table {spec.name!r}: {shard} is on a rank outside [0, {self.ranks})"
+                )
             if not (0 <= lo < hi <= spec.rows and 0 <= left < right <= spec.dim):
                 raise PlanError(
-                    f"table {spec.name!r} has {spec.rows} rows x {spec.dim} columns; {shard} is empty or outside"
+                    f"table {spec.name!r} has {spec.rows} rows x {spec.dim} columns; {shard} is "
+                    "empty or outside"
                 )
             if (hi - lo) * (right - left) >= 2**63:
                 raise PlanError(
-                    f"table {spec.name!r}: {hi - lo:,} rows x {right - left} columns on rank {shard.rank} are 2^63 numbers or "
+                    f"table {spec.name!r}: {hi - lo:,} rows x {right - left} columns on rank "
+                    f"{shard.rank} are 2^63 numbers or "
                     "more; use more ranks and parallel.plan=row_wise, or fewer rows or columns"
                 )
             if left % COLUMN_STEP:
-                raise PlanError(f"table {spec.name!r}: {shard} starts at a column that is no multiple of {COLUMN_STEP}")
+                raise PlanError(
+                    f"table {spec.name!r}: {shard} starts at a column that is no multiple of "
+                    f"{COLUMN_STEP}"
+                )
         if replicated:
             held = [shard.rank for shard in shards if shard.shape == (spec.rows, spec.dim)]
             if held != list(range(self.ranks)) or len(shards) != self.ranks:
                 raise PlanError(
-                    f"table {spec.name!r} is data_parallel: it must be whole on every rank, but is on {held}"
+                    f"table {spec.name!r} is data_parallel: it must be whole on every rank, but "
+                    f"is on {held}"
                 )
         else:
             _check_cover(spec, shards)
 
     def rows(self, state_floats: tuple[int, int] = (0, 0)) -> list[tuple[str, str, str, str, str]]:
-        """The plan for printing: (table, scheme, ranks, rows x dim, bytes per holder) of every table.
+        """The plan for printing: (table, scheme, ranks, rows x dim, bytes per holder) of every
+        table.
 
         `state_floats`: optimizer floats per element and per row, counted in the bytes.
         """
         return [self._row(number, state_floats) for number in range(len(self.tables))]
 
     def _row(self, number: int, state_floats: tuple[int, int]) -> tuple[str, str, str, str, str]:
-        spec, shards = self.tables[number], self.of_table(number)
+        spec = self.tables[number]
+        shards = self.of_table(number)
         held = sorted({shard.rank for shard in shards})
         largest = max(shard_bytes(spec, shard, state_floats) for shard in shards)
-        return spec.name, self.schemes[number], _runs(held), f"{spec.rows:,} x {spec.dim}", f"{largest:,}"
+        return (
+            spec.name,
+            self.schemes[number],
+            _runs(held),
+            f"{spec.rows:,} x {spec.dim}",
+            f"{largest:,}",
+        )
 
     def rank_bytes(self, state_floats: tuple[int, int] = (0, 0)) -> list[int]:
         """Bytes of weights and optimizer state on every rank."""
         tables = self.tables
         return [
-            sum(shard_bytes(tables[s.table], s, state_floats) for s in self.local(rank)) for rank in range(self.ranks)
+            sum(shard_bytes(tables[s.table], s, state_floats) for s in self.local(rank))
+            for rank in range(self.ranks)
         ]
 
     def text(self, state_floats: tuple[int, int] = (0, 0)) -> str:
         """The plan as an aligned table."""
         lines = [PLAN_HEADER, *self.rows(state_floats)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(PLAN_HEADER))]
-        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines)
+        return "\n".join(
+            "  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON-able data; `from_dict` reads it back."""
@@ -122,7 +148,12 @@ class Plan:
         for number, spec in enumerate(self.tables):
             shards = [[s.rank, *s.rows, *s.cols] for s in self.of_table(number)]
             tables.append(
-                {**asdict(spec), "features": list(spec.features), "scheme": self.schemes[number], "shards": shards}
+                {
+                    **asdict(spec),
+                    "features": list(spec.features),
+                    "scheme": self.schemes[number],
+                    "shards": shards,
+                }
             )
         return {"ranks": self.ranks, "ranks_per_node": self.ranks_per_node, "tables": tables}
 
@@ -130,7 +161,8 @@ class Plan:
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
         """Read what `to_dict` wrote. PlanError when it is malformed or not a whole plan."""
         try:
-            tables, shards = [], []
+            tables = []
+            shards = []
             for number, entry in enumerate(data["tables"]):
                 fields = {k: v for k, v in entry.items() if k not in ("scheme", "shards")}
                 tables.append(TableSpec(**{**fields, "features": tuple(entry["features"])}))
@@ -153,7 +185,9 @@ PLAN_HEADER = ("table", "scheme", "ranks", "rows x dim", "bytes each")
 
 
 def shard_bytes(spec: TableSpec, shard: Shard, state_floats: tuple[int, int] = (0, 0)) -> int:
-    """Bytes of weights in the table's format and of optimizer state; `state_floats` = floats per element, floats per row."""
+    """Bytes of weights in the table's format and of optimizer state; `state_floats` = floats per
+    element, floats per row.
+    """
     rows, width = shard.shape
     return rows * spec.row_bytes(width, state_floats)
 
@@ -177,27 +211,41 @@ def _check_cover(spec: TableSpec, shards: Sequence[Shard]) -> None:
     ]
     count = np.zeros([len(c) - 1 for c in cuts], np.int64)
     for shard in shards:
-        box = tuple(slice(*np.searchsorted(c, edges)) for c, edges in zip(cuts, (shard.rows, shard.cols)))
+        box = tuple(
+            slice(*np.searchsorted(c, edges)) for c, edges in zip(cuts, (shard.rows, shard.cols))
+        )
         count[box] += 1
     wrong = np.argwhere(count != 1)
     if not wrong.size:
         return
     i, j = wrong[0]
-    rows, cols = (cuts[0][i], cuts[0][i + 1]), (cuts[1][j], cuts[1][j + 1])
+    rows = (cuts[0][i], cuts[0][i + 1])
+    cols = (cuts[1][j], cuts[1][j + 1])
     where = f"table {spec.name!r}: rows [{rows[0]}, {rows[1]}), columns [{cols[0]}, {cols[1]})"
-    held = [s.rank for s in shards if s.rows[0] <= rows[0] < s.rows[1] and s.cols[0] <= cols[0] < s.cols[1]]
-    raise PlanError(f"{where} are on no rank" if not held else f"{where} are held more than once, by ranks {held}")
+    held = [
+        s.rank
+        for s in shards
+        if s.rows[0] <= rows[0] < s.rows[1] and s.cols[0] <= cols[0] < s.cols[1]
+    ]
+    raise PlanError(
+        f"{where} are on no rank"
+        if not held
+        else f"{where} are held more than once, by ranks {held}"
+    )
 
 
 def choose_schemes(tables: Sequence[TableSpec], spec: PlanSpec) -> tuple[str, ...]:
     """Scheme of every table from the config's `parallel.plan`.
 
-    `spec` is one scheme for all tables, or {pattern: scheme} with shell patterns (`C*`, `user_?`) in the order of the
-    file. A table's exact name wins; otherwise the first pattern that matches; a table that nothing matches is `auto`.
+    `spec` is one scheme for all tables, or {pattern: scheme} with shell patterns (`C*`, `user_?`)
+    in the order of the file. A table's exact name wins; otherwise the first pattern that matches; a
+    table that nothing matches is `auto`.
 
     Raises ConfigError for an unknown scheme or a pattern without a table.
     """
-    return choose("parallel.plan", "scheme", [table.name for table in tables], spec, (AUTO, *SCHEMES), AUTO)
+    return choose(
+        "parallel.plan", "scheme", [table.name for table in tables], spec, (AUTO, *SCHEMES), AUTO
+    )
 
 
 def place(
@@ -207,10 +255,11 @@ def place(
     ranks_per_node: int | None = None,
     costs: Sequence[float] | None = None,
 ) -> Plan:
-    """Plan for known schemes: tables that may choose a home (a rank or a node) are spread by cost, dearest first (LPT).
+    """Plan for known schemes: tables that may choose a home (a rank or a node) are spread by cost,
+    dearest first (LPT).
 
-    `costs[t]`: cost of table t in any unit, default rows * dim. Deterministic. A shard costs its share of the cells.
-    `auto` is not allowed here; the returned plan is checked.
+    `costs[t]`: cost of table t in any unit, default rows * dim. Deterministic. A shard costs its
+    share of the cells. `auto` is not allowed here; the returned plan is checked.
     """
     layout = Layout(ranks, min(ranks_per_node or ranks, ranks))
     weights = [float(t.rows * t.dim) for t in tables] if costs is None else list(costs)
@@ -225,10 +274,15 @@ def place(
         return max(load[rank] + cost for rank, cost in loads(number, shards))
 
     # Tables without a choice are the ground on which the others are stacked.
-    order = sorted(range(len(tables)), key=lambda t: (SCHEMES[schemes[t]].homes != "all", -weights[t], t))
+    order = sorted(
+        range(len(tables)), key=lambda t: (SCHEMES[schemes[t]].homes != "all", -weights[t], t)
+    )
     for number in order:
-        scheme, spec = SCHEMES[schemes[number]], tables[number]
-        options = [scheme.cut(number, spec.rows, spec.dim, layout, home) for home in scheme.choices(layout)]
+        scheme = SCHEMES[schemes[number]]
+        spec = tables[number]
+        options = [
+            scheme.cut(number, spec.rows, spec.dim, layout, home) for home in scheme.choices(layout)
+        ]
         found[number] = min(options, key=lambda shards: height(number, shards))
         for rank, cost in loads(number, found[number]):
             load[rank] += cost

@@ -1,8 +1,10 @@
-"""How do replicas of a table stay equal, each having seen other samples? Every row's gradient is summed once, exactly.
+"""How do replicas of a table stay equal, each having seen other samples? Every row's gradient is
+summed once, exactly.
 
     each rank   merges the lookups of its own samples into rows and exact fp64 words, nearly always one word a row
     alltoallv   row i of H goes to rank i*W//H, which sums the words of all ranks, rounded once  (docs/arithmetic.md §3)
-    allgatherv  touched rows and their gradients, ascending; every replica applies the same step to the same rows
+    allgatherv  touched rows and their gradients, ascending; every replica applies the same step to
+    the same rows
 
 The paper's data parallelism (Neo), sparse: bytes grow with the rows touched, not with the table.
 """
@@ -20,7 +22,9 @@ Ints = NDArray[np.int64]
 
 
 class RowWords(NamedTuple):
-    """Exact merged gradients of one table: word m, f64[D], belongs to row `rows[m]` (ascending, may repeat)."""
+    """Exact merged gradients of one table: word m, f64[D], belongs to row `rows[m]` (ascending, may
+    repeat).
+    """
 
     rows: Ints
     words: NDArray[np.float64]
@@ -34,12 +38,18 @@ class RowGradients(NamedTuple):
 
 
 class Replicas:
-    """Gradient exchange of the replicated tables; `heights[i]`, `widths[i]`: rows and columns of table i of those."""
+    """Gradient exchange of the replicated tables; `heights[i]`, `widths[i]`: rows and columns of
+    table i of those.
+    """
 
     def __init__(self, comm: Comm, heights: Sequence[int], widths: Sequence[int]) -> None:
-        self.comm, self.widths = comm, np.array(widths, np.int64)
+        self.comm = comm
+        self.widths = np.array(widths, np.int64)
         ranks = comm.size
-        self._cuts = [np.array([-(-d * rows // ranks) for d in range(ranks + 1)], np.int64) for rows in heights]
+        self._cuts = [
+            np.array([-(-d * rows // ranks) for d in range(ranks + 1)], np.int64)
+            for rows in heights
+        ]
 
     def reduce(self, tables: Sequence[RowWords]) -> Generator[Request, None, list[RowGradients]]:
         """Merged gradients of every touched row of each table, the same on every rank."""
@@ -48,14 +58,18 @@ class Replicas:
 
     def _to_owners(self, tables: Sequence[RowWords]) -> Generator[Request, None, list[RowWords]]:
         ranks = self.comm.size
-        bounds = np.stack([np.searchsorted(t.rows, cuts) for t, cuts in zip(tables, self._cuts)])  # [T, W+1]
+        # [T, W+1]
+        bounds = np.stack([np.searchsorted(t.rows, cuts) for t, cuts in zip(tables, self._cuts)])
         cuts = [b.tolist() for b in bounds]
         counts = np.ascontiguousarray(np.diff(bounds, axis=1).T)  # [W, T] words for each rank
         here = yield from self._counts(counts)
-        pieces = [(t, cuts[i][d], cuts[i][d + 1]) for d in range(ranks) for i, t in enumerate(tables)]
+        pieces = [
+            (t, cuts[i][d], cuts[i][d + 1]) for d in range(ranks) for i, t in enumerate(tables)
+        ]
         rows = np.concatenate([t.rows[lo:hi] for t, lo, hi in pieces])
         words = np.concatenate([t.words[lo:hi].reshape(-1) for t, lo, hi in pieces])
-        rows_in, words_in = np.empty(int(here.sum()), np.int64), np.empty(int((here * self.widths).sum()))
+        rows_in = np.empty(int(here.sum()), np.int64)
+        words_in = np.empty(int((here * self.widths).sum()))
         first = self.comm.start_alltoallv(rows, counts.sum(axis=1), rows_in, here.sum(axis=1))
         yield self.comm.start_alltoallv(
             words, (counts * self.widths).sum(axis=1), words_in, (here * self.widths).sum(axis=1)
@@ -72,31 +86,45 @@ class Replicas:
         sum_words(words, order, np.append(starts, rows.size), gradient)
         return RowGradients(ordered[starts], gradient)
 
-    def _to_all(self, owned: Sequence[RowGradients]) -> Generator[Request, None, list[RowGradients]]:
+    def _to_all(
+        self, owned: Sequence[RowGradients]
+    ) -> Generator[Request, None, list[RowGradients]]:
         ranks = self.comm.size
         mine = np.array([g.rows.size for g in owned], np.int64)
         here = yield from self._counts(np.tile(mine, (ranks, 1)))
         rows = np.concatenate([g.rows for g in owned])
         flat = np.concatenate([g.gradient.reshape(-1) for g in owned])
-        rows_in, flat_in = np.empty(int(here.sum()), np.int64), np.empty(int((here * self.widths).sum()), np.float32)
+        rows_in = np.empty(int(here.sum()), np.int64)
+        flat_in = np.empty(int((here * self.widths).sum()), np.float32)
         self.comm.allgatherv(rows, rows_in, here.sum(axis=1))
         self.comm.allgatherv(flat, flat_in, (here * self.widths).sum(axis=1))
         return [RowGradients(*pair) for pair in self._regroup(here, rows_in, flat_in)]
 
     def _counts(self, counts: Ints) -> Generator[Request, None, Ints]:
         """counts[d] goes to rank d: i64[W, T] -> i64[W, T]."""
-        here, sizes = np.empty_like(counts), np.full(self.comm.size, counts.shape[1], np.int64)
-        yield self.comm.start_alltoallv(np.ascontiguousarray(counts).reshape(-1), sizes, here.reshape(-1), sizes)
+        here = np.empty_like(counts)
+        sizes = np.full(self.comm.size, counts.shape[1], np.int64)
+        yield self.comm.start_alltoallv(
+            np.ascontiguousarray(counts).reshape(-1), sizes, here.reshape(-1), sizes
+        )
         return here
 
     def _regroup(self, counts: Ints, rows: Ints, flat: NDArray) -> list[tuple[Ints, NDArray]]:
-        """[rank, table] runs of rows and of row vectors -> per table its rows and vectors [n, D], rank after rank."""
+        """[rank, table] runs of rows and of row vectors -> per table its rows and vectors [n, D],
+        rank after rank.
+        """
         sizes = counts * self.widths
-        row_ends, flat_ends = np.cumsum(counts).reshape(counts.shape), np.cumsum(sizes).reshape(counts.shape)
+        row_ends = np.cumsum(counts).reshape(counts.shape)
+        flat_ends = np.cumsum(sizes).reshape(counts.shape)
         found = []
         for i, width in enumerate(self.widths.tolist()):
             spans = list(
-                zip(row_ends[:, i].tolist(), counts[:, i].tolist(), flat_ends[:, i].tolist(), sizes[:, i].tolist())
+                zip(
+                    row_ends[:, i].tolist(),
+                    counts[:, i].tolist(),
+                    flat_ends[:, i].tolist(),
+                    sizes[:, i].tolist(),
+                )
             )
             ids = np.concatenate([rows[end - n : end] for end, n, _, _ in spans])
             vectors = np.concatenate([flat[end - n : end] for _, _, end, n in spans])

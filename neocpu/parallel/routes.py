@@ -1,17 +1,20 @@
-"""By which wires do partial sums of row-split tables travel home, and their gradients back? Three routes, one result.
+"""By which wires do partial sums of row-split tables travel home, and their gradients back? Three
+routes, one result.
 
-Every rank holds fp64 words, a block [B, columns] of its groups for the samples of all ranks; sample s must end up with
-the words of all its groups from all ranks. A route moves them and may add on the way, with TwoSum: what an addition
-loses is itself a word and travels with the rare further words, so the sum that the bag's home rounds is always exact.
+Every rank holds fp64 words, a block [B, columns] of its groups for the samples of all ranks; sample
+s must end up with the words of all its groups from all ranks. A route moves them and may add on the
+way, with TwoSum: what an addition loses is itself a word and travels with the rare further words,
+so the sum that the bag's home rounds is always exact.
 
     direct           every rank to every rank: one hop, most bytes
     reduce_scatter   words for rank d go round the ring d+1, d+2, …, d and each rank adds its own: neighbours only
     two_level        in each node the rank with d's place collects and adds the node's words for d and sends them to d:
-                     one message per node crosses, the rest stays inside (made for table_row_wise; Neo)
+                     one message per node crosses, the rest stays inside (made for table_row_wise;
+                     Neo)
 
-Gradients take the same wires backwards. Every route is two generators, forth and back; they yield the requests that
-they want to be waited for, so an exchange can be under way while others work. Add a route by writing one class under
-`@route`.
+Gradients take the same wires backwards. Every route is two generators, forth and back; they yield
+the requests that they want to be waited for, so an exchange can be under way while others work. Add
+a route by writing one class under `@route`.
 """
 
 from collections.abc import Generator, Sequence
@@ -25,7 +28,8 @@ from neocpu.parallel.comm import Request
 from neocpu.parallel.shipment import Groups, Map, Shipment, Words
 
 Floats = NDArray[np.float32]
-Arrived = tuple[Words, list[Groups]]  # blocks [b, columns of groups], one after the other, and the groups of each
+# blocks [b, columns of groups], one after the other, and the groups of each
+Arrived = tuple[Words, list[Groups]]
 
 
 class Route(Protocol):
@@ -63,7 +67,8 @@ class direct:
     @staticmethod
     def words(job: Shipment) -> Generator[Request, None, Arrived]:
         """Rows of the block for d go to d."""
-        m, me = job.map, job.map.comm.rank
+        m = job.map
+        me = job.map.comm.rank
         sends = np.diff(m.cuts) * job.words.shape[1]
         recvs = np.array([m.samples(me) * m.columns(groups) for groups in m.held], np.int64)
         home = job.buffers.take("words", int(recvs.sum()), np.float64)
@@ -92,7 +97,9 @@ class reduce_scatter:
     @staticmethod
     def words(job: Shipment) -> Generator[Request, None, Arrived]:
         """Rank d's words start at d+1 and collect those of every rank on their way round to d."""
-        m, me, ranks = job.map, job.map.comm.rank, job.map.comm.size
+        m = job.map
+        me = job.map.comm.rank
+        ranks = job.map.comm.size
         block: Words = np.empty((0, 0))
         for hop in range(1, ranks):
             d = (me - hop) % ranks
@@ -100,20 +107,26 @@ class reduce_scatter:
             before = (d - 1) % ranks  # whose words come in from the left
             size = m.samples(before) * m.columns(_carried(m, before, hop))
             block = np.empty(size)
-            sends, recvs = _counts(m, {(me + 1) % ranks: total.size}), _counts(m, {(me - 1) % ranks: size})
+            sends = _counts(m, {(me + 1) % ranks: total.size})
+            recvs = _counts(m, {(me - 1) % ranks: size})
             yield m.comm.start_alltoallv(total.reshape(-1), sends, block, recvs)
         return _collect(job, me, ranks, block).reshape(-1), [_carried(m, me, ranks)]
 
     @staticmethod
     def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Floats]:
-        """The ring backwards: each rank keeps its columns and passes on what the ranks before it hold."""
-        me, ranks = m.comm.rank, m.comm.size
+        """The ring backwards: each rank keeps its columns and passes on what the ranks before it
+        hold.
+        """
+        me = m.comm.rank
+        ranks = m.comm.size
         out = buffers.matrix("part gradients", m.cuts[-1], m.columns(m.held[me]), np.float32)
         m.gather(gradient, out[m.cuts[me] : m.cuts[me + 1]], m.held[me])
         have: Groups = ()
         block = np.empty((0, 0), np.float32)
         for hop in range(1, ranks):
-            d, after = (me + hop - 1) % ranks, (me + hop) % ranks  # whose gradients go, and come
+            # whose gradients go, and come
+            d = (me + hop - 1) % ranks
+            after = (me + hop) % ranks
             want = _carried(m, d, ranks - hop)
             send = np.empty((m.samples(d), m.columns(want)), np.float32)
             if hop == 1:
@@ -122,7 +135,8 @@ class reduce_scatter:
                 m.select(block, have, send, want)
             have = _carried(m, after, ranks - hop)
             block = np.empty((m.samples(after), m.columns(have)), np.float32)
-            sends, recvs = _counts(m, {(me - 1) % ranks: send.size}), _counts(m, {(me + 1) % ranks: block.size})
+            sends = _counts(m, {(me - 1) % ranks: send.size})
+            recvs = _counts(m, {(me + 1) % ranks: block.size})
             yield m.comm.start_alltoallv(send.reshape(-1), sends, block.reshape(-1), recvs)
             m.select(block, have, out[m.cuts[after] : m.cuts[after + 1]], m.held[me])
         return out
@@ -134,8 +148,11 @@ def _carried(m: Map, d: int, hops: int) -> Groups:
 
 
 def _collect(job: Shipment, d: int, hop: int, block: Words) -> Words:
-    """Words for rank d as they leave the rank `hop` places after it: what came in (`block`) and its own."""
-    m, me = job.map, job.map.comm.rank
+    """Words for rank d as they leave the rank `hop` places after it: what came in (`block`) and its
+    own.
+    """
+    m = job.map
+    me = job.map.comm.rank
     groups = _carried(m, d, hop)
     total = np.zeros((m.samples(d), m.columns(groups)))
     job.add(block, _carried(m, d, hop - 1), total, groups, [d])
@@ -150,16 +167,22 @@ class two_level:
     @staticmethod
     def words(job: Shipment) -> Generator[Request, None, Arrived]:
         """Collect and add the node's words for the ranks with my place; send each its sum."""
-        m, me = job.map, job.map.comm.rank
+        m = job.map
+        me = job.map.comm.rank
         peers = m.node(me)
         served = {peer: _served(m, peer) for peer in peers}
-        send = np.concatenate([job.words[m.cuts[d] : m.cuts[d + 1]].reshape(-1) for p in peers for d in served[p]])
+        send = np.concatenate(
+            [job.words[m.cuts[d] : m.cuts[d + 1]].reshape(-1) for p in peers for d in served[p]]
+        )
         rows = {peer: sum(m.samples(d) for d in served[peer]) for peer in peers}
         recvs = _counts(m, {peer: rows[me] * m.columns(m.held[peer]) for peer in peers})
         recv = job.buffers.take("words in node", int(recvs.sum()), np.float64)
-        yield m.comm.start_alltoallv(send, _counts(m, {p: rows[p] * job.words.shape[1] for p in peers}), recv, recvs)
+        yield m.comm.start_alltoallv(
+            send, _counts(m, {p: rows[p] * job.words.shape[1] for p in peers}), recv, recvs
+        )
 
-        groups, at = m.union(peers), 0
+        groups = m.union(peers)
+        at = 0
         total = np.zeros((rows[me], m.columns(groups)))
         for peer in peers:
             size = int(recvs[peer])
@@ -178,14 +201,17 @@ class two_level:
     def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Floats]:
         """One message to each node; the rank that gets it deals the columns out inside the node."""
         me = m.comm.rank
-        peers, groups = m.node(me), m.union(m.node(me))
+        peers = m.node(me)
+        groups = m.union(m.node(me))
         served = {peer: _served(m, peer) for peer in peers}
         rows = {peer: sum(m.samples(d) for d in served[peer]) for peer in peers}
         blocks = []
         for node in _nodes(m):
             blocks.append(np.empty((m.samples(me), m.columns(m.union(node))), np.float32))
             m.gather(gradient, blocks[-1], m.union(node))
-        sends = _counts(m, {_server(m, node, me): block.size for node, block in zip(_nodes(m), blocks)})
+        sends = _counts(
+            m, {_server(m, node, me): block.size for node, block in zip(_nodes(m), blocks)}
+        )
         whole = np.empty((rows[me], m.columns(groups)), np.float32)
         recvs = _counts(m, {d: m.samples(d) * whole.shape[1] for d in served[me]})
         send = np.concatenate([block.reshape(-1) for block in blocks])
@@ -198,7 +224,9 @@ class two_level:
         recv = buffers.matrix("gradients in node", sum(rows.values()), columns, np.float32)
         sends = _counts(m, {peer: block.size for peer, block in zip(peers, dealt)})
         send = np.concatenate([block.reshape(-1) for block in dealt])
-        yield m.comm.start_alltoallv(send, sends, recv.reshape(-1), _counts(m, {p: rows[p] * columns for p in peers}))
+        yield m.comm.start_alltoallv(
+            send, sends, recv.reshape(-1), _counts(m, {p: rows[p] * columns for p in peers})
+        )
         out = buffers.matrix("part gradients", m.cuts[-1], columns, np.float32)
         at = 0
         for d in (d for peer in peers for d in served[peer]):

@@ -1,10 +1,12 @@
-"""How does a column shard learn a number of its whole row, such as the mean square? From shards of the other columns.
+"""How does a column shard learn a number of its whole row, such as the mean square? From shards of
+the other columns.
 
-Row scalars are sums over a binary tree of columns (`docs/arithmetic.md` §4). Each column shard of a row computes the
-maximal aligned nodes of its columns; the shards that hold the same rows exchange them and each climbs to the root. They
-merged the same lookups, so among the rows that two shards share both have the same ones, in the same order: nobody has
-to say which rows a message speaks of, nor how many. (Bands of rows may differ from one band of columns to the next:
-grid_shard with a smaller last node.)
+Row scalars are sums over a binary tree of columns (`docs/arithmetic.md` §4). Each column shard of a
+row computes the maximal aligned nodes of its columns; the shards that hold the same rows exchange
+them and each climbs to the root. They merged the same lookups, so among the rows that two shards
+share both have the same ones, in the same order: nobody has to say which rows a message speaks of,
+nor how many. (Bands of rows may differ from one band of columns to the next: grid_shard with a
+smaller last node.)
 """
 
 import itertools
@@ -24,7 +26,8 @@ Rows = NDArray[np.int64]
 
 
 class Pair(NamedTuple):
-    """Shard `source` of rank `sender` informs shard `target` of rank `receiver` (positions in `plan.local`).
+    """Shard `source` of rank `sender` informs shard `target` of rank `receiver` (positions in
+    `plan.local`).
 
     `nodes`: column nodes that travel; `rows`: the table rows [lo, hi) that both shards hold.
     """
@@ -48,7 +51,9 @@ class ScalarPeers:
         self._mine = local[comm.rank]
         waiting = set(positions)
         self._out = [p for p in self._pairs(local) if p.sender == comm.rank and p.source in waiting]
-        self._in = [p for p in self._pairs(local) if p.receiver == comm.rank and p.target in waiting]
+        self._in = [
+            p for p in self._pairs(local) if p.receiver == comm.rank and p.target in waiting
+        ]
 
     def _pairs(self, local: Sequence[Sequence[Shard]]) -> Iterator[Pair]:
         """Pairs from or to this rank, in the order that both ends agree on."""
@@ -58,8 +63,15 @@ class ScalarPeers:
                     continue
                 for i, source in enumerate(sources):
                     for j, target in enumerate(targets):
-                        rows = max(source.rows[0], target.rows[0]), min(source.rows[1], target.rows[1])
-                        if source.table == target.table and source.cols != target.cols and rows[0] < rows[1]:
+                        rows = (
+                            max(source.rows[0], target.rows[0]),
+                            min(source.rows[1], target.rows[1]),
+                        )
+                        if (
+                            source.table == target.table
+                            and source.cols != target.cols
+                            and rows[0] < rows[1]
+                        ):
                             yield Pair(sender, i, receiver, j, tuple(self._nodes(source)), rows)
 
     def _root(self, shard: Shard) -> int:
@@ -80,9 +92,11 @@ class ScalarPeers:
     ) -> Generator[Request, None, dict[int, NDArray[np.float32]]]:
         """Row scalars f32[U, scalars] of each waiting shard.
 
-        `rows`: its merged rows i64[U], local, ascending; `terms`: nodes {(lo, size): f32[U, scalars]} of its columns.
+        `rows`: its merged rows i64[U], local, ascending; `terms`: nodes {(lo, size): f32[U,
+        scalars]} of its columns.
         """
-        sends, recvs = np.zeros(self.comm.size, np.int64), np.zeros(self.comm.size, np.int64)
+        sends = np.zeros(self.comm.size, np.int64)
+        recvs = np.zeros(self.comm.size, np.int64)
         parts: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
         for pair in self._out:
             span = self._span(pair.source, rows[pair.source], pair.rows)
@@ -95,25 +109,37 @@ class ScalarPeers:
         arrived = np.empty(int(recvs.sum()), np.float32)
         yield self.comm.start_alltoallv(np.concatenate(parts), sends, arrived, recvs)
         pieces = {
-            i: [(node, slice(0, rows[i].size), term) for node, term in nodes.items()] for i, nodes in terms.items()
+            i: [(node, slice(0, rows[i].size), term) for node, term in nodes.items()]
+            for i, nodes in terms.items()
         }
         at = 0
         for pair, span in zip(self._in, spans):
             for node in pair.nodes:
                 size = (span.stop - span.start) * scalars
-                pieces[pair.target].append((node, span, arrived[at : at + size].reshape(-1, scalars)))
+                pieces[pair.target].append(
+                    (node, span, arrived[at : at + size].reshape(-1, scalars))
+                )
                 at += size
         return {i: self._climb(i, rows[i].size, scalars, found) for i, found in pieces.items()}
 
     def _climb(
-        self, position: int, size: int, scalars: int, pieces: Sequence[tuple[Node, slice, NDArray[np.float32]]]
+        self,
+        position: int,
+        size: int,
+        scalars: int,
+        pieces: Sequence[tuple[Node, slice, NDArray[np.float32]]],
     ) -> NDArray[np.float32]:
         """Root of every row; rows whose columns are cut alike climb together."""
         root = self._root(self._mine[position])
         cuts = sorted({0, size} | {end for _, span, _ in pieces for end in (span.start, span.stop)})
         out = np.empty((size, scalars), np.float32)
         for lo, hi in itertools.pairwise(cuts):
-            covering = {n: x[lo - s.start : hi - s.start] for n, s, x in pieces if s.start <= lo and hi <= s.stop}
-            with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
+            covering = {
+                n: x[lo - s.start : hi - s.start]
+                for n, s, x in pieces
+                if s.start <= lo and hi <= s.stop
+            }
+            # a diverging run is told so by its loss
+            with np.errstate(over="ignore", invalid="ignore"):
                 out[lo:hi] = climb(covering, 0, root)
         return out

@@ -1,7 +1,9 @@
-"""How many bytes go where for a batch of this size? Everything that entries and batch size decide, worked out once.
+"""How many bytes go where for a batch of this size? Everything that entries and batch size decide,
+worked out once.
 
-A training run has one batch size and perhaps a shorter last batch; a step then only looks counts and jobs up. Blocks
-are C-contiguous; `counts[q]` speaks of rank q, in elements; samples of rank q are [cuts[q], cuts[q+1]).
+A training run has one batch size and perhaps a shorter last batch; a step then only looks counts
+and jobs up. Blocks are C-contiguous; `counts[q]` speaks of rank q, in elements; samples of rank q
+are [cuts[q], cuts[q+1]).
 """
 
 from collections.abc import Sequence
@@ -20,18 +22,25 @@ class Shape:
     """Counts, offsets and copy jobs of one rank's exchanges for one batch size."""
 
     def __init__(self, ranks: Sequence[RankEntries], me: int, cuts: Ints, columns: int) -> None:
-        self.ranks, self.me, self.cuts, self.columns = ranks, me, cuts, columns
+        self.ranks = ranks
+        self.me = me
+        self.cuts = cuts
+        self.columns = columns
         self.mine = ranks[me]
-        self.batch, self.sizes = int(cuts[-1]), np.diff(cuts)
+        self.batch = int(cuts[-1])
+        self.sizes = np.diff(cuts)
         self.samples = int(self.sizes[me])
         keys = np.array([len(r.travel) for r in ranks], np.int64)
         # lengths: one status number, then [K_q, b]
-        self.length_sends, self.length_recvs = 1 + keys * self.samples, 1 + keys[me] * self.sizes
+        self.length_sends = 1 + keys * self.samples
+        self.length_recvs = 1 + keys[me] * self.sizes
         self.send_heads = np.cumsum(self.length_sends) - self.length_sends
         self.recv_heads = np.cumsum(self.length_recvs) - self.length_recvs
         self.entry_cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(keys)])
-        self.sources: tuple[Ints, Ints, Ints] | None = None  # of `combine_sources`, once a route has brought the first
-        self._bounds = np.arange(keys[me])[:, None] * self.batch + cuts  # [K, W+1]: first bag of (entry, rank)
+        # of `combine_sources`, once a route has brought the first
+        self.sources: tuple[Ints, Ints, Ints] | None = None
+        # [K, W+1]: first bag of (entry, rank)
+        self._bounds = np.arange(keys[me])[:, None] * self.batch + cuts
 
     # ---- lookups ----
 
@@ -42,7 +51,8 @@ class Shape:
             return
         send[self.send_heads] = 0
         for q, head in enumerate(self.send_heads.tolist()):
-            lo, hi = self.entry_cuts[q] * self.samples, self.entry_cuts[q + 1] * self.samples
+            lo = self.entry_cuts[q] * self.samples
+            hi = self.entry_cuts[q + 1] * self.samples
             send[head + 1 : head + 1 + hi - lo] = lengths[lo:hi]
 
     def unpack_lengths(self, recv: NDArray[np.int32], offsets: Ints) -> None:
@@ -54,10 +64,13 @@ class Shape:
         lengths_to_offsets(lengths.reshape(-1), offsets)
 
     def permute_jobs(self, offsets: Ints) -> tuple[Ints, Ints]:
-        """(lookups from each rank i64[W], jobs that copy [rank, entry] runs of lookups to [entry, rank])."""
+        """(lookups from each rank i64[W], jobs that copy [rank, entry] runs of lookups to [entry,
+        rank]).
+        """
         starts = offsets[self._bounds]
         runs = np.diff(starts, axis=1)
-        sent = np.cumsum(runs.T.reshape(-1)).reshape(runs.T.shape).T - runs  # runs arrive rank by rank
+        # runs arrive rank by rank
+        sent = np.cumsum(runs.T.reshape(-1)).reshape(runs.T.shape).T - runs
         jobs = np.zeros((runs.size, 6), np.int64)
         jobs[:, 0], jobs[:, 2], jobs[:, 4], jobs[:, 5] = (
             sent.reshape(-1),
@@ -67,7 +80,9 @@ class Shape:
         )
         return runs.sum(axis=0), jobs
 
-    def classes(self, offsets: Ints, rows: Ints, weights: NDArray[np.float32]) -> tuple[Lookups | None, ...]:
+    def classes(
+        self, offsets: Ints, rows: Ints, weights: NDArray[np.float32]
+    ) -> tuple[Lookups | None, ...]:
         """Lookups of my four classes of entries."""
         found: list[Lookups | None] = []
         for lo, hi in zip(self.mine.cuts, self.mine.cuts[1:]):
@@ -96,34 +111,52 @@ class Shape:
         jobs: list[list[int]] = []
         base = 0
         for entries in blocks:
-            for home, column, width in zip(entries.home.tolist(), entries.column.tolist(), entries.width.tolist()):
+            for home, column, width in zip(
+                entries.home.tolist(), entries.column.tolist(), entries.width.tolist()
+            ):
                 last = jobs[-1] if jobs else None
-                if last and column > 0 and last[2] + last[5] == home:  # neighbours here and there: one job
+                # neighbours here and there: one job
+                if last and column > 0 and last[2] + last[5] == home:
                     last[5] += width
                 else:
-                    jobs.append([base + column, entries.columns, home, self.columns, self.samples, width])
+                    jobs.append(
+                        [base + column, entries.columns, home, self.columns, self.samples, width]
+                    )
             base += self.samples * entries.columns
         return np.array(jobs, np.int64).reshape(-1, 6)
 
-    def combine_sources(self, arrived: Sequence[Groups], widths: Sequence[int]) -> tuple[Ints, Ints, Ints]:
-        """(group_start i64[G+1], source i64[J], stride i64[J]) of arrived blocks [b, groups], one after the other."""
+    def combine_sources(
+        self, arrived: Sequence[Groups], widths: Sequence[int]
+    ) -> tuple[Ints, Ints, Ints]:
+        """(group_start i64[G+1], source i64[J], stride i64[J]) of arrived blocks [b, groups], one
+        after the other.
+        """
         found: list[list[tuple[int, int]]] = [[] for _ in widths]
         base = 0
         for groups in arrived:
-            stride, at = sum(widths[g] for g in groups), 0
+            stride = sum(widths[g] for g in groups)
+            at = 0
             for g in groups:
                 found[g].append((base + at, stride))
                 at += widths[g]
             base += self.samples * stride
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum([len(f) for f in found], dtype=np.int64)])
+        starts = np.concatenate(
+            [np.zeros(1, np.int64), np.cumsum([len(f) for f in found], dtype=np.int64)]
+        )
         flat = np.array([pair for f in found for pair in f], np.int64).reshape(-1, 2)
         return starts, np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1])
 
 
-def part_of(offsets: Ints, rows: Ints, weights: NDArray[np.float32], lo: int, hi: int, samples: int) -> Lookups:
+def part_of(
+    offsets: Ints, rows: Ints, weights: NDArray[np.float32], lo: int, hi: int, samples: int
+) -> Lookups:
     """Lookups of entries [lo, hi) among those of all entries, as views where possible."""
     cuts = offsets[lo * samples : hi * samples + 1]
-    first, last = int(cuts[0]), int(cuts[-1])
+    first = int(cuts[0])
+    last = int(cuts[-1])
     return Lookups(
-        cuts - first if first else cuts, rows[first:last], weights[first:last] if weights.size else weights, samples
+        cuts - first if first else cuts,
+        rows[first:last],
+        weights[first:last] if weights.size else weights,
+        samples,
     )

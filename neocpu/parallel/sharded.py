@@ -1,11 +1,12 @@
-"""How is a set of embedding tables looked up and trained on many ranks? As if they stood on one, to the bit.
+"""How is a set of embedding tables looked up and trained on many ranks? As if they stood on one, to
+the bit.
 
     forward(kjt, B)   input_dist -> pooled sums of my shards -> output_dist under way      (the bottom MLP may run now)
     finish(E)         replicated tables into E, arriving columns into E, MEAN divided once, at home
     backward(dE, t)   MEAN divided once, at home -> gradients to the shards -> one exact update per row
 
-Plan, ranks, route and threads decide where the work is done and what travels; none of them can be seen in E or in the
-tables afterwards (`docs/arithmetic.md` §3; Neo).
+Plan, ranks, route and threads decide where the work is done and what travels; none of them can be
+seen in E or in the tables afterwards (`docs/arithmetic.md` §3; Neo).
 """
 
 from collections.abc import Generator
@@ -40,14 +41,15 @@ class ShardedEmbedding:
     Parameters
     ----------
     plan, comm : a checked plan for `comm.size` ranks.
-    optimizer, seed : update rule of all tables; rows start at their Philox values (`docs/arithmetic.md` §9).
+    optimizer, seed : update rule of all tables; rows start at their Philox values
+        (`docs/arithmetic.md` §9).
     leaves : leaves of the batch tree; rank r's samples are `trees.rank_samples(r, W, B, leaves)`.
     first_column : columns of E in front of the first pooled vector (the bottom MLP's output).
     huge : tables on huge pages. memory : where tables live (None: all in memory).
     route : wires of row-split tables' words, a name in `routes.ROUTES`.
 
-    Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is `plan.local(rank)[i]`).
-    All methods are collective: every rank calls them in the same order.
+    Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is
+    `plan.local(rank)[i]`). All methods are collective: every rank calls them in the same order.
     """
 
     def __init__(
@@ -62,14 +64,19 @@ class ShardedEmbedding:
         huge: bool = True,
         memory: MemoryPlan | None = None,
     ) -> None:
-        self.plan, self.comm, self.memory = plan, comm, memory
+        self.plan = plan
+        self.comm = comm
+        self.memory = memory
         self._limit = optimizer.max_gradient  # of E's gradient, at home: before MEANs are divided
-        mine, rule = plan.local(comm.rank), replace(optimizer, max_gradient=0.0)
+        mine = plan.local(comm.rank)
+        rule = replace(optimizer, max_gradient=0.0)
         self.tbe: TableBatchedEmbedding
         if memory is None or memory.plain:
             self.tbe = TableBatchedEmbedding(plan.tables, mine, rule, seed, huge=huge)
         else:
-            self.tbe = TieredEmbedding(plan.tables, mine, rule, seed, memory, f"rank-{comm.rank}.h5", huge)
+            self.tbe = TieredEmbedding(
+                plan.tables, mine, rule, seed, memory, f"rank-{comm.rank}.h5", huge
+            )
         scalars = max(len(phase.of) for phase in self.tbe.rounds)
         self.exchange = Exchange(plan, comm, leaves, first_column, scalars, route)
         self.keys = tuple(bag.key for bag in self.exchange.bags)
@@ -81,7 +88,9 @@ class ShardedEmbedding:
         self._layouts()
         copies = [plan.local(comm.rank)[i] for i in self._copied]
         tables = [plan.tables[shard.table] for shard in copies]
-        self._replicas = Replicas(comm, [t.rows for t in tables], [t.dim for t in tables]) if tables else None
+        self._replicas = (
+            Replicas(comm, [t.rows for t in tables], [t.dim for t in tables]) if tables else None
+        )
         waiting = sorted({int(i) for layout in self._classes[1:3] for i in layout.shard})
         self._any_scalars = any(r.cuts[3] > r.cuts[1] for r in self.exchange.ranks)
         self._peers = ScalarPeers(plan, comm, waiting)
@@ -90,8 +99,15 @@ class ShardedEmbedding:
         """Where each class of entries finds its columns: in the blocks that travel, and in E."""
         mine = self.exchange.mine
         spans = list(pairwise(mine.cuts))
-        blocks = [(mine.whole, 0), (mine.whole, 0), (mine.parts, mine.cuts[2]), (mine.parts, mine.cuts[2])]
-        self._classes = [_layout(b, lo - at, hi - at, b.column) for (b, at), (lo, hi) in zip(blocks, spans)]
+        blocks = [
+            (mine.whole, 0),
+            (mine.whole, 0),
+            (mine.parts, mine.cuts[2]),
+            (mine.parts, mine.cuts[2]),
+        ]
+        self._classes = [
+            _layout(b, lo - at, hi - at, b.column) for (b, at), (lo, hi) in zip(blocks, spans)
+        ]
         self._home = _layout(mine.travel, 0, len(mine.travel), mine.travel.home)
         self._copies = _layout(mine.copies, 0, len(mine.copies), mine.copies.home)
         self._copied = sorted(set(mine.copies.shard.tolist()))
@@ -99,15 +115,17 @@ class ShardedEmbedding:
     # ---- forward ----
 
     def start(self, kjt: KJT, batch: int) -> Started[Input]:
-        """Begin the input distribution of a coming batch: `forward` takes the result in place of the KJT.
+        """Begin the input distribution of a coming batch: `forward` takes the result in place of
+        the KJT.
 
-        `kjt`: this rank's samples of a global batch of `batch`. Any number of batches may be on their way.
-        Raises IndexRangeError on every rank, from here or from `wait`.
+        `kjt`: this rank's samples of a global batch of `batch`. Any number of batches may be on
+        their way. Raises IndexRangeError on every rank, from here or from `wait`.
         """
         return self.exchange.start_input(kjt, batch)
 
     def know(self, coming: Started[Input]) -> None:
-        """Wait for the lookups of a batch whose input was started; batches become known in the order of their turns.
+        """Wait for the lookups of a batch whose input was started; batches become known in the
+        order of their turns.
 
         Raises IndexRangeError on every rank.
         """
@@ -115,7 +133,9 @@ class ShardedEmbedding:
             self.tbe.know(layout, lookups)
 
     def prefetch(self, coming: Started[Input]) -> None:
-        """Begin to bring up the rows of a batch that is known: they are on their way while others are at work."""
+        """Begin to bring up the rows of a batch that is known: they are on their way while others
+        are at work.
+        """
         for _, lookups in self._asked(coming.wait()):
             self.tbe.prefetch(lookups)
 
@@ -130,7 +150,8 @@ class ShardedEmbedding:
     def forward(self, kjt: KJT | Started[Input], batch: int) -> "StartedLookup":
         """Look up and pool; the rows are on their way home when this returns.
 
-        Raises IndexRangeError (on every rank): a row outside [-1, rows), or malformed offsets; nothing was exchanged.
+        Raises IndexRangeError (on every rank): a row outside [-1, rows), or malformed offsets;
+        nothing was exchanged.
         """
         started = kjt if isinstance(kjt, Started) else self.start(kjt, batch)
         given = started.wait()
@@ -140,10 +161,13 @@ class ShardedEmbedding:
         if self.exchange.alone:
             return StartedLookup(self, given, None)
         whole, words, spill = self._lookup(given)
-        return StartedLookup(self, given, self.exchange.start_output(given.shape, whole, words, spill))
+        return StartedLookup(
+            self, given, self.exchange.start_output(given.shape, whole, words, spill)
+        )
 
     def _lookup(self, given: Input) -> tuple[Floats, NDArray[np.float64], Spill]:
-        mine, shape = self.exchange.mine, given.shape
+        mine = self.exchange.mine
+        shape = given.shape
         whole = self._buffers.matrix("whole", shape.batch, mine.whole.columns, np.float32)
         words = self._buffers.matrix("parts", shape.batch, mine.parts.columns, np.float64)
         spill: Spill = []
@@ -159,7 +183,9 @@ class ShardedEmbedding:
     def _row_words(self, given: Input, gradient: Floats) -> list[RowWords]:
         """Merged gradients of my own samples for each replicated table, in exact words."""
         assert given.copies is not None
-        return [RowWords(*pair) for pair in self.tbe.merge_words(self._copies, given.copies, gradient)]
+        return [
+            RowWords(*pair) for pair in self.tbe.merge_words(self._copies, given.copies, gradient)
+        ]
 
     def _finish(self, given: Input, output: Output | None, out: Floats) -> None:
         if output is None:
@@ -176,7 +202,9 @@ class ShardedEmbedding:
     # ---- backward ----
 
     def backward(self, gradient: Floats, step: int) -> None:
-        """Update every row that the last `forward` looked up, from dE f32[b, columns] (not modified); `step` from 1."""
+        """Update every row that the last `forward` looked up, from dE f32[b, columns] (not
+        modified); `step` from 1.
+        """
         given = self._input
         if given is None:
             raise RuntimeError("backward without a forward")
@@ -186,7 +214,9 @@ class ShardedEmbedding:
 
     def _update(self, given: Input, gradient: Floats, step: int) -> None:
         if self._mean is not None or self._limit:
-            mine = self._buffers.matrix("gradient", gradient.shape[0], gradient.shape[1], np.float32)
+            mine = self._buffers.matrix(
+                "gradient", gradient.shape[0], gradient.shape[1], np.float32
+            )
             if self._limit:
                 clip(gradient.reshape(-1), np.float32(self._limit), mine.reshape(-1))
             else:
@@ -199,7 +229,11 @@ class ShardedEmbedding:
                 self.tbe.backward(self._home, given.classes[0], gradient, step)
             return
         arriving = self.exchange.start_gradients(given.shape, gradient)
-        replicas = Started(self._replicas.reduce(self._row_words(given, gradient))) if self._replicas else None
+        replicas = (
+            Started(self._replicas.reduce(self._row_words(given, gradient)))
+            if self._replicas
+            else None
+        )
         whole, parts = arriving.wait()
         for i, block in ((0, whole), (3, parts)):
             if (lookups := given.classes[i]) is not None:
@@ -210,9 +244,14 @@ class ShardedEmbedding:
             for i, (rows, rounded) in zip(self._copied, replicas.wait()):
                 self.tbe.apply_rows(i, rows, rounded, step)
 
-    def _share(self, given: Input, whole: Floats, parts: Floats, step: int) -> Generator[Request, None, None]:
-        """Column shards: merge; then for each phase of the rule share the column trees of its row scalars, and apply it."""
-        merged, rows = {}, {}
+    def _share(
+        self, given: Input, whole: Floats, parts: Floats, step: int
+    ) -> Generator[Request, None, None]:
+        """Column shards: merge; then for each phase of the rule share the column trees of its row
+        scalars, and apply it.
+        """
+        merged = {}
+        rows = {}
         for i, block in ((1, whole), (2, parts)):
             if (lookups := given.classes[i]) is not None:
                 together = self.tbe.merge(self._classes[i], lookups, block, step)
@@ -232,10 +271,13 @@ class StartedLookup:
     """Pooled rows on their way."""
 
     def __init__(self, owner: ShardedEmbedding, given: Input, output: Output | None) -> None:
-        self._owner, self._given, self._output = owner, given, output
+        self._owner = owner
+        self._given = given
+        self._output = output
 
     def finish(self, out: Floats) -> None:
-        """Wait for the pooled rows and write them into E: `out` f32[b, columns], columns from `first_column` on.
+        """Wait for the pooled rows and write them into E: `out` f32[b, columns], columns from
+        `first_column` on.
 
         Call it once, before the next `forward`. Columns in front of `first_column` are not touched.
         """

@@ -1,4 +1,5 @@
-"""How can one table be spread over ranks? Every scheme is one function that returns rectangles (Neo, "4D parallelism").
+"""How can one table be spread over ranks? Every scheme is one function that returns rectangles
+(Neo, "4D parallelism").
 
     table_wise          one rank holds the table                 ┌────┐   row_wise  ┌────┐ 0   column_wise  ┌─┬─┬─┬─┐
     row_wise            rows cut over all ranks                  │ r  │             ├────┤ 1                │0│1│2│3│
@@ -8,7 +9,8 @@
     table_column_wise   columns cut over the ranks of one node
     grid_shard          columns cut over the nodes, each block's rows over the ranks of its node
 
-To add a scheme: write a function and register it with `@sharding(name, homes)`. The exchange never sees names.
+To add a scheme: write a function and register it with `@sharding(name, homes)`. The exchange never
+sees names.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +23,9 @@ COLUMN_STEP = 4  # a Philox block is four columns, and a quarter of the shortest
 
 @dataclass(frozen=True, order=True)
 class Shard:
-    """Rows [rows[0], rows[1]) by columns [cols[0], cols[1]) of table number `table`, held by `rank`."""
+    """Rows [rows[0], rows[1]) by columns [cols[0], cols[1]) of table number `table`, held by
+    `rank`.
+    """
 
     table: int
     rows: tuple[int, int]
@@ -36,7 +40,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where ranks sit: node n has ranks [n * ranks_per_node, (n+1) * ranks_per_node); the last node may be smaller."""
+    """Where ranks sit: node n has ranks [n * ranks_per_node, (n+1) * ranks_per_node); the last node
+    may be smaller.
+    """
 
     ranks: int
     ranks_per_node: int
@@ -45,17 +51,22 @@ class Layout:
     def nodes(self) -> tuple[range, ...]:
         """Ranks of every node."""
         step = self.ranks_per_node
-        return tuple(range(first, min(first + step, self.ranks)) for first in range(0, self.ranks, step))
+        return tuple(
+            range(first, min(first + step, self.ranks)) for first in range(0, self.ranks, step)
+        )
 
 
 Homes = Literal["rank", "node", "all"]
-# (table number, rows, columns, layout, home) -> rectangles; `home`: the chosen rank or node, 0 where there is no choice
+# (table number, rows, columns, layout, home) -> rectangles; `home`: the chosen rank or node, 0
+# where there is no choice
 SchemeFunction = Callable[[int, int, int, Layout, int], list[Shard]]
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """A registered scheme. `homes`: a table's rectangles go to one "rank", to one "node", or to "all"."""
+    """A registered scheme. `homes`: a table's rectangles go to one "rank", to one "node", or to
+    "all".
+    """
 
     name: str
     homes: Homes
@@ -80,13 +91,17 @@ def sharding(name: str, homes: Homes) -> Callable[[SchemeFunction], SchemeFuncti
 
 
 def row_blocks(rows: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Blocks of ceil(rows / parts) rows (FBGEMM's block size): the last may be short; empty ones are left out."""
+    """Blocks of ceil(rows / parts) rows (FBGEMM's block size): the last may be short; empty ones
+    are left out.
+    """
     step = -(-rows // parts)
     return ((lo, min(lo + step, rows)) for lo in range(0, rows, step))
 
 
 def column_blocks(dim: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Blocks of columns cut at multiples of 4, as even as that allows, larger ones first; surplus parts get none."""
+    """Blocks of columns cut at multiples of 4, as even as that allows, larger ones first; surplus
+    parts get none.
+    """
     units = -(-dim // COLUMN_STEP)
     parts = min(parts, units)
     small, larger = divmod(units, parts)
@@ -98,11 +113,16 @@ def column_blocks(dim: int, parts: int) -> Iterator[tuple[int, int]]:
 
 
 def _cut_rows(table: int, rows: int, cols: tuple[int, int], ranks: Sequence[int]) -> list[Shard]:
-    return [Shard(table, block, cols, rank) for block, rank in zip(row_blocks(rows, len(ranks)), ranks)]
+    return [
+        Shard(table, block, cols, rank) for block, rank in zip(row_blocks(rows, len(ranks)), ranks)
+    ]
 
 
 def _cut_columns(table: int, rows: int, dim: int, ranks: Sequence[int]) -> list[Shard]:
-    return [Shard(table, (0, rows), block, rank) for block, rank in zip(column_blocks(dim, len(ranks)), ranks)]
+    return [
+        Shard(table, (0, rows), block, rank)
+        for block, rank in zip(column_blocks(dim, len(ranks)), ranks)
+    ]
 
 
 @sharding("table_wise", homes="rank")

@@ -1,8 +1,10 @@
-"""What does a route carry? The words of row-split tables, by group, and the gradients that come back to their shards.
+"""What does a route carry? The words of row-split tables, by group, and the gradients that come
+back to their shards.
 
-A group is one key's column range, which several row shards share. A block is a matrix with some groups side by side.
-Routes (`routes.py`) decide where blocks go; what a block is, how one is added to another without losing a bit, and how
-the lost bits get home is the same for all of them and stands here.
+A group is one key's column range, which several row shards share. A block is a matrix with some
+groups side by side. Routes (`routes.py`) decide where blocks go; what a block is, how one is added
+to another without losing a bit, and how the lost bits get home is the same for all of them and
+stands here.
 """
 
 from collections.abc import Generator, Sequence
@@ -19,16 +21,17 @@ from neocpu.parallel.comm import Comm, Request
 Ints = NDArray[np.int64]
 Words = NDArray[np.float64]
 Groups = tuple[int, ...]
-Spill = list[tuple[int, int, int, Words]]  # further words: (destination rank, group, sample of that rank, f64[width])
+# further words: (destination rank, group, sample of that rank, f64[width])
+Spill = list[tuple[int, int, int, Words]]
 
 
 @dataclass(frozen=True)
 class Map:
     """Who holds what and who owns which samples, for one batch size.
 
-    `held[q]`: groups of rank q's entries, in column order (a rank with two row shards of a table holds a group twice).
-    `widths[g]`, `homes[g]`: columns of group g and the first of them in E. `cuts`: rank d's samples are
-    [cuts[d], cuts[d+1]).
+    `held[q]`: groups of rank q's entries, in column order (a rank with two row shards of a table
+    holds a group twice). `widths[g]`, `homes[g]`: columns of group g and the first of them in E.
+    `cuts`: rank d's samples are [cuts[d], cuts[d+1]).
     """
 
     comm: Comm
@@ -72,7 +75,8 @@ class Map:
 
 @dataclass
 class Shipment:
-    """The words of one rank on their way home: `words` f64[B, columns of held[rank]], overwritten on the way.
+    """The words of one rank on their way home: `words` f64[B, columns of held[rank]], overwritten
+    on the way.
 
     Routes append to `spill` what their additions lose.
     """
@@ -82,8 +86,12 @@ class Shipment:
     spill: Spill
     buffers: Buffers
 
-    def add(self, block: Words, have: Groups, total: Words, want: Groups, ranks: Sequence[int]) -> None:
-        """total[n, want] += block[n, have] exactly; block is overwritten. Rows: the samples of `ranks`, in order."""
+    def add(
+        self, block: Words, have: Groups, total: Words, want: Groups, ranks: Sequence[int]
+    ) -> None:
+        """total[n, want] += block[n, have] exactly; block is overwritten. Rows: the samples of
+        `ranks`, in order.
+        """
         if not block.size:
             return
         columns = tuple(np.cumsum([0] + [self.map.widths[g] for g in want]).tolist())
@@ -91,7 +99,8 @@ class Shipment:
         if not add_blocks(block.reshape(-1), total.reshape(-1), np.ascontiguousarray(jobs)):
             return
         ends = np.cumsum([self.map.samples(rank) for rank in ranks])
-        lost, at = block.reshape(total.shape[0], -1), 0
+        lost = block.reshape(total.shape[0], -1)
+        at = 0
         for group in have:
             errors = lost[:, at : at + self.map.widths[group]]
             at += self.map.widths[group]
@@ -103,11 +112,20 @@ class Shipment:
 
 @lru_cache(maxsize=1024)
 def _jobs(
-    some: Groups, groups: Groups, columns: tuple[int, ...], widths: tuple[int, ...], rows: int, stride: int
+    some: Groups,
+    groups: Groups,
+    columns: tuple[int, ...],
+    widths: tuple[int, ...],
+    rows: int,
+    stride: int,
 ) -> Ints:
-    """Jobs that copy a block of groups `some` out of a matrix [rows, stride] with `groups` (each once) at `columns`."""
+    """Jobs that copy a block of groups `some` out of a matrix [rows, stride] with `groups` (each
+    once) at `columns`.
+    """
     place = dict(zip(groups, columns))
-    width, jobs, at = sum(widths[g] for g in some), [], 0
+    width = sum(widths[g] for g in some)
+    jobs = []
+    at = 0
     for g in some:
         jobs.append((place[g], stride, at, width, rows, widths[g]))
         at += widths[g]
@@ -116,7 +134,9 @@ def _jobs(
 
 @dataclass(frozen=True)
 class Further:
-    """Words beyond the first: key i64[m] = group * samples + sample, ascending; start i64[m+1]; words f64[start[m]]."""
+    """Words beyond the first: key i64[m] = group * samples + sample, ascending; start i64[m+1];
+    words f64[start[m]].
+    """
 
     key: Ints
     start: Ints
@@ -124,14 +144,19 @@ class Further:
 
 
 def ship_further(job: Shipment) -> Generator[Request, None, Further]:
-    """Send spilled words to their bags' homes. Nearly always there are none, and one small exchange says so."""
-    comm, widths = job.map.comm, job.map.widths
+    """Send spilled words to their bags' homes. Nearly always there are none, and one small exchange
+    says so.
+    """
+    comm = job.map.comm
+    widths = job.map.widths
     messages: list[list[float]] = [[] for _ in range(comm.size)]
     for destination, group, sample, words in job.spill:
-        messages[destination].extend((group, sample, *words.tolist()))  # whole numbers below 2^53 are exact in fp64
+        # whole numbers below 2^53 are exact in fp64
+        messages[destination].extend((group, sample, *words.tolist()))
     counts = np.array([len(message) for message in messages], np.int64)
     send = np.stack([counts, np.full(comm.size, counts.sum())], axis=1).reshape(-1)
-    recv, two = np.empty(2 * comm.size, np.int64), np.full(comm.size, 2, np.int64)
+    recv = np.empty(2 * comm.size, np.int64)
+    two = np.full(comm.size, 2, np.int64)
     yield comm.start_alltoallv(send, two, recv, two)
     if not recv[1::2].any():
         return Further(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0))
@@ -139,9 +164,12 @@ def ship_further(job: Shipment) -> Generator[Request, None, Further]:
     arrived = np.empty(int(sizes.sum()))
     flat = np.array([x for message in messages for x in message], np.float64)
     yield comm.start_alltoallv(flat, counts, arrived, sizes)
-    found, at, samples = [], 0, job.map.samples(comm.rank)
+    found = []
+    at = 0
+    samples = job.map.samples(comm.rank)
     while at < arrived.size:
-        group, sample = int(arrived[at]), int(arrived[at + 1])
+        group = int(arrived[at])
+        sample = int(arrived[at + 1])
         found.append((group * samples + sample, arrived[at + 2 : at + 2 + widths[group]]))
         at += 2 + widths[group]
     found.sort(key=lambda record: record[0])

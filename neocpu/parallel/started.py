@@ -1,7 +1,9 @@
-"""How can an exchange be under way while something else runs? It is written as a generator and driven from outside.
+"""How can an exchange be under way while something else runs? It is written as a generator and
+driven from outside.
 
-A generator yields every request that it wants to be waited for and returns the result. `Started` runs it up to its
-first request, which is then in the hands of the comm, and `wait` drives it to the end.
+A generator yields every request that it wants to be waited for and returns the result. `Started`
+runs it up to its first request, which is then in the hands of the comm, and `wait` drives it to the
+end.
 """
 
 from collections.abc import Generator
@@ -25,7 +27,8 @@ class Started(Generic[T]):
         try:
             self._request = next(self._steps)
         except StopIteration as end:
-            self._request, self._result = None, end.value
+            self._request = None
+            self._result = end.value
 
     def wait(self) -> T:
         """Drive the exchange to its end; a second call returns the same result."""

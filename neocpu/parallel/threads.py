@@ -1,9 +1,12 @@
-"""How can ranks be tested, debugged and taught without MPI? As threads of one process, behind the same verbs.
+"""How can ranks be tested, debugged and taught without MPI? As threads of one process, behind the
+same verbs.
 
-One primitive carries every verb: all ranks deposit what they bring under the number of the call; whoever comes last
-moves the bytes of all; the others then go on. As in MPI, an exchange that all have started needs nobody's further help.
+One primitive carries every verb: all ranks deposit what they bring under the number of the call;
+whoever comes last moves the bytes of all; the others then go on. As in MPI, an exchange that all
+have started needs nobody's further help.
 
-`run_threads(ranks, body)` runs `body(comm)` once per rank. A rank that fails ends the others at their next verb.
+`run_threads(ranks, body)` runs `body(comm)` once per rank. A rank that fails ends the others at
+their next verb.
 """
 
 import threading
@@ -38,19 +41,30 @@ class Meeting:
 
 
 class Room:
-    """Where the ranks of one group meet. All rooms of a world share one lock, one failure flag and one timeout."""
+    """Where the ranks of one group meet. All rooms of a world share one lock, one failure flag and
+    one timeout.
+    """
 
     def __init__(self, size: int, world: "World") -> None:
-        self.size, self.world = size, world
+        self.size = size
+        self.world = world
         self._meetings: dict[int, Meeting] = {}
 
-    def bring(self, number: int, rank: int, verb: str, gift: Any, move: Callable[[list[Any]], Any]) -> Meeting:
-        """Deposit `gift` in call `number`; the last rank to come calls `move` on all gifts in rank order."""
+    def bring(
+        self, number: int, rank: int, verb: str, gift: Any, move: Callable[[list[Any]], Any]
+    ) -> Meeting:
+        """Deposit `gift` in call `number`; the last rank to come calls `move` on all gifts in rank
+        order.
+        """
         with self.world.changed:
             self.world.check()
             meeting = self._meetings.setdefault(number, Meeting(verb))
             if meeting.verb != verb:
-                self.world.fail(RuntimeError(f"rank {rank} calls {verb} where another rank calls {meeting.verb}"))
+                self.world.fail(
+                    RuntimeError(
+                        f"rank {rank} calls {verb} where another rank calls {meeting.verb}"
+                    )
+                )
                 self.world.check()
             meeting.brought[rank] = gift
             if len(meeting.brought) < self.size:
@@ -70,9 +84,15 @@ class Room:
         """The result of a call, once every rank has come. Each rank waits once for each call."""
         world = self.world
         with world.resting(), world.changed:
-            if not world.changed.wait_for(lambda: meeting.over or world.failure is not None, world.timeout):
+            if not world.changed.wait_for(
+                lambda: meeting.over or world.failure is not None, world.timeout
+            ):
                 missing = sorted(set(range(self.size)) - set(meeting.brought))
-                world.fail(TimeoutError(f"ranks {missing} did not call {meeting.verb} within {world.timeout:g} s"))
+                world.fail(
+                    TimeoutError(
+                        f"ranks {missing} did not call {meeting.verb} within {world.timeout:g} s"
+                    )
+                )
             if not meeting.over:
                 world.check()
             meeting.left += 1
@@ -138,17 +158,22 @@ class ThreadComm(Comm):
 
     def __init__(self, room: Room, rank: int, nodes: Counts, sent: Traffic | None = None) -> None:
         super().__init__(rank, room.size, nodes, sent)
-        self._room, self._calls = room, 0
+        self._room = room
+        self._calls = 0
 
     def _start(self, verb: str, gift: Any, move: Callable[[list[Any]], Any]) -> _Started:
         self._calls += 1
-        return _Started(self._room, self._calls, self._room.bring(self._calls, self.rank, verb, gift, move))
+        return _Started(
+            self._room, self._calls, self._room.bring(self._calls, self.rank, verb, gift, move)
+        )
 
     def _meet(self, verb: str, gift: Any, move: Callable[[list[Any]], Any]) -> Any:
         started = self._start(verb, gift, move)
         return self._room.wait(started.number, started.meeting)
 
-    def _exchange(self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts) -> Request:
+    def _exchange(
+        self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
+    ) -> Request:
         return self._start("alltoallv", (send, send_counts, recv, recv_counts), _move_all)
 
     def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
@@ -164,7 +189,9 @@ class ThreadComm(Comm):
 
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the threads that gave the same color, ordered by (key, rank)."""
-        groups = self._meet("split", (color, key, self.rank), lambda gifts: _groups(gifts, self._room.world))
+        groups = self._meet(
+            "split", (color, key, self.rank), lambda gifts: _groups(gifts, self._room.world)
+        )
         room, members = groups[color]
         return ThreadComm(room, members.index(self.rank), self.nodes[members], self.sent)
 
@@ -186,7 +213,8 @@ def _move_all(gifts: list[Any]) -> None:
                     f"rank {source} sends {count} {send.dtype} to rank {target}, "
                     f"which expects {recv_counts[source]} {recv.dtype}"
                 )
-            at, to = int(starts[source][0][target]), int(starts[target][1][source])
+            at = int(starts[source][0][target])
+            to = int(starts[target][1][source])
             recv[to : to + count] = send[at : at + count]
 
 
@@ -194,7 +222,9 @@ def _move_to_all(gifts: list[Any]) -> None:
     for rank, (_, recv, counts) in enumerate(gifts):
         parts = [send for send, _, _ in gifts]
         if [p.size for p in parts] != counts.tolist() or any(p.dtype != recv.dtype for p in parts):
-            raise RuntimeError(f"rank {rank} expects {counts.tolist()} {recv.dtype}, not {[p.size for p in parts]}")
+            raise RuntimeError(
+                f"rank {rank} expects {counts.tolist()} {recv.dtype}, not {[p.size for p in parts]}"
+            )
         recv[:] = np.concatenate(parts)
 
 
@@ -213,11 +243,13 @@ def run_threads(
     timeout: float = 300.0,
     in_turn: bool = False,
 ) -> list[T]:
-    """Results of `body(comm)` of every rank, in rank order; parallel kernels of each use one thread.
+    """Results of `body(comm)` of every rank, in rank order; parallel kernels of each use one
+    thread.
 
     ranks_per_node : for the comms' `nodes`; None puts all ranks on one node.
     timeout : seconds that a rank waits for the others in one verb.
-    in_turn : only one rank works at a time, and the next when it waits, which any threading layer allows.
+    in_turn : only one rank works at a time, and the next when it waits, which any threading layer
+        allows.
 
     Raises
     ------
@@ -226,11 +258,14 @@ def run_threads(
     """
     if ranks > 1 and not in_turn and threading_layer() == "workqueue":
         raise EnvironmentProblem(
-            "ranks as threads need Numba's omp or tbb threading layer, but this process has workqueue, which aborts; "
-            "install a libgomp (Linux) or libomp (macOS), or `pip install tbb`, or unset NUMBA_THREADING_LAYER"
+            "ranks as threads need Numba's omp or tbb threading layer, but this process has "
+            "workqueue, which aborts; "
+            "install a libgomp (Linux) or libomp (macOS), or `pip install tbb`, or unset "
+            "NUMBA_THREADING_LAYER"
         )
     world = World(timeout, in_turn)
-    room, nodes = Room(ranks, world), nodes_of(ranks, ranks_per_node)
+    room = Room(ranks, world)
+    nodes = nodes_of(ranks, ranks_per_node)
     results: list[Any] = [None] * ranks
 
     def run(rank: int) -> None:
@@ -242,7 +277,12 @@ def run_threads(
             with world.changed:
                 world.fail(error)
 
-    _join([threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(ranks)])
+    _join(
+        [
+            threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True)
+            for rank in range(ranks)
+        ]
+    )
     if world.failure is not None:
         raise world.failure
     return results

@@ -1,14 +1,17 @@
-"""Which scheme for which table? For those marked `auto`: the cheapest that fits, spread so that no rank has to wait.
+"""Which scheme for which table? For those marked `auto`: the cheapest that fits, spread so that no
+rank has to wait.
 
     1. Every scheme and home of a table is costed (`cost.py`).
-    2. A fair share of the step is what the cheapest choice of every table would cost, divided by the ranks. A choice
-       that puts more than that on one rank is out, unless a table has no other (then its flattest one stays).
-    3. Tables are placed in the order of their need, largest first: each takes its cheapest scheme of those that still
-       fit in memory everywhere, at the home where the fullest rank ends lowest (LPT greedy). If one does not fit, the
-       largest table that can be cut finer is cut as finely as it can be, and placing starts again.
+    2. A fair share of the step is what the cheapest choice of every table would cost, divided by
+       the ranks. A choice that puts more than that on one rank is out, unless a table has no other
+       (then its flattest one stays).
+    3. Tables are placed in the order of their need, largest first: each takes its cheapest scheme
+       of those that still fit in memory everywhere, at the home where the fullest rank ends lowest
+       (LPT greedy). If one does not fit, the largest table that can be cut finer is cut as finely
+       as it can be, and placing starts again.
 
-This is the seam for a full planner: whatever searches better returns a `Plan` as well. Costs and ties depend on the
-arguments only, so every rank makes the same plan.
+This is the seam for a full planner: whatever searches better returns a `Plan` as well. Costs and
+ties depend on the arguments only, so every rank makes the same plan.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,7 +56,8 @@ def make_plan(
     work: Workload | None = None,
     budget: int | None = None,
 ) -> Plan:
-    """Checked plan for `parallel.plan` = `spec` (see `choose_schemes`); tables marked `auto` get a scheme here.
+    """Checked plan for `parallel.plan` = `spec` (see `choose_schemes`); tables marked `auto` get a
+    scheme here.
 
     ranks_per_node : ranks of a node (None: one node).
     work : what a step does; shapes costs only.
@@ -62,11 +66,13 @@ def make_plan(
     Raises
     ------
     ConfigError : unknown scheme, or a pattern that matches no table.
-    PlanError : a table does not fit the budget; the message says how much it needs and what would help.
+    PlanError : a table does not fit the budget; the message says how much it needs and what would
+        help.
     """
     if ranks_per_node is not None and ranks_per_node < 1:
         raise PlanError(f"parallel.ranks_per_node is {ranks_per_node}; it must be at least 1")
-    layout, work = Layout(ranks, min(ranks_per_node or ranks, ranks)), work or Workload()
+    layout = Layout(ranks, min(ranks_per_node or ranks, ranks))
+    work = work or Workload()
     options = [
         list(_options(number, table, scheme, layout, work))
         for number, (table, scheme) in enumerate(zip(tables, choose_schemes(tables, spec)))
@@ -79,8 +85,12 @@ def make_plan(
     return Plan(tuple(tables), schemes, shards, ranks, layout.ranks_per_node).check()
 
 
-def _options(number: int, table: TableSpec, scheme: str, layout: Layout, work: Workload) -> Iterator[Option]:
-    """Every way to hold a table under its scheme, or under any for `auto`; equal rectangles are listed once."""
+def _options(
+    number: int, table: TableSpec, scheme: str, layout: Layout, work: Workload
+) -> Iterator[Option]:
+    """Every way to hold a table under its scheme, or under any for `auto`; equal rectangles are
+    listed once.
+    """
     seen = set()
     for name in SCHEMES if scheme == AUTO else [scheme]:
         for home in SCHEMES[name].choices(layout):
@@ -107,14 +117,18 @@ def _place(
     budget: int | None,
     work: Workload,
 ) -> list[Option]:
-    """One option for every table; while one does not fit, the largest table that can still be cut finer is."""
+    """One option for every table; while one does not fit, the largest table that can still be cut
+    finer is.
+    """
     left = [list(found) for found in options]
     while True:
         chosen, stuck = _try_to_place(left, ranks, fair, budget)
         if stuck is None:
             return chosen
         thinner = [(min(o.memory for o in found), found) for found in left]
-        coarse = [t for t, (least, found) in enumerate(thinner) if any(o.memory > least for o in found)]
+        coarse = [
+            t for t, (least, found) in enumerate(thinner) if any(o.memory > least for o in found)
+        ]
         if not coarse:
             raise _does_not_fit(tables, stuck, left[stuck][0], ranks, budget or 0, work)
         largest = max(coarse, key=lambda t: (tables[t].rows * tables[t].dim, -t))
@@ -125,17 +139,24 @@ def _try_to_place(
     options: Sequence[list[Option]], ranks: int, fair: float, budget: int | None
 ) -> tuple[list[Option], int | None]:
     """(one option for every table, None), or (unfinished, the table that does not fit)."""
-    load, held = [0.0] * ranks, [0] * ranks
+    load = [0.0] * ranks
+    held = [0] * ranks
     chosen: dict[int, Option] = {}
     cheapest = [min(found, key=lambda option: option.total) for found in options]
 
     def need(t: int) -> tuple[float, int, int]:
         option = cheapest[t]
-        return -max(option.total / (fair or 1.0), option.memory / budget if budget else 0.0), -option.memory, t
+        return (
+            -max(option.total / (fair or 1.0), option.memory / budget if budget else 0.0),
+            -option.memory,
+            t,
+        )
 
     def height(option: Option) -> tuple[float, int]:
         costs = option.costs.items()
-        return max(load[rank] + c.total for rank, c in costs), max(held[rank] + c.memory for rank, c in costs)
+        return max(load[rank] + c.total for rank, c in costs), max(
+            held[rank] + c.memory for rank, c in costs
+        )
 
     for number in sorted(range(len(options)), key=need):
         fitting = [o for o in options[number] if budget is None or _fits(o, held, budget)]
@@ -158,10 +179,15 @@ def _does_not_fit(
     tables: Sequence[TableSpec], stuck: int, option: Option, ranks: int, budget: int, work: Workload
 ) -> PlanError:
     table = tables[stuck]
-    total = sum(shard_bytes(t, Shard(0, (0, t.rows), (0, t.dim), 0), work.state_floats) for t in tables)
+    total = sum(
+        shard_bytes(t, Shard(0, (0, t.rows), (0, t.dim), 0), work.state_floats) for t in tables
+    )
     return PlanError(
-        f"table {table.name!r} ({table.rows:,} rows x {table.dim}) needs {option.memory:,} bytes on a rank "
-        f"as {option.scheme} and does not fit beside the others: all tables with their optimizer state take {total:,} "
-        f"bytes, and {ranks} rank(s) have {budget:,} each; use more ranks, fewer rows or columns, row_wise for the "
+        f"table {table.name!r} ({table.rows:,} rows x {table.dim}) needs {option.memory:,} bytes "
+        "on a rank "
+        f"as {option.scheme} and does not fit beside the others: all tables with their optimizer "
+        f"state take {total:,} "
+        f"bytes, and {ranks} rank(s) have {budget:,} each; use more ranks, fewer rows or columns, "
+        "row_wise for the "
         "large tables, or an optimizer with less state (exact_rowwise_adagrad, exact_sgd)"
     )

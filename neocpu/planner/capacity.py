@@ -1,7 +1,8 @@
-"""How many bytes does a model take, by format and optimizer, and in which memory of a rank? Counted, whether or not it fits.
+"""How many bytes does a model take, by format and optimizer, and in which memory of a rank?
+Counted, whether or not it fits.
 
-The paper's argument for narrow rows and row-wise AdaGrad (Neo, 2022): 12 trillion parameters are 96 TB in fp32 with AdaGrad,
-48 TB with its row-wise kind, 24 TB in fp16, and a number per row beside.
+The paper's argument for narrow rows and row-wise AdaGrad (Neo, 2022): 12 trillion parameters are 96
+TB in fp32 with AdaGrad, 48 TB with its row-wise kind, 24 TB in fp16, and a number per row beside.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,11 @@ from neocpu.embedding.tiered import MemoryPlan
 from neocpu.parallel.plan import Plan, shard_bytes
 from neocpu.storage.placement import PLACEMENTS, Room
 
-LADDER = (("fp32", "AdaGrad", (1, 0)), ("fp32", "row-wise AdaGrad", (0, 1)), ("fp16", "row-wise AdaGrad", (0, 1)))
+LADDER = (
+    ("fp32", "AdaGrad", (1, 0)),
+    ("fp32", "row-wise AdaGrad", (0, 1)),
+    ("fp16", "row-wise AdaGrad", (0, 1)),
+)
 
 
 @dataclass(frozen=True)
@@ -30,21 +35,34 @@ class Bytes:
         return self.numbers + self.per_element + self.per_row
 
 
-def model_bytes(tables: Sequence[TableSpec], state_floats: tuple[int, int], form: str = "") -> Bytes:
-    """Bytes of all rows of some tables, in their own formats or all in `form`; state_floats: per element and per row."""
+def model_bytes(
+    tables: Sequence[TableSpec], state_floats: tuple[int, int], form: str = ""
+) -> Bytes:
+    """Bytes of all rows of some tables, in their own formats or all in `form`; state_floats: per
+    element and per row.
+    """
     cells = [t.rows * t.dim for t in tables]
     numbers = sum(t.rows * numbers_bytes(form or t.format, t.dim) for t in tables)
-    return Bytes(numbers, 4 * state_floats[0] * sum(cells), 4 * state_floats[1] * sum(t.rows for t in tables))
+    return Bytes(
+        numbers, 4 * state_floats[0] * sum(cells), 4 * state_floats[1] * sum(t.rows for t in tables)
+    )
 
 
 def rank_bytes(
-    plan: Plan, rank: int, placements: Sequence[str], rooms: Sequence[Room], state_floats: tuple[int, int]
+    plan: Plan,
+    rank: int,
+    placements: Sequence[str],
+    rooms: Sequence[Room],
+    state_floats: tuple[int, int],
 ) -> dict[str, int]:
-    """Bytes that a rank's shards take in each memory: caches and scratch full, and every row of a file written."""
+    """Bytes that a rank's shards take in each memory: caches and scratch full, and every row of a
+    file written.
+    """
     found = {"hbm": 0, "ddr": 0, "ssd": 0}
     for shard, room in zip(plan.local(rank), rooms):
         table, name = plan.tables[shard.table], placements[shard.table]
-        place, (rows, width) = PLACEMENTS[name], shard.shape
+        place = PLACEMENTS[name]
+        rows, width = shard.shape
         row, used = (spec.row_bytes(width, state_floats) for spec in (table, table.cached))
         if place.whole:
             found[place.whole] += rows * row
@@ -62,7 +80,8 @@ def placed(plan: Plan, memory: MemoryPlan | None) -> list[dict[str, Any]]:
     if memory is None:
         return []
     found: list[dict[str, Any]] = [
-        {"table": table.name, "placement": name} for table, name in zip(plan.tables, memory.placements)
+        {"table": table.name, "placement": name}
+        for table, name in zip(plan.tables, memory.placements)
     ]
     for entry, asked in zip(found, memory.demands):
         entry["demand"] = asked
@@ -70,22 +89,35 @@ def placed(plan: Plan, memory: MemoryPlan | None) -> list[dict[str, Any]]:
 
 
 def placement_lines(plan: Plan, memory: MemoryPlan, state_floats: tuple[int, int]) -> list[str]:
-    """Where each table lives and why, as a small table, most demanded first: bytes that a step asks of a byte of it, bytes of
-    all its rows, and the share of them that its caches hold."""
-    size, rows = [0] * len(plan.tables), [0] * len(plan.tables)
+    """Where each table lives and why, as a small table, most demanded first: bytes that a step asks
+    of a byte of it, bytes of all its rows, and the share of them that its caches hold.
+    """
+    size = [0] * len(plan.tables)
+    rows = [0] * len(plan.tables)
     lines: dict[tuple[int, str], int] = {}
     for rank in range(plan.ranks):
-        for shard, room in zip(plan.local(rank), memory.rooms(plan.tables, plan.local(rank), state_floats)):
+        for shard, room in zip(
+            plan.local(rank), memory.rooms(plan.tables, plan.local(rank), state_floats)
+        ):
             size[shard.table] += shard_bytes(plan.tables[shard.table], shard, state_floats)
             rows[shard.table] += shard.shape[0]
             for name, count in zip(PLACEMENTS[memory.placements[shard.table]].caches, room.lines):
                 key = shard.table, name
                 lines[key] = lines.get(key, 0) + min(count, shard.shape[0])
     told = [f"{'table':14}{'placement':23}{'bytes a step per byte':>23}{'bytes':>20}  cached"]
-    for t in sorted(range(len(size)), key=lambda t: (-memory.demands[t] if memory.demands else 0, t)):
-        shares = [f"{name} {100 * lines[t, name] / rows[t]:.3g} %" for name in ("hbm", "ddr") if (t, name) in lines]
+    for t in sorted(
+        range(len(size)), key=lambda t: (-memory.demands[t] if memory.demands else 0, t)
+    ):
+        shares = [
+            f"{name} {100 * lines[t, name] / rows[t]:.3g} %"
+            for name in ("hbm", "ddr")
+            if (t, name) in lines
+        ]
         asked = f"{memory.demands[t]:.4g}" if memory.demands else ""
         told.append(
-            f"{plan.tables[t].name[:13]:14}{memory.placements[t]:23}{asked:>23}{size[t]:>20,}  {', '.join(shares)}".rstrip()
+            (
+                f"{plan.tables[t].name[:13]:14}{memory.placements[t]:23}{asked:>23}{size[t]:>20,}  "
+                f"{', '.join(shares)}"
+            ).rstrip()
         )
     return told

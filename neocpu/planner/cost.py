@@ -1,8 +1,9 @@
-"""What would a shard cost? Bytes that a rank reads, writes, sends and keeps, estimated from shapes alone.
+"""What would a shard cost? Bytes that a rank reads, writes, sends and keeps, estimated from shapes
+alone.
 
-Compute is counted in bytes of memory traffic, communication in bytes sent or received times `LINK`, so both add. The
-numbers order plans; they predict no seconds. Per step, with B samples, L lookups per bag, f features of the table, a
-rectangle of h of H rows by d columns, W ranks:
+Compute is counted in bytes of memory traffic, communication in bytes sent or received times `LINK`,
+so both add. The numbers order plans; they predict no seconds. Per step, with B samples, L lookups
+per bag, f features of the table, a rectangle of h of H rows by d columns, W ranks:
 
     lookups of the rectangle     n = B L f h / H       of which at most min(n, h) touch a row of their own
     lookup                       p d n                 rows read, p bytes a number (4 in fp32, else less)
@@ -19,7 +20,8 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import shard_bytes
 from neocpu.parallel.sharding import Shard
 
-LINK = 2.0  # cost of a byte between ranks, in bytes of memory traffic: it is written, moved and read
+# cost of a byte between ranks, in bytes of memory traffic: it is written, moved and read
+LINK = 2.0
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,20 @@ class Cost:
         return self.compute + LINK * self.communication
 
 
-def lookups_of(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work: Workload) -> float:
+def lookups_of(
+    spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work: Workload
+) -> float:
     """Lookups of a rectangle of a table in a step, on the rank that holds it."""
     samples = work.batch / ranks if replicated else work.batch
-    return samples * len(spec.features) * work.pooling.get(spec.name, 1.0) * shard.shape[0] / spec.rows
+    return (
+        samples * len(spec.features) * work.pooling.get(spec.name, 1.0) * shard.shape[0] / spec.rows
+    )
 
 
 def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work: Workload) -> Cost:
-    """Cost of one rectangle of a table on the rank that holds it; `replicated`: the table is data_parallel."""
+    """Cost of one rectangle of a table on the rank that holds it; `replicated`: the table is
+    data_parallel.
+    """
     rows, width = shard.shape
     samples = work.batch / ranks if replicated else work.batch
     bags = samples * len(spec.features)
@@ -70,7 +78,8 @@ def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work
     if ranks == 1:
         return Cost(compute, 0.0, memory)
     if replicated:
-        everywhere = min(lookups * ranks, rows)  # rows that some rank touched: all replicas update them
+        # rows that some rank touched: all replicas update them
+        everywhere = min(lookups * ranks, rows)
         compute += row * (everywhere - touched)
         return Cost(compute, 8 * (width + 1) * touched + 4 * (width + 2) * everywhere, memory)
     word = 4 if rows == spec.rows else 8
@@ -86,6 +95,8 @@ def table_costs(
         cost = shard_cost(spec, shard, ranks, replicated, work)
         old = costs.get(shard.rank, Cost(0.0, 0.0, 0))
         costs[shard.rank] = Cost(
-            old.compute + cost.compute, old.communication + cost.communication, old.memory + cost.memory
+            old.compute + cost.compute,
+            old.communication + cost.communication,
+            old.memory + cost.memory,
         )
     return costs

@@ -18,15 +18,23 @@ def copy_blocks(source: NDArray, target: NDArray, jobs: NDArray[np.int64]) -> No
         _view(target, to, to_stride, rows, width)[...] = _view(source, start, stride, rows, width)
 
 
-def add_blocks(source: NDArray[np.float64], target: NDArray[np.float64], jobs: NDArray[np.int64]) -> bool:
-    """target += source in fp64, source = the exact error of that sum (0 where it is not finite); any error not zero?"""
+def add_blocks(
+    source: NDArray[np.float64], target: NDArray[np.float64], jobs: NDArray[np.int64]
+) -> bool:
+    """target += source in fp64, source = the exact error of that sum (0 where it is not finite);
+    any error not zero?
+    """
     lost = False
     for start, stride, to, to_stride, rows, width in jobs.tolist():
-        x, y = _view(source, start, stride, rows, width), _view(target, to, to_stride, rows, width)
+        x = _view(source, start, stride, rows, width)
+        y = _view(target, to, to_stride, rows, width)
         with np.errstate(invalid="ignore", over="ignore"):
             total = x + y
-            large, small = np.where(abs(x) > abs(y), x, y), np.where(abs(x) > abs(y), y, x)
-            error = np.where(np.isfinite(total), small - (total - large), 0.0)  # Dekker: exact when |large| >= |small|
-        y[...], x[...] = total, error
+            large = np.where(abs(x) > abs(y), x, y)
+            small = np.where(abs(x) > abs(y), y, x)
+            # Dekker: exact when |large| >= |small|
+            error = np.where(np.isfinite(total), small - (total - large), 0.0)
+        y[...] = total
+        x[...] = error
         lost |= bool((error != 0).any())
     return lost

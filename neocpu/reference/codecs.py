@@ -1,8 +1,10 @@
-"""What is the nearest code of a number, and the number of a code? Small floats, element by element, from their definition.
+"""What is the nearest code of a number, and the number of a code? Small floats, element by element,
+from their definition.
 
-The plain twin of `kernels/codecs.py`: every code's value is written down in fp64 from the definition of the format, and a
-number is rounded by looking for its neighbours in that list. Here too: the layouts of small floats (`LAYOUTS`), the names
-of the rounding modes, and the index of all codecs (`CODECS`), as plain data that needs no compiler (`docs/formats.md`).
+The plain twin of `kernels/codecs.py`: every code's value is written down in fp64 from the
+definition of the format, and a number is rounded by looking for its neighbours in that list. Here
+too: the layouts of small floats (`LAYOUTS`), the names of the rounding modes, and the index of all
+codecs (`CODECS`), as plain data that needs no compiler (`docs/formats.md`).
 """
 
 from dataclasses import dataclass, field
@@ -12,15 +14,23 @@ import numpy as np
 from neocpu.reference.philox import words_at
 
 NEAREST, STOCHASTIC, TRUNCATE, HALF_UP, FBGEMM = range(5)
-ROUNDINGS = {"nearest": NEAREST, "stochastic": STOCHASTIC, "truncate": TRUNCATE, "half_up": HALF_UP, "fbgemm": FBGEMM}
+ROUNDINGS = {
+    "nearest": NEAREST,
+    "stochastic": STOCHASTIC,
+    "truncate": TRUNCATE,
+    "half_up": HALF_UP,
+    "fbgemm": FBGEMM,
+}
 
 
-def layout(bits: int, mantissa: int, bias: int, infinity: bool = True, limit: float = np.inf) -> np.ndarray:
+def layout(
+    bits: int, mantissa: int, bias: int, infinity: bool = True, limit: float = np.inf
+) -> np.ndarray:
     """Words i64[5] that describe a small float: bits, mantissa bits, exponent bias, kind, limit.
 
-    `kind` 1: the topmost exponent means infinity and NaN (IEEE-754). 0: only the topmost code is NaN (e4m3fn). A finite
-    `limit` gives kind 2: there is no infinity or NaN, numbers beyond it (and NaN) become it (HFP8); the last word holds
-    its fp32 bits.
+    `kind` 1: the topmost exponent means infinity and NaN (IEEE-754). 0: only the topmost code is
+    NaN (e4m3fn). A finite `limit` gives kind 2: there is no infinity or NaN, numbers beyond it (and
+    NaN) become it (HFP8); the last word holds its fp32 bits.
     """
     kind = 2 if np.isfinite(limit) else int(infinity)
     return np.array([bits, mantissa, bias, kind, np.float32(limit).view(np.int32)], np.int64)
@@ -38,14 +48,15 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class Codec:
-    """How a format is written and read: functions of `kernels/<module>.py` and of its twin, and the values they take.
+    """How a format is written and read: functions of `kernels/<module>.py` and of its twin, and the
+    values they take.
 
     Attributes:
-        module: file in `kernels/` and in `reference/`.
-        quantize, dequantize: function names. They take (x f32[R, D], *options, out) and (codes, *options, out f32[R, D]).
-        quantize_options, dequantize_options: the options in order, with defaults; a string is a choice in `choices`.
-        choices: option -> {name: number that the function takes}.
-        randomly: function of stochastic rounding, if there is one: (x, *options, key, rows, step, out).
+        module: file in `kernels/` and in `reference/`. quantize, dequantize: function names. They
+        take (x f32[R, D], *options, out) and (codes, *options, out f32[R, D]). quantize_options,
+        dequantize_options: the options in order, with defaults; a string is a choice in `choices`.
+        choices: option -> {name: number that the function takes}. randomly: function of stochastic
+        rounding, if there is one: (x, *options, key, rows, step, out).
     """
 
     module: str
@@ -64,28 +75,63 @@ _ROW8 = {"variant": INT8_VARIANTS}
 
 def _small(name: str) -> Codec:
     words: dict[str, object] = {"layout": LAYOUTS[name]}
-    choices = {"rounding": {n: v for n, v in ROUNDINGS.items() if v in (NEAREST, TRUNCATE, HALF_UP)}}
+    choices = {
+        "rounding": {n: v for n, v in ROUNDINGS.items() if v in (NEAREST, TRUNCATE, HALF_UP)}
+    }
     return Codec(
-        "codecs", "encode_rows", "decode_rows", words | {"rounding": "nearest"}, words, choices, "encode_rows_randomly"
+        "codecs",
+        "encode_rows",
+        "decode_rows",
+        words | {"rounding": "nearest"},
+        words,
+        choices,
+        "encode_rows_randomly",
     )
 
 
 CODECS = {name: _small(name) for name in LAYOUTS} | {
     "int8": Codec(
-        "codecs_rows", "quantize_int8", "dequantize_int8", {"variant": "cpu"}, {}, _ROW8, "quantize_randomly"
+        "codecs_rows",
+        "quantize_int8",
+        "dequantize_int8",
+        {"variant": "cpu"},
+        {},
+        _ROW8,
+        "quantize_randomly",
     ),
-    "int8_gpu": Codec("codecs_rows", "quantize_int8", "dequantize_int8", {"variant": "gpu"}, {}, _ROW8),
+    "int8_gpu": Codec(
+        "codecs_rows", "quantize_int8", "dequantize_int8", {"variant": "gpu"}, {}, _ROW8
+    ),
     "int4": Codec(
-        "codecs_rows", "quantize_nbit", "dequantize_nbit", {"bits": 4}, {"bits": 4}, randomly="quantize_randomly"
+        "codecs_rows",
+        "quantize_nbit",
+        "dequantize_nbit",
+        {"bits": 4},
+        {"bits": 4},
+        randomly="quantize_randomly",
     ),
     "int2": Codec(
-        "codecs_rows", "quantize_nbit", "dequantize_nbit", {"bits": 2}, {"bits": 2}, randomly="quantize_randomly"
+        "codecs_rows",
+        "quantize_nbit",
+        "dequantize_nbit",
+        {"bits": 2},
+        {"bits": 2},
+        randomly="quantize_randomly",
     ),
-    "fp8_row_forward": Codec("codecs_rows", "quantize_fp8_row", "dequantize_fp8_row", {"backward": 0}, {"backward": 0}),
+    "fp8_row_forward": Codec(
+        "codecs_rows", "quantize_fp8_row", "dequantize_fp8_row", {"backward": 0}, {"backward": 0}
+    ),
     "fp8_row_backward": Codec(
         "codecs_rows", "quantize_fp8_row", "dequantize_fp8_row", {"backward": 1}, {"backward": 1}
     ),
-    "mx4": Codec("codecs_mx", "quantize_mx4", "dequantize_mx4", {"rounding": "even"}, {}, {"rounding": MX_ROUNDINGS}),
+    "mx4": Codec(
+        "codecs_mx",
+        "quantize_mx4",
+        "dequantize_mx4",
+        {"rounding": "even"},
+        {},
+        {"rounding": MX_ROUNDINGS},
+    ),
 }
 
 
@@ -95,17 +141,23 @@ def _magnitudes(layout):
     last = (1 << (bits - 1)) - 1
     top = {0: last - 1, 1: last - (1 << mantissa), 2: last}[kind]
     code = np.arange(top + 1)
-    exponent, fraction = code >> mantissa, (code & ((1 << mantissa) - 1)) / 2.0**mantissa
+    exponent = code >> mantissa
+    fraction = (code & ((1 << mantissa) - 1)) / 2.0**mantissa
     with np.errstate(over="ignore"):
-        values = np.where(exponent == 0, fraction * 2.0 ** (1 - bias), (1 + fraction) * 2.0 ** (exponent - bias))
+        values = np.where(
+            exponent == 0, fraction * 2.0 ** (1 - bias), (1 + fraction) * 2.0 ** (exponent - bias)
+        )
     if kind == 2:  # the code of the limit, or the one it rounds to, is the last that is written
-        values = values[: np.searchsorted(values, float(np.int32(limit).view(np.float32)), side="right") + 1]
+        values = values[
+            : np.searchsorted(values, float(np.int32(limit).view(np.float32)), side="right") + 1
+        ]
     return values
 
 
 def decode_rows(codes, layout, out):
     """out = the numbers of the codes, exactly; shapes as in the kernel."""
-    bits, kind = int(layout[0]), int(layout[3])
+    bits = int(layout[0])
+    kind = int(layout[3])
     size = 1 << (bits - 1)
     table = np.full(size, np.nan)
     values = _magnitudes(layout if kind != 2 else [*layout[:4], np.float32(np.inf).view(np.int32)])
@@ -115,11 +167,17 @@ def decode_rows(codes, layout, out):
     number = table[codes & (size - 1)].astype(np.float32)
     out[:] = np.where(codes & size, -number, number)
     nan = np.isnan(out)
-    out[nan] = (0x7FC00000 | ((codes[nan] & size) != 0).astype(np.uint32) << 31).astype(np.uint32).view(np.float32)
+    out[nan] = (
+        (0x7FC00000 | ((codes[nan] & size) != 0).astype(np.uint32) << 31)
+        .astype(np.uint32)
+        .view(np.float32)
+    )
 
 
 def _neighbours(x, layout):
-    """(code of the largest number <= |x|, fraction of the way from it to the next one), both for |x| up to the last."""
+    """(code of the largest number <= |x|, fraction of the way from it to the next one), both for
+    |x| up to the last.
+    """
     values = _magnitudes(layout)
     a = np.minimum(np.abs(x).astype(np.float64), values[-1])
     low = np.searchsorted(values, a, side="right") - 1
@@ -132,18 +190,28 @@ def _finish(x, code, layout):
     bits, mantissa, _, kind, _ = (int(w) for w in layout)
     top = _magnitudes(layout).size - 1
     if kind != 2:
-        code = np.where(np.isnan(x), top + 1 if kind == 0 else top + 1 + (1 << (mantissa - 1)), code)
-    return (code | np.signbit(x).astype(np.int64) << (bits - 1)).astype(np.uint16 if bits == 16 else np.uint8)
+        code = np.where(
+            np.isnan(x), top + 1 if kind == 0 else top + 1 + (1 << (mantissa - 1)), code
+        )
+    return (code | np.signbit(x).astype(np.int64) << (bits - 1)).astype(
+        np.uint16 if bits == 16 else np.uint8
+    )
 
 
 def _plain(x, layout):
     """x without NaN; with a limit, no larger than that, NaN included."""
     limit = np.int32(layout[4]).view(np.float32)
-    return np.where(np.abs(x) <= limit, x, limit) if layout[3] == 2 else np.where(np.isnan(x), np.float32(0), x)
+    return (
+        np.where(np.abs(x) <= limit, x, limit)
+        if layout[3] == 2
+        else np.where(np.isnan(x), np.float32(0), x)
+    )
 
 
 def _nearest(x, layout):
-    """Codes of magnitudes, nearest, ties to even; beyond the midpoint above the largest number: one more."""
+    """Codes of magnitudes, nearest, ties to even; beyond the midpoint above the largest number: one
+    more.
+    """
     values = _magnitudes(layout)
     low, fraction = _neighbours(x, layout)
     code = low + ((fraction > 0.5) | ((fraction == 0.5) & (low & 1 == 1)))
@@ -154,7 +222,9 @@ def _nearest(x, layout):
 
 
 def encode_rows(x, layout, rounding, out):
-    """out = codes of x, nearest even, towards zero, or as FBGEMM rounds to bf16; shapes as in the kernel."""
+    """out = codes of x, nearest even, towards zero, or as FBGEMM rounds to bf16; shapes as in the
+    kernel.
+    """
     if rounding == HALF_UP:
         out[:] = (x.view(np.uint32) + np.uint32(0x8000)) >> np.uint32(16)
         return
@@ -167,7 +237,9 @@ def encode_rows(x, layout, rounding, out):
 
 
 def encode_rows_randomly(x, layout, rounding, key, rows, column0, step, out):
-    """out = codes of x, each one of its two neighbours, up if word / 2^32 + fraction >= 1; shapes as in the kernel."""
+    """out = codes of x, each one of its two neighbours, up if word / 2^32 + fraction >= 1; shapes
+    as in the kernel.
+    """
     words = words_at(np.uint64(key), rows, int(column0) + np.arange(x.shape[1]), int(step))
     if rounding == FBGEMM:
         power = (x.view(np.uint32) & np.uint32(0xFF800000)).view(np.float32)
@@ -177,7 +249,9 @@ def encode_rows_randomly(x, layout, rounding, key, rows, column0, step, out):
         return
     plain = _plain(x, layout)
     low, fraction = _neighbours(plain, layout)
-    up = words.astype(np.uint64) + np.floor(fraction * 2.0**32).astype(np.uint64) >= np.uint64(1 << 32)
+    up = words.astype(np.uint64) + np.floor(fraction * 2.0**32).astype(np.uint64) >= np.uint64(
+        1 << 32
+    )
     beyond = np.abs(plain) > _magnitudes(layout)[-1]
     out[:] = _finish(x, np.where(beyond, _nearest(plain, layout), low + up), layout)
 

@@ -1,4 +1,5 @@
-"""Where does FBGEMM's inference table keep a row's scale and bias? In front of the codes, mostly; whole arrays.
+"""Where does FBGEMM's inference table keep a row's scale and bias? In front of the codes, mostly;
+whole arrays.
 
 The plain twin of `kernels/codecs_inference.py`.
 """

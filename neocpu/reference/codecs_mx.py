@@ -1,6 +1,8 @@
-"""What is an MX4 block? 32 numbers as e2m1 codes and one power of two; from thresholds and fp64 logarithms of exact powers.
+"""What is an MX4 block? 32 numbers as e2m1 codes and one power of two; from thresholds and fp64
+logarithms of exact powers.
 
-The plain twin of `kernels/codecs_mx.py`. The exponent is found with frexp (exact), never with a rounded log2.
+The plain twin of `kernels/codecs_mx.py`. The exponent is found with frexp (exact), never with a
+rounded log2.
 """
 
 import numpy as np
@@ -8,13 +10,18 @@ import numpy as np
 from neocpu.reference.philox import words_at
 
 _VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-_THRESHOLDS = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])  # from here on the next code: halves go up
+# from here on the next code: halves go up
+_THRESHOLDS = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 
 
 def _exponents(most, rounding, words):
-    """Shared exponents i64 of blocks whose largest magnitude is `most`, before the largest exponent of e2m1 goes off."""
+    """Shared exponents i64 of blocks whose largest magnitude is `most`, before the largest exponent
+    of e2m1 goes off.
+    """
     fraction, exponent = np.frexp(most.astype(np.float64))
-    fraction, floor = fraction * 2, exponent - 1  # most = fraction * 2^floor, 1 <= fraction < 2
+    # most = fraction * 2^floor, 1 <= fraction < 2
+    fraction = fraction * 2
+    floor = exponent - 1
     if rounding == 0:  # the nearest logarithm
         return floor + (fraction >= np.sqrt(2.0))
     if rounding == 2:  # as if the mantissa were rounded to e2m1's one bit first, ties down
@@ -33,13 +40,19 @@ def quantize_mx4(x, rounding, key, rows, step, out):
     block = padded.reshape(n, blocks, 32)
     a = np.where(np.isnan(block), np.inf, np.abs(block).astype(np.float64))
     most = np.where(np.isnan(block), 0, a).max(2)
-    tiny, huge = 2.0**-126, 2.0**128
+    tiny = 2.0**-126
+    huge = 2.0**128
     most = np.where(most == 0, tiny, np.minimum(most, huge))
     subnormal = most < tiny
     words = words_at(np.uint64(key), rows, 32 * np.arange(blocks), int(step))
-    exponent = np.where(subnormal, -127, _exponents(np.where(subnormal, tiny, most), rounding, words))
+    exponent = np.where(
+        subnormal, -127, _exponents(np.where(subnormal, tiny, most), rounding, words)
+    )
     exponent = np.clip(exponent - 2, -127, 125)
-    code = np.searchsorted(_THRESHOLDS, a / 2.0 ** exponent[:, :, None], side="right") | np.signbit(block) * 8
+    code = (
+        np.searchsorted(_THRESHOLDS, a / 2.0 ** exponent[:, :, None], side="right")
+        | np.signbit(block) * 8
+    )
     bytes_ = out.reshape(n, blocks, 17)
     bytes_[:, :, :16] = code[:, :, 0::2] | code[:, :, 1::2] << 4
     bytes_[:, :, 16] = exponent + 127

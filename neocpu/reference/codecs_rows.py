@@ -1,8 +1,10 @@
-"""What do the bytes of a row-scaled integer mean, and which bytes does FBGEMM write? Whole arrays, one lane after another.
+"""What do the bytes of a row-scaled integer mean, and which bytes does FBGEMM write? Whole arrays,
+one lane after another.
 
-The plain twin of `kernels/codecs_rows.py`. Minimum and maximum are taken as FBGEMM's AVX2 code takes them, because the
-order decides what happens to NaN: eight lanes go down the row with `m = m < x ? m : x`, so a NaN makes its lane forget what
-it saw and the next number makes it forget the NaN; then the lanes, then the last D mod 8 columns, with `x < m ? x : m`.
+The plain twin of `kernels/codecs_rows.py`. Minimum and maximum are taken as FBGEMM's AVX2 code
+takes them, because the order decides what happens to NaN: eight lanes go down the row with `m = m <
+x ? m : x`, so a NaN makes its lane forget what it saw and the next number makes it forget the NaN;
+then the lanes, then the last D mod 8 columns, with `x < m ? x : m`.
 """
 
 import numpy as np
@@ -23,7 +25,8 @@ def _lane_range(x):
         np.float32(1),
         np.float32(-1),
     ):  # the maximum is the minimum of the negatives, comparison by comparison
-        lanes, y = np.full((rows, 8), _LARGEST), sign * x
+        lanes = np.full((rows, 8), _LARGEST)
+        y = sign * x
         for block in range(0, whole, 8):
             piece = y[:, block : block + 8]
             lanes = np.where(lanes < piece, lanes, piece)
@@ -35,7 +38,9 @@ def _lane_range(x):
 
 
 def _plain_range(x):
-    """(minimum, maximum) f32[R] without NaN, -0 below +0: fminf and fmaxf of a GPU. A row of NaN alone gives inf, -inf."""
+    """(minimum, maximum) f32[R] without NaN, -0 below +0: fminf and fmaxf of a GPU. A row of NaN
+    alone gives inf, -inf.
+    """
     low = np.where(np.isnan(x), np.float32(np.inf), x).min(1, initial=np.inf)
     high = np.where(np.isnan(x), np.float32(-np.inf), x).max(1, initial=-np.inf)
     low = np.where((low == 0) & (np.signbit(x) & (x == 0)).any(1), np.float32(-0.0), low)
@@ -44,23 +49,31 @@ def _plain_range(x):
 
 
 def _integers(v, columns):
-    """(conversion of v as 32-bit vectors do it, as the scalar C code does it), i64[R, D]; what does not fit: 0."""
+    """(conversion of v as 32-bit vectors do it, as the scalar C code does it), i64[R, D]; what does
+    not fit: 0.
+    """
     with np.errstate(invalid="ignore"):
         fits = np.abs(v) < 2.0**31
         vector = np.where(fits, np.rint(np.where(fits, v, 0)), -(2.0**31)).astype(np.int64)
-        long = np.where(np.abs(v) < 2.0**63, np.rint(np.where(np.abs(v) < 2.0**63, v, 0)), 0.0).astype(np.int64)
+        long = np.where(
+            np.abs(v) < 2.0**63, np.rint(np.where(np.abs(v) < 2.0**63, v, 0)), 0.0
+        ).astype(np.int64)
     return vector, long
 
 
 def _byte_codes(v):
-    """Codes of v in 8 bits: saturated in whole runs of 32 columns, the lowest byte of the integer after them."""
+    """Codes of v in 8 bits: saturated in whole runs of 32 columns, the lowest byte of the integer
+    after them.
+    """
     whole = v.shape[1] // 32 * 32
     vector, _ = _integers(v, whole)
     return np.where(np.arange(v.shape[1]) < whole, np.clip(vector, 0, 255), vector & 255)
 
 
 def _nbit_codes(v, bits):
-    """Codes of v in 2, 4 (or 8) bits, saturated; after whole runs of 32 columns the long integer is cut to 32 bits first."""
+    """Codes of v in 2, 4 (or 8) bits, saturated; after whole runs of 32 columns the long integer is
+    cut to 32 bits first.
+    """
     whole = v.shape[1] // 32 * 32 if bits < 8 else 0
     vector, long = _integers(v, whole)
     cut = (long & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
@@ -111,7 +124,9 @@ def _int8_scales(x, variant):
     scale = span / np.float32(255)
     eps = np.float32(1e-20) if variant == 1 else np.float32(1e-8)
     inverse = np.float32(255) / (
-        fma(scale, np.full_like(scale, 255), np.full_like(scale, eps)) if variant == 2 else span + eps
+        fma(scale, np.full_like(scale, 255), np.full_like(scale, eps))
+        if variant == 2
+        else span + eps
     )
     return scale, low, inverse
 
@@ -161,7 +176,9 @@ def dequantize_nbit(codes, bits, out):
 
 
 def quantize_randomly(x, bits, key, rows, step, out):
-    """Rows of 8-, 4- or 2-bit integers, each number one of its two neighbours at random; shapes as in the kernel."""
+    """Rows of 8-, 4- or 2-bit integers, each number one of its two neighbours at random; shapes as
+    in the kernel.
+    """
     most = (1 << bits) - 1
     with np.errstate(all="ignore"):
         if bits == 8:
@@ -197,6 +214,8 @@ def quantize_fp8_row(x, backward, out):
 def dequantize_fp8_row(codes, backward, out):
     """number / scale; shapes as in the kernel."""
     number = np.empty(out.shape, np.float32)
-    decode_rows(codes[:, : out.shape[1]], LAYOUTS["hfp8_backward" if backward else "hfp8_forward"], number)
+    decode_rows(
+        codes[:, : out.shape[1]], LAYOUTS["hfp8_backward" if backward else "hfp8_forward"], number
+    )
     with np.errstate(all="ignore"):
         out[:] = number / np.ascontiguousarray(codes[:, -8:-4]).view(np.float32)

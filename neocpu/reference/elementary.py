@@ -1,7 +1,9 @@
-"""What do exp, log, log1p, sigmoid and softplus give, to the bit? The twin of `kernels/elementary.py`.
+"""What do exp, log, log1p, sigmoid and softplus give, to the bit? The twin of
+`kernels/elementary.py`.
 
-Every line is one fp64 operation per element in the order of `docs/arithmetic.md` §8; scaling by powers of two is exact
-and uses `np.frexp` and `np.ldexp`. NumPy's own transcendental functions differ between machines and are not used.
+Every line is one fp64 operation per element in the order of `docs/arithmetic.md` §8; scaling by
+powers of two is exact and uses `np.frexp` and `np.ldexp`. NumPy's own transcendental functions
+differ between machines and are not used.
 """
 
 import math
@@ -25,7 +27,8 @@ def exp(x: np.ndarray) -> np.ndarray:
     x = np.asarray(x, np.float64)
     inside = np.where((x <= 709.782712893384) & (x >= -745.1332191019412), x, 0.0)
     k = np.rint(inside * 1.4426950408889634)
-    high, low = inside - k * _LN2_HIGH, k * _LN2_LOW
+    high = inside - k * _LN2_HIGH
+    low = k * _LN2_LOW
     r = high - low
     c = (high - r) - low
     q = _horner(r, [1.0 / math.factorial(n) for n in range(2, 15)])
@@ -37,7 +40,8 @@ def exp(x: np.ndarray) -> np.ndarray:
 
 def _log_tail(f: np.ndarray, k: np.ndarray, c: np.ndarray) -> np.ndarray:
     """k ln2 + log(1 + f) + c."""
-    s, half = f / (2.0 + f), 0.5 * f * f
+    s = f / (2.0 + f)
+    half = 0.5 * f * f
     z = s * s
     series = _horner(z, [2.0 / n for n in range(3, 24, 2)]) * z
     return k * _LN2_HIGH - ((half - (s * (half + series) + (k * _LN2_LOW + c))) - f)

@@ -1,7 +1,9 @@
-"""What is the exact sum of some fp32 numbers? A whole number: every fp32 number is so many times 2^-149.
+"""What is the exact sum of some fp32 numbers? A whole number: every fp32 number is so many times
+2^-149.
 
-Python's integers have no width, so they add without error; one rounding at the end gives the fp32 result, ties to even.
-No exponent certificate, no words, no fp64 (`docs/arithmetic.md` §3). Also right for fp64 words that are such sums.
+Python's integers have no width, so they add without error; one rounding at the end gives the fp32
+result, ties to even. No exponent certificate, no words, no fp64 (`docs/arithmetic.md` §3). Also
+right for fp64 words that are such sums.
 """
 
 import math
@@ -19,10 +21,13 @@ def whole(x: float) -> int:
 
 
 def rounded(count: int, bits: int = 24) -> float:
-    """count * 2^-149 rounded to `bits` bits, ties to even; beyond the fp32 range (for 24 bits) infinite."""
+    """count * 2^-149 rounded to `bits` bits, ties to even; beyond the fp32 range (for 24 bits)
+    infinite.
+    """
     size = abs(count)
     shift = max(0, size.bit_length() - bits)
-    kept, rest = size >> shift, size & ((1 << shift) - 1)
+    kept = size >> shift
+    rest = size & ((1 << shift) - 1)
     half = 1 << shift >> 1
     if shift and (rest > half or (rest == half and kept & 1)):
         kept += 1
@@ -32,7 +37,9 @@ def rounded(count: int, bits: int = 24) -> float:
 
 
 def exact_sum(terms: Iterable[float], bits: int = 24) -> float:
-    """Sum of the terms, rounded once to `bits` bits; +0 for none; NaN and infinities as in `docs/arithmetic.md` §3."""
+    """Sum of the terms, rounded once to `bits` bits; +0 for none; NaN and infinities as in
+    `docs/arithmetic.md` §3.
+    """
     numbers = [float(x) for x in terms]
     special = [x for x in numbers if not math.isfinite(x)]
     if special:

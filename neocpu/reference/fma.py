@@ -1,8 +1,10 @@
-"""What is a fused multiply-add in fp32, in NumPy, which has none? The exact fp64 product and one careful sum.
+"""What is a fused multiply-add in fp32, in NumPy, which has none? The exact fp64 product and one
+careful sum.
 
-The product of two fp32 numbers is exact in fp64. The fp64 sum is rounded to odd (if it is inexact and its last bit is
-even, step towards the exact value), so that the final rounding to fp32 sees what was lost: x*y + z rounded once
-(Boldo, Melquiond 2008, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd").
+The product of two fp32 numbers is exact in fp64. The fp64 sum is rounded to odd (if it is inexact
+and its last bit is even, step towards the exact value), so that the final rounding to fp32 sees
+what was lost: x*y + z rounded once (Boldo, Melquiond 2008, "Emulation of FMA and correctly rounded
+sums: proved algorithms using rounding to odd").
 """
 
 import numpy as np

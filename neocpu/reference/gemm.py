@@ -1,6 +1,8 @@
-"""What does a fully connected layer compute, to the bit, forward and backward? The plain twin of `kernels/gemm.py`.
+"""What does a fully connected layer compute, to the bit, forward and backward? The plain twin of
+`kernels/gemm.py`.
 
-A chain is written as a loop over the contracted index in which the whole output matrix takes one step at a time.
+A chain is written as a loop over the contracted index in which the whole output matrix takes one
+step at a time.
 """
 
 from itertools import pairwise
@@ -28,20 +30,26 @@ def _tree(leaves: list[np.ndarray]) -> np.ndarray:
 
 
 def layer(x, w, bias, relu, out):
-    """out f32[b, n] = relu(x f32[b, k] times w f32[n, k] transposed + bias f32[n]); see `kernels.gemm.layer`."""
+    """out f32[b, n] = relu(x f32[b, k] times w f32[n, k] transposed + bias f32[n]); see
+    `kernels.gemm.layer`.
+    """
     with np.errstate(all="ignore"):
         value = _chain(x.T, w.T) + bias
     out[:] = np.where(value <= 0, np.float32(0), value) if relu else value
 
 
 def input_gradient(g, w, gate, out):
-    """out f32[b, k] = g f32[b, n] times w f32[n, k], 0 where gate <= 0; see `kernels.gemm.input_gradient`."""
+    """out f32[b, k] = g f32[b, n] times w f32[n, k], 0 where gate <= 0; see
+    `kernels.gemm.input_gradient`.
+    """
     value = _chain(g.T, w)
     out[:] = np.where(gate <= 0, np.float32(0), value) if gate.size else value
 
 
 def weight_gradient(g, x, cuts, out, out_bias):
-    """out f32[n, k] = tree over leaves of g transposed times x, out_bias f32[n] of g; see the kernel of this name."""
+    """out f32[n, k] = tree over leaves of g transposed times x, out_bias f32[n] of g; see the
+    kernel of this name.
+    """
     parts = [slice(a, b) for a, b in pairwise(cuts)]
     out[:] = _tree([_chain(g[part], x[part]) for part in parts])
     sums = []

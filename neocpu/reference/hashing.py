@@ -1,4 +1,6 @@
-"""Which row does a category code get? The plain twin of `kernels/hashing.py`, and the key of a feature."""
+"""Which row does a category code get? The plain twin of `kernels/hashing.py`, and the key of a
+feature.
+"""
 
 import numpy as np
 
@@ -6,7 +8,9 @@ from neocpu.reference.philox import fnv1a64, splitmix64
 
 
 def feature_key(seed: int, feature: str) -> np.uint64:
-    """The part of the row hash that does not depend on the code: splitmix64(seed ^ FNV1a64(feature))."""
+    """The part of the row hash that does not depend on the code: splitmix64(seed ^
+    FNV1a64(feature)).
+    """
     return np.uint64(splitmix64(seed % 2**64 ^ fnv1a64(feature)))
 
 
@@ -37,11 +41,14 @@ def fill_map(codes, values, keys, slots):
     """Put distinct codes with their values into a hash map; see `kernels.hashing.fill_map`."""
     for code, value in zip(codes.tolist(), values.tolist()):
         at = _place(code, keys, slots)
-        keys[at], slots[at] = code, value
+        keys[at] = code
+        slots[at] = value
 
 
 def add_counts(codes, counts, keys, slots, out):
-    """Add to the counts of codes in a hash map; returns how many are new; see `kernels.hashing.add_counts`."""
+    """Add to the counts of codes in a hash map; returns how many are new; see
+    `kernels.hashing.add_counts`.
+    """
     before = np.count_nonzero(slots)
     look_up(codes, keys, slots, out)
     out += counts

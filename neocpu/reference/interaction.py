@@ -1,6 +1,7 @@
 """What does the dot interaction compute, to the bit? The plain twin of `kernels/interaction.py`.
 
-All pairs of all samples take one step of their chains at a time; the lower triangle is picked out at the end.
+All pairs of all samples take one step of their chains at a time; the lower triangle is picked out
+at the end.
 """
 
 import numpy as np
@@ -20,11 +21,14 @@ def dot_forward(e, dim, diagonal, out):
     dots = np.zeros((e.shape[0], i.size), np.float32)
     for d in range(dim):
         dots = fma(rows[:, i, d], rows[:, j, d], dots)
-    out[:, :dim], out[:, dim:] = rows[:, 0], dots
+    out[:, :dim] = rows[:, 0]
+    out[:, dim:] = dots
 
 
 def dot_backward(e, g, dim, diagonal, out):
-    """out f32[b, count*dim], the gradient of e, from g f32[b, dim + pairs]; see `kernels.interaction.dot_backward`."""
+    """out f32[b, count*dim], the gradient of e, from g f32[b, dim + pairs]; see
+    `kernels.interaction.dot_backward`.
+    """
     rows = e.reshape(e.shape[0], e.shape[1] // dim, dim)
     count = rows.shape[1]
     i, j = _triangle(count, diagonal)

@@ -1,4 +1,6 @@
-"""Where does jagged data go? The plain twin of `kernels/jagged_layout.py`: one array of sources, then NumPy takes."""
+"""Where does jagged data go? The plain twin of `kernels/jagged_layout.py`: one array of sources,
+then NumPy takes.
+"""
 
 from itertools import pairwise
 
@@ -8,7 +10,9 @@ import numpy as np
 def _sources(starts, lengths):
     """Numbers starts[t], starts[t]+1, …: lengths[t] of them, one run after the other."""
     ends = np.cumsum(lengths)
-    return np.arange(int(ends[-1]) if ends.size else 0) + np.repeat(starts - (ends - lengths), lengths)
+    return np.arange(int(ends[-1]) if ends.size else 0) + np.repeat(
+        starts - (ends - lengths), lengths
+    )
 
 
 def copy_segments(values, starts, segment, offsets, width, out):
@@ -38,7 +42,9 @@ def jagged_to_padded_dense(values, offsets, width, longest, padding, out):
     out[...] = padding
     inside = _mask(offsets, longest)
     kept = np.minimum(np.diff(offsets), longest)
-    out.reshape(-1, width)[inside.reshape(-1)] = values.reshape(-1, width)[_sources(offsets[:-1], kept)]
+    out.reshape(-1, width)[inside.reshape(-1)] = values.reshape(-1, width)[
+        _sources(offsets[:-1], kept)
+    ]
 
 
 def padded_dense_to_jagged(dense, offsets, width, longest, out):
@@ -46,21 +52,29 @@ def padded_dense_to_jagged(dense, offsets, width, longest, out):
     rows = out.reshape(-1, width)
     rows[offsets[0] : offsets[-1]] = 0
     kept = np.minimum(np.diff(offsets), longest)
-    rows[_sources(offsets[:-1], kept)] = dense.reshape(-1, width)[_mask(offsets, longest).reshape(-1)]
+    rows[_sources(offsets[:-1], kept)] = dense.reshape(-1, width)[
+        _mask(offsets, longest).reshape(-1)
+    ]
 
 
 def expand_into_jagged_permute(permute, input_offsets, output_offsets, out):
     """Sources of all lookups of permuted segments; shapes as in the kernel."""
-    out[output_offsets[0] : output_offsets[-1]] = _sources(input_offsets[permute], np.diff(output_offsets))
+    out[output_offsets[0] : output_offsets[-1]] = _sources(
+        input_offsets[permute], np.diff(output_offsets)
+    )
 
 
 def jagged_places(bags, offsets, longest, places):
     """Entries of all bags side by side, cut off or followed by -1; shapes as in the kernel."""
     known = (bags >= 0) & (bags < offsets.size - 1)
-    counts, starts = np.zeros_like(bags), np.zeros_like(bags)
-    counts[known], starts[known] = np.diff(offsets)[bags[known]], offsets[bags[known]]
+    counts = np.zeros_like(bags)
+    starts = np.zeros_like(bags)
+    counts[known] = np.diff(offsets)[bags[known]]
+    starts[known] = offsets[bags[known]]
     inside = np.arange(longest)
-    places.reshape(bags.size, longest)[...] = np.where(inside < counts[:, None], starts[:, None] + inside, -1)
+    places.reshape(bags.size, longest)[...] = np.where(
+        inside < counts[:, None], starts[:, None] + inside, -1
+    )
 
 
 def invert_places(places, out):
@@ -75,7 +89,11 @@ def bucketized_permute(offsets, bucket, starts, out):
     slot = bucket * (offsets.size - 1) + np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
     order = np.argsort(slot, kind="stable")
     ascending = slot[order]
-    out[order] = starts[ascending] + np.arange(slot.size) - np.searchsorted(ascending, ascending, side="left")
+    out[order] = (
+        starts[ascending]
+        + np.arange(slot.size)
+        - np.searchsorted(ascending, ascending, side="left")
+    )
     starts += np.bincount(slot, minlength=starts.size)
 
 
@@ -86,7 +104,9 @@ def invert_permute(permute, out):
 
 def offsets_range(offsets, out):
     """Positions of lookups in their bags; shapes as in the kernel."""
-    out[offsets[0] if offsets.size else 0 :] = _sources(np.zeros_like(offsets), np.diff(np.append(offsets, out.size)))
+    out[offsets[0] if offsets.size else 0 :] = _sources(
+        np.zeros_like(offsets), np.diff(np.append(offsets, out.size))
+    )
 
 
 def recat(features, ranks, stagger, out):
@@ -110,5 +130,7 @@ def reordered_bags(batch_offsets, tables, broadcast, out):
 def mark_unique(values, order, unique, inverse, counts):
     """Different values, the way back, and how often each occurs; shapes as in the kernel."""
     found, back, count = np.unique(values, return_inverse=True, return_counts=True)
-    unique[: found.size], counts[: found.size], inverse[:] = found, count, back
+    unique[: found.size] = found
+    counts[: found.size] = count
+    inverse[:] = back
     return found.size

@@ -1,7 +1,8 @@
-"""What do lookups in rows of any format give? The plain twin of `kernels/lookup.py`: decode, then whole numbers.
+"""What do lookups in rows of any format give? The plain twin of `kernels/lookup.py`: decode, then
+whole numbers.
 
-Rows are decoded by the codecs' twins; a dot product is summed in units of 2^-298, of which every product of two fp32 numbers
-is a multiple.
+Rows are decoded by the codecs' twins; a dot product is summed in units of 2^-298, of which every
+product of two fp32 numbers is a multiple.
 """
 
 import math
@@ -14,7 +15,13 @@ from neocpu.reference.exact import exact_sum
 from neocpu.reference.fma import fma
 
 NAN = np.float32(np.nan)
-HALVES = {"int4": (4, False), "int2": (2, False), "nbit8": (8, True), "nbit4": (4, True), "nbit2": (2, True)}
+HALVES = {
+    "int4": (4, False),
+    "int2": (2, False),
+    "nbit8": (8, True),
+    "nbit4": (4, True),
+    "nbit2": (2, True),
+}
 
 
 def _half(words):
@@ -34,7 +41,9 @@ def _scaled(data, name, width):
     codes = data[:, 4:] if first else data[:, :-4]
     scale, bias = (_half(np.ascontiguousarray(header).view("<u2")[:, i : i + 1]) for i in (0, 1))
     column = np.arange(width)
-    q = codes[:, column * bits // 8] >> (column * bits % 8).astype(np.uint8) & np.uint8((1 << bits) - 1)
+    q = codes[:, column * bits // 8] >> (column * bits % 8).astype(np.uint8) & np.uint8(
+        (1 << bits) - 1
+    )
     return fma(q.astype(np.float32), scale, bias)
 
 
@@ -65,8 +74,12 @@ def _bags(width, first_bag, offsets, place, pitch, out):
             yield k, offsets[bag], offsets[bag + 1], out[at : at + width[k]]
 
 
-def pooled_rows(table, base, width, stride, first_bag, offsets, rows, weights, mean, place, pitch, out):
-    """Exact sums of the decoded rows of all bags, over their lengths if `mean`; shapes as in the kernel."""
+def pooled_rows(
+    table, base, width, stride, first_bag, offsets, rows, weights, mean, place, pitch, out
+):
+    """Exact sums of the decoded rows of all bags, over their lengths if `mean`; shapes as in the
+    kernel.
+    """
     for k, lo, hi, line in _bags(width, first_bag, offsets, place, pitch, out):
         kept = np.flatnonzero(rows[lo:hi] >= 0) + lo
         terms = rows_as_numbers(table, base[k], stride[k], width[k], rows[kept])
@@ -76,7 +89,9 @@ def pooled_rows(table, base, width, stride, first_bag, offsets, rows, weights, m
 
 
 def gathered_rows(table, base, width, stride, first, rows, weights, place, pitch, out):
-    """Decoded rows of all lookups, times their weights; zeros for pruned ones; shapes as in the kernel."""
+    """Decoded rows of all lookups, times their weights; zeros for pruned ones; shapes as in the
+    kernel.
+    """
     for k, (lo, hi) in enumerate(pairwise(first.tolist())):
         for j in range(lo, hi):
             line = out[place[k] + (j - lo) * pitch[k] :][: width[k]]
@@ -93,8 +108,11 @@ def exact_dot(x, y, words, scratch):
     special = products[~np.isfinite(products)]
     if special.size:
         return special[0].astype(np.float32) if np.unique(special).size == 1 else NAN
-    total = sum(int(math.ldexp(a, 149)) * int(math.ldexp(b, 149)) for a, b in zip(x.tolist(), y.tolist()))
-    # in units of 2^-298; down to those of fp32 numbers, 2^-149: round to odd there, so that `exact_sum` sees what is lost
+    total = sum(
+        int(math.ldexp(a, 149)) * int(math.ldexp(b, 149)) for a, b in zip(x.tolist(), y.tolist())
+    )
+    # in units of 2^-298; down to those of fp32 numbers, 2^-149: round to odd there, so that
+    # `exact_sum` sees what is lost
     size = abs(total)
     keep = max(0, size.bit_length() - 60)
     odd = (size >> keep) | int(size & ((1 << keep) - 1) != 0)
@@ -104,13 +122,21 @@ def exact_dot(x, y, words, scratch):
 def _nearest(count, exponent, negative):
     """fp32 nearest to count * 2^exponent, ties to even; +0 for 0."""
     shift = max(0, count.bit_length() - 24, -149 - exponent)
-    kept, rest, half = count >> shift, count & ((1 << shift) - 1), 1 << shift >> 1
+    kept = count >> shift
+    rest = count & ((1 << shift) - 1)
+    half = 1 << shift >> 1
     kept += bool(shift) and (rest > half or (rest == half and kept & 1))
-    value = math.inf if kept and kept.bit_length() + shift + exponent > 128 else math.ldexp(kept, shift + exponent)
+    value = (
+        math.inf
+        if kept and kept.bit_length() + shift + exponent > 128
+        else math.ldexp(kept, shift + exponent)
+    )
     return np.float32(-value if negative and kept else value)
 
 
-def weight_gradients(table, base, width, stride, first_bag, offsets, rows, grad, mean, place, pitch, out):
+def weight_gradients(
+    table, base, width, stride, first_bag, offsets, rows, grad, mean, place, pitch, out
+):
     """Dot products of rows and gradients of their bags, rounded once; shapes as in the kernel."""
     for k, lo, hi, line in _bags(width, first_bag, offsets, place, pitch, grad):
         g = line / np.float32(hi - lo if mean and hi > lo else 1)
@@ -123,7 +149,8 @@ def weight_gradients(table, base, width, stride, first_bag, offsets, rows, grad,
 
 def first_malformed(offsets, lookups):
     """First bag with wrong offsets, or the number of bags, or -1; shapes as in the kernel."""
-    lo, hi = offsets[:-1], offsets[1:]
+    lo = offsets[:-1]
+    hi = offsets[1:]
     wrong = np.flatnonzero((lo < 0) | (lo > hi) | (hi > lookups))
     if wrong.size:
         return int(wrong[0])
@@ -131,10 +158,13 @@ def first_malformed(offsets, lookups):
 
 
 def mend_offsets(offsets, lookups):
-    """Offsets clamped, and as high as all before them; returns how many were wrong; shapes as in the kernel."""
+    """Offsets clamped, and as high as all before them; returns how many were wrong; shapes as in
+    the kernel.
+    """
     wrong = int(offsets[0] > 0) + int(offsets[-1] != lookups)
     offsets[-1] = lookups
-    bags, lowest = offsets.size - 1, offsets.tolist()
+    bags = offsets.size - 1
+    lowest = offsets.tolist()
     for b in range(bags):
         pair = lowest[b : b + 2]
         if sorted([0, *pair, lookups]) != [0, *pair, lookups]:
@@ -153,7 +183,9 @@ def _outside(first, rows, limit):
 
 
 def count_outside(first, rows, limit, outside, pruned):
-    """Lookups outside their table, and pruned ones, by entry; the first outside or -1; shapes as in the kernel."""
+    """Lookups outside their table, and pruned ones, by entry; the first outside or -1; shapes as in
+    the kernel.
+    """
     mine, wrong, entry = _outside(first, rows, limit)
     outside[:] = np.bincount(entry[wrong], minlength=limit.size)
     pruned[:] = np.bincount(entry[rows[mine] == -1], minlength=limit.size)

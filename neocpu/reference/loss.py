@@ -1,4 +1,6 @@
-"""What are the loss, the prediction and the gradient of a sample, to the bit? The plain twin of `kernels/loss.py`."""
+"""What are the loss, the prediction and the gradient of a sample, to the bit? The plain twin of
+`kernels/loss.py`.
+"""
 
 import numpy as np
 
@@ -7,7 +9,8 @@ from neocpu.reference.elementary import exp, log1p
 
 def bce(logit, label, batch, prediction, gradient, loss):
     """Binary cross-entropy with logits, f32[b] arrays; see `kernels.loss.bce`."""
-    z, y = logit.astype(np.float64), label.astype(np.float64)
+    z = logit.astype(np.float64)
+    y = label.astype(np.float64)
     e = exp(-np.abs(z))
     with np.errstate(all="ignore"):
         prediction[:] = (np.where(z >= 0, 1.0, e) / (1.0 + e)).astype(np.float32)

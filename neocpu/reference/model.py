@@ -1,4 +1,5 @@
-"""What is the loss of a DLRM as a plain formula? In fp64 and whole arrays, to check gradients by finite differences.
+"""What is the loss of a DLRM as a plain formula? In fp64 and whole arrays, to check gradients by
+finite differences.
 
 Not a twin to the bit: a second opinion. Nothing is tiled, chained or rounded to fp32 here.
 """
@@ -25,10 +26,14 @@ def interact(rows: list[F64], kind: str, diagonal: bool) -> F64:
     if kind == "cat":
         return np.concatenate(rows, axis=1)
     pairs = [(i, j) for i in range(len(rows)) for j in range(i + 1 if diagonal else i)]
-    return np.concatenate([rows[0]] + [(rows[i] * rows[j]).sum(axis=1, keepdims=True) for i, j in pairs], axis=1)
+    return np.concatenate(
+        [rows[0]] + [(rows[i] * rows[j]).sum(axis=1, keepdims=True) for i, j in pairs], axis=1
+    )
 
 
-def logits(parameters: Mapping[str, F64], dense: F64, pooled: list[F64], kind: str, diagonal: bool) -> F64:
+def logits(
+    parameters: Mapping[str, F64], dense: F64, pooled: list[F64], kind: str, diagonal: bool
+) -> F64:
     """Logits f64[b] from dense f64[b, features] and one pooled f64[b, dim] per key."""
     bottom = mlp(parameters, "bottom", dense, True)
     return mlp(parameters, "top", interact([bottom, *pooled], kind, diagonal), False)[:, 0]

@@ -1,12 +1,18 @@
-"""Which random number belongs to (seed, purpose, tensor, row, column, step)? The plain twin of `kernels/philox.py`.
+"""Which random number belongs to (seed, purpose, tensor, row, column, step)? The plain twin of
+`kernels/philox.py`.
 
-Also the place where keys are made: a tensor's key mixes the seed, the purpose and the tensor's name, so two tensors,
-or two uses of one tensor, never share a stream (`docs/arithmetic.md` §9).
+Also the place where keys are made: a tensor's key mixes the seed, the purpose and the tensor's
+name, so two tensors, or two uses of one tensor, never share a stream (`docs/arithmetic.md` §9).
 """
 
 import numpy as np
 
-INIT, STOCHASTIC_ROUNDING, BLOCK_PERMUTATION, WINDOW_PERMUTATION, GENERATOR, LEAVING = 1, 2, 3, 4, 5, 6
+INIT = 1
+STOCHASTIC_ROUNDING = 2
+BLOCK_PERMUTATION = 3
+WINDOW_PERMUTATION = 4
+GENERATOR = 5
+LEAVING = 6
 
 _MASK64 = (1 << 64) - 1
 
@@ -28,7 +34,9 @@ def fnv1a64(text: str) -> int:
 
 
 def tensor_key(seed: int, purpose: int, name: str) -> np.uint64:
-    """Philox key of one tensor for one purpose; its low half is key word 0, its high half key word 1."""
+    """Philox key of one tensor for one purpose; its low half is key word 0, its high half key word
+    1.
+    """
     h = splitmix64(seed & _MASK64)
     h = splitmix64(h ^ purpose)
     return np.uint64(splitmix64(h ^ fnv1a64(name)))
@@ -38,12 +46,25 @@ def _philox4x32(key: np.uint64, row: np.ndarray, block: np.ndarray, step: int) -
     """Words u32[4, ...] of the broadcast (row, block): ten rounds on whole arrays of uint64."""
     low = np.uint64(0xFFFFFFFF)
     row, block = np.broadcast_arrays(row.astype(np.uint64), block.astype(np.uint64))
-    c = [row & low, row >> np.uint64(32), block & low, np.full(row.shape, step & 0xFFFFFFFF, np.uint64)]
-    k0, k1 = int(key) & 0xFFFFFFFF, int(key) >> 32
+    c = [
+        row & low,
+        row >> np.uint64(32),
+        block & low,
+        np.full(row.shape, step & 0xFFFFFFFF, np.uint64),
+    ]
+    k0 = int(key) & 0xFFFFFFFF
+    k1 = int(key) >> 32
     for _ in range(10):
-        a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
-        c = [b >> np.uint64(32) ^ c[1] ^ np.uint64(k0), b & low, a >> np.uint64(32) ^ c[3] ^ np.uint64(k1), a & low]
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+        a = c[0] * np.uint64(0xD2511F53)
+        b = c[2] * np.uint64(0xCD9E8D57)
+        c = [
+            b >> np.uint64(32) ^ c[1] ^ np.uint64(k0),
+            b & low,
+            a >> np.uint64(32) ^ c[3] ^ np.uint64(k1),
+            a & low,
+        ]
+        k0 = (k0 + 0x9E3779B9) & 0xFFFFFFFF
+        k1 = (k1 + 0xBB67AE85) & 0xFFFFFFFF
     return np.stack(c).astype(np.uint32)
 
 
@@ -54,7 +75,9 @@ def words_at(key: np.uint64, rows: np.ndarray, columns: np.ndarray, step: int) -
 
 
 def uniform_rows(key, rows, column0, scale, out):
-    """Initial values of some rows of a tensor, uniform in [-scale, scale); see `kernels.philox.uniform_rows`."""
+    """Initial values of some rows of a tensor, uniform in [-scale, scale); see
+    `kernels.philox.uniform_rows`.
+    """
     words = words_at(key, rows, column0 + np.arange(out.shape[1]), 0)
     factor = (words >> np.uint32(8)).astype(np.float64) / 2.0**23 - 1.0
     out[:] = factor.astype(np.float32) * np.float32(scale)
@@ -66,6 +89,8 @@ def random_words(key, row0, column0, step, out):
 
 
 def random_words64(key, rows, column, step, out):
-    """One 64-bit word per row from columns `column` (even) and `column + 1`; see `kernels.philox.random_words64`."""
+    """One 64-bit word per row from columns `column` (even) and `column + 1`; see
+    `kernels.philox.random_words64`.
+    """
     pair = words_at(key, rows, column + np.arange(2), step).astype(np.uint64)
     out[:] = pair[:, 0] + (pair[:, 1] << np.uint64(32))

@@ -1,5 +1,5 @@
-"""Which cache policies exist, what do they remember, and whom do they evict? The registry, and the twin of
-`kernels/policies.py`: touches of whole arrays of lines, victims among the lines of one set.
+"""Which cache policies exist, what do they remember, and whom do they evict? The registry, and the
+twin of `kernels/policies.py`: touches of whole arrays of lines, victims among the lines of one set.
 
 This file imports NumPy only, so the config and `--help` can list the policies without Numba.
 """
@@ -16,9 +16,10 @@ FAR = 1 << 20
 class Policy:
     """A cache policy.
 
-    counts: it decides by how often a row was looked up since the start, so counts of rows outside the cache are kept too.
-    next_use: it reads the batch that will use each row next (`NEVER`: none known), and keeps it for each line.
-    hand: it keeps a place for each set. source: who described it.
+    counts: it decides by how often a row was looked up since the start, so counts of rows outside
+    the cache are kept too. next_use: it reads the batch that will use each row next (`NEVER`: none
+    known), and keeps it for each line. hand: it keeps a place for each set. source: who described
+    it.
     """
 
     name: str
@@ -32,10 +33,15 @@ class Policy:
 POLICIES = {
     policy.name: policy
     for policy in (
-        Policy("lru", "evicts the row that was not used for longest", "FBGEMM's CacheAlgorithm.LRU"),
+        Policy(
+            "lru", "evicts the row that was not used for longest", "FBGEMM's CacheAlgorithm.LRU"
+        ),
         Policy(
             "lfu",
-            "evicts the row looked up least often; a row looked up less often than all others stays outside",
+            (
+                "evicts the row looked up least often; a row looked up less often than all others "
+                "stays outside"
+            ),
             "FBGEMM's CacheAlgorithm.LFU; Neo, 2022",
             counts=True,
         ),
@@ -93,7 +99,9 @@ def sieve_victim(s, amount, use, now, locks, stamp, next_use, hand):
     mine = stamp[32 * s : 32 * s + 32]
     place = mine // 2 * np.int64(32) + np.arange(32)
     queue = [int(way) for way in np.argsort(place, kind="stable") if locks[32 * s + way] == 0]
-    queue = [way for way in queue if place[way] > hand[s]] + [way for way in queue if place[way] <= hand[s]]
+    queue = [way for way in queue if place[way] > hand[s]] + [
+        way for way in queue if place[way] <= hand[s]
+    ]
     for way in queue + queue:  # after a whole round nobody has the bit
         if mine[way] % 2 == 0:
             hand[s] = place[way]
@@ -103,8 +111,11 @@ def sieve_victim(s, amount, use, now, locks, stamp, next_use, hand):
 
 
 def lookahead_touch(line, fresh, amount, use, now, stamp, next_use):
-    """Stamped with the batch that used it and the one that will; see `kernels.policies.lookahead_touch`."""
-    stamp[line], next_use[line] = now, use
+    """Stamped with the batch that used it and the one that will; see
+    `kernels.policies.lookahead_touch`.
+    """
+    stamp[line] = now
+    next_use[line] = use
 
 
 def lookahead_victim(s, amount, use, now, locks, stamp, next_use, hand):

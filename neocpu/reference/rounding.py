@@ -1,4 +1,6 @@
-"""The plain twin of `neocpu.kernels.rounding`: words are summed as whole numbers, one element after the other."""
+"""The plain twin of `neocpu.kernels.rounding`: words are summed as whole numbers, one element after
+the other.
+"""
 
 import numpy as np
 
@@ -10,13 +12,22 @@ def round_words(words, n, scratch):
     return np.float32(exact_sum(words[:n]))
 
 
-def combine_words(recv, group_start, source, stride, width, column, extra_key, extra_start, extra, out):
-    """out[s, column[g] + c] = all words of (g, s, c), received or extra, rounded once; shapes as in the kernel."""
+def combine_words(
+    recv, group_start, source, stride, width, column, extra_key, extra_start, extra, out
+):
+    """out[s, column[g] + c] = all words of (g, s, c), received or extra, rounded once; shapes as in
+    the kernel.
+    """
     samples = out.shape[0]
     for g, lo in enumerate(group_start[:-1]):
         for s in range(samples):
-            blocks = [recv[source[j] + s * stride[j] :][: width[g]] for j in range(lo, group_start[g + 1])]
-            blocks += [extra[extra_start[k] :][: width[g]] for k in np.flatnonzero(extra_key == g * samples + s)]
+            blocks = [
+                recv[source[j] + s * stride[j] :][: width[g]] for j in range(lo, group_start[g + 1])
+            ]
+            blocks += [
+                extra[extra_start[k] :][: width[g]]
+                for k in np.flatnonzero(extra_key == g * samples + s)
+            ]
             for c in range(width[g]):
                 out[s, column[g] + c] = exact_sum(block[c] for block in blocks)
 
@@ -28,7 +39,9 @@ def sum_words(words, order, starts, out):
 
 
 def divide_columns(x, lengths, key, column, width):
-    """Columns of MEAN keys divided by the lengths of their bags, where there are any; shapes as in the kernel."""
+    """Columns of MEAN keys divided by the lengths of their bags, where there are any; shapes as in
+    the kernel.
+    """
     for k, first, size in zip(key, column, width):
         divisor = np.maximum(lengths[k], 1).astype(np.float32)[:, None]
         x[:, first : first + size] /= divisor

@@ -1,11 +1,18 @@
-"""In which slot is a row? The plain twin of `kernels/row_index.py`, and the names of a slot's status."""
+"""In which slot is a row? The plain twin of `kernels/row_index.py`, and the names of a slot's
+status.
+"""
 
 import numpy as np
 
 from neocpu.reference.philox import splitmix64
 
-FREE, LIVE, FRESH, REPLACED, HELD = 0, 1, 2, 3, 4
-NEW, STAYED = -1, -2
+FREE = 0
+LIVE = 1
+FRESH = 2
+REPLACED = 3
+HELD = 4
+NEW = -1
+STAYED = -2
 
 
 def _known(words, shift):
@@ -30,13 +37,16 @@ def find_slots(rows, words, shift, slots):
 
 def place_rows(rows, words, shift, status, first, slots, old):
     """Give every row a slot to be written in; see `kernels.row_index.place_rows`."""
-    known, at = _known(words, shift), int(first)
+    known = _known(words, shift)
+    at = int(first)
     for i, row in enumerate(rows.tolist()):
-        slot, old[i] = known.get(row, -1), STAYED
+        slot = known.get(row, -1)
+        old[i] = STAYED
         if slot < 0 or status[slot] != FRESH:
             old[i] = NEW
             if slot >= 0:
-                status[slot], old[i] = REPLACED, slot
+                status[slot] = REPLACED
+                old[i] = slot
             at = slot = int((at + np.flatnonzero(np.roll(status, -at) == FREE)[0]) % status.size)
             status[slot] = FRESH
             _enter(row, slot, words, shift)
@@ -45,7 +55,9 @@ def place_rows(rows, words, shift, status, first, slots, old):
 
 
 def insert_rows(rows, slots, words, shift):
-    """Enter rows with their slots; the first one known already or -1; see `kernels.row_index.insert_rows`."""
+    """Enter rows with their slots; the first one known already or -1; see
+    `kernels.row_index.insert_rows`.
+    """
     known = set(_known(words, shift))
     for i, (row, slot) in enumerate(zip(rows.tolist(), slots.tolist())):
         if row in known:

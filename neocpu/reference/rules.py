@@ -1,8 +1,10 @@
-"""Which optimizers exist, what do they remember, and what is their formula? The registry, and the twin of `kernels/rules.py`.
+"""Which optimizers exist, what do they remember, and what is their formula? The registry, and the
+twin of `kernels/rules.py`.
 
-A rule here updates one row, or a whole array of elements, in place; phases and arguments as in the kernels. Every NumPy
-operation is one IEEE operation per element: the kernels' bits.
-This file imports NumPy only, so the config and `--help` can list the rules without Numba. Formulas: docs/arithmetic.md §5.
+A rule here updates one row, or a whole array of elements, in place; phases and arguments as in the
+kernels. Every NumPy operation is one IEEE operation per element: the kernels' bits. This file
+imports NumPy only, so the config and `--help` can list the rules without Numba. Formulas:
+docs/arithmetic.md §5.
 """
 
 from dataclasses import dataclass
@@ -48,10 +50,11 @@ class Rule:
     """One optimizer: what it remembers, and what it must be told.
 
     element_state, row_state : names of its state tensors per element and per row, all fp32.
-    row_scalars : 1: its update reads the row's sum of g*g, 2: and that of w*w. direct : it has a phase before that turns g
-    into the step's direction and reads the sum of g*g too. accumulator : the state that starts at
-    `initial_accumulator_value`. options : keys of its own (`embedding.optimizers.SparseOptimizer`). updates : it has an
-    update; `none` leaves gradients to the caller.
+    row_scalars : 1: its update reads the row's sum of g*g, 2: and that of w*w. direct : it has a
+    phase before that turns g into the step's direction and reads the sum of g*g too. accumulator :
+    the state that starts at `initial_accumulator_value`. options : keys of its own
+    (`embedding.optimizers.SparseOptimizer`). updates : it has an update; `none` leaves gradients to
+    the caller.
     """
 
     name: str
@@ -66,7 +69,12 @@ class Rule:
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 COUNTED = ("sum", "prev_iter", "row_counter")
-TAIL_OPTIONS = ("learning_rate_mode", "max_counter", "tail_id_threshold", "tail_id_threshold_is_ratio")
+TAIL_OPTIONS = (
+    "learning_rate_mode",
+    "max_counter",
+    "tail_id_threshold",
+    "tail_id_threshold_is_ratio",
+)
 RULES = {
     rule.name: rule
     for rule in (
@@ -95,7 +103,13 @@ RULES = {
         Rule("partial_rowwise_adam", MOMENTS[:1], MOMENTS[1:], row_scalars=1),
         Rule("lamb", MOMENTS, row_scalars=2),
         Rule("partial_rowwise_lamb", MOMENTS[:1], MOMENTS[1:], row_scalars=2, direct=True),
-        Rule("rowwise_rmsprop", (), ("square_avg", "prev_iter"), row_scalars=1, options=("ar_alpha", "min_shrinkage")),
+        Rule(
+            "rowwise_rmsprop",
+            (),
+            ("square_avg", "prev_iter"),
+            row_scalars=1,
+            options=("ar_alpha", "min_shrinkage"),
+        ),
         Rule("none", updates=False),
     )
 }
@@ -111,7 +125,9 @@ def prepare(name):
 
 
 def regularise(w, g, e0, e1, hyper):
-    """L2 weight decay, before anything else: g = fl(g + fl(wd*w)); without it nothing is added (0*w could be NaN)."""
+    """L2 weight decay, before anything else: g = fl(g + fl(wd*w)); without it nothing is added (0*w
+    could be NaN).
+    """
     l2 = _named(hyper)["l2"]
     if l2:
         g += l2 * w
@@ -124,7 +140,8 @@ def _step_down(w, step, keep) -> None:
 
 def limit_norm(w, g, e0, e1, r, squares, columns, hyper):
     """w *= max_norm / ||w|| where the norm is larger"""
-    most, norm = _named(hyper)["max_norm"], np.sqrt(squares[0])
+    most = _named(hyper)["max_norm"]
+    norm = np.sqrt(squares[0])
     if norm > most:
         w *= most / norm
 
@@ -147,7 +164,9 @@ def lars_sgd_prepare(w, g, e0, e1, hyper):
 
 
 def lars_sgd(w, g, e0, e1, r, squares, columns, hyper):
-    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w); w -= m"""
+    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w); w
+    -= m
+    """
     h = _named(hyper)
     of_g, of_w = np.sqrt(squares)
     trust = np.float32(1) if of_g == 0 or of_w == 0 else h["eta"] * of_w / (of_g + h["l2"] * of_w)
@@ -176,7 +195,9 @@ def _gap(before, h) -> np.float32:
 
 
 def _count(before, times, h) -> np.float32:
-    """How often a row was updated, this time included: each update is worth half after `halflife` steps."""
+    """How often a row was updated, this time included: each update is worth half after `halflife`
+    steps.
+    """
     if h["halflife"] > 0:
         exponent = -float(_gap(before, h)) * 0.6931471805599453 / float(h["halflife"])
         return np.float32(1) + np.float32(exp(np.array(exponent))) * times
@@ -190,15 +211,18 @@ def _raised(x, y) -> np.float32:
 
 def _powered(base, n: int) -> np.float32:
     """base^n by binary powering in fp64, rounded once."""
-    result, square = np.float64(1), np.float64(base)
+    result = np.float64(1)
+    square = np.float64(base)
     for digit in bin(max(n, 0))[:1:-1]:
-        result, square = result * (square if digit == "1" else 1), square * square
+        result = result * (square if digit == "1" else 1)
+        square = square * square
     return np.float32(result)
 
 
 def _tail_rate(rate, times, h) -> np.float32:
     """Learning rate of a row that was counted `times`, from its plain one."""
-    f, mode = np.float32, h["rate_mode"]
+    f = np.float32
+    mode = h["rate_mode"]
     if mode < 0 or not times > h["tail"]:
         return rate
     if mode == 2:
@@ -209,22 +233,29 @@ def _tail_rate(rate, times, h) -> np.float32:
 
 
 def exact_rowwise_adagrad_with_counter(w, g, e0, e1, r, squares, columns, hyper):
-    """exact_rowwise_adagrad whose rate and weight decay depend on how often, and how long ago, a row was updated"""
-    h, one = _named(hyper), np.float32(1)
-    gap, times = _gap(r[1], h), _count(r[1], r[2], h)
+    """exact_rowwise_adagrad whose rate and weight decay depend on how often, and how long ago, a
+    row was updated
+    """
+    h = _named(hyper)
+    one = np.float32(1)
+    gap = _gap(r[1], h)
+    times = _count(r[1], r[2], h)
     r[:] = r[0] + squares[0] / columns, h["step"], times
     root = np.sqrt(r[0]) + h["eps"]
     plain = rate = h["lr"] / root
-    keep, share = one, np.float32(0)
+    keep = one
+    share = np.float32(0)
     if h["adjusting"]:
-        rate, share = _tail_rate(plain, times, h), h["frequency"] / times
+        rate = _tail_rate(plain, times, h)
+        share = h["frequency"] / times
     if h["adjusting"] and h["adagradw"]:
         if h["halflife"] == -1:
             rate = plain * np.sqrt(times)
         if h["halflife"] == -2:
             rate = np.fmin(h["lr"] * times, h["bound"]) / root
         lazy = _powered(h["keep"], int(min(gap, h["since"])) - 1)
-        rate, keep = rate * lazy, h["keep"] * lazy
+        rate = rate * lazy
+        keep = h["keep"] * lazy
     if h["decay"]:
         keep = one - share * h["decay"] * h["lr"]
     if h["l2"]:
@@ -242,8 +273,11 @@ def exact_rowwise_adagrad_with_cowclip(w, g, e0, e1, r, squares, columns, hyper)
 
 
 def rowwise_rmsprop(w, g, e0, e1, r, squares, columns, hyper):
-    """v = beta2 * v + (1 - beta2) * mean(g^2); w = max(least, 1 - lr * alpha * elapsed) * w - lr / (sqrt(v) + eps) * g"""
-    h, one = _named(hyper), np.float32(1)
+    """v = beta2 * v + (1 - beta2) * mean(g^2); w = max(least, 1 - lr * alpha * elapsed) * w - lr /
+    (sqrt(v) + eps) * g
+    """
+    h = _named(hyper)
+    one = np.float32(1)
     keep = np.fmax(one - np.fmin(h["shrink"] * _gap(r[1], h), one), h["least_keep"])
     r[:] = h["beta2"] * r[0] + h["one_minus_beta2"] * (squares[0] / columns), h["step"]
     if h["keep"] != 1:

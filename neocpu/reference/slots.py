@@ -1,4 +1,6 @@
-"""How do rows travel between slots of memory, and between slots and records? The plain twin of `kernels/slots.py`."""
+"""How do rows travel between slots of memory, and between slots and records? The plain twin of
+`kernels/slots.py`.
+"""
 
 
 def copy_slots(field, size, source, target):

@@ -1,4 +1,6 @@
-"""What exactly does a synthetic log hold? The twin of `kernels/synthetic.py`, whole columns at a time."""
+"""What exactly does a synthetic log hold? The twin of `kernels/synthetic.py`, whole columns at a
+time.
+"""
 
 import numpy as np
 
@@ -69,7 +71,21 @@ def _reused_ranks(u, cuts, firsts, most):
 
 
 def bags(
-    key, effect_key, name, step, row0, offsets, absent, law, cuts, firsts, amplitudes, codes, logit, vectors, squares
+    key,
+    effect_key,
+    name,
+    step,
+    row0,
+    offsets,
+    absent,
+    law,
+    cuts,
+    firsts,
+    amplitudes,
+    codes,
+    logit,
+    vectors,
+    squares,
 ):
     """Codes of one category and their effects; see `kernels.synthetic.bags`."""
     top, q, power, first, span, ranks = law.tolist()
@@ -91,7 +107,9 @@ def bags(
     words = words.astype(np.int64)
     effect = (words[:, :4].sum(axis=1) - 2**33).astype(np.float64) * (1.7320508075688772 / 2.0**32)
     effect = effect * (amplitudes[0] * damping)
-    vector = (words[:, 4:] - 2**31).astype(np.float64) / 2.0**31 * (amplitudes[2] * damping)[:, None]
+    vector = (
+        (words[:, 4:] - 2**31).astype(np.float64) / 2.0**31 * (amplitudes[2] * damping)[:, None]
+    )
     bag = np.zeros((logit.size, VECTOR))
     here = absent[row] == 0
     np.add.at(logit, row[here], effect[here])
@@ -114,7 +132,8 @@ def calibrate(raw, sigma, rate):
 
     deviation = raw - mean(raw)
     scale = np.float64(sigma) / np.sqrt(mean(deviation * deviation))
-    low, high = -30.0, 30.0
+    low = -30.0
+    high = 30.0
     for _ in range(60):
         middle = 0.5 * (low + high)
         if mean(sigmoid(raw * scale + middle)) < rate:
@@ -131,7 +150,9 @@ def clicks(key, step, row0, raw, scale, bias, probability, labels):
 
 
 def tally(probability, labels, histogram):
-    """Rows by probability and label, summed logloss in units of 2^-30; see `kernels.synthetic.tally`."""
+    """Rows by probability and label, summed logloss in units of 2^-30; see
+    `kernels.synthetic.tally`.
+    """
     bins = histogram.shape[1]
     label = labels.astype(np.int64)
     place = np.minimum((probability * np.float64(bins)).astype(np.int64), bins - 1)

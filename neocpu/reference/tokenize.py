@@ -7,7 +7,13 @@ import numpy as np
 
 from neocpu.reference.elementary import log1p
 
-EMPTY, NOT_HEX, TOO_LONG, NOT_INTEGER, TOO_LARGE, NOT_NUMBER, INEXACT = 1, 2, 3, 4, 5, 6, 7
+EMPTY = 1
+NOT_HEX = 2
+TOO_LONG = 3
+NOT_INTEGER = 4
+TOO_LARGE = 5
+NOT_NUMBER = 6
+INEXACT = 7
 
 
 def _fields(text, begin, end):
@@ -17,9 +23,13 @@ def _fields(text, begin, end):
 
 def _quoted(line, delimiter, quote):
     """Spans of the fields of a line without its newline; None where a quote is not closed."""
-    d, q = re.escape(bytes([delimiter])), re.escape(bytes([quote]))
-    field = re.compile(b"(?:%b((?:[^%b]|%b%b)*)%b|((?!%b)[^%b]*))(%b|\\Z)" % (q, q, q, q, q, q, d, d), re.DOTALL)
-    spans, at = [], 0
+    d = re.escape(bytes([delimiter]))
+    q = re.escape(bytes([quote]))
+    field = re.compile(
+        b"(?:%b((?:[^%b]|%b%b)*)%b|((?!%b)[^%b]*))(%b|\\Z)" % (q, q, q, q, q, q, d, d), re.DOTALL
+    )
+    spans = []
+    at = 0
     while True:
         match = field.match(line, at)
         if match is None:
@@ -53,7 +63,9 @@ def parse_hex(text, begin, end, digits, out, status):
     """Hexadecimal fields; see `kernels.tokenize.parse_hex`."""
     for i, field in enumerate(_fields(text, begin, end)):
         good = re.fullmatch(b"[0-9a-fA-F]+", field)
-        status[i] = EMPTY if not field else NOT_HEX if not good else TOO_LONG if len(field) > digits else 0
+        status[i] = (
+            EMPTY if not field else NOT_HEX if not good else TOO_LONG if len(field) > digits else 0
+        )
         out[i] = 0 if status[i] else int(field, 16)
 
 

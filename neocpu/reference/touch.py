@@ -16,16 +16,33 @@ def find_untouched(rows, chunk, origin, touched, fresh, count):
 
 
 def claim_rows(chunk, count, touched, fresh):
-    """Mark rows and bring each once to the front of fresh; returns how many; see `kernels.touch.claim_rows`."""
+    """Mark rows and bring each once to the front of fresh; returns how many; see
+    `kernels.touch.claim_rows`.
+    """
     asked = np.concatenate([fresh[a : a + n] for a, n in zip(chunk, count)] + [fresh[:0]])
     names, at = np.unique(asked, return_index=True)
     new = asked[np.sort(at[touched[names] == 0], kind="stable")]
-    touched[new], fresh[: new.size] = 1, new
+    touched[new] = 1
+    fresh[: new.size] = new
     return new.size
 
 
 def make_rows(
-    fresh, row_base, base, width, row0, column0, key, scale, start0, start1, start_row, table, state0, state1, row_state
+    fresh,
+    row_base,
+    base,
+    width,
+    row0,
+    column0,
+    key,
+    scale,
+    start0,
+    start1,
+    start_row,
+    table,
+    state0,
+    state1,
+    row_state,
 ):
     """Initial values and states of rows; see `kernels.touch.make_rows`."""
     for number in fresh:

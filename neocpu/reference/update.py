@@ -1,4 +1,6 @@
-"""How is a touched row updated? The plain twin of `kernels/update.py`: row by row, exact merge, then the rule's formula."""
+"""How is a touched row updated? The plain twin of `kernels/update.py`: row by row, exact merge,
+then the rule's formula.
+"""
 
 import numpy as np
 
@@ -7,7 +9,9 @@ from neocpu.reference.pooling import round_bag, sum_bag
 
 
 def square_tree(x, size: int) -> np.float32:
-    """Sum of squares of x f32[<= size] in a binary tree over `size` (a power of two) columns, adjacent pairs first."""
+    """Sum of squares of x f32[<= size] in a binary tree over `size` (a power of two) columns,
+    adjacent pairs first.
+    """
     level = np.zeros(size, np.float32)
     level[: x.size] = x * x
     while level.size > 1:
@@ -31,23 +35,44 @@ def _root(columns) -> int:
 
 def fused(name, row_scalars, row_states, limited):
     """Merge and update unique rows with a rule; see `kernels.update.fused`."""
-    prepare, formula = rules.prepare(name), getattr(rules, name)
+    prepare = rules.prepare(name)
+    formula = getattr(rules, name)
 
     def fused_update(
-        table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, starts, place, weights,
-        gradient, hyper,
-    ):  # fmt: skip
+        table,
+        state0,
+        state1,
+        row_state,
+        base,
+        width,
+        full_width,
+        row_base,
+        shards,
+        first,
+        unique,
+        starts,
+        place,
+        weights,
+        gradient,
+        hyper,
+    ):
         for u, i in enumerate(_owners(first, unique.size)):
             h = shards[i]
-            d, row = int(width[h]), int(row_base[h] + unique[u])
+            d = int(width[h])
+            row = int(row_base[h] + unique[u])
             at = int(base[h] + unique[u] * d)
-            w, r = table[at : at + d], _row(row_state, row * row_states, row_states)
-            e0, e1 = _row(state0, at, d), _row(state1, at, d)
-            g, columns = np.empty(d, np.float32), np.float32(full_width[h])
+            w = table[at : at + d]
+            r = _row(row_state, row * row_states, row_states)
+            e0 = _row(state0, at, d)
+            e1 = _row(state1, at, d)
+            g = np.empty(d, np.float32)
+            columns = np.float32(full_width[h])
             round_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, d, g, None)
             prepare(w, g, e0, e1, hyper)
             if name == "partial_rowwise_lamb":
-                rules.partial_rowwise_lamb_direct(w, g, e0, e1, r, [square_tree(g, _root(d))], columns, hyper)
+                rules.partial_rowwise_lamb_direct(
+                    w, g, e0, e1, r, [square_tree(g, _root(d))], columns, hyper
+                )
             squares = [square_tree(x, _root(d)) for x in (g, w)[:row_scalars]]
             formula(w, g, e0, e1, r, squares, columns, hyper)
             if limited:
@@ -60,31 +85,71 @@ def merged(name, opened=False):
     """Merge and prepare, no step; see `kernels.update.merged`."""
 
     def merge_rows(
-        table, state0, state1, base, width, shards, first, unique, starts, place, weights, gradient, hyper, to, out
-    ):  # fmt: skip
+        table,
+        state0,
+        state1,
+        base,
+        width,
+        shards,
+        first,
+        unique,
+        starts,
+        place,
+        weights,
+        gradient,
+        hyper,
+        to,
+        out,
+    ):
         for u, i in enumerate(_owners(first, unique.size)):
-            d, at = int(width[shards[i]]), int(base[shards[i]] + unique[u] * width[shards[i]])
-            g, w = out[to[u] : to[u] + d], int(to[u] if opened else at)
+            d = int(width[shards[i]])
+            at = int(base[shards[i]] + unique[u] * width[shards[i]])
+            g = out[to[u] : to[u] + d]
+            w = int(to[u] if opened else at)
             round_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, d, g, None)
-            rules.prepare(name)(table[w : w + d], g, _row(state0, at, d), _row(state1, at, d), hyper)
+            rules.prepare(name)(
+                table[w : w + d], g, _row(state0, at, d), _row(state1, at, d), hyper
+            )
 
     return merge_rows
 
 
 def stepped(phase, row_states, opened=False):
-    """One phase of a rule over merged gradients, its row scalars given; see `kernels.update.stepped`."""
+    """One phase of a rule over merged gradients, its row scalars given; see
+    `kernels.update.stepped`.
+    """
 
     def step_rows(
-        table, state0, state1, row_state, base, width, full_width, row_base, shards, first, unique, to, gradient, given, hyper
-    ):  # fmt: skip
-        for u, (i, squares) in enumerate(zip(_owners(first, unique.size), given.reshape(max(unique.size, 1), -1))):
+        table,
+        state0,
+        state1,
+        row_state,
+        base,
+        width,
+        full_width,
+        row_base,
+        shards,
+        first,
+        unique,
+        to,
+        gradient,
+        given,
+        hyper,
+    ):
+        for u, (i, squares) in enumerate(
+            zip(_owners(first, unique.size), given.reshape(max(unique.size, 1), -1))
+        ):
             h = shards[i]
-            d, at = int(width[h]), int(base[h] + unique[u] * width[h])
+            d = int(width[h])
+            at = int(base[h] + unique[u] * width[h])
             r = _row(row_state, int(row_base[h] + unique[u]) * row_states, row_states)
             first_weight = int(to[u] if opened else at)
-            w, g = table[first_weight : first_weight + d], gradient[to[u] : to[u] + d]
+            w = table[first_weight : first_weight + d]
+            g = gradient[to[u] : to[u] + d]
             columns = np.float32(full_width[h])
-            getattr(rules, phase)(w, g, _row(state0, at, d), _row(state1, at, d), r, squares, columns, hyper)
+            getattr(rules, phase)(
+                w, g, _row(state0, at, d), _row(state1, at, d), r, squares, columns, hyper
+            )
 
     return step_rows
 
@@ -95,7 +160,9 @@ def elementwise(name):
     def elementwise_update(parameters, state0, state1, gradient, hyper):
         squares = np.zeros(2, np.float32)
         rules.regularise(parameters, gradient, state0, state1, hyper)
-        getattr(rules, name)(parameters, gradient, state0, state1, squares[:1], squares, np.float32(1), hyper)
+        getattr(rules, name)(
+            parameters, gradient, state0, state1, squares[:1], squares, np.float32(1), hyper
+        )
 
     return elementwise_update
 
@@ -115,7 +182,9 @@ def pack(gradient, column, width, start, out):
 def merge_words(gradient, place, weights, starts, out, used):
     """fp64 sums of merged gradients, and the words each needs; see `kernels.update.merge_words`."""
     for u in range(starts.size - 1):
-        used[u] = sum_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, out.shape[1], out[u], None)
+        used[u] = sum_bag(
+            gradient, place, weights, starts[u], starts[u + 1], 0, 1, out.shape[1], out[u], None
+        )
 
 
 def square_nodes(gradient, width, first, size, out):

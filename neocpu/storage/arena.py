@@ -1,4 +1,6 @@
-"""Where do rows live in memory? In one lazily committed mapping, cut into regions: a page takes memory once it is touched."""
+"""Where do rows live in memory? In one lazily committed mapping, cut into regions: a page takes
+memory once it is touched.
+"""
 
 import mmap
 import sys
@@ -18,23 +20,26 @@ LINE = 64  # bytes of a cache line: regions begin on one
 class Arena:
     """One anonymous mapping with regions cut from it; a page takes memory once it is touched.
 
-    `budget`: bytes it may hold (0: no limit). Huge pages are asked for (`huge`), which spares the processor most page
-    walks; then memory is taken two mebibytes at a time.
+    `budget`: bytes it may hold (0: no limit). Huge pages are asked for (`huge`), which spares the
+    processor most page walks; then memory is taken two mebibytes at a time.
     """
 
     def __init__(self, size: int, budget: int = 0, huge: bool = True) -> None:
         if budget and size > budget:
             raise TrainingError(
-                f"the tables of this rank take {size} bytes, but its memory budget is {budget}; raise parallel.memory, use "
+                f"the tables of this rank take {size} bytes, but its memory budget is {budget}; "
+                "raise parallel.memory, use "
                 "more ranks, or shard the largest table (parallel.plan=row_wise)"
             )
-        self.size, self._used = size, 0
+        self.size = size
+        self._used = 0
         try:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
             self._map = mmap.mmap(-1, max(size, 1) + LINE, flags=flags)
         except OSError as error:
             raise TrainingError(
-                f"cannot map {size} bytes for tables ({error.strerror}); use more hosts or smaller tables"
+                f"cannot map {size} bytes for tables ({error.strerror}); use more hosts or "
+                "smaller tables"
             ) from error
         if huge and size >= 4 * HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             self._map.madvise(mmap.MADV_HUGEPAGE)
@@ -46,5 +51,6 @@ class Arena:
 
     def take(self, count: int, dtype: DTypeLike) -> NDArray[Any]:
         """Next region: `count` zeros, on a cache line."""
-        start, self._used = self._used, self._used + self.space(count, dtype)
+        start = self._used
+        self._used = self._used + self.space(count, dtype)
         return np.frombuffer(self._map, dtype, count, start)

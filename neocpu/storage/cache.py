@@ -1,13 +1,16 @@
-"""Which rows does fast memory hold? A `Cache` knows, batch by batch; it says which lines to write back and which to fill.
+"""Which rows does fast memory hold? A `Cache` knows, batch by batch; it says which lines to write
+back and which to fill.
 
     moves = cache.prefetch(ids, counts)     1. write rows moves.evicted_ids from moves.evicted_lines home, if they are dirty
                                             2. read rows moves.filled_ids into moves.filled_lines
-                                            3. row ids[i] is in line moves.lines[i]; -1: it stays outside
+                                            3. row ids[i] is in line moves.lines[i]; -1: it stays
+                                            outside
     …                                       lookup, backward, update: on lines
     cache.release(moves.lines)              the batch is done with them
 
-Numbers only: rows and their bytes are the caller's. All evictions of a call may be written before any of its rows is read: no
-row is in both lists. Several batches may be in flight, released in any order. docs/memory.md tells the whole story.
+Numbers only: rows and their bytes are the caller's. All evictions of a call may be written before
+any of its rows is read: no row is in both lists. Several batches may be in flight, released in any
+order. docs/memory.md tells the whole story.
 """
 
 from typing import Any, NamedTuple
@@ -23,9 +26,17 @@ from neocpu.storage.placement import WAYS, sets_for
 
 __all__ = ["STATISTICS", "WAYS", "Cache", "Moves", "batches_ahead", "sets_for"]
 Ints = NDArray[np.int64]
-STATISTICS = ("calls", "requested", "unique", "unique_misses", "conflict_unique_misses", "conflict_misses")
+STATISTICS = (
+    "calls",
+    "requested",
+    "unique",
+    "unique_misses",
+    "conflict_unique_misses",
+    "conflict_misses",
+)
 _NONE = np.empty(0, np.int64)
-LINE = np.dtype(  # what is known of a line, side by side in a quarter of a line of the processor's cache
+# what is known of a line, side by side in a quarter of a line of the processor's cache
+LINE = np.dtype(
     {
         "names": ["tag", "stamp", "locks", "dirty"],
         "formats": ["<i8", "<i4", "<i2", "|u1"],
@@ -33,7 +44,8 @@ LINE = np.dtype(  # what is known of a line, side by side in a quarter of a line
         "itemsize": 16,
     }
 )
-WIDE_LINE = np.dtype(  # the same for policies that count lookups or know the next use, in half a line
+# the same for policies that count lookups or know the next use, in half a line
+WIDE_LINE = np.dtype(
     {
         "names": ["tag", "stamp", "next_use", "locks", "dirty"],
         "formats": ["<i8", "<i8", "<i8", "<i2", "|u1"],
@@ -49,8 +61,10 @@ def line_of(policy: Policy) -> np.dtype[Any]:
 
 
 class Moves(NamedTuple):
-    """What became of a batch's rows, in its order: of each row its line, or -1 (a conflict miss); then the lines that lose a
-    row, which, and whether it was changed; and the lines that get one, by ascending row."""
+    """What became of a batch's rows, in its order: of each row its line, or -1 (a conflict miss);
+    then the lines that lose a row, which, and whether it was changed; and the lines that get one,
+    by ascending row.
+    """
 
     lines: Ints
     evicted_lines: Ints
@@ -61,17 +75,24 @@ class Moves(NamedTuple):
 
 
 class _Counts:
-    """How often rows were looked up that are not in the cache: a hash map that doubles when it is half full."""
+    """How often rows were looked up that are not in the cache: a hash map that doubles when it is
+    half full.
+    """
 
     def __init__(self) -> None:
-        self.keys, self.values, self.used = np.zeros(1024, np.uint64), np.zeros(1024, np.int64), 0
+        self.keys = np.zeros(1024, np.uint64)
+        self.values = np.zeros(1024, np.int64)
+        self.used = 0
 
     def add(self, ids: Ints, counts: Ints) -> Ints:
         """Add to the counts of rows; their counts now."""
         if 2 * (self.used + ids.size) > self.keys.size:
-            filled, room = self.values != 0, 1 << (4 * (self.used + ids.size) - 1).bit_length()
-            keys, values = self.keys[filled], self.values[filled]
-            self.keys, self.values = np.zeros(room, np.uint64), np.zeros(room, np.int64)
+            filled = self.values != 0
+            room = 1 << (4 * (self.used + ids.size) - 1).bit_length()
+            keys = self.keys[filled]
+            values = self.values[filled]
+            self.keys = np.zeros(room, np.uint64)
+            self.values = np.zeros(room, np.int64)
             hashing.fill_map(keys, values, self.keys, self.values)
         out = np.empty_like(ids)
         self.used += hashing.add_counts(ids.view(np.uint64), counts, self.keys, self.values, out)
@@ -92,35 +113,46 @@ class Cache:
     """
 
     def __init__(self, sets: int, policy: str = DEFAULT) -> None:
-        self.sets, self.lines, self.policy, self.batch = sets, sets * WAYS, POLICIES[policy], 0
-        self._find, self._populate = kernels.finder(policy), kernels.populator(policy)
+        self.sets = sets
+        self.lines = sets * WAYS
+        self.policy = POLICIES[policy]
+        self.batch = 0
+        self._find = kernels.finder(policy)
+        self._populate = kernels.populator(policy)
         line = line_of(self.policy)
         self._arena = Arena(Arena.space(self.lines, np.uint8) + Arena.space(self.lines, line))
-        self._prints, self._state = self._arena.take(self.lines, np.uint8), self._arena.take(self.lines, line)
-        self._tags, self._stamp, self._locks, self._dirty = (self._state[name] for name in LINE.names or ())
+        self._prints = self._arena.take(self.lines, np.uint8)
+        self._state = self._arena.take(self.lines, line)
+        self._tags, self._stamp, self._locks, self._dirty = (
+            self._state[name] for name in LINE.names or ()
+        )
         self._next_use = self._state["next_use"] if self.policy.next_use else _NONE
         self._hand = np.full(sets if self.policy.hand else 0, -1)
-        self._work, self._held = np.empty((0, 5), np.int64), np.empty((5, 0), np.int64)
+        self._work = np.empty((0, 5), np.int64)
+        self._held = np.empty((5, 0), np.int64)
         self._counts = _Counts() if self.policy.counts else None
         self._statistics = dict.fromkeys(STATISTICS, 0)
 
     def prefetch(self, ids: Ints, counts: Ints, ahead: Ints = _NONE) -> Moves:
         """Bring the rows of the next batch into lines, and lock those lines.
 
-        ids i64[n]: its rows, each once, ascending, >= 0; counts i64[n]: lookups of each; ahead i64[n]: how many batches later
-        each is used again, 0 where nobody knows (policy `lookahead`; without it, nobody does). Not checked.
+        ids i64[n]: its rows, each once, ascending, >= 0; counts i64[n]: lookups of each; ahead
+        i64[n]: how many batches later each is used again, 0 where nobody knows (policy `lookahead`;
+        without it, nobody does). Not checked.
         """
         self.batch += 1
         use = self._uses(ids, ahead)
         if self._work.shape[0] < ids.size:
             self._work = np.empty((ids.size + ids.size // 8, 5), np.int64)
             self._held = np.empty(self._work.T.shape, np.int64)
-        lines, (misses, lookups) = np.empty_like(ids), np.empty((2, -(-ids.size // kernels.CHUNK)), np.int64)
+        lines = np.empty_like(ids)
+        misses, lookups = np.empty((2, -(-ids.size // kernels.CHUNK)), np.int64)
         found = self._prints, self._tags, self._locks, self._stamp, self._next_use
         self._find(ids, counts, use, self.batch, *found, lines, self._held[0], misses, lookups)
         m = kernels.gather(misses, self._held[0], lines, self._held[1])
         missed, sets, old, old_line, old_stamp = self._held[:, :m]
-        amount, order = counts[missed], _NONE
+        amount = counts[missed]
+        order = _NONE
         if self._counts:
             amount = self._counts.add(ids[missed], amount)
             order = np.argsort(-amount, kind="stable")
@@ -128,20 +160,33 @@ class Cache:
             order = np.argsort(use[missed], kind="stable")
         state = *found[:3], self._dirty, *found[3:], self._hand
         gone = old, old_line, old_stamp, np.empty(m, np.uint8)
-        self._populate(ids, missed, sets, amount, use, order, self._work[:m], self.batch, *state, lines, *gone)
+        self._populate(
+            ids, missed, sets, amount, use, order, self._work[:m], self.batch, *state, lines, *gone
+        )
         if self._counts:
             self._counts.put(old[old >= 0], old_stamp[old >= 0])
-        moves, dirty = np.empty((4, m), np.int64), np.empty(m, np.bool_)
-        out, come, outside = kernels.settle(ids, counts, missed, lines, old, old_line, gone[3], moves, dirty)
+        moves = np.empty((4, m), np.int64)
+        dirty = np.empty(m, np.bool_)
+        out, come, outside = kernels.settle(
+            ids, counts, missed, lines, old, old_line, gone[3], moves, dirty
+        )
         news = 1, lookups.sum(), ids.size, m, m - come, outside
-        self._statistics = {name: self._statistics[name] + int(n) for name, n in zip(STATISTICS, news)}
-        return Moves(lines, moves[0, :out], moves[1, :out], dirty[:out], moves[2, :come], moves[3, :come])
+        self._statistics = {
+            name: self._statistics[name] + int(n) for name, n in zip(STATISTICS, news)
+        }
+        return Moves(
+            lines, moves[0, :out], moves[1, :out], dirty[:out], moves[2, :come], moves[3, :come]
+        )
 
     def _uses(self, ids: Ints, ahead: Ints) -> Ints:
         """Number of the batch that uses each row next."""
         if not self.policy.next_use:
             return _NONE
-        return np.where(ahead > 0, self.batch + ahead, NEVER) if ahead.size else np.full_like(ids, NEVER)
+        return (
+            np.where(ahead > 0, self.batch + ahead, NEVER)
+            if ahead.size
+            else np.full_like(ids, NEVER)
+        )
 
     def release(self, lines: Ints, changed: bool = True) -> None:
         """A batch is done with its lines (`Moves.lines`); `changed`: it wrote to them."""
@@ -161,8 +206,9 @@ class Cache:
         return out
 
     def expect(self, ids: Ints, ahead: int) -> None:
-        """The batch that comes `ahead` batches after the last one will use these rows: for `lookahead`, when a batch enters
-        the window, news of the rows that are in lines already."""
+        """The batch that comes `ahead` batches after the last one will use these rows: for
+        `lookahead`, when a batch enters the window, news of the rows that are in lines already.
+        """
         kernels.expect(self.locate(ids), self.batch + ahead, self.batch, self._next_use)
 
     def rows(self) -> tuple[Ints, Ints]:
@@ -171,30 +217,42 @@ class Cache:
         return lines, self._tags[lines]
 
     def flush(self) -> tuple[Ints, Ints]:
-        """(lines, rows) of all dirty lines, by line, for the caller to write home; they stay, and are clean now."""
+        """(lines, rows) of all dirty lines, by line, for the caller to write home; they stay, and
+        are clean now.
+        """
         lines = np.flatnonzero(self._dirty)
         self._dirty[lines] = 0
         return lines, self._tags[lines]
 
     def invalidate(self) -> None:
-        """Forget all rows, dirty or not (`flush` comes first), but not how often they were used. No batch may be in flight."""
+        """Forget all rows, dirty or not (`flush` comes first), but not how often they were used. No
+        batch may be in flight.
+        """
         if self._locks.any():
-            raise ValueError("a batch in flight uses the cache: release its lines before they are invalidated")
+            raise ValueError(
+                "a batch in flight uses the cache: release its lines before they are invalidated"
+            )
         lines, ids = self.rows()
         if self._counts:
             self._counts.put(ids, self._stamp[lines])
-        self._prints[lines], self._dirty[lines] = 0, 0
+        self._prints[lines] = 0
+        self._dirty[lines] = 0
 
     def forget(self) -> None:
-        """As `invalidate`, and forget how often rows were used: what comes is decided as by a new cache."""
+        """As `invalidate`, and forget how often rows were used: what comes is decided as by a new
+        cache.
+        """
         lines = self.rows()[0]
         self.invalidate()
         self._state[lines] = np.zeros((), self._state.dtype)
-        self._hand[:], self.batch = -1, 0
+        self._hand[:] = -1
+        self.batch = 0
         self._counts = _Counts() if self.policy.counts else None
 
     def stats(self) -> dict[str, int]:
-        """FBGEMM's six: calls; lookups and rows requested; rows missed; rows, and lookups, that found no line."""
+        """FBGEMM's six: calls; lookups and rows requested; rows missed; rows, and lookups, that
+        found no line.
+        """
         return dict(self._statistics)
 
     def reset_stats(self) -> None:
@@ -209,8 +267,10 @@ class Cache:
 
 
 def batches_ahead(ids: Ints, later: list[Ints]) -> Ints:
-    """How many batches ahead each row is used next, or 0: `Cache.prefetch`'s `ahead`, from the rows of the batches that
-    follow, each ascending."""
-    starts, out = np.cumsum([0, *(batch.size for batch in later)]), np.empty_like(ids)
+    """How many batches ahead each row is used next, or 0: `Cache.prefetch`'s `ahead`, from the rows
+    of the batches that follow, each ascending.
+    """
+    starts = np.cumsum([0, *(batch.size for batch in later)])
+    out = np.empty_like(ids)
     kernels.batches_ahead(ids, np.concatenate([*later, _NONE]), starts, out)
     return out

@@ -1,10 +1,13 @@
-"""How is a row written down? One record per format: its codes, its header, its bytes, and the dtype kernels know it by.
+"""How is a row written down? One record per format: its codes, its header, its bytes, and the dtype
+kernels know it by.
 
-`FORMATS` are the formats of table rows, `INFERENCE` FBGEMM's tables that only serve, `WIRES` formats that only travel.
-`docs/formats.md` draws every layout byte by byte; `reference/codecs.py` says which functions write and read them.
+`FORMATS` are the formats of table rows, `INFERENCE` FBGEMM's tables that only serve, `WIRES`
+formats that only travel. `docs/formats.md` draws every layout byte by byte; `reference/codecs.py`
+says which functions write and read them.
 
-A kernel learns the format of its rows from the dtype of the array: narrow codes are passed as records of one field that
-carries the format's name (`RowFormat.view`), fp32 rows as plain float32. Numba then picks the decoder when it compiles.
+A kernel learns the format of its rows from the dtype of the array: narrow codes are passed as
+records of one field that carries the format's name (`RowFormat.view`), fp32 rows as plain float32.
+Numba then picks the decoder when it compiles.
 """
 
 from dataclasses import dataclass
@@ -88,7 +91,10 @@ FORMATS = {
     )
 }
 
-INFERENCE = {f.name: f for f in (RowFormat(f"nbit{b}", "|u1", b, _SCALE16, header_first=True) for b in (8, 4, 2))}
+INFERENCE = {
+    f.name: f
+    for f in (RowFormat(f"nbit{b}", "|u1", b, _SCALE16, header_first=True) for b in (8, 4, 2))
+}
 
 WIRES = {
     f.name: f

@@ -1,11 +1,15 @@
-"""Is HDF5's own metadata as it was written? Its earliest format has no checksums, and HDF5 can hang on damaged metadata.
+"""Is HDF5's own metadata as it was written? Its earliest format has no checksums, and HDF5 can hang
+on damaged metadata.
 
-So before HDF5 opens a file of rows, all that is neither extents nor commits is compared with a CRC-32. /commits begins on one
-of the first pages of the file; its first two pages are headers (`row_log.py`), then come two guards, written in turn:
+So before HDF5 opens a file of rows, all that is neither extents nor commits is compared with a
+CRC-32. /commits begins on one of the first pages of the file; its first two pages are headers
+(`row_log.py`), then come two guards, written in turn:
 
-    magic "NEOGUARD", number u64, pieces u32, crc u32 of what follows; pieces (start, bytes) i64[.., 2]; crc u32 of their bytes
+    magic "NEOGUARD", number u64, pieces u32, crc u32 of what follows; pieces (start, bytes) i64[..,
+    2]; crc u32 of their bytes
 
-A guard has room for some thousand pieces: the first, and with them all groups and headers, are guarded however large the file.
+A guard has room for some thousand pieces: the first, and with them all groups and headers, are
+guarded however large the file.
 """
 
 import os
@@ -15,7 +19,9 @@ from collections.abc import Sequence
 
 from neocpu.storage.row_log import headers
 
-PAGE, PAGES = 4096, 4  # of a guard
+# of a guard
+PAGE = 4096
+PAGES = 4
 COMMITS = (2 + 2 * PAGES, PAGE)
 _GUARD = struct.Struct("<8sQII")
 _MAGIC = b"NEOGUARD"
@@ -33,7 +39,9 @@ def find(handle: int) -> int | None:
 
 
 def newest(commits: bytes) -> tuple[int, int, list[Piece], int]:
-    """(number, which of the two, pieces, CRC-32 of their bytes) of the newest guard in /commits; number 0: there is none."""
+    """(number, which of the two, pieces, CRC-32 of their bytes) of the newest guard in /commits;
+    number 0: there is none.
+    """
     found: tuple[int, int, list[Piece], int] = (0, 1, [], 0)
     for which in range(2):
         text = commits[(2 + which * PAGES) * PAGE :][: PAGES * PAGE]
@@ -54,7 +62,9 @@ def checksum(handle: int, pieces: Sequence[Piece]) -> int:
 
 
 def check(handle: int, commits: int) -> bool:
-    """Are the guarded bytes those that were written? True too where no guard is whole: then nothing is known."""
+    """Are the guarded bytes those that were written? True too where no guard is whole: then nothing
+    is known.
+    """
     number, _, pieces, crc = newest(os.pread(handle, COMMITS[0] * PAGE, commits))
     return number == 0 or checksum(handle, pieces) == crc
 
@@ -63,7 +73,9 @@ def write(handle: int, commits: int, pieces: Sequence[Piece]) -> None:
     """Guard the first of these pieces from now on."""
     number, which, _, _ = newest(os.pread(handle, COMMITS[0] * PAGE, commits))
     guarded = list(pieces)[:_MOST]
-    rest = b"".join(struct.pack("<qq", *piece) for piece in guarded) + struct.pack("<I", checksum(handle, guarded))
+    rest = b"".join(struct.pack("<qq", *piece) for piece in guarded) + struct.pack(
+        "<I", checksum(handle, guarded)
+    )
     text = _GUARD.pack(_MAGIC, number + 1, len(guarded), zlib.crc32(rest)) + rest
     os.pwrite(handle, text.ljust(PAGES * PAGE, b"\0"), commits + (2 + (1 - which) * PAGES) * PAGE)
     os.fsync(handle)

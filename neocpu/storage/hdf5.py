@@ -1,4 +1,5 @@
-"""How can an HDF5 file be the SSD, when a process may be killed at any instant? HDF5 lays the file out; we write into it.
+"""How can an HDF5 file be the SSD, when a process may be killed at any instant? HDF5 lays the file
+out; we write into it.
 
     /                        attributes: format "neocpu-rows", version, created, extent (bytes)
     /commits                 u8[10, 4096], contiguous: where the last two commits are (`row_log.py`), guards (`guard.py`)
@@ -7,10 +8,11 @@
     /tables/NAME/records     u8[slots, stride], uncompressed chunks of some MiB: extents; a row is a slot, its first bytes
     /tables/NAME/tags        {row i64, record u32, tag u32}[slots]: whose record it is, and two hashes (`row_records.py`)
 
-Everything is in the earliest file format and allocated early, so that an extent has a place in the file that never changes;
-records, tags, log and commits are written there without HDF5. HDF5 itself is asked twice: to make a file, which gets its name
-when it is whole, and to `grow` one. A kill while it grows would leave half of HDF5's own metadata new, so these bytes (all
-that is not in extents: kilobytes) are first saved in FILE.growing, and `recover` puts them back.
+Everything is in the earliest file format and allocated early, so that an extent has a place in the
+file that never changes; records, tags, log and commits are written there without HDF5. HDF5 itself
+is asked twice: to make a file, which gets its name when it is whole, and to `grow` one. A kill
+while it grows would leave half of HDF5's own metadata new, so these bytes (all that is not in
+extents: kilobytes) are first saved in FILE.growing, and `recover` puts them back.
 """
 
 import contextlib
@@ -32,7 +34,8 @@ from neocpu.errors import StorageError
 from neocpu.storage import guard
 from neocpu.storage.guard import COMMITS, PAGE
 
-FORMAT, VERSION = "neocpu-rows", 1
+FORMAT = "neocpu-rows"
+VERSION = 1
 INDEX_EXTENT = 1 << 20
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 TAG = np.dtype([("row", "<i8"), ("record", "<u4"), ("tag", "<u4")])
@@ -44,8 +47,9 @@ _MAGIC = b"NEOGROW1"
 class RowTable:
     """The records of one table, or of the part of it that one shard is.
 
-    `rows` of the shard are numbered from 0; `first_row`, `first_column` say where it is in its table, `columns` how wide it is;
-    `record`: bytes of a row's record; `layout`: what is in them, in words or JSON.
+    `rows` of the shard are numbered from 0; `first_row`, `first_column` say where it is in its
+    table, `columns` how wide it is; `record`: bytes of a row's record; `layout`: what is in them,
+    in words or JSON.
     """
 
     name: str
@@ -59,7 +63,9 @@ class RowTable:
 
 @dataclass
 class Extents:
-    """Where the items of one dataset are: item i at byte origin[i // per] + (i % per) * stride of the file."""
+    """Where the items of one dataset are: item i at byte origin[i // per] + (i % per) * stride of
+    the file.
+    """
 
     name: str
     per: int
@@ -106,7 +112,8 @@ class Layout:
 
 
 def image(path: Path, tables: tuple[RowTable, ...], extent: int) -> bytes:
-    """A file with tables and no rows. It is made in memory: HDF5 does not take it well if a disk is full.
+    """A file with tables and no rows. It is made in memory: HDF5 does not take it well if a disk is
+    full.
 
     `path`: a name that no open file has; nothing is written there.
     """
@@ -132,7 +139,11 @@ def image(path: Path, tables: tuple[RowTable, ...], extent: int) -> bytes:
 
 
 def _opened(path: Path, mode: str, **options: Any) -> h5py.File:
-    form = {"libver": ("earliest", "v110"), "alignment_threshold": 1 << 14, "alignment_interval": PAGE}
+    form = {
+        "libver": ("earliest", "v110"),
+        "alignment_threshold": 1 << 14,
+        "alignment_interval": PAGE,
+    }
     return h5py.File(path, mode, locking=False, **form, **options)
 
 
@@ -143,7 +154,9 @@ def _plan() -> Any:
     return plan
 
 
-def _growing(group: h5py.Group, name: str, shape: tuple[int, ...], chunk: tuple[int, ...], dtype: np.dtype) -> None:
+def _growing(
+    group: h5py.Group, name: str, shape: tuple[int, ...], chunk: tuple[int, ...], dtype: np.dtype
+) -> None:
     plan = _plan()
     plan.set_chunk(chunk)
     space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED, *shape[1:]))
@@ -162,17 +175,31 @@ def read(path: Path, handle: int | None = None) -> Layout:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
     if foreign:
         raise StorageError(f"{path}: not a file of rows (not an HDF5 file)")
-    if handle is not None and (commits := guard.find(handle)) is not None and not guard.check(handle, commits):
+    if (
+        handle is not None
+        and (commits := guard.find(handle)) is not None
+        and not guard.check(handle, commits)
+    ):
         raise damaged(path, "HDF5's metadata has other bytes than were written")
     try:
         with _opened(path, "r") as file:
             layout = _layout(path, file)
-    except (AttributeError, LookupError, ValueError, TypeError, OSError, RuntimeError, OverflowError) as error:
+    except (
+        AttributeError,
+        LookupError,
+        ValueError,
+        TypeError,
+        OSError,
+        RuntimeError,
+        OverflowError,
+    ) as error:
         raise damaged(path, f"truncated, or its HDF5 metadata cannot be read: {error}") from error
     size = path.stat().st_size
     for extents in layout.all():
         if extents.origin.size and int(extents.origin.max()) + extents.size > size:
-            raise damaged(path, f"truncated: it has {size:,} bytes, but /{extents.name} goes on beyond them")
+            raise damaged(
+                path, f"truncated: it has {size:,} bytes, but /{extents.name} goes on beyond them"
+            )
     if not 0 < layout.commits <= size - COMMITS[0] * COMMITS[1]:
         raise damaged(path, "/commits is outside the file")
     return layout
@@ -180,7 +207,9 @@ def read(path: Path, handle: int | None = None) -> Layout:
 
 def damaged(path: Path, why: str) -> StorageError:
     """The error that a file is broken."""
-    return StorageError(f"{path}: damaged file of rows: {why}; restore it from a checkpoint or a copy")
+    return StorageError(
+        f"{path}: damaged file of rows: {why}; restore it from a checkpoint or a copy"
+    )
 
 
 def _layout(path: Path, file: h5py.File) -> Layout:
@@ -188,17 +217,28 @@ def _layout(path: Path, file: h5py.File) -> Layout:
         raise StorageError(f"{path}: an HDF5 file, but not a neocpu file of rows")
     if file.attrs["version"] > VERSION:
         raise StorageError(
-            f"{path}: a file of rows of version {file.attrs['version']}; this neocpu reads up to {VERSION}; upgrade"
+            f"{path}: a file of rows of version {file.attrs['version']}; this neocpu reads up to "
+            f"{VERSION}; upgrade"
         )
     found = {int(group.attrs["number"]): name for name, group in file["tables"].items()}
     names = [found[number] for number in range(len(found))]
-    tables, records, tags = [], [], []
+    tables = []
+    records = []
+    tags = []
     for name in names:
-        facts = {key: _plain(value) for key, value in file[f"tables/{name}"].attrs.items() if key != "number"}
+        facts = {
+            key: _plain(value)
+            for key, value in file[f"tables/{name}"].attrs.items()
+            if key != "number"
+        }
         tables.append(RowTable(name, **facts))
         records.append(_extents(file, f"tables/{name}/records"))
         tags.append(_extents(file, f"tables/{name}/tags"))
-        if records[-1].per != tags[-1].per or records[-1].stride < tables[-1].record or tags[-1].stride != TAG.itemsize:
+        if (
+            records[-1].per != tags[-1].per
+            or records[-1].stride < tables[-1].record
+            or tags[-1].stride != TAG.itemsize
+        ):
             raise ValueError(f"tables/{name} has records of another size than noted")
     commits = file["commits"].id.get_offset()
     if file["commits"].shape != COMMITS or commits is None:
@@ -209,7 +249,8 @@ def _layout(path: Path, file: h5py.File) -> Layout:
 
 def _extents(file: h5py.File, name: str) -> Extents:
     data = file[name]
-    per, stride = data.chunks[0], data.dtype.itemsize * int(np.prod(data.shape[1:], dtype=np.int64))
+    per = data.chunks[0]
+    stride = data.dtype.itemsize * int(np.prod(data.shape[1:], dtype=np.int64))
     origin = np.full(data.shape[0] // per, -1, np.int64)
 
     def note(chunk: Any) -> None:
@@ -232,7 +273,8 @@ def _plain(value: Any) -> Any:
 def grow(path: Path, handle: int, layout: Layout, wanted: dict[str, int]) -> None:
     """Give datasets, by name, that many extents; `layout` learns where they are.
 
-    `handle`: the file, open for reading and writing. Raises StorageError if the disk is full; then nothing has changed.
+    `handle`: the file, open for reading and writing. Raises StorageError if the disk is full; then
+    nothing has changed.
     """
     size = os.fstat(handle).st_size
     growing = [e for e in layout.all() if wanted.get(e.name, 0) > e.origin.size]
@@ -271,12 +313,15 @@ def full(path: Path, need: int, error: BaseException) -> StorageError:
     """The error that a file cannot grow."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return StorageError(
-        f"{path}: cannot grow by {need:,} bytes: {why}; free space on that disk, what was committed is safe"
+        f"{path}: cannot grow by {need:,} bytes: {why}; free space on that disk, what was "
+        "committed is safe"
     )
 
 
 def reserve(handle: int, start: int, count: int) -> None:
-    """Take bytes of the disk for a part of a file, so that writing there cannot fail for lack of space."""
+    """Take bytes of the disk for a part of a file, so that writing there cannot fail for lack of
+    space.
+    """
     try:
         if count > 0:
             os.posix_fallocate(handle, start, count)
@@ -304,8 +349,14 @@ def open_file(path: Path, write: bool) -> int:
     try:
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
     except OSError as error:
-        todo = "make it with RowFile.create" if isinstance(error, FileNotFoundError) else "mend its permissions"
-        raise StorageError(f"{path}: cannot be opened: {error.strerror}; {todo}, or choose another one") from error
+        todo = (
+            "make it with RowFile.create"
+            if isinstance(error, FileNotFoundError)
+            else "mend its permissions"
+        )
+        raise StorageError(
+            f"{path}: cannot be opened: {error.strerror}; {todo}, or choose another one"
+        ) from error
 
 
 def sync_folder(path: Path) -> None:
@@ -327,7 +378,8 @@ def metadata(layout: Layout, size: int) -> list[tuple[int, int]]:
     """Pieces (start, bytes) of a file that are neither extents nor commits."""
     taken = [(layout.commits, COMMITS[0] * COMMITS[1])]
     taken += [(int(at), extents.size) for extents in layout.all() for at in extents.origin]
-    pieces, at = [], 0
+    pieces = []
+    at = 0
     for start, count in [*sorted(taken), (size, 0)]:
         if start > at:
             pieces.append((at, start - at))
@@ -347,7 +399,9 @@ def _save(path: Path, handle: int, layout: Layout, size: int) -> None:
 
 
 def recover(path: Path, handle: int) -> bool:
-    """Put back what a growth that did not end has changed; returns whether there was one. Its new extents were not used yet."""
+    """Put back what a growth that did not end has changed; returns whether there was one. Its new
+    extents were not used yet.
+    """
     undo = undo_of(path)
     if not undo.exists():
         return False

@@ -1,11 +1,12 @@
-"""Where does every row have a place, below all caches? In slots of its own, or as a record of bytes.
+"""Where does every row have a place, below all caches? In slots of its own, or as a record of
+bytes.
 
     Memory     slots for all rows
     Stored     records of the rows that were written; at the border to the slots above stands a `Border`
       Filed    those of a table of an SSD file       or  Kept: in memory
 
-A `Border` says what a row is in a record: all its bytes, or fewer (`narrow.py`). Rows that are not narrowed and stay in memory
-need no records: in slots they can be used where they are.
+A `Border` says what a row is in a record: all its bytes, or fewer (`narrow.py`). Rows that are not
+narrowed and stay in memory need no records: in slots they can be used where they are.
 """
 
 from collections.abc import Callable
@@ -28,11 +29,21 @@ class Memory:
     """All rows in slots [first, first + rows). `device`: how fast they move between here and above."""
 
     def __init__(
-        self, name: str, slots: Slots, first: int, rows: int, create: Create, device: Device | None = None
+        self,
+        name: str,
+        slots: Slots,
+        first: int,
+        rows: int,
+        create: Create,
+        device: Device | None = None,
     ) -> None:
         self._device = device or Device()
-        self.name, self._slots, self._first, self._create = name, slots, first, create
-        self._there, self._moved = np.zeros(rows, np.uint8), [0, 0]
+        self.name = name
+        self._slots = slots
+        self._first = first
+        self._create = create
+        self._there = np.zeros(rows, np.uint8)
+        self._moved = [0, 0]
 
     def read(self, rows: Ints, slots: Ints) -> None:
         begun = self._device.begin()
@@ -74,11 +85,21 @@ class Memory:
     def stats(self) -> list[dict[str, Any]]:
         rows = int(np.count_nonzero(self._there))
         read, written = self._moved
-        return [{"tier": self.name, "rows": rows, "bytes": rows * self._slots.record, "read": read, "written": written}]
+        return [
+            {
+                "tier": self.name,
+                "rows": rows,
+                "bytes": rows * self._slots.record,
+                "read": read,
+                "written": written,
+            }
+        ]
 
 
 class Records(Protocol):
-    """Records of bytes by row; a row has none until it is written. tier : the memory that they are in."""
+    """Records of bytes by row; a row has none until it is written. tier : the memory that they are
+    in.
+    """
 
     tier: str
 
@@ -126,7 +147,8 @@ class Filed:
     tier = "ssd"
 
     def __init__(self, file: RowFile, table: int) -> None:
-        self._file, self._table = file, table
+        self._file = file
+        self._table = table
 
     def read(self, rows: Ints, out: Bytes) -> Bools:
         return self._file.read(self._table, rows, out)
@@ -146,7 +168,8 @@ class Border:
     """What a row is outside of its slot: all the bytes that it has there. `record`: how many."""
 
     def __init__(self, slots: Slots) -> None:
-        self._slots, self.record = slots, slots.record
+        self._slots = slots
+        self.record = slots.record
 
     def pack(self, rows: Ints, slots: Ints) -> Bytes:
         """Records u8[n, record] of rows i64[n] that are in slots."""
@@ -158,16 +181,24 @@ class Border:
 
 
 class Stored:
-    """Rows as records on the other side of a border. `device`: how fast they move, unless the records know."""
+    """Rows as records on the other side of a border. `device`: how fast they move, unless the
+    records know.
+    """
 
-    def __init__(self, records: Records, border: Border, create: Create, device: Device | None = None) -> None:
-        self._records, self._border, self._create = records, border, create
-        self._device, self._moved = device or Device(), [0, 0]
+    def __init__(
+        self, records: Records, border: Border, create: Create, device: Device | None = None
+    ) -> None:
+        self._records = records
+        self._border = border
+        self._create = create
+        self._device = device or Device()
+        self._moved = [0, 0]
 
     def read(self, rows: Ints, slots: Ints) -> None:
         begun = self._device.begin()
         for at in range(0, rows.size, PIECE):
-            some, to = rows[at : at + PIECE], slots[at : at + PIECE]
+            some = rows[at : at + PIECE]
+            to = slots[at : at + PIECE]
             data = np.empty((some.size, self._border.record), np.uint8)
             found = self._records.read(some, data)
             self._border.unpack(to[found], data[found])
@@ -198,6 +229,9 @@ class Stored:
         self._records.write(rows, records)
 
     def stats(self) -> list[dict[str, Any]]:
-        found, (read, written) = self._records.stats(), self._moved
+        found = self._records.stats()
+        read, written = self._moved
         size = found["rows"] * self._border.record
-        return [{"tier": self._records.tier, **found, "bytes": size, "read": read, "written": written}]
+        return [
+            {"tier": self._records.tier, **found, "bytes": size, "read": read, "written": written}
+        ]

@@ -1,13 +1,15 @@
-"""How do rows travel between memories? In slots of one mapping, cache over cache, down to a home where every row has a place.
+"""How do rows travel between memories? In slots of one mapping, cache over cache, down to a home
+where every row has a place.
 
     Tier          the rows of batches in slots that kernels may use (`tier.py`)
       Level       a cache in slots of slower memory                        any number of them
         Memory    all rows in slots          or  Stored: records in an SSD file, or narrow ones in memory (`homes.py`)
 
-Every level has two verbs: `read(rows, slots)` brings rows up into slots of the caller, `write(rows, slots)` takes them back. A
-row moves with its state. What is above is newer; only changed rows go down, and they go before others come up, so a row that
-leaves and returns in one call is never lost. A row that nobody wrote has its initial values: its home makes them
-(`create(rows, slots)`), so rows that were only looked at never reach a home.
+Every level has two verbs: `read(rows, slots)` brings rows up into slots of the caller, `write(rows,
+slots)` takes them back. A row moves with its state. What is above is newer; only changed rows go
+down, and they go before others come up, so a row that leaves and returns in one call is never lost.
+A row that nobody wrote has its initial values: its home makes them (`create(rows, slots)`), so rows
+that were only looked at never reach a home.
 """
 
 from collections.abc import Sequence
@@ -26,7 +28,9 @@ Bytes = NDArray[np.uint8]
 
 
 class Slots:
-    """The bytes of the rows of one shard: its numbers and states, all by slot. `record`: bytes of a row."""
+    """The bytes of the rows of one shard: its numbers and states, all by slot. `record`: bytes of a
+    row.
+    """
 
     def __init__(self, arrays: Sequence[NDArray[Any]], slots: int) -> None:
         self._fields = [(a.view(np.uint8).reshape(-1), a.nbytes // slots) for a in arrays if a.size]
@@ -39,7 +43,8 @@ class Slots:
 
     def pack(self, slots: Ints) -> Bytes:
         """Records u8[n, record] of the rows in slots i64[n]."""
-        records, at = np.empty((slots.size, self.record), np.uint8), 0
+        records = np.empty((slots.size, self.record), np.uint8)
+        at = 0
         for field, size in self._fields:
             kernels.pack_slots(field, size, slots, records.reshape(-1), self.record, at)
             at += size
@@ -47,7 +52,8 @@ class Slots:
 
     def unpack(self, slots: Ints, records: Bytes) -> None:
         """Put records into slots, distinct ones."""
-        flat, at = np.ascontiguousarray(records).reshape(-1), 0
+        flat = np.ascontiguousarray(records).reshape(-1)
+        at = 0
         for field, size in self._fields:
             kernels.unpack_slots(flat, self.record, at, size, slots, field)
             at += size
@@ -79,15 +85,26 @@ class Home(Protocol):
 
 
 class Level:
-    """A cache in slots [first, first + lines) over a home; it is a home itself. `device`: how fast rows move between here and
-    above."""
+    """A cache in slots [first, first + lines) over a home; it is a home itself. `device`: how fast
+    rows move between here and above.
+    """
 
     def __init__(
-        self, name: str, slots: Slots, first: int, lines: int, policy: str, home: Home, device: Device | None = None
+        self,
+        name: str,
+        slots: Slots,
+        first: int,
+        lines: int,
+        policy: str,
+        home: Home,
+        device: Device | None = None,
     ) -> None:
         self._device = device or Device()
-        self.name, self.home, self.cache = name, home, Cache(lines // WAYS, policy)
-        self._slots, self.first = slots, first
+        self.name = name
+        self.home = home
+        self.cache = Cache(lines // WAYS, policy)
+        self._slots = slots
+        self.first = first
         self._held = 0  # rows, when they were last forgotten
 
     def caches(self) -> list["Level"]:
@@ -95,8 +112,9 @@ class Level:
         return [self, *(self.home.caches() if isinstance(self.home, Level) else ())]
 
     def move(self, moves: Moves, fill: bool = True) -> None:
-        """What the cache has decided: rows that leave go home first, then others come, unless they are overwritten anyway
-        (`fill` false)."""
+        """What the cache has decided: rows that leave go home first, then others come, unless they
+        are overwritten anyway (`fill` false).
+        """
         dirty = moves.evicted_dirty
         self._home_write(moves.evicted_ids[dirty], moves.evicted_lines[dirty] + self.first)
         if fill:
@@ -113,7 +131,8 @@ class Level:
 
     def read(self, rows: Ints, slots: Ints) -> None:
         moves = self._bring(rows)
-        begun, here = self._device.begin(), moves.lines >= 0
+        begun = self._device.begin()
+        here = moves.lines >= 0
         self._slots.copy(moves.lines[here] + self.first, slots[here])
         self._device.pay(begun, rows.size, int(here.sum()) * self._slots.record)
         self.home.read(rows[~here], slots[~here])
@@ -121,15 +140,18 @@ class Level:
 
     def write(self, rows: Ints, slots: Ints) -> None:
         moves = self._bring(rows, fill=False)
-        begun, here = self._device.begin(), moves.lines >= 0
+        begun = self._device.begin()
+        here = moves.lines >= 0
         self._slots.copy(slots[here], moves.lines[here] + self.first)
         self._device.pay(begun, rows.size, int(here.sum()) * self._slots.record)
         self.home.write(rows[~here], slots[~here])
         self.cache.release(moves.lines, True)
 
     def warm(self, rows: Ints) -> None:
-        """Bring rows i64[n], most wanted first, into this cache and those below it, as far as there is room; no batch is at
-        work. Nothing of it counts as asked for, and a warm row gives way to any other like one that was looked up once."""
+        """Bring rows i64[n], most wanted first, into this cache and those below it, as far as there
+        is room; no batch is at work. Nothing of it counts as asked for, and a warm row gives way to
+        any other like one that was looked up once.
+        """
         for level in reversed(self.caches()):
             moves = level._bring(np.sort(rows[: level.cache.lines]))
             level.cache.release(moves.lines, False)
@@ -157,7 +179,9 @@ class Level:
             level.cache.invalidate()
 
     def forget(self) -> None:
-        """Flush, and be as in the beginning, but for counts: no row is in a cache, nor how often it was used."""
+        """Flush, and be as in the beginning, but for counts: no row is in a cache, nor how often it
+        was used.
+        """
         self.flush()
         for level in self.caches():
             level._held = level.cache.rows()[0].size or level._held
@@ -165,5 +189,10 @@ class Level:
 
     def stats(self) -> list[dict[str, Any]]:
         rows = self.cache.rows()[0].size or self._held
-        mine = {"tier": self.name, "rows": rows, "bytes": rows * self._slots.record, **self.cache.stats()}
+        mine = {
+            "tier": self.name,
+            "rows": rows,
+            "bytes": rows * self._slots.record,
+            **self.cache.stats(),
+        }
         return [mine, *self.home.stats()]

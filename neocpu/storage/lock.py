@@ -1,7 +1,8 @@
-"""How is a file kept to one process at a time? By `flock` on the file itself, which ends with the process however it ends.
+"""How is a file kept to one process at a time? By `flock` on the file itself, which ends with the
+process however it ends.
 
-Where file locks do not work (some network file systems) FILE.held is created exclusively instead; one whose holder is seen
-to be dead is put aside.
+Where file locks do not work (some network file systems) FILE.held is created exclusively instead;
+one whose holder is seen to be dead is put aside.
 """
 
 import contextlib
@@ -28,12 +29,16 @@ def held_by(path: Path) -> Path:
 
 def holder() -> str:
     """The line by which a lock says who has it: this process."""
-    return f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+    return (
+        f"process {os.getpid()} on {socket.gethostname()} since "
+        f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+    )
 
 
 def claim(held: Path) -> bool:
-    """Make the file that stands for a lock, unless another process has it; one of a process of this host that is gone is put
-    aside."""
+    """Make the file that stands for a lock, unless another process has it; one of a process of this
+    host that is gone is put aside.
+    """
     for _ in range(2):
         try:
             file = os.open(held, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -49,7 +54,9 @@ def claim(held: Path) -> bool:
 
 
 class FileLock:
-    """A lock on an open file: exclusive for a writer, shared for readers. Raises StorageError if another process has it."""
+    """A lock on an open file: exclusive for a writer, shared for readers. Raises StorageError if
+    another process has it.
+    """
 
     def __init__(self, path: Path, handle: int, exclusive: bool) -> None:
         self._held: Path | None = None
@@ -58,7 +65,9 @@ class FileLock:
                 raise OSError(errno.ENOSYS, "no file locks")
             fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StorageError(f"{path}: in use by another process; wait for it, or use another file") from None
+            raise StorageError(
+                f"{path}: in use by another process; wait for it, or use another file"
+            ) from None
         except OSError as error:
             if error.errno not in UNSUPPORTED:
                 raise
@@ -72,7 +81,8 @@ class FileLock:
             return
         with contextlib.suppress(OSError):
             raise StorageError(
-                f"{path}: in use by {held.read_text().strip()} (this file system has no locks: if that process is no more, "
+                f"{path}: in use by {held.read_text().strip()} (this file system has no locks: if "
+                "that process is no more, "
                 f"remove {held})"
             )
         raise StorageError(f"{path}: in use by another process; wait for it, or use another file")

@@ -1,4 +1,6 @@
-"""Who moves rows while a step computes? A thread of its own, one move after the other, in the order they were asked for."""
+"""Who moves rows while a step computes? A thread of its own, one move after the other, in the order
+they were asked for.
+"""
 
 import time
 from collections.abc import Callable
@@ -12,8 +14,9 @@ Job = Future[None]
 
 
 class Mover:
-    """Runs moves one after the other: at once, or on a thread (`ahead`). The order is what keeps rows from being lost: whoever
-    comes up finds what went home before. After a move that failed nothing moves any more.
+    """Runs moves one after the other: at once, or on a thread (`ahead`). The order is what keeps
+    rows from being lost: whoever comes up finds what went home before. After a move that failed
+    nothing moves any more.
 
     Attributes: stalled, seconds that the caller ran moves or waited for them.
     """
@@ -27,7 +30,8 @@ class Mover:
         """Do it after all moves before it."""
         if self._pool is not None:
             return self._pool.submit(self._do, work)
-        job, begun = Job(), time.perf_counter()
+        job = Job()
+        begun = time.perf_counter()
         try:
             self._do(work)
             job.set_result(None)
@@ -46,7 +50,9 @@ class Mover:
             raise
 
     def wait(self, job: Job) -> None:
-        """Until it has ended, and all moves before it. Raises its error, or that of the first move that failed."""
+        """Until it has ended, and all moves before it. Raises its error, or that of the first move
+        that failed.
+        """
         begun = time.perf_counter()
         try:
             job.result()

@@ -1,10 +1,12 @@
-"""How are rows kept in fewer bytes than in the cache above them? Encoded when they leave it, decoded when they come up.
+"""How are rows kept in fewer bytes than in the cache above them? Encoded when they leave it,
+decoded when they come up.
 
     cache      slots of fp32 or fp16 numbers, updated as rows that live there are
     home       `homes.Stored`: narrow records, in memory or in an SSD file; between the two stands a `NarrowBorder`
 
-A row that finds no line is staged in scratch, updated there, and encoded when the next batch comes. Optimizer states are not
-narrowed: they travel and rest as they are (Neo; FBGEMM's cache_precision; Yang et al., arXiv 2010.11305).
+A row that finds no line is staged in scratch, updated there, and encoded when the next batch comes.
+Optimizer states are not narrowed: they travel and rest as they are (Neo; FBGEMM's cache_precision;
+Yang et al., arXiv 2010.11305).
 """
 
 from collections.abc import Callable
@@ -17,9 +19,11 @@ from neocpu.storage.row_codecs import Floats, RowCodec, streams_of
 
 
 class NarrowBorder(Border):
-    """Slots of a region inside, and outside records of a codec's bytes followed by the states as they are.
+    """Slots of a region inside, and outside records of a codec's bytes followed by the states as
+    they are.
 
-    wide : the slots of the shard. states : of them, what is not numbers. get, put : the numbers f32[n, D] in slots i64[n].
+    wide : the slots of the shard. states : of them, what is not numbers. get, put : the numbers
+        f32[n, D] in slots i64[n].
     """
 
     def __init__(
@@ -31,12 +35,19 @@ class NarrowBorder(Border):
         put: Callable[[Ints, Floats], None],
     ) -> None:
         super().__init__(wide)
-        self._codec, self._states, self._get, self._put = codec, states, get, put
+        self._codec = codec
+        self._states = states
+        self._get = get
+        self._put = put
         self.record = codec.bytes + states.record
 
     def pack(self, rows: Ints, slots: Ints) -> Bytes:
         """Records u8[n, record] of rows i64[n] that are in slots, rounded."""
-        streams = None if self._codec.rounding == "nearest" else streams_of(rows, super().pack(rows, slots))
+        streams = (
+            None
+            if self._codec.rounding == "nearest"
+            else streams_of(rows, super().pack(rows, slots))
+        )
         data = self._codec.encode(self._get(slots), streams)
         return np.concatenate([data, self._states.pack(slots)], axis=1)
 

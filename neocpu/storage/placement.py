@@ -1,4 +1,5 @@
-"""Which memory does each table live in, and how many of its rows fit there? Placements by name, and rooms under budgets.
+"""Which memory does each table live in, and how many of its rows fit there? Placements by name, and
+rooms under budgets.
 
     placement               rows are in                       a rank's budgets
     hbm                     HBM, all of them                  memory.hbm
@@ -9,9 +10,10 @@
 
     auto                    the planner chooses (`planner/tiers.py`)
 
-Neo's placements (FBGEMM: device, host, managed caching, SSD). Whole tables come first; what they leave of a budget
-gives every cache as many lines, small tables no more than their rows: a batch asks all tables for about as many rows, so a byte
-of a small one is asked for most. Without a budget a cache holds FBGEMM's default share of its table's rows.
+Neo's placements (FBGEMM: device, host, managed caching, SSD). Whole tables come first; what they
+leave of a budget gives every cache as many lines, small tables no more than their rows: a batch
+asks all tables for about as many rows, so a byte of a small one is asked for most. Without a budget
+a cache holds FBGEMM's default share of its table's rows.
 """
 
 import math
@@ -32,8 +34,9 @@ BELOW = 1 << 12  # scratch rows in the memory of narrow rows, at least, where a 
 
 @dataclass(frozen=True)
 class Placement:
-    """What a placement's name stands for: the memory that holds whole tables ("" none), the memories with caches, nearest
-    first, and whether an SSD file is below."""
+    """What a placement's name stands for: the memory that holds whole tables ("" none), the
+    memories with caches, nearest first, and whether an SSD file is below.
+    """
 
     whole: str = ""
     caches: tuple[str, ...] = ()
@@ -51,8 +54,9 @@ PLACEMENTS = {
 
 @dataclass(frozen=True)
 class Rows:
-    """A shard, as budgets see it: its table's name, rows, bytes of a row with its state, and placement; and its bytes at home,
-    if it is narrower there than in caches (0: it is not)."""
+    """A shard, as budgets see it: its table's name, rows, bytes of a row with its state, and
+    placement; and its bytes at home, if it is narrower there than in caches (0: it is not).
+    """
 
     table: str
     rows: int
@@ -68,8 +72,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Room:
-    """Slots of a shard: lines of each cache, nearest first, scratch rows beside the first, and rows kept whole. Bytes of rows
-    that are kept beside them, because they are narrower."""
+    """Slots of a shard: lines of each cache, nearest first, scratch rows beside the first, and rows
+    kept whole. Bytes of rows that are kept beside them, because they are narrower.
+    """
 
     lines: tuple[int, ...] = ()
     scratch: int = 0
@@ -83,13 +88,16 @@ class Room:
 
 
 def sets_for(rows: int, load_factor: float = LOAD_FACTOR) -> int:
-    """Sets of a cache that holds this share of a table's rows, rounded up to whole sets; FBGEMM's rule."""
+    """Sets of a cache that holds this share of a table's rows, rounded up to whole sets; FBGEMM's
+    rule.
+    """
     return max(1, math.ceil(rows * load_factor / WAYS))
 
 
 def choose_placements(tables: Sequence[str], spec: str | Mapping[str, str]) -> tuple[str, ...]:
-    """Placement of every table from the config's `memory.placement`: a name for all, or {shell pattern: name}, of which the
-    first that matches counts, but a table's exact name first; `hbm` for tables that nothing matches. `auto` stays as it is.
+    """Placement of every table from the config's `memory.placement`: a name for all, or {shell
+    pattern: name}, of which the first that matches counts, but a table's exact name first; `hbm`
+    for tables that nothing matches. `auto` stays as it is.
 
     Raises ConfigError for an unknown placement, or a pattern without a table.
     """
@@ -99,7 +107,8 @@ def choose_placements(tables: Sequence[str], spec: str | Mapping[str, str]) -> t
 def make_room(shards: Sequence[Rows], hbm: int = 0, ddr: int = 0) -> list[Room]:
     """Room of every shard of a rank under its budgets, in bytes (0: no limit).
 
-    Raises TrainingError where whole tables do not fit, or a cache could not hold one set: it says by how much.
+    Raises TrainingError where whole tables do not fit, or a cache could not hold one set: it says
+    by how much.
     """
     lines: list[dict[str, int]] = [{} for _ in shards]
     limited = {"hbm": bool(hbm), "ddr": bool(ddr)}
@@ -116,8 +125,10 @@ def make_room(shards: Sequence[Rows], hbm: int = 0, ddr: int = 0) -> list[Room]:
         least = sum(_bytes(shards[i], memory, WAYS) for i in cached)
         if budget and whole + least > budget:
             raise TrainingError(
-                f"memory.{memory} is {budget:,} bytes a rank, but the caches of {len(cached)} table(s) take at least {least:,} "
-                f"beside {whole:,} of whole tables; raise it by {whole + least - budget:,}, use more ranks, or place tables "
+                f"memory.{memory} is {budget:,} bytes a rank, but the caches of {len(cached)} "
+                f"table(s) take at least {least:,} "
+                f"beside {whole:,} of whole tables; raise it by {whole + least - budget:,}, use "
+                "more ranks, or place tables "
                 "elsewhere (memory.placement)"
             )
         for i, sets in _share(shards, cached, memory, budget and budget - whole):
@@ -125,10 +136,14 @@ def make_room(shards: Sequence[Rows], hbm: int = 0, ddr: int = 0) -> list[Room]:
     return [_room(shard, found, limited) for shard, found in zip(shards, lines)]
 
 
-def _share(shards: Sequence[Rows], cached: Sequence[int], memory: str, room: int) -> list[tuple[int, int]]:
-    """(shard, sets) of the caches in a memory that has `room` bytes for them (0: no limit): as many for each as there are, but
-    none more than its rows fill, which leaves more for the others."""
-    found, left = [], room
+def _share(
+    shards: Sequence[Rows], cached: Sequence[int], memory: str, room: int
+) -> list[tuple[int, int]]:
+    """(shard, sets) of the caches in a memory that has `room` bytes for them (0: no limit): as many
+    for each as there are, but none more than its rows fill, which leaves more for the others.
+    """
+    found = []
+    left = room
     order = sorted(cached, key=lambda i: (-(-shards[i].rows // WAYS), i))
     for place, i in enumerate(order):
         most = -(-shards[i].rows // WAYS)
@@ -146,11 +161,17 @@ def _room(shard: Rows, lines: Mapping[str, int], limited: Mapping[str, bool]) ->
     found = tuple(lines[memory] for memory in placement.caches)
     scratch = _scratch(shard, found[0], limited) if found else 0
     whole = shard.rows if placement.whole else 0
-    return Room(found, scratch, 0, shard.bytes) if whole and shard.narrow else Room(found, scratch, whole)
+    return (
+        Room(found, scratch, 0, shard.bytes)
+        if whole and shard.narrow
+        else Room(found, scratch, whole)
+    )
 
 
 def _staging(shard: Rows) -> str:
-    """The memory with scratch for rows that find no line, if they cannot be used where they are at home; "" if they can."""
+    """The memory with scratch for rows that find no line, if they cannot be used where they are at
+    home; "" if they can.
+    """
     placement = PLACEMENTS[shard.placement]
     return placement.caches[0] if placement.ssd else placement.whole if shard.narrow else ""
 
@@ -167,7 +188,11 @@ def _scratch(shard: Rows, lines: int, limited: Mapping[str, bool]) -> int:
 
 def _bytes(shard: Rows, memory: str, lines: int) -> int:
     """Bytes of so many lines in a memory, with the scratch rows beside those of the first cache."""
-    scratch = lines // SCRATCH if _staging(shard) == memory and PLACEMENTS[shard.placement].caches[0] == memory else 0
+    scratch = (
+        lines // SCRATCH
+        if _staging(shard) == memory and PLACEMENTS[shard.placement].caches[0] == memory
+        else 0
+    )
     return (lines + scratch) * (shard.row_bytes + LINE_BYTES)
 
 
@@ -176,7 +201,9 @@ def _too_much(shards: Sequence[Rows], memory: str, whole: int, budget: int) -> s
     largest = max(there, key=lambda s: s.bytes)
     below = "hbm_over_ddr" if memory == "hbm" else "ddr_over_ssd"
     return (
-        f"tables in {memory} take {whole:,} bytes on this rank, {whole - budget:,} more than memory.{memory} allows; the "
-        f"largest, {largest.table}, takes {largest.bytes:,}: place it in {below} (memory.placement), use "
+        f"tables in {memory} take {whole:,} bytes on this rank, {whole - budget:,} more than "
+        f"memory.{memory} allows; the "
+        f"largest, {largest.table}, takes {largest.bytes:,}: place it in {below} "
+        "(memory.placement), use "
         "more ranks, or shard it (parallel.plan=row_wise)"
     )

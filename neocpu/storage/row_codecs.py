@@ -1,8 +1,10 @@
-"""How do rows of numbers become the bytes of a narrow format, and numbers again? A `RowCodec` for any of `reference.CODECS`.
+"""How do rows of numbers become the bytes of a narrow format, and numbers again? A `RowCodec` for
+any of `reference.CODECS`.
 
-Rounded to nearest, or stochastically by random words of a stream of each row (`streams_of`): (table, row, what the row holds).
-So a row that leaves a cache with the same bytes leaves with the same codes, whenever that is. Formats that scale whole rows
-(int8, int4) give scale and bias as numbers of their own (`scales`), with which `restore` finds the codes again.
+Rounded to nearest, or stochastically by random words of a stream of each row (`streams_of`):
+(table, row, what the row holds). So a row that leaves a cache with the same bytes leaves with the
+same codes, whenever that is. Formats that scale whole rows (int8, int4) give scale and bias as
+numbers of their own (`scales`), with which `restore` finds the codes again.
 """
 
 from collections.abc import Mapping
@@ -23,9 +25,11 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class RowCodec:
-    """Rows of `columns` numbers in `name`, a row format of `storage.formats`; column0: the first one's column in the table.
+    """Rows of `columns` numbers in `name`, a row format of `storage.formats`; column0: the first
+    one's column in the table.
 
-    rounding : nearest or stochastic, by random words of `key`. backend : "kernels", or "reference" for their twins.
+    rounding : nearest or stochastic, by random words of `key`. backend : "kernels", or "reference"
+        for their twins.
     """
 
     name: str
@@ -47,7 +51,8 @@ class RowCodec:
 
     def encode(self, numbers: Floats, streams: Ints | None = None) -> Bytes:
         """Bytes u8[n, bytes] of rows f32[n, columns]; without streams i64[n], to nearest."""
-        codec, form = CODECS[self.name], self.form
+        codec = CODECS[self.name]
+        form = self.form
         x = np.ascontiguousarray(numbers, np.float32)
         out = np.empty((len(x), form.row_codes(self.columns)), form.dtype)
         if streams is None or self.rounding == "nearest":
@@ -61,7 +66,8 @@ class RowCodec:
 
     def decode(self, data: Bytes) -> Floats:
         """Rows f32[n, columns] of bytes."""
-        codec, out = CODECS[self.name], np.empty((len(data), self.columns), np.float32)
+        codec = CODECS[self.name]
+        out = np.empty((len(data), self.columns), np.float32)
         codes = np.ascontiguousarray(data).view(self.form.dtype)
         self._call(codec.dequantize, codes, *_options(codec.dequantize_options, codec.choices), out)
         return out
@@ -72,17 +78,24 @@ class RowCodec:
             getattr(module, function)(*given)
 
     def scales(self, data: Bytes) -> dict[str, Floats]:
-        """What scales each row, f32[n] by name: "weight_scale" and "weight_bias" of formats that have them."""
+        """What scales each row, f32[n] by name: "weight_scale" and "weight_bias" of formats that
+        have them.
+        """
         if not self.form.row_scaled:
             return {}
-        last = np.ascontiguousarray(data[:, data.shape[1] - self.form.header_bytes :]).view(_header(self.form))[:, 0]
+        last = np.ascontiguousarray(data[:, data.shape[1] - self.form.header_bytes :]).view(
+            _header(self.form)
+        )[:, 0]
         return {f"weight_{name}": last[name].astype(np.float32) for name, _ in self.form.header}
 
     def restore(self, numbers: Floats, scales: Mapping[str, Any]) -> Bytes:
-        """The bytes of which `decode` and `scales` gave these; where there are none such, something near."""
+        """The bytes of which `decode` and `scales` gave these; where there are none such, something
+        near.
+        """
         if not self.form.row_scaled:
             return self.encode(numbers)
-        x, header = np.ascontiguousarray(numbers, np.float32), np.empty(len(numbers), _header(self.form))
+        x = np.ascontiguousarray(numbers, np.float32)
+        header = np.empty(len(numbers), _header(self.form))
         with np.errstate(all="ignore"):
             for name, _ in self.form.header:
                 header[name] = scales[f"weight_{name}"]
@@ -90,7 +103,12 @@ class RowCodec:
             guess = np.nan_to_num(np.rint((x - low) / step), nan=0)
         most = (1 << self.form.bits) - 1
         first = codes = np.clip(guess, 0, most).astype(np.uint8)
-        for other in (np.minimum(first, most - 1) + 1, np.maximum(first, 1) - 1, first & 0, first & 0 | 1):
+        for other in (
+            np.minimum(first, most - 1) + 1,
+            np.maximum(first, 1) - 1,
+            first & 0,
+            first & 0 | 1,
+        ):
             data = self._written(codes, header)
             wrong = ~same_bits(self.decode(data), x)
             if not wrong.any():
@@ -109,7 +127,9 @@ class RowCodec:
 
 
 def streams_of(rows: Ints, records: Bytes) -> Ints:
-    """A number for each row i64[n] and what it holds, u8[n, m], of which random words are drawn: i64[n], none negative."""
+    """A number for each row i64[n] and what it holds, u8[n, m], of which random words are drawn:
+    i64[n], none negative.
+    """
     from neocpu.kernels import row_records
 
     tags = np.empty(rows.size * row_records.TAG, np.uint8)
@@ -123,7 +143,9 @@ def _header(form: RowFormat) -> np.dtype[Any]:
 
 
 def _options(given: Mapping[str, object], choices: Mapping[str, Mapping[str, int]]) -> list[Any]:
-    return [choices[name][value] if isinstance(value, str) else value for name, value in given.items()]
+    return [
+        choices[name][value] if isinstance(value, str) else value for name, value in given.items()
+    ]
 
 
 def same_bits(a: Floats, b: Floats) -> NDArray[np.bool_]:

@@ -1,12 +1,14 @@
-"""How does a table live on an SSD? As records of bytes by row number, in one file that no kill can break.
+"""How does a table live on an SSD? As records of bytes by row number, in one file that no kill can
+break.
 
     with RowFile.create("rank0.h5", [RowTable("C1", rows=10**10, record=516)]) as file:
         found = file.read(0, rows, out)        # rows i64[n], out u8[n, 516]; rows that were never written are left out
         file.write(0, rows, records)           # to slots that the last commit does not use
         file.commit(epoch=1, note=b"...")      # all or nothing, and for good
 
-Opening the file gives the last commit exactly: index, records and note. `storage/hdf5.py` lays the file out, `row_log.py` says
-what a commit is, `row_slots.py` keeps the index, `row_io.py` moves the bytes. docs/memory.md tells it byte by byte.
+Opening the file gives the last commit exactly: index, records and note. `storage/hdf5.py` lays the
+file out, `row_log.py` says what a commit is, `row_slots.py` keeps the index, `row_io.py` moves the
+bytes. docs/memory.md tells it byte by byte.
 """
 
 import contextlib
@@ -40,13 +42,15 @@ SLACK = 1 << 16  # bytes of deltas that are never worth a whole index
 class RowFile:
     """Records of the rows of several tables, by table number and row number; one process at a time.
 
-    `tables`: refuse a file of other ones. `write`: false to only look. `reads`: "mapped" (kernels over a map of the file) or
-    "threads" (`threads` of them, read calls); `mapped=False` avoids maps for writing too. `bandwidth` (bytes/s), `iops`
-    (records read, runs written per second): make it as slow as another device. `budget`: bytes that the file may have (0: no
-    limit). One thread may write while others read other rows.
+    `tables`: refuse a file of other ones. `write`: false to only look. `reads`: "mapped" (kernels
+    over a map of the file) or "threads" (`threads` of them, read calls); `mapped=False` avoids maps
+    for writing too. `bandwidth` (bytes/s), `iops` (records read, runs written per second): make it
+    as slow as another device. `budget`: bytes that the file may have (0: no limit). One thread may
+    write while others read other rows.
 
     Attributes: path, tables, epoch and note of the last commit, noticed (damage that did no harm).
-    Raises StorageError for a file that is missing, foreign, damaged, in use, of other tables, or cannot grow.
+    Raises StorageError for a file that is missing, foreign, damaged, in use, of other tables, or
+    cannot grow.
     """
 
     def __init__(
@@ -63,14 +67,19 @@ class RowFile:
         budget: int = 0,
     ) -> None:
         self.path = Path(path)
-        self._budget, self._broken, self._sealed, self._guard = budget, False, False, threading.RLock()
-        self._readers, self._idle = 0, threading.Condition()
+        self._budget = budget
+        self._broken = False
+        self._sealed = False
+        self._guard = threading.RLock()
+        self._readers = 0
+        self._idle = threading.Condition()
         handle = hdf5.open_file(self.path, write)
         try:
             self._lock = FileLock(self.path, handle, write)
             if hdf5.undo_of(self.path).exists() and not write:
                 raise StorageError(
-                    f"{self.path}: was interrupted while it grew; run `neocpu tier verify` on it, or resume"
+                    f"{self.path}: was interrupted while it grew; run `neocpu tier verify` on it, "
+                    "or resume"
                 )
             if write:
                 hdf5.recover(self.path, handle)
@@ -88,20 +97,36 @@ class RowFile:
         except BaseException:
             self.close()
             raise
-        self._page, self._header, self._kept, self._slots = state.page, state.header, state.kept, state.slots
-        self.epoch, self.note, self.noticed, self.commits = state.header.epoch, state.note, state.noticed, 0
+        self._page = state.page
+        self._header = state.header
+        self._kept = state.kept
+        self._slots = state.slots
+        self.epoch = state.header.epoch
+        self.note = state.note
+        self.noticed = state.noticed
+        self.commits = 0
 
     @classmethod
-    def create(cls, path: str | Path, tables: Sequence[RowTable], *, extent: int = EXTENT, **options: Any) -> "RowFile":
-        """Make a file without rows and open it; `extent`: bytes by which a table grows, at least. Its name must be free."""
-        path, tables = Path(path), tuple(tables)
+    def create(
+        cls, path: str | Path, tables: Sequence[RowTable], *, extent: int = EXTENT, **options: Any
+    ) -> "RowFile":
+        """Make a file without rows and open it; `extent`: bytes by which a table grows, at least.
+        Its name must be free.
+        """
+        path = Path(path)
+        tables = tuple(tables)
         names = [table.name for table in tables]
-        if len(set(names)) < len(names) or not all(name and "/" not in name and name != "." for name in names):
+        if len(set(names)) < len(names) or not all(
+            name and "/" not in name and name != "." for name in names
+        ):
             raise StorageError(
-                f"{path}: names of tables must be distinct, not empty and without '/': {', '.join(names)}"
+                f"{path}: names of tables must be distinct, not empty and without '/': "
+                f"{', '.join(names)}"
             )
         if any(table.record < 1 or not 0 < table.rows < 2**62 for table in tables):
-            raise StorageError(f"{path}: a table needs 1 to 2^62 rows and records of at least a byte")
+            raise StorageError(
+                f"{path}: a table needs 1 to 2^62 rows and records of at least a byte"
+            )
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
         try:
             new.write_bytes(hdf5.image(new, tables, extent))
@@ -114,10 +139,14 @@ class RowFile:
                 os.close(handle)
             hdf5.publish(new, path)
         except FileExistsError as error:
-            raise StorageError(f"{path}: exists already; open it, or choose another name") from error
+            raise StorageError(
+                f"{path}: exists already; open it, or choose another name"
+            ) from error
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
-            raise StorageError(f"{path}: cannot be made: {why}; choose a folder that can be written to") from error
+            raise StorageError(
+                f"{path}: cannot be made: {why}; choose a folder that can be written to"
+            ) from error
         finally:
             with contextlib.suppress(OSError):
                 new.unlink()
@@ -130,9 +159,11 @@ class RowFile:
         return self._layout.extent
 
     def read(self, table: int, rows: Ints, out: Bytes, *, check: bool = False) -> NDArray[np.bool_]:
-        """Records of rows, i64[n], into out u8[n, record]; returns which rows have one, bool[n], others stay as they are.
+        """Records of rows, i64[n], into out u8[n, record]; returns which rows have one, bool[n],
+        others stay as they are.
 
-        With `check` every record is compared with its hash: StorageError names the first that is damaged.
+        With `check` every record is compared with its hash: StorageError names the first that is
+        damaged.
         """
         rows = np.ascontiguousarray(rows, np.int64)
         self._shapes(table, rows, out)
@@ -157,15 +188,22 @@ class RowFile:
         """A sentence for each of these records that has other bytes than were written."""
         stored, now = np.zeros((2, rows.size, TAG.itemsize), np.uint8)
         self._io.gather(self._layout.tags[table], slots, stored)
-        row_records.make_tags(records.reshape(-1), records.shape[1], rows, slots, table, now.reshape(-1))
-        name, extents = self.tables[table].name, self._layout.records[table]
+        row_records.make_tags(
+            records.reshape(-1), records.shape[1], rows, slots, table, now.reshape(-1)
+        )
+        name = self.tables[table].name
+        extents = self._layout.records[table]
         return [
-            f"table {name}, row {rows[i]} (slot {slots[i]} of /{extents.name}) has other bytes than were written"
+            (
+                f"table {name}, row {rows[i]} (slot {slots[i]} of /{extents.name}) has other bytes "
+                "than were written"
+            )
             for i in np.flatnonzero((stored != now).any(axis=1))
         ]
 
     def write(self, table: int, rows: Ints, records: Bytes) -> None:
-        """Write records u8[n, record] of rows i64[n], distinct: what the last commit has stays as it is.
+        """Write records u8[n, record] of rows i64[n], distinct: what the last commit has stays as
+        it is.
 
         Raises StorageError if the file cannot grow; then nothing was written.
         """
@@ -187,22 +225,33 @@ class RowFile:
 
     def _shapes(self, table: int, rows: Ints, records: Bytes) -> None:
         spec = self.tables[table]
-        if records.shape != (rows.size, spec.record) or records.dtype != np.uint8 or not records.flags.c_contiguous:
-            raise ValueError(f"records of table {spec.name} must be contiguous u8[{rows.size}, {spec.record}]")
+        if (
+            records.shape != (rows.size, spec.record)
+            or records.dtype != np.uint8
+            or not records.flags.c_contiguous
+        ):
+            raise ValueError(
+                f"records of table {spec.name} must be contiguous u8[{rows.size}, {spec.record}]"
+            )
         if rows.size and (rows.min() < 0 or rows.max() >= spec.rows):
             raise ValueError(f"table {spec.name} has rows 0 to {spec.rows - 1}")
 
     def _usable(self) -> None:
         if self._broken:
-            raise StorageError(f"{self.path}: writing failed before; open it again: the last commit is safe")
+            raise StorageError(
+                f"{self.path}: writing failed before; open it again: the last commit is safe"
+            )
 
     def _break(self, error: OSError) -> StorageError:
         self._broken = True
-        return StorageError(f"{self.path}: cannot be written: {error.strerror or error}; the last commit is safe")
+        return StorageError(
+            f"{self.path}: cannot be written: {error.strerror or error}; the last commit is safe"
+        )
 
     def _make_room(self, table: int, rows: Ints) -> None:
         """Free slots for these rows, and some more, so that the search for them stays short."""
-        slots, records = self._slots[table], self._layout.records[table]
+        slots = self._slots[table]
+        records = self._layout.records[table]
         spare = slots.slots // 64
         if rows.size + spare <= slots.free:
             return
@@ -224,12 +273,15 @@ class RowFile:
 
     def _grow(self, wanted: dict[str, int]) -> None:
         size = os.fstat(self._io.handle).st_size
-        more = sum(max(0, wanted.get(e.name, 0) - e.origin.size) * e.size for e in self._layout.all())
+        more = sum(
+            max(0, wanted.get(e.name, 0) - e.origin.size) * e.size for e in self._layout.all()
+        )
         if not more:
             return
         if self._budget and size + more > self._budget:
             raise StorageError(
-                f"{self.path}: would have {size + more:,} bytes, but may have {self._budget:,}; raise its budget (memory.ssd "
+                f"{self.path}: would have {size + more:,} bytes, but may have {self._budget:,}; "
+                "raise its budget (memory.ssd "
                 "of a run), commit more often, or use more ranks"
             )
         hdf5.grow(self.path, self._io.handle, self._layout, wanted)
@@ -238,16 +290,17 @@ class RowFile:
     def commit(self, epoch: int, note: bytes = b"") -> None:
         """Make everything written so far, and a note, the state of the file, at once and for good.
 
-        `epoch`: greater than that of the last commit. Costs in proportion to the rows that changed. Raises StorageError;
-        then the last commit stands.
+        `epoch`: greater than that of the last commit. Costs in proportion to the rows that changed.
+        Raises StorageError; then the last commit stands.
         """
         self.seal(epoch, note)()
 
     def seal(self, epoch: int, note: bytes = b"") -> Callable[[], None]:
-        """As `commit`, but what takes time, bringing bytes to the disk, is left to the function that is returned.
+        """As `commit`, but what takes time, bringing bytes to the disk, is left to the function
+        that is returned.
 
-        Any thread may call it, once, while others read and write on. What they write belongs to the commit after this one,
-        which may be sealed once this is made.
+        Any thread may call it, once, while others read and write on. What they write belongs to the
+        commit after this one, which may be sealed once this is made.
         """
         with self._guard:
             self._usable()
@@ -277,7 +330,10 @@ class RowFile:
                 self._io.sync()
                 self._page = 1 - self._page
                 self._kept = [(header.start, header.end), (self._header.start, self._header.end)]
-                self._header, self.epoch, self.note, self._sealed = header, header.epoch, note, False
+                self._header = header
+                self.epoch = header.epoch
+                self.note = note
+                self._sealed = False
                 self.commits += 1
                 with self._idle:  # a read that has found its slots may not see them used again
                     self._idle.wait_for(lambda: self._readers == 0)
@@ -287,16 +343,21 @@ class RowFile:
             raise self._break(error) from error
 
     def _segment(self, epoch: int, note: bytes) -> tuple[bytes, int, int]:
-        """The next commit for the log, where the log begins then, and where this goes: what no kept header needs."""
+        """The next commit for the log, where the log begins then, and where this goes: what no kept
+        header needs.
+        """
         changes = []
         for slots, records, tags in zip(self._slots, self._layout.records, self._layout.tags):
             extents = records.origin.size
             crc = places(records.checksum(extents), tags.checksum(extents))
             changes.append(Change(extents, crc, slots.count, *slots.changes()))
-        start, end = self._header.start, self._header.end
+        start = self._header.start
+        end = self._header.end
         text = encode(Segment(epoch, changes, note))
         whole = sum(slots.slots // 8 for slots in self._slots) + len(note) + SLACK
-        crossing = any(low < end + len(text) and end < high for low, high in self._kept[1:] if low != start)
+        crossing = any(
+            low < end + len(text) and end < high for low, high in self._kept[1:] if low != start
+        )
         if end > start and not crossing and end - start + len(text) < 2 * whole:
             return text, start, end
         for change, slots in zip(changes, self._slots):
@@ -310,7 +371,8 @@ class RowFile:
 
     def places(self, table: int, rows: Ints) -> Ints:
         """At which byte of the file the record of each row begins now, -1 for a row that has none."""
-        slots, extents = self._slots[table].find(rows), self._layout.records[table]
+        slots = self._slots[table].find(rows)
+        extents = self._layout.records[table]
         return np.where(slots < 0, -1, extents.offsets(np.maximum(slots, 0)))
 
     def rows(self, table: int) -> Iterator[Ints]:
@@ -318,7 +380,9 @@ class RowFile:
         return self._slots[table].rows()
 
     def changed(self, table: int) -> Ints:
-        """Rows that were written since the last commit was begun, ascending: what an incremental copy of the table needs."""
+        """Rows that were written since the last commit was begun, ascending: what an incremental
+        copy of the table needs.
+        """
         return np.sort(self._tags(table, self._slots[table].changes()[0])["row"].astype(np.int64))
 
     def live(self, table: int) -> Iterator[Ints]:
@@ -343,8 +407,11 @@ class RowFile:
         return self._slots[table].nbytes
 
     def stats(self) -> dict[str, int | float]:
-        """Rows and slots, bytes of file and index, traffic, and how many rows a crash would set back now."""
-        rows, index = sum(s.count for s in self._slots), sum(s.nbytes for s in self._slots)
+        """Rows and slots, bytes of file and index, traffic, and how many rows a crash would set
+        back now.
+        """
+        rows = sum(s.count for s in self._slots)
+        index = sum(s.nbytes for s in self._slots)
         changed = sum(sum(born.size for born in s.changes()[:1]) for s in self._slots)
         io = self._io
         return {
@@ -376,6 +443,9 @@ class RowFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

@@ -1,10 +1,12 @@
-"""How do records get out of a file and into it without HDF5? By kernels over a map of the whole file, or by read calls.
+"""How do records get out of a file and into it without HDF5? By kernels over a map of the whole
+file, or by read calls.
 
-In the page cache a kernel copies records at the speed of memory. Pages that are not there would stop its threads one by one, so
-when rows are cold (a sample says so) the system is asked for all their pages first: the device gets them all at once, and no
-thread waits until it copies. Without a map, or on request, a few threads read with `preadv` instead; they run no kernels.
-Records are written through the map too; where their pages are not there, those that lie together by write calls, in runs,
-which need not read a page first.
+In the page cache a kernel copies records at the speed of memory. Pages that are not there would
+stop its threads one by one, so when rows are cold (a sample says so) the system is asked for all
+their pages first: the device gets them all at once, and no thread waits until it copies. Without a
+map, or on request, a few threads read with `preadv` instead; they run no kernels. Records are
+written through the map too; where their pages are not there, those that lie together by write
+calls, in runs, which need not read a page first.
 """
 
 import contextlib
@@ -30,13 +32,18 @@ SAMPLE = 16  # records that are looked at
 class RawFile:
     """Reads and writes of an open file by place.
 
-    `reads`: "mapped" or "threads"; `mapped`: may it be mapped at all. Attributes: handle, and counters of records
-    read and written and their bytes.
+    `reads`: "mapped" or "threads"; `mapped`: may it be mapped at all. Attributes: handle, and
+    counters of records read and written and their bytes.
     """
 
-    def __init__(self, handle: int, writable: bool, reads: str, mapped: bool, threads: int, device: Device) -> None:
-        self.handle, self.device = handle, device
-        self._writable, self._reads, self._mapped = writable, reads if mapped else "threads", mapped
+    def __init__(
+        self, handle: int, writable: bool, reads: str, mapped: bool, threads: int, device: Device
+    ) -> None:
+        self.handle = handle
+        self.device = device
+        self._writable = writable
+        self._reads = reads if mapped else "threads"
+        self._mapped = mapped
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._map: mmap.mmap | None = None
@@ -48,7 +55,9 @@ class RawFile:
         self.remap()
 
     def remap(self) -> None:
-        """The file has grown: map it anew, keeping the pages that are mapped if nobody reads just now."""
+        """The file has grown: map it anew, keeping the pages that are mapped if nobody reads just
+        now.
+        """
         if not self._mapped:
             return
         with self._swap:
@@ -58,7 +67,9 @@ class RawFile:
                     raise BufferError
                 self._map.resize(os.fstat(self.handle).st_size)
             except (BufferError, SystemError, OSError, ValueError):
-                self._map = mmap.mmap(self.handle, 0, access=mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY)
+                self._map = mmap.mmap(
+                    self.handle, 0, access=mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_COPY
+                )
                 with contextlib.suppress(AttributeError, OSError):
                     self._map.madvise(mmap.MADV_RANDOM)
             self._bytes = np.frombuffer(self._map, np.uint8)
@@ -77,7 +88,8 @@ class RawFile:
                 if not part:
                     raise OSError("the file ends too early")
                 parts.append(part)
-                at, size = at + len(part), size - len(part)
+                at = at + len(part)
+                size = size - len(part)
         return b"".join(parts)
 
     def put(self, extents: Extents, start: int, data: bytes | memoryview) -> None:
@@ -92,11 +104,15 @@ class RawFile:
         data = memoryview(data)
         while data:
             written = os.pwrite(self.handle, data, at)
-            data, at = data[written:], at + written
+            data = data[written:]
+            at = at + written
 
     def gather(self, extents: Extents, slots: Ints, out: Bytes) -> None:
-        """The first bytes of the records of slots, -1: left as they are; out u8[n, size], contiguous."""
-        begun, count = self.device.begin(), int(np.count_nonzero(slots >= 0))
+        """The first bytes of the records of slots, -1: left as they are; out u8[n, size],
+        contiguous.
+        """
+        begun = self.device.begin()
+        count = int(np.count_nonzero(slots >= 0))
         if count and self._reads == "threads":
             self._read(extents, slots, out)
         elif count:
@@ -117,9 +133,12 @@ class RawFile:
         self.device.pay(begun, count, count * out.shape[1])
 
     def _cold(self, extents: Extents, slots: Ints) -> bool:
-        """Is more than an eighth of a sample of these records not in the page cache? No, where the system cannot say."""
+        """Is more than an eighth of a sample of these records not in the page cache? No, where the
+        system cannot say.
+        """
         sample = extents.offsets(slots[:: max(1, slots.size // SAMPLE)]).tolist()
-        byte, cold = [bytearray(1)], 0
+        byte = [bytearray(1)]
+        cold = 0
         try:
             for at in sample:
                 try:
@@ -143,11 +162,13 @@ class RawFile:
         present = np.flatnonzero(slots >= 0)
         offsets = extents.offsets(slots[present])
         order = np.argsort(offsets, kind="stable")
-        at, to = offsets[order].tolist(), (present[order] * size).tolist()
+        at = offsets[order].tolist()
+        to = (present[order] * size).tolist()
         view = out.reshape(-1).data
 
         def part(low: int, high: int) -> None:
-            handle, preadv = self.handle, os.preadv
+            handle = self.handle
+            preadv = os.preadv
             for start, begin in zip(at[low:high], to[low:high]):
                 record = view[begin : begin + size]
                 if preadv(handle, [record], start) != size:
@@ -162,17 +183,20 @@ class RawFile:
 
     def scatter(self, extents: Extents, slots: Ints, records: Bytes) -> None:
         """Put records u8[n, size], contiguous, into their slots, distinct."""
-        begun, (n, size) = self.device.begin(), records.shape
+        begun = self.device.begin()
+        n, size = records.shape
         if not n:
             return
         starts = np.flatnonzero((np.diff(slots, prepend=-2) != 1) | (slots % extents.per == 0))
         ends = np.append(starts[1:], n)
         written = starts.size
-        alone, cold = np.zeros(n, np.bool_), not self._mapped or self._cold(extents, slots)
+        alone = np.zeros(n, np.bool_)
+        cold = not self._mapped or self._cold(extents, slots)
         if self._mapped:
             short = ((ends - starts) * extents.stride < PAGE) | (not cold)
             alone = np.repeat(short, ends - starts)
-            starts, ends = starts[~short], ends[~short]
+            starts = starts[~short]
+            ends = ends[~short]
         self._put_runs(extents, slots, records, starts, ends)
         if alone.any():
             if cold:
@@ -190,9 +214,13 @@ class RawFile:
         self.bytes_written += n * size
         self.device.pay(begun, written, n * size)
 
-    def _put_runs(self, extents: Extents, slots: Ints, records: Bytes, starts: Ints, ends: Ints) -> None:
+    def _put_runs(
+        self, extents: Extents, slots: Ints, records: Bytes, starts: Ints, ends: Ints
+    ) -> None:
         """Write runs of records, each to slots that follow each other in one extent."""
-        for at, low, high in zip(extents.offsets(slots[starts]).tolist(), starts.tolist(), ends.tolist()):
+        for at, low, high in zip(
+            extents.offsets(slots[starts]).tolist(), starts.tolist(), ends.tolist()
+        ):
             run = records[low:high]
             if records.shape[1] < extents.stride:
                 padded = np.zeros((high - low, extents.stride), np.uint8)
@@ -216,18 +244,22 @@ class RawFile:
         """End the threads and close the file; maps of it that are in use stay valid."""
         if self._pool is not None:
             self._pool.shutdown()
-        self._bytes, self._map = np.zeros(0, np.uint8), None
+        self._bytes = np.zeros(0, np.uint8)
+        self._map = None
         os.close(self.handle)
 
 
 def _pieces(extents: Extents, start: int, count: int) -> Sequence[tuple[int, int]]:
-    """(place in the file, bytes) of the bytes [start, start + count) of a dataset, split where extents end."""
+    """(place in the file, bytes) of the bytes [start, start + count) of a dataset, split where
+    extents end.
+    """
     pieces = []
     while count:
         extent, inside = divmod(start, extents.size)
         size = min(count, extents.size - inside)
         pieces.append((int(extents.origin[extent]) + inside, size))
-        start, count = start + size, count - size
+        start = start + size
+        count = count - size
     return pieces
 
 
@@ -237,4 +269,5 @@ def _fill(handle: int, view: memoryview, at: int) -> None:
         count = os.preadv(handle, [view], at)
         if not count:
             raise OSError("the file ends too early")
-        view, at = view[count:], at + count
+        view = view[count:]
+        at = at + count

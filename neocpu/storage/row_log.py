@@ -1,15 +1,18 @@
-"""How does a commit survive a kill at any instant? It is appended to a log; then one small header says how far the log counts.
+"""How does a commit survive a kill at any instant? It is appended to a log; then one small header
+says how far the log counts.
 
-A segment of the log (in /index, one after the other) is one commit: for every table the slots that came to life and those that
-died since the commit before, as runs, or, whole, a bit per slot; then the caller's note. Rows are not in it: tags name them.
-A header (64 bytes, twice in each of the two pages of /commits) says where the segments of the present state begin and end;
-headers are written in turn, so the one before stays. All are little-endian and end in, or hold, a CRC-32.
+A segment of the log (in /index, one after the other) is one commit: for every table the slots that
+came to life and those that died since the commit before, as runs, or, whole, a bit per slot; then
+the caller's note. Rows are not in it: tags name them. A header (64 bytes, twice in each of the two
+pages of /commits) says where the segments of the present state begin and end; headers are written
+in turn, so the one before stays. All are little-endian and end in, or hold, a CRC-32.
 
     header   magic "NEOROWS1", version u32, identity u32, epoch u64, start u64, end u64, rows u64, 0 u64, 0 u32, crc u32
-    segment  magic "SEGM", crc u32 of all that follows, bytes u64 (all), epoch u64, kind u32 (0 delta, 1 whole), tables u32,
-             note u64 (bytes); per table: extents u32, crc u32 of their places, rows u64, born u64, died u64 (runs);
-             per table: born (first, count) i64[.., 2], died, and, whole, the bits of its slots, each first the lowest;
-             the note; zeros up to 8 bytes
+    segment  magic "SEGM", crc u32 of all that follows, bytes u64 (all), epoch u64, kind u32 (0
+    delta, 1 whole), tables u32,
+             note u64 (bytes); per table: extents u32, crc u32 of their places, rows u64, born u64,
+             died u64 (runs); per table: born (first, count) i64[.., 2], died, and, whole, the bits
+             of its slots, each first the lowest; the note; zeros up to 8 bytes
 """
 
 import struct
@@ -25,7 +28,9 @@ HEADER = struct.Struct("<8sIIQQQQQII")
 COPIES = (0, 2048)  # of a header in its page
 _SEGMENT = struct.Struct("<4sIQQIIQ")
 _TABLE = struct.Struct("<IIQQQ")
-MAGIC, _PART, VERSION = b"NEOROWS1", b"SEGM", 1
+MAGIC = b"NEOROWS1"
+_PART = b"SEGM"
+VERSION = 1
 
 
 class Damage(ValueError):
@@ -34,7 +39,9 @@ class Damage(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """One commit: its epoch, the bytes [start, end) of the log, its rows in all tables, what the tables are (CRC-32)."""
+    """One commit: its epoch, the bytes [start, end) of the log, its rows in all tables, what the
+    tables are (CRC-32).
+    """
 
     epoch: int
     start: int
@@ -44,7 +51,9 @@ class Header:
 
     def page(self, size: int = 4096) -> bytes:
         """The page of /commits that says so."""
-        text = HEADER.pack(MAGIC, VERSION, self.identity, self.epoch, self.start, self.end, self.rows, 0, 0, 0)
+        text = HEADER.pack(
+            MAGIC, VERSION, self.identity, self.epoch, self.start, self.end, self.rows, 0, 0, 0
+        )
         text = text[:-4] + struct.pack("<I", zlib.crc32(text[:-4]))
         page = bytearray(size)
         for at in COPIES:
@@ -57,14 +66,20 @@ def headers(page: bytes) -> list[Header | None]:
     found: list[Header | None] = []
     for at in COPIES:
         magic, version, identity, epoch, start, end, rows, _, _, crc = HEADER.unpack_from(page, at)
-        good = magic == MAGIC and version == VERSION and crc == zlib.crc32(page[at : at + HEADER.size - 4])
+        good = (
+            magic == MAGIC
+            and version == VERSION
+            and crc == zlib.crc32(page[at : at + HEADER.size - 4])
+        )
         found.append(Header(epoch, start, end, rows, identity) if good else None)
     return found
 
 
 @dataclass
 class Change:
-    """What a commit says of one table: its extents and rows; slots born and died, ascending; whole: a bit per slot too."""
+    """What a commit says of one table: its extents and rows; slots born and died, ascending; whole:
+    a bit per slot too.
+    """
 
     extents: int
     places: int
@@ -100,16 +115,19 @@ def slots_of(pairs: Ints) -> Ints:
     """The slots of runs, the inverse of `runs`."""
     if not len(pairs):
         return np.zeros(0, np.int64)
-    first, count = pairs[:, 0], pairs[:, 1]
+    first = pairs[:, 0]
+    count = pairs[:, 1]
     ends = np.cumsum(count)
     return np.arange(ends[-1]) + np.repeat(first - (ends - count), count)
 
 
 def encode(segment: Segment) -> bytes:
     """Bytes of a segment."""
-    tables, arrays = [], []
+    tables = []
+    arrays = []
     for change in segment.changes:
-        born, died = runs(change.born), runs(change.died)
+        born = runs(change.born)
+        died = runs(change.died)
         tables.append(_TABLE.pack(change.extents, change.places, change.rows, len(born), len(died)))
         arrays += [born.astype("<i8").tobytes(), died.astype("<i8").tobytes()]
         if segment.whole:
@@ -119,7 +137,9 @@ def encode(segment: Segment) -> bytes:
     body = b"".join([*tables, *arrays, segment.note])
     body += bytes(-len(body) % 8)
     size = _SEGMENT.size + len(body)
-    head = _SEGMENT.pack(_PART, 0, size, segment.epoch, int(segment.whole), len(tables), len(segment.note))
+    head = _SEGMENT.pack(
+        _PART, 0, size, segment.epoch, int(segment.whole), len(tables), len(segment.note)
+    )
     crc = zlib.crc32(body, zlib.crc32(head[8:]))
     return head[:4] + struct.pack("<I", crc) + head[8:] + body
 
@@ -140,20 +160,26 @@ def decode(log: bytes, slots: Sequence[int]) -> Iterator[Segment]:
         at += size
 
 
-def _decode(log: bytes, at: int, epoch: int, whole: bool, slots: Sequence[int], note: int) -> Segment:
+def _decode(
+    log: bytes, at: int, epoch: int, whole: bool, slots: Sequence[int], note: int
+) -> Segment:
     facts = [_TABLE.unpack_from(log, at + i * _TABLE.size) for i in range(len(slots))]
     at += len(facts) * _TABLE.size
     changes = []
     for (extents, places, rows, born, died), per in zip(facts, slots):
         lists = []
         for count in (born, died):
-            lists.append(slots_of(np.frombuffer(log, "<i8", 2 * count, at).astype(np.int64).reshape(-1, 2)))
+            lists.append(
+                slots_of(np.frombuffer(log, "<i8", 2 * count, at).astype(np.int64).reshape(-1, 2))
+            )
             at += 16 * count
         change = Change(extents, places, rows, lists[0], lists[1])
         if whole:
             count = extents * per
             size = -(-count // 8)
-            change.live = np.unpackbits(np.frombuffer(log, np.uint8, size, at), count=count, bitorder="little")
+            change.live = np.unpackbits(
+                np.frombuffer(log, np.uint8, size, at), count=count, bitorder="little"
+            )
             at += -(-size // 8) * 8
         changes.append(change)
     return Segment(epoch, changes, bytes(log[at : at + note]))

@@ -1,4 +1,6 @@
-"""Which slot has a row now, which slots are free, and what has changed since the last commit? In memory, per table."""
+"""Which slot has a row now, which slots are free, and what has changed since the last commit? In
+memory, per table.
+"""
 
 from collections.abc import Iterator
 
@@ -15,7 +17,8 @@ PIECE = 1 << 20  # rows
 
 
 class RowSlots:
-    """The index of one table: a hash map from row to slot, a byte per slot, and lists of what changed since the last commit.
+    """The index of one table: a hash map from row to slot, a byte per slot, and lists of what
+    changed since the last commit.
 
     `rows`: rows that the table could have. Attributes: count (rows it has), free (slots).
     """
@@ -44,7 +47,8 @@ class RowSlots:
         """There are that many slots now; new ones are free."""
         if slots >= 1 << min(self._shift, 62):
             raise StorageError(
-                f"table {self._name}: {slots:,} slots are more than its index can number; use more ranks"
+                f"table {self._name}: {slots:,} slots are more than its index can number; use "
+                "more ranks"
             )
         more = slots - self.slots
         if more > 0:
@@ -63,10 +67,15 @@ class RowSlots:
         return rows.size - int(np.count_nonzero(self._status[slots[slots >= 0]] == FRESH))
 
     def place(self, rows: Ints) -> Ints:
-        """Slots in which these rows, distinct, are to be written; at least `wanted(rows)` must be free."""
+        """Slots in which these rows, distinct, are to be written; at least `wanted(rows)` must be
+        free.
+        """
         self._make_room(rows.size)
-        slots, old = np.empty(rows.size, np.int64), np.empty(rows.size, np.int64)
-        self._cursor = kernels.place_rows(rows, self._words, self._shift, self._status, self._cursor, slots, old)
+        slots = np.empty(rows.size, np.int64)
+        old = np.empty(rows.size, np.int64)
+        self._cursor = kernels.place_rows(
+            rows, self._words, self._shift, self._status, self._cursor, slots, old
+        )
         born = slots[old != STAYED]
         self.count += int(np.count_nonzero(old == NEW))
         self.free -= born.size
@@ -82,7 +91,9 @@ class RowSlots:
         return twice
 
     def restore(self, live: NDArray[np.uint8], held: Ints) -> None:
-        """Statuses after a commit: a byte per slot, 1 where a row lives; slots that only the commit before needs."""
+        """Statuses after a commit: a byte per slot, 1 where a row lives; slots that only the commit
+        before needs.
+        """
         self._status = live.astype(np.uint8)
         self._status[held] = HELD
         self._held = held
@@ -105,18 +116,24 @@ class RowSlots:
     def changes(self) -> tuple[Ints, Ints]:
         """Slots born and died since the last commit was begun, ascending."""
         none = [np.zeros(0, np.int64)]
-        return np.sort(np.concatenate(self._born + none)), np.sort(np.concatenate(self._died + none))
+        return np.sort(np.concatenate(self._born + none)), np.sort(
+            np.concatenate(self._died + none)
+        )
 
     def alive(self) -> NDArray[np.uint8]:
         """A byte per slot: 1 where a row lives once this is committed."""
         return ((self._status == LIVE) | (self._status == FRESH)).astype(np.uint8)
 
     def seal(self) -> None:
-        """What changed belongs to a commit that is being made: a row that is written now goes to another slot."""
+        """What changed belongs to a commit that is being made: a row that is written now goes to
+        another slot.
+        """
         born, died = self.changes()
         self._status[born] = LIVE
         self._status[died] = HELD
-        self._left, self._born, self._died = died, [], []
+        self._left = died
+        self._born = []
+        self._died = []
 
     def release(self) -> None:
         """That commit is made: slots that only the one before the last needed are free."""
@@ -130,7 +147,8 @@ class RowSlots:
         counts = np.zeros(1 << min(12, 64 - self._shift), np.int64)
         kernels.count_ranges(self._words, self._shift, wide, counts)
         most = max(PIECE, self.count // 16)
-        low, total = 0, 0
+        low = 0
+        total = 0
         for number, count in enumerate([*counts.tolist(), most + 1]):
             if total and total + count > most:
                 piece = np.empty(total, np.int64)

@@ -1,4 +1,6 @@
-"""What was the last commit of a file of rows? The newest whole header, the log that it counts, and the tags of live slots."""
+"""What was the last commit of a file of rows? The newest whole header, the log that it counts, and
+the tags of live slots.
+"""
 
 import os
 import zlib
@@ -19,7 +21,8 @@ from neocpu.storage.row_slots import RowSlots
 
 @dataclass
 class State:
-    """The last commit: its header and in which page that is, byte ranges of the log that the headers need, index and note.
+    """The last commit: its header and in which page that is, byte ranges of the log that the
+    headers need, index and note.
 
     `noticed`: damage that did no harm.
     """
@@ -33,7 +36,9 @@ class State:
 
 
 def load(path: Path, layout: Layout, io: RawFile) -> State:
-    """The state of the last commit. Raises StorageError for a file that is damaged where it matters for this."""
+    """The state of the last commit. Raises StorageError for a file that is damaged where it matters
+    for this.
+    """
     at = layout.commits
     pages = [os.pread(io.handle, PAGE, at + i * PAGE) for i in range(2)]
     copies = [headers(page) for page in pages]
@@ -44,7 +49,8 @@ def load(path: Path, layout: Layout, io: RawFile) -> State:
         if None in pair and any(page)
     ]
     number = max(range(2), key=lambda i: getattr(newest[i], "epoch", -1))
-    header, before = newest[number], newest[1 - number]
+    header = newest[number]
+    before = newest[1 - number]
     if header is None:
         raise damaged(path, "no header in /commits is whole")
     if header.identity != layout.identity():
@@ -69,14 +75,20 @@ def _replay(layout: Layout, io: RawFile, header: Header, segments: list[Segment]
             if change.live is not None:
                 live[number][: change.live.size] = change.live
             else:
-                live[number][change.born], live[number][change.died] = 1, 0
-    if segments and (segments[-1].epoch, sum(c.rows for c in segments[-1].changes)) != (header.epoch, header.rows):
+                live[number][change.born] = 1
+                live[number][change.died] = 0
+    if segments and (segments[-1].epoch, sum(c.rows for c in segments[-1].changes)) != (
+        header.epoch,
+        header.rows,
+    ):
         raise Damage("/commits and /index do not belong together")
     found = []
     for number, table in enumerate(layout.tables):
         slots = RowSlots(table.name, table.rows)
         slots.extend(layout.records[number].items)
-        slots.restore(live[number], segments[-1].changes[number].died if segments else np.zeros(0, np.int64))
+        slots.restore(
+            live[number], segments[-1].changes[number].died if segments else np.zeros(0, np.int64)
+        )
         _enter_rows(layout, number, table, io, slots)
         if slots.count != (segments[-1].changes[number].rows if segments else 0):
             raise Damage(f"table {table.name} has another number of rows than noted")
@@ -85,11 +97,19 @@ def _replay(layout: Layout, io: RawFile, header: Header, segments: list[Segment]
 
 
 def _check_places(layout: Layout, number: int, change: Change) -> None:
-    records, tags, name = layout.records[number], layout.tags[number], layout.tables[number].name
+    records = layout.records[number]
+    tags = layout.tags[number]
+    name = layout.tables[number].name
     known = change.extents <= min(records.origin.size, tags.origin.size)
-    if not known or places(records.checksum(change.extents), tags.checksum(change.extents)) != change.places:
+    if (
+        not known
+        or places(records.checksum(change.extents), tags.checksum(change.extents)) != change.places
+    ):
         raise Damage(f"table {name} has its extents elsewhere than noted")
-    if max(change.born.max(initial=-1), change.died.max(initial=-1)) >= change.extents * records.per:
+    if (
+        max(change.born.max(initial=-1), change.died.max(initial=-1))
+        >= change.extents * records.per
+    ):
         raise Damage(f"table {name} has slots beyond its extents")
 
 
@@ -105,7 +125,9 @@ def _enter_rows(layout: Layout, number: int, table: RowTable, io: RawFile, slots
         rows = np.empty(live.size, np.int64)
         bad = row_records.rows_of_tags(tags, live, number, rows)
         if bad >= 0:
-            raise Damage(f"/{extents.name}: the tag of slot {live[bad]} is not the one that was written")
+            raise Damage(
+                f"/{extents.name}: the tag of slot {live[bad]} is not the one that was written"
+            )
         if rows.max() >= table.rows or rows.min() < 0 or slots.load(rows, live) >= 0:
             raise Damage(f"/{extents.name}: names a row twice, or one that its table does not have")
 
@@ -121,7 +143,10 @@ def same(path: Path, there: tuple[RowTable, ...], wanted: Sequence[RowTable] | N
         return
     for mine, theirs in zip(there, wanted):
         if mine != theirs:
-            raise StorageError(f"{path}: holds {mine}, not {theirs}; use the file of this run, or start a new one")
+            raise StorageError(
+                f"{path}: holds {mine}, not {theirs}; use the file of this run, or start a new one"
+            )
     raise StorageError(
-        f"{path}: holds {len(there)} tables, not {len(wanted)}; use the file of this run, or start a new one"
+        f"{path}: holds {len(there)} tables, not {len(wanted)}; use the file of this run, or "
+        "start a new one"
     )

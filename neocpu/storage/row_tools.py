@@ -16,7 +16,8 @@ BATCH = 1 << 14  # records
 
 
 def verify(file: RowFile, limit: int = 20) -> list[str]:
-    """A sentence for everything in an open file that is not as it was written, at most `limit`; reads every record.
+    """A sentence for everything in an open file that is not as it was written, at most `limit`;
+    reads every record.
 
     What would change the index is found when a file is opened, and is a StorageError then.
     """
@@ -37,22 +38,35 @@ def card(file: RowFile) -> Iterator[str]:
     yield f"{file.path}: rows of {len(file.tables)} table(s), {stats['bytes']:,} bytes"
     text = file.note.decode(errors="replace")
     note = text if len(text) < 160 and text.isprintable() else f"a note of {len(file.note):,} bytes"
-    yield f"  commit    epoch {file.epoch}, log of {stats['log_bytes']:,} bytes{': ' * bool(note)}{note}"
     yield (
-        f"  slots     {stats['slots']:,}: {stats['rows']:,} with a row, {stats['free']:,} free; index in memory "
+        f"  commit    epoch {file.epoch}, log of {stats['log_bytes']:,} "
+        f"bytes{': ' * bool(note)}{note}"
+    )
+    yield (
+        f"  slots     {stats['slots']:,}: {stats['rows']:,} with a row, {stats['free']:,} free; "
+        "index in memory "
         f"{stats['index_bytes']:,} bytes, {stats['index_bytes_per_row']:.1f} a row"
     )
     for number, table in enumerate(file.tables):
         count = sum(rows.size for rows in file.rows(number))
-        place = f", from row {table.first_row:,} and column {table.first_column:,}" if table.columns else ""
+        place = (
+            f", from row {table.first_row:,} and column {table.first_column:,}"
+            if table.columns
+            else ""
+        )
         layout = f": {table.layout}" if table.layout else ""
-        yield f"  {table.name.ljust(24)} {count:,} of {table.rows:,} rows of {table.record:,} bytes{place}{layout}"
+        yield (
+            f"  {table.name.ljust(24)} {count:,} of {table.rows:,} rows of {table.record:,} "
+            f"bytes{place}{layout}"
+        )
 
 
 def compact(path: str | Path) -> tuple[int, int]:
-    """Write the rows of the last commit densely, in ascending order, into a new file that takes the old one's name.
+    """Write the rows of the last commit densely, in ascending order, into a new file that takes the
+    old one's name.
 
-    Returns the bytes of the file before and after. Raises StorageError, for damaged records too; then the old file stays.
+    Returns the bytes of the file before and after. Raises StorageError, for damaged records too;
+    then the old file stays.
     """
     path = Path(path)
     new = path.with_name(path.name + ".compact")
@@ -66,7 +80,9 @@ def compact(path: str | Path) -> tuple[int, int]:
                 after = int(copy.stats()["bytes"])
                 os.replace(new, path)  # both are locked: nobody sees either half-way
         except OSError as error:
-            raise StorageError(f"{path}: cannot be compacted: {error.strerror or error}; it is as it was") from error
+            raise StorageError(
+                f"{path}: cannot be compacted: {error.strerror or error}; it is as it was"
+            ) from error
         finally:
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
@@ -85,7 +101,8 @@ def _copy(old: RowFile, copy: RowFile) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file of rows that a run has left behind, if there is one, with what else belongs to it.
+    """Remove a file of rows that a run has left behind, if there is one, with what else belongs to
+    it.
 
     Raises StorageError for a file that another process uses, or that is none of ours; OSError.
     """
@@ -95,7 +112,9 @@ def remove(path: Path) -> None:
             lock = FileLock(path, handle, True)
             start = os.pread(handle, 1 << 16, 0)
             if start and hdf5.FORMAT.encode() not in start:
-                raise StorageError(f"{path}: is no file of rows; remove it, or choose another folder")
+                raise StorageError(
+                    f"{path}: is no file of rows; remove it, or choose another folder"
+                )
             path.unlink()
             lock.release()
         finally:

@@ -1,7 +1,9 @@
-"""What is the state of training made of? Tensors, cut into blocks of 4,096 row numbers, and one digest of them all.
+"""What is the state of training made of? Tensors, cut into blocks of 4,096 row numbers, and one
+digest of them all.
 
-A tensor is a dense parameter or a table, with its optimizer state as further fields. Of a table, a row belongs to the state
-if a byte of it differs from its initial value; of a dense parameter, all rows do (`docs/arithmetic.md` §11).
+A tensor is a dense parameter or a table, with its optimizer state as further fields. Of a table, a
+row belongs to the state if a byte of it differs from its initial value; of a dense parameter, all
+rows do (`docs/arithmetic.md` §11).
 """
 
 import hashlib
@@ -26,9 +28,11 @@ NOTHING = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Tensor:
-    """`rows` rows; `fields` are (name, shape of one row): first the values, then the optimizer state.
+    """`rows` rows; `fields` are (name, shape of one row): first the values, then the optimizer
+    state.
 
-    format : the values are numbers of it (`embedding.specs`). Here all fields are fp32 numbers, whatever keeps them.
+    format : the values are numbers of it (`embedding.specs`). Here all fields are fp32 numbers,
+        whatever keeps them.
     quantized : a format of whole rows, to which a file rounds the values; "": to none.
     """
 
@@ -65,11 +69,12 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Neighbouring blocks of tensor `tensor`: their rows in the state, i64[n] ascending, and f32[n, ...] fields.
+    """Neighbouring blocks of tensor `tensor`: their rows in the state, i64[n] ascending, and f32[n,
+    ...] fields.
 
     numbers, counts : i64[m], which blocks, ascending, and how many of the rows are theirs.
-    changed, gone : of blocks looked at for what changed since the last checkpoint: bool[n], which of the rows did (None: all),
-        and i64[k], rows that did and do not belong to the state now.
+    changed, gone : of blocks looked at for what changed since the last checkpoint: bool[n], which
+        of the rows did (None: all), and i64[k], rows that did and do not belong to the state now.
     codes : what a file holds of fields whose values are rounded for it.
     """
 
@@ -93,7 +98,9 @@ class Blocks:
         return per_block(self.numbers, rows)
 
     def sha256(self) -> list[bytes]:
-        """Hash of each block: of its row numbers (int64) and then every field in order (float32), all little-endian."""
+        """Hash of each block: of its row numbers (int64) and then every field in order (float32),
+        all little-endian.
+        """
         arrays = [
             np.ascontiguousarray(self.rows, "<i8"),
             *(np.ascontiguousarray(v, "<f4") for v in self.values.values()),
@@ -117,7 +124,9 @@ def among(values: Ints, some: Ints) -> NDArray[np.bool_]:
 
 def per_block(numbers: Ints, rows: Ints) -> Ints:
     """How many of some rows are in each of some blocks: i64[m]."""
-    return np.bincount(np.searchsorted(numbers, rows // BLOCK), minlength=numbers.size).astype(np.int64)
+    return np.bincount(np.searchsorted(numbers, rows // BLOCK), minlength=numbers.size).astype(
+        np.int64
+    )
 
 
 def runs_of(values: Ints) -> tuple[Ints, Ints]:
@@ -128,7 +137,9 @@ def runs_of(values: Ints) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Index:
-    """All blocks of the state in order: tensor i64[m], number i64[m], rows i64[m], sha256 u8[m, 32]."""
+    """All blocks of the state in order: tensor i64[m], number i64[m], rows i64[m], sha256 u8[m,
+    32].
+    """
 
     tensor: Ints
     number: Ints
@@ -143,10 +154,13 @@ class Index:
     def over(self, older: "Index") -> "Index":
         """What an older index has become by the blocks of this one; those without rows are no more."""
         tensor = np.concatenate([older.tensor, self.tensor])
-        number, rows = np.concatenate([older.number, self.number]), np.concatenate([older.rows, self.rows])
+        number = np.concatenate([older.number, self.number])
+        rows = np.concatenate([older.rows, self.rows])
         sha = np.concatenate([older.sha256, self.sha256])
         order = np.lexsort((number, tensor))  # stable: of two equal ones the newer is the second
-        last = np.append((np.diff(tensor[order]) != 0) | (np.diff(number[order]) != 0), True)[: order.size]
+        last = np.append((np.diff(tensor[order]) != 0) | (np.diff(number[order]) != 0), True)[
+            : order.size
+        ]
         kept = order[last]
         kept = kept[rows[kept] > 0]
         return Index(tensor[kept], number[kept], rows[kept], sha[kept])
@@ -157,9 +171,13 @@ class Index:
 
 
 def by_tensor(starts: Ints, blocks: Ints) -> Iterator[tuple[int, Ints]]:
-    """(tensor, numbers of its blocks) of blocks i64[n], ascending, counted over all tensors; tensor t begins at starts[t]."""
+    """(tensor, numbers of its blocks) of blocks i64[n], ascending, counted over all tensors; tensor
+    t begins at starts[t].
+    """
     tensors, counts = runs_of(np.searchsorted(starts, blocks, side="right").astype(np.int64) - 1)
-    for tensor, lo, hi in zip(tensors.tolist(), (np.cumsum(counts) - counts).tolist(), np.cumsum(counts).tolist()):
+    for tensor, lo, hi in zip(
+        tensors.tolist(), (np.cumsum(counts) - counts).tolist(), np.cumsum(counts).tolist()
+    ):
         yield tensor, blocks[lo:hi] - starts[tensor]
 
 
@@ -169,8 +187,15 @@ def canonical_json(data: Any) -> bytes:
 
 
 def digest_of(header: Mapping[str, Any], step: int, tensors: Sequence[Tensor], index: Index) -> str:
-    """SHA-256, in hexadecimal, of a state: the config's header, the step, and the blocks of all tensors."""
-    top = {"version": STATE_VERSION, "config": header, "seed": header["training"]["seed"], "step": step}
+    """SHA-256, in hexadecimal, of a state: the config's header, the step, and the blocks of all
+    tensors.
+    """
+    top = {
+        "version": STATE_VERSION,
+        "config": header,
+        "seed": header["training"]["seed"],
+        "step": step,
+    }
     found = hashlib.sha256(canonical_json(top) + b"\n")
     for number, tensor in enumerate(tensors):
         here = index.of(number)
@@ -179,7 +204,9 @@ def digest_of(header: Mapping[str, Any], step: int, tensors: Sequence[Tensor], i
         line = {"name": tensor.name, "rows": tensor.rows, "fields": fields, "blocks": count}
         found.update(canonical_json(line) + b"\n")
         entries = np.empty((count, 40), np.uint8)
-        entries[:, :8] = np.ascontiguousarray(index.number[here], "<i8").view(np.uint8).reshape(-1, 8)
+        entries[:, :8] = (
+            np.ascontiguousarray(index.number[here], "<i8").view(np.uint8).reshape(-1, 8)
+        )
         entries[:, 8:] = index.sha256[here]
         found.update(entries.data)
     return found.hexdigest()

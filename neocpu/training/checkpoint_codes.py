@@ -1,8 +1,10 @@
-"""How does a checkpoint hold numbers? As what their format keeps of them: the same numbers in half or a quarter of the bytes.
+"""How does a checkpoint hold numbers? As what their format keeps of them: the same numbers in half
+or a quarter of the bytes.
 
-fp16 as HDF5's half floats; bf16 and fp8 as unsigned integers. Every number of a table is one of its format, so nothing is
-rounded; hashes and digests are of the numbers. All other fields, and bf16_split, are float32. A quantised file (Check-N-Run)
-has the weights of float32 tables as rows of int8 or int4 (`docs/formats.md`), which does round them. NumPy only: no kernels.
+fp16 as HDF5's half floats; bf16 and fp8 as unsigned integers. Every number of a table is one of its
+format, so nothing is rounded; hashes and digests are of the numbers. All other fields, and
+bf16_split, are float32. A quantised file (Check-N-Run) has the weights of float32 tables as rows of
+int8 or int4 (`docs/formats.md`), which does round them. NumPy only: no kernels.
 """
 
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ F32 = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Code:
-    """What is written of a field whose rows have `shape`: numbers of `form`, or, `scaled`, whole rows of that format."""
+    """What is written of a field whose rows have `shape`: numbers of `form`, or, `scaled`, whole
+    rows of that format.
+    """
 
     form: str
     shape: tuple[int, ...]
@@ -65,7 +69,9 @@ class Code:
             return (np.ascontiguousarray(numbers, "<f4").view("<u4") >> np.uint32(16)).astype("<u2")
         if self.form in DTYPES:
             codes = np.empty(numbers.shape, np.uint8)
-            encode_rows(np.ascontiguousarray(numbers, np.float32), LAYOUTS[self.form], NEAREST, codes)
+            encode_rows(
+                np.ascontiguousarray(numbers, np.float32), LAYOUTS[self.form], NEAREST, codes
+            )
             return codes
         return np.ascontiguousarray(numbers, "<f4")
 
@@ -88,7 +94,9 @@ class Coded:
     """A field in a file that is not held as float32: `coded[rows]` are numbers, f32."""
 
     def __init__(self, stored: NDArray[Any], code: Code) -> None:
-        self._stored, self._code, self.shape = stored, code, (len(stored), *code.shape)
+        self._stored = stored
+        self._code = code
+        self.shape = (len(stored), *code.shape)
 
     def __getitem__(self, rows: Any) -> F32:
         stored = self._stored[rows]

@@ -1,7 +1,8 @@
-"""How is a checkpoint read? All its files at once: the whole one first, then those with what changed (`checkpoint_layout.py`).
+"""How is a checkpoint read? All its files at once: the whole one first, then those with what
+changed (`checkpoint_layout.py`).
 
-The state is what the newest file that has a row says of it. Whatever is read is verified against the hashes of whole blocks,
-which the digest of the newest file covers.
+The state is what the newest file that has a row says of it. Whatever is read is verified against
+the hashes of whole blocks, which the digest of the newest file covers.
 """
 
 import json
@@ -26,15 +27,20 @@ READ = 4 << 20  # bytes of rows that are read at a time
 class CheckpointFile:
     """A complete checkpoint, opened for reading; use it as a context manager.
 
-    Attributes: path, step, digest, attributes, header (JSON), tensors, index; links: its files, the whole one first.
-    Raises CheckpointError for a file that is missing, truncated, foreign, newer, incomplete or damaged, or whose base is.
+    Attributes: path, step, digest, attributes, header (JSON), tensors, index; links: its files, the
+    whole one first. Raises CheckpointError for a file that is missing, truncated, foreign, newer,
+    incomplete or damaged, or whose base is.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.links = [newest := Link(self.path)]
-        self.step, self.digest, self.attributes = newest.step, newest.digest, newest.attributes
-        self.header, self.tensors, self._file = newest.header, newest.tensors, newest.file
+        self.step = newest.step
+        self.digest = newest.digest
+        self.attributes = newest.attributes
+        self.header = newest.header
+        self.tensors = newest.tensors
+        self._file = newest.file
         try:
             while (base := self.links[0].base) is not None:
                 self.links.insert(0, self._below(self.links[0], *base))
@@ -56,7 +62,8 @@ class CheckpointFile:
         if below.digest != digest or below.step >= link.step or below.tensors != link.tensors:
             below.close()
             raise CheckpointError(
-                f"{link.path}: holds only what changed since {name} with digest {digest[:12]}…, but that is another file now "
+                f"{link.path}: holds only what changed since {name} with digest {digest[:12]}…, "
+                "but that is another file now "
                 f"(step {below.step}, digest {below.digest[:12]}…); use another checkpoint"
             )
         return below
@@ -67,7 +74,10 @@ class CheckpointFile:
             index = link.index if index is None else link.index.over(index)
             if digest_of(link.header, link.step, link.tensors, index) != link.digest:
                 error = link.damaged("its index does not have the digest that is noted in it")
-                based = f"{self.path}: holds only what changed since {link.path.name}, which cannot be used: "
+                based = (
+                    f"{self.path}: holds only what changed since {link.path.name}, which "
+                    "cannot be used: "
+                )
                 raise error if link is self.links[-1] else CheckpointError(f"{based}{error}")
         assert index is not None
         return index
@@ -97,39 +107,59 @@ class CheckpointFile:
         return loads(self.text("config"), f"{self.path} (config)", given)
 
     def number(self, name: str) -> int:
-        """Index of a tensor by name, for example "tables/C1". Raises CheckpointError if there is none."""
+        """Index of a tensor by name, for example "tables/C1". Raises CheckpointError if there is
+        none.
+        """
         for number, tensor in enumerate(self.tensors):
             if tensor.name == name:
                 return number
-        raise CheckpointError(f"{self.path}: has no {name}; it has {', '.join(t.name for t in self.tensors)}")
+        raise CheckpointError(
+            f"{self.path}: has no {name}; it has {', '.join(t.name for t in self.tensors)}"
+        )
 
     def rows(self, number: int) -> Ints:
         """Row numbers of a tensor in the state: i64[n], ascending."""
         if not self.tensors[number].table:
             return np.arange(self.tensors[number].rows, dtype=np.int64)
-        return merged([link.rows(number) for link in self.links], [link.gone(number) for link in self.links])[0]
+        return merged(
+            [link.rows(number) for link in self.links], [link.gone(number) for link in self.links]
+        )[0]
 
     def field(self, number: int, name: str) -> Any:
-        """A field of all rows in the state, mapped from the files, read-only and not verified: f32[n, ...], or what finds and
-        decodes the rows that are asked for."""
+        """A field of all rows in the state, mapped from the files, read-only and not verified:
+        f32[n, ...], or what finds and decodes the rows that are asked for.
+        """
         if len(self.links) == 1 or not self.tensors[number].table:
             return self.links[-1].field(number, name)
-        _, source = merged([link.rows(number) for link in self.links], [link.gone(number) for link in self.links])
+        _, source = merged(
+            [link.rows(number) for link in self.links], [link.gone(number) for link in self.links]
+        )
         return Joined([link.field(number, name) for link in self.links], source)
 
     def blocks(self, number: int, lo: int = 0, hi: int | None = None) -> Iterator[Blocks]:
-        """Blocks of a tensor with rows in [lo, hi), whole and verified, some megabytes at a time. Raises CheckpointError for a
-        broken one."""
-        tensor, here = self.tensors[number], self.index.of(number)
-        numbers, counts, shas = self.index.number[here], self.index.rows[here], self.index.sha256[here]
+        """Blocks of a tensor with rows in [lo, hi), whole and verified, some megabytes at a time.
+        Raises CheckpointError for a broken one.
+        """
+        tensor = self.tensors[number]
+        here = self.index.of(number)
+        numbers = self.index.number[here]
+        counts = self.index.rows[here]
+        shas = self.index.sha256[here]
         ends = np.cumsum(counts)
-        first, last = np.searchsorted(numbers, [lo // BLOCK, -(-(tensor.rows if hi is None else hi) // BLOCK)]).tolist()
+        first, last = np.searchsorted(
+            numbers, [lo // BLOCK, -(-(tensor.rows if hi is None else hi) // BLOCK)]
+        ).tolist()
         while first < last:
             begin = int(ends[first] - counts[first])
-            till = max(int(np.searchsorted(ends[:last], begin + READ // tensor.row_bytes, "right")), first + 1)
+            till = max(
+                int(np.searchsorted(ends[:last], begin + READ // tensor.row_bytes, "right")),
+                first + 1,
+            )
             some = slice(first, till)
             rows, values = self._read(number, int(numbers[first]), int(numbers[till - 1]) + 1)
-            yield self._verified(Blocks(number, numbers[some], counts[some], rows, values), shas[some])
+            yield self._verified(
+                Blocks(number, numbers[some], counts[some], rows, values), shas[some]
+            )
             first = till
 
     def _read(self, number: int, first: int, end: int) -> tuple[Ints, dict[str, Any]]:
@@ -140,24 +170,38 @@ class CheckpointFile:
         if len(parts) == 1:
             return parts[0].rows, dict(parts[0].values)
         rows, source = merged([part.rows for part in parts], [part.gone for part in parts])
-        values = {name: np.concatenate([part.values[name] for part in parts])[source] for name, _ in tensor.fields}
+        values = {
+            name: np.concatenate([part.values[name] for part in parts])[source]
+            for name, _ in tensor.fields
+        }
         return rows, values
 
     def _verified(self, blocks: Blocks, shas: NDArray[np.uint8]) -> Blocks:
         found = np.frombuffer(b"".join(blocks.sha256()), np.uint8).reshape(-1, 32)
         wrong = np.flatnonzero((found != shas).any(axis=1))
         if wrong.size or int(blocks.counts.sum()) != blocks.rows.size:
-            tensor, block = self.tensors[blocks.tensor], int(blocks.numbers[wrong[0] if wrong.size else -1])
-            files = f", or one of the {len(self.links) - 1} files that it is based on" if len(self.links) > 1 else ""
+            tensor = self.tensors[blocks.tensor]
+            block = int(blocks.numbers[wrong[0] if wrong.size else -1])
+            files = (
+                f", or one of the {len(self.links) - 1} files that it is based on"
+                if len(self.links) > 1
+                else ""
+            )
             raise self.links[-1].damaged(
-                f"{tensor.name}, block {block} (rows {block * BLOCK} to {min((block + 1) * BLOCK, tensor.rows) - 1}), "
+                f"{tensor.name}, block {block} (rows {block * BLOCK} to "
+                f"{min((block + 1) * BLOCK, tensor.rows) - 1}), "
                 f"has other bytes than were written{files}"
             )
         return blocks
 
     def recomputed_digest(self) -> str:
         """The digest from all rows in the files. Raises CheckpointError if any of them changed."""
-        shas = [sha for number in range(len(self.tensors)) for b in self.blocks(number) for sha in b.sha256()]
+        shas = [
+            sha
+            for number in range(len(self.tensors))
+            for b in self.blocks(number)
+            for sha in b.sha256()
+        ]
         sha = np.frombuffer(b"".join(shas), np.uint8).reshape(-1, 32)
         index = Index(self.index.tensor, self.index.number, self.index.rows, sha)
         return digest_of(self.header, self.step, self.tensors, index)
@@ -171,13 +215,18 @@ class CheckpointFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
 
 def base_of(path: Path) -> str | None:
-    """Name of the file that another one has the changes since; None for a whole file, or one that cannot be read."""
+    """Name of the file that another one has the changes since; None for a whole file, or one that
+    cannot be read.
+    """
     try:
         with h5py.File(path, "r", locking=False) as file:
             return str(file.attrs["base"]) if "base" in file.attrs else None

@@ -1,24 +1,27 @@
-"""What does a checkpoint look like inside? One plain HDF5 file that says nothing about ranks or plans.
+"""What does a checkpoint look like inside? One plain HDF5 file that says nothing about ranks or
+plans.
 
     /                             attributes: format, version, complete, step, seed, digest, created, ranks, dense
     /run/config                   text: the TOML file; /run/overrides, /run/header, /run/data, /run/versions: JSON
     /dense/NAME/value, sum, …     float32, shaped as the parameter; optimizer state is named as torch names it
     /tables/C1/rows               int64[n], ascending: the rows that differ from their initial values
     /tables/C1/weight, sum, …     float32[n, D] or float32[n]; weights of a narrow format: codes, the format is an attribute;
-                                  quantised weights (attribute quantized): rows u8[n, bytes] of that format
+                                  quantised weights (attribute quantized): rows u8[n, bytes] of that
+                                  format
     …/block, …/block_rows, …/block_sha256    int64[m], int64[m], uint8[m, 32]: for each block of 4,096 row numbers with
-                                  rows in the state: its number, how many, and the SHA-256 of their numbers and fields
+                                  rows in the state: its number, how many, and the SHA-256 of their
+                                  numbers and fields
 
-A file may hold only what changed since an older one (Check-N-Run's increments): attributes base, base_step and base_digest name
-that; tables have the rows that were updated since, and
+A file may hold only what changed since an older one (Check-N-Run's increments): attributes base,
+base_step and base_digest name that; tables have the rows that were updated since, and
 
     /tables/C1/gone               int64[k], ascending: rows that are at their initial values (again)
     …/block, …                    only blocks with updated rows; block_rows and block_sha256 are of the whole block all the same
     …/block_written, …/block_gone int64[m]: how many rows of the block are in `rows`, and in `gone`
 
-All datasets are contiguous and allocated early, so that every rank can write its rows at known offsets and anybody can map
-them. The digest of the whole follows from header, step and block hashes (`docs/arithmetic.md` §11), of increments from those of
-their base with theirs in place of them.
+All datasets are contiguous and allocated early, so that every rank can write its rows at known
+offsets and anybody can map them. The digest of the whole follows from header, step and block hashes
+(`docs/arithmetic.md` §11), of increments from those of their base with theirs in place of them.
 """
 
 import json
@@ -36,32 +39,49 @@ from neocpu.training.blocks import Blocks, Index, Ints, Tensor
 from neocpu.training.checkpoint_codes import Code
 
 FORMAT = "neocpu-checkpoint"
-VERSION = 4  # of quantised files; others with changes are of version 3, whole ones with codes of 2, all others of 1
+# of quantised files; others with changes are of version 3, whole ones with codes of 2, all others
+# of 1
+VERSION = 4
 TEXTS = ("config", "overrides", "header", "data", "versions")
-ROWS, GONE, BLOCKS = range(3)  # columns of the counts of a file: of each tensor, rows and rows gone and blocks in it
+# columns of the counts of a file: of each tensor, rows and rows gone and blocks in it
+ROWS, GONE, BLOCKS = range(3)
 Offsets = dict[str, int]
 
 
 def lay_out(
-    path: Path, tensors: Sequence[Tensor], counts: Ints, attributes: Mapping[str, Any], texts: Mapping[str, str]
+    path: Path,
+    tensors: Sequence[Tensor],
+    counts: Ints,
+    attributes: Mapping[str, Any],
+    texts: Mapping[str, str],
 ) -> Offsets:
-    """Create a file with room for `counts` i64[T, 3]; byte offsets of its datasets by "TENSOR/FIELD".
+    """Create a file with room for `counts` i64[T, 3]; byte offsets of its datasets by
+    "TENSOR/FIELD".
 
-    `attributes` with a base make it one of changes."""
+    `attributes` with a base make it one of changes.
+    """
     changes = "base" in attributes
     coded = 2 if any(tensor.coded for tensor in tensors) else 1
     version = VERSION if any(tensor.quantized for tensor in tensors) else 3 if changes else coded
     with h5py.File(path, "w", libver="v110", locking=False) as file:
         file.attrs.update({"format": FORMAT, "version": version, "complete": False, **attributes})
         for name in TEXTS:
-            file.create_dataset(f"run/{name}", data=texts[name].encode(), dtype=h5py.string_dtype("utf-8"))
+            file.create_dataset(
+                f"run/{name}", data=texts[name].encode(), dtype=h5py.string_dtype("utf-8")
+            )
         offsets: Offsets = {}
         for tensor, (rows, gone, blocks) in zip(tensors, counts.tolist()):
             group = file.create_group(tensor.name)
             group.attrs["rows"] = tensor.rows
             group.attrs["fields"] = json.dumps(tensor.fields)
             for name, kind, shape in datasets(tensor, changes):
-                count = rows if name == "rows" or name in dict(tensor.fields) else gone if name == "gone" else blocks
+                count = (
+                    rows
+                    if name == "rows" or name in dict(tensor.fields)
+                    else gone
+                    if name == "gone"
+                    else blocks
+                )
                 offsets[f"{tensor.name}/{name}"] = _allocate(group, name, (count, *shape), kind)
             if tensor.coded:
                 group["weight"].attrs["format"] = tensor.format
@@ -90,13 +110,17 @@ def file_bytes(tensors: Sequence[Tensor], counts: Ints) -> int:
 
 
 def _allocate(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) -> int:
-    """A contiguous dataset whose space exists now and is not filled; its offset in the file (0 if it is empty)."""
+    """A contiguous dataset whose space exists now and is not filled; its offset in the file (0 if
+    it is empty).
+    """
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_layout(h5py.h5d.CONTIGUOUS)
     plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     space = h5py.h5s.create_simple(shape)
-    dataset = h5py.h5d.create(group.id, name.encode(), h5py.h5t.py_create(np.dtype(dtype)), space, plan)
+    dataset = h5py.h5d.create(
+        group.id, name.encode(), h5py.h5t.py_create(np.dtype(dtype)), space, plan
+    )
     return dataset.get_offset() or 0
 
 
@@ -111,14 +135,19 @@ class Part:
     @staticmethod
     def of(blocks: Blocks, tensor: Tensor) -> "Part":
         """What is written of blocks of a tensor."""
-        rows, changed = blocks.rows, blocks.changed
+        rows = blocks.rows
+        changed = blocks.changed
         values: dict[str, NDArray[Any]] = {**blocks.values, **blocks.codes}
         arrays: dict[str, NDArray[Any]] = {}
         if changed is not None:
             if not changed.all():
-                rows, values = rows[changed], {name: value[changed] for name, value in values.items()}
+                rows = rows[changed]
+                values = {name: value[changed] for name, value in values.items()}
             arrays = {"gone": np.ascontiguousarray(blocks.gone, "<i8")}
-            arrays |= {"block_written": blocks.per_block(rows), "block_gone": blocks.per_block(blocks.gone)}
+            arrays |= {
+                "block_written": blocks.per_block(rows),
+                "block_gone": blocks.per_block(blocks.gone),
+            }
         if tensor.table:
             arrays["rows"] = np.ascontiguousarray(rows, "<i8")
         for name, value in values.items():
@@ -132,11 +161,16 @@ class Part:
 
 
 class RowWriter:
-    """Writes the parts of one rank, in order, into a file that `lay_out` made; `before` i64[T, 3]: counts of what lower ranks
-    write."""
+    """Writes the parts of one rank, in order, into a file that `lay_out` made; `before` i64[T, 3]:
+    counts of what lower ranks write.
+    """
 
-    def __init__(self, path: Path, tensors: Sequence[Tensor], offsets: Offsets, before: Ints) -> None:
-        self._tensors, self._offsets, self._next = tensors, offsets, before.copy()
+    def __init__(
+        self, path: Path, tensors: Sequence[Tensor], offsets: Offsets, before: Ints
+    ) -> None:
+        self._tensors = tensors
+        self._offsets = offsets
+        self._next = before.copy()
         self._file = os.open(path, os.O_RDWR)
 
     def write(self, part: Part) -> None:
@@ -151,7 +185,11 @@ class RowWriter:
         """Put the blocks of all ranks in their place; one rank does."""
         for number, tensor in enumerate(self._tensors):
             here = index.of(number)
-            for name, values in (("", index.number), ("_rows", index.rows), ("_sha256", index.sha256)):
+            for name, values in (
+                ("", index.number),
+                ("_rows", index.rows),
+                ("_sha256", index.sha256),
+            ):
                 self._put(f"{tensor.name}/block{name}", 0, np.ascontiguousarray(values[here]))
 
     def _put(self, name: str, row: int, values: NDArray[Any]) -> None:
@@ -161,7 +199,8 @@ class RowWriter:
         at = self._offsets[name] + row * (values.nbytes // len(values))
         while data:
             written = os.pwrite(self._file, data, at)
-            data, at = data[written:], at + written
+            data = data[written:]
+            at = at + written
 
     def close(self) -> None:
         """Bring what was written to the disk."""

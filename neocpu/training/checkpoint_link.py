@@ -28,8 +28,9 @@ class Read:
 class Link:
     """One complete file, opened for reading.
 
-    Attributes: path, file (h5py), attributes, step, digest, header, tensors; base: (name, digest) of the file that this one has
-    the changes since, or None; index: the blocks that are in it; counts i64[T, 3], as `lay_out` takes them.
+    Attributes: path, file (h5py), attributes, step, digest, header, tensors; base: (name, digest)
+    of the file that this one has the changes since, or None; index: the blocks that are in it;
+    counts i64[T, 3], as `lay_out` takes them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,43 +59,60 @@ class Link:
 
     def damaged(self, why: str) -> CheckpointError:
         """The error that this file is broken."""
-        return CheckpointError(f"{self.path}: damaged checkpoint: {why}; use another one, or a copy")
+        return CheckpointError(
+            f"{self.path}: damaged checkpoint: {why}; use another one, or a copy"
+        )
 
     def _open(self) -> None:
-        attributes = self.attributes = {name: _plain(value) for name, value in self.file.attrs.items()}
+        attributes = self.attributes = {
+            name: _plain(value) for name, value in self.file.attrs.items()
+        }
         if attributes.get("format") != FORMAT:
             raise CheckpointError(f"{self.path}: an HDF5 file, but not a neocpu checkpoint")
         if attributes["version"] > VERSION:
             raise CheckpointError(
-                f"{self.path}: checkpoint version {attributes['version']}; this neocpu reads up to {VERSION}; upgrade"
+                f"{self.path}: checkpoint version {attributes['version']}; this neocpu reads up "
+                f"to {VERSION}; upgrade"
             )
         if not attributes["complete"]:
-            raise CheckpointError(f"{self.path}: incomplete checkpoint: the run that wrote it ended too early")
-        self.step, self.digest = int(attributes["step"]), str(attributes["digest"])
-        self.base = (str(attributes["base"]), str(attributes["base_digest"])) if "base" in attributes else None
+            raise CheckpointError(
+                f"{self.path}: incomplete checkpoint: the run that wrote it ended too early"
+            )
+        self.step = int(attributes["step"])
+        self.digest = str(attributes["digest"])
+        self.base = (
+            (str(attributes["base"]), str(attributes["base_digest"]))
+            if "base" in attributes
+            else None
+        )
         self.header = json.loads(self.text("header"))
         self.tensors = self._find_tensors()
         parts: list[list[NDArray[Any]]] = [[], [], [], []]
-        self._written, self._lost, counts = (
-            [],
-            [],
-            [],
-        )  # ends of the rows, and of the rows gone, of each block; by tensor
+        # ends of the rows, and of the rows gone, of each block; by tensor
+        self._written = []
+        self._lost = []
+        counts = []
         for number, tensor in enumerate(self.tensors):
             group = self.file[tensor.name]
             columns = [group[name][:] for name in ("block", "block_rows", "block_sha256")]
             for part, column in zip(parts, (np.full(columns[0].size, number), *columns)):
                 part.append(column)
             changes = self.base is not None and tensor.table
-            written, lost = (group[f"block_{x}"][:] if changes else default for x, default in (
-                ("written", columns[1]), ("gone", np.zeros_like(columns[1]))))  # fmt: skip
+            written, lost = (
+                group[f"block_{x}"][:] if changes else default
+                for x, default in (("written", columns[1]), ("gone", np.zeros_like(columns[1])))
+            )
             self._written.append(np.append(0, np.cumsum(written)))
             self._lost.append(np.append(0, np.cumsum(lost)))
             count = int(self._written[-1][-1])
-            if any(group[name].shape != (count, *Code.of(tensor, name).entry) for name, _ in tensor.fields):
+            if any(
+                group[name].shape != (count, *Code.of(tensor, name).entry)
+                for name, _ in tensor.fields
+            ):
                 raise self.damaged(f"{tensor.name} has other shapes than noted")
             counts.append((count, int(self._lost[-1][-1]), columns[0].size))
-        self.index, self.counts = Index(*(np.concatenate(part) for part in parts)), np.array(counts, np.int64)
+        self.index = Index(*(np.concatenate(part) for part in parts))
+        self.counts = np.array(counts, np.int64)
 
     def _find_tensors(self) -> tuple[Tensor, ...]:
         names = [f"dense/{name}" for name in json.loads(self.attributes["dense"])]
@@ -102,7 +120,9 @@ class Link:
         found = []
         for name in names:
             group = self.file[name]
-            fields = tuple((field, tuple(shape)) for field, shape in json.loads(group.attrs["fields"]))
+            fields = tuple(
+                (field, tuple(shape)) for field, shape in json.loads(group.attrs["fields"])
+            )
             values = group["weight"].attrs if name.startswith("tables/") else {}
             forms = str(values.get("format", "fp32")), str(values.get("quantized", ""))
             found.append(Tensor(name, int(group.attrs["rows"]), fields, *forms))
@@ -121,18 +141,26 @@ class Link:
         return self.file[f"{self.tensors[number].name}/gone"][:] if self.base else NOTHING
 
     def field(self, number: int, name: str) -> Any:
-        """A field of the rows in this file, mapped: f32[n, ...]; of codes, what decodes the rows that are asked for."""
-        dataset, code = self.file[f"{self.tensors[number].name}/{name}"], Code.of(self.tensors[number], name)
+        """A field of the rows in this file, mapped: f32[n, ...]; of codes, what decodes the rows
+        that are asked for.
+        """
+        dataset = self.file[f"{self.tensors[number].name}/{name}"]
+        code = Code.of(self.tensors[number], name)
         if not dataset.size:
             return np.empty((0, *code.shape), np.float32)
-        stored = np.asarray(np.memmap(self.path, code.dtype, "r", dataset.id.get_offset(), dataset.shape))
+        stored = np.asarray(
+            np.memmap(self.path, code.dtype, "r", dataset.id.get_offset(), dataset.shape)
+        )
         return stored if stored.dtype == np.float32 else Coded(stored, code)
 
     def read(self, number: int, first: int, end: int) -> Read:
         """What is in this file of the rows of blocks [first, end)."""
-        tensor, group = self.tensors[number], self.file[self.tensors[number].name]
+        tensor = self.tensors[number]
+        group = self.file[self.tensors[number].name]
         cuts = np.searchsorted(self.index.number[self.index.of(number)], [first, end])
-        at, lost = (slice(*ends[cuts].tolist()) for ends in (self._written[number], self._lost[number]))
+        at, lost = (
+            slice(*ends[cuts].tolist()) for ends in (self._written[number], self._lost[number])
+        )
         rows = group["rows"][at] if tensor.table else np.arange(at.start, at.stop, dtype=np.int64)
         values = {name: Code.of(tensor, name).decode(group[name][at]) for name, _ in tensor.fields}
         return Read(rows, group["gone"][lost] if self.base and tensor.table else NOTHING, values)
@@ -143,15 +171,19 @@ class Link:
 
 
 def merged(rows: Sequence[Ints], gone: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Rows of files from old to new put together, and where in all of them, one after the other, each is: i64[n]."""
+    """Rows of files from old to new put together, and where in all of them, one after the other,
+    each is: i64[n].
+    """
     if len(rows) == 1:
         return rows[0], np.arange(rows[0].size)
     ends = np.cumsum([part.size for part in rows])
-    parts, sources = [], []
+    parts = []
+    sources = []
     for new, old, end in zip(rows, gone, ends.tolist()):
         parts += [new, old]
         sources += [np.arange(end - new.size, end), np.full(old.size, -1)]
-    everything, source = np.concatenate(parts), np.concatenate(sources)
+    everything = np.concatenate(parts)
+    source = np.concatenate(sources)
     order = np.argsort(everything, kind="stable")
     last = order[np.append(np.diff(everything[order]) != 0, True)[: order.size]]
     last = last[source[last] >= 0]
@@ -159,10 +191,13 @@ def merged(rows: Sequence[Ints], gone: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 class Joined:
-    """A field whose rows are in several files: row i is number source[i] in all of them, one after the other."""
+    """A field whose rows are in several files: row i is number source[i] in all of them, one after
+    the other.
+    """
 
     def __init__(self, parts: Sequence[Any], source: Ints) -> None:
-        self._parts, self._source = parts, source
+        self._parts = parts
+        self._source = source
         self._ends = np.cumsum([part.shape[0] for part in parts])
         self.shape = (source.size, *parts[0].shape[1:])
 

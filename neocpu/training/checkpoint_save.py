@@ -1,11 +1,13 @@
-"""How does a state get to disk? Hashed and copied as it is now, written under a temporary name, renamed once it is complete.
+"""How does a state get to disk? Hashed and copied as it is now, written under a temporary name,
+renamed once it is complete.
 
     snapshot   every rank goes through its blocks once: it hashes them and keeps what is to be written      training waits
     write      a thread of every rank writes and syncs what was kept, and commits its SSD file           training goes on
     finish     all ranks have written: rank 0 marks the file complete, renames it, deletes old ones         training waits
 
-Where a rank would keep more than it has room for, all go through their blocks again and write them while training waits. Until
-a file is renamed, older checkpoints stay as they are. Between two whole files, those with the rows that changed (Check-N-Run).
+Where a rank would keep more than it has room for, all go through their blocks again and write them
+while training waits. Until a file is renamed, older checkpoints stay as they are. Between two whole
+files, those with the rows that changed (Check-N-Run).
 """
 
 import contextlib
@@ -36,15 +38,21 @@ ROOM = 128 << 20  # bytes of rows that a rank keeps in memory until they are wri
 
 def checkpoints(out: Path) -> list[Path]:
     """Checkpoints in a folder of results, oldest first."""
-    return sorted((Path(out) / FOLDER).glob("step-????????*.h5"), key=lambda path: (len(path.name), path.name))
+    return sorted(
+        (Path(out) / FOLDER).glob("step-????????*.h5"), key=lambda path: (len(path.name), path.name)
+    )
 
 
-def save(out: Path, world: Any, step: int, *, keep: int = 2, data: Mapping[str, Any] | None = None) -> str:
-    """Write the whole state of a `training.world.World` after `step` steps; returns its digest. Collective.
+def save(
+    out: Path, world: Any, step: int, *, keep: int = 2, data: Mapping[str, Any] | None = None
+) -> str:
+    """Write the whole state of a `training.world.World` after `step` steps; returns its digest.
+    Collective.
 
     keep : newest checkpoints that stay. data : description of the data (`identity.py`), JSON-able.
 
-    Raises CheckpointError on all ranks where it cannot be written; older checkpoints are then untouched.
+    Raises CheckpointError on all ranks where it cannot be written; older checkpoints are then
+    untouched.
     """
     saver = Saver(out, world, keep=keep, data=data)
     digest = saver.save(step)
@@ -54,8 +62,9 @@ def save(out: Path, world: Any, step: int, *, keep: int = 2, data: Mapping[str, 
 
 @dataclass(frozen=True)
 class _Newest:
-    """What the next file may be based on: its name, step, digest and index; how many files of changes it needs, and their
-    bytes; the format to which it is rounded."""
+    """What the next file may be based on: its name, step, digest and index; how many files of
+    changes it needs, and their bytes; the format to which it is rounded.
+    """
 
     name: str
     step: int
@@ -81,9 +90,10 @@ class _Pending:
 class Saver:
     """The checkpoints of one run; every method but `abandon` is collective.
 
-    keep : newest checkpoints that stay, and what they are based on. full_every : of so many checkpoints one is whole, or more
-    where changes take more than the whole. quantize : round the weights of float32 tables to this row format in all files but
-    the last; "": in none. room : bytes of a rank that rows may take until they are written. background : may training go on
+    keep : newest checkpoints that stay, and what they are based on. full_every : of so many
+    checkpoints one is whole, or more where changes take more than the whole. quantize : round the
+    weights of float32 tables to this row format in all files but the last; "": in none. room :
+    bytes of a rank that rows may take until they are written. background : may training go on
     meanwhile?
     """
 
@@ -99,9 +109,15 @@ class Saver:
         room: int = ROOM,
         background: bool = False,
     ) -> None:
-        self.folder, self.world, self.comm = Path(out) / FOLDER, world, world.comm
-        self._keep, self._every, self._data = keep, full_every, data or {}
-        self._quantize, self._room, self._background = quantize, room, background
+        self.folder = Path(out) / FOLDER
+        self.world = world
+        self.comm = world.comm
+        self._keep = keep
+        self._every = full_every
+        self._data = data or {}
+        self._quantize = quantize
+        self._room = room
+        self._background = background
         self._newest: _Newest | None = None
         self._pending: _Pending | None = None
         self.counts = {"written": 0, "of_changes": 0, "in_background": 0, "bytes": 0}
@@ -122,7 +138,9 @@ class Saver:
                 chain = len(file.links) - 1
                 if file.quantized:
                     return  # what its rows are rounded to once more may differ
-                self._newest = _Newest(path.name, file.step, file.digest, file.index, chain, file.changes)
+                self._newest = _Newest(
+                    path.name, file.step, file.digest, file.index, chain, file.changes
+                )
         except CheckpointError as problem:
             error = problem
         self.comm.agree(error)
@@ -130,7 +148,8 @@ class Saver:
     def save(self, step: int, last: bool = False) -> str:
         """Take a snapshot of the state after `step` steps, and write it, or begin to; its digest.
 
-        last : the run ends, so nothing is rounded, and the SSD file, else committed with the checkpoint, is needed no more.
+        last : the run ends, so nothing is rounded, and the SSD file, else committed with the
+            checkpoint, is needed no more.
 
         Raises CheckpointError on all ranks where that, or the one before, cannot be written.
         """
@@ -143,7 +162,8 @@ class Saver:
         except BaseException:
             self._remove(pending)
             raise
-        self._pending, self.rounded = pending, bool(self._quantize) and not last
+        self._pending = pending
+        self.rounded = bool(self._quantize) and not last
         if pending.thread is None:
             self._end()
         self.stalled += time.perf_counter() - begun
@@ -173,15 +193,17 @@ class Saver:
             self._remove(pending)
 
     def report(self) -> dict[str, Any]:
-        """Checkpoints written, how many of them hold changes only, and were written in the background; bytes of all; seconds
-        that training waited for them, on this rank."""
+        """Checkpoints written, how many of them hold changes only, and were written in the
+        background; bytes of all; seconds that training waited for them, on this rank.
+        """
         return {**self.counts, "seconds": self.stalled}
 
     # ---- from snapshot to file ----
 
     def _begin(self, pending: _Pending, last: bool) -> None:
         quantize = "" if last else self._quantize
-        state, step = state_of(self.world, quantize), pending.step
+        state = state_of(self.world, quantize)
+        step = pending.step
         base = self._base(state, quantize)
         self._newest = None  # until this one is laid out
         snapshot = Snapshot(state.tensors, self._room)
@@ -201,7 +223,9 @@ class Saver:
 
         def write() -> None:
             try:
-                pending.error = write_parts(pending.partial, state.tensors, offsets, before, first, parts)
+                pending.error = write_parts(
+                    pending.partial, state.tensors, offsets, before, first, parts
+                )
                 if commit and pending.error is None:
                     commit()
             except Exception as error:
@@ -216,8 +240,12 @@ class Saver:
         size = file_bytes(state.tensors, counts)
         if self._every > 1:
             chain, total = (base.chain + 1, base.bytes + size) if base else (0, 0)
-            self._newest = _Newest(pending.path.name, step, pending.digest, index, chain, total, quantize)
-        for name, more in zip(self.counts, (1, int(base is not None), int(pending.thread is not None), size)):
+            self._newest = _Newest(
+                pending.path.name, step, pending.digest, index, chain, total, quantize
+            )
+        for name, more in zip(
+            self.counts, (1, int(base is not None), int(pending.thread is not None), size)
+        ):
             self.counts[name] += more
 
     def _base(self, state: State, quantize: str) -> _Newest | None:
@@ -225,7 +253,9 @@ class Saver:
         newest = self._newest
         if newest is None or newest.chain + 1 >= self._every or newest.quantized != quantize:
             return None
-        if self.comm.largest(int(self.comm.rank == 0 and not (self.folder / newest.name).is_file())):
+        if self.comm.largest(
+            int(self.comm.rank == 0 and not (self.folder / newest.name).is_file())
+        ):
             return None  # somebody took it away
         whole = [
             (newest.index.rows_of(i), 0, here.stop - here.start)
@@ -243,7 +273,8 @@ class Saver:
     ) -> Offsets:
         def lay() -> bytes:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for old in self.folder.glob(".step-*.partial"):  # of runs that were killed; the folder is locked
+            # of runs that were killed; the folder is locked
+            for old in self.folder.glob(".step-*.partial"):
                 old.unlink()
             offsets = lay_out(pending.partial, tensors, counts, attributes, texts)
             checkpoint_snapshot.reserve(pending.partial)
@@ -253,7 +284,8 @@ class Saver:
 
     def _end(self) -> None:
         """Wait for this rank's part of a file, then for the others', and give it its name."""
-        pending, self._pending = self._pending, None
+        pending = self._pending
+        self._pending = None
         assert pending is not None
         if pending.thread:
             pending.thread.join()
@@ -274,7 +306,9 @@ class Saver:
 
 
 def _publish(pending: _Pending, keep: int) -> None:
-    """Give a complete file its name, and delete the oldest ones but for those that others are based on."""
+    """Give a complete file its name, and delete the oldest ones but for those that others are based
+    on.
+    """
     complete(pending.partial, pending.digest)
     _sync(pending.partial)
     os.replace(pending.partial, pending.path)
@@ -301,7 +335,8 @@ def _sync(path: Path) -> None:
 def _failed(path: Path, error: OSError) -> CheckpointError:
     why = error.strerror or str(error)
     return CheckpointError(
-        f"{path} could not be written: {why}; older checkpoints are intact. Make room and go on with --resume"
+        f"{path} could not be written: {why}; older checkpoints are intact. Make room and go on "
+        "with --resume"
     )
 
 

@@ -1,6 +1,8 @@
-"""What does one rank write of a checkpoint? Its blocks as they are now, copied while they take little memory.
+"""What does one rank write of a checkpoint? Its blocks as they are now, copied while they take
+little memory.
 
-The rest is where the ranks' parts go, what else is in the file, and writing itself, which needs no other rank.
+The rest is where the ranks' parts go, what else is in the file, and writing itself, which needs no
+other rank.
 """
 
 import json
@@ -21,10 +23,13 @@ from neocpu.training.state import State
 
 
 class Snapshot:
-    """What one rank writes: counts i64[T, 3] of it, and the parts themselves while they take at most `room` bytes."""
+    """What one rank writes: counts i64[T, 3] of it, and the parts themselves while they take at
+    most `room` bytes.
+    """
 
     def __init__(self, tensors: Sequence[Tensor], room: int) -> None:
-        self.tensors, self.room = tensors, room
+        self.tensors = tensors
+        self.room = room
         self.counts = np.zeros((len(tensors), 3), np.int64)
         self._parts: deque[Part] = deque()
 
@@ -50,9 +55,16 @@ class Snapshot:
 
 
 def write_parts(
-    path: Path, tensors: Sequence[Tensor], offsets: Offsets, before: Ints, index: Index | None, parts: Iterable[Part]
+    path: Path,
+    tensors: Sequence[Tensor],
+    offsets: Offsets,
+    before: Ints,
+    index: Index | None,
+    parts: Iterable[Part],
 ) -> OSError | None:
-    """Write and sync parts, and the index if given; what went wrong. Takes all parts even then: others may wait for it."""
+    """Write and sync parts, and the index if given; what went wrong. Takes all parts even then:
+    others may wait for it.
+    """
     error: OSError | None = None
     writer: RowWriter | None = None
     try:
@@ -83,7 +95,9 @@ def shares_of(comm: Comm, counts: Ints) -> tuple[Ints, Ints]:
     return found[: comm.rank].sum(axis=0), found.sum(axis=0)
 
 
-def facts_of(state: State, world: Any, step: int, data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def facts_of(
+    state: State, world: Any, step: int, data: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Attributes and texts of a file."""
     config = world.config
     attributes = {

@@ -1,9 +1,11 @@
-"""What can a second process compile while the first compiles lookup and update? The dense half of a run, sort, and new rows.
+"""What can a second process compile while the first compiles lookup and update? The dense half of a
+run, sort, and new rows.
 
-Numba compiles under one lock per process, so a second core helps only a second process. This one runs the kernels of the
-MLPs, the interaction, the loss, the dense optimizer, the sort of the lookups, the making of rows and the reading of data on
-made-up numbers; they land in the cache that both processes share. If it fails, nothing is lost but time: the first process
-then compiles these kernels itself.
+Numba compiles under one lock per process, so a second core helps only a second process. This one
+runs the kernels of the MLPs, the interaction, the loss, the dense optimizer, the sort of the
+lookups, the making of rows and the reading of data on made-up numbers; they land in the cache that
+both processes share. If it fails, nothing is lost but time: the first process then compiles these
+kernels itself.
 """
 
 import json
@@ -18,12 +20,16 @@ import numpy as np
 from neocpu.config import Config
 from neocpu.cores import available
 
-BATCH, DIM, ROWS = 4, 8, 40
+BATCH = 4
+DIM = 8
+ROWS = 40
 
 
 @contextmanager
 def companion(config: Config) -> Iterator["subprocess.Popen[bytes] | None"]:
-    """A process that compiles its half while the block runs; None where there is no second core for it."""
+    """A process that compiles its half while the block runs; None where there is no second core for
+    it.
+    """
     if len(available()) < 2:
         yield None
         return
@@ -53,11 +59,16 @@ def compile_rows() -> None:
     from neocpu.parallel.sharding import Shard
 
     rows = np.arange(2 * BATCH, dtype=np.int64) % ROWS
-    lookups = Lookups(np.arange(BATCH + 1, dtype=np.int64) * 2, rows, np.empty(0, np.float32), BATCH)
+    lookups = Lookups(
+        np.arange(BATCH + 1, dtype=np.int64) * 2, rows, np.empty(0, np.float32), BATCH
+    )
     layout = Layout(np.zeros(1, np.int64), np.zeros(1, np.int64))
     sort(layout, lookups, np.array([ROWS]), DIM, Scratch())
     tbe = TableBatchedEmbedding(
-        [TableSpec("t", ROWS, DIM, ("f",))], [Shard(0, (0, ROWS), (0, DIM), 0)], SparseOptimizer(), 1
+        [TableSpec("t", ROWS, DIM, ("f",))],
+        [Shard(0, (0, ROWS), (0, DIM), 0)],
+        SparseOptimizer(),
+        1,
     )
     tbe.create(layout, lookups)
     tbe.initial(0, rows)
@@ -68,7 +79,9 @@ def compile_dense(facts: dict[str, Any]) -> None:
     from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
     from neocpu.model.dlrm import Dlrm
 
-    model = Dlrm(3, [DIM, DIM], (DIM,), (4, 1), facts["interaction"], facts["diagonal"], facts["loss"])
+    model = Dlrm(
+        3, [DIM, DIM], (DIM,), (4, 1), facts["interaction"], facts["diagonal"], facts["loss"]
+    )
     E = np.zeros((BATCH, model.columns), np.float32)
     model.forward_bottom(np.ones((BATCH, 3), np.float32), E)
     model.forward_top(E)

@@ -1,4 +1,6 @@
-"""Which datasets does a run read? Those of its config: raw logs are converted once, by rank 0, then every rank maps them."""
+"""Which datasets does a run read? Those of its config: raw logs are converted once, by rank 0, then
+every rank maps them.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,10 +25,14 @@ class Splits:
     """The opened datasets of a run, by split name; those without a path are absent."""
 
     def __init__(self, config: Config, comm: Comm, datasets: dict[str, Dataset]) -> None:
-        self.config, self.comm, self.datasets = config, comm, datasets
+        self.config = config
+        self.comm = comm
+        self.datasets = datasets
         self._vocabularies: dict[str, Any] | None = None
         if config.data.rows_by == "vocabulary":
-            source = Dataset(config.data.vocabulary) if config.data.vocabulary else datasets.get("train")
+            source = (
+                Dataset(config.data.vocabulary) if config.data.vocabulary else datasets.get("train")
+            )
             self._vocabularies = source.vocabularies if source else None
 
     @property
@@ -65,11 +71,15 @@ class Splits:
         )
 
     def touchable_rows(self, samples: int) -> dict[str, int]:
-        """Rows of each table that training on so many samples can touch at most: another epoch looks up the same rows."""
-        data, found = self.datasets["train"], {}
+        """Rows of each table that training on so many samples can touch at most: another epoch
+        looks up the same rows.
+        """
+        data = self.datasets["train"]
+        found = {}
         for table in self.config.tables:
             lookups = [
-                min(data.lookups(f), samples * (data.features[f].hotness or data.lookups(f))) for f in table.features
+                min(data.lookups(f), samples * (data.features[f].hotness or data.lookups(f)))
+                for f in table.features
             ]
             found[table.name] = min(table.rows, sum(lookups))
         return found
@@ -78,7 +88,9 @@ class Splits:
         """Mean lookups per sample of each table, estimated from the first rows of the first split."""
         data = next(iter(self.datasets.values()))
         rows = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
-        found = data.take(rows, [f for table in self.config.tables for f in table.features]).features
+        found = data.take(
+            rows, [f for table in self.config.tables for f in table.features]
+        ).features
         return {
             table.name: sum(found[f].codes.size for f in table.features) / max(rows.size, 1)
             for table in self.config.tables
@@ -88,10 +100,13 @@ class Splits:
 def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> Splits:
     """Open the config's train, valid and test data, converting what is raw. Collective.
 
-    Raises (on every rank) DataError: a missing, malformed or foreign file; ConfigError: no train data.
+    Raises (on every rank) DataError: a missing, malformed or foreign file; ConfigError: no train
+    data.
     """
     data = config.data
-    missing = ConfigError(f"{config.source}: data.train: a file to train on is missing; --set data.train=train.txt.gz")
+    missing = ConfigError(
+        f"{config.source}: data.train: a file to train on is missing; --set data.train=train.txt.gz"
+    )
     comm.agree(None if data.train else missing)
     names = [name for name in SPLITS if getattr(data, name)]
     return open_paths(config, comm, out, tell, {name: getattr(data, name) for name in names})
@@ -113,7 +128,8 @@ def open_paths(
         try:
             _check_disk(config, given, out, tell, labelled)
             told = "\n".join(
-                "\t".join(map(str, _ensure(config, name, paths, out, tell, labelled))) for name, paths in given.items()
+                "\t".join(map(str, _ensure(config, name, paths, out, tell, labelled)))
+                for name, paths in given.items()
             ).encode()
         except NeocpuError as problem:
             error = problem
@@ -123,17 +139,23 @@ def open_paths(
         datasets = {name: Dataset(line.split("\t")) for name, line in zip(given, lines)}
         _check_alike(datasets)
     except NeocpuError as problem:
-        datasets, error = {}, problem
+        datasets = {}
+        error = problem
     comm.agree(error)
     for name, data in datasets.items():
         for path, source, count in zip(data.paths, given[name], data.skipped):
             if count:
-                tell(f"{name}: {count:,} malformed lines of {source} were skipped; the first are in {path}.errors.txt")
+                tell(
+                    f"{name}: {count:,} malformed lines of {source} were skipped; the first are "
+                    f"in {path}.errors.txt"
+                )
     return Splits(config, comm, datasets)
 
 
 def converted(config: Config, comm: Comm) -> Splits | None:
-    """The train data, if it is converted already; for those who only want to know what it looks like."""
+    """The train data, if it is converted already; for those who only want to know what it looks
+    like.
+    """
     data = config.data
     if not data.train:
         return None
@@ -151,7 +173,9 @@ def _options(config: Config, name: str, labelled: bool) -> ConvertOptions:
         on_error=data.on_error,
         labelled=labelled,
         header=data.header,
-        min_count=data.min_count if name == "train" and data.rows_by == "vocabulary" and not data.vocabulary else 0,
+        min_count=data.min_count
+        if name == "train" and data.rows_by == "vocabulary" and not data.vocabulary
+        else 0,
         schema=Path(data.schema) if data.schema else None,
         frequencies=config.memory.warm and name == "train",
     )
@@ -162,14 +186,21 @@ def _check_alike(datasets: dict[str, Dataset]) -> None:
     (first, one), *others = datasets.items()
     for name, other in others:
         if found := one.other_dense(other):
-            raise DataError(f"data.{name} does not go with data.{first}: {found}; convert both alike")
+            raise DataError(
+                f"data.{name} does not go with data.{first}: {found}; convert both alike"
+            )
 
 
 def _check_disk(
-    config: Config, given: dict[str, tuple[str, ...]], out: Path, tell: Callable[[str], None], labelled: bool
+    config: Config,
+    given: dict[str, tuple[str, ...]],
+    out: Path,
+    tell: Callable[[str], None],
+    labelled: bool,
 ) -> None:
     """Will the converted copies of all splits fit?"""
-    kind, needs = config.data.format, []
+    kind = config.data.format
+    needs = []
     for name, paths in given.items():
         options = _options(config, name, labelled)
         for sources, target in missing_copies(paths, kind, options, out):
@@ -178,9 +209,15 @@ def _check_disk(
 
 
 def _ensure(
-    config: Config, name: str, paths: tuple[str, ...], out: Path, tell: Callable[[str], None], labelled: bool
+    config: Config,
+    name: str,
+    paths: tuple[str, ...],
+    out: Path,
+    tell: Callable[[str], None],
+    labelled: bool,
 ) -> list[Path]:
-    data, options = config.data, _options(config, name, labelled)
+    data = config.data
+    options = _options(config, name, labelled)
     told: list[int] = []
 
     def progress(done: int, total: int, rows: int) -> None:

@@ -1,4 +1,6 @@
-"""How good is the model on a split, and what does it predict? Forward passes only: no state and no step counter moves."""
+"""How good is the model on a split, and what does it predict? Forward passes only: no state and no
+step counter moves.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -12,7 +14,9 @@ from neocpu.training.world import World
 Progress = Callable[[int, int], None]
 
 
-def predictions(world: World, batches: Iterable[Batch]) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
+def predictions(
+    world: World, batches: Iterable[Batch]
+) -> Iterator[tuple[Batch, NDArray[np.float32]]]:
     """This rank's predictions f32[b] for each batch; collective."""
     for batch in batches:
         world.step.forward(batch)
@@ -30,12 +34,19 @@ def evaluate(world: World, batches: Iterable[Batch], progress: Progress | None =
         seen += batch.samples
         if progress:
             progress(seen, batch.step)
-    return compute(np.concatenate(scores), np.concatenate(labels), world.config.model.loss, world.comm)
+    return compute(
+        np.concatenate(scores), np.concatenate(labels), world.config.model.loss, world.comm
+    )
 
 
-def predict(world: World, batches: Iterable[Batch], write: Callable[[NDArray[np.float32]], None]) -> int:
-    """Hand the predictions of the whole data to `write` on rank 0, in input order, batch by batch; returns their number."""
-    comm, total = world.comm, 0
+def predict(
+    world: World, batches: Iterable[Batch], write: Callable[[NDArray[np.float32]], None]
+) -> int:
+    """Hand the predictions of the whole data to `write` on rank 0, in input order, batch by batch;
+    returns their number.
+    """
+    comm = world.comm
+    total = 0
     for _, prediction in predictions(world, batches):
         counts = np.empty(comm.size, np.int64)
         comm.allgatherv(np.array([prediction.size], np.int64), counts, np.ones(comm.size, np.int64))

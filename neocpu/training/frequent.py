@@ -1,7 +1,8 @@
 """Which rows are asked for most? With `memory.warm` they are in the caches before the first step.
 
-Counts come from the train data: kept in the dataset since its conversion (`--frequencies`), else counted now. A code's row is
-that of the loader, by hash or by vocabulary. A row that is warm is the row that would have come later: no bit changes.
+Counts come from the train data: kept in the dataset since its conversion (`--frequencies`), else
+counted now. A code's row is that of the loader, by hash or by vocabulary. A row that is warm is the
+row that would have come later: no bit changes.
 """
 
 from functools import cache
@@ -20,7 +21,8 @@ Ints = NDArray[np.int64]
 
 def wanted_rows(loader: Loader, table: int) -> Ints:
     """Rows of a table that the data ask for most, most frequent first, equal ones ascending."""
-    found, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    found = [np.empty(0, np.int64)]
+    counts = [np.empty(0, np.int64)]
     for bag in bags(loader.tables):
         if bag.table == table:
             codes, often = frequencies(loader.dataset, bag.feature)
@@ -35,7 +37,8 @@ def wanted_rows(loader: Loader, table: int) -> Ints:
 def warm_caches(world: World, loader: Loader, begun: bool = False) -> None:
     """Fill the caches of this rank with the rows that are asked for most.
 
-    Caches wider than their rows stay as a checkpoint leaves them, empty, if training has `begun`: bits depend on them.
+    Caches wider than their rows stay as a checkpoint leaves them, empty, if training has `begun`:
+    bits depend on them.
     """
     tbe = world.embedding.tbe
     if not isinstance(tbe, TieredEmbedding):

@@ -1,7 +1,9 @@
-"""Were these data the ones a checkpoint was trained on? A short, plan-independent description that travels with it.
+"""Were these data the ones a checkpoint was trained on? A short, plan-independent description that
+travels with it.
 
-The config may name other paths on resume (a raw log, its converted copy, a copy elsewhere), but not other rows: a
-position in the data would then mean something else. A vocabulary is part of the model: another one means other rows.
+The config may name other paths on resume (a raw log, its converted copy, a copy elsewhere), but not
+other rows: a position in the data would then mean something else. A vocabulary is part of the
+model: another one means other rows.
 """
 
 import hashlib
@@ -22,20 +24,31 @@ LOOKED_AT = 4096  # rows of the beginning and of the end that enter the fingerpr
 def describe(
     datasets: Mapping[str, Dataset], rows_by: str, vocabularies: Mapping[str, NDArray[Any]] | None
 ) -> dict[str, Any]:
-    """JSON-able: {"splits": {name: {rows, fingerprint, files}}, "vocabularies": {feature: SHA-256}}."""
+    """JSON-able: {"splits": {name: {rows, fingerprint, files}}, "vocabularies": {feature:
+    SHA-256}}.
+    """
     words = vocabularies or {}
     return {
         "splits": {
-            name: {"rows": data.rows, "fingerprint": fingerprint(data), "files": [str(path) for path in data.paths]}
+            name: {
+                "rows": data.rows,
+                "fingerprint": fingerprint(data),
+                "files": [str(path) for path in data.paths],
+            }
             for name, data in datasets.items()
         },
-        "vocabularies": {name: _sha(codes) for name, codes in words.items()} if rows_by == "vocabulary" else {},
+        "vocabularies": {name: _sha(codes) for name, codes in words.items()}
+        if rows_by == "vocabulary"
+        else {},
     }
 
 
 def fingerprint(data: Dataset) -> str:
     """SHA-256 of labels and dense columns of the first and last rows."""
-    ends = [np.arange(min(LOOKED_AT, data.rows)), np.arange(max(data.rows - LOOKED_AT, 0), data.rows)]
+    ends = [
+        np.arange(min(LOOKED_AT, data.rows)),
+        np.arange(max(data.rows - LOOKED_AT, 0), data.rows),
+    ]
     parts = [data.take(rows.astype(np.int64), ()) for rows in ends]
     return _sha(*(array for part in parts for array in (part.labels, part.dense)))
 
@@ -47,8 +60,12 @@ def _sha(*arrays: NDArray[Any]) -> str:
     return found.hexdigest()
 
 
-def refuse_other_data(file: CheckpointFile, now: Mapping[str, Any], split: str | None = None) -> None:
-    """Raise CheckpointError if vocabularies, or the rows of `split`, are not those that the checkpoint knows."""
+def refuse_other_data(
+    file: CheckpointFile, now: Mapping[str, Any], split: str | None = None
+) -> None:
+    """Raise CheckpointError if vocabularies, or the rows of `split`, are not those that the
+    checkpoint knows.
+    """
     before = json.loads(file.text("data"))
     if not before:
         return
@@ -60,11 +77,14 @@ def refuse_other_data(file: CheckpointFile, now: Mapping[str, Any], split: str |
             )
     if split is None:
         return
-    old, new = before["splits"].get(split), now["splits"].get(split)
+    old = before["splits"].get(split)
+    new = now["splits"].get(split)
     if old is None or new is None:
         return
     if (old["rows"], old["fingerprint"]) != (new["rows"], new["fingerprint"]):
         raise CheckpointError(
-            f"{file.path}: data.{split} are other data now: {new['rows']} rows in {', '.join(new['files'])}; it was "
-            f"trained on {old['rows']} rows in {', '.join(old['files'])}. Restore them, or start anew in another --out"
+            f"{file.path}: data.{split} are other data now: {new['rows']} rows in "
+            f"{', '.join(new['files'])}; it was "
+            f"trained on {old['rows']} rows in {', '.join(old['files'])}. Restore them, or start "
+            "anew in another --out"
         )

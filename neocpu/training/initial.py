@@ -1,6 +1,8 @@
-"""Which values does a row have before anything was learnt? The same on every rank, for any row of any table.
+"""Which values does a row have before anything was learnt? The same on every rank, for any row of
+any table.
 
-A row belongs to the training state once its bytes differ from these (`docs/arithmetic.md` §9 and §11).
+A row belongs to the training state once its bytes differ from these (`docs/arithmetic.md` §9 and
+§11).
 """
 
 import math
@@ -26,10 +28,13 @@ def initial_rows(
     rows: NDArray[np.int64],
     uniform_rows: Callable[..., None] | None = None,
 ) -> dict[str, F32]:
-    """Whole rows i64[n] of a table before training: "weight" f32[n, dim], then its state f32[n, dim] or f32[n].
+    """Whole rows i64[n] of a table before training: "weight" f32[n, dim], then its state f32[n,
+    dim] or f32[n].
 
-    Weights are the nearest numbers of the table's format; after the state comes what scales each row, if anything does.
-    uniform_rows : the kernel (default) or its NumPy twin, which saves importing Numba for a few rows; the same bits.
+    Weights are the nearest numbers of the table's format; after the state comes what scales each
+    row, if anything does.
+    uniform_rows : the kernel (default) or its NumPy twin, which saves importing Numba for a few
+        rows; the same bits.
     """
     twin = uniform_rows is not None
     if uniform_rows is None:
@@ -43,7 +48,8 @@ def initial_rows(
     if spec.format in SCALED:
         codec = RowCodec(spec.format, spec.dim, backend=backend)
         data = codec.encode(weight)
-        weight, scales = codec.decode(data), codec.scales(data)
+        weight = codec.decode(data)
+        scales = codec.scales(data)
     elif spec.format not in EXACT:
         weight = rounded(weight, spec.format, import_module(f"neocpu.{backend}.narrow"))
     found = {"weight": weight}
@@ -60,6 +66,11 @@ def fields_of(spec: TableSpec, optimizer: SparseOptimizer) -> list[tuple[str, tu
 
 
 def state_shapes(optimizer: SparseOptimizer, dim: int) -> list[tuple[str, tuple[int, ...]]]:
-    """(name, shape of a row) of the optimizer's state tensors: those per element, then those per row."""
+    """(name, shape of a row) of the optimizer's state tensors: those per element, then those per
+    row.
+    """
     rule = optimizer.rule
-    return [*((name, (dim,)) for name in rule.element_state), *((name, ()) for name in rule.row_state)]
+    return [
+        *((name, (dim,)) for name in rule.element_state),
+        *((name, ()) for name in rule.row_state),
+    ]

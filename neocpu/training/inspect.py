@@ -1,4 +1,5 @@
-"""What did a model learn? A checkpoint as read-only arrays, for notebooks; needs neither MPI nor Numba.
+"""What did a model learn? A checkpoint as read-only arrays, for notebooks; needs neither MPI nor
+Numba.
 
 model = neocpu.load("runs/a/checkpoints/step-00010000.h5")
 model.tables["C1"][[0, 17]]        # rows 0 and 17, float32[2, D]
@@ -21,16 +22,21 @@ F32 = NDArray[np.float32]
 
 
 class Table:
-    """One embedding table: `table[rows]`, also of rows that training never touched, which have their initial values.
+    """One embedding table: `table[rows]`, also of rows that training never touched, which have
+    their initial values.
 
-    learnt : i64[n], rows that differ from their initial values. fields : "weight" and the optimizer's state.
+    learnt : i64[n], rows that differ from their initial values. fields : "weight" and the
+        optimizer's state.
     """
 
     def __init__(self, file: CheckpointFile, spec: TableSpec, config: Config) -> None:
         number = file.number(f"tables/{spec.name}")
-        self.name, self.rows, self.dim = spec.name, spec.rows, spec.dim
+        self.name = spec.name
+        self.rows = spec.rows
+        self.dim = spec.dim
         self.learnt = file.rows(number)
-        self._spec, self._config = spec, config
+        self._spec = spec
+        self._config = config
         self._stored = {name: file.field(number, name) for name, _ in file.tensors[number].fields}
 
     @property
@@ -46,10 +52,18 @@ class Table:
         return self.field("weight", rows)
 
     def field(self, name: str, rows: Any) -> F32:
-        """The same of any field; one number per row where the rule keeps one. Raises IndexError outside [0, rows)."""
+        """The same of any field; one number per row where the rule keeps one. Raises IndexError
+        outside [0, rows).
+        """
         wanted = self._numbers(rows)
         flat = wanted.reshape(-1)
-        start = initial_rows(self._spec, self._config.optimizer.sparse, self._config.training.seed, flat, uniform_rows)
+        start = initial_rows(
+            self._spec,
+            self._config.optimizer.sparse,
+            self._config.training.seed,
+            flat,
+            uniform_rows,
+        )
         found = start[name]
         at = np.minimum(np.searchsorted(self.learnt, flat), max(self.learnt.size - 1, 0))
         known = self.learnt[at] == flat if self.learnt.size else np.zeros(flat.size, np.bool_)
@@ -66,7 +80,9 @@ class Table:
             raise IndexError(f"rows of table {self.name} are whole numbers, not {wanted.dtype}")
         outside = (wanted < 0) | (wanted >= self.rows)
         if outside.any():
-            raise IndexError(f"table {self.name} has rows 0 to {self.rows - 1}; got {wanted[outside].flat[0]}")
+            raise IndexError(
+                f"table {self.name} has rows 0 to {self.rows - 1}; got {wanted[outside].flat[0]}"
+            )
         return wanted.astype(np.int64)
 
     def __repr__(self) -> str:
@@ -74,11 +90,15 @@ class Table:
 
 
 class Model:
-    """A checkpoint, read-only: `tables` by name, `dense` parameters by name, `config`, `step`, `digest`."""
+    """A checkpoint, read-only: `tables` by name, `dense` parameters by name, `config`, `step`,
+    `digest`.
+    """
 
     def __init__(self, path: str | Path) -> None:
         with CheckpointFile(path) as file:
-            self.path, self.step, self.digest = file.path, file.step, file.digest
+            self.path = file.path
+            self.step = file.step
+            self.digest = file.digest
             self.config = file.config()
             self.tables = {spec.name: Table(file, spec, self.config) for spec in self.config.tables}
             self.dense = {
@@ -88,7 +108,10 @@ class Model:
             }
 
     def __repr__(self) -> str:
-        return f"<model {self.path}: step {self.step}, {len(self.tables)} tables, digest {self.digest[:12]}…>"
+        return (
+            f"<model {self.path}: step {self.step}, {len(self.tables)} tables, digest "
+            f"{self.digest[:12]}…>"
+        )
 
 
 def load(path: str | Path) -> Model:

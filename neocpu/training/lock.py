@@ -1,8 +1,8 @@
 """How is a folder of results kept to one run at a time, and from being overwritten by accident?
 
-Rank 0 holds an `flock` on DIR/lock for the run; the system drops it when the process ends, however it ends. Where
-file locks do not work (some network file systems), DIR/lock.held is created exclusively instead, and a holder that is
-seen to be dead is put aside.
+Rank 0 holds an `flock` on DIR/lock for the run; the system drops it when the process ends, however
+it ends. Where file locks do not work (some network file systems), DIR/lock.held is created
+exclusively instead, and a holder that is seen to be dead is put aside.
 """
 
 import contextlib
@@ -26,12 +26,14 @@ def has_results(out: Path) -> Path | None:
 class RunLock:
     """A folder reserved for one run: `with RunLock(out, comm, resume=False): ...`. Collective.
 
-    Creates `out`. Raises TrainingError on all ranks if another run holds it, if it holds results and `resume` is false,
-    or if it cannot be written.
+    Creates `out`. Raises TrainingError on all ranks if another run holds it, if it holds results
+    and `resume` is false, or if it cannot be written.
     """
 
     def __init__(self, out: Path, comm: Comm, *, resume: bool) -> None:
-        self.out, self.comm, self.resume = Path(out), comm, resume
+        self.out = Path(out)
+        self.comm = comm
+        self.resume = resume
         self._file: int | None = None
         self._held: Path | None = None
 
@@ -43,7 +45,8 @@ class RunLock:
                 self._refuse_results()
             except OSError as problem:
                 error = TrainingError(
-                    f"{self.out}: cannot be used for results: {problem.strerror}; choose another --out"
+                    f"{self.out}: cannot be used for results: {problem.strerror}; choose another "
+                    "--out"
                 )
             except NeocpuError as problem:
                 error = problem
@@ -55,7 +58,10 @@ class RunLock:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._release()
 
@@ -89,16 +95,20 @@ class RunLock:
     def _busy(self, path: Path) -> TrainingError:
         with contextlib.suppress(OSError):
             if holder := path.read_text().strip():
-                hint = f" (if that run is no more, remove {path})" if path.name == "lock.held" else ""
+                hint = (
+                    f" (if that run is no more, remove {path})" if path.name == "lock.held" else ""
+                )
                 return TrainingError(
-                    f"{self.out} is in use by another run: {holder}{hint}; wait, or choose another --out"
+                    f"{self.out} is in use by another run: {holder}{hint}; wait, or choose "
+                    "another --out"
                 )
         return TrainingError(f"{self.out} is in use by another run; wait, or choose another --out")
 
     def _refuse_results(self) -> None:
         if not self.resume and (found := has_results(self.out)):
             raise TrainingError(
-                f"{self.out} already has results ({found.relative_to(self.out)}); go on with --resume, "
+                f"{self.out} already has results ({found.relative_to(self.out)}); go on with "
+                "--resume, "
                 "choose another --out, or remove it"
             )
 

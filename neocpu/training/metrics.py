@@ -1,4 +1,5 @@
-"""How good are predictions? Numbers that do not depend on how the samples are spread over ranks, or on their order.
+"""How good are predictions? Numbers that do not depend on how the samples are spread over ranks, or
+on their order.
 
 Every number is made of exact sums of its terms, so nothing is lost to an order of addition:
 
@@ -29,7 +30,9 @@ SAMPLES = 1024  # keys that each rank offers when ranks divide the range of scor
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics of one split; None where one is not defined (a single class, no samples, the other loss)."""
+    """Metrics of one split; None where one is not defined (a single class, no samples, the other
+    loss).
+    """
 
     samples: int
     logloss: float | None = None
@@ -40,29 +43,37 @@ class Metrics:
     mse: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; without `mse` for a classifier, without all but `mse` and `calibration` for a regression."""
+        """JSON-able; without `mse` for a classifier, without all but `mse` and `calibration` for a
+        regression.
+        """
         skipped = ("logloss", "ne", "auc", "accuracy") if self.mse is not None else ("mse",)
         return {name: value for name, value in asdict(self).items() if name not in skipped}
 
 
 def compute(scores: F32, labels: F32, loss: str, comm: Comm) -> Metrics:
-    """Metrics over all ranks' samples: predictions f32[n] and labels f32[n] of this rank. Collective.
+    """Metrics over all ranks' samples: predictions f32[n] and labels f32[n] of this rank.
+    Collective.
 
     loss : "bce" (scores are probabilities) or "mse" (scores are numbers).
     """
-    p, y = scores.astype(np.float64), labels.astype(np.float64)
+    p = scores.astype(np.float64)
+    y = labels.astype(np.float64)
     if loss == "mse":
         return _regression(comm, [np.ones_like(p), (p - y) * (p - y), p, y])
-    clicked, other = y == 1, y == 0
+    clicked = y == 1
+    other = y == 0
     terms = y * -log(np.maximum(p, CLIP[0])) + (1.0 - y) * -log1p(-np.minimum(p, CLIP[1]))
     right = ((p >= 0.5) == clicked).astype(np.float64)
     soft = (~clicked & ~other).astype(np.float64)
-    count, total, predicted, wanted, correct, unclear = _totals(comm, [np.ones_like(p), terms, p, y, right, soft])
+    count, total, predicted, wanted, correct, unclear = _totals(
+        comm, [np.ones_like(p), terms, p, y, right, soft]
+    )
     auc = count_auc(scores, clicked, comm)
     n = int(count or 0)
     if not n or total is None or predicted is None or wanted is None:
         return Metrics(n)
-    logloss, rate = float(total / n), float(wanted / n)
+    logloss = float(total / n)
+    rate = float(wanted / n)
     entropy = -(rate * _log(rate) + (1 - rate) * _log(1 - rate)) if 0 < rate < 1 else 0.0
     return Metrics(
         n,
@@ -83,13 +94,18 @@ def _regression(comm: Comm, terms: Sequence[NDArray[np.float64]]) -> Metrics:
     n = int(samples or 0)
     if not n or squares is None:
         return Metrics(n)
-    return Metrics(n, mse=float(squares / n), calibration=float(predicted / wanted) if predicted and wanted else None)
+    return Metrics(
+        n,
+        mse=float(squares / n),
+        calibration=float(predicted / wanted) if predicted and wanted else None,
+    )
 
 
 def exact_sum(x: NDArray[np.float64]) -> Fraction | None:
     """The sum of fp64 numbers without any rounding; None where one is not finite.
 
-    Numbers of one exponent are added as integers, in halves of 26 bits so that int64 holds 2^36 of them.
+    Numbers of one exponent are added as integers, in halves of 26 bits so that int64 holds 2^36 of
+    them.
     """
     if not np.isfinite(x).all():
         return None
@@ -100,13 +116,18 @@ def exact_sum(x: NDArray[np.float64]) -> Fraction | None:
     total = Fraction(0)
     for e in np.unique(exponent).tolist():
         here = exponent == e
-        total += Fraction((int(high[here].sum()) << 26) + int(low[here].sum())) * Fraction(2) ** (e - 53)
+        total += Fraction((int(high[here].sum()) << 26) + int(low[here].sum())) * Fraction(2) ** (
+            e - 53
+        )
     return total
 
 
 def _totals(comm: Comm, terms: Sequence[NDArray[np.float64]]) -> list[Fraction | None]:
     """Exact sums over all ranks of each array; None where a term is not finite."""
-    mine = " ".join("nan" if (s := exact_sum(x)) is None else f"{s.numerator:x}/{s.denominator:x}" for x in terms)
+    mine = " ".join(
+        "nan" if (s := exact_sum(x)) is None else f"{s.numerator:x}/{s.denominator:x}"
+        for x in terms
+    )
     totals: list[Fraction | None] = [Fraction(0)] * len(terms)
     for told in comm.allgather_bytes(mine.encode()):
         for i, text in enumerate(told.decode().split(" ")):
@@ -120,7 +141,8 @@ def _totals(comm: Comm, terms: Sequence[NDArray[np.float64]]) -> list[Fraction |
 
 
 def count_auc(scores: F32, clicked: NDArray[np.bool_], comm: Comm) -> float | None:
-    """Exact area under the ROC curve over all ranks, ties counted half; None for a single class or a NaN. Collective.
+    """Exact area under the ROC curve over all ranks, ties counted half; None for a single class or
+    a NaN. Collective.
 
     Ranks agree on ranges of scores, each counts one range, and only sorted counts travel.
     """
@@ -152,8 +174,14 @@ def _count_keys(scores: F32, clicked: NDArray[np.bool_]) -> tuple[NDArray[np.int
 
 
 def _bounds(keys: NDArray[np.int64], comm: Comm) -> NDArray[np.int64]:
-    """size - 1 keys that divide all ranks' keys evenly, more or less; any bounds give the same count."""
-    picked = keys[np.linspace(0, keys.size - 1, min(SAMPLES, keys.size)).astype(np.int64)] if keys.size else keys
+    """size - 1 keys that divide all ranks' keys evenly, more or less; any bounds give the same
+    count.
+    """
+    picked = (
+        keys[np.linspace(0, keys.size - 1, min(SAMPLES, keys.size)).astype(np.int64)]
+        if keys.size
+        else keys
+    )
     counts = np.empty(comm.size, np.int64)
     comm.allgatherv(np.array([picked.size], np.int64), counts, np.ones(comm.size, np.int64))
     offered = np.empty(int(counts.sum()), np.int64)
@@ -165,7 +193,11 @@ def _bounds(keys: NDArray[np.int64], comm: Comm) -> NDArray[np.int64]:
 
 
 def _exchange(
-    keys: NDArray[np.int64], clicks: NDArray[np.int64], others: NDArray[np.int64], bounds: NDArray[np.int64], comm: Comm
+    keys: NDArray[np.int64],
+    clicks: NDArray[np.int64],
+    others: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    comm: Comm,
 ) -> tuple[NDArray[np.int64], ...]:
     """My range of keys from all ranks, sorted and merged: distinct keys, clicks, others."""
     cuts = np.concatenate([[0], np.searchsorted(keys, bounds), [keys.size]])

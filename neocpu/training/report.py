@@ -1,11 +1,13 @@
-"""What does a run leave behind for people and programs? Files in its folder, written by rank 0 alone.
+"""What does a run leave behind for people and programs? Files in its folder, written by rank 0
+alone.
 
     metrics.jsonl   a line per measurement: step, samples, split, and the metrics
     plan.json       which rank holds which rectangle of which table
     run.json        the summary, at the end
     loss.png        the curves of metrics.jsonl, if matplotlib is there
 
-What is shown meanwhile is not decided here: `tell` and `progress` are callbacks of whoever runs the training.
+What is shown meanwhile is not decided here: `tell` and `progress` are callbacks of whoever runs the
+training.
 """
 
 import contextlib
@@ -23,7 +25,8 @@ from neocpu.parallel.plan import Plan
 from neocpu.training.metrics import Metrics
 
 Advance = Callable[[int, int], None]
-Progress = Callable[[int, int], AbstractContextManager[Advance]]  # (steps in all, steps done) -> advance(step, samples)
+# (steps in all, steps done) -> advance(step, samples)
+Progress = Callable[[int, int], AbstractContextManager[Advance]]
 PACKAGES = ("neocpu", "numba", "numpy", "mpi4py", "h5py")
 
 
@@ -40,7 +43,8 @@ def no_progress(total: int, done: int) -> Iterator[Advance]:
 class Report:
     """The reporting side of a run; on ranks other than 0 it does nothing.
 
-    tell : shows one line. progress : a context manager that yields `advance(step, samples of that step)`.
+    tell : shows one line. progress : a context manager that yields `advance(step, samples of that
+        step)`.
     """
 
     def __init__(
@@ -51,7 +55,8 @@ class Report:
         tell: Callable[[str], None] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.out, self._first = Path(out), rank == 0
+        self.out = Path(out)
+        self._first = rank == 0
         self._tell = tell or silent if self._first else silent
         self._progress = progress or no_progress if self._first else no_progress
         self._trimmed = False
@@ -71,7 +76,9 @@ class Report:
             write_json(self.out / "plan.json", plan.to_dict())
 
     def metrics(self, step: int, samples: int, split: str, metrics: Metrics) -> None:
-        """One measurement. After a resume, lines that the interrupted run wrote from this step on are dropped first."""
+        """One measurement. After a resume, lines that the interrupted run wrote from this step on
+        are dropped first.
+        """
         if not self._first:
             return
         path = self.out / "metrics.jsonl"
@@ -83,7 +90,9 @@ class Report:
         line = {"step": step, "samples": samples, "split": split, "measured": measured, **found}
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        numbers = ", ".join(f"{name} {value:.5f}" for name, value in found.items() if value is not None)
+        numbers = ", ".join(
+            f"{name} {value:.5f}" for name, value in found.items() if value is not None
+        )
         self.tell(f"step {step}, {split}: {numbers}")
 
     def finish(self, summary: dict[str, Any]) -> None:
@@ -134,7 +143,9 @@ def versions() -> dict[str, str]:
 
 
 def draw(out: Path) -> None:
-    """OUT/loss.png from OUT/metrics.jsonl; nothing where matplotlib is missing or nothing was measured."""
+    """OUT/loss.png from OUT/metrics.jsonl; nothing where matplotlib is missing or nothing was
+    measured.
+    """
     path = out / "metrics.jsonl"
     if importlib.util.find_spec("matplotlib") is None or not path.exists():
         return

@@ -1,4 +1,6 @@
-"""How is a checkpoint's model applied to data? On any number of ranks, whatever the run had that wrote it."""
+"""How is a checkpoint's model applied to data? On any number of ranks, whatever the run had that
+wrote it.
+"""
 
 import atexit
 import shutil
@@ -29,13 +31,16 @@ def restore(
     need_labels: bool = True,
     tell: Callable[[str], None] = silent,
 ) -> tuple[World, Loader]:
-    """The model of a checkpoint, and batches of `data` (raw logs or datasets) in file order. Collective.
+    """The model of a checkpoint, and batches of `data` (raw logs or datasets) in file order.
+    Collective.
 
     labelled : whether raw logs have a label column. need_labels : refuse datasets without labels.
     """
     with CheckpointFile(path) as file:
         config = file.config(overrides)
-    splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: tuple(data)}, labelled=labelled)
+    splits = open_paths(
+        config, comm, Path(path).parent, tell, {SPLIT: tuple(data)}, labelled=labelled
+    )
     pooling = splits.pooling_factors()
     plan = make_plan(config, comm, pooling)
     memory = memory_plan(config, plan, pooling)

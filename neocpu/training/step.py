@@ -3,8 +3,8 @@
     E[b, C]   columns 0:d0 bottom MLP, then the pooled vector of each key          forward
     dE[b, C]  its gradient                                                          backward
 
-The exchange of pooled rows is started before the bottom MLP and awaited after it; the dense gradients are on their way
-while the tables are updated.
+The exchange of pooled rows is started before the bottom MLP and awaited after it; the dense
+gradients are on their way while the tables are updated.
 """
 
 from dataclasses import dataclass
@@ -58,15 +58,30 @@ class TrainStep:
     """One rank's training step: forward, loss, backward, updates."""
 
     def __init__(
-        self, model: Dlrm, embedding: ShardedEmbedding, optimizer: DenseOptimizer, comm: Comm, leaves: int
+        self,
+        model: Dlrm,
+        embedding: ShardedEmbedding,
+        optimizer: DenseOptimizer,
+        comm: Comm,
+        leaves: int,
     ) -> None:
-        self.model, self.embedding, self.optimizer, self.comm, self.leaves = model, embedding, optimizer, comm, leaves
+        self.model = model
+        self.embedding = embedding
+        self.optimizer = optimizer
+        self.comm = comm
+        self.leaves = leaves
         self._reduction = DenseReduction(comm, model.flat.size, leaves)
         self._E = np.empty((0, model.columns), np.float32)
-        self._nodes = {node: np.empty(model.flat.size, np.float32) for node in self._reduction.nodes[comm.rank]}
+        self._nodes = {
+            node: np.empty(model.flat.size, np.float32) for node in self._reduction.nodes[comm.rank]
+        }
 
-    def forward(self, batch: BatchLike, coming: Started[Input] | None = None) -> NDArray[np.float32]:
-        """Logits f32[b] of this rank's samples; `coming`: their lookups, if those were sent before. Collective."""
+    def forward(
+        self, batch: BatchLike, coming: Started[Input] | None = None
+    ) -> NDArray[np.float32]:
+        """Logits f32[b] of this rank's samples; `coming`: their lookups, if those were sent before.
+        Collective.
+        """
         rows = batch.labels.size
         if len(self._E) < rows:
             self._E = np.empty((rows, self.model.columns), np.float32)
@@ -76,8 +91,11 @@ class TrainStep:
         lookup.finish(E)
         return self.model.forward_top(E)
 
-    def __call__(self, batch: BatchLike, step: int, coming: Started[Input] | None = None) -> Outcome:
-        """Train on one batch; `step` counts optimizer steps from 1; `coming` as for `forward`. Collective.
+    def __call__(
+        self, batch: BatchLike, step: int, coming: Started[Input] | None = None
+    ) -> Outcome:
+        """Train on one batch; `step` counts optimizer steps from 1; `coming` as for `forward`.
+        Collective.
 
         Raises
         ------
@@ -109,9 +127,13 @@ class TrainStep:
         sample = int(np.argmin(finite))
         first, _ = rank_samples(self.comm.rank, self.comm.size, batch.samples, self.leaves)
         inputs = (
-            "finite" if np.isfinite(batch.dense[sample]).all() and np.isfinite(batch.labels[sample]) else "not finite"
+            "finite"
+            if np.isfinite(batch.dense[sample]).all() and np.isfinite(batch.labels[sample])
+            else "not finite"
         )
         raise TrainingError(
-            f"step {step}: the loss of sample {first + sample} of the batch is {loss[sample]} (its inputs are {inputs}); "
-            "lower optimizer.dense.learning_rate or optimizer.sparse.learning_rate, or resume from an earlier checkpoint"
+            f"step {step}: the loss of sample {first + sample} of the batch is {loss[sample]} "
+            f"(its inputs are {inputs}); "
+            "lower optimizer.dense.learning_rate or optimizer.sparse.learning_rate, or resume "
+            "from an earlier checkpoint"
         )

@@ -1,7 +1,9 @@
-"""How does a run go from a config to a digest? Data, plan, preflight, compile, resume, then steps, and a summary.
+"""How does a run go from a config to a digest? Data, plan, preflight, compile, resume, then steps,
+and a summary.
 
-The position in the data is (epoch, step of the epoch); both follow from the number of steps taken, so that number is all
-that a checkpoint needs. Before every step the ranks agree whether somebody was asked to stop.
+The position in the data is (epoch, step of the epoch); both follow from the number of steps taken,
+so that number is all that a checkpoint needs. Before every step the ranks agree whether somebody
+was asked to stop.
 """
 
 import json
@@ -47,7 +49,10 @@ class Stopped(NeocpuError):
     """The run was asked to end (SIGTERM, Ctrl-C) and has written a checkpoint."""
 
     def __init__(self, number: int, step: int) -> None:
-        super().__init__(f"stopped by signal {number} after step {step}; a checkpoint is written, go on with --resume")
+        super().__init__(
+            f"stopped by signal {number} after step {step}; a checkpoint is written, go on with "
+            "--resume"
+        )
         self.exit_status = 128 + number
 
 
@@ -67,8 +72,9 @@ class Trainer:
     out : folder for checkpoints, metrics and the summary; locked while the run lasts.
     resume : go on from the newest complete checkpoint in `out`, or start at step 0 and say so.
     started : `time.time()` at the start of the process, for the cold-start figure.
-    bind : may each kernel thread have a core of its own, where the host's ranks together use every core once? For a process
-        that does nothing else; the calling thread is free again when `run` ends.
+    bind : may each kernel thread have a core of its own, where the host's ranks together use every
+        core once? For a process that does nothing else; the calling thread is free again when `run`
+        ends.
     """
 
     def __init__(
@@ -83,17 +89,24 @@ class Trainer:
         bind: bool = False,
     ) -> None:
         self.bind = bind
-        self.config, self.comm, self.out, self.resume = config, comm or SingleComm(), Path(out), resume
+        self.config = config
+        self.comm = comm or SingleComm()
+        self.out = Path(out)
+        self.resume = resume
         self.started = time.time() if started is None else started
         self.report = report or Report(self.out, self.comm.rank)
         self.steps_taken = 0
         self.samples = 0
         self.cold_start: float | None = None
         self._window = Window(WINDOW)
-        self._seconds, self._timed_from, self._saved_at = 0.0, 0, 0.0
+        self._seconds = 0.0
+        self._timed_from = 0
+        self._saved_at = 0.0
         self._saved = -1  # step of the newest checkpoint, and its digest
         self._digest = ""
-        self._safe, self._safe_at = -1, 0.0  # step of the newest one that is complete on the disk
+        # step of the newest one that is complete on the disk
+        self._safe = -1
+        self._safe_at = 0.0
         self._exposed = (0, 0.0)  # most steps, with their seconds, that a crash could have cost
         self._saver: Saver | None = None
         self._data: dict[str, Any] = {}
@@ -104,7 +117,8 @@ class Trainer:
 
         Raises
         ------
-        NeocpuError : of the kinds of `neocpu.errors`, on every rank. Stopped : a signal ended the run early.
+        NeocpuError : of the kinds of `neocpu.errors`, on every rank. Stopped : a signal ended the
+            run early.
         """
         keep_subnormals()
         try:
@@ -127,7 +141,8 @@ class Trainer:
     # ---- before the first step ----
 
     def _prepare(self, splits: Splits) -> tuple[World, Loader]:
-        config, comm = self.config, self.comm
+        config = self.config
+        comm = self.comm
         self._data = splits.description()
         pooling = splits.pooling_factors()
         plan = make_plan(config, comm, pooling)
@@ -135,13 +150,18 @@ class Trainer:
         self._clear_rows()
         huge = self._check_room(plan, splits, memory)
         self.report.plan(plan, config.optimizer.sparse.state_floats)
-        for line in placement_lines(plan, memory, config.optimizer.sparse.state_floats) if memory.demands else ():
+        for line in (
+            placement_lines(plan, memory, config.optimizer.sparse.state_floats)
+            if memory.demands
+            else ()
+        ):
             self.report.tell(line)
         warm_up(config, plan, comm, self.report.tell, memory.placements)
         if self.bind:
             bind_kernel_threads(comm)
         self.world = world = build(config, comm, plan, splits.dense_features, huge, memory)
-        wanted, loader = config.checkpoint, splits.loader("train")
+        wanted = config.checkpoint
+        loader = splits.loader("train")
         every = wanted.files_until_full(memory.over_ssd)
         self._saver = Saver(
             self.out,
@@ -168,21 +188,30 @@ class Trainer:
         except StorageError as problem:
             error = problem
         except OSError as problem:
-            error = StorageError(f"{self.out}/rows: cannot be cleared: {problem.strerror}; remove it")
+            error = StorageError(
+                f"{self.out}/rows: cannot be cleared: {problem.strerror}; remove it"
+            )
         self.comm.agree(error)
 
     def _check_room(self, plan: Plan, splits: Splits, memory: MemoryPlan) -> bool:
-        """Memory of every rank, and disk for checkpoints (rank 0 looks); is there room for tables on huge pages?"""
-        config, comm, steps = self.config, self.comm, self._total_steps(splits.loader("train"))
+        """Memory of every rank, and disk for checkpoints (rank 0 looks); is there room for tables
+        on huge pages?
+        """
+        config = self.config
+        comm = self.comm
+        steps = self._total_steps(splits.loader("train"))
         state = config.optimizer.sparse.state_floats
         samples = steps * config.training.batch_size
-        lookups = {name: int(samples * factor) + 1 for name, factor in splits.pooling_factors().items()}
+        lookups = {
+            name: int(samples * factor) + 1 for name, factor in splits.pooling_factors().items()
+        }
         error: NeocpuError | None = None
         huge = False
         try:
             host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
             rooms = memory.rooms(plan.tables, plan.local(comm.rank), state)
-            slots, beside = [room.slots for room in rooms], [room.narrow for room in rooms]
+            slots = [room.slots for room in rooms]
+            beside = [room.narrow for room in rooms]
             needs = [
                 preflight.table_needs(plan, comm.rank, state, lookups, slots, page, beside)
                 for page in (HUGE, preflight.PAGE)
@@ -192,18 +221,25 @@ class Trainer:
             preflight.check_memory(needs[not huge], host_ranks, other)
             if comm.rank == 0:
                 touched = splits.touchable_rows(samples)
-                stored = [t for t, name in zip(config.tables, memory.placements) if PLACEMENTS[name].ssd]
+                stored = [
+                    t for t, name in zip(config.tables, memory.placements) if PLACEMENTS[name].ssd
+                ]
                 every = config.checkpoint.every_steps
                 saves = -(-steps // every) if every else 1
                 rows = preflight.row_file_needs(stored, state, touched, saves)
-                preflight.check_rows(memory.folder or self.out, rows, comm.size, memory.ssd, self.report.tell)
+                preflight.check_rows(
+                    memory.folder or self.out, rows, comm.size, memory.ssd, self.report.tell
+                )
                 tables = preflight.checkpoint_needs(config.tables, state, touched)
                 dense = preflight.dense_bytes(config, splits.dense_features)
-                keep, there = config.checkpoint.keep, [p.stat().st_size for p in checkpoint.checkpoints(self.out)]
+                keep = config.checkpoint.keep
+                there = [p.stat().st_size for p in checkpoint.checkpoints(self.out)]
                 based = min(
                     config.checkpoint.files_until_full(memory.over_ssd) - 1, 2
                 )  # together they take no more than two whole ones
-                preflight.check_checkpoints(self.out, tables, dense, saves, keep, there, self.report.tell, based)
+                preflight.check_checkpoints(
+                    self.out, tables, dense, saves, keep, there, self.report.tell, based
+                )
         except NeocpuError as problem:
             error = problem
         comm.agree(error)
@@ -223,7 +259,8 @@ class Trainer:
         self._saver.resume(path, self._saved)
         if self.steps_taken >= (total := self._total_steps(loader)):
             self.report.tell(
-                f"nothing to train: {path.name} is at step {self.steps_taken} and the run ends at step {total}; raise "
+                f"nothing to train: {path.name} is at step {self.steps_taken} and the run ends at "
+                f"step {total}; raise "
                 "training.steps or training.epochs to go on"
             )
 
@@ -251,8 +288,11 @@ class Trainer:
         return Ahead(world.embedding, batches, memory.prefetch, known)
 
     def _train(self, world: World, loader: Loader, splits: Splits, stop: StopSignal) -> None:
-        total, every = self._total_steps(loader), self.config.eval.every_steps
-        save_every, saver, ahead = self.config.checkpoint.every_steps, self._saver, self._ahead(world, loader, total)
+        total = self._total_steps(loader)
+        every = self.config.eval.every_steps
+        save_every = self.config.checkpoint.every_steps
+        saver = self._saver
+        ahead = self._ahead(world, loader, total)
         assert saver is not None
         with self.report.progress(total, self.steps_taken) as advance:
             while self.steps_taken < total:
@@ -272,7 +312,9 @@ class Trainer:
                 self._seconds += time.perf_counter() - begun
                 if self.cold_start is None:
                     self.cold_start = time.time() - self.started
-                    self._seconds, self._timed_from = 0.0, self.samples  # speed is that of the steps after the first
+                    # speed is that of the steps after the first
+                    self._seconds = 0.0
+                    self._timed_from = self.samples
                 advance(self.steps_taken, batch.samples)
                 if every and self.steps_taken % every == 0 and self.steps_taken < total:
                     self._measure(world, splits, ("valid",))
@@ -297,13 +339,18 @@ class Trainer:
             saver.finish()
             self._count_exposed(saver)
             self._digest = saver.save(self.steps_taken, last)
-            self._saved, self._saved_at = self.steps_taken, self._seconds
+            self._saved = self.steps_taken
+            self._saved_at = self._seconds
 
     def _count_exposed(self, saver: Saver) -> None:
         """If another checkpoint is complete: what a crash just before would have cost."""
         if saver.safe != self._safe:
-            self._exposed = max(self._exposed, (self.steps_taken - max(self._safe, 0), self._seconds - self._safe_at))
-            self._safe, self._safe_at = saver.safe, self._saved_at
+            self._exposed = max(
+                self._exposed,
+                (self.steps_taken - max(self._safe, 0), self._seconds - self._safe_at),
+            )
+            self._safe = saver.safe
+            self._safe_at = self._saved_at
 
     # ---- after the last step ----
 
@@ -340,13 +387,17 @@ class Trainer:
         return summary
 
     def _tiers(self, world: World) -> list[dict[str, Any]]:
-        """Counts of the tiers of cached tables, summed over ranks: a table's levels one after the other, nearest first."""
+        """Counts of the tiers of cached tables, summed over ranks: a table's levels one after the
+        other, nearest first.
+        """
         mine = json.dumps(world.embedding.tbe.tiers()).encode()
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for part in self.comm.allgather_bytes(mine):
             for table, levels in json.loads(part).items():
                 for level in levels:
-                    entry = found.setdefault((table, level["tier"]), {"table": table, "tier": level["tier"]})
+                    entry = found.setdefault(
+                        (table, level["tier"]), {"table": table, "tier": level["tier"]}
+                    )
                     for name, count in level.items():
                         if name != "tier":
                             entry[name] = entry.get(name, 0) + count

@@ -1,10 +1,12 @@
-"""Who compiles the kernels? One rank per kind of CPU, by training a miniature of the run; the others sleep.
+"""Who compiles the kernels? One rank per kind of CPU, by training a miniature of the run; the
+others sleep.
 
-The miniature has one tiny table for each way a table of the real plan is cut, on a few ranks that are threads taking turns,
-so exactly the kernels that the run will use are compiled and land in the cache; those that move rows between memories come
-from a second one. Kernels take their sizes at run time, so those of the miniature are those of the run. A second process
-compiles the dense half meanwhile (`companion.py`). Then one rank per node loads them (or compiles, where the cache folder is
-not shared), and a marker in the cache folder spares later runs the walk.
+The miniature has one tiny table for each way a table of the real plan is cut, on a few ranks that
+are threads taking turns, so exactly the kernels that the run will use are compiled and land in the
+cache; those that move rows between memories come from a second one. Kernels take their sizes at run
+time, so those of the miniature are those of the run. A second process compiles the dense half
+meanwhile (`companion.py`). Then one rank per node loads them (or compiles, where the cache folder
+is not shared), and a marker in the cache folder spares later runs the walk.
 """
 
 import hashlib
@@ -34,7 +36,12 @@ from neocpu.training.state import digest
 from neocpu.training.world import build, memory_plan
 from neocpu.trees import rank_samples
 
-ROWS, DIM, BATCH, BAG, RANKS = 160, 8, 12, 14, 4  # more rows of each shard than lines in a set: some stay outside
+# more rows of each shard than lines in a set: some stay outside
+ROWS = 160
+DIM = 8
+BATCH = 12
+BAG = 14
+RANKS = 4
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,8 @@ class MiniBatch:
 
 def signature(config: Config, plan: Plan) -> str:
     """What decides which kernels a run compiles that has all tables in memory, and for which CPU."""
-    model, optimizer = config.model, config.optimizer
+    model = config.model
+    optimizer = config.optimizer
     facts = [
         _ways(plan),
         plan.ranks > 1,
@@ -69,7 +77,9 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
     """What decides which kernels move rows between memories, whatever the plan; "" where none do."""
     if not any(PLACEMENTS[name].caches for name in placements):
         return ""
-    return _hash([_deepest(placements), config.memory.policy, _formats(plan), config.optimizer.sparse.name])
+    return _hash(
+        [_deepest(placements), config.memory.policy, _formats(plan), config.optimizer.sparse.name]
+    )
 
 
 def _hash(facts: list[Any]) -> str:
@@ -77,8 +87,12 @@ def _hash(facts: list[Any]) -> str:
 
 
 def _ways(plan: Plan) -> list[tuple[str, str]]:
-    """(scheme, format that kernels see) of which the plan has a table; rounding is decided at run time."""
-    return sorted({(scheme, table.cached.format) for scheme, table in zip(plan.schemes, plan.tables)})
+    """(scheme, format that kernels see) of which the plan has a table; rounding is decided at run
+    time.
+    """
+    return sorted(
+        {(scheme, table.cached.format) for scheme, table in zip(plan.schemes, plan.tables)}
+    )
 
 
 def _formats(plan: Plan) -> list[tuple[str, str]]:
@@ -87,8 +101,12 @@ def _formats(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _deepest(placements: Collection[str]) -> str:
-    """The placement whose kernels are those of all placements of the run: the one with most below it."""
-    return max(sorted(placements), key=lambda name: (PLACEMENTS[name].ssd, len(PLACEMENTS[name].caches)))
+    """The placement whose kernels are those of all placements of the run: the one with most below
+    it.
+    """
+    return max(
+        sorted(placements), key=lambda name: (PLACEMENTS[name].ssd, len(PLACEMENTS[name].caches))
+    )
 
 
 def warm_up(
@@ -98,7 +116,9 @@ def warm_up(
     tell: Callable[[str], None] | None = None,
     placements: Collection[str] = ("hbm",),
 ) -> float:
-    """Bring all kernels of the run into the cache; returns the seconds it took. `placements`: of its tables. Collective."""
+    """Bring all kernels of the run into the cache; returns the seconds it took. `placements`: of
+    its tables. Collective.
+    """
     started = time.perf_counter()
     signatures = signature(config, plan), memory_signature(config, plan, placements)
     markers = [cache_folder() / f"warm-{name}" for name in signatures if name]
@@ -123,14 +143,18 @@ def warm_up(
 
 
 def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes] | None") -> None:
-    """Two steps and a digest in memory; lookup and update come first, of no rows, while `helper` compiles the rest."""
+    """Two steps and a digest in memory; lookup and update come first, of no rows, while `helper`
+    compiles the rest.
+    """
     ways = _ways(plan)
     specs = [
-        TableSpec(f"mini-{scheme}-{form}", ROWS, DIM, (form + scheme,), "mean", format=form) for scheme, form in ways
+        TableSpec(f"mini-{scheme}-{form}", ROWS, DIM, (form + scheme,), "mean", format=form)
+        for scheme, form in ways
     ]
     if any(table.weighted for table in plan.tables):
         specs[0] = replace(specs[0], weighted=True)
-    mini, schemes = _mini_config(config, specs, "hbm"), [scheme for scheme, _ in ways]
+    mini = _mini_config(config, specs, "hbm")
+    schemes = [scheme for scheme, _ in ways]
 
     def body(comm: Comm) -> None:
         world = build(mini, comm, place(mini.tables, schemes, comm.size, min(2, comm.size)), 3)
@@ -157,7 +181,8 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
         TableSpec(f"mini-{i}", ROWS, DIM, (f"{i}",), "mean", format=form, cache_format=wider)
         for i, (form, wider) in enumerate(_formats(plan))
     ]
-    mini, comm = _mini_config(config, specs, placement), SingleComm()
+    mini = _mini_config(config, specs, placement)
+    comm = SingleComm()
     with tempfile.TemporaryDirectory() as folder:
         whole = place(mini.tables, ["table_wise"] * len(specs), 1, 1)
         world = build(mini, comm, whole, 3, memory=memory_plan(mini, whole, {}, Path(folder)))
@@ -185,4 +210,6 @@ def _mini_batch(config: Config, comm: Comm, length: int) -> MiniBatch:
     values = np.arange(lengths.sum(), dtype=np.int64) % ROWS
     weights = np.ones(values.size, np.float32) if any(t.weighted for t in config.tables) else None
     dense = np.linspace(0, 1, 3 * b, dtype=np.float32).reshape(b, 3)
-    return MiniBatch(dense, KJT(keys, lengths, values, weights), (np.arange(b) % 2).astype(np.float32), BATCH)
+    return MiniBatch(
+        dense, KJT(keys, lengths, values, weights), (np.arange(b) % 2).astype(np.float32), BATCH
+    )

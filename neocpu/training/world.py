@@ -1,4 +1,6 @@
-"""Which objects make up one rank of a run? Built here from the config, once, for training, evaluation and warm-up alike."""
+"""Which objects make up one rank of a run? Built here from the config, once, for training,
+evaluation and warm-up alike.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,30 +34,45 @@ class World:
     step: TrainStep
 
 
-def make_plan(config: Config, comm: Comm, pooling: Mapping[str, float], ranks: int | None = None) -> Plan:
-    """The run's plan, the same on every rank; `pooling`: mean lookups per sample and table (default 1); `ranks`: of a coming
-    run, if not those of `comm`."""
+def make_plan(
+    config: Config, comm: Comm, pooling: Mapping[str, float], ranks: int | None = None
+) -> Plan:
+    """The run's plan, the same on every rank; `pooling`: mean lookups per sample and table (default
+    1); `ranks`: of a coming run, if not those of `comm`.
+    """
     work = workload(config, pooling)
     per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
     memory = config.parallel.memory or None
-    return auto.make_plan(config.tables, config.parallel.plan, ranks or comm.size, per_node, work, memory)
+    return auto.make_plan(
+        config.tables, config.parallel.plan, ranks or comm.size, per_node, work, memory
+    )
 
 
 def workload(config: Config, pooling: Mapping[str, float]) -> Workload:
     """What a step does to the tables; `pooling`: as above."""
-    bags = {table.name: pooling[table.name] / len(table.features) for table in config.tables if table.name in pooling}
+    bags = {
+        table.name: pooling[table.name] / len(table.features)
+        for table in config.tables
+        if table.name in pooling
+    }
     return Workload(config.training.batch_size, bags, config.optimizer.sparse.state_floats)
 
 
-def memory_plan(config: Config, plan: Plan, pooling: Mapping[str, float], folder: Path = Path()) -> MemoryPlan:
-    """Where the tables live, the same on every rank; `folder`: for SSD files, unless the config names one.
+def memory_plan(
+    config: Config, plan: Plan, pooling: Mapping[str, float], folder: Path = Path()
+) -> MemoryPlan:
+    """Where the tables live, the same on every rank; `folder`: for SSD files, unless the config
+    names one.
 
     Raises TrainingError where placements are to be chosen and none fits.
     """
-    memory, work = config.memory, workload(config, pooling)
+    memory = config.memory
+    work = workload(config, pooling)
     named = choose_placements([table.name for table in config.tables], memory.placement)
     speeds = {"ddr": memory.ddr_bandwidth, "ssd": memory.ssd_bandwidth}
-    places = place_tables(plan, named, work, memory.hbm, memory.ddr, SPEEDS | {m: s for m, s in speeds.items() if s})
+    places = place_tables(
+        plan, named, work, memory.hbm, memory.ddr, SPEEDS | {m: s for m, s in speeds.items() if s}
+    )
     asked = demands(plan, work) if AUTO in named else ()
     return MemoryPlan(
         places,
@@ -73,11 +90,18 @@ def memory_plan(config: Config, plan: Plan, pooling: Mapping[str, float], folder
 
 
 def build(
-    config: Config, comm: Comm, plan: Plan, dense_features: int, huge: bool = True, memory: MemoryPlan | None = None
+    config: Config,
+    comm: Comm,
+    plan: Plan,
+    dense_features: int,
+    huge: bool = True,
+    memory: MemoryPlan | None = None,
 ) -> World:
-    """Model, tables and optimizers of one rank; nothing is looked up yet, and no table row exists. `huge`: tables on huge
-    pages; `memory`: where tables live (None: in memory, all of them)."""
-    training, optimizer = config.training, config.optimizer
+    """Model, tables and optimizers of one rank; nothing is looked up yet, and no table row exists.
+    `huge`: tables on huge pages; `memory`: where tables live (None: in memory, all of them).
+    """
+    training = config.training
+    optimizer = config.optimizer
     model = Dlrm(
         dense_features=dense_features,
         dims=[plan.tables[bag.table].dim for bag in bags(plan.tables)],
@@ -100,4 +124,12 @@ def build(
         memory,
     )
     dense = DenseOptimizer(optimizer.dense, model.flat)
-    return World(config, comm, plan, model, embedding, dense, TrainStep(model, embedding, dense, comm, training.leaves))
+    return World(
+        config,
+        comm,
+        plan,
+        model,
+        embedding,
+        dense,
+        TrainStep(model, embedding, dense, comm, training.leaves),
+    )

@@ -1,10 +1,11 @@
-"""How do I try neocpu where my code says FBGEMM? Classes and operators with FBGEMM's names and signatures, exact arithmetic.
+"""How do I try neocpu where my code says FBGEMM? Classes and operators with FBGEMM's names and
+signatures, exact arithmetic.
 
     from neocpu.oracle.fbgemm import SplitTableBatchedEmbeddingBagsCodegen      # instead of fbgemm_gpu....
     neocpu.oracle.fbgemm.install()                                             # or: leave the imports as they are
 
-Needs torch; fbgemm_gpu need not be installed. Nothing here is loaded before it is used. `docs/fbgemm.md` is the manual,
-`docs/peer-differences.md` says where FBGEMM's own answers differ.
+Needs torch; fbgemm_gpu need not be installed. Nothing here is loaded before it is used.
+`docs/fbgemm.md` is the manual, `docs/peer-differences.md` says where FBGEMM's own answers differ.
 """
 
 from importlib import import_module

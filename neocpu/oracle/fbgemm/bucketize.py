@@ -1,4 +1,6 @@
-"""Which rank gets which lookup? FBGEMM's bucketize operators: rows in blocks, in uneven ranges, or dealt by remainder."""
+"""Which rank gets which lookup? FBGEMM's bucketize operators: rows in blocks, in uneven ranges, or
+dealt by remainder.
+"""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -10,9 +12,15 @@ from neocpu.embedding import layouts
 from neocpu.oracle.fbgemm.moves import ints, like, rows
 from neocpu.oracle.fbgemm.operators import Refused, operator
 
-HEAD = "(Tensor lengths, Tensor indices, bool bucketize_pos, bool sequence, Tensor block_sizes, SymInt my_size, "
+HEAD = (
+    "(Tensor lengths, Tensor indices, bool bucketize_pos, bool sequence, Tensor block_sizes, "
+    "SymInt my_size, "
+)
 SIZES = "Tensor? batch_size_per_feature=None, SymInt max_B=-1, Tensor[]? block_bucketize_pos=None, "
-TAIL = "bool keep_orig_idx=False, Tensor? total_num_blocks=None, Tensor? keep_orig_idx_per_feature=None)"
+TAIL = (
+    "bool keep_orig_idx=False, Tensor? total_num_blocks=None, Tensor? "
+    "keep_orig_idx_per_feature=None)"
+)
 Maybe: TypeAlias = Tensor | None
 
 
@@ -30,9 +38,13 @@ def _dealt(
     keep: Any = keep_orig_idx
     if keep_orig_idx_per_feature is not None:
         keep = keep_orig_idx_per_feature.numpy()
-    for t, blocks in enumerate([] if total_num_blocks is None or block_bucketize_pos else total_num_blocks.tolist()):
+    for t, blocks in enumerate(
+        [] if total_num_blocks is None or block_bucketize_pos else total_num_blocks.tolist()
+    ):
         if blocks % my_size:
-            raise Refused(f"total_num_blocks[{t}] = {blocks} must be a multiple of my_size, {my_size}")
+            raise Refused(
+                f"total_num_blocks[{t}] = {blocks} must be a multiple of my_size, {my_size}"
+            )
     return layouts.block_bucketize(
         ints(lengths),
         indices.detach().contiguous().numpy().reshape(-1),
@@ -53,7 +65,13 @@ def _moved(weights: Maybe, found: layouts.Bucketized) -> Maybe:
     return rows(weights, layouts.invert_permute(found.unbucketize_permute))
 
 
-@operator(HEAD + "Tensor? weights=None, " + SIZES + TAIL + " -> (Tensor, Tensor, Tensor?, Tensor?, Tensor?)")
+@operator(
+    HEAD
+    + "Tensor? weights=None, "
+    + SIZES
+    + TAIL
+    + " -> (Tensor, Tensor, Tensor?, Tensor?, Tensor?)"
+)
 def block_bucketize_sparse_features(
     lengths: Tensor,
     indices: Tensor,
@@ -69,9 +87,11 @@ def block_bucketize_sparse_features(
     total_num_blocks: Maybe = None,
     keep_orig_idx_per_feature: Maybe = None,
 ) -> tuple[Tensor, Tensor, Maybe, Maybe, Maybe]:
-    """(lengths [my_size * F * B], indices, weights, positions in bags, where each lookup went), by (rank, feature, sample).
+    """(lengths [my_size * F * B], indices, weights, positions in bags, where each lookup went), by
+    (rank, feature, sample).
 
-    Indices count as unsigned numbers, as in FBGEMM: -1 is the largest of all, and leaves as another number.
+    Indices count as unsigned numbers, as in FBGEMM: -1 is the largest of all, and leaves as another
+    number.
     """
     return block_bucketize_sparse_features_inference(
         lengths,
@@ -92,9 +112,13 @@ def block_bucketize_sparse_features(
 
 
 @operator(
-    HEAD + "Tensor? weights=None, " + SIZES + "bool return_bucket_mapping=False, " + TAIL
+    HEAD
+    + "Tensor? weights=None, "
+    + SIZES
+    + "bool return_bucket_mapping=False, "
+    + TAIL
     + " -> (Tensor, Tensor, Tensor?, Tensor?, Tensor?, Tensor?)"
-)  # fmt: skip
+)
 def block_bucketize_sparse_features_inference(
     lengths: Tensor,
     indices: Tensor,
@@ -112,7 +136,13 @@ def block_bucketize_sparse_features_inference(
     keep_orig_idx_per_feature: Maybe = None,
 ) -> tuple[Tensor, Tensor, Maybe, Maybe, Maybe, Maybe]:
     """As `block_bucketize_sparse_features`, and the rank of each lookup."""
-    sizes = (batch_size_per_feature, block_bucketize_pos, keep_orig_idx, total_num_blocks, keep_orig_idx_per_feature)
+    sizes = (
+        batch_size_per_feature,
+        block_bucketize_pos,
+        keep_orig_idx,
+        total_num_blocks,
+        keep_orig_idx_per_feature,
+    )
     found = _dealt(lengths, indices, block_sizes, my_size, *sizes)
     return (
         like(found.lengths, lengths),
@@ -125,7 +155,11 @@ def block_bucketize_sparse_features_inference(
 
 
 @operator(
-    HEAD + "Tensor weights, SymInt weights_dim=1, " + SIZES + TAIL + " -> (Tensor, Tensor, Tensor, Tensor?, Tensor?)"
+    HEAD
+    + "Tensor weights, SymInt weights_dim=1, "
+    + SIZES
+    + TAIL
+    + " -> (Tensor, Tensor, Tensor, Tensor?, Tensor?)"
 )
 def block_bucketize_sparse_features_2d_weights(
     lengths: Tensor,
@@ -144,7 +178,13 @@ def block_bucketize_sparse_features_2d_weights(
     keep_orig_idx_per_feature: Maybe = None,
 ) -> tuple[Tensor, Tensor, Tensor, Maybe, Maybe]:
     """As `block_bucketize_sparse_features`, with weights [n, weights_dim]."""
-    sizes = (batch_size_per_feature, block_bucketize_pos, keep_orig_idx, total_num_blocks, keep_orig_idx_per_feature)
+    sizes = (
+        batch_size_per_feature,
+        block_bucketize_pos,
+        keep_orig_idx,
+        total_num_blocks,
+        keep_orig_idx_per_feature,
+    )
     found = _dealt(lengths, indices, block_sizes, my_size, *sizes)
     moved = _moved(weights.reshape(-1, weights_dim), found)
     assert moved is not None
@@ -164,8 +204,12 @@ def block_bucketize_sparse_features_2d_weights(
 def bucketize_sparse_features(
     lengths: Tensor, indices: Tensor, bucketize_pos: bool, my_size: int, weights: Maybe = None
 ) -> tuple[Tensor, Tensor, Maybe, Maybe]:
-    """(lengths, indices, weights, positions in bags) with rank = index mod my_size, index there = index // my_size."""
-    found = _dealt(lengths, indices, torch.zeros(1, dtype=torch.int64), my_size, None, None, False, None, None)
+    """(lengths, indices, weights, positions in bags) with rank = index mod my_size, index there =
+    index // my_size.
+    """
+    found = _dealt(
+        lengths, indices, torch.zeros(1, dtype=torch.int64), my_size, None, None, False, None, None
+    )
     return (
         like(found.lengths, lengths),
         like(found.indices, indices),
@@ -175,7 +219,11 @@ def bucketize_sparse_features(
 
 
 @operator("(Tensor lengths, Tensor bucketized_lengths, Tensor bucket_mapping) -> Tensor")
-def populate_bucketized_permute(lengths: Tensor, bucketized_lengths: Tensor, bucket_mapping: Tensor) -> Tensor:
+def populate_bucketized_permute(
+    lengths: Tensor, bucketized_lengths: Tensor, bucket_mapping: Tensor
+) -> Tensor:
     """Where each lookup went, from its rank and the lengths by (rank, bag)."""
-    found = layouts.bucketized_permute(ints(lengths), ints(bucketized_lengths), ints(bucket_mapping))
+    found = layouts.bucketized_permute(
+        ints(lengths), ints(bucketized_lengths), ints(bucket_mapping)
+    )
     return like(found, bucket_mapping)

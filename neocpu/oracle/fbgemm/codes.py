@@ -1,7 +1,8 @@
-"""How do rows of a narrow format become fp32 numbers and back? The codecs of `docs/formats.md`, on NumPy arrays.
+"""How do rows of a narrow format become fp32 numbers and back? The codecs of `docs/formats.md`, on
+NumPy arrays.
 
-fp32 needs neither. Rows are written back to nearest even, or stochastically by Philox (`docs/arithmetic.md` §9): the same
-seed, table, row and step give the same bits.
+fp32 needs neither. Rows are written back to nearest even, or stochastically by Philox
+(`docs/arithmetic.md` §9): the same seed, table, row and step give the same bits.
 """
 
 from importlib import import_module
@@ -15,7 +16,8 @@ from neocpu.reference.philox import tensor_key
 from neocpu.storage.formats import FORMATS
 
 STOCHASTIC = 2  # the purpose of a key, docs/arithmetic.md §9
-NAMES = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8", "nfp8": "fp8_e4m3"}  # SparseType -> ours
+# SparseType -> ours
+NAMES = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8", "nfp8": "fp8_e4m3"}
 
 
 def row_codes(form: str, columns: int) -> int:
@@ -23,7 +25,9 @@ def row_codes(form: str, columns: int) -> int:
     return FORMATS[form].row_codes(columns)
 
 
-def _call(form: str, function: str, x: NDArray[Any], options: list[object], out: NDArray[Any]) -> NDArray[Any]:
+def _call(
+    form: str, function: str, x: NDArray[Any], options: list[object], out: NDArray[Any]
+) -> NDArray[Any]:
     getattr(import_module(f"neocpu.kernels.{CODECS[form].module}"), function)(x, *options, out)
     return out
 
@@ -32,8 +36,15 @@ def decode(codes: NDArray[Any], form: str, columns: int) -> NDArray[np.float32]:
     """Numbers f32[R, columns] of rows of codes [R, W]."""
     if form == "fp32":
         return codes
-    codec, out = CODECS[form], np.empty((codes.shape[0], columns), np.float32)
-    return _call(form, codec.dequantize, np.ascontiguousarray(codes), list(codec.dequantize_options.values()), out)
+    codec = CODECS[form]
+    out = np.empty((codes.shape[0], columns), np.float32)
+    return _call(
+        form,
+        codec.dequantize,
+        np.ascontiguousarray(codes),
+        list(codec.dequantize_options.values()),
+        out,
+    )
 
 
 def encode(x: NDArray[np.float32], form: str) -> NDArray[Any]:
@@ -41,13 +52,20 @@ def encode(x: NDArray[np.float32], form: str) -> NDArray[Any]:
     if form == "fp32":
         return x
     codec = CODECS[form]
-    options = [codec.choices[k][v] if isinstance(v, str) else v for k, v in codec.quantize_options.items()]
+    options = [
+        codec.choices[k][v] if isinstance(v, str) else v for k, v in codec.quantize_options.items()
+    ]
     return _call(form, codec.quantize, np.ascontiguousarray(x), options, _room(x, form))
 
 
-def encode_randomly(x: NDArray[np.float32], form: str, table: str, rows: NDArray[np.int64], step: int) -> NDArray[Any]:
-    """As `encode`, each number to one of its two neighbours at random; rows i64[R] of `table` before update `step`."""
-    codec, key = CODECS[form], tensor_key(0, STOCHASTIC, table)
+def encode_randomly(
+    x: NDArray[np.float32], form: str, table: str, rows: NDArray[np.int64], step: int
+) -> NDArray[Any]:
+    """As `encode`, each number to one of its two neighbours at random; rows i64[R] of `table`
+    before update `step`.
+    """
+    codec = CODECS[form]
+    key = tensor_key(0, STOCHASTIC, table)
     x = np.ascontiguousarray(x)
     if codec.module == "codecs":
         options = [codec.quantize_options["layout"], ROUNDINGS["stochastic"], key, rows, 0, step]

@@ -1,9 +1,12 @@
-"""How does code that says FBGEMM get neocpu without being edited? `install()` puts our classes and operators in its place.
+"""How does code that says FBGEMM get neocpu without being edited? `install()` puts our classes and
+operators in its place.
 
-Classes: the attributes of fbgemm_gpu's modules, and of every loaded module that holds the same class under the same name.
-Operators: `torch.library` implementations for the CPU, under which torch's dispatcher keeps FBGEMM's own; so torch.compile,
-C++ and TorchScript callers get ours too. Without fbgemm_gpu, modules of its names are made, with what is here in them, and
-the operators are defined. `uninstall()` puts everything back.
+Classes: the attributes of fbgemm_gpu's modules, and of every loaded module that holds the same
+class under the same name.
+Operators: `torch.library` implementations for the CPU, under which torch's dispatcher keeps
+FBGEMM's own; so torch.compile, C++ and TorchScript callers get ours too. Without fbgemm_gpu,
+modules of its names are made, with what is here in them, and the operators are defined.
+`uninstall()` puts everything back.
 """
 
 import contextlib
@@ -22,10 +25,15 @@ from neocpu.oracle.fbgemm.dense import DenseTableBatchedEmbeddingBagsCodegen
 from neocpu.oracle.fbgemm.operators import load
 from neocpu.oracle.fbgemm.split import SplitTableBatchedEmbeddingBagsCodegen
 
-CLASSES = {c.__name__: c for c in (SplitTableBatchedEmbeddingBagsCodegen, DenseTableBatchedEmbeddingBagsCodegen)}
+CLASSES = {
+    c.__name__: c
+    for c in (SplitTableBatchedEmbeddingBagsCodegen, DenseTableBatchedEmbeddingBagsCodegen)
+}
 TRAINING = "fbgemm_gpu.split_table_batched_embeddings_ops_training"
 WORDS = {
-    name: value for name, value in vars(names).items() if isinstance(value, type) and value.__module__ == names.__name__
+    name: value
+    for name, value in vars(names).items()
+    if isinstance(value, type) and value.__module__ == names.__name__
 }
 # Modules that are made where fbgemm_gpu is missing. All of them hold all classes and words.
 MADE = (
@@ -129,23 +137,32 @@ def _register(done: _Installed, present: bool) -> None:
     with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         for name, operator in load().items():
-            if present and not torch._C._dispatch_has_kernel_for_dispatch_key(f"fbgemm::{name}", "CPU"):
-                continue  # a version of FBGEMM that lacks it, or that makes it of others, which are replaced
+            if present and not torch._C._dispatch_has_kernel_for_dispatch_key(
+                f"fbgemm::{name}", "CPU"
+            ):
+                # a version of FBGEMM that lacks it, or that makes it of others, which are replaced
+                continue
             if not present:
                 library.define(name + operator.schema)
             # without FBGEMM, operators are differentiable because what they are made of is
             library.impl(
-                name, operator.function, "CPU" if present else "CompositeImplicitAutograd", allow_override=True
+                name,
+                operator.function,
+                "CPU" if present else "CompositeImplicitAutograd",
+                allow_override=True,
             )
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says on stderr about operators that get another implementation: it is meant."""
+    """Without what torch says on stderr about operators that get another implementation: it is
+    meant.
+    """
     import os
 
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield

@@ -1,6 +1,8 @@
-"""What can be asked of a module beside a lookup? Its features and options as attributes, its states, its hyper-parameters.
+"""What can be asked of a module beside a lookup? Its features and options as attributes, its
+states, its hyper-parameters.
 
-Names, shapes and orders are FBGEMM's. What concerns caches and prefetching does nothing, as there: a CPU has neither.
+Names, shapes and orders are FBGEMM's. What concerns caches and prefetching does nothing, as there:
+a CPU has neither.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +28,11 @@ from neocpu.oracle.fbgemm.storage import Storage
 
 OUTPUTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 SETTABLE = ("eps", "beta1", "beta2", "weight_decay")
-COUNTED: tuple[EmbOptimType, ...] = (EmbOptimType.ADAM, EmbOptimType.LAMB, EmbOptimType.PARTIAL_ROWWISE_ADAM)
+COUNTED: tuple[EmbOptimType, ...] = (
+    EmbOptimType.ADAM,
+    EmbOptimType.LAMB,
+    EmbOptimType.PARTIAL_ROWWISE_ADAM,
+)
 COUNTED += (EmbOptimType.PARTIAL_ROWWISE_LAMB, EmbOptimType.EMAINPLACE_ROWWISE_ADAGRAD)
 
 
@@ -45,35 +51,48 @@ class Module(Storage):
         """Tables and features: `embedding_specs`, `feature_table_map` and what follows from them."""
         if not specs:
             raise ConfigError("embedding_specs: give at least one table")
-        self.embedding_specs = [(*s[:2], *(s[2:4] or (EmbeddingLocation.HOST, ComputeDevice.CPU))) for s in specs]
-        self.rows, self.dims = [int(s[0]) for s in specs], [int(s[1]) for s in specs]
+        self.embedding_specs = [
+            (*s[:2], *(s[2:4] or (EmbeddingLocation.HOST, ComputeDevice.CPU))) for s in specs
+        ]
+        self.rows = [int(s[0]) for s in specs]
+        self.dims = [int(s[1]) for s in specs]
         tables = given["feature_table_map"]
         self.feature_table_map = list(range(len(specs)) if tables is None else tables)
         if set(self.feature_table_map) != set(range(len(specs))):
             raise ConfigError(
-                f"feature_table_map {self.feature_table_map}: each of {len(specs)} tables needs a feature"
+                f"feature_table_map {self.feature_table_map}: each of {len(specs)} tables needs a "
+                "feature"
             )
         self.table_names = given["table_names"]
         self.names = list(self.table_names or [f"table-{i}" for i in range(len(specs))])
-        self.pooling_mode, self.mixed_D = given["pooling_mode"], len(set(self.dims)) > 1
+        self.pooling_mode = given["pooling_mode"]
+        self.mixed_D = len(set(self.dims)) > 1
         self.pooling = of(PoolingMode, self.pooling_mode).name.lower()
         self.is_nobag = self.pooling == "none"
         if self.is_nobag and self.mixed_D:
             raise ConfigError("pooling_mode NONE: all tables must have the same dimension")
         wide = [self.dims[t] for t in self.feature_table_map]
-        self.total_D, self.max_D, self.max_D_cache = sum(wide), max(self.dims), 0
+        self.total_D = sum(wide)
+        self.max_D = max(self.dims)
+        self.max_D_cache = 0
         self.total_hash_size = sum(self.rows)
-        self._table, self._wide = np.array(self.feature_table_map, np.int64), np.array(wide, np.int64)
+        self._table = np.array(self.feature_table_map, np.int64)
+        self._wide = np.array(wide, np.int64)
         base = np.append(0, np.cumsum(self.rows))
         self.register_buffer("D_offsets", torch.tensor([0, *np.cumsum(wide)], dtype=torch.int32))
-        self.register_buffer("hash_size_cumsum", torch.from_numpy(np.append(base[self._table], base[-1])))
-        self.register_buffer("rows_per_table", torch.tensor([self.rows[t] for t in self.feature_table_map]))
+        self.register_buffer(
+            "hash_size_cumsum", torch.from_numpy(np.append(base[self._table], base[-1]))
+        )
+        self.register_buffer(
+            "rows_per_table", torch.tensor([self.rows[t] for t in self.feature_table_map])
+        )
         self.register_buffer("bounds_check_warning", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("feature_dims", torch.tensor(wide))
 
     def _make_options(self, given: Mapping[str, Any]) -> None:
         """Formats, optimizer and checks."""
-        self.weights_precision, self.optimizer = given["weights_precision"], given["optimizer"]
+        self.weights_precision = given["weights_precision"]
+        self.optimizer = given["optimizer"]
         form = of(SparseType, self.weights_precision).value
         if form not in codes.NAMES:
             raise ConfigError(f"weights_precision {form}: choose one of {', '.join(codes.NAMES)}")
@@ -81,34 +100,48 @@ class Module(Storage):
         self.output_dtype, self._out = output_of(given["output_dtype"])
         self.choice = choose(given, self.total_hash_size)
         self.optimizer_args: OptimizerArgs = self.choice.args
-        self.weight_decay_mode, self.stochastic_rounding = given["weight_decay_mode"], given["stochastic_rounding"]
+        self.weight_decay_mode = given["weight_decay_mode"]
+        self.stochastic_rounding = given["stochastic_rounding"]
         self.emainplace = given["emainplace_mode"] or EmainplaceModeDefinition()
         extra = given["extra_optimizer_config"]
-        self.writeback = extra.writeback_first_feature_only if extra and extra.use_writeback_bwd_prehook else None
-        self._rate, self._averaged = float(given["learning_rate"]), 0
+        self.writeback = (
+            extra.writeback_first_feature_only
+            if extra and extra.use_writeback_bwd_prehook
+            else None
+        )
+        self._rate = float(given["learning_rate"])
+        self._averaged = 0
         self.learning_rate_tensor = torch.tensor(self._rate, dtype=torch.float32)
         self.bounds_check_mode_int = bounds.mode_of(given["bounds_check_mode"])
         self.embedding_table_index_type = given["embedding_table_index_type"]
         self.embedding_table_offset_type = given["embedding_table_offset_type"]
-        self.current_device, self.use_cpu = torch.device("cpu"), True
+        self.current_device = torch.device("cpu")
+        self.use_cpu = True
         self.gather_uvm_cache_stats = bool(given["gather_uvm_cache_stats"])
 
     def _make_rest(self) -> None:
         """What FBGEMM's state_dict holds besides."""
-        counted = self.choice.rule.endswith("_with_counter") or self.choice.rule.endswith("_with_cowclip")
+        counted = self.choice.rule.endswith("_with_counter") or self.choice.rule.endswith(
+            "_with_cowclip"
+        )
         self.placeholder_autograd_tensor = nn.Parameter(torch.zeros(0))
-        self.register_buffer("iter", torch.zeros(1, dtype=torch.int64), persistent=self.choice.kind in COUNTED)
+        self.register_buffer(
+            "iter", torch.zeros(1, dtype=torch.int64), persistent=self.choice.kind in COUNTED
+        )
         self.register_buffer("max_counter", torch.ones(1), persistent=counted)
         self.register_buffer("table_wise_cache_miss", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("lxu_cache_weights", torch.zeros(0, 0, dtype=self.weights_host.dtype))
-        self.register_buffer("cache_miss_counter", torch.zeros(2, dtype=torch.int64), persistent=False)
+        self.register_buffer(
+            "cache_miss_counter", torch.zeros(2, dtype=torch.int64), persistent=False
+        )
         self.register_buffer("uvm_cache_stats", torch.zeros(6, dtype=torch.int32), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Module":
         moved = fn(torch.empty(0))
         if moved.dtype != torch.float32 or moved.device.type != "cpu":
             raise ConfigError(
-                f"rows stay where they were made, as {self.form} on the CPU, not {moved.dtype} on {moved.device}"
+                f"rows stay where they were made, as {self.form} on the CPU, not {moved.dtype} on "
+                f"{moved.device}"
             )
         return super()._apply(fn, recurse)
 
@@ -123,7 +156,8 @@ class Module(Storage):
     # ---- states ----
 
     def split_optimizer_states(self) -> list[list[Tensor]]:
-        """The states of every table, in place: [rows, columns], or [rows] of states with one number per row.
+        """The states of every table, in place: [rows, columns], or [rows] of states with one number
+        per row.
 
         Order: momentum1, momentum2, prev_iter, row_counter, as far as the optimizer has them.
         """
@@ -134,7 +168,10 @@ class Module(Storage):
         """The states of every table by torch's names of them."""
         names = [name for name, _ in self._prefixes.values()]
         found = [dict(zip(names, states)) for states in self.split_optimizer_states()]
-        if self.choice.rule.endswith("_with_counter") and self.optimizer_args.weight_decay_mode == 3:
+        if (
+            self.choice.rule.endswith("_with_counter")
+            and self.optimizer_args.weight_decay_mode == 3
+        ):
             return [{**states, "iter": self.iter} for states in found]
         return found
 
@@ -175,7 +212,9 @@ class Module(Storage):
         return self._rate if fp32(self._rate) == written else written
 
     def update_hyper_parameters(self, params_dict: dict[str, float]) -> None:
-        """Set `lr`, `eps`, `beta1`, `beta2` or `weight_decay`. Raises NotImplementedError for other names, as FBGEMM."""
+        """Set `lr`, `eps`, `beta1`, `beta2` or `weight_decay`. Raises NotImplementedError for other
+        names, as FBGEMM.
+        """
         for name, value in params_dict.items():
             if name == "lr":
                 self.set_learning_rate(value)

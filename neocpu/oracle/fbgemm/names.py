@@ -1,6 +1,8 @@
-"""What are FBGEMM's words for things? Its enums and option records, of our own, so that fbgemm_gpu need not be installed.
+"""What are FBGEMM's words for things? Its enums and option records, of our own, so that fbgemm_gpu
+need not be installed.
 
-Values are FBGEMM's. `of` takes FBGEMM's own members, ours, their numbers, and plain strings alike. Imports no torch.
+Values are FBGEMM's. `of` takes FBGEMM's own members, ours, their numbers, and plain strings alike.
+Imports no torch.
 """
 
 import enum
@@ -52,7 +54,9 @@ class SparseType(enum.Enum):
         return str(self.value)
 
     def as_int(self) -> int:
-        """The number by which operators know the format: those of FBGEMM's C++ (its Python counts MX4 and NFP8 one less)."""
+        """The number by which operators know the format: those of FBGEMM's C++ (its Python counts
+        MX4 and NFP8 one less).
+        """
         return _NUMBERS[self.value]
 
     @staticmethod
@@ -64,7 +68,12 @@ class SparseType(enum.Enum):
         """The torch dtype of one element of storage."""
         import torch
 
-        narrow = {"int4": "quint4x2", "int2": "quint2x4", "nfp8": "float8_e4m3fn", "bf16": "bfloat16"}
+        narrow = {
+            "int4": "quint4x2",
+            "int2": "quint2x4",
+            "nfp8": "float8_e4m3fn",
+            "bf16": "bfloat16",
+        }
         name = {"fp32": "float32", "fp16": "float16", **narrow}.get(self.value, "uint8")
         return getattr(torch, name)
 
@@ -90,7 +99,9 @@ class SparseType(enum.Enum):
 
     def bit_rate(self) -> int:
         """Bits of one element's code."""
-        return {"fp32": 32, "fp16": 16, "bf16": 16, "int4": 4, "mx4": 4, "int2": 2}.get(self.value, 8)
+        return {"fp32": 32, "fp16": 16, "bf16": 16, "int4": 4, "mx4": 4, "int2": 2}.get(
+            self.value, 8
+        )
 
     def align_size(self) -> int:
         """Elements that fill four bytes (MX4: eight, as FBGEMM has it)."""
@@ -101,7 +112,17 @@ class SparseType(enum.Enum):
         return self.value in ("fp32", "fp16", "fp8", "bf16", "nfp8")
 
 
-_NUMBERS = {"fp32": 0, "fp16": 1, "int8": 2, "int4": 3, "int2": 4, "bf16": 5, "fp8": 6, "mx4": 8, "nfp8": 9}
+_NUMBERS = {
+    "fp32": 0,
+    "fp16": 1,
+    "int8": 2,
+    "int4": 3,
+    "int2": 4,
+    "bf16": 5,
+    "fp8": 6,
+    "mx4": 8,
+    "nfp8": 9,
+}
 
 
 class PoolingMode(enum.IntEnum):
@@ -265,7 +286,8 @@ OURS = {
 
 
 def of(kind: type[E], value: Any) -> E:
-    """The member of our enum that `value` means: a member of FBGEMM's enum of that name, of ours, a number, or a name.
+    """The member of our enum that `value` means: a member of FBGEMM's enum of that name, of ours, a
+    number, or a name.
 
     Raises ValueError that lists the members.
     """
@@ -275,9 +297,14 @@ def of(kind: type[E], value: Any) -> E:
         value = value.name
     if isinstance(value, str):
         value = OURS.get(value.lower(), value)
-        found = {**{m.name.lower(): m for m in kind}, **{str(m.value).lower(): m for m in kind}}.get(value.lower())
+        found = {
+            **{m.name.lower(): m for m in kind},
+            **{str(m.value).lower(): m for m in kind},
+        }.get(value.lower())
     else:
         found = next((m for m in kind if m.value == value), None)
     if found is None:
-        raise ValueError(f"{value!r} is no {kind.__name__}; choose one of {', '.join(m.name for m in kind)}")
+        raise ValueError(
+            f"{value!r} is no {kind.__name__}; choose one of {', '.join(m.name for m in kind)}"
+        )
     return found

@@ -1,7 +1,9 @@
-"""Which of FBGEMM's operators are here? `OPERATORS`: name, schema, function, as `install` gives them to torch.
+"""Which of FBGEMM's operators are here? `OPERATORS`: name, schema, function, as `install` gives
+them to torch.
 
-Functions take and give torch tensors on the CPU, with FBGEMM's argument names and defaults, and keep dtypes. Whatever only
-moves elements goes through our kernels (`moves.py`), and gradients flow back through floating-point values.
+Functions take and give torch tensors on the CPU, with FBGEMM's argument names and defaults, and
+keep dtypes. Whatever only moves elements goes through our kernels (`moves.py`), and gradients flow
+back through floating-point values.
 """
 
 import functools
@@ -19,7 +21,9 @@ class Refused(NeocpuError, RuntimeError):
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of `torch.ops.fbgemm`: its schema without the name, and what computes it on the CPU."""
+    """An operator of `torch.ops.fbgemm`: its schema without the name, and what computes it on the
+    CPU.
+    """
 
     schema: str
     function: Callable[..., Any]
@@ -36,7 +40,9 @@ OPERATORS: dict[str, Operator] = _Registry()
 
 
 def operator(schema: str, name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the operator of its name (or `name`), with errors that FBGEMM's callers understand."""
+    """Register a function as the operator of its name (or `name`), with errors that FBGEMM's
+    callers understand.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

@@ -1,7 +1,8 @@
-"""Which of our update rules does FBGEMM's constructor ask for? Its keyword arguments, turned into a `SparseOptimizer`.
+"""Which of our update rules does FBGEMM's constructor ask for? Its keyword arguments, turned into a
+`SparseOptimizer`.
 
-`optimizer_args` of a module is an `OptimizerArgs`: FBGEMM's names, FBGEMM's values. It is read again at every update, so what
-`update_hyper_parameters` changes holds from the next update on.
+`optimizer_args` of a module is an `OptimizerArgs`: FBGEMM's names, FBGEMM's values. It is read
+again at every update, so what `update_hyper_parameters` changes holds from the next update on.
 """
 
 import warnings
@@ -39,7 +40,8 @@ RULES = {
 FIXED_MODES = {"adam": "decoupled", "partial_rowwise_adam": "decoupled", "lamb": "decoupled"}
 FIXED_MODES |= {"partial_rowwise_lamb": "decoupled", "lars_sgd": "l2"}
 NO_DECAY = ("exact_sgd", "exact_adagrad")  # FBGEMM's formulas have no weight decay
-MODES = {0: "none", 1: "l2", 2: "decoupled", 3: "adagradw"}  # CounterWeightDecayMode, and the first WeightDecayModes
+# CounterWeightDecayMode, and the first WeightDecayModes
+MODES = {0: "none", 1: "l2", 2: "decoupled", 3: "adagradw"}
 
 
 class OptimizerArgs(NamedTuple):
@@ -98,11 +100,25 @@ def choose(given: Mapping[str, Any], rows: int) -> Choice:
     kind = of(EmbOptimType, given["optimizer"])
     decay = of(WeightDecayMode, given["weight_decay_mode"])
     _refuse(given, kind, decay)
-    counter, cowclip = given["counter_based_regularization"], given["cowclip_regularization"]
+    counter = given["counter_based_regularization"]
+    cowclip = given["cowclip_regularization"]
     chosen = counter or cowclip
-    counter, cowclip = counter or CounterBasedRegularizationDefinition(), cowclip or CowClipDefinition()
-    mode = of(CounterWeightDecayMode, chosen.counter_weight_decay_mode).value if chosen else decay.value
-    names = ("stochastic_rounding", "gradient_clipping", "max_gradient", "max_norm", "eps", "beta1", "beta2")
+    counter = counter or CounterBasedRegularizationDefinition()
+    cowclip = cowclip or CowClipDefinition()
+    mode = (
+        of(CounterWeightDecayMode, chosen.counter_weight_decay_mode).value
+        if chosen
+        else decay.value
+    )
+    names = (
+        "stochastic_rounding",
+        "gradient_clipping",
+        "max_gradient",
+        "max_norm",
+        "eps",
+        "beta1",
+        "beta2",
+    )
     args = OptimizerArgs(
         **{name: given[name] for name in (*names, "weight_decay", "eta", "momentum")},
         weight_decay_mode=mode,
@@ -121,22 +137,31 @@ def choose(given: Mapping[str, Any], rows: int) -> Choice:
     frequency = counter.max_counter_update_freq if decay is WeightDecayMode.COUNTER else -1
     choice = Choice(kind, decay, args, frequency)
     if args.weight_decay and choice.rule in NO_DECAY:
-        warnings.warn(f"{kind.name} has no weight decay, as in FBGEMM: weight_decay is ignored", stacklevel=4)
+        warnings.warn(
+            f"{kind.name} has no weight decay, as in FBGEMM: weight_decay is ignored", stacklevel=4
+        )
     return choice
 
 
 def _refuse(given: Mapping[str, Any], kind: EmbOptimType, decay: WeightDecayMode) -> None:
     if kind not in RULES:
-        raise ConfigError(f"optimizer {kind.name} is not in neocpu; it has {', '.join(k.name for k in RULES)}")
+        raise ConfigError(
+            f"optimizer {kind.name} is not in neocpu; it has {', '.join(k.name for k in RULES)}"
+        )
     if (decay is WeightDecayMode.COUNTER) != (given["counter_based_regularization"] is not None):
         raise ConfigError("weight_decay_mode COUNTER and counter_based_regularization go together")
     if (decay is WeightDecayMode.COWCLIP) != (given["cowclip_regularization"] is not None):
         raise ConfigError("weight_decay_mode COWCLIP and cowclip_regularization go together")
     if decay is WeightDecayMode.DECOUPLE_GLOBAL:
-        raise ConfigError("weight_decay_mode DECOUPLE_GLOBAL, which decays rows in the forward pass, is not in neocpu")
+        raise ConfigError(
+            "weight_decay_mode DECOUPLE_GLOBAL, which decays rows in the forward pass, is not in "
+            "neocpu"
+        )
     extra = given["extra_optimizer_config"]
     if extra is not None and extra.use_rowwise_bias_correction:
-        raise ConfigError("use_rowwise_bias_correction: neocpu's Adam corrects by the global step only")
+        raise ConfigError(
+            "use_rowwise_bias_correction: neocpu's Adam corrects by the global step only"
+        )
     if extra is not None and extra.use_writeback_bwd_prehook and kind is not EmbOptimType.EXACT_SGD:
         raise ConfigError("use_writeback_bwd_prehook is of EXACT_SGD only, as in FBGEMM")
     if given["ensemble_mode"] is not None:
@@ -145,7 +170,9 @@ def _refuse(given: Mapping[str, Any], kind: EmbOptimType, decay: WeightDecayMode
         raise ConfigError("optimizer_state_dtypes: optimizer states are fp32 in neocpu")
 
 
-def optimizer_of(choice: Choice, args: OptimizerArgs, learning_rate: float, max_counter: float) -> SparseOptimizer:
+def optimizer_of(
+    choice: Choice, args: OptimizerArgs, learning_rate: float, max_counter: float
+) -> SparseOptimizer:
     """Our optimizer with the hyper-parameters that hold now.
 
     Clipping of gradients is left out: it precedes the division of MEAN, hence the engine does it.

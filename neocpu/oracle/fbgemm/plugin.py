@@ -1,4 +1,6 @@
-"""How does an existing test suite run against neocpu? `pytest -p neocpu.oracle.fbgemm.plugin`: installed before collection."""
+"""How does an existing test suite run against neocpu? `pytest -p neocpu.oracle.fbgemm.plugin`:
+installed before collection.
+"""
 
 from typing import Any
 

@@ -1,7 +1,8 @@
-"""How are rows quantised and read back, byte for byte? FBGEMM's fused row-wise operators and bf16, by our codecs.
+"""How are rows quantised and read back, byte for byte? FBGEMM's fused row-wise operators and bf16,
+by our codecs.
 
-Rows are the last axis. Formats and roundings: docs/formats.md. The last D mod 8 columns of an int8 row are read with one
-fused operation here, as all others are; FBGEMM's CPU rounds them twice.
+Rows are the last axis. Formats and roundings: docs/formats.md. The last D mod 8 columns of an int8
+row are read with one fused operation here, as all others are; FBGEMM's CPU rounds them twice.
 """
 
 import math
@@ -91,11 +92,16 @@ def Fused8BitRowwiseQuantizedToBfloat16(input: Tensor) -> Tensor:
 
 @operator(f"(Tensor input, {OUT}, bool quant_padding_float_type=True) -> Tensor")
 def Fused8BitRowwiseQuantizedToFloatOrHalf(
-    input: Tensor, output_dtype: int = 0, scale_bias_last: bool = True, quant_padding_float_type: bool = True
+    input: Tensor,
+    output_dtype: int = 0,
+    scale_bias_last: bool = True,
+    quant_padding_float_type: bool = True,
 ) -> Tensor:
-    """[..., D] in `output_dtype` (0 fp32, 1 fp16, 5 bf16) of uint8 [..., D + 8], or of rows with fp16 scale and bias.
+    """[..., D] in `output_dtype` (0 fp32, 1 fp16, 5 bf16) of uint8 [..., D + 8], or of rows with
+    fp16 scale and bias.
 
-    scale_bias_last False: scale and bias come first. quant_padding_float_type False: they are fp16, of 4 bytes.
+    scale_bias_last False: scale and bias come first. quant_padding_float_type False: they are fp16,
+    of 4 bytes.
     """
     header = 8 if quant_padding_float_type else 4
     return _headed(input, 8, header, scale_bias_last, _output(output_dtype))
@@ -128,7 +134,9 @@ def _nbit(input: Tensor, bits: int) -> Tensor:
 
 @operator("(Tensor input, int bit_rate) -> Tensor")
 def FloatToFusedNBitRowwiseQuantizedSBHalf(input: Tensor, bit_rate: int) -> Tensor:
-    """uint8 [..., ceil(D * bit_rate / 8) + 4] of fp32 [..., D]: codes, low bits first, fp16 scale, fp16 bias."""
+    """uint8 [..., ceil(D * bit_rate / 8) + 4] of fp32 [..., D]: codes, low bits first, fp16 scale,
+    fp16 bias.
+    """
     return _nbit(_only(torch.float32, input), bit_rate)
 
 
@@ -160,7 +168,9 @@ def FusedNBitRowwiseQuantizedSBHalfToHalf(input: Tensor, bit_rate: int) -> Tenso
 def FusedNBitRowwiseQuantizedSBHalfToFloatOrHalf(
     input: Tensor, bit_rate: int, output_dtype: int = 0, scale_bias_last: bool = True
 ) -> Tensor:
-    """[..., D] in `output_dtype` (0 fp32, 1 fp16, 5 bf16) of quantised rows, scale and bias last or first."""
+    """[..., D] in `output_dtype` (0 fp32, 1 fp16, 5 bf16) of quantised rows, scale and bias last or
+    first.
+    """
     return _headed(input, bit_rate, 4, scale_bias_last, _output(output_dtype))
 
 

@@ -14,7 +14,8 @@ ADS = "Tensor reordered_cat_ad_offsets, Tensor batch_offsets, SymInt num_ads_in_
 
 
 @operator(
-    "(Tensor cat_ad_lengths, Tensor batch_offsets, SymInt num_ads_in_batch, bool broadcast_lengths=False, "
+    "(Tensor cat_ad_lengths, Tensor batch_offsets, SymInt num_ads_in_batch, bool "
+    "broadcast_lengths=False, "
     "SymInt max_batch_size=0) -> Tensor"
 )
 def reorder_batched_ad_lengths(
@@ -24,23 +25,43 @@ def reorder_batched_ad_lengths(
     broadcast_lengths: bool = False,
     max_batch_size: int = 0,
 ) -> Tensor:
-    """Lengths by (table, sample); with max_batch_size every table has that many samples, the last ones 0."""
+    """Lengths by (table, sample); with max_batch_size every table has that many samples, the last
+    ones 0.
+    """
     ends = ints(batch_offsets)
     each = ends.size - 1 if broadcast_lengths else num_ads_in_batch
-    if each == 0 or cat_ad_lengths.numel() % each or (max_batch_size and max_batch_size < num_ads_in_batch):
+    if (
+        each == 0
+        or cat_ad_lengths.numel() % each
+        or (max_batch_size and max_batch_size < num_ads_in_batch)
+    ):
         raise Refused(f"{cat_ad_lengths.numel()} lengths are no whole batches of {each}")
     tables = cat_ad_lengths.numel() // each
-    found = rows(cat_ad_lengths.reshape(-1), layouts.reordered_bags(ends, tables, broadcast_lengths))
+    found = rows(
+        cat_ad_lengths.reshape(-1), layouts.reordered_bags(ends, tables, broadcast_lengths)
+    )
     if max_batch_size <= 0:
         return found
-    return torch.nn.functional.pad(found.view(tables, -1), (0, max_batch_size - int(ends[-1]))).reshape(-1)
+    return torch.nn.functional.pad(
+        found.view(tables, -1), (0, max_batch_size - int(ends[-1]))
+    ).reshape(-1)
 
 
 def _reordered(
-    offsets: Tensor, values: Tensor, to: Tensor, batch_offsets: Tensor, samples: int, broadcast: bool, count: int
+    offsets: Tensor,
+    values: Tensor,
+    to: Tensor,
+    batch_offsets: Tensor,
+    samples: int,
+    broadcast: bool,
+    count: int,
 ) -> Tensor:
-    """Rows of bags by (table, sample); `samples` to a table in the offsets `to`; `count` rows in all."""
-    ends, source, target = ints(batch_offsets), ints(offsets), ints(to)
+    """Rows of bags by (table, sample); `samples` to a table in the offsets `to`; `count` rows in
+    all.
+    """
+    ends = ints(batch_offsets)
+    source = ints(offsets)
+    target = ints(to)
     tables = (target.size - 1) // max(samples, 1)
     bags = layouts.reordered_bags(ends, tables, broadcast)
     places = (np.arange(tables)[:, None] * samples + np.arange(int(ends[-1]))).reshape(-1)
@@ -59,9 +80,10 @@ def _reordered(
 
 
 @operator(
-    "(Tensor cat_ad_offsets, Tensor cat_ad_indices, " + ADS
+    "(Tensor cat_ad_offsets, Tensor cat_ad_indices, "
+    + ADS
     + "bool broadcast_indices=False, SymInt num_indices_after_broadcast=-1) -> Tensor"
-)  # fmt: skip
+)
 def reorder_batched_ad_indices(
     cat_ad_offsets: Tensor,
     cat_ad_indices: Tensor,
@@ -80,9 +102,13 @@ def reorder_batched_ad_indices(
 
 
 @operator(
-    "(Tensor cat_ad_offsets, Tensor[] cat_ad_indices, " + ADS
-    + "bool broadcast_indices, SymInt total_num_indices, bool pinned_memory=False, SymInt max_batch_size=0) -> Tensor"
-)  # fmt: skip
+    "(Tensor cat_ad_offsets, Tensor[] cat_ad_indices, "
+    + ADS
+    + (
+        "bool broadcast_indices, SymInt total_num_indices, bool pinned_memory=False, SymInt "
+        "max_batch_size=0) -> Tensor"
+    )
+)
 def cat_reorder_batched_ad_indices(
     cat_ad_offsets: Tensor,
     cat_ad_indices: Sequence[Tensor],
@@ -102,7 +128,8 @@ def cat_reorder_batched_ad_indices(
 
 @operator(
     "(Tensor cat_sequence_embeddings_offsets, Tensor cat_sequence_embeddings, "
-    "Tensor reordered_cat_sequence_embeddings_offsets, Tensor batch_offsets, SymInt num_items_in_batch) -> Tensor"
+    "Tensor reordered_cat_sequence_embeddings_offsets, Tensor batch_offsets, SymInt "
+    "num_items_in_batch) -> Tensor"
 )
 def reorder_batched_sequence_embeddings(
     cat_sequence_embeddings_offsets: Tensor,
@@ -112,6 +139,7 @@ def reorder_batched_sequence_embeddings(
     num_items_in_batch: int,
 ) -> Tensor:
     """As `reorder_batched_ad_indices`, of rows [n, D]."""
-    values, to = cat_sequence_embeddings, reordered_cat_sequence_embeddings_offsets
+    values = cat_sequence_embeddings
+    to = reordered_cat_sequence_embeddings_offsets
     shape = (to, batch_offsets, num_items_in_batch, False, values.shape[0])
     return _reordered(cat_sequence_embeddings_offsets, values, *shape)

@@ -1,4 +1,6 @@
-"""Which operators lay out sparse features? Running sums, ranges, permutations and selections, with FBGEMM's signatures."""
+"""Which operators lay out sparse features? Running sums, ranges, permutations and selections, with
+FBGEMM's signatures.
+"""
 
 import numpy as np
 import torch
@@ -8,11 +10,16 @@ from neocpu.embedding import layouts
 from neocpu.oracle.fbgemm.moves import Ints, ints, like, rows, runs, segments
 from neocpu.oracle.fbgemm.operators import Refused, operator
 
-PERMUTE = "(Tensor permute, Tensor lengths, Tensor values, Tensor? weights=None, SymInt? permuted_lengths_sum=None)"
+PERMUTE = (
+    "(Tensor permute, Tensor lengths, Tensor values, Tensor? weights=None, SymInt? "
+    "permuted_lengths_sum=None)"
+)
 
 
 def _fractions(values: Tensor, first: int, count: int) -> Tensor:
-    """Running sums of floats: added in fp64, each rounded once to the dtype of the values. FBGEMM rounds every addition."""
+    """Running sums of floats: added in fp64, each rounded once to the dtype of the values. FBGEMM
+    rounds every addition.
+    """
     found = layouts.running_sums(values.detach().to(torch.float64).numpy(), first, count)
     return torch.from_numpy(found).to(values.dtype)
 
@@ -27,7 +34,9 @@ def _complete(lengths: Tensor) -> Tensor:
         return torch.cat([lengths.new_zeros(0), *sums]).view(*lengths.shape[:-1], size)
     count = lengths.shape[-1]
     flat = layouts.complete_cumsum(ints(lengths))
-    starts = np.arange(lengths.numel() // max(count, 1) if lengths.dim() == 2 else 1)[:, None] * count
+    starts = (
+        np.arange(lengths.numel() // max(count, 1) if lengths.dim() == 2 else 1)[:, None] * count
+    )
     found = flat[starts + np.arange(count + 1)] - flat[starts]
     return like(found.reshape(*lengths.shape[:-1], count + 1), lengths)
 
@@ -81,9 +90,13 @@ def lengths_range(t_in: Tensor, shape: list[int] | None = None) -> Tensor:
 
 @operator("(Tensor lengths) -> Tensor")
 def repeat_arange(lengths: Tensor) -> Tensor:
-    """0, 1, … of every length, one range after the other. Raises ValueError for lengths that add up to less than 0."""
+    """0, 1, … of every length, one range after the other. Raises ValueError for lengths that add up
+    to less than 0.
+    """
     if int(lengths.sum()) < 0:
-        raise ValueError(f"output_size {int(lengths.sum())}, the sum of the lengths, must be non-negative")
+        raise ValueError(
+            f"output_size {int(lengths.sum())}, the sum of the lengths, must be non-negative"
+        )
     return like(_ranges(ints(lengths)), lengths)
 
 
@@ -93,12 +106,16 @@ def invert_permute(permute: Tensor) -> Tensor:
     return like(layouts.invert_permute(ints(permute)), permute)
 
 
-@operator("(Tensor permute, Tensor input_offset, Tensor output_offset, SymInt output_size) -> Tensor")
+@operator(
+    "(Tensor permute, Tensor input_offset, Tensor output_offset, SymInt output_size) -> Tensor"
+)
 def expand_into_jagged_permute(
     permute: Tensor, input_offset: Tensor, output_offset: Tensor, output_size: int
 ) -> Tensor:
     """Where each lookup of permuted segments comes from: [output_size]."""
-    found = layouts.expand_into_jagged_permute(ints(permute), ints(input_offset), ints(output_offset))
+    found = layouts.expand_into_jagged_permute(
+        ints(permute), ints(input_offset), ints(output_offset)
+    )
     return like(found[:output_size], permute)
 
 
@@ -109,8 +126,13 @@ def _permuted(
     sizes = ints(lengths)
     if bags.size and not 0 <= bags.min() <= bags.max() < sizes.size:
         raise Refused(f"bag {bags.max()} is asked for; there are {sizes.size}")
-    found, starts = layouts.index_select(sizes, bags), layouts.index_select(layouts.exclusive_cumsum(sizes), bags)
-    return found, segments(values, starts, found), None if weights is None else segments(weights, starts, found)
+    found = layouts.index_select(sizes, bags)
+    starts = layouts.index_select(layouts.exclusive_cumsum(sizes), bags)
+    return (
+        found,
+        segments(values, starts, found),
+        None if weights is None else segments(weights, starts, found),
+    )
 
 
 @operator(PERMUTE + " -> (Tensor, Tensor, Tensor?)")
@@ -137,7 +159,8 @@ def permute_2D_sparse_data(
     """(lengths [P, B], values, weights) of features in another order; lengths [F, B]."""
     if lengths.dim() != 2:
         raise Refused(f"lengths have {lengths.dim()} dimensions instead of 2")
-    order, samples = ints(permute), lengths.shape[1]
+    order = ints(permute)
+    samples = lengths.shape[1]
     bags = (order[:, None] * samples + np.arange(samples)).reshape(-1)
     found, values, scale = _permuted(bags, lengths, values, weights)
     return like(found.reshape(order.size, samples), lengths), values, scale
@@ -155,7 +178,10 @@ def permute_sparse_data(
     return permute_2D_sparse_data(permute, lengths, values, weights, permuted_lengths_sum)
 
 
-@operator(PERMUTE.replace("Tensor values,", "Tensor values, SymInt stride,") + " -> (Tensor, Tensor, Tensor?)")
+@operator(
+    PERMUTE.replace("Tensor values,", "Tensor values, SymInt stride,")
+    + " -> (Tensor, Tensor, Tensor?)"
+)
 def permute_2D_sparse_data_input1D(
     permute: Tensor,
     lengths: Tensor,
@@ -165,11 +191,16 @@ def permute_2D_sparse_data_input1D(
     permuted_lengths_sum: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """As `permute_2D_sparse_data`, with lengths flat: [F * stride] -> [P * stride]."""
-    found, values, scale = permute_2D_sparse_data(permute, lengths.view(-1, stride), values, weights)
+    found, values, scale = permute_2D_sparse_data(
+        permute, lengths.view(-1, stride), values, weights
+    )
     return found.reshape(-1), values, scale
 
 
-@operator("(Tensor permute, Tensor lengths, Tensor indices, Tensor? weights=None) -> (Tensor, Tensor, Tensor?)")
+@operator(
+    "(Tensor permute, Tensor lengths, Tensor indices, Tensor? weights=None) -> (Tensor, Tensor, "
+    "Tensor?)"
+)
 def permute_sparse_features(
     permute: Tensor, lengths: Tensor, indices: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -178,14 +209,17 @@ def permute_sparse_features(
 
 
 @operator("(Tensor permute, Tensor lengths, Tensor embeddings) -> (Tensor, Tensor)")
-def permute_sequence_embeddings(permute: Tensor, lengths: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+def permute_sequence_embeddings(
+    permute: Tensor, lengths: Tensor, embeddings: Tensor
+) -> tuple[Tensor, Tensor]:
     """(lengths [P, B], rows [n, D]) of features in another order."""
     found, moved, _ = permute_2D_sparse_data(permute, lengths, embeddings)
     return found, moved
 
 
 @operator(
-    "(Tensor input, Tensor indices, SymInt? consecutive_range_start=0, SymInt? consecutive_range_length=0, "
+    "(Tensor input, Tensor indices, SymInt? consecutive_range_start=0, SymInt? "
+    "consecutive_range_length=0, "
     "bool? skip_indices_sorting_fwd=None) -> Tensor"
 )
 def index_select_dim0(
@@ -201,12 +235,15 @@ def index_select_dim0(
 
 @operator("(SymInt batch_size, Tensor csr_seg, Tensor values) -> Tensor")
 def segment_sum_csr(batch_size: int, csr_seg: Tensor, values: Tensor) -> Tensor:
-    """Sum of each segment's `batch_size` times as many values: integers wrap, floats are exact and rounded once.
+    """Sum of each segment's `batch_size` times as many values: integers wrap, floats are exact and
+    rounded once.
 
-    csr_seg int[S+1]; values [csr_seg[-1] * batch_size]. FBGEMM adds in order, each addition rounded to the dtype of values.
-    Raises Refused for fp64, as FBGEMM does, and for segments that are not there.
+    csr_seg int[S+1]; values [csr_seg[-1] * batch_size]. FBGEMM adds in order, each addition rounded
+    to the dtype of values. Raises Refused for fp64, as FBGEMM does, and for segments that are not
+    there.
     """
-    ends, flat = ints(csr_seg) * batch_size, values.detach().reshape(-1)
+    ends = ints(csr_seg) * batch_size
+    flat = values.detach().reshape(-1)
     if flat.dtype == torch.float64:
         raise Refused("segment_sum_csr has no fp64 sums, as in FBGEMM")
     if ends.size and not (ends[0] >= 0 and ends[-1] <= flat.numel() and (np.diff(ends) >= 0).all()):

@@ -1,10 +1,12 @@
-"""Where do rows and optimizer states live, so that torch and the engine see the same memory? In tensors of the module.
+"""Where do rows and optimizer states live, so that torch and the engine see the same memory? In
+tensors of the module.
 
     weights_host      all tables, one after the other, as FBGEMM lays them out on a CPU (a Parameter; int8: a buffer)
     momentum1_host    first state of all tables; momentum2_host, prev_iter_host, row_counter_host likewise
 
-Which of the rule's states goes by which name: `NAMES_OF_STATES`. The engine's arrays are taken from the tensors at every call,
-so a module that was copied, loaded or given other tensors goes on with those.
+Which of the rule's states goes by which name: `NAMES_OF_STATES`. The engine's arrays are taken from
+the tensors at every call, so a module that was copied, loaded or given other tensors goes on with
+those.
 """
 
 from typing import Any
@@ -29,7 +31,8 @@ WORDS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float8_e
 
 def prefixes_of(rule: str) -> dict[str, tuple[str, bool]]:
     """FBGEMM's name of each state of a rule -> (ours, whether it is one number per row)."""
-    found, free = {}, iter(PREFIXES[:2])
+    found = {}
+    free = iter(PREFIXES[:2])
     for names, rowwise in ((RULES[rule].element_state, False), (RULES[rule].row_state, True)):
         for name in names:
             found[LATER.get(name) or next(free)] = (name, rowwise)
@@ -41,9 +44,19 @@ class BadArgument(ConfigError, AssertionError):
 
 
 def check_buffer(name: str, host: Tensor, size: int, dtype: torch.dtype) -> None:
-    """Raise BadArgument unless a caller's buffer is `size` elements of `dtype`, end to end on the CPU."""
-    if host.dim() != 1 or host.numel() != size or host.dtype != dtype or not host.is_contiguous() or host.is_cuda:
-        raise BadArgument(f"preallocated_host_buffers: {name} must be {size} elements of {dtype}, end to end")
+    """Raise BadArgument unless a caller's buffer is `size` elements of `dtype`, end to end on the
+    CPU.
+    """
+    if (
+        host.dim() != 1
+        or host.numel() != size
+        or host.dtype != dtype
+        or not host.is_contiguous()
+        or host.is_cuda
+    ):
+        raise BadArgument(
+            f"preallocated_host_buffers: {name} must be {size} elements of {dtype}, end to end"
+        )
 
 
 class Storage(nn.Module):
@@ -62,30 +75,41 @@ class Storage(nn.Module):
         if dtype == torch.uint8:
             self.register_buffer("weights_host", host)
         else:
-            self.weights_host = nn.Parameter(host, requires_grad=dtype.is_floating_point and dtype.itemsize > 1)
+            self.weights_host = nn.Parameter(
+                host, requires_grad=dtype.is_floating_point and dtype.itemsize > 1
+            )
         for name in ("weights_dev", "weights_uvm"):
             self.register_buffer(name, torch.empty(0, dtype=dtype))
 
     def _make_states(self, rule: str, given: dict[str, Tensor]) -> None:
         """The states of a rule; prefixes that it does not use get FBGEMM's placeholders."""
-        self._prefixes, used = prefixes_of(rule), prefixes_of(rule)
-        heights, dims = np.array(self.rows, np.int64), np.array(self.dims, np.int64)
+        self._prefixes = prefixes_of(rule)
+        used = prefixes_of(rule)
+        heights = np.array(self.rows, np.int64)
+        dims = np.array(self.dims, np.int64)
         foreign = sorted(set(given) - set(used))
         if foreign:
             raise BadArgument(f"preallocated_host_buffers: {foreign[0]!r} is no state of {rule}")
         rowwise = [p for p, (_, r) in used.items() if r]
-        beside = torch.zeros(int(heights.sum()), len(rowwise))  # states of a row side by side, as the engine has them
+        # states of a row side by side, as the engine has them
+        beside = torch.zeros(int(heights.sum()), len(rowwise))
         for prefix in PREFIXES:
             if prefix not in used:
                 for part in ("dev", "host", "uvm", "placements", "offsets"):
-                    self.register_buffer(f"{prefix}_{part}", torch.zeros(1, dtype=torch.int64), persistent=False)
+                    self.register_buffer(
+                        f"{prefix}_{part}", torch.zeros(1, dtype=torch.int64), persistent=False
+                    )
                 continue
             sizes = heights if used[prefix][1] else heights * dims
             offsets = (np.cumsum(sizes) - sizes).tolist()
             setattr(self, f"{prefix}_physical_offsets", offsets)
             setattr(self, f"{prefix}_physical_placements", [HOST] * len(self.rows))
             self._place(prefix, offsets, persistent=True)
-            host = beside[:, rowwise.index(prefix)] if used[prefix][1] else torch.zeros(int(sizes.sum()))
+            host = (
+                beside[:, rowwise.index(prefix)]
+                if used[prefix][1]
+                else torch.zeros(int(sizes.sum()))
+            )
             if prefix in given:
                 host = given[prefix]
                 check_buffer(prefix, host, int(sizes.sum()), torch.float32)
@@ -110,9 +134,12 @@ class Storage(nn.Module):
         ]
 
     def _split_state(self, prefix: str) -> list[Tensor]:
-        host, found = getattr(self, f"{prefix}_host").detach(), []
+        host = getattr(self, f"{prefix}_host").detach()
+        found = []
         for at, h, d in zip(getattr(self, f"{prefix}_physical_offsets"), self.rows, self.dims):
-            found.append(host[at : at + h] if self._prefixes[prefix][1] else host[at : at + h * d].view(h, d))
+            found.append(
+                host[at : at + h] if self._prefixes[prefix][1] else host[at : at + h * d].view(h, d)
+            )
         return found
 
     def init_embedding_weights_uniform(self, min_val: float, max_val: float) -> None:
@@ -138,7 +165,11 @@ class Storage(nn.Module):
 
     def codes(self) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
         """Codes of all tables, their rows and dimensions."""
-        return self.words(self.weights_host), np.array(self.rows, np.int64), np.array(self.dims, np.int64)
+        return (
+            self.words(self.weights_host),
+            np.array(self.rows, np.int64),
+            np.array(self.dims, np.int64),
+        )
 
     def tables(self, optimizer: SparseOptimizer) -> Tables:
         """The engine over the module's own memory, for fp32 rows."""
@@ -149,13 +180,19 @@ class Storage(nn.Module):
 
     def states(self) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
         """Element states, flat, and row states [rows, n], both in place."""
-        elements = [self.words(getattr(self, f"{p}_host")) for p, (_, r) in self._prefixes.items() if not r]
+        elements = [
+            self.words(getattr(self, f"{p}_host")) for p, (_, r) in self._prefixes.items() if not r
+        ]
         names = [f"{p}_host" for p, (_, r) in self._prefixes.items() if r]
         if not names:
             return elements, NONE
         columns = [getattr(self, n).detach() for n in names]
-        n, first = len(names), columns[0]
-        if any(c.stride() != (n,) or c.data_ptr() != first.data_ptr() + 4 * i for i, c in enumerate(columns)):
+        n = len(names)
+        first = columns[0]
+        if any(
+            c.stride() != (n,) or c.data_ptr() != first.data_ptr() + 4 * i
+            for i, c in enumerate(columns)
+        ):
             beside = torch.stack(columns, dim=1).contiguous()
             for i, name in enumerate(names):  # copied or loaded apart: put side by side again
                 getattr(self, name).data = beside[:, i]
