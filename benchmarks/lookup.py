@@ -1,7 +1,7 @@
 """How fast are rows gathered and pooled? Ours (exact sums) against FBGEMM CPU, torch, and C (plain
 and fp64 sums).
 
-Narrow rows (fp16, int8) are looked up by `embedding/operators.py`, against FBGEMM's training and
+Narrow rows (fp16, int8) are looked up by `peers/arrays.py`, against FBGEMM's training and
 inference tables.
 
 "One batch" repeats the same lookups, as FBGEMM's own benchmark does; "fresh batches" takes four in

@@ -42,10 +42,10 @@ class Tables:
 
 
 class OurNarrow:
-    """`neocpu.embedding.operators.lookup`: bounds check, decoding, exact sums, a new output."""
+    """`neocpu.peers.arrays.lookup`: bounds check, decoding, exact sums, a new output."""
 
     def __init__(self, tables: Tables, batches: list[NDArray[np.int64]]) -> None:
-        from neocpu.embedding import operators
+        from neocpu.peers import arrays as operators
 
         shape = tables.shape
         self._lookup = operators.lookup

@@ -62,7 +62,7 @@ class OurLookup:
     ) -> None:
         wait_as_in_training()
         from neocpu.embedding.specs import TableSpec
-        from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
+        from neocpu.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
         from neocpu.parallel.sharding import Shard
 
         T = shape.tables
@@ -70,7 +70,7 @@ class OurLookup:
         specs = tuple(TableSpec(f"t{t}", shape.rows, D, (f"f{t}",)) for t in range(T))
         shards = [Shard(t, (0, shape.rows), (0, D), 0) for t in range(T)]
         self._tbe = TableBatchedEmbedding(specs, shards, rowwise_adagrad(), 1)
-        self._layout = Layout(np.arange(T, dtype=np.int64), np.arange(T, dtype=np.int64) * D)
+        self._layout = EntryLayout(np.arange(T, dtype=np.int64), np.arange(T, dtype=np.int64) * D)
         weights = np.zeros(0, np.float32) if weights is None else weights
         self._batches = [Lookups(shape.offsets(), rows, weights, shape.samples) for rows in batches]
         self._out = np.zeros((shape.samples, T * D), np.float32)
@@ -131,7 +131,7 @@ class OurDlrm:
         from neocpu.parallel.comm import SingleComm
         from neocpu.parallel.sharded import ShardedEmbedding
         from neocpu.planner.auto import make_plan
-        from neocpu.training.ahead import Ahead
+        from neocpu.training.lookahead import Ahead
         from neocpu.training.step import TrainStep
 
         comm = comm or SingleComm()
@@ -169,11 +169,11 @@ class OurDlrm:
 
     def touch(self) -> None:
         """Make all rows of all tables."""
-        from neocpu.embedding.tbe import Layout, Lookups
+        from neocpu.embedding.tbe import EntryLayout, Lookups
 
         none = np.empty(0, np.float32)
         for h, rows in enumerate(self.tables.tbe.heights.tolist()):
-            layout = Layout(np.array([h]), np.zeros(1, np.int64))
+            layout = EntryLayout(np.array([h]), np.zeros(1, np.int64))
             for first in range(0, rows, 1 << 22):
                 some = np.arange(first, min(first + (1 << 22), rows), dtype=np.int64)
                 self.tables.tbe.create(layout, Lookups(np.array([0, some.size]), some, none, 1))

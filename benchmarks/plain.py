@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from neocpu.kernels import pooling
 from neocpu.kernels.pooling import task_bags, task_count
 from neocpu.kernels.simd import I64, data, vector_pointer
-from neocpu.kernels.simd_rows import Walk, bare, view
+from neocpu.kernels.simd.bags import Walk, bare, view
 
 
 def _plain_rows(block: int) -> Any:

@@ -26,7 +26,7 @@ import numpy as np
 from neocpu.errors import StorageError
 from neocpu.storage.row_file import RowFile
 from neocpu.storage.row_tools import verify
-from neocpu.training.checkpoint_file import CheckpointFile
+from neocpu.training.checkpoint.reading import CheckpointFile
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neocpu.oracle.operators import OPERATORS
-from neocpu.oracle.truth_bags import row_bytes
+from neocpu.oracle.ops import OPERATORS
+from neocpu.oracle.truth.bags import row_bytes
 
 # one run of bytes, and a JSON text that says what is where
 RECORDED = Path(__file__).resolve().parent / "mirrors.npz"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from neocpu.oracle.operators import OPERATORS
+from neocpu.oracle.ops import OPERATORS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

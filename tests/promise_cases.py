@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.ingest.layout import Bags, FeatureColumn
+from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.sharding import SCHEMES
 from neocpu.reference.philox import splitmix64
@@ -332,14 +332,14 @@ def write_data(folder: Path) -> None:
                 dense,
                 {
                     "a": _below(at + 11, rows, 7),
-                    "b": Bags(
+                    "b": BagColumn(
                         _words(at + 12, int(lengths[0].sum())) >> np.uint64(50),
                         lengths[0].astype(np.int32),
                     ),
                     "c": _below(at + 13, 3 * rows, 90).reshape(rows, 3),
-                    "d": Bags(
+                    "d": BagColumn(
                         _below(at + 14, int(lengths[1].sum()), 60), lengths[1].astype(np.int32)
                     ),
-                    "w": Bags(codes, lengths[2].astype(np.int32), weights),
+                    "w": BagColumn(codes, lengths[2].astype(np.int32), weights),
                 },
             )

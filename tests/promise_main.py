@@ -26,10 +26,10 @@ from promise_cases import FAMILIES, MEMORIES, PLANS, RANKS_PER_NODE, Case, other
 from neocpu import config as configs
 from neocpu.kernels._jit import cpu_kind
 from neocpu.kernels._threads import use_threads
-from neocpu.kernels.simd_tiles import target, tile_shape
+from neocpu.kernels.simd.tiles import target, tile_shape
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.launch import get_comm
-from neocpu.training.report import Report
+from neocpu.training.results import RunReport
 from neocpu.training.trainer import Stopped, Trainer
 
 
@@ -54,7 +54,7 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
     return configs.loads(config.text, overrides=[*config.overrides, f"parallel.plan={inline}"])
 
 
-class QuickReport(Report):
+class QuickReport(RunReport):
     """Leaves out the summary and the picture: they would take most of the time."""
 
     def finish(self, summary: dict[str, Any]) -> None:

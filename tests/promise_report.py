@@ -10,7 +10,7 @@ from typing import Any
 
 from promise_cases import CPUS, FAMILIES, HOW, MAIN, PLANS, RANKS, ROUTES, ROWS, STEPS, THREADS
 
-from neocpu.training.report import versions
+from neocpu.training.results import versions
 
 HEAD = """# The promise, shown
 

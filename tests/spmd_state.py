@@ -11,8 +11,8 @@ from test_checkpoint_chain import wholes, written
 from neocpu.errors import TrainingError
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.training import checkpoint
-from neocpu.training.lock import RunLock
 from neocpu.training.metrics import compute
+from neocpu.training.run_folder import RunLock
 from neocpu.training.state import digest
 
 

@@ -22,9 +22,10 @@ from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
 from neocpu.reference.rules import RULES
-from neocpu.training import checkpoint, checkpoint_snapshot
-from neocpu.training.checkpoint_file import CheckpointFile
-from neocpu.training.checkpoint_layout import RowWriter
+from neocpu.training import checkpoint
+from neocpu.training.checkpoint import snapshot as checkpoint_snapshot
+from neocpu.training.checkpoint.layout import RowWriter
+from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.initial import initial_rows
 from neocpu.training.state import digest
 

@@ -22,10 +22,10 @@ from neocpu.errors import CheckpointError
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.training import checkpoint
-from neocpu.training.checkpoint_file import CheckpointFile, base_of
-from neocpu.training.checkpoint_layout import RowWriter
-from neocpu.training.checkpoint_save import Saver
-from neocpu.training.checkpoint_tools import merge
+from neocpu.training.checkpoint.layout import RowWriter
+from neocpu.training.checkpoint.reading import CheckpointFile, base_of
+from neocpu.training.checkpoint.saving import Saver
+from neocpu.training.checkpoint.tools import merge
 from neocpu.training.initial import initial_rows
 from neocpu.training.state import digest
 from neocpu.training.trainer import Trainer

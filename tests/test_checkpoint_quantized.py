@@ -20,10 +20,10 @@ from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.training import checkpoint, trainer
-from neocpu.training.checkpoint_file import CheckpointFile, base_of
-from neocpu.training.checkpoint_save import Saver
-from neocpu.training.checkpoint_tools import merge
-from neocpu.training.report import Report
+from neocpu.training.checkpoint.reading import CheckpointFile, base_of
+from neocpu.training.checkpoint.saving import Saver
+from neocpu.training.checkpoint.tools import merge
+from neocpu.training.results import RunReport
 from neocpu.training.state import digest
 from neocpu.training.trainer import Stopped, Trainer
 
@@ -120,7 +120,11 @@ def test_a_run_that_was_killed_says_that_its_bits_are_others(tmp_path: Path, log
     checkpoint.checkpoints(tmp_path)[-1].unlink()
     told: list[str] = []
     resumed = Trainer(
-        given(log, *sets), None, tmp_path, resume=True, report=Report(tmp_path, 0, tell=told.append)
+        given(log, *sets),
+        None,
+        tmp_path,
+        resume=True,
+        report=RunReport(tmp_path, 0, tell=told.append),
     ).run()
     assert any(
         "it is rounded to int8, so the bits will not be those of a run that went on" in line

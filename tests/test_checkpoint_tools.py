@@ -17,10 +17,10 @@ from neocpu.errors import CheckpointError, ConfigError
 from neocpu.kernels.philox import uniform_rows
 from neocpu.parallel.comm import SingleComm
 from neocpu.training import checkpoint
-from neocpu.training.checkpoint_file import CheckpointFile
-from neocpu.training.checkpoint_tools import Difference, export, first_difference
+from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.training.checkpoint.tools import Difference, export, first_difference
 from neocpu.training.initial import initial_rows
-from neocpu.training.inspect import Model
+from neocpu.training.inspect import TrainedModel
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_exports_that_cannot_be(written: Path, tmp_path: Path) -> None:
 
 def test_load_gives_learnt_and_untouched_rows(written: Path) -> None:
     model = neocpu.load(written)
-    assert isinstance(model, Model) and model.step == 5 and len(model.digest) == 64
+    assert isinstance(model, TrainedModel) and model.step == 5 and len(model.digest) == 64
     world = make(SingleComm(), TABLE_WISE)
     table = model.tables["C1"]
     tbe = world.embedding.tbe

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 import neocpu
 from neocpu.cli import cli, predict
 from neocpu.errors import CheckpointError, TrainingError
-from neocpu.training.checkpoint_file import CheckpointFile
+from neocpu.training.checkpoint.reading import CheckpointFile
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = 900

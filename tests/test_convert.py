@@ -11,9 +11,9 @@ from real_data import real_data
 
 from neocpu.errors import ConfigError, DataError
 from neocpu.ingest import readers
-from neocpu.ingest.ahead import read_ahead
 from neocpu.ingest.convert import ConvertOptions, convert, ensure_dataset
 from neocpu.ingest.dataset import Dataset
+from neocpu.ingest.read_ahead import read_ahead
 from neocpu.reference.elementary import log1p
 from neocpu.reference.philox import fnv1a64
 

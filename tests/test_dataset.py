@@ -14,7 +14,7 @@ import pytest
 
 from neocpu.errors import DataError
 from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.layout import Bags, FeatureColumn
+from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 
 COLUMNS = (
@@ -39,7 +39,7 @@ def write(path, rows, seed=0, lengths=None, compress="none", pieces=1):
         path, ["a", "b"], COLUMNS, attributes={"note": ["x", 1]}, compress=compress
     ) as writer:
         for lo, hi in zip(*[[k * rows // pieces for k in range(pieces + 1)][i:] for i in (0, 1)]):
-            bags = Bags(
+            bags = BagColumn(
                 many[ends[lo] : ends[hi]],
                 lengths[lo:hi].astype(np.int32),
                 weights[ends[lo] : ends[hi]],
@@ -186,11 +186,11 @@ def test_a_file_of_no_dense_columns_and_no_labels(tmp_path):
         (([0], [[1, 2]], {"C1": [1]}), "feature C2 is missing"),
         (([0], [[1, 2]], {"C1": [1, 2]}), "feature C1: 2 codes for 1 rows of 1"),
         (
-            ([0], [[1, 2]], {"C1": [1], "C2": Bags(np.array([1]), np.array([2]))}),
+            ([0], [[1, 2]], {"C1": [1], "C2": BagColumn(np.array([1]), np.array([2]))}),
             "feature C2: lengths and 1 codes",
         ),
         (
-            ([0], [[1, 2]], {"C1": [1], "C2": Bags(np.array([1]), np.array([1]))}),
+            ([0], [[1, 2]], {"C1": [1], "C2": BagColumn(np.array([1]), np.array([1]))}),
             "feature C2: every code needs a weight",
         ),
     ],

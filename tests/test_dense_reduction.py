@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.dense import DenseReduction
+from neocpu.parallel.dense_reduction import DenseReduction
 from neocpu.parallel.threads import run_threads
 from neocpu.trees import climb
 

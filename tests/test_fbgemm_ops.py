@@ -20,8 +20,8 @@ with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
     warnings.simplefilter("ignore")
     pytest.importorskip("fbgemm_gpu", reason="fbgemm_gpu is not installed (extra `peers`)")
 
-from neocpu.oracle.fbgemm import OPERATORS, SparseType, install, uninstall  # noqa: E402
-from neocpu.oracle.fbgemm.operators import Refused  # noqa: E402
+from neocpu.peers.fbgemm import OPERATORS, SparseType, install, uninstall  # noqa: E402
+from neocpu.peers.fbgemm.operators import Refused  # noqa: E402
 
 I32 = torch.int32
 I64 = torch.int64
@@ -309,8 +309,7 @@ def test_install_replaces_operators_and_classes_and_puts_them_back() -> None:
     try:
         assert float(torch.ops.fbgemm.segment_sum_csr(1, ends, values)) == 1.0
         assert (
-            training.SplitTableBatchedEmbeddingBagsCodegen.__module__
-            == "neocpu.oracle.fbgemm.split"
+            training.SplitTableBatchedEmbeddingBagsCodegen.__module__ == "neocpu.peers.fbgemm.split"
         )
     finally:
         uninstall()
@@ -329,7 +328,7 @@ def test_schemas_are_fbgemms() -> None:
 WITHOUT = """
 import sys
 sys.modules["fbgemm_gpu"] = None
-import torch, neocpu.oracle.fbgemm as ours
+import torch, neocpu.peers.fbgemm as ours
 del sys.modules["fbgemm_gpu"]
 class Missing:
     def find_spec(self, name, path=None, target=None):

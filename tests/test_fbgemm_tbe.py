@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (extra `peer
 
 from neocpu.errors import ConfigError, IndexRangeError  # noqa: E402
 from neocpu.oracle import OPERATORS  # noqa: E402
-from neocpu.oracle.fbgemm import (  # noqa: E402
+from neocpu.peers.fbgemm import (  # noqa: E402
     BoundsCheckMode,
     CounterBasedRegularizationDefinition,
     CounterWeightDecayMode,
@@ -268,7 +268,7 @@ def test_narrow_rows(form: str) -> None:
     )
     torch.manual_seed(1)
     narrow.init_embedding_weights_uniform(-1, 1)
-    from neocpu.oracle.fbgemm import codes
+    from neocpu.peers.fbgemm import codes
 
     views = zip(narrow.split_embedding_weights(), plain.dims.tolist())
     numbers = [codes.decode(narrow.words(w), narrow.form, d).reshape(-1) for w, d in views]

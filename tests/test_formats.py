@@ -22,8 +22,8 @@ from neocpu.parallel.threads import run_threads
 from neocpu.planner.cost import Workload, shard_cost
 from neocpu.reference import codecs, narrow
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.training.checkpoint_codes import DTYPES, Code
-from neocpu.training.checkpoint_file import CheckpointFile
+from neocpu.training.checkpoint.number_codes import DTYPES, Code
+from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.preflight import table_needs
 from neocpu.training.trainer import Trainer
 from tests.cases import FILLS, assert_same, floats

@@ -14,7 +14,7 @@ from neocpu import config
 from neocpu.ingest import vocabulary
 from neocpu.ingest.convert import ConvertOptions, convert, copy_name
 from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.layout import FeatureColumn
+from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.vocabulary import FrequentCodes, frequencies
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.threads import run_threads

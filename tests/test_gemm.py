@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.kernels import gemm, simd_tiles
+from neocpu.kernels import gemm
+from neocpu.kernels.simd import tiles as simd_tiles
 from neocpu.reference import gemm as twin
 from neocpu.reference.fma import fma
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neocpu.kernels import jagged as kernels
-from neocpu.reference import jagged as twins
+from neocpu.kernels import bucketize as kernels
+from neocpu.reference import bucketize as twins
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=30)
 

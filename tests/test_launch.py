@@ -13,7 +13,8 @@ import pytest
 
 from neocpu.cores import available
 from neocpu.errors import ConfigError, DataError, EnvironmentProblem
-from neocpu.parallel import guard, launch
+from neocpu.parallel import abort as guard
+from neocpu.parallel import launch
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.launch import (
     StopSignal,
@@ -180,7 +181,7 @@ from neocpu.parallel import launch
 comm = launch.get_comm()
 launch.prepare_threads(comm, len(launch.cores.available()))
 from neocpu.cores import available, roam
-from neocpu.ingest.ahead import read_ahead
+from neocpu.ingest.read_ahead import read_ahead
 from neocpu.kernels._threads import threading_layer
 before = {int(task) for task in os.listdir("/proc/self/task")}
 bound = launch.bind_kernel_threads(comm)

@@ -11,7 +11,7 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.errors import DataError
 from neocpu.ingest import loader as module
 from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.layout import Bags, FeatureColumn
+from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
 from neocpu.ingest.loader import EpochOrder, Loader
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.reference.philox import fnv1a64, splitmix64, tensor_key, words_at
@@ -35,7 +35,7 @@ def make(path, rows, first=0, weighted=True, vocabulary=None):
         codes = np.repeat(ids, lengths) + (1 << 40)
         weights = np.repeat(ids, lengths).astype(np.float32) if weighted else None
         dense = np.stack([ids, -ids], axis=1)
-        writer.append(ids % 2, dense, {"one": Bags(codes, lengths, weights), "two": ids})
+        writer.append(ids % 2, dense, {"one": BagColumn(codes, lengths, weights), "two": ids})
     return path
 
 

@@ -11,8 +11,8 @@ import pytest
 from neocpu.errors import TrainingError
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.threads import run_threads
-from neocpu.training import lock
-from neocpu.training.lock import RunLock
+from neocpu.training import run_folder as lock
+from neocpu.training.run_folder import RunLock
 
 HOLD = """
 import sys, time

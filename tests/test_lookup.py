@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.embedding import operators
 from neocpu.embedding.bounds import bounds_check
 from neocpu.errors import ConfigError, IndexRangeError
 from neocpu.kernels import lookup as kernels
 from neocpu.kernels._jit import kernel
 from neocpu.kernels.pooling import pooled_sum
-from neocpu.kernels.simd_loads import number_at, read_row
+from neocpu.kernels.simd.decoders import number_at, read_row
+from neocpu.peers import arrays as operators
 from neocpu.reference import lookup as twins
 from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups
 

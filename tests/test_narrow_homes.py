@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from test_training import given as given_config
 from test_training import log  # noqa: F401
 
-from neocpu.embedding.lookups import Layout, Lookups
+from neocpu.embedding.lookups import EntryLayout, Lookups
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.specs import CACHES, SCALED, TableSpec
 from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
 from neocpu.errors import CheckpointError, ConfigError, PlanError, TrainingError
-from neocpu.ingest.layout import FeatureColumn
+from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.plan import place
 from neocpu.parallel.sharding import Shard
@@ -27,7 +27,7 @@ from neocpu.planner import auto
 from neocpu.planner.capacity import rank_bytes
 from neocpu.storage.row_codecs import RowCodec, same_bits, streams_of
 from neocpu.training import checkpoint
-from neocpu.training.checkpoint_file import base_of
+from neocpu.training.checkpoint.reading import base_of
 from neocpu.training.trainer import Trainer
 from tests.cases import FILLS, assert_same, floats
 
@@ -87,7 +87,7 @@ def tiered(folder, form, placement, cache="fp32", rounding="nearest", **memory):
 
 def steps(tbe, seed, count, first=1, most=60):
     """Lookups and updates; what was looked up, and of which rows."""
-    layout = Layout(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    layout = EntryLayout(np.zeros(1, np.int64), np.zeros(1, np.int64))
     rng = np.random.default_rng(seed)
     found = []
     every = []

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from neocpu.oracle.cases import all_cases
-from neocpu.oracle.operators import OPERATORS, operator
-from neocpu.oracle.records import Arrays, Case, Truth
-from neocpu.oracle.truth_formats import decode
+from neocpu.oracle.operator import Arrays, Case, Truth
+from neocpu.oracle.ops import OPERATORS, operator
+from neocpu.oracle.truth.formats import decode
 
 CASES = {case.name: case for case in all_cases()}
 

@@ -11,8 +11,8 @@ from neocpu import oracle
 from neocpu.errors import OracleError
 from neocpu.oracle.adapters import coded
 from neocpu.oracle.compare import agrees, chi_square_tail, compare, judge, malformed, unlikely
-from neocpu.oracle.operators import OPERATORS
-from neocpu.oracle.records import Case, Truth
+from neocpu.oracle.operator import Case, Truth
+from neocpu.oracle.ops import OPERATORS
 
 NAN = math.nan
 INF = math.inf

@@ -17,9 +17,9 @@ from neocpu.errors import OracleError
 from neocpu.oracle.cases import all_cases
 from neocpu.oracle.compare import agrees
 from neocpu.oracle.mirrors import MIRRORS, NoMirror, mirror_bits, mirrors_of
-from neocpu.oracle.mirrors_order import introsort_order
-from neocpu.oracle.mirrors_root import mkl_root
-from neocpu.oracle.operators import OPERATORS
+from neocpu.oracle.mirrors.order import introsort_order
+from neocpu.oracle.mirrors.root import mkl_root
+from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.semantics import PRESETS
 from tests.mirror_questions import (
     RECORDED,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neocpu.oracle.operators import OPERATORS
-from neocpu.oracle.records import Arrays, Truth, Value
+from neocpu.oracle.operator import Arrays, Truth, Value
+from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.semantics import PRESETS
 
 torch = pytest.importorskip("torch", reason="torch is not installed (extra `peers`)")

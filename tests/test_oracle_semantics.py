@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from neocpu.oracle.cases import all_cases
-from neocpu.oracle.operators import OPERATORS
-from neocpu.oracle.records import Truth, Value
+from neocpu.oracle.operator import Truth, Value
+from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.semantics import PRESETS, SWITCHES, switches_for
 
 F = np.float32

@@ -8,9 +8,9 @@ from itertools import pairwise as steps
 import numpy as np
 import pytest
 
-from neocpu.oracle.ops_backward import BACKWARD, UNIQUE_GRADIENT
-from neocpu.oracle.ops_lookup import LOOKUP, WEIGHT_GRADIENT
-from neocpu.oracle.truth_formats import (
+from neocpu.oracle.ops.backward import BACKWARD, UNIQUE_GRADIENT
+from neocpu.oracle.ops.lookup import LOOKUP, WEIGHT_GRADIENT
+from neocpu.oracle.truth.formats import (
     FORMATS,
     above,
     away,
@@ -20,8 +20,8 @@ from neocpu.oracle.truth_formats import (
     nearest,
     toward_zero,
 )
-from neocpu.oracle.truth_numbers import TINY, Bounded, U, gamma, square_sum
-from neocpu.oracle.truth_sums import segment_sums
+from neocpu.oracle.truth.numbers import TINY, Bounded, U, gamma, square_sum
+from neocpu.oracle.truth.sums import segment_sums
 from neocpu.reference.codecs import (
     LAYOUTS,
     ROUNDINGS,

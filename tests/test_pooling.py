@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from neocpu.kernels import pooling
 from neocpu.kernels._jit import kernel
 from neocpu.kernels.pooling import sum_plain
-from neocpu.kernels.simd_flags import QUIET, X86, rounded
-from neocpu.kernels.simd_rows import plain_rows_1
+from neocpu.kernels.simd.bags import plain_rows_1
+from neocpu.kernels.simd.flags import QUIET, X86, rounded
 from neocpu.reference import pooling as twin
 from neocpu.reference.exact import exact_sum, whole
 from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups

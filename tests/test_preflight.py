@@ -14,9 +14,9 @@ from neocpu.ingest.convert import ConvertOptions, convert, expected_bytes, missi
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.training import preflight, trainer
-from neocpu.training.data import open_splits
+from neocpu.training.datasets import open_splits
 from neocpu.training.preflight import Need, check_checkpoints, check_conversions
-from neocpu.training.report import Report
+from neocpu.training.results import RunReport
 from neocpu.training.trainer import Trainer
 from tests.test_training import given, log  # noqa: F401  (a fixture)
 
@@ -141,7 +141,7 @@ def test_a_run_on_a_full_disk_does_not_start(log, tmp_path, free, ranks):  # noq
     lines = []
 
     def body(comm):
-        report = Report(tmp_path / "out", comm.rank, tell=lines.append)
+        report = RunReport(tmp_path / "out", comm.rank, tell=lines.append)
         with pytest.raises(TrainingError) as error:
             Trainer(run, comm, tmp_path / "out", report=report).run()
         return str(error.value), error.value.spoken_by
@@ -155,7 +155,7 @@ def test_a_run_that_may_fit_starts_with_a_warning(log, tmp_path, free):  # noqa:
     free(100 * KIB)
     lines: list[str] = []
     Trainer(
-        given(log), None, tmp_path / "out", report=Report(tmp_path / "out", 0, tell=lines.append)
+        given(log), None, tmp_path / "out", report=RunReport(tmp_path / "out", 0, tell=lines.append)
     ).run()
     assert (
         sum(

@@ -8,9 +8,9 @@ import pytest
 
 from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import Plan, place
-from neocpu.training import report as reports
+from neocpu.training import results as reports
 from neocpu.training.metrics import Metrics
-from neocpu.training.report import Report, versions
+from neocpu.training.results import RunReport, versions
 
 
 def lines(out: Path) -> list[dict[str, object]]:
@@ -23,7 +23,7 @@ def measured(value: float) -> Metrics:
 
 def test_metrics_are_json_lines_and_are_told(tmp_path: Path) -> None:
     told: list[str] = []
-    report = Report(tmp_path, 0, tell=told.append)
+    report = RunReport(tmp_path, 0, tell=told.append)
     report.metrics(4, 40, "valid", measured(0.5))
     assert lines(tmp_path) == [
         {
@@ -44,12 +44,12 @@ def test_metrics_are_json_lines_and_are_told(tmp_path: Path) -> None:
 
 
 def test_after_a_resume_no_step_is_measured_twice(tmp_path: Path) -> None:
-    first = Report(tmp_path, 0)
+    first = RunReport(tmp_path, 0)
     for step in (10, 20, 30):
         first.metrics(step, step, "train", measured(0.5))
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write('{"step": 40, "samp')
-    second = Report(tmp_path, 0)
+    second = RunReport(tmp_path, 0)
     for split in ("train", "valid"):
         second.metrics(20, 20, split, measured(0.4))
     assert [(line["step"], line["split"], line["logloss"]) for line in lines(tmp_path)] == [
@@ -60,7 +60,7 @@ def test_after_a_resume_no_step_is_measured_twice(tmp_path: Path) -> None:
 
 
 def test_plan_summary_and_picture(tmp_path: Path) -> None:
-    report = Report(tmp_path, 0)
+    report = RunReport(tmp_path, 0)
     plan = place([TableSpec("C1", 9, 4, ("C1",))], ["row_wise"], 2)
     report.plan(plan)
     report.metrics(1, 10, "train", measured(0.5))
@@ -75,14 +75,14 @@ def test_without_matplotlib_there_is_no_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports.importlib.util, "find_spec", lambda name: None)
-    report = Report(tmp_path, 0)
+    report = RunReport(tmp_path, 0)
     report.metrics(1, 10, "train", measured(0.5))
     report.finish({})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl", "run.json"]
 
 
 def test_other_ranks_write_and_say_nothing(tmp_path: Path) -> None:
-    report = Report(tmp_path, 1, tell=lambda text: pytest.fail(text))
+    report = RunReport(tmp_path, 1, tell=lambda text: pytest.fail(text))
     report.tell("hello")
     report.metrics(1, 1, "train", measured(0.5))
     report.finish({})

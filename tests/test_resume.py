@@ -19,7 +19,7 @@ from promise_cases import FAMILIES, MAIN, write_data
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.launch import find_mpiexec
-from neocpu.training.checkpoint_file import CheckpointFile
+from neocpu.training.checkpoint.reading import CheckpointFile
 
 try:
     find_mpiexec()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocpu.embedding import sorting
-from neocpu.embedding.lookups import Layout, Lookups
+from neocpu.embedding.lookups import EntryLayout, Lookups
 from neocpu.kernels import segments
 from neocpu.reference import segments as twin
 from tests.cases import bag_offsets
@@ -117,7 +117,7 @@ def test_sort(seed, entries, samples, longest, height, weighted, pruned):
     rows = np.where(rng.random(n) < 0.5, rows, rng.choice(np.append(rows[:4], height - 1), n))
     rows = np.where(rng.random(n) < 0.2, -1, rows) if pruned else rows
     weights = rng.standard_normal(n, dtype=np.float32) if weighted else NONE
-    layout = Layout(np.sort(rng.integers(0, 3, entries)), rng.permutation(entries) * 10)
+    layout = EntryLayout(np.sort(rng.integers(0, 3, entries)), rng.permutation(entries) * 10)
     check(layout, Lookups(offsets, rows, weights, samples), np.full(3, height))
 
 
@@ -126,7 +126,7 @@ def test_sort(seed, entries, samples, longest, height, weighted, pruned):
 )
 def test_sort_extremes(rows):
     lookups = Lookups(np.array([0, 0, 60, 100, 100]), np.array(rows), NONE, 1)
-    check(Layout(np.array([0, 1, 2, 3]), np.arange(4)), lookups, np.array([1, 100, 100, 7]))
+    check(EntryLayout(np.array([0, 1, 2, 3]), np.arange(4)), lookups, np.array([1, 100, 100, 7]))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -136,4 +136,4 @@ def test_one_big_table_is_dealt_to_groups(weighted):
     rows = np.concatenate([rng.integers(0, 10**7, n // 2), rng.integers(0, 50, n // 2)])
     weights = rng.standard_normal(n, dtype=np.float32) if weighted else NONE
     lookups = Lookups(np.arange(0, n + 1, 7), rows, weights, n // 14)
-    check(Layout(np.array([0, 0]), np.array([0, 5])), lookups, np.array([10**7]))
+    check(EntryLayout(np.array([0, 0]), np.array([0, 5])), lookups, np.array([10**7]))

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.parallel.sharding import SCHEMES, Layout, Shard, column_blocks, row_blocks
+from neocpu.parallel.sharding import SCHEMES, RankLayout, Shard, column_blocks, row_blocks
 
 LAYOUTS = st.integers(1, 8).flatmap(
-    lambda ranks: st.builds(Layout, st.just(ranks), st.integers(1, ranks))
+    lambda ranks: st.builds(RankLayout, st.just(ranks), st.integers(1, ranks))
 )
 
 
@@ -22,7 +22,7 @@ def cells(shards: list[Shard], rows: int, dim: int) -> np.ndarray:
 
 @pytest.mark.parametrize("name", SCHEMES)
 @given(layout=LAYOUTS, rows=st.integers(1, 40), dim=st.integers(1, 40))
-def test_every_home_covers_the_table(name: str, layout: Layout, rows: int, dim: int) -> None:
+def test_every_home_covers_the_table(name: str, layout: RankLayout, rows: int, dim: int) -> None:
     scheme = SCHEMES[name]
     for home in scheme.choices(layout):
         shards = scheme.cut(7, rows, dim, layout, home)
@@ -53,8 +53,8 @@ def test_columns_are_cut_at_multiples_of_four() -> None:
 
 
 def test_the_last_node_may_be_smaller() -> None:
-    assert Layout(7, 3).nodes == (range(3), range(3, 6), range(6, 7))
-    grid = SCHEMES["grid_shard"].cut(0, 10, 12, Layout(7, 3), 0)
+    assert RankLayout(7, 3).nodes == (range(3), range(3, 6), range(6, 7))
+    grid = SCHEMES["grid_shard"].cut(0, 10, 12, RankLayout(7, 3), 0)
     assert grid == [
         Shard(0, (0, 4), (0, 4), 0),
         Shard(0, (4, 8), (0, 4), 1),

@@ -16,9 +16,9 @@ from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.sharding import SCHEMES
 from neocpu.parallel.threads import run_threads
 from neocpu.training import state as states
-from neocpu.training.blocks import BLOCK, digest_of
 from neocpu.training.initial import initial_rows, state_shapes
 from neocpu.training.state import State
+from neocpu.training.state_blocks import BLOCK, digest_of
 
 TABLES = (
     TableSpec("C1", 3 * BLOCK + 17, 8, ("C1",)),

@@ -11,7 +11,7 @@ from test_update import FUSED, PHASES
 
 from neocpu.embedding.optimizers import Schedule, SparseOptimizer
 from neocpu.embedding.specs import TableSpec, bags
-from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
+from neocpu.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
 from neocpu.errors import TrainingError
 from neocpu.kernels import rounding, update
 from neocpu.reference import rules
@@ -40,7 +40,7 @@ class Rectangle:
 
 
 WHOLE = [Rectangle(i, (0, t.rows), (0, t.dim)) for i, t in enumerate(TABLES)]
-KEYS = Layout(np.array([0, 0, 1, 2]), np.array([1, 21, 41, 42]))
+KEYS = EntryLayout(np.array([0, 0, 1, 2]), np.array([1, 21, 41, 42]))
 COLUMNS = 42 + 130 + 1
 
 
@@ -265,7 +265,7 @@ def test_words_of_row_shards_add_up(fill):
             found = np.full((samples, 40), 7, np.float32)
             whole.forward(KEYS, lookups, expected)
             words = np.full((samples, 3 * 40), np.nan)
-            layout = Layout(np.repeat(np.arange(3), 2), np.arange(6) * 20)
+            layout = EntryLayout(np.repeat(np.arange(3), 2), np.arange(6) * 20)
             extras = parts.forward_words(layout, cut(lookups, shards, 0, (0, 1)), words)
             # group = feature
             key = extras.bag // max(1, samples) % 2 * samples + extras.bag % max(1, samples)
@@ -294,7 +294,7 @@ def test_column_shards_share_their_scalars(name, mode):
     shards = split(2, cols=(4, 36, 100))
     parts = TableBatchedEmbedding(TABLES, shards, optimizer, SEED)
     plain = Plain(optimizer)
-    layout = Layout(np.arange(4), np.array([s.cols[0] for s in shards]))
+    layout = EntryLayout(np.arange(4), np.array([s.cols[0] for s in shards]))
     for step in (1, 2):
         lookups, grad = batch(rng, 5, True)
         mine = cut(lookups, shards, 2, (3,))
@@ -378,7 +378,7 @@ def test_a_large_shard_of_which_many_rows_exist_is_made_whole():
     tables = [TableSpec("big", 5000, 4, ("f",)), TableSpec("small", 30, 4, ("g",))]
     shards = [Rectangle(0, (0, 5000), (0, 4)), Rectangle(1, (0, 30), (0, 4))]
     tbe = TableBatchedEmbedding(tables, shards, SparseOptimizer("exact_rowwise_adagrad"), SEED)
-    layout = Layout(np.array([0, 1]), np.array([0, 4]))
+    layout = EntryLayout(np.array([0, 1]), np.array([0, 4]))
     out = np.empty((1, 8), np.float32)
     for seen, exist in ((1000, 1000), (1260, 5000)):
         rows = np.append(np.arange(seen), np.arange(20))

@@ -15,7 +15,7 @@ from test_training import given as given_config
 from test_training import log  # noqa: F401
 
 from neocpu.cli.train import tier_lines
-from neocpu.embedding.lookups import Layout, Lookups
+from neocpu.embedding.lookups import EntryLayout, Lookups
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.specs import TableSpec
 from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
@@ -228,7 +228,7 @@ def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
     table = TableSpec("huge", rows, 4, ("f",))
     memory = MemoryPlan(("ddr_over_ssd",), ddr=100_000, folder=tmp_path)
     tbe = TieredEmbedding([table], [Shard(0, (0, rows), (0, 4), 0)], SparseOptimizer(), 1, memory)
-    layout = Layout(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    layout = EntryLayout(np.zeros(1, np.int64), np.zeros(1, np.int64))
     rng = np.random.default_rng(0)
     seen = {}
     for step in range(1, 30):

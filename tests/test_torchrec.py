@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     torchrec = pytest.importorskip("torchrec", reason="torchrec is not installed")
 
 from neocpu.errors import ConfigError  # noqa: E402
-from neocpu.oracle.torchrec import EmbeddingBagCollection  # noqa: E402
+from neocpu.peers.torchrec import EmbeddingBagCollection  # noqa: E402
 
 U = 2.0**-24
 

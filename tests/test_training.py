@@ -9,7 +9,7 @@ import pytest
 
 from neocpu import config
 from neocpu.errors import ConfigError, DataError, TrainingError
-from neocpu.ingest.layout import FeatureColumn
+from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import Bags, DatasetWriter
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads

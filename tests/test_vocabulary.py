@@ -5,7 +5,7 @@ import pytest
 
 from neocpu.errors import DataError
 from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.layout import FeatureColumn
+from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.vocabulary import CodeCounter, Vocabulary, fit_vocabularies, read_vocabularies
 from neocpu.ingest.writer import DatasetWriter
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from neocpu.training.checkpoint_file import CheckpointFile
+    from neocpu.training.checkpoint.reading import CheckpointFile
 
 FILE = click.Path(path_type=Path)
 
@@ -21,7 +21,7 @@ def checkpoint() -> None:
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 def show(files: tuple[Path, ...]) -> None:
     """Print a card: what the file holds, and how it came to be."""
-    from neocpu.training.checkpoint_file import CheckpointFile
+    from neocpu.training.checkpoint.reading import CheckpointFile
 
     for path in files:
         with CheckpointFile(path) as file:
@@ -74,7 +74,7 @@ def _card(file: "CheckpointFile") -> None:
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 def digest(files: tuple[Path, ...]) -> None:
     """Compute the digest again from all rows in the file; a changed bit is an error."""
-    from neocpu.training.checkpoint_file import CheckpointFile
+    from neocpu.training.checkpoint.reading import CheckpointFile
 
     for path in files:
         with CheckpointFile(path) as file:
@@ -90,8 +90,8 @@ def diff(first: Path, second: Path) -> int:
     do.
     """
     from neocpu.training.checkpoint import differences
-    from neocpu.training.checkpoint_file import CheckpointFile
-    from neocpu.training.checkpoint_tools import first_difference
+    from neocpu.training.checkpoint.reading import CheckpointFile
+    from neocpu.training.checkpoint.tools import first_difference
 
     with CheckpointFile(first) as one, CheckpointFile(second) as two:
         if one.digest == two.digest:
@@ -111,8 +111,8 @@ def diff(first: Path, second: Path) -> int:
 @click.argument("target", type=FILE)
 def merge(file: Path, target: Path) -> None:
     """Write FILE, and the files that it is based on, as TARGET: one whole checkpoint."""
-    from neocpu.training.checkpoint_file import CheckpointFile
-    from neocpu.training.checkpoint_tools import merge as write
+    from neocpu.training.checkpoint.reading import CheckpointFile
+    from neocpu.training.checkpoint.tools import merge as write
 
     with CheckpointFile(file) as source:
         write(source, target)
@@ -136,9 +136,9 @@ def export(file: Path, target: Path, dense: bool) -> None:
     Tables come as rows (numbers of the learnt rows), weight and optimizer state; names are those in
     the checkpoint.
     """
-    from neocpu.training.checkpoint_file import CheckpointFile
-    from neocpu.training.checkpoint_tools import entries
-    from neocpu.training.checkpoint_tools import export as write
+    from neocpu.training.checkpoint.reading import CheckpointFile
+    from neocpu.training.checkpoint.tools import entries
+    from neocpu.training.checkpoint.tools import export as write
 
     with CheckpointFile(file) as source:
         write(source, target, dense=dense)

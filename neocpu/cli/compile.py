@@ -32,7 +32,7 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     comm = get_comm(None, settings.parallel.ranks_per_node or None)
     prepare_threads(comm, settings.training.threads or None)
 
-    from neocpu.training.data import converted
+    from neocpu.training.datasets import converted
     from neocpu.training.warmup import warm_up
     from neocpu.training.world import make_plan, memory_plan
 

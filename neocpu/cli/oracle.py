@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from neocpu.oracle.records import Case
+    from neocpu.oracle.operator import Case
 
 FILE = click.Path(path_type=Path)
 GOLDEN = Path("data") / "oracle-golden.h5"
@@ -55,7 +55,7 @@ def _cases(ops: tuple[str, ...], patterns: tuple[str, ...], seed: int) -> "list[
 @CASES
 def list_cases(ops: tuple[str, ...], patterns: tuple[str, ...]) -> None:
     """Name every case and what it breaks."""
-    from neocpu.oracle.operators import OPERATORS
+    from neocpu.oracle.ops import OPERATORS
 
     last = ""
     found = _cases(ops, patterns, 0)
@@ -72,8 +72,8 @@ def list_cases(ops: tuple[str, ...], patterns: tuple[str, ...]) -> None:
 def explain(name: str, seed: int) -> None:
     """Show what a case breaks, its inputs, options and outputs, and the first reference numbers."""
     from neocpu.oracle.compare import as_text
-    from neocpu.oracle.operators import OPERATORS
-    from neocpu.oracle.records import Field
+    from neocpu.oracle.operator import Field
+    from neocpu.oracle.ops import OPERATORS
 
     case = _cases((), (name,), seed)[0]
     op = OPERATORS[case.op]

@@ -42,7 +42,7 @@ def plan(config: Path, ranks: int, capacity: bool, overrides: tuple[str, ...]) -
     settings = configs.load(config, overrides)
 
     from neocpu.planner.capacity import placement_lines
-    from neocpu.training.data import converted
+    from neocpu.training.datasets import converted
     from neocpu.training.world import make_plan, memory_plan
 
     comm = SingleComm()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from neocpu.training.report import Report
+from neocpu.training.results import RunReport
 
 Advance = Callable[[int, int], None]
 
@@ -47,8 +47,8 @@ def bar(total: int, done: int) -> Iterator[Advance]:
         yield advance
 
 
-def make_report(folder: Path, rank: int) -> Report:
+def make_report(folder: Path, rank: int) -> RunReport:
     """The report of a run on a command line."""
     if rank:
-        return Report(folder, rank)
-    return Report(folder, rank, tell=click.echo, progress=bar if sys.stderr.isatty() else None)
+        return RunReport(folder, rank)
+    return RunReport(folder, rank, tell=click.echo, progress=bar if sys.stderr.isatty() else None)

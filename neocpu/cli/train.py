@@ -8,7 +8,7 @@ import click
 
 from neocpu import config as configs
 from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
-from neocpu.training.lock import has_results
+from neocpu.training.run_folder import has_results
 
 if TYPE_CHECKING:
     from neocpu.parallel.comm import Comm

@@ -17,7 +17,7 @@ from neocpu.errors import TrainingError
 from neocpu.reference.philox import LEAVING, tensor_key
 from neocpu.reference.rules import Rule
 from neocpu.storage.levels import Bytes, Ints, Slots
-from neocpu.storage.narrow import NarrowBorder
+from neocpu.storage.narrow_home import NarrowBorder
 from neocpu.storage.row_codecs import RowCodec, same_bits
 
 

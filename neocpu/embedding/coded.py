@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups
+from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
 from neocpu.embedding.rounded import NO_HALVES, rounded
-from neocpu.embedding.rows import Places, Rows, one_by_one
+from neocpu.embedding.rows import Places, RowStore, one_by_one
 from neocpu.embedding.sorting import Segments
 from neocpu.kernels import lookup, narrow
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
@@ -22,7 +22,7 @@ from neocpu.reference.rules import Rule
 from neocpu.storage import formats
 
 
-class CodedRows(Rows):
+class CodedRowStore(RowStore):
     """Rows of codes; `arrays`: those of the codes and, for bf16_split, of the lower halves."""
 
     coded = True
@@ -42,11 +42,11 @@ class CodedRows(Rows):
     def arrays(self) -> tuple[NDArray[Any], ...]:
         return self.codes, *([self.low] if self.low.size else []), *self.element_states
 
-    def over(self, arrays: Sequence[NDArray[Any]]) -> "CodedRows":
+    def over(self, arrays: Sequence[NDArray[Any]]) -> "CodedRowStore":
         numbers = len(arrays) - len(self.element_states)
-        return CodedRows(self.form, self.rounding_name, arrays[:numbers], arrays[numbers:])
+        return CodedRowStore(self.form, self.rounding_name, arrays[:numbers], arrays[numbers:])
 
-    def pool(self, places: Places, layout: Layout, lookups: Lookups, out: Floats) -> None:
+    def pool(self, places: Places, layout: EntryLayout, lookups: Lookups, out: Floats) -> None:
         h = layout.shard
         samples = lookups.samples
         width = places.width[h]
@@ -126,7 +126,7 @@ class Decoded:
     view for nobody.
     """
 
-    def __init__(self, store: CodedRows, places: Places, shard: int, height: int) -> None:
+    def __init__(self, store: CodedRowStore, places: Places, shard: int, height: int) -> None:
         self._store = store
         self._places = places
         self._shard = shard

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import Floats, Ints
 from neocpu.errors import ConfigError, IndexRangeError
-from neocpu.kernels import jagged, pooling
+from neocpu.kernels import bucketize as jagged
 from neocpu.kernels import jagged_layout as layout
+from neocpu.kernels import pooling
 
 NONE = np.empty(0, np.float32)
 Array = NDArray[Any]

@@ -26,7 +26,7 @@ class Rectangle(Protocol):
 
 
 @dataclass(frozen=True)
-class Layout:
+class EntryLayout:
     """Entry k reads shard `shard[k]` (i64[K], nondecreasing) and owns columns from `column[k]`
     (i64[K]) on.
     """

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups
+from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
 from neocpu.embedding.sorting import Segments
 from neocpu.embedding.specs import TableSpec
 from neocpu.kernels import pooling, update
@@ -46,7 +46,7 @@ class Places(NamedTuple):
         return self.base, self.width, self.full_width, self.row_base
 
 
-class Rows:
+class RowStore:
     """fp32 rows, and what is asked of rows of any format.
 
     table : what lookups read. states : per-element states, f32 arrays like the table.
@@ -66,11 +66,11 @@ class Rows:
         """
         return self.table, *self.element_states
 
-    def over(self, arrays: Sequence[NDArray[Any]]) -> "Rows":
+    def over(self, arrays: Sequence[NDArray[Any]]) -> "RowStore":
         """A store of this format with other `arrays`."""
-        return Rows(arrays[0], arrays[1:])
+        return RowStore(arrays[0], arrays[1:])
 
-    def pool(self, places: Places, layout: Layout, lookups: Lookups, out: Floats) -> None:
+    def pool(self, places: Places, layout: EntryLayout, lookups: Lookups, out: Floats) -> None:
         """Pooled rows of some entries: out f32[S, C], from column[k] on."""
         h = layout.shard
         given = (lookups.offsets, lookups.rows, lookups.weights)
@@ -168,7 +168,7 @@ def allocate(
     other: Sequence[tuple[int, str]],
     budget: int,
     huge: bool = True,
-) -> tuple[list[Rows], list[NDArray[Any]]]:
+) -> tuple[list[RowStore], list[NDArray[Any]]]:
     """Stores in the formats of `specs`, with room for so many elements and `per_element` states;
     and `other` arrays, (size, dtype) each.
 
@@ -186,11 +186,13 @@ def allocate(
             [arena.take(n, kind) for kind in some] for some in (kinds, ["f4"] * per_element)
         )
         if spec.format == "fp32":
-            stores.append(Rows(arrays[0], states))
+            stores.append(RowStore(arrays[0], states))
         else:
-            from neocpu.embedding.coded import CodedRows  # nothing of it where all rows are fp32
+            from neocpu.embedding.coded import (
+                CodedRowStore,  # nothing of it where all rows are fp32
+            )
 
-            stores.append(CodedRows(spec.format, spec.rounding, arrays, states))
+            stores.append(CodedRowStore(spec.format, spec.rounding, arrays, states))
     return stores, [arena.take(n, kind) for n, kind in other]
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups
+from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
 from neocpu.kernels import segments
 
 # lookups of a chunk, of a group, about; groups of a shard, at most
@@ -66,7 +66,7 @@ class Scratch:
         return held[:size]
 
 
-def cut(layout: Layout, lookups: Lookups) -> Chunks:
+def cut(layout: EntryLayout, lookups: Lookups) -> Chunks:
     """Cut lookups into runs that threads may share."""
     shards, entry = np.unique(layout.shard, return_index=True)
     cuts = lookups.offsets[np.append(entry, layout.shard.size) * lookups.samples]
@@ -79,7 +79,7 @@ def cut(layout: Layout, lookups: Lookups) -> Chunks:
 
 
 def sort(
-    layout: Layout, lookups: Lookups, heights: Ints, stride: int | Ints, scratch: Scratch
+    layout: EntryLayout, lookups: Lookups, heights: Ints, stride: int | Ints, scratch: Scratch
 ) -> Segments:
     """Sort lookups by shard and row. The result lives in `scratch`: it lasts until the next call.
 
@@ -93,20 +93,20 @@ def sort(
     return _sort(layout, lookups, heights, by_bag, place_of, lookups.weights, scratch)
 
 
-def index(layout: Layout, lookups: Lookups, heights: Ints, scratch: Scratch) -> Segments:
+def index(layout: EntryLayout, lookups: Lookups, heights: Ints, scratch: Scratch) -> Segments:
     """As `sort`, but `place` has the numbers of the lookups, and there are no weights."""
     place_of = np.arange(lookups.rows.size, dtype=np.int64)
     none = np.empty(0, np.float32)
     return _sort(layout, lookups, heights, False, place_of, none, scratch)
 
 
-def _places(layout: Layout, samples: int, stride: int | Ints) -> Ints:
+def _places(layout: EntryLayout, samples: int, stride: int | Ints) -> Ints:
     """Where the gradient of each bag begins."""
     places: Ints = (layout.column[:, None] + np.outer(stride, np.arange(samples))).reshape(-1)
     return places
 
 
-def placed(found: Segments, layout: Layout, lookups: Lookups, stride: int | Ints) -> Segments:
+def placed(found: Segments, layout: EntryLayout, lookups: Lookups, stride: int | Ints) -> Segments:
     """What `sort` gives, from what `index` found of the same lookups."""
     bags = layout.shard.size * lookups.samples
     bag = np.repeat(np.arange(bags), np.diff(lookups.offsets[: bags + 1]))[found.place]
@@ -115,7 +115,7 @@ def placed(found: Segments, layout: Layout, lookups: Lookups, stride: int | Ints
 
 
 def _sort(
-    layout: Layout,
+    layout: EntryLayout,
     lookups: Lookups,
     heights: Ints,
     by_bag: bool,

@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from neocpu.embedding import words
 from neocpu.embedding.changes import Changes
 from neocpu.embedding.lookups import (
+    EntryLayout,
     ExtraWords,
     Floats,
     Ints,
-    Layout,
     Lookups,
     Merged,
     Rectangle,
     Words,
 )
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.rows import NONE, Places, Rows, allocate, one_by_one, part, runs, shelve
+from neocpu.embedding.rows import NONE, Places, RowStore, allocate, one_by_one, part, runs, shelve
 from neocpu.embedding.sorting import Scratch, Segments, cut, sort
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import TrainingError
@@ -40,7 +40,7 @@ from neocpu.kernels.philox import uniform_rows
 from neocpu.reference.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
 from neocpu.trees import Node, aligned_nodes
 
-__all__ = ["ExtraWords", "Layout", "Lookups", "Merged", "TableBatchedEmbedding"]
+__all__ = ["EntryLayout", "ExtraWords", "Lookups", "Merged", "TableBatchedEmbedding"]
 # a shard of at least LARGE rows is made whole once a MANYth of them exist
 MANY = 4
 LARGE = 4096
@@ -133,16 +133,18 @@ class TableBatchedEmbedding:
 
     # ---- forward ----
 
-    def forward(self, layout: Layout, lookups: Lookups, out: Floats) -> None:
+    def forward(self, layout: EntryLayout, lookups: Lookups, out: Floats) -> None:
         """Pool: out f32[S, C], columns column[k] on, = the exact sum of bag k*S + s, rounded once."""
         lookups = self._ready(layout, lookups)
         for store, entries, bags in self._runs(layout, lookups):
             mine = Lookups(lookups.offsets[bags], lookups.rows, lookups.weights, lookups.samples)
             store.pool(
-                self._places, Layout(layout.shard[entries], layout.column[entries]), mine, out
+                self._places, EntryLayout(layout.shard[entries], layout.column[entries]), mine, out
             )
 
-    def _runs(self, layout: Layout, lookups: Lookups) -> Iterator[tuple[Rows, slice, slice]]:
+    def _runs(
+        self, layout: EntryLayout, lookups: Lookups
+    ) -> Iterator[tuple[RowStore, slice, slice]]:
         """(store, entries, offsets of their bags) for runs of entries whose shards are in one
         store.
         """
@@ -153,7 +155,7 @@ class TableBatchedEmbedding:
                 slice(lo * lookups.samples, hi * lookups.samples + 1),
             )
 
-    def forward_words(self, layout: Layout, lookups: Lookups, out: Words) -> ExtraWords:
+    def forward_words(self, layout: EntryLayout, lookups: Lookups, out: Words) -> ExtraWords:
         """Pool row-split shards: first words of the exact sums into out f64[S, C], the rare further
         words returned.
         """
@@ -166,12 +168,12 @@ class TableBatchedEmbedding:
         ]
         return ExtraWords.together(found)
 
-    def _ready(self, layout: Layout, lookups: Lookups) -> Lookups:
+    def _ready(self, layout: EntryLayout, lookups: Lookups) -> Lookups:
         """See to it that the rows are there; the lookups by the slots that they are in."""
         self.create(layout, lookups)
         return lookups
 
-    def create(self, layout: Layout, lookups: Lookups) -> None:
+    def create(self, layout: EntryLayout, lookups: Lookups) -> None:
         """Make the rows that do not exist yet; nothing is looked at in shards all of whose rows
         exist.
         """
@@ -218,7 +220,7 @@ class TableBatchedEmbedding:
 
     # ---- backward ----
 
-    def backward(self, layout: Layout, lookups: Lookups, grad: Floats, step: int) -> None:
+    def backward(self, layout: EntryLayout, lookups: Lookups, grad: Floats, step: int) -> None:
         """Fused update from the gradient f32[S, C] of the pooled rows; `step` counts updates from
         1, evaluation does not.
 
@@ -234,7 +236,7 @@ class TableBatchedEmbedding:
             layout, gradient, stride = self._packed(layout, gradient.reshape(grad.shape))
         self._update(self._sort(layout, lookups, stride), gradient, step)
 
-    def _packed(self, layout: Layout, grad: Floats) -> tuple[Layout, Floats, Ints]:
+    def _packed(self, layout: EntryLayout, grad: Floats) -> tuple[EntryLayout, Floats, Ints]:
         """The gradient with the lines of an entry side by side, and where they are: apart by a
         power of two, all would fall on the same few sets of the processor's cache, which each table
         then reads many times from memory.
@@ -243,7 +245,7 @@ class TableBatchedEmbedding:
         start = grad.shape[0] * (np.cumsum(width) - width)
         out = self._scratch.take("packed", grad.shape[0] * int(width.sum()), np.float32)
         update.pack(grad, layout.column, width, start, out)
-        return Layout(layout.shard, start), out, width
+        return EntryLayout(layout.shard, start), out, width
 
     def _update(self, found: Segments, gradient: Floats, step: int) -> None:
         rule = self.rule
@@ -271,7 +273,7 @@ class TableBatchedEmbedding:
         """Slots of local rows that `_located` has seen in this step."""
         return rows
 
-    def _sort(self, layout: Layout, lookups: Lookups, stride: int | Ints) -> Segments:
+    def _sort(self, layout: EntryLayout, lookups: Lookups, stride: int | Ints) -> Segments:
         return sort(layout, lookups, self.heights, stride, self._scratch)
 
     def _clipped(self, grad: Floats) -> Floats:
@@ -286,14 +288,14 @@ class TableBatchedEmbedding:
 
     # ---- the halves, for shards that must first hear from others, or whose gradient is all that is wanted ----
 
-    def merge(self, layout: Layout, lookups: Lookups, grad: Floats, step: int) -> Merged:
+    def merge(self, layout: EntryLayout, lookups: Lookups, grad: Floats, step: int) -> Merged:
         """Unique rows with merged gradients, prepared by the rule (which may update element
         states), no step yet.
         """
         return self._merge(self.rule.name, layout, lookups, grad, self.optimizer.hyper(step))
 
     def unique_gradient(
-        self, layout: Layout, lookups: Lookups, grad: Floats
+        self, layout: EntryLayout, lookups: Lookups, grad: Floats
     ) -> dict[int, tuple[Ints, Floats]]:
         """For each shard of the layout its looked-up rows i64[U], local, ascending, and their
         merged gradients f32[U, D].
@@ -313,7 +315,7 @@ class TableBatchedEmbedding:
         }
 
     def _merge(
-        self, name: str, layout: Layout, lookups: Lookups, grad: Floats, hyper: Floats
+        self, name: str, layout: EntryLayout, lookups: Lookups, grad: Floats, hyper: Floats
     ) -> Merged:
         found = self._sort(layout, lookups, grad.shape[1])
         rows = found.unique.copy()
@@ -399,7 +401,7 @@ class TableBatchedEmbedding:
             store.close(self._places, rows, to, merged.weights, step, merged.rows[first:last])
 
     def merge_words(
-        self, layout: Layout, lookups: Lookups, grad: Floats
+        self, layout: EntryLayout, lookups: Lookups, grad: Floats
     ) -> list[tuple[Ints, Words]]:
         """Exact merged gradients of replicated shards: for each shard of the layout, rows i64[M]
         (ascending, repeated for further words) and words f64[M, D].
@@ -411,7 +413,7 @@ class TableBatchedEmbedding:
         """Update rows i64[U] (unique, local) of a whole-width shard from merged, rounded gradients
         f32[U, D].
         """
-        layout = Layout(np.array([shard]), np.zeros(1, np.int64))
+        layout = EntryLayout(np.array([shard]), np.zeros(1, np.int64))
         self._ready(layout, Lookups(np.array([0, rows.size]), rows, NONE, 1))
         place = np.arange(rows.size, dtype=np.int64) * gradient.shape[1]
         self._update(
@@ -443,7 +445,7 @@ class TableBatchedEmbedding:
         row = int(self.row_base[shard])
         return self._touched[row : row + int(self.slots[shard])]
 
-    def know(self, layout: Layout, lookups: Lookups) -> None:
+    def know(self, layout: EntryLayout, lookups: Lookups) -> None:
         """A coming batch, after those known, will ask for these lookups."""
 
     def prefetch(self, lookups: Lookups) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.embedding.borders import Narrowed
-from neocpu.embedding.lookups import Floats, Ints, Layout, Lookups, Rectangle
+from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups, Rectangle
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.rows import Places
 from neocpu.embedding.sorting import Segments, index, placed
@@ -262,7 +262,7 @@ class TieredEmbedding(TableBatchedEmbedding):
 
     # ---- rows and slots ----
 
-    def know(self, layout: Layout, lookups: Lookups) -> None:
+    def know(self, layout: EntryLayout, lookups: Lookups) -> None:
         if any(h in self._tiers for h in layout.shard.tolist()):
             coming = self._coming[id(lookups)] = self._find(layout, lookups)
             for h, visit in coming.visits.items():
@@ -274,7 +274,7 @@ class TieredEmbedding(TableBatchedEmbedding):
                 if not visit.planned:
                     self._tiers[h].plan(visit)
 
-    def _find(self, layout: Layout, lookups: Lookups) -> "_Batch":
+    def _find(self, layout: EntryLayout, lookups: Lookups) -> "_Batch":
         found = index(layout, lookups, self.heights, self._scratch)
         found = found._replace(
             unique=found.unique.copy(), starts=found.starts.copy(), place=found.place.copy()
@@ -286,7 +286,7 @@ class TieredEmbedding(TableBatchedEmbedding):
                 visits[h] = Visit(found.unique[lo:hi], counts[lo:hi])
         return _Batch(lookups, found, visits)
 
-    def _ready(self, layout: Layout, lookups: Lookups) -> Lookups:
+    def _ready(self, layout: EntryLayout, lookups: Lookups) -> Lookups:
         self.create(layout, lookups)
         if not any(h in self._tiers for h in layout.shard.tolist()):
             return lookups
@@ -299,7 +299,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         rows[found.place] = np.repeat(slots, np.diff(found.starts))
         return replace(lookups, rows=rows)
 
-    def _sort(self, layout: Layout, lookups: Lookups, stride: int | Ints) -> Segments:
+    def _sort(self, layout: EntryLayout, lookups: Lookups, stride: int | Ints) -> Segments:
         batch = self._present.get(layout.shard.tobytes())
         if batch is None or batch.lookups is not lookups:
             return super()._sort(layout, lookups, stride)

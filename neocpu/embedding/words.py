@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.lookups import ExtraWords, Floats, Ints, Layout, Lookups, Words
+from neocpu.embedding.lookups import EntryLayout, ExtraWords, Floats, Ints, Lookups, Words
 from neocpu.embedding.rows import Places
 from neocpu.embedding.sorting import Scratch, Segments
 from neocpu.kernels import pooling, update
@@ -16,7 +16,7 @@ from neocpu.kernels import pooling, update
 def pool(
     table: NDArray[Any],
     places: Places,
-    layout: Layout,
+    layout: EntryLayout,
     entries: slice,
     which: slice,
     lookups: Lookups,

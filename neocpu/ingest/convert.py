@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from neocpu.errors import ConfigError, DataError
 from neocpu.ingest.avazu import avazu_schema
 from neocpu.ingest.criteo import criteo_schema
-from neocpu.ingest.layout import VERSION, FeatureColumn
+from neocpu.ingest.dataset_layout import VERSION, FeatureColumn
 from neocpu.ingest.readers import UNIT, Parquet, TextBlock, kind_of, text_blocks
 from neocpu.ingest.schema import TRANSFORMS, Schema
 from neocpu.ingest.table import table_schema

@@ -3,7 +3,7 @@ compressed.
 
 A `Dataset` is one or several files in one row space: file 2 goes on where file 1 ends. `take(rows)`
 gathers any rows in any order; a rank therefore touches only the pages of its own samples. The
-layout is in `neocpu.ingest.layout`.
+layout is in `neocpu.ingest.dataset_layout`.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import DataError
-from neocpu.ingest.layout import BLOCK, FORMAT, VERSION, Bags, FeatureColumn
+from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 
-__all__ = ["Bags", "Dataset", "DatasetWriter", "FeatureColumn", "Rows", "is_dataset"]
+__all__ = ["BagColumn", "Dataset", "DatasetWriter", "FeatureColumn", "Samples", "is_dataset"]
 
 KEPT_BLOCKS = 40  # decompressed blocks kept per column: two windows of 16 and a little
 
@@ -34,12 +34,12 @@ def is_dataset(path: str | Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Samples:
     """Some rows: labels float32[n], dense float32[n, Nd], bags of every feature that was asked for."""
 
     labels: NDArray[np.float32]
     dense: NDArray[np.float32]
-    features: dict[str, Bags]
+    features: dict[str, BagColumn]
 
 
 class _Compressed:
@@ -125,18 +125,20 @@ class _Feature:
             return np.full(count, self.hotness, np.int32)
         return self._columns["lengths"][first : first + count]
 
-    def take(self, rows: NDArray[np.int64]) -> Bags:
+    def take(self, rows: NDArray[np.int64]) -> BagColumn:
         """Bags of these rows, in their order."""
         weights = self._columns.get("weights")
         if self.hotness:
-            return Bags(
+            return BagColumn(
                 self.codes[rows].reshape(-1),
                 None,
                 None if weights is None else weights[rows].reshape(-1),
             )
         lengths = self._columns["lengths"][rows]
         indices = _starts_to_indices(self._starts_of(rows), lengths)
-        return Bags(self.codes[indices], lengths, None if weights is None else weights[indices])
+        return BagColumn(
+            self.codes[indices], lengths, None if weights is None else weights[indices]
+        )
 
 
 class _File:
@@ -330,7 +332,7 @@ class Dataset:
                     f"files together, or with --vocabulary"
                 )
 
-    def take(self, rows: NDArray[np.int64], features: Iterable[str] | None = None) -> Rows:
+    def take(self, rows: NDArray[np.int64], features: Iterable[str] | None = None) -> Samples:
         """Gather rows int64[n] (0 <= row < N, any order), with the bags of `features` (default:
         all).
 
@@ -348,16 +350,16 @@ class Dataset:
             return self._take(int(used[0]), rows - self._first_rows[used[0]], names)
         return self._join(rows, which, used, names)
 
-    def _take(self, index: int, rows: NDArray[np.int64], names: list[str]) -> Rows:
+    def _take(self, index: int, rows: NDArray[np.int64], names: list[str]) -> Samples:
         file = self._files[index]
         labels = file.labels[rows] if file.labels is not None else np.zeros(rows.size, np.float32)
-        return Rows(
+        return Samples(
             labels, file.dense[rows], {name: file.features[name].take(rows) for name in names}
         )
 
     def _join(
         self, rows: NDArray[np.int64], which: NDArray[Any], used: NDArray[Any], names: list[str]
-    ) -> Rows:
+    ) -> Samples:
         """Rows of several files (or none): gather from each, then put them in the order asked for."""
         labels = np.zeros(rows.size, np.float32)
         dense = np.zeros((rows.size, len(self.dense_columns)), np.float32)
@@ -369,13 +371,13 @@ class Dataset:
         for place, part in zip(places, parts):
             labels[place] = part.labels
             dense[place] = part.dense
-        return Rows(
+        return Samples(
             labels, dense, {name: self._join_bags(name, parts, places, rows.size) for name in names}
         )
 
     def _join_bags(
-        self, name: str, parts: list[Rows], places: list[NDArray[np.int64]], size: int
-    ) -> Bags:
+        self, name: str, parts: list[Samples], places: list[NDArray[np.int64]], size: int
+    ) -> BagColumn:
         column = self.features[name]
         bags = [part.features[name] for part in parts]
         codes = np.concatenate([np.empty(0, column.dtype), *(bag.codes for bag in bags)])
@@ -394,7 +396,7 @@ class Dataset:
         if column.weighted:
             parts_weights = [bag.weights for bag in bags if bag.weights is not None]
             weights = np.concatenate([np.empty(0, np.float32), *parts_weights])[indices]
-        return Bags(codes[indices], None if column.hotness else lengths, weights)
+        return BagColumn(codes[indices], None if column.hotness else lengths, weights)
 
     def code_blocks(
         self, feature: str, entries: int = 1 << 20
@@ -426,7 +428,7 @@ class Dataset:
             for first in range(0, file.rows, entries):
                 yield file.features[feature].lengths(first, min(entries, file.rows - first))
 
-    def row_blocks(self, entries: int = 1 << 16) -> Iterator[Rows]:
+    def row_blocks(self, entries: int = 1 << 16) -> Iterator[Samples]:
         """Labels and dense columns in row order, some rows at a time, without features."""
         for first in range(0, self.rows, entries):
             yield self.take(np.arange(first, min(first + entries, self.rows), dtype=np.int64), ())

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.specs import Bag, TableSpec, bags
 from neocpu.errors import DataError
-from neocpu.ingest.ahead import read_ahead
-from neocpu.ingest.dataset import Bags, Dataset
-from neocpu.ingest.layout import BLOCK
+from neocpu.ingest.dataset import BagColumn, Dataset
+from neocpu.ingest.dataset_layout import BLOCK
+from neocpu.ingest.read_ahead import read_ahead
 from neocpu.ingest.vocabulary import Codes, Vocabulary
 from neocpu.jagged import KJT
 from neocpu.kernels.hashing import hash_rows
@@ -232,7 +232,7 @@ class Loader:
             sparse = self._sparse(rows.features, hi - lo)
             yield Batch(rows.dense, sparse, rows.labels, samples, epoch, step, start + lo)
 
-    def _sparse(self, features: dict[str, Bags], samples: int) -> KJT:
+    def _sparse(self, features: dict[str, BagColumn], samples: int) -> KJT:
         """The KJT of these bags, every code mapped to a row of its table."""
         lengths = np.empty((len(self.bags), samples), np.int32)
         sizes = [features[bag.feature].codes.size for bag in self.bags]

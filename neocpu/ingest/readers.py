@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import DataError
-from neocpu.ingest.ahead import read_ahead
+from neocpu.ingest.read_ahead import read_ahead
 
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE = 64 << 20

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError
-from neocpu.ingest.layout import Bags, FeatureColumn
+from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
 from neocpu.kernels import synthetic as kernels
 from neocpu.reference.elementary import exp, log
 from neocpu.reference.philox import GENERATOR, fnv1a64, random_words, tensor_key
@@ -128,7 +128,7 @@ class Block:
 
     labels: NDArray[np.float32]
     integers: NDArray[np.int64]
-    categories: dict[str, Bags]
+    categories: dict[str, BagColumn]
     probability: NDArray[np.float64]
 
 
@@ -296,7 +296,7 @@ class SyntheticCriteo:
 
     def _draw(
         self, step: int, first: int, rows: int
-    ) -> tuple[NDArray[np.int64], dict[str, Bags], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.int64], dict[str, BagColumn], NDArray[np.float64]]:
         """Integers, bags and raw logits of some rows."""
         missing = np.empty((rows, self._rates.size), np.uint8)
         kernels.missing_groups(self._missing_key, step, first, self._rates, missing)
@@ -331,7 +331,7 @@ class SyntheticCriteo:
         first: int,
         absent: NDArray[np.uint8],
         *planted: NDArray[np.float64],
-    ) -> Bags:
+    ) -> BagColumn:
         offsets = np.arange(absent.size + 1)
         lengths = None
         if c.multi_hot:
@@ -346,7 +346,7 @@ class SyntheticCriteo:
         kernels.bags(
             c.key, c.effect_key, c.code_key, step, first, offsets, absent, *law, codes, *planted
         )
-        return Bags(codes, lengths)
+        return BagColumn(codes, lengths)
 
 
 class Tally:

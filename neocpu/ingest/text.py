@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.ingest.layout import Bags
+from neocpu.ingest.dataset_layout import BagColumn
 from neocpu.ingest.schema import CategoryField, Schema
 from neocpu.kernels import tokenize
 
@@ -57,7 +57,7 @@ class Parsed:
 
     labels: NDArray[np.float32] | None
     dense: NDArray[np.float32]
-    features: dict[str, Bags]
+    features: dict[str, BagColumn]
     missing_dense: NDArray[np.int64]
     missing: dict[str, int]
     lines: int
@@ -270,7 +270,7 @@ class _Block:
             self._check(column, (status == 0) & (values != 0) & (values != 1), NOT_A_LABEL)
         return values.astype(np.float32)
 
-    def _codes(self, one: CategoryField, key: tuple[int, _Kind]) -> Bags:
+    def _codes(self, one: CategoryField, key: tuple[int, _Kind]) -> BagColumn:
         values, status = self.values[key]
         if one.kind in ("hour", "weekday"):
             state = status.copy()
@@ -280,9 +280,9 @@ class _Block:
             codes = values.view(np.uint64)
             if one.dtype == "uint32" and key[1].name == "int":
                 self._check(key[0], codes >= 2**32, TOO_LARGE)
-        return Bags(codes.astype(one.dtype))
+        return BagColumn(codes.astype(one.dtype))
 
-    def _list(self, one: CategoryField, column: int, kind: _Kind) -> Bags:
+    def _list(self, one: CategoryField, column: int, kind: _Kind) -> BagColumn:
         begin = self.begin[column]
         end = self.end[column]
         text = self.text
@@ -302,7 +302,7 @@ class _Block:
         for i in np.flatnonzero(status > EMPTY).tolist():
             raw = text[first[i] : stop[i]].tobytes()
             self._fault(int(line_of[i]), column, raw, int(status[i]), kind.digits)
-        return Bags(codes.view(np.uint64).astype(one.dtype), lengths, weights)
+        return BagColumn(codes.view(np.uint64).astype(one.dtype), lengths, weights)
 
     def _weights(
         self, column: int, begin: I32, end: I32, line_of: NDArray[np.int64]
@@ -351,12 +351,12 @@ def _squash(numbers: NDArray[np.float64]) -> NDArray[np.float32]:
     return out.reshape(numbers.shape)
 
 
-def _kept(bags: Bags, keep: NDArray[np.bool_] | None) -> Bags:
+def _kept(bags: BagColumn, keep: NDArray[np.bool_] | None) -> BagColumn:
     if keep is None:
         return bags
     if bags.lengths is None:
-        return Bags(bags.codes[keep])
+        return BagColumn(bags.codes[keep])
     items = np.repeat(keep, bags.lengths)
-    return Bags(
+    return BagColumn(
         bags.codes[items], bags.lengths[keep], None if bags.weights is None else bags.weights[items]
     )

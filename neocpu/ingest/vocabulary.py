@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from neocpu.errors import DataError
 from neocpu.ingest.dataset import Dataset
-from neocpu.ingest.layout import BLOCK
+from neocpu.ingest.dataset_layout import BLOCK
 from neocpu.kernels import hashing
 
 Codes = NDArray[np.unsignedinteger]

@@ -5,7 +5,7 @@ Contiguous HDF5 datasets need their size before the first byte, and a stream doe
 length. So every column is appended to its own part file in a hidden folder beside the destination;
 `close` copies the parts one by one into the HDF5 file (deleting each at once, so that the disk
 holds the data little more than once) and renames it into place. A killed conversion leaves no half
-file under the final name. The layout is in `neocpu.ingest.layout`.
+file under the final name. The layout is in `neocpu.ingest.dataset_layout`.
 """
 
 import glob
@@ -24,7 +24,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from neocpu import __version__
 from neocpu.errors import DataError
-from neocpu.ingest.layout import BLOCK, COMPRESSIONS, FORMAT, VERSION, Bags, FeatureColumn
+from neocpu.ingest.dataset_layout import (
+    BLOCK,
+    COMPRESSIONS,
+    FORMAT,
+    VERSION,
+    BagColumn,
+    FeatureColumn,
+)
 
 COPY = 1 << 20  # elements copied at a time from a part file
 
@@ -181,7 +188,7 @@ class DatasetWriter:
         self,
         labels: ArrayLike | None,
         dense: ArrayLike,
-        features: Mapping[str, ArrayLike | Bags],
+        features: Mapping[str, ArrayLike | BagColumn],
         *,
         missing_dense: ArrayLike | None = None,
         missing: Mapping[str, int] | None = None,
@@ -212,8 +219,10 @@ class DatasetWriter:
             self.missing_dense += np.asarray(missing_dense, np.int64)
         self.rows += rows
 
-    def _append_feature(self, feature: FeatureColumn, given: ArrayLike | Bags, rows: int) -> None:
-        bags = given if isinstance(given, Bags) else Bags(np.asarray(given))
+    def _append_feature(
+        self, feature: FeatureColumn, given: ArrayLike | BagColumn, rows: int
+    ) -> None:
+        bags = given if isinstance(given, BagColumn) else BagColumn(np.asarray(given))
         name = feature.name
         codes = np.asarray(bags.codes)
         if feature.hotness == 0:

@@ -23,8 +23,13 @@ from numba.extending import register_jitable
 
 def _source_hash() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(
+            path.relative_to(Path(__file__).parent).as_posix().encode()
+            + b"\0"
+            + path.read_bytes()
+            + b"\0"
+        )
     return digest.hexdigest()[:16]
 
 

@@ -26,7 +26,7 @@ from neocpu.kernels import policies
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.policies import NEVER
 from neocpu.kernels.simd import prefetch, prefetch_far, prefetch_write
-from neocpu.kernels.simd_ways import WAYS, lowest, matching, remainder
+from neocpu.kernels.simd.cache_sets import WAYS, lowest, matching, remainder
 
 # rows that a thread takes at once; rows between asking for a line and using it
 CHUNK = 1024

@@ -2,7 +2,7 @@
 or as others do it.
 
 A small float is described by five words (`reference.codecs.layout`), so fp16, bf16, both fp8 and
-HFP8 share one loop. The arithmetic of one element is in `simd_codes.py`; LLVM makes vectors of it.
+HFP8 share one loop. The arithmetic of one element is in `simd/small_floats.py`; LLVM makes vectors of it.
 Formats and golden bytes: `docs/formats.md`.
 
 Stochastic rounding takes its random word from (table, row, column, step) alone, so any plan, thread
@@ -15,7 +15,8 @@ from numba import prange
 
 from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.philox import philox4x32
-from neocpu.kernels.simd_codes import (
+from neocpu.kernels.simd.bags import view
+from neocpu.kernels.simd.small_floats import (
     half_up_code,
     magnitude,
     nearest_code,
@@ -24,7 +25,6 @@ from neocpu.kernels.simd_codes import (
     truncated_code,
     with_noise,
 )
-from neocpu.kernels.simd_rows import view
 
 RUN = 1 << 14  # elements of one task
 # rounding modes besides nearest (0) and stochastic (1), reference/codecs.py

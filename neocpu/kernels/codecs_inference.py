@@ -12,7 +12,7 @@ from numba import prange
 from neocpu.kernels._jit import parallel_kernel
 from neocpu.kernels.codecs import RUN
 from neocpu.kernels.codecs_rows import get_float, get_half, half_of, put_float, put_word, read_line
-from neocpu.kernels.simd_rows import view
+from neocpu.kernels.simd.bags import view
 
 
 @parallel_kernel

@@ -11,8 +11,8 @@ from numba import prange
 from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.codecs import RUN
 from neocpu.kernels.philox import philox4x32
-from neocpu.kernels.simd_codes import code4, magnitude, number4
-from neocpu.kernels.simd_rows import view
+from neocpu.kernels.simd.bags import view
+from neocpu.kernels.simd.small_floats import code4, magnitude, number4
 
 NEAREST = 0
 FLOOR = 1

@@ -13,9 +13,9 @@ from numba import prange
 from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.codecs import RUN, draw_words, words_of
 from neocpu.kernels.simd import fma
-from neocpu.kernels.simd_codes import magnitude, nearest_code, number_of_code
-from neocpu.kernels.simd_rows import view
-from neocpu.kernels.simd_runs import quick_range, read_codes, row_range, write_codes
+from neocpu.kernels.simd.bags import view
+from neocpu.kernels.simd.quantize import quick_range, read_codes, row_range, write_codes
+from neocpu.kernels.simd.small_floats import magnitude, nearest_code, number_of_code
 
 # variants of int8, reference/codecs.py
 CPU = 0

@@ -24,7 +24,7 @@ from numba import get_num_threads, prange
 
 from neocpu.kernels._jit import kernel, parallel_kernel
 from neocpu.kernels.simd import prefetch, take_next
-from neocpu.kernels.simd_blocks import (
+from neocpu.kernels.simd.panels import (
     BIAS,
     BIAS_RELU,
     GATE,
@@ -38,7 +38,7 @@ from neocpu.kernels.simd_blocks import (
     finish_tile,
     transpose_block,
 )
-from neocpu.kernels.simd_tiles import LANES, MR, NC, slim_chains, tile_chains
+from neocpu.kernels.simd.tiles import LANES, MR, NC, slim_chains, tile_chains
 
 _TILE = MR * NC
 _KC = 256  # steps of a B panel that stay in the first-level cache: 256 * NC * 4 bytes = 32 KiB

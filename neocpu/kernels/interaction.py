@@ -18,14 +18,14 @@ from numba import prange
 
 from neocpu.kernels._jit import kernel, parallel_kernel
 from neocpu.kernels.simd import prefetch
-from neocpu.kernels.simd_blocks import (
+from neocpu.kernels.simd.panels import (
     add_floats,
     copy_floats,
     copy_lanes,
     mirror_block,
     transpose_block,
 )
-from neocpu.kernels.simd_tiles import LANES, MR, gap_chains, slim_chains
+from neocpu.kernels.simd.tiles import LANES, MR, gap_chains, slim_chains
 
 _CHUNK = 32  # samples that one thread does with one scratch
 

@@ -13,7 +13,7 @@ Nothing is computed with values, so they may be of any dtype.
 from numba import prange
 
 from neocpu.kernels._jit import kernel, parallel_kernel
-from neocpu.kernels.simd_rows import view
+from neocpu.kernels.simd.bags import view
 
 RUN = 64  # segments of a task
 

@@ -27,9 +27,9 @@ from neocpu.kernels.pooling import (
     task_count,
 )
 from neocpu.kernels.rounding import CANONICAL_NAN, round_words
-from neocpu.kernels.simd_flags import may_ask, rounded
-from neocpu.kernels.simd_loads import fetch_row, read_row
-from neocpu.kernels.simd_rows import bare, view
+from neocpu.kernels.simd.bags import bare, view
+from neocpu.kernels.simd.decoders import fetch_row, read_row
+from neocpu.kernels.simd.flags import may_ask, rounded
 
 AHEAD = 8  # lookups
 CHAINS = 16  # partial sums of a dot product

@@ -24,14 +24,14 @@ from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.codecs import FBGEMM, draw_words, largest_of, words_of
 from neocpu.kernels.pooling import TASKS
 from neocpu.kernels.simd import prefetch_far, prefetch_write
-from neocpu.kernels.simd_codes import (
+from neocpu.kernels.simd.bags import bare, view
+from neocpu.kernels.simd.small_floats import (
     nearest_code,
     number_of_code,
     random_code,
     truncated_code,
     with_noise,
 )
-from neocpu.kernels.simd_rows import bare, view
 from neocpu.kernels.update import find_shard, widest
 
 
@@ -136,7 +136,7 @@ def close_row(rows, at, h, u, line, spare):
     write_line(line, codes, low, at, words, top, rounding, key[h], number, column0[h], step, drawn)
 
 
-CODES = update.Rows(share, fetch_row, open_row, opened, close_row, 1)
+CODES = update.RowAccess(share, fetch_row, open_row, opened, close_row, 1)
 
 
 @cache

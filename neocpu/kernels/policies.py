@@ -16,7 +16,7 @@ those used soonest first. `reference/policies.py` has the registry and the sourc
 import numpy as np
 
 from neocpu.kernels._jit import inlined
-from neocpu.kernels.simd_ways import WAYS
+from neocpu.kernels.simd.cache_sets import WAYS
 
 NEVER = np.iinfo(np.int64).max
 # above every place in the queue

@@ -11,7 +11,7 @@ go to the next grid (Rump). Range and count alone fix the number of words; two a
 all bags that one is not.
 
 Finding the range costs as much as adding. Where the processor tells whether anything was rounded
-(`simd_flags.py`), `pooled_sum` first just adds, a group of bags at a time, and asks; a group in
+(`simd/flags.py`), `pooled_sum` first just adds, a group of bags at a time, and asks; a group in
 which something was rounded is done again. `round_bag` does so with a block of columns of a large
 bag.
 """
@@ -24,9 +24,7 @@ from numba import prange
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.rounding import CANONICAL_NAN, round_words
 from neocpu.kernels.simd import prefetch, prefetch_far
-from neocpu.kernels.simd_flags import may_ask, rounded
-from neocpu.kernels.simd_loads import number_at, widened_row
-from neocpu.kernels.simd_rows import (
+from neocpu.kernels.simd.bags import (
     NEAR,
     WIDE,
     bare,
@@ -45,6 +43,8 @@ from neocpu.kernels.simd_rows import (
     sum_rows_128,
     view,
 )
+from neocpu.kernels.simd.decoders import number_at, widened_row
+from neocpu.kernels.simd.flags import may_ask, rounded
 
 LONG, SHORT = (128, 64) if WIDE else (32, 16)
 _sum_long, _sum_short = (sum_rows_128, sum_rows_64) if WIDE else (sum_rows_32, sum_rows_16)

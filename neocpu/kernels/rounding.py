@@ -10,7 +10,7 @@ import numpy as np
 from numba import prange
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
-from neocpu.kernels.simd_rows import view
+from neocpu.kernels.simd.bags import view
 
 CANONICAL_NAN = np.float32(np.nan)  # bits 0x7fc00000
 RUN = 64  # rows of one task

@@ -14,7 +14,7 @@ from numba.extending import register_jitable
 
 from neocpu.kernels._jit import kernel, parallel_kernel
 from neocpu.kernels.simd import prefetch
-from neocpu.kernels.simd_bytes import copy_bytes, load_u32, load_u64, store_u32, store_u64
+from neocpu.kernels.simd.memory import copy_bytes, load_u32, load_u64, store_u32, store_u64
 
 AHEAD = 6  # records
 TAG = 16  # bytes

@@ -8,7 +8,7 @@ record is a row's fields, one after the other: u8[record].
 from numba import prange
 
 from neocpu.kernels._jit import parallel_kernel
-from neocpu.kernels.simd_bytes import copy_bytes
+from neocpu.kernels.simd.memory import copy_bytes
 
 
 @parallel_kernel

@@ -21,7 +21,7 @@ from neocpu.kernels import rules
 from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.pooling import TASKS, pool_bag, sum_bag, task_bags, task_count
 from neocpu.kernels.simd import prefetch_far, prefetch_write
-from neocpu.kernels.simd_rows import bare, square_tree_16, square_tree_64, view
+from neocpu.kernels.simd.bags import bare, square_tree_16, square_tree_64, view
 
 # rows
 FAR = 24
@@ -96,7 +96,7 @@ def close_row(rows, at, h, u, line, spare):
     """Unique row u, of shard h, has its new numbers: they are where they belong."""
 
 
-class Rows(NamedTuple):
+class RowAccess(NamedTuple):
     """How a kernel handles rows: functions as those above of fp32 rows, `share`: the table as its
     threads take it, `opened`: a row that is open already; and for how many lines a row that is open
     takes room.
@@ -110,7 +110,7 @@ class Rows(NamedTuple):
     lines: int
 
 
-FP32 = Rows(bare, fetch_row, open_row, open_row, close_row, 0)
+FP32 = RowAccess(bare, fetch_row, open_row, open_row, close_row, 0)
 
 
 @inlined

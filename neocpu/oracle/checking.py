@@ -14,8 +14,8 @@ from neocpu.oracle.answers import Answers
 from neocpu.oracle.compare import Verdict, compare
 from neocpu.oracle.diagnose import diagnose
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
-from neocpu.oracle.operators import OPERATORS
-from neocpu.oracle.records import Case, Operator, Truth, Value
+from neocpu.oracle.operator import Case, Operator, Truth, Value
+from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.report import CaseReport, Report
 from neocpu.oracle.semantics import PRESETS
 

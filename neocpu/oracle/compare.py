@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.oracle.adapters import Array, codes_of, format_of
-from neocpu.oracle.records import Case, Operator, Truth
-from neocpu.oracle.truth_formats import FORMATS, decode, quantum
+from neocpu.oracle.operator import Case, Operator, Truth
+from neocpu.oracle.truth.formats import FORMATS, decode, quantum
 
 UNLIKELY = 1e-6  # a χ² rarer than this is no accident
 FEW = 5.0  # variance that a group needs before χ² is asked

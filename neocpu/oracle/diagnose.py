@@ -15,9 +15,9 @@ import numpy as np
 from neocpu.oracle.adapters import Array
 from neocpu.oracle.compare import agrees, judge, malformed, numbers, same_bits
 from neocpu.oracle.mirrors import NoMirror, mirror_bits, mirrors_of
-from neocpu.oracle.records import Case, Operator, Truth
+from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.semantics import SWITCHES, switches_for
-from neocpu.oracle.truth_formats import FORMATS, nearest, quantum
+from neocpu.oracle.truth.formats import FORMATS, nearest, quantum
 
 MOST_PAIRS = 200
 

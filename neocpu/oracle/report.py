@@ -17,7 +17,7 @@ from typing import Any
 
 from neocpu.oracle.compare import Verdict, Wrong, as_text
 from neocpu.oracle.diagnose import Diagnosis
-from neocpu.oracle.records import Case
+from neocpu.oracle.operator import Case
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Report:
 
     def to_html(self) -> str:
         """The report as one self-contained page."""
-        from neocpu.oracle.page import page
+        from neocpu.oracle.html_page import page
 
         return page(self)
 

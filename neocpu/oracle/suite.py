@@ -26,7 +26,7 @@ import numpy as np
 from neocpu import __version__
 from neocpu.errors import OracleError
 from neocpu.oracle.adapters import CODES, Array, coded, codes_of, format_of
-from neocpu.oracle.records import Case, Field, Truth
+from neocpu.oracle.operator import Case, Field, Truth
 
 FORMAT = "neocpu-oracle-suite"
 VERSION = 1
@@ -99,7 +99,7 @@ def suite_digest(questions: Iterable[tuple[str, str]], seed: int) -> str:
 
 def ask(case: Case, backend: str = "kernels") -> Question:
     """The question of a case: canonical bits by a backend, and the exact truth."""
-    from neocpu.oracle.operators import OPERATORS
+    from neocpu.oracle.ops import OPERATORS
 
     op = OPERATORS[case.op]
     options = op.complete(case.options)
@@ -132,7 +132,7 @@ def write_suite(path: str | Path, questions: Iterable[Question], seed: int) -> s
 
 
 def _write(file: h5py.File, questions: Iterable[Question], seed: int) -> str:
-    from neocpu.oracle.operators import OPERATORS
+    from neocpu.oracle.ops import OPERATORS
     from neocpu.oracle.semantics import PRESETS, SWITCHES
 
     hashes = []

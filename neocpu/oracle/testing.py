@@ -12,7 +12,7 @@ from typing import Any
 
 from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check, find_operator
-from neocpu.oracle.records import Case, Value
+from neocpu.oracle.operator import Case, Value
 from neocpu.oracle.report import Report
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from neocpu.embedding.specs import Bag, TableSpec
 from neocpu.errors import IndexRangeError
 from neocpu.jagged import KJT
-from neocpu.kernels.jagged import first_outside
+from neocpu.kernels.bucketize import first_outside
 
 
 def find_refusal(

@@ -27,7 +27,7 @@ from neocpu.embedding.specs import bags
 from neocpu.embedding.tbe import ExtraWords, Lookups
 from neocpu.jagged import KJT
 from neocpu.kernels.blocks import copy_blocks
-from neocpu.kernels.jagged import bucketize, bucketize_lengths, lengths_to_offsets
+from neocpu.kernels.bucketize import bucketize, bucketize_lengths, lengths_to_offsets
 from neocpu.kernels.rounding import combine_words
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.checks import find_refusal

@@ -17,8 +17,8 @@ from typing import NoReturn
 
 from neocpu import cores
 from neocpu.errors import ConfigError, EnvironmentProblem
+from neocpu.parallel.abort import StopSignal, guard, join_job
 from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.guard import StopSignal, guard, join_job
 
 __all__ = [
     "StopSignal",

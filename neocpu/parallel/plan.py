@@ -14,7 +14,7 @@ import numpy as np
 
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import PlanError
-from neocpu.parallel.sharding import COLUMN_STEP, SCHEMES, Layout, Shard
+from neocpu.parallel.sharding import COLUMN_STEP, SCHEMES, RankLayout, Shard
 from neocpu.records import choose
 
 AUTO = "auto"
@@ -261,7 +261,7 @@ def place(
     `costs[t]`: cost of table t in any unit, default rows * dim. Deterministic. A shard costs its
     share of the cells. `auto` is not allowed here; the returned plan is checked.
     """
-    layout = Layout(ranks, min(ranks_per_node or ranks, ranks))
+    layout = RankLayout(ranks, min(ranks_per_node or ranks, ranks))
     weights = [float(t.rows * t.dim) for t in tables] if costs is None else list(costs)
     load = [0.0] * ranks
     found: dict[int, list[Shard]] = {}

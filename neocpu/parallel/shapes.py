@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.tbe import Lookups
-from neocpu.kernels.jagged import lengths_to_offsets
+from neocpu.kernels.bucketize import lengths_to_offsets
 from neocpu.parallel.entries import Entries, Ints, RankEntries
 from neocpu.parallel.shipment import Groups
 

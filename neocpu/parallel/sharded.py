@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.tbe import Layout, Lookups, TableBatchedEmbedding
+from neocpu.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
 from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
 from neocpu.jagged import KJT
 from neocpu.kernels.rounding import divide_columns
@@ -139,7 +139,7 @@ class ShardedEmbedding:
         for _, lookups in self._asked(coming.wait()):
             self.tbe.prefetch(lookups)
 
-    def _asked(self, given: Input) -> list[tuple[Layout, Lookups]]:
+    def _asked(self, given: Input) -> list[tuple[EntryLayout, Lookups]]:
         """What a batch asks of my shards."""
         if self.exchange.alone:
             pairs = [(self._home, given.classes[0])]
@@ -287,5 +287,5 @@ class StartedLookup:
         self._owner._finish(self._given, self._output, out)
 
 
-def _layout(entries: Entries, lo: int, hi: int, column: Ints) -> Layout:
-    return Layout(entries.shard[lo:hi], column[lo:hi])
+def _layout(entries: Entries, lo: int, hi: int, column: Ints) -> EntryLayout:
+    return EntryLayout(entries.shard[lo:hi], column[lo:hi])

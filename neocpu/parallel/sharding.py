@@ -39,7 +39,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RankLayout:
     """Where ranks sit: node n has ranks [n * ranks_per_node, (n+1) * ranks_per_node); the last node
     may be smaller.
     """
@@ -59,7 +59,7 @@ class Layout:
 Homes = Literal["rank", "node", "all"]
 # (table number, rows, columns, layout, home) -> rectangles; `home`: the chosen rank or node, 0
 # where there is no choice
-SchemeFunction = Callable[[int, int, int, Layout, int], list[Shard]]
+SchemeFunction = Callable[[int, int, int, RankLayout, int], list[Shard]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Scheme:
     homes: Homes
     cut: SchemeFunction
 
-    def choices(self, layout: Layout) -> range:
+    def choices(self, layout: RankLayout) -> range:
         """Possible homes of a table."""
         return range({"rank": layout.ranks, "node": len(layout.nodes), "all": 1}[self.homes])
 
@@ -126,43 +126,45 @@ def _cut_columns(table: int, rows: int, dim: int, ranks: Sequence[int]) -> list[
 
 
 @sharding("table_wise", homes="rank")
-def table_wise(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+def table_wise(table: int, rows: int, dim: int, layout: RankLayout, home: int) -> list[Shard]:
     """The whole table on rank `home`."""
     return [Shard(table, (0, rows), (0, dim), home)]
 
 
 @sharding("row_wise", homes="all")
-def row_wise(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+def row_wise(table: int, rows: int, dim: int, layout: RankLayout, home: int) -> list[Shard]:
     """Rows cut over all ranks."""
     return _cut_rows(table, rows, (0, dim), range(layout.ranks))
 
 
 @sharding("column_wise", homes="all")
-def column_wise(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+def column_wise(table: int, rows: int, dim: int, layout: RankLayout, home: int) -> list[Shard]:
     """Columns cut over all ranks."""
     return _cut_columns(table, rows, dim, range(layout.ranks))
 
 
 @sharding("data_parallel", homes="all")
-def data_parallel(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+def data_parallel(table: int, rows: int, dim: int, layout: RankLayout, home: int) -> list[Shard]:
     """A full copy on every rank; the only scheme whose rectangles overlap."""
     return [Shard(table, (0, rows), (0, dim), rank) for rank in range(layout.ranks)]
 
 
 @sharding("table_row_wise", homes="node")
-def table_row_wise(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+def table_row_wise(table: int, rows: int, dim: int, layout: RankLayout, home: int) -> list[Shard]:
     """Rows cut over the ranks of node `home`."""
     return _cut_rows(table, rows, (0, dim), layout.nodes[home])
 
 
 @sharding("table_column_wise", homes="node")
-def table_column_wise(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+def table_column_wise(
+    table: int, rows: int, dim: int, layout: RankLayout, home: int
+) -> list[Shard]:
     """Columns cut over the ranks of node `home`."""
     return _cut_columns(table, rows, dim, layout.nodes[home])
 
 
 @sharding("grid_shard", homes="all")
-def grid_shard(table: int, rows: int, dim: int, layout: Layout, home: int) -> list[Shard]:
+def grid_shard(table: int, rows: int, dim: int, layout: RankLayout, home: int) -> list[Shard]:
     """Columns cut over the nodes; the rows of each column block cut over the ranks of its node."""
     blocks = zip(column_blocks(dim, len(layout.nodes)), layout.nodes)
     return [shard for cols, node in blocks for shard in _cut_rows(table, rows, cols, node)]

@@ -40,12 +40,12 @@ class Meeting:
     left: int = 0
 
 
-class Room:
+class MeetingRoom:
     """Where the ranks of one group meet. All rooms of a world share one lock, one failure flag and
     one timeout.
     """
 
-    def __init__(self, size: int, world: "World") -> None:
+    def __init__(self, size: int, world: "ThreadWorld") -> None:
         self.size = size
         self.world = world
         self._meetings: dict[int, Meeting] = {}
@@ -101,7 +101,7 @@ class Room:
             return meeting.result
 
 
-class World:
+class ThreadWorld:
     """What all threads of one run share."""
 
     def __init__(self, timeout: float, in_turn: bool) -> None:
@@ -142,7 +142,7 @@ class World:
 
 @dataclass
 class _Started:
-    room: Room
+    room: MeetingRoom
     number: int
     meeting: Meeting
     done: bool = False
@@ -156,7 +156,9 @@ class _Started:
 class ThreadComm(Comm):
     """One rank among threads."""
 
-    def __init__(self, room: Room, rank: int, nodes: Counts, sent: Traffic | None = None) -> None:
+    def __init__(
+        self, room: MeetingRoom, rank: int, nodes: Counts, sent: Traffic | None = None
+    ) -> None:
         super().__init__(rank, room.size, nodes, sent)
         self._room = room
         self._calls = 0
@@ -228,11 +230,13 @@ def _move_to_all(gifts: list[Any]) -> None:
         recv[:] = np.concatenate(parts)
 
 
-def _groups(gifts: list[tuple[int, int, int]], world: World) -> dict[int, tuple[Room, list[int]]]:
+def _groups(
+    gifts: list[tuple[int, int, int]], world: ThreadWorld
+) -> dict[int, tuple[MeetingRoom, list[int]]]:
     members: dict[int, list[int]] = {}
     for color, _, rank in sorted(gifts):
         members.setdefault(color, []).append(rank)
-    return {color: (Room(len(ranks), world), ranks) for color, ranks in members.items()}
+    return {color: (MeetingRoom(len(ranks), world), ranks) for color, ranks in members.items()}
 
 
 def run_threads(
@@ -263,8 +267,8 @@ def run_threads(
             "install a libgomp (Linux) or libomp (macOS), or `pip install tbb`, or unset "
             "NUMBA_THREADING_LAYER"
         )
-    world = World(timeout, in_turn)
-    room = Room(ranks, world)
+    world = ThreadWorld(timeout, in_turn)
+    room = MeetingRoom(ranks, world)
     nodes = nodes_of(ranks, ranks_per_node)
     results: list[Any] = [None] * ranks
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import PlanError
 from neocpu.parallel.plan import AUTO, Plan, PlanSpec, choose_schemes, shard_bytes, unfit
-from neocpu.parallel.sharding import SCHEMES, Layout, Shard
+from neocpu.parallel.sharding import SCHEMES, RankLayout, Shard
 from neocpu.planner.cost import Cost, Workload, table_costs
 
 
@@ -71,7 +71,7 @@ def make_plan(
     """
     if ranks_per_node is not None and ranks_per_node < 1:
         raise PlanError(f"parallel.ranks_per_node is {ranks_per_node}; it must be at least 1")
-    layout = Layout(ranks, min(ranks_per_node or ranks, ranks))
+    layout = RankLayout(ranks, min(ranks_per_node or ranks, ranks))
     work = work or Workload()
     options = [
         list(_options(number, table, scheme, layout, work))
@@ -86,7 +86,7 @@ def make_plan(
 
 
 def _options(
-    number: int, table: TableSpec, scheme: str, layout: Layout, work: Workload
+    number: int, table: TableSpec, scheme: str, layout: RankLayout, work: Workload
 ) -> Iterator[Option]:
     """Every way to hold a table under its scheme, or under any for `auto`; equal rectangles are
     listed once.

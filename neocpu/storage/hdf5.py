@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import StorageError
-from neocpu.storage import guard
-from neocpu.storage.guard import COMMITS, PAGE
+from neocpu.storage import metadata_check as guard
+from neocpu.storage.metadata_check import COMMITS, PAGE
 
 FORMAT = "neocpu-rows"
 VERSION = 1
@@ -92,7 +92,7 @@ class Extents:
 
 
 @dataclass
-class Layout:
+class FileLayout:
     """Where everything is in a file."""
 
     tables: tuple[RowTable, ...]
@@ -163,7 +163,7 @@ def _growing(
     h5py.h5d.create(group.id, name.encode(), h5py.h5t.py_create(dtype, logical=True), space, plan)
 
 
-def read(path: Path, handle: int | None = None) -> Layout:
+def read(path: Path, handle: int | None = None) -> FileLayout:
     """Where everything is; with a handle, HDF5's metadata is checked first.
 
     Raises StorageError for a file that is missing, foreign, newer, truncated or damaged.
@@ -212,7 +212,7 @@ def damaged(path: Path, why: str) -> StorageError:
     )
 
 
-def _layout(path: Path, file: h5py.File) -> Layout:
+def _layout(path: Path, file: h5py.File) -> FileLayout:
     if _plain(file.attrs.get("format")) != FORMAT:
         raise StorageError(f"{path}: an HDF5 file, but not a neocpu file of rows")
     if file.attrs["version"] > VERSION:
@@ -244,7 +244,7 @@ def _layout(path: Path, file: h5py.File) -> Layout:
     if file["commits"].shape != COMMITS or commits is None:
         raise ValueError("/commits has no place")
     extent = int(file.attrs["extent"])
-    return Layout(tuple(tables), extent, commits, _extents(file, "index"), records, tags)
+    return FileLayout(tuple(tables), extent, commits, _extents(file, "index"), records, tags)
 
 
 def _extents(file: h5py.File, name: str) -> Extents:
@@ -270,7 +270,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def grow(path: Path, handle: int, layout: Layout, wanted: dict[str, int]) -> None:
+def grow(path: Path, handle: int, layout: FileLayout, wanted: dict[str, int]) -> None:
     """Give datasets, by name, that many extents; `layout` learns where they are.
 
     `handle`: the file, open for reading and writing. Raises StorageError if the disk is full; then
@@ -374,7 +374,7 @@ def undo_of(path: Path) -> Path:
     return path.with_name(path.name + ".growing")
 
 
-def metadata(layout: Layout, size: int) -> list[tuple[int, int]]:
+def metadata(layout: FileLayout, size: int) -> list[tuple[int, int]]:
     """Pieces (start, bytes) of a file that are neither extents nor commits."""
     taken = [(layout.commits, COMMITS[0] * COMMITS[1])]
     taken += [(int(at), extents.size) for extents in layout.all() for at in extents.origin]
@@ -387,7 +387,7 @@ def metadata(layout: Layout, size: int) -> list[tuple[int, int]]:
     return pieces
 
 
-def _save(path: Path, handle: int, layout: Layout, size: int) -> None:
+def _save(path: Path, handle: int, layout: FileLayout, size: int) -> None:
     pieces = [(layout.commits, COMMITS[0] * COMMITS[1]), *metadata(layout, size)]
     body = b"".join(struct.pack("<qq", *piece) for piece in pieces)
     body += b"".join(os.pread(handle, count, start) for start, count in pieces)

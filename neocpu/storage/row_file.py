@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from neocpu.errors import StorageError
 from neocpu.kernels import row_records
-from neocpu.storage import guard, hdf5, row_state
+from neocpu.storage import hdf5, row_state
+from neocpu.storage import metadata_check as guard
 from neocpu.storage.device import Device
-from neocpu.storage.guard import PAGE
 from neocpu.storage.hdf5 import INDEX_EXTENT, TAG, RowTable
 from neocpu.storage.lock import FileLock
+from neocpu.storage.metadata_check import PAGE
 from neocpu.storage.row_io import RawFile
 from neocpu.storage.row_log import Change, Header, Segment, encode
 from neocpu.storage.row_state import places

@@ -12,15 +12,15 @@ import numpy as np
 
 from neocpu.errors import StorageError
 from neocpu.kernels import row_records
-from neocpu.storage.guard import PAGE
-from neocpu.storage.hdf5 import TAG, Layout, RowTable, damaged
+from neocpu.storage.hdf5 import TAG, FileLayout, RowTable, damaged
+from neocpu.storage.metadata_check import PAGE
 from neocpu.storage.row_io import RawFile
 from neocpu.storage.row_log import Change, Damage, Header, Segment, decode, headers
 from neocpu.storage.row_slots import RowSlots
 
 
 @dataclass
-class State:
+class CommitState:
     """The last commit: its header and in which page that is, byte ranges of the log that the
     headers need, index and note.
 
@@ -35,7 +35,7 @@ class State:
     noticed: list[str]
 
 
-def load(path: Path, layout: Layout, io: RawFile) -> State:
+def load(path: Path, layout: FileLayout, io: RawFile) -> CommitState:
     """The state of the last commit. Raises StorageError for a file that is damaged where it matters
     for this.
     """
@@ -64,10 +64,12 @@ def load(path: Path, layout: Layout, io: RawFile) -> State:
         slots = _replay(layout, io, header, segments)
     except (Damage, OSError) as error:
         raise damaged(path, str(error)) from error
-    return State(number, header, kept, slots, segments[-1].note if segments else b"", noticed)
+    return CommitState(number, header, kept, slots, segments[-1].note if segments else b"", noticed)
 
 
-def _replay(layout: Layout, io: RawFile, header: Header, segments: list[Segment]) -> list[RowSlots]:
+def _replay(
+    layout: FileLayout, io: RawFile, header: Header, segments: list[Segment]
+) -> list[RowSlots]:
     live = [np.zeros(extents.items, np.uint8) for extents in layout.records]
     for segment in segments:
         for number, change in enumerate(segment.changes):
@@ -96,7 +98,7 @@ def _replay(layout: Layout, io: RawFile, header: Header, segments: list[Segment]
     return found
 
 
-def _check_places(layout: Layout, number: int, change: Change) -> None:
+def _check_places(layout: FileLayout, number: int, change: Change) -> None:
     records = layout.records[number]
     tags = layout.tags[number]
     name = layout.tables[number].name
@@ -113,7 +115,9 @@ def _check_places(layout: Layout, number: int, change: Change) -> None:
         raise Damage(f"table {name} has slots beyond its extents")
 
 
-def _enter_rows(layout: Layout, number: int, table: RowTable, io: RawFile, slots: RowSlots) -> None:
+def _enter_rows(
+    layout: FileLayout, number: int, table: RowTable, io: RawFile, slots: RowSlots
+) -> None:
     """Enter the rows that the tags of live slots name."""
     extents = layout.tags[number]
     for first in range(0, extents.items, extents.per):

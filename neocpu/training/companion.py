@@ -51,7 +51,7 @@ def companion(config: Config) -> Iterator["subprocess.Popen[bytes] | None"]:
 
 def compile_rows() -> None:
     """Compile what finds out which lookups touch the same row, and makes rows that are new."""
-    from neocpu.embedding.lookups import Layout, Lookups
+    from neocpu.embedding.lookups import EntryLayout, Lookups
     from neocpu.embedding.optimizers import SparseOptimizer
     from neocpu.embedding.sorting import Scratch, sort
     from neocpu.embedding.specs import TableSpec
@@ -62,7 +62,7 @@ def compile_rows() -> None:
     lookups = Lookups(
         np.arange(BATCH + 1, dtype=np.int64) * 2, rows, np.empty(0, np.float32), BATCH
     )
-    layout = Layout(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    layout = EntryLayout(np.zeros(1, np.int64), np.zeros(1, np.int64))
     sort(layout, lookups, np.array([ROWS]), DIM, Scratch())
     tbe = TableBatchedEmbedding(
         [TableSpec("t", ROWS, DIM, ("f",))],

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from neocpu.errors import CheckpointError
 from neocpu.ingest.dataset import Dataset
-from neocpu.training.checkpoint_file import CheckpointFile
+from neocpu.training.checkpoint.reading import CheckpointFile
 
 LOOKED_AT = 4096  # rows of the beginning and of the end that enter the fingerprint
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec
 from neocpu.reference.philox import uniform_rows
-from neocpu.training.checkpoint_file import CheckpointFile
+from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.initial import initial_rows
 
 F32 = NDArray[np.float32]
@@ -89,7 +89,7 @@ class Table:
         return f"<table {self.name}: {self.rows} rows x {self.dim}, {self.learnt.size} learnt>"
 
 
-class Model:
+class TrainedModel:
     """A checkpoint, read-only: `tables` by name, `dense` parameters by name, `config`, `step`,
     `digest`.
     """
@@ -114,9 +114,9 @@ class Model:
         )
 
 
-def load(path: str | Path) -> Model:
+def load(path: str | Path) -> TrainedModel:
     """Open a checkpoint for looking at it. Raises CheckpointError if it is missing or broken.
 
     Values are mapped from the file and not verified; `neocpu checkpoint digest` does that.
     """
-    return Model(path)
+    return TrainedModel(path)

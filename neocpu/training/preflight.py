@@ -18,7 +18,7 @@ from neocpu.embedding.specs import SCALED, TableSpec, bags
 from neocpu.errors import TrainingError
 from neocpu.model.layout import ModelLayout
 from neocpu.parallel.plan import Plan
-from neocpu.training.blocks import BLOCK
+from neocpu.training.state_blocks import BLOCK
 
 PAGE = 4096
 PROGRAM = 300 << 20  # bytes of Python, Numba and MPI

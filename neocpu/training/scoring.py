@@ -12,9 +12,9 @@ from pathlib import Path
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.comm import Comm
 from neocpu.training import checkpoint as checkpoints
-from neocpu.training.checkpoint_file import CheckpointFile
-from neocpu.training.data import open_paths
-from neocpu.training.report import silent
+from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.training.datasets import open_paths
+from neocpu.training.results import silent
 from neocpu.training.warmup import warm_up
 from neocpu.training.world import World, build, make_plan, memory_plan
 

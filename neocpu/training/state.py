@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from neocpu.embedding.specs import EXACT
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
-from neocpu.training.blocks import (
+from neocpu.training.checkpoint.number_codes import Code
+from neocpu.training.initial import fields_of, initial_rows
+from neocpu.training.state_blocks import (
     BLOCK,
     F32,
     NOTHING,
@@ -31,8 +33,6 @@ from neocpu.training.blocks import (
     per_block,
     runs_of,
 )
-from neocpu.training.checkpoint_codes import Code
-from neocpu.training.initial import fields_of, initial_rows
 
 ROUND = 4 << 20  # bytes of whole blocks that an owner receives at a time; less for very many ranks
 CANONICAL_NAN = np.uint32(0x7FC00000)

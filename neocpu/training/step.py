@@ -18,7 +18,7 @@ from neocpu.errors import TrainingError
 from neocpu.jagged import KJT
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
-from neocpu.parallel.dense import DenseReduction
+from neocpu.parallel.dense_reduction import DenseReduction
 from neocpu.parallel.exchange import Input
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.started import Started

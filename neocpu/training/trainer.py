@@ -30,14 +30,14 @@ from neocpu.storage.arena import HUGE
 from neocpu.storage.placement import PLACEMENTS
 from neocpu.storage.row_tools import remove
 from neocpu.training import checkpoint, preflight
-from neocpu.training.ahead import Ahead
-from neocpu.training.checkpoint_save import Saver
-from neocpu.training.data import Splits, open_splits
+from neocpu.training.checkpoint.saving import Saver
+from neocpu.training.datasets import Splits, open_splits
 from neocpu.training.evaluate import evaluate
 from neocpu.training.frequent import warm_caches
-from neocpu.training.lock import RunLock
+from neocpu.training.lookahead import Ahead
 from neocpu.training.metrics import Window
-from neocpu.training.report import Report, versions
+from neocpu.training.results import RunReport, versions
+from neocpu.training.run_folder import RunLock
 from neocpu.training.state import digest
 from neocpu.training.warmup import warm_up
 from neocpu.training.world import World, build, make_plan, memory_plan
@@ -84,7 +84,7 @@ class Trainer:
         out: str | Path,
         *,
         resume: bool = False,
-        report: Report | None = None,
+        report: RunReport | None = None,
         started: float | None = None,
         bind: bool = False,
     ) -> None:
@@ -94,7 +94,7 @@ class Trainer:
         self.out = Path(out)
         self.resume = resume
         self.started = time.time() if started is None else started
-        self.report = report or Report(self.out, self.comm.rank)
+        self.report = report or RunReport(self.out, self.comm.rank)
         self.steps_taken = 0
         self.samples = 0
         self.cold_start: float | None = None

@@ -1,52 +1,11 @@
-"""How do I try neocpu where my code says FBGEMM? Classes and operators with FBGEMM's names and
-signatures, exact arithmetic.
+"""The path by which FBGEMM's names were first published; they live in `neocpu.peers.fbgemm`."""
 
-    from neocpu.oracle.fbgemm import SplitTableBatchedEmbeddingBagsCodegen      # instead of fbgemm_gpu....
-    neocpu.oracle.fbgemm.install()                                             # or: leave the imports as they are
-
-Needs torch; fbgemm_gpu need not be installed. Nothing here is loaded before it is used.
-`docs/fbgemm.md` is the manual, `docs/peer-differences.md` says where FBGEMM's own answers differ.
-"""
-
-from importlib import import_module
 from typing import Any
 
-_HOMES = {
-    "BoundsCheckMode": "names",
-    "CacheAlgorithm": "names",
-    "ComputeDevice": "names",
-    "CounterBasedRegularizationDefinition": "names",
-    "CounterWeightDecayMode": "names",
-    "CowClipDefinition": "names",
-    "DenseTableBatchedEmbeddingBagsCodegen": "dense",
-    "EmainplaceModeDefinition": "names",
-    "EmbOptimType": "names",
-    "EmbeddingLocation": "names",
-    "GlobalWeightDecayDefinition": "names",
-    "GradSumDecay": "names",
-    "LearningRateMode": "names",
-    "OutOfBounds": "bounds",
-    "PoolingMode": "names",
-    "RecordCacheMetrics": "names",
-    "SparseType": "names",
-    "SplitTableBatchedEmbeddingBagsCodegen": "split",
-    "TailIdThreshold": "names",
-    "UserEnabledConfigDefinition": "names",
-    "WeightDecayMode": "names",
-    "install": "installing",
-    "uninstall": "installing",
-}
+from neocpu.peers import fbgemm
 
-__all__ = sorted((*_HOMES, "OPERATORS"))
+__all__ = fbgemm.__all__
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"neocpu.oracle.fbgemm.{_HOMES[name]}"), name)
-    if name == "OPERATORS":
-        return import_module("neocpu.oracle.fbgemm.operators").load()
-    if not name.startswith("_"):
-        operators = import_module("neocpu.oracle.fbgemm.operators").load()
-        if name in operators:
-            return operators[name].function
-    raise AttributeError(f"module 'neocpu.oracle.fbgemm' has no attribute {name!r}")
+    return getattr(fbgemm, name)

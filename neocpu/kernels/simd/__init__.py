@@ -1,0 +1,110 @@
+"""How does a Numba kernel speak of vectors, fused multiply-add and prefetch? Through the few
+intrinsics of this file.
+
+LLVM turns each into the target's own instructions (AVX-512, AVX2 + FMA, NEON); the bits of the
+result never depend on which: a vector operation is the same IEEE-754 operation in every lane. Only
+files of this folder touch llvmlite.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+F32 = ir.FloatType()
+F64 = ir.DoubleType()
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+I1 = ir.IntType(1)
+I8 = ir.IntType(8)
+
+
+def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """Call the LLVM intrinsic `name`."""
+    signature = ir.FunctionType(result, [a.type for a in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), args)
+
+
+def data(context: Any, builder: Any, signature: Any, args: Any, position: int) -> Any:
+    """Pointer to the first element of the array argument at `position`."""
+    return context.make_array(signature.args[position])(context, builder, args[position]).data
+
+
+def vector_pointer(builder: Any, base: Any, offset: Any, vector: Any) -> Any:
+    """`base + offset` elements, as a pointer to `vector`."""
+    return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
+
+
+def splat(builder: Any, scalar: Any, lanes: int) -> Any:
+    """Vector of `lanes` copies of `scalar`."""
+    vector = ir.VectorType(scalar.type, lanes)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, I32(0))
+    zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
+
+
+@intrinsic
+def fma(typingctx, x, y, z):
+    """x*y + z rounded once, in the type of the operands (float32 or float64)."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fma(*args)
+
+    if x == y == z and x in (types.float32, types.float64):
+        return x(x, x, x), codegen
+    return None
+
+
+def prefetch_line(builder: Any, pointer: Any, locality: int, write: bool = False) -> None:
+    """Ask for the cache line behind `pointer`: locality 3 into the first-level cache, 2 into the
+    second-level one.
+    """
+    line = builder.bitcast(pointer, I8.as_pointer())
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), line, I32(int(write)), I32(locality), I32(1))
+
+
+def _prefetch(locality, write=False):
+    def codegen(context, builder, signature, args):
+        pointer = builder.gep(data(context, builder, signature, args, 0), [args[1]])
+        prefetch_line(builder, pointer, locality, write)
+        return context.get_dummy_value()
+
+    return codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, index):
+    """Ask for the cache line that holds flat element `index` of a contiguous array, into the
+    first-level cache.
+    """
+    return types.void(array, types.int64), _prefetch(3)
+
+
+@intrinsic
+def prefetch_far(typingctx, array, index):
+    """Ask for the cache line that holds flat element `index` of a contiguous array, into the
+    second-level cache.
+    """
+    return types.void(array, types.int64), _prefetch(2)
+
+
+@intrinsic
+def prefetch_write(typingctx, array, index):
+    """Ask for the cache line that holds flat element `index` of a contiguous array, in order to
+    write it.
+    """
+    return types.void(array, types.int64), _prefetch(3, True)
+
+
+@intrinsic
+def take_next(typingctx, counter):
+    """counter[0] (i64), which becomes one more, as a step that no other thread comes between."""
+
+    def codegen(context, builder, signature, args):
+        return builder.atomic_rmw(
+            "add", data(context, builder, signature, args, 0), I64(1), "monotonic"
+        )
+
+    return types.int64(counter), codegen

@@ -1,0 +1,424 @@
+"""How is a bag of rows summed without leaving the registers? Blocks of columns, fp64 accumulators,
+exponents on the side.
+
+    sum_rows    walks the rows of a bag for some columns: each fp32 term is widened and added in fp64; beside it an integer
+                maximum and minimum of the bit patterns keeps the range of exponents, which tells
+                whether the fp64 sum is exact (`docs/arithmetic.md` §3)
+    cut_rows    the same walk for a range that is too wide: each term is cut on a grid, parts and rests are added apart
+
+Rows of any format are decoded to fp32 in registers (`decoders.py`), the terms from then on are
+fp32 numbers.
+
+A row of any width is a run of such blocks, so no width is compiled in. Rows further on are
+prefetched, bag borders or not: `far_of` lookups ahead into the second-level cache, `NEAR` ahead
+into the first.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, register_jitable
+from numba.np.arrayobj import populate_array
+
+from neocpu.kernels._jit import inlined
+from neocpu.kernels.simd import F32, F64, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd.decoders import RowDecoder
+from neocpu.kernels.simd.flags import QUIET, quiet_product
+from neocpu.kernels.simd.tiles import LANES
+
+NEAR = 4  # lookups
+WIDE = LANES == 16  # 32 registers of 512 bits hold 128 columns of fp64 sums, 16 of 256 bits hold 32
+
+
+@register_jitable
+def far_of(size):
+    """Lookups between asking for so many bytes of a row and its turn: as many as the processor can
+    be waiting for.
+    """
+    return 24 if size >= 512 else 64
+
+
+class Walk:
+    """The loop over the rows of a bag, for one block of columns."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, block: int) -> None:
+        self.context = context
+        self.builder = builder
+        self.block = block
+        self.lanes = min(block, LANES)
+        self.f32 = ir.VectorType(F32, self.lanes)
+        self.f64 = ir.VectorType(F64, self.lanes)
+        self.int = ir.VectorType(I32, self.lanes)
+        self.index, self.weights = (data(context, builder, signature, args, p) for p in (1, 2))
+        self.lo, self.hi, self.base, self.stride, self.column = args[3:8]
+        self.rows = RowDecoder(context, builder, signature, args, self.stride)
+        index, weights = (
+            context.make_array(signature.args[p])(context, builder, args[p]) for p in (1, 2)
+        )
+        self.last = builder.sub(index.nitems, I64(1))
+        self.weighted = builder.icmp_signed(">", weights.nitems, I64(0))
+        self.one = cgutils.alloca_once_value(builder, F32(1.0))
+
+    def variable(self, vector: Any, value: float) -> Any:
+        """A register that starts with `value` in every lane."""
+        slot = cgutils.alloca_once(self.builder, vector)
+        self.builder.store(ir.Constant(vector, [value] * self.lanes), slot)
+        return slot
+
+    def add(self, slot: Any, value: Any) -> None:
+        """slot += value"""
+        self.builder.store(self.builder.fadd(self.builder.load(slot), value), slot)
+
+    def row(self, j: Any) -> Any:
+        """(number, address) of the row of lookup j."""
+        number = self.builder.load(self.builder.gep(self.index, [j]))
+        at = self.builder.add(self.base, self.builder.mul(number, self.stride))
+        return number, self.rows.row(at)
+
+    def weight(self, j: Any) -> Any:
+        """Address of the weight of lookup j; where the loop is shared, of a 1 if there are no
+        weights.
+        """
+        if self.rows.name == "fp32":
+            return self.builder.gep(self.weights, [j])
+        return self.builder.select(self.weighted, self.builder.gep(self.weights, [j]), self.one)
+
+    def fetch(self, j: Any, ahead: int, locality: int) -> None:
+        """Prefetch lookup j + ahead."""
+        b = self.builder
+        far = b.add(j, I64(ahead))
+        _, row = self.row(b.select(b.icmp_signed("<", far, self.last), far, self.last))
+        codes = self.rows.codes(row, self.column)
+        size = self.rows.bytes_of(self.block)
+        places = (
+            [*range(0, size, 64)] if self.rows.name == "fp32" else [*range(0, size, 64), size - 1]
+        )
+        lines = [b.gep(codes, [I64(at)]) for at in dict.fromkeys(places)]
+        for line in [*lines, self.rows.header(row)] if self.rows.scaled else lines:
+            call(b, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(locality), I32(1))
+
+    def each(self, body: Any) -> None:
+        """body(i, term) for every vector i of every row's block: fp32 rows in a loop with weights
+        and one without.
+
+        Other rows have one loop, and weights of 1 where there are none: exact, and half as much to
+        compile.
+        """
+        if self.rows.name != "fp32":
+            self.loop(body, True)
+            return
+        with self.builder.if_else(self.weighted) as (then, otherwise):
+            with then:
+                self.loop(body, True)
+            with otherwise:
+                self.loop(body, False)
+
+    def loop(self, body: Any, weighted: bool, product: Any = ir.IRBuilder.fmul) -> None:
+        """body(i, term) for every vector i of every row's block, times the row's weight if
+        `weighted`, by `product`.
+        """
+        b = self.builder
+        with cgutils.for_range_slice(b, self.lo, self.hi, I64(1)) as (j, _):
+            self.fetch(j, far_of(self.rows.bytes_of(self.block)), 2)
+            self.fetch(j, NEAR, 3)
+            number, here = self.row(j)
+            with b.if_then(b.icmp_signed(">=", number, I64(0)), likely=True):
+                scale = splat(b, b.load(self.weight(j)), self.lanes) if weighted else None
+                scales = self.rows.scales(here, self.lanes)
+                for i in range(self.block // self.lanes):
+                    term = self.rows.vector(here, scales, self.column, self.lanes * i, self.lanes)
+                    body(i, product(b, term, scale) if weighted else term)
+
+    def store(self, slots: list[Any], out: Any, first: int) -> None:
+        """out[first:] = the registers."""
+        for i, slot in enumerate(slots):
+            at = vector_pointer(self.builder, out, I64(first + self.lanes * i), self.f64)
+            self.builder.store(self.builder.load(slot), at, align=8)
+
+    def reduce(self, name: str, slot: Any) -> Any:
+        """One integer from all lanes."""
+        value = self.builder.load(slot)
+        if self.lanes == 1:
+            return self.builder.extract_element(value, I32(0))
+        return call(self.builder, f"llvm.vector.reduce.{name}.v{self.lanes}i32", I32, value)
+
+
+def _sum_rows(block: int) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        walk = Walk(context, builder, signature, args, block)
+        high = walk.variable(walk.int, 0)
+        low = walk.variable(walk.int, 0xFFFFFFFF)
+        sums = [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)]
+        umax, umin = (f"llvm.{name}.v{walk.lanes}i32" for name in ("umax", "umin"))
+
+        def body(i: int, term: Any) -> None:
+            bits = builder.bitcast(term, walk.int)
+            bits = builder.add(bits, bits)  # the sign falls off; the exponent is the top byte
+            builder.store(call(builder, umax, walk.int, builder.load(high), bits), high)
+            # a zero becomes the largest
+            bits = builder.sub(bits, ir.Constant(walk.int, [1] * walk.lanes))
+            builder.store(call(builder, umin, walk.int, builder.load(low), bits), low)
+            walk.add(sums[i], builder.fpext(term, walk.f64))
+
+        walk.each(body)
+        walk.store(sums, data(context, builder, signature, args, 8), 0)
+        most = walk.reduce("umax", high)
+        least = walk.reduce("umin", low)
+        return builder.or_(builder.shl(builder.zext(most, I64), I64(32)), builder.zext(least, I64))
+
+    return codegen
+
+
+def _plain_rows(block: int) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        walk = Walk(context, builder, signature, args, block)
+        sums = [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)]
+
+        def body(i: int, term: Any) -> None:
+            walk.add(sums[i], builder.fpext(term, walk.f64))
+
+        if QUIET:
+            with builder.if_then(walk.weighted):
+                walk.loop(body, True, quiet_product)
+            with builder.if_then(builder.not_(walk.weighted)):
+                walk.loop(body, False)
+        else:
+            walk.loop(body, False)
+        walk.store(sums, data(context, builder, signature, args, 8), 0)
+        return context.get_dummy_value()
+
+    return codegen
+
+
+def _cut_rows(block: int) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        walk = Walk(context, builder, signature, args, block)
+        sigma = splat(builder, args[8], walk.lanes)
+        parts, rests = (
+            [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)] for _ in range(2)
+        )
+
+        def body(i: int, term: Any) -> None:
+            x = builder.fpext(term, walk.f64)
+            part = builder.fsub(builder.fadd(x, sigma), sigma)
+            rest = builder.fsub(x, part)
+            finite = builder.fcmp_ordered("ord", rest, rest)  # inf - inf: the part holds it all
+            walk.add(parts[i], part)
+            walk.add(
+                rests[i], builder.select(finite, rest, ir.Constant(walk.f64, [0.0] * walk.lanes))
+            )
+
+        walk.each(body)
+        out = data(context, builder, signature, args, 9)
+        walk.store(parts, out, 0)
+        walk.store(rests, out, block)
+        return context.get_dummy_value()
+
+    return codegen
+
+
+def _sum_signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
+    i = types.int64
+    return i(values, index, weights, i, i, i, i, i, out)
+
+
+def _plain_signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
+    i = types.int64
+    return types.void(values, index, weights, i, i, i, i, i, out)
+
+
+def _cut_signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
+    i = types.int64
+    return types.void(values, index, weights, i, i, i, i, i, types.float64, out)
+
+
+@intrinsic
+def sum_rows_64(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """out[:64] = fp64 sums over j in [lo, hi) of values[base + index[j]*stride + column + c] (times
+    weights[j], if there are any; index < 0 is skipped).
+
+    Returns (largest bits << 32 | smallest bits), bits without sign, shifted left by one; zeros
+    count as largest in the minimum.
+    """
+    return _sum_signature(values, index, weights, out), _sum_rows(64)
+
+
+@intrinsic
+def sum_rows_128(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`sum_rows_64` for 128 columns."""
+    return _sum_signature(values, index, weights, out), _sum_rows(128)
+
+
+@intrinsic
+def sum_rows_32(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`sum_rows_64` for 32 columns."""
+    return _sum_signature(values, index, weights, out), _sum_rows(32)
+
+
+@intrinsic
+def sum_rows_16(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`sum_rows_64` for 16 columns."""
+    return _sum_signature(values, index, weights, out), _sum_rows(16)
+
+
+@intrinsic
+def sum_rows_4(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`sum_rows_64` for 4 columns."""
+    return _sum_signature(values, index, weights, out), _sum_rows(4)
+
+
+@intrinsic
+def sum_rows_1(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`sum_rows_64` for one column."""
+    return _sum_signature(values, index, weights, out), _sum_rows(1)
+
+
+@intrinsic
+def plain_rows_long(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """Sums as of `sum_rows_64` with no range, weighted only if `QUIET`: of 128 columns (of 32 where
+    there are 16 registers).
+    """
+    return _plain_signature(values, index, weights, out), _plain_rows(128 if WIDE else 32)
+
+
+@intrinsic
+def plain_rows_short(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`plain_rows_long` for half as many columns."""
+    return _plain_signature(values, index, weights, out), _plain_rows(64 if WIDE else 16)
+
+
+@intrinsic
+def plain_rows_16(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`plain_rows_long` for 16 columns."""
+    return _plain_signature(values, index, weights, out), _plain_rows(16)
+
+
+@intrinsic
+def plain_rows_1(typingctx, values, index, weights, lo, hi, base, stride, column, out):
+    """`plain_rows_long` for one column."""
+    return _plain_signature(values, index, weights, out), _plain_rows(1)
+
+
+@intrinsic
+def cut_rows_16(typingctx, values, index, weights, lo, hi, base, stride, column, sigma, out):
+    """out[:16] = fp64 sums of the terms' parts q = (x + sigma) - sigma, out[16:32] of their rests;
+    else as `sum_rows_64`.
+    """
+    return _cut_signature(values, index, weights, out), _cut_rows(16)
+
+
+@intrinsic
+def cut_rows_1(typingctx, values, index, weights, lo, hi, base, stride, column, sigma, out):
+    """`cut_rows_16` for one column."""
+    return _cut_signature(values, index, weights, out), _cut_rows(1)
+
+
+def _pairs(builder: Any, a: Any, b: Any) -> Any:
+    """Sums of adjacent pairs of the lanes of a, then of b."""
+    lanes = a.type.count
+    index = ir.VectorType(I32, lanes)
+    even = builder.shuffle_vector(a, b, ir.Constant(index, list(range(0, 2 * lanes, 2))))
+    odd = builder.shuffle_vector(a, b, ir.Constant(index, list(range(1, 2 * lanes, 2))))
+    return builder.fadd(even, odd)
+
+
+def _within(builder: Any, a: Any, b: Any) -> Any:
+    """`_pairs` that stays inside runs of four lanes, which is cheaper: those of a and of b in turn,
+    run by run.
+    """
+    lanes = a.type.count
+    even = [at + i for at in range(0, lanes, 4) for i in (0, 2, lanes, lanes + 2)]
+    index = ir.VectorType(I32, lanes)
+    left = builder.shuffle_vector(a, b, ir.Constant(index, even))
+    return builder.fadd(
+        left, builder.shuffle_vector(a, b, ir.Constant(index, [i + 1 for i in even]))
+    )
+
+
+def _halves(builder: Any, a: Any) -> Any:
+    """Sum of the two halves of a vector."""
+    half = a.type.count // 2
+    index = ir.VectorType(I32, half)
+    low = builder.shuffle_vector(a, a, ir.Constant(index, list(range(half))))
+    return builder.fadd(
+        low, builder.shuffle_vector(a, a, ir.Constant(index, list(range(half, 2 * half))))
+    )
+
+
+def _square_tree(block: int) -> Any:
+    """Eight lanes: that is how the row was stored, and a wider load would wait until it is in the
+    cache.
+    """
+    vector = ir.VectorType(F32, 8)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = data(context, builder, signature, args, 0)
+        level = []
+        for i in range(0, block, 8):
+            x = builder.load(
+                vector_pointer(builder, source, builder.add(args[1], I64(i)), vector), align=4
+            )
+            level.append(builder.fmul(x, x))
+        # eights a, b, c, d become [a03 b03 c03 d03 | a47 b47 c47 d47]
+        for _ in range(2 if block >= 32 else 0):
+            level = [_within(builder, a, b) for a, b in zip(level[::2], level[1::2])]
+        if block >= 32:
+            level = [_halves(builder, x) for x in level]
+        while len(level) > 1:
+            level = [_pairs(builder, a, b) for a, b in zip(level[::2], level[1::2])]
+        x = level[0]
+        while x.type.count > 1:
+            half = x.type.count // 2
+            index = ir.VectorType(I32, half)
+            even = builder.shuffle_vector(x, x, ir.Constant(index, list(range(0, 2 * half, 2))))
+            odd = builder.shuffle_vector(x, x, ir.Constant(index, list(range(1, 2 * half, 2))))
+            x = builder.fadd(even, odd)
+        return builder.extract_element(x, I32(0))
+
+    return codegen
+
+
+@intrinsic
+def square_tree_64(typingctx, g, offset):
+    """Sum of squares of g[offset : offset + 64] (f32) as a binary tree, adjacent pairs first."""
+    return types.float32(g, types.int64), _square_tree(64)
+
+
+@intrinsic
+def square_tree_16(typingctx, g, offset):
+    """Sum of squares of g[offset : offset + 16] (f32) as a binary tree, adjacent pairs first."""
+    return types.float32(g, types.int64), _square_tree(16)
+
+
+@inlined
+def bare(array):
+    """All of a 1-D array as a `view`: a loop that hands bare arrays to its functions counts no
+    references.
+    """
+    return view(array, 0, array.size)
+
+
+@intrinsic
+def view(typingctx, array, start, size):
+    """array[start : start + size] of a contiguous 1-D array, without a reference count.
+
+    A Numba slice counts references atomically, which costs more than a row's arithmetic and
+    serialises threads. The view must not outlive the array.
+    """
+
+    def codegen(context, builder, signature, args):
+        kind = signature.return_type
+        source = context.make_array(signature.args[0])(context, builder, args[0])
+        found = context.make_array(kind)(context, builder)
+        itemsize = context.get_constant(
+            types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype))
+        )
+        first = builder.gep(source.data, [args[1]])
+        populate_array(
+            found, data=first, shape=[args[2]], strides=[itemsize], itemsize=itemsize, meminfo=None
+        )
+        return found._getvalue()
+
+    return types.Array(array.dtype, 1, "C")(array, types.int64, types.int64), codegen

@@ -1,0 +1,263 @@
+"""How does a kernel read a row whose numbers are no fp32? It decodes them in registers, exactly;
+the dtype says how.
+
+    fp32            plain float32 arrays
+    fp16, bf16, …   arrays of records of one field, which names the format (`storage/formats.py`, `docs/formats.md`)
+
+Numba compiles a kernel per dtype, so the decoder is picked when it is compiled. Small floats are
+shifted into place and multiplied by a power of two, which is exact, subnormals included. Row-scaled
+integers are fma(q, scale, bias): rounded once. A row starts at element base + row * stride; for
+row-scaled integers an element is a byte and the stride the bytes of a row.
+"""
+
+import math
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, splat
+from neocpu.kernels.simd.tiles import LANES, target
+
+BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8_e4m3": 8, "fp8_e5m2": 8}
+BITS |= {"int8": 8, "int4": 4, "int2": 2, "nbit8": 8, "nbit4": 4, "nbit2": 2}
+SCALED = ("int8", "int4", "int2", "nbit8", "nbit4", "nbit2")
+_I16 = ir.IntType(16)
+HALVES = "+f16c" in target()[1].split(",")  # the processor decodes fp16 itself
+WIDE_HALVES = "+avx512fp16" in target()[1].split(",")
+
+
+def format_of(kind: Any) -> str:
+    """Name of the format that an array's Numba type carries."""
+    return "fp32" if kind.dtype == types.float32 else str(next(iter(kind.dtype.fields)))
+
+
+class RowDecoder:
+    """The rows of one array, as LLVM values: addresses of rows, vectors of their numbers."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, stride: Any) -> None:
+        self.builder = builder
+        self.name = format_of(signature.args[0])
+        self.bits = BITS[self.name]
+        self.scaled = self.name in SCALED
+        self.size = I64(context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype)))
+        self.values = builder.bitcast(data(context, builder, signature, args, 0), I8.as_pointer())
+        self.row_bytes = builder.mul(stride, self.size)
+
+    def row(self, element: Any) -> Any:
+        """Address of the row that starts at an element."""
+        return self.builder.gep(self.values, [self.builder.mul(element, self.size)])
+
+    def bytes_of(self, columns: int) -> int:
+        """Bytes that the codes of some columns take."""
+        return max(1, columns * self.bits // 8)
+
+    def codes(self, row: Any, column: Any) -> Any:
+        """Address of the byte that holds the code of a column."""
+        b = self.builder
+        first = b.gep(row, [I64(4)]) if self.name.startswith("nbit") else row
+        if self.bits >= 8:
+            return b.gep(first, [b.mul(column, I64(self.bits // 8))])
+        return b.gep(first, [b.lshr(column, I64((8 // self.bits).bit_length() - 1))])
+
+    def header(self, row: Any) -> Any:
+        """Address of the scale of a row."""
+        if self.name.startswith("nbit"):
+            return row
+        return self.builder.gep(
+            row, [self.builder.sub(self.row_bytes, I64(8 if self.name == "int8" else 4))]
+        )
+
+    def scales(self, row: Any, lanes: int) -> Any:
+        """(scale, bias) of a row in every lane; None where numbers stand for themselves."""
+        if not self.scaled:
+            return None
+        b = self.builder
+        at = self.header(row)
+        words = []
+        for i in range(2):
+            if self.name == "int8":
+                pointer = b.bitcast(b.gep(at, [I64(4 * i)]), F32.as_pointer())
+                words.append(splat(b, b.load(pointer, align=1), lanes))
+            else:
+                pointer = b.bitcast(b.gep(at, [I64(2 * i)]), _I16.as_pointer())
+                half = splat(b, b.zext(b.load(pointer, align=1), I32), lanes)
+                words.append(_half(b, half, lanes))
+        return words
+
+    def vector(self, row: Any, scales: Any, column: Any, first: int, lanes: int) -> Any:
+        """Numbers of the columns [column + first, column + first + lanes) of a row, as fp32;
+        `first` is known.
+        """
+        b = self.builder
+        if self.bits < 8:
+            q = self._packed(row, column, first, lanes)
+        else:
+            at = b.gep(self.codes(row, column), [I64(first * self.bits // 8)])
+            kind = ir.VectorType({8: I8, 16: _I16, 32: F32}[self.bits], lanes)
+            q = b.load(b.bitcast(at, kind.as_pointer()), align=4 if self.bits == 32 else 1)
+            if self.bits == 32:
+                return q
+            q = b.zext(q, ir.VectorType(I32, lanes))
+        if not self.scaled:
+            return DECODERS[self.name](b, q, lanes)
+        number = b.uitofp(q, ir.VectorType(F32, lanes))
+        return call(b, f"llvm.fma.v{lanes}f32", number.type, number, *scales)
+
+    def _packed(self, row: Any, column: Any, first: int, lanes: int) -> Any:
+        """Codes of less than a byte, low bits first; `column + first` is a multiple of 4 unless
+        there is one lane.
+        """
+        b = self.builder
+        per = 8 // self.bits
+        vector = ir.VectorType(I32, lanes)
+        mask = ir.Constant(vector, [(1 << self.bits) - 1] * lanes)
+        if lanes == 1:
+            column = b.add(column, I64(first))
+            byte = b.zext(b.load(self.codes(row, column)), I32)
+            shift = b.mul(b.trunc(b.and_(column, I64(per - 1)), I32), I32(self.bits))
+            return b.and_(splat(b, b.lshr(byte, shift), 1), mask)
+        at = b.gep(self.codes(row, column), [I64(first // per)])
+        count = lanes // per
+        kind = ir.VectorType(I8, count)
+        some = b.zext(b.load(b.bitcast(at, kind.as_pointer()), align=1), ir.VectorType(I32, count))
+        spread = ir.Constant(vector, [i // per for i in range(lanes)])
+        shifts = ir.Constant(vector, [i % per * self.bits for i in range(lanes)])
+        return b.and_(b.lshr(b.shuffle_vector(some, some, spread), shifts), mask)
+
+
+def _small_float(
+    b: Any, code: Any, lanes: int, left: int, rebias: int, special: int, infinite: int
+) -> Any:
+    """fp32 numbers of codes (i32 vectors) of small floats.
+
+    `left` shifts the magnitude to where fp32 keeps its own, 2^rebias makes up for the biases;
+    magnitudes from `special` on (shifted) get the bits `infinite` too: a topmost exponent, so that
+    they are infinite or NaN.
+    """
+    vector = ir.VectorType(I32, lanes)
+    floats = ir.VectorType(F32, lanes)
+
+    def constant(value: int) -> Any:
+        return ir.Constant(vector, [value] * lanes)
+
+    shifted = b.shl(code, constant(left))
+    sign_bit = left + {13: 15, 20: 7}[left]
+    magnitude = b.and_(shifted, constant((1 << sign_bit) - 1))
+    sign = b.shl(b.and_(shifted, constant(1 << sign_bit)), constant(31 - sign_bit))
+    # a subnormal: read beside a 1, which then goes
+    small = b.icmp_unsigned("<", magnitude, constant(1 << 23))
+    base = b.select(small, constant((rebias + 1) << 23), constant(rebias << 23))
+    one, none = (ir.Constant(floats, [x] * lanes) for x in (math.ldexp(1.0, rebias - 126), 0.0))
+    scaled = b.fsub(b.bitcast(b.add(magnitude, base), floats), b.select(small, one, none))
+    above = b.icmp_unsigned(">=", magnitude, constant(special))
+    bits = b.select(above, b.or_(magnitude, constant(infinite)), b.bitcast(scaled, vector))
+    return b.bitcast(b.or_(bits, sign), floats)
+
+
+def _half(b: Any, code: Any, lanes: int) -> Any:
+    if (
+        WIDE_HALVES and lanes == 16
+    ):  # fp16 to fp64 in one instruction, which LLVM would make of it, is slower than in two
+        floats = ir.VectorType(F32, lanes)
+        narrow = b.trunc(code, ir.VectorType(_I16, lanes))
+        zeros = ir.Constant(floats, [0.0] * lanes)
+        return call(
+            b, "llvm.x86.avx512.mask.vcvtph2ps.512", floats, narrow, zeros, _I16(-1), I32(4)
+        )
+    if HALVES:
+        halves = b.bitcast(
+            b.trunc(code, ir.VectorType(_I16, lanes)), ir.VectorType(ir.HalfType(), lanes)
+        )
+        return b.fpext(halves, ir.VectorType(F32, lanes))
+    return _small_float(b, code, lanes, 13, 112, 0x7C00 << 13, 0x7F800000)
+
+
+def _bf16(b: Any, code: Any, lanes: int) -> Any:
+    shifted = b.shl(code, ir.Constant(ir.VectorType(I32, lanes), [16] * lanes))
+    return b.bitcast(shifted, ir.VectorType(F32, lanes))
+
+
+def _e4m3(b: Any, code: Any, lanes: int) -> Any:
+    return _small_float(b, code, lanes, 20, 120, 0x7F << 20, 0x7FC00000)
+
+
+def _e5m2(b: Any, code: Any, lanes: int) -> Any:
+    return _half(b, b.shl(code, ir.Constant(ir.VectorType(I32, lanes), [8] * lanes)), lanes)
+
+
+DECODERS = {"fp16": _half, "bf16": _bf16, "fp8_e4m3": _e4m3, "fp8_e5m2": _e5m2}
+
+
+@intrinsic
+def number_at(typingctx, values, row, stride, column):
+    """fp32 number of one column of the row that starts at element `row`."""
+
+    def codegen(context, builder, signature, args):
+        rows = RowDecoder(context, builder, signature, args, args[2])
+        here = rows.row(args[1])
+        return builder.extract_element(
+            rows.vector(here, rows.scales(here, 1), args[3], 0, 1), I32(0)
+        )
+
+    i = types.int64
+    return types.float32(values, i, i, i), codegen
+
+
+def _copy_row(context: Any, b: Any, signature: Any, args: Any, wide: bool) -> Any:
+    """(values, row, stride, width, out): the numbers of a row into out, as fp32, or plus zero as
+    fp64.
+    """
+    width = args[3]
+    kind = F64 if wide else F32
+    rows = RowDecoder(context, b, signature, args, args[2])
+    here = rows.row(args[1])
+    to = data(context, b, signature, args, 4)
+    done = b.and_(width, I64(-LANES))
+    for lanes, first, last in ((LANES, I64(0), done), (1, done, width)):
+        scales = rows.scales(here, lanes)
+        vector = ir.VectorType(kind, lanes)
+        with cgutils.for_range_slice(b, first, last, I64(lanes)) as (c, _):
+            numbers = rows.vector(here, scales, c, 0, lanes)
+            if wide:
+                numbers = b.fadd(b.fpext(numbers, vector), ir.Constant(vector, [0.0] * lanes))
+            b.store(numbers, b.bitcast(b.gep(to, [c]), vector.as_pointer()), align=8 if wide else 4)
+    return context.get_dummy_value()
+
+
+@intrinsic
+def read_row(typingctx, values, row, stride, width, out):
+    """out[:width] = the numbers of the row that starts at element `row`, as fp32; out f32[:]."""
+    i = types.int64
+    return types.void(values, i, i, i, out), lambda *given: _copy_row(*given, False)
+
+
+@intrinsic
+def widened_row(typingctx, values, row, stride, width, out):
+    """out[:width] = the numbers of the row that starts at element `row`, as fp64, -0 as +0; out
+    f64[:].
+    """
+    i = types.int64
+    return types.void(values, i, i, i, out), lambda *given: _copy_row(*given, True)
+
+
+@intrinsic
+def fetch_row(typingctx, values, row, stride, width):
+    """Prefetch the row that starts at element `row`."""
+
+    def codegen(context, builder, signature, args):
+        b = builder
+        width = args[3]
+        rows = RowDecoder(context, b, signature, args, args[2])
+        here = rows.row(args[1])
+        size = b.lshr(b.mul(width, I64(rows.bits)), I64(3))
+        with cgutils.for_range_slice(
+            b, I64(0), b.add(size, I64(8 if rows.scaled else 0)), I64(64)
+        ) as (at, _):
+            call(b, "llvm.prefetch.p0", ir.VoidType(), b.gep(here, [at]), I32(0), I32(3), I32(1))
+        return context.get_dummy_value()
+
+    i = types.int64
+    return types.void(values, i, i, i), codegen

@@ -1,0 +1,278 @@
+"""How do blocks of floats get to where a tile needs them, and finished tiles to where they belong?
+
+Copies, sums, transposes and the last step of a matrix product, on vectors of LANES floats. All take
+flat positions in contiguous float32 arrays of any shape. Nothing here multiplies; only `add_floats`
+and `finish_tile` add, one plain fp32 addition per element.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from neocpu.kernels.simd import F32, I8, I32, I64, call, data, splat, vector_pointer
+from neocpu.kernels.simd.tiles import LANES, MR, NC, NV
+
+_VECTOR = ir.VectorType(F32, LANES)
+_ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
+
+
+def _bases(context, builder, signature, args, *positions):
+    """Pointers to the element that a pair (array, position) of arguments names."""
+    return [
+        builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in positions
+    ]
+
+
+def _load(builder, base, at):
+    return builder.load(vector_pointer(builder, base, at, _VECTOR), align=4)
+
+
+def _store(builder, value, base, at):
+    builder.store(value, vector_pointer(builder, base, at, _VECTOR), align=4)
+
+
+def _lanes_below(builder, count):
+    """Mask of the lanes numbered below `count`."""
+    numbers = ir.Constant(ir.VectorType(I64, LANES), list(range(LANES)))
+    return builder.icmp_signed("<", numbers, splat(builder, count, LANES))
+
+
+def _masked_load(builder, base, at, mask, otherwise):
+    name = f"llvm.masked.load.v{LANES}f32.p0"
+    return call(
+        builder, name, _VECTOR, vector_pointer(builder, base, at, _VECTOR), I32(4), mask, otherwise
+    )
+
+
+def _masked_store(builder, value, base, at, mask):
+    name = f"llvm.masked.store.v{LANES}f32.p0"
+    call(
+        builder,
+        name,
+        ir.VoidType(),
+        value,
+        vector_pointer(builder, base, at, _VECTOR),
+        I32(4),
+        mask,
+    )
+
+
+@intrinsic
+def cache_line_offset(typingctx, x):
+    """Floats between the start of x and the next cache line of 64 bytes: 0 ... 15."""
+
+    def codegen(context, builder, signature, args):
+        address = builder.ptrtoint(data(context, builder, signature, args, 0), I64)
+        return builder.and_(builder.lshr(builder.neg(address), I64(2)), I64(15))
+
+    return types.int64(x), codegen
+
+
+@intrinsic
+def copy_floats(typingctx, x, x_at, out, out_at, count):
+    """out[out_at : out_at + count] = x[x_at : x_at + count]."""
+
+    def codegen(context, builder, signature, args):
+        source, target = _bases(context, builder, signature, args, 0, 2)
+        cgutils.raw_memcpy(builder, target, source, args[4], I64(4), align=4)
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(x, n, out, n, n), codegen
+
+
+@intrinsic
+def clear_floats(typingctx, x, x_at, count):
+    """x[x_at : x_at + count] = +0."""
+
+    def codegen(context, builder, signature, args):
+        (target,) = _bases(context, builder, signature, args, 0)
+        cgutils.memset(
+            builder, builder.bitcast(target, I8.as_pointer()), builder.mul(args[2], I64(4)), 0
+        )
+        return context.get_dummy_value()
+
+    return types.void(x, types.int64, types.int64), codegen
+
+
+@intrinsic
+def add_floats(typingctx, x, x_at, out, out_at, count):
+    """out[out_at + c] = fl(out[out_at + c] + x[x_at + c]) for c < count."""
+
+    def codegen(context, builder, signature, args):
+        source, target = _bases(context, builder, signature, args, 0, 2)
+        whole = builder.and_(args[4], I64(-LANES))
+        with cgutils.for_range_slice(builder, I64(0), whole, I64(LANES)) as (c, _):
+            _store(
+                builder,
+                builder.fadd(_load(builder, target, c), _load(builder, source, c)),
+                target,
+                c,
+            )
+        with builder.if_then(builder.icmp_signed("<", whole, args[4])):
+            mask = _lanes_below(builder, builder.sub(args[4], whole))
+            left, right = (
+                _masked_load(builder, base, whole, mask, _ZERO) for base in (target, source)
+            )
+            _masked_store(builder, builder.fadd(left, right), target, whole, mask)
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(x, n, out, n, n), codegen
+
+
+def _copy(lanes):
+    """Intrinsic: out[out_at + c] = x[x_at + c] for c < lanes."""
+
+    @intrinsic
+    def copy(typingctx, x, x_at, out, out_at):
+        def codegen(context, builder, signature, args):
+            vector = ir.VectorType(F32, lanes)
+            source, target = _bases(context, builder, signature, args, 0, 2)
+            row = builder.load(vector_pointer(builder, source, I64(0), vector), align=4)
+            builder.store(row, vector_pointer(builder, target, I64(0), vector), align=4)
+            return context.get_dummy_value()
+
+        return types.void(x, types.int64, out, types.int64), codegen
+
+    return copy
+
+
+# one step of a panel; one vector
+copy_a = _copy(MR)
+copy_b = _copy(NC)
+copy_lanes = _copy(LANES)
+
+
+def _transposed(builder, rows):
+    """Columns of a LANES x LANES block given as row vectors: log2(LANES) rounds of exchanges
+    between pairs of rows.
+    """
+    width = LANES // 2
+    while width:
+        for i in range(LANES):
+            if i & width == 0:
+                a = rows[i]
+                b = rows[i + width]
+                keep = [c if c & width == 0 else LANES + c - width for c in range(LANES)]
+                give = [c + width if c & width == 0 else LANES + c for c in range(LANES)]
+                mask = [ir.Constant(ir.VectorType(I32, LANES), m) for m in (keep, give)]
+                rows[i], rows[i + width] = (
+                    builder.shuffle_vector(a, b, mask[0]),
+                    builder.shuffle_vector(a, b, mask[1]),
+                )
+        width //= 2
+    return rows
+
+
+@intrinsic
+def transpose_block(typingctx, x, x_at, stride, rows, out, out_at, step):
+    """out[out_at + k*step + r] = x[x_at + min(r, rows - 1)*stride + k] for r, k < LANES; `rows` may
+    be 0 or negative.
+
+    Beyond the last row the last one is repeated: a value that nobody uses, but never a slow
+    subnormal left in memory.
+    """
+
+    def codegen(context, builder, signature, args):
+        source, target = _bases(context, builder, signature, args, 0, 4)
+        last = builder.sub(args[3], I64(1))
+        lines = []
+        for r in range(LANES):
+            row = builder.select(builder.icmp_signed("<", I64(r), last), I64(r), last)
+            lines.append(_load(builder, source, builder.mul(args[2], row)))
+        for k, line in enumerate(_transposed(builder, lines)):
+            _store(builder, line, target, builder.mul(args[6], I64(k)))
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(x, n, n, n, out, n, n), codegen
+
+
+@intrinsic
+def mirror_block(typingctx, x, x_at, stride):
+    """x[x_at + r*stride + c] = x[x_at + c*stride + r] for r < c < LANES: mirrors a lower triangle."""
+
+    def codegen(context, builder, signature, args):
+        (base,) = _bases(context, builder, signature, args, 0)
+        places = [builder.mul(args[2], I64(r)) for r in range(LANES)]
+        rows = [_load(builder, base, place) for place in places]
+        for r, (place, turned) in enumerate(zip(places, _transposed(builder, list(rows)))):
+            mask = ir.Constant(
+                ir.VectorType(I32, LANES), [c if c <= r else LANES + c for c in range(LANES)]
+            )
+            _store(builder, builder.shuffle_vector(rows[r], turned, mask), base, place)
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(x, n, n), codegen
+
+
+# what is done to a finished tile
+PLAIN = 0
+BIAS = 1
+BIAS_RELU = 2
+GATE = 3
+
+
+def _shut(builder, value, switch):
+    """`value`, or +0 where `switch` <= 0; a NaN switch leaves the value."""
+    return builder.select(builder.fcmp_ordered("<=", switch, _ZERO), _ZERO, value)
+
+
+def _finished(builder, value, other, mode):
+    """One vector of a tile, finished in a mode known when the code is made."""
+    if mode == GATE:
+        return _shut(builder, value, other)
+    if mode == PLAIN:
+        return value
+    moved = builder.fadd(value, other)
+    return _shut(builder, moved, moved) if mode == BIAS_RELU else moved
+
+
+@intrinsic
+def finish_tile(
+    typingctx, tiles, at, rows, columns, other, other_at, other_step, mode, out, out_at, out_step
+):
+    """out[out_at + i*out_step + j] = finished tiles[at + i*NC + j] for i < rows, j < columns.
+
+    `other` is a bias (other_step 0) or a gate laid out as out; with PLAIN it is not read.
+    """
+
+    def codegen(context, builder, signature, args):
+        source, extra, target = _bases(context, builder, signature, args, 0, 4, 8)
+        masks = [_lanes_below(builder, builder.sub(args[3], I64(j * LANES))) for j in range(NV)]
+
+        def place(row, step, j):
+            return builder.add(builder.mul(row, step), I64(j * LANES))
+
+        def emit_rows(mode, whole):
+            with cgutils.for_range(builder, args[2]) as loop:
+                for j in range(NV):
+                    value = _load(builder, source, place(loop.index, I64(NC), j))
+                    beside, there = (place(loop.index, args[step], j) for step in (6, 10))
+                    if mode == PLAIN:
+                        other = None
+                    elif whole:
+                        other = _load(builder, extra, beside)
+                    else:
+                        other = _masked_load(builder, extra, beside, masks[j], _ZERO)
+                    done = _finished(builder, value, other, mode)
+                    if whole:
+                        _store(builder, done, target, there)
+                    else:
+                        _masked_store(builder, done, target, there, masks[j])
+
+        full = builder.icmp_signed("==", args[3], I64(NC))
+        for mode in (PLAIN, BIAS, BIAS_RELU, GATE):
+            chosen = builder.icmp_signed("==", args[7], I64(mode))
+            with builder.if_then(chosen), builder.if_else(full) as (fast, edge):
+                with fast:
+                    emit_rows(mode, True)
+                with edge:
+                    emit_rows(mode, False)
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(tiles, n, n, n, other, n, n, n, out, n, n), codegen

@@ -1,0 +1,232 @@
+"""How does a matrix product keep the floating-point units busy? With a tile of C in registers, fed
+from packed panels.
+
+The tile has MR rows and NV vectors of LANES columns: MR * NV accumulators, each a chain of fused
+multiply-adds over ascending k. One step reads a column of the A panel (MR floats, each broadcast)
+and a row of the B panel (NC floats):
+
+              B panel [K][NC]
+              b0 b1 ... (NV vectors)         tile[i][j] = fma(splat a[i], b[j], tile[i][j])
+    A   a0    t  t
+    [K] a1    t  t          12 x (2 x 16) on AVX-512: 24 accumulators + 2 + 1 of 32 registers
+    [MR]...   t  t           6 x (2 x 8) on AVX2,  8 x (2 x 4) on 128-bit vectors with 32 registers (NEON)
+
+The shape follows the vectors of the processor that LLVM compiles for (NUMBA_CPU_NAME and
+NUMBA_CPU_FEATURES override the host's); the bits do not: every output element is its own chain
+whatever the tile (`docs/arithmetic.md` §1).
+"""
+
+from itertools import product
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from neocpu.kernels.simd import F32, I64, call, data, prefetch_line, splat, vector_pointer
+
+
+def target() -> tuple[str, str]:
+    """LLVM's name and feature string of the processor that Numba compiles for."""
+    config: Any = numba.config
+    name = config.CPU_NAME
+    features = config.CPU_FEATURES
+    if features is None:
+        features = "" if name else llvm.get_host_cpu_features().flatten()
+    return name or llvm.get_host_cpu_name(), features
+
+
+_PROBE = """
+target triple = "{triple}"
+define <16 x float> @probe(<16 x float> %a, <16 x float> %b, <16 x float> %c) {{
+  %r = call <16 x float> @llvm.fma.v16f32(<16 x float> %a, <16 x float> %b, <16 x float> %c)
+  ret <16 x float> %r
+}}
+declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
+"""
+
+
+def tile_shape(name: str, features: str) -> tuple[int, int, int]:
+    """(MR, NV, LANES) for a processor: LLVM compiles one 16-lane FMA for it, and the registers it
+    uses tell.
+    """
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    triple = llvm.get_process_triple()
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=name, features=features)
+    with llvm.parse_assembly(_PROBE.format(triple=triple)) as module:
+        assembly = machine.emit_assembly(module)
+    if "zmm" in assembly:
+        return 12, 2, 16
+    if "ymm" in assembly:
+        return 6, 2, 8
+    return (4, 2, 4) if "xmm" in assembly else (8, 2, 4)
+
+
+MR, NV, LANES = tile_shape(*target())
+NC = NV * LANES
+# or packing by transposed blocks would spill into its own panel
+assert MR < LANES or MR % LANES == 0
+
+
+class _Tile:
+    """Code of one register tile: MR rows, `vectors` vectors of columns, accumulators that LLVM
+    keeps in registers.
+    """
+
+    def __init__(self, builder, vectors, left, right, steps):
+        self.builder = builder
+        self.vectors = vectors
+        self.left = left
+        self.right = right
+        self.steps = steps
+        self.vector = ir.VectorType(F32, LANES)
+        self.places = list(product(range(MR), range(vectors)))
+        self.sums = {t: cgutils.alloca_once(builder, self.vector) for t in self.places}
+
+    def start(self):
+        """Every chain starts at +0."""
+        for t in self.places:
+            self.builder.store(ir.Constant(self.vector, [0.0] * LANES), self.sums[t])
+
+    def _cell(self, base, stride, i, j):
+        at = self.builder.add(self.builder.mul(stride, I64(i)), I64(j * LANES))
+        return vector_pointer(self.builder, base, at, self.vector)
+
+    def load(self, base, stride):
+        """Chains go on from the values in memory."""
+        for i, j in self.places:
+            self.builder.store(
+                self.builder.load(self._cell(base, stride, i, j), align=4), self.sums[i, j]
+            )
+
+    def add(self, base, stride):
+        """Chains become fl(value in memory + chain)."""
+        for i, j in self.places:
+            there = self.builder.load(self._cell(base, stride, i, j), align=4)
+            self.builder.store(
+                self.builder.fadd(there, self.builder.load(self.sums[i, j])), self.sums[i, j]
+            )
+
+    def store(self, base, stride):
+        """Leave the chains in memory."""
+        for i, j in self.places:
+            self.builder.store(
+                self.builder.load(self.sums[i, j]), self._cell(base, stride, i, j), align=4
+            )
+
+    def step(self, k, skip=None, gap=None):
+        """One fma per chain: column k of the left, row k of the right panel; without row `skip` if
+        `gap`.
+        """
+        b = self.builder
+        ap, bp = (
+            b.gep(base, [b.mul(k, stride)])
+            for base, stride in zip((self.left, self.right), self.steps)
+        )
+        row = [
+            b.load(vector_pointer(b, bp, I64(LANES * j), self.vector), align=4)
+            for j in range(self.vectors)
+        ]
+        for i in range(MR):
+            coefficient = splat(b, b.load(b.gep(ap, [I64(i)])), LANES)
+            for j in range(self.vectors):
+                old = b.load(self.sums[i, j])
+                new = call(b, f"llvm.fma.v{LANES}f32", self.vector, coefficient, row[j], old)
+                b.store(b.select(gap, old, new) if i == skip else new, self.sums[i, j])
+
+    def run(self, first, last, ahead=None, pace=None):
+        """Steps first <= k < last; step k asks for the cache line of ahead[k*pace], into the
+        second-level cache.
+        """
+        with cgutils.for_range_slice(self.builder, first, last, I64(1)) as (k, _):
+            if ahead is not None:
+                prefetch_line(self.builder, self.builder.gep(ahead, [self.builder.mul(k, pace)]), 2)
+            self.step(k)
+
+
+def _chains(vectors):
+    """Intrinsic: c[c_at + i*c_step + j] = chain over k < count of fma(a[a_at + k*a_step + i],
+    b[b_at + k*b_step + j]).
+
+    The chains start at +0 if `fresh`, else at what c holds. If `below` is not 0, they are added to
+    the values `below` places earlier in c, and the sum stays there. Step k asks for the cache line
+    of b[coming + k*pace].
+    """
+
+    @intrinsic
+    def chains(
+        typingctx,
+        a,
+        a_at,
+        a_step,
+        b,
+        b_at,
+        b_step,
+        count,
+        c,
+        c_at,
+        c_step,
+        fresh,
+        below,
+        coming,
+        pace,
+    ):
+        def codegen(context, builder, signature, args):
+            pa, pb, pc = (
+                builder.gep(data(context, builder, signature, args, q), [args[q + 1]])
+                for q in (0, 3, 7)
+            )
+            tile = _Tile(builder, vectors, pa, pb, (args[2], args[5]))
+            with builder.if_else(builder.icmp_signed("!=", args[10], I64(0))) as (new, old):
+                with new:
+                    tile.start()
+                with old:
+                    tile.load(pc, args[9])
+            ahead = builder.gep(data(context, builder, signature, args, 3), [args[12]])
+            tile.run(I64(0), args[6], ahead, args[13])
+            target = builder.gep(pc, [builder.neg(args[11])])
+            with builder.if_then(builder.icmp_signed("!=", args[11], I64(0))):
+                tile.add(target, args[9])
+            tile.store(target, args[9])
+            return context.get_dummy_value()
+
+        n = types.int64
+        return types.void(a, n, n, b, n, n, n, c, n, n, n, n, n, n), codegen
+
+    return chains
+
+
+# NC columns, LANES columns
+tile_chains = _chains(NV)
+slim_chains = _chains(1)
+
+
+@intrinsic
+def gap_chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, at, gap, c, c_at, c_step):
+    """`slim_chains` from +0, but the chain of row i leaves out step k = at + i if `gap` (a row and
+    itself).
+    """
+
+    def codegen(context, builder, signature, args):
+        pa, pb, pc = (
+            builder.gep(data(context, builder, signature, args, q), [args[q + 1]])
+            for q in (0, 3, 9)
+        )
+        tile = _Tile(builder, 1, pa, pb, (args[2], args[5]))
+        gap = builder.icmp_signed("!=", args[8], I64(0))
+        tile.start()
+        tile.run(I64(0), args[7])
+        for i in range(MR):
+            k = builder.add(args[7], I64(i))
+            with builder.if_then(builder.icmp_signed("<", k, args[6]), likely=True):
+                tile.step(k, i, gap)
+        tile.run(builder.add(args[7], I64(MR)), args[6])
+        tile.store(pc, args[11])
+        return context.get_dummy_value()
+
+    n = types.int64
+    return types.void(a, n, n, b, n, n, n, n, n, c, n, n), codegen

@@ -1,0 +1,416 @@
+"""Which gradients break a fused backward? Cases of the operators `backward` and `unique_gradient`.
+
+Hyper-parameters are fp32 numbers (1 - 2^-10, not 0.999), so that no kernel is excused by how it
+rounds them.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neocpu.oracle.cases.draw import (
+    Draw,
+    Pick,
+    bags,
+    coded,
+    gradient,
+    hot,
+    last,
+    ragged,
+    skewed,
+    tables,
+)
+from neocpu.oracle.operator import Arrays, Case, Value
+from neocpu.oracle.ops.backward import HYPER
+from neocpu.reference.rules import RULES
+
+EXACT: dict[str, Value] = {
+    "learning_rate": 0.0625,
+    "eps": 2.0**-20,
+    "beta1": 0.875,
+    "beta2": 1 - 2.0**-10,
+}
+OWN: dict[str, dict[str, Value]] = {
+    "momentum_sgd": {"momentum": 0.625},
+    "lars_sgd": {"momentum": 0.625, "eta": 0.125},
+    "rowwise_rmsprop": {"ar_alpha": 0.25, "min_shrinkage": 0.5},
+    "exact_rowwise_adagrad_with_counter": {
+        "counter_halflife": 8,
+        "learning_rate_mode": "counter_sgd",
+        "tail_id_threshold": 2.0,
+    },
+    "exact_rowwise_adagrad_with_cowclip": {
+        "counter_halflife": 8,
+        "weight_norm_coefficient": 0.5,
+        "lower_bound": 0.125,
+    },
+}
+DECAYS = ("exact_sgd", "exact_rowwise_adagrad", "adam", "lamb")
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """All of them."""
+    for make in (_rules, _decays, _merging, _poolings, _numbers, _limits, _formats, _unique):
+        yield from make(seed)
+
+
+def _case(
+    name: str, inputs: Arrays, about: str, rule: str = "exact_rowwise_adagrad", **options: Value
+) -> Case:
+    return Case(
+        f"backward-{name}",
+        "backward",
+        inputs,
+        {"optimizer": rule, **EXACT, **OWN.get(rule, {}), **options},
+        about,
+    )
+
+
+def states(draw: Draw, rule: str, given: Arrays, fresh: bool = False) -> Arrays:
+    """States of a rule for the tables: zeros if fresh, else as after some steps (rows of the past 5
+    steps).
+    """
+    record = RULES[rule]
+    found = dict[str, np.ndarray]()
+    elements = int(given["weights"].size)
+    rows = int(given["rows"].sum())
+    for name in (*record.element_state, *record.row_state):
+        size = elements if name in record.element_state else rows
+        if fresh:
+            value = np.zeros(size, np.float32)
+        elif name == "prev_iter":
+            value = draw.whole(size, 0, 6).astype(np.float32)
+        elif name == "row_counter":
+            value = draw.whole(size, 0, 8).astype(np.float32)
+        elif name in ("momentum_buffer", "exp_avg"):
+            value = draw.floats(size, -4, 0)
+        else:
+            value = np.abs(draw.floats(size, -4, 1))
+        found[name] = value
+    return found
+
+
+def plain(
+    seed: int,
+    name: str,
+    rule: str = "exact_rowwise_adagrad",
+    pooling: str = "sum",
+    weighted: bool = False,
+) -> Arrays:
+    """Two tables, three features, ragged bags with many duplicates, states as after five steps."""
+    draw = Draw(seed, f"backward-{name}")
+    given = tables(draw, (11, 6), (6, 3), (1, 0, 1))
+    given |= bags(draw, given, ragged(draw, 3, 6), weighted=weighted)
+    return {**given, **states(draw, rule, given), "grad_output": gradient(draw, given, pooling)}
+
+
+def _rules(seed: int) -> Iterator[Case]:
+    for rule in RULES:
+        if rule != "none":
+            yield _case(
+                rule,
+                plain(seed, rule, rule),
+                f"{rule} at step 6: shared tables, duplicates, ragged bags",
+                rule,
+                step=6,
+            )
+    for rule in ("adam", "partial_rowwise_adam", "lamb", "partial_rowwise_lamb"):
+        given = plain(seed, f"{rule}-first", rule)
+        given |= states(Draw(seed, "fresh"), rule, given, fresh=True)
+        yield _case(
+            f"{rule}-first-step",
+            given,
+            f"{rule} at step 1, where bias correction matters most",
+            rule,
+        )
+    for rule in ("lamb", "lars_sgd"):
+        given = plain(seed, f"{rule}-zero", rule)
+        given["weights"][:18] = 0
+        yield _case(
+            f"{rule}-zero-rows",
+            given,
+            "rows of zeros: the ratio of norms is 1 there, not 0/0",
+            rule,
+            step=6,
+        )
+
+
+def _decays(seed: int) -> Iterator[Case]:
+    for rule in DECAYS:
+        for mode in ("l2", "decoupled"):
+            given = plain(seed, f"{rule}-{mode}", rule)
+            about = f"{mode} weight decay with {rule}: which rows, once per row, in which order"
+            yield _case(
+                f"{rule}-{mode}",
+                given,
+                about,
+                rule,
+                step=6,
+                weight_decay=0.125,
+                weight_decay_mode=mode,
+            )
+    rule = "exact_rowwise_adagrad_with_counter"
+    given = plain(seed, "counter-decay", rule)
+    yield _case(
+        "counter-decay",
+        given,
+        "weight decay by row counters with a half-life of -1: weights must shrink",
+        rule,
+        step=6,
+        counter_halflife=-1,
+        learning_rate_mode="equal",
+        tail_id_threshold=0.0,
+        weight_decay=0.25,
+        weight_decay_mode="decoupled",
+    )
+
+
+def _dyadic(
+    seed: int, name: str, rows: int, width: int, lengths: list[int], pick: Pick = skewed
+) -> Arrays:
+    draw = Draw(seed, f"backward-{name}")
+    given = tables(draw, (rows,), (width,), exact=True)
+    given |= bags(draw, given, [lengths], pick=pick)
+    return {**given, "grad_output": gradient(draw, given, exact=True)}
+
+
+def _merging(seed: int) -> Iterator[Case]:
+    about = "; dyadic gradients merge exactly in every order, so one lost addition shows"
+    yield _case(
+        "hot-row",
+        _dyadic(seed, "hot", 9, 4, [50] * 60, hot),
+        "3000 lookups of one row" + about,
+        "exact_sgd",
+    )
+    edges = {
+        **_dyadic(seed, "edges", 9, 4, [1] * 2366),
+        "indices": np.repeat(np.arange(7), (31, 32, 33, 64, 65, 1025, 1116)),
+    }
+    edges["indices"] = edges["indices"][np.argsort(Draw(seed, "edges").words(2366), kind="stable")]
+    yield _case(
+        "warp-and-block",
+        edges,
+        "rows with 31, 32, 33, 64, 65, 1025 and 1116 duplicates" + about,
+        "exact_adagrad",
+    )
+    yield _case(
+        "skewed",
+        _dyadic(seed, "skewed", 300, 8, [25] * 40),
+        "a thousand lookups, half of them of a few rows" + about,
+    )
+    draw = Draw(seed, "backward-last")
+    ends = tables(draw, (1000, 3), (3, 5))
+    ends |= bags(draw, ends, [[3] * 6, [2] * 6], pick=last)
+    ends["grad_output"] = gradient(draw, ends)
+    yield _case(
+        "last-row", ends, "the last row of every table, and the first; all others stay as they are"
+    )
+    dims = (1, 2, 3, 5, 7, 31, 33, 65, 127, 129, 257)
+    wide = tables(draw, (3,) * len(dims), dims)
+    wide |= bags(draw, wide, [[2, 1]] * len(dims))
+    wide["grad_output"] = gradient(draw, wide)
+    yield _case(
+        "odd-widths",
+        wide,
+        "D not a multiple of 4, 32 or 128: means over columns must not count padding",
+    )
+    none = tables(draw, (5, 4), (4, 8))
+    none |= bags(draw, none, [[], []])
+    none["grad_output"] = gradient(draw, none)
+    yield _case("empty-batch", none, "B = 0: nothing changes")
+    varied = tables(draw, (6, 5), (3, 4), (0, 1, 0))
+    varied |= bags(draw, varied, [[2, 0, 3], [], [1, 1, 4, 0, 2]])
+    varied["grad_output"] = gradient(draw, varied)
+    yield _case(
+        "variable-batch",
+        varied,
+        "every feature has a batch size of its own: flat gradient, feature-major",
+    )
+
+
+def _poolings(seed: int) -> Iterator[Case]:
+    yield _case(
+        "mean",
+        plain(seed, "mean"),
+        "MEAN divides the gradient of a bag by its length",
+        pooling="mean",
+    )
+    yield _case(
+        "weighted",
+        plain(seed, "weighted", weighted=True),
+        "the gradient of a row is multiplied by the lookup's weight",
+    )
+    weighted = plain(seed, "weighted-mean", "exact_sgd", weighted=True)
+    yield _case(
+        "weighted-mean", weighted, "weighted MEAN: times w, over L", "exact_sgd", pooling="mean"
+    )
+    pruned = plain(seed, "pruned", weighted=True)
+    pruned["indices"][::2] = -1
+    yield _case(
+        "pruned", pruned, "pruned lookups (-1) train nothing, but count in MEAN", pooling="mean"
+    )
+    outside = plain(seed, "outside")
+    outside["indices"][::3] = np.resize([11, 6, -2, 1 << 40], outside["indices"][::3].size)
+    yield _case(
+        "out-of-range", outside, "rows out of range train nothing, not row 0", bounds_check="ignore"
+    )
+    draw = Draw(seed, "backward-sequence")
+    given = tables(draw, (9, 4), (5, 5), (1, 0))
+    given |= bags(draw, given, ragged(draw, 2, 4))
+    given["grad_output"] = gradient(draw, given, "none")
+    yield _case(
+        "sequence",
+        given,
+        "no pooling: one gradient per lookup, duplicates still merge",
+        pooling="none",
+    )
+
+
+def _numbers(seed: int) -> Iterator[Case]:
+    given = plain(seed, "cancel", "exact_adagrad")
+    given["grad_output"][1::2] = -given["grad_output"][::2]
+    given["indices"] = np.zeros_like(given["indices"])
+    given["indices"][:] = 2
+    yield _case(
+        "cancellation",
+        given,
+        "gradients of one row nearly cancel before they are squared",
+        "exact_adagrad",
+    )
+    for rule in ("exact_adagrad", "exact_rowwise_adagrad", "adam"):
+        small = plain(seed, f"{rule}-eps", rule)
+        small |= states(Draw(seed, "fresh"), rule, small, fresh=True)
+        small["grad_output"] = np.ldexp(small["grad_output"], -12).astype(np.float32)
+        about = f"{rule}: eps as large as the root of the state, so that where it is added shows"
+        yield _case(f"{rule}-eps", small, about, rule, eps=2.0**-8)
+    zero = plain(seed, "zero-gradient", "adam")
+    zero["grad_output"][:] = 0
+    yield _case(
+        "zero-gradient",
+        zero,
+        "a gradient of 0 still moves Adam's moments of touched rows",
+        "adam",
+        step=6,
+    )
+    fresh = plain(seed, "zero-state", "exact_adagrad")
+    fresh["sum"][:] = 0
+    fresh["grad_output"][:] = 0
+    yield _case(
+        "zero-state", fresh, "state 0 and gradient 0: 0 / (0 + eps) is 0, not NaN", "exact_adagrad"
+    )
+    special = plain(seed, "specials", "exact_sgd")
+    special["grad_output"][0, 0] = np.inf
+    special["grad_output"][2, 7] = np.nan
+    special["grad_output"][3, 4] = -np.inf
+    special["weights"][-1] = np.nan
+    special["weights"][3] = np.inf
+    yield _case(
+        "specials",
+        special,
+        "infinities and NaN stay in the rows and columns that they reach",
+        "exact_sgd",
+    )
+    small = plain(seed, "subnormals", "exact_sgd")
+    small["grad_output"] = np.ldexp(small["grad_output"], -140).astype(np.float32)
+    small["weights"][:] = np.ldexp(small["weights"], -140).astype(np.float32)
+    yield _case(
+        "subnormals",
+        small,
+        "subnormal weights and gradients are not flushed to 0",
+        "exact_sgd",
+        learning_rate=0.5,
+    )
+    huge = plain(seed, "huge", "exact_adagrad")
+    huge["grad_output"] *= np.float32(2.0**70)
+    yield _case(
+        "overflowing-squares",
+        huge,
+        "squares overflow fp32: the state is infinite, the step 0",
+        "exact_adagrad",
+    )
+
+
+def _limits(seed: int) -> Iterator[Case]:
+    yield _case(
+        "max-gradient",
+        plain(seed, "max-gradient"),
+        "gradients are clipped before they merge",
+        max_gradient=0.5,
+    )
+    given = plain(seed, "max-norm", "exact_sgd")
+    yield _case(
+        "max-norm",
+        given,
+        "rows longer than max_norm are scaled down, others are not touched",
+        "exact_sgd",
+        max_norm=2.0,
+    )
+
+
+def _formats(seed: int) -> Iterator[Case]:
+    for name in ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2"):
+        for rounding in ("nearest", "stochastic"):
+            given = plain(seed, f"rows-{name}-{rounding}")
+            given["weights"] = coded(given["weights"], name)
+            about = f"rows of {name}: update in fp32, store with {rounding} rounding"
+            yield _case(
+                f"rows-{name}-{rounding}",
+                given,
+                about,
+                weights_format=name,
+                rounding=rounding,
+                seed=seed,
+                step=6,
+            )
+    for rule in ("exact_sgd", "exact_rowwise_adagrad"):
+        split = plain(seed, f"split-{rule}", rule)
+        bits = split["weights"].view("<u4")
+        split["weights"], split["weights_low"] = (
+            (bits >> 16).astype("<u2").view([("bf16", "<u2")]),
+            bits.astype("<u2"),
+        )
+        about = (
+            f"split weights with {rule}: bf16 rows, their lower halves beside them, updated as fp32"
+        )
+        yield _case(f"split-{rule}", split, about, rule, weights_format="bf16")
+    half = plain(seed, "ties", "exact_sgd")
+    half["weights"] = coded(np.ones_like(half["weights"]), "bf16")
+    half["grad_output"][:] = 2.0**-8
+    yield _case(
+        "rows-bf16-ties",
+        half,
+        "updates that end halfway between two bf16 numbers round to even",
+        "exact_sgd",
+        weights_format="bf16",
+        learning_rate=-1.0,
+    )
+
+
+def _unique(seed: int) -> Iterator[Case]:
+    for name, pooling, weighted, about in (
+        ("sum", "sum", False, "unique rows of two shared tables and their merged gradients"),
+        ("mean", "mean", False, "merged gradients of MEAN bags"),
+        ("weighted", "sum", True, "merged gradients of weighted bags"),
+    ):
+        given = plain(seed, f"unique-{name}", "exact_sgd", weighted=weighted)
+        yield Case(f"unique-gradient-{name}", "unique_gradient", given, {"pooling": pooling}, about)
+    hot_row = _dyadic(seed, "unique-hot", 9, 4, [50] * 60, hot)
+    yield Case(
+        "unique-gradient-hot-row",
+        "unique_gradient",
+        hot_row,
+        {},
+        "3000 gradients of one row: all of them, exactly",
+    )
+    nothing = {**plain(seed, "unique-none", "exact_sgd")}
+    nothing["indices"] = np.full_like(nothing["indices"], -1)
+    yield Case(
+        "unique-gradient-pruned",
+        "unique_gradient",
+        nothing,
+        {},
+        "all lookups pruned: no row, no value",
+    )
+
+
+assert set(EXACT) <= set(HYPER)

@@ -1,0 +1,293 @@
+"""Which jagged data and which numbers break the small operators? Cases of layout, rounding and
+row-scaled formats.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neocpu.oracle.cases.draw import Draw, bags, ragged, scaled_rows, tables
+from neocpu.oracle.operator import Arrays, Case, Value
+from neocpu.oracle.ops.codecs import QUANTIZE
+from neocpu.oracle.truth.formats import FORMATS
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """All of them."""
+    for make in (_checks, _moves, _dense, _sums, _rounding, _bytes):
+        yield from make(seed)
+
+
+def _case(name: str, op: str, inputs: Arrays, about: str, **options: Value) -> Case:
+    return Case(name, op, inputs, options, about)
+
+
+def _checks(seed: int) -> Iterator[Case]:
+    draw = Draw(seed, "checks")
+    given = tables(draw, (11, 7), (1, 1), (1, 0, 1))
+    found = bags(draw, given, ragged(draw, 3, 4))
+    inputs = {"rows": given["rows"], "feature_table": given["feature_table"], **found}
+    yield _case("bounds-check-good", "bounds_check", inputs, "all rows in range: nothing changes")
+    bad = {**inputs, "indices": inputs["indices"].copy()}
+    bad["indices"][::2] = np.resize([-1, 7, 11, -2, 1 << 40, -(1 << 63)], bad["indices"][::2].size)
+    yield _case(
+        "bounds-check-bad",
+        "bounds_check",
+        bad,
+        "rows beyond both ends, -1, and beyond 32 bits: exact counts by table",
+    )
+    huge = {
+        "rows": np.array([1 << 33, 5, 1 << 31], np.int64),
+        "dims": np.array([128, 3, 4], np.int64),
+        "feature_table": np.array([0, 2, 1, 0], np.int64),
+        "offsets": np.array([0, 3, 6, 8, 10], np.int64),
+    }
+    huge["indices"] = np.array(
+        [0, (1 << 33) - 1, 1 << 25, (1 << 31) - 1, 1 << 29, -1, 4, 0, 16777216, 16777215], np.int64
+    )
+    yield _case(
+        "linear-index-huge",
+        "linear_index",
+        huge,
+        "row * dim beyond 2^31, in tables that no test could allocate",
+    )
+    small = {
+        k: v
+        for k, v in {**given, **bags(draw, given, ragged(draw, 3, 4))}.items()
+        if k != "weights"
+    }
+    yield _case(
+        "linear-index-small", "linear_index", small, "tables of one column, shared and out of order"
+    )
+
+
+def _moves(seed: int) -> Iterator[Case]:
+    draw = Draw(seed, "moves")
+    lengths = np.array(ragged(draw, 4, 3), np.int32)
+    count = int(lengths.sum())
+    base: Arrays = {
+        "lengths": lengths,
+        "indices": draw.whole(count, 0, 20),
+        "per_sample_weights": draw.floats(count),
+    }
+    yield _case(
+        "permute", "permute", {**base, "permute": np.array([2, 0, 3, 1])}, "keys in another order"
+    )
+    yield _case(
+        "permute-repeats",
+        "permute",
+        {**base, "permute": np.array([1, 1, 3])},
+        "a key twice, others not at all",
+    )
+    empty: Arrays = {
+        "lengths": np.zeros((3, 0), np.int32),
+        "indices": np.zeros(0, np.int64),
+        "permute": np.array([2, 1, 0]),
+    }
+    yield _case("permute-empty", "permute", empty, "B = 0")
+    flat: Arrays = {**base, "lengths": lengths.reshape(-1), "block_sizes": np.array([5, 7, 20, 3])}
+    yield _case(
+        "block-bucketize",
+        "block_bucketize",
+        flat,
+        "blocks of unequal size; rows beyond the last block",
+        ranks=3,
+    )
+    yield _case(
+        "block-bucketize-one", "block_bucketize", flat, "one rank: everything stays", ranks=1
+    )
+    last: Arrays = {**flat, "indices": np.full(count, 9), "block_sizes": np.array([5, 5, 5, 5])}
+    yield _case(
+        "block-bucketize-edge",
+        "block_bucketize",
+        last,
+        "the last row of the last block, over and over",
+        ranks=2,
+    )
+    uneven: Arrays = {k: v for k, v in flat.items() if k != "block_sizes"}
+    uneven["boundaries"] = np.array([[0, 1, 1, 9], [0, 6, 8, 20], [0, 0, 0, 20], [0, 3, 4, 5]])
+    about = "blocks of unequal size, some empty; rows at their edges and beyond the last"
+    yield _case("bucketize-uneven", "bucketize_uneven", uneven, about, ranks=3)
+    yield _case(
+        "recat", "recat", {}, "blocks of three ranks and four keys, key-major", features=4, ranks=3
+    )
+    yield _case(
+        "offsets-ragged",
+        "lengths_to_offsets",
+        {"lengths": lengths.reshape(-1)},
+        "running sums start at 0",
+    )
+    yield _case(
+        "offsets-empty",
+        "lengths_to_offsets",
+        {"lengths": np.zeros(0, np.int32)},
+        "no lengths: one offset, 0",
+    )
+    big = np.array([1 << 30, 1 << 30, 1 << 30, 5], np.int32)
+    yield _case(
+        "offsets-beyond-32-bits",
+        "lengths_to_offsets",
+        {"lengths": big},
+        "32-bit lengths whose sum is not",
+    )
+    yield _case(
+        "lengths-ragged",
+        "offsets_to_lengths",
+        {"offsets": np.array([0, 0, 4, 4, 9])},
+        "empty bags at both ends",
+    )
+    rows = draw.whole(200, 0, 25)
+    yield _case("unique-duplicates", "unique", {"indices": rows}, "many duplicates")
+    wide = np.array([1 << 40, 5, (1 << 40) + 1, 5, 1 << 31, 1 << 32, 0, 1 << 40], np.int64)
+    yield _case(
+        "unique-wide", "unique", {"indices": wide}, "row numbers that differ beyond bit 32 only"
+    )
+    yield _case("unique-empty", "unique", {"indices": np.zeros(0, np.int64)}, "nothing")
+
+
+def _dense(seed: int) -> Iterator[Case]:
+    draw = Draw(seed, "dense")
+    offsets = np.array([0, 3, 3, 10, 11])
+    values = draw.floats((11, 3))
+    values[4, 1] = np.nan
+    values[9, 2] = -0.0
+    given: Arrays = {"values": values, "offsets": offsets}
+    yield _case(
+        "padded-short",
+        "jagged_to_padded_dense",
+        given,
+        "bags are cut off at max_length",
+        max_length=4,
+        padding=-1.0,
+    )
+    yield _case(
+        "padded-long",
+        "jagged_to_padded_dense",
+        given,
+        "bags are padded; an empty one is all padding",
+        max_length=9,
+    )
+    picked: Arrays = {"values": values, "select": np.array([10, 0, 0, 4, 9])}
+    yield _case(
+        "index-select-rows",
+        "index_select",
+        picked,
+        "rows in another order, one twice, one with NaN",
+    )
+    dense = draw.floats((4, 5, 3))
+    yield _case(
+        "unpadded",
+        "padded_dense_to_jagged",
+        {"dense": dense, "offsets": offsets},
+        "a bag longer than the array: zeros",
+    )
+    select: Arrays = {
+        "values": values,
+        "lengths": np.array([3, 0, 7, 1], np.int32),
+        "select": np.array([2, 0, 2, 1]),
+    }
+    yield _case(
+        "index-select", "jagged_index_select", select, "bags in another order, one twice, one empty"
+    )
+
+
+def _sums(seed: int) -> Iterator[Case]:
+    draw = Draw(seed, "sums")
+    long: Arrays = {
+        "values": draw.dyadic((2200, 2)),
+        "offsets": np.array([0, 0, 31, 64, 1089, 2200, 2200]),
+    }
+    yield _case(
+        "segment-sum-long",
+        "segment_sum",
+        long,
+        "segments around a warp and beyond a block, exact in every order",
+    )
+    real: Arrays = {"values": draw.floats((40, 7)), "offsets": np.arange(9) * 5}
+    yield _case("segment-sum", "segment_sum", real, "segments of five rows, odd width")
+
+
+def _special(draw: Draw, name: str) -> np.ndarray:
+    """Numbers that are hard to round to a format: ties, neighbours of ties, subnormals, the ends,
+    specials; [R, 8].
+    """
+    form = FORMATS[name]
+    step = 2.0 ** (1 - form.precision)
+    tiny = 2.0 ** (form.smallest - form.precision + 1)
+    base = [
+        1 + step / 2,
+        1 + 3 * step / 2,
+        1 + step / 2 + 2.0**-22,
+        1 + step / 2 - 2.0**-22,
+        2 - step / 2,
+        1.0,
+    ]
+    low = [tiny, tiny / 2, tiny * 1.5, tiny * 2.5, tiny * 0.75, 2.0**form.smallest - tiny / 2]
+    half = form.largest * step / 4
+    high = [
+        form.largest,
+        form.largest + half / 2,
+        3e38,
+        -3e38,
+        np.inf,
+        -np.inf,
+        np.nan,
+        0.0,
+        -0.0,
+        1e-45,
+    ]
+    with np.errstate(over="ignore"):
+        edge = np.array([*base, *low, *high], np.float64).astype(np.float32)
+    both = np.concatenate([edge, -edge, draw.floats(40, form.smallest - 4, 8)])
+    return np.concatenate([both, np.zeros(-both.size % 8, np.float32)]).reshape(-1, 8)
+
+
+def _rounding(seed: int) -> Iterator[Case]:
+    for name in ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2"):
+        x: Arrays = {"x": _special(Draw(seed, f"round-{name}"), name)}
+        for rounding in ("nearest", "truncate", "stochastic"):
+            about = f"ties, subnormals, both ends and specials to {name}, {rounding}"
+            yield _case(
+                f"round-{name}-{rounding}",
+                "round",
+                x,
+                about,
+                format=name,
+                rounding=rounding,
+                seed=seed,
+            )
+
+
+def _bytes(seed: int) -> Iterator[Case]:
+    for name in ("int8", "int8_gpu", "int4", "int2", "fp8_row_forward", "fp8_row_backward", "mx4"):
+        draw = Draw(seed, f"bytes-{name}")
+        x = draw.floats((9, 37))
+        x[1], x[2], x[3, ::2] = 0.0, 3.25, -x[3, ::2]
+        x[4] *= np.float32(2.0**-31)  # a range of the size of FBGEMM's eps
+        x[5] *= np.float32(2.0**9)
+        x[6] = np.arange(37) / 2  # ties
+        about = (
+            f"{name}: rows of zeros, constant rows, tiny and large ranges, ties, an odd "
+            "number of columns"
+        )
+        yield _case(f"quantize-{name}", "quantize", {"x": x}, about, format=name)
+        codes = QUANTIZE.run({"x": x}, {"format": name}, "reference")["codes"]
+        yield _case(
+            f"dequantize-{name}",
+            "dequantize",
+            {"codes": codes},
+            f"bytes of {name} back to numbers",
+            format=name,
+            columns=37,
+        )
+    for name in ("int8", "int4", "int2"):
+        draw = Draw(seed, f"codes-{name}")
+        codes = scaled_rows(draw, name, (40,), (13,)).reshape(40, -1)
+        yield _case(
+            f"dequantize-{name}-any",
+            "dequantize",
+            {"codes": codes},
+            f"any {name} codes, any scale",
+            format=name,
+            columns=13,
+        )

@@ -1,0 +1,365 @@
+"""Which bags break a lookup? Cases of the operators `lookup` and `weight_gradient`."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neocpu.oracle.cases.draw import (
+    Draw,
+    bags,
+    coded,
+    gradient,
+    hot,
+    last,
+    ragged,
+    scaled_rows,
+    skewed,
+    tables,
+)
+from neocpu.oracle.operator import Arrays, Case, Value
+
+INF = float("inf")
+NAN = float("nan")
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """All of them."""
+    for make in (_shapes, _poolings, _long, _numbers, _rows, _formats, _outputs, _weight_gradients):
+        yield from make(seed)
+
+
+def _case(name: str, inputs: Arrays, about: str, **options: Value) -> Case:
+    return Case(f"lookup-{name}", "lookup", inputs, options, about)
+
+
+def _plain(
+    seed: int,
+    name: str,
+    features: tuple[int, ...] = (1, 0, 1),
+    batch: int = 5,
+    weighted: bool = False,
+) -> Arrays:
+    draw = Draw(seed, name)
+    given = tables(draw, (11, 7), (6, 3), features)
+    return {**given, **bags(draw, given, ragged(draw, len(features), batch), weighted=weighted)}
+
+
+def _shapes(seed: int) -> Iterator[Case]:
+    draw = Draw(seed, "shapes")
+    given = tables(draw, (5, 4), (4, 8))
+    yield _case(
+        "empty-batch",
+        {**given, **bags(draw, given, [[], []])},
+        "B = 0: no bag at all, an output without rows",
+    )
+    yield _case(
+        "empty-bags",
+        {**given, **bags(draw, given, [[0] * 3, [0] * 3])},
+        "every bag is empty: zeros, and no index to read",
+    )
+    one = tables(draw, (3,), (1,))
+    yield _case(
+        "one-column",
+        {**one, **bags(draw, one, [[2, 0, 1, 5]])},
+        "D = 1: rows narrower than any vector",
+    )
+    single = tables(draw, (1,), (4,))
+    yield _case(
+        "one-row",
+        {**single, **bags(draw, single, [[3, 1]])},
+        "a table of a single row: first and last are the same",
+    )
+    dims = (1, 2, 3, 5, 7, 12, 31, 33, 63, 65, 127, 129, 255, 257)
+    wide = tables(draw, (3,) * len(dims), dims)
+    yield _case(
+        "odd-widths",
+        {**wide, **bags(draw, wide, [[2, 1]] * len(dims))},
+        "D not a multiple of 4, 32 or 128: tails of vectors and warps, unaligned rows",
+    )
+    many = tables(draw, (4,) * 100, (4,) * 100)
+    yield _case(
+        "many-tables",
+        {**many, **bags(draw, many, ragged(draw, 100, 2, 2))},
+        "a hundred small tables in one call",
+    )
+    varied = tables(draw, (6, 5), (3, 4), (0, 1, 0))
+    yield _case(
+        "variable-batch",
+        {**varied, **bags(draw, varied, [[2, 0, 3], [], [1, 1, 4, 0, 2]])},
+        "every feature has a batch size of its own, one has none: flat output",
+    )
+    shared = _plain(seed, "shared")
+    yield _case("unsorted-shared", shared, "features share a table and name tables out of order")
+    twins = tables(draw, (6, 9), (4, 4), (1, 1, 0))
+    yield _case(
+        "equal-tables",
+        {**twins, **bags(draw, twins, ragged(draw, 3, 4))},
+        "tables of one width, named out of order",
+    )
+    narrow = {
+        **shared,
+        "indices": shared["indices"].astype(np.int32),
+        "offsets": shared["offsets"].astype(np.int32),
+    }
+    yield _case("int32-indices", narrow, "32-bit indices and offsets")
+
+
+def _poolings(seed: int) -> Iterator[Case]:
+    yield _case(
+        "mean", _plain(seed, "mean"), "MEAN over ragged bags, some of them empty", pooling="mean"
+    )
+    yield _case(
+        "weighted",
+        _plain(seed, "weighted", weighted=True),
+        "SUM with per-sample weights over ragged bags",
+    )
+    yield _case(
+        "weighted-mean",
+        _plain(seed, "weighted-mean", weighted=True),
+        "weighted MEAN divides by L, not by the sum of the weights",
+        pooling="mean",
+    )
+    draw = Draw(seed, "none")
+    given = tables(draw, (9, 4), (5, 5), (1, 0))
+    sequence = {**given, **bags(draw, given, ragged(draw, 2, 4))}
+    yield _case(
+        "sequence",
+        sequence,
+        "no pooling: one row per lookup, in the order of the lookups",
+        pooling="none",
+    )
+    pruned = _plain(seed, "pruned", weighted=True)
+    pruned["indices"][::2] = -1
+    yield _case("pruned", pruned, "every other lookup is -1 (pruned): it reads nothing")
+    yield _case(
+        "pruned-mean", pruned, "pruned lookups add nothing, but MEAN counts them", pooling="mean"
+    )
+    outside = _plain(seed, "outside")
+    outside["indices"][::3] = np.resize(
+        [11, 12, -2, 1 << 40, -(1 << 40)], outside["indices"][::3].size
+    )
+    yield _case(
+        "out-of-range",
+        outside,
+        (
+            "row numbers beyond both ends of the table: they read nothing, and nobody writes to "
+            "the "
+            "caller's arrays"
+        ),
+        bounds_check="ignore",
+    )
+    thirds = {**tables(draw, (9,), (4,)), "offsets": np.append(0, np.cumsum(np.arange(1, 9)))}
+    thirds["indices"] = draw.whole(36, 0, 9)
+    yield _case(
+        "mean-lengths",
+        thirds,
+        "MEAN of bags of 1 to 8 lookups: division by numbers that are no powers of two",
+        pooling="mean",
+    )
+
+
+def _long(seed: int) -> Iterator[Case]:
+    draw = Draw(seed, "long")
+    exact = tables(draw, (50,), (4,), exact=True)
+    about = "; small dyadic numbers, so every order of additions is exact and one lost lookup shows"
+    yield _case(
+        "warp-and-block",
+        {**exact, **bags(draw, exact, [[31, 32, 33, 64, 65, 127, 128, 129, 1023, 1024, 1025]])},
+        "bags of 2^k - 1, 2^k and 2^k + 1 lookups around a warp and a block" + about,
+    )
+    yield _case(
+        "one-for-everything",
+        {**exact, **bags(draw, exact, [[0, 0, 3000, 0]])},
+        "one bag of 3000 lookups, all others empty" + about,
+    )
+    yield _case(
+        "hot-row",
+        {**exact, **bags(draw, exact, [[40] * 50], pick=hot)},
+        "every lookup reads the same row" + about,
+    )
+    real = tables(draw, (200,), (8,))
+    yield _case(
+        "skewed",
+        {**real, **bags(draw, real, [[60] * 20], pick=skewed)},
+        "many lookups, most of them of few rows",
+    )
+    ends = tables(draw, (1000, 3), (3, 5))
+    yield _case(
+        "last-row",
+        {**ends, **bags(draw, ends, [[3] * 6, [2] * 6], pick=last)},
+        "the last row of every table, and the first",
+    )
+
+
+def _table(
+    rows: list[list[float]], picks: list[list[int]], weights: list[float] | None = None
+) -> Arrays:
+    """One table with these rows and bags of these rows."""
+    found: Arrays = {
+        "weights": np.array(rows, np.float32).reshape(-1),
+        "rows": np.array([len(rows)]),
+        "dims": np.array([len(rows[0])]),
+        "feature_table": np.array([0]),
+        "indices": np.array([i for bag in picks for i in bag], np.int64),
+        "offsets": np.append(0, np.cumsum([len(bag) for bag in picks])).astype(np.int64),
+    }
+    if weights is not None:
+        found["per_sample_weights"] = np.array(weights, np.float32)
+    return found
+
+
+def _numbers(seed: int) -> Iterator[Case]:
+    big = 2.0**24
+    yield _case(
+        "cancellation",
+        _table(
+            [[big, 1.0], [-big, -1.0], [1.0, 2.0**-24], [0.5, 2.0**-25]],
+            [[0, 2, 1], [2, 0, 3, 1, 3], [0, 1]],
+        ),
+        "large terms cancel and leave small ones: the bound is wide, -0 and 0 are both right",
+    )
+    tiny = 2.0**-149
+    yield _case(
+        "subnormals",
+        _table(
+            [[tiny, 3 * tiny], [2.0**-127, -tiny], [2.0**-126, 2.0**-130]],
+            [[0], [0, 0, 1], [1, 2], [2, 0]],
+        ),
+        "subnormal rows and sums: all exact, and none of them 0",
+    )
+    specials = [[INF, 1.0, -0.0], [-INF, NAN, -0.0], [1.0, 2.0, 0.0], [3e38, -3e38, 1.0]]
+    yield _case(
+        "specials",
+        _table(specials, [[0], [0, 1], [1, 2], [0, 2, 2], [2, 2], []]),
+        (
+            "infinities, their difference, NaN and -0: classes of numbers must agree, and stay in "
+            "their bags"
+        ),
+    )
+    yield _case(
+        "overflow",
+        _table(specials, [[3, 3], [3, 3, 3, 2], [3]]),
+        "sums beyond the largest fp32 number are infinite",
+    )
+    yield _case(
+        "weights-of-zero",
+        _table(specials, [[0, 2], [1], [2, 2]], [0.0, 2.0, 0.0, 0.0, -0.0]),
+        "a weight of 0: times infinity it is NaN, times a number 0",
+    )
+    draw = Draw(seed, "magnitudes")
+    wild = tables(draw, (40,), (6,))
+    wild["weights"] = draw.floats(240, -60, 60)
+    yield _case(
+        "magnitudes",
+        {**wild, **bags(draw, wild, [[12] * 6])},
+        "terms from 2^-60 to 2^60 in one sum",
+    )
+
+
+def _rows(seed: int) -> Iterator[Case]:
+    draw = Draw(seed, "duplicates")
+    given = tables(draw, (6,), (5,))
+    yield _case(
+        "duplicates",
+        {**given, "indices": np.repeat(np.arange(6), 7), "offsets": np.arange(7) * 7},
+        "every bag holds one row seven times",
+    )
+    same = {**given, "indices": np.full(16, 3), "offsets": np.arange(17)}
+    yield _case("same-row", same, "sixteen bags of one lookup, all of the same row")
+
+
+def _formats(seed: int) -> Iterator[Case]:
+    for name in ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2"):
+        given = _plain(seed, name)
+        given["weights"] = coded(given["weights"], name)
+        yield _case(
+            f"rows-{name}",
+            given,
+            f"rows of {name} codes, decoded exactly, summed in fp32",
+            weights_format=name,
+        )
+    for name in ("int8", "int4", "int2"):
+        given = _plain(seed, name)
+        given["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3))
+        yield _case(
+            f"rows-{name}",
+            given,
+            f"fused {name} rows: codes, then scale and bias; odd widths",
+            weights_format=name,
+        )
+    for name in ("nbit8", "nbit4", "nbit2"):
+        given = _plain(seed, name)
+        given["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3), 16)
+        about = (
+            f"{name} rows of an inference table: fp16 scale and bias first, rows padded to 16 bytes"
+        )
+        yield _case(f"rows-{name}", given, about, weights_format=name, row_alignment=16)
+    codes = np.array([0x7C00, 0xFC00, 0x7E00, 0x8000, 0x0001, 0x03FF, 0x7BFF, 0x3C00], np.uint16)
+    special = _table([[0.0, 0.0]] * 4, [[0], [1], [2, 3], [3]])
+    special["weights"] = codes.view([("fp16", "<u2")])
+    yield _case(
+        "fp16-specials",
+        special,
+        "fp16 infinities, NaN, -0, subnormals and the largest number",
+        weights_format="fp16",
+    )
+
+
+def _outputs(seed: int) -> Iterator[Case]:
+    halves = [
+        [1 + 2.0**-11, 1 + 3 * 2.0**-11, 2.0**-25],
+        [1 + 2.0**-8, 1 + 3 * 2.0**-8, 3 * 2.0**-25],
+        [65519.0, 65520.0, -1e6],
+    ]
+    ties = _table(halves, [[0], [1], [2], [0, 1], [2, 0]])
+    for name in ("fp16", "bf16"):
+        yield _case(
+            f"output-{name}-ties",
+            ties,
+            f"sums halfway between two {name} numbers round to even",
+            output_format=name,
+        )
+        yield _case(
+            f"output-{name}",
+            _plain(seed, f"out-{name}", weighted=True),
+            f"sums in fp32, rounded once to {name}",
+            output_format=name,
+        )
+        draw = Draw(seed, f"long-{name}")
+        long = tables(draw, (30,), (4,))
+        yield _case(
+            f"output-{name}-long",
+            {**long, **bags(draw, long, [[100, 0, 300]])},
+            f"long bags with {name} output: sums must not be kept in {name}",
+            output_format=name,
+        )
+
+
+def _weight_gradients(seed: int) -> Iterator[Case]:
+    for name, pooling, about in (
+        ("sum", "sum", "gradient of weights of a SUM, some lookups pruned"),
+        ("mean", "mean", "gradient of weights of a MEAN: over L"),
+    ):
+        draw = Draw(seed, f"weight-gradient-{name}")
+        given = tables(draw, (11, 7), (33, 5), (1, 0, 1))
+        given |= bags(draw, given, ragged(draw, 3, 5), weighted=True)
+        given["indices"][::4] = -1
+        given["grad_output"] = gradient(draw, given)
+        yield Case(f"weight-gradient-{name}", "weight_gradient", given, {"pooling": pooling}, about)
+    draw = Draw(seed, "weight-gradient-variable")
+    given = tables(draw, (6, 5), (3, 4), (0, 1, 0))
+    given |= bags(draw, given, [[2, 0, 3], [], [1, 1, 4, 0, 2]], weighted=True)
+    given["grad_output"] = gradient(draw, given)
+    about = "every feature has a batch size of its own: flat gradient, feature-major"
+    yield Case("weight-gradient-variable-batch", "weight_gradient", given, {}, about)
+    draw = Draw(seed, "weight-gradient-wide")
+    given = tables(draw, (4,), (1025,), exact=True)
+    given |= bags(draw, given, [[2, 1]], weighted=True)
+    given["grad_output"] = gradient(draw, given, exact=True)
+    yield Case(
+        "weight-gradient-wide",
+        "weight_gradient",
+        given,
+        {},
+        "a row wider than a block; dyadic numbers, so no element may be lost",
+    )

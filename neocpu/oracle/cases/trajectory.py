@@ -1,0 +1,103 @@
+"""Which histories break training? Cases of the operator `trajectory`: rows skipped then touched,
+evaluations, schedules.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from neocpu.oracle.cases.backward import EXACT, OWN, states
+from neocpu.oracle.cases.draw import Draw, bags, coded, gradient, ragged, tables
+from neocpu.oracle.operator import Arrays, Case, Value
+
+RATES = np.array([0.0625, 0.125, 0.125, 0.0625, 0.03125, 0.03125])  # warm-up, then decay
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """All of them."""
+    for rule in (
+        "exact_sgd",
+        "momentum_sgd",
+        "exact_adagrad",
+        "exact_rowwise_adagrad",
+        "exact_rowwise_adagrad_with_counter",
+        "adam",
+        "partial_rowwise_adam",
+        "lamb",
+        "rowwise_rmsprop",
+    ):
+        about = (
+            f"{rule}: six batches with a schedule, the third and fifth only evaluated; rows "
+            "rest and come back"
+        )
+        yield _case(seed, rule, rule, about)
+    yield _case(
+        seed,
+        "adam-decoupled",
+        "adam",
+        "weight decay of rows that rest: none",
+        weight_decay=0.125,
+        weight_decay_mode="decoupled",
+    )
+    yield _case(
+        seed,
+        "rowwise-adagrad-fp16",
+        "exact_rowwise_adagrad",
+        "fp16 rows, rounded to nearest after every step",
+        weights_format="fp16",
+    )
+    yield _case(
+        seed,
+        "sgd-bf16",
+        "exact_sgd",
+        "bf16 rows, rounded to nearest after every step",
+        weights_format="bf16",
+    )
+    yield _case(
+        seed,
+        "sgd-bf16-stochastic",
+        "exact_sgd",
+        (
+            "bf16 rows, rounded stochastically: from the second step on a row is one of many, "
+            "never "
+            "far off"
+        ),
+        weights_format="bf16",
+        rounding="stochastic",
+    )
+    yield _case(
+        seed,
+        "weighted-mean",
+        "exact_sgd",
+        "weighted MEAN over several steps",
+        pooling="mean",
+        weighted=True,
+    )
+    yield _case(
+        seed, "adagrad-mean", "exact_adagrad", "MEAN bags over several steps", pooling="mean"
+    )
+
+
+def _case(
+    seed: int, name: str, rule: str, about: str, weighted: bool = False, **options: Value
+) -> Case:
+    draw = Draw(seed, f"trajectory-{name}")
+    given = tables(draw, (8, 5), (4, 4), (1, 0))
+    inputs: Arrays = {**given, **states(draw, rule, given, fresh=True), "learning_rates": RATES}
+    inputs["training"] = np.array([1, 1, 0, 1, 0, 1])
+    for k in range(RATES.size):
+        batch = bags(draw, given, ragged(draw, 2, 4, 5), weighted=weighted)
+        # even steps touch even rows only: the others rest and come back
+        batch["indices"] = batch["indices"] // 2 * 2 if k % 2 == 0 else batch["indices"]
+        batch["indices"][3::7] = -1
+        found = {**batch, "grad_output": gradient(draw, {**given, **batch})}
+        inputs |= {f"step{k}/{key}": array for key, array in found.items()}
+    inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
+    kept = {key: value for key, value in EXACT.items() if key != "learning_rate"}
+    return Case(
+        f"trajectory-{name}",
+        "trajectory",
+        inputs,
+        {"optimizer": rule, **kept, **OWN.get(rule, {}), **options},
+        about,
+    )

@@ -1,0 +1,44 @@
+"""Which bits do two ranks of TorchRec give when a table's rows are split between them?
+
+Each rank sums the lookups of its block of rows (ceil(R/2) of them) in their order, as FBGEMM does;
+the two partial sums are added by the reduce-scatter. Two numbers add up in one way only, so gloo,
+MPI and NCCL agree; with more ranks the order is the transport's. MEAN is a division afterwards: by
+fl(L + 1e-6), or, with weights, by the sum of the bag's weights plus 1e-6.
+"""
+
+import numpy as np
+
+from neocpu.oracle.mirrors.order import F, Floats, NoMirror, features, running_sums, tables
+from neocpu.oracle.operator import Arrays, Value
+
+RANKS = 2
+
+
+def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    """Bits of `lookup`: an EmbeddingBagCollection sharded row-wise over two ranks."""
+    if options["weights_format"] != "fp32" or options["output_format"] != "fp32":
+        raise NoMirror("row-wise sums of narrow tables are not mirrored")
+    if options["pooling"] == "none":
+        raise NoMirror("TorchRec's EmbeddingBagCollection pools")
+    found = []
+    for feature in features(inputs, tables(inputs, "fp32")):
+        block = -(-len(feature.rows) // RANKS)
+        total: Floats | None = None
+        for rank in range(RANKS):
+            mine = np.flatnonzero(feature.indices // block == rank)
+            count = np.bincount(feature.bag[mine], minlength=feature.lengths.size)
+            weights = None if feature.weights is None else feature.weights[mine]
+            part = running_sums(
+                feature.rows[feature.indices[mine]], np.cumsum(count) - count, count, weights
+            )
+            total = part if total is None else total + part
+        assert total is not None
+        if options["pooling"] == "mean":
+            size = feature.lengths.astype(np.float32)
+            if feature.weights is not None:
+                size = running_sums(
+                    feature.weights[:, None], feature.offsets[:-1], feature.lengths
+                )[:, 0]
+            total = total / (size + F(1e-6))[:, None]
+        found.append(total)
+    return {"out": np.concatenate(found, 1)}

@@ -1,0 +1,146 @@
+"""What is an embedding operator to the oracle, and what does it say about an answer? The records;
+nothing here computes.
+
+    Case (inputs, options) ──► Operator.run    ──► canonical   the bits that neocpu trains with
+                           └─► Operator.truth  ──► reference ± bound, element by element, or {lower,
+                           upper}, or exact bytes
+
+An operator's names of inputs, options and outputs are its interface: suites, answers, the command
+line and the drop-in modules all speak it. Only NumPy is needed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Value = int | float | str | bool
+Arrays = dict[str, NDArray[Any]]
+Options = Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of an operator: shape and dtype in words, and the name of each axis, such as
+    ("sample", "column").
+    """
+
+    about: str
+    axes: tuple[str, ...] = ()
+    optional: bool = False  # an input that may be absent; an output that some options leave out
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question to an operator. `about` says what it breaks; the name has no slash, since
+    "case/output" is an address.
+    """
+
+    name: str
+    op: str
+    inputs: Arrays
+    options: dict[str, Value]
+    about: str
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What one output must be, element by element.
+
+    A finite `reference` accepts |x - reference| <= bound; NaN accepts any NaN; an infinity accepts
+    itself. Where the bound is infinite (the error analysis has nothing to say) anything is
+    accepted. `lower` and `upper` (narrow formats) narrow that down: besides, x must be in [lower,
+    upper]. With stochastic rounding `probability` is that of `upper` where exactly two numbers are
+    possible (NaN elsewhere). `exact` outputs (integers, bytes) must be equal to `reference`, which
+    then keeps its own dtype.
+    """
+
+    reference: NDArray[Any]  # f64, any shape; exact: the integers themselves
+    bound: NDArray[np.float64]  # same shape, >= 0, rounded upward; exact: zeros
+    lower: NDArray[np.float64] | None = None
+    upper: NDArray[np.float64] | None = None
+    probability: NDArray[np.float64] | None = None
+    exact: bool = False
+    # of the output's elements: how codes are read (`neocpu.oracle.truth.formats.values`)
+    format: str = "fp32"
+
+
+Run = Callable[[Arrays, dict[str, Value], str], Arrays]
+TruthOf = Callable[[Arrays, dict[str, Value], frozenset[str]], dict[str, Truth]]
+Locate = Callable[[Arrays, dict[str, Value], str, tuple[int, ...]], dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One embedding operator: its interface, its canonical implementation, and its exact model.
+
+    `run_` and `truth_` get options that are complete; callers use `run`, `truth` and `locate`,
+    which add the defaults.
+    """
+
+    name: str
+    about: str
+    inputs: dict[str, Field]
+    options: dict[str, Value]
+    outputs: dict[str, Field]
+    run_: Run = field(repr=False)
+    truth_: TruthOf = field(repr=False)
+    locate_: Locate | None = field(default=None, repr=False)
+
+    def complete(self, options: Options) -> dict[str, Value]:
+        """Options with the defaults filled in. Raises ValueError for a name that the operator does
+        not have.
+        """
+        unknown = sorted(set(options) - set(self.options))
+        if unknown:
+            raise ValueError(
+                f"operator {self.name} has no option {unknown[0]!r}; it has "
+                f"{', '.join(sorted(self.options))}"
+            )
+        return {**self.options, **options}
+
+    def _known(self, inputs: Arrays) -> Arrays:
+        missing = sorted(
+            name for name, f in self.inputs.items() if not f.optional and name not in inputs
+        )
+        if missing and not any("/" in name for name in inputs):
+            raise ValueError(
+                f"operator {self.name} needs the input {missing[0]!r}: "
+                f"{self.inputs[missing[0]].about}"
+            )
+        return inputs
+
+    def run(
+        self, inputs: Arrays, options: Options | None = None, backend: str = "kernels"
+    ) -> Arrays:
+        """Canonical outputs, bit for bit, by the kernels or by their NumPy twins ("reference").
+        Inputs are not touched.
+        """
+        if backend not in ("kernels", "reference"):
+            raise ValueError(f"backend is {backend!r}, not kernels or reference")
+        with np.errstate(all="ignore"):
+            return self.run_(self._known(inputs), self.complete(options or {}), backend)
+
+    def truth(
+        self, inputs: Arrays, options: Options | None = None, switches: frozenset[str] = frozenset()
+    ) -> dict[str, Truth]:
+        """What every output must be; `switches` bend the model to a peer's quirk or a known
+        mistake.
+        """
+        with np.errstate(all="ignore"):  # what overflows or is NaN is part of the answer
+            return self.truth_(self._known(inputs), self.complete(options or {}), switches)
+
+    def locate(self, case: Case, output: str, index: tuple[int, ...]) -> dict[str, int]:
+        """Where an element of an output belongs: {"table": 1, "row": 7, "column": 3}, or by the
+        names of the output's axes.
+        """
+        index = tuple(int(i) for i in index)
+        if self.locate_ is not None:
+            found = self.locate_(case.inputs, self.complete(case.options), output, index)
+            if found:
+                return found
+        name = output.rsplit("/", 1)[-1]
+        axes = self.outputs[name].axes if name in self.outputs else ()
+        return dict(zip(axes or tuple(f"axis{k}" for k in range(len(index))), index))

@@ -1,0 +1,39 @@
+"""Which embedding operators does the oracle know? The registry of all of them, and the one door to
+their records.
+
+Each file of this folder lists its operators in OPERATORS; this file joins the lists. To add an
+operator, write an `Operator` record in such a file: `list`, `explain`, `export`, `check` and the
+reports pick it up from here.
+"""
+
+from neocpu.oracle.operator import Arrays, Case, Field, Operator, Options, Truth, Value
+from neocpu.oracle.ops import backward as ops_backward
+from neocpu.oracle.ops import codecs as ops_codecs
+from neocpu.oracle.ops import layout as ops_layout
+from neocpu.oracle.ops import lookup as ops_lookup
+from neocpu.oracle.ops import trajectory as ops_trajectory
+
+__all__ = [
+    "OPERATORS",
+    "Arrays",
+    "Case",
+    "Field",
+    "Operator",
+    "Options",
+    "Truth",
+    "Value",
+    "operator",
+]
+
+OPERATORS: dict[str, Operator] = {
+    op.name: op
+    for room in (ops_lookup, ops_backward, ops_trajectory, ops_layout, ops_codecs)
+    for op in room.OPERATORS
+}
+
+
+def operator(name: str) -> Operator:
+    """The operator of that name. Raises KeyError with the names that exist."""
+    if name not in OPERATORS:
+        raise KeyError(f"no operator {name!r}; there are {', '.join(sorted(OPERATORS))}")
+    return OPERATORS[name]

@@ -1,0 +1,179 @@
+"""Which codes must numbers become, and which numbers codes? Operators `round`, `quantize` and
+`dequantize`.
+
+Formats of single elements (fp16, bf16, fp8) have an exact model: rounding in fp64, where either
+neighbour may be right only with stochastic rounding. Bytes of row-scaled formats have no tolerance:
+FBGEMM's arithmetic is their definition (docs/formats.md), so `quantize` knows one answer, and its
+bends are small models of what goes wrong.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.oracle.canonical import asked
+from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
+from neocpu.oracle.ops.lookup import rounding_of
+from neocpu.oracle.truth.bags import fused_rows
+from neocpu.oracle.truth.formats import in_format
+from neocpu.oracle.truth.numbers import TINY, Bounded, U
+from neocpu.reference.codecs import CODECS, LAYOUTS, ROUNDINGS
+from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
+from neocpu.storage.formats import FORMATS, WIRES
+
+FUSED = ("int8", "int4", "int2")
+ROWS = ("int8", "int8_gpu", "int4", "int2", "fp8_row_forward", "fp8_row_backward", "mx4")
+
+
+def _round_truth(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
+    rounding = rounding_of(o, switches)
+    name = {"truncate": "toward_zero"}.get(rounding, rounding)
+    if o["format"] == "bf16" and rounding == "nearest" and "bf16_cast_half_up" in switches:
+        name = "away"
+    return {"codes": in_format(Bounded.exactly(inputs["x"]), str(o["format"]), name)}
+
+
+def _round_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
+    name = str(o["format"])
+    x = np.ascontiguousarray(inputs["x"], np.float32)
+    codes = np.empty(x.shape, FORMATS[name].dtype)
+    rounding = ROUNDINGS[str(o["rounding"])]
+    if o["rounding"] != "stochastic":
+        asked("codecs", backend).encode_rows(x, LAYOUTS[name], rounding, codes)
+    else:
+        key = tensor_key(int(o["seed"]), STOCHASTIC_ROUNDING, "table0")
+        rows = np.arange(len(x))
+        encode = asked("codecs", backend).encode_rows_randomly
+        encode(x, LAYOUTS[name], rounding, key, rows, 0, int(o["step"]), codes)
+    return {"codes": FORMATS[name].view(codes)}
+
+
+def _arguments(name: str, options: dict[str, object]) -> list[Any]:
+    """A codec's options in order, choices as the numbers that the functions take."""
+    choices = CODECS[name].choices
+    return [
+        choices[key][value] if isinstance(value, str) else value for key, value in options.items()
+    ]
+
+
+def _quantize_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
+    name = str(o["format"])
+    x = np.ascontiguousarray(inputs["x"], np.float32)
+    codec = CODECS[name]
+    form = FORMATS.get(name) or WIRES[name]
+    out = np.empty((len(x), form.row_bytes(x.shape[1])), np.uint8)
+    arguments = _arguments(name, codec.quantize_options)
+    if name == "mx4":
+        # a key, rows and a step, for stochastic exponents
+        arguments += [np.uint64(0), np.arange(len(x)), 0]
+    getattr(asked(codec.module, backend), codec.quantize)(x, *arguments, out)
+    return {"codes": out}
+
+
+def _quantize_truth(
+    inputs: Arrays, o: dict[str, Value], switches: frozenset[str]
+) -> dict[str, Truth]:
+    out = _quantize_bits(inputs, o, "reference")["codes"]
+    name = str(o["format"])
+    if switches and name in ("int8", "int8_gpu"):
+        gpu = (name == "int8_gpu") != ("int8_epsilon_swapped" in switches)
+        out = int8_rows(
+            np.asarray(inputs["x"], np.float32), gpu, rounding_of({}, switches), out.shape[1]
+        )
+    return {"codes": Truth(out, np.zeros(out.shape), exact=True, format="uint8")}
+
+
+def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> NDArray[np.uint8]:
+    """A plain model of fused int8 rows without NaN or infinities: codes, padding up to `size`
+    bytes, scale, bias.
+    """
+    f = np.float32
+    out = np.zeros((len(x), size), np.uint8)
+    low = x.min(1, keepdims=True)
+    high = x.max(1, keepdims=True)
+    with np.errstate(all="ignore"):
+        inverse = f(255) / ((high - low) + f(1e-20 if gpu else 1e-8))
+        v = (x - low) * inverse
+        codes = (
+            np.rint(v)
+            if rounding == "nearest"
+            else np.floor(v + f(0.5) if rounding == "away" else v)
+        )
+        out[:, : x.shape[1]] = np.clip(codes, 0, 255)
+        out[:, -8:-4], out[:, -4:] = ((high - low) / f(255)).view(np.uint8), low.view(np.uint8)
+    return out
+
+
+def _dequantize_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
+    name = str(o["format"])
+    codes = np.ascontiguousarray(inputs["codes"], np.uint8)
+    codec = CODECS[name]
+    out = np.empty((len(codes), int(o["columns"])), np.float32)
+    getattr(asked(codec.module, backend), codec.dequantize)(
+        codes, *_arguments(name, codec.dequantize_options), out
+    )
+    return {"out": out}
+
+
+def _dequantize_truth(
+    inputs: Arrays, o: dict[str, Value], switches: frozenset[str]
+) -> dict[str, Truth]:
+    name = str(o["format"])
+    columns = int(o["columns"])
+    codes = inputs["codes"]
+    if name not in (
+        *FUSED,
+        "int8_gpu",
+    ):  # one operation on two exact numbers (a product with a power of two; a quotient)
+        value = _dequantize_bits(inputs, o, "reference")["out"].astype(np.float64)
+        slack = 0.0 if name == "mx4" else 1.5 * 2 * U
+        error = np.where(np.isfinite(value), np.abs(value) * slack + (TINY if slack else 0.0), 0.0)
+        return {"out": in_format(Bounded(value, error), "fp32")}
+    if name == "int8_gpu":  # padding between codes and header
+        codes = np.concatenate([codes[:, :columns], codes[:, -8:]], axis=1)
+    given = {
+        "weights": codes.reshape(-1),
+        "rows": np.array([len(codes)]),
+        "dims": np.array([columns]),
+    }
+    q, scale, bias = next(fused_rows(given, "int8" if name == "int8_gpu" else name))
+    with np.errstate(invalid="ignore", over="ignore"):
+        value = q * scale + bias
+        size = np.abs(q * scale) + np.abs(bias)
+        error = np.where(np.isfinite(value), 2 * U * size + TINY, 0.0)
+    return {"out": in_format(Bounded(value, error), "fp32")}
+
+
+ROUND = Operator(
+    "round",
+    "Numbers as codes of fp16, bf16 or fp8, to nearest even or stochastically.",
+    {"x": Field("fp32[R, D]", ("row", "column"))},
+    {"format": "bf16", "rounding": "nearest", "seed": 0, "step": 1},
+    {"codes": Field("codes [R, D], of the format", ("row", "column"))},
+    _round_bits,
+    _round_truth,
+)
+QUANTIZE = Operator(
+    "quantize",
+    (
+        "Rows of numbers as bytes of a row-scaled format, byte for byte as FBGEMM writes them: "
+        f"{', '.join(ROWS)}."
+    ),
+    {"x": Field("fp32[R, D]", ("row", "column"))},
+    {"format": "int8"},
+    {"codes": Field("uint8[R, bytes of a row]", ("row", "byte"))},
+    _quantize_bits,
+    _quantize_truth,
+)
+DEQUANTIZE = Operator(
+    "dequantize",
+    f"Numbers of the bytes of row-scaled rows: {', '.join(ROWS)}.",
+    {"codes": Field("uint8[R, bytes of a row]", ("row", "byte"))},
+    {"format": "int8", "columns": 4},
+    {"out": Field("fp32[R, columns]", ("row", "column"))},
+    _dequantize_bits,
+    _dequantize_truth,
+)
+
+OPERATORS = (ROUND, QUANTIZE, DEQUANTIZE)

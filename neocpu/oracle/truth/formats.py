@@ -1,0 +1,218 @@
+"""Which numbers can a format hold, and which of them may a stored result be? Rounding as a model:
+from fp64, once.
+
+A format is a record (precision, smallest exponent, largest number, what lies beyond); rounding to
+it is whole-number arithmetic on multiples of a quantum. It shares nothing with the codecs in
+`neocpu/kernels/`, which work on bits.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.oracle.operator import Truth
+from neocpu.oracle.truth.numbers import Bounded, Real
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point format: bits of precision (the hidden one too), exponent of the smallest
+    normal, largest number.
+    """
+
+    name: str
+    precision: int
+    smallest: int
+    largest: float
+    beyond: float  # what RNE gives beyond the largest: infinity, or NaN where the format has none
+    dtype: str  # of one element's code
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("fp32", 24, -126, float(np.finfo(np.float32).max), np.inf, "<f4"),
+        Format("fp16", 11, -14, 65504.0, np.inf, "<u2"),
+        Format("bf16", 8, -126, float.fromhex("0x1.fep127"), np.inf, "<u2"),
+        Format("fp8_e4m3", 4, -6, 448.0, np.nan, "u1"),
+        Format("fp8_e5m2", 3, -14, 57344.0, np.inf, "u1"),
+    )
+}
+
+
+def quantum(x: Real, form: Format) -> Real:
+    """Distance of the format's numbers around x (for a power of two, the one above)."""
+    exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))[1] - 1
+    return np.ldexp(
+        1.0,
+        np.maximum(np.where(x == 0, form.smallest, exponent), form.smallest) - form.precision + 1,
+    )
+
+
+def _beyond(x: Real, y: Real, form: Format) -> Real:
+    """y, the rounding of x as if exponents had no end, with the end: overflow as the format says;
+    NaN stays NaN.
+    """
+    with np.errstate(invalid="ignore"):
+        over = np.abs(y) > form.largest
+        return np.where(
+            np.isfinite(x),
+            np.where(over, np.copysign(form.beyond, x), y),
+            x if form.beyond > 0 else np.nan,
+        )
+
+
+def nearest(x: Real, form: Format) -> Real:
+    """Round f64 numbers to a format: nearest, ties to even. Values stay f64."""
+    with np.errstate(invalid="ignore"):
+        q = quantum(x, form)
+        return _beyond(x, np.rint(x / q) * q, form)
+
+
+def away(x: Real, form: Format) -> Real:
+    """Round to nearest, ties away from zero: the "add half and truncate" of hurried kernels."""
+    with np.errstate(invalid="ignore"):
+        q = quantum(x, form)
+        return _beyond(x, np.copysign(np.floor(np.abs(x) / q + 0.5) * q, x), form)
+
+
+def toward_zero(x: Real, form: Format) -> Real:
+    """Round by dropping bits."""
+    with np.errstate(invalid="ignore"):
+        q = quantum(x, form)
+        y = np.clip(np.trunc(x / q) * q, -form.largest, form.largest)
+        return np.where(np.isfinite(x), y, x if form.beyond > 0 else np.nan)
+
+
+def below(x: Real, form: Format) -> Real:
+    """The largest number of the format that is not above x (-inf, or NaN, below its range)."""
+    with np.errstate(invalid="ignore"):
+        q = quantum(x, form)
+        y = np.floor(x / q) * q
+        return np.where(y > form.largest, form.largest, _beyond(x, y, form))
+
+
+def above(x: Real, form: Format) -> Real:
+    """The smallest number of the format that is not below x (inf, or NaN, above its range)."""
+    return -below(-x, form)
+
+
+ROUNDINGS = {"nearest": nearest, "away": away, "toward_zero": toward_zero}
+
+
+def decode(codes: NDArray[np.generic], name: str) -> Real:
+    """Exact values f64 of codes of a format (fp32 numbers, 16-bit or 8-bit codes, or a record that
+    names the format).
+    """
+    array = np.asarray(codes)
+    array = array[array.dtype.names[0]] if array.dtype.names else array
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        if array.dtype.kind == "f":
+            return array.astype(np.float64)
+        if name == "fp16":
+            return array.view("<f2").astype(np.float64)
+        if name == "bf16":
+            return (array.astype("<u4") << 16).view("<f4").astype(np.float64)
+    return _SMALL[name][array]
+
+
+def joined_halves(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.float32]:
+    """The fp32 numbers of which these are the upper (bf16) and the lower halves."""
+    upper = high[high.dtype.names[0]] if high.dtype.names else high
+    return ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
+
+
+def _small(form: Format) -> Real:
+    """Values of all 256 codes of an fp8 format, from its definition."""
+    code = np.arange(256)
+    fraction_bits = form.precision - 1
+    exponent = (code & 127) >> fraction_bits
+    fraction = code & ((1 << fraction_bits) - 1)
+    bias = 1 - form.smallest
+    normal = np.ldexp(1.0 + fraction / (1 << fraction_bits), exponent - bias)
+    value = np.where(
+        exponent == 0, np.ldexp(fraction / (1 << fraction_bits), form.smallest), normal
+    )
+    if form.name == "fp8_e4m3":  # one NaN per sign, no infinity
+        value[(code & 127) == 127] = np.nan
+    else:
+        top = exponent == (127 >> fraction_bits)
+        value[top] = np.where(fraction[top] == 0, np.inf, np.nan)
+    return np.where(code > 127, -value, value)
+
+
+_SMALL = {name: _small(FORMATS[name]) for name in ("fp8_e4m3", "fp8_e5m2")}
+
+
+def stored(x: Bounded, name: str, rounding: str = "nearest") -> Bounded:
+    """What a kernel holds after writing x in a format: the rounding of x, and how far another
+    allowed one is from it.
+    """
+    if name == "fp32":
+        return x
+    form = FORMATS[name]
+    to = ROUNDINGS[rounding if rounding in ROUNDINGS else "nearest"]
+    low, high = limits(x, name, rounding)
+    value = to(x.value, form)
+    with np.errstate(invalid="ignore"):
+        error = np.maximum(high - value, value - low)
+    same = (low == high) | (np.isnan(low) & np.isnan(high))
+    return Bounded(value, np.where(same, 0.0, np.where(np.isnan(error), np.inf, error)))
+
+
+def limits(x: Bounded, name: str, rounding: str = "nearest") -> tuple[Real, Real]:
+    """Smallest and largest number of the format that a correct kernel may store for x; (NaN, NaN)
+    where it stores NaN.
+    """
+    form = FORMATS[name]
+    with np.errstate(invalid="ignore"):
+        low = x.value - x.error
+        high = x.value + x.error
+    low = np.where(np.isinf(x.error), -np.inf, low)
+    high = np.where(np.isinf(x.error), np.inf, high)
+    if rounding == "stochastic":  # beyond the largest number there is nothing to choose: as nearest
+        beyond = np.abs(low) > form.largest, np.abs(high) > form.largest
+        return (
+            np.where(beyond[0], nearest(low, form), below(low, form)),
+            np.where(beyond[1], nearest(high, form), above(high, form)),
+        )
+    to = ROUNDINGS[rounding]
+    return to(low, form), to(high, form)
+
+
+def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
+    """The truth of an output in a format. fp32: the value and its error. Narrower: also the numbers
+    of the format that may stand there; with stochastic rounding, the chance of the upper one.
+    """
+    if name == "fp32":
+        return Truth(x.value, x.error)
+    form = FORMATS[name]
+    low, high = limits(x, name, rounding)
+    with np.errstate(invalid="ignore", over="ignore"):
+        step = quantum(np.abs(x.value) + np.where(np.isfinite(x.error), x.error, 0), form)
+        bound = x.error + step * (0.5 if rounding == "nearest" else 1.0)
+    probability = None
+    if rounding == "stochastic":
+        with np.errstate(invalid="ignore", divide="ignore"):
+            chance = (x.value - low) / (high - low)
+        one_step = (
+            np.isfinite(low)
+            & np.isfinite(high)
+            & (high > low)
+            & (above(np.nextafter(low, np.inf), form) >= high)
+        )
+        probability = np.where(one_step, chance, np.nan)
+    same = (low == high) | (np.isnan(low) & np.isnan(high))
+    with np.errstate(invalid="ignore"):  # surely beyond the format, which says what stands there
+        settled = same & (
+            ~np.isfinite(low)
+            | ((np.abs(low) == form.largest) & (np.abs(x.value) > form.largest + step))
+        )
+    perhaps = ~same & ~(np.isfinite(low) & np.isfinite(high)) & np.isfinite(x.value)
+    reference = np.where(settled, low, x.value)
+    bound = np.where(
+        settled | ~np.isfinite(x.value), 0.0, np.where(perhaps | np.isinf(x.error), np.inf, bound)
+    )
+    return Truth(reference, bound, low, high, probability, format=name)

@@ -1,0 +1,52 @@
+"""How do I try neocpu where my code says FBGEMM? Classes and operators with FBGEMM's names and
+signatures, exact arithmetic.
+
+    from neocpu.peers.fbgemm import SplitTableBatchedEmbeddingBagsCodegen      # instead of fbgemm_gpu....
+    neocpu.peers.fbgemm.install()                                             # or: leave the imports as they are
+
+Needs torch; fbgemm_gpu need not be installed. Nothing here is loaded before it is used.
+`docs/fbgemm.md` is the manual, `docs/peer-differences.md` says where FBGEMM's own answers differ.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "BoundsCheckMode": "names",
+    "CacheAlgorithm": "names",
+    "ComputeDevice": "names",
+    "CounterBasedRegularizationDefinition": "names",
+    "CounterWeightDecayMode": "names",
+    "CowClipDefinition": "names",
+    "DenseTableBatchedEmbeddingBagsCodegen": "dense",
+    "EmainplaceModeDefinition": "names",
+    "EmbOptimType": "names",
+    "EmbeddingLocation": "names",
+    "GlobalWeightDecayDefinition": "names",
+    "GradSumDecay": "names",
+    "LearningRateMode": "names",
+    "OutOfBounds": "bounds",
+    "PoolingMode": "names",
+    "RecordCacheMetrics": "names",
+    "SparseType": "names",
+    "SplitTableBatchedEmbeddingBagsCodegen": "split",
+    "TailIdThreshold": "names",
+    "UserEnabledConfigDefinition": "names",
+    "WeightDecayMode": "names",
+    "install": "installing",
+    "uninstall": "installing",
+}
+
+__all__ = sorted((*_HOMES, "OPERATORS"))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"neocpu.peers.fbgemm.{_HOMES[name]}"), name)
+    if name == "OPERATORS":
+        return import_module("neocpu.peers.fbgemm.operators").load()
+    if not name.startswith("_"):
+        operators = import_module("neocpu.peers.fbgemm.operators").load()
+        if name in operators:
+            return operators[name].function
+    raise AttributeError(f"module 'neocpu.peers.fbgemm' has no attribute {name!r}")

@@ -1,0 +1,172 @@
+"""How do jagged rows become dense ones and back? FBGEMM's jagged operators, any number of jagged
+dimensions.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neocpu.embedding import layouts
+from neocpu.peers.fbgemm.moves import Ints, Words, ints, moved, rows, segments, words
+from neocpu.peers.fbgemm.operators import Refused, operator
+
+
+def _places(offsets: Sequence[Tensor], longest: Sequence[int]) -> Ints:
+    """Which row of the values stands at each place of [B, *longest]; -1: none."""
+    if len(offsets) != len(longest):
+        raise Refused(
+            f"max_lengths has {len(longest)} entries for {len(offsets)} jagged dimensions"
+        )
+    return layouts.jagged_places(
+        [ints(ends) for ends in offsets], [max(int(most), 0) for most in longest]
+    )
+
+
+@operator(
+    "(Tensor values, Tensor[] offsets, SymInt[] max_lengths, float padding_value=0.) -> Tensor"
+)
+def jagged_to_padded_dense(
+    values: Tensor,
+    offsets: Sequence[Tensor],
+    max_lengths: Sequence[int],
+    padding_value: float = 0.0,
+) -> Tensor:
+    """[B, *max_lengths] or [B, *max_lengths, D] of values [n] or [n, D]; longer bags are cut off,
+    shorter ones padded.
+    """
+    filler = words(torch.full((1,), padding_value, dtype=values.dtype))[0]
+    if (ends := _one_dimension(offsets, max_lengths, values.shape[0])) is not None:
+        longest = int(max_lengths[0])
+        last = int(ends[-1])
+
+        def move(found: Words) -> Words:
+            return layouts.jagged_to_padded_dense(found[:last], ends, longest, filler)
+
+        return moved(values, move, lambda: _places(offsets, max_lengths))
+    place = _places(offsets, max_lengths)
+    if values.shape[0] == 0:  # FBGEMM pads, whatever the offsets ask for
+        place = np.full_like(place, -1)
+    return moved(values, lambda found: layouts.select_or_fill(found, place, filler), lambda: place)
+
+
+@operator(
+    "(Tensor values, Tensor[] offsets, SymInt[] max_lengths, float padding_value=0.) -> Tensor"
+)
+def jagged_to_padded_dense_forward(
+    values: Tensor,
+    offsets: Sequence[Tensor],
+    max_lengths: Sequence[int],
+    padding_value: float = 0.0,
+) -> Tensor:
+    """`jagged_to_padded_dense`, as FBGEMM's differentiation calls it."""
+    return jagged_to_padded_dense(values, offsets, max_lengths, padding_value)
+
+
+def _one_dimension(offsets: Sequence[Tensor], longest: Sequence[int], count: int) -> Ints | None:
+    """The offsets if a kernel can use them: one jagged dimension, ascending, within `count` rows;
+    else `_places`.
+    """
+    if len(offsets) != 1 or len(longest) != 1 or offsets[0].numel() < 2 or int(longest[0]) < 0:
+        return None
+    ends = ints(offsets[0])
+    return ends if ends[0] >= 0 and (np.diff(ends) >= 0).all() and 0 < ends[-1] <= count else None
+
+
+def _gathered(
+    dense: Tensor, offsets: Sequence[Tensor], longest: Sequence[int], count: int
+) -> Tensor:
+    """Rows [count, …] of the dense tensor where they belong; zeros elsewhere."""
+    ends = _one_dimension(offsets, longest, count)
+    if ends is not None and ends[0] == 0 and ends[-1] == count and dense.shape[0] == ends.size - 1:
+        most = dense.shape[1]
+
+        def source() -> Ints:
+            inside = layouts.offsets_range(ends[:-1], count)
+            return np.where(
+                inside < most,
+                np.repeat(np.arange(ends.size - 1) * most, np.diff(ends)) + inside,
+                -1,
+            )
+
+        return moved(dense, lambda found: layouts.dense_to_jagged(found, ends), source)
+    place = _places(offsets, longest)
+    index = layouts.invert_places(place, count)
+    flat = dense.reshape(place.size, *dense.shape[place.ndim :])
+    return moved(flat, lambda found: layouts.select_or_fill(found, index, 0), lambda: index)
+
+
+@operator("(Tensor grad_output, Tensor[] offsets, SymInt total_L) -> Tensor")
+def jagged_to_padded_dense_backward(
+    grad_output: Tensor, offsets: Sequence[Tensor], total_L: int
+) -> Tensor:
+    """Gradient of the values from that of the padded tensor."""
+    return _gathered(grad_output, offsets, grad_output.shape[1 : 1 + len(offsets)], total_L)
+
+
+@operator("(Tensor dense, Tensor[] x_offsets, SymInt? total_L=None) -> Tensor")
+def dense_to_jagged_forward(
+    dense: Tensor, x_offsets: Sequence[Tensor], total_L: int | None = None
+) -> Tensor:
+    """Rows [n, D] out of [B, …, D]; zeros where a bag is longer than the dense tensor."""
+    count = int(x_offsets[-1].max()) if total_L is None else int(total_L)
+    if count < 0:
+        raise ValueError(f"total_L is {count}; it must be >= 0")
+    return _gathered(dense, x_offsets, dense.shape[1:-1], count)
+
+
+@operator("(Tensor dense, Tensor[] x_offsets, SymInt? total_L=None) -> (Tensor, Tensor[])")
+def dense_to_jagged(
+    dense: Tensor, x_offsets: Sequence[Tensor], total_L: int | None = None
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """(`dense_to_jagged_forward`, the offsets)."""
+    return dense_to_jagged_forward(dense, x_offsets, total_L), list(x_offsets)
+
+
+@operator("(Tensor values, Tensor offsets, SymInt max_sequence_length) -> Tensor")
+def jagged_2d_to_dense(values: Tensor, offsets: Tensor, max_sequence_length: int) -> Tensor:
+    """[B, max_sequence_length, D] of rows [n, D], zeros behind."""
+    return jagged_to_padded_dense(values, [offsets], [max_sequence_length])
+
+
+@operator(
+    "(Tensor values, Tensor offsets, SymInt max_sequence_length, int padding_value) -> Tensor"
+)
+def jagged_1d_to_dense(
+    values: Tensor, offsets: Tensor, max_sequence_length: int, padding_value: int
+) -> Tensor:
+    """[B, max_sequence_length] of numbers [n], padding behind."""
+    return jagged_to_padded_dense(values, [offsets], [max_sequence_length], padding_value)
+
+
+@operator("(Tensor values, Tensor lengths, int max_truncated_length) -> Tensor")
+def jagged_1d_to_truncated_values(
+    values: Tensor, lengths: Tensor, max_truncated_length: int
+) -> Tensor:
+    """At most so many numbers of each bag, from its start."""
+    sizes = ints(lengths)
+    return segments(
+        values, layouts.exclusive_cumsum(sizes), np.minimum(sizes, max_truncated_length)
+    )
+
+
+@operator(
+    "(Tensor values, Tensor lengths, Tensor indices, int? num_dense_output_rows=None) -> Tensor[]"
+)
+def jagged_index_select(
+    values: Tensor, lengths: Tensor, indices: Tensor, num_dense_output_rows: int | None = None
+) -> list[Tensor]:
+    """[values, lengths] of some bags of rows [n, D], in any order, with repeats."""
+    sizes = ints(lengths)
+    chosen = ints(indices)
+    starts = layouts.index_select(layouts.exclusive_cumsum(sizes), chosen)
+    return [segments(values, starts, layouts.index_select(sizes, chosen)), rows(lengths, chosen)]
+
+
+@operator("(Tensor x_values, Tensor[] x_offsets, Tensor y) -> Tensor")
+def jagged_dense_elementwise_add(
+    x_values: Tensor, x_offsets: Sequence[Tensor], y: Tensor
+) -> Tensor:
+    """Jagged rows, padded with zeros, plus a dense tensor."""
+    return jagged_to_padded_dense(x_values, x_offsets, y.shape[1:-1]) + y

@@ -1,0 +1,208 @@
+"""How are rows quantised and read back, byte for byte? FBGEMM's fused row-wise operators and bf16,
+by our codecs.
+
+Rows are the last axis. Formats and roundings: docs/formats.md. The last D mod 8 columns of an int8
+row are read with one fused operation here, as all others are; FBGEMM's CPU rounds them twice.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from neocpu.kernels import codecs, codecs_rows
+from neocpu.peers.fbgemm.codes import decode, encode
+from neocpu.peers.fbgemm.operators import Refused, operator
+from neocpu.reference.codecs import HALF_UP, NEAREST, layout
+
+DTYPES = {0: torch.float32, 1: torch.float16, 5: torch.bfloat16}
+OUT = "int output_dtype=0, bool scale_bias_last=True"
+
+
+def _rows(t: Tensor) -> Tensor:
+    """[R, W] of [..., W]."""
+    return t.contiguous().reshape(math.prod(t.shape[:-1]), t.shape[-1])
+
+
+def _quantised(t: Tensor, form: str) -> Tensor:
+    """uint8 [..., W] of numbers [..., D]."""
+    if t.dim() < 1:
+        raise Refused("a number is no row")
+    rows = _rows(t.detach().float()).numpy()
+    found = encode(rows, form)
+    return torch.from_numpy(found).view(*t.shape[:-1], found.shape[-1])
+
+
+def _read(input: Tensor, form: str, columns: int, dtype: torch.dtype) -> Tensor:
+    """Numbers [..., columns] of uint8 [..., W]; narrow ones are rounded from fp32 to nearest even."""
+    if input.shape[-1] and columns < 0:
+        raise Refused(f"rows of {input.shape[-1]} bytes have no room for scale and bias")
+    found = decode(_rows(input).numpy(), form, columns)
+    return torch.from_numpy(found).view(*input.shape[:-1], columns).to(dtype)
+
+
+def _only(dtype: torch.dtype, t: Tensor) -> Tensor:
+    if t.dtype != dtype:
+        raise Refused(f"rows are {t.dtype} instead of {dtype}")
+    return t
+
+
+def _output(number: int) -> torch.dtype:
+    if number not in DTYPES:
+        raise Refused(f"output_dtype {number}: choose one of {sorted(DTYPES)}")
+    return DTYPES[number]
+
+
+@operator("(Tensor t) -> Tensor")
+def FloatToFused8BitRowwiseQuantized(t: Tensor) -> Tensor:
+    """uint8 [..., D + 8] of fp32 [..., D]: codes, fp32 scale, fp32 bias."""
+    return _quantised(_only(torch.float32, t), "int8")
+
+
+@operator("(Tensor t) -> Tensor")
+def HalfToFused8BitRowwiseQuantized(t: Tensor) -> Tensor:
+    """uint8 [..., D + 8] of fp16 [..., D]."""
+    return _quantised(_only(torch.float16, t), "int8")
+
+
+@operator("(Tensor t) -> Tensor")
+def FloatOrHalfToFused8BitRowwiseQuantized(t: Tensor) -> Tensor:
+    """uint8 [..., D + 8] of fp32 or fp16 [..., D]."""
+    return _quantised(t, "int8")
+
+
+@operator("(Tensor input) -> Tensor")
+def Fused8BitRowwiseQuantizedToFloat(input: Tensor) -> Tensor:
+    """fp32 [..., D] of uint8 [..., D + 8]."""
+    return _read(input, "int8", input.shape[-1] - 8, torch.float32)
+
+
+@operator("(Tensor input) -> Tensor")
+def Fused8BitRowwiseQuantizedToHalf(input: Tensor) -> Tensor:
+    """fp16 [..., D] of uint8 [..., D + 8]."""
+    return _read(input, "int8", input.shape[-1] - 8, torch.float16)
+
+
+@operator("(Tensor input) -> Tensor")
+def Fused8BitRowwiseQuantizedToBfloat16(input: Tensor) -> Tensor:
+    """bf16 [..., D] of uint8 [..., D + 8]."""
+    return _read(input, "int8", input.shape[-1] - 8, torch.bfloat16)
+
+
+@operator(f"(Tensor input, {OUT}, bool quant_padding_float_type=True) -> Tensor")
+def Fused8BitRowwiseQuantizedToFloatOrHalf(
+    input: Tensor,
+    output_dtype: int = 0,
+    scale_bias_last: bool = True,
+    quant_padding_float_type: bool = True,
+) -> Tensor:
+    """[..., D] in `output_dtype` (0 fp32, 1 fp16, 5 bf16) of uint8 [..., D + 8], or of rows with
+    fp16 scale and bias.
+
+    scale_bias_last False: scale and bias come first. quant_padding_float_type False: they are fp16,
+    of 4 bytes.
+    """
+    header = 8 if quant_padding_float_type else 4
+    return _headed(input, 8, header, scale_bias_last, _output(output_dtype))
+
+
+def _headed(input: Tensor, bits: int, header: int, last: bool, dtype: torch.dtype) -> Tensor:
+    """Numbers of rows whose header of 8 or 4 bytes stands first or last."""
+    from neocpu.kernels.codecs_inference import dequantize_inference
+
+    if bits not in (8, 4, 2):
+        raise Refused(f"bit_rate {bits}: choose 8, 4 or 2")
+    columns = (input.shape[-1] - header) * 8 // bits
+    if columns < 0:
+        raise Refused(f"rows of {input.shape[-1]} bytes have no room for scale and bias")
+    codes = _rows(input).numpy()
+    out = np.empty((codes.shape[0], columns), np.float32)
+    dequantize_inference(codes, bits, header, last, out)
+    return torch.from_numpy(out).view(*input.shape[:-1], columns).to(dtype)
+
+
+def _nbit(input: Tensor, bits: int) -> Tensor:
+    """uint8 [..., ceil(D * bits / 8) + 4] of numbers [..., D]."""
+    if bits not in (8, 4, 2):
+        raise Refused(f"bit_rate {bits}: choose 8, 4 or 2")
+    rows = _rows(input.detach().float()).numpy()
+    out = np.empty((rows.shape[0], (rows.shape[1] * bits + 7) // 8 + 4), np.uint8)
+    codecs_rows.quantize_nbit(rows, bits, out)
+    return torch.from_numpy(out).view(*input.shape[:-1], out.shape[1])
+
+
+@operator("(Tensor input, int bit_rate) -> Tensor")
+def FloatToFusedNBitRowwiseQuantizedSBHalf(input: Tensor, bit_rate: int) -> Tensor:
+    """uint8 [..., ceil(D * bit_rate / 8) + 4] of fp32 [..., D]: codes, low bits first, fp16 scale,
+    fp16 bias.
+    """
+    return _nbit(_only(torch.float32, input), bit_rate)
+
+
+@operator("(Tensor input, int bit_rate) -> Tensor")
+def HalfToFusedNBitRowwiseQuantizedSBHalf(input: Tensor, bit_rate: int) -> Tensor:
+    """As `FloatToFusedNBitRowwiseQuantizedSBHalf`, of fp16."""
+    return _nbit(_only(torch.float16, input), bit_rate)
+
+
+@operator("(Tensor input, int bit_rate) -> Tensor")
+def FloatOrHalfToFusedNBitRowwiseQuantizedSBHalf(input: Tensor, bit_rate: int) -> Tensor:
+    """As `FloatToFusedNBitRowwiseQuantizedSBHalf`, of fp32 or fp16."""
+    return _nbit(input, bit_rate)
+
+
+@operator("(Tensor input, int bit_rate) -> Tensor")
+def FusedNBitRowwiseQuantizedSBHalfToFloat(input: Tensor, bit_rate: int) -> Tensor:
+    """fp32 [..., D], D as many as the bytes hold, of quantised rows."""
+    return FusedNBitRowwiseQuantizedSBHalfToFloatOrHalf(input, bit_rate)
+
+
+@operator("(Tensor input, int bit_rate) -> Tensor")
+def FusedNBitRowwiseQuantizedSBHalfToHalf(input: Tensor, bit_rate: int) -> Tensor:
+    """fp16 [..., D] of quantised rows."""
+    return FusedNBitRowwiseQuantizedSBHalfToFloatOrHalf(input, bit_rate, 1)
+
+
+@operator(f"(Tensor input, int bit_rate, {OUT}) -> Tensor")
+def FusedNBitRowwiseQuantizedSBHalfToFloatOrHalf(
+    input: Tensor, bit_rate: int, output_dtype: int = 0, scale_bias_last: bool = True
+) -> Tensor:
+    """[..., D] in `output_dtype` (0 fp32, 1 fp16, 5 bf16) of quantised rows, scale and bias last or
+    first.
+    """
+    return _headed(input, bit_rate, 4, scale_bias_last, _output(output_dtype))
+
+
+@operator("(Tensor input) -> Tensor")
+def FloatToBfloat16Quantized(input: Tensor) -> Tensor:
+    """bf16 of fp32, ties away from zero, as FBGEMM (a NaN of many ones becomes -0)."""
+    x = _only(torch.float32, input).detach().contiguous().numpy().reshape(1, -1)
+    out = np.empty(x.shape, np.uint16)
+    codecs.encode_rows(x, layout(16, 7, 127), HALF_UP, out)
+    return torch.from_numpy(out.view(np.int16)).view(torch.bfloat16).view(input.shape)
+
+
+@operator("(Tensor input) -> Tensor")
+def Bfloat16QuantizedToFloat(input: Tensor) -> Tensor:
+    """fp32 of bf16, bit for bit."""
+    words = input.contiguous().view(torch.int16).numpy().view(np.uint16).astype(np.uint32) << 16
+    return torch.from_numpy(words.view(np.float32)).view(input.shape)
+
+
+@operator("(Tensor input, int ebits, int exponent_bias, float max_pos) -> Tensor")
+def FloatToHFP8Quantized(input: Tensor, ebits: int, exponent_bias: int, max_pos: float) -> Tensor:
+    """uint8 of fp32: sign, `ebits` of exponent, the rest mantissa; beyond max_pos it stays max_pos."""
+    x = _only(torch.float32, input).detach().contiguous().numpy().reshape(1, -1)
+    out = np.empty(x.shape, np.uint8)
+    codecs.encode_rows(x, layout(8, 7 - ebits, exponent_bias, limit=max_pos), NEAREST, out)
+    return torch.from_numpy(out).view(input.shape)
+
+
+@operator("(Tensor input, int ebits, int exponent_bias) -> Tensor")
+def HFP8QuantizedToFloat(input: Tensor, ebits: int, exponent_bias: int) -> Tensor:
+    """fp32 of such bytes."""
+    codes = input.contiguous().numpy().reshape(1, -1)
+    out = np.empty(codes.shape, np.float32)
+    codecs.decode_rows(codes, layout(8, 7 - ebits, exponent_bias, limit=3e38), out)
+    return torch.from_numpy(out).view(input.shape)

@@ -1,0 +1,209 @@
+"""How do I try neocpu where my model says TorchRec? An EmbeddingBagCollection with its shape, exact
+arithmetic, on the CPU.
+
+    ebc = EmbeddingBagCollection(tables=[...], fused={"optimizer": "adam", "learning_rate": 0.01})
+    pooled = ebc(keyed_jagged_tensor)            KeyedTensor: keys, values [B, sum of dims], to_dict()
+
+Tables are TorchRec's EmbeddingBagConfig or ours. Names in `state_dict` are TorchRec's:
+embedding_bags.<table>.weight. Without `fused` every table has a dense gradient for an optimizer of
+torch; with it, rows and optimizer states are updated when their gradient arrives, as by TorchRec's
+fused kernels. TorchRec itself need not be installed; if it is, results are its KeyedTensor.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from neocpu.errors import ConfigError
+from neocpu.peers.fbgemm.autograd import DenseLookup, wanted_features
+from neocpu.peers.fbgemm.dense import DenseTableBatchedEmbeddingBagsCodegen
+from neocpu.peers.fbgemm.sparse import permute_2D_sparse_data
+from neocpu.peers.fbgemm.split import SplitTableBatchedEmbeddingBagsCodegen
+
+
+@dataclass
+class EmbeddingBagConfig:
+    """One table, with TorchRec's names of its fields. pooling: SUM or MEAN."""
+
+    num_embeddings: int
+    embedding_dim: int
+    name: str = ""
+    feature_names: list[str] = field(default_factory=list)
+    weight_init_max: float | None = None
+    weight_init_min: float | None = None
+    pooling: Any = "SUM"
+
+
+@dataclass
+class KeyedTensor:
+    """Pooled embeddings of all features, side by side, where TorchRec is not installed. values [B,
+    sum of lengths].
+    """
+
+    _keys: list[str]
+    _lengths: list[int]
+    _values: Tensor
+
+    def keys(self) -> list[str]:
+        """Names, in the order of the columns."""
+        return self._keys
+
+    def length_per_key(self) -> list[int]:
+        """Columns of each name."""
+        return self._lengths
+
+    def values(self) -> Tensor:
+        """All of them: [B, sum of columns]."""
+        return self._values
+
+    def to_dict(self) -> dict[str, Tensor]:
+        """Name -> [B, its columns]."""
+        return dict(zip(self._keys, self._values.split(self._lengths, dim=1)))
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.to_dict()[key]
+
+
+def _keyed(keys: list[str], lengths: list[int], values: Tensor) -> Any:
+    try:
+        from torchrec.sparse.jagged_tensor import KeyedTensor as Theirs
+    except ImportError:
+        return KeyedTensor(keys, lengths, values)
+    return Theirs(keys, lengths, values)
+
+
+class _Bag(nn.Module):
+    """One table: `weight` [rows, columns], looked up by one or more features."""
+
+    def __init__(self, config: Any, fused: Mapping[str, Any] | None) -> None:
+        super().__init__()
+        rows = config.num_embeddings
+        columns = config.embedding_dim
+        features = len(config.feature_names)
+        pooling = str(getattr(config.pooling, "value", config.pooling)).lower()
+        low = config.weight_init_min
+        high = config.weight_init_max
+        bound = 1 / np.sqrt(rows)
+        start = torch.empty(rows, columns).uniform_(
+            -bound if low is None else low, bound if high is None else high
+        )
+        self.weight = nn.Parameter(start, requires_grad=fused is None)
+        shared: dict[str, Any] = {"feature_table_map": [0] * features, "pooling_mode": pooling}
+        if fused is None:
+            table: Any = DenseTableBatchedEmbeddingBagsCodegen([(rows, columns)], **shared)
+        else:
+            options: dict[str, Any] = {
+                "bounds_check_mode": "FATAL",
+                "table_names": [config.name],
+                **fused,
+            }
+            table = SplitTableBatchedEmbeddingBagsCodegen([(rows, columns)], **shared, **options)
+        # no submodule: its rows are `weight`, under TorchRec's name
+        object.__setattr__(self, "table", table)
+        self.fused = fused is not None
+
+    def forward(self, indices: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
+        """[B, features * columns]."""
+        table: Any = self.__dict__["table"]
+        if self.fused:
+            # also where `weight` was loaded or copied
+            table.weights_host.data = self.weight.data.view(-1)
+            table.train(self.training)
+            found: Tensor = table(indices, offsets, weights)
+            return found
+        table.weights.data = self.weight.data.view(-1)
+        asked = table.asked(indices, offsets, weights, None)
+        wanted = wanted_features(None, asked.table.size)
+        result: Tensor = DenseLookup.apply(self.weight.view(-1), weights, table, asked, wanted)
+        return result
+
+
+class EmbeddingBagCollection(nn.Module):
+    """Tables of pooled embeddings, looked up by the features of a KeyedJaggedTensor.
+
+    tables : configs with unique names. is_weighted : features carry per-sample weights. device :
+        the CPU, or None.
+    fused : options of `SplitTableBatchedEmbeddingBagsCodegen` (optimizer, learning_rate, …), or
+    None: dense gradients. Raises ConfigError for tables that are named twice or have formats other
+    than fp32, IndexRangeError for lookups outside.
+    Source: TorchRec's modules/embedding_modules.py. Keys: the feature, or feature@table where it
+    has several.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Any],
+        is_weighted: bool = False,
+        device: Any = None,
+        fused: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if device is not None and torch.device(device).type != "cpu":
+            raise ConfigError(f"device {device}: neocpu computes on the CPU")
+        names = Counter(table.name for table in tables)
+        uses = Counter(feature for table in tables for feature in table.feature_names)
+        if max(names.values(), default=1) > 1:
+            raise ConfigError(f"table {names.most_common(1)[0][0]!r} is there twice")
+        for table in tables:
+            kind = str(getattr(table, "data_type", "FP32")).rsplit(".", 1)[-1].upper()
+            if kind != "FP32":
+                raise ConfigError(f"table {table.name!r}: data_type {kind}; only FP32 here")
+        self._configs = list(tables)
+        self._is_weighted = is_weighted
+        self.embedding_bags = nn.ModuleDict({table.name: _Bag(table, fused) for table in tables})
+        self._names = [
+            feature if uses[feature] == 1 else f"{feature}@{table.name}"
+            for table in tables
+            for feature in table.feature_names
+        ]
+        self._lengths = [table.embedding_dim for table in tables for _ in table.feature_names]
+
+    def embedding_bag_configs(self) -> list[Any]:
+        """The tables."""
+        return self._configs
+
+    def is_weighted(self) -> bool:
+        """Whether features carry weights."""
+        return self._is_weighted
+
+    def forward(self, features: Any) -> Any:
+        """KeyedTensor of a KeyedJaggedTensor (TorchRec's, or anything with keys, lengths, values,
+        weights_or_none).
+        """
+        keys = list(features.keys())
+        values = features.values()
+        lengths = features.lengths().view(len(keys), -1)
+        weights = features.weights_or_none() if self._is_weighted else None
+        found = []
+        for config in self._configs:
+            missing = [name for name in config.feature_names if name not in keys]
+            if missing:
+                raise ConfigError(
+                    f"the batch lacks feature {missing[0]!r} of table {config.name!r}; it has "
+                    f"{', '.join(keys)}"
+                )
+            order = torch.tensor([keys.index(name) for name in config.feature_names])
+            mine, indices, factors = permute_2D_sparse_data(order, lengths, values, weights)
+            offsets = torch.nn.functional.pad(torch.cumsum(mine.reshape(-1).long(), 0), (1, 0))
+            found.append(self.embedding_bags[config.name](indices.long(), offsets, factors))
+        return _keyed(
+            self._names, self._lengths, torch.cat(found, dim=1) if found else torch.empty(0, 0)
+        )
+
+    def optimizer_states(self) -> dict[str, dict[str, Tensor]]:
+        """Of fused tables: table -> states by torch's names, in place."""
+        tables = {
+            name: bag.__dict__["table"] for name, bag in self.embedding_bags.items() if bag.fused
+        }
+        return {name: (table.get_optimizer_state() or [{}])[0] for name, table in tables.items()}
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Of fused tables: the rate from now on."""
+        for bag in self.embedding_bags.values():
+            if bag.fused:
+                bag.__dict__["table"].set_learning_rate(learning_rate)

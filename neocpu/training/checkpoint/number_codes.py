@@ -1,0 +1,106 @@
+"""How does a checkpoint hold numbers? As what their format keeps of them: the same numbers in half
+or a quarter of the bytes.
+
+fp16 as HDF5's half floats; bf16 and fp8 as unsigned integers. Every number of a table is one of its
+format, so nothing is rounded; hashes and digests are of the numbers. All other fields, and
+bf16_split, are float32. A quantised file (Check-N-Run) has the weights of float32 tables as rows of
+int8 or int4 (`docs/formats.md`), which does round them. NumPy only: no kernels.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.reference.codecs import LAYOUTS, NEAREST, decode_rows, encode_rows
+from neocpu.storage.row_codecs import RowCodec
+from neocpu.training.state_blocks import Tensor
+
+DTYPES = {"fp16": "<f2", "bf16": "<u2", "fp8_e4m3": "|u1", "fp8_e5m2": "|u1"}
+F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Code:
+    """What is written of a field whose rows have `shape`: numbers of `form`, or, `scaled`, whole
+    rows of that format.
+    """
+
+    form: str
+    shape: tuple[int, ...]
+    scaled: bool = False
+
+    @staticmethod
+    def of(tensor: Tensor, field: str) -> "Code":
+        """That of a field of a tensor."""
+        shape = dict(tensor.fields)[field]
+        if tensor.quantized and field == "weight":
+            return Code(tensor.quantized, shape, True)
+        return Code(tensor.of(field), shape)
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the dataset."""
+        return "|u1" if self.scaled else DTYPES.get(self.form, "<f4")
+
+    @property
+    def entry(self) -> tuple[int, ...]:
+        """Shape of a row in the dataset."""
+        return (self._codec.bytes,) if self.scaled else self.shape
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a row."""
+        return np.dtype(self.dtype).itemsize * int(np.prod(self.entry))
+
+    @property
+    def _codec(self) -> RowCodec:
+        return RowCodec(self.form, self.shape[0], backend="reference")
+
+    def encode(self, numbers: F32) -> NDArray[Any]:
+        """What is written for numbers; but for scaled rows, those that the format has."""
+        if self.scaled:
+            return self._codec.encode(numbers)
+        if self.form == "fp16":
+            with np.errstate(over="ignore"):
+                return numbers.astype("<f2")
+        if self.form == "bf16":
+            return (np.ascontiguousarray(numbers, "<f4").view("<u4") >> np.uint32(16)).astype("<u2")
+        if self.form in DTYPES:
+            codes = np.empty(numbers.shape, np.uint8)
+            encode_rows(
+                np.ascontiguousarray(numbers, np.float32), LAYOUTS[self.form], NEAREST, codes
+            )
+            return codes
+        return np.ascontiguousarray(numbers, "<f4")
+
+    def decode(self, stored: NDArray[Any]) -> F32:
+        """The numbers of what was written."""
+        if self.scaled:
+            return self._codec.decode(stored)
+        if self.form == "fp16":
+            return stored.astype(np.float32)
+        if self.form == "bf16":
+            return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        if self.form in DTYPES:
+            numbers = np.empty(stored.shape, np.float32)
+            decode_rows(stored, LAYOUTS[self.form], numbers)
+            return numbers
+        return np.asarray(stored, np.float32)
+
+
+class Coded:
+    """A field in a file that is not held as float32: `coded[rows]` are numbers, f32."""
+
+    def __init__(self, stored: NDArray[Any], code: Code) -> None:
+        self._stored = stored
+        self._code = code
+        self.shape = (len(stored), *code.shape)
+
+    def __getitem__(self, rows: Any) -> F32:
+        stored = self._stored[rows]
+        return self._code.decode(np.asarray(stored).reshape(-1, *self._code.entry))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or np.float32, copy=False)

@@ -1,0 +1,127 @@
+"""What does one rank write of a checkpoint? Its blocks as they are now, copied while they take
+little memory.
+
+The rest is where the ranks' parts go, what else is in the file, and writing itself, which needs no
+other rank.
+"""
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neocpu.parallel.comm import Comm
+from neocpu.training.checkpoint.layout import Offsets, Part, RowWriter
+from neocpu.training.results import versions
+from neocpu.training.state import State
+from neocpu.training.state_blocks import Blocks, Index, Ints, Tensor
+
+
+class Snapshot:
+    """What one rank writes: counts i64[T, 3] of it, and the parts themselves while they take at
+    most `room` bytes.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], room: int) -> None:
+        self.tensors = tensors
+        self.room = room
+        self.counts = np.zeros((len(tensors), 3), np.int64)
+        self._parts: deque[Part] = deque()
+
+    def add(self, blocks: Blocks) -> None:
+        """Take the next blocks."""
+        part = Part.of(blocks, self.tensors[blocks.tensor])
+        self.counts[part.tensor] += part.counts
+        self.room -= part.bytes
+        if self.room >= 0:
+            self._parts.append(part)
+        else:
+            self._parts.clear()
+
+    def taken(self) -> Iterator[Part]:
+        """All parts; each is forgotten once it was asked for."""
+        while self._parts:
+            yield self._parts.popleft()
+
+    def again(self, state: State, since: bool) -> Iterator[Part]:
+        """All parts, from the state; collective."""
+        self._parts.clear()
+        return (Part.of(blocks, self.tensors[blocks.tensor]) for blocks in state.blocks(since))
+
+
+def write_parts(
+    path: Path,
+    tensors: Sequence[Tensor],
+    offsets: Offsets,
+    before: Ints,
+    index: Index | None,
+    parts: Iterable[Part],
+) -> OSError | None:
+    """Write and sync parts, and the index if given; what went wrong. Takes all parts even then:
+    others may wait for it.
+    """
+    error: OSError | None = None
+    writer: RowWriter | None = None
+    try:
+        writer = RowWriter(path, tensors, offsets, before)
+        if index is not None:
+            writer.write_index(index)
+    except OSError as problem:
+        error = problem
+    for part in parts:
+        if error is None and writer is not None:
+            try:
+                writer.write(part)
+            except OSError as problem:
+                error = problem
+    try:
+        if writer is not None:
+            writer.close()
+    except OSError as problem:
+        error = error or problem
+    return error
+
+
+def shares_of(comm: Comm, counts: Ints) -> tuple[Ints, Ints]:
+    """Sums of the counts of lower ranks, and of all."""
+    everyone = np.empty(comm.size * counts.size, np.int64)
+    comm.allgatherv(counts.reshape(-1), everyone, np.full(comm.size, counts.size, np.int64))
+    found = everyone.reshape(comm.size, *counts.shape)
+    return found[: comm.rank].sum(axis=0), found.sum(axis=0)
+
+
+def facts_of(
+    state: State, world: Any, step: int, data: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Attributes and texts of a file."""
+    config = world.config
+    attributes = {
+        "step": step,
+        "seed": np.uint64(config.training.seed),
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "ranks": world.comm.size,
+        "dense": json.dumps([t.name.removeprefix("dense/") for t in state.tensors if not t.table]),
+    }
+    texts = {
+        "config": config.text,
+        "overrides": json.dumps(config.overrides),
+        "header": json.dumps(config.header()),
+        "data": json.dumps(data),
+        "versions": json.dumps(versions()),
+    }
+    return attributes, texts
+
+
+def reserve(path: Path) -> None:
+    """Claim the file's space, so that a full disk is noticed before anything is written."""
+    file = os.open(path, os.O_RDWR)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file, 0, max(os.fstat(file).st_size, 1))
+    finally:
+        os.close(file)

@@ -1,0 +1,172 @@
+"""What does a run leave behind for people and programs? Files in its folder, written by rank 0
+alone.
+
+    metrics.jsonl   a line per measurement: step, samples, split, and the metrics
+    plan.json       which rank holds which rectangle of which table
+    run.json        the summary, at the end
+    loss.png        the curves of metrics.jsonl, if matplotlib is there
+
+What is shown meanwhile is not decided here: `tell` and `progress` are callbacks of whoever runs the
+training.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from neocpu.parallel.plan import Plan
+from neocpu.training.metrics import Metrics
+
+Advance = Callable[[int, int], None]
+# (steps in all, steps done) -> advance(step, samples)
+Progress = Callable[[int, int], AbstractContextManager[Advance]]
+PACKAGES = ("neocpu", "numba", "numpy", "mpi4py", "h5py")
+
+
+def silent(text: str) -> None:
+    """Tell nobody."""
+
+
+@contextmanager
+def no_progress(total: int, done: int) -> Iterator[Advance]:
+    """Show nothing."""
+    yield lambda step, samples: None
+
+
+class RunReport:
+    """The reporting side of a run; on ranks other than 0 it does nothing.
+
+    tell : shows one line. progress : a context manager that yields `advance(step, samples of that
+        step)`.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        rank: int,
+        *,
+        tell: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.out = Path(out)
+        self._first = rank == 0
+        self._tell = tell or silent if self._first else silent
+        self._progress = progress or no_progress if self._first else no_progress
+        self._trimmed = False
+
+    def tell(self, text: str) -> None:
+        """One line for whoever watches."""
+        self._tell(text)
+
+    def progress(self, total: int, done: int) -> AbstractContextManager[Advance]:
+        """Progress over `total` steps, of which `done` are done."""
+        return self._progress(total, done)
+
+    def plan(self, plan: Plan, state_floats: tuple[int, int] = (0, 0)) -> None:
+        """Show the plan and save it."""
+        if self._first:
+            self.tell(plan.text(state_floats))
+            write_json(self.out / "plan.json", plan.to_dict())
+
+    def metrics(self, step: int, samples: int, split: str, metrics: Metrics) -> None:
+        """One measurement. After a resume, lines that the interrupted run wrote from this step on
+        are dropped first.
+        """
+        if not self._first:
+            return
+        path = self.out / "metrics.jsonl"
+        if not self._trimmed:
+            self._trimmed = True
+            _keep_before(path, step)
+        found = metrics.to_dict()
+        measured = found.pop("samples")
+        line = {"step": step, "samples": samples, "split": split, "measured": measured, **found}
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        numbers = ", ".join(
+            f"{name} {value:.5f}" for name, value in found.items() if value is not None
+        )
+        self.tell(f"step {step}, {split}: {numbers}")
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write the summary, and the picture if it can be drawn."""
+        if self._first:
+            write_json(self.out / "run.json", summary)
+            draw(self.out)
+
+
+def _keep_before(path: Path, step: int) -> None:
+    """Drop the lines of `step` and later, and a line that was cut off."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            if json.loads(line)["step"] < step:
+                kept.append(line + "\n")
+    _replace(path, "".join(kept))
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON so that a reader sees the old file or the new one, never a part."""
+    _replace(path, json.dumps(data, indent=2) + "\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def versions() -> dict[str, str]:
+    """What ran: Python, the packages that decide results or speed, and the machine."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def draw(out: Path) -> None:
+    """OUT/loss.png from OUT/metrics.jsonl; nothing where matplotlib is missing or nothing was
+    measured.
+    """
+    path = out / "metrics.jsonl"
+    if importlib.util.find_spec("matplotlib") is None or not path.exists():
+        return
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    name = "mse" if any("mse" in line for line in lines) else "logloss"
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for line in lines:
+        if line.get(name) is not None:
+            curves.setdefault(line["split"], []).append((line["samples"], line[name]))
+    if not curves:
+        return
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for split, points in curves.items():
+        axes.plot(*zip(*points), marker="o", markersize=3, label=split)
+    axes.set_xlabel("samples")
+    axes.set_ylabel(name)
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(out / "loss.png", dpi=150)
