@@ -18,6 +18,7 @@ import neocpu
 from neocpu.cli.checkpoint import checkpoint as command
 from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.launch import StopSignal
 from neocpu.parallel.threads import run_threads
 from neocpu.training import checkpoint, trainer
 from neocpu.training.checkpoint.reading import CheckpointFile, base_of
@@ -142,13 +143,10 @@ def test_a_signal_just_after_a_rounded_checkpoint_leaves_an_exact_one(
         given(log, "checkpoint.quantize=int8", "checkpoint.every_steps=2"), None, tmp_path
     )
 
-    class Asked:
-        number = property(lambda _: 15 * (run.steps_taken == 2))
+    class SignalAfterStep2(StopSignal):
+        number = property(lambda _: 15 * (run.steps_taken == 2), lambda _, number: None)
 
-        def restore(self) -> None:
-            pass
-
-    monkeypatch.setattr(trainer, "StopSignal", Asked)
+    monkeypatch.setattr(trainer, "StopSignal", SignalAfterStep2)
     with pytest.raises(Stopped, match="after step 2; a checkpoint is written"):
         run.run()
     (path,) = checkpoint.checkpoints(tmp_path)

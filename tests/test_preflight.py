@@ -170,9 +170,9 @@ def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch
     asked = []
     real = trainer.build
 
-    def build(*args):
-        asked.append(args[4])
-        return real(*args)
+    def build(*args, huge, **settings):
+        asked.append(huge)
+        return real(*args, huge=huge, **settings)
 
     monkeypatch.setattr(trainer, "build", build)
     digests = set()

@@ -34,7 +34,7 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
 
     from neocpu.training.datasets import converted
     from neocpu.training.warmup import warm_up
-    from neocpu.training.world import make_plan, memory_plan
+    from neocpu.training.plans import make_plan, memory_plan
 
     splits = converted(settings, comm)
     tell = click.echo if comm.rank == 0 else None

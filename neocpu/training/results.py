@@ -15,7 +15,7 @@ import importlib.util
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -69,11 +69,19 @@ class RunReport:
         """Progress over `total` steps, of which `done` are done."""
         return self._progress(total, done)
 
-    def plan(self, plan: Plan, state_floats: tuple[int, int] = (0, 0)) -> None:
-        """Show the plan and save it."""
-        if self._first:
-            self.tell(plan.text(state_floats))
-            write_json(self.out / "plan.json", plan.to_dict())
+    def plan(
+        self,
+        plan: Plan,
+        state_floats: tuple[int, int] = (0, 0),
+        placement_lines: Sequence[str] = (),
+    ) -> None:
+        """Show the plan and save it; then show which memories were chosen for the tables, and why."""
+        if not self._first:
+            return
+        self.tell(plan.text(state_floats))
+        write_json(self.out / "plan.json", plan.to_dict())
+        for line in placement_lines:
+            self.tell(line)
 
     def metrics(self, step: int, samples: int, split: str, metrics: Metrics) -> None:
         """One measurement. After a resume, lines that the interrupted run wrote from this step on

@@ -32,8 +32,9 @@ from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.threads import run_threads
 from neocpu.storage.placement import PLACEMENTS
 from neocpu.training.companion import companion
+from neocpu.training.plans import memory_plan
 from neocpu.training.state import digest
-from neocpu.training.world import build, memory_plan
+from neocpu.training.world import build
 from neocpu.trees import rank_samples
 
 # more rows of each shard than lines in a set: some stay outside
