@@ -130,7 +130,7 @@ def abort_job(status: int) -> None:
 
 
 def find_mpiexec() -> Path:
-    """The `mpiexec` beside this Python, else the one on PATH; EnvironmentProblem if there is none."""
+    """The `mpiexec` beside this Python, else on PATH; EnvironmentProblem if there is none."""
     beside = Path(sys.executable).with_name("mpiexec")
     if os.access(beside, os.X_OK):
         return beside

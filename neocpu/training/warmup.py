@@ -86,7 +86,7 @@ def signature(config: Config, plan: Plan) -> str:
 
 
 def memory_signature(config: Config, plan: Plan, placements: Collection[str]) -> str:
-    """What decides which kernels move rows between memories, whatever the plan; "" where none do."""
+    """What decides which kernels move rows between memories; "" where none do."""
     if not any(PLACEMENTS[name].caches for name in placements):
         return ""
     return _hash(
