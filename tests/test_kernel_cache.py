@@ -128,11 +128,15 @@ from toy import callees, kernels
 
 x = np.arange(4.0)
 results = {}
+symbols = []
+def note(kernel):
+    symbols.extend(result.fndesc.mangled_name for result in kernel.overloads.values())
 def run(name, kernel):
     before = _cache.activity.compiled
     out = np.empty(4)
     kernel(x, out)
     results[name] = [out.tolist(), _cache.activity.compiled - before]
+    note(kernel)
 def pair(kernel):
     before = _cache.activity.compiled
     results["apart"] = [kernel(callees.Pair(5.0, 2.0)), _cache.activity.compiled - before]
@@ -142,6 +146,7 @@ if "raise_all" in names: run("raise_all", kernels.raise_all)
 if "apart" in names: pair(kernels.apart)
 if "plus" in names: run("plus", kernels.made(callees.plus))
 if "minus" in names: run("minus", kernels.made(callees.minus))
+assert len(symbols) == len(set(symbols)), symbols
 print(json.dumps(results))
 """
 EVERYTHING = "scale,raise_all,apart,plus,minus"
