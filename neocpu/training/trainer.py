@@ -134,7 +134,8 @@ class Trainer:
         state_floats = config.optimizer.sparse.state_floats
         chosen = placement_lines(plan, memory, state_floats) if memory.demands else ()
         self.report.plan(plan, state_floats, chosen)
-        warm_up(config, plan, comm, self.report.tell, memory.placements)
+        report = self.report
+        warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
         if self.bind:
             bind_kernel_threads(comm)
         self.world = build(config, comm, plan, splits.dense_features, huge=huge, memory=memory)
