@@ -18,6 +18,7 @@ anyway, and does so in its first step.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import tempfile
@@ -95,8 +96,13 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
     )
 
 
+@functools.cache
+def _sources() -> str:
+    return source_digest(PACKAGE.parent)
+
+
 def _hash(facts: list[Any]) -> str:
-    text = json.dumps([*facts, source_digest(PACKAGE.parent)])
+    text = json.dumps([*facts, _sources()])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -193,7 +199,8 @@ def _compiling(tell: Callable[[str], None] | None, watch: Watch) -> Iterator[lis
     def begin() -> None:
         activity.on_compile = None
         if tell:
-            tell("compiling kernels (once; later runs load them from the cache)")
+            kept = "in memory" if cannot_write() else "(once; later runs load them from the cache)"
+            tell(f"compiling kernels {kept}")
         shown.enter_context(watch(count))
 
     activity.on_compile = begin
