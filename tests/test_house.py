@@ -40,7 +40,7 @@ ROOMS = {
 CORE = {"kernels", "reference", "storage", "embedding", "parallel", "planner", "model", "training"}
 HOMES = {
     "numba": ("kernels/",),
-    "llvmlite": ("kernels/simd/",),
+    "llvmlite": ("kernels/simd/", "kernels/_key.py"),
     "mpi4py": ("parallel/mpi.py",),
     "h5py": ("storage/hdf5.py", "ingest/", "training/checkpoint/", "oracle/"),
     "click": ("cli/",),

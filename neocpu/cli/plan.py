@@ -43,7 +43,7 @@ def plan(config: Path, ranks: int, capacity: bool, overrides: tuple[str, ...]) -
 
     from neocpu.planner.capacity import placement_lines
     from neocpu.training.datasets import converted
-    from neocpu.training.world import make_plan, memory_plan
+    from neocpu.training.plans import make_plan, memory_plan
 
     comm = SingleComm()
     state = settings.optimizer.sparse.state_floats

@@ -7,8 +7,8 @@ model: another one means other rows.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from neocpu.errors import CheckpointError
 from neocpu.ingest.dataset import Dataset
-from neocpu.training.checkpoint.reading import CheckpointFile
 
 LOOKED_AT = 4096  # rows of the beginning and of the end that enter the fingerprint
 
@@ -61,18 +60,19 @@ def _sha(*arrays: NDArray[Any]) -> str:
 
 
 def refuse_other_data(
-    file: CheckpointFile, now: Mapping[str, Any], split: str | None = None
+    path: Path, before: Mapping[str, Any], now: Mapping[str, Any], split: str | None = None
 ) -> None:
-    """Raise CheckpointError if vocabularies, or the rows of `split`, are not those that the
-    checkpoint knows.
+    """Raise CheckpointError if vocabularies, or the samples of `split`, are not those of before.
+
+    path : of the checkpoint. before, now : descriptions of the data that it was trained on, and of
+    those at hand; a checkpoint without a description ({}) goes with any data.
     """
-    before = json.loads(file.text("data"))
     if not before:
         return
     for feature in {**before["vocabularies"], **now["vocabularies"]}:
         if before["vocabularies"].get(feature) != now["vocabularies"].get(feature):
             raise CheckpointError(
-                f"{file.path}: was trained with another vocabulary of feature {feature}; "
+                f"{path}: was trained with another vocabulary of feature {feature}; "
                 "set data.vocabulary to the dataset that it was trained on"
             )
     if split is None:
@@ -83,7 +83,7 @@ def refuse_other_data(
         return
     if (old["rows"], old["fingerprint"]) != (new["rows"], new["fingerprint"]):
         raise CheckpointError(
-            f"{file.path}: data.{split} are other data now: {new['rows']} rows in "
+            f"{path}: data.{split} are other data now: {new['rows']} rows in "
             f"{', '.join(new['files'])}; it was "
             f"trained on {old['rows']} rows in {', '.join(old['files'])}. Restore them, or start "
             "anew in another --out"

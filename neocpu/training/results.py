@@ -6,8 +6,8 @@ alone.
     run.json        the summary, at the end
     loss.png        the curves of metrics.jsonl, if matplotlib is there
 
-What is shown meanwhile is not decided here: `tell` and `progress` are callbacks of whoever runs the
-training.
+What is shown meanwhile is not decided here: `tell`, `progress` and `compiling` are callbacks of
+whoever runs the training.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import importlib.util
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,6 +27,8 @@ from neocpu.training.metrics import Metrics
 Advance = Callable[[int, int], None]
 # (steps in all, steps done) -> advance(step, samples)
 Progress = Callable[[int, int], AbstractContextManager[Advance]]
+# shows how many kernels have been compiled, asking the function now and then, while the block lasts
+Watch = Callable[[Callable[[], int]], AbstractContextManager[None]]
 PACKAGES = ("neocpu", "numba", "numpy", "mpi4py", "h5py")
 
 
@@ -40,11 +42,17 @@ def no_progress(total: int, done: int) -> Iterator[Advance]:
     yield lambda step, samples: None
 
 
+@contextmanager
+def unwatched(count: Callable[[], int]) -> Iterator[None]:
+    """Show nothing."""
+    yield
+
+
 class RunReport:
     """The reporting side of a run; on ranks other than 0 it does nothing.
 
     tell : shows one line. progress : a context manager that yields `advance(step, samples of that
-        step)`.
+        step)`. compiling : shows how many kernels have been compiled.
     """
 
     def __init__(
@@ -54,8 +62,10 @@ class RunReport:
         *,
         tell: Callable[[str], None] | None = None,
         progress: Progress | None = None,
+        compiling: Watch = unwatched,
     ) -> None:
         self.out = Path(out)
+        self.compiling = compiling
         self._first = rank == 0
         self._tell = tell or silent if self._first else silent
         self._progress = progress or no_progress if self._first else no_progress
@@ -69,11 +79,19 @@ class RunReport:
         """Progress over `total` steps, of which `done` are done."""
         return self._progress(total, done)
 
-    def plan(self, plan: Plan, state_floats: tuple[int, int] = (0, 0)) -> None:
-        """Show the plan and save it."""
-        if self._first:
-            self.tell(plan.text(state_floats))
-            write_json(self.out / "plan.json", plan.to_dict())
+    def plan(
+        self,
+        plan: Plan,
+        state_floats: tuple[int, int] = (0, 0),
+        placement_lines: Sequence[str] = (),
+    ) -> None:
+        """Show the plan and save it; then show which memories were chosen for the tables, and why."""
+        if not self._first:
+            return
+        self.tell(plan.text(state_floats))
+        write_json(self.out / "plan.json", plan.to_dict())
+        for line in placement_lines:
+            self.tell(line)
 
     def metrics(self, step: int, samples: int, split: str, metrics: Metrics) -> None:
         """One measurement. After a resume, lines that the interrupted run wrote from this step on

@@ -14,9 +14,10 @@ from neocpu.parallel.comm import Comm
 from neocpu.training import checkpoint as checkpoints
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.datasets import open_paths
+from neocpu.training.plans import make_plan, memory_plan
 from neocpu.training.results import silent
 from neocpu.training.warmup import warm_up
-from neocpu.training.world import World, build, make_plan, memory_plan
+from neocpu.training.world import World, build
 
 SPLIT = "test"
 

@@ -24,6 +24,7 @@ F32 = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Values = Mapping[str, F32]
 NOTHING = np.empty(0, np.int64)
+CANONICAL_NAN = np.uint32(0x7FC00000)
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,13 @@ def by_tensor(starts: Ints, blocks: Ints) -> Iterator[tuple[int, Ints]]:
         tensors.tolist(), (np.cumsum(counts) - counts).tolist(), np.cumsum(counts).tolist()
     ):
         yield tensor, blocks[lo:hi] - starts[tensor]
+
+
+def canonical(values: F32) -> F32:
+    """A copy in which every NaN has the bits 0x7fc00000."""
+    copied = np.array(values, np.float32, order="C")
+    copied.view(np.uint32)[np.isnan(copied)] = CANONICAL_NAN
+    return copied
 
 
 def canonical_json(data: Any) -> bytes:

@@ -62,7 +62,7 @@ def load(
         with CheckpointFile(path) as file:
             refuse_changes(file, world.config.header())
             if data is not None:
-                refuse_other_data(file, data, split)
+                refuse_other_data(file.path, json.loads(file.text("data")), data, split)
             _load_dense(file, world)
             _load_tables(file, world)
             step = file.step

@@ -17,6 +17,7 @@ import numpy as np
 
 from neocpu.parallel.comm import Comm
 from neocpu.training.checkpoint.layout import Offsets, Part, RowWriter
+from neocpu.training.checkpoint.quantized import rounded
 from neocpu.training.results import versions
 from neocpu.training.state import State
 from neocpu.training.state_blocks import Blocks, Index, Ints, Tensor
@@ -33,15 +34,18 @@ class Snapshot:
         self.counts = np.zeros((len(tensors), 3), np.int64)
         self._parts: deque[Part] = deque()
 
-    def add(self, blocks: Blocks) -> None:
-        """Take the next blocks."""
-        part = Part.of(blocks, self.tensors[blocks.tensor])
+    def add(self, blocks: Blocks) -> Blocks:
+        """Take the next blocks; returns them as the file has them."""
+        tensor = self.tensors[blocks.tensor]
+        blocks = rounded(blocks, tensor)
+        part = Part.of(blocks, tensor)
         self.counts[part.tensor] += part.counts
         self.room -= part.bytes
         if self.room >= 0:
             self._parts.append(part)
         else:
             self._parts.clear()
+        return blocks
 
     def taken(self) -> Iterator[Part]:
         """All parts; each is forgotten once it was asked for."""
@@ -51,7 +55,9 @@ class Snapshot:
     def again(self, state: State, since: bool) -> Iterator[Part]:
         """All parts, from the state; collective."""
         self._parts.clear()
-        return (Part.of(blocks, self.tensors[blocks.tensor]) for blocks in state.blocks(since))
+        for blocks in state.blocks(since):
+            tensor = self.tensors[blocks.tensor]
+            yield Part.of(rounded(blocks, tensor), tensor)
 
 
 def write_parts(
