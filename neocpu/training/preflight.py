@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neocpu.config import Config
-from neocpu.embedding.specs import SCALED, TableSpec, bags
+from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import TrainingError
 from neocpu.model.layout import ModelLayout
 from neocpu.parallel.plan import Plan
@@ -78,7 +78,7 @@ def table_needs(
             spec.cached.row_bytes(width, state_floats),
             spec.row_bytes(width, state_floats),
         )
-        arrays = 1 + (spec.format == "bf16_split") + per_element + bool(per_row)
+        arrays = len(spec.row_format.arrays) + per_element + bool(per_row)
         pages = max(row_bytes, page * arrays)
         table = spec.name
         touched = lookups[table]
@@ -163,12 +163,12 @@ def checkpoint_needs(
     needs = []
     for table in tables:
         file_format = (
-            "fp32" if table.format in SCALED else table.format
+            "fp32" if table.row_format.row_scaled else table.format
         )  # of scaled rows: their numbers, scale and bias
         row = (
             8
             + replace(table, format=file_format).row_bytes(table.dim, state_floats)
-            + 8 * (table.format in SCALED)
+            + 8 * table.row_format.row_scaled
         )
         rows = touched[table.name]
         blocks = min(rows, -(-table.rows // BLOCK))

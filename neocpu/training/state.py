@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.specs import EXACT
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.training.checkpoint.number_codes import Code
@@ -87,7 +86,7 @@ class State:
         ]
         for number, spec in enumerate(plan.tables):
             shape = (("weight", (spec.dim,)), *fields(number))
-            wide = spec.format in EXACT
+            wide = spec.row_format.exact
             tensors.append(
                 Tensor(
                     f"tables/{spec.name}", spec.rows, shape, spec.format, quantize if wide else ""
