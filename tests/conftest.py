@@ -3,6 +3,7 @@ that says which MPI.
 """
 
 import os
+from pathlib import Path
 
 import numba
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.launch import find_mpiexec
 from tests import ahead, draws
+from tests.small_run import write_log
 
 draws.load()
 if ahead.AHEAD in os.environ:
@@ -46,3 +48,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     ahead.stop(session.config.stash.get(SECOND, None))
     if ahead.AHEAD in os.environ and exitstatus == 0:
         ahead.marker().touch()
+
+
+@pytest.fixture(scope="session")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of `small_run.py`."""
+    return write_log(tmp_path_factory.mktemp("log") / "log.h5")

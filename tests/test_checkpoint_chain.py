@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from test_checkpoint import MIXED, TABLE_WISE, make
-from test_training import given, log  # noqa: F401
 
 import neocpu
 from neocpu.cli.checkpoint import checkpoint as command
@@ -29,6 +28,7 @@ from neocpu.training.checkpoint.tools import merge
 from neocpu.training.initial import initial_rows
 from neocpu.training.state import digest
 from neocpu.training.trainer import Trainer
+from tests.small_run import config_of
 
 SETS = ("optimizer.sparse.name=exact_adagrad",)
 
@@ -303,9 +303,9 @@ def test_a_run_that_ends_otherwise_leaves_no_part(tmp_path: Path) -> None:
 # ---- runs ----
 
 
-def run(out: Path, log: Path, ranks: int, *sets: str, resume: bool = False) -> dict[str, str]:  # noqa: F811
+def run(out: Path, log: Path, ranks: int, *sets: str, resume: bool = False) -> dict[str, str]:
     """Digests of the checkpoints that a run leaves, by their names."""
-    config = given(
+    config = config_of(
         log, "training.epochs=3", "checkpoint.every_steps=2", "checkpoint.keep=99", *sets
     )
     run_threads(ranks, lambda comm: Trainer(config, comm, out, resume=resume).run())
@@ -317,7 +317,7 @@ def run(out: Path, log: Path, ranks: int, *sets: str, resume: bool = False) -> d
 
 
 @pytest.fixture(scope="module")
-def expected(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:  # noqa: F811
+def expected(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The same of a run whose checkpoints are whole, and written while it waits."""
     return run(tmp_path_factory.mktemp("whole"), log, 1, "checkpoint.memory=0")
 
@@ -335,7 +335,7 @@ def expected(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     ],
 )
 def test_runs_with_changes_have_the_digests_of_runs_without(
-    log: Path,  # noqa: F811
+    log: Path,
     tmp_path: Path,
     expected: dict[str, str],
     ranks: int,

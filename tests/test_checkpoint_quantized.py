@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 from test_checkpoint import MIXED, TABLE_WISE, make
 from test_checkpoint_chain import SETS, learn, names, wholes
-from test_training import given, log  # noqa: F401
 
 import neocpu
 from neocpu.cli.checkpoint import checkpoint as command
@@ -26,6 +25,7 @@ from neocpu.training.checkpoint.tools import merge
 from neocpu.training.results import RunReport
 from neocpu.training.state import digest
 from neocpu.training.trainer import Stopped, Trainer
+from tests.small_run import config_of
 
 LEVELS = {"int8": 255, "int4": 15}
 # of scale and bias, relative to the largest number of a row: fp32, fp16
@@ -110,17 +110,17 @@ def test_files_are_read_loaded_merged_and_shown(tmp_path: Path) -> None:
     assert run_threads(1, body) == [(digests[2], [None])]
 
 
-def test_a_run_that_was_killed_says_that_its_bits_are_others(tmp_path: Path, log: Path) -> None:  # noqa: F811
+def test_a_run_that_was_killed_says_that_its_bits_are_others(tmp_path: Path, log: Path) -> None:
     with pytest.raises(ConfigError, match=r"checkpoint.quantize.*none, int8, int4"):
-        given(log, "checkpoint.quantize=int7")
+        config_of(log, "checkpoint.quantize=int7")
     sets = ("checkpoint.quantize=int8", "checkpoint.every_steps=2", "checkpoint.keep=9")
-    whole = Trainer(given(log, *sets), None, tmp_path).run()
-    plain = Trainer(given(log), None, tmp_path / "plain").run()
+    whole = Trainer(config_of(log, *sets), None, tmp_path).run()
+    plain = Trainer(config_of(log), None, tmp_path / "plain").run()
     assert whole["digest"] == plain["digest"]
     checkpoint.checkpoints(tmp_path)[-1].unlink()
     told: list[str] = []
     resumed = Trainer(
-        given(log, *sets),
+        config_of(log, *sets),
         None,
         tmp_path,
         resume=True,
@@ -135,11 +135,11 @@ def test_a_run_that_was_killed_says_that_its_bits_are_others(tmp_path: Path, log
 
 def test_a_signal_just_after_a_rounded_checkpoint_leaves_an_exact_one(
     tmp_path: Path,
-    log: Path,  # noqa: F811
+    log: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Trainer(
-        given(log, "checkpoint.quantize=int8", "checkpoint.every_steps=2"), None, tmp_path
+        config_of(log, "checkpoint.quantize=int8", "checkpoint.every_steps=2"), None, tmp_path
     )
 
     class Asked:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from spmd_exchange import NARROW, PLANS, Case, digest, train, unsharded
 from test_tbe import COLUMNS, KEYS, SEED, TABLES, WHOLE, Plain, batch, record
-from test_training import given, log  # noqa: F401
 
 from neocpu import load
 from neocpu.embedding.rounded import rounded
@@ -27,6 +26,7 @@ from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.preflight import table_needs
 from neocpu.training.trainer import Trainer
 from tests.cases import FILLS, assert_same, floats
+from tests.small_run import config_of
 
 MIXES = {  # formats of three tables, the second of which has one column
     "sixteen": (("fp16", "nearest"), ("bf16", "stochastic"), ("bf16_split", "nearest")),
@@ -174,9 +174,9 @@ FORMATS = (
 )
 
 
-def run(log, out, *overrides, ranks=1, resume=False, plan="table_wise"):  # noqa: F811
+def run(log, out, *overrides, ranks=1, resume=False, plan="table_wise"):
     """Summary of a run on threads."""
-    config = given(
+    config = config_of(
         log,
         *FORMATS,
         "training.epochs=40",
@@ -188,7 +188,7 @@ def run(log, out, *overrides, ranks=1, resume=False, plan="table_wise"):  # noqa
     return run_threads(ranks, lambda comm: Trainer(config, comm, out, resume=resume).run())[0]
 
 
-def test_a_run_learns_and_comes_back_under_another_plan(log, tmp_path):  # noqa: F811
+def test_a_run_learns_and_comes_back_under_another_plan(log, tmp_path):
     whole = run(log, tmp_path / "whole", "training.steps=60")
     first = run(log, tmp_path / "short", "training.steps=3")["metrics"]["test"]["logloss"]
     assert whole["metrics"]["test"]["logloss"] < first - 0.1

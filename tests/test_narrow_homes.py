@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_training import given as given_config
-from test_training import log  # noqa: F401
 
 from neocpu.embedding.lookups import EntryLayout, Lookups
 from neocpu.embedding.optimizers import SparseOptimizer
@@ -31,6 +29,7 @@ from neocpu.training import checkpoint
 from neocpu.training.checkpoint.reading import base_of
 from neocpu.training.trainer import Trainer
 from tests.cases import FILLS, assert_same, floats
+from tests.small_run import config_of
 
 ROWS = 300
 DIM = 7
@@ -200,9 +199,9 @@ def many(tmp_path_factory):
     return path
 
 
-def run(log, out, *overrides, ranks=1, resume=False):  # noqa: F811
+def run(log, out, *overrides, ranks=1, resume=False):
     """Summary of a run on threads, whose tables are narrow below caches of 64 lines."""
-    config = given_config(
+    config = config_of(
         log,
         "training.epochs=4",
         "training.steps=30",
@@ -282,16 +281,16 @@ def test_checkpoints_of_changes_hold_what_whole_ones_hold(
         assert base_of(checkpoint.checkpoints(out)[-1])
 
 
-def test_what_cannot_be_is_refused_with_a_way_out(log):  # noqa: F811
+def test_what_cannot_be_is_refused_with_a_way_out(log):
     with pytest.raises(
         ConfigError,
         match=r"tables\.one\.format: int8 rows train below .*memory\.cache_format .*now hbm",
     ):
-        given_config(log, "tables.one.format=int8")
+        config_of(log, "tables.one.format=int8")
     with pytest.raises(
         ConfigError, match=r"fp16 cannot hold every number of table 'one', which is bf16; take fp32"
     ):
-        given_config(
+        config_of(
             log,
             "tables.one.format=bf16",
             "memory.placement=ddr_over_ssd",
@@ -300,9 +299,9 @@ def test_what_cannot_be_is_refused_with_a_way_out(log):  # noqa: F811
     with pytest.raises(
         ConfigError, match=r"memory\.cache_format: 'int8' is no format of caches .*fp32, fp16"
     ):
-        given_config(log, "memory.placement=ddr_over_ssd", "memory.cache_format=int8")
-    same = given_config(log, "memory.placement=hbm_over_ddr", "memory.cache_format=fp32")
-    assert same.header() == given_config(log).header()  # fp32 caches of fp32 rows
+        config_of(log, "memory.placement=ddr_over_ssd", "memory.cache_format=int8")
+    same = config_of(log, "memory.placement=hbm_over_ddr", "memory.cache_format=fp32")
+    assert same.header() == config_of(log).header()  # fp32 caches of fp32 rows
     spec = TableSpec("t", 100, 8, ("f",), format="int8", cache_format="fp32")
     for scheme, why in (
         ("column_wise", "cannot be cut"),

@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_planner import KAGGLE, TABLES
 from test_tiers import run
-from test_training import given as given_config
-from test_training import log  # noqa: F401
 
 from neocpu.cli.plan import plan as plan_command
 from neocpu.embedding.specs import TableSpec
@@ -22,6 +20,7 @@ from neocpu.planner.auto import make_plan
 from neocpu.planner.cost import Workload
 from neocpu.planner.tiers import Model, demands, place_tables
 from neocpu.storage.placement import PLACEMENTS
+from tests.small_run import config_of
 
 FASTEST = ("hbm", "hbm_over_ddr", "ddr", "hbm_over_ddr_over_ssd", "ddr_over_ssd")
 BUDGETS = st.one_of(st.just(0), st.integers(3000, 10**6), st.integers(10**6, 10**9))
@@ -162,7 +161,7 @@ def test_caches_over_an_ssd_hold_a_batch_wherever_some_plan_lets_them():
     assert places is not None and seconds > 1
 
 
-def test_a_run_places_its_tables_and_ends_with_the_same_digest(log, tmp_path):  # noqa: F811
+def test_a_run_places_its_tables_and_ends_with_the_same_digest(log, tmp_path):
     whole = run(log, tmp_path / "whole", "auto", "training.steps=20")
     assert {entry["placement"] for entry in whole["placements"]} == {"hbm"}
     budgets = ("training.steps=20", "memory.hbm=9_000", "memory.ddr=30_000")
@@ -174,14 +173,14 @@ def test_a_run_places_its_tables_and_ends_with_the_same_digest(log, tmp_path):  
         )
 
 
-def test_wider_caches_and_chosen_placements_exclude_each_other(log):  # noqa: F811
+def test_wider_caches_and_chosen_placements_exclude_each_other(log):
     wide = ("tables.one.format=fp16", "memory.cache_format=fp32")
     with pytest.raises(ConfigError, match="may leave it without a cache"):
-        given_config(log, *wide, "memory.placement=auto")
+        config_of(log, *wide, "memory.placement=auto")
     with pytest.raises(
         ConfigError, match=r"other tables would decide how many rows of table 'one'"
     ):
-        given_config(log, *wide, 'memory.placement={one = "ddr_over_ssd", many = "auto"}')
+        config_of(log, *wide, 'memory.placement={one = "ddr_over_ssd", many = "auto"}')
 
 
 def test_a_plan_shows_what_was_chosen_and_why():

@@ -18,7 +18,7 @@ from neocpu.training.datasets import open_splits
 from neocpu.training.preflight import Need, check_checkpoints, check_conversions
 from neocpu.training.results import RunReport
 from neocpu.training.trainer import Trainer
-from tests.test_training import given, log  # noqa: F401  (a fixture)
+from tests.small_run import config_of
 
 Usage = namedtuple("Usage", "total used free")
 KIB = 1 << 10
@@ -83,12 +83,14 @@ def test_room_that_older_checkpoints_give_back_counts(tmp_path, free):
     assert len(told_by(check_checkpoints, tmp_path, *args, [60 * MIB, 57 * MIB])) == 1
 
 
-def test_rows_on_the_ssd_that_may_not_fit_are_told(log, tmp_path, free):  # noqa: F811
-    state = given(log).optimizer.sparse.state_floats
-    needs = preflight.row_file_needs(given(log).tables, state, {"one": 1 << 20, "many": 10})
+def test_rows_on_the_ssd_that_may_not_fit_are_told(log, tmp_path, free):
+    state = config_of(log).optimizer.sparse.state_floats
+    needs = preflight.row_file_needs(config_of(log).tables, state, {"one": 1 << 20, "many": 10})
     assert needs[0].table == "one" and needs[0].bytes > 24 << 20
     more = [
-        preflight.row_file_needs(given(log).tables, state, {"one": 1, "many": 0}, saves)[0].bytes
+        preflight.row_file_needs(config_of(log).tables, state, {"one": 1, "many": 0}, saves)[
+            0
+        ].bytes
         for saves in (1, 2, 9)
     ]
     # rows that changed since a commit are there twice
@@ -104,9 +106,9 @@ OPTIMIZERS = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam", "pa
 
 
 @pytest.mark.parametrize("sparse", OPTIMIZERS)
-def test_no_checkpoint_is_larger_than_foretold(log, tmp_path, sparse, monkeypatch):  # noqa: F811
+def test_no_checkpoint_is_larger_than_foretold(log, tmp_path, sparse, monkeypatch):
     monkeypatch.setattr(preflight, "OVERHEAD", 32 * KIB)
-    run = given(
+    run = config_of(
         log,
         f"optimizer.sparse={{ name = '{sparse}' }}",
         "optimizer.dense.name=adagrad",
@@ -123,11 +125,11 @@ def test_no_checkpoint_is_larger_than_foretold(log, tmp_path, sparse, monkeypatc
     assert dense < path.stat().st_size <= most
 
 
-def test_rows_that_can_be_touched(log, tmp_path):  # noqa: F811
-    splits = open_splits(given(log), SingleComm(), tmp_path, print)
+def test_rows_that_can_be_touched(log, tmp_path):
+    splits = open_splits(config_of(log), SingleComm(), tmp_path, print)
     assert splits.touchable_rows(7) == {"one": 7, "many": 30}
     assert splits.touchable_rows(10**6) == {"one": 50, "many": 30}
-    wide = given(log, "tables.one.rows=100000", "tables.many.rows=100000")
+    wide = config_of(log, "tables.one.rows=100000", "tables.many.rows=100000")
     splits = open_splits(wide, SingleComm(), tmp_path, print)
     lookups = splits.datasets["train"].lookups("many")
     # a second epoch finds the same rows
@@ -135,9 +137,9 @@ def test_rows_that_can_be_touched(log, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_run_on_a_full_disk_does_not_start(log, tmp_path, free, ranks):  # noqa: F811
+def test_a_run_on_a_full_disk_does_not_start(log, tmp_path, free, ranks):
     free(100)
-    run = given(log)
+    run = config_of(log)
     lines = []
 
     def body(comm):
@@ -151,11 +153,14 @@ def test_a_run_on_a_full_disk_does_not_start(log, tmp_path, free, ranks):  # noq
     assert not lines and not (tmp_path / "out" / "plan.json").exists()
 
 
-def test_a_run_that_may_fit_starts_with_a_warning(log, tmp_path, free):  # noqa: F811
+def test_a_run_that_may_fit_starts_with_a_warning(log, tmp_path, free):
     free(100 * KIB)
     lines: list[str] = []
     Trainer(
-        given(log), None, tmp_path / "out", report=RunReport(tmp_path / "out", 0, tell=lines.append)
+        config_of(log),
+        None,
+        tmp_path / "out",
+        report=RunReport(tmp_path / "out", 0, tell=lines.append),
     ).run()
     assert (
         sum(
@@ -166,7 +171,7 @@ def test_a_run_that_may_fit_starts_with_a_warning(log, tmp_path, free):  # noqa:
     )
 
 
-def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch):  # noqa: F811
+def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch):
     asked = []
     real = trainer.build
 
@@ -178,12 +183,12 @@ def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch
     digests = set()
     for available in (1 << 40, 1 << 29):  # the table of gigabytes is mapped, a page at a time
         monkeypatch.setattr(preflight, "available_memory", lambda available=available: available)
-        run = given(log, "tables.one.rows=200_000_000", "training.steps=2")
+        run = config_of(log, "tables.one.rows=200_000_000", "training.steps=2")
         digests.add(Trainer(run, None, tmp_path / str(available)).run()["digest"])
     assert asked == [True, False] and len(digests) == 1
     monkeypatch.setattr(preflight, "available_memory", lambda: 1 << 20)
     with pytest.raises(TrainingError, match="largest table, one"):
-        Trainer(given(log), None, tmp_path / "none").run()
+        Trainer(config_of(log), None, tmp_path / "none").run()
 
 
 def raw_log(path, rows):

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spmd_exchange import PLANS, TALL, Case, digest, train, unsharded
-from test_training import given as given_config
-from test_training import log  # noqa: F401
 
 from neocpu.cli.train import tier_lines
 from neocpu.embedding.lookups import EntryLayout, Lookups
@@ -30,6 +28,7 @@ from neocpu.storage.placement import PLACEMENTS, Room, Rows, choose_placements, 
 from neocpu.storage.row_file import RowFile, RowTable
 from neocpu.storage.tier import Tier, Visit
 from neocpu.training.trainer import Trainer
+from tests.small_run import config_of
 
 ROWS = 300
 WIDTH = 3
@@ -256,7 +255,7 @@ def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
         TieredEmbedding([table], [Shard(0, (0, rows), (0, 4), 0)], SparseOptimizer(), 1, memory)
 
 
-def test_the_ssd_file_of_a_rank_stays_within_its_budget(log, tmp_path):  # noqa: F811
+def test_the_ssd_file_of_a_rank_stays_within_its_budget(log, tmp_path):
     with pytest.raises(
         StorageError,
         match=r"rank-0\.h5: would have .* bytes, but may have 20,000; raise .*memory\.ssd",
@@ -264,7 +263,7 @@ def test_the_ssd_file_of_a_rank_stays_within_its_budget(log, tmp_path):  # noqa:
         run(log, tmp_path, "ddr_over_ssd", "memory.ssd=20000")
 
 
-def test_files_of_others_are_left_alone(log, tmp_path):  # noqa: F811
+def test_files_of_others_are_left_alone(log, tmp_path):
     folder = f"memory.folder={tmp_path / 'rows'}"
     other = tmp_path / "rows" / "rank-0.h5"
     other.parent.mkdir()
@@ -285,7 +284,7 @@ def test_files_of_others_are_left_alone(log, tmp_path):  # noqa: F811
     assert not list(other.parent.iterdir())
 
 
-def test_files_that_killed_runs_on_more_ranks_left_are_removed(log, tmp_path):  # noqa: F811
+def test_files_that_killed_runs_on_more_ranks_left_are_removed(log, tmp_path):
     left = tmp_path / "out" / "rows" / "rank-7.h5"
     left.parent.mkdir(parents=True)
     RowFile.create(left, [RowTable("t", 10, 8)]).close()
@@ -296,15 +295,15 @@ def test_files_that_killed_runs_on_more_ranks_left_are_removed(log, tmp_path):  
         run(log, tmp_path / "out", "hbm", "training.steps=2", resume=True)
 
 
-def run(log, out, placement, *overrides, ranks=1, resume=False):  # noqa: F811
+def run(log, out, placement, *overrides, ranks=1, resume=False):
     """Summary of a run on threads."""
-    config = given_config(
+    config = config_of(
         log, "training.epochs=40", "training.steps=60", f"memory.placement={placement}", *overrides
     )
     return run_threads(ranks, lambda comm: Trainer(config, comm, out, resume=resume).run())[0]
 
 
-def test_a_run_beyond_its_memory_ends_with_the_same_digest(log, tmp_path):  # noqa: F811
+def test_a_run_beyond_its_memory_ends_with_the_same_digest(log, tmp_path):
     coded = "tables.one.format=fp16", "tables.one.rounding=stochastic"
     whole = run(log, tmp_path / "whole", "hbm", *coded)
     assert whole["tiers"] == []
