@@ -18,16 +18,15 @@ from typing import Any
 
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES, SparseOptimizer
 from neocpu.embedding.specs import (
-    NUMBER_FORMATS,
     POOLING,
     ROUNDINGS,
-    SCALED,
     TableKeys,
     TableSpec,
     bags,
     with_caches,
 )
 from neocpu.errors import ConfigError
+from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.parallel.plan import PlanSpec, choose_schemes
@@ -262,10 +261,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.on_error": ON_ERROR,
     "model.interaction": INTERACTIONS,
     "model.loss": LOSSES,
-    "model.embedding_format": (*NUMBER_FORMATS, *SCALED),
+    "model.embedding_format": TRAINED,
     "model.embedding_rounding": ROUNDINGS,
     "tables.*.pooling": POOLING,
-    "tables.*.format": (*NUMBER_FORMATS, *SCALED),
+    "tables.*.format": TRAINED,
     "tables.*.rounding": ROUNDINGS,
     "optimizer.sparse.name": tuple(name for name, rule in RULES.items() if rule.updates),
     "optimizer.dense.name": tuple(DENSE_NAMES),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.rounded import rounded
-from neocpu.embedding.specs import EXACT, SCALED, TableSpec
+from neocpu.embedding.specs import TableSpec
 from neocpu.reference.philox import INIT, tensor_key
 from neocpu.storage.row_codecs import RowCodec
 
@@ -42,12 +42,12 @@ def initial_rows(
     scale = np.float32(1.0 / math.sqrt(spec.rows))
     uniform_rows(tensor_key(seed, INIT, spec.name), np.ascontiguousarray(rows), 0, scale, weight)
     scales: dict[str, F32] = {}
-    if spec.format in SCALED:
+    if spec.row_format.row_scaled:
         codec = RowCodec(spec.format, spec.dim, backend=backend)
         data = codec.encode(weight)
         weight = codec.decode(data)
         scales = codec.scales(data)
-    elif spec.format not in EXACT:
+    elif not spec.row_format.exact:
         weight = rounded(weight, spec.format, import_module(f"neocpu.{backend}.narrow"))
     values = {"weight": weight}
     for name, shape in state_shapes(optimizer, spec.dim):
@@ -58,7 +58,7 @@ def initial_rows(
 
 def fields_of(spec: TableSpec, optimizer: SparseOptimizer) -> list[tuple[str, tuple[int, ...]]]:
     """(name, shape of a row) of all that a row has beside its weights, in order."""
-    scales = ("weight_scale", "weight_bias") if spec.format in SCALED else ()
+    scales = ("weight_scale", "weight_bias") if spec.row_format.row_scaled else ()
     return [*state_shapes(optimizer, spec.dim), *((name, ()) for name in scales)]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neocpu.config import Config
-from neocpu.embedding.specs import SCALED, TableSpec, bags
+from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import TrainingError
 from neocpu.model.layout import ModelLayout
 from neocpu.parallel.plan import Plan
@@ -73,7 +73,7 @@ def table_needs(
         touched = lookups[table.name]
         row_bytes = table.cached.row_bytes(width, state_floats)
         # a row touches a page of each array that holds a part of it
-        arrays = 1 + (table.format == "bf16_split") + per_element + bool(per_row)
+        arrays = len(table.row_format.arrays) + per_element + bool(per_row)
         size = min(rows * row_bytes, touched * max(row_bytes, page * arrays))
         size += min(rows, touched * page)  # one byte per row: does it exist?
         if beside:
@@ -159,7 +159,7 @@ def checkpoint_needs(
     """
     sizes = []
     for table in tables:
-        scaled = table.format in SCALED
+        scaled = table.row_format.row_scaled
         # scaled rows are written as float32 numbers with scale and bias
         stored = replace(table, format="fp32") if scaled else table
         row_bytes = 8 + stored.row_bytes(table.dim, state_floats) + (8 if scaled else 0)
