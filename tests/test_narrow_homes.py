@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from neocpu.embedding.lookups import EntryLayout, Lookups
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import CACHES, SCALED, TableSpec
+from neocpu.embedding.specs import TableSpec
 from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
 from neocpu.errors import CheckpointError, ConfigError, PlanError, TrainingError
+from neocpu.formats import CACHES, SCALED
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.plan import place

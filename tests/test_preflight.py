@@ -4,6 +4,7 @@ through?
 
 import shutil
 from collections import namedtuple
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,12 @@ from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.training import preflight, trainer
 from neocpu.training.datasets import open_splits
-from neocpu.training.preflight import Need, check_checkpoints, check_conversions
+from neocpu.training.preflight import (
+    CheckpointNeeds,
+    Need,
+    check_checkpoints,
+    check_conversions,
+)
 from neocpu.training.results import RunReport
 from neocpu.training.trainer import Trainer
 from tests.small_run import config_of
@@ -41,7 +47,7 @@ def told_by(check, *args):
 
 
 @pytest.mark.parametrize(
-    ("saves", "keep", "there", "files"),
+    ("saves", "keep", "present", "files"),
     [(1, 2, [], 1), (2, 2, [], 2), (9, 2, [], 3), (9, 1, [], 2), (9, 5, [], 6), (1, 2, [0, 0], 3)],
     ids=[
         "only at the end",
@@ -52,35 +58,34 @@ def told_by(check, *args):
         "resumed beside others",
     ],
 )
-def test_one_more_checkpoint_than_stay_must_fit(tmp_path, free, saves, keep, there, files):
-    needs = [Need("big", 40 * MIB), Need("small", 9 * MIB)]
-    dense = 10 * MIB
+def test_one_more_checkpoint_than_stay_must_fit(tmp_path, free, saves, keep, present, files):
+    tables = [Need("big", 40 * MIB), Need("small", 9 * MIB)]
+    needs = CheckpointNeeds(tables, 10 * MIB, saves, keep, present)
     one = 59 * MIB + preflight.OVERHEAD
     free(files * one)
-    assert told_by(check_checkpoints, tmp_path, needs, dense, saves, keep, there) == []
+    assert told_by(check_checkpoints, tmp_path, needs) == []
     free(files * one - 1)
-    (line,) = told_by(check_checkpoints, tmp_path, needs, dense, saves, keep, there)
-    assert (
-        line.startswith(f"warning: checkpoints in {tmp_path} may need up to ") and "\n" not in line
-    )
+    (line,) = told_by(check_checkpoints, tmp_path, needs)
+    assert line.startswith(f"warning: checkpoints in {tmp_path} may need up to ")
+    assert "\n" not in line
     assert f"({files} of 59.2 MiB; the largest table, big, up to 40.0 MiB of each)" in line
-    assert "choose another --out" in line and ("checkpoint.keep=1" in line) == (
-        keep > 1 and files > 1
-    )
-    free(files * dense)
-    assert len(told_by(check_checkpoints, tmp_path, needs, dense, saves, keep, there)) == 1
-    free(files * dense - 1)
-    with pytest.raises(
-        TrainingError, match=rf"need at least {files}0\.0 MiB and up to .* free there; make room"
-    ):
-        check_checkpoints(tmp_path, needs, dense, saves, keep, there, print)
+    assert "choose another --out" in line
+    assert ("checkpoint.keep=1" in line) == (keep > 1 and files > 1)
+    free(files * needs.dense)
+    assert len(told_by(check_checkpoints, tmp_path, needs)) == 1
+    free(files * needs.dense - 1)
+    message = rf"need at least {files}0\.0 MiB and up to .* free there; make room"
+    with pytest.raises(TrainingError, match=message):
+        check_checkpoints(tmp_path, needs, print)
 
 
 def test_room_that_older_checkpoints_give_back_counts(tmp_path, free):
     free(60 * MIB)
-    args = ([Need("big", 40 * MIB)], 19 * MIB, 9, 2)
-    assert told_by(check_checkpoints, tmp_path, *args, [60 * MIB, 60 * MIB]) == []
-    assert len(told_by(check_checkpoints, tmp_path, *args, [60 * MIB, 57 * MIB])) == 1
+    needs = CheckpointNeeds([Need("big", 40 * MIB)], 19 * MIB, saves=9, keep=2)
+    enough = replace(needs, present=[60 * MIB, 60 * MIB])
+    assert told_by(check_checkpoints, tmp_path, enough) == []
+    too_little = replace(needs, present=[60 * MIB, 57 * MIB])
+    assert len(told_by(check_checkpoints, tmp_path, too_little)) == 1
 
 
 def test_rows_on_the_ssd_that_may_not_fit_are_told(log, tmp_path, free):
@@ -115,11 +120,11 @@ def test_no_checkpoint_is_larger_than_foretold(log, tmp_path, sparse, monkeypatc
         "training.epochs=2",
     )
     splits = open_splits(run, SingleComm(), tmp_path, print)
-    needs = preflight.checkpoint_needs(
+    tables = preflight.checkpoint_needs(
         run.tables, run.optimizer.sparse.state_floats, splits.touchable_rows(300)
     )
     dense = preflight.dense_bytes(run, splits.dense_features)
-    most = check_checkpoints(tmp_path, needs, dense, 1, 1, [], print)
+    most = check_checkpoints(tmp_path, CheckpointNeeds(tables, dense, saves=1, keep=1), print)
     Trainer(run, None, tmp_path / "out").run()
     (path,) = (tmp_path / "out" / "checkpoints").iterdir()
     assert dense < path.stat().st_size <= most

@@ -8,19 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from neocpu.errors import ConfigError
+from neocpu.formats import CACHES, RowFormat, table_format
 from neocpu.records import choose
-from neocpu.storage.formats import FORMATS
+from neocpu.reference.codecs import CODECS
 from neocpu.storage.placement import AUTO, PLACEMENTS
 
 POOLING = ("sum", "mean")
-# bytes of a number
-NUMBER_FORMATS = {"fp32": 4, "fp16": 2, "bf16": 2, "bf16_split": 4, "fp8_e4m3": 1, "fp8_e5m2": 1}
-EXACT = ("fp32", "bf16_split")  # formats that hold every fp32 number
-SCALED = ("int8", "int4")  # formats of whole rows, for rows at home below a cache of numbers
-CACHES = {  # formats of a cache, and those that rows below may have
-    "fp32": ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2", *SCALED),
-    "fp16": ("fp8_e4m3", "fp8_e5m2", *SCALED),
-}
 ROUNDINGS = ("nearest", "stochastic")
 
 
@@ -28,9 +21,9 @@ ROUNDINGS = ("nearest", "stochastic")
 class TableSpec:
     """One table: `rows` by `dim` numbers, looked up by `features`, each bag pooled by `pooling`.
 
-    format : how its numbers are kept, a key of `NUMBER_FORMATS` or one of `SCALED`
-    (docs/formats.md). rounding : how they get into it after an update. cache_format : wider format
-    of those in its caches, a key of `CACHES`; "": the same.
+    format : how its numbers are kept, one of `neocpu.formats.TRAINED` (docs/formats.md).
+    rounding : how they get into it after an update. cache_format : wider format of those in its
+    caches, a key of `neocpu.formats.CACHES`; "": the same.
     """
 
     name: str
@@ -44,25 +37,30 @@ class TableSpec:
     cache_format: str = ""
 
     @property
+    def row_format(self) -> RowFormat:
+        """The record of its format. Raises ConfigError if there is none."""
+        return table_format(self.format)
+
+    @property
     def cached(self) -> "TableSpec":
         """The table as lookups and updates see it: in the format of its caches."""
         form = self.cache_format or self.format
         return replace(
             self,
             format=form,
-            rounding="nearest" if form in EXACT else self.rounding,
+            rounding="nearest" if table_format(form).exact else self.rounding,
             cache_format="",
         )
 
     @property
     def number_bytes(self) -> int:
         """Bytes that a number takes where it is used."""
-        return NUMBER_FORMATS[self.cache_format or self.format]
+        return table_format(self.cache_format or self.format).bits // 8
 
     @property
     def lookup_bytes(self) -> int:
         """Bytes of a number that a lookup reads: of bf16_split the upper half."""
-        return 2 if self.format == "bf16_split" else self.number_bytes
+        return table_format(self.cache_format or self.format).lookup_bytes
 
     def row_bytes(self, columns: int, state_floats: tuple[int, int]) -> int:
         """Bytes of so many columns of a row where it is at home, with optimizer state: floats per
@@ -75,7 +73,7 @@ class TableSpec:
     def unfit(self, cut: bool = False, copied: bool = False) -> str:
         """Why it may not be cut by columns, or have copies on other ranks; "" where it may."""
         plan = "set parallel.plan to row_wise or table_wise"
-        if cut and self.format in SCALED:
+        if cut and self.row_format.row_scaled:
             return (
                 f"table {self.name!r}: {self.format} rows have one scale for all their columns "
                 f"and cannot be cut; {plan}"
@@ -93,7 +91,7 @@ class TableSpec:
         and rounding, and a format of caches, where there is any.
         """
         found = asdict(self)
-        if self.format in EXACT:
+        if self.row_format.exact:
             del found["rounding"]
         if self.format == "fp32":
             del found["format"]
@@ -104,11 +102,7 @@ class TableSpec:
 
 def numbers_bytes(form: str, columns: int) -> int:
     """Bytes of so many numbers of a row in a format."""
-    return (
-        columns * NUMBER_FORMATS[form]
-        if form in NUMBER_FORMATS
-        else FORMATS[form].row_bytes(columns)
-    )
+    return table_format(form).row_bytes(columns)
 
 
 def with_caches(
@@ -117,9 +111,14 @@ def with_caches(
     """The tables with the `cache_format` that the config's `memory.cache_format` gives them under
     their placements.
 
-    Raises ConfigError where a cache could not hold every number of a table's rows, or rows need one
-    and have none.
+    Raises ConfigError where a format lacks what training in it needs, a cache could not hold every
+    number of a table's rows, or rows need one and have none.
     """
+    for table in tables:
+        if why := _untrainable(table.row_format):
+            raise ConfigError(
+                f"tables.{table.name}.format: {table.format} cannot be trained: {why}"
+            )
     names = [table.name for table in tables]
     forms = (
         choose("memory.cache_format", "format of caches", names, spec, tuple(CACHES), "")
@@ -141,6 +140,15 @@ def with_caches(
     return found
 
 
+def _untrainable(form: RowFormat) -> str:
+    """What a format lacks for tables to be trained in it; "" if nothing."""
+    if why := form.fault():
+        return f"{why} (neocpu/formats.py)"
+    if not form.exact and form.name not in CODECS:
+        return "no functions write and read its rows (CODECS in neocpu/reference/codecs.py)"
+    return ""
+
+
 def _cache_format(table: TableSpec, form: str, placement: str) -> str:
     if placement == AUTO and form not in ("", table.format):
         raise ConfigError(
@@ -158,7 +166,7 @@ def _cache_format(table: TableSpec, form: str, placement: str) -> str:
             f"memory.cache_format: {form} cannot hold every number of table {table.name!r}, which "
             f"is {table.format}; {hint}"
         )
-    if not form and table.format in SCALED:
+    if not form and table.row_format.row_scaled:
         raise ConfigError(
             f"tables.{table.name}.format: {table.format} rows train below a cache of wider "
             "numbers: set memory.cache_format to "
@@ -191,7 +199,7 @@ class TableKeys:
         """The table, with what else is to hold where the keys are silent."""
         form = self.format or form
         rounding = self.rounding or rounding
-        rounding = "nearest" if form in EXACT else rounding
+        rounding = "nearest" if table_format(form).exact else rounding
         return TableSpec(
             name, self.rows, self.dim or dim, features, self.pooling, self.weighted, form, rounding
         )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import OracleError
+from neocpu.formats import FORMATS
 
 Array = NDArray[Any]
 
@@ -26,7 +27,7 @@ NAMES = {
     "F8_E5M2": "fp8_e5m2",
 }
 # format -> dtype of one element's code
-CODES = {"bf16": "<u2", "fp16": "<u2", "fp8_e4m3": "u1", "fp8_e5m2": "u1"}
+CODES = {name: form.dtype for name, form in FORMATS.items() if form.number is not None}
 
 
 def coded(codes: Array, form: str) -> Array:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from neocpu.formats import FORMATS, WIRES, SmallFloat
 from neocpu.reference.philox import words_at
 
 NEAREST, STOCHASTIC, TRUNCATE, HALF_UP, FBGEMM = range(5)
@@ -26,23 +27,14 @@ ROUNDINGS = {
 def layout(
     bits: int, mantissa: int, bias: int, infinity: bool = True, limit: float = np.inf
 ) -> np.ndarray:
-    """Words i64[5] that describe a small float: bits, mantissa bits, exponent bias, kind, limit.
-
-    `kind` 1: the topmost exponent means infinity and NaN (IEEE-754). 0: only the topmost code is
-    NaN (e4m3fn). A finite `limit` gives kind 2: there is no infinity or NaN, numbers beyond it (and
-    NaN) become it (HFP8); the last word holds its fp32 bits.
-    """
-    kind = 2 if np.isfinite(limit) else int(infinity)
-    return np.array([bits, mantissa, bias, kind, np.float32(limit).view(np.int32)], np.int64)
+    """Words i64[5] that describe a small float (`formats.SmallFloat.words`)."""
+    return np.array(SmallFloat(bits, mantissa, bias, infinity, limit).words, np.int64)
 
 
 LAYOUTS = {
-    "fp16": layout(16, 10, 15),
-    "bf16": layout(16, 7, 127),
-    "fp8_e4m3": layout(8, 3, 7, infinity=False),
-    "fp8_e5m2": layout(8, 2, 15),
-    "hfp8_forward": layout(8, 3, 15, limit=0.9375),
-    "hfp8_backward": layout(8, 2, 31, limit=0.875),
+    name: layout(*form.number)
+    for name, form in (FORMATS | WIRES).items()
+    if form.number is not None
 }
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import FORMATS, RowFormat
 from neocpu.reference.codecs import CODECS, LAYOUTS, STOCHASTIC
-from neocpu.storage.formats import FORMATS, RowFormat
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -25,7 +25,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class RowCodec:
-    """Rows of `columns` numbers in `name`, a row format of `storage.formats`; column0: the first
+    """Rows of `columns` numbers in `name`, a row format of `neocpu.formats`; column0: the first
     one's column in the table.
 
     rounding : nearest or stochastic, by random words of `key`. backend : "kernels", or "reference"

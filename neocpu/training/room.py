@@ -107,13 +107,12 @@ def _check_disks(run: PlannedRun, ranks: int, tell: Callable[[str], None]) -> No
     )
     # files of changes take together no more than two whole ones
     based = min(config.checkpoint.files_until_full(run.memory.over_ssd) - 1, 2)
-    preflight.check_checkpoints(
-        run.out,
-        preflight.checkpoint_needs(config.tables, run.state_floats, touched),
-        preflight.dense_bytes(config, run.splits.dense_features),
-        saves,
-        config.checkpoint.keep,
-        [path.stat().st_size for path in checkpoints(run.out)],
-        tell,
-        based,
+    needs = preflight.CheckpointNeeds(
+        tables=preflight.checkpoint_needs(config.tables, run.state_floats, touched),
+        dense=preflight.dense_bytes(config, run.splits.dense_features),
+        saves=saves,
+        keep=config.checkpoint.keep,
+        present=[path.stat().st_size for path in checkpoints(run.out)],
+        based=based,
     )
+    preflight.check_checkpoints(run.out, needs, tell)

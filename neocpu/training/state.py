@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.specs import EXACT
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.training.initial import fields_of, initial_rows
@@ -234,7 +233,7 @@ def _table_tensors(plan: Plan, fields: Callable[[int], Fields], quantize: str) -
     tensors = []
     for number, spec in enumerate(plan.tables):
         shapes = (("weight", (spec.dim,)), *fields(number))
-        quantized = quantize if spec.format in EXACT else ""
+        quantized = quantize if spec.row_format.exact else ""
         tensors.append(Tensor(f"tables/{spec.name}", spec.rows, shapes, spec.format, quantized))
     return tensors
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.specs import EXACT
+from neocpu.formats import table_format
 
 BLOCK = 4096
 STATE_VERSION = 1
@@ -51,7 +51,7 @@ class Tensor:
     @property
     def coded(self) -> bool:
         """Whether files hold its values as codes."""
-        return self.format not in EXACT
+        return not table_format(self.format).exact
 
     def of(self, field: str) -> str:
         """Format in which files hold a field."""

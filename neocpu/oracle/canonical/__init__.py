@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import FORMATS
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import SCALED, CaseBags, bags_of, row_bytes
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
-from neocpu.storage.formats import FORMATS
 
 Floats = NDArray[np.float32]
 NONE = np.empty(0, np.float32)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.formats import FORMATS
 from neocpu.oracle.canonical import NONE, Floats, asked, columns_of, divided, lookups_of
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import CaseBags, TableGeometry
@@ -16,7 +17,6 @@ from neocpu.oracle.truth.formats import joined_halves
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.reference.rules import RULES, Rule
-from neocpu.storage.formats import FORMATS
 
 Ints = NDArray[np.int64]
 

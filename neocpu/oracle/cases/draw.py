@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import FORMATS
 from neocpu.oracle.operator import Arrays
 from neocpu.oracle.truth.bags import SCALED
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, encode_rows
 from neocpu.reference.philox import GENERATOR, random_words, tensor_key
-from neocpu.storage.formats import FORMATS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]

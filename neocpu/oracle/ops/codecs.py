@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import FORMATS, WIRES
 from neocpu.oracle.canonical import asked
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import rounding_of
@@ -20,10 +21,9 @@ from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.numbers import TINY, Bounded, U
 from neocpu.reference.codecs import CODECS, LAYOUTS, ROUNDINGS
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.storage.formats import FORMATS, WIRES
 
-FUSED = ("int8", "int4", "int2")
-ROWS = ("int8", "int8_gpu", "int4", "int2", "fp8_row_forward", "fp8_row_backward", "mx4")
+FUSED = tuple(name for name, form in FORMATS.items() if form.row_scaled)
+ROWS = tuple(name for name, codec in CODECS.items() if codec.module != "codecs")
 
 
 def _round_truth(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:

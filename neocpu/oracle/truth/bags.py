@@ -10,18 +10,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import FORMATS, INFERENCE
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.formats import decode
 from neocpu.oracle.truth.numbers import SLACK, Real, U
 
 Ints = NDArray[np.int64]
-SCALED = {  # bits of a code, dtype of scale and bias, whether these stand before the codes
-    "int8": (8, "<f4", False),
-    "int4": (4, "<f2", False),
-    "int2": (2, "<f2", False),
-    "nbit8": (8, "<f2", True),
-    "nbit4": (4, "<f2", True),
-    "nbit2": (2, "<f2", True),
+# bits of a code, dtype of scale and bias, whether these stand before the codes
+SCALED = {
+    name: (form.bits, form.header[0][1], form.header_first)
+    for name, form in (FORMATS | INFERENCE).items()
+    if form.row_scaled
 }
 
 

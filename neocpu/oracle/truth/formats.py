@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu import formats
+from neocpu.formats import SmallFloat
 from neocpu.oracle.operator import Truth
 from neocpu.oracle.truth.numbers import Bounded, Real
 
@@ -30,15 +32,17 @@ class Format:
     dtype: str  # of one element's code
 
 
+def _format(name: str, dtype: str, number: SmallFloat) -> Format:
+    """The model of a small float, from its layout."""
+    beyond = np.inf if number.infinity else np.nan
+    return Format(name, number.mantissa + 1, 1 - number.bias, number.largest, beyond, dtype)
+
+
+_FP32 = SmallFloat(32, 23, 127)
 FORMATS = {
-    f.name: f
-    for f in (
-        Format("fp32", 24, -126, float(np.finfo(np.float32).max), np.inf, "<f4"),
-        Format("fp16", 11, -14, 65504.0, np.inf, "<u2"),
-        Format("bf16", 8, -126, float.fromhex("0x1.fep127"), np.inf, "<u2"),
-        Format("fp8_e4m3", 4, -6, 448.0, np.nan, "u1"),
-        Format("fp8_e5m2", 3, -14, 57344.0, np.inf, "u1"),
-    )
+    form.name: _format(form.name, form.dtype, form.number or _FP32)
+    for form in formats.FORMATS.values()
+    if not form.row_scaled
 }
 
 
@@ -115,7 +119,7 @@ def decode(codes: NDArray[np.generic], name: str) -> Real:
             return array.view("<f2").astype(np.float64)
         if name == "bf16":
             return (array.astype("<u4") << 16).view("<f4").astype(np.float64)
-    return _SMALL[name][array]
+    return _VALUES[name][array]
 
 
 def joined_halves(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.float32]:
@@ -124,26 +128,31 @@ def joined_halves(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.float32]:
     return ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
 
 
-def _small(form: Format) -> Real:
-    """Values of all 256 codes of an fp8 format, from its definition."""
-    code = np.arange(256)
+def _values(form: Format) -> Real:
+    """Values of all codes of a narrow format, from its definition."""
+    bits = 8 * np.dtype(form.dtype).itemsize
+    sign = 1 << (bits - 1)
+    code = np.arange(2 * sign)
+    magnitude = code & (sign - 1)
     fraction_bits = form.precision - 1
-    exponent = (code & 127) >> fraction_bits
+    exponent = magnitude >> fraction_bits
     fraction = code & ((1 << fraction_bits) - 1)
     bias = 1 - form.smallest
     normal = np.ldexp(1.0 + fraction / (1 << fraction_bits), exponent - bias)
     value = np.where(
         exponent == 0, np.ldexp(fraction / (1 << fraction_bits), form.smallest), normal
     )
-    if form.name == "fp8_e4m3":  # one NaN per sign, no infinity
-        value[(code & 127) == 127] = np.nan
+    if np.isnan(form.beyond):  # one NaN per sign, no infinity
+        value[magnitude == sign - 1] = np.nan
     else:
-        top = exponent == (127 >> fraction_bits)
+        top = exponent == exponent.max()
         value[top] = np.where(fraction[top] == 0, np.inf, np.nan)
-    return np.where(code > 127, -value, value)
+    return np.where(code >= sign, -value, value)
 
 
-_SMALL = {name: _small(FORMATS[name]) for name in ("fp8_e4m3", "fp8_e5m2")}
+_VALUES = {
+    name: _values(form) for name, form in FORMATS.items() if name not in ("fp32", "fp16", "bf16")
+}
 
 
 def stored(x: Bounded, name: str, rounding: str = "nearest") -> Bounded:

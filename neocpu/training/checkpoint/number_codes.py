@@ -1,7 +1,7 @@
 """How does a checkpoint hold numbers? As what their format keeps of them: the same numbers in half
 or a quarter of the bytes.
 
-fp16 as HDF5's half floats; bf16 and fp8 as unsigned integers. Every number of a table is one of its
+fp16 as HDF5's half floats; other small floats as unsigned integers. Every number of a table is one of its
 format, so nothing is rounded; hashes and digests are of the numbers. All other fields, and
 bf16_split, are float32. A quantised file (Check-N-Run) has the weights of float32 tables as rows of
 int8 or int4 (`docs/formats.md`), which does round them. NumPy only: no kernels.
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import table_format
 from neocpu.reference.codecs import LAYOUTS, NEAREST, decode_rows, encode_rows
 from neocpu.storage.row_codecs import RowCodec
 from neocpu.training.state_blocks import Tensor
 
-DTYPES = {"fp16": "<f2", "bf16": "<u2", "fp8_e4m3": "|u1", "fp8_e5m2": "|u1"}
 F32 = NDArray[np.float32]
 
 
@@ -42,7 +42,16 @@ class Code:
     @property
     def dtype(self) -> str:
         """Dtype of the dataset."""
-        return "|u1" if self.scaled else DTYPES.get(self.form, "<f4")
+        if self.scaled:
+            return "|u1"
+        if self.form == "fp16":
+            return "<f2"
+        return table_format(self.form).dtype if self.coded else "<f4"
+
+    @property
+    def coded(self) -> bool:
+        """Whether each number is written as its code in the format."""
+        return not self.scaled and not table_format(self.form).exact
 
     @property
     def entry(self) -> tuple[int, ...]:
@@ -67,8 +76,8 @@ class Code:
                 return numbers.astype("<f2")
         if self.form == "bf16":
             return (np.ascontiguousarray(numbers, "<f4").view("<u4") >> np.uint32(16)).astype("<u2")
-        if self.form in DTYPES:
-            codes = np.empty(numbers.shape, np.uint8)
+        if self.coded:
+            codes = np.empty(numbers.shape, self.dtype)
             encode_rows(
                 np.ascontiguousarray(numbers, np.float32), LAYOUTS[self.form], NEAREST, codes
             )
@@ -83,7 +92,7 @@ class Code:
             return stored.astype(np.float32)
         if self.form == "bf16":
             return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        if self.form in DTYPES:
+        if self.coded:
             numbers = np.empty(stored.shape, np.float32)
             decode_rows(stored, LAYOUTS[self.form], numbers)
             return numbers
