@@ -14,6 +14,8 @@ from toys import FORMAT, OPTIMIZER, POLICY, SCHEME
 
 from neocpu import load, oracle
 from neocpu.formats import FORMATS, table_format
+from neocpu.ingest.dataset_layout import FeatureColumn
+from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.threads import run_threads
 from neocpu.reference.codecs import LAYOUTS, decode_rows
 from neocpu.training.checkpoint.reading import CheckpointFile
@@ -83,14 +85,27 @@ def oracle_run() -> dict[str, object]:
     }
 
 
-def cached(policy: str, ranks: int = 1) -> str:
-    """A run whose rows come and go under a cache policy."""
-    memory = ("memory.placement=hbm_over_ddr", "memory.hbm=6_000", f"memory.policy={policy}")
-    sizes = ("tables.one.rows=900", "tables.many.rows=700")
-    name = f"{policy}{ranks}"
-    return train(name, *sizes, *memory, "parallel.plan=row_wise", ranks=ranks)
+def write_wide_log(path: Path) -> Path:
+    """A log of more codes than a cache has lines."""
+    random = np.random.default_rng(6)
+    codes = {name: random.integers(0, 600, 900).astype(np.uint32) for name in ("one", "many")}
+    dense = random.standard_normal((900, 3)).astype(np.float32)
+    with DatasetWriter(path, ["a", "b", "c"], [FeatureColumn(name) for name in codes]) as writer:
+        writer.append((codes["one"] % 3 == 0).astype(np.float32), dense, codes)
+    return path
 
 
+def cached(policy: str, ranks: int = 1) -> list[object]:
+    """(digest, misses) of a run whose rows come and go under a cache policy."""
+    memory = ("memory.placement=hbm_over_ddr", "memory.hbm=10_000", f"memory.policy={policy}")
+    sizes = ("tables.one.rows=900", "tables.many.rows=700", "parallel.plan=row_wise")
+    config = small_run.config_of(wide_log, *sizes, *memory)
+    out = FOLDER / f"{policy}{ranks}"
+    summary = run_threads(ranks, lambda comm: Trainer(config, comm, out).run())[0]
+    return [summary["digest"], sum(level.get("unique_misses", 0) for level in summary["tiers"])]
+
+
+wide_log = write_wide_log(FOLDER / "wide.h5")
 sign = f"optimizer.sparse.name={OPTIMIZER.name}"
 scheme = f"parallel.plan={SCHEME.name}"
 print(
