@@ -44,14 +44,15 @@ class Code:
         """Dtype of the dataset."""
         if self.scaled:
             return "|u1"
-        if self.form == "fp16":
-            return "<f2"
-        return table_format(self.form).dtype if self.coded else "<f4"
+        if not self.coded:
+            return "<f4"
+        return "<f2" if self.form == "fp16" else table_format(self.form).dtype
 
     @property
     def coded(self) -> bool:
-        """Whether each number is written as its code in the format."""
-        return not self.scaled and not table_format(self.form).exact
+        """Whether every number is written as its code, that of a small float."""
+        record = table_format(self.form)
+        return not self.scaled and record.number is not None and not record.split
 
     @property
     def entry(self) -> tuple[int, ...]:
@@ -68,35 +69,35 @@ class Code:
         return RowCodec(self.form, self.shape[0], backend="reference")
 
     def encode(self, numbers: F32) -> NDArray[Any]:
-        """What is written for numbers; but for scaled rows, those that the format has."""
+        """What is written for numbers f32[n, ...]; but for scaled rows, those of the format."""
         if self.scaled:
             return self._codec.encode(numbers)
+        if not self.coded:
+            return np.ascontiguousarray(numbers, "<f4")
+        # NumPy's and HDF5's own type, and a shift, are much faster than the twin of the codecs
         if self.form == "fp16":
             with np.errstate(over="ignore"):
                 return numbers.astype("<f2")
         if self.form == "bf16":
             return (np.ascontiguousarray(numbers, "<f4").view("<u4") >> np.uint32(16)).astype("<u2")
-        if self.coded:
-            codes = np.empty(numbers.shape, self.dtype)
-            encode_rows(
-                np.ascontiguousarray(numbers, np.float32), LAYOUTS[self.form], NEAREST, codes
-            )
-            return codes
-        return np.ascontiguousarray(numbers, "<f4")
+        codes = np.empty(numbers.shape, self.dtype)
+        layout = LAYOUTS[self.form]
+        encode_rows(np.ascontiguousarray(numbers, np.float32), layout, NEAREST, codes)
+        return codes
 
     def decode(self, stored: NDArray[Any]) -> F32:
-        """The numbers of what was written."""
+        """The numbers f32[n, ...] of what was written."""
         if self.scaled:
             return self._codec.decode(stored)
+        if not self.coded:
+            return np.asarray(stored, np.float32)
         if self.form == "fp16":
             return stored.astype(np.float32)
         if self.form == "bf16":
             return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        if self.coded:
-            numbers = np.empty(stored.shape, np.float32)
-            decode_rows(stored, LAYOUTS[self.form], numbers)
-            return numbers
-        return np.asarray(stored, np.float32)
+        numbers = np.empty(stored.shape, np.float32)
+        decode_rows(stored, LAYOUTS[self.form], numbers)
+        return numbers
 
 
 class Coded:
