@@ -73,19 +73,18 @@ def memory_plan(
     places = place_tables(
         plan, named, work, memory.hbm, memory.ddr, SPEEDS | {m: s for m, s in speeds.items() if s}
     )
-    asked = demands(plan, work) if AUTO in named else ()
     return MemoryPlan(
-        places,
-        memory.hbm,
-        memory.ddr,
-        memory.policy,
-        Path(memory.folder or folder),
-        asked,
-        memory.ddr_bandwidth,
-        memory.ssd_bandwidth,
-        memory.ssd_iops,
-        memory.prefetch,
-        memory.ssd,
+        placements=places,
+        hbm=memory.hbm,
+        ddr=memory.ddr,
+        ssd=memory.ssd,
+        policy=memory.policy,
+        folder=Path(memory.folder or folder),
+        demands=demands(plan, work) if AUTO in named else (),
+        ddr_bandwidth=memory.ddr_bandwidth,
+        ssd_bandwidth=memory.ssd_bandwidth,
+        ssd_iops=memory.ssd_iops,
+        prefetch=memory.prefetch,
     )
 
 
