@@ -222,8 +222,8 @@ class Suite(Mapping[str, Question]):
         if int(attributes.get("version", 0)) != VERSION:
             self._file.close()
             raise OracleError(
-                f"{path}: suite of version {attributes.get('version')}, this neocpu reads {VERSION}: "
-                "export again"
+                f"{path}: suite of version {attributes.get('version')}, "
+                f"this neocpu reads {VERSION}: export again"
             )
         self.seed = int(attributes["seed"])
         self.sha256 = str(attributes["sha256"])
