@@ -271,7 +271,7 @@ def test_a_row_number_out_of_range_is_named() -> None:
 
 
 def naive_lookup(given: dict[str, np.ndarray], order: str, mean: str) -> np.ndarray:
-    """fp32 pooling of one table in some order; MEAN by division, by a reciprocal, or term by term."""
+    """fp32 pooling of one table in some order; MEAN divides, by a reciprocal, or term by term."""
     w = given["weights"].reshape(int(given["rows"][0]), -1)
     out = np.zeros((given["offsets"].size - 1, w.shape[1]), F)
     for b, (lo, hi) in enumerate(steps(given["offsets"])):

@@ -1,10 +1,9 @@
-"""Which codes must numbers become, and which numbers codes? Operators `round`, `quantize` and
-`dequantize`.
+"""Which codes must numbers become, and which numbers codes?
 
-Formats of single elements (fp16, bf16, fp8) have an exact model: rounding in fp64, where either
-neighbour may be right only with stochastic rounding. Bytes of row-scaled formats have no tolerance:
-FBGEMM's arithmetic is their definition (docs/formats.md), so `quantize` knows one answer, and its
-bends are small models of what goes wrong.
+Operators `round`, `quantize` and `dequantize`. Formats of single elements (fp16, bf16, fp8) have an
+exact model: rounding in fp64, where either neighbour may be right only with stochastic rounding.
+Bytes of row-scaled formats have no tolerance: FBGEMM's arithmetic is their definition
+(docs/formats.md), so `quantize` knows one answer, and its mistakes are small models of their own.
 """
 
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.formats import FORMATS, WIRES
-from neocpu.oracle.canonical import asked
+from neocpu.oracle.canonical import backend_module
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import rounding_of
 from neocpu.oracle.truth.bags import fused_rows
@@ -40,11 +39,11 @@ def _round_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
     codes = np.empty(x.shape, FORMATS[name].dtype)
     rounding = ROUNDINGS[str(o["rounding"])]
     if o["rounding"] != "stochastic":
-        asked("codecs", backend).encode_rows(x, LAYOUTS[name], rounding, codes)
+        backend_module("codecs", backend).encode_rows(x, LAYOUTS[name], rounding, codes)
     else:
         key = tensor_key(int(o["seed"]), STOCHASTIC_ROUNDING, "table0")
         rows = np.arange(len(x))
-        encode = asked("codecs", backend).encode_rows_randomly
+        encode = backend_module("codecs", backend).encode_rows_randomly
         encode(x, LAYOUTS[name], rounding, key, rows, 0, int(o["step"]), codes)
     return {"codes": FORMATS[name].view(codes)}
 
@@ -67,7 +66,7 @@ def _quantize_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
     if name == "mx4":
         # a key, rows and a step, for stochastic exponents
         arguments += [np.uint64(0), np.arange(len(x)), 0]
-    getattr(asked(codec.module, backend), codec.quantize)(x, *arguments, out)
+    getattr(backend_module(codec.module, backend), codec.quantize)(x, *arguments, out)
     return {"codes": out}
 
 
@@ -85,8 +84,9 @@ def _quantize_truth(
 
 
 def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> NDArray[np.uint8]:
-    """A plain model of fused int8 rows without NaN or infinities: codes, padding up to `size`
-    bytes, scale, bias.
+    """A plain model of fused int8 rows of `size` bytes, of finite numbers x f32[R, D].
+
+    Codes, padding, scale, bias.
     """
     f = np.float32
     out = np.zeros((len(x), size), np.uint8)
@@ -94,14 +94,14 @@ def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> ND
     high = x.max(1, keepdims=True)
     with np.errstate(all="ignore"):
         inverse = f(255) / ((high - low) + f(1e-20 if gpu else 1e-8))
-        v = (x - low) * inverse
-        codes = (
-            np.rint(v)
-            if rounding == "nearest"
-            else np.floor(v + f(0.5) if rounding == "away" else v)
-        )
+        steps = (x - low) * inverse
+        if rounding == "nearest":
+            codes = np.rint(steps)
+        else:
+            codes = np.floor(steps + f(0.5) if rounding == "away" else steps)
         out[:, : x.shape[1]] = np.clip(codes, 0, 255)
-        out[:, -8:-4], out[:, -4:] = ((high - low) / f(255)).view(np.uint8), low.view(np.uint8)
+        out[:, -8:-4] = ((high - low) / f(255)).view(np.uint8)
+        out[:, -4:] = low.view(np.uint8)
     return out
 
 
@@ -110,9 +110,8 @@ def _dequantize_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Array
     codes = np.ascontiguousarray(inputs["codes"], np.uint8)
     codec = CODECS[name]
     out = np.empty((len(codes), int(o["columns"])), np.float32)
-    getattr(asked(codec.module, backend), codec.dequantize)(
-        codes, *_arguments(name, codec.dequantize_options), out
-    )
+    dequantize = getattr(backend_module(codec.module, backend), codec.dequantize)
+    dequantize(codes, *_arguments(name, codec.dequantize_options), out)
     return {"out": out}
 
 
@@ -122,22 +121,20 @@ def _dequantize_truth(
     name = str(o["format"])
     columns = int(o["columns"])
     codes = inputs["codes"]
-    if name not in (
-        *FUSED,
-        "int8_gpu",
-    ):  # one operation on two exact numbers (a product with a power of two; a quotient)
+    if name not in (*FUSED, "int8_gpu"):
+        # one operation on two exact numbers: a product with a power of two, or a quotient
         value = _dequantize_bits(inputs, o, "reference")["out"].astype(np.float64)
         slack = 0.0 if name == "mx4" else 1.5 * 2 * U
         error = np.where(np.isfinite(value), np.abs(value) * slack + (TINY if slack else 0.0), 0.0)
         return {"out": in_format(Bounded(value, error), "fp32")}
     if name == "int8_gpu":  # padding between codes and header
         codes = np.concatenate([codes[:, :columns], codes[:, -8:]], axis=1)
-    given = {
+    table = {
         "weights": codes.reshape(-1),
         "rows": np.array([len(codes)]),
         "dims": np.array([columns]),
     }
-    q, scale, bias = next(fused_rows(given, "int8" if name == "int8_gpu" else name))
+    q, scale, bias = next(fused_rows(table, "int8" if name == "int8_gpu" else name))
     with np.errstate(invalid="ignore", over="ignore"):
         value = q * scale + bias
         size = np.abs(q * scale) + np.abs(bias)

@@ -1,5 +1,6 @@
-"""What must the operators on jagged data return? Permute, bucketize, pad, select, unique, sums of
-segments, checks.
+"""What must the operators on jagged data return?
+
+Permute, bucketize, pad, select, unique, sums of segments, checks of bounds.
 """
 
 from collections.abc import Callable
@@ -69,8 +70,7 @@ OPERATORS = (
     _operator(
         "bounds_check",
         "Row numbers out of range: counted by table, and -1 in a copy (FBGEMM: "
-        "bounds_check_indices, which writes 0s into "
-        "the caller's array). fatal: an error instead.",
+        "bounds_check_indices, which writes 0s into the caller's array). fatal: an error instead.",
         {"rows": TABLES["rows"], **{k: BAGS[k] for k in ("feature_table", "indices", "offsets")}},
         {"bounds_check": "ignore"},
         {
@@ -81,8 +81,7 @@ OPERATORS = (
     _operator(
         "linear_index",
         "Where a row begins in the memory of all tables. Rows are only counted here, so tables of "
-        "2^33 rows cost nothing: "
-        "this is where 32-bit products show.",
+        "2^33 rows cost nothing: this is where 32-bit products show.",
         {
             k: f
             for k, f in {**TABLES, **BAGS}.items()
@@ -128,10 +127,8 @@ OPERATORS = (
     ),
     _operator(
         "block_bucketize",
-        (
-            "Lookups to the ranks that own their rows, blocks of rows each (FBGEMM: "
-            "block_bucketize_sparse_features)."
-        ),
+        "Lookups to the ranks that own their rows, blocks of rows each (FBGEMM: "
+        "block_bucketize_sparse_features).",
         {
             "lengths": LENGTHS,
             "indices": INDICES,
@@ -143,10 +140,8 @@ OPERATORS = (
     ),
     _operator(
         "bucketize_uneven",
-        (
-            "Lookups to ranks whose blocks have sizes of their own (FBGEMM: "
-            "block_bucketize_sparse_features, block_bucketize_pos)."
-        ),
+        "Lookups to ranks whose blocks have sizes of their own (FBGEMM: "
+        "block_bucketize_sparse_features, block_bucketize_pos).",
         {
             "lengths": LENGTHS,
             "indices": INDICES,
