@@ -1,7 +1,7 @@
 """What does a table-batched lookup return, said with plain arrays? One call per operator, no
 object, no training state.
 
-    weights      codes of all tables, one after the other, row-major (`storage/formats.py`); rows, dims [T]
+    weights      codes of all tables, one after the other, row-major (`formats.py`); rows, dims [T]
     features     feature_table [F]; bags of feature f and sample s hold indices[offsets[b] : offsets[b+1]], b = f*B + s
     out          pooled: f32[B, sum of dims]; variable batches: flat, feature-major, or rank-major as FBGEMM's; none: [n, D]
 
@@ -162,7 +162,7 @@ def lookup(
         pruned: it adds nothing, but counts in the length that MEAN divides by.
     per_sample_weights : f32[n] or None; terms are fl(w * x). pooling : sum, mean, or none: one row
         per lookup, as it is.
-    weights_format : a name in `storage.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment :
+    weights_format : a name in `neocpu.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment :
         bytes rows are padded to.
     output_format : fp32, fp16 or bf16; narrow ones are rounded from fp32, nearest even, and come as
         records of that name.
