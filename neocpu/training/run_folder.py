@@ -14,7 +14,6 @@ from types import TracebackType
 from neocpu.errors import NeocpuError, StorageError, TrainingError
 from neocpu.parallel.comm import Comm
 from neocpu.storage.lock import UNSUPPORTED, claim, holder
-from neocpu.storage.row_tools import remove
 
 try:
     import fcntl
@@ -31,6 +30,8 @@ def has_results(out: Path) -> Path | None:
 
 def remove_row_files(out: Path, comm: Comm) -> None:
     """Remove SSD files that killed runs, maybe of more ranks, left in this folder. Collective."""
+    from neocpu.storage.row_tools import remove  # loads numba and h5py, which `--help` must not
+
     error: NeocpuError | None = None
     try:
         if comm.rank == 0:
