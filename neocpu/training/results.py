@@ -84,7 +84,7 @@ class RunReport:
         state_floats: tuple[int, int] = (0, 0),
         placement_lines: Sequence[str] = (),
     ) -> None:
-        """Show the plan and save it; then show which memories were chosen for the tables, and why."""
+        """Save the plan and show it; then show which memories were chosen for the tables."""
         if not self._first:
             return
         self.tell(plan.text(state_floats))

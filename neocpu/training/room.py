@@ -43,7 +43,7 @@ class PlannedRun:
 
 
 def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool:
-    """Check memory on every rank, and disks on rank 0; returns whether tables on huge pages fit too.
+    """Check memory on every rank, and disks on rank 0. Returns whether tables fit on huge pages.
     Collective.
 
     Raises TrainingError on all ranks where the run cannot fit; `tell` is given a line where it may

@@ -129,13 +129,14 @@ class State:
         ]
 
     def _block_bytes(self, blocks: Ints, rows: Ints) -> Ints:
-        """About how many bytes blocks take that have so many rows; dense ones have all of theirs."""
+        """About how many bytes blocks with so many rows take; dense ones have all of their rows."""
         tensor = np.searchsorted(self._starts, blocks, side="right") - 1
         heights = np.array([t.rows for t in self.tensors], np.int64)[tensor]
         height = heights - (blocks - self._starts[tensor]) * BLOCK
         rows = np.where(tensor < len(self._dense), BLOCK, rows)
         row_bytes = np.array([t.row_bytes for t in self.tensors])[tensor]
-        return np.minimum(np.minimum(rows, height), BLOCK) * row_bytes
+        sizes: Ints = np.minimum(np.minimum(rows, height), BLOCK) * row_bytes
+        return sizes
 
     def blocks(self, since: bool = False) -> Iterator[Blocks]:
         """The blocks that this rank owns, in order, without empty ones. Exhaust it: the ranks go in

@@ -46,8 +46,9 @@ class Embeddings(Protocol):
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows i64[n] of a table, ascending, with columns [left, right) of the fields that have columns;
-    other fields come with the piece whose left is 0. changed bool[n]: since the last checkpoint.
+    """Rows i64[n] of a table, ascending, and columns [left, right) of fields that have columns.
+
+    Other fields come with the piece whose left is 0. changed : bool[n], since the last checkpoint.
     """
 
     rows: Ints
