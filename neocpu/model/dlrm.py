@@ -68,8 +68,9 @@ class Dlrm:
         E[:, : self.first_column] = self._bottom.forward(np.ascontiguousarray(x))
 
     def forward_top(self, E: F32) -> F32:
-        """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`); valid until
-        the next call.
+        """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`).
+
+        Valid until the next call.
         """
         self._E = E
         z = E
@@ -80,8 +81,9 @@ class Dlrm:
         return self._logits.reshape(-1)
 
     def loss_gradient(self, labels: F32, global_batch: int) -> tuple[F32, F32]:
-        """Predictions f32[b] and losses f32[b] of the last `forward_top`; the gradient is kept for
-        `backward`.
+        """Predictions f32[b] and losses f32[b] of the last `forward_top`.
+
+        The gradient is kept for `backward`.
 
         The loss is the mean over `global_batch` samples, of which these are a part. Valid until the
         next call.
@@ -93,8 +95,9 @@ class Dlrm:
         return prediction, loss
 
     def predict(self) -> F32:
-        """Predictions f32[b] of the last `forward_top` (bce: probabilities, mse: logits); valid
-        until the next call.
+        """Predictions f32[b] of the last `forward_top` (bce: probabilities, mse: logits).
+
+        Valid until the next call.
         """
         samples = len(self._logits)
         labels = self._labels.matrix(samples).reshape(-1)
@@ -119,11 +122,10 @@ class Dlrm:
         return dE
 
     def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
-        """Gradient of all parameters, f32[P] in the order of `flat`, summed over one aligned node
-        of leaves.
+        """Gradient of all parameters, summed over one aligned node of leaves, into `out` f32[P].
 
-        cuts i64[L+1], L a power of two: first sample of each of the node's leaves within this
-        batch, and the end.
+        cuts : i64[L+1], L a power of two: first sample of each of the node's leaves within this
+        batch, and the end. out : in the order of `flat`.
         """
         into = self.layout.views(out)
         self._bottom.weight_gradients(cuts, into)

@@ -32,8 +32,9 @@ CANDIDATES = 1024  # keys that each rank offers when ranks divide the range of s
 
 @dataclass(frozen=True)
 class Metrics:
-    """Metrics of one split; None where one is not defined: a single class, no samples, the other
-    loss.
+    """Metrics of one split.
+
+    None where one is not defined: a single class, no samples, the other loss.
     """
 
     samples: int
@@ -45,8 +46,9 @@ class Metrics:
     mse: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; without `mse` for a classifier, without all but `mse` and `calibration` for a
-        regression.
+        """The metrics by name, JSON-able.
+
+        A classifier has no `mse`; a regression has `mse` and `calibration` only.
         """
         skipped = ("logloss", "ne", "auc", "accuracy") if self.mse is not None else ("mse",)
         return {name: value for name, value in asdict(self).items() if name not in skipped}
@@ -54,6 +56,7 @@ class Metrics:
 
 def compute(scores: F32, labels: F32, loss: str, comm: Comm) -> Metrics:
     """Metrics over all ranks' samples: predictions f32[n] and labels f32[n] of this rank.
+
     Collective.
 
     loss : "bce" (scores are probabilities) or "mse" (scores are numbers).
@@ -148,8 +151,9 @@ def _from_text(text: str) -> Fraction | None:
 
 
 def count_auc(scores: F32, clicked: NDArray[np.bool_], comm: Comm) -> float | None:
-    """Exact area under the ROC curve over all ranks, ties counted half; None for a single class or
-    a NaN. Collective.
+    """Exact area under the ROC curve over all ranks, ties counted half.
+
+    None for a single class or a NaN. Collective.
 
     Ranks agree on ranges of scores, each counts one range, and only sorted counts travel.
     """
@@ -175,8 +179,10 @@ def count_auc(scores: F32, clicked: NDArray[np.bool_], comm: Comm) -> float | No
 
 
 class _Histogram(NamedTuple):
-    """Distinct scores as integers of the same order, i64[n] ascending, and how many clicks and
-    non-clicks have each, i64[n].
+    """How many clicks and non-clicks have each score.
+
+    keys : distinct scores as integers of the same order, i64[n] ascending. clicks, non_clicks :
+    i64[n].
     """
 
     keys: Ints

@@ -17,6 +17,7 @@ def row_folder(out: Path) -> Path:
 
 def remove_row_files(out: Path, comm: Comm) -> None:
     """Remove SSD files that killed runs, maybe of more ranks, left in a folder of results.
+
     Collective.
 
     Raises StorageError on all ranks where a file is in use or cannot be removed.

@@ -30,9 +30,9 @@ CANONICAL_NAN = np.uint32(0x7FC00000)
 
 @dataclass(frozen=True)
 class Tensor:
-    """`rows` rows; `fields` are (name, shape of one row): first the values, then the optimizer
-    state.
+    """A tensor of the state, with its optimizer state.
 
+    rows : their number. fields : (name, shape of one row), the values first.
     format : row format of the table; its weights are numbers of that format, but here all fields
         are held as fp32.
     quantized : row format to which a checkpoint file rounds the weights; "": none.
@@ -100,8 +100,9 @@ class Blocks:
         return per_block(self.numbers, rows)
 
     def sha256(self) -> list[bytes]:
-        """Hash of each block: of its row numbers (int64) and then every field in order (float32),
-        all little-endian.
+        """Hash of each block.
+
+        It covers the row numbers (int64), then every field in order (float32), all little-endian.
         """
         arrays = [np.ascontiguousarray(self.rows, "<i8")]
         arrays += [np.ascontiguousarray(value, "<f4") for value in self.values.values()]
@@ -141,8 +142,9 @@ def runs_of(values: Ints) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Index:
-    """All blocks of the state in order: tensor, number and rows (how many), i64[m]; sha256
-    u8[m, 32].
+    """All blocks of the state in order.
+
+    tensor, number : i64[m], which block. rows : i64[m], how many. sha256 : u8[m, 32].
     """
 
     tensor: Ints
@@ -173,8 +175,9 @@ class Index:
 
 
 def by_tensor(starts: Ints, blocks: Ints) -> Iterator[tuple[int, Ints]]:
-    """(tensor, numbers of its blocks) of blocks i64[n], ascending, counted over all tensors; tensor
-    t begins at starts[t].
+    """(tensor, numbers of its blocks) of blocks i64[n], ascending, counted over all tensors.
+
+    Tensor t begins at starts[t].
     """
     tensors, counts = runs_of(np.searchsorted(starts, blocks, side="right").astype(np.int64) - 1)
     first = 0
@@ -196,9 +199,7 @@ def canonical_json(data: Any) -> bytes:
 
 
 def digest_of(header: Mapping[str, Any], step: int, tensors: Sequence[Tensor], index: Index) -> str:
-    """SHA-256, in hexadecimal, of a state: the config's header, the step, and the blocks of all
-    tensors.
-    """
+    """SHA-256 of a state, in hexadecimal: of config header, step, and blocks of all tensors."""
     top = {
         "version": STATE_VERSION,
         "config": header,

@@ -1,8 +1,8 @@
-"""How does a run go from a config to a digest? Data, plan, room, compiled kernels, the objects of
-this rank, the last checkpoint; then steps, and a summary.
+"""How does a run go from a config to a digest?
 
-`Trainer.run` tells that story; each chapter is a file of this folder. What one step does is in
-`step.py`.
+It opens the data, makes a plan, checks that there is room, compiles the kernels, builds the objects
+of this rank and loads the newest checkpoint; then it takes steps, and sums up. `Trainer.run` tells
+that story; its parts are files of this folder. What one step does is in `step.py`.
 """
 
 import time

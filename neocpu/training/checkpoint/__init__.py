@@ -1,5 +1,6 @@
-"""How does a run survive a crash? Its state goes to DIR/checkpoints/step-%08d.h5, and comes back on
-any ranks and plan.
+"""How does a run survive a crash? By checkpoints.
+
+Its state goes to DIR/checkpoints/step-%08d.h5, and comes back on any ranks and plan.
 
 Saving is `saving.py`; loading is here: every rank reads and verifies the blocks that its rectangles
 need.
@@ -25,6 +26,7 @@ __all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "sa
 
 def latest(out: Path, comm: Comm) -> Path | None:
     """The newest complete checkpoint with a sound index in a folder of results; None without one.
+
     Collective.
     """
     newest = ""
@@ -46,6 +48,7 @@ def load(
     tell: Callable[[str], None] | None = None,
 ) -> int:
     """Bring a world that was just built to the state of a checkpoint, of any ranks and plan.
+
     Returns the checkpoint's step. Collective.
 
     data : description of the data (`identity.py`); vocabularies, and samples of `split`, must be
@@ -85,9 +88,7 @@ def load(
 
 
 def refuse_changes(file: CheckpointFile, header: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if the config differs from the checkpoint's in keys that decide the
-    bits.
-    """
+    """Raise CheckpointError if a config changes keys of the checkpoint that decide the bits."""
     changes = differences(file.header, header)
     if changes:
         shown = "; ".join(f"{key} was {before}, now {now}" for key, before, now in changes[:5])

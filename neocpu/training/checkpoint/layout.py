@@ -129,8 +129,9 @@ def file_bytes(tensors: Sequence[Tensor], counts: Ints) -> int:
 
 
 def _allocate(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) -> int:
-    """Create a contiguous dataset whose space exists now and is not filled; returns its offset in
-    the file (0 if it is empty).
+    """Create a contiguous dataset whose space exists now and is not filled.
+
+    Returns its offset in the file (0 if it is empty).
     """
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_layout(h5py.h5d.CONTIGUOUS)

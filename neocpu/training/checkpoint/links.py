@@ -160,8 +160,9 @@ class Link:
         return self.file[f"{self.tensors[number].name}/gone"][:] if self.base else NOTHING
 
     def field(self, number: int, name: str) -> Any:
-        """A field of the rows in this file, mapped: f32[n, ...], or `Coded`, which decodes rows
-        when they are read.
+        """A field of the rows in this file, mapped: f32[n, ...] or `Coded`.
+
+        `Coded` decodes rows when they are read.
         """
         dataset = self.file[f"{self.tensors[number].name}/{name}"]
         code = Code.of(self.tensors[number], name)
@@ -194,8 +195,9 @@ class Link:
 
 
 def merged(rows: Sequence[Ints], gone: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Rows of the state i64[n], ascending, from those of its files, oldest first; and the place of
-    each in the concatenation of `rows`, i64[n].
+    """Rows of the state i64[n], ascending, and the place of each in the concatenation of `rows`.
+
+    rows, gone : of each file, oldest first.
     """
     if len(rows) == 1:
         return rows[0], np.arange(rows[0].size)

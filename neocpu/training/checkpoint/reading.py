@@ -112,8 +112,9 @@ class CheckpointFile:
         return loads(self.text("config"), f"{self.path} (config)", all_overrides)
 
     def number(self, name: str) -> int:
-        """Index of a tensor by name, for example "tables/C1". Raises CheckpointError if there is
-        none.
+        """Index of a tensor by name, for example "tables/C1".
+
+        Raises CheckpointError if there is none.
         """
         for number, tensor in enumerate(self.tensors):
             if tensor.name == name:
@@ -136,7 +137,8 @@ class CheckpointFile:
         return merged(rows, gone)
 
     def field(self, number: int, name: str) -> Any:
-        """A field of all rows in the state, mapped from the files, read-only and not verified:
+        """A field of all rows in the state, mapped from the files, read-only and not verified.
+
         f32[n, ...], or an object whose `[rows]` finds and decodes some of them.
         """
         if len(self.links) == 1 or not self.tensors[number].table:
@@ -146,6 +148,7 @@ class CheckpointFile:
 
     def blocks(self, number: int, lo: int = 0, hi: int | None = None) -> Iterator[Blocks]:
         """Blocks of a tensor with rows in [lo, hi), whole and verified, some megabytes at a time.
+
         Raises CheckpointError for a broken one.
         """
         tensor = self.tensors[number]

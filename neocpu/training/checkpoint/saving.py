@@ -1,5 +1,6 @@
-"""How does a state get to disk? Hashed and copied as it is now, written under a temporary name,
-renamed once it is complete.
+"""How does a state get to disk?
+
+Hashed and copied as it is now, written under a temporary name, renamed once it is complete.
 
     snapshot   every rank goes through its blocks once: it hashes them    training waits
                and keeps what is to be written
@@ -49,6 +50,7 @@ def save(
     out: Path, world: Any, step: int, *, keep: int = 2, data: Mapping[str, Any] | None = None
 ) -> str:
     """Write the whole state of a `training.world.World` after `step` steps; returns its digest.
+
     Collective.
 
     keep : newest checkpoints that stay. data : description of the data (`identity.py`), JSON-able.
@@ -157,8 +159,9 @@ class Saver:
         self.comm.agree(error)
 
     def save(self, step: int, last: bool = False) -> str:
-        """Take a snapshot of the state after `step` steps, and write it, or begin to; returns its
-        digest.
+        """Take a snapshot of the state after `step` steps, and write it, or begin to.
+
+        Returns its digest.
 
         last : the run ends with it, so nothing is rounded, and the SSD file is not committed with
             it: it will not be read again.
@@ -190,8 +193,9 @@ class Saver:
             self.stalled += time.perf_counter() - begun
 
     def finish(self) -> None:
-        """Wait for the file that is being written, and complete it. Raises CheckpointError on all
-        ranks where that fails.
+        """Wait for the file that is being written, and complete it.
+
+        Raises CheckpointError on all ranks where that fails.
         """
         if self._pending:
             begun = time.perf_counter()
@@ -207,17 +211,17 @@ class Saver:
             self._remove(pending)
 
     def report(self) -> dict[str, Any]:
-        """Checkpoints "written"; how many of them are "of_changes", and "in_background"; "bytes" of
-        all; "seconds" that training waited for them on this rank.
+        """Counts of this rank's checkpoints, JSON-able.
+
+        "written"; how many of them are "of_changes", and "in_background"; "bytes" of all; "seconds"
+        that training waited for them.
         """
         return {**self.counts, "seconds": self.stalled}
 
     # ---- from snapshot to file ----
 
     def _begin(self, pending: _Pending, last: bool) -> None:
-        """Take the snapshot, lay out the file, and write this rank's part or start a thread that
-        does.
-        """
+        """Take the snapshot, lay out the file, and write this rank's share or begin to."""
         quantize = "" if last else self._quantize
         state = state_of(self.world, quantize)
         step = pending.step
@@ -233,18 +237,18 @@ class Saver:
         pending.digest = digest_of(self.world.config.header(), step, state.tensors, index)
         before, counts = shares_of(self.comm, snapshot.counts)
         offsets = self._lay_out(pending, state.tensors, counts, attributes, texts)
-        kept = not self.comm.largest(int(snapshot.room < 0))
+        in_memory = not self.comm.largest(int(snapshot.room < 0))
         share = Share(
             path=pending.partial,
             tensors=state.tensors,
             offsets=offsets,
             before=before,
             index=written_index if self.comm.rank == 0 else None,
-            parts=snapshot.taken() if kept else snapshot.again(state, base is not None),
+            parts=snapshot.taken() if in_memory else snapshot.again(state, base is not None),
         )
         note = json.dumps({"step": step, "digest": pending.digest}).encode()
         commit = None if last else self.world.embedding.tbe.seal(note)
-        self._write(pending, share, commit, in_background=kept and self._background)
+        self._write(pending, share, commit, in_background=in_memory and self._background)
         self.world.embedding.tbe.changes.clear()
         size = file_bytes(state.tensors, counts)
         if self._every > 1:
@@ -347,8 +351,9 @@ class Saver:
 
 
 def _publish(pending: _Pending, keep: int) -> None:
-    """Give a complete file its name, and delete old ones that are neither among the newest nor the
-    base of one of these.
+    """Give a complete file its name, and delete old ones.
+
+    The newest `keep` stay, and so do the files that they are based on.
     """
     complete(pending.partial, pending.digest)
     _sync(pending.partial)

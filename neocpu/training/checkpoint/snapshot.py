@@ -24,8 +24,10 @@ from neocpu.training.state_blocks import Blocks, Index, Ints, Tensor
 
 
 class Snapshot:
-    """What one rank writes: the counts i64[T, 3] of it (`lay_out`), and copies of the parts as long
-    as all of them take at most `room` bytes; `room` becomes negative where they take more.
+    """What one rank writes: copies of its parts, as long as they take at most `room` bytes.
+
+    counts : i64[T, 3], of all parts, as for `lay_out`. room : bytes left; negative where the parts
+    take more, so that no copies are kept.
     """
 
     def __init__(self, tensors: Sequence[Tensor], room: int) -> None:

@@ -67,8 +67,9 @@ class _FilledTensor:
         }
 
     def values(self, blocks: Iterable[Blocks], rows: Ints) -> Values:
-        """Fields of `rows` (ascending, among them all of the blocks): those of the blocks, else
-        initial values.
+        """Fields of `rows`: those of the blocks, else initial values.
+
+        `rows` are ascending, and all rows of the blocks are among them.
         """
         if self._spec is None:
             return next(iter(blocks)).values
@@ -83,8 +84,9 @@ class _FilledTensor:
 
 
 def first_difference(first: CheckpointFile, second: CheckpointFile) -> Difference | None:
-    """The first tensor, row, field and column in which two checkpoints differ; None if their states
-    are equal.
+    """The first tensor, row, field and column in which two checkpoints differ.
+
+    None if their states are equal.
 
     Raises CheckpointError where they are not comparable: other tensors, or other shapes.
     """
@@ -168,8 +170,9 @@ class Entry:
 
 
 def entries(file: CheckpointFile, dense: bool) -> list[Entry]:
-    """The arrays of a checkpoint: rows in the state, or (`dense`) whole tables with initial values
-    filled in.
+    """The arrays of a checkpoint.
+
+    dense : whole tables, initial values filled in; else only the rows in the state.
     """
     arrays = []
     for number, tensor in enumerate(file.tensors):
@@ -207,8 +210,9 @@ def _whole_parts(file: CheckpointFile, number: int, name: str) -> Parts:
 
 
 def export(file: CheckpointFile, target: Path, *, dense: bool = False) -> None:
-    """Write a checkpoint as `.npz` or `.safetensors`, by the name of `target`. Verifies what it
-    reads.
+    """Write a checkpoint as `.npz` or `.safetensors`, by the name of `target`.
+
+    Verifies what it reads.
 
     Raises ConfigError for another name, CheckpointError where it cannot be read or written.
     """
@@ -229,6 +233,7 @@ def export(file: CheckpointFile, target: Path, *, dense: bool = False) -> None:
 
 def merge(file: CheckpointFile, target: Path) -> None:
     """Write a checkpoint, whatever files it is in, as one whole file; quantised weights as float32.
+
     Verifies what it reads.
 
     Raises CheckpointError where it cannot be read or written.
