@@ -74,6 +74,7 @@ def train(
 
 def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
     """The first of runs/NAME, NAME-2, NAME-3, … without results; to resume, the last with results.
+
     Collective.
     """
     free = Path("runs") / config.stem
@@ -151,8 +152,10 @@ def traffic_lines(traffic: dict[str, Any]) -> list[str]:
 
 
 def tier_lines(summary: dict[str, Any]) -> list[str]:
-    """What the memories of cached tables held, all ranks together, as a small table; then how long
-    steps waited for rows, and what a crash would cost. Nothing for a run without cached tables.
+    """What the memories of cached tables held, all ranks together, as a small table.
+
+    Then how long steps waited for rows, and what a crash would cost. Nothing for a run without
+    cached tables.
     """
     tiers: list[dict[str, Any]] = summary["tiers"]
     if not tiers:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from types import TracebackType
 
-from neocpu.errors import NeocpuError, StorageError, TrainingError
+from neocpu.errors import NeocpuError, TrainingError
 from neocpu.parallel.comm import Comm
 from neocpu.storage.lock import UNSUPPORTED, claim, holder
 
@@ -26,22 +26,6 @@ RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5")
 def has_results(out: Path) -> Path | None:
     """A file that a run left in this folder, if there is one."""
     return next((path for pattern in RESULTS for path in out.glob(pattern)), None)
-
-
-def remove_row_files(out: Path, comm: Comm) -> None:
-    """Remove SSD files that killed runs, maybe of more ranks, left in this folder. Collective."""
-    from neocpu.storage.row_tools import remove  # loads numba and h5py, which `--help` must not
-
-    error: NeocpuError | None = None
-    try:
-        if comm.rank == 0:
-            for path in out.glob("rows/rank-*.h5"):
-                remove(path)
-    except StorageError as problem:
-        error = problem
-    except OSError as problem:
-        error = StorageError(f"{out}/rows: cannot be cleared: {problem.strerror}; remove it")
-    comm.agree(error)
 
 
 class RunLock:

@@ -1,8 +1,8 @@
-"""How does a run go from a config to a digest? Data, plan, room, compiled kernels, the objects of
-this rank, the last checkpoint; then steps, and a summary.
+"""How does a run go from a config to a digest?
 
-`Trainer.run` tells that story; each chapter is a file of this folder. What one step does is in
-`step.py`.
+It opens the data, makes a plan, checks that there is room, compiles the kernels, builds the objects
+of this rank and loads the newest checkpoint; then it takes steps, and sums up. `Trainer.run` tells
+that story; its parts are files of this folder. What one step does is in `step.py`.
 """
 
 import time
@@ -26,7 +26,8 @@ from neocpu.training.plans import make_plan, memory_plan
 from neocpu.training.recovery import Recovery
 from neocpu.training.results import RunReport
 from neocpu.training.room import PlannedRun, check_room
-from neocpu.training.run_folder import RunLock, remove_row_files
+from neocpu.training.row_files import remove_row_files, row_folder
+from neocpu.training.run_folder import RunLock
 from neocpu.training.schedule import Schedule
 from neocpu.training.summary import summarise
 from neocpu.training.warmup import warm_up
@@ -126,7 +127,7 @@ class Trainer:
         training = config.training
         pooling = splits.pooling_factors()
         plan = make_plan(config, comm, pooling)
-        memory = memory_plan(config, plan, pooling, self.out / "rows")
+        memory = memory_plan(config, plan, pooling, row_folder(self.out))
         remove_row_files(self.out, comm)
         schedule = Schedule(splits.loader("train"), training.epochs, training.steps)
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
