@@ -190,6 +190,6 @@ def tier_lines(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def show(value: float | int) -> str:
+def show(value: float) -> str:
     """A metric as text."""
     return str(value) if isinstance(value, int) else f"{value:.5f}"

@@ -21,7 +21,7 @@ from neocpu.oracle.semantics import PRESETS
 
 
 def nearest_name(wrong: str, names: Iterable[str]) -> str:
-    """ " (did you mean …?)", or "" where nothing is near."""
+    """The words " (did you mean …?)", or "" where nothing is near."""
     near = difflib.get_close_matches(wrong, list(names), 1, 0.5)
     return f" (did you mean {near[0]}?)" if near else ""
 

@@ -10,6 +10,7 @@ import errno
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from neocpu.errors import NeocpuError, TrainingError
 from neocpu.parallel.comm import Comm
@@ -37,7 +38,7 @@ class RunLock:
         self._file: int | None = None
         self._held: Path | None = None
 
-    def __enter__(self) -> "RunLock":
+    def __enter__(self) -> Self:
         error: NeocpuError | None = None
         if self.comm.rank == 0:
             try:
