@@ -186,7 +186,7 @@ def test_inputs_are_left_alone():
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    ("change", "words"),
     [
         ({"dims": [4, 8]}, "dims [4, 8]"),
         ({"bottom": [7, 5]}, "embedding dim 4"),

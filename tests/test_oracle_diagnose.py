@@ -121,7 +121,7 @@ def scaled(inputs: dict[str, NDArray], factor: float) -> dict[int, Array]:
 ROWWISE = ("backward", "sum", "exact_rowwise_adagrad")
 SGD = ("backward", "sum", "exact_sgd")
 BROKEN: dict[str, tuple[tuple[str, str, str], Callable[[dict[str, NDArray]], object]]] = {
-    "mean_not_divided": (("lookup", "mean", ""), lambda i: forward(i)),
+    "mean_not_divided": (("lookup", "mean", ""), forward),
     "last_lookup_dropped": (("lookup", "sum", ""), lambda i: forward(i, take=lambda bag: bag[:-1])),
     "first_lookup_dropped": (("lookup", "sum", ""), lambda i: forward(i, take=lambda bag: bag[1:])),
     "duplicates_in_sequence": (ROWWISE, lambda i: rowwise(i, terms(i))),

@@ -82,7 +82,9 @@ def test_the_record_names_its_peers() -> None:
 
 @needs_peers
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("preset, op", [key for key in COMPARED if key[0] != "torchrec_row_wise"])
+@pytest.mark.parametrize(
+    ("preset", "op"), [key for key in COMPARED if key[0] != "torchrec_row_wise"]
+)
 def test_mirrors_give_the_peers_bits(preset: str, op: str, width: int) -> None:
     import torch
 

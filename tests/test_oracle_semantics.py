@@ -467,7 +467,7 @@ def test_presets_are_sets_of_quirks() -> None:
 
 def test_the_page_has_every_switch_and_every_preset() -> None:
     text = DOC.read_text()
-    lines = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.M))
+    lines = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE))
     assert lines.keys() == SWITCHES.keys() | PRESETS.keys()
     for switch in SWITCHES.values():
         assert lines[switch.name].startswith(switch.about), (

@@ -3,8 +3,8 @@ through?
 """
 
 import shutil
-from collections import namedtuple
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -26,9 +26,16 @@ from neocpu.training.results import RunReport
 from neocpu.training.trainer import Trainer
 from tests.small_run import config_of
 
-Usage = namedtuple("Usage", "total used free")
 KIB = 1 << 10
 MIB = 1 << 20
+
+
+class Usage(NamedTuple):
+    """What shutil.disk_usage gives."""
+
+    total: int
+    used: int
+    free: int
 
 
 @pytest.fixture

@@ -201,6 +201,6 @@ def tier_line(tier: dict[str, Any]) -> str:
     )
 
 
-def show(value: float | int) -> str:
+def show(value: float) -> str:
     """A metric as text."""
     return str(value) if isinstance(value, int) else f"{value:.5f}"

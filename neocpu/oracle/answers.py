@@ -13,7 +13,7 @@ import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -67,7 +67,7 @@ class Answers(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._named)
 
-    def __enter__(self) -> "Answers":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,6 +10,7 @@ import errno
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from neocpu.errors import NeocpuError, TrainingError
 from neocpu.parallel.comm import Comm
@@ -42,7 +43,7 @@ class RunLock:
         self._file: int | None = None  # descriptor of the locked file
         self._exclusive: Path | None = None  # file whose existence is the lock
 
-    def __enter__(self) -> "RunLock":
+    def __enter__(self) -> Self:
         error: NeocpuError | None = None
         if self.comm.rank == 0:
             try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -217,7 +217,7 @@ class CheckpointFile:
         for link in self.links:
             link.close()
 
-    def __enter__(self) -> "CheckpointFile":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
