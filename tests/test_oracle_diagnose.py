@@ -19,9 +19,7 @@ EPS = F32(1e-2)
 def problem(
     pooling: str = "sum", optimizer: str = "exact_sgd"
 ) -> tuple[dict[str, NDArray], dict[str, object]]:
-    """One table, seven bags (one empty), rows that recur inside and between bags; state that is not
-    zero.
-    """
+    """One table, seven bags (one empty), rows that recur in and between bags; state is not zero."""
     rng = np.random.default_rng(5)
     lengths = np.array([3, 0, 4, 1, 2, 5, 2])
     inputs = {
@@ -162,7 +160,8 @@ def adam(inputs: dict[str, NDArray], t: int, corrected: bool = True) -> dict[str
     b1 = F32(0.9)
     b2 = F32(0.999)
     for row, g in merged(inputs).items():
-        m[row], v[row] = b1 * m[row] + (F32(1) - b1) * g, b2 * v[row] + (F32(1) - b2) * g * g
+        m[row] = b1 * m[row] + (F32(1) - b1) * g
+        v[row] = b2 * v[row] + (F32(1) - b2) * g * g
         c1, c2 = (F32(1) - b1**t, F32(1) - b2**t) if corrected else (F32(1), F32(1))
         w[row] -= LR * (m[row] / c1) / (np.sqrt(v[row] / c2) + EPS)
     return {"weights": w.reshape(-1), "exp_avg": m.reshape(-1), "exp_avg_sq": v.reshape(-1)}

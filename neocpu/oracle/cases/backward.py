@@ -1,8 +1,4 @@
-"""Which gradients break a fused backward? Cases of the operators `backward` and `unique_gradient`.
-
-Hyper-parameters are fp32 numbers (1 - 2^-10, not 0.999), so that a kernel's rounding of them cannot
-explain an error.
-"""
+"""Which gradients break a fused backward? Cases of `backward` and `unique_gradient`."""
 
 from collections.abc import Iterator
 
@@ -10,42 +6,18 @@ import numpy as np
 
 from neocpu.oracle.cases.draw import (
     Draw,
-    Pick,
     bags,
     coded,
     gradient,
     hot,
     last,
     ragged,
-    skewed,
     tables,
 )
+from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, dyadic, plain, states
 from neocpu.oracle.operator import Arrays, Case, Value
-from neocpu.oracle.ops.backward import HYPER
 from neocpu.reference.rules import RULES
 
-EXACT: dict[str, Value] = {
-    "learning_rate": 0.0625,
-    "eps": 2.0**-20,
-    "beta1": 0.875,
-    "beta2": 1 - 2.0**-10,
-}
-# Options of single rules, beside EXACT.
-OPTIONS_OF_RULE: dict[str, dict[str, Value]] = {
-    "momentum_sgd": {"momentum": 0.625},
-    "lars_sgd": {"momentum": 0.625, "eta": 0.125},
-    "rowwise_rmsprop": {"ar_alpha": 0.25, "min_shrinkage": 0.5},
-    "exact_rowwise_adagrad_with_counter": {
-        "counter_halflife": 8,
-        "learning_rate_mode": "counter_sgd",
-        "tail_id_threshold": 2.0,
-    },
-    "exact_rowwise_adagrad_with_cowclip": {
-        "counter_halflife": 8,
-        "weight_norm_coefficient": 0.5,
-        "lower_bound": 0.125,
-    },
-}
 DECAYS = ("exact_sgd", "exact_rowwise_adagrad", "adam", "lamb")
 
 
@@ -65,42 +37,6 @@ def _case(
         {"optimizer": rule, **EXACT, **OPTIONS_OF_RULE.get(rule, {}), **options},
         about,
     )
-
-
-def states(draw: Draw, rule: str, inputs: Arrays, fresh: bool = False) -> Arrays:
-    """States of a rule for the tables: zeros if fresh, else as after five steps."""
-    record = RULES[rule]
-    arrays: Arrays = {}
-    elements = int(inputs["weights"].size)
-    rows = int(inputs["rows"].sum())
-    for name in (*record.element_state, *record.row_state):
-        size = elements if name in record.element_state else rows
-        if fresh:
-            value = np.zeros(size, np.float32)
-        elif name == "prev_iter":
-            value = draw.whole(size, 0, 6).astype(np.float32)
-        elif name == "row_counter":
-            value = draw.whole(size, 0, 8).astype(np.float32)
-        elif name in ("momentum_buffer", "exp_avg"):
-            value = draw.floats(size, -4, 0)
-        else:
-            value = np.abs(draw.floats(size, -4, 1))
-        arrays[name] = value
-    return arrays
-
-
-def plain(
-    seed: int,
-    name: str,
-    rule: str = "exact_rowwise_adagrad",
-    pooling: str = "sum",
-    weighted: bool = False,
-) -> Arrays:
-    """Two tables, three features, ragged bags with many duplicates, states as after five steps."""
-    draw = Draw(seed, f"backward-{name}")
-    inputs = tables(draw, (11, 6), (6, 3), (1, 0, 1))
-    inputs |= bags(draw, inputs, ragged(draw, 3, 6), weighted=weighted)
-    return {**inputs, **states(draw, rule, inputs), "grad_output": gradient(draw, inputs, pooling)}
 
 
 def _rules(seed: int) -> Iterator[Case]:
@@ -164,25 +100,16 @@ def _decays(seed: int) -> Iterator[Case]:
     )
 
 
-def _dyadic(
-    seed: int, name: str, rows: int, width: int, lengths: list[int], pick: Pick = skewed
-) -> Arrays:
-    draw = Draw(seed, f"backward-{name}")
-    inputs = tables(draw, (rows,), (width,), exact=True)
-    inputs |= bags(draw, inputs, [lengths], pick=pick)
-    return {**inputs, "grad_output": gradient(draw, inputs, exact=True)}
-
-
 def _merging(seed: int) -> Iterator[Case]:
     about = "; dyadic gradients merge exactly in every order, so one lost addition shows"
     yield _case(
         "hot-row",
-        _dyadic(seed, "hot", 9, 4, [50] * 60, hot),
+        dyadic(seed, "hot", 9, 4, [50] * 60, hot),
         "3000 lookups of one row" + about,
         "exact_sgd",
     )
     edges = {
-        **_dyadic(seed, "edges", 9, 4, [1] * 2366),
+        **dyadic(seed, "edges", 9, 4, [1] * 2366),
         "indices": np.repeat(np.arange(7), (31, 32, 33, 64, 65, 1025, 1116)),
     }
     edges["indices"] = edges["indices"][np.argsort(Draw(seed, "edges").words(2366), kind="stable")]
@@ -194,7 +121,7 @@ def _merging(seed: int) -> Iterator[Case]:
     )
     yield _case(
         "skewed",
-        _dyadic(seed, "skewed", 300, 8, [25] * 40),
+        dyadic(seed, "skewed", 300, 8, [25] * 40),
         "a thousand lookups, half of them of a few rows" + about,
     )
     draw = Draw(seed, "backward-last")
@@ -393,7 +320,7 @@ def _unique(seed: int) -> Iterator[Case]:
         yield Case(
             f"unique-gradient-{name}", "unique_gradient", inputs, {"pooling": pooling}, about
         )
-    hot_row = _dyadic(seed, "unique-hot", 9, 4, [50] * 60, hot)
+    hot_row = dyadic(seed, "unique-hot", 9, 4, [50] * 60, hot)
     yield Case(
         "unique-gradient-hot-row",
         "unique_gradient",
@@ -410,6 +337,3 @@ def _unique(seed: int) -> Iterator[Case]:
         {},
         "all lookups pruned: no row, no value",
     )
-
-
-assert set(EXACT) <= set(HYPER)

@@ -6,6 +6,7 @@ Cases of layout, sums of segments, rounding and row-scaled formats.
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.oracle.cases.draw import Draw, Floats, bags, ragged, scaled_rows, tables
 from neocpu.oracle.operator import Arrays, Case, Value
@@ -68,6 +69,14 @@ def _moves(seed: int) -> Iterator[Case]:
         "indices": draw.whole(count, 0, 20),
         "per_sample_weights": draw.floats(count),
     }
+    yield from _permutes(base)
+    yield from _buckets(base)
+    yield from _offsets(lengths)
+    yield from _uniques(draw)
+
+
+def _permutes(base: Arrays) -> Iterator[Case]:
+    """Keys in other orders; base: lengths [keys, samples], indices and weights."""
     yield _case(
         "permute", "permute", {**base, "permute": np.array([2, 0, 3, 1])}, "keys in another order"
     )
@@ -83,7 +92,12 @@ def _moves(seed: int) -> Iterator[Case]:
         "permute": np.array([2, 1, 0]),
     }
     yield _case("permute-empty", "permute", empty, "B = 0")
-    flat: Arrays = {**base, "lengths": lengths.reshape(-1), "block_sizes": np.array([5, 7, 20, 3])}
+
+
+def _buckets(base: Arrays) -> Iterator[Case]:
+    """Lookups to ranks; base: lengths [keys, samples], indices and weights."""
+    flat: Arrays = {**base, "lengths": base["lengths"].reshape(-1)}
+    flat["block_sizes"] = np.array([5, 7, 20, 3])
     yield _case(
         "block-bucketize",
         "block_bucketize",
@@ -94,7 +108,11 @@ def _moves(seed: int) -> Iterator[Case]:
     yield _case(
         "block-bucketize-one", "block_bucketize", flat, "one rank: everything stays", ranks=1
     )
-    last: Arrays = {**flat, "indices": np.full(count, 9), "block_sizes": np.array([5, 5, 5, 5])}
+    last: Arrays = {
+        **flat,
+        "indices": np.full(base["indices"].size, 9),
+        "block_sizes": np.array([5, 5, 5, 5]),
+    }
     yield _case(
         "block-bucketize-edge",
         "block_bucketize",
@@ -109,6 +127,9 @@ def _moves(seed: int) -> Iterator[Case]:
     yield _case(
         "recat", "recat", {}, "blocks of three ranks and four keys, key-major", features=4, ranks=3
     )
+
+
+def _offsets(lengths: NDArray[np.int32]) -> Iterator[Case]:
     yield _case(
         "offsets-ragged",
         "lengths_to_offsets",
@@ -134,6 +155,9 @@ def _moves(seed: int) -> Iterator[Case]:
         {"offsets": np.array([0, 0, 4, 4, 9])},
         "empty bags at both ends",
     )
+
+
+def _uniques(draw: Draw) -> Iterator[Case]:
     rows = draw.whole(200, 0, 25)
     yield _case("unique-duplicates", "unique", {"indices": rows}, "many duplicates")
     wide = np.array([1 << 40, 5, (1 << 40) + 1, 5, 1 << 31, 1 << 32, 0, 1 << 40], np.int64)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.backward import EXACT, OPTIONS_OF_RULE, states
 from neocpu.oracle.cases.draw import Draw, bags, coded, gradient, ragged, tables
+from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, states
 from neocpu.oracle.operator import Arrays, Case, Value
 
 RATES = np.array([0.0625, 0.125, 0.125, 0.0625, 0.03125, 0.03125])  # warm-up, then decay
