@@ -8,11 +8,17 @@ modes, and the index of all codecs (`CODECS`), as plain data that needs no compi
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.formats import FORMATS, WIRES, SmallFloat
 from neocpu.reference.philox import words_at
+
+Floats = NDArray[np.float32]
+Codes = NDArray[Any]  # u16 or u8
+Words = NDArray[np.int64]
 
 NEAREST = 0
 STOCHASTIC = 1
@@ -30,7 +36,7 @@ ROUNDINGS = {
 
 def layout(
     bits: int, mantissa: int, bias: int, infinity: bool = True, limit: float = np.inf
-) -> np.ndarray:
+) -> NDArray[np.int64]:
     """Words i64[5] that describe a small float (`formats.SmallFloat.words`)."""
     return np.array(SmallFloat(bits, mantissa, bias, infinity, limit).words, np.int64)
 
@@ -154,7 +160,7 @@ def _magnitudes(layout):
     return values
 
 
-def decode_rows(codes, layout, out):
+def decode_rows(codes: Codes, layout: Words, out: Floats) -> None:
     """out = the numbers of the codes, exactly; shapes as in the kernel."""
     bits = int(layout[0])
     kind = int(layout[3])
@@ -220,7 +226,7 @@ def _nearest(x, layout):
     return np.where(above, values.size, np.where(beyond > 0, values.size - 1, code))
 
 
-def encode_rows(x, layout, rounding, out):
+def encode_rows(x: Floats, layout: Words, rounding: int, out: Codes) -> None:
     """out = codes of x: nearest even, towards zero, or FBGEMM's bf16; shapes as in the kernel."""
     if rounding == HALF_UP:
         out[:] = (x.view(np.uint32) + np.uint32(0x8000)) >> np.uint32(16)
@@ -233,7 +239,16 @@ def encode_rows(x, layout, rounding, out):
     out[:] = _finish(x, code, layout)
 
 
-def encode_rows_randomly(x, layout, rounding, key, rows, column0, step, out):
+def encode_rows_randomly(
+    x: Floats,
+    layout: Words,
+    rounding: int,
+    key: int | np.uint64,
+    rows: Words,
+    column0: int,
+    step: int,
+    out: Codes,
+) -> None:
     """out = codes of x, each one of its two neighbours, up if word / 2^32 + fraction >= 1.
 
     Shapes as in the kernel.
@@ -254,13 +269,13 @@ def encode_rows_randomly(x, layout, rounding, key, rows, column0, step, out):
     out[:] = _finish(x, np.where(beyond, _nearest(plain, layout), low + up), layout)
 
 
-def split_rows(x, high, low):
+def split_rows(x: Floats, high: Codes, low: Codes) -> None:
     """Upper and lower halves of the bits of x; shapes as in the kernel."""
     bits = x.view(np.uint32)
     high[:] = bits >> np.uint32(16)
     low[:] = bits & np.uint32(0xFFFF)
 
 
-def join_rows(high, low, out):
+def join_rows(high: Codes, low: Codes, out: Floats) -> None:
     """The fp32 numbers whose halves these are; shapes as in the kernel."""
     out[:] = (high.astype(np.uint32) << np.uint32(16) | low).view(np.float32)

@@ -153,4 +153,5 @@ def _options(options: Mapping[str, object], choices: Mapping[str, Mapping[str, i
 
 def same_bits(a: Floats, b: Floats) -> NDArray[np.bool_]:
     """Which numbers are the same to the bit, where any NaN is the same as any other."""
-    return (a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))
+    same: NDArray[np.bool_] = a.view(np.uint32) == b.view(np.uint32)
+    return same | (np.isnan(a) & np.isnan(b))

@@ -50,10 +50,9 @@ FORMATS = {
 def quantum(x: Real, form: Format) -> Real:
     """Distance of the format's numbers around x (for a power of two, the one above)."""
     exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))[1] - 1
-    return np.ldexp(
-        1.0,
-        np.maximum(np.where(x == 0, form.smallest, exponent), form.smallest) - form.precision + 1,
-    )
+    lowest = np.maximum(np.where(x == 0, form.smallest, exponent), form.smallest)
+    distance: Real = np.ldexp(1.0, lowest - form.precision + 1)
+    return distance
 
 
 def _beyond(x: Real, y: Real, form: Format) -> Real:
@@ -122,7 +121,8 @@ def decode(codes: NDArray[np.generic], name: str) -> Real:
 def joined_halves(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.float32]:
     """The fp32 numbers of which these are the upper (bf16) and the lower halves."""
     upper = high[high.dtype.names[0]] if high.dtype.names else high
-    return ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
+    joined: NDArray[np.float32] = ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
+    return joined
 
 
 def _values(form: Format) -> Real:
