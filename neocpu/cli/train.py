@@ -160,11 +160,11 @@ def tier_lines(summary: dict[str, Any]) -> list[str]:
     tiers: list[dict[str, Any]] = summary["tiers"]
     if not tiers:
         return []
-    lines = [
+    titles = (
         f"{'table':14}{'tier':5}{'rows':>14}{'MiB':>10}{'hit':>8}{'conflicts':>11}"
         f"{'read':>13}{'written':>13}"
-    ]
-    lines += [tier_line(tier) for tier in tiers]
+    )
+    lines = [titles, *(tier_line(tier) for tier in tiers)]
     files = [tier for tier in tiers if "index_bytes" in tier]
     rows = sum(tier.get("rows", 0) for tier in files)
     index_bytes = sum(tier["index_bytes"] for tier in files)

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from neocpu.errors import CheckpointError
-from neocpu.parallel.comm import Comm
 from neocpu.training.checkpoint import snapshot as checkpoint_snapshot
+from neocpu.training.checkpoint.first_rank import failed, on_first_rank
 from neocpu.training.checkpoint.layout import Offsets, complete, file_bytes, lay_out
 from neocpu.training.checkpoint.reading import CheckpointFile, base_of
 from neocpu.training.checkpoint.snapshot import Share, Snapshot, facts_of, shares_of, write_share
@@ -324,7 +324,7 @@ class Saver:
             checkpoint_snapshot.reserve(pending.partial)
             return json.dumps(offsets).encode()
 
-        offsets: Offsets = json.loads(_on_first_rank(self.comm, pending.path, create))
+        offsets: Offsets = json.loads(on_first_rank(self.comm, pending.path, create))
         return offsets
 
     def _end(self) -> None:
@@ -336,8 +336,8 @@ class Saver:
             pending.thread.join()
         try:
             error = pending.error
-            self.comm.agree(_failed(pending.path, error) if isinstance(error, OSError) else error)
-            _on_first_rank(self.comm, pending.path, lambda: _publish(pending, self._keep))
+            self.comm.agree(failed(pending.path, error) if isinstance(error, OSError) else error)
+            on_first_rank(self.comm, pending.path, lambda: _publish(pending, self._keep))
         except BaseException:
             self._newest = None
             self._remove(pending)
@@ -379,27 +379,3 @@ def _sync(path: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
-
-
-def _failed(path: Path, error: OSError) -> CheckpointError:
-    """The error that a checkpoint could not be written."""
-    why = error.strerror or str(error)
-    return CheckpointError(
-        f"{path} could not be written: {why}; older checkpoints are intact. Make room and go on "
-        "with --resume"
-    )
-
-
-def _on_first_rank(comm: Comm, path: Path, work: Callable[[], bytes | None]) -> bytes:
-    """Do something on rank 0; what it returns, and its error, is that of all ranks."""
-    error: CheckpointError | None = None
-    result: bytes | None = None
-    if comm.rank == 0:
-        try:
-            result = work()
-        except OSError as problem:
-            error = _failed(path, problem)
-        except RuntimeError as problem:  # HDF5 reports some failures of the disk so
-            error = _failed(path, OSError(str(problem)))
-    comm.agree(error)
-    return comm.allgather_bytes(result or b"")[0]
