@@ -152,7 +152,9 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
     if case.placements:
         places = tuple(case.placements[t % len(case.placements)] for t in range(len(case.tables)))
         folder = Path(tempfile.mkdtemp(prefix="neocpu-rows-"))
-        memory = MemoryPlan(places, policy=case.policy, folder=folder, prefetch=case.prefetch)
+        memory = MemoryPlan(
+            placements=places, policy=case.policy, folder=folder, prefetch=case.prefetch
+        )
     embedding = ShardedEmbedding(
         plan_of(case, comm.size),
         comm,

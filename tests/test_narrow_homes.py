@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from neocpu.embedding.lookups import EntryLayout, Lookups
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import CACHES, SCALED, TableSpec
+from neocpu.embedding.specs import TableSpec
 from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
 from neocpu.errors import CheckpointError, ConfigError, PlanError, TrainingError
+from neocpu.formats import CACHES, SCALED
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.plan import place
@@ -78,7 +79,7 @@ def test_what_a_row_holds_decides_how_it_is_rounded():
 
 def tiered(folder, form, placement, cache="fp32", rounding="nearest", **memory):
     table = TableSpec("t", ROWS, DIM, ("f",), format=form, rounding=rounding, cache_format=cache)
-    plan = MemoryPlan((placement,), folder=folder, **memory)
+    plan = MemoryPlan(placements=(placement,), folder=folder, **memory)
     return TieredEmbedding(
         [table], [Shard(0, (0, ROWS), (0, DIM), 0)], SparseOptimizer("adam"), 1, plan
     )
@@ -314,7 +315,7 @@ def test_what_cannot_be_is_refused_with_a_way_out(log):
 
 def test_budgets_count_narrow_rows():
     table = TableSpec("t", 10_000, 16, ("f",), format="int8", cache_format="fp32")
-    plan = MemoryPlan(("hbm_over_ddr",), 10**5)
+    plan = MemoryPlan(placements=("hbm_over_ddr",), hbm=10**5)
     shard = Shard(0, (0, 10_000), (0, 16), 0)
     (room,) = plan.rooms([table], [shard], (0, 1))
     assert (room.whole, room.narrow, room.scratch) == (0, 10_000 * (16 + 8 + 4), 10_000)

@@ -1,6 +1,4 @@
-"""Are broken kernels named? Each is written here in plain NumPy fp32, and shares nothing with the
-oracle's switches.
-"""
+"""Are broken kernels named? Each is plain NumPy, and shares nothing with the switches."""
 
 from collections.abc import Callable
 
@@ -68,17 +66,17 @@ def forward(
 
 
 def terms(inputs: dict[str, NDArray], divide: bool = False) -> list[tuple[int, Array]]:
-    found = []
+    gradients = []
     for g, bag in zip(inputs["grad_output"], bags(inputs)):
-        found += [(int(row), g / F32(bag.size) if divide else g) for row in bag]
-    return found
+        gradients += [(int(row), g / F32(bag.size) if divide else g) for row in bag]
+    return gradients
 
 
 def merged(inputs: dict[str, NDArray], divide: bool = False) -> dict[int, Array]:
-    found: dict[int, Array] = {}
+    sums: dict[int, Array] = {}
     for row, g in terms(inputs, divide):
-        found[row] = found.get(row, np.zeros(D, F32)) + g
-    return found
+        sums[row] = sums.get(row, np.zeros(D, F32)) + g
+    return sums
 
 
 def rowwise(

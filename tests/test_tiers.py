@@ -24,7 +24,7 @@ from neocpu.storage.hdf5 import undo_of
 from neocpu.storage.homes import Border, Filed, Memory, Stored
 from neocpu.storage.levels import Level, Slots
 from neocpu.storage.mover import Mover
-from neocpu.storage.placement import PLACEMENTS, Room, Rows, choose_placements, make_room
+from neocpu.storage.placement import PLACEMENTS, PlacedShard, Room, choose_placements, make_room
 from neocpu.storage.row_file import RowFile, RowTable
 from neocpu.storage.tier import Tier, Visit
 from neocpu.training.trainer import Trainer
@@ -164,9 +164,9 @@ def test_only_rows_that_changed_reach_the_file(tmp_path):
 
 def test_budgets_are_kept_and_shared_by_bytes():
     shards = [
-        Rows("big", 10**6, 100, "ddr_over_ssd"),
-        Rows("small", 10**5, 100, "ddr_over_ssd"),
-        Rows("w", 50, 8, "ddr"),
+        PlacedShard("big", 10**6, 100, "ddr_over_ssd"),
+        PlacedShard("small", 10**5, 100, "ddr_over_ssd"),
+        PlacedShard("w", 50, 8, "ddr"),
     ]
     rooms = make_room(shards, ddr=2_000_000)
     assert (
@@ -176,25 +176,28 @@ def test_budgets_are_kept_and_shared_by_bytes():
     assert 0 <= rooms[0].lines[0] - rooms[1].lines[0] <= 32 and rooms[2] == Room((), 0, 50)
     assert sum(room.slots * 134 for room in rooms[:2]) > 1_980_000  # all but a set of each is used
     few = make_room(
-        [Rows("big", 10**6, 100, "ddr_over_ssd"), Rows("few", 70, 100, "ddr_over_ssd")],
+        [
+            PlacedShard("big", 10**6, 100, "ddr_over_ssd"),
+            PlacedShard("few", 70, 100, "ddr_over_ssd"),
+        ],
         ddr=2_000_000,
     )
     assert few[1].lines == (96,) and few[0].lines[0] > 11_000
     assert all(room.lines[0] % 32 == 0 and room.scratch == room.lines[0] // 4 for room in rooms[:2])
     # FBGEMM's fifth, in whole sets
-    assert make_room([Rows("t", 1000, 8, "hbm_over_ddr")]) == [Room((224,), 0, 1000)]
-    assert make_room([Rows("t", 40, 8, "hbm_over_ddr_over_ssd")], hbm=10**6, ddr=10**6)[
+    assert make_room([PlacedShard("t", 1000, 8, "hbm_over_ddr")]) == [Room((224,), 0, 1000)]
+    assert make_room([PlacedShard("t", 40, 8, "hbm_over_ddr_over_ssd")], hbm=10**6, ddr=10**6)[
         0
     ].lines == (64, 64)
     with pytest.raises(
         TrainingError,
         match=r"tables in hbm take 400 bytes .* 300 more than memory\.hbm .* hbm_over_ddr",
     ):
-        make_room([Rows("t", 50, 8, "hbm")], hbm=100)
+        make_room([PlacedShard("t", 50, 8, "hbm")], hbm=100)
     with pytest.raises(
         TrainingError, match=r"memory\.ddr is 100 bytes .* at least 1,680 .* raise it by 1,580"
     ):
-        make_room([Rows("t", 50, 8, "ddr_over_ssd")], ddr=100)
+        make_room([PlacedShard("t", 50, 8, "ddr_over_ssd")], ddr=100)
 
 
 def test_placements_by_pattern():
@@ -225,7 +228,7 @@ def test_any_placement_gives_the_bits_of_memory(plan):
 def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
     rows = 10**10
     table = TableSpec("huge", rows, 4, ("f",))
-    memory = MemoryPlan(("ddr_over_ssd",), ddr=100_000, folder=tmp_path)
+    memory = MemoryPlan(placements=("ddr_over_ssd",), ddr=100_000, folder=tmp_path)
     tbe = TieredEmbedding([table], [Shard(0, (0, rows), (0, 4), 0)], SparseOptimizer(), 1, memory)
     layout = EntryLayout(np.zeros(1, np.int64), np.zeros(1, np.int64))
     rng = np.random.default_rng(0)
@@ -247,7 +250,7 @@ def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
     assert (tmp_path / "rank-0.h5").exists() and tbe.slots[0] < 3000
     tbe.close()
     assert not (tmp_path / "rank-0.h5").exists()
-    memory = MemoryPlan(("ddr_over_ssd",), folder=tmp_path / "file" / "folder")
+    memory = MemoryPlan(placements=("ddr_over_ssd",), folder=tmp_path / "file" / "folder")
     (tmp_path / "file").touch()
     with pytest.raises(
         StorageError, match=r"folder/rank-0\.h5: cannot be made: .* choose another memory\.folder"

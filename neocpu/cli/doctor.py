@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -70,9 +69,8 @@ def doctor() -> None:
 
 
 def _print(check: Check) -> None:
-    click.echo(
-        f"  {click.style(check.state.ljust(5), fg=COLORS[check.state])}{check.topic.ljust(18)}{check.found}"
-    )
+    state = click.style(check.state.ljust(5), fg=COLORS[check.state])
+    click.echo(f"  {state}{check.topic.ljust(18)}{check.found}")
     if check.state != "ok":
         click.echo(f"{' ' * 25}-> {check.advice}")
 
@@ -231,17 +229,22 @@ def check_pages(comm: Comm, threads: int) -> Iterator[Check]:
 
 def check_folders(comm: Comm, threads: int) -> Iterator[Check]:
     """The folder of compiled kernels, and room on the disk here."""
-    from neocpu.kernels._jit import cache_folder
+    from neocpu.kernels._cache import ADVICE, cache_folder, cannot_write
 
     folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-        yield Check("kernel cache", "ok", str(folder))
-    except OSError as error:
-        advice = "set NEOCPU_CACHE_DIR to a folder that you can write, on every host"
-        yield Check("kernel cache", "bad", f"{folder}: {error.strerror}", advice)
+    obstacle = cannot_write()
+    ready = len(list(folder.glob("*.nbc")))
+    kernels = f"{folder}, {ready} kernels for this compiler and CPU"
+    if not obstacle:
+        yield Check("kernel cache", "ok", kernels)
+    elif ready:
+        text = f"{kernels}, cannot be written: what it lacks is compiled in memory"
+        yield Check(
+            "kernel cache", "warn", text, f"`neocpu compile` fills it beforehand, or {ADVICE}"
+        )
+    else:
+        text = f"{obstacle}: kernels are compiled in memory, in every process again"
+        yield Check("kernel cache", "bad", text, ADVICE)
     free = shutil.disk_usage(".").free
     yield _room(
         "disk",

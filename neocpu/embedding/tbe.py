@@ -31,7 +31,8 @@ from neocpu.embedding.lookups import (
     Words,
 )
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.rows import NONE, Places, RowStore, allocate, one_by_one, part, runs, shelve
+from neocpu.embedding.rows import NONE, Places, RowStore, one_by_one, part, runs
+from neocpu.embedding.shelves import allocate, shelve
 from neocpu.embedding.sorting import Scratch, Segments, cut, sort
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import TrainingError

@@ -38,13 +38,18 @@ from neocpu.storage.row_tools import remove
 from neocpu.storage.tier import Tier, Visit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """Where the tables of a run live: placement of each, budgets of a rank in bytes (`ssd`: of its
-    file; 0: no limit), policy of the caches, the folder for SSD files, which last as long as the
-    run, where placements were chosen by it, bytes that a step asks of a byte of each table, speeds
-    that slower devices would have (0: as fast as they are), and how many batches' rows are brought
-    up before their turn (`config.MemoryConfig`).
+    """Where the tables of a run live (`config.MemoryConfig`); built by name.
+
+    placements : name of each table's placement (`storage/placement.py`).
+    hbm, ddr, ssd : budgets of a rank in bytes, `ssd` for its file (0: no limit).
+    policy : of the caches.
+    folder : for SSD files, which last as long as the run.
+    demands : bytes that a step moves per byte of each table, if any placement was chosen by it.
+    ddr_bandwidth, ssd_bandwidth, ssd_iops : speeds of slower devices to imitate (0: as fast as this
+        machine), in bytes and operations per second.
+    prefetch : batches whose rows are brought up before their turn.
     """
 
     placements: tuple[str, ...]
@@ -65,19 +70,26 @@ class MemoryPlan:
         shards: Sequence[Rectangle],
         state_floats: tuple[int, int],
     ) -> list[Room]:
-        """Room of every shard of a rank; `state_floats`: optimizer floats per element and per row.
-        Raises TrainingError.
+        """Room of every shard of a rank.
+
+        state_floats : optimizer floats per element and per row.
+
+        Raises TrainingError if a budget is too small.
         """
-        found = []
+        placed_shards = []
         for shard in shards:
             table = tables[shard.table]
-            lo, hi = shard.cols
-            size = table.cached.row_bytes(hi - lo, state_floats)
-            narrow = table.row_bytes(hi - lo, state_floats) if table.cache_format else 0
-            rows = shard.rows[1] - shard.rows[0]
-            where = self.placements[shard.table]
-            found.append(placement.Rows(table.name, rows, size, where, narrow))
-        return make_room(found, self.hbm, self.ddr)
+            width = shard.cols[1] - shard.cols[0]
+            placed_shards.append(
+                placement.PlacedShard(
+                    table=table.name,
+                    rows=shard.rows[1] - shard.rows[0],
+                    row_bytes=table.cached.row_bytes(width, state_floats),
+                    placement=self.placements[shard.table],
+                    narrow=table.row_bytes(width, state_floats) if table.cache_format else 0,
+                )
+            )
+        return make_room(placed_shards, self.hbm, self.ddr)
 
     @property
     def over_ssd(self) -> bool:

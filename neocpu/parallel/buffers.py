@@ -16,10 +16,10 @@ class Buffers:
 
     def take(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
         """Uninitialised flat array of `size` elements; valid until `name` is taken again."""
-        have = self._arrays.get(name)
-        if have is None or have.size < size or have.dtype != dtype:
-            have = self._arrays[name] = np.empty(size + size // 8, dtype)
-        return have[:size]
+        array = self._arrays.get(name)
+        if array is None or array.size < size or array.dtype != dtype:
+            array = self._arrays[name] = np.empty(size + size // 8, dtype)
+        return array[:size]
 
     def matrix(self, name: str, rows: int, columns: int, dtype: DTypeLike) -> NDArray[Any]:
         """Uninitialised C-contiguous array [rows, columns]; valid until `name` is taken again."""

@@ -165,15 +165,15 @@ def ship_further(job: Shipment) -> Generator[Request, None, Further]:
     arrived = np.empty(int(sizes.sum()))
     flat = np.array([x for message in messages for x in message], np.float64)
     yield comm.start_alltoallv(flat, counts, arrived, sizes)
-    found = []
+    records = []
     at = 0
     samples = job.map.samples(comm.rank)
     while at < arrived.size:
         group = int(arrived[at])
         sample = int(arrived[at + 1])
-        found.append((group * samples + sample, arrived[at + 2 : at + 2 + widths[group]]))
+        records.append((group * samples + sample, arrived[at + 2 : at + 2 + widths[group]]))
         at += 2 + widths[group]
-    found.sort(key=lambda record: record[0])
-    start = np.cumsum([0] + [words.size for _, words in found])
-    joined = np.concatenate([words for _, words in found]) if found else np.empty(0)
-    return Further(np.array([key for key, _ in found], np.int64), start.astype(np.int64), joined)
+    records.sort(key=lambda record: record[0])
+    start = np.cumsum([0] + [words.size for _, words in records])
+    joined = np.concatenate([words for _, words in records]) if records else np.empty(0)
+    return Further(np.array([key for key, _ in records], np.int64), start.astype(np.int64), joined)

@@ -1,7 +1,7 @@
 """What does a table-batched lookup return, said with plain arrays? One call per operator, no
 object, no training state.
 
-    weights      codes of all tables, one after the other, row-major (`storage/formats.py`); rows, dims [T]
+    weights      codes of all tables, one after the other, row-major (`formats.py`); rows, dims [T]
     features     feature_table [F]; bags of feature f and sample s hold indices[offsets[b] : offsets[b+1]], b = f*B + s
     out          pooled: f32[B, sum of dims]; variable batches: flat, feature-major, or rank-major as FBGEMM's; none: [n, D]
 
@@ -18,19 +18,17 @@ from numpy.typing import NDArray
 from neocpu.embedding.bounds import Bounds, bag_cuts, bounds_check
 from neocpu.embedding.lookups import Floats, Ints
 from neocpu.errors import ConfigError
+from neocpu.formats import FORMATS, INFERENCE
 from neocpu.kernels import lookup as kernels
-from neocpu.storage.formats import FORMATS
 
 __all__ = ["Bounds", "bounds_check", "lookup", "row_elements", "weight_gradient"]
 _bounds = bounds_check  # the option of that name hides the function where it is used
 POOLING = ("sum", "mean", "none")
 OUTPUTS = ("fp32", "fp16", "bf16")
 NONE = np.empty(0, np.float32)
-# FBGEMM's inference tables: fp16 scale and bias before the codes
-NBITS = {"nbit8": 8, "nbit4": 4, "nbit2": 2}
-_DTYPES = {name: np.dtype(f.dtype) for name, f in FORMATS.items()} | dict.fromkeys(
-    NBITS, np.dtype("u1")
-)
+# codes of rows that are looked up; FBGEMM's inference tables among them
+_ROWS = FORMATS | INFERENCE
+_DTYPES = {name: np.dtype(form.dtype) for name, form in _ROWS.items()}
 
 
 class _Entries:
@@ -99,11 +97,7 @@ def row_elements(format: str, columns: int, row_alignment: int = 1) -> int:
     """Elements (of the format's dtype) from one row to the next; rows are padded to a multiple of
     `row_alignment` bytes.
     """
-    size = (
-        (columns * NBITS[format] + 7) // 8 + 4
-        if format in NBITS
-        else FORMATS[format].row_bytes(columns)
-    )
+    size = _ROWS[format].row_bytes(columns)
     return (size + row_alignment - 1) // row_alignment * row_alignment // _DTYPES[format].itemsize
 
 
@@ -168,7 +162,7 @@ def lookup(
         pruned: it adds nothing, but counts in the length that MEAN divides by.
     per_sample_weights : f32[n] or None; terms are fl(w * x). pooling : sum, mean, or none: one row
         per lookup, as it is.
-    weights_format : a name in `storage.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment :
+    weights_format : a name in `neocpu.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment :
         bytes rows are padded to.
     output_format : fp32, fp16 or bf16; narrow ones are rounded from fp32, nearest even, and come as
         records of that name.

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import FORMATS
 from neocpu.reference.codecs import CODECS, ROUNDINGS
 from neocpu.reference.philox import tensor_key
-from neocpu.storage.formats import FORMATS
 
 STOCHASTIC = 2  # the purpose of a key, docs/arithmetic.md §9
 # SparseType -> ours

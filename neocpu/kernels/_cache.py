@@ -1,0 +1,190 @@
+"""Where do compiled kernels live? In one file each, named by what decides its code (`_key.py`).
+
+    NEOCPU_CACHE_DIR / environment / module.kernel-key.nbc
+
+The default of NEOCPU_CACHE_DIR is ~/.cache/neocpu (XDG_CACHE_HOME is respected). Installations,
+versions, processes and hosts may share it: a file never changes its meaning, is written under
+another name and renamed, and carries a checksum; a damaged one is compiled again. A folder that
+cannot be written is used as far as it goes: what is missing is compiled in memory, in every process
+again, which the first process says once on stderr (`trouble`).
+
+Numba's own cache is not used. It keys on the path and time of one file, does not see callees in
+other files, and picks its folder anew for each kernel.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import os
+import pickle
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba.core.bytecode import FunctionIdentity
+from numba.core.caching import _Cache
+from numba.core.compiler import CompileResult
+from numba.core.dispatcher import Dispatcher
+from numba.core.serialize import dumps
+from numba.core.sigutils import normalize_signature
+
+from neocpu.kernels import _key
+
+QUIET = "NEOCPU_CACHE_QUIET"  # set on ranks that leave it to rank 0 to speak
+MAGIC = b"neocpu kernel 1\n"
+ADVICE = "set NEOCPU_CACHE_DIR to a folder that can be written, on every host"
+
+# Numba numbers the functions that it compiles, from 1 in every process, and only the number tells
+# apart the symbols (and environments) of two kernels that one factory made. Two kernels that were
+# compiled by two processes must not have one number when a third loads both.
+FunctionIdentity._unique_ids = itertools.count(secrets.randbits(60))
+
+
+class Activity:
+    """What the cache has done in this process.
+
+    loaded, compiled : kernels (one type of arguments each) that were in the cache, or were not.
+    files : names of the cache's files that this process has loaded or written.
+    trouble : why something could not be written, the first time; "" if nothing failed.
+    on_compile : called whenever a kernel is about to be compiled.
+    """
+
+    def __init__(self) -> None:
+        self.loaded = 0
+        self.compiled = 0
+        self.files: set[str] = set()
+        self.trouble = ""
+        self.on_compile: Callable[[], None] | None = None
+
+    def begin(self) -> None:
+        """A kernel is about to be compiled."""
+        self.compiled += 1
+        if self.on_compile:
+            self.on_compile()
+
+    def fail(self, folder: Path, error: OSError) -> None:
+        """Something could not be written; said on stderr once."""
+        if self.trouble:
+            return
+        self.trouble = f"{folder}: {error.strerror or error}"
+        if QUIET not in os.environ:
+            print(
+                f"neocpu: kernels are compiled in memory, in every process again, because the "
+                f"kernel cache cannot be written: {self.trouble}; {ADVICE}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+activity = Activity()
+
+
+def cache_folder() -> Path:
+    """Folder of the kernels that this process can use: one per compiler and kind of CPU."""
+    base = os.environ.get("NEOCPU_CACHE_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "neocpu"
+    )
+    return Path(base) / _key.environment()
+
+
+def cannot_write() -> str:
+    """Why no kernel can be kept in the cache folder; "" where it can."""
+    probe = cache_folder() / f"probe-{os.getpid()}"
+    try:
+        write(probe, b"")
+        probe.unlink(missing_ok=True)
+    except OSError as error:
+        return f"{probe.parent}: {error.strerror or error}"
+    return ""
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file so that readers see all of it or nothing; OSError if that is impossible."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+class KernelCache(_Cache):
+    """The cache of one kernel, as Numba's dispatchers ask for it."""
+
+    def __init__(self, dispatcher: Any) -> None:
+        self._dispatcher = dispatcher
+        self._enabled = True
+        self._names: dict[tuple[Any, ...], str] = {}
+
+    @property
+    def cache_path(self) -> str:
+        """The folder."""
+        return str(cache_folder())
+
+    def enable(self) -> None:
+        """Load and save from now on."""
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Neither load nor save from now on."""
+        self._enabled = False
+
+    def flush(self) -> None:
+        """Nothing: a file is valid as long as it exists."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
+        """The kernel compiled for these arguments, or None if it is not there or damaged."""
+        target_context.refresh()
+        result = self._load(self._path(sig), target_context) if self._enabled else None
+        if result is None:
+            activity.begin()
+        return result
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled kernel, if it can be kept."""
+        if not self._enabled or data.library.has_dynamic_globals or data.lifted:
+            return
+        path = self._path(sig)
+        content = dumps(data._reduce())
+        try:
+            write(path, MAGIC + hashlib.sha256(content).digest() + content)
+            activity.files.add(path.name)
+        except OSError as error:
+            activity.fail(path.parent, error)
+
+    def _path(self, sig: Any) -> Path:
+        arguments = tuple(normalize_signature(sig)[0])
+        if arguments not in self._names:
+            function = self._dispatcher.py_func
+            module = function.__module__.removeprefix("neocpu.kernels.")
+            digest = _key.key(self._dispatcher, *arguments)[:32]
+            self._names[arguments] = f"{module}.{function.__name__}-{digest}.nbc"
+        return cache_folder() / self._names[arguments]
+
+    def _load(self, path: Path, target_context: Any) -> CompileResult | None:
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        start = len(MAGIC) + hashlib.sha256().digest_size
+        content = data[start:]
+        if data[:start] != MAGIC + hashlib.sha256(content).digest():
+            return None
+        result = CompileResult._rebuild(target_context, *pickle.loads(content))
+        activity.loaded += 1
+        activity.files.add(path.name)
+        return result
+
+
+def keep(function: Any) -> Any:
+    """Give a jitted function this cache; a plain one (NUMBA_DISABLE_JIT) is returned as it is."""
+    if not isinstance(function, Dispatcher):
+        return function
+    dispatcher: Any = function
+    dispatcher._cache = KernelCache(dispatcher)
+    return dispatcher
