@@ -46,8 +46,10 @@ COMMANDS = {
     ),
     "oracle": (
         "neocpu.cli.oracle:oracle",
-        "Export cases that break embedding kernels; check answers and say which mistake explains "
-        "them.",
+        (
+            "Export cases that break embedding kernels; check answers and say which mistake explains "
+            "them."
+        ),
     ),
     "doctor": (
         "neocpu.cli.doctor:doctor",

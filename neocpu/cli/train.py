@@ -161,8 +161,10 @@ def tier_lines(summary: dict[str, Any]) -> list[str]:
     if not tiers:
         return []
     lines = [
-        f"{'table':14}{'tier':5}{'rows':>14}{'MiB':>10}{'hit':>8}{'conflicts':>11}"
-        f"{'read':>13}{'written':>13}"
+        (
+            f"{'table':14}{'tier':5}{'rows':>14}{'MiB':>10}{'hit':>8}{'conflicts':>11}"
+            f"{'read':>13}{'written':>13}"
+        )
     ]
     lines += [tier_line(tier) for tier in tiers]
     files = [tier for tier in tiers if "index_bytes" in tier]

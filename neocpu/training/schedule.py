@@ -12,7 +12,7 @@ from neocpu.ingest.loader import Batch, Loader
 
 
 @dataclass(frozen=True)
-class Schedule:
+class BatchSchedule:
     """The batches of a run.
 
     It takes `epochs` passes over the train data, or `steps` steps (0: no limit), whichever ends
