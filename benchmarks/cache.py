@@ -55,7 +55,7 @@ LOGS = (
 
 
 def number(categories: NDArray[np.str_]) -> NDArray[np.int64]:
-    """A number for every category of every column: rows of tables that stand one after the other."""
+    """A number for every category of every column: rows of consecutive tables."""
     out = np.empty(categories.shape, np.int64)
     first = 0
     for column, ids in zip(categories.T, out.T):
@@ -90,7 +90,7 @@ def cut(log: NDArray[np.int64]) -> list[Batch]:
 
 
 def ahead_of(batches: list[Batch]) -> list[NDArray[np.int64]]:
-    """How many batches ahead each row is used next, of all batches, as far as the window reaches."""
+    """How many batches ahead each row is used next, within the window; for all batches."""
     rows = [ids for ids, _ in batches]
     return [batches_ahead(ids, rows[b + 1 : b + 1 + WINDOW]) for b, ids in enumerate(rows)]
 

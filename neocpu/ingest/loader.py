@@ -57,7 +57,7 @@ class Batch:
 
 
 class EpochOrder:
-    """The order of rows in one epoch: `rows(first, last)` are the row numbers at those positions."""
+    """The order of rows in one epoch: `rows(first, last)` are those at these positions."""
 
     def __init__(self, rows: int, seed: int, epoch: int, shuffle: bool = True) -> None:
         self._rows = rows
