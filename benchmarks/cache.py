@@ -257,11 +257,12 @@ def cost(shape: Lookup, rounds: int) -> dict[str, Any]:
     lookups = batches[0].size
     notes = [
         (
-            f"{asked.unique:,} unique rows of {lookups:,} lookups, {asked.rate():.2%} of them missing: "
-            f"{mine / asked.unique * 1e9:.1f} ns per unique row, {after / asked.unique * 1e9:.1f} for "
-            "its release, "
-            f"{theirs / lookups * 1e9:.1f} ns per pooled lookup; {mine / theirs:.1%} of the lookup's "
-            "time."
+            f"{asked.unique:,} unique rows of {lookups:,} lookups, "
+            f"{asked.rate():.2%} of them missing: "
+            f"{mine / asked.unique * 1e9:.1f} ns per unique row, "
+            f"{after / asked.unique * 1e9:.1f} for its release, "
+            f"{theirs / lookups * 1e9:.1f} ns per pooled lookup; "
+            f"{mine / theirs:.1%} of the lookup's time."
         )
     ]
     return record | {"notes": notes}
