@@ -2,7 +2,8 @@
 decoded when they come up.
 
     cache      slots of fp32 or fp16 numbers, updated as rows that live there are
-    home       `homes.Stored`: narrow records, in memory or in an SSD file; between the two stands a `NarrowBorder`
+    home       `homes.RecordHome`: narrow records, in memory or in an SSD file, which a
+               `NarrowBorder` encodes and decodes
 
 A row that finds no line is staged in scratch, updated there, and encoded when the next batch comes.
 Optimizer states are not narrowed: they travel and rest as they are (Neo; FBGEMM's cache_precision;
