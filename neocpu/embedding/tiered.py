@@ -29,7 +29,7 @@ from neocpu.reference.policies import DEFAULT
 from neocpu.storage import placement
 from neocpu.storage.device import Device
 from neocpu.storage.hdf5 import RowTable
-from neocpu.storage.homes import Border, Filed, Kept, Memory, Stored
+from neocpu.storage.homes import Border, FileRecords, Memory, MemoryRecords, RecordHome
 from neocpu.storage.levels import Home, Level, Slots
 from neocpu.storage.mover import Mover
 from neocpu.storage.placement import PLACEMENTS, Room, make_room
@@ -234,10 +234,10 @@ class TieredEmbedding(TableBatchedEmbedding):
         border = self._border(h) if h in self._narrow else Border(slots)
         if place.ssd:
             assert self._file is not None
-            home = Stored(Filed(self._file, number), border, create)
+            home = RecordHome(FileRecords(self._file, number), border, create)
         elif h in self._narrow:
-            home = Stored(
-                Kept(place.whole, int(self.heights[h]), border.record, self._huge),
+            home = RecordHome(
+                MemoryRecords(place.whole, int(self.heights[h]), border.record, self._huge),
                 border,
                 create,
                 self._ddr,
