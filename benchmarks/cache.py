@@ -165,9 +165,11 @@ def misses(name: str, log: NDArray[np.int64], rounds: int) -> dict[str, Any]:
     shape = {"lookups": log.size, "batches": len(batches), "rows": rows, "asked for": asked}
     record = summarise(f"cache misses, {name}", shape, replays)
     notes = [
-        "Times: the whole log, cache of 10 % of the rows. First uses alone are "
-        f"{100 * rows / asked:.1f} %. "
-        f"`lookahead` knows {WINDOW} batches.",
+        (
+            "Times: the whole log, cache of 10 % of the rows. First uses alone are "
+            f"{100 * rows / asked:.1f} %. "
+            f"`lookahead` knows {WINDOW} batches."
+        ),
         "\n".join(lines),
     ]
     return record | {"notes": notes, "log": name, "sizes": list(SHARES), "curves": curves}
@@ -254,11 +256,13 @@ def cost(shape: Lookup, rounds: int) -> dict[str, Any]:
     )
     lookups = batches[0].size
     notes = [
-        f"{asked.unique:,} unique rows of {lookups:,} lookups, {asked.rate():.2%} of them missing: "
-        f"{mine / asked.unique * 1e9:.1f} ns per unique row, {after / asked.unique * 1e9:.1f} for "
-        "its release, "
-        f"{theirs / lookups * 1e9:.1f} ns per pooled lookup; {mine / theirs:.1%} of the lookup's "
-        "time."
+        (
+            f"{asked.unique:,} unique rows of {lookups:,} lookups, {asked.rate():.2%} of them missing: "
+            f"{mine / asked.unique * 1e9:.1f} ns per unique row, {after / asked.unique * 1e9:.1f} for "
+            "its release, "
+            f"{theirs / lookups * 1e9:.1f} ns per pooled lookup; {mine / theirs:.1%} of the lookup's "
+            "time."
+        )
     ]
     return record | {"notes": notes}
 

@@ -232,7 +232,7 @@ def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEm
             state = (
                 state_of(embedding.tbe, mine.index(shard), shard.shape[0]) if shard in mine else {}
             )
-            names = sorted(comm.allgather_bytes(",".join(state).encode()))[-1].decode().split(",")
+            names = max(comm.allgather_bytes(",".join(state).encode())).decode().split(",")
             for name in names:
                 data = comm.allgather_bytes(
                     np.ascontiguousarray(state[name]).tobytes() if state else b""

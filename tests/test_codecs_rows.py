@@ -182,7 +182,7 @@ def test_rows_of_inference_tables(seed, columns, bits, size, last, alignment):
         )
 
 
-@pytest.mark.parametrize("rows, columns", [(0, 5), (0, 0), (3, 0)])
+@pytest.mark.parametrize(("rows", "columns"), [(0, 5), (0, 0), (3, 0)])
 def test_tables_without_rows_or_columns(rows, columns):
     x = np.zeros((rows, columns), np.float32)
     options = (KEY, np.arange(rows), 1)

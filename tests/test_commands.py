@@ -46,7 +46,7 @@ def train(folder: Path, out: str, *more: str, resume: bool = False) -> Result:
         "training.batch_size=128",
         *more,
     ]
-    flags = [part for one in sets for part in ("--set", one)] + ["--resume"] * resume
+    flags = [part for override in sets for part in ("--set", override)] + ["--resume"] * resume
     return invoke("train", ROOT / "data" / "models" / "tiny.toml", "--out", folder / out, *flags)
 
 
@@ -59,9 +59,9 @@ def newest(folder: Path, out: str = "run") -> Path:
 
 
 def test_a_run_leaves_a_summary_and_a_checkpoint(folder: Path) -> None:
-    found = summary(folder)
-    assert found["steps"] == 8 and found["samples"] == ROWS and found["ranks"] == 1
-    assert set(found) >= {
+    written = summary(folder)
+    assert written["steps"] == 8 and written["samples"] == ROWS and written["ranks"] == 1
+    assert set(written) >= {
         "digest",
         "seconds",
         "samples_per_second",
@@ -71,9 +71,9 @@ def test_a_run_leaves_a_summary_and_a_checkpoint(folder: Path) -> None:
         "traffic",
         "versions",
     }
-    assert set(found["metrics"]["test"]) >= {"logloss", "ne", "auc", "calibration"}  # type: ignore[index]
+    assert set(written["metrics"]["test"]) >= {"logloss", "ne", "auc", "calibration"}  # type: ignore[index]
     with CheckpointFile(newest(folder)) as file:
-        assert file.digest == found["digest"] == file.recomputed_digest()
+        assert file.digest == written["digest"] == file.recomputed_digest()
         described = json.loads(file.text("data"))
     assert described["splits"]["train"]["rows"] == ROWS
 

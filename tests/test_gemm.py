@@ -79,7 +79,8 @@ def test_kernels_equal_twins(b, k, n, seed, fill, levels):
 
 
 @pytest.mark.parametrize(
-    "b, k, n, leaves", [(300, 600, 5, 1), (700, 40, 70, 2), (257, 3, 300, 16), (5, 40, 513, 4)]
+    ("b", "k", "n", "leaves"),
+    [(300, 600, 5, 1), (700, 40, 70, 2), (257, 3, 300, 16), (5, 40, 513, 4)],
 )
 def test_long_chains_cross_cache_blocks(b, k, n, leaves):
     rng = np.random.default_rng(b)

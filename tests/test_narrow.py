@@ -39,7 +39,7 @@ def case(rng, name, fill, weighted):
 
 
 @pytest.mark.parametrize(
-    "name, form",  # one rule per width of codes: each compiles for seconds
+    ("name", "form"),  # one rule per width of codes: each compiles for seconds
     [
         (LAMB, "fp16"),
         (LAMB, "bf16"),

@@ -141,7 +141,7 @@ def test_a_cache_of_all_rows_trains_them_in_fp32_and_rounds_once(form, placement
 
 
 @pytest.mark.parametrize(
-    "form, cache", [("int8", "fp32"), ("int4", "fp16"), ("bf16", "fp32"), ("fp8_e4m3", "fp16")]
+    ("form", "cache"), [("int8", "fp32"), ("int4", "fp16"), ("bf16", "fp32"), ("fp8_e4m3", "fp16")]
 )
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_rows_that_find_no_line_are_staged_and_narrowed(form, cache, rounding, tmp_path):
@@ -254,7 +254,7 @@ def states(out):
 
 
 @pytest.mark.parametrize(
-    "ranks, placement, policy, kept",
+    ("ranks", "placement", "policy", "kept"),
     [(1, "hbm_over_ddr_over_ssd", "lookahead", 2), (2, "ddr_over_ssd", "lfu", 3)],
 )
 def test_checkpoints_of_changes_hold_what_whole_ones_hold(

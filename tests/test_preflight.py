@@ -3,8 +3,8 @@ through?
 """
 
 import shutil
-from collections import namedtuple
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -26,9 +26,16 @@ from neocpu.training.results import RunReport
 from neocpu.training.trainer import Trainer
 from tests.small_run import config_of
 
-Usage = namedtuple("Usage", "total used free")
 KIB = 1 << 10
 MIB = 1 << 20
+
+
+class Usage(NamedTuple):
+    """What shutil.disk_usage gives."""
+
+    total: int
+    used: int
+    free: int
 
 
 @pytest.fixture
@@ -61,10 +68,10 @@ def told_by(check, *args):
 def test_one_more_checkpoint_than_stay_must_fit(tmp_path, free, saves, keep, present, files):
     tables = [Need("big", 40 * MIB), Need("small", 9 * MIB)]
     needs = CheckpointNeeds(tables, 10 * MIB, saves, keep, present)
-    one = 59 * MIB + preflight.OVERHEAD
-    free(files * one)
+    size = 59 * MIB + preflight.OVERHEAD
+    free(files * size)
     assert told_by(check_checkpoints, tmp_path, needs) == []
-    free(files * one - 1)
+    free(files * size - 1)
     (line,) = told_by(check_checkpoints, tmp_path, needs)
     assert line.startswith(f"warning: checkpoints in {tmp_path} may need up to ")
     assert "\n" not in line
@@ -153,8 +160,11 @@ def test_a_run_on_a_full_disk_does_not_start(log, tmp_path, free, ranks):
             Trainer(run, comm, tmp_path / "out", report=report).run()
         return str(error.value), error.value.spoken_by
 
-    (told,) = set(run_threads(ranks, body))
-    assert told[0].startswith(f"checkpoints in {tmp_path / 'out'} need at least ") and told[1] == 0
+    (message,) = set(run_threads(ranks, body))
+    assert (
+        message[0].startswith(f"checkpoints in {tmp_path / 'out'} need at least ")
+        and message[1] == 0
+    )
     assert not lines and not (tmp_path / "out" / "plan.json").exists()
 
 
@@ -177,11 +187,11 @@ def test_a_run_that_may_fit_starts_with_a_warning(log, tmp_path, free):
 
 
 def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch):
-    asked = []
+    on_huge_pages = []
     real = trainer.build
 
     def build(*args, huge, **settings):
-        asked.append(huge)
+        on_huge_pages.append(huge)
         return real(*args, huge=huge, **settings)
 
     monkeypatch.setattr(trainer, "build", build)
@@ -190,7 +200,7 @@ def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch
         monkeypatch.setattr(preflight, "available_memory", lambda available=available: available)
         run = config_of(log, "tables.one.rows=200_000_000", "training.steps=2")
         digests.add(Trainer(run, None, tmp_path / str(available)).run()["digest"])
-    assert asked == [True, False] and len(digests) == 1
+    assert on_huge_pages == [True, False] and len(digests) == 1
     monkeypatch.setattr(preflight, "available_memory", lambda: 1 << 20)
     with pytest.raises(TrainingError, match="largest table, one"):
         Trainer(config_of(log), None, tmp_path / "none").run()

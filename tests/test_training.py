@@ -125,20 +125,22 @@ def test_optimizers_with_more_state_resume_on_any_ranks(log, tmp_path, sparse):
 def test_a_number_that_is_none_names_step_and_sample(tmp_path, ranks):
     log = write_log(tmp_path / "log.h5", spoil=BATCH + 50)  # sample 50 of the second batch
     run = config_of(log, "data.shuffle=false")
-    told = r"step 2: the loss of sample 50 of the batch is nan \(its inputs are not finite\)"
-    with pytest.raises(TrainingError, match=told):
+    message = r"step 2: the loss of sample 50 of the batch is nan \(its inputs are not finite\)"
+    with pytest.raises(TrainingError, match=message):
         run_threads(ranks, lambda comm: Trainer(run, comm, tmp_path / "out").run(), timeout=60)
 
 
 def test_splits_with_other_dense_inputs_are_refused(log, tmp_path):
-    other = tmp_path / "other.h5"
-    with DatasetWriter(other, ["a", "b"], [FeatureColumn("one"), FeatureColumn("many")]) as writer:
+    test_log = tmp_path / "other.h5"
+    with DatasetWriter(
+        test_log, ["a", "b"], [FeatureColumn("one"), FeatureColumn("many")]
+    ) as writer:
         codes = {"one": np.zeros(3, np.uint32), "many": np.zeros(3, np.uint32)}
         writer.append(np.zeros(3, np.float32), np.zeros((3, 2), np.float32), codes)
     with pytest.raises(
         DataError, match=r"data\.test does not go with data\.train: dense columns differ"
     ):
-        train(log, tmp_path / "out", f'data.test="{other}"')
+        train(log, tmp_path / "out", f'data.test="{test_log}"')
 
 
 def test_a_diverging_run_says_what_to_lower(log, tmp_path):

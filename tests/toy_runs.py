@@ -37,8 +37,11 @@ def train(name: str, *overrides: str, ranks: int = 1, resume: bool = False) -> s
 
 def format_run() -> dict[str, object]:
     """A table in the format: any ranks, a checkpoint, a resumed run, the oracle."""
-    keys = (f"tables.one.format={FORM}", f"tables.many.format={FORM}")
-    keys += ("tables.one.rounding=stochastic",)
+    keys = (
+        f"tables.one.format={FORM}",
+        "tables.one.rounding=stochastic",
+        f"tables.many.format={FORM}",
+    )
     digest = train("format", *keys)
     spread = train("format2", *keys, "parallel.plan=row_wise", ranks=2)
     train("format3", *keys, "training.steps=2", ranks=2)

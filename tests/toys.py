@@ -50,7 +50,7 @@ class Neighbour:
             for node in ast.parse(source).body
             if isinstance(node, ast.FunctionDef) and node.name == self.function
         )
-        first = min(line.lineno for line in (node, *node.decorator_list)) - 1
+        first = min([node.lineno, *(line.lineno for line in node.decorator_list)]) - 1
         text = "\n".join(source.splitlines()[first : node.end_lineno])
         assert text.count(self.old) == 1, f"{self.file}: {self.function} has no {self.old!r}"
         copy = text.replace(f"def {self.function}(", f"def {self.name}(")

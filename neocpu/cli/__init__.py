@@ -46,8 +46,7 @@ COMMANDS = {
     ),
     "oracle": (
         "neocpu.cli.oracle:oracle",
-        "Export cases that break embedding kernels; check answers and say which mistake explains "
-        "them.",
+        "Export cases that break embedding kernels; check answers, and explain what is wrong.",
     ),
     "doctor": (
         "neocpu.cli.doctor:doctor",

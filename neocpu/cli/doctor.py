@@ -110,6 +110,7 @@ def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
     try:
         done = subprocess.run(
             command,
+            check=False,
             env=environment,
             capture_output=True,
             text=True,

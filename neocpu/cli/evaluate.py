@@ -62,7 +62,7 @@ def evaluate(
                 click.echo(f"{name.ljust(12)} {show(value)}")
 
 
-def show(value: float | int | None) -> str:
+def show(value: float | None) -> str:
     """A metric as text."""
     if value is None:
         return "undefined"

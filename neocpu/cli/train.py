@@ -74,6 +74,7 @@ def train(
 
 def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
     """The first of runs/NAME, NAME-2, NAME-3, … without results; to resume, the last with results.
+
     Collective.
     """
     free = Path("runs") / config.stem
@@ -151,17 +152,19 @@ def traffic_lines(traffic: dict[str, Any]) -> list[str]:
 
 
 def tier_lines(summary: dict[str, Any]) -> list[str]:
-    """What the memories of cached tables held, all ranks together, as a small table; then how long
-    steps waited for rows, and what a crash would cost. Nothing for a run without cached tables.
+    """What the memories of cached tables held, all ranks together, as a small table.
+
+    Then how long steps waited for rows, and what a crash would cost. Nothing for a run without
+    cached tables.
     """
     tiers: list[dict[str, Any]] = summary["tiers"]
     if not tiers:
         return []
-    lines = [
+    titles = (
         f"{'table':14}{'tier':5}{'rows':>14}{'MiB':>10}{'hit':>8}{'conflicts':>11}"
         f"{'read':>13}{'written':>13}"
-    ]
-    lines += [tier_line(tier) for tier in tiers]
+    )
+    lines = [titles, *(tier_line(tier) for tier in tiers)]
     files = [tier for tier in tiers if "index_bytes" in tier]
     rows = sum(tier.get("rows", 0) for tier in files)
     index_bytes = sum(tier["index_bytes"] for tier in files)
@@ -198,6 +201,6 @@ def tier_line(tier: dict[str, Any]) -> str:
     )
 
 
-def show(value: float | int) -> str:
+def show(value: float) -> str:
     """A metric as text."""
     return str(value) if isinstance(value, int) else f"{value:.5f}"

@@ -1,9 +1,11 @@
 """How are the rows of one format kept? fp32 numbers as they are; other formats as codes, decoded
 whenever a row is read.
 
-    fp32                 f32[:], changed in place                                                       `Rows`
-    fp16, bf16, fp8_*    codes u16[:] or u8[:]; rounded once, at the end of a row's update              `coded.CodedRows`
-    bf16_split           upper and lower halves of fp32 numbers: lookups read the upper ones, updates join both
+    fp32           f32[:], changed in place (`RowStore`)
+    small floats   codes u16[:] or u8[:], rounded once, at the end of a row's update
+                   (`coded.CodedRowStore`)
+    bf16_split     upper and lower halves of fp32 numbers: lookups read the upper ones, updates
+                   join both (`coded.CodedRowStore`)
 
 A store holds the shards of one format, one after the other, and their element states; where they
 begin is in `Places`. Its owner (`tbe.py`) knows which shards those are, and keeps all else.

@@ -22,8 +22,8 @@ class TableSpec:
     """One table: `rows` by `dim` numbers, looked up by `features`, each bag pooled by `pooling`.
 
     format : how its numbers are kept, one of `neocpu.formats.TRAINED` (docs/formats.md).
-    rounding : how they get into it after an update. cache_format : wider format of those in its
-    caches, a key of `neocpu.formats.CACHES`; "": the same.
+    rounding : how they are rounded to it after an update. cache_format : a wider format of the
+    rows in its caches, a key of `neocpu.formats.CACHES`; "": the same.
     """
 
     name: str
@@ -90,14 +90,14 @@ class TableSpec:
         """What decides the bits, for digests: no format if it is fp32, so that old digests stay,
         and rounding, and a format of caches, where there is any.
         """
-        found = asdict(self)
+        header = asdict(self)
         if self.row_format.exact:
-            del found["rounding"]
+            del header["rounding"]
         if self.format == "fp32":
-            del found["format"]
+            del header["format"]
         if not self.cache_format:
-            del found["cache_format"]
-        return found
+            del header["cache_format"]
+        return header
 
 
 def numbers_bytes(form: str, columns: int) -> int:
@@ -125,19 +125,18 @@ def with_caches(
         if spec
         else [""] * len(names)
     )
-    found = tuple(
-        replace(t, cache_format=_cache_format(t, *given))
-        for t, *given in zip(tables, forms, placements)
+    cached_tables = tuple(
+        replace(table, cache_format=_cache_format(table, form, placement))
+        for table, form, placement in zip(tables, forms, placements)
     )
-    wide = next((table.name for table in found if table.cache_format), "")
+    wide = next((table.name for table in cached_tables if table.cache_format), "")
     if wide and AUTO in placements:
         raise ConfigError(
             'memory.placement: "auto" for other tables would decide how many rows of table '
-            f"{wide!r} are in caches, and with "
-            "memory.cache_format bits depend on that; name the placements of all tables, or leave "
-            "cache_format out"
+            f"{wide!r} are in caches, and with memory.cache_format bits depend on that; name the "
+            "placements of all tables, or leave cache_format out"
         )
-    return found
+    return cached_tables
 
 
 def _untrainable(form: RowFormat) -> str:
@@ -150,18 +149,18 @@ def _untrainable(form: RowFormat) -> str:
 
 
 def _cache_format(table: TableSpec, form: str, placement: str) -> str:
+    """The format of a table's caches, `form` in the config, under its placement; "": none."""
     if placement == AUTO and form not in ("", table.format):
         raise ConfigError(
             f"memory.cache_format: table {table.name!r} has none while memory.placement may leave "
-            "it without a cache; name a "
-            "placement that has one, such as hbm_over_ddr, or leave cache_format out"
+            "it without a cache; name a placement that has one, such as hbm_over_ddr, or leave "
+            "cache_format out"
         )
-    form = (
-        form if placement != AUTO and PLACEMENTS[placement].caches and form != table.format else ""
-    )
+    if placement == AUTO or not PLACEMENTS[placement].caches or form == table.format:
+        form = ""
     if form and table.format not in CACHES[form]:
-        others = [name for name, below in CACHES.items() if table.format in below]
-        hint = f"take {' or '.join(others)}" if others else "leave it out"
+        wider = [name for name, narrower in CACHES.items() if table.format in narrower]
+        hint = f"take {' or '.join(wider)}" if wider else "leave it out"
         raise ConfigError(
             f"memory.cache_format: {form} cannot hold every number of table {table.name!r}, which "
             f"is {table.format}; {hint}"
@@ -169,9 +168,8 @@ def _cache_format(table: TableSpec, form: str, placement: str) -> str:
     if not form and table.row_format.row_scaled:
         raise ConfigError(
             f"tables.{table.name}.format: {table.format} rows train below a cache of wider "
-            "numbers: set memory.cache_format to "
-            f"{' or '.join(CACHES)}, and memory.placement to one with a cache (now {placement}), "
-            "such as hbm_over_ddr"
+            f"numbers: set memory.cache_format to {' or '.join(CACHES)}, and memory.placement to "
+            f"one with a cache (now {placement}), such as hbm_over_ddr"
         )
     return form
 

@@ -28,11 +28,12 @@ from neocpu.kernels._threads import threading_layer
 from neocpu.reference.policies import DEFAULT
 from neocpu.storage import placement
 from neocpu.storage.device import Device
+from neocpu.storage.hdf5 import RowTable
 from neocpu.storage.homes import Border, Filed, Kept, Memory, Stored
 from neocpu.storage.levels import Home, Level, Slots
 from neocpu.storage.mover import Mover
 from neocpu.storage.placement import PLACEMENTS, Room, make_room
-from neocpu.storage.row_file import RowFile, RowTable
+from neocpu.storage.row_file import RowFile
 from neocpu.storage.row_tools import remove
 from neocpu.storage.tier import Tier, Visit
 

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import h5py
 import numpy as np
@@ -355,7 +355,7 @@ class DatasetWriter:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._finished = True
 
-    def __enter__(self) -> "DatasetWriter":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

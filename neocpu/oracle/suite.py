@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -253,7 +253,7 @@ class Suite(Mapping[str, Question]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def __enter__(self) -> "Suite":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.parallel.comm import Comm
+from neocpu.parallel.comm import Comm, Request
 from neocpu.trees import Node, aligned_nodes, climb, rank_leaves
 
 
@@ -81,7 +81,10 @@ class StartedReduction:
     """A dense reduction under way."""
 
     def __init__(
-        self, owner: DenseReduction, nodes: Mapping[Node, NDArray[np.float32]], request=None
+        self,
+        owner: DenseReduction,
+        nodes: Mapping[Node, NDArray[np.float32]],
+        request: Request | None = None,
     ) -> None:
         self._owner = owner
         self._nodes = nodes

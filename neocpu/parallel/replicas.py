@@ -12,7 +12,7 @@ The paper's data parallelism (Neo), sparse: bytes grow with the rows touched, no
 """
 
 from collections.abc import Generator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +114,9 @@ class Replicas:
         )
         return received
 
-    def _regroup(self, counts: Ints, rows: Ints, flat: NDArray) -> list[tuple[Ints, NDArray]]:
+    def _regroup(
+        self, counts: Ints, rows: Ints, flat: NDArray[Any]
+    ) -> list[tuple[Ints, NDArray[Any]]]:
         """[rank, table] runs of rows and of row vectors -> per table its rows and vectors [n, D],
         rank after rank.
         """

@@ -10,6 +10,7 @@ stands here.
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,14 +59,14 @@ class Map:
         """Groups that any of these ranks holds, each once, ascending."""
         return tuple(sorted({g for rank in ranks for g in self.held[rank]}))
 
-    def select(self, block: NDArray, have: Groups, target: NDArray, want: Groups) -> None:
+    def select(self, block: NDArray[Any], have: Groups, target: NDArray[Any], want: Groups) -> None:
         """Copy the groups `want` out of block [n, have] into target [n, want]."""
         if block.size and target.size:
             columns = tuple(np.cumsum([0] + [self.widths[g] for g in have]).tolist())
             jobs = _jobs(want, have, columns, self.widths, block.shape[0], block.shape[1])
             copy_blocks(block.reshape(-1), target.reshape(-1), jobs)
 
-    def gather(self, gradient: NDArray, target: NDArray, want: Groups) -> None:
+    def gather(self, gradient: NDArray[Any], target: NDArray[Any], want: Groups) -> None:
         """Copy the groups `want` out of dE [b, columns of E] into target [b, want]."""
         if target.size:
             groups = tuple(range(len(self.widths)))

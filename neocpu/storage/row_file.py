@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -440,7 +440,7 @@ class RowFile:
         self._lock.release()
         self._io.close()
 
-    def __enter__(self) -> "RowFile":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from neocpu.kernels import row_records
 from neocpu.storage.device import Device
-from neocpu.storage.hdf5 import PAGE, Extents
+from neocpu.storage.hdf5 import Extents
+from neocpu.storage.metadata_check import PAGE
 from neocpu.storage.row_log import runs
 
 Ints = NDArray[np.int64]

@@ -26,19 +26,20 @@ def predictions(
 
 def evaluate(world: World, batches: Iterable[Batch], progress: Progress | None = None) -> Metrics:
     """Metrics of a split over all ranks; equal for any plan, number of ranks and batch size.
+
     Collective.
 
     progress : called after each batch with the samples seen so far, and the batch's step.
     """
     scores: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
     labels: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
-    seen = 0
+    samples_done = 0
     for batch, prediction in predictions(world, batches):
         scores.append(prediction.copy())
         labels.append(batch.labels.copy())
-        seen += batch.samples
+        samples_done += batch.samples
         if progress:
-            progress(seen, batch.step)
+            progress(samples_done, batch.step)
     return compute(
         np.concatenate(scores), np.concatenate(labels), world.config.model.loss, world.comm
     )
@@ -47,8 +48,9 @@ def evaluate(world: World, batches: Iterable[Batch], progress: Progress | None =
 def predict(
     world: World, batches: Iterable[Batch], write: Callable[[NDArray[np.float32]], None]
 ) -> int:
-    """Hand the predictions of all samples to `write` on rank 0, in input order, batch by batch;
-    returns their number. Collective.
+    """Hand the predictions of all samples to `write` on rank 0, in input order, batch by batch.
+
+    Returns their number. Collective.
     """
     comm = world.comm
     total = 0

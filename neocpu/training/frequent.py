@@ -1,5 +1,6 @@
-"""Which rows are looked up most often? With `memory.warm` they are in the caches before the first
-step.
+"""Which rows are looked up most often?
+
+With `memory.warm` they are in the caches before the first step.
 
 Counts come from the train data: kept in the dataset since its conversion (`--frequencies`), else
 counted now. A code's row is that of the loader, by hash or by vocabulary. Training would bring the
@@ -21,8 +22,9 @@ Ints = NDArray[np.int64]
 
 
 def frequent_rows(loader: Loader, table: int) -> Ints:
-    """Rows of a table by the number of their lookups in the data, largest first; equal ones
-    ascending.
+    """Rows of a table by the number of their lookups in the data, largest first.
+
+    Rows with equal numbers are ascending.
     """
     row_parts = [np.empty(0, np.int64)]
     count_parts = [np.empty(0, np.int64)]

@@ -27,10 +27,12 @@ def initial_rows(
     rows: NDArray[np.int64],
     uniform_rows: Callable[..., None] | None = None,
 ) -> dict[str, F32]:
-    """Whole rows i64[n] of a table before training: "weight" f32[n, dim], the optimizer's state
-    f32[n, dim] or f32[n], and scale and bias f32[n] of each row where the format has them.
+    """Whole rows i64[n] of a table before training, field by field.
 
-    Weights are the nearest numbers of the table's format.
+    These are "weight" f32[n, dim], the optimizer's state f32[n, dim] or f32[n], and scale and bias
+    f32[n] of each row where the format has them. Weights are the nearest numbers of the table's
+    format.
+
     uniform_rows : the kernel (None) or its NumPy twin, which gives the same bits and saves
         importing Numba for a few rows.
     """

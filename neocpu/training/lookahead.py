@@ -1,5 +1,6 @@
-"""What can be done before a batch's turn? Its lookups travel to the ranks that hold the rows, and
-the rows to fast memory.
+"""What can be done before a batch's turn?
+
+Its lookups travel to the ranks that hold the rows, and the rows to fast memory.
 
 batch   0        1 … prefetch        … known        one more
         at work  rows on their way   lookups here   lookups on their way
@@ -35,8 +36,9 @@ class Ahead:
         self._announced = 0  # batches of the queue whose lookups the tables know
 
     def next(self) -> tuple[Batch, Started[Input] | None]:
-        """The next batch, of which there must be one, and its lookups (None where nothing is done
-        ahead). Collective; raises IndexRangeError on every rank.
+        """The next batch, and its lookups (None where nothing is done ahead). Collective.
+
+        There must be a next batch. Raises IndexRangeError on every rank.
         """
         if not self._known:
             return next(self._batches), None

@@ -88,8 +88,9 @@ def _largest_first(sizes: Iterable[tuple[str, int]]) -> list[Need]:
 
 
 def working_memory(config: Config, plan: Plan) -> int:
-    """Bytes a rank needs beside tables: activations, gradients and messages of one batch, and the
-    program itself.
+    """Bytes that a rank needs besides tables.
+
+    These are activations, gradients and messages of one batch, and the program itself.
     """
     samples = -(-config.training.batch_size // plan.ranks)
     columns = config.model.bottom[-1] + sum(plan.tables[bag.table].dim for bag in bags(plan.tables))
@@ -106,27 +107,29 @@ def human(size: float) -> str:
     raise AssertionError
 
 
-def fits(needs: Sequence[Need], host_ranks: int, other: int, available: int | None = None) -> bool:
+def fits(
+    needs: Sequence[Need], host_ranks: int, working: int, available: int | None = None
+) -> bool:
     """Is there memory for the ranks of this host? Arguments as for `check_memory`."""
     if available is None:
         available = available_memory()
-    return (sum(need.bytes for need in needs) + other) * host_ranks <= available
+    return (sum(need.bytes for need in needs) + working) * host_ranks <= available
 
 
 def check_memory(
-    needs: Sequence[Need], host_ranks: int, other: int, available: int | None = None
+    needs: Sequence[Need], host_ranks: int, working: int, available: int | None = None
 ) -> int:
     """Bytes that this rank needs.
 
-    other : bytes that a rank needs besides tables (activations, buffers, dense parameters).
+    working : bytes that a rank needs besides tables (activations, buffers, dense parameters).
     available : bytes of this host for its `host_ranks` ranks (None: those that are available now).
 
     Raises TrainingError where the ranks of this host together need more than that.
     """
-    total = sum(need.bytes for need in needs) + other
+    total = sum(need.bytes for need in needs) + working
     if available is None:
         available = available_memory()
-    if fits(needs, host_ranks, other, available):
+    if fits(needs, host_ranks, working, available):
         return total
     largest = ""
     if needs:
@@ -254,8 +257,9 @@ def check_checkpoints(out: Path, needs: CheckpointNeeds, tell: Callable[[str], N
 def check_rows(
     folder: Path, needs: Sequence[Need], ranks: int, budget: int, tell: Callable[[str], None]
 ) -> None:
-    """Will the SSD files of a run fit? Nobody knows how many rows they will hold, so where they may
-    not fit this only tells a line.
+    """Will the SSD files of a run fit?
+
+    Nobody knows how many rows they will hold, so where they may not fit this only tells a line.
 
     needs : of the run's tables, if every row that can be touched is. budget : bytes of each rank's
     file (0: no limit).
@@ -274,8 +278,9 @@ def check_rows(
 
 
 def check_conversions(needs: Sequence[tuple[Path, int]], tell: Callable[[str], None]) -> None:
-    """Will the converted copies of raw logs fit? `needs`: (copy, about how many bytes its
-    conversion takes).
+    """Will the converted copies of raw logs fit?
+
+    needs : (copy, about how many bytes its conversion takes).
 
     Sizes are estimates. Raises TrainingError where a disk lacks more than they can be wrong by;
     tells a line where it lacks less.

@@ -46,8 +46,9 @@ class Recovery:
         self._cost = (0, 0.0)
 
     def resume(self, tell: Callable[[str], None]) -> int:
-        """Bring the world to the state of the newest complete checkpoint of the folder; returns its
-        step, 0 without one.
+        """Bring the world to the state of the newest complete checkpoint of the folder.
+
+        Returns its step, 0 without one.
         """
         path = checkpoint.latest(self._out, self._world.comm)
         if path is None:

@@ -84,7 +84,7 @@ class RunReport:
         state_floats: tuple[int, int] = (0, 0),
         placement_lines: Sequence[str] = (),
     ) -> None:
-        """Show the plan and save it; then show which memories were chosen for the tables, and why."""
+        """Save the plan and show it; then show which memories were chosen for the tables."""
         if not self._first:
             return
         self.tell(plan.text(state_floats))
@@ -123,12 +123,12 @@ def _keep_before(path: Path, step: int) -> None:
     """Drop the lines of `step` and later, and a line that was cut off."""
     if not path.exists():
         return
-    kept = []
+    lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if json.loads(line)["step"] < step:
-                kept.append(line + "\n")
-    _replace(path, "".join(kept))
+                lines.append(line + "\n")
+    _replace(path, "".join(lines))
 
 
 def write_json(path: Path, data: Any) -> None:

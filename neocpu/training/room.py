@@ -1,5 +1,7 @@
-"""Has this machine room for a run? What the run needs, by `preflight.py`, against its memory and
-disks, on every rank before anything is allocated.
+"""Has this machine room for a run?
+
+What the run needs, by `preflight.py`, against its memory and disks, on every rank before anything
+is allocated.
 """
 
 from collections.abc import Callable
@@ -20,9 +22,7 @@ from neocpu.training.datasets import Splits
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What decides how much room a run takes: its config, plans, data, number of steps, and the
-    folder `out` of its results.
-    """
+    """What decides how much room a run takes; `out` is the folder of its results."""
 
     config: Config
     plan: Plan
@@ -43,8 +43,9 @@ class PlannedRun:
 
 
 def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool:
-    """Check memory on every rank, and disks on rank 0; returns whether tables on huge pages fit too.
-    Collective.
+    """Check memory on every rank, and disks on rank 0.
+
+    Returns whether tables fit on huge pages. Collective.
 
     Raises TrainingError on all ranks where the run cannot fit; `tell` is given a line where it may
     not fit.
@@ -62,8 +63,9 @@ def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool
 
 
 def _check_memory(run: PlannedRun, comm: Comm) -> bool:
-    """Whether this host's ranks fit with tables on huge pages; TrainingError if not even on small
-    ones.
+    """Whether this host's ranks fit with tables on huge pages.
+
+    Raises TrainingError if they do not even fit with small ones.
     """
     pooling = run.splits.pooling_factors()
     lookups = {name: int(run.samples * factor) + 1 for name, factor in pooling.items()}
@@ -80,10 +82,10 @@ def _check_memory(run: PlannedRun, comm: Comm) -> bool:
         )
         for page in (HUGE, preflight.PAGE)
     )
-    other = preflight.working_memory(run.config, run.plan) + run.config.checkpoint.memory
+    working = preflight.working_memory(run.config, run.plan) + run.config.checkpoint.memory
     host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
-    huge = preflight.fits(huge_needs, host_ranks, other)
-    preflight.check_memory(huge_needs if huge else small_needs, host_ranks, other)
+    huge = preflight.fits(huge_needs, host_ranks, working)
+    preflight.check_memory(huge_needs if huge else small_needs, host_ranks, working)
     return huge
 
 

@@ -10,8 +10,9 @@ import errno
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
-from neocpu.errors import NeocpuError, StorageError, TrainingError
+from neocpu.errors import NeocpuError, TrainingError
 from neocpu.parallel.comm import Comm
 from neocpu.storage.lock import UNSUPPORTED, claim, holder
 
@@ -28,22 +29,6 @@ def has_results(out: Path) -> Path | None:
     return next((path for pattern in RESULTS for path in out.glob(pattern)), None)
 
 
-def remove_row_files(out: Path, comm: Comm) -> None:
-    """Remove SSD files that killed runs, maybe of more ranks, left in this folder. Collective."""
-    from neocpu.storage.row_tools import remove  # loads numba and h5py, which `--help` must not
-
-    error: NeocpuError | None = None
-    try:
-        if comm.rank == 0:
-            for path in out.glob("rows/rank-*.h5"):
-                remove(path)
-    except StorageError as problem:
-        error = problem
-    except OSError as problem:
-        error = StorageError(f"{out}/rows: cannot be cleared: {problem.strerror}; remove it")
-    comm.agree(error)
-
-
 class RunLock:
     """A folder reserved for one run: `with RunLock(out, comm, resume=False): ...`. Collective.
 
@@ -58,7 +43,7 @@ class RunLock:
         self._file: int | None = None  # descriptor of the locked file
         self._exclusive: Path | None = None  # file whose existence is the lock
 
-    def __enter__(self) -> "RunLock":
+    def __enter__(self) -> Self:
         error: NeocpuError | None = None
         if self.comm.rank == 0:
             try:

@@ -12,9 +12,11 @@ from neocpu.ingest.loader import Batch, Loader
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """The batches of a run: `epochs` passes over the train data, or `steps` steps (0: no limit),
-    whichever ends first.
+class BatchSchedule:
+    """The batches of a run.
+
+    It takes `epochs` passes over the train data, or `steps` steps (0: no limit), whichever ends
+    first.
     """
 
     loader: Loader

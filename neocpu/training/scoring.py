@@ -31,6 +31,7 @@ def restore(
     tell: Callable[[str], None] = silent,
 ) -> tuple[World, Loader]:
     """The world of a checkpoint, and a loader of `data` (raw logs or datasets) in file order.
+
     Collective.
 
     overrides : of keys of the config. labelled : do raw logs have a label column? need_labels :

@@ -1,5 +1,6 @@
-"""What is the state of training, whoever holds it? Blocks of whole rows in a fixed order, and one
-digest of them.
+"""What is the state of training, whoever holds it?
+
+Blocks of whole rows in a fixed order, and one digest of them.
 
 Every block of `state_blocks.py` has one owner: it receives the parts of its rows from the
 rectangles that hold them, a few megabytes at a time, and puts them together. So digest and
@@ -72,8 +73,9 @@ class State:
     # ---- which blocks there are, and who owns them ----
 
     def _rows_per_block(self, rows: Callable[[int, int], Ints]) -> tuple[Ints, Ints]:
-        """Blocks with rows, i64[n] ascending, counted over all tensors, and how many rows of all
-        ranks are in each; the same on all ranks. `rows(i, height)`: those of this rank's shard i.
+        """Blocks with rows, i64[n] ascending, and how many rows of all ranks are in each.
+
+        Blocks are counted over all tensors. rows(i, height) : rows of this rank's shard i.
 
         An upper bound: a row that several ranks hold in parts or as replicas counts for each of
         them.
@@ -103,8 +105,10 @@ class State:
         return blocks, np.bincount(place, all_counts, minlength=blocks.size).astype(np.int64)
 
     def _schedule(self, changed: Sequence[Ints] | None) -> list[list[Ints]]:
-        """schedule[r][q]: blocks that rank q owns and assembles in round r, ascending; ownership is
-        contiguous. `changed`: as for `PieceExchange.exchange`; only blocks with such rows then.
+        """schedule[r][q]: blocks that rank q owns and assembles in round r, ascending.
+
+        Ownership is contiguous. changed : as for `PieceExchange.exchange`; where it is given, only
+        blocks with such rows.
         """
         blocks, rows = self._rows_per_block(
             lambda i, height: self._embeddings.existing(i, 0, height)
@@ -129,17 +133,19 @@ class State:
         ]
 
     def _block_bytes(self, blocks: Ints, rows: Ints) -> Ints:
-        """About how many bytes blocks take that have so many rows; dense ones have all of theirs."""
+        """About how many bytes blocks with so many rows take; dense ones have all of their rows."""
         tensor = np.searchsorted(self._starts, blocks, side="right") - 1
         heights = np.array([t.rows for t in self.tensors], np.int64)[tensor]
         height = heights - (blocks - self._starts[tensor]) * BLOCK
         rows = np.where(tensor < len(self._dense), BLOCK, rows)
         row_bytes = np.array([t.row_bytes for t in self.tensors])[tensor]
-        return np.minimum(np.minimum(rows, height), BLOCK) * row_bytes
+        sizes: Ints = np.minimum(np.minimum(rows, height), BLOCK) * row_bytes
+        return sizes
 
     def blocks(self, since: bool = False) -> Iterator[Blocks]:
-        """The blocks that this rank owns, in order, without empty ones. Exhaust it: the ranks go in
-        rounds.
+        """The blocks that this rank owns, in order, without empty ones.
+
+        Exhaust it: the ranks exchange rows in rounds.
 
         since : only blocks with rows that changed since the last checkpoint, empty ones too; all of
             dense parameters.

@@ -1,5 +1,6 @@
-"""How do the parts of a row come together? The ranks that hold them send them to the rank that owns
-the row's block.
+"""How do the parts of a row come together?
+
+The ranks that hold them send them to the rank that owns the row's block.
 
 A rank holds rectangles of tables: some rows, and some of their columns. Per rectangle, two streams
 travel: int64 (tensor, number of rows, first and last column, the row numbers) and float32 (the
@@ -46,8 +47,9 @@ class Embeddings(Protocol):
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows i64[n] of a table, ascending, with columns [left, right) of the fields that have columns;
-    other fields come with the piece whose left is 0. changed bool[n]: since the last checkpoint.
+    """Rows i64[n] of a table, ascending, and columns [left, right) of fields that have columns.
+
+    Other fields come with the piece whose left is 0. changed : bool[n], since the last checkpoint.
     """
 
     rows: Ints
@@ -164,8 +166,9 @@ class PieceExchange:
         stream.floats += [values[name].reshape(-1) for name, _ in self._fields(tensor, left)]
 
     def _fields(self, tensor: int, left: int) -> list[tuple[str, tuple[int, ...]]]:
-        """Fields of a piece whose columns begin at `left`: those with one number per row travel
-        with the first columns.
+        """Fields of a piece whose columns begin at `left`.
+
+        Fields with one number per row travel with the first columns.
         """
         return [(name, shape) for name, shape in self._tensors[tensor].fields if shape or left == 0]
 

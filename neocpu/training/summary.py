@@ -1,5 +1,6 @@
-"""What does a run report at its end? Its digest, metrics, speed, memory, traffic and plan, as
-`run.json` has them.
+"""What does a run report at its end?
+
+Its digest, metrics, speed, memory, traffic and plan, as `run.json` has them.
 """
 
 import json
@@ -33,6 +34,7 @@ def summarise(
     recovery: Recovery,
 ) -> dict[str, Any]:
     """The summary of a run after `steps` steps over `samples` samples, all checkpoints written.
+
     Collective.
 
     metrics : by split. traffic : of training and evaluation (`Comm.traffic`).

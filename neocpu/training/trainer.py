@@ -1,8 +1,8 @@
-"""How does a run go from a config to a digest? Data, plan, room, compiled kernels, the objects of
-this rank, the last checkpoint; then steps, and a summary.
+"""How does a run go from a config to a digest?
 
-`Trainer.run` tells that story; each chapter is a file of this folder. What one step does is in
-`step.py`.
+It opens the data, makes a plan, checks that there is room, compiles the kernels, builds the objects
+of this rank and loads the newest checkpoint; then it takes steps, and sums up. `Trainer.run` tells
+that story; its parts are files of this folder. What one step does is in `step.py`.
 """
 
 import time
@@ -26,8 +26,9 @@ from neocpu.training.plans import make_plan, memory_plan
 from neocpu.training.recovery import Recovery
 from neocpu.training.results import RunReport
 from neocpu.training.room import PlannedRun, check_room
-from neocpu.training.run_folder import RunLock, remove_row_files
-from neocpu.training.schedule import Schedule
+from neocpu.training.row_files import remove_row_files, row_folder
+from neocpu.training.run_folder import RunLock
+from neocpu.training.schedule import BatchSchedule
 from neocpu.training.summary import summarise
 from neocpu.training.warmup import warm_up
 from neocpu.training.world import World, build
@@ -119,16 +120,16 @@ class Trainer:
 
     # ---- before the first step ----
 
-    def _prepare(self, splits: Splits) -> tuple[World, Schedule]:
+    def _prepare(self, splits: Splits) -> tuple[World, BatchSchedule]:
         """Plan, check that there is room, compile, and build the objects of this rank."""
         config = self.config
         comm = self.comm
         training = config.training
         pooling = splits.pooling_factors()
         plan = make_plan(config, comm, pooling)
-        memory = memory_plan(config, plan, pooling, self.out / "rows")
+        memory = memory_plan(config, plan, pooling, row_folder(self.out))
         remove_row_files(self.out, comm)
-        schedule = Schedule(splits.loader("train"), training.epochs, training.steps)
+        schedule = BatchSchedule(splits.loader("train"), training.epochs, training.steps)
         planned = PlannedRun(config, plan, memory, splits, schedule.total_steps, self.out)
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
@@ -141,7 +142,7 @@ class Trainer:
         self.world = build(config, comm, plan, splits.dense_features, huge=huge, memory=memory)
         return self.world, schedule
 
-    def _go_on(self, recovery: Recovery, schedule: Schedule) -> None:
+    def _go_on(self, recovery: Recovery, schedule: BatchSchedule) -> None:
         """Take up the run where its newest checkpoint left it."""
         self.steps_taken = recovery.resume(self.report.tell)
         self.samples = schedule.samples_after(self.steps_taken)
@@ -157,7 +158,7 @@ class Trainer:
     def _train(
         self,
         world: World,
-        schedule: Schedule,
+        schedule: BatchSchedule,
         splits: Splits,
         recovery: Recovery,
         stop: StopSignal,

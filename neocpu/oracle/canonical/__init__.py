@@ -75,12 +75,15 @@ class LookupArguments:
         self.base = (np.cumsum(table_sizes) - table_sizes)[feature_table]
         self.stride = stride[feature_table]
         self.width = bags.dims
-        self.first_bag = np.append(0, np.cumsum(bags.batch)).astype(np.int64)
-        self.shape: tuple[int, ...] = (int(bags.batch[0]) if bags.batch.size else 0, bags.width)
+        self.first_bag = np.append(0, np.cumsum(bags.batch_sizes)).astype(np.int64)
+        self.shape: tuple[int, ...] = (
+            int(bags.batch_sizes[0]) if bags.batch_sizes.size else 0,
+            bags.width,
+        )
         self.place = bags.column
         self.pitch = np.full(bags.dims.size, bags.width, np.int64)
         if "batch_sizes" in inputs:
-            elements = bags.batch * bags.dims
+            elements = bags.batch_sizes * bags.dims
             self.shape = (int(elements.sum()),)
             self.place = np.cumsum(elements) - elements
             self.pitch = bags.dims
@@ -154,7 +157,7 @@ def gradient_start(inputs: Arrays, bags: JaggedBatch) -> Ints:
     """Where the gradient of each bag begins in the flat grad_output: i64[bags]."""
     if "batch_sizes" not in inputs:
         return bags.sample * bags.width + bags.column[bags.feature]
-    elements = bags.batch * bags.dims
+    elements = bags.batch_sizes * bags.dims
     first = np.cumsum(elements) - elements
     start: Ints = first[bags.feature] + bags.sample * bags.dims[bags.feature]
     return start

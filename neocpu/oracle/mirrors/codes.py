@@ -1,7 +1,8 @@
 """Which codes do peers' CPU libraries write, and which numbers do they read?
 
-Rounding, and the bytes of row-scaled rows. FBGEMM's bytes are neocpu's (docs/formats.md); it reads the last D mod 8 columns of int8 rows with
-fp64 arithmetic, rounded twice, and rounds to bf16 half up. torch's casts are to nearest even.
+Rounding, and the bytes of row-scaled rows. FBGEMM's bytes are neocpu's (docs/formats.md); it reads
+the last D mod 8 columns of int8 rows with fp64 arithmetic, rounded twice, and rounds to bf16 half
+up. torch's casts are to nearest even.
 """
 
 import numpy as np

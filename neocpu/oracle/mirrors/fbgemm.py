@@ -120,13 +120,13 @@ def _inference(inputs: Arrays, options: dict[str, Value]) -> Floats:
         for k in range(int(count.max(initial=0))):
             longer = np.flatnonzero(count > k)
             reading = longer[feature.indices[feature.offsets[longer] + k] >= 0]
-            number = feature.offsets[reading] + k
-            row = feature.indices[number]
+            lookups = feature.offsets[reading] + k
+            row = feature.indices[lookups]
             scale = scales32[row]
             bias = biases32[row]
             if feature.weights is not None:
-                scale = scale * feature.weights[number, None]
-                bias = bias * feature.weights[number, None]
+                scale = scale * feature.weights[lookups, None]
+                bias = bias * feature.weights[lookups, None]
             total[reading] = fused(feature.rows[row], scale, total[reading] + bias)
         outputs.append(_mean(total, feature, "fp32") if options["pooling"] == "mean" else total)
     return encoded(np.concatenate(outputs, 1), str(options["output_format"]), half_up=True)

@@ -1,9 +1,9 @@
 """Which square root does torch take on a CPU? MKL's, step by step.
 
-It is 2^-24 too low for one number in 170. MKL's vsSqrt on processors with AVX-512 begins with the instruction VRSQRT14PS and makes one step of
-Newton's method with fused multiply-adds. The instruction is a table: 32 straight lines for [1, 2),
-32 for [2, 4), evaluated in whole numbers. The lines below were fitted to all 2^24 answers of an
-Intel processor, and reproduce each of them.
+It is 2^-24 too low for one number in 170. MKL's vsSqrt on processors with AVX-512 begins with the
+instruction VRSQRT14PS and makes one step of Newton's method with fused multiply-adds. The
+instruction is a table: 32 straight lines for [1, 2), 32 for [2, 4), evaluated in whole numbers. The
+lines below were fitted to all 2^24 answers of an Intel processor, and reproduce each of them.
 """
 
 import numpy as np

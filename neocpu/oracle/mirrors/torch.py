@@ -2,8 +2,8 @@
 
 What torch does (docs/semantics.md §6):
 
-* sums are FBGEMM's generated code, as in `mirrors/fbgemm.py`; bf16 results are rounded half up; MEAN
-  divides the sum, which is already in the output's format;
+* sums are FBGEMM's generated code, as in `mirrors/fbgemm.py`; bf16 results are rounded half up;
+  MEAN divides the sum, which is already in the output's format;
 * the dense gradient visits a row's lookups in the order in which std::sort leaves them, one fused
   multiply-add each (MEAN and weights as a factor rounded to fp32); features of one table add up,
   the last one first;

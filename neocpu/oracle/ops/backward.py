@@ -90,7 +90,8 @@ class BoundedTables:
     def elements(self, table: int, rows: Ints) -> Ints:
         """Elements [U, D] of some rows of a table."""
         dim = int(self.geometry.dims[table])
-        return self.geometry.first_element[table] + rows[:, None] * dim + np.arange(dim)
+        first: Ints = self.geometry.first_element[table] + rows[:, None] * dim
+        return first + np.arange(dim)
 
     def update(
         self,

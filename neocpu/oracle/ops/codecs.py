@@ -25,26 +25,28 @@ FUSED = tuple(name for name, form in FORMATS.items() if form.row_scaled)
 ROWS = tuple(name for name, codec in CODECS.items() if codec.module != "codecs")
 
 
-def _round_truth(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
-    rounding = rounding_of(o, switches)
+def _round_truth(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> dict[str, Truth]:
+    rounding = rounding_of(options, switches)
     name = {"truncate": "toward_zero"}.get(rounding, rounding)
-    if o["format"] == "bf16" and rounding == "nearest" and "bf16_cast_half_up" in switches:
+    if options["format"] == "bf16" and rounding == "nearest" and "bf16_cast_half_up" in switches:
         name = "away"
-    return {"codes": in_format(Bounded.exactly(inputs["x"]), str(o["format"]), name)}
+    return {"codes": in_format(Bounded.exactly(inputs["x"]), str(options["format"]), name)}
 
 
-def _round_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
-    name = str(o["format"])
+def _round_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+    name = str(options["format"])
     x = np.ascontiguousarray(inputs["x"], np.float32)
     codes = np.empty(x.shape, FORMATS[name].dtype)
-    rounding = ROUNDINGS[str(o["rounding"])]
-    if o["rounding"] != "stochastic":
+    rounding = ROUNDINGS[str(options["rounding"])]
+    if options["rounding"] != "stochastic":
         backend_module("codecs", backend).encode_rows(x, LAYOUTS[name], rounding, codes)
     else:
-        key = tensor_key(int(o["seed"]), STOCHASTIC_ROUNDING, "table0")
+        key = tensor_key(int(options["seed"]), STOCHASTIC_ROUNDING, "table0")
         rows = np.arange(len(x))
         encode = backend_module("codecs", backend).encode_rows_randomly
-        encode(x, LAYOUTS[name], rounding, key, rows, 0, int(o["step"]), codes)
+        encode(x, LAYOUTS[name], rounding, key, rows, 0, int(options["step"]), codes)
     return {"codes": FORMATS[name].view(codes)}
 
 
@@ -56,8 +58,8 @@ def _arguments(name: str, options: dict[str, object]) -> list[Any]:
     ]
 
 
-def _quantize_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
-    name = str(o["format"])
+def _quantize_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+    name = str(options["format"])
     x = np.ascontiguousarray(inputs["x"], np.float32)
     codec = CODECS[name]
     form = FORMATS.get(name) or WIRES[name]
@@ -71,10 +73,10 @@ def _quantize_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
 
 
 def _quantize_truth(
-    inputs: Arrays, o: dict[str, Value], switches: frozenset[str]
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
-    out = _quantize_bits(inputs, o, "reference")["codes"]
-    name = str(o["format"])
+    out = _quantize_bits(inputs, options, "reference")["codes"]
+    name = str(options["format"])
     if switches and name in ("int8", "int8_gpu"):
         gpu = (name == "int8_gpu") != ("int8_epsilon_swapped" in switches)
         out = int8_rows(
@@ -105,25 +107,25 @@ def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> ND
     return out
 
 
-def _dequantize_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
-    name = str(o["format"])
+def _dequantize_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+    name = str(options["format"])
     codes = np.ascontiguousarray(inputs["codes"], np.uint8)
     codec = CODECS[name]
-    out = np.empty((len(codes), int(o["columns"])), np.float32)
+    out = np.empty((len(codes), int(options["columns"])), np.float32)
     dequantize = getattr(backend_module(codec.module, backend), codec.dequantize)
     dequantize(codes, *_arguments(name, codec.dequantize_options), out)
     return {"out": out}
 
 
 def _dequantize_truth(
-    inputs: Arrays, o: dict[str, Value], switches: frozenset[str]
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
-    name = str(o["format"])
-    columns = int(o["columns"])
+    name = str(options["format"])
+    columns = int(options["columns"])
     codes = inputs["codes"]
     if name not in (*FUSED, "int8_gpu"):
         # one operation on two exact numbers: a product with a power of two, or a quotient
-        value = _dequantize_bits(inputs, o, "reference")["out"].astype(np.float64)
+        value = _dequantize_bits(inputs, options, "reference")["out"].astype(np.float64)
         slack = 0.0 if name == "mx4" else 1.5 * 2 * U
         error = np.where(np.isfinite(value), np.abs(value) * slack + (TINY if slack else 0.0), 0.0)
         return {"out": in_format(Bounded(value, error), "fp32")}

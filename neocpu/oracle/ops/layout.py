@@ -45,24 +45,26 @@ def _operator(
     options: dict[str, Value],
     outputs: dict[str, Field],
 ) -> Operator:
-    model: Callable[..., Arrays] = getattr(truth_layout, name)
+    model: Callable[..., Arrays] = getattr(truth_layout, name)  # the function of that name
 
-    def truth(given: Arrays, o: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
-        return {key: as_truth(array) for key, array in model(given, o, switches).items()}
+    def truth(
+        arrays: Arrays, values: dict[str, Value], switches: frozenset[str]
+    ) -> dict[str, Truth]:
+        return {key: as_truth(array) for key, array in model(arrays, values, switches).items()}
 
-    def run(given: Arrays, o: dict[str, Value], backend: str) -> Arrays:
-        return canonical_layout.run(name, given, o, backend)
+    def run(arrays: Arrays, values: dict[str, Value], backend: str) -> Arrays:
+        return canonical_layout.run(name, arrays, values, backend)
 
     return Operator(name, about, inputs, options, outputs, run, truth)
 
 
 def _segment_truth(
-    inputs: Arrays, o: dict[str, Value], switches: frozenset[str]
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
     terms = Bounded.exactly(inputs["values"])
-    sums = segment_sums(
-        terms, np.abs(terms.value), inputs["offsets"].astype(np.int64), 0, np.zeros(1, np.int64)
-    )
+    starts = inputs["offsets"].astype(np.int64)
+    divisions = np.zeros(1, np.int64)
+    sums = segment_sums(terms, np.abs(terms.value), starts, 0, divisions)
     return {"sums": in_format(sums, "fp32")}
 
 

@@ -52,7 +52,7 @@ def joined(bags: JaggedBatch, features: list[Bounded], variable: bool) -> Bounde
             np.concatenate([none, *(pooled_rows.value.reshape(-1) for pooled_rows in features)]),
             np.concatenate([none, *(pooled_rows.error.reshape(-1) for pooled_rows in features)]),
         )
-    batch = int(bags.batch[0]) if bags.batch.size else 0
+    batch = int(bags.batch_sizes[0]) if bags.batch_sizes.size else 0
     out = Bounded(np.zeros((batch, bags.width)), np.zeros((batch, bags.width)))
     for f, pooled_rows in enumerate(features):
         columns = slice(bags.column[f], bags.column[f] + bags.dims[f])

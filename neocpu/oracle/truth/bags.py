@@ -49,7 +49,7 @@ class JaggedBatch:
     # of each feature, i64[F]
     dims: Ints  # columns
     column: Ints  # first column in the output
-    batch: Ints  # samples: all the same, except where batch sizes vary
+    batch_sizes: Ints  # samples: of all features the same, unless the inputs have batch_sizes
     width: int  # columns of the output
     # of each lookup, i64[m]
     bag: Ints
@@ -145,14 +145,14 @@ def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str])
     offsets = inputs["offsets"].astype(np.int64)
     indices = inputs["indices"].astype(np.int64)
     count = max(features.size, 1)
-    batch = (
+    batch_sizes = (
         inputs["batch_sizes"].astype(np.int64)
         if "batch_sizes" in inputs
         else np.full(count, (offsets.size - 1) // count)
     )
-    batch = batch[: features.size]
-    feature = np.repeat(np.arange(features.size), batch)
-    sample = np.concatenate([np.arange(b) for b in batch] or [np.empty(0, np.int64)])
+    batch_sizes = batch_sizes[: features.size]
+    feature = np.repeat(np.arange(features.size), batch_sizes)
+    sample = np.concatenate([np.arange(b) for b in batch_sizes] or [np.empty(0, np.int64)])
     first, end = _bag_limits(offsets, switches)
     length = np.maximum(end - first, 0)
     bag = np.repeat(np.arange(length.size), length)
@@ -173,7 +173,7 @@ def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str])
         length=np.diff(offsets),
         dims=dims,
         column=_columns(features, dims, switches),
-        batch=batch,
+        batch_sizes=batch_sizes,
         width=int(dims.sum()),
         bag=bag[reads],
         position=position[reads],

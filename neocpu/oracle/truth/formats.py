@@ -1,8 +1,8 @@
-"""Which numbers can a format hold, and which of them may a stored result be? Rounding as a model:
-from fp64, once.
+"""Which numbers can a format hold, and which of them may a stored result be?
 
-A format is a record (precision, smallest exponent, largest number, what lies beyond); rounding to
-it is whole-number arithmetic on multiples of a quantum. It shares nothing with the codecs in
+Rounding as a model: from fp64, once. A format is a record (precision, smallest exponent, largest
+number, what lies beyond) that follows from the one in `neocpu/formats.py`; rounding to it is
+whole-number arithmetic on multiples of a quantum. It shares no code with the codecs in
 `neocpu/kernels/`, which work on bits.
 """
 
@@ -20,8 +20,9 @@ from neocpu.oracle.truth.numbers import Bounded, Real
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format: bits of precision (the hidden one too), exponent of the smallest
-    normal, largest number.
+    """A floating-point format.
+
+    precision : bits of it, the hidden one too. smallest : exponent of the smallest normal number.
     """
 
     name: str
@@ -49,16 +50,13 @@ FORMATS = {
 def quantum(x: Real, form: Format) -> Real:
     """Distance of the format's numbers around x (for a power of two, the one above)."""
     exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))[1] - 1
-    return np.ldexp(
-        1.0,
-        np.maximum(np.where(x == 0, form.smallest, exponent), form.smallest) - form.precision + 1,
-    )
+    lowest = np.maximum(np.where(x == 0, form.smallest, exponent), form.smallest)
+    distance: Real = np.ldexp(1.0, lowest - form.precision + 1)
+    return distance
 
 
 def _beyond(x: Real, y: Real, form: Format) -> Real:
-    """y, the rounding of x as if exponents had no end, with the end: overflow as the format says;
-    NaN stays NaN.
-    """
+    """y, which is x rounded as if exponents had no end, or what the format has beyond its end."""
     with np.errstate(invalid="ignore"):
         over = np.abs(y) > form.largest
         return np.where(
@@ -107,9 +105,7 @@ ROUNDINGS = {"nearest": nearest, "away": away, "toward_zero": toward_zero}
 
 
 def decode(codes: NDArray[np.generic], name: str) -> Real:
-    """Exact values f64 of codes of a format (fp32 numbers, 16-bit or 8-bit codes, or a record that
-    names the format).
-    """
+    """Exact values f64 of fp32 numbers, or of codes of a format, bare or as named records."""
     array = np.asarray(codes)
     array = array[array.dtype.names[0]] if array.dtype.names else array
     with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -125,7 +121,8 @@ def decode(codes: NDArray[np.generic], name: str) -> Real:
 def joined_halves(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.float32]:
     """The fp32 numbers of which these are the upper (bf16) and the lower halves."""
     upper = high[high.dtype.names[0]] if high.dtype.names else high
-    return ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
+    joined: NDArray[np.float32] = ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
+    return joined
 
 
 def _values(form: Format) -> Real:
@@ -156,8 +153,9 @@ _VALUES = {
 
 
 def stored(x: Bounded, name: str, rounding: str = "nearest") -> Bounded:
-    """What a kernel holds after writing x in a format: the rounding of x, and how far another
-    allowed one is from it.
+    """What a kernel holds after writing x in a format.
+
+    The value is x rounded, the error how far another allowed rounding may be from it.
     """
     if name == "fp32":
         return x
@@ -172,8 +170,9 @@ def stored(x: Bounded, name: str, rounding: str = "nearest") -> Bounded:
 
 
 def limits(x: Bounded, name: str, rounding: str = "nearest") -> tuple[Real, Real]:
-    """Smallest and largest number of the format that a correct kernel may store for x; (NaN, NaN)
-    where it stores NaN.
+    """Smallest and largest number of the format that a correct kernel may store for x.
+
+    (NaN, NaN) where it stores NaN.
     """
     form = FORMATS[name]
     with np.errstate(invalid="ignore"):
@@ -192,8 +191,10 @@ def limits(x: Bounded, name: str, rounding: str = "nearest") -> tuple[Real, Real
 
 
 def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
-    """The truth of an output in a format. fp32: the value and its error. Narrower: also the numbers
-    of the format that may stand there; with stochastic rounding, the chance of the upper one.
+    """The truth of an output in a format.
+
+    fp32: the value and its error. Narrower: also the numbers of the format that may stand there;
+    with stochastic rounding, the chance of the upper one.
     """
     if name == "fp32":
         return Truth(x.value, x.error)

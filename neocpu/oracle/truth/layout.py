@@ -30,12 +30,16 @@ def offsets_of(lengths: NDArray[Any]) -> Ints:
     return ints(offsets)
 
 
-def lengths_to_offsets(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def lengths_to_offsets(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Model:
     """Model of `lengths_to_offsets`."""
     return {"offsets": offsets_of(inputs["lengths"])}
 
 
-def offsets_to_lengths(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def offsets_to_lengths(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Model:
     """Model of `offsets_to_lengths`."""
     ends = inputs["offsets"].tolist()
     return {"lengths": ints([b - a for a, b in pairwise(ends)])}
@@ -52,7 +56,7 @@ def _take(inputs: Arrays, name: str, order: list[int]) -> Model:
     return {name: inputs[name][ints(order)]} if name in inputs else {}
 
 
-def permute(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def permute(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
     """Keys in another order, or several times (permute_2D_sparse_data)."""
     lengths = inputs["lengths"]
     samples = lengths.shape[1]
@@ -98,13 +102,13 @@ def _bucketized(inputs: Arrays, ranks: int, owner: Callable[[int, int], tuple[in
     }
 
 
-def block_bucketize(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def block_bucketize(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
     """Lookups to the rank that owns their row (block_bucketize_sparse_features).
 
     Rank-major, then keys, then samples. Rank = row // block (of its key), local row = row -
     rank*block; rows beyond the last block go to rank row % W as local row row // W.
     """
-    ranks = int(o["ranks"])
+    ranks = int(options["ranks"])
     blocks = inputs["block_sizes"].tolist()
 
     def owner(key: int, row: int) -> tuple[int, int]:
@@ -117,13 +121,13 @@ def block_bucketize(inputs: Arrays, o: dict[str, Value], switches: frozenset[str
     return _bucketized(inputs, ranks, owner)
 
 
-def bucketize_uneven(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def bucketize_uneven(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
     """Lookups to ranks whose blocks differ in size (FBGEMM's block_bucketize_pos).
 
     Rank r of key f owns rows boundaries[f, r] to boundaries[f, r + 1]; rows beyond the last go to
     rank row % W as local row row // W.
     """
-    ranks = int(o["ranks"])
+    ranks = int(options["ranks"])
     ends = inputs["boundaries"].tolist()
 
     def owner(key: int, row: int) -> tuple[int, int]:
@@ -135,24 +139,26 @@ def bucketize_uneven(inputs: Arrays, o: dict[str, Value], switches: frozenset[st
     return _bucketized(inputs, ranks, owner)
 
 
-def recat(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def recat(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
     """Order that makes blocks by (rank, key) key-major (TorchRec's _get_recat)."""
-    features = int(o["features"])
-    ranks = int(o["ranks"])
+    features = int(options["features"])
+    ranks = int(options["ranks"])
     return {"order": ints([rank * features + f for f in range(features) for rank in range(ranks)])}
 
 
-def index_select(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def index_select(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
     """Rows by number (index_select_dim0)."""
     return {"values": np.stack([inputs["values"][k] for k in inputs["select"].tolist()])}
 
 
-def jagged_to_padded_dense(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def jagged_to_padded_dense(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Model:
     """Rows of each bag, cut off or padded to max_length (jagged_to_padded_dense)."""
     values = inputs["values"]
     ends = inputs["offsets"].tolist()
-    most = int(o["max_length"])
-    out = np.full((len(ends) - 1, most, values.shape[1]), o["padding"], values.dtype)
+    most = int(options["max_length"])
+    out = np.full((len(ends) - 1, most, values.shape[1]), options["padding"], values.dtype)
     for b, (start, end) in enumerate(pairwise(ends)):
         first = max(end - most, start) if "padding_cuts_front" in switches else start
         for k in range(min(end - start, most)):
@@ -160,7 +166,9 @@ def jagged_to_padded_dense(inputs: Arrays, o: dict[str, Value], switches: frozen
     return {"dense": out}
 
 
-def padded_dense_to_jagged(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def padded_dense_to_jagged(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Model:
     """The inverse: rows of a bag beyond max_length are 0 (dense_to_jagged)."""
     dense = inputs["dense"]
     ends = inputs["offsets"].tolist()
@@ -171,7 +179,9 @@ def padded_dense_to_jagged(inputs: Arrays, o: dict[str, Value], switches: frozen
     return {"values": out}
 
 
-def jagged_index_select(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def jagged_index_select(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Model:
     """Some bags, in some order, with repeats (jagged_index_select)."""
     bags = _bags(inputs["lengths"])
     selected = inputs["select"].tolist()
@@ -182,7 +192,7 @@ def jagged_index_select(inputs: Arrays, o: dict[str, Value], switches: frozenset
     }
 
 
-def unique(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def unique(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
     """Unique rows ascending, the place of each lookup's row, and counts (jagged_unique_indices)."""
     indices = inputs["indices"].tolist()
     unique_rows = sorted(set(indices))
@@ -197,7 +207,7 @@ def unique(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Mod
     }
 
 
-def linear_index(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def linear_index(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
     """First element of each lookup's row, and its number among all rows (linearize_index)."""
     rows = inputs["rows"].tolist()
     dims = inputs["dims"].tolist()
@@ -219,7 +229,7 @@ def linear_index(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) 
     return {"element": ints(elements), "row": ints(global_rows)}
 
 
-def bounds_check(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def bounds_check(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
     """Row numbers, -1 for those out of range; their count by table (bounds_check_indices)."""
     rows = inputs["rows"].tolist()
     ends = inputs["offsets"].tolist()
@@ -239,6 +249,6 @@ def bounds_check(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) 
                 checked[j] %= rows[t]
             else:
                 checked[j] = -1
-    if sum(count) and o["bounds_check"] == "fatal":
+    if sum(count) and options["bounds_check"] == "fatal":
         raise ValueError(f"{sum(count)} row numbers are out of range")
     return {"indices": ints(checked), "outside": ints(count)}

@@ -89,7 +89,7 @@ def pooled(
     divisions = np.broadcast_to(_roundings(divisors), bags.length.shape)
     if "weighted_mean_by_weights" in switches:
         divisions = divisions + bags.length  # the divisor is a sum, too
-    bag_limits = np.append(0, np.cumsum(bags.batch))
+    bag_limits = np.append(0, np.cumsum(bags.batch_sizes))
     features = []
     for f, first_bag in enumerate(bag_limits[:-1]):
         end_bag = bag_limits[f + 1]
@@ -169,7 +169,7 @@ def gradients(
         return rows
     sample = bags.sample[bags.bag[lookups]]
     if gradient.ndim == 1:  # variable batches: one flat array, feature-major
-        first = int((bags.batch * bags.dims)[:f].sum())
+        first = int((bags.batch_sizes * bags.dims)[:f].sum())
         rows = gradient[first + sample[:, None] * bags.dims[f] + columns]
     else:
         rows = gradient[sample[:, None], bags.column[f] + columns]

@@ -1,5 +1,6 @@
-"""What does a quantised checkpoint hold? The weights of float32 tables, rounded to rows of a narrow
-format.
+"""What does a quantised checkpoint hold?
+
+The weights of float32 tables, rounded to rows of a narrow format.
 
 Check-N-Run (Eisenman et al. 2022) writes such files between exact ones. Optimizer state stays as it
 is, and so do tables of narrow formats.
