@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from neocpu import cores
-from neocpu.kernels._jit import cache_folder
+from neocpu.kernels._cache import cache_folder
+from neocpu.kernels._key import source_digest
 
 AHEAD = "NEOCPU_TESTS_AHEAD"  # set in the second process
 TESTS = Path(__file__).resolve().parent
@@ -43,7 +44,7 @@ CHOSEN = {"test_promise.py": "::test_one_digest_without_avx512"}
 
 def marker() -> Path:
     """Exists once the second process has run to its end with these kernels."""
-    return cache_folder() / "tests-ahead"
+    return cache_folder() / f"tests-ahead-{source_digest()}"
 
 
 def sort_last(items: list[Any]) -> None:

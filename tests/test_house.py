@@ -40,11 +40,7 @@ ROOMS = {
 CORE = {"kernels", "reference", "storage", "embedding", "parallel", "planner", "model", "training"}
 HOMES = {
     "numba": ("kernels/",),
-<<<<<<< HEAD
-    "llvmlite": ("kernels/simd/",),
-=======
-    "llvmlite": ("kernels/simd", "kernels/_key.py"),
->>>>>>> 57f37c4 (Compiled kernels are cached by content: code that they are made of, compiler and CPU; no path, no time, no line)
+    "llvmlite": ("kernels/simd/", "kernels/_key.py"),
     "mpi4py": ("parallel/mpi.py",),
     "h5py": ("storage/hdf5.py", "ingest/", "training/checkpoint/", "oracle/"),
     "click": ("cli/",),

@@ -13,10 +13,11 @@ from numba.core.dispatcher import Dispatcher
 from neocpu import config
 from neocpu.parallel.plan import place
 from neocpu.training import warmup
+from neocpu.training.companion import Companion
 
 settings = config.load(sys.argv[1], ())
 plan = place(settings.tables, ["table_wise"] * len(settings.tables), 1, 1)
-warmup._train_miniature(settings, plan, None)
+warmup._train_miniature(settings, plan, Companion())
 found = [d for d in gc.get_objects() if isinstance(d, Dispatcher) and d.py_func.__module__.startswith("neocpu.")]
 kernels = [d for d in found if not isinstance(d._cache, NullCache)]  # the others are inlined into these
 print(json.dumps({d.py_func.__module__ + "." + d.py_func.__qualname__: len(d.nopython_signatures) for d in kernels}))

@@ -32,6 +32,7 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     comm = get_comm(None, settings.parallel.ranks_per_node or None)
     prepare_threads(comm, settings.training.threads or None)
 
+    from neocpu.cli.progress import compiling_on_terminal
     from neocpu.training.datasets import converted
     from neocpu.training.warmup import warm_up
     from neocpu.training.world import make_plan, memory_plan
@@ -45,6 +46,8 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
         )
     pooling = splits.pooling_factors() if splits else {}
     plan = make_plan(settings, comm, pooling, ranks)
-    seconds = warm_up(settings, plan, comm, tell, memory_plan(settings, plan, pooling).placements)
+    placements = memory_plan(settings, plan, pooling).placements
+    watch = compiling_on_terminal(comm.rank)
+    seconds = warm_up(settings, plan, comm, tell, placements, watch)
     if comm.rank == 0:
         click.echo(f"kernels of {config} are ready after {seconds:.1f} s")

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -230,17 +229,22 @@ def check_pages(comm: Comm, threads: int) -> Iterator[Check]:
 
 def check_folders(comm: Comm, threads: int) -> Iterator[Check]:
     """The folder of compiled kernels, and room on the disk here."""
-    from neocpu.kernels._jit import cache_folder
+    from neocpu.kernels._cache import ADVICE, cache_folder, cannot_write
 
     folder = cache_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-        yield Check("kernel cache", "ok", str(folder))
-    except OSError as error:
-        advice = "set NEOCPU_CACHE_DIR to a folder that you can write, on every host"
-        yield Check("kernel cache", "bad", f"{folder}: {error.strerror}", advice)
+    obstacle = cannot_write()
+    ready = len(list(folder.glob("*.nbc")))
+    kernels = f"{folder}, {ready} kernels for this compiler and CPU"
+    if not obstacle:
+        yield Check("kernel cache", "ok", kernels)
+    elif ready:
+        text = f"{kernels}, cannot be written: what it lacks is compiled in memory"
+        yield Check(
+            "kernel cache", "warn", text, f"`neocpu compile` fills it beforehand, or {ADVICE}"
+        )
+    else:
+        text = f"{obstacle}: kernels are compiled in memory, in every process again"
+        yield Check("kernel cache", "bad", text, ADVICE)
     free = shutil.disk_usage(".").free
     yield _room(
         "disk",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from neocpu.training.results import RunReport
+from neocpu.training.results import RunReport, Watch, unwatched
 
 Advance = Callable[[int, int], None]
 
@@ -47,8 +47,40 @@ def bar(total: int, done: int) -> Iterator[Advance]:
         yield advance
 
 
+@contextmanager
+def compiling(count: Callable[[], int]) -> Iterator[None]:
+    """A line on stderr with the number of kernels compiled so far, which `count` knows."""
+    from rich.console import Console
+    from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TimeElapsedColumn
+    from rich.text import Text
+
+    class Kernels(ProgressColumn):
+        """The number, asked for again whenever the line is drawn."""
+
+        def render(self, task: Task) -> Text:
+            return Text(f"{count()} kernels compiled")
+
+    console = Console(stderr=True)
+    with Progress(
+        SpinnerColumn(), Kernels(), TimeElapsedColumn(), console=console, transient=True
+    ) as progress:
+        progress.add_task("kernels", total=None)
+        yield
+
+
+def compiling_on_terminal(rank: int) -> Watch:
+    """How to show that kernels are compiled: nothing where nobody looks, and on other ranks."""
+    return unwatched if rank or not sys.stderr.isatty() else compiling
+
+
 def make_report(folder: Path, rank: int) -> RunReport:
     """The report of a run on a command line."""
     if rank:
         return RunReport(folder, rank)
-    return RunReport(folder, rank, tell=click.echo, progress=bar if sys.stderr.isatty() else None)
+    return RunReport(
+        folder,
+        rank,
+        tell=click.echo,
+        progress=bar if sys.stderr.isatty() else None,
+        compiling=compiling_on_terminal(rank),
+    )

@@ -89,16 +89,15 @@ def cache_folder() -> Path:
     return Path(base) / _key.environment()
 
 
-def writable() -> OSError | None:
-    """None if files can be made in the cache folder, else what is wrong."""
-    folder = cache_folder()
+def cannot_write() -> str:
+    """Why no kernel can be kept in the cache folder; "" where it can."""
+    probe = cache_folder() / f"probe-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write(folder / "probe", b"")
-        (folder / "probe").unlink(missing_ok=True)
+        write(probe, b"")
+        probe.unlink(missing_ok=True)
     except OSError as error:
-        return error
-    return None
+        return f"{probe.parent}: {error.strerror or error}"
+    return ""
 
 
 def write(path: Path, data: bytes) -> None:
@@ -120,6 +119,7 @@ class KernelCache(_Cache):
     def __init__(self, dispatcher: Any) -> None:
         self._dispatcher = dispatcher
         self._enabled = True
+        self._names: dict[tuple[Any, ...], str] = {}
 
     @property
     def cache_path(self) -> str:
@@ -158,11 +158,13 @@ class KernelCache(_Cache):
             activity.fail(path.parent, error)
 
     def _path(self, sig: Any) -> Path:
-        arguments, _ = normalize_signature(sig)
-        function = self._dispatcher.py_func
-        module = function.__module__.removeprefix("neocpu.kernels.")
-        name = f"{module}.{function.__name__}-{_key.key(self._dispatcher, *arguments)[:32]}.nbc"
-        return cache_folder() / name
+        arguments = tuple(normalize_signature(sig)[0])
+        if arguments not in self._names:
+            function = self._dispatcher.py_func
+            module = function.__module__.removeprefix("neocpu.kernels.")
+            digest = _key.key(self._dispatcher, *arguments)[:32]
+            self._names[arguments] = f"{module}.{function.__name__}-{digest}.nbc"
+        return cache_folder() / self._names[arguments]
 
     def _load(self, path: Path, target_context: Any) -> CompileResult | None:
         try:

@@ -50,6 +50,8 @@ SIZES = (
 
 # the user decides how threads are placed and how they wait
 PLACED = {"OMP_PROC_BIND", "OMP_WAIT_POLICY"}
+# set for ranks that leave it to rank 0 to say that the kernel cache cannot be written
+CACHE_QUIET = "NEOCPU_CACHE_QUIET"  # as in `kernels/_cache.py`, which would load numba
 SPIN = "100000"  # turns of GNU OpenMP's loop, some 50 ns each
 
 
@@ -128,7 +130,7 @@ def abort_job(status: int) -> None:
 
 
 def find_mpiexec() -> Path:
-    """The `mpiexec` beside this Python, else the one on PATH; EnvironmentProblem if there is none."""
+    """The `mpiexec` beside this Python, else on PATH; EnvironmentProblem if there is none."""
     beside = Path(sys.executable).with_name("mpiexec")
     if os.access(beside, os.X_OK):
         return beside
@@ -211,6 +213,8 @@ def prepare_threads(comm: Comm, threads: int | None = None) -> int:
     ranks that share a host sleep at once (OMP_WAIT_POLICY). Where numba is already imported (a
     notebook), it is told the number, but cannot exceed what it started with. Collective.
     """
+    if comm.rank:
+        os.environ.setdefault(CACHE_QUIET, "1")
     mine, others = _cores_on_this_host(comm)
     if threads is None:
         asked = os.environ.get("NUMBA_NUM_THREADS", "")

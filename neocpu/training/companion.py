@@ -9,29 +9,54 @@ kernels itself.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
 from neocpu.config import Config
 from neocpu.cores import available
+from neocpu.kernels._cache import QUIET, activity, cannot_write
 
 BATCH = 4
 DIM = 8
 ROWS = 40
 
 
-@contextmanager
-def companion(config: Config) -> Iterator["subprocess.Popen[bytes] | None"]:
-    """A process that compiles its half while the block runs; None where there is no second core for
-    it.
+class Companion:
+    """A process that compiles its half, or none.
+
+    It writes one byte for each kernel that it compiles.
     """
-    if len(available()) < 2:
-        yield None
+
+    def __init__(self, process: "subprocess.Popen[bytes] | None" = None) -> None:
+        self._process = process
+        self._compiled = 0
+
+    def wait(self) -> None:
+        """Wait until its half is compiled."""
+        if self._process is not None:
+            self._process.wait()
+
+    def compiled(self) -> int:
+        """Kernels that it has compiled so far."""
+        if self._process is not None and self._process.stdout is not None:
+            with suppress(BlockingIOError, ValueError):  # nothing new, or closed
+                self._compiled += len(os.read(self._process.stdout.fileno(), 1 << 16))
+        return self._compiled
+
+
+@contextmanager
+def companion(config: Config) -> Iterator[Companion]:
+    """A process that compiles its half while the block runs; none where there is no second core for
+    it or no cache through which it could give away what it compiles.
+    """
+    if len(available()) < 2 or cannot_write():
+        yield Companion()
         return
     model = config.model
     facts = {
@@ -40,11 +65,17 @@ def companion(config: Config) -> Iterator["subprocess.Popen[bytes] | None"]:
         "loss": model.loss,
         "dense_optimizer": config.optimizer.dense.name,
     }
-    command = [sys.executable, "-m", "neocpu.training.companion", json.dumps(facts)]
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "neocpu.training.companion", json.dumps(facts)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, QUIET: "1"},
+    ) as process:
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
         try:
-            yield process
+            yield Companion(process)
         finally:
             process.kill()
 
@@ -92,9 +123,16 @@ def compile_dense(facts: dict[str, Any]) -> None:
     DenseOptimizer(SparseOptimizer(facts["dense_optimizer"]), model.flat).step(gradient, 1)
 
 
+def count_compiled() -> None:
+    """Tell the first process that one more kernel is compiled."""
+    with suppress(OSError):
+        os.write(1, b".")
+
+
 if __name__ == "__main__":
     from neocpu.ingest.loader import warm_up_reading
 
+    activity.on_compile = count_compiled
     compile_rows()
     compile_dense(json.loads(sys.argv[1]))
     warm_up_reading()

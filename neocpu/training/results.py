@@ -6,8 +6,8 @@ alone.
     run.json        the summary, at the end
     loss.png        the curves of metrics.jsonl, if matplotlib is there
 
-What is shown meanwhile is not decided here: `tell` and `progress` are callbacks of whoever runs the
-training.
+What is shown meanwhile is not decided here: `tell`, `progress` and `compiling` are callbacks of
+whoever runs the training.
 """
 
 import contextlib
@@ -27,6 +27,8 @@ from neocpu.training.metrics import Metrics
 Advance = Callable[[int, int], None]
 # (steps in all, steps done) -> advance(step, samples)
 Progress = Callable[[int, int], AbstractContextManager[Advance]]
+# shows how many kernels have been compiled, asking the function now and then, while the block lasts
+Watch = Callable[[Callable[[], int]], AbstractContextManager[None]]
 PACKAGES = ("neocpu", "numba", "numpy", "mpi4py", "h5py")
 
 
@@ -40,11 +42,17 @@ def no_progress(total: int, done: int) -> Iterator[Advance]:
     yield lambda step, samples: None
 
 
+@contextmanager
+def unwatched(count: Callable[[], int]) -> Iterator[None]:
+    """Show nothing."""
+    yield
+
+
 class RunReport:
     """The reporting side of a run; on ranks other than 0 it does nothing.
 
     tell : shows one line. progress : a context manager that yields `advance(step, samples of that
-        step)`.
+        step)`. compiling : shows how many kernels have been compiled.
     """
 
     def __init__(
@@ -54,8 +62,10 @@ class RunReport:
         *,
         tell: Callable[[str], None] | None = None,
         progress: Progress | None = None,
+        compiling: Watch = unwatched,
     ) -> None:
         self.out = Path(out)
+        self.compiling = compiling
         self._first = rank == 0
         self._tell = tell or silent if self._first else silent
         self._progress = progress or no_progress if self._first else no_progress

@@ -156,7 +156,8 @@ class Trainer:
             else ()
         ):
             self.report.tell(line)
-        warm_up(config, plan, comm, self.report.tell, memory.placements)
+        report = self.report
+        warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
         if self.bind:
             bind_kernel_threads(comm)
         self.world = world = build(config, comm, plan, splits.dense_features, huge, memory)

@@ -6,15 +6,24 @@ are threads taking turns, so exactly the kernels that the run will use are compi
 cache; those that move rows between memories come from a second one. Kernels take their sizes at run
 time, so those of the miniature are those of the run. A second process compiles the dense half
 meanwhile (`companion.py`). Then one rank per node loads them (or compiles, where the cache folder
-is not shared), and a marker in the cache folder spares later runs the walk.
+is not shared).
+
+A marker in the cache folder spares later runs the walk. It is named by the facts of the run that
+choose kernels and by the sources of this package, it stands in the folder of this compiler and CPU
+(`kernels/_cache.py`), and it lists the files of the kernels that were used: a run is warm if all of
+them exist. What was edited without effect on kernels costs one walk that compiles nothing.
+
+Where the cache cannot be written, ranks skip the walk: each would have to compile for itself
+anyway, and does so in its first step.
 """
 
+import contextlib
 import hashlib
 import json
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +35,14 @@ from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.ingest.loader import warm_up_reading
 from neocpu.jagged import KJT
-from neocpu.kernels._jit import cache_folder, cpu_kind
+from neocpu.kernels._cache import ADVICE, activity, cache_folder, cannot_write, write
+from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.threads import run_threads
 from neocpu.storage.placement import PLACEMENTS
-from neocpu.training.companion import companion
+from neocpu.training.companion import Companion, companion
+from neocpu.training.results import Watch, unwatched
 from neocpu.training.state import digest
 from neocpu.training.world import build, memory_plan
 from neocpu.trees import rank_samples
@@ -55,26 +66,27 @@ class MiniBatch:
 
 
 def signature(config: Config, plan: Plan) -> str:
-    """What decides which kernels a run compiles that has all tables in memory, and for which CPU."""
+    """What decides which kernels a run needs that has all tables in memory."""
     model = config.model
     optimizer = config.optimizer
-    facts = [
-        _ways(plan),
-        plan.ranks > 1,
-        config.parallel.route,
-        model.interaction,
-        model.diagonal,
-        model.loss,
-        optimizer.sparse.name,
-        optimizer.sparse.max_norm > 0,
-        optimizer.sparse.max_gradient > 0,
-        optimizer.dense.name,
-    ]
-    return _hash(facts)
+    return _hash(
+        [
+            _ways(plan),
+            plan.ranks > 1,
+            config.parallel.route,
+            model.interaction,
+            model.diagonal,
+            model.loss,
+            optimizer.sparse.name,
+            optimizer.sparse.max_norm > 0,
+            optimizer.sparse.max_gradient > 0,
+            optimizer.dense.name,
+        ]
+    )
 
 
 def memory_signature(config: Config, plan: Plan, placements: Collection[str]) -> str:
-    """What decides which kernels move rows between memories, whatever the plan; "" where none do."""
+    """What decides which kernels move rows between memories; "" where none do."""
     if not any(PLACEMENTS[name].caches for name in placements):
         return ""
     return _hash(
@@ -83,7 +95,8 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
 
 
 def _hash(facts: list[Any]) -> str:
-    return hashlib.sha256(json.dumps([*facts, *cpu_kind()]).encode()).hexdigest()[:16]
+    text = json.dumps([*facts, source_digest(PACKAGE.parent)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _ways(plan: Plan) -> list[tuple[str, str]]:
@@ -109,40 +122,95 @@ def _deepest(placements: Collection[str]) -> str:
     )
 
 
+def is_warm(marker: Path) -> bool:
+    """Are the kernels that a marker lists all in its folder?"""
+    try:
+        names = json.loads(marker.read_text(encoding="utf-8"))
+        return all((marker.parent / name).exists() for name in names)
+    except (OSError, ValueError, TypeError):
+        return False
+
+
 def warm_up(
     config: Config,
     plan: Plan,
     comm: Comm,
     tell: Callable[[str], None] | None = None,
     placements: Collection[str] = ("hbm",),
+    watch: Watch = unwatched,
 ) -> float:
-    """Bring all kernels of the run into the cache; returns the seconds it took. `placements`: of
-    its tables. Collective.
+    """Bring all kernels of the run into the cache; returns the seconds it took. Collective.
+
+    tell : shows one line, where something must be compiled. placements : of the run's tables.
+    watch : shows how many kernels have been compiled.
     """
     started = time.perf_counter()
-    signatures = signature(config, plan), memory_signature(config, plan, placements)
-    markers = [cache_folder() / f"warm-{name}" for name in signatures if name]
+    memory_name = memory_signature(config, plan, placements)
+    markers = [cache_folder() / f"warm-{name}" for name in (signature(config, plan), memory_name)]
     kinds = comm.allgather_bytes("|".join(cpu_kind()).encode())
     leader = kinds.index(kinds[comm.rank]) == comm.rank
     node_leader = int(np.flatnonzero(comm.nodes == comm.nodes[comm.rank])[0]) == comm.rank
-    for mine in (leader, node_leader and not leader):
-        missing = [marker for marker in markers if mine and not marker.exists()]
-        if comm.largest(len(missing)):
-            if missing and tell:
-                tell("compiling kernels (once; later runs load them from the cache)")
-            for marker in missing:
-                if marker is markers[0]:
+    obstacle = ""
+    for responsible in (leader, node_leader and not leader):
+        train = responsible and not is_warm(markers[0])
+        move = responsible and bool(memory_name) and not is_warm(markers[1])
+        if comm.size > 1 and (train or move):
+            obstacle = cannot_write()
+            train = train and not obstacle
+            move = move and not obstacle
+        if comm.largest(int(train or move)):
+            with _compiling(tell, watch) as helpers:
+                if train:
                     with companion(config) as helper:
+                        helpers.append(helper)
                         _train_miniature(config, plan, helper)
-                else:
+                    _mark(markers[0])
+                if move:
                     _move_rows(config, plan, _deepest(placements))
-                marker.parent.mkdir(parents=True, exist_ok=True)
-                marker.touch()
+                    _mark(markers[1])
             comm.quiet_barrier()
+    obstacles = comm.allgather_bytes(obstacle.encode())
+    for rank, text in enumerate(obstacles):
+        # rank 0 speaks for itself when it compiles something that it cannot keep
+        if rank and text and tell:
+            tell(f"rank {rank} cannot write its kernel cache, {text.decode()}; {ADVICE}")
     return time.perf_counter() - started
 
 
-def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes] | None") -> None:
+@contextmanager
+def _compiling(tell: Callable[[str], None] | None, watch: Watch) -> Iterator[list[Companion]]:
+    """Say that kernels are compiled when the first one is, and show how many until the block ends;
+    those that the companions in the list compile are counted too.
+    """
+    helpers: list[Companion] = []
+    before = activity.compiled
+    shown = ExitStack()
+
+    def count() -> int:
+        return activity.compiled - before + sum(helper.compiled() for helper in helpers)
+
+    def begin() -> None:
+        activity.on_compile = None
+        if tell:
+            tell("compiling kernels (once; later runs load them from the cache)")
+        shown.enter_context(watch(count))
+
+    activity.on_compile = begin
+    try:
+        with shown:
+            yield helpers
+    finally:
+        activity.on_compile = None
+
+
+def _mark(marker: Path) -> None:
+    """Remember that the kernels that this process has used are in the cache, if they are."""
+    if not activity.trouble:
+        with contextlib.suppress(OSError):
+            write(marker, json.dumps(sorted(activity.files)).encode())
+
+
+def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
     """Two steps and a digest in memory; lookup and update come first, of no rows, while `helper`
     compiles the rest.
     """
@@ -158,13 +226,13 @@ def _train_miniature(config: Config, plan: Plan, helper: "subprocess.Popen[bytes
 
     def body(comm: Comm) -> None:
         world = build(mini, comm, place(mini.tables, schemes, comm.size, min(2, comm.size)), 3)
-        nothing, batch = (_mini_batch(mini, comm, length) for length in (0, 2))
+        nothing = _mini_batch(mini, comm, 0)
+        batch = _mini_batch(mini, comm, 2)
         E = np.zeros((batch.labels.size, world.model.columns), np.float32)
         world.embedding.forward(nothing.sparse, BATCH).finish(E)
         world.embedding.backward(E, 1)
         warm_up_reading()  # the last that the helper would compile
-        if helper is not None:
-            helper.wait()
+        helper.wait()
         for step in (1, 2):
             world.step(batch, step)
         digest(world, 2)
