@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import Ints
-from neocpu.embedding.sorting import Segments
+from neocpu.kernels.records import Segments
 
 # marks
 EXISTS = 1

@@ -6,13 +6,14 @@ Segments    the same lookups by (shard, row): unique rows, and where the gradien
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
 from neocpu.kernels import segments
+from neocpu.kernels.records import Segments
 
 # lookups of a chunk, of a group, about; groups of a shard, at most
 CHUNK = 8192
@@ -30,24 +31,6 @@ class Chunks:
     first: Ints
     start: Ints
     owner: Ints
-
-
-class Segments(NamedTuple):
-    """Unique rows u: unique[u] of shard shards[h] for u in [first[h], first[h+1]); lookups
-    [starts[u], starts[u+1]) have gradients at place, times weights (f32[0]: none).
-    """
-
-    shards: Ints
-    first: Ints
-    unique: Ints
-    starts: Ints
-    place: Ints
-    weights: Floats
-
-    def spans(self) -> list[tuple[int, int, int]]:
-        """(shard, lo, hi) of every shard: its unique rows are [lo, hi)."""
-        ends = self.first.tolist()
-        return list(zip(self.shards.tolist(), ends, ends[1:]))
 
 
 class Scratch:

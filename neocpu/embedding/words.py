@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import EntryLayout, ExtraWords, Floats, Ints, Lookups, Words
-from neocpu.embedding.rows import Places
-from neocpu.embedding.sorting import Scratch, Segments
+from neocpu.embedding.sorting import Scratch
 from neocpu.kernels import pooling, update
+from neocpu.kernels.records import Segments, ShardPlaces
 
 
 def pool(
     table: NDArray[Any],
-    places: Places,
+    places: ShardPlaces,
     layout: EntryLayout,
     entries: slice,
     which: slice,
@@ -63,36 +63,39 @@ def pool(
     return ExtraWords(bag, start, extra)
 
 
-def merge(found: Segments, gradient: Floats, width: Ints) -> list[tuple[Ints, Words]]:
-    """Exact merged gradients of shards that were sorted: for each, rows i64[M] (ascending, repeated
-    for further words) and words f64[M, D]. gradient f32[:], width i64[H] of all shards.
+def merge(segments: Segments, gradient: Floats, width: Ints) -> list[tuple[Ints, Words]]:
+    """Exact merged gradients of the shards of `segments`: for each, rows i64[M] (ascending,
+    repeated for further words) and words f64[M, D]. gradient f32[:], width i64[H] of all shards.
     """
-    return [_shard(found, lo, hi, int(width[shard]), gradient) for shard, lo, hi in found.spans()]
+    return [
+        _merge_shard(segments.part(i, i + 1), gradient, int(width[shard]))
+        for i, shard in enumerate(segments.shards.tolist())
+    ]
 
 
-def _shard(found: Segments, lo: int, hi: int, width: int, gradient: Floats) -> tuple[Ints, Words]:
-    rows = found.unique[lo:hi]
-    starts = found.starts[lo : hi + 1]
-    words = np.empty((hi - lo, width))
-    used = np.empty(hi - lo, np.int64)
-    update.merge_words(gradient, found.place, found.weights, starts, words, used)
+def _merge_shard(segments: Segments, gradient: Floats, width: int) -> tuple[Ints, Words]:
+    rows = segments.unique
+    words = np.empty((rows.size, width))
+    used = np.empty(rows.size, np.int64)
+    update.merge_words(segments, gradient, words, used)
     several = np.flatnonzero(used > 1)
     place = np.cumsum(used) - used
     if several.size:
-        first = words
+        first_words = words
         words = np.empty((int(used.sum()), width))
-        words[place] = first
+        words[place] = first_words
     at = place[several] * width
     one = np.ones(several.size, np.int64)
     flat = words.reshape(-1)
-    ends = (starts[several], starts[several + 1])
-    bags = (0 * one, one, width * one)
     pooling.bag_words(
         gradient,
-        found.place,
-        found.weights,
-        *ends,
-        *bags,
+        segments.place,
+        segments.weights,
+        segments.starts[several],
+        segments.starts[several + 1],
+        0 * one,
+        one,
+        width * one,
         used[several],
         at,
         at + width,
