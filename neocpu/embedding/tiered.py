@@ -19,12 +19,13 @@ import numpy as np
 from neocpu.embedding.borders import Narrowed
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups, Rectangle
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.rows import Places
-from neocpu.embedding.sorting import Segments, index, placed
+from neocpu.embedding.shard_rows import PIECE
+from neocpu.embedding.sorting import index, placed
 from neocpu.embedding.specs import TableSpec
-from neocpu.embedding.tbe import PIECE, TableBatchedEmbedding
+from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.errors import StorageError, TrainingError
 from neocpu.kernels._threads import threading_layer
+from neocpu.kernels.records import Segments, whole_table
 from neocpu.reference.policies import DEFAULT
 from neocpu.storage import placement
 from neocpu.storage.device import Device
@@ -149,7 +150,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             if place.caches:
                 self.changes.marks[h] = None
                 self._tiers[h] = self._tier(h, room, place, memory.policy, numbers.get(h, -1))
-                self._made[h] = room.slots  # slots are made by their homes
+                self._row_counts[h] = room.slots  # slots are made by their homes
 
     def _open(
         self, memory: MemoryPlan, file: str, stored: list[int]
@@ -197,8 +198,8 @@ class TieredEmbedding(TableBatchedEmbedding):
         slots = int(self.slots[h])
         width = int(self.width[h])
         at = int(self.base[h])
-        store = self._stores[self._store[h]]
-        row = int(self.row_base[h])
+        store = self._store(h)
+        row = int(self._places.row_base[h])
         per_row = len(self.rule.row_state)
         arrays = [
             a[at : at + slots * width] for a in (store.arrays if numbers else store.element_states)
@@ -371,7 +372,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         """Values of records u8[n, record]: a store of these rows alone decodes them."""
         n = len(records)
         width = int(self.width[shard])
-        store = self._stores[self._store[shard]]
+        store = self._store(shard)
         parts = []
         at = 0
         for array in store.arrays:
@@ -380,9 +381,7 @@ class TieredEmbedding(TableBatchedEmbedding):
                 np.ascontiguousarray(records[:, at : at + size]).view(array.dtype).reshape(-1)
             )
             at += size
-        zero = np.zeros(1, np.int64)
-        wide = np.array([width])
-        alone = Places(zero, wide, wide, zero, zero, zero, zero.view(np.uint64))
+        alone = whole_table(width)
         copy = store.over(parts)
         found = {"weight": np.asarray(copy.numbers(alone, 0, n)[:])}
         found |= zip(self.rule.element_state, copy.states(alone, 0, n))
@@ -404,7 +403,7 @@ class TieredEmbedding(TableBatchedEmbedding):
                 continue
             to = np.arange(some.size, dtype=np.int64)
             self._set(shard, to, given)
-            if self._stores[self._store[shard]].coded:
+            if self._store(shard).coded:
                 self._check_loaded(shard, to, given["weight"], some)
             tier.level.load(some, slots.pack(to))
 
