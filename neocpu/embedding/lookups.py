@@ -76,8 +76,8 @@ class Merged:
     """Unique rows and merged, regularised gradients of some shards.
 
     first, last : shard i has rows[first[i] : last[i]]. rows i64[U] : local. start i64[U+1] : row u
-    has gradient[start[u] : start[u+1]]. weights f32, like the gradient : the decoded numbers of rows
-    that are kept as codes; f32[0] if there are none.
+    has gradient[start[u] : start[u+1]]. weights f32, like the gradient : the decoded numbers of
+    rows that are kept as codes; f32[0] if there are none.
     """
 
     first: dict[int, int]

@@ -1,5 +1,5 @@
-"""What does a rank send where others have terms of the same sum? Exact fp64 words of its own,
-nearly always one each.
+"""What does a rank send where other ranks have terms of the same sum? Exact fp64 words of its own
+terms, nearly always one for each sum.
 """
 
 from typing import Any
@@ -18,49 +18,45 @@ def pool(
     places: ShardPlaces,
     layout: EntryLayout,
     entries: slice,
-    which: slice,
+    bags: slice,
     lookups: Lookups,
     scratch: Scratch,
     out: Words,
 ) -> ExtraWords:
-    """Pool the bags of some `entries` of a layout, whose rows are in one table: first words of the
-    exact sums into out f64[S, C], the rare further words returned. `which`: the offsets of their
-    bags.
+    """Pool the bags of these `entries` of a layout, whose rows are in one table: first words of the
+    exact sums into out f64[S, C], the rare further words returned. bags : offsets of their bags.
     """
-    h = layout.shard[entries]
+    shard = layout.shard[entries]
     column = layout.column[entries]
-    offsets = lookups.offsets[which]
+    offsets = lookups.offsets[bags]
     rows = lookups.rows
     weights = lookups.weights
     used = scratch.take("used", offsets.size - 1)
-    pooling.pooled_words(
-        table, places.base[h], places.width[h], offsets, rows, weights, out, column, used
-    )
-    bags = np.flatnonzero(used > 1)
-    k, s = np.divmod(bags, max(lookups.samples, 1))
-    width = places.width[h[k]]
-    more = used[bags] - 1
-    bag = np.repeat(bags, more) + which.start
-    start = np.append(0, np.cumsum(np.repeat(width, more)))
-    extra = np.empty(int(start[-1]))
-    ends = np.append(0, np.cumsum(width * more))[:-1]
-    into = s * out.shape[1] + column[k]
+    base = places.base[shard]
+    width = places.width[shard]
+    pooling.pooled_words(table, base, width, offsets, rows, weights, out, column, used)
+    long_bags = np.flatnonzero(used > 1)  # bags whose exact sum takes several words
+    entry, sample = np.divmod(long_bags, max(lookups.samples, 1))
+    bag_width = width[entry]
+    further = used[long_bags] - 1
+    extra_start = np.append(0, np.cumsum(np.repeat(bag_width, further)))
+    extra = np.empty(int(extra_start[-1]))
     pooling.bag_words(
         table,
         rows,
         weights,
-        offsets[bags],
-        offsets[bags + 1],
-        places.base[h[k]],
-        width,
-        width,
-        more + 1,
-        into,
-        ends,
+        offsets[long_bags],
+        offsets[long_bags + 1],
+        base[entry],
+        bag_width,
+        bag_width,
+        used[long_bags],
+        sample * out.shape[1] + column[entry],
+        np.append(0, np.cumsum(bag_width * further))[:-1],
         out.reshape(-1),
         extra,
     )
-    return ExtraWords(bag, start, extra)
+    return ExtraWords(np.repeat(long_bags, further) + bags.start, extra_start, extra)
 
 
 def merge(segments: Segments, gradient: Floats, width: Ints) -> list[tuple[Ints, Words]]:

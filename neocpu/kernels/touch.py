@@ -62,9 +62,9 @@ def make_rows(fresh, places, initial, table, states, row_state):
     """Initial values and states of rows.
 
     Shapes: fresh i64[m], numbers among the rows of all shards; places `records.ShardPlaces`,
-    row_base ascending; initial `records.InitialValues`; table f32[:], states: a
-    record of the element states, f32[:] like the table; row_state f32[R*n], the states of a row beside each other. Source: docs/arithmetic.md §9. Order:
-    none.
+    row_base ascending; initial `records.InitialValues`; table f32[:]; states: a record of the
+    element states, f32[:] like the table; row_state f32[R*n], the states of a row beside each
+    other. Source: docs/arithmetic.md §9. Order: none.
     """
     row_base = places.row_base
     per_row = initial.row_states.size

@@ -384,13 +384,14 @@ def fused(rule, limited, rows=FP32):
     """The fused kernel of a rule (a record of `reference.rules.RULES`); `limited`: with the phase
     `limit_norm`; `rows`: how its rows are handled.
 
-    `fused(...)(table, states, row_state, places, segments, gradient, hyper)`: the unique rows of `segments`
-    are merged and updated in place.
+    `fused(...)(table, states, row_state, places, segments, gradient, hyper)`: the unique rows of
+    `segments` are merged and updated in place.
 
-    Shapes: table f32[:]; states: a record of the rule's element states, f32[:] like the table; row_state f32[R*n], the n row
-    states of a row beside each other, row r of shard h being row places.row_base[h] + r of R;
-    places `records.ShardPlaces`; segments `records.Segments`; gradient f32[:], that of a lookup at
-    place[j] : + width, times weights[j] if any; hyper `reference.rules.Hyper`.
+    Shapes: table f32[:] (or what `rows` says); states: a record of the rule's element states,
+    f32[:] like the table; row_state f32[R*n], the n row states of a row beside each other, row r of shard
+    h being row places.row_base[h] + r of R; places `records.ShardPlaces`; segments
+    `records.Segments`; gradient f32[:], that of a lookup at place[j] : + width, times weights[j] if
+    there are weights; hyper `reference.rules.Hyper`.
     Source: Neo's exact backward; docs/arithmetic.md §3 to §5. Order: none in the merge; columns in
     a tree for row scalars.
     """
@@ -405,8 +406,8 @@ def merged(rule, opened=False):
     """The kernel that merges and prepares: gradients of unique rows into out[offsets[u] : + width],
     no step yet.
 
-    `merged(rule)(table, states, places, segments, gradient, hyper, offsets, out)`. Shapes: as in `fused`;
-    offsets i64[U]; out f32[:]; `opened`: the table is one of rows that are open, row u at
+    `merged(rule)(table, states, places, segments, gradient, hyper, offsets, out)`. Shapes: as in
+    `fused`; offsets i64[U]; out f32[:]; `opened`: the table is one of rows that are open, row u at
     offsets[u] (`narrow.open_rows`). Source: docs/arithmetic.md §3, §5. Order: none.
     """
     return _fuse_merge(_prepare(rule.name), opened)
@@ -416,10 +417,10 @@ def merged(rule, opened=False):
 def stepped(rule, phase, opened=False):
     """The kernel of one phase of a rule, named as in `rules.py`, over merged gradients.
 
-    `stepped(...)(table, states, row_state, places, segments, offsets, gradient, squares, hyper)`. Shapes:
-    as in `fused`; row u has its gradient at gradient[offsets[u] : + width] (written where the phase
-    writes g) and its scalars at squares[u*n : + n], n those that the phase reads; `opened` as in
-    `merged`. Source: docs/arithmetic.md §5. Order: none.
+    `stepped(...)(table, states, row_state, places, segments, offsets, gradient, squares, hyper)`.
+    Shapes: as in `fused`; row u has its gradient at gradient[offsets[u] : + width] (written where
+    the phase writes g) and its scalars at squares[u*n : + n], n those that the phase reads;
+    `opened` as in `merged`. Source: docs/arithmetic.md §5. Order: none.
     """
     return _fuse_step(getattr(rules, phase), rule.row_record, opened)
 

@@ -66,8 +66,9 @@ def state_record(names: tuple[str, ...]) -> Any:
     """The NamedTuple with these states as its fields: arrays of a table's states, or views of one
     row's.
     """
-    record = namedtuple("states_of_" + "__".join(names), names, module=__name__)
-    globals()[record.__name__] = record  # cached kernels name the class of an argument so
+    name = "states_of_" + "__".join(names)
+    record: Any = namedtuple(name, names, module=__name__)  # type: ignore[misc]
+    globals()[name] = record  # cached kernels name the class of an argument so
     return record
 
 
