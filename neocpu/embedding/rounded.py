@@ -8,7 +8,7 @@ import numpy as np
 
 from neocpu.embedding.lookups import Floats
 from neocpu.embedding.specs import EXACT
-from neocpu.kernels.records import CodedTable, whole_table, one_by_one
+from neocpu.kernels.records import CodedTable, one_by_one, whole_table
 from neocpu.reference.codecs import LAYOUTS
 from neocpu.storage.formats import FORMATS
 

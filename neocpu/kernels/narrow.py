@@ -150,9 +150,9 @@ def opened_row(table, at, line):
 
 
 @inlined
-def close_row(table, at, h, u, line, random):
+def close_row(table, at, h, u, line, drawn):
     """Unique row u, of shard h, has its new numbers in `line`: encode them."""
-    write_line(table, at, h, u, line, random.view(np.uint32))
+    write_line(table, at, h, u, line, drawn.view(np.uint32))
 
 
 CODES = update.RowAccess(share_codes, fetch_row, open_row, opened_row, close_row, lines=1)
@@ -196,14 +196,14 @@ def close_task(task, drawn, table, places, segments, offsets, numbers):
     where = bare_record(places)
     lookups = bare_record(segments)
     unique = lookups.unique
-    random = bare(drawn)
+    drawn_words = bare(drawn)
     i = 0
     for u in range(unique.size * task // TASKS, unique.size * (task + 1) // TASKS):
         i = find_shard(lookups.first, i, u)
         h = lookups.shards[i]
         d = where.width[h]
         at = where.base[h] + unique[u] * d
-        write_line(shared, at, h, u, view(numbers, offsets[u], d), random)
+        write_line(shared, at, h, u, view(numbers, offsets[u], d), drawn_words)
 
 
 @parallel_kernel

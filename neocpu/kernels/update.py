@@ -93,7 +93,7 @@ def open_row(table, at, line):
 
 
 @inlined
-def close_row(table, at, h, u, line, random):
+def close_row(table, at, h, u, line, drawn):
     """Put back unique row u, of shard h, its new numbers in `line`: here, they are in place."""
 
 
@@ -143,8 +143,8 @@ class GroupMemory(NamedTuple):
 
     sums f64[128] : of `pool_bag`. line f32[W], parts f32[W/32] : of `square_sum`; W is the largest
     width, rounded up to a multiple of 64. merged f32[GROUP*W] : gradients. opened f32[GROUP*W] :
-    rows, if they need room. squares f32[2*GROUP] : the row scalars. random f32[W+64] : of an
-    encoder, if there is one.
+    rows, if they need room. squares f32[2*GROUP] : the row scalars. drawn f32[W+64] : random words of
+    an encoder, if there is one.
     """
 
     sums: Any
@@ -153,7 +153,7 @@ class GroupMemory(NamedTuple):
     merged: Any
     opened: Any
     squares: Any
-    random: Any
+    drawn: Any
 
 
 @inlined
@@ -170,7 +170,7 @@ def group_memory(scratch, width, lines):
     merged = parts + width // 32
     opened = merged + GROUP * width
     squares = opened + GROUP * width * lines
-    random = squares + 2 * GROUP
+    drawn = squares + 2 * GROUP
     return GroupMemory(
         bare(scratch.sums),
         view(scratch.floats, 0, width),
@@ -178,7 +178,7 @@ def group_memory(scratch, width, lines):
         view(scratch.floats, merged, GROUP * width),
         view(scratch.floats, opened, GROUP * width * lines),
         view(scratch.floats, squares, 2 * GROUP),
-        view(scratch.floats, random, lines * (width + 64)),
+        view(scratch.floats, drawn, lines * (width + 64)),
     )
 
 
@@ -272,7 +272,7 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
                 if limited:
                     squares[0] = square_sum(w, d, memory.line, memory.parts)
                     finish(w, g, state, row, squares, columns, hyper)
-                close(weight, at, h, u + j, w, memory.random)
+                close(weight, at, h, u + j, w, memory.drawn)
             u += n
 
     @parallel_kernel
@@ -388,8 +388,8 @@ def fused(rule, limited, rows=FP32):
     `segments` are merged and updated in place.
 
     Shapes: table f32[:] (or what `rows` says); states: a record of the rule's element states,
-    f32[:] like the table; row_state f32[R*n], the n row states of a row beside each other, row r of shard
-    h being row places.row_base[h] + r of R; places `records.ShardPlaces`; segments
+    f32[:] like the table; row_state f32[R*n], the n row states of a row beside each other, row r of
+    shard h being row places.row_base[h] + r of R; places `records.ShardPlaces`; segments
     `records.Segments`; gradient f32[:], that of a lookup at place[j] : + width, times weights[j] if
     there are weights; hyper `reference.rules.Hyper`.
     Source: Neo's exact backward; docs/arithmetic.md §3 to §5. Order: none in the merge; columns in

@@ -9,7 +9,7 @@ docs/arithmetic.md §5.
 
 from collections import namedtuple
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,7 +72,7 @@ def state_record(names: tuple[str, ...]) -> Any:
     return record
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one object each: kernels are looked up by it
 class Rule:
     """One optimizer: what it remembers, and what it must be told.
 
@@ -93,12 +93,12 @@ class Rule:
     options: tuple[str, ...] = ()
     updates: bool = True
 
-    @property
+    @cached_property
     def element_record(self) -> Any:
         """Record class of its element states."""
         return state_record(self.element_state)
 
-    @property
+    @cached_property
     def row_record(self) -> Any:
         """Record class of its row states."""
         return state_record(self.row_state)
