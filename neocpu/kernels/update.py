@@ -143,8 +143,8 @@ class GroupMemory(NamedTuple):
 
     sums f64[128] : of `pool_bag`. line f32[W], parts f32[W/32] : of `square_sum`; W is the largest
     width, rounded up to a multiple of 64. merged f32[GROUP*W] : gradients. opened f32[GROUP*W] :
-    rows, if they need room. squares f32[2*GROUP] : the row scalars. drawn f32[W+64] : random words of
-    an encoder, if there is one.
+    rows, if they need room. squares f32[2*GROUP] : the row scalars. drawn f32[W+64] : random words
+    of an encoder, if there is one.
     """
 
     sums: Any
