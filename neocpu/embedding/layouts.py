@@ -18,7 +18,8 @@ from neocpu.embedding.lookups import Floats, Ints
 from neocpu.errors import ConfigError, IndexRangeError
 from neocpu.kernels import bucketize as jagged
 from neocpu.kernels import jagged_layout as layout
-from neocpu.kernels import pooling
+from neocpu.kernels import lookup
+from neocpu.kernels.operands import Bags, Entries, Lines
 
 NONE = np.empty(0, np.float32)
 Array = NDArray[Any]
@@ -229,16 +230,20 @@ def block_bucketize(
     if given.dtype == np.int32:
         rows = np.where(rows == -1, rows, rows & 0xFFFFFFFF) if pruned >= 0 else rows & 0xFFFFFFFF
     scale = NONE if weights is None else np.ascontiguousarray(weights, np.float32)
-    asked = (first, block, blocks, ranks, bounds, starts, pruned)
-    out = np.empty(ranks * sizes.size, np.int64)
-    moved = np.empty_like(scale)
-    jagged.block_bucketize_lengths(offsets, rows, *asked, out)
-    found, positions, place, bucket = np.empty((4, rows.size), np.int64)
-    kept = np.broadcast_to(np.asarray(keep, np.bool_), features).copy()
-    jagged.block_bucketize(
-        offsets, rows, scale, *asked, kept, out, found, moved, positions, place, bucket
+    row_blocks = jagged.RowBlocks(
+        first_bag=first, size=block, total=blocks, bounds=bounds, bound_start=starts
     )
-    return Bucketized(out, found, None if weights is None else moved, positions, place, bucket)
+    out = np.empty(ranks * sizes.size, np.int64)
+    jagged.block_bucketize_lengths(offsets, rows, row_blocks, ranks, pruned, out)
+    rows_out, positions, place, rank = np.empty((4, rows.size), np.int64)
+    dealt = jagged.DealtLookups(
+        rows=rows_out, weights=np.empty_like(scale), positions=positions, place=place, rank=rank
+    )
+    kept = np.broadcast_to(np.asarray(keep, np.bool_), features).copy()
+    bags = Bags(offsets, rows, scale)
+    jagged.block_bucketize(bags, row_blocks, ranks, pruned, kept, out, dealt)
+    moved = None if weights is None else dealt.weights
+    return Bucketized(out, rows_out, moved, positions, place, rank)
 
 
 def bucketized_permute(lengths: Array, bucketized_lengths: Array, bucket_mapping: Array) -> Ints:
@@ -367,7 +372,10 @@ def segment_sum(values: Array, offsets: Array) -> Floats:
     out = np.empty((ends.size - 1, rows.shape[1]), np.float32)
     zero = np.zeros(1, np.int64)
     width = np.array([rows.shape[1]], np.int64)
-    pooling.pooled_sum(rows.reshape(-1), zero, width, ends, np.arange(len(rows)), NONE, out, zero)
+    entries = Entries(zero, width, width, np.array([0, len(out)], np.int64))
+    bags = Bags(ends, np.arange(len(rows)), NONE)
+    lines = Lines(zero, width)
+    lookup.pooled_rows(rows.reshape(-1), entries, bags, False, lines, out.reshape(-1))
     return out
 
 
