@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
 from neocpu.embedding.sorting import Segments
-from neocpu.kernels import pooling, update
+from neocpu.kernels import lookup, update
+from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.reference.rules import Rule
 
 NONE = np.empty(0, np.float32)
@@ -44,6 +45,12 @@ class Places(NamedTuple):
     def where(self) -> tuple[Ints, Ints, Ints, Ints]:
         """What every update kernel asks for."""
         return self.base, self.width, self.full_width, self.row_base
+
+
+def entries_of(places: Places, shards: Ints, samples: int) -> Entries:
+    """What kernels read for entries that have `samples` bags each, entry k in shard shards[k]."""
+    width = places.width[shards]
+    return Entries(places.base[shards], width, width, np.arange(shards.size + 1) * samples)
 
 
 class RowStore:
@@ -72,9 +79,11 @@ class RowStore:
 
     def pool(self, places: Places, layout: EntryLayout, lookups: Lookups, out: Floats) -> None:
         """Pooled rows of some entries: out f32[S, C], from column[k] on."""
-        h = layout.shard
-        given = (lookups.offsets, lookups.rows, lookups.weights)
-        pooling.pooled_sum(self.table, places.base[h], places.width[h], *given, out, layout.column)
+        samples, columns = out.shape
+        entries = entries_of(places, layout.shard, samples)
+        bags = Bags(lookups.offsets, lookups.rows, lookups.weights)
+        lines = Lines(layout.column, np.full(layout.column.size, columns))
+        lookup.pooled_rows(self.table, entries, bags, False, lines, out.reshape(-1))
 
     def update(
         self,

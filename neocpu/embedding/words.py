@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import EntryLayout, ExtraWords, Floats, Ints, Lookups, Words
-from neocpu.embedding.rows import Places
+from neocpu.embedding.rows import Places, entries_of
 from neocpu.embedding.sorting import Scratch, Segments
 from neocpu.kernels import pooling, update
+from neocpu.kernels.operands import Bags, Lines, Terms, WideBags
 
 
 def pool(
@@ -27,39 +28,33 @@ def pool(
     exact sums into out f64[S, C], the rare further words returned. `which`: the offsets of their
     bags.
     """
-    h = layout.shard[entries]
     column = layout.column[entries]
-    offsets = lookups.offsets[which]
-    rows = lookups.rows
-    weights = lookups.weights
-    used = scratch.take("used", offsets.size - 1)
-    pooling.pooled_words(
-        table, places.base[h], places.width[h], offsets, rows, weights, out, column, used
-    )
-    bags = np.flatnonzero(used > 1)
-    k, s = np.divmod(bags, max(lookups.samples, 1))
-    width = places.width[h[k]]
-    more = used[bags] - 1
-    bag = np.repeat(bags, more) + which.start
+    columns = out.shape[1]
+    flat = out.reshape(-1)
+    bags = Bags(lookups.offsets[which], lookups.rows, lookups.weights)
+    used = scratch.take("used", bags.offsets.size - 1)
+    sources = entries_of(places, layout.shard[entries], lookups.samples)
+    lines = Lines(column, np.full(column.size, columns))
+    pooling.pooled_words(table, sources, bags, lines, flat, used)
+    wide = np.flatnonzero(used > 1)
+    k, s = np.divmod(wide, max(lookups.samples, 1))
+    width = sources.width[k]
+    more = used[wide] - 1
+    bag = np.repeat(wide, more) + which.start
     start = np.append(0, np.cumsum(np.repeat(width, more)))
     extra = np.empty(int(start[-1]))
     ends = np.append(0, np.cumsum(width * more))[:-1]
-    into = s * out.shape[1] + column[k]
-    pooling.bag_words(
-        table,
-        rows,
-        weights,
-        offsets[bags],
-        offsets[bags + 1],
-        places.base[h[k]],
-        width,
-        width,
-        more + 1,
-        into,
-        ends,
-        out.reshape(-1),
-        extra,
+    wide_bags = WideBags(
+        lo=bags.offsets[wide],
+        hi=bags.offsets[wide + 1],
+        base=sources.base[k],
+        stride=width,
+        width=width,
+        used=more + 1,
+        place=s * columns + column[k],
+        start=ends,
     )
+    pooling.bag_words(Terms(table, bags.rows, bags.weights), wide_bags, flat, extra)
     return ExtraWords(bag, start, extra)
 
 
@@ -85,18 +80,15 @@ def _shard(found: Segments, lo: int, hi: int, width: int, gradient: Floats) -> t
     at = place[several] * width
     one = np.ones(several.size, np.int64)
     flat = words.reshape(-1)
-    ends = (starts[several], starts[several + 1])
-    bags = (0 * one, one, width * one)
-    pooling.bag_words(
-        gradient,
-        found.place,
-        found.weights,
-        *ends,
-        *bags,
-        used[several],
-        at,
-        at + width,
-        flat,
-        flat,
+    wide_bags = WideBags(
+        lo=starts[several],
+        hi=starts[several + 1],
+        base=0 * one,
+        stride=one,
+        width=width * one,
+        used=used[several],
+        place=at,
+        start=at + width,
     )
+    pooling.bag_words(Terms(gradient, found.place, found.weights), wide_bags, flat, flat)
     return np.repeat(rows, used), words

@@ -19,6 +19,7 @@ from numba import prange
 
 from neocpu.kernels import rules
 from neocpu.kernels._jit import inlined, parallel_kernel
+from neocpu.kernels.operands import Bag, Terms
 from neocpu.kernels.pooling import TASKS, pool_bag, sum_bag, task_bags, task_count
 from neocpu.kernels.simd import prefetch_far, prefetch_write
 from neocpu.kernels.simd.bags import bare, square_tree_16, square_tree_64, view
@@ -170,9 +171,7 @@ def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states, row
             decoded = view(floats, (66 + 64 * GROUP) * blocks, 64 * GROUP * blocks * lines)
             scalars = view(floats, room, 2 * GROUP)
             spare = view(floats, room + 2 * GROUP, 64 * lines * (blocks + 1))
-            source = bare(gradient)
-            index = bare(place)
-            scale = bare(weights)
+            terms = Terms(bare(gradient), bare(place), bare(weights))
             weight = share(table)
             first_state = bare(state0)
             second_state = bare(state1)
@@ -197,9 +196,7 @@ def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states, row
                     g = view(merged, j * d, d)
                     at = base[h] + unique[u + j] * d
                     row = row_base[h] + unique[u + j]
-                    pool_bag(
-                        source, index, scale, starts[u + j], starts[u + j + 1], 0, 1, d, g, acc
-                    )
+                    pool_bag(terms, Bag(starts[u + j], starts[u + j + 1], 0, 1, d), g, acc)
                     w = opens(weight, at, view(decoded, j * d, d))
                     e0, e1, r = state_views(
                         first_state, second_state, one_state, at, d, row, states
@@ -262,9 +259,7 @@ def _fuse_merge(prepare, opened):
             sums = np.empty(128)
             i = 0
             acc = bare(sums)
-            source = bare(gradient)
-            index = bare(place)
-            scale = bare(weights)
+            terms = Terms(bare(gradient), bare(place), bare(weights))
             lo, hi = task_bags(starts, task, tasks)
             for u in range(lo, hi):
                 i = find_shard(first, i, u)
@@ -272,7 +267,7 @@ def _fuse_merge(prepare, opened):
                 d = width[h]
                 g = view(out, to[u], width[h])
                 at = base[h] + unique[u] * width[h]
-                pool_bag(source, index, scale, starts[u], starts[u + 1], 0, 1, d, g, acc)
+                pool_bag(terms, Bag(starts[u], starts[u + 1], 0, 1, d), g, acc)
                 e0 = view(state0, at if state0.size else 0, d)
                 e1 = view(state1, at if state1.size else 0, d)
                 prepare(view(table, to[u] if opened else at, d), g, e0, e1, hyper)
@@ -459,15 +454,11 @@ def merge_words(gradient, place, weights, starts, out, used):
     for task in prange(tasks):
         sums = np.empty(128)
         acc = bare(sums)
-        source = bare(gradient)
-        index = bare(place)
-        scale = bare(weights)
+        terms = Terms(bare(gradient), bare(place), bare(weights))
         lo, hi = task_bags(starts, task, tasks)
         for u in range(lo, hi):
             line = view(flat, u * width, width)
-            used[u] = sum_bag(
-                source, index, scale, starts[u], starts[u + 1], 0, 1, width, line, acc
-            )
+            used[u] = sum_bag(terms, Bag(starts[u], starts[u + 1], 0, 1, width), line, acc)
         sums[0] = 0.0
 
 

@@ -5,7 +5,7 @@ then the rule's formula.
 import numpy as np
 
 from neocpu.reference import rules
-from neocpu.reference.pooling import round_bag, sum_bag
+from neocpu.reference.pooling import Bag, Terms, round_bag, sum_bag
 
 
 def square_tree(x, size: int) -> np.float32:
@@ -67,7 +67,9 @@ def fused(name, row_scalars, row_states, limited):
             e1 = _row(state1, at, d)
             g = np.empty(d, np.float32)
             columns = np.float32(full_width[h])
-            round_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, d, g, None)
+            round_bag(
+                Terms(gradient, place, weights), Bag(starts[u], starts[u + 1], 0, 1, d), g, None
+            )
             prepare(w, g, e0, e1, hyper)
             if name == "partial_rowwise_lamb":
                 rules.partial_rowwise_lamb_direct(
@@ -106,7 +108,9 @@ def merged(name, opened=False):
             at = int(base[shards[i]] + unique[u] * width[shards[i]])
             g = out[to[u] : to[u] + d]
             w = int(to[u] if opened else at)
-            round_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, d, g, None)
+            round_bag(
+                Terms(gradient, place, weights), Bag(starts[u], starts[u + 1], 0, 1, d), g, None
+            )
             rules.prepare(name)(
                 table[w : w + d], g, _row(state0, at, d), _row(state1, at, d), hyper
             )
@@ -182,9 +186,8 @@ def pack(gradient, column, width, start, out):
 def merge_words(gradient, place, weights, starts, out, used):
     """fp64 sums of merged gradients, and the words each needs; see `kernels.update.merge_words`."""
     for u in range(starts.size - 1):
-        used[u] = sum_bag(
-            gradient, place, weights, starts[u], starts[u + 1], 0, 1, out.shape[1], out[u], None
-        )
+        bag = Bag(starts[u], starts[u + 1], 0, 1, out.shape[1])
+        used[u] = sum_bag(Terms(gradient, place, weights), bag, out[u], None)
 
 
 def square_nodes(gradient, width, first, size, out):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from neocpu.kernels import cache as kernels
 from neocpu.kernels import hashing
+from neocpu.kernels.operands import BatchRows, CacheState, Evicted, Misses, RowsFound
 from neocpu.reference.policies import DEFAULT, NEVER, POLICIES, Policy
 from neocpu.storage.arena import Arena
 from neocpu.storage.placement import WAYS, sets_for
@@ -128,6 +129,15 @@ class Cache:
         )
         self._next_use = self._state["next_use"] if self.policy.next_use else _NONE
         self._hand = np.full(sets if self.policy.hand else 0, -1)
+        self._known = CacheState(
+            prints=self._prints,
+            tags=self._tags,
+            locks=self._locks,
+            dirty=self._dirty,
+            stamp=self._stamp,
+            next_use=self._next_use,
+            hand=self._hand,
+        )
         self._work = np.empty((0, 5), np.int64)
         self._held = np.empty((5, 0), np.int64)
         self._counts = _Counts() if self.policy.counts else None
@@ -147,8 +157,9 @@ class Cache:
             self._held = np.empty(self._work.T.shape, np.int64)
         lines = np.empty_like(ids)
         misses, lookups = np.empty((2, -(-ids.size // kernels.CHUNK)), np.int64)
-        found = self._prints, self._tags, self._locks, self._stamp, self._next_use
-        self._find(ids, counts, use, self.batch, *found, lines, self._held[0], misses, lookups)
+        rows = BatchRows(ids, counts, use)
+        found = RowsFound(lines, self._held[0], misses, lookups)
+        self._find(rows, self.batch, self._known, found)
         m = kernels.gather(misses, self._held[0], lines, self._held[1])
         missed, sets, old, old_line, old_stamp = self._held[:, :m]
         amount = counts[missed]
@@ -158,18 +169,14 @@ class Cache:
             order = np.argsort(-amount, kind="stable")
         elif use.size:
             order = np.argsort(use[missed], kind="stable")
-        state = *found[:3], self._dirty, *found[3:], self._hand
-        gone = old, old_line, old_stamp, np.empty(m, np.uint8)
-        self._populate(
-            ids, missed, sets, amount, use, order, self._work[:m], self.batch, *state, lines, *gone
-        )
+        evicted = Evicted(old, old_line, old_stamp, np.empty(m, np.uint8))
+        newcomers = Misses(missed, sets, amount, order)
+        self._populate(rows, newcomers, self._work[:m], self.batch, self._known, lines, evicted)
         if self._counts:
             self._counts.put(old[old >= 0], old_stamp[old >= 0])
         moves = np.empty((4, m), np.int64)
         dirty = np.empty(m, np.bool_)
-        out, come, outside = kernels.settle(
-            ids, counts, missed, lines, old, old_line, gone[3], moves, dirty
-        )
+        out, come, outside = kernels.settle(rows, missed, lines, evicted, moves, dirty)
         news = 1, lookups.sum(), ids.size, m, m - come, outside
         self._statistics = {
             name: self._statistics[name] + int(n) for name, n in zip(STATISTICS, news)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.formats import FORMATS
+from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import SCALED, CaseBags, bags_of, row_bytes
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
@@ -81,10 +82,14 @@ class RowPlaces:
             self.place = np.cumsum(elements) - elements
             self.pitch = bags.dims
 
+    def entries(self, first: NDArray[np.int64]) -> Entries:
+        """The record that kernels take; first i64[K+1]: bags (or lookups) of each entry."""
+        return Entries(self.base, self.width, self.stride, first)
+
     @property
-    def rows(self) -> tuple[Any, ...]:
-        """First arguments of every kernel."""
-        return self.table, self.base, self.width, self.stride
+    def lines(self) -> Lines:
+        """Where pooled rows go."""
+        return Lines(self.place, self.pitch)
 
 
 def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
@@ -97,21 +102,19 @@ def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
             width = int(bags.dims[0]) if bags.dims.size else 0
             first = offsets[at.first_bag]
             out = np.zeros((rows.size, width), np.float32)
+            lines = Lines(first[:-1] * width, bags.dims)
             kernels.gathered_rows(
-                *at.rows, first, rows, weights, first[:-1] * width, bags.dims, out.reshape(-1)
+                at.table, at.entries(first), rows, weights, lines, out.reshape(-1)
             )
         else:
             out = np.zeros(at.shape, np.float32)
             mean = options["pooling"] == "mean"
             kernels.pooled_rows(
-                *at.rows,
-                at.first_bag,
-                offsets,
-                rows,
-                weights,
+                at.table,
+                at.entries(at.first_bag),
+                Bags(offsets, rows, weights),
                 mean,
-                at.place,
-                at.pitch,
+                at.lines,
                 out.reshape(-1),
             )
     return {"out": coded(out, str(options["output_format"]), backend)}
@@ -124,17 +127,15 @@ def weight_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str
     bags, offsets, rows, _ = lookups_of(inputs, options)
     at = RowPlaces(inputs, options, bags)
     out = np.zeros(rows.size, np.float32)
-    given = np.ascontiguousarray(inputs["grad_output"], np.float32).reshape(-1)
+    gradient = np.ascontiguousarray(inputs["grad_output"], np.float32).reshape(-1)
     with np.errstate(all="ignore"):
         asked("lookup", backend).weight_gradients(
-            *at.rows,
-            at.first_bag,
-            offsets,
-            rows,
-            given,
+            at.table,
+            at.entries(at.first_bag),
+            Bags(offsets, rows, NONE),
+            gradient,
             options["pooling"] == "mean",
-            at.place,
-            at.pitch,
+            at.lines,
             out,
         )
     return {"per_sample_weights_grad": out}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.oracle.canonical import NONE, asked
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth import layout as truth_layout
@@ -105,6 +106,9 @@ def segment_sum(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
     zero = np.zeros(1, np.int64)
     width = np.array([values.shape[1]])
     rows = np.arange(len(values))
+    entries = Entries(zero, width, width, np.array([0, len(out)]))
+    bags = Bags(offsets, rows, NONE)
+    flat = out.reshape(-1)
     with np.errstate(all="ignore"):
-        asked("pooling", backend).pooled_sum(table, zero, width, offsets, rows, NONE, out, zero)
+        asked("lookup", backend).pooled_rows(table, entries, bags, False, Lines(zero, width), flat)
     return {"sums": out}
