@@ -2,7 +2,8 @@
 the dtype says how.
 
     fp32            plain float32 arrays
-    fp16, bf16, …   arrays of records of one field, which names the format (`storage/formats.py`, `docs/formats.md`)
+    fp16, bf16, …   arrays of records of one field, which names the format
+                    (`storage/formats.py`, `docs/formats.md`)
 
 Numba compiles a kernel per dtype, so the decoder is picked when it is compiled. Small floats are
 shifted into place and multiplied by a power of two, which is exact, subnormals included. Row-scaled
