@@ -17,7 +17,7 @@ from test_training import given, log  # noqa: F401
 
 import neocpu
 from neocpu.cli.checkpoint import checkpoint as command
-from neocpu.embedding.rows import one_by_one
+from neocpu.kernels.records import one_by_one
 from neocpu.errors import CheckpointError
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.threads import run_threads

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.kernels.records import CodedTable, Segments, ShardPlaces
 from neocpu.oracle.canonical import NONE, Floats, asked, columns_of, divided, lookups_of
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import CaseBags, TableGeometry
@@ -32,12 +33,8 @@ def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
     return SparseOptimizer(name=str(options["optimizer"]), **keys)
 
 
-def segments_of(
-    inputs: Arrays, options: dict[str, Value]
-) -> tuple[CaseBags, dict[str, Any], Floats]:
-    """The bags; for `update.fused`: shards, first, unique, starts, place, weights; and the flat
-    gradient.
-    """
+def segments_of(inputs: Arrays, options: dict[str, Value]) -> tuple[CaseBags, Segments, Floats]:
+    """The bags; their lookups by table and row; and the flat gradient."""
     bags, _, _, weights = lookups_of(inputs, options)
     gradient = divided(inputs, options, bags)
     row = bags.tables.row[bags.table] + bags.at
@@ -49,15 +46,15 @@ def segments_of(
         place = bags.place * gradient.shape[-1]
     else:
         place = columns_of(inputs, bags)[bags.bag]
-    found = {
-        "shards": shards,
-        "first": np.append(first, unique_table.size),
-        "unique": bags.at[order][at],
-        "starts": np.append(at, order.size),
-        "place": place[order],
-        "weights": np.ascontiguousarray(weights[bags.place][order]) if weights.size else NONE,
-    }
-    return bags, found, np.ascontiguousarray(gradient.reshape(-1))
+    segments = Segments(
+        shards=shards,
+        first=np.append(first, unique_table.size),
+        unique=bags.at[order][at],
+        starts=np.append(at, order.size),
+        place=place[order],
+        weights=np.ascontiguousarray(weights[bags.place][order]) if weights.size else NONE,
+    )
+    return bags, segments, np.ascontiguousarray(gradient.reshape(-1))
 
 
 def states_of(rule: Rule, inputs: Arrays, tables: TableGeometry) -> dict[str, Floats]:
@@ -74,45 +71,32 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     """Canonical answer of `backward`: weights and states after one step."""
     optimizer = optimizer_of(options)
     rule = RULES[optimizer.name]
-    bags, found, gradient = segments_of(inputs, options)
-    tables, states = bags.tables, states_of(rule, inputs, bags.tables)
+    bags, segments, gradient = segments_of(inputs, options)
+    tables = bags.tables
+    states = states_of(rule, inputs, tables)
     hyper = optimizer.hyper(int(options["step"]))
-    limited = bool(optimizer.max_norm)
-    element = [*(states[n] for n in rule.element_state), NONE, NONE]
-    per_row = (
-        np.stack([states[n] for n in rule.row_state], axis=1).reshape(-1)
-        if rule.row_state
-        else NONE
-    )
+    element_states = rule.element_record(*(states[n] for n in rule.element_state))
+    per_row = NONE
+    if rule.row_state:
+        per_row = np.stack([states[n] for n in rule.row_state], axis=1).reshape(-1)
     name = str(options["weights_format"])
     weights = np.array(inputs["weights"]).reshape(-1)
-    where = (
-        element[0],
-        element[1],
-        per_row,
-        tables.element[:-1],
-        tables.dims,
-        tables.dims,
-        tables.row[:-1],
-    )
+    places = _places(tables, int(options["seed"]))
     halves = np.array(inputs.get("weights_low", ()), np.uint16).reshape(-1)
     module = asked("update" if name == "fp32" else "narrow", backend)
-    fused = module.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
+    table: Any = weights
+    if name != "fp32":
+        table = CodedTable(
+            codes=weights.view(FORMATS[name].dtype),
+            low=halves,
+            layout=LAYOUTS[name],
+            rounding=ROUNDINGS[str(options["rounding"])],
+            step=int(options["step"]),
+            rows=segments.unique,
+        )
+    fused = module.fused(rule, bool(optimizer.max_norm))
     with np.errstate(all="ignore"):
-        if name == "fp32":
-            fused(weights, *where, *found.values(), gradient, hyper)
-        else:
-            codes = weights.view(FORMATS[name].dtype)
-            fused(
-                codes,
-                halves,
-                *where,
-                *found.values(),
-                gradient,
-                hyper,
-                *_rounding(options, tables),
-                found["unique"],
-            )
+        fused(table, element_states, per_row, places, segments, gradient, hyper)
     for k, state in enumerate(rule.row_state):
         states[state] = per_row.reshape(-1, len(rule.row_state))[:, k].copy()
     return {
@@ -122,38 +106,33 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     }
 
 
-def _rounding(options: dict[str, Value], tables: TableGeometry) -> tuple[Any, ...]:
-    """Last arguments of `narrow.fused`: layout, rounding, keys, first rows and columns, step."""
-    seed = int(options["seed"])
+def _places(tables: TableGeometry, seed: int) -> ShardPlaces:
+    """Every table as a shard of its own."""
     count = tables.rows.size
-    key = np.array(
-        [tensor_key(seed, STOCHASTIC_ROUNDING, f"table{t}") for t in range(count)], np.uint64
-    )
     zero = np.zeros(count, np.int64)
-    name = str(options["weights_format"])
-    rounding = ROUNDINGS[str(options["rounding"])]
-    return LAYOUTS[name], rounding, key, zero, zero, int(options["step"])
+    keys = [tensor_key(seed, STOCHASTIC_ROUNDING, f"table{t}") for t in range(count)]
+    return ShardPlaces(
+        base=tables.element[:-1],
+        width=tables.dims,
+        full_width=tables.dims,
+        row_base=tables.row[:-1],
+        row0=zero,
+        column0=zero,
+        key=np.array(keys, np.uint64),
+    )
 
 
 def unique_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     """Canonical answer of `unique_gradient`: touched rows and their exactly merged gradients."""
-    bags, found, gradient = segments_of(inputs, options)
+    bags, segments, gradient = segments_of(inputs, options)
     tables = bags.tables
-    table = np.repeat(found["shards"], np.diff(found["first"]))
+    table = np.repeat(segments.shards, np.diff(segments.first))
     to = np.append(0, np.cumsum(tables.dims[table]))
     out = np.empty(int(to[-1]), np.float32)
-    hyper = SparseOptimizer("exact_sgd").hyper(1)
+    rule = RULES["exact_sgd"]
+    hyper = SparseOptimizer(rule.name).hyper(1)
+    places = _places(tables, seed=0)
+    merge = asked("update", backend).merged(rule)
     with np.errstate(all="ignore"):
-        asked("update", backend).merged("exact_sgd")(
-            NONE,
-            NONE,
-            NONE,
-            tables.element[:-1],
-            tables.dims,
-            *found.values(),
-            gradient,
-            hyper,
-            to,
-            out,
-        )
-    return {"rows": tables.row[table] + found["unique"], "values": out}
+        merge(NONE, rule.element_record(), places, segments, gradient, hyper, to, out)
+    return {"rows": tables.row[table] + segments.unique, "values": out}
