@@ -17,10 +17,10 @@ from numba import prange
 from numpy.typing import NDArray
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
+from neocpu.kernels.operands import Bag
 from neocpu.kernels.pooling import (
     SMALL,
     TASKS,
-    bag_of,
     bare_terms,
     canonical,
     entry_of,
@@ -81,9 +81,12 @@ def group_sums(terms, entry, offsets, k, begin, end, sums):
         while entry.first[k + 1] <= b:
             k += 1
         stop = min(end, entry.first[k + 1])
+        base = entry.base[k]
+        stride = entry.stride[k]
         width = entry.width[k]
         for i in range(b, stop):
-            sum_plain(terms, bag_of(entry, offsets, k, i), view(sums, place, width))
+            bag = Bag(offsets[i], offsets[i + 1], base, stride, width)
+            sum_plain(terms, bag, view(sums, place, width))
             place += width
         b = stop
     return not rounded()
@@ -139,11 +142,14 @@ def pool_task(span, scratch, table, entries, bags, mean, lines, out):
             while first[k + 1] <= begin:
                 k += 1
             stop = min(end, first[k + 1])
+            base = entry.base[k]
+            stride = entry.stride[k]
             width = entry.width[k]
-            place = lines.place[k] + (begin - first[k]) * lines.pitch[k]
+            pitch = lines.pitch[k]
+            place = lines.place[k] + (begin - first[k]) * pitch
             for b in range(begin, stop):
-                bag = bag_of(entry, offsets, k, b)
-                line = view(out, place + (b - begin) * lines.pitch[k], width)
+                bag = Bag(offsets[b], offsets[b + 1], base, stride, width)
+                line = view(out, place + (b - begin) * pitch, width)
                 if exact:
                     round_line(view(sums, summed, width), line)
                     summed += width

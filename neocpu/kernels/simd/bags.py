@@ -1,10 +1,15 @@
 """How is a bag of rows summed without leaving the registers? Blocks of columns, fp64 accumulators,
 exponents on the side.
 
-    sum_rows    walks the rows of a bag for some columns: each fp32 term is widened and added in fp64; beside it an integer
-                maximum and minimum of the bit patterns keeps the range of exponents, which tells
-                whether the fp64 sum is exact (`docs/arithmetic.md` §3)
-    cut_rows    the same walk for a range that is too wide: each term is cut on a grid, parts and rests are added apart
+    sum_rows     walks the rows of a bag for some columns: each fp32 term is widened and added in
+                 fp64; beside it an integer maximum and minimum of the bit patterns keeps the range
+                 of exponents, which tells whether the fp64 sum is exact (`docs/arithmetic.md` §3)
+    plain_rows   the same walk without the range
+    cut_rows     the same walk for a range that is too wide: each term is cut on a grid, parts and
+                 rests are added apart
+
+Each makes an intrinsic for a number of columns (`sum_rows_16`). They take the terms, a bag and the
+first column (`operands.Terms`, `operands.Bag`), and where the sums go.
 
 Rows of any format are decoded to fp32 in registers (`decoders.py`), the terms from then on are
 fp32 numbers.
@@ -28,8 +33,9 @@ from neocpu.kernels.simd.decoders import RowDecoder
 from neocpu.kernels.simd.flags import QUIET, quiet_product
 from neocpu.kernels.simd.tiles import LANES
 
-NEAR = 4  # lookups
-WIDE = LANES == 16  # 32 registers of 512 bits hold 128 columns of fp64 sums, 16 of 256 bits hold 32
+NEAR = 4  # lookups between asking for a row and its turn
+# 32 registers of 512 bits hold 128 columns of fp64 sums, 16 of 256 bits hold 32.
+WIDE = LANES == 16
 
 
 @register_jitable
@@ -332,7 +338,7 @@ def square_tree(block: int) -> Any:
 
     @intrinsic
     def square_sum_tree(typingctx, g, offset):
-        """Sum of squares of g[offset : offset + block] (f32) as a binary tree, adjacent pairs first."""
+        """Sum of squares of g[offset : offset + block] (f32) as a tree, adjacent pairs first."""
         return types.float32(g, types.int64), codegen
 
     return square_sum_tree

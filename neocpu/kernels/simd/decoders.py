@@ -7,8 +7,8 @@ the dtype says how.
 Numba compiles a kernel per dtype, so the decoder is picked when it is compiled. It follows from the
 format's record; `DECODERS` has those that the processor does faster in another way. Small floats
 are shifted into place and multiplied by a power of two, which is exact, subnormals included.
-Row-scaled integers are fma(q, scale, bias): rounded once. A row starts at element base + row * stride; for
-row-scaled integers an element is a byte and the stride the bytes of a row.
+Row-scaled integers are fma(q, scale, bias): rounded once. A row starts at element base + row *
+stride; for row-scaled integers an element is a byte and the stride the bytes of a row.
 """
 
 import math
