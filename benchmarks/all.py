@@ -37,22 +37,22 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 
 INTRODUCTION = """# Benchmarks
 
-How fast is neocpu, against whom, and against what the machine can do? This page was written by `python -m
-benchmarks.all --write` on the machine below; run it on yours (`pip install -e ".[peers]"` brings the rivals). Ours is
-**bold**, a machine's limit in *italics*.
+How fast is neocpu, against whom, and against what the machine can do? This page was written by
+`python -m benchmarks.all --write` on the machine below; run it on yours (`pip install -e
+".[peers]"` brings the rivals). Ours is **bold**, a machine's limit in *italics*.
 
-**How times are taken** ([benchmarks/harness.py](../benchmarks/harness.py)). All contenders of a table run in turn on
-the same inputs (A B C, A B C, …), times are medians, ratios are taken inside a turn (median, least, greatest). Every
-contender is measured on one thread and on all cores and its best counts. Compilation and first touch are not timed.
-Before timing, all contenders must agree on the answer to fp32 rounding. Machines differ: quote ratios, not
-milliseconds.
+**How times are taken** ([benchmarks/harness.py](../benchmarks/harness.py)). All contenders of a
+table run in turn on the same inputs (A B C, A B C, …), times are medians, ratios are taken inside
+a turn (median, least, greatest). Every contender is measured on one thread and on all cores and
+its best counts. Compilation and first touch are not timed. Before timing, all contenders must
+agree on the answer to fp32 rounding. Machines differ: quote ratios, not milliseconds.
 
-**What ours does more.** Its answers do not depend on ranks, plan or threads: pooled rows and merged gradients are
-*exact* sums rounded once, every product element is one ordered chain of fused multiply-adds. The rivals and the C
-limits add in fp32 in any order.
+**What ours does more.** Its answers do not depend on ranks, plan or threads: pooled rows and
+merged gradients are *exact* sums rounded once, every product element is one ordered chain of
+fused multiply-adds. The rivals and the C limits add in fp32 in any order.
 
-**The limits** are plain C compiled for the machine ([benchmarks/limits.c](../benchmarks/limits.c)): fixed width, no
-checks, no exactness.
+**The limits** are plain C compiled for the machine
+([benchmarks/limits.c](../benchmarks/limits.c)): fixed width, no checks, no exactness.
 """
 
 

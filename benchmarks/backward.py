@@ -55,7 +55,7 @@ def limit_contenders(shape: Lookup, batches: list[np.ndarray], grad: np.ndarray)
 def check(
     shape: Lookup, forward: Callable[[int], Any], mine: ours.OurLookup, expected: np.ndarray
 ) -> None:
-    """Stop unless the rival's tables moved as ours did (one update of batch 0 was applied to both)."""
+    """Stop unless the rival's tables moved as ours did by one update of batch 0."""
     np.testing.assert_allclose(np.asarray(forward(0)), expected, rtol=1e-3, atol=1e-3)
 
 

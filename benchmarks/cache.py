@@ -55,7 +55,7 @@ LOGS = (
 
 
 def number(categories: NDArray[np.str_]) -> NDArray[np.int64]:
-    """A number for every category of every column: rows of tables that stand one after the other."""
+    """A number for every category of every column: rows of consecutive tables."""
     out = np.empty(categories.shape, np.int64)
     first = 0
     for column, ids in zip(categories.T, out.T):
@@ -90,7 +90,7 @@ def cut(log: NDArray[np.int64]) -> list[Batch]:
 
 
 def ahead_of(batches: list[Batch]) -> list[NDArray[np.int64]]:
-    """How many batches ahead each row is used next, of all batches, as far as the window reaches."""
+    """How many batches ahead each row is used next, within the window; for all batches."""
     rows = [ids for ids, _ in batches]
     return [batches_ahead(ids, rows[b + 1 : b + 1 + WINDOW]) for b, ids in enumerate(rows)]
 
@@ -165,9 +165,11 @@ def misses(name: str, log: NDArray[np.int64], rounds: int) -> dict[str, Any]:
     shape = {"lookups": log.size, "batches": len(batches), "rows": rows, "asked for": asked}
     record = summarise(f"cache misses, {name}", shape, replays)
     notes = [
-        "Times: the whole log, cache of 10 % of the rows. First uses alone are "
-        f"{100 * rows / asked:.1f} %. "
-        f"`lookahead` knows {WINDOW} batches.",
+        (
+            "Times: the whole log, cache of 10 % of the rows. First uses alone are "
+            f"{100 * rows / asked:.1f} %. "
+            f"`lookahead` knows {WINDOW} batches."
+        ),
         "\n".join(lines),
     ]
     return record | {"notes": notes, "log": name, "sizes": list(SHARES), "curves": curves}
@@ -254,11 +256,14 @@ def cost(shape: Lookup, rounds: int) -> dict[str, Any]:
     )
     lookups = batches[0].size
     notes = [
-        f"{asked.unique:,} unique rows of {lookups:,} lookups, {asked.rate():.2%} of them missing: "
-        f"{mine / asked.unique * 1e9:.1f} ns per unique row, {after / asked.unique * 1e9:.1f} for "
-        "its release, "
-        f"{theirs / lookups * 1e9:.1f} ns per pooled lookup; {mine / theirs:.1%} of the lookup's "
-        "time."
+        (
+            f"{asked.unique:,} unique rows of {lookups:,} lookups, "
+            f"{asked.rate():.2%} of them missing: "
+            f"{mine / asked.unique * 1e9:.1f} ns per unique row, "
+            f"{after / asked.unique * 1e9:.1f} for its release, "
+            f"{theirs / lookups * 1e9:.1f} ns per pooled lookup; "
+            f"{mine / theirs:.1%} of the lookup's time."
+        )
     ]
     return record | {"notes": notes}
 

@@ -87,7 +87,7 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
         found = [Contender("neocpu, TSV to HDF5", "ours", mine, 1, ours.threads)]
         if not options.no_rivals and rivals.have("polars"):
             parquet = Path(folder) / "polars.parquet"
-            threads = int(os.environ.get("POLARS_MAX_THREADS", 0)) or os.cpu_count() or 1
+            threads = int(os.environ.get("POLARS_MAX_THREADS", "0")) or os.cpu_count() or 1
             found.append(
                 Contender(
                     "polars, TSV to Parquet",

@@ -1,7 +1,7 @@
 """What does one rank of the two-rank comparison run? Started by ranks.py; jobs take turns through
 files.
 
-driver writes   go-SIDE-R          every rank sleeps until it is there, so that the waiting job takes no core
+driver writes   go-SIDE-R          every rank sleeps until it is there: a waiting job takes no core
 rank 0 writes   done-SIDE-R        {"seconds": of one step, "peak": [MiB of each rank]}
 """
 

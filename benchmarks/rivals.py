@@ -149,7 +149,7 @@ def gradient(shape: Lookup) -> NDArray[np.float32]:
 
 
 def _mlp(sizes: tuple[int, ...], inputs: int, last_relu: bool) -> Any:
-    import torch.nn as nn
+    from torch import nn
 
     layers: list[Any] = []
     for n, out in enumerate(sizes):

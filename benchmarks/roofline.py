@@ -110,7 +110,7 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
         points.append(Point("memory, read", 0, 4 * memory.size, found[-2].run))
         points.append(Point("multiply-add", STEPS * MULTIPLY_ADD * CORES, 0, found[-1].run))
     measure(found, options.rounds)
-    record = summarise("roofline", {"lookups": shape.describe(), "threads": CORES}, found)
+    record = summarise("roofline", shape.describe() | {"threads": CORES}, found)
     record["points"] = [
         {"name": p.name, "gflops": p.flops / c.median / 1e9, "gbytes": p.bytes / c.median / 1e9}
         for p, c in zip(points, found, strict=True)

@@ -29,7 +29,7 @@ SCRAMBLE = 2654435761  # spreads the popular rows of a Zipf draw over the table
 
 
 def draw(rng: np.random.Generator, rows: int, count: int, zipf: float) -> NDArray[np.int64]:
-    """`count` row numbers below `rows`: uniform for zipf = 0, else Zipf-distributed and scrambled."""
+    """`count` row numbers below `rows`: uniform for zipf = 0, else scrambled Zipf."""
     if zipf == 0.0:
         return rng.integers(0, rows, count)
     return np.minimum(rng.zipf(zipf, count) - 1, 10**9) * SCRAMBLE % rows

@@ -45,7 +45,9 @@ def job(
     row = 4 * model.dim + 4 + 34
     budget = {fast: sum(model.rows) // SHARE * row}
     settings = {"prefetch": 1, **settings}
-    memory = MemoryPlan((placement,) * len(model.rows), folder=folder, **budget, **settings)
+    memory = MemoryPlan(
+        placements=(placement,) * len(model.rows), folder=folder, **budget, **settings
+    )
     found = ours.OurDlrm(model, batches, memory=memory)
     for i in range(len(batches)):
         found.step(i)

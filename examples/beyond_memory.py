@@ -1,8 +1,9 @@
 """From a model that fits, over one that does not, to twelve trillion parameters: one digest each,
 wherever rows live.
 
-    python examples/beyond_memory.py            under two minutes on two cores, once kernels are compiled; 300 MB of disk
+    python examples/beyond_memory.py
 
+It takes two minutes on two cores, once kernels are compiled, and 300 MB of disk.
 Everything is made here: two logs of a few thousand samples in a temporary folder. docs/memory.md
 says how it works.
 """

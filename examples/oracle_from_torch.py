@@ -1,6 +1,6 @@
 """Is this torch lookup right? Export a suite, answer it in ten lines, read the report.
 
-python examples/oracle_from_torch.py            (needs torch; examples/oracle_from_numpy.py does not)
+python examples/oracle_from_torch.py    (needs torch; examples/oracle_from_numpy.py does not)
 """
 
 import sys

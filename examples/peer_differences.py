@@ -1,7 +1,7 @@
 """Where do FBGEMM's and TorchRec's own answers surprise? Each claim in a few lines against the
 installed packages.
 
-    python examples/peer_differences.py            needs torch and fbgemm_gpu (CPU); TorchRec and neocpu if they are there
+    python examples/peer_differences.py    # torch, fbgemm_gpu (CPU); TorchRec and neocpu if there
 
 Every line prints what was seen, and whether it confirms the claim. docs/peer-differences.md
 discusses the numbers.

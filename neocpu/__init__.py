@@ -1,5 +1,6 @@
-"""neocpu: the CPU reference implementation of Neo and ZionEX. Importing it loads neither Numba nor
-MPI.
+"""neocpu: the CPU reference implementation of Neo and ZionEX.
+
+Importing it loads neither Numba nor MPI.
 """
 
 from importlib import import_module

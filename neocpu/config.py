@@ -18,20 +18,19 @@ from typing import Any
 
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES, SparseOptimizer
 from neocpu.embedding.specs import (
-    NUMBER_FORMATS,
     POOLING,
     ROUNDINGS,
-    SCALED,
     TableKeys,
     TableSpec,
     bags,
     with_caches,
 )
 from neocpu.errors import ConfigError
+from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.parallel.plan import PlanSpec, choose_schemes
-from neocpu.records import Paths, Reader
+from neocpu.records import Paths, Reader, apply_override
 from neocpu.reference.policies import DEFAULT, POLICIES
 from neocpu.reference.rules import RULES
 from neocpu.storage.placement import choose_placements
@@ -39,18 +38,20 @@ from neocpu.storage.placement import choose_placements
 FORMATS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")
 ROWS_BY = ("hash", "vocabulary")
-ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")  # of `parallel.routes`, which needs Numba
+# those of `parallel.routes`, which cannot be imported here: it needs Numba
+ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the log is and how it becomes samples. Each split: paths of raw files, or of converted
-    `.h5` ones.
+    """Where the log is and how it becomes samples.
 
-    schema : SCHEMA.toml, for format "table". header : the first line of a raw Criteo log is names.
-    rows_by : a category becomes a row by hash, or by a vocabulary: that of the dataset
-    `vocabulary`, else that of the train data (for raw files: codes seen at least `min_count`
-    times).
+    train, valid, test : paths of raw files, or of converted `.h5` ones.
+    schema : SCHEMA.toml, for format "table".
+    header : whether the first line of a raw Criteo log holds column names.
+    rows_by : how a category becomes a row: by "hash", or by a "vocabulary", which is that of the
+        dataset `vocabulary`, else that of the train data (raw files: codes seen at least
+        `min_count` times).
     read_ahead : batches read ahead on a thread.
     """
 
@@ -96,11 +97,12 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """`batch_size` samples of all ranks together, `epochs` passes or `steps` steps (0: no limit),
-    whichever ends first.
+    """How long to train, and on how much at a time.
 
-    leaves : parts of a batch whose gradients are summed one after the other, a power of two.
-    threads : per rank (0: the rank's share of the cores).
+    batch_size : samples of all ranks together. epochs, steps : passes over the train data and steps
+    (0: no limit); the run ends with whichever is reached first. leaves : parts of a batch whose
+    gradients are summed in a fixed tree, a power of two. threads : of each rank (0: its share of
+    the cores).
     """
 
     batch_size: int = 2048
@@ -123,8 +125,8 @@ class ParallelConfig:
     """How tables are spread; never changes a bit.
 
     plan : a scheme for all tables, "auto", or a table of shell patterns: `{ "C*" = "row_wise" }`.
-    ranks_per_node : 0: the real hosts. route : wires of row-split tables. memory : bytes for tables
-    on each rank (0: no limit).
+    ranks_per_node : 0: the real hosts. route : how sums of row-split tables travel. memory : bytes
+    for tables on each rank (0: no limit).
     """
 
     plan: PlanSpec = "auto"
@@ -135,18 +137,22 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """Which memory tables live in; changes bits only of tables whose caches are wider than their
-    rows (docs/memory.md).
+    """Which memory tables live in (docs/memory.md).
+
+    It changes the bits only of tables whose caches are wider than their rows.
 
     placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`;
-    "auto": chosen under the budgets. hbm, ddr : bytes of each rank for rows with their states (0:
-    no limit); ssd : of its SSD file. policy : of the caches. folder : of the SSD files, which last
-    as long as the run ("": beside the results). cache_format : of the numbers in caches, for all
-    tables or by patterns ("": that of their rows). ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes
-    and operations a second of slower devices than this machine has, below HBM and for SSD files (0:
-    as fast as it is). prefetch : batches whose rows are brought up before their turn. lookahead :
-    batches that the policy `lookahead` knows. warm : the most frequent rows of the train data are
-    in the caches before the first step.
+        "auto": chosen under the budgets.
+    hbm, ddr, ssd : bytes of each rank for rows with their states, and of its SSD file (0: no
+        limit).
+    policy : of the caches.
+    folder : of the SSD files, which last as long as the run ("": beside the results).
+    cache_format : of the numbers in caches, for all tables or by patterns ("": that of their rows).
+    ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and operations a second of slower devices than
+        this machine has, below HBM and for SSD files (0: as fast as it is).
+    prefetch : batches whose rows are brought up before their turn.
+    lookahead : batches that the policy `lookahead` knows.
+    warm : whether the most frequent rows of the train data are in the caches before the first step.
     """
 
     placement: PlanSpec = "hbm"
@@ -171,14 +177,17 @@ class MemoryConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """A checkpoint is written every so many steps (0: at the end only); the newest `keep` stay.
+    """When checkpoints are written, and what they hold.
 
+    every_steps : steps from one to the next (0: only at the end).
+    keep : newest ones that stay.
     full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are
-    whole; 0: 1 where all tables are in memory, 8 where any is over SSD). quantize : round the
-    weights of float32 tables to "int8" or "int4" rows in all checkpoints but the last of a run
-    (Check-N-Run); who resumes from one has other bits than a run that went on. memory : bytes of a
-    rank that rows may take until they are written while training goes on; a checkpoint that needs
-    more is written while training waits.
+        whole; 0: 1 where all tables are in memory, 8 where any is over SSD).
+    quantize : round the weights of float32 tables to "int8" or "int4" rows in all checkpoints but
+        the last of a run (Check-N-Run). A run that resumes from one has other bits than a run that
+        went on.
+    memory : bytes of a rank that rows may take until they are written while training goes on; a
+        checkpoint that needs more is written while training waits.
     """
 
     every_steps: int = 0
@@ -194,7 +203,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run. `source`: where it was read; `loads(text, source, overrides)` makes it again."""
+    """The config of a run; `loads(text, source, overrides)` makes the same one again."""
 
     data: DataConfig
     model: ModelConfig
@@ -210,12 +219,12 @@ class Config:
     overrides: tuple[str, ...] = ()
 
     def header(self) -> dict[str, Any]:
-        """The keys that decide the bits, as JSON has them: no ranks, plan, threads, steps, paths."""
+        """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
         data = asdict(self.data)
         model = asdict(self.model)
         for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead"):
             del data[name]
-        # every table has its own
+        # defaults of tables, each of which notes its own
         for name in ("embedding_dim", "embedding_format", "embedding_rounding"):
             del model[name]
         header = {
@@ -229,9 +238,11 @@ class Config:
         }
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header()
-        return json.loads(json.dumps(header))
+        as_json: dict[str, Any] = json.loads(json.dumps(header))
+        return as_json
 
 
+# section of the file -> the record of its keys
 SECTIONS: dict[str, type] = {
     "data": DataConfig,
     "model": ModelConfig,
@@ -242,7 +253,7 @@ SECTIONS: dict[str, type] = {
     "memory": MemoryConfig,
     "checkpoint": CheckpointConfig,
 }
-# Keys of tables stand under `tables.*`.
+# what a text may be; keys of tables stand under `tables.*`
 CHOICES: dict[str, tuple[str, ...]] = {
     "data.format": FORMATS,
     "data.rows_by": ROWS_BY,
@@ -250,10 +261,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.on_error": ON_ERROR,
     "model.interaction": INTERACTIONS,
     "model.loss": LOSSES,
-    "model.embedding_format": (*NUMBER_FORMATS, *SCALED),
+    "model.embedding_format": TRAINED,
     "model.embedding_rounding": ROUNDINGS,
     "tables.*.pooling": POOLING,
-    "tables.*.format": (*NUMBER_FORMATS, *SCALED),
+    "tables.*.format": TRAINED,
     "tables.*.rounding": ROUNDINGS,
     "optimizer.sparse.name": tuple(name for name, rule in RULES.items() if rule.updates),
     "optimizer.dense.name": tuple(DENSE_NAMES),
@@ -264,6 +275,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "memory.policy": tuple(POLICIES),
     "checkpoint.quantize": ("none", *SCALED),
 }
+# limits of whole numbers; all others are at least 0
 LEAST = {
     "model.embedding_dim": 1,
     "tables.*.rows": 1,
@@ -274,7 +286,7 @@ LEAST = {
     "checkpoint.keep": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
-}  # 0 for all other whole numbers
+}
 MOST = {"training.seed": 2**64 - 1, "training.batch_size": 2**31 - 1, "training.leaves": 2**20}
 
 
@@ -297,62 +309,25 @@ def loads(text: str, source: str = "config", overrides: Sequence[str] = ()) -> C
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: not valid TOML: {error}") from error
-    told = {}
-    for override in overrides:
-        told[_override(tree, override)] = override
-    return replace(
-        _assemble(Reader(source, told, CHOICES, LEAST, MOST), tree),
-        text=text,
-        overrides=tuple(overrides),
-    )
-
-
-def _override(tree: dict[str, Any], override: str) -> str:
-    """Apply one `key=value`, the value read as TOML, else taken as a string; returns the key."""
-    key, equals, text = (part.strip() for part in override.partition("="))
-    try:
-        path = _path(tomllib.loads(f"{key} = 0")) if equals else []
-    except tomllib.TOMLDecodeError:
-        path = []
-    if not path:
-        raise ConfigError(
-            f"--set {override}: write it as key=value, for example training.steps=100"
-        )
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    for depth, name in enumerate(path[:-1]):
-        tree = tree.setdefault(name, {})
-        if not isinstance(tree, dict):
-            raise ConfigError(
-                f"--set {override}: {'.'.join(path[: depth + 1])} is a single value, not a table "
-                "of keys"
-            )
-    tree[path[-1]] = value
-    return ".".join(path)
-
-
-def _path(tree: Any) -> list[str]:
-    """{"a": {"b": 0}} -> ["a", "b"]."""
-    if not isinstance(tree, dict):
-        return []
-    (name,) = tree
-    return [name, *_path(tree[name])]
+    set_by = {apply_override(tree, override): override for override in overrides}
+    reader = Reader(source, set_by, CHOICES, LEAST, MOST)
+    return replace(_assemble(reader, tree), text=text, overrides=tuple(overrides))
 
 
 def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
+    """The config of a TOML tree, all keys and what they mean together checked."""
     for name in tree:
         if name not in (*SECTIONS, "tables"):
             raise reader.unknown(name, [*SECTIONS, "tables"])
     parts = {name: reader.record(kind, tree.get(name, {}), name) for name, kind in SECTIONS.items()}
-    given = tree.get("tables", {})
-    if not isinstance(given, Mapping) or not given:
+    table_trees = tree.get("tables", {})
+    if not isinstance(table_trees, Mapping) or not table_trees:
         raise reader.wrong(
             "tables", "at least one table is needed, for example `tables.C1.rows = 1000`"
         )
-    tables = tuple(_table(reader, name, keys, parts["model"]) for name, keys in given.items())
-    if (rows := sum(table.rows for table in tables)) >= 2**63:
+    tables = tuple(_table(reader, name, keys, parts["model"]) for name, keys in table_trees.items())
+    rows = sum(table.rows for table in tables)
+    if rows >= 2**63:
         raise reader.wrong(
             "tables",
             f"together they have {rows:,} rows; row numbers of all tables must stay below 2^63",
@@ -360,13 +335,14 @@ def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
     config = Config(tables=tables, source=reader.source, **parts)
     _check_together(reader, config)
     try:
-        places = choose_placements([table.name for table in tables], config.memory.placement)
-        return replace(config, tables=with_caches(tables, places, config.memory.cache_format))
+        placements = choose_placements([table.name for table in tables], config.memory.placement)
+        return replace(config, tables=with_caches(tables, placements, config.memory.cache_format))
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error
 
 
 def _table(reader: Reader, name: str, tree: Any, model: ModelConfig) -> TableSpec:
+    """The table `name`, with the defaults of `model`."""
     key = f"tables.{name}"
     keys = TableKeys(**reader.keys(TableKeys, tree, key))
     if not name or "/" in name or name in (".", ".."):
@@ -388,7 +364,7 @@ def _table(reader: Reader, name: str, tree: Any, model: ModelConfig) -> TableSpe
 
 
 def _check_together(reader: Reader, config: Config) -> None:
-    """What no single key can say."""
+    """Check what depends on several keys."""
     data = config.data
     training = config.training
     if training.leaves & (training.leaves - 1):

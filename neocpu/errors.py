@@ -1,4 +1,4 @@
-"""What can go wrong, in words a user can act on.
+"""What can go wrong? Errors whose messages a user can act on.
 
 Every error that a user can cause (a bad file, a bad key, a disk that is full) is a `NeocpuError`:
 its message names the thing and says what to do, and the command line prints it without a traceback.
@@ -13,7 +13,7 @@ class NeocpuError(Exception):
 
 
 class ConfigError(NeocpuError):
-    """A configuration key or command-line option is unknown, misspelt or has an impossible value."""
+    """A config key or command-line option is unknown, misspelt or has an impossible value."""
 
     exit_status = 2
 
@@ -39,16 +39,12 @@ class TrainingError(NeocpuError):
 
 
 class OracleError(NeocpuError):
-    """A suite, an answer or a question to the oracle is damaged, foreign, unknown or of another
-    shape than its case.
-    """
+    """A suite, an answer or a question to the oracle is damaged, foreign, unknown or misshapen."""
 
 
 class StorageError(NeocpuError):
-    """A file of rows (the SSD tier) is missing, foreign, damaged, in use, of other tables, or its
-    disk is full.
-    """
+    """A file of rows (the SSD tier) is missing, foreign, damaged or in use, or its disk is full."""
 
 
 class EnvironmentProblem(NeocpuError):
-    """The machine lacks something (an MPI, a thread-safe threading layer, a writable cache folder)."""
+    """The machine lacks something: an MPI, a thread-safe threading layer, a writable folder."""

@@ -1,9 +1,8 @@
-"""Does this process do IEEE-754 arithmetic? Not if a library has told the processor to flush
-subnormal numbers to zero.
+"""Does this process do IEEE-754 arithmetic? Not if a library makes it flush subnormals to zero.
 
-Shared libraries that were linked with `-ffast-math` do so for the whole process when they are
+Shared libraries that were linked with `-ffast-math` tell the processor to do so when they are
 loaded, and every thread that starts later inherits it. The bits of a run would then depend on what
-else was imported, so a run looks first.
+else was imported, so a run checks first.
 """
 
 import contextlib
@@ -22,8 +21,9 @@ def subnormals_are_kept() -> bool:
 
 
 def keep_subnormals() -> None:
-    """Make this thread, and those that it starts from now on, keep subnormals; EnvironmentProblem
-    where that fails.
+    """Make this thread, and those that it starts from now on, keep subnormals.
+
+    Raises EnvironmentProblem where that fails.
     """
     if subnormals_are_kept():
         return
@@ -33,11 +33,10 @@ def keep_subnormals() -> None:
 
 
 def require_subnormals() -> None:
-    """EnvironmentProblem if subnormal numbers are flushed to zero here."""
+    """Raise EnvironmentProblem if this thread flushes subnormal numbers to zero."""
     if not subnormals_are_kept():
         raise EnvironmentProblem(
             "a library that was loaded into this process (one linked with -ffast-math) makes the "
-            "processor flush subnormal "
-            "numbers to zero, so results would not be the canonical ones; run in a process that "
-            "does not load it"
+            "processor flush subnormal numbers to zero, so results would not be the canonical "
+            "ones; run in a process that does not load it"
         )

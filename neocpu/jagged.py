@@ -1,11 +1,12 @@
-"""How is a batch of variable-length bags laid out? As a KJT (keyed jagged tensor), Neo's combined
-format.
+"""How is a batch of variable-length bags laid out? As a KJT (keyed jagged tensor).
 
-    keys      F names                                   feature f, sample s -> bag f*B + s   (feature-major)
-    lengths   int32[F, B]                                        |
+That is Neo's combined format, feature-major: feature f of sample s is bag i = f*B + s.
+
+    keys      F names
+    lengths   int32[F, B], lookups of each bag
     offsets   int64[F*B + 1], exclusive cumulative sum of lengths
-    values    int64[offsets[-1]]: row numbers           bag i holds values[offsets[i]:offsets[i+1]]
-    weights   float32[offsets[-1]] or None: per-sample weights
+    values    int64[offsets[-1]], row numbers: bag i holds values[offsets[i]:offsets[i+1]]
+    weights   float32[offsets[-1]] or None, per-sample weights
 
 Lengths rather than offsets are stored and sent: they slice and concatenate without fix-up
 (`docs/design.md`).

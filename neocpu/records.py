@@ -1,9 +1,11 @@
-"""How does a TOML tree become dataclasses? By their annotations, and an error names place, key,
-value and what is allowed.
+"""How does a TOML tree become dataclasses? By their annotations.
+
+An error names where a key was written, the key, its value, and what is allowed.
 """
 
 import math
 import re
+import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -14,7 +16,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 from neocpu.errors import ConfigError
 
 Paths = tuple[str, ...]
-_SAID = {int: "a whole number", float: "a number", str: "a text in quotes", bool: "true or false"}
+_EXPECTED = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text in quotes",
+    bool: "true or false",
+}
 
 
 def choose(
@@ -25,12 +32,13 @@ def choose(
     allowed: Sequence[str],
     default: str,
 ) -> tuple[str, ...]:
-    """What each of `names` gets by the key `key`: one of `allowed` for all, or {pattern: one} with
-    shell patterns.
+    """What each of the tables `names` gets by the key `key`.
 
-    An exact name wins; otherwise the first pattern that matches; what nothing matches gets
-    `default`. Raises ConfigError for what is not allowed (no such `kind`), or a pattern without a
-    table.
+    spec : one of `allowed` for all tables, or {shell pattern: one of them}. A table's exact name
+        wins over patterns, of which the first that matches counts; `default` where none does.
+    kind : what `allowed` are, for messages.
+
+    Raises ConfigError for a value that is not allowed, or a pattern that matches no table.
     """
     rules = {"*": spec} if isinstance(spec, str) else dict(spec)
     for pattern, value in rules.items():
@@ -44,37 +52,40 @@ def choose(
             raise ConfigError(
                 f"{key}: no table matches {pattern!r}; the tables are {', '.join(names)}"
             )
-    return tuple(
-        rules.get(n) or next((v for p, v in rules.items() if fnmatchcase(n, p)), default)
-        for n in names
-    )
+    return tuple(rules.get(name) or _first_match(name, rules, default) for name in names)
+
+
+def _first_match(name: str, rules: Mapping[str, str], default: str) -> str:
+    """Value of the first pattern that matches a name."""
+    return next((value for pattern, value in rules.items() if fnmatchcase(name, pattern)), default)
 
 
 class Reader:
-    """Turns a TOML tree into records; remembers who said what, for messages.
+    """Turns a TOML tree into records; knows where each key was written, for messages.
 
-    told : key -> the override that set it. choices, least, most : what is allowed, by key; keys of
-    tables stand under `tables.*`, and whole numbers are at least 0 otherwise.
+    source : the file. set_by : key -> the override that set it. choices, least, most : what is
+    allowed, by key; keys of tables stand under `tables.*`. Without an entry in `least`, whole
+    numbers are at least 0.
     """
 
     def __init__(
         self,
         source: str,
-        told: Mapping[str, str],
+        set_by: Mapping[str, str],
         choices: Mapping[str, tuple[str, ...]],
         least: Mapping[str, int],
         most: Mapping[str, int],
     ) -> None:
         self.source = source
-        self.told = told
+        self.set_by = set_by
         self._choices = choices
         self._least = least
         self._most = most
 
     def place(self, key: str) -> str:
         """Where a key was written: an override, else the file."""
-        for told, override in self.told.items():
-            if key == told or key.startswith((f"{told}.", f"{told}[")):
+        for set_key, override in self.set_by.items():
+            if key == set_key or key.startswith((f"{set_key}.", f"{set_key}[")):
                 return f"--set {override}"
         return self.source
 
@@ -87,14 +98,14 @@ class Reader:
         prefix, _, name = key.rpartition(".")
         near = get_close_matches(name, known, 1, 0.5)
         hint = f"did you mean {prefix + '.' if prefix else ''}{near[0]}? Known" if near else "known"
-        # --set trainin.steps=1
-        inner = next((told for told in self.told if told.startswith(f"{key}.")), key)
+        # an override of a key inside, as `--set trainin.steps=1`, is where it was written
+        inner = next((set_key for set_key in self.set_by if set_key.startswith(f"{key}.")), key)
         return ConfigError(
             f"{self.place(inner)}: {key}: no such key; {hint} here: {', '.join(known)}"
         )
 
     def record(self, kind: type, tree: Any, key: str) -> Any:
-        """A dataclass from a TOML table, defaults where it is silent."""
+        """A dataclass from a TOML table; fields that the table lacks have their defaults."""
         return replace(kind(), **self.keys(kind, tree, key))
 
     def keys(self, kind: type, tree: Any, key: str, default: Any = None) -> dict[str, Any]:
@@ -111,8 +122,8 @@ class Reader:
         for name, value in tree.items():
             inner = f"{key}.{name}"
             if is_dataclass(hints[name]):
-                kept = getattr(base, name)
-                values[name] = replace(kept, **self.keys(type(kept), value, inner, kept))
+                record = getattr(base, name)
+                values[name] = replace(record, **self.keys(type(record), value, inner, record))
             else:
                 values[name] = self.value(hints[name], value, inner)
         return values
@@ -139,11 +150,12 @@ class Reader:
         if hint is float and type(value) is int:
             value = float(value)
         if type(value) is not hint:
-            raise self.wrong(key, f"expected {_SAID[hint]}, got {value!r}")
+            raise self.wrong(key, f"expected {_EXPECTED[hint]}, got {value!r}")
         self._check(key, value)
         return value
 
     def _check(self, key: str, value: Any) -> None:
+        """Raise ConfigError for a value outside choices and limits."""
         general = re.sub(r"^tables\..*\.", "tables.*.", key)
         if (allowed := self._choices.get(general)) and value not in allowed:
             near = get_close_matches(value, allowed, 1)
@@ -155,5 +167,43 @@ class Reader:
             least = self._least.get(general, 1 if "[" in key else 0)
             most = self._most.get(general, 2**63 - 1)
             if not least <= value <= most:
-                small = "small" if value < least else "large"
-                raise self.wrong(key, f"{value} is too {small}; allowed: {least} to {most}")
+                size = "small" if value < least else "large"
+                raise self.wrong(key, f"{value} is too {size}; allowed: {least} to {most}")
+
+
+def apply_override(tree: dict[str, Any], override: str) -> str:
+    """Set one key of a TOML tree by `key=value`; returns the key.
+
+    The value is read as TOML, or taken as a text if it is not. Raises ConfigError for an override
+    that is not `key=value`, or a key inside a single value.
+    """
+    key, equals, text = (part.strip() for part in override.partition("="))
+    try:
+        path = _path(tomllib.loads(f"{key} = 0")) if equals else []
+    except tomllib.TOMLDecodeError:
+        path = []
+    if not path:
+        raise ConfigError(
+            f"--set {override}: write it as key=value, for example training.steps=100"
+        )
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    for depth, name in enumerate(path[:-1]):
+        tree = tree.setdefault(name, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(
+                f"--set {override}: {'.'.join(path[: depth + 1])} is a single value, not a table "
+                "of keys"
+            )
+    tree[path[-1]] = value
+    return ".".join(path)
+
+
+def _path(tree: Any) -> list[str]:
+    """{"a": {"b": 0}} -> ["a", "b"]."""
+    if not isinstance(tree, dict):
+        return []
+    (name,) = tree
+    return [name, *_path(tree[name])]

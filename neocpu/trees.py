@@ -1,5 +1,6 @@
-"""In what order is a sum over leaves (samples, columns) taken? In one fixed binary tree, however
-the leaves are spread.
+"""In what order is a sum over leaves (samples, columns) taken? In one fixed binary tree.
+
+It is the same however the leaves are spread over ranks.
 
 Leaf l of n (a power of two) sits at the bottom; node (lo, size) covers leaves [lo, lo+size) and is
 left + right. A rank that owns leaves [lo, hi) sends the maximal aligned nodes inside that range;
@@ -40,9 +41,7 @@ def aligned_nodes(lo: int, hi: int) -> Iterator[Node]:
 
 
 def climb(nodes: Mapping[Node, Any], lo: int, size: int) -> Any:
-    """Value of node (lo, size) from the nodes that were sent; None where nothing was (absent
-    leaves).
-    """
+    """Value of node (lo, size) from those of the nodes below; None where all leaves are absent."""
     if (lo, size) in nodes or size == 1:
         return nodes.get((lo, size))
     left = climb(nodes, lo, size // 2)

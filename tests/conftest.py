@@ -1,19 +1,18 @@
-"""What do all tests share? Reproducible examples, a second process that compiles ahead, and a line
-that says which MPI.
+"""What do all tests share? Fixtures, reproducible examples, workers, and a report of what was
+skipped.
 """
 
-import os
+from pathlib import Path
 
 import numba
 import pytest
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.launch import find_mpiexec
-from tests import ahead, draws
+from tests import draws, skips, workers
+from tests.small_run import write_log
 
 draws.load()
-if ahead.AHEAD in os.environ:
-    os.nice(19)
 
 
 def pytest_report_header() -> str:
@@ -27,22 +26,28 @@ def pytest_report_header() -> str:
     )
 
 
-SECOND = pytest.StashKey["subprocess.Popen[bytes] | None"]()
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Workers for `-n auto`: several for the whole suite, none where files are named."""
+    whole = config.args_source is not pytest.Config.ArgsSource.ARGS
+    return workers.count() if whole else 0
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m quick` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What compiles most comes last."""
-    ahead.sort_last(items)
+    """Which worker, which order, and what is quick."""
+    workers.arrange(items)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Begin to compile ahead."""
-    if not session.config.option.collectonly:
-        session.config.stash[SECOND] = ahead.start(session.items)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was skipped, and how it is run."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if skipped:
+        terminalreporter.section("skipped")
+        for line in skips.section(skipped):
+            terminalreporter.line(line)
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """End what was begun; remember that the cache is full."""
-    ahead.stop(session.config.stash.get(SECOND, None))
-    if ahead.AHEAD in os.environ and exitstatus == 0:
-        ahead.marker().touch()
+@pytest.fixture(scope="session")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of `small_run.py`."""
+    return write_log(tmp_path_factory.mktemp("log") / "log.h5")

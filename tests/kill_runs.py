@@ -86,7 +86,7 @@ class Runs:
         return max((int(path.stem.removeprefix("step-")) for path in names), default=0)
 
     def _check_rows(self, path: Path) -> None:
-        """An SSD file holds, as they were, the rows of the checkpoint that it was committed with."""
+        """Check that an SSD file has the rows of the checkpoint that it was committed with."""
         with opened(path) as file:
             assert not verify(file), f"life {self.lives}: {verify(file)}"
             note = json.loads(file.note or b"{}")
@@ -142,17 +142,17 @@ def opened(path: Path) -> RowFile:
 
 
 def compare(file: RowFile, number: int, checkpoint: CheckpointFile) -> int:
-    """Assert that a table of an SSD file has the rows of a checkpoint, as far as that has them; how
-    many.
+    """Assert that a table of an SSD file has the rows of a checkpoint that it shares with it.
+    Returns how many these are.
     """
     table = file.tables[number]
     rows = np.concatenate([*file.rows(number), np.empty(0, np.int64)])
     tensor = checkpoint.number("tables/" + table.name.rpartition(".")[0])
-    known, mine = np.intersect1d(
+    known, places = np.intersect1d(
         checkpoint.rows(tensor), rows + table.first_row, return_indices=True
     )[1:]
-    records = np.empty((mine.size, table.record), np.uint8)
-    assert file.read(number, rows[mine], records, check=True).all()
+    records = np.empty((places.size, table.record), np.uint8)
+    assert file.read(number, rows[places], records, check=True).all()
     fields = []
     for name in ("weight", *(part.split()[0] for part in table.layout.split(", ")[1:])):
         field = np.asarray(checkpoint.field(tensor, name)[known], np.float32).reshape(
@@ -163,7 +163,7 @@ def compare(file: RowFile, number: int, checkpoint: CheckpointFile) -> int:
     assert (np.concatenate(fields, axis=1).view(np.uint32) == records.view(np.uint32)).all(), (
         f"{file.path}, {table.name}"
     )
-    return int(mine.size)
+    return int(places.size)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,8 +1,7 @@
-"""Which questions are mirrors and peers both asked? By preset and operator: inputs and options,
-hard numbers among them.
+"""Which questions are mirrors and peers both asked? By preset and operator: inputs and options.
 
-Run as a script where the peers are installed, it asks them and records the answers: python -m
-tests.mirror_questions
+Hard numbers are among the inputs. Run as a script where the peers are installed, it asks them and
+records the answers: python -m tests.mirror_questions
 """
 
 import json
@@ -15,7 +14,7 @@ import numpy as np
 from neocpu.oracle.ops import OPERATORS
 from neocpu.oracle.truth.bags import row_bytes
 
-# one run of bytes, and a JSON text that says what is where
+# Arrays as one run of bytes, with an index of them in JSON.
 RECORDED = Path(__file__).resolve().parent / "mirrors.npz"
 WIDTHS = (1, 3, 4, 8, 15, 16, 17, 32, 64, 100, 128)
 F = np.float32
@@ -79,55 +78,64 @@ def narrow(x: np.ndarray, form: str) -> np.ndarray:
     if form == "fp16":
         with np.errstate(all="ignore"):
             return x.astype(np.float16).view([("fp16", "<u2")])
-    return (
-        (x.view(np.uint32) >> 16).astype(np.uint16).view([("bf16", "<u2")]) if form == "bf16" else x
-    )
+    if form == "bf16":
+        return (x.view(np.uint32) >> 16).astype(np.uint16).view([("bf16", "<u2")])
+    return x
 
 
 def batch(
     rng: np.random.Generator,
     dims: Sequence[int],
-    of: Sequence[int],
+    feature_table: Sequence[int],
     weighted: bool,
     hard: bool,
     rows: int,
     size: int,
 ) -> dict[str, np.ndarray]:
     """Tables and bags: empty ones, long ones, many duplicates."""
-    lengths = rng.integers(0, 14, len(of) * size)
+    lengths = rng.integers(0, 14, len(feature_table) * size)
     lengths[::5] = 0
-    n = int(lengths.sum())
-    found = {
+    lookups = int(lengths.sum())
+    inputs = {
         "weights": numbers(rng, sum(dims) * rows, hard),
         "rows": np.full(len(dims), rows),
         "dims": np.array(dims),
-        "feature_table": np.array(of),
-        "indices": (rows * rng.random(n) ** 2).astype(np.int64),
+        "feature_table": np.array(feature_table),
+        "indices": (rows * rng.random(lookups) ** 2).astype(np.int64),
         "offsets": np.append(0, np.cumsum(lengths)),
     }
-    return found | ({"per_sample_weights": rng.standard_normal(n).astype(F)} if weighted else {})
+    if weighted:
+        inputs["per_sample_weights"] = rng.standard_normal(lookups).astype(F)
+    return inputs
 
 
 def with_gradient(
-    rng: np.random.Generator, given: dict[str, np.ndarray], o: dict[str, Any], hard: bool
+    rng: np.random.Generator, inputs: dict[str, np.ndarray], options: dict[str, Any], hard: bool
 ) -> None:
     """Adds grad_output and the states of the optimizer."""
-    dims = given["dims"][given["feature_table"]]
-    size = (given["offsets"].size - 1) // given["feature_table"].size
-    shape = (
-        (given["indices"].size, int(dims[0])) if o["pooling"] == "none" else (size, int(dims.sum()))
-    )
-    given["grad_output"] = numbers(rng, shape, hard)
-    name = o.get("optimizer", "exact_sgd")
+    dims = inputs["dims"][inputs["feature_table"]]
+    shape = ((inputs["offsets"].size - 1) // inputs["feature_table"].size, int(dims.sum()))
+    if options["pooling"] == "none":
+        shape = (inputs["indices"].size, int(dims[0]))
+    inputs["grad_output"] = numbers(rng, shape, hard)
+    name = options.get("optimizer", "exact_sgd")
     states = {
         "adam": ("exp_avg", "exp_avg_sq"),
         "momentum_sgd": ("momentum_buffer",),
         "exact_sgd": (),
     }
     for state in states.get(name, ("sum",)):
-        if name != "momentum_sgd" or o["step"] > 1:
-            per_row = 1 if name == "exact_rowwise_adagrad" else given["dims"]
-            given[state] = rng.random(int((given["rows"] * per_row).sum())).astype(F)
+        if name != "momentum_sgd" or options["step"] > 1:
+            per_row = 1 if name == "exact_rowwise_adagrad" else inputs["dims"]
+            inputs[state] = rng.random(int((inputs["rows"] * per_row).sum())).astype(F)
+
+
+def _poolings(preset: str) -> list[tuple[str, bool]]:
+    """(pooling, weighted); torch has no weighted MEAN."""
+    poolings = [("sum", False), ("sum", True), ("mean", False), ("mean", True), ("none", False)]
+    if preset != "fbgemm_cpu":
+        poolings.remove(("mean", True))
+    return poolings
 
 
 def _lookups(preset: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
@@ -137,34 +145,17 @@ def _lookups(preset: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
     forms = ("fp32", "fp16") if preset == "fbgemm_cpu" else ("fp32", "fp16", "bf16")
     for form in forms:
         for out in forms if preset == "fbgemm_cpu" else (form,):
-            for pooling, weighted in (
-                ("sum", False),
-                ("sum", True),
-                ("mean", False),
-                ("mean", True),
-                ("none", False),
-            ):
-                if preset == "fbgemm_cpu" or pooling != "mean" or not weighted:
-                    yield (
-                        "lookup",
-                        {"weights_format": form, "output_format": out, "pooling": pooling},
-                        weighted,
-                    )
+            for pooling, weighted in _poolings(preset):
+                formats = {"weights_format": form, "output_format": out}
+                yield "lookup", {**formats, "pooling": pooling}, weighted
 
 
 def _backwards(preset: str) -> Iterator[tuple[str, dict[str, Any], bool]]:
     rules = {"fbgemm_cpu": FBGEMM, "torch": TORCH, "torch_sparse": TORCH_SPARSE}.get(preset, ())
     for rule in rules:
         for form in ("fp32", "fp16") if preset == "fbgemm_cpu" else ("fp32",):
-            for pooling, weighted in (
-                ("sum", False),
-                ("sum", True),
-                ("mean", False),
-                ("mean", True),
-                ("none", False),
-            ):
-                if preset == "fbgemm_cpu" or pooling != "mean" or not weighted:
-                    yield "backward", {**rule, "weights_format": form, "pooling": pooling}, weighted
+            for pooling, weighted in _poolings(preset):
+                yield "backward", {**rule, "weights_format": form, "pooling": pooling}, weighted
     if preset == "fbgemm_cpu":
         yield from (
             ("weight_gradient", {"weights_format": form, "pooling": "sum"}, True)
@@ -187,38 +178,39 @@ def questions(
         if name != op:
             continue
         single = options["pooling"] == "none" or rng.random() < 0.4
-        dims, of = ([width], [0]) if single else ([width, width], [0, 0, 1, 1, 1])
-        given = batch(rng, dims, of, weighted, hard, rows, size)
+        dims = [width] if single else [width, width]
+        feature_table = [0] if single else [0, 0, 1, 1, 1]
+        inputs = batch(rng, dims, feature_table, weighted, hard, rows, size)
         if op != "lookup":
-            with_gradient(rng, given, options, hard)
-        given["weights"] = narrow(given["weights"], str(options.get("weights_format", "fp32")))
-        yield Question(preset, op, given, OPERATORS[op].complete(options))
+            with_gradient(rng, inputs, options, hard)
+        inputs["weights"] = narrow(inputs["weights"], str(options.get("weights_format", "fp32")))
+        yield Question(preset, op, inputs, OPERATORS[op].complete(options))
 
 
 def nbit_questions(form: str, width: int, seed: int) -> Iterator[Question]:
     """Lookups of quantised rows, some of them pruned; any bytes, headers of ordinary size."""
     rng = np.random.default_rng((seed, width))
-    for out in ("fp32", "fp16", "bf16"):
+    for output_format in ("fp32", "fp16", "bf16"):
         for pooling, weighted, alignment in (
             ("sum", True, 1),
             ("sum", False, 16),
             ("mean", False, 1),
             ("mean", True, 1),
         ):
-            given = batch(rng, [width, width], [0, 0, 1], weighted, False, 23, 8)
-            given["indices"][::5] = -1
+            inputs = batch(rng, [width, width], [0, 0, 1], weighted, False, 23, 8)
+            inputs["indices"][::5] = -1
             codes = rng.integers(
                 0, 256, (46, -(-row_bytes(form, width) // alignment) * alignment), dtype=np.uint8
             )
             codes[:, :4] = (rng.standard_normal((46, 2)) * 3).astype(np.float16).view(np.uint8)
-            given["weights"] = codes.reshape(-1)
+            inputs["weights"] = codes.reshape(-1)
             options = {
                 "weights_format": form,
-                "output_format": out,
+                "output_format": output_format,
                 "pooling": pooling,
                 "row_alignment": alignment,
             }
-            yield Question("fbgemm_cpu", "lookup", given, OPERATORS["lookup"].complete(options))
+            yield Question("fbgemm_cpu", "lookup", inputs, OPERATORS["lookup"].complete(options))
 
 
 def small_questions() -> Iterator[Question]:
@@ -237,34 +229,34 @@ def small_questions() -> Iterator[Question]:
 
 def stored() -> tuple[dict[str, str], list[dict[str, Any]], bytes]:
     """Versions of the peers; what was asked; the bytes of all arrays."""
-    with np.load(RECORDED) as found:
-        versions, entries = json.loads(str(found["index"]))
-        return versions, entries, found["data"].tobytes()
+    with np.load(RECORDED) as file:
+        versions, entries = json.loads(str(file["index"]))
+        return versions, entries, file["data"].tobytes()
 
 
 def recorded() -> Iterator[tuple[Question, dict[str, np.ndarray]]]:
     """Recorded questions with the peers' answers."""
     _, entries, data = stored()
-    at = 0
+    start = 0
     for entry in entries:
         sides: dict[str, dict[str, np.ndarray]] = {"in": {}, "out": {}}
         for side, name, form, kind, shape in entry["arrays"]:
             dtype = np.dtype([(form, kind)]) if form else np.dtype(kind)
             size = dtype.itemsize * int(np.prod(shape))
-            sides[side][name] = np.frombuffer(data[at : at + size], dtype).reshape(shape)
-            at += size
+            sides[side][name] = np.frombuffer(data[start : start + size], dtype).reshape(shape)
+            start += size
         yield Question(entry["preset"], entry["op"], sides["in"], entry["options"]), sides["out"]
-    assert at == len(data)
+    assert start == len(data)
 
 
 def record() -> None:
     """Asks the peers and writes their answers."""
     from tests import peer_answers
 
-    asked = list(small_questions())
+    all_questions = list(small_questions())
     entries = []
     data = []
-    for question, answer in zip(asked, peer_answers.answers(asked)):
+    for question, answer in zip(all_questions, peer_answers.answers(all_questions)):
         arrays = []
         for side, named in (("in", question.inputs), ("out", answer)):
             for name, x in named.items():
@@ -284,7 +276,7 @@ def record() -> None:
     index = np.array(json.dumps([peer_answers.versions(), entries]))
     np.savez_compressed(RECORDED, index=index, data=np.frombuffer(b"".join(data), np.uint8))
     print(
-        f"{RECORDED}: {len(asked)} answers, {RECORDED.stat().st_size:,} bytes, "
+        f"{RECORDED}: {len(all_questions)} answers, {RECORDED.stat().st_size:,} bytes, "
         f"{peer_answers.versions()}"
     )
 

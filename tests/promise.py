@@ -65,18 +65,23 @@ def schedule(cases: Mapping[str, Sequence[Case]]) -> list[Launch]:
     counts = sorted({case.ranks for case in cases["host"]}, key=lambda count: (count == 1, count))
     before = dict(zip(counts, [1, *counts]))
     launches = [
-        Launch(cpu, count, before.get(count, count), [case for case in some if case.ranks == count])
-        for cpu, some in cases.items()
+        Launch(
+            cpu,
+            count,
+            before.get(count, count),
+            [case for case in cpu_cases if case.ranks == count],
+        )
+        for cpu, cpu_cases in cases.items()
         for count in counts
     ]
     hosts = {launch.ranks: launch for launch in launches if launch.cpu == "host"}
     first = hosts[counts[0]]
-    seen = set()
+    begun = set()
     for launch in launches:
         for case in launch.cases:
             key = (case.family, launch.source, other_plan(case.plan), case.stop)
-            if case.how == "elsewhere" and key not in seen:
-                seen.add(key)
+            if case.how == "elsewhere" and key not in begun:
+                begun.add(key)
                 place = first if launch.ranks == first.ranks else hosts[launch.source]
                 place.begin.append((case, launch.source))
     return [launch for launch in launches if launch.cases or launch.begin]
@@ -116,13 +121,13 @@ def run(launch: Launch, folder: Path, seconds: float = 600.0) -> list[dict[str, 
             if job.poll() is None:
                 os.killpg(job.pid, signal.SIGKILL)
                 job.wait()
-    found = outcomes(launch, folder)
-    if job.returncode or len(found) < len(launch.cases):
-        case = launch.cases[len(found)].name if len(found) < len(launch.cases) else "the end"
+    records = outcomes(launch, folder)
+    if job.returncode or len(records) < len(launch.cases):
+        case = launch.cases[len(records)].name if len(records) < len(launch.cases) else "the end"
         raise RuntimeError(
             f"{launch.name}: {status} at {case}:\n{log.read_text(errors='replace')[-6000:]}"
         )
-    return found
+    return records
 
 
 def outcomes(launch: Launch, folder: Path) -> list[dict[str, Any]]:
@@ -155,8 +160,8 @@ def disagreements(records: Sequence[Mapping[str, Any]], expected: Mapping[str, s
 
 def committed() -> dict[str, str]:
     """The digest of every family."""
-    found: dict[str, str] = json.loads(DIGESTS.read_text())
-    return found
+    digests: dict[str, str] = json.loads(DIGESTS.read_text())
+    return digests
 
 
 def run_all(
@@ -166,8 +171,8 @@ def run_all(
     end.
     """
     cases = {
-        cpu: [case for case in some if family in ("", case.family)]
-        for cpu, some in chosen(scope, ranks).items()
+        cpu: [case for case in cpu_cases if family in ("", case.family)]
+        for cpu, cpu_cases in chosen(scope, ranks).items()
     }
     if platform.machine() not in ("x86_64", "AMD64"):
         cases = {"host": cases["host"]}
@@ -179,14 +184,14 @@ def run_all(
         for launch in schedule(cases):
             started = time.perf_counter()
             try:
-                found = run(launch, folder)
+                finished = run(launch, folder)
             except RuntimeError as error:
                 tell(str(error))
                 failed.append(launch.name)
-                found = outcomes(launch, folder)
-            records += found
+                finished = outcomes(launch, folder)
+            records += finished
             tell(
-                f"{launch.name}: {len(found)} of {len(launch.cases)} runs, "
+                f"{launch.name}: {len(finished)} of {len(launch.cases)} runs, "
                 f"{time.perf_counter() - started:.0f} s"
             )
     if failed:

@@ -99,7 +99,7 @@ ranks_per_node = {ranks_per_node}
 
 @dataclass(frozen=True)
 class Family:
-    """What is learnt: everything that decides the bits, except the data, which all families share."""
+    """What is learnt: everything that decides the bits but the data, which all families share."""
 
     sparse: str
     dense: str
@@ -208,7 +208,7 @@ def other_plan(plan: str) -> str:
 
 def chosen(scope: str, ranks: Sequence[int] = RANKS) -> dict[str, list[Case]]:
     """The cases of a scope ("full", "pairwise" or "quick") by CPU, a name in `CPUS`."""
-    some = [count for count in ranks if count < 8] or list(ranks)
+    small_ranks = [count for count in ranks if count < 8] or list(ranks)
     if scope == "quick":
         return {
             "host": [
@@ -218,24 +218,26 @@ def chosen(scope: str, ranks: Sequence[int] = RANKS) -> dict[str, list[Case]]:
             ]
         }
     if scope == "pairwise":
-        others = [
+        other_families = [
             Case(name, count, "mixed", 2, how="elsewhere")
             for name in FAMILIES
             if name != MAIN
-            for count in some[-2:]
+            for count in small_ranks[-2:]
         ]
         return {
-            "host": pairwise(product(ranks, memories=MEMORIES)) + others,
+            "host": pairwise(product(ranks, memories=MEMORIES)) + other_families,
             "x86-64-v3": [Case(MAIN, 1, "table_wise", 2)],
         }
-    others = [case for name in FAMILIES if name != MAIN for case in pairwise(product(ranks, name))]
-    fewer = pairwise(product(ranks)) + [
-        Case(name, some[-1], "mixed", 2) for name in FAMILIES if name != MAIN
+    other_families = [
+        case for name in FAMILIES if name != MAIN for case in pairwise(product(ranks, name))
     ]
-    others += [
+    fewer = pairwise(product(ranks)) + [
+        Case(name, small_ranks[-1], "mixed", 2) for name in FAMILIES if name != MAIN
+    ]
+    other_families += [
         case for case in pairwise(product(ranks, memories=MEMORIES)) if case.memory != "whole"
     ]
-    return {"host": product(ranks) + others} | {cpu: fewer for cpu in CPUS if cpu != "host"}
+    return {"host": product(ranks) + other_families} | {cpu: fewer for cpu in CPUS if cpu != "host"}
 
 
 def product(
@@ -264,16 +266,16 @@ def pairwise(cases: Sequence[Case]) -> list[Case]:
     pairs = {case: set(combinations(values(case), 2)) for case in cases}
     todo = set().union(*pairs.values())
     used: Counter[tuple[str, object]] = Counter()
-    found = []
+    cover = []
     while todo:
         best = max(
             cases,
             key=lambda case: (len(pairs[case] & todo), -sum(used[value] for value in values(case))),
         )
-        found.append(best)
+        cover.append(best)
         todo -= pairs[best]
         used.update(values(best))
-    return sorted(found, key=cases.index)
+    return sorted(cover, key=cases.index)
 
 
 def _words(name: int, count: int) -> np.ndarray:

@@ -66,8 +66,8 @@ def stop_at(step: int) -> Any:
 
     @contextmanager
     def progress(total: int, done: int) -> Iterator[Any]:
-        def advance(now: int, samples: int) -> None:
-            if now == step:
+        def advance(steps_taken: int, samples: int) -> None:
+            if steps_taken == step:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         yield advance
@@ -79,8 +79,10 @@ def train(
     config: configs.Config, comm: Comm, out: Path, *, resume: bool = False, stop: int = 0
 ) -> dict[str, Any]:
     """The summary of a run; nothing if it was to be stopped, and was."""
-    told: list[str] = []
-    report = QuickReport(out, comm.rank, tell=told.append, progress=stop_at(stop) if stop else None)
+    lines: list[str] = []
+    report = QuickReport(
+        out, comm.rank, tell=lines.append, progress=stop_at(stop) if stop else None
+    )
     try:
         summary = Trainer(config, comm, out, resume=resume, report=report).run()
     except Stopped:
@@ -88,8 +90,8 @@ def train(
         return {}
     assert not stop, "the signal was not noticed"
     assert (
-        not resume or comm.rank or any(text.startswith("resuming from step-") for text in told)
-    ), told
+        not resume or comm.rank or any(text.startswith("resuming from step-") for text in lines)
+    ), lines
     return summary
 
 
@@ -133,13 +135,13 @@ def main(folder: Path, jobs: str, comm: Comm) -> None:
             begin(case, comm, folder, source)
             continue
         place = out / str(number)
-        found = run_case(case, comm, folder, place, source)
+        result = run_case(case, comm, folder, place, source)
         comm.quiet_barrier()
         if comm.rank == 0:
             shutil.rmtree(place)
             with open(lines, "a") as file:
                 file.write(
-                    json.dumps(asdict(case) | found | {"seconds": time.perf_counter() - started})
+                    json.dumps(asdict(case) | result | {"seconds": time.perf_counter() - started})
                     + "\n"
                 )
 

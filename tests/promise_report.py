@@ -1,6 +1,4 @@
-"""What does docs/promise.md say? The text around the results, and the tables of a run of
-`promise.py`.
-"""
+"""What does docs/promise.md say? A text, and tables of the results of `promise.py`."""
 
 import os
 import platform
@@ -14,18 +12,21 @@ from neocpu.training.results import versions
 
 HEAD = """# The promise, shown
 
-> The same config, seed and data give the same bits after any number of steps, on any number of ranks, under any
-> sharding plan, with any thread count, interrupted and resumed or not, on any machine with fused multiply-add.
+> The same config, seed and data give the same bits after any number of steps, on any number of
+> ranks, under any sharding plan, with any thread count, interrupted and resumed or not, on any
+> machine with fused multiply-add.
 
 This file is written by `python -m tests.promise --write` from a run of every case; do not edit it.
 
 ## What is run
 
-One small job, made to notice a wrong order wherever there is one: {steps} steps over {rows} samples in shuffled batches
-that no rank count divides, a partial batch among them; seven tables of 1 to 5,000 rows, several smaller than the number of
-ranks; features that look up several tables and tables that several features look up; fixed, ragged and many empty bags, SUM
-and MEAN; per-sample weights from 2^-60 to 4 of both signs, with pairs of ±2^40 that cancel inside a bag, so that partial
-sums need several words; dense inputs over fifteen orders of magnitude; widths that columns cannot be cut evenly.
+One small job, made to notice a wrong order wherever there is one: {steps} steps over {rows} samples
+in shuffled batches that no rank count divides, a partial batch among them; seven tables of 1 to
+5,000 rows, several smaller than the number of ranks; features that look up several tables and
+tables that several features look up; fixed, ragged and many empty bags, SUM and MEAN; per-sample
+weights from 2^-60 to 4 of both signs, with pairs of ±2^40 that cancel inside a bag, so that partial
+sums need several words; dense inputs over fifteen orders of magnitude; widths that columns cannot
+be cut evenly.
 
 It is run in every combination of
 
@@ -33,19 +34,21 @@ It is run in every combination of
 - plan: {plans} (`mixed`: every table under another scheme);
 - {threads} threads per rank;
 - route of row-split tables' words, where there are any: {routes};
-- tables whole in memory; in a pairwise cover also in caches over it, and over an SSD file, some on each level, with rows of
-  coming batches brought up before their turn;
-- uninterrupted; stopped by SIGTERM after some step and resumed; and begun on **another** number of ranks, under another
-  plan and thread count, stopped, and resumed here.
+- tables whole in memory; in a pairwise cover also in caches over it, and over an SSD file, some on
+  each level, with rows of coming batches brought up before their turn;
+- uninterrupted; stopped by SIGTERM after some step and resumed; and begun on **another** number of
+  ranks, under another plan and thread count, stopped, and resumed here.
 
-Five families of arithmetic are learnt: row-wise AdaGrad with L2 and a dot interaction in every combination; the others
-({others}) in a pairwise cover, where every pair of values occurs together in some run: Adam with decoupled weight decay,
-a schedule, squared error, concatenation and unequal dims; AdaGrad with SGD, the diagonal of the interaction; SGD with
-dims of 13, 1 and 6; and the first family again with a table in fp16, rounded stochastically, and one in fp8. Batch trees
-have 16, 4, 8 and 2 leaves. Then the code generator is told to forget AVX-512, and AVX2
-as well, and a pairwise cover is run again; runs that are resumed elsewhere then began with the host's instructions.
+Five families of arithmetic are learnt: row-wise AdaGrad with L2 and a dot interaction in every
+combination; the others ({others}) in a pairwise cover, where every pair of values occurs together
+in some run: Adam with decoupled weight decay, a schedule, squared error, concatenation and unequal
+dims; AdaGrad with SGD, the diagonal of the interaction; SGD with dims of 13, 1 and 6; and the first
+family again with a table in fp16, rounded stochastically, and one in fp8. Batch trees have 16, 4, 8
+and 2 leaves. Then the code generator is told to forget AVX-512, and AVX2 as well, and a pairwise
+cover is run again; runs that are resumed elsewhere then began with the host's instructions.
 
-In every run the SHA-256 of the whole trained state must be the same, and so must the metrics on a test split.
+In every run the SHA-256 of the whole trained state must be the same, and so must the metrics on a
+test split.
 
 ## Run it
 
@@ -70,10 +73,10 @@ def markdown(records: Sequence[Mapping[str, Any]], seconds: float) -> str:
         routes=_list(ROUTES),
         others=_list(name for name in FAMILIES if name != MAIN),
     )
-    found = versions()
+    packages = versions()
     where = (
-        f"Python {found['python']}, Numba {found['numba']}, NumPy {found['numpy']}, mpi4py "
-        f"{found['mpi4py']}"
+        f"Python {packages['python']}, Numba {packages['numba']}, NumPy {packages['numpy']}, "
+        f"mpi4py {packages['mpi4py']}"
     )
     text += (
         f"\n{len(records)} runs in {seconds / 60:.0f} minutes on {os.cpu_count()} cores "
@@ -91,13 +94,11 @@ def markdown(records: Sequence[Mapping[str, Any]], seconds: float) -> str:
     )
     text += "| CPU | told | floats per vector | runs |\n|---|---|---|---|\n"
     for cpu in CPUS:
-        some = [record for record in records if record["cpu"] == cpu]
-        if some:
-            told = (
-                " ".join(f"`{key}={value}`" for key, value in CPUS[cpu].items())
-                or some[0]["kind"].split()[0]
-            )
-            text += f"| {cpu} | {told} | {some[0]['lanes']} | {len(some)} |\n"
+        cpu_records = [record for record in records if record["cpu"] == cpu]
+        if cpu_records:
+            settings = " ".join(f"`{key}={value}`" for key, value in CPUS[cpu].items())
+            settings = settings or cpu_records[0]["kind"].split()[0]
+            text += f"| {cpu} | {settings} | {cpu_records[0]['lanes']} | {len(cpu_records)} |\n"
     return text + "\n" + _grid(records) + "\n" + _ways(records)
 
 
@@ -121,14 +122,14 @@ def _ways(records: Sequence[Mapping[str, Any]]) -> str:
         + "|---" * (len(THREADS) + 1)
         + "|\n"
     )
-    said = {
+    names = {
         "whole": "uninterrupted",
         "stopped": "stopped and resumed",
         "elsewhere": "resumed from elsewhere",
     }
     cells = Counter((record["how"], record["threads"]) for record in records)
     return text + "".join(
-        f"| {said[how]} | {' | '.join(str(cells[how, n]) for n in THREADS)} |\n" for how in HOW
+        f"| {names[how]} | {' | '.join(str(cells[how, n]) for n in THREADS)} |\n" for how in HOW
     )
 
 

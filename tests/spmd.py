@@ -1,13 +1,13 @@
 """How is a parallel test written once and run on threads and under real MPI?
 
-    # tests/spmd_something.py
+    # tests/spmd_something.py; (comm, folder) asks for an empty folder that all ranks share
     @spmd(2, 3, 4, 8)
-    def sums_are_the_same(comm): ...          # or (comm, folder): an empty folder that all ranks share
+    def sums_are_the_same(comm): ...
 
 `tests/test_spmd.py` finds every body in `tests/spmd_*.py` and runs it on threads, and under
-`mpiexec`: one launch per rank count for all bodies that were selected, each reported as its own
-test. A body is called on every rank with a new comm; it must call the comm's verbs in the same
-order everywhere and draw nothing at random that differs between ranks.
+`mpiexec`: one launch for all bodies that were selected, each reported as its own test. A body is
+called on every rank with a new comm, which need not have all ranks of the job; it must call the
+comm's verbs in the same order everywhere and draw nothing at random that differs between ranks.
 """
 
 import importlib
@@ -44,6 +44,7 @@ class Body:
 
 
 BODIES: dict[str, Body] = {}
+Case = tuple[str, int]  # name of a body, number of ranks
 
 
 def spmd(*ranks: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -77,38 +78,45 @@ class Outcome:
 
 
 def run_under_mpi(
-    names: Sequence[str], ranks: int, folder: Path, seconds: float = 180.0
-) -> dict[str, Outcome]:
-    """Outcome of every body under one `mpiexec -n ranks`, launched again only for what a failing
-    body left undone.
+    cases: Sequence[Case], folder: Path, seconds: float = 180.0
+) -> dict[Case, Outcome]:
+    """Outcome of every case under one `mpiexec`, launched again only for what a failing body left
+    undone.
 
-    `seconds`: time for the launch and for each body, kernels to be compiled included; then the
+    The job has as many ranks as the largest case; a case of fewer ranks runs on the first of them,
+    over a communicator of their own.
+
+    seconds: time for the launch and for each body, kernels to be compiled included; then the
     process group is killed.
     """
-    outcomes: dict[str, Outcome] = {}
-    todo = list(names)
-    for attempt in range(len(names)):
+    outcomes: dict[Case, Outcome] = {}
+    todo = list(cases)
+    for attempt in range(len(cases)):
         if not todo:
             break
-        place = folder / f"{ranks}-{attempt}"
+        place = folder / f"launch{attempt}"
         place.mkdir(parents=True)
-        said = _launch(todo, ranks, place, seconds)
-        finished = _read(place, todo, ranks)
-        unheard = [name for name in todo if name not in finished]
-        if unheard and all(outcome.state != "failed" for outcome in finished.values()):
-            # the launch broke outside of any body that spoke: the first without outcome is to blame
-            finished[unheard[0]] = Outcome("failed", f"mpiexec ended before the body did:\n{said}")
+        printed = _launch(todo, place, seconds)
+        finished = _read(place, todo)
+        silent = [case for case in todo if case not in finished]
+        if silent and all(outcome.state != "failed" for outcome in finished.values()):
+            # the launch broke outside of any body that spoke: blame the first without an outcome
+            finished[silent[0]] = Outcome(
+                "failed", f"mpiexec ended before the body did:\n{printed}"
+            )
         outcomes.update(finished)
-        todo = [name for name in todo if name not in outcomes]
+        todo = [case for case in todo if case not in outcomes]
     return outcomes
 
 
-def _launch(names: Sequence[str], ranks: int, place: Path, seconds: float) -> str:
+def _launch(cases: Sequence[Case], place: Path, seconds: float) -> str:
     """Run the bodies; what the job printed. The process group is killed when no body ends for
     `seconds`.
     """
+    words = [f"{name}-{ranks}" for name, ranks in cases]
     command, environment = mpiexec_command(
-        ranks, ["-m", "mpi4py", str(TESTS / "spmd_main.py"), str(place), *names]
+        max(ranks for _, ranks in cases),
+        ["-m", "mpi4py", str(TESTS / "spmd_main.py"), str(place), *words],
     )
     environment.setdefault("NUMBA_NUM_THREADS", "1")
     environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -150,20 +158,20 @@ def _watch(job: subprocess.Popen, events: Path, seconds: float) -> bool:
     return True
 
 
-def _read(place: Path, names: Sequence[str], ranks: int) -> dict[str, Outcome]:
-    """Outcomes that the ranks wrote down: a body is ok when it is so on all ranks."""
-    found: dict[str, dict[int, Outcome]] = {}
-    for rank in range(ranks):
+def _read(place: Path, cases: Sequence[Case]) -> dict[Case, Outcome]:
+    """Outcomes that the ranks wrote down: a case is ok when it is so on all its ranks."""
+    by_case: dict[Case, dict[int, Outcome]] = {}
+    for rank in range(max(ranks for _, ranks in cases)):
         path = place / f"rank{rank}.jsonl"
         for line in path.read_text().splitlines() if path.exists() else ():
-            name, state, text = json.loads(line)
-            found.setdefault(name, {})[rank] = Outcome(state, text)
+            name, ranks, state, text = json.loads(line)
+            by_case.setdefault((name, ranks), {})[rank] = Outcome(state, text)
     outcomes = {}
-    for name in names:
-        by_rank = found.get(name, {})
-        bad = [f"rank {rank}:\n{o.text}" for rank, o in by_rank.items() if o.state == "failed"]
-        if bad:
-            outcomes[name] = Outcome("failed", "\n".join(bad))
-        elif len(by_rank) == ranks:
-            outcomes[name] = by_rank[0]
+    for case in cases:
+        by_rank = by_case.get(case, {})
+        failures = [f"rank {rank}:\n{o.text}" for rank, o in by_rank.items() if o.state == "failed"]
+        if failures:
+            outcomes[case] = Outcome("failed", "\n".join(failures))
+        elif len(by_rank) == case[1]:
+            outcomes[case] = by_rank[0]
     return outcomes

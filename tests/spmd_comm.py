@@ -175,7 +175,8 @@ def messages_in_small_chunks_arrive_too(comm: Comm) -> None:
         pytest.skip("how an MPI without 64-bit counts is served; threads have no such limit")
     from neocpu.parallel.mpi import MpiComm
 
-    chunked = MpiComm(ranks_per_node=1, chunked=True, chunk=7)
+    ranks = comm._comm  # type: ignore[attr-defined]
+    chunked = MpiComm(ranks.Dup(), ranks_per_node=1, chunked=True, chunk=7)
     assert chunked.nodes.tolist() == list(range(comm.size))
     for body in (
         alltoallv_moves_every_dtype,
@@ -186,4 +187,4 @@ def messages_in_small_chunks_arrive_too(comm: Comm) -> None:
         split_groups_by_color_and_orders_by_key,
     ):
         body(chunked)
-    traffic_counts_payload_by_link(MpiComm(ranks_per_node=1, chunked=True, chunk=7))
+    traffic_counts_payload_by_link(MpiComm(ranks.Dup(), ranks_per_node=1, chunked=True, chunk=7))

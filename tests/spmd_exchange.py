@@ -152,7 +152,9 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
     if case.placements:
         places = tuple(case.placements[t % len(case.placements)] for t in range(len(case.tables)))
         folder = Path(tempfile.mkdtemp(prefix="neocpu-rows-"))
-        memory = MemoryPlan(places, policy=case.policy, folder=folder, prefetch=case.prefetch)
+        memory = MemoryPlan(
+            placements=places, policy=case.policy, folder=folder, prefetch=case.prefetch
+        )
     embedding = ShardedEmbedding(
         plan_of(case, comm.size),
         comm,
@@ -230,7 +232,7 @@ def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEm
             state = (
                 state_of(embedding.tbe, mine.index(shard), shard.shape[0]) if shard in mine else {}
             )
-            names = sorted(comm.allgather_bytes(",".join(state).encode()))[-1].decode().split(",")
+            names = max(comm.allgather_bytes(",".join(state).encode())).decode().split(",")
             for name in names:
                 data = comm.allgather_bytes(
                     np.ascontiguousarray(state[name]).tobytes() if state else b""
@@ -297,7 +299,7 @@ warm: set[str] = set()
 
 
 def compile_once(comm: Comm) -> None:
-    """Rank 0 compiles the kernels of these bodies, by a run on two threads, while the others sleep."""
+    """Rank 0 compiles these bodies' kernels by a run on two threads; the others sleep."""
     if comm.rank == 0 and not warm:
         for optimizer in OPTIMIZERS:
             case = Case(plan="mixed", optimizer=optimizer, route="two_level", steps=1)

@@ -1,4 +1,4 @@
-"""Runs test bodies on one MPI rank: `mpiexec -n W python -m mpi4py spmd_main.py FOLDER BODY...`;
+"""Runs test bodies on one MPI rank: `mpiexec -n W python -m mpi4py spmd_main.py FOLDER CASE...`;
 see `spmd.py`.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import draws
+from mpi4py import MPI
 from spmd import Body, discover
 
 from neocpu.parallel.comm import Comm
@@ -33,17 +34,21 @@ def run(body: Body, comm: Comm, folder: Path) -> tuple[str, str]:
 if __name__ == "__main__":
     warnings.simplefilter("error")
     place = Path(sys.argv[1])
-    names = sys.argv[2:]
     draws.load()
     bodies = discover()
     world = MpiComm()
     with open(place / f"rank{world.rank}.jsonl", "w", buffering=1) as events:
-        for number, name in enumerate(names):
+        for number, case in enumerate(sys.argv[2:]):
+            name, _, ranks = case.rpartition("-")
             folder = place / f"body{number}"
             folder.mkdir(exist_ok=True)
-            world.barrier()
-            state, text = run(bodies[name], MpiComm(), folder)
-            events.write(json.dumps([name, state, text]) + "\n")
+            world.quiet_barrier()  # ranks that have no part in a body sleep
+            takes_part = world.rank < int(ranks)
+            part = MPI.COMM_WORLD.Split(0 if takes_part else MPI.UNDEFINED, world.rank)
+            if not takes_part:
+                continue
+            state, text = run(bodies[name], MpiComm(part), folder)
+            events.write(json.dumps([name, int(ranks), state, text]) + "\n")
             if state == "failed":
                 events.flush()
                 os.fsync(events.fileno())

@@ -1,4 +1,4 @@
-"""State, checkpoints, metrics and the lock on several ranks: as on one, by threads and under MPI."""
+"""Are state, checkpoints, metrics and the lock on several ranks those of one?"""
 
 from pathlib import Path
 

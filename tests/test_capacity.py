@@ -17,25 +17,27 @@ def test_the_papers_ladder() -> None:
 
 
 def test_the_preset_has_twelve_trillion_parameters_and_a_rank_holds_a_gigabyte_of_them() -> None:
-    told = CliRunner().invoke(plan, [MODEL, "--capacity", "--ranks", "4"])
-    assert told.exit_code == 0, told.output
-    lines = told.output.splitlines()
+    result = CliRunner().invoke(plan, [MODEL, "--capacity", "--ranks", "4"])
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
     assert lines[0] == "26 tables, 46,875,000,000 rows, 12,000,000,000,000 parameters"
-    assert lines[3].split()[-2:] == ["96.00", "TB"] and lines[6].split()[-2:] == ["24.19", "TB"]
+    assert lines[3].split()[-2:] == ["96.00", "TB"]
+    assert lines[6].split()[-2:] == ["24.19", "TB"]
     ranks = [line.split() for line in lines[9:13]]
     assert [r[0] for r in ranks] == list("0123")
     for _, hbm, _, ddr, unit, ssd, tera, rows in ranks:
-        assert (
-            (hbm, unit, tera) == ("0", "MB", "TB") and 900 < float(ddr) <= 1000 and float(ssd) > 5
-        )
+        assert (hbm, unit, tera) == ("0", "MB", "TB")
+        assert 900 < float(ddr) <= 1000
+        assert float(ssd) > 5
         assert abs(int(rows.replace(",", "")) * (2 * 256 + 4) / 1e6 - float(ddr)) < 0.01
 
 
 def test_a_plan_without_bytes_is_the_one_of_a_run() -> None:
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         plan, ["data/models/tiny.toml", "--ranks", "3", "--set", "parallel.plan=row_wise"]
     )
-    assert told.exit_code == 0 and told.output.count("row_wise") >= 26
+    assert result.exit_code == 0
+    assert result.output.count("row_wise") >= 26
     assert [human(n) for n in (0, 999, 1000, 48_187_500_000_000)] == [
         "0 B",
         "999 B",

@@ -75,11 +75,12 @@ def make(comm: Comm, schemes: list[str], sets: tuple[str, ...] = (), learnt: boo
             values[name][changed] += random.integers(1, 9, values[name][changed].shape).astype(
                 np.float32
             )
-        mine = (rows >= shard.rows[0]) & (rows < shard.rows[1])
+        inside = (rows >= shard.rows[0]) & (rows < shard.rows[1])
         cut = {
-            k: v[mine][:, slice(*shard.cols)] if v.ndim == 2 else v[mine] for k, v in values.items()
+            k: v[inside][:, slice(*shard.cols)] if v.ndim == 2 else v[inside]
+            for k, v in values.items()
         }
-        tbe.load_rows(i, rows[mine] - shard.rows[0], cut)
+        tbe.load_rows(i, rows[inside] - shard.rows[0], cut)
     return SimpleNamespace(
         config=config,
         comm=comm,
@@ -179,10 +180,10 @@ def test_changed_keys_are_named(written: Path) -> None:
         checkpoint.load(written, make(SingleComm(), TABLE_WISE, ("training.batch_size=64",)))
     with pytest.raises(CheckpointError, match=r"tables\.C2\.pooling was \"mean\", now \"sum\""):
         checkpoint.load(written, make(SingleComm(), TABLE_WISE, ("tables.C2.pooling=sum",)))
-    other = make(
+    longer = make(
         SingleComm(), TABLE_WISE, ("training.epochs=9", "parallel.route=two_level"), learnt=False
     )
-    assert checkpoint.load(written, other) == 5
+    assert checkpoint.load(written, longer) == 5
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from test_checkpoint import MIXED, TABLE_WISE, make
-from test_training import given, log  # noqa: F401
 
 import neocpu
 from neocpu.cli.checkpoint import checkpoint as command
-from neocpu.kernels.records import one_by_one
 from neocpu.errors import CheckpointError
+from neocpu.kernels.records import one_by_one
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.training import checkpoint
@@ -29,6 +28,7 @@ from neocpu.training.checkpoint.tools import merge
 from neocpu.training.initial import initial_rows
 from neocpu.training.state import digest
 from neocpu.training.trainer import Trainer
+from tests.small_run import config_of
 
 SETS = ("optimizer.sparse.name=exact_adagrad",)
 
@@ -42,17 +42,18 @@ def learn(world: Any, step: int, rows: int = 60) -> None:
     for i, shard in enumerate(world.plan.local(world.comm.rank)):
         spec = world.plan.tables[shard.table]
         random = np.random.default_rng([shard.table, step])
-        chosen = np.unique(
+        changed = np.unique(
             np.append(random.integers(0, spec.rows, rows), np.arange(min(step, spec.rows)))
         )
-        values = initial_rows(spec, config.optimizer.sparse, config.training.seed, chosen)
+        values = initial_rows(spec, config.optimizer.sparse, config.training.seed, changed)
         for value in values.values():
-            value[chosen % 3 > 0] += random.random(value.shape).astype(np.float32)[chosen % 3 > 0]
-        mine = (chosen >= shard.rows[0]) & (chosen < shard.rows[1])
+            value[changed % 3 > 0] += random.random(value.shape).astype(np.float32)[changed % 3 > 0]
+        inside = (changed >= shard.rows[0]) & (changed < shard.rows[1])
         cut = {
-            k: v[mine][:, slice(*shard.cols)] if v.ndim == 2 else v[mine] for k, v in values.items()
+            k: v[inside][:, slice(*shard.cols)] if v.ndim == 2 else v[inside]
+            for k, v in values.items()
         }
-        local = chosen[mine] - shard.rows[0]
+        local = changed[inside] - shard.rows[0]
         tbe.load_rows(i, local, cut)
         tbe.changes.note(one_by_one(i, local, local))
     world.model.parameters["top.0.bias"][:] = step
@@ -62,23 +63,23 @@ def written(out: Path, comm: Comm, schemes: list[str], steps: range, **options: 
     """Digests of the checkpoints of some steps, each after some more rows were learnt."""
     world = make(comm, schemes, SETS)
     saver = Saver(out, world, **({"keep": 99, "full_every": 4} | options))
-    found = []
+    digests = []
     for step in steps:
         learn(world, step)
-        found.append(saver.save(step))
+        digests.append(saver.save(step))
         assert saver.poll() is None
     saver.finish()
-    return found
+    return digests
 
 
 def wholes(steps: range) -> list[str]:
     """The same digests, of states that were never written."""
     world = make(SingleComm(), TABLE_WISE, SETS)
-    found = []
+    digests = []
     for step in steps:
         learn(world, step)
-        found.append(digest(world, step))
-    return found
+        digests.append(digest(world, step))
+    return digests
 
 
 def names(out: Path) -> list[str]:
@@ -205,13 +206,15 @@ def test_commands_and_notebooks_see_one_table(tmp_path: Path) -> None:
     assert invoke("digest", target) == f"digest {expected[-1]}\n"
     assert "equal: digest" in invoke("diff", last, target)
     assert "step-00000001.h5 + step-00000002.h5 + step-00000003.h5" in invoke("show", last)
-    one = neocpu.load(last)
-    other = neocpu.load(target)
-    for name, table in one.tables.items():
-        same = other.tables[name]
-        assert np.array_equal(table.learnt, same.learnt)
+    chained = neocpu.load(last)
+    merged = neocpu.load(target)
+    for name, table in chained.tables.items():
+        merged_table = merged.tables[name]
+        assert np.array_equal(table.learnt, merged_table.learnt)
         for field in table.fields:
-            assert np.array_equal(table.field(field, table.learnt), same.field(field, table.learnt))
+            assert np.array_equal(
+                table.field(field, table.learnt), merged_table.field(field, table.learnt)
+            )
     assert base_of(target) is None and not h5py.File(target).attrs.get("base")
     with CheckpointFile(last) as file, pytest.raises(CheckpointError, match="could not be written"):
         merge(file, tmp_path / "gone" / "x.h5")
@@ -303,21 +306,21 @@ def test_a_run_that_ends_otherwise_leaves_no_part(tmp_path: Path) -> None:
 # ---- runs ----
 
 
-def run(out: Path, log: Path, ranks: int, *sets: str, resume: bool = False) -> dict[str, str]:  # noqa: F811
+def run(out: Path, log: Path, ranks: int, *sets: str, resume: bool = False) -> dict[str, str]:
     """Digests of the checkpoints that a run leaves, by their names."""
-    config = given(
+    config = config_of(
         log, "training.epochs=3", "checkpoint.every_steps=2", "checkpoint.keep=99", *sets
     )
     run_threads(ranks, lambda comm: Trainer(config, comm, out, resume=resume).run())
-    found = {}
+    digests = {}
     for path in checkpoint.checkpoints(out):
         with CheckpointFile(path) as file:
-            found[path.name] = file.recomputed_digest()
-    return found
+            digests[path.name] = file.recomputed_digest()
+    return digests
 
 
 @pytest.fixture(scope="module")
-def expected(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:  # noqa: F811
+def expected(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The same of a run whose checkpoints are whole, and written while it waits."""
     return run(tmp_path_factory.mktemp("whole"), log, 1, "checkpoint.memory=0")
 
@@ -335,7 +338,7 @@ def expected(log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     ],
 )
 def test_runs_with_changes_have_the_digests_of_runs_without(
-    log: Path,  # noqa: F811
+    log: Path,
     tmp_path: Path,
     expected: dict[str, str],
     ranks: int,
@@ -348,10 +351,10 @@ def test_runs_with_changes_have_the_digests_of_runs_without(
     assert (
         len(files) == len(expected) >= 5 and sum(base_of(path) is not None for path in files) >= 2
     )
-    made = json.loads((tmp_path / "run.json").read_text())["checkpoints"]
-    assert made["written"] == len(files) > made["of_changes"] > 0 and made["in_background"] == len(
-        files
-    )
+    counts = json.loads((tmp_path / "run.json").read_text())["checkpoints"]
+    assert counts["written"] == len(files) > counts["of_changes"] > 0 and counts[
+        "in_background"
+    ] == len(files)
     for path in files[-2:]:
         path.unlink()
     assert run(tmp_path, log, ranks, *sets, resume=True) == expected

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 from test_checkpoint import MIXED, TABLE_WISE, make
 from test_checkpoint_chain import SETS, learn, names, wholes
-from test_training import given, log  # noqa: F401
 
 import neocpu
 from neocpu.cli.checkpoint import checkpoint as command
 from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.launch import StopSignal
 from neocpu.parallel.threads import run_threads
 from neocpu.training import checkpoint, trainer
 from neocpu.training.checkpoint.reading import CheckpointFile, base_of
@@ -26,6 +26,7 @@ from neocpu.training.checkpoint.tools import merge
 from neocpu.training.results import RunReport
 from neocpu.training.state import digest
 from neocpu.training.trainer import Stopped, Trainer
+from tests.small_run import config_of
 
 LEVELS = {"int8": 255, "int4": 15}
 # of scale and bias, relative to the largest number of a row: fp32, fp16
@@ -36,12 +37,12 @@ def saved(out: Path, comm: Comm, schemes: list[str], form: str, **options: Any) 
     """Digests of four checkpoints, the last of them exact."""
     world = make(comm, schemes, SETS)
     saver = Saver(out, world, keep=99, full_every=8, quantize=form, **options)
-    found = []
+    digests = []
     for step in range(1, 5):
         learn(world, step)
-        found.append(saver.save(step, last=step == 4))
+        digests.append(saver.save(step, last=step == 4))
     saver.finish()
-    return found
+    return digests
 
 
 @pytest.mark.parametrize("form", LEVELS)
@@ -58,21 +59,21 @@ def test_rows_are_within_half_a_step_and_the_last_file_is_exact(tmp_path: Path, 
     # none of another kind
     assert [base_of(path) for path in paths] == [None, *names(tmp_path / "one")[:2], None]
     world = make(SingleComm(), TABLE_WISE, SETS)
-    seen = neocpu.load(paths[2])
+    model = neocpu.load(paths[2])
     for step in range(1, 4):
         learn(world, step)
     for i, shard in enumerate(world.plan.local(0)):
         spec = world.plan.tables[shard.table]
-        rows = seen.tables[world.plan.tables[shard.table].name].learnt
+        rows = model.tables[world.plan.tables[shard.table].name].learnt
         values = world.embedding.tbe.values(i, rows)
-        table = seen.tables[spec.name]
+        table = model.tables[spec.name]
         weight = values["weight"]
-        found = table[rows]
+        stored = table[rows]
         step = (weight.max(axis=1) - weight.min(axis=1)) / LEVELS[form]
         most = 0.5 * step * (1 + 1e-4) + ERRORS[form] * np.abs(weight).max(axis=1)
-        assert (np.abs(found - weight) <= most[:, None]).all() and (found != weight).any()
+        assert (np.abs(stored - weight) <= most[:, None]).all() and (stored != weight).any()
         np.testing.assert_array_equal(table.field("sum", rows), values["sum"])
-        np.testing.assert_array_equal(table[rows[::-1][:5]], found[::-1][:5])
+        np.testing.assert_array_equal(table[rows[::-1][:5]], stored[::-1][:5])
 
 
 def test_files_are_read_loaded_merged_and_shown(tmp_path: Path) -> None:
@@ -99,56 +100,53 @@ def test_files_are_read_loaded_merged_and_shown(tmp_path: Path) -> None:
         for old in checkpoint.checkpoints(tmp_path):
             (out / "checkpoints" / old.name).write_bytes(old.read_bytes())
         checkpoint.load(path, world)
-        found = digest(world, 3)
+        loaded = digest(world, 3)
         saver = Saver(out, world, keep=99, full_every=8, quantize="int8")
         saver.resume(out / "checkpoints" / path.name, 3)
         learn(world, 4)
         # what is rounded again may differ: no file is based on one that a run began with
         saver.save(4)
-        return found, [base_of(out / "checkpoints" / name) for name in names(out)[3:]]
+        return loaded, [base_of(out / "checkpoints" / name) for name in names(out)[3:]]
 
     assert run_threads(1, body) == [(digests[2], [None])]
 
 
-def test_a_run_that_was_killed_says_that_its_bits_are_others(tmp_path: Path, log: Path) -> None:  # noqa: F811
+def test_a_run_that_was_killed_says_that_its_bits_are_others(tmp_path: Path, log: Path) -> None:
     with pytest.raises(ConfigError, match=r"checkpoint.quantize.*none, int8, int4"):
-        given(log, "checkpoint.quantize=int7")
+        config_of(log, "checkpoint.quantize=int7")
     sets = ("checkpoint.quantize=int8", "checkpoint.every_steps=2", "checkpoint.keep=9")
-    whole = Trainer(given(log, *sets), None, tmp_path).run()
-    plain = Trainer(given(log), None, tmp_path / "plain").run()
+    whole = Trainer(config_of(log, *sets), None, tmp_path).run()
+    plain = Trainer(config_of(log), None, tmp_path / "plain").run()
     assert whole["digest"] == plain["digest"]
     checkpoint.checkpoints(tmp_path)[-1].unlink()
-    told: list[str] = []
+    lines: list[str] = []
     resumed = Trainer(
-        given(log, *sets),
+        config_of(log, *sets),
         None,
         tmp_path,
         resume=True,
-        report=RunReport(tmp_path, 0, tell=told.append),
+        report=RunReport(tmp_path, 0, tell=lines.append),
     ).run()
     assert any(
         "it is rounded to int8, so the bits will not be those of a run that went on" in line
-        for line in told
+        for line in lines
     )
     assert resumed["digest"] != whole["digest"] and resumed["steps"] == whole["steps"]
 
 
 def test_a_signal_just_after_a_rounded_checkpoint_leaves_an_exact_one(
     tmp_path: Path,
-    log: Path,  # noqa: F811
+    log: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Trainer(
-        given(log, "checkpoint.quantize=int8", "checkpoint.every_steps=2"), None, tmp_path
+        config_of(log, "checkpoint.quantize=int8", "checkpoint.every_steps=2"), None, tmp_path
     )
 
-    class Asked:
-        number = property(lambda _: 15 * (run.steps_taken == 2))
+    class SignalAfterStep2(StopSignal):
+        number = property(lambda _: 15 * (run.steps_taken == 2), lambda _, number: None)
 
-        def restore(self) -> None:
-            pass
-
-    monkeypatch.setattr(trainer, "StopSignal", Asked)
+    monkeypatch.setattr(trainer, "StopSignal", SignalAfterStep2)
     with pytest.raises(Stopped, match="after step 2; a checkpoint is written"):
         run.run()
     (path,) = checkpoint.checkpoints(tmp_path)

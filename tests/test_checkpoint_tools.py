@@ -67,14 +67,19 @@ def test_diff_names_the_first_tensor_row_and_column(written: Path, tmp_path: Pat
     with CheckpointFile(written) as file:
         learnt = file.rows(file.number("tables/C3"))
     row = int(learnt[40])
-    other = changed(tmp_path / "b", 2, [row, row + 1], "weight", 6, 1.0)
-    with CheckpointFile(written) as one, CheckpointFile(other) as two:
-        found = first_difference(one, two)
-        assert first_difference(one, one) is None
-    assert isinstance(found, Difference)
-    assert (found.tensor, found.row, found.field, found.column) == ("tables/C3", row, "weight", 6)
-    assert found.values[1] == found.values[0] + np.float32(1)
-    done = invoke("diff", written, other)
+    changed_file = changed(tmp_path / "b", 2, [row, row + 1], "weight", 6, 1.0)
+    with CheckpointFile(written) as left, CheckpointFile(changed_file) as right:
+        difference = first_difference(left, right)
+        assert first_difference(left, left) is None
+    assert isinstance(difference, Difference)
+    assert (difference.tensor, difference.row, difference.field, difference.column) == (
+        "tables/C3",
+        row,
+        "weight",
+        6,
+    )
+    assert difference.values[1] == difference.values[0] + np.float32(1)
+    done = invoke("diff", written, changed_file)
     assert done.return_value == 1 and f"tables/C3 row {row}, weight column 6: " in done.output
     same = invoke("diff", written, written)
     assert same.return_value == 0 and same.output.startswith("equal: digest ")
@@ -84,8 +89,8 @@ def test_diff_of_a_row_that_only_one_has_learnt(written: Path, tmp_path: Path) -
     with CheckpointFile(written) as file:
         learnt = set(file.rows(file.number("tables/C4")).tolist())
     row = next(r for r in range(500_000, 10**6) if r not in learnt)
-    other = changed(tmp_path / "b", 3, [row], "sum", None, 2.0, step=6)
-    done = invoke("diff", written, other)
+    changed_file = changed(tmp_path / "b", 3, [row], "sum", None, 2.0, step=6)
+    done = invoke("diff", written, changed_file)
     assert (
         done.output
         == f"step: 5 | 6\ntables/C4 row {row}, sum: 0.5 (0x3f000000) | 2.5 (0x40200000)\n"
@@ -178,9 +183,9 @@ def test_safetensors_reads_the_export(written: Path, tmp_path: Path) -> None:
     numpy = pytest.importorskip("safetensors.numpy")
     with CheckpointFile(written) as file:
         export(file, tmp_path / "a.safetensors")
-    _, mine = read_safetensors(tmp_path / "a.safetensors")
-    theirs = numpy.load_file(tmp_path / "a.safetensors")
-    assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+    _, arrays = read_safetensors(tmp_path / "a.safetensors")
+    expected = numpy.load_file(tmp_path / "a.safetensors")
+    assert all(np.array_equal(arrays[name], expected[name]) for name in arrays)
 
 
 def test_exports_that_cannot_be(written: Path, tmp_path: Path) -> None:
@@ -229,8 +234,8 @@ def test_initial_rows_are_those_of_the_tables() -> None:
         SingleComm(), TABLE_WISE, ("optimizer.sparse.name=adam", "training.seed=12"), learnt=False
     )
     rows = np.array([0, 7, 4999, 3], np.int64)
-    ours = initial_rows(world.plan.tables[2], optimizer, 12, rows, uniform_rows)
-    theirs = world.embedding.tbe.initial(2, rows)
-    assert list(ours) == list(theirs) == ["weight", "exp_avg", "exp_avg_sq"]
-    for name in ours:
-        assert np.array_equal(ours[name], theirs[name]) and ours[name].dtype == np.float32
+    values = initial_rows(world.plan.tables[2], optimizer, 12, rows, uniform_rows)
+    expected = world.embedding.tbe.initial(2, rows)
+    assert list(values) == list(expected) == ["weight", "exp_avg", "exp_avg_sq"]
+    for name in values:
+        assert np.array_equal(values[name], expected[name]) and values[name].dtype == np.float32

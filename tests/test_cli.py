@@ -96,10 +96,10 @@ def test_help_lines_are_those_of_the_commands(name: str) -> None:
 def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
     from neocpu.cli import train
 
-    seen: list[object] = []
+    command: list[object] = []
 
     def become(ranks: int, arguments: list[str]) -> None:
-        seen.extend([ranks, *arguments])
+        command.extend([ranks, *arguments])
         raise SystemExit(0)
 
     monkeypatch.setattr(train, "exec_mpiexec", become)
@@ -118,7 +118,7 @@ def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> No
                 "--resume",
             ]
         )
-    assert seen == [
+    assert command == [
         3,
         "train",
         str(TINY),

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neocpu.formats import FORMATS
 from neocpu.kernels import codecs
 from neocpu.reference import codecs as twin
 from neocpu.reference.codecs import FBGEMM, HALF_UP, LAYOUTS, NEAREST, STOCHASTIC, TRUNCATE
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.storage.formats import FORMATS
 from tests.cases import FILLS, floats
 
 PEERS = {

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neocpu.formats import FORMATS, WIRES
 from neocpu.kernels import codecs_inference, codecs_mx, codecs_rows
 from neocpu.reference import codecs_inference as inference_twin
 from neocpu.reference import codecs_mx as mx_twin
 from neocpu.reference import codecs_rows as rows_twin
 from neocpu.reference.codecs import INT8_VARIANTS, MX_ROUNDINGS
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.storage.formats import FORMATS, WIRES
 from tests.cases import FILLS, assert_same, floats
 
 KEY = tensor_key(7, STOCHASTIC_ROUNDING, "a table")
@@ -182,7 +182,7 @@ def test_rows_of_inference_tables(seed, columns, bits, size, last, alignment):
         )
 
 
-@pytest.mark.parametrize("rows, columns", [(0, 5), (0, 0), (3, 0)])
+@pytest.mark.parametrize(("rows", "columns"), [(0, 5), (0, 0), (3, 0)])
 def test_tables_without_rows_or_columns(rows, columns):
     x = np.zeros((rows, columns), np.float32)
     options = (KEY, np.arange(rows), 1)

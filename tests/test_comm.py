@@ -63,7 +63,7 @@ def test_alone_loads_no_mpi_and_no_numba() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
-# ---- the harness itself: these bodies are registered only here, so `test_spmd.py` never runs them ----
+# ---- the harness itself: `test_spmd.py` never runs these bodies ----
 
 BROKEN = """
 import time
@@ -100,10 +100,10 @@ def test_the_harness_reports_failures_hangs_and_the_rest(
     monkeypatch.setattr(harness, "TESTS", suite)
     begun = time.monotonic()
     names = ["broken.fails_on_one_rank", "broken.hangs", "broken.is_fine"]
-    outcomes = run_under_mpi(names, 2, tmp_path / "out", seconds=6)
-    assert [outcomes[name].state for name in names] == ["failed", "failed", "ok"]
-    assert "one is not two" in outcomes[names[0]].text
-    assert "killed" in outcomes[names[1]].text
+    outcomes = run_under_mpi([(name, 2) for name in names], tmp_path / "out", seconds=6)
+    assert [outcomes[name, 2].state for name in names] == ["failed", "failed", "ok"]
+    assert "one is not two" in outcomes[names[0], 2].text
+    assert "killed" in outcomes[names[1], 2].text
     assert time.monotonic() - begun < 60
 
 

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,11 +47,11 @@ def train(folder: Path, out: str, *more: str, resume: bool = False) -> Result:
         "training.batch_size=128",
         *more,
     ]
-    flags = [part for one in sets for part in ("--set", one)] + ["--resume"] * resume
+    flags = [part for override in sets for part in ("--set", override)] + ["--resume"] * resume
     return invoke("train", ROOT / "data" / "models" / "tiny.toml", "--out", folder / out, *flags)
 
 
-def summary(folder: Path, out: str = "run") -> dict[str, object]:
+def summary(folder: Path, out: str = "run") -> dict[str, Any]:
     return json.loads((folder / out / "run.json").read_text())
 
 
@@ -59,9 +60,9 @@ def newest(folder: Path, out: str = "run") -> Path:
 
 
 def test_a_run_leaves_a_summary_and_a_checkpoint(folder: Path) -> None:
-    found = summary(folder)
-    assert found["steps"] == 8 and found["samples"] == ROWS and found["ranks"] == 1
-    assert set(found) >= {
+    written = summary(folder)
+    assert written["steps"] == 8 and written["samples"] == ROWS and written["ranks"] == 1
+    assert set(written) >= {
         "digest",
         "seconds",
         "samples_per_second",
@@ -71,9 +72,9 @@ def test_a_run_leaves_a_summary_and_a_checkpoint(folder: Path) -> None:
         "traffic",
         "versions",
     }
-    assert set(found["metrics"]["test"]) >= {"logloss", "ne", "auc", "calibration"}  # type: ignore[index]
+    assert set(written["metrics"]["test"]) >= {"logloss", "ne", "auc", "calibration"}
     with CheckpointFile(newest(folder)) as file:
-        assert file.digest == found["digest"] == file.recomputed_digest()
+        assert file.digest == written["digest"] == file.recomputed_digest()
         described = json.loads(file.text("data"))
     assert described["splits"]["train"]["rows"] == ROWS
 
@@ -134,7 +135,7 @@ def test_resume_refuses_changed_keys_and_other_data(folder: Path) -> None:
 
 def test_eval_gives_the_metrics_of_the_run(folder: Path) -> None:
     done = invoke("eval", newest(folder), folder / "test.tsv", "--json")
-    assert json.loads(done.stdout.splitlines()[-1]) == summary(folder)["metrics"]["test"]  # type: ignore[index]
+    assert json.loads(done.stdout.splitlines()[-1]) == summary(folder)["metrics"]["test"]
     assert (
         "auc "
         in invoke(

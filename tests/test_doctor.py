@@ -17,7 +17,7 @@ from neocpu.cli.doctor import (
     try_mpi,
 )
 from neocpu.errors import EnvironmentProblem
-from neocpu.kernels import _threads
+from neocpu.kernels import _cache, _threads
 from neocpu.parallel import launch
 from neocpu.parallel.comm import SingleComm
 
@@ -123,6 +123,21 @@ def test_a_cache_that_cannot_be_written_is_bad(
     assert cache.state == "bad"
     assert "NEOCPU_CACHE_DIR" in cache.advice
     assert disk.topic == "disk"
+
+
+def test_a_read_only_cache_is_told_with_the_kernels_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
+    assert next(check_folders(ALONE, 1)).state == "ok"
+    (_cache.cache_folder() / "loss.bce-0.nbc").touch()
+    monkeypatch.setattr(_cache, "write", refuse)
+    check = next(check_folders(ALONE, 1))
+    assert check.state == "warn"
+    assert "1 kernels" in check.found
 
 
 def test_huge_pages_are_asked_for() -> None:

@@ -161,7 +161,7 @@ def test_errors_stay_below_one_ulp_or_so(name):
 
 
 @pytest.mark.parametrize(
-    "name, points",
+    ("name", "points"),
     [
         ("exp", [(0, 1), (np.inf, np.inf), (-np.inf, 0), (710, np.inf), (-746, 0), (-744.5, TINY)]),
         ("log", [(1, 0), (0, -np.inf), (np.inf, np.inf), (-1, np.nan), (TINY, -744.4400719213812)]),

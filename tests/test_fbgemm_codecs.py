@@ -92,7 +92,8 @@ def test_the_last_columns_of_int8_rows_can_differ_by_an_ulp():
 
 
 @pytest.mark.parametrize(
-    "bits, columns", [(b, c) for b in (4, 2) for c in (8, 16, 24, 32, 40, 64, 72, 128, 136, 200)]
+    ("bits", "columns"),
+    [(b, c) for b in (4, 2) for c in (8, 16, 24, 32, 40, 64, 72, 128, 136, 200)],
 )
 def test_nbit_rows(bits, columns):
     """FBGEMM takes rows of whole pairs of bytes only."""
@@ -145,7 +146,7 @@ def test_hfp8(name):
 
 
 @pytest.mark.parametrize(
-    "bits, bias, limit", [(4, 7, 240.0), (3, 5, 3.5), (5, 15, 57344.0), (2, 1, 1.9)]
+    ("bits", "bias", "limit"), [(4, 7, 240.0), (3, 5, 3.5), (5, 15, 57344.0), (2, 1, 1.9)]
 )
 def test_any_hfp8(bits, bias, limit):
     x = quiet(

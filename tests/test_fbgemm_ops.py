@@ -335,10 +335,14 @@ class Missing:
         if name.startswith("fbgemm_gpu"): raise ImportError(name)
 sys.meta_path.insert(0, Missing())
 ours.install()
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen, ComputeDevice
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen,
+)
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-SplitTableBatchedEmbeddingBagsCodegen([(3, 4, EmbeddingLocation.HOST, ComputeDevice.CPU)], optimizer=EmbOptimType.ADAM)
+SplitTableBatchedEmbeddingBagsCodegen(
+    [(3, 4, EmbeddingLocation.HOST, ComputeDevice.CPU)], optimizer=EmbOptimType.ADAM
+)
 print(torch.ops.fbgemm.asynchronous_complete_cumsum(torch.tensor([1, 2])).tolist())
 """
 

@@ -407,7 +407,7 @@ def test_writeback_trains_the_first_occurrence_of_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    "options, message",
+    ("options", "message"),
     [
         ({"optimizer": "shampoo"}, "optimizer SHAMPOO is not in neocpu"),
         (

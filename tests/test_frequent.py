@@ -49,21 +49,21 @@ def test_counts_in_bounded_memory_miss_nothing_frequent(seed: int, skew: float, 
         whole.add(stream)
     codes, counts = counter.by_count()
     assert codes.size <= 2048 and all(map(np.array_equal, whole.by_count(), (codes, counts)))
-    found = dict(zip(codes.tolist(), counts.tolist()))
+    counted = dict(zip(codes.tolist(), counts.tolist()))
     for code, times in zip(*(array.tolist() for array in np.unique(stream, return_counts=True))):
-        assert times - counter.short <= found.get(code, 0) <= times
+        assert times - counter.short <= counted.get(code, 0) <= times
 
 
 def test_a_conversion_keeps_them_and_other_files_are_counted_when_asked(tmp_path: Path) -> None:
     plain = ConvertOptions()
-    asked = ConvertOptions(frequencies=True)
+    with_frequencies = ConvertOptions(frequencies=True)
     raw = tmp_path / "log.tsv"
     raw.write_bytes(b"".join(gzip.decompress(TINY.read_bytes()).splitlines(keepends=True)[:1500]))
-    assert copy_name([raw], "criteo", plain) != copy_name([raw], "criteo", asked)
+    assert copy_name([raw], "criteo", plain) != copy_name([raw], "criteo", with_frequencies)
     assert "frequencies" not in plain.key()
     for name, options in (
         ("plain.h5", plain),
-        ("asked.h5", asked),
+        ("asked.h5", with_frequencies),
         ("fit.h5", ConvertOptions("none", min_count=3)),
     ):
         convert([raw], tmp_path / name, "criteo", options)
@@ -75,9 +75,9 @@ def test_a_conversion_keeps_them_and_other_files_are_counted_when_asked(tmp_path
         )
         order = np.lexsort((codes, -counts))[: np.count_nonzero(counts > 1)]
         for file in ("asked.h5", "plain.h5"):
-            found = frequencies(Dataset(tmp_path / file), feature)
-            assert np.array_equal(found[0], codes[order]) and np.array_equal(
-                found[1], counts[order]
+            frequent = frequencies(Dataset(tmp_path / file), feature)
+            assert np.array_equal(frequent[0], codes[order]) and np.array_equal(
+                frequent[1], counts[order]
             )
         twice = frequencies(Dataset([tmp_path / "asked.h5", tmp_path / "asked.h5"]), feature)
         assert np.array_equal(twice[1], 2 * counts[order])
@@ -96,7 +96,7 @@ def test_warm_caches_find_more_and_change_no_bit(
     with DatasetWriter("log.h5", ["a"], [FeatureColumn("one")]) as writer:
         writer.append(codes % 2, rng.standard_normal((2500, 1)), {"one": codes})
         writer.vocabularies["one"] = vocabulary.frequent_of(_counted(codes))[0]
-    found = {}
+    misses = {}
     digests = set()
     for ranks, warm, place in (
         (1, "false", "hbm"),
@@ -112,18 +112,18 @@ def test_warm_caches_find_more_and_change_no_bit(
             "memory.policy=lfu",
         ]
         keys += ["memory.hbm=16_000", "memory.ddr=24_000"] if place != "hbm" else []
-        settings_ = config.loads(CONFIG, overrides=keys)
+        run_config = config.loads(CONFIG, overrides=keys)
         out = tmp_path / f"{ranks}{warm}{place}"
-        told = run_threads(
-            ranks, lambda comm, given=settings_, out=out: Trainer(given, comm, out).run()
+        summary = run_threads(
+            ranks, lambda comm, run_config=run_config, out=out: Trainer(run_config, comm, out).run()
         )[0]
-        digests.add(told["digest"])
-        if ranks == 1 and told["tiers"]:
-            near = told["tiers"][0]
-            found[warm] = near["unique_misses"]
+        digests.add(summary["digest"])
+        if ranks == 1 and summary["tiers"]:
+            near = summary["tiers"][0]
+            misses[warm] = near["unique_misses"]
             assert near["calls"] == 25  # what was warmed was not asked for
     assert len(digests) == 1
-    assert found["true"] < 0.8 * found["false"]
+    assert misses["true"] < 0.8 * misses["false"]
 
 
 def _counted(codes: np.ndarray) -> FrequentCodes:

@@ -79,7 +79,8 @@ def test_kernels_equal_twins(b, k, n, seed, fill, levels):
 
 
 @pytest.mark.parametrize(
-    "b, k, n, leaves", [(300, 600, 5, 1), (700, 40, 70, 2), (257, 3, 300, 16), (5, 40, 513, 4)]
+    ("b", "k", "n", "leaves"),
+    [(300, 600, 5, 1), (700, 40, 70, 2), (257, 3, 300, 16), (5, 40, 513, 4)],
 )
 def test_long_chains_cross_cache_blocks(b, k, n, leaves):
     rng = np.random.default_rng(b)
@@ -164,7 +165,8 @@ def test_fma_of_the_twin_is_rounded_once():
 
 PROGRAM = """
 import hashlib, numpy as np
-from neocpu.kernels import gemm, simd_tiles
+from neocpu.kernels import gemm
+from neocpu.kernels.simd import tiles as simd_tiles
 rng = np.random.default_rng(7)
 x, w, g = (rng.standard_normal(s, dtype=np.float32) for s in [(130, 70), (45, 70), (130, 45)])
 out, dx, dw, db = (np.empty(s, np.float32) for s in [(130, 45), (130, 70), (45, 70), 45])

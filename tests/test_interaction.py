@@ -65,7 +65,7 @@ def test_kernels_equal_twins(samples, count, dim, diagonal, fill, seed):
     check(samples, count, dim, diagonal, fill, seed)
 
 
-@pytest.mark.parametrize("count, dim", [(27, 128), (105, 12), (3, 1024), (65, 33)])
+@pytest.mark.parametrize(("count", "dim"), [(27, 128), (105, 12), (3, 1024), (65, 33)])
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_large_shapes(count, dim, diagonal):
     check(3, count, dim, diagonal, "normal", count)

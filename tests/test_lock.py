@@ -18,7 +18,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from neocpu.parallel.comm import SingleComm
-from neocpu.training import lock
+from neocpu.training import run_folder as lock
 if sys.argv[2] == "plain":
     lock.fcntl = None
 with lock.RunLock(Path(sys.argv[1]), SingleComm(), resume=True):

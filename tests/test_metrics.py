@@ -25,13 +25,13 @@ def sample(seed: int, n: int, grid: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def brute_auc(p: np.ndarray, y: np.ndarray) -> float | None:
     """All pairs, one by one."""
     clicks = p[y == 1]
-    others = p[y == 0]
-    if not clicks.size or not others.size:
+    non_clicks = p[y == 0]
+    if not clicks.size or not non_clicks.size:
         return None
-    wins = (clicks[:, None] > others[None, :]).sum() + 0.5 * (
-        clicks[:, None] == others[None, :]
+    wins = (clicks[:, None] > non_clicks[None, :]).sum() + 0.5 * (
+        clicks[:, None] == non_clicks[None, :]
     ).sum()
-    return wins / (clicks.size * others.size)
+    return wins / (clicks.size * non_clicks.size)
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(0, 200), grid=st.sampled_from([0, 1, 3, 50]))
@@ -53,33 +53,33 @@ def test_metrics_are_equal_for_any_spread(ranks: int) -> None:
     owner = np.random.default_rng(1).integers(0, ranks - 1, p.size)  # the last rank has nothing
 
     def body(comm: Comm) -> Metrics:
-        mine = np.random.default_rng(comm.rank).permutation(np.flatnonzero(owner == comm.rank))
-        return compute(p[mine], y[mine], "bce", comm)
+        local = np.random.default_rng(comm.rank).permutation(np.flatnonzero(owner == comm.rank))
+        return compute(p[local], y[local], "bce", comm)
 
     assert run_threads(ranks, body) == [alone] * ranks
 
 
 def test_logloss_ne_calibration_accuracy_by_formula() -> None:
     p, y = sample(3, 500)
-    found = compute(p, y, "bce", SingleComm())
+    metrics = compute(p, y, "bce", SingleComm())
     q = p.astype(float)
     logloss = float(np.mean(-np.where(y == 1, np.log(q), np.log1p(-q))))
     rate = float(y.astype(float).mean())
     entropy = -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
-    assert found.samples == 500
-    assert found.logloss == pytest.approx(logloss, rel=1e-12)
-    assert found.ne == pytest.approx(logloss / entropy, rel=1e-12)
-    assert found.calibration == pytest.approx(q.mean() / rate, rel=1e-12)
-    assert found.accuracy == np.mean((p >= 0.5) == (y == 1))
-    assert "mse" not in found.to_dict()
+    assert metrics.samples == 500
+    assert metrics.logloss == pytest.approx(logloss, rel=1e-12)
+    assert metrics.ne == pytest.approx(logloss / entropy, rel=1e-12)
+    assert metrics.calibration == pytest.approx(q.mean() / rate, rel=1e-12)
+    assert metrics.accuracy == np.mean((p >= 0.5) == (y == 1))
+    assert "mse" not in metrics.to_dict()
 
 
 def test_ne_of_the_base_rate_is_one() -> None:
     y = np.array([1, 0, 0, 0], np.float32)
-    found = compute(np.full(4, 0.25, np.float32), y, "bce", SingleComm())
-    assert found.ne == pytest.approx(1, abs=1e-15)
-    assert found.auc == 0.5
-    assert found.calibration == 1
+    metrics = compute(np.full(4, 0.25, np.float32), y, "bce", SingleComm())
+    assert metrics.ne == pytest.approx(1, abs=1e-15)
+    assert metrics.auc == 0.5
+    assert metrics.calibration == 1
 
 
 def test_certain_predictions_have_finite_loss() -> None:
@@ -104,9 +104,9 @@ def test_one_class_no_samples_and_nan() -> None:
 def test_mse() -> None:
     z = np.array([1, 3], np.float32)
     y = np.array([2, 0], np.float32)
-    found = compute(z, y, "mse", SingleComm())
-    assert found.mse == 5 and found.calibration == 2
-    assert set(found.to_dict()) == {"samples", "mse", "calibration"}
+    metrics = compute(z, y, "mse", SingleComm())
+    assert metrics.mse == 5 and metrics.calibration == 2
+    assert set(metrics.to_dict()) == {"samples", "mse", "calibration"}
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(0, 60))

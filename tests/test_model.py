@@ -82,11 +82,11 @@ def test_gradients_match_finite_differences(shape, loss):
     z, value = mean_loss()
     np.testing.assert_allclose(logits, z, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(losses.mean(dtype=np.float64), value, rtol=1e-6)
-    for name, found in model.layout.views(gradient).items():
+    for name, computed in model.layout.views(gradient).items():
         expected = np.array(
-            [slope(wide[name], index) for index in np.ndindex(found.shape)]
-        ).reshape(found.shape)
-        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-6, err_msg=name)
+            [slope(wide[name], index) for index in np.ndindex(computed.shape)]
+        ).reshape(computed.shape)
+        np.testing.assert_allclose(computed, expected, rtol=2e-4, atol=2e-6, err_msg=name)
     expected = np.array([slope(rows, index) for index in np.ndindex(rows.shape)]).reshape(
         rows.shape
     )
@@ -116,9 +116,9 @@ def test_parameters_are_named_views_of_one_array():
 
 
 def test_initial_values_are_bounded_reproducible_and_differ_by_seed():
-    one, again, other = (Dlrm(13, [8], [16, 8], [4, 1], seed=s) for s in (1, 1, 2))
-    assert one.flat.tobytes() == again.flat.tobytes() != other.flat.tobytes()
-    for name, tensor in one.parameters.items():
+    model, again, another_seed = (Dlrm(13, [8], [16, 8], [4, 1], seed=s) for s in (1, 1, 2))
+    assert model.flat.tobytes() == again.flat.tobytes() != another_seed.flat.tobytes()
+    for name, tensor in model.parameters.items():
         fan = 1 / tensor.shape[0] if tensor.ndim == 1 else 6 / sum(tensor.shape)
         assert np.abs(tensor).max() <= np.float32(math.sqrt(fan)), name
         assert tensor.size < 4 or np.abs(tensor).max() > 0.5 * math.sqrt(fan), name
@@ -138,8 +138,8 @@ def test_ranks_of_samples_give_the_bits_of_the_whole_batch(shape):
         model.forward_bottom(x[first:last], e)
         e[:, model.first_column :] = pooled[first:last]
         assert model.forward_top(e).tobytes() == logits[first:last].tobytes()
-        found = model.loss_gradient(labels[first:last], B)
-        assert [a.tobytes() for a in found] == [a[first:last].tobytes() for a in (prediction, loss)]
+        part = model.loss_gradient(labels[first:last], B)
+        assert [a.tobytes() for a in part] == [a[first:last].tobytes() for a in (prediction, loss)]
         assert model.backward().tobytes() == dE[first:last].tobytes()
         node = cuts[8 * half : 8 * half + 9] - first
         parts.append(model.weight_gradient_node(node, np.empty_like(model.flat)))
@@ -186,7 +186,7 @@ def test_inputs_are_left_alone():
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    ("change", "words"),
     [
         ({"dims": [4, 8]}, "dims [4, 8]"),
         ({"bottom": [7, 5]}, "embedding dim 4"),

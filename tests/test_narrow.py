@@ -54,7 +54,7 @@ def assert_same_arrays(ours, theirs):
 
 
 @pytest.mark.parametrize(
-    "name, form",  # one rule per width of codes: each compiles for seconds
+    ("name", "form"),  # one rule per width of codes: each compiles for seconds
     [
         (LAMB, "fp16"),
         (LAMB, "bf16"),

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_training import given as given_config
-from test_training import log  # noqa: F401
 
 from neocpu.embedding.lookups import EntryLayout, Lookups
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.specs import CACHES, SCALED, TableSpec
+from neocpu.embedding.specs import TableSpec
 from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
 from neocpu.errors import CheckpointError, ConfigError, PlanError, TrainingError
+from neocpu.formats import CACHES, SCALED
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.plan import place
@@ -30,6 +29,7 @@ from neocpu.training import checkpoint
 from neocpu.training.checkpoint.reading import base_of
 from neocpu.training.trainer import Trainer
 from tests.cases import FILLS, assert_same, floats
+from tests.small_run import config_of
 
 ROWS = 300
 DIM = 7
@@ -79,7 +79,7 @@ def test_what_a_row_holds_decides_how_it_is_rounded():
 
 def tiered(folder, form, placement, cache="fp32", rounding="nearest", **memory):
     table = TableSpec("t", ROWS, DIM, ("f",), format=form, rounding=rounding, cache_format=cache)
-    plan = MemoryPlan((placement,), folder=folder, **memory)
+    plan = MemoryPlan(placements=(placement,), folder=folder, **memory)
     return TieredEmbedding(
         [table], [Shard(0, (0, ROWS), (0, DIM), 0)], SparseOptimizer("adam"), 1, plan
     )
@@ -141,7 +141,7 @@ def test_a_cache_of_all_rows_trains_them_in_fp32_and_rounds_once(form, placement
 
 
 @pytest.mark.parametrize(
-    "form, cache", [("int8", "fp32"), ("int4", "fp16"), ("bf16", "fp32"), ("fp8_e4m3", "fp16")]
+    ("form", "cache"), [("int8", "fp32"), ("int4", "fp16"), ("bf16", "fp32"), ("fp8_e4m3", "fp16")]
 )
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_rows_that_find_no_line_are_staged_and_narrowed(form, cache, rounding, tmp_path):
@@ -199,9 +199,9 @@ def many(tmp_path_factory):
     return path
 
 
-def run(log, out, *overrides, ranks=1, resume=False):  # noqa: F811
+def run(log, out, *overrides, ranks=1, resume=False):
     """Summary of a run on threads, whose tables are narrow below caches of 64 lines."""
-    config = given_config(
+    config = config_of(
         log,
         "training.epochs=4",
         "training.steps=30",
@@ -254,7 +254,7 @@ def states(out):
 
 
 @pytest.mark.parametrize(
-    "ranks, placement, policy, kept",
+    ("ranks", "placement", "policy", "kept"),
     [(1, "hbm_over_ddr_over_ssd", "lookahead", 2), (2, "ddr_over_ssd", "lfu", 3)],
 )
 def test_checkpoints_of_changes_hold_what_whole_ones_hold(
@@ -281,16 +281,16 @@ def test_checkpoints_of_changes_hold_what_whole_ones_hold(
         assert base_of(checkpoint.checkpoints(out)[-1])
 
 
-def test_what_cannot_be_is_refused_with_a_way_out(log):  # noqa: F811
+def test_what_cannot_be_is_refused_with_a_way_out(log):
     with pytest.raises(
         ConfigError,
         match=r"tables\.one\.format: int8 rows train below .*memory\.cache_format .*now hbm",
     ):
-        given_config(log, "tables.one.format=int8")
+        config_of(log, "tables.one.format=int8")
     with pytest.raises(
         ConfigError, match=r"fp16 cannot hold every number of table 'one', which is bf16; take fp32"
     ):
-        given_config(
+        config_of(
             log,
             "tables.one.format=bf16",
             "memory.placement=ddr_over_ssd",
@@ -299,9 +299,9 @@ def test_what_cannot_be_is_refused_with_a_way_out(log):  # noqa: F811
     with pytest.raises(
         ConfigError, match=r"memory\.cache_format: 'int8' is no format of caches .*fp32, fp16"
     ):
-        given_config(log, "memory.placement=ddr_over_ssd", "memory.cache_format=int8")
-    same = given_config(log, "memory.placement=hbm_over_ddr", "memory.cache_format=fp32")
-    assert same.header() == given_config(log).header()  # fp32 caches of fp32 rows
+        config_of(log, "memory.placement=ddr_over_ssd", "memory.cache_format=int8")
+    same = config_of(log, "memory.placement=hbm_over_ddr", "memory.cache_format=fp32")
+    assert same.header() == config_of(log).header()  # fp32 caches of fp32 rows
     spec = TableSpec("t", 100, 8, ("f",), format="int8", cache_format="fp32")
     for scheme, why in (
         ("column_wise", "cannot be cut"),
@@ -315,7 +315,7 @@ def test_what_cannot_be_is_refused_with_a_way_out(log):  # noqa: F811
 
 def test_budgets_count_narrow_rows():
     table = TableSpec("t", 10_000, 16, ("f",), format="int8", cache_format="fp32")
-    plan = MemoryPlan(("hbm_over_ddr",), 10**5)
+    plan = MemoryPlan(placements=("hbm_over_ddr",), hbm=10**5)
     shard = Shard(0, (0, 10_000), (0, 16), 0)
     (room,) = plan.rooms([table], [shard], (0, 1))
     assert (room.whole, room.narrow, room.scratch) == (0, 10_000 * (16 + 8 + 4), 10_000)

@@ -1,6 +1,4 @@
-"""Are broken kernels named? Each is written here in plain NumPy fp32, and shares nothing with the
-oracle's switches.
-"""
+"""Are broken kernels named? Each is plain NumPy, and shares nothing with the switches."""
 
 from collections.abc import Callable
 
@@ -21,9 +19,7 @@ EPS = F32(1e-2)
 def problem(
     pooling: str = "sum", optimizer: str = "exact_sgd"
 ) -> tuple[dict[str, NDArray], dict[str, object]]:
-    """One table, seven bags (one empty), rows that recur inside and between bags; state that is not
-    zero.
-    """
+    """One table, seven bags (one empty), rows that recur in and between bags; state is not zero."""
     rng = np.random.default_rng(5)
     lengths = np.array([3, 0, 4, 1, 2, 5, 2])
     inputs = {
@@ -68,17 +64,17 @@ def forward(
 
 
 def terms(inputs: dict[str, NDArray], divide: bool = False) -> list[tuple[int, Array]]:
-    found = []
+    gradients = []
     for g, bag in zip(inputs["grad_output"], bags(inputs)):
-        found += [(int(row), g / F32(bag.size) if divide else g) for row in bag]
-    return found
+        gradients += [(int(row), g / F32(bag.size) if divide else g) for row in bag]
+    return gradients
 
 
 def merged(inputs: dict[str, NDArray], divide: bool = False) -> dict[int, Array]:
-    found: dict[int, Array] = {}
+    sums: dict[int, Array] = {}
     for row, g in terms(inputs, divide):
-        found[row] = found.get(row, np.zeros(D, F32)) + g
-    return found
+        sums[row] = sums.get(row, np.zeros(D, F32)) + g
+    return sums
 
 
 def rowwise(
@@ -123,7 +119,7 @@ def scaled(inputs: dict[str, NDArray], factor: float) -> dict[int, Array]:
 ROWWISE = ("backward", "sum", "exact_rowwise_adagrad")
 SGD = ("backward", "sum", "exact_sgd")
 BROKEN: dict[str, tuple[tuple[str, str, str], Callable[[dict[str, NDArray]], object]]] = {
-    "mean_not_divided": (("lookup", "mean", ""), lambda i: forward(i)),
+    "mean_not_divided": (("lookup", "mean", ""), forward),
     "last_lookup_dropped": (("lookup", "sum", ""), lambda i: forward(i, take=lambda bag: bag[:-1])),
     "first_lookup_dropped": (("lookup", "sum", ""), lambda i: forward(i, take=lambda bag: bag[1:])),
     "duplicates_in_sequence": (ROWWISE, lambda i: rowwise(i, terms(i))),
@@ -164,7 +160,8 @@ def adam(inputs: dict[str, NDArray], t: int, corrected: bool = True) -> dict[str
     b1 = F32(0.9)
     b2 = F32(0.999)
     for row, g in merged(inputs).items():
-        m[row], v[row] = b1 * m[row] + (F32(1) - b1) * g, b2 * v[row] + (F32(1) - b2) * g * g
+        m[row] = b1 * m[row] + (F32(1) - b1) * g
+        v[row] = b2 * v[row] + (F32(1) - b2) * g * g
         c1, c2 = (F32(1) - b1**t, F32(1) - b2**t) if corrected else (F32(1), F32(1))
         w[row] -= LR * (m[row] / c1) / (np.sqrt(v[row] / c2) + EPS)
     return {"weights": w.reshape(-1), "exp_avg": m.reshape(-1), "exp_avg_sq": v.reshape(-1)}

@@ -1,5 +1,6 @@
-"""Does the oracle judge kernels of other devices? The same body on CUDA, on torch's CPU, and in
-NumPy where torch lacks.
+"""Does the oracle judge kernels of other devices?
+
+The same test on CUDA, on torch's CPU, and in NumPy where torch is not installed.
 """
 
 import os
@@ -84,24 +85,24 @@ def test_a_right_kernel_passes_and_a_broken_one_is_diagnosed(device: str) -> Non
 )
 def test_a_triton_kernel_passes_and_a_broken_one_is_diagnosed(tmp_path: Path) -> None:
     """On a GPU where there is one, else through Triton's interpreter."""
-    asked = tmp_path / "in.npz"
+    questions = tmp_path / "in.npz"
     answered = tmp_path / "out.npz"
     device = "cuda" if has_cuda() else "cpu"
     inputs = problem()
-    np.savez(asked, **inputs)
+    np.savez(questions, **inputs)
     environment = os.environ | ({} if device == "cuda" else {"TRITON_INTERPRET": "1"})
     command = [
         sys.executable,
         str(ROOT / "tests" / "triton_pooling.py"),
-        str(asked),
+        str(questions),
         str(answered),
         device,
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    with np.load(answered) as found:
-        assert_correct("lookup", inputs, found["right"])
-        report = oracle.check("lookup", inputs, found["broken"])
+    with np.load(answered) as answers:
+        assert_correct("lookup", inputs, answers["right"])
+        report = oracle.check("lookup", inputs, answers["broken"])
     assert report.failures[0].diagnoses[0].names == ("last_lookup_dropped",)
 
 
@@ -111,8 +112,8 @@ def test_bfloat16_tensors_are_read() -> None:
 
     from neocpu.oracle.adapters import format_of, to_numpy
 
-    found = to_numpy(torch.tensor([1.0, -2.0], dtype=torch.bfloat16, requires_grad=True))
-    assert format_of(found) == "bf16" and found["bf16"].tolist() == [0x3F80, 0xC000]
+    array = to_numpy(torch.tensor([1.0, -2.0], dtype=torch.bfloat16, requires_grad=True))
+    assert format_of(array) == "bf16" and array["bf16"].tolist() == [0x3F80, 0xC000]
 
 
 def test_the_numpy_example_tells_right_from_wrong(capsys: pytest.CaptureFixture[str]) -> None:

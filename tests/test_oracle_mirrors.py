@@ -1,7 +1,7 @@
-"""Do the mirrors give the peers' bits? Against recorded answers everywhere; against the peers where
-they are installed.
+"""Do the mirrors give the peers' bits?
 
-Bits of torch depend on the instructions it finds (docs/semantics.md §6): answers were recorded with
+Against recorded answers everywhere; against the peers themselves where they are installed. Bits of
+torch depend on the instructions it finds (docs/semantics.md §6): answers were recorded with
 AVX-512, on an Intel processor.
 """
 
@@ -37,16 +37,15 @@ needs_peers = pytest.mark.skipif(
 )
 pytestmark = pytest.mark.filterwarnings("ignore")  # the peers' own
 F = np.float32
+# (preset, operator) of the mirrors whose answers are compared with those of the peers
+COMPARED = [
+    key for key in MIRRORS if key[1] in ("lookup", "backward", "weight_gradient", "unique_gradient")
+]
 
 
 def different(ours: np.ndarray, theirs: np.ndarray) -> int:
     """Elements whose bits differ; any NaN equals any NaN."""
-    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, (
-        ours.shape,
-        theirs.shape,
-        ours.dtype,
-        theirs.dtype,
-    )
+    assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
     form = ours.dtype.names[0] if ours.dtype.names else ""
     a, b = (x[form] if form else x for x in (ours, theirs))
     if form == "bf16":
@@ -55,11 +54,8 @@ def different(ours: np.ndarray, theirs: np.ndarray) -> int:
         a, b = (x.view(np.float16) for x in (a, b))
     if a.dtype.kind != "f":
         return int((a != b).sum())
-    return int(
-        (
-            (a.view(f"u{a.itemsize}") != b.view(f"u{a.itemsize}")) & ~(np.isnan(a) & np.isnan(b))
-        ).sum()
-    )
+    unequal = a.view(f"u{a.itemsize}") != b.view(f"u{a.itemsize}")
+    return int((unequal & ~(np.isnan(a) & np.isnan(b))).sum())
 
 
 def check(question: Question, theirs: dict[str, np.ndarray]) -> None:
@@ -75,11 +71,7 @@ def test_mirrors_give_the_recorded_bits() -> None:
     for question, theirs in recorded():
         check(question, theirs)
         seen.add((question.preset, question.op))
-    assert seen >= {
-        key
-        for key in MIRRORS
-        if key[1] in ("lookup", "backward", "weight_gradient", "unique_gradient")
-    } - {("torch_sparse", "lookup")}
+    assert seen >= set(COMPARED) - {("torch_sparse", "lookup")}
 
 
 def test_the_record_names_its_peers() -> None:
@@ -88,14 +80,11 @@ def test_the_record_names_its_peers() -> None:
     assert versions["instructions"] == "AVX512" and versions["torch"].startswith("2.")
 
 
-ASKED = [
-    key for key in MIRRORS if key[1] in ("lookup", "backward", "weight_gradient", "unique_gradient")
-]
-
-
 @needs_peers
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("preset, op", [key for key in ASKED if key[0] != "torchrec_row_wise"])
+@pytest.mark.parametrize(
+    ("preset", "op"), [key for key in COMPARED if key[0] != "torchrec_row_wise"]
+)
 def test_mirrors_give_the_peers_bits(preset: str, op: str, width: int) -> None:
     import torch
 
@@ -125,53 +114,44 @@ def test_mirrors_give_the_bits_of_inference(form: str, width: int) -> None:
 def test_two_ranks_of_torchrec_give_the_mirrors_bits() -> None:
     from tests import peer_answers
 
-    asked = [
+    all_questions = [
         q
         for width in (4, 20, 64)
         for seed in (2, 3)
         for q in questions("torchrec_row_wise", "lookup", width, seed)
     ]
-    for question, theirs in zip(asked, peer_answers.answers(asked)):
+    for question, theirs in zip(all_questions, peer_answers.answers(all_questions)):
         check(question, theirs)
 
 
 @needs_peers
 def test_features_out_of_table_order_are_those_in_order() -> None:
-    """FBGEMM's CPU operators want features in the order of their tables; the mirror gives what they
-    give for them sorted.
+    """FBGEMM's CPU operators take features in the order of their tables only.
+
+    For features in another order the mirror gives what they give for the sorted ones.
     """
     from tests import peer_answers
 
-    given = next(
+    inputs = next(
         q for q in questions("fbgemm_cpu", "lookup", 8, 2) if q.inputs["feature_table"].size > 1
     ).inputs
-    sizes = given["offsets"].reshape(-1)[:: (given["offsets"].size - 1) // 5]
+    sizes = inputs["offsets"].reshape(-1)[:: (inputs["offsets"].size - 1) // 5]
     order = [4, 0, 3, 1, 2]
-    bags = np.diff(given["offsets"]).reshape(5, -1)
+    bags = np.diff(inputs["offsets"]).reshape(5, -1)
     places = np.concatenate([np.arange(sizes[f], sizes[f + 1]) for f in order])
     mixed = {
-        **given,
-        "feature_table": given["feature_table"][order],
-        "indices": given["indices"][places],
+        **inputs,
+        "feature_table": inputs["feature_table"][order],
+        "indices": inputs["indices"][places],
         "offsets": np.append(0, np.cumsum(bags[order].reshape(-1))),
-        **(
-            {"per_sample_weights": given["per_sample_weights"][places]}
-            if "per_sample_weights" in given
-            else {}
-        ),
     }
+    if "per_sample_weights" in inputs:
+        mixed["per_sample_weights"] = inputs["per_sample_weights"][places]
     options = OPERATORS["lookup"].complete({})
-    theirs = (
-        peer_answers.fbgemm_lookup(given, options)["out"]
-        .reshape(-1, 5, 8)[:, order]
-        .reshape(-1, 40)
-    )
-    assert (
-        different(
-            mirror_bits("fbgemm_cpu", "lookup", mixed, {})["out"], np.ascontiguousarray(theirs)
-        )
-        == 0
-    )
+    sorted_out = peer_answers.fbgemm_lookup(inputs, options)["out"].reshape(-1, 5, 8)
+    expected = np.ascontiguousarray(sorted_out[:, order].reshape(-1, 40))
+    mirrored = mirror_bits("fbgemm_cpu", "lookup", mixed, {})["out"]
+    assert different(mirrored, expected) == 0
 
 
 @needs_peers
@@ -255,7 +235,7 @@ def test_mirrors_lie_within_their_presets_and_refuse_with_a_reason() -> None:
 
 @pytest.mark.parametrize("preset", ["fbgemm_cpu", "torch", "torch_sparse"])
 def test_trajectories_are_lookups_and_backwards(preset: str) -> None:
-    given = {
+    inputs = {
         "weights": np.arange(6, dtype=F) / 7,
         "rows": np.array([3]),
         "dims": np.array([2]),
@@ -264,59 +244,59 @@ def test_trajectories_are_lookups_and_backwards(preset: str) -> None:
         "learning_rates": np.array([0.5, 0.5, 0.25]),
     }
     for k in range(3):
-        given |= {
+        inputs |= {
             f"step{k}/indices": np.array([k % 3, 1, 1]),
             f"step{k}/offsets": np.array([0, 2, 3]),
         }
-        given[f"step{k}/grad_output"] = np.full((2, 2), 0.1 * (k + 1), F)
+        inputs[f"step{k}/grad_output"] = np.full((2, 2), 0.1 * (k + 1), F)
     options = {"optimizer": "exact_adagrad"}
-    found = oracle.run("trajectory", given, options, preset=preset)
-    truths = OPERATORS["trajectory"].truth(given, options, PRESETS[preset])
-    assert found.keys() == truths.keys() and all(
-        agrees(truths[name], x) for name, x in found.items()
+    outputs = oracle.run("trajectory", inputs, options, preset=preset)
+    truths = OPERATORS["trajectory"].truth(inputs, options, PRESETS[preset])
+    assert outputs.keys() == truths.keys() and all(
+        agrees(truths[name], x) for name, x in outputs.items()
     )
 
 
 def mean() -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """A weighted MEAN: neocpu divides the sum, FBGEMM multiplies by the reciprocal."""
     rng = np.random.default_rng(1)
-    given = {
+    inputs = {
         "weights": rng.standard_normal(70).astype(F),
         "rows": np.array([10]),
         "dims": np.array([7]),
     }
-    given |= {
+    inputs |= {
         "feature_table": np.array([0]),
         "indices": rng.integers(0, 10, 14),
         "offsets": np.array([0, 7, 14]),
     }
-    return given, {"pooling": "mean"}
+    return inputs, {"pooling": "mean"}
 
 
 def test_bits_of_a_preset_are_asked_for_by_name() -> None:
-    given, options = mean()
-    theirs = oracle.run("lookup", given, options, preset="fbgemm_cpu")["out"]
-    assert oracle.check("lookup", given, theirs, options)
-    assert oracle.check("lookup", given, theirs, options, bits=True, preset="fbgemm_cpu")
-    report = oracle.check("lookup", given, theirs, options, bits=True)
+    inputs, options = mean()
+    fbgemm_out = oracle.run("lookup", inputs, options, preset="fbgemm_cpu")["out"]
+    assert oracle.check("lookup", inputs, fbgemm_out, options)
+    assert oracle.check("lookup", inputs, fbgemm_out, options, bits=True, preset="fbgemm_cpu")
+    report = oracle.check("lookup", inputs, fbgemm_out, options, bits=True)
     assert not report and report.failures[0].diagnoses[0].kind == "mirror"
     assert "these are the bits of fbgemm_cpu" in str(report)
-    ours = oracle.run("lookup", given, options, "reference")["out"]
-    other = oracle.check("lookup", given, ours, options, True, "fbgemm_cpu")
-    assert not other and "bit for bit as fbgemm_cpu" in str(other)
-    assert oracle.check("lookup", given, ours, options, True, "exact")
+    neocpu_out = oracle.run("lookup", inputs, options, "reference")["out"]
+    report_of_ours = oracle.check("lookup", inputs, neocpu_out, options, True, "fbgemm_cpu")
+    assert not report_of_ours and "bit for bit as fbgemm_cpu" in str(report_of_ours)
+    assert oracle.check("lookup", inputs, neocpu_out, options, True, "exact")
 
 
 def test_a_case_without_a_mirror_is_judged_within_bounds_and_says_so() -> None:
-    given, options = mean()
-    given["indices"][0] = -1
-    out = oracle.run("lookup", given, options, "reference")["out"]
-    report = oracle.check("lookup", given, out, options, bits=True, preset="torch")
+    inputs, options = mean()
+    inputs["indices"][0] = -1
+    out = oracle.run("lookup", inputs, options, "reference")["out"]
+    report = oracle.check("lookup", inputs, out, options, bits=True, preset="torch")
     assert report and "judged within bounds: pruned rows" in str(report)
     with pytest.raises(NoMirror, match="no bit mirror of permute"):
         oracle.run("permute", {}, preset="torch")
     with pytest.raises(OracleError, match="no preset pytorch"):
-        oracle.run("lookup", given, options, preset="pytorch")
+        oracle.run("lookup", inputs, options, preset="pytorch")
 
 
 def test_the_example_of_the_manual_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,4 @@
-"""Does every switch do what its line says? One example each, with numbers that anybody can check by
-hand.
-"""
+"""Does every switch do what its line says? One example each, small enough to check by hand."""
 
 import math
 import re
@@ -36,7 +34,7 @@ def many(
 ) -> Given:
     """Some tables, features and their bags."""
     flat = [bag for feature in bags for bag in feature]
-    found: Mapping[str, object] = {
+    inputs: Mapping[str, object] = {
         "weights": np.concatenate([np.array(t, F).reshape(-1) for t in tables]),
         "rows": np.array([len(t) for t in tables]),
         "dims": np.array([len(t[0]) for t in tables]),
@@ -46,7 +44,7 @@ def many(
         **({} if grad is None else {"grad_output": np.array(grad, F)}),
         **{name: np.array(a, F) for name, a in more.items()},
     }
-    return {name: np.asarray(a) for name, a in found.items()}
+    return {name: np.asarray(a) for name, a in inputs.items()}
 
 
 ROWS = [[1.0], [2.0], [4.0]]
@@ -75,15 +73,15 @@ def adam(t: int) -> float:
 
 def history(training: list[int], rates: list[float], grads: list[float], **more: object) -> Given:
     """One row of one column, touched in every step."""
-    found = {
+    inputs = {
         k: v
         for k, v in one([[2.0]], [[0]], None, **more).items()
         if k not in ("indices", "offsets")
     }
     for k, g in enumerate(grads):
-        found |= {f"step{k}/indices": np.array([0]), f"step{k}/offsets": np.array([0, 1])}
-        found[f"step{k}/grad_output"] = np.array([[g]], F)
-    return {**found, "training": np.array(training), "learning_rates": np.array(rates)}
+        inputs |= {f"step{k}/indices": np.array([0]), f"step{k}/offsets": np.array([0, 1])}
+        inputs[f"step{k}/grad_output"] = np.array([[g]], F)
+    return {**inputs, "training": np.array(training), "learning_rates": np.array(rates)}
 
 
 TWO = many([[[1.0], [2.0]], [[10.0], [20.0]]], [1, 0], [[[0]], [[1]]])
@@ -413,33 +411,35 @@ def numbers(truth: Truth) -> np.ndarray:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_an_undivided_backward_does_not_divide_gradients_of_weights(weighted: bool) -> None:
-    given = one(ROWS, [[0, 2]], [[8]], **({"per_sample_weights": [1, 3]} if weighted else {}))
+    inputs = one(ROWS, [[0, 2]], [[8]], **({"per_sample_weights": [1, 3]} if weighted else {}))
     for switches, bent in (
         (frozenset[str](), [4, 16]),
         (frozenset({"weighted_mean_backward_not_divided"}), [8, 32]),
     ):
-        truth = OPERATORS["weight_gradient"].truth(given, MEAN, switches)["per_sample_weights_grad"]
+        truth = OPERATORS["weight_gradient"].truth(inputs, MEAN, switches)[
+            "per_sample_weights_grad"
+        ]
         assert truth.reference.tolist() == bent, "only weighted lookups have gradients of weights"
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_switch_does_what_its_example_says(name: str) -> None:
-    op, given, options, output, right, bent = EXAMPLES[name]
-    plain = OPERATORS[op].truth(given, options)[output]
+    op, inputs, options, output, right, bent = EXAMPLES[name]
+    plain = OPERATORS[op].truth(inputs, options)[output]
     np.testing.assert_allclose(numbers(plain), right, rtol=1e-8)
     np.testing.assert_allclose(
-        numbers(OPERATORS[op].truth(given, options, frozenset({name}))[output]), bent, rtol=1e-8
+        numbers(OPERATORS[op].truth(inputs, options, frozenset({name}))[output]), bent, rtol=1e-8
     )
-    ours = OPERATORS[op].run(given, options, "reference")[output]
+    ours = OPERATORS[op].run(inputs, options, "reference")[output]
     assert ours.size == len(right)
 
 
 def test_stochastic_rounding_that_is_ignored_always_goes_to_the_nearest() -> None:
     op = OPERATORS["round"]
-    given = {"x": np.array([[1 + 2.0**-9]], F)}
+    inputs = {"x": np.array([[1 + 2.0**-9]], F)}
     options: dict[str, Value] = {"format": "bf16", "rounding": "stochastic"}
     plain, bent = (
-        op.truth(given, options, s)["codes"]
+        op.truth(inputs, options, s)["codes"]
         for s in (frozenset(), frozenset({"stochastic_rounding_ignored"}))
     )
     assert plain.lower is not None and plain.upper is not None and plain.probability is not None
@@ -467,7 +467,7 @@ def test_presets_are_sets_of_quirks() -> None:
 
 def test_the_page_has_every_switch_and_every_preset() -> None:
     text = DOC.read_text()
-    lines = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.M))
+    lines = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE))
     assert lines.keys() == SWITCHES.keys() | PRESETS.keys()
     for switch in SWITCHES.values():
         assert lines[switch.name].startswith(switch.about), (

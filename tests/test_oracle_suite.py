@@ -1,6 +1,4 @@
-"""Do suites and answers survive the way to a file and back, and are damaged ones named? Is the
-golden suite ours?
-"""
+"""Do suites and answers survive a file, are damaged ones named, and is the golden suite ours?"""
 
 import json
 import re
@@ -119,13 +117,13 @@ def test_partial_answers_pass_and_misspelt_ones_are_named(
 
 
 def test_damaged_and_foreign_files_are_named(suite: Path, tmp_path: Path) -> None:
-    for data, found in (
+    for data, message in (
         (b"hello world", "neither HDF5"),
         (b"\x93NUMPY123", "np.savez"),
         (b"PK\x03\x04", "npz"),
     ):
         (tmp_path / "a").write_bytes(data)
-        with pytest.raises(OracleError, match=found):
+        with pytest.raises(OracleError, match=message):
             read_answers(tmp_path / "a")
     header = b'{"a/out":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
     (tmp_path / "a").write_bytes(struct.pack("<Q", len(header)) + header + b"1234")
@@ -174,11 +172,11 @@ def test_names_that_do_not_exist_are_answered_with_the_nearest(tmp_path: Path) -
 def test_the_golden_suite_is_what_the_oracle_says_today() -> None:
     """Missing or different: a failure. Rewrite on purpose with `neocpu oracle export --golden`."""
     with Suite(GOLDEN) as kept:
-        asked = {case.name: ask(case, "reference") for case in golden_cases()}
-        assert sorted(kept) == sorted(asked)
-        for name, question in asked.items():
+        questions = {case.name: ask(case, "reference") for case in golden_cases()}
+        assert sorted(kept) == sorted(questions)
+        for name, question in questions.items():
             assert kept[name].sha256 == question.sha256, f"{name} differs from {GOLDEN}"
-        assert suite_digest([(name, q.sha256) for name, q in asked.items()], 0) == kept.sha256
+        assert suite_digest([(name, q.sha256) for name, q in questions.items()], 0) == kept.sha256
     assert GOLDEN.stat().st_size < 400_000
 
 

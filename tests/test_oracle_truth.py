@@ -1,6 +1,4 @@
-"""Is the exact model right, and are its bounds wide enough for every correct kernel and too narrow
-for a wrong one?
-"""
+"""Is the exact model right? Do its bounds admit every correct kernel, and no wrong one?"""
 
 from fractions import Fraction
 from itertools import pairwise as steps
@@ -35,6 +33,12 @@ RNG = np.random.default_rng(3)
 OFFSETS = np.array([0, 1, 1, 3, 40, 300])
 
 
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Every test draws the same numbers, whichever tests ran before it."""
+    RNG.bit_generator.state = np.random.default_rng(3).bit_generator.state
+
+
 def one_by_one(terms: np.ndarray) -> np.float32:
     """fp32 sum in the given order."""
     total = F(0)
@@ -44,11 +48,10 @@ def one_by_one(terms: np.ndarray) -> np.float32:
 
 
 def pairwise(terms: np.ndarray) -> np.float32:
-    return (
-        terms[0]
-        if terms.size == 1
-        else pairwise(terms[: terms.size // 2]) + pairwise(terms[terms.size // 2 :])
-    )
+    if terms.size == 1:
+        return terms[0]
+    half = terms.size // 2
+    return pairwise(terms[:half]) + pairwise(terms[half:])
 
 
 def lanes(terms: np.ndarray) -> np.float32:
@@ -85,48 +88,50 @@ def sums(x: np.ndarray, offsets: np.ndarray = OFFSETS) -> Bounded:
 @pytest.mark.parametrize("kind", ["ordinary", "cancelling", "wild", "subnormal"])
 def test_sums_are_exact_and_every_order_is_inside(kind: str) -> None:
     x = columns(kind)
-    found = sums(x)
+    bounded = sums(x)
     for s, (lo, hi) in enumerate(steps(OFFSETS)):
         for c in range(x.shape[1]):
             exact = sum((Fraction(float(v)) for v in x[lo:hi, c]), Fraction(0))
-            assert found.value[s, c] == float(exact)
+            assert bounded.value[s, c] == float(exact)
             for name, add in ORDERS.items():
-                theirs = add(x[lo:hi, c]) if hi > lo else F(0)
-                assert abs(Fraction(float(theirs)) - exact) <= Fraction(found.error[s, c]), (
+                computed = add(x[lo:hi, c]) if hi > lo else F(0)
+                assert abs(Fraction(float(computed)) - exact) <= Fraction(bounded.error[s, c]), (
                     kind,
                     name,
                     s,
                     c,
                 )
-    assert (found.error[:2] == 0).all(), "no rounding, no error: bags of none and of one"
+    assert (bounded.error[:2] == 0).all(), "no rounding, no error: bags of none and of one"
 
 
 def test_a_lost_term_is_outside() -> None:
     x = columns("ordinary")
-    found = sums(x)
+    total = sums(x)
     for s in (2, 3, 4):
-        lost = found.value[s] - x[OFFSETS[s]]
-        assert (np.abs(lost - found.value[s]) > found.error[s]).mean() > 0.9
+        without_first = total.value[s] - x[OFFSETS[s]]
+        assert (np.abs(without_first - total.value[s]) > total.error[s]).mean() > 0.9
 
 
 def test_small_dyadic_numbers_leave_no_error_in_any_order() -> None:
     x = (RNG.integers(1, 64, (5000, 2)) * RNG.choice([-1, 1], (5000, 2)) / 16).astype(F)
-    found = sums(x, np.array([0, 5000]))
-    assert (found.error == 0).all() and (found.value[0] == x.astype(np.float64).sum(0)).all()
+    bounded = sums(x, np.array([0, 5000]))
+    assert (bounded.error == 0).all() and (bounded.value[0] == x.astype(np.float64).sum(0)).all()
     assert (sums(x * F(1 / 3), np.array([0, 5000])).error > 0).all()
 
 
 def test_sums_that_may_overflow_are_unknown_and_those_that_must_are_infinite() -> None:
     big = F(3e38)
-    found = sums(np.array([[big, big], [big, -big], [F(1), big]], F), np.array([0, 3]))
-    assert found.value[0, 0] == np.inf and found.error[0, 0] == 0
-    assert np.isinf(found.error[0, 1])
+    bounded = sums(np.array([[big, big], [big, -big], [F(1), big]], F), np.array([0, 3]))
+    assert bounded.value[0, 0] == np.inf and bounded.error[0, 0] == 0
+    assert np.isinf(bounded.error[0, 1])
 
 
 def test_special_numbers_have_classes_not_bounds() -> None:
-    found = sums(np.array([[np.inf, np.nan, -0.0], [-np.inf, 1, -0.0]], F), np.array([0, 1, 2, 2]))
-    np.testing.assert_array_equal(found.value, [[np.inf, np.nan, 0], [-np.inf, 1, 0], [0, 0, 0]])
-    assert not found.error.any()
+    bounded = sums(
+        np.array([[np.inf, np.nan, -0.0], [-np.inf, 1, -0.0]], F), np.array([0, 1, 2, 2])
+    )
+    np.testing.assert_array_equal(bounded.value, [[np.inf, np.nan, 0], [-np.inf, 1, 0], [0, 0, 0]])
+    assert not bounded.error.any()
 
 
 def test_gamma_is_the_textbook_one() -> None:
@@ -149,33 +154,33 @@ def test_bounded_arithmetic_contains_fp32_arithmetic(name: str, scale: float) ->
     a, b, c = (RNG.standard_normal((3, 4000)) * scale).astype(F)
     chain = CHAINS[name]
     with np.errstate(all="ignore"):
-        theirs = chain(a, b, c).astype(np.float64)
-    found = chain(*map(Bounded.exactly, (a, b, c)))
+        computed = chain(a, b, c).astype(np.float64)
+    bounded = chain(*map(Bounded.exactly, (a, b, c)))
     with np.errstate(invalid="ignore"):
         inside = (
-            (np.abs(theirs - found.value) <= found.error)
-            | np.isinf(found.error)
-            | (theirs == found.value)
+            (np.abs(computed - bounded.value) <= bounded.error)
+            | np.isinf(bounded.error)
+            | (computed == bounded.value)
         )
-    assert (inside | (np.isnan(theirs) & np.isnan(found.value))).all()
+    assert (inside | (np.isnan(computed) & np.isnan(bounded.value))).all()
 
 
 def test_bounded_roots_contain_fp32_roots_of_perturbed_numbers() -> None:
     x = np.abs(RNG.standard_normal(1000)).astype(F)
     error = np.abs(RNG.standard_normal(1000)) * 0.1
-    found = Bounded(x.astype(np.float64), error).sqrt()
+    bounded = Bounded(x.astype(np.float64), error).sqrt()
     for sign in (-1, 1):
-        theirs = np.sqrt(np.maximum(x + F(0.99) * sign * error.astype(F), 0))
-        assert (np.abs(theirs - found.value) <= found.error).all()
+        computed = np.sqrt(np.maximum(x + F(0.99) * sign * error.astype(F), 0))
+        assert (np.abs(computed - bounded.value) <= bounded.error).all()
     assert Bounded.exactly(0.0).sqrt().error == 0
 
 
 def test_square_sums_contain_every_order() -> None:
     x = RNG.standard_normal((50, 129)).astype(F)
-    found = square_sum(Bounded.exactly(x))
+    bounded = square_sum(Bounded.exactly(x))
     for add in ORDERS.values():
-        theirs = np.array([add(row * row) for row in x])
-        assert (np.abs(theirs - found.value) <= found.error).all()
+        computed = np.array([add(row * row) for row in x])
+        assert (np.abs(computed - bounded.value) <= bounded.error).all()
 
 
 @pytest.mark.parametrize("name", [n for n in FORMATS if n != "fp32"])
@@ -197,10 +202,10 @@ def test_formats_agree_with_the_codecs_on_every_code_and_on_hard_numbers(name: s
             [F(3e38), F(np.inf)],
         ]
     )
-    there = np.empty((1, x.size), form.dtype)
+    encoded = np.empty((1, x.size), form.dtype)
     for rounding, model in (("nearest", nearest), ("truncate", toward_zero)):
-        encode_rows(x[None], LAYOUTS[name], ROUNDINGS[rounding], there)
-        np.testing.assert_array_equal(decode(there[0], name), model(x.astype(np.float64), form))
+        encode_rows(x[None], LAYOUTS[name], ROUNDINGS[rounding], encoded)
+        np.testing.assert_array_equal(decode(encoded[0], name), model(x.astype(np.float64), form))
     low = below(x.astype(np.float64), form)
     high = above(x.astype(np.float64), form)
     assert ((low <= x) & (x <= high) | (np.abs(x) > form.largest)).all()
@@ -216,10 +221,10 @@ def test_stochastic_rounding_stays_in_the_set_with_the_stated_probability(name: 
     encode_rows_randomly(
         many, LAYOUTS[name], ROUNDINGS["stochastic"], 5, np.arange(20000), 0, 1, codes
     )
-    theirs = decode(codes, name)
+    computed = decode(codes, name)
     assert truth.lower is not None and truth.upper is not None and truth.probability is not None
-    assert ((theirs == truth.lower) | (theirs == truth.upper)).all()
-    up = (theirs == truth.upper).mean(0)
+    assert ((computed == truth.lower) | (computed == truth.upper)).all()
+    up = (computed == truth.upper).mean(0)
     known = np.isfinite(truth.probability)
     assert known.any() and (np.abs(up - truth.probability)[known] < 0.02).all()
 
@@ -235,7 +240,7 @@ def test_narrow_results_know_which_numbers_may_stand_there() -> None:
 
 def table(rows: list[list[float]], bags: list[list[int]], **more: object) -> dict[str, np.ndarray]:
     """One table and bags of its rows."""
-    found = {
+    inputs = {
         "weights": np.array(rows, F).reshape(-1),
         "rows": np.array([len(rows)]),
         "dims": np.array([len(rows[0])]),
@@ -243,24 +248,24 @@ def table(rows: list[list[float]], bags: list[list[int]], **more: object) -> dic
         "indices": np.array([i for bag in bags for i in bag], np.int64),
         "offsets": np.append(0, np.cumsum([len(bag) for bag in bags])),
     }
-    return {**found, **{name: np.asarray(array) for name, array in more.items()}}
+    return {**inputs, **{name: np.asarray(array) for name, array in more.items()}}
 
 
 def test_lookup_means_what_it_says() -> None:
-    given = table(
+    inputs = table(
         [[1, 2], [3, 5]],
         [[0, 1], [], [1, -1, 1]],
         per_sample_weights=np.array([2, 1, 1, 9, 0.5], F),
     )
-    sums_ = LOOKUP.truth(given)["out"]
+    sums_ = LOOKUP.truth(inputs)["out"]
     np.testing.assert_array_equal(sums_.reference, [[5, 9], [0, 0], [4.5, 7.5]])
     assert not sums_.bound.any()
-    means = LOOKUP.truth(given, {"pooling": "mean"})["out"].reference
+    means = LOOKUP.truth(inputs, {"pooling": "mean"})["out"].reference
     np.testing.assert_allclose(means, [[2.5, 4.5], [0, 0], [1.5, 2.5]], rtol=1e-15)
-    given["grad_output"] = np.array([[1, 10], [7, 7], [2, 0]], F)
-    grads = WEIGHT_GRADIENT.truth(given)["per_sample_weights_grad"].reference
+    inputs["grad_output"] = np.array([[1, 10], [7, 7], [2, 0]], F)
+    grads = WEIGHT_GRADIENT.truth(inputs)["per_sample_weights_grad"].reference
     np.testing.assert_array_equal(grads, [21, 53, 6, 0, 6])
-    merged = UNIQUE_GRADIENT.truth(given)
+    merged = UNIQUE_GRADIENT.truth(inputs)
     np.testing.assert_array_equal(merged["rows"].reference, [0, 1])
     np.testing.assert_array_equal(merged["values"].reference, [2, 20, 1 + 3, 10])
 
@@ -270,25 +275,22 @@ def test_a_row_number_out_of_range_is_named() -> None:
         LOOKUP.truth(table([[1], [2]], [[0, 7]]))
 
 
-def naive_lookup(given: dict[str, np.ndarray], order: str, mean: str) -> np.ndarray:
-    """fp32 pooling of one table in some order; MEAN by division, by a reciprocal, or term by term."""
-    w = given["weights"].reshape(int(given["rows"][0]), -1)
-    out = np.zeros((given["offsets"].size - 1, w.shape[1]), F)
-    for b, (lo, hi) in enumerate(steps(given["offsets"])):
+def naive_lookup(inputs: dict[str, np.ndarray], order: str, mean: str) -> np.ndarray:
+    """fp32 pooling of one table in some order; MEAN divides, by a reciprocal, or term by term."""
+    w = inputs["weights"].reshape(int(inputs["rows"][0]), -1)
+    out = np.zeros((inputs["offsets"].size - 1, w.shape[1]), F)
+    for b, (lo, hi) in enumerate(steps(inputs["offsets"])):
         if hi == lo:
             continue
-        terms = w[given["indices"][lo:hi]] * given["per_sample_weights"][lo:hi, None]
+        terms = w[inputs["indices"][lo:hi]] * inputs["per_sample_weights"][lo:hi, None]
         share = F(1) / F(hi - lo)
         if mean == "terms":
             terms = terms * share
         out[b] = [ORDERS[order](column) for column in terms.T]
-        out[b] = (
-            out[b] / F(hi - lo)
-            if mean == "divide"
-            else out[b] * share
-            if mean == "reciprocal"
-            else out[b]
-        )
+        if mean == "divide":
+            out[b] = out[b] / F(hi - lo)
+        elif mean == "reciprocal":
+            out[b] = out[b] * share
     return out
 
 
@@ -298,10 +300,10 @@ def test_naive_lookups_are_inside(order: str, mean: str) -> None:
     rows = RNG.standard_normal((20, 5)).tolist()
     bags = [RNG.integers(0, 20, n).tolist() for n in (0, 1, 2, 3, 7, 33, 70)]
     weights = RNG.standard_normal(sum(map(len, bags))).astype(F)
-    given = table(rows, bags, per_sample_weights=weights)
-    truth = LOOKUP.truth(given, {"pooling": "mean" if mean else "sum"})["out"]
-    theirs = naive_lookup(given, order, mean)
-    assert (np.abs(theirs - truth.reference) <= truth.bound).all()
+    inputs = table(rows, bags, per_sample_weights=weights)
+    truth = LOOKUP.truth(inputs, {"pooling": "mean" if mean else "sum"})["out"]
+    computed = naive_lookup(inputs, order, mean)
+    assert (np.abs(computed - truth.reference) <= truth.bound).all()
     scale = np.abs(truth.reference).max()
     assert truth.bound.max() < 1e-4 * scale, "a bound that excuses everything is none"
 
@@ -322,13 +324,9 @@ def naive_update(
     step = (m / F(1 - 0.875**t)) / (np.sqrt(v) / F(np.sqrt(1 - (1 - 2.0**-10) ** t)) + eps)
     if rule == "adam":
         return w - lr * step
-    return (
-        w
-        - lr
-        * np.sqrt((w * w).sum(1, keepdims=True))
-        / np.sqrt((step * step).sum(1, keepdims=True))
-        * step
-    )
+    w_norm = np.sqrt((w * w).sum(1, keepdims=True))
+    step_norm = np.sqrt((step * step).sum(1, keepdims=True))
+    return w - lr * w_norm / step_norm * step
 
 
 @pytest.mark.parametrize(
@@ -337,7 +335,7 @@ def naive_update(
 @pytest.mark.parametrize("t", [1, 9])
 def test_naive_updates_are_inside_and_wrong_ones_outside(rule: str, t: int) -> None:
     w, g = RNG.standard_normal((2, 30, 9)).astype(F)
-    given = table(w.tolist(), [[i] for i in range(30)], grad_output=g)
+    inputs = table(w.tolist(), [[i] for i in range(30)], grad_output=g)
     options = {
         "optimizer": rule,
         "learning_rate": 0.0625,
@@ -346,23 +344,23 @@ def test_naive_updates_are_inside_and_wrong_ones_outside(rule: str, t: int) -> N
         "beta2": 1 - 2.0**-10,
         "step": t,
     }
-    truth = BACKWARD.truth(given, options)["weights"]
-    theirs = naive_update(rule, w, g, F(0.0625), F(2.0**-20), t).reshape(-1)
-    assert (np.abs(theirs - truth.reference) <= truth.bound).all()
-    wrong = theirs + (theirs - w.reshape(-1)) * F(0.01)  # one per cent more of a step
+    truth = BACKWARD.truth(inputs, options)["weights"]
+    computed = naive_update(rule, w, g, F(0.0625), F(2.0**-20), t).reshape(-1)
+    assert (np.abs(computed - truth.reference) <= truth.bound).all()
+    wrong = computed + (computed - w.reshape(-1)) * F(0.01)  # one per cent more of a step
     assert (np.abs(wrong - truth.reference) > truth.bound).mean() > 0.9
 
 
 def test_untouched_rows_have_no_room() -> None:
-    given = table([[1, np.nan], [3, 5], [-0.0, 1e-45]], [[1, 1]], grad_output=np.ones((1, 2), F))
-    truth = BACKWARD.truth(given, {"optimizer": "exact_sgd"})["weights"]
+    inputs = table([[1, np.nan], [3, 5], [-0.0, 1e-45]], [[1, 1]], grad_output=np.ones((1, 2), F))
+    truth = BACKWARD.truth(inputs, {"optimizer": "exact_sgd"})["weights"]
     assert not truth.bound[[0, 1, 4, 5]].any() and np.isnan(truth.reference[1])
     assert truth.reference[5] == TINY
 
 
 def test_duplicates_merge_before_the_rule() -> None:
-    given = table([[0.0]], [[0], [0], [0]], grad_output=np.ones((3, 1), F))
-    states = BACKWARD.truth(given, {"optimizer": "exact_adagrad"})
+    inputs = table([[0.0]], [[0], [0], [0]], grad_output=np.ones((3, 1), F))
+    states = BACKWARD.truth(inputs, {"optimizer": "exact_adagrad"})
     assert states["sum"].reference == 9, "three gradients of 1 make a square of 9, not 3"
 
 
@@ -379,8 +377,9 @@ def reciprocal(x: np.ndarray) -> np.ndarray:
 def sloppy_adam(
     w: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray, t: int
 ) -> tuple[np.ndarray, ...]:
-    """Adam with fp32 powers, reciprocals for divisions, contracted products, and 1 - beta taken
-    from a rounded beta.
+    """Adam as fast GPU code has it.
+
+    fp32 powers, reciprocals for divisions, contracted products, 1 - beta taken from a rounded beta.
     """
     b1 = F(0.9)
     b2 = F(0.999)
@@ -401,16 +400,18 @@ def test_fast_gpu_arithmetic_is_inside(t: int) -> None:
     if t == 1:
         m = 0 * m
         v = 0 * v
-    given = table(
+    inputs = table(
         w.tolist(),
         [[i] for i in range(200)],
         grad_output=g,
         exp_avg=m.reshape(-1),
         exp_avg_sq=v.reshape(-1),
     )
-    truth = BACKWARD.truth(given, {"optimizer": "adam", "step": t})
-    for name, theirs in zip(("weights", "exp_avg", "exp_avg_sq"), sloppy_adam(w, g, m, v, t)):
-        assert (np.abs(theirs.reshape(-1) - truth[name].reference) <= truth[name].bound).all(), name
+    truth = BACKWARD.truth(inputs, {"optimizer": "adam", "step": t})
+    for name, computed in zip(("weights", "exp_avg", "exp_avg_sq"), sloppy_adam(w, g, m, v, t)):
+        assert (np.abs(computed.reshape(-1) - truth[name].reference) <= truth[name].bound).all(), (
+            name
+        )
     late = sloppy_adam(w, g, m, v, t + 1)[0].reshape(-1)
     if t < 1000:
         assert (np.abs(late - truth["weights"].reference) > truth["weights"].bound).mean() > 0.9

@@ -32,7 +32,7 @@ KNOWN = [
 
 
 @pytest.mark.parametrize("module", [philox, twin], ids=["kernel", "twin"])
-@pytest.mark.parametrize("counter, key, result", KNOWN)
+@pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
 def test_known_answers(module, counter, key, result):
     c, k, expected = ([int(word, 16) for word in text.split()] for text in (counter, key, result))
     out = np.empty((1, 4), np.uint32)

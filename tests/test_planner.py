@@ -55,7 +55,7 @@ def test_small_tables_are_replicated_and_large_ones_spread() -> None:
     by_name = dict(zip([t.name for t in TABLES], plan.schemes))
     assert by_name["C9"] == by_name["C6"] == "data_parallel"
     assert by_name["C3"] == by_name["C12"] == "table_wise"
-    # the four giants on four ranks
+    # The four largest tables are on four ranks.
     assert len({plan.of_table(t)[0].rank for t in (2, 3, 11, 15)}) == 4
 
 
@@ -79,10 +79,10 @@ def test_the_budget_is_kept(slack: float) -> None:
 def test_what_does_not_fit_is_named_with_numbers() -> None:
     with pytest.raises(PlanError) as caught:
         make_plan(TABLES, "auto", 4, budget=BYTES // 5)
-    words = str(caught.value)
-    assert f"all tables with their optimizer state take {BYTES:,} bytes" in words
-    assert f"4 rank(s) have {BYTES // 5:,} each" in words
-    assert "use more ranks" in words
+    message = str(caught.value)
+    assert f"all tables with their optimizer state take {BYTES:,} bytes" in message
+    assert f"4 rank(s) have {BYTES // 5:,} each" in message
+    assert "use more ranks" in message
 
 
 def test_fixed_schemes_are_obeyed() -> None:
@@ -104,6 +104,6 @@ def test_costs_follow_the_written_formulas() -> None:
     assert whole.memory == 1000 * 17 * 4
     half = shard_cost(spec, Shard(0, (0, 500), (0, 16), 0), 2, False, work)
     assert half.compute == whole.compute / 2
-    # words are as many as there are bags, whatever the rows
+    # There is a pooled output for each bag, however many rows the shard has.
     assert half.communication == 8 * 300 + 12 * 200 * 16
     assert shard_cost(spec, Shard(0, (0, 1000), (0, 16), 0), 1, False, work).communication == 0

@@ -3,7 +3,8 @@ through?
 """
 
 import shutil
-from collections import namedtuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,14 +16,26 @@ from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.training import preflight, trainer
 from neocpu.training.datasets import open_splits
-from neocpu.training.preflight import Need, check_checkpoints, check_conversions
+from neocpu.training.preflight import (
+    CheckpointNeeds,
+    Need,
+    check_checkpoints,
+    check_conversions,
+)
 from neocpu.training.results import RunReport
 from neocpu.training.trainer import Trainer
-from tests.test_training import given, log  # noqa: F401  (a fixture)
+from tests.small_run import config_of
 
-Usage = namedtuple("Usage", "total used free")
 KIB = 1 << 10
 MIB = 1 << 20
+
+
+class Usage(NamedTuple):
+    """What shutil.disk_usage gives."""
+
+    total: int
+    used: int
+    free: int
 
 
 @pytest.fixture
@@ -41,7 +54,7 @@ def told_by(check, *args):
 
 
 @pytest.mark.parametrize(
-    ("saves", "keep", "there", "files"),
+    ("saves", "keep", "present", "files"),
     [(1, 2, [], 1), (2, 2, [], 2), (9, 2, [], 3), (9, 1, [], 2), (9, 5, [], 6), (1, 2, [0, 0], 3)],
     ids=[
         "only at the end",
@@ -52,43 +65,44 @@ def told_by(check, *args):
         "resumed beside others",
     ],
 )
-def test_one_more_checkpoint_than_stay_must_fit(tmp_path, free, saves, keep, there, files):
-    needs = [Need("big", 40 * MIB), Need("small", 9 * MIB)]
-    dense = 10 * MIB
-    one = 59 * MIB + preflight.OVERHEAD
-    free(files * one)
-    assert told_by(check_checkpoints, tmp_path, needs, dense, saves, keep, there) == []
-    free(files * one - 1)
-    (line,) = told_by(check_checkpoints, tmp_path, needs, dense, saves, keep, there)
-    assert (
-        line.startswith(f"warning: checkpoints in {tmp_path} may need up to ") and "\n" not in line
-    )
+def test_one_more_checkpoint_than_stay_must_fit(tmp_path, free, saves, keep, present, files):
+    tables = [Need("big", 40 * MIB), Need("small", 9 * MIB)]
+    needs = CheckpointNeeds(tables, 10 * MIB, saves, keep, present)
+    size = 59 * MIB + preflight.OVERHEAD
+    free(files * size)
+    assert told_by(check_checkpoints, tmp_path, needs) == []
+    free(files * size - 1)
+    (line,) = told_by(check_checkpoints, tmp_path, needs)
+    assert line.startswith(f"warning: checkpoints in {tmp_path} may need up to ")
+    assert "\n" not in line
     assert f"({files} of 59.2 MiB; the largest table, big, up to 40.0 MiB of each)" in line
-    assert "choose another --out" in line and ("checkpoint.keep=1" in line) == (
-        keep > 1 and files > 1
-    )
-    free(files * dense)
-    assert len(told_by(check_checkpoints, tmp_path, needs, dense, saves, keep, there)) == 1
-    free(files * dense - 1)
-    with pytest.raises(
-        TrainingError, match=rf"need at least {files}0\.0 MiB and up to .* free there; make room"
-    ):
-        check_checkpoints(tmp_path, needs, dense, saves, keep, there, print)
+    assert "choose another --out" in line
+    assert ("checkpoint.keep=1" in line) == (keep > 1 and files > 1)
+    free(files * needs.dense)
+    assert len(told_by(check_checkpoints, tmp_path, needs)) == 1
+    free(files * needs.dense - 1)
+    message = rf"need at least {files}0\.0 MiB and up to .* free there; make room"
+    with pytest.raises(TrainingError, match=message):
+        check_checkpoints(tmp_path, needs, print)
 
 
 def test_room_that_older_checkpoints_give_back_counts(tmp_path, free):
     free(60 * MIB)
-    args = ([Need("big", 40 * MIB)], 19 * MIB, 9, 2)
-    assert told_by(check_checkpoints, tmp_path, *args, [60 * MIB, 60 * MIB]) == []
-    assert len(told_by(check_checkpoints, tmp_path, *args, [60 * MIB, 57 * MIB])) == 1
+    needs = CheckpointNeeds([Need("big", 40 * MIB)], 19 * MIB, saves=9, keep=2)
+    enough = replace(needs, present=[60 * MIB, 60 * MIB])
+    assert told_by(check_checkpoints, tmp_path, enough) == []
+    too_little = replace(needs, present=[60 * MIB, 57 * MIB])
+    assert len(told_by(check_checkpoints, tmp_path, too_little)) == 1
 
 
-def test_rows_on_the_ssd_that_may_not_fit_are_told(log, tmp_path, free):  # noqa: F811
-    state = given(log).optimizer.sparse.state_floats
-    needs = preflight.row_file_needs(given(log).tables, state, {"one": 1 << 20, "many": 10})
+def test_rows_on_the_ssd_that_may_not_fit_are_told(log, tmp_path, free):
+    state = config_of(log).optimizer.sparse.state_floats
+    needs = preflight.row_file_needs(config_of(log).tables, state, {"one": 1 << 20, "many": 10})
     assert needs[0].table == "one" and needs[0].bytes > 24 << 20
     more = [
-        preflight.row_file_needs(given(log).tables, state, {"one": 1, "many": 0}, saves)[0].bytes
+        preflight.row_file_needs(config_of(log).tables, state, {"one": 1, "many": 0}, saves)[
+            0
+        ].bytes
         for saves in (1, 2, 9)
     ]
     # rows that changed since a commit are there twice
@@ -104,30 +118,30 @@ OPTIMIZERS = ("exact_sgd", "exact_adagrad", "exact_rowwise_adagrad", "adam", "pa
 
 
 @pytest.mark.parametrize("sparse", OPTIMIZERS)
-def test_no_checkpoint_is_larger_than_foretold(log, tmp_path, sparse, monkeypatch):  # noqa: F811
+def test_no_checkpoint_is_larger_than_foretold(log, tmp_path, sparse, monkeypatch):
     monkeypatch.setattr(preflight, "OVERHEAD", 32 * KIB)
-    run = given(
+    run = config_of(
         log,
         f"optimizer.sparse={{ name = '{sparse}' }}",
         "optimizer.dense.name=adagrad",
         "training.epochs=2",
     )
     splits = open_splits(run, SingleComm(), tmp_path, print)
-    needs = preflight.checkpoint_needs(
+    tables = preflight.checkpoint_needs(
         run.tables, run.optimizer.sparse.state_floats, splits.touchable_rows(300)
     )
     dense = preflight.dense_bytes(run, splits.dense_features)
-    most = check_checkpoints(tmp_path, needs, dense, 1, 1, [], print)
+    most = check_checkpoints(tmp_path, CheckpointNeeds(tables, dense, saves=1, keep=1), print)
     Trainer(run, None, tmp_path / "out").run()
     (path,) = (tmp_path / "out" / "checkpoints").iterdir()
     assert dense < path.stat().st_size <= most
 
 
-def test_rows_that_can_be_touched(log, tmp_path):  # noqa: F811
-    splits = open_splits(given(log), SingleComm(), tmp_path, print)
+def test_rows_that_can_be_touched(log, tmp_path):
+    splits = open_splits(config_of(log), SingleComm(), tmp_path, print)
     assert splits.touchable_rows(7) == {"one": 7, "many": 30}
     assert splits.touchable_rows(10**6) == {"one": 50, "many": 30}
-    wide = given(log, "tables.one.rows=100000", "tables.many.rows=100000")
+    wide = config_of(log, "tables.one.rows=100000", "tables.many.rows=100000")
     splits = open_splits(wide, SingleComm(), tmp_path, print)
     lookups = splits.datasets["train"].lookups("many")
     # a second epoch finds the same rows
@@ -135,9 +149,9 @@ def test_rows_that_can_be_touched(log, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_run_on_a_full_disk_does_not_start(log, tmp_path, free, ranks):  # noqa: F811
+def test_a_run_on_a_full_disk_does_not_start(log, tmp_path, free, ranks):
     free(100)
-    run = given(log)
+    run = config_of(log)
     lines = []
 
     def body(comm):
@@ -146,16 +160,22 @@ def test_a_run_on_a_full_disk_does_not_start(log, tmp_path, free, ranks):  # noq
             Trainer(run, comm, tmp_path / "out", report=report).run()
         return str(error.value), error.value.spoken_by
 
-    (told,) = set(run_threads(ranks, body))
-    assert told[0].startswith(f"checkpoints in {tmp_path / 'out'} need at least ") and told[1] == 0
+    (message,) = set(run_threads(ranks, body))
+    assert (
+        message[0].startswith(f"checkpoints in {tmp_path / 'out'} need at least ")
+        and message[1] == 0
+    )
     assert not lines and not (tmp_path / "out" / "plan.json").exists()
 
 
-def test_a_run_that_may_fit_starts_with_a_warning(log, tmp_path, free):  # noqa: F811
+def test_a_run_that_may_fit_starts_with_a_warning(log, tmp_path, free):
     free(100 * KIB)
     lines: list[str] = []
     Trainer(
-        given(log), None, tmp_path / "out", report=RunReport(tmp_path / "out", 0, tell=lines.append)
+        config_of(log),
+        None,
+        tmp_path / "out",
+        report=RunReport(tmp_path / "out", 0, tell=lines.append),
     ).run()
     assert (
         sum(
@@ -166,24 +186,24 @@ def test_a_run_that_may_fit_starts_with_a_warning(log, tmp_path, free):  # noqa:
     )
 
 
-def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch):  # noqa: F811
-    asked = []
+def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch):
+    on_huge_pages = []
     real = trainer.build
 
-    def build(*args):
-        asked.append(args[4])
-        return real(*args)
+    def build(*args, huge, **settings):
+        on_huge_pages.append(huge)
+        return real(*args, huge=huge, **settings)
 
     monkeypatch.setattr(trainer, "build", build)
     digests = set()
     for available in (1 << 40, 1 << 29):  # the table of gigabytes is mapped, a page at a time
         monkeypatch.setattr(preflight, "available_memory", lambda available=available: available)
-        run = given(log, "tables.one.rows=200_000_000", "training.steps=2")
+        run = config_of(log, "tables.one.rows=200_000_000", "training.steps=2")
         digests.add(Trainer(run, None, tmp_path / str(available)).run()["digest"])
-    assert asked == [True, False] and len(digests) == 1
+    assert on_huge_pages == [True, False] and len(digests) == 1
     monkeypatch.setattr(preflight, "available_memory", lambda: 1 << 20)
     with pytest.raises(TrainingError, match="largest table, one"):
-        Trainer(given(log), None, tmp_path / "none").run()
+        Trainer(config_of(log), None, tmp_path / "none").run()
 
 
 def raw_log(path, rows):

@@ -13,7 +13,7 @@ README = (ROOT / "README.md").read_text()
 
 def blocks() -> list[str]:
     """The README's `sh` blocks."""
-    return re.findall(r"^```sh\n(.*?)^```", README, re.M | re.S)
+    return re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 def test_there_are_exactly_two_set_up_commands() -> None:
@@ -23,7 +23,7 @@ def test_there_are_exactly_two_set_up_commands() -> None:
 
 
 def test_the_main_job_prints_the_digest_that_the_readme_shows(tmp_path: Path) -> None:
-    shown = re.findall(r"^digest ([0-9a-f]{64})$", README, re.M)
+    shown = re.findall(r"^digest ([0-9a-f]{64})$", README, re.MULTILINE)
     assert len(shown) == 1
     command = next(line for line in blocks()[0].splitlines() if line.startswith("mpiexec"))
     program, *rest = command.split()

@@ -22,8 +22,8 @@ def measured(value: float) -> Metrics:
 
 
 def test_metrics_are_json_lines_and_are_told(tmp_path: Path) -> None:
-    told: list[str] = []
-    report = RunReport(tmp_path, 0, tell=told.append)
+    shown: list[str] = []
+    report = RunReport(tmp_path, 0, tell=shown.append)
     report.metrics(4, 40, "valid", measured(0.5))
     assert lines(tmp_path) == [
         {
@@ -38,7 +38,7 @@ def test_metrics_are_json_lines_and_are_told(tmp_path: Path) -> None:
             "accuracy": 0.5,
         }
     ]
-    assert told == [
+    assert shown == [
         "step 4, valid: logloss 0.50000, ne 0.90000, calibration 1.00000, accuracy 0.50000"
     ]
 
@@ -82,7 +82,7 @@ def test_without_matplotlib_there_is_no_picture(
 
 
 def test_other_ranks_write_and_say_nothing(tmp_path: Path) -> None:
-    report = RunReport(tmp_path, 1, tell=lambda text: pytest.fail(text))
+    report = RunReport(tmp_path, 1, tell=pytest.fail)
     report.tell("hello")
     report.metrics(1, 1, "train", measured(0.5))
     report.finish({})
@@ -92,8 +92,8 @@ def test_other_ranks_write_and_say_nothing(tmp_path: Path) -> None:
 
 
 def test_versions() -> None:
-    found = versions()
+    names = versions()
     assert (
-        set(found) >= {"python", "neocpu", "numba", "numpy", "mpi4py", "h5py"}
-        and "unknown" not in found.values()
+        set(names) >= {"python", "neocpu", "numba", "numpy", "mpi4py", "h5py"}
+        and "unknown" not in names.values()
     )

@@ -226,10 +226,10 @@ def _drop_after(folder: Path, out: str, step: int) -> None:
 
 def _stop_signal() -> signal.Signals:
     """SIGTERM; Open MPI's launcher kills the ranks soon after that one."""
-    told = subprocess.run(
+    version = subprocess.run(
         [str(find_mpiexec()), "--version"], capture_output=True, text=True, timeout=60
     ).stdout
-    return signal.SIGUSR1 if "Open MPI" in told or "prte" in told.lower() else signal.SIGTERM
+    return signal.SIGUSR1 if "Open MPI" in version or "prte" in version.lower() else signal.SIGTERM
 
 
 def test_runs_killed_at_any_instant_end_as_if_untouched() -> None:

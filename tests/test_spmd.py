@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from spmd import Outcome, discover, run_under_mpi
+from spmd import Case, Outcome, discover, run_under_mpi
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.launch import find_mpiexec
@@ -19,34 +19,31 @@ def test_on_threads(name: str, ranks: int, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """Outcomes of all selected bodies by number of ranks; each number is launched when its first
-    test asks.
-    """
-    selected: dict[int, list[str]] = {}
-    for item in request.session.items:
-        if getattr(item, "originalname", "") == "test_under_mpi" and item.path == Path(__file__):
-            params = item.callspec.params  # type: ignore[attr-defined]
-            selected.setdefault(params["ranks"], []).append(params["name"])
-    known: dict[int, dict[str, Outcome]] = {}
-
-    def outcomes_of(ranks: int) -> dict[str, Outcome]:
-        if ranks not in known:
-            known[ranks] = run_under_mpi(
-                selected[ranks], ranks, tmp_path_factory.mktemp(f"mpi{ranks}")
-            )
-        return known[ranks]
-
-    return outcomes_of
+def outcomes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Case, Outcome]:
+    """Outcomes of all selected cases, run when the first of them asks."""
+    selected = [
+        (item.callspec.params["name"], item.callspec.params["ranks"])  # type: ignore[attr-defined]
+        for item in request.session.items
+        if getattr(item, "originalname", "") == "test_under_mpi" and item.path == Path(__file__)
+    ]
+    return run_under_mpi(selected, tmp_path_factory.mktemp("mpi"))
 
 
-@pytest.mark.parametrize(("name", "ranks"), CASES, ids=IDS)
-def test_under_mpi(name: str, ranks: int, outcomes) -> None:
+@pytest.fixture(scope="session")
+def mpiexec() -> None:
+    """Skips where there is none."""
     try:
         find_mpiexec()
     except EnvironmentProblem as problem:
         pytest.skip(str(problem))
-    outcome = outcomes(ranks)[name]
+
+
+@pytest.mark.usefixtures("mpiexec")
+@pytest.mark.parametrize(("name", "ranks"), CASES, ids=IDS)
+def test_under_mpi(name: str, ranks: int, outcomes: dict[Case, Outcome]) -> None:
+    outcome = outcomes[name, ranks]
     if outcome.state == "skipped":
         pytest.skip(outcome.text)
     assert outcome.state == "ok", outcome.text

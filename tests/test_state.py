@@ -80,8 +80,8 @@ class Part:
 
     def values(self, shard: int, rows: np.ndarray) -> Mapping[str, np.ndarray]:
         s = self.shards[shard]
-        found = {k: v[slice(*s.rows)][rows] for k, v in self.whole.values[s.table].items()}
-        return {k: v[:, slice(*s.cols)] if v.ndim == 2 else v for k, v in found.items()}
+        fields = {k: v[slice(*s.rows)][rows] for k, v in self.whole.values[s.table].items()}
+        return {k: v[:, slice(*s.cols)] if v.ndim == 2 else v for k, v in fields.items()}
 
 
 def make(whole: Whole, comm: Comm, plan: Plan) -> State:
@@ -184,19 +184,19 @@ def test_blocks_hold_only_rows_that_changed() -> None:
     state = make(whole, SingleComm(), place(TABLES, ["table_wise"] * 4, 1))
     index = state.index()
     for table in range(len(TABLES)):
-        here = index.of(table + 2)
-        rows = int(index.rows[here].sum())
+        blocks = index.of(table + 2)
+        rows = int(index.rows[blocks].sum())
         assert rows == -(-int(whole.touched[table].sum()) // 2)
     assert TABLES[3].name == "C4" and index.of(5).stop == index.of(5).start
 
 
 def test_a_replica_that_did_not_look_a_row_up_does_not_matter() -> None:
     whole = Whole(OPTIMIZERS[0])
-    other = Whole(OPTIMIZERS[0])
-    seen = np.flatnonzero(other.touched[0])[1::2]  # looked up, never changed
-    other.touched[0][seen] = False
+    replica = Whole(OPTIMIZERS[0])
+    looked_up = np.flatnonzero(replica.touched[0])[1::2]  # looked up, never changed
+    replica.touched[0][looked_up] = False
 
     def body(comm: Comm) -> str:
-        return digest_on(whole if comm.rank else other, comm, ["data_parallel"] * 4)
+        return digest_on(whole if comm.rank else replica, comm, ["data_parallel"] * 4)
 
     assert set(run_threads(3, body)) == {digest_on(whole, SingleComm(), ["table_wise"] * 4)}

@@ -1,4 +1,4 @@
-"""Is the synthetic log bit-equal in any blocks, of Criteo's shape, and as predictable as it says?"""
+"""Is the synthetic log bit-equal in any blocks, of Criteo's shape, as predictable as told?"""
 
 import gzip
 import hashlib
@@ -446,7 +446,7 @@ def test_gzip_and_plain_hold_the_same_text(log, tmp_path):
     assert text.count(b"\n") == 500 and all(line.count(b"\t") == 39 for line in text.splitlines())
 
 
-@pytest.mark.parametrize("part, first, rows", [("train", 0, 13_000), ("test", 13_000, 4_000)])
+@pytest.mark.parametrize(("part", "first", "rows"), [("train", 0, 13_000), ("test", 13_000, 4_000)])
 def test_the_committed_log_is_made_again_to_the_bit(tmp_path, part, first, rows):
     name = f"tiny-criteo-{part}.tsv.gz"
     score = generate.write_log(SyntheticCriteo(1, max_rows=2000), tmp_path / name, first, rows)

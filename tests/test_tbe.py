@@ -124,7 +124,7 @@ class Plain:
                 step_row(w, g, element, row_states, squares, np.float32(dim), hyper)
 
     def check(self, tbe):
-        """Rows of the TBE that exist are equal; the others are still at their initial values here."""
+        """Rows that exist in the TBE are equal; the others still have their initial values."""
         for i, shard in enumerate(tbe.shards):
             rows = slice(*shard.rows)
             cols = slice(*shard.cols)

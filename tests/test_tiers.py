@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spmd_exchange import PLANS, TALL, Case, digest, train, unsharded
-from test_training import given as given_config
-from test_training import log  # noqa: F401
 
 from neocpu.cli.train import tier_lines
 from neocpu.embedding.lookups import EntryLayout, Lookups
@@ -23,13 +21,14 @@ from neocpu.errors import ConfigError, StorageError, TrainingError
 from neocpu.parallel.sharding import Shard
 from neocpu.parallel.threads import run_threads
 from neocpu.storage.hdf5 import undo_of
-from neocpu.storage.homes import Border, Filed, Memory, Stored
+from neocpu.storage.homes import Border, FileRecords, Memory, RecordHome
 from neocpu.storage.levels import Level, Slots
 from neocpu.storage.mover import Mover
-from neocpu.storage.placement import PLACEMENTS, Room, Rows, choose_placements, make_room
+from neocpu.storage.placement import PLACEMENTS, PlacedShard, Room, choose_placements, make_room
 from neocpu.storage.row_file import RowFile, RowTable
 from neocpu.storage.tier import Tier, Visit
 from neocpu.training.trainer import Trainer
+from tests.small_run import config_of
 
 ROWS = 300
 WIDTH = 3
@@ -53,7 +52,7 @@ def stack(kind, folder, policy="lru", scratch=64, ahead=False):
 
     if place.ssd:
         file = RowFile.create(folder / "rows.h5", [RowTable("t", ROWS, slots.record)])
-        home = Stored(Filed(file, 0), Border(slots), create)
+        home = RecordHome(FileRecords(file, 0), Border(slots), create)
     else:
         home = Memory("ddr", slots, lines, ROWS, create)
     first = [0, 32 + scratch]
@@ -165,9 +164,9 @@ def test_only_rows_that_changed_reach_the_file(tmp_path):
 
 def test_budgets_are_kept_and_shared_by_bytes():
     shards = [
-        Rows("big", 10**6, 100, "ddr_over_ssd"),
-        Rows("small", 10**5, 100, "ddr_over_ssd"),
-        Rows("w", 50, 8, "ddr"),
+        PlacedShard("big", 10**6, 100, "ddr_over_ssd"),
+        PlacedShard("small", 10**5, 100, "ddr_over_ssd"),
+        PlacedShard("w", 50, 8, "ddr"),
     ]
     rooms = make_room(shards, ddr=2_000_000)
     assert (
@@ -177,25 +176,28 @@ def test_budgets_are_kept_and_shared_by_bytes():
     assert 0 <= rooms[0].lines[0] - rooms[1].lines[0] <= 32 and rooms[2] == Room((), 0, 50)
     assert sum(room.slots * 134 for room in rooms[:2]) > 1_980_000  # all but a set of each is used
     few = make_room(
-        [Rows("big", 10**6, 100, "ddr_over_ssd"), Rows("few", 70, 100, "ddr_over_ssd")],
+        [
+            PlacedShard("big", 10**6, 100, "ddr_over_ssd"),
+            PlacedShard("few", 70, 100, "ddr_over_ssd"),
+        ],
         ddr=2_000_000,
     )
     assert few[1].lines == (96,) and few[0].lines[0] > 11_000
     assert all(room.lines[0] % 32 == 0 and room.scratch == room.lines[0] // 4 for room in rooms[:2])
     # FBGEMM's fifth, in whole sets
-    assert make_room([Rows("t", 1000, 8, "hbm_over_ddr")]) == [Room((224,), 0, 1000)]
-    assert make_room([Rows("t", 40, 8, "hbm_over_ddr_over_ssd")], hbm=10**6, ddr=10**6)[
+    assert make_room([PlacedShard("t", 1000, 8, "hbm_over_ddr")]) == [Room((224,), 0, 1000)]
+    assert make_room([PlacedShard("t", 40, 8, "hbm_over_ddr_over_ssd")], hbm=10**6, ddr=10**6)[
         0
     ].lines == (64, 64)
     with pytest.raises(
         TrainingError,
         match=r"tables in hbm take 400 bytes .* 300 more than memory\.hbm .* hbm_over_ddr",
     ):
-        make_room([Rows("t", 50, 8, "hbm")], hbm=100)
+        make_room([PlacedShard("t", 50, 8, "hbm")], hbm=100)
     with pytest.raises(
         TrainingError, match=r"memory\.ddr is 100 bytes .* at least 1,680 .* raise it by 1,580"
     ):
-        make_room([Rows("t", 50, 8, "ddr_over_ssd")], ddr=100)
+        make_room([PlacedShard("t", 50, 8, "ddr_over_ssd")], ddr=100)
 
 
 def test_placements_by_pattern():
@@ -226,7 +228,7 @@ def test_any_placement_gives_the_bits_of_memory(plan):
 def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
     rows = 10**10
     table = TableSpec("huge", rows, 4, ("f",))
-    memory = MemoryPlan(("ddr_over_ssd",), ddr=100_000, folder=tmp_path)
+    memory = MemoryPlan(placements=("ddr_over_ssd",), ddr=100_000, folder=tmp_path)
     tbe = TieredEmbedding([table], [Shard(0, (0, rows), (0, 4), 0)], SparseOptimizer(), 1, memory)
     layout = EntryLayout(np.zeros(1, np.int64), np.zeros(1, np.int64))
     rng = np.random.default_rng(0)
@@ -248,7 +250,7 @@ def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
     assert (tmp_path / "rank-0.h5").exists() and tbe.slots[0] < 3000
     tbe.close()
     assert not (tmp_path / "rank-0.h5").exists()
-    memory = MemoryPlan(("ddr_over_ssd",), folder=tmp_path / "file" / "folder")
+    memory = MemoryPlan(placements=("ddr_over_ssd",), folder=tmp_path / "file" / "folder")
     (tmp_path / "file").touch()
     with pytest.raises(
         StorageError, match=r"folder/rank-0\.h5: cannot be made: .* choose another memory\.folder"
@@ -256,7 +258,7 @@ def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
         TieredEmbedding([table], [Shard(0, (0, rows), (0, 4), 0)], SparseOptimizer(), 1, memory)
 
 
-def test_the_ssd_file_of_a_rank_stays_within_its_budget(log, tmp_path):  # noqa: F811
+def test_the_ssd_file_of_a_rank_stays_within_its_budget(log, tmp_path):
     with pytest.raises(
         StorageError,
         match=r"rank-0\.h5: would have .* bytes, but may have 20,000; raise .*memory\.ssd",
@@ -264,7 +266,7 @@ def test_the_ssd_file_of_a_rank_stays_within_its_budget(log, tmp_path):  # noqa:
         run(log, tmp_path, "ddr_over_ssd", "memory.ssd=20000")
 
 
-def test_files_of_others_are_left_alone(log, tmp_path):  # noqa: F811
+def test_files_of_others_are_left_alone(log, tmp_path):
     folder = f"memory.folder={tmp_path / 'rows'}"
     other = tmp_path / "rows" / "rank-0.h5"
     other.parent.mkdir()
@@ -285,7 +287,7 @@ def test_files_of_others_are_left_alone(log, tmp_path):  # noqa: F811
     assert not list(other.parent.iterdir())
 
 
-def test_files_that_killed_runs_on_more_ranks_left_are_removed(log, tmp_path):  # noqa: F811
+def test_files_that_killed_runs_on_more_ranks_left_are_removed(log, tmp_path):
     left = tmp_path / "out" / "rows" / "rank-7.h5"
     left.parent.mkdir(parents=True)
     RowFile.create(left, [RowTable("t", 10, 8)]).close()
@@ -296,15 +298,15 @@ def test_files_that_killed_runs_on_more_ranks_left_are_removed(log, tmp_path):  
         run(log, tmp_path / "out", "hbm", "training.steps=2", resume=True)
 
 
-def run(log, out, placement, *overrides, ranks=1, resume=False):  # noqa: F811
+def run(log, out, placement, *overrides, ranks=1, resume=False):
     """Summary of a run on threads."""
-    config = given_config(
+    config = config_of(
         log, "training.epochs=40", "training.steps=60", f"memory.placement={placement}", *overrides
     )
     return run_threads(ranks, lambda comm: Trainer(config, comm, out, resume=resume).run())[0]
 
 
-def test_a_run_beyond_its_memory_ends_with_the_same_digest(log, tmp_path):  # noqa: F811
+def test_a_run_beyond_its_memory_ends_with_the_same_digest(log, tmp_path):
     coded = "tables.one.format=fp16", "tables.one.rounding=stochastic"
     whole = run(log, tmp_path / "whole", "hbm", *coded)
     assert whole["tiers"] == []

@@ -10,65 +10,16 @@ import pytest
 from neocpu import config
 from neocpu.errors import ConfigError, DataError, TrainingError
 from neocpu.ingest.dataset_layout import FeatureColumn
-from neocpu.ingest.writer import Bags, DatasetWriter
+from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.training.trainer import Trainer
-
-# the third batch of an epoch has 22 samples
-ROWS = 150
-BATCH = 64
-PER_EPOCH = 3
-CONFIG = f"""
-[model]
-embedding_dim = 4
-bottom = [6, 4]
-top = [5, 1]
-[tables]
-one.rows = 50
-many.rows = 30
-many.pooling = "mean"
-[optimizer.sparse]
-learning_rate = 0.05
-[optimizer.dense]
-learning_rate = 0.1
-[training]
-batch_size = {BATCH}
-"""
-
-
-def write_log(path, spoil=None):
-    """A log of two features, one of them multi-hot; `spoil`: a row whose dense values are not
-    numbers.
-    """
-    random = np.random.default_rng(5)
-    dense = random.standard_normal((ROWS, 3)).astype(np.float32)
-    if spoil is not None:
-        dense[spoil] = np.nan
-    lengths = random.integers(0, 4, ROWS).astype(np.int32)
-    codes = {
-        "one": random.integers(0, 20, ROWS).astype(np.uint32),
-        "many": Bags(random.integers(0, 20, lengths.sum()).astype(np.uint32), lengths),
-    }
-    labels = (codes["one"] % 3 == 0).astype(np.float32)
-    columns = [FeatureColumn("one"), FeatureColumn("many", hotness=0)]
-    with DatasetWriter(path, ["a", "b", "c"], columns) as writer:
-        writer.append(labels, dense, codes)
-    return path
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory):
-    return write_log(tmp_path_factory.mktemp("log") / "log.h5")
-
-
-def given(log, *overrides):
-    return config.loads(CONFIG, overrides=[f'data.train="{log}"', f'data.test="{log}"', *overrides])
+from tests.small_run import BATCH, CONFIG, ROWS, config_of, write_log
 
 
 def train(log, out, *overrides):
     """Summary of a run alone."""
-    return Trainer(given(log, *overrides), SingleComm(), out).run()
+    return Trainer(config_of(log, *overrides), SingleComm(), out).run()
 
 
 @pytest.mark.parametrize(
@@ -109,7 +60,7 @@ def test_one_digest_alone_and_on_threads(log, tmp_path, shuffle):
     overrides = ("training.epochs=2", f"data.shuffle={shuffle}")
     digests = {train(log, tmp_path / "alone", *overrides)["digest"]}
     for plan, ranks in (("row_wise", 2), ("column_wise", 3)):
-        run = given(log, *overrides, f"parallel.plan={plan}")
+        run = config_of(log, *overrides, f"parallel.plan={plan}")
         summaries = run_threads(
             ranks,
             lambda comm, run=run, ranks=ranks: Trainer(run, comm, tmp_path / str(ranks)).run(),
@@ -134,7 +85,7 @@ def test_digests_differ_by_seed_order_and_steps(log, tmp_path):
 def test_interrupted_and_resumed_ends_with_the_same_digest(log, tmp_path, stop):
     whole = train(log, tmp_path / "whole", "training.epochs=2")
     train(log, tmp_path / "parts", "training.epochs=2", f"training.steps={stop}")
-    more = given(log, "training.epochs=2", "parallel.plan=row_wise")
+    more = config_of(log, "training.epochs=2", "parallel.plan=row_wise")
     resumed = run_threads(
         2, lambda comm: Trainer(more, comm, tmp_path / "parts", resume=True).run()
     )
@@ -163,7 +114,7 @@ def test_optimizers_with_more_state_resume_on_any_ranks(log, tmp_path, sparse):
         overrides += ("optimizer.sparse.weight_decay_mode=decoupled",)
     whole = train(log, tmp_path / "whole", *overrides)
     train(log, tmp_path / "parts", *overrides, "training.steps=4")
-    more = given(log, *overrides, "parallel.plan={one = 'data_parallel', many = 'grid_shard'}")
+    more = config_of(log, *overrides, "parallel.plan={one = 'data_parallel', many = 'grid_shard'}")
     resumed = run_threads(
         4, lambda comm: Trainer(more, comm, tmp_path / "parts", resume=True).run(), ranks_per_node=2
     )
@@ -173,21 +124,23 @@ def test_optimizers_with_more_state_resume_on_any_ranks(log, tmp_path, sparse):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_number_that_is_none_names_step_and_sample(tmp_path, ranks):
     log = write_log(tmp_path / "log.h5", spoil=BATCH + 50)  # sample 50 of the second batch
-    run = given(log, "data.shuffle=false")
-    told = r"step 2: the loss of sample 50 of the batch is nan \(its inputs are not finite\)"
-    with pytest.raises(TrainingError, match=told):
+    run = config_of(log, "data.shuffle=false")
+    message = r"step 2: the loss of sample 50 of the batch is nan \(its inputs are not finite\)"
+    with pytest.raises(TrainingError, match=message):
         run_threads(ranks, lambda comm: Trainer(run, comm, tmp_path / "out").run(), timeout=60)
 
 
 def test_splits_with_other_dense_inputs_are_refused(log, tmp_path):
-    other = tmp_path / "other.h5"
-    with DatasetWriter(other, ["a", "b"], [FeatureColumn("one"), FeatureColumn("many")]) as writer:
+    test_log = tmp_path / "other.h5"
+    with DatasetWriter(
+        test_log, ["a", "b"], [FeatureColumn("one"), FeatureColumn("many")]
+    ) as writer:
         codes = {"one": np.zeros(3, np.uint32), "many": np.zeros(3, np.uint32)}
         writer.append(np.zeros(3, np.float32), np.zeros((3, 2), np.float32), codes)
     with pytest.raises(
         DataError, match=r"data\.test does not go with data\.train: dense columns differ"
     ):
-        train(log, tmp_path / "out", f'data.test="{other}"')
+        train(log, tmp_path / "out", f'data.test="{test_log}"')
 
 
 def test_a_diverging_run_says_what_to_lower(log, tmp_path):

@@ -288,7 +288,7 @@ def test_merge_words(seed, fill, width, weighted):
 
 
 @pytest.mark.parametrize(
-    "width, first, size",
+    ("width", "first", "size"),
     [(1, 0, 1), (5, 0, 8), (5, 4, 4), (12, 4, 2), (100, 0, 128), (130, 128, 64)],
 )
 def test_square_nodes(width, first, size):

@@ -1,27 +1,53 @@
-"""Does a run compile few kernels, each for one kind of argument? Compile time is a figure that
-users feel.
+"""Does a run compile few kernels, each for one kind of argument, and only once? Compile time is a
+figure that users feel.
 """
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
-PROGRAM = """
-import gc, json, sys
-from numba.core.caching import NullCache
-from numba.core.dispatcher import Dispatcher
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+START = """
+import json, sys
 from neocpu import config
+from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.plan import place
+from neocpu.training.trainer import warm_up
 from neocpu.training import warmup
+from neocpu.kernels import _cache
+"""
+PROGRAM = (
+    START
+    + """
+import gc
+from numba.core.dispatcher import Dispatcher
 from neocpu.training.companion import Companion
 
 settings = config.load(sys.argv[1], ())
 plan = place(settings.tables, ["table_wise"] * len(settings.tables), 1, 1)
 warmup._train_miniature(settings, plan, Companion())
-found = [d for d in gc.get_objects() if isinstance(d, Dispatcher) and d.py_func.__module__.startswith("neocpu.")]
-kernels = [d for d in found if not isinstance(d._cache, NullCache)]  # the others are inlined into these
-print(json.dumps({d.py_func.__module__ + "." + d.py_func.__qualname__: len(d.nopython_signatures) for d in kernels}))
+dispatchers = [d for d in gc.get_objects() if isinstance(d, Dispatcher)]
+kernels = [d for d in dispatchers if isinstance(d._cache, _cache.KernelCache)]
+names = [d.py_func.__module__ + "." + d.py_func.__qualname__ for d in kernels]
+print(json.dumps(dict(zip(names, [len(d.nopython_signatures) for d in kernels]))))
 """
+)
+WARM = (
+    START
+    + """
+settings = config.load(sys.argv[1], ())
+plan = place(settings.tables, ["table_wise"] * len(settings.tables), 1, 1)
+lines = []
+warm_up(settings, plan, SingleComm(), lines.append)
+print(json.dumps([_cache.activity.compiled, _cache.activity.loaded, lines]))
+"""
+)
+CONFIG = ROOT / "data" / "models" / "tiny.toml"
 
 
 def test_a_run_compiles_few_signatures() -> None:
@@ -44,3 +70,61 @@ def test_the_second_process_compiles_its_half() -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
+    assert set(done.stdout) <= {"."}  # one for each kernel that it compiled
+
+
+def warm_up(installation: Path, cache: Path) -> tuple[int, int, list[str]]:
+    """(kernels compiled, kernels loaded, lines told) by a warm-up in a new process."""
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", WARM, str(CONFIG)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=installation,
+        env={**os.environ, "PYTHONPATH": str(installation), "NEOCPU_CACHE_DIR": str(cache)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    compiled, loaded, lines = json.loads(done.stdout.splitlines()[-1])
+    return compiled, loaded, lines
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which a run of `CONFIG` finds every kernel."""
+    from neocpu.kernels._cache import cache_folder
+
+    shared = cache_folder().parent.resolve()
+    warm_up(ROOT, shared)
+    copy = tmp_path_factory.mktemp("filled") / "cache"
+    return Path(shutil.copytree(shared, copy, copy_function=os.symlink))
+
+
+def test_warm_is_warm_for_another_installation_too(filled: Path, tmp_path: Path) -> None:
+    assert warm_up(ROOT, filled) == (0, 0, [])
+    shutil.copytree(ROOT / "neocpu", tmp_path / "neocpu")
+    assert warm_up(tmp_path, filled) == (0, 0, [])
+
+
+def test_an_edit_without_effect_costs_a_walk_that_compiles_nothing(
+    filled: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "neocpu", tmp_path / "neocpu")
+    for name in ("kernels/loss.py", "training/step.py"):
+        path = tmp_path / "neocpu" / name
+        path.write_text("# a comment\n" + path.read_text())
+    compiled, loaded, lines = warm_up(tmp_path, filled)
+    assert (compiled, lines) == (0, [])
+    assert loaded > 20
+    assert warm_up(tmp_path, filled) == (0, 0, [])
+
+
+def test_a_kernel_that_was_deleted_is_missed(filled: Path) -> None:
+    loss = list(filled.rglob("loss.bce-*.nbc"))
+    for path in loss:
+        path.unlink()
+    compiled, _, lines = warm_up(ROOT, filled)
+    assert compiled + any(path.exists() for path in loss) >= 1  # by one process or the other
+    assert lines in ([], ["compiling kernels (once; later runs load them from the cache)"])
+    assert warm_up(ROOT, filled) == (0, 0, [])
+    assert [path for path in loss if path.exists()]

@@ -1,9 +1,11 @@
-"""Which commands are there? One file each, imported only when it is called, so that help and errors
-come at once.
+"""Which commands are there? One file each, imported only when it is called, so that help is quick.
 
 `main` is what `neocpu` and `python -m neocpu` run. An error that a user can mend is one line on
 stderr and an exit status of its own (2: the command or the config is wrong); under MPI it is
 printed once and ends all ranks.
+
+From `neocpu train` to a training step: `cli/train.py`, `training/trainer.py` (the story of a run),
+`training/world.py` (its objects), `training/step.py` (the step).
 """
 
 from importlib import import_module
@@ -14,7 +16,7 @@ from neocpu import __version__
 from neocpu.errors import ConfigError
 from neocpu.parallel.launch import run_guarded
 
-# name -> (where the command is, its line in `neocpu --help`: the first line of its docstring)
+# name -> (module:function, its line in `neocpu --help`, which is that of the function's docstring)
 COMMANDS = {
     "train": (
         "neocpu.cli.train:train",
@@ -44,11 +46,7 @@ COMMANDS = {
     ),
     "oracle": (
         "neocpu.cli.oracle:oracle",
-        (
-            "Export cases that break embedding kernels; check answers and say which mistake "
-            "explains "
-            "them."
-        ),
+        "Export cases that break embedding kernels; check answers, and explain what is wrong.",
     ),
     "doctor": (
         "neocpu.cli.doctor:doctor",
@@ -69,10 +67,11 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[name][0].partition(":")
-        return getattr(import_module(module), attribute)
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, from COMMANDS alone."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
@@ -91,12 +90,10 @@ def run(arguments: list[str] | None = None) -> int:
         click.echo(error.format_message())
         return 0
     except click.ClickException as error:
-        where = (
-            error.ctx.command_path
-            if isinstance(error, click.UsageError) and error.ctx
-            else "neocpu"
-        )
-        raise ConfigError(f"{error.format_message()} (see `{where} --help`)") from error
+        command = "neocpu"
+        if isinstance(error, click.UsageError) and error.ctx:
+            command = error.ctx.command_path
+        raise ConfigError(f"{error.format_message()} (see `{command} --help`)") from error
     except click.Abort as error:
         raise KeyboardInterrupt from error
 

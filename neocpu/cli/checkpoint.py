@@ -29,7 +29,8 @@ def show(files: tuple[Path, ...]) -> None:
 
 
 def _card(file: "CheckpointFile") -> None:
-    facts = file.attributes
+    """Print what one checkpoint holds."""
+    attributes = file.attributes
     versions = json.loads(file.text("versions"))
     click.echo(f"{file.path}: checkpoint of step {file.step}, {file.path.stat().st_size:,} bytes")
     click.echo(f"  digest    {file.digest}")
@@ -42,7 +43,8 @@ def _card(file: "CheckpointFile") -> None:
     if file.quantized:
         click.echo(f"  rounded   weights of float32 tables, to {file.quantized} rows")
     click.echo(
-        f"  written   {facts['created']} by {facts['ranks']} rank(s), neocpu {versions['neocpu']}"
+        f"  written   {attributes['created']} by {attributes['ranks']} rank(s), neocpu "
+        f"{versions['neocpu']}"
     )
     config = file.config()
     sparse = config.optimizer.sparse.name
@@ -62,12 +64,8 @@ def _card(file: "CheckpointFile") -> None:
     for number, tensor in enumerate(file.tensors):
         count = int(file.index.rows[file.index.of(number)].sum())
         fields = ", ".join(f"{name}{list(shape) if shape else ''}" for name, shape in tensor.fields)
-        share = (
-            f"{count:,} of {tensor.rows:,} rows"
-            if tensor.name.startswith("tables/")
-            else f"{tensor.rows:,} rows"
-        )
-        click.echo(f"  {tensor.name.ljust(24)} {share}: {fields}")
+        rows = f"{count:,} of {tensor.rows:,} rows" if tensor.table else f"{tensor.rows:,} rows"
+        click.echo(f"  {tensor.name.ljust(24)} {rows}: {fields}")
 
 
 @checkpoint.command()
@@ -78,8 +76,8 @@ def digest(files: tuple[Path, ...]) -> None:
 
     for path in files:
         with CheckpointFile(path) as file:
-            found = file.recomputed_digest()
-        click.echo(f"digest {found}" if len(files) == 1 else f"{found}  {path}")
+            recomputed = file.recomputed_digest()
+        click.echo(f"digest {recomputed}" if len(files) == 1 else f"{recomputed}  {path}")
 
 
 @checkpoint.command()
@@ -93,15 +91,15 @@ def diff(first: Path, second: Path) -> int:
     from neocpu.training.checkpoint.reading import CheckpointFile
     from neocpu.training.checkpoint.tools import first_difference
 
-    with CheckpointFile(first) as one, CheckpointFile(second) as two:
-        if one.digest == two.digest:
-            click.echo(f"equal: digest {one.digest}")
+    with CheckpointFile(first) as left, CheckpointFile(second) as right:
+        if left.digest == right.digest:
+            click.echo(f"equal: digest {left.digest}")
             return 0
-        for key, before, now in differences(one.header, two.header):
-            click.echo(f"config {key}: {before} | {now}")
-        if one.step != two.step:
-            click.echo(f"step: {one.step} | {two.step}")
-        difference = first_difference(one, two)
+        for key, left_value, right_value in differences(left.header, right.header):
+            click.echo(f"config {key}: {left_value} | {right_value}")
+        if left.step != right.step:
+            click.echo(f"step: {left.step} | {right.step}")
+        difference = first_difference(left, right)
         click.echo(str(difference) if difference else "all tensors are equal")
     return 1
 

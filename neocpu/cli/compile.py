@@ -25,8 +25,8 @@ from neocpu.parallel.launch import get_comm, prepare_threads
 def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None:
     """Compile the kernels that CONFIG needs, so that runs start at once.
 
-    On a cluster run it once per kind of CPU; kernels live in NEOCPU_CACHE_DIR, default
-    ~/.cache/neocpu.
+    On a cluster run it once per kind of CPU. Kernels live in NEOCPU_CACHE_DIR (default
+    ~/.cache/neocpu), which other hosts and installations may share, and only need to read.
     """
     settings = configs.load(config, overrides)
     comm = get_comm(None, settings.parallel.ranks_per_node or None)
@@ -34,8 +34,8 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
 
     from neocpu.cli.progress import compiling_on_terminal
     from neocpu.training.datasets import converted
+    from neocpu.training.plans import make_plan, memory_plan
     from neocpu.training.warmup import warm_up
-    from neocpu.training.world import make_plan, memory_plan
 
     splits = converted(settings, comm)
     tell = click.echo if comm.rank == 0 else None

@@ -69,9 +69,8 @@ def doctor() -> None:
 
 
 def _print(check: Check) -> None:
-    click.echo(
-        f"  {click.style(check.state.ljust(5), fg=COLORS[check.state])}{check.topic.ljust(18)}{check.found}"
-    )
+    state = click.style(check.state.ljust(5), fg=COLORS[check.state])
+    click.echo(f"  {state}{check.topic.ljust(18)}{check.found}")
     if check.state != "ok":
         click.echo(f"{' ' * 25}-> {check.advice}")
 
@@ -111,6 +110,7 @@ def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
     try:
         done = subprocess.run(
             command,
+            check=False,
             env=environment,
             capture_output=True,
             text=True,

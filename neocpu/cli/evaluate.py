@@ -1,6 +1,7 @@
 """`neocpu eval`: how good is a checkpoint's model on some data?"""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import click
@@ -37,18 +38,20 @@ def evaluate(
     are the same.
     """
     if ranks is not None and ranks > 1 and not launched():
-        sets = [part for override in overrides for part in ("--set", override)]
-        exec_mpiexec(
-            ranks,
-            ["eval", str(checkpoint), *data, "--ranks", str(ranks), *sets, *["--json"] * as_json],
-        )
+        line = ["eval", str(checkpoint), *data, "--ranks", str(ranks)]
+        for override in overrides:
+            line += ["--set", override]
+        if as_json:
+            line.append("--json")
+        exec_mpiexec(ranks, line)
     comm = get_comm(ranks)
     prepare_threads(comm)
 
     from neocpu.training import evaluate as evaluation
+    from neocpu.training.results import silent
     from neocpu.training.scoring import restore
 
-    tell = (lambda text: click.echo(text, err=True)) if comm.rank == 0 else (lambda text: None)
+    tell = partial(click.echo, err=True) if comm.rank == 0 else silent
     world, loader = restore(checkpoint, comm, data, overrides=overrides, tell=tell)
     metrics = evaluation.evaluate(world, loader.batches(0, 0)).to_dict()
     if comm.rank == 0:
@@ -56,11 +59,11 @@ def evaluate(
             click.echo(json.dumps(metrics))
         else:
             for name, value in metrics.items():
-                shown = (
-                    "undefined"
-                    if value is None
-                    else value
-                    if isinstance(value, int)
-                    else f"{value:.6f}"
-                )
-                click.echo(f"{name.ljust(12)} {shown}")
+                click.echo(f"{name.ljust(12)} {show(value)}")
+
+
+def show(value: float | None) -> str:
+    """A metric as text."""
+    if value is None:
+        return "undefined"
+    return str(value) if isinstance(value, int) else f"{value:.6f}"

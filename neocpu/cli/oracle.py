@@ -1,5 +1,6 @@
-"""`neocpu oracle`: are somebody's embedding kernels right? List, explain and export cases; check
-answers.
+"""`neocpu oracle`: are somebody's embedding kernels right?
+
+List, explain and export cases; check answers.
 """
 
 from pathlib import Path
@@ -30,7 +31,7 @@ SEED = click.option(
 
 @click.group()
 def oracle() -> None:
-    """Export cases that break embedding kernels; check answers and say which mistake explains them."""
+    """Export cases that break embedding kernels; check answers, and explain what is wrong."""
 
 
 def _cases(ops: tuple[str, ...], patterns: tuple[str, ...], seed: int) -> "list[Case]":
@@ -41,13 +42,13 @@ def _cases(ops: tuple[str, ...], patterns: tuple[str, ...], seed: int) -> "list[
     from neocpu.oracle.cases import all_cases
     from neocpu.oracle.checking import find_operator, nearest_name
 
-    wanted = [find_operator(name).name for name in ops]
-    every = list(all_cases(wanted or None, seed))
+    operators = [find_operator(name).name for name in ops]
+    cases = list(all_cases(operators or None, seed))
     for pattern in patterns:
-        if not any(fnmatch(case.name, pattern) for case in every):
-            near = nearest_name(pattern, [case.name for case in every])
+        if not any(fnmatch(case.name, pattern) for case in cases):
+            near = nearest_name(pattern, [case.name for case in cases])
             raise OracleError(f"no case {pattern}{near}; `neocpu oracle list` shows all")
-    return [case for case in every if not patterns or any(fnmatch(case.name, p) for p in patterns)]
+    return [case for case in cases if not patterns or any(fnmatch(case.name, p) for p in patterns)]
 
 
 @oracle.command("list")
@@ -57,12 +58,12 @@ def list_cases(ops: tuple[str, ...], patterns: tuple[str, ...]) -> None:
     """Name every case and what it breaks."""
     from neocpu.oracle.ops import OPERATORS
 
-    last = ""
-    found = _cases(ops, patterns, 0)
-    for case in sorted(found, key=lambda case: list(OPERATORS).index(case.op)):
-        if case.op != last:
+    order = list(OPERATORS)
+    shown = ""
+    for case in sorted(_cases(ops, patterns, 0), key=lambda case: order.index(case.op)):
+        if case.op != shown:
             click.echo(f"{click.style(case.op, bold=True)}  {OPERATORS[case.op].about}")
-            last = case.op
+            shown = case.op
         click.echo(f"  {case.name.ljust(38)} {case.about}")
 
 
@@ -77,39 +78,34 @@ def explain(name: str, seed: int) -> None:
 
     case = _cases((), (name,), seed)[0]
     op = OPERATORS[case.op]
-    options, truths = op.complete(case.options), op.truth(case.inputs, case.options)
-    click.echo(
-        f"{click.style(case.name, bold=True)}: {case.about}\n\noperator {op.name}: "
-        f"{op.about}\n\ninputs"
-    )
+    truths = op.truth(case.inputs, case.options)
+    click.echo(f"{click.style(case.name, bold=True)}: {case.about}\n")
+    click.echo(f"operator {op.name}: {op.about}\n\ninputs")
     for key, array in case.inputs.items():
         about = op.inputs.get(key.rsplit("/", 1)[-1], Field("")).about
-        click.echo(
-            f"  {key.ljust(22)} {str(array.dtype).ljust(8)} {str(list(array.shape)).ljust(12)} "
-            f"{about}"
-        )
-    click.echo(
-        "\noptions\n" + "\n".join(f"  {key.ljust(22)} {value}" for key, value in options.items())
-    )
+        click.echo(_array_line(key, str(array.dtype), array.shape, about))
+    click.echo("\noptions")
+    for key, value in op.complete(case.options).items():
+        click.echo(f"  {key.ljust(22)} {value}")
     click.echo(f"\noutputs: answer with the arrays {case.name}/OUTPUT")
     for key, truth in truths.items():
         about = op.outputs.get(key.rsplit("/", 1)[-1], Field("")).about
         kind = str(truth.reference.dtype) if truth.exact else truth.format
-        click.echo(
-            f"  {key.ljust(22)} {kind.ljust(8)} {str(list(truth.reference.shape)).ljust(12)} "
-            f"{about}"
-        )
-        pairs = list(
-            zip(truth.reference.reshape(-1)[:4].tolist(), truth.bound.reshape(-1)[:4].tolist())
-        )
+        click.echo(_array_line(key, kind, truth.reference.shape, about))
+        references = truth.reference.reshape(-1)[:4].tolist()
+        bounds = truth.bound.reshape(-1)[:4].tolist()
         numbers = ", ".join(
-            as_text(x) if truth.exact else f"{as_text(x)} ± {b:.2g}" for x, b in pairs
+            as_text(reference) if truth.exact else f"{as_text(reference)} ± {bound:.2g}"
+            for reference, bound in zip(references, bounds)
         )
-        click.echo(
-            f"  {''.ljust(22)} begins {numbers}" if pairs else f"  {''.ljust(22)} has no elements"
-        )
+        click.echo(f"  {''.ljust(22)} {f'begins {numbers}' if numbers else 'has no elements'}")
     for line in _mirrors(case):
         click.echo(line)
+
+
+def _array_line(name: str, kind: str, shape: tuple[int, ...], about: str) -> str:
+    """Name, element type, shape and meaning of an array, in columns."""
+    return f"  {name.ljust(22)} {kind.ljust(8)} {str(list(shape)).ljust(12)} {about}"
 
 
 def _mirrors(case: "Case") -> "Iterator[str]":
@@ -188,8 +184,8 @@ def check(
     from neocpu.oracle.checking import check_suite
     from neocpu.oracle.suite import Suite
 
-    with Suite(suite) as questions, read_answers(answers) as given:
-        report = check_suite(questions, given, bits, preset)
+    with Suite(suite) as questions, read_answers(answers) as answer_arrays:
+        report = check_suite(questions, answer_arrays, bits, preset)
     for path, write in ((as_json, report.to_json), (as_html, report.to_html)):
         if path is not None:
             path.write_text(write(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`neocpu plan`: which rank would hold what, and how many bytes that is, without running anything."""
+"""`neocpu plan`: which rank would hold what, and how many bytes is that? Nothing is run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,67 +43,62 @@ def plan(config: Path, ranks: int, capacity: bool, overrides: tuple[str, ...]) -
 
     from neocpu.planner.capacity import placement_lines
     from neocpu.training.datasets import converted
-    from neocpu.training.world import make_plan, memory_plan
+    from neocpu.training.plans import make_plan, memory_plan
 
     comm = SingleComm()
     state = settings.optimizer.sparse.state_floats
     splits = converted(settings, comm)
     pooling = splits.pooling_factors() if splits else {}
-    found = make_plan(settings, comm, pooling, ranks)
-    memory = memory_plan(settings, found, pooling)
-    told = (
-        model_lines(settings) + rank_lines(settings, found, memory)
-        if capacity
-        else [found.text(state)]
-    )
+    sharding = make_plan(settings, comm, pooling, ranks)
+    memory = memory_plan(settings, sharding, pooling)
+    if capacity:
+        lines = model_lines(settings) + rank_lines(settings, sharding, memory)
+    else:
+        lines = [sharding.text(state)]
     if memory.demands or not memory.plain:
-        told += ["", *placement_lines(found, memory, state)]
-    for line in told:
+        lines += ["", *placement_lines(sharding, memory, state)]
+    for line in lines:
         click.echo(line)
 
 
 def model_lines(settings: "Config") -> list[str]:
-    """What all rows take, on the paper's ladder and as configured."""
+    """Bytes of all rows, in the paper's formats and as configured, as lines of text."""
     from neocpu.planner.capacity import LADDER, model_bytes
 
     tables = settings.tables
     optimizer = settings.optimizer.sparse
-    rows, cells = sum(t.rows for t in tables), sum(t.rows * t.dim for t in tables)
-    lines = [f"{len(tables)} tables, {rows:,} rows, {cells:,} parameters", ""]
+    rows = sum(table.rows for table in tables)
+    parameters = sum(table.rows * table.dim for table in tables)
+    lines = [f"{len(tables)} tables, {rows:,} rows, {parameters:,} parameters", ""]
     lines.append(
         f"{'if every row exists':36}{'numbers':>10}{'state':>10}{'of rows':>10}{'together':>10}"
     )
     ladder = [(f"{form}, {name}", model_bytes(tables, state, form)) for form, name, state in LADDER]
-    forms = ", ".join(sorted({t.format for t in tables}))
-    ladder.append(
-        (
-            f"as configured: {forms}, {optimizer.name}"[:36],
-            model_bytes(tables, optimizer.state_floats),
-        )
-    )
+    formats = ", ".join(sorted({table.format for table in tables}))
+    configured = f"as configured: {formats}, {optimizer.name}"[:36]
+    ladder.append((configured, model_bytes(tables, optimizer.state_floats)))
     for name, size in ladder:
         parts = (size.numbers, size.per_element, size.per_row, size.total)
         lines.append(f"{name:36}" + "".join(f"{human(part):>10}" for part in parts))
     return lines
 
 
-def rank_lines(settings: "Config", found: "Plan", memory: "MemoryPlan") -> list[str]:
-    """What the ranks' memories hold, and how many rows fit their caches."""
+def rank_lines(settings: "Config", sharding: "Plan", memory: "MemoryPlan") -> list[str]:
+    """Bytes of each rank's memories, and how many rows it can hold in them, as lines of text."""
     from neocpu.planner.capacity import rank_bytes
 
     state = settings.optimizer.sparse.state_floats
     lines = ["", f"{'rank':6}{'hbm':>12}{'ddr':>12}{'ssd, full':>12}{'rows in memory':>18}"]
-    for rank in range(found.ranks):
-        rooms = memory.rooms(found.tables, found.local(rank), state)
-        size = rank_bytes(found, rank, memory.placements, rooms, state)
+    for rank in range(sharding.ranks):
+        rooms = memory.rooms(sharding.tables, sharding.local(rank), state)
+        size = rank_bytes(sharding, rank, memory.placements, rooms, state)
+        memories = "".join(f"{human(size[name]):>12}" for name in size)
         slots = sum(room.slots for room in rooms)
-        lines.append(
-            f"{rank:<6}" + "".join(f"{human(size[name]):>12}" for name in size) + f"{slots:>18,}"
-        )
+        lines.append(f"{rank:<6}{memories}{slots:>18,}")
     return lines
 
 
 def human(size: int) -> str:
-    """48187500000000 -> '48.19 TB'."""
+    """Bytes in the largest unit that fits: 48187500000000 -> '48.19 TB'."""
     name, unit = next(((name, unit) for name, unit in UNITS if size >= unit), ("B", 1))
     return f"{size / unit:.2f} {name}" if unit > 1 else f"{size} B"

@@ -1,6 +1,7 @@
-"""`neocpu predict`: what does a checkpoint's model say to each row of some data?"""
+"""`neocpu predict`: what does a checkpoint's model predict for each sample of some data?"""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import click
@@ -47,19 +48,27 @@ def predict(
     the number itself).
     """
     if ranks is not None and ranks > 1 and not launched():
-        sets = [part for override in overrides for part in ("--set", override)]
-        given = ["predict", str(checkpoint), *data, "--out", str(out), "--ranks", str(ranks), *sets]
-        exec_mpiexec(ranks, given + ["--unlabelled"] * unlabelled)
+        line = ["predict", str(checkpoint), *data, "--out", str(out), "--ranks", str(ranks)]
+        for override in overrides:
+            line += ["--set", override]
+        if unlabelled:
+            line.append("--unlabelled")
+        exec_mpiexec(ranks, line)
     comm = get_comm(ranks)
     prepare_threads(comm)
 
     from neocpu.training.evaluate import predict as score
+    from neocpu.training.results import silent
     from neocpu.training.scoring import restore
 
-    tell = (lambda text: click.echo(text, err=True)) if comm.rank == 0 else (lambda text: None)
-    labelled = not unlabelled
     world, loader = restore(
-        checkpoint, comm, data, overrides=overrides, labelled=labelled, need_labels=False, tell=tell
+        checkpoint,
+        comm,
+        data,
+        overrides=overrides,
+        labelled=not unlabelled,
+        need_labels=False,
+        tell=partial(click.echo, err=True) if comm.rank == 0 else silent,
     )
     writer = ScoreWriter(out) if comm.rank == 0 else None
     try:
@@ -73,12 +82,12 @@ def predict(
 
 
 class ScoreWriter:
-    """Writes rows of `row,prediction` to a file that appears under its name only when it is whole."""
+    """A CSV file `row,prediction`, one line per sample, which gets its name once it is complete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._partial = path.with_name(f".{path.name}.partial")
-        self._rows = 0
+        self._samples = 0
         try:
             self._file = open(self._partial, "w", encoding="ascii")  # noqa: SIM115
         except OSError as error:
@@ -87,8 +96,8 @@ class ScoreWriter:
 
     def write(self, predictions: NDArray[np.float32]) -> None:
         """Append predictions f32[n], each with the fewest digits that give the same fp32 back."""
-        lines = [f"{row},{value!s}\n" for row, value in enumerate(predictions, self._rows)]
-        self._rows += len(lines)
+        lines = [f"{sample},{value!s}\n" for sample, value in enumerate(predictions, self._samples)]
+        self._samples += len(lines)
         self._file.write("".join(lines))
 
     def finish(self) -> None:
@@ -97,6 +106,6 @@ class ScoreWriter:
         os.replace(self._partial, self.path)
 
     def discard(self) -> None:
-        """Remove what `finish` did not reach."""
+        """Remove the file unless `finish` gave it its name."""
         self._file.close()
         self._partial.unlink(missing_ok=True)

@@ -1,6 +1,4 @@
-"""What does a person see while a run goes on? Lines on rank 0, and a progress bar if they look at a
-terminal.
-"""
+"""What does a person see while a run goes on? Lines of rank 0, and a progress bar on a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -35,13 +33,13 @@ def bar(total: int, done: int) -> Iterator[Advance]:
         *columns, speed, console=console, transient=True, redirect_stdout=lines
     ) as progress:
         task = progress.add_task("steps", total=total, completed=done, speed="")
-        seen = 0
+        samples_done = 0
 
         def advance(step: int, samples: int) -> None:
-            nonlocal seen
-            seen += samples
+            nonlocal samples_done
+            samples_done += samples
             elapsed = progress.tasks[task].elapsed or 0.0
-            rate = f"{seen / elapsed:,.0f} samples/s" if elapsed > 1 else ""
+            rate = f"{samples_done / elapsed:,.0f} samples/s" if elapsed > 1 else ""
             progress.update(task, completed=step, speed=rate)
 
         yield advance

@@ -1,4 +1,7 @@
-"""`neocpu train`: from a config file to a trained model and its digest."""
+"""`neocpu train`: from a config file to a trained model and its digest.
+
+The run itself is `training/trainer.py`.
+"""
 
 import time
 from pathlib import Path
@@ -26,10 +29,8 @@ STARTED = time.time()
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help=(
-        "Folder of results.  [default: runs/NAME, or the first free NAME-2, …; with --resume the "
-        "last]"
-    ),
+    help="Folder of results.  [default: runs/NAME, or the first free NAME-2, …; with --resume the "
+    "last]",
 )
 @click.option(
     "--set",
@@ -72,41 +73,45 @@ def train(
 
 
 def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
-    """The first of runs/NAME, NAME-2, NAME-3, … without results, or, to resume, the last one with;
-    rank 0 looks.
+    """The first of runs/NAME, NAME-2, NAME-3, … without results; to resume, the last with results.
+
+    Collective.
     """
-    last = found = first = Path("runs") / config.stem
+    free = Path("runs") / config.stem
+    last_used = free
     number = 2
-    while comm.rank == 0 and has_results(found):
-        last = found
-        found = first.with_name(f"{config.stem}-{number}")
-        number = number + 1
-    return Path(comm.allgather_bytes(str(last if resume else found).encode())[0].decode())
+    # rank 0 looks for all: the others may see an older state of a network folder
+    while comm.rank == 0 and has_results(free):
+        last_used = free
+        free = free.with_name(f"{config.stem}-{number}")
+        number += 1
+    chosen = last_used if resume else free
+    return Path(comm.allgather_bytes(str(chosen).encode())[0].decode())
 
 
 def arguments(
     config: Path, ranks: int, out: Path | None, overrides: tuple[str, ...], resume: bool
 ) -> list[str]:
     """The command line once more, for the ranks that mpiexec starts."""
-    given = ["train", str(config), "--ranks", str(ranks)]
-    given += ["--out", str(out)] if out else []
-    given += [part for override in overrides for part in ("--set", override)]
-    return given + ["--resume"] * resume
+    line = ["train", str(config), "--ranks", str(ranks)]
+    if out:
+        line += ["--out", str(out)]
+    for override in overrides:
+        line += ["--set", override]
+    if resume:
+        line.append("--resume")
+    return line
 
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
-    """What was reached, and the digest as the last line."""
+    """Print metrics, speed, memory and traffic, and the digest as the last line."""
     for split, metrics in summary["metrics"].items():
-        numbers = "  ".join(
-            f"{name} {show(value)}" for name, value in metrics.items() if value is not None
-        )
+        defined = {name: value for name, value in metrics.items() if value is not None}
+        numbers = "  ".join(f"{name} {show(value)}" for name, value in defined.items())
         click.echo(f"{split:6}{numbers}")
-    steps = summary["steps"]
-    samples = summary["samples"]
-    seconds = summary["seconds"]
     click.echo(
-        f"{steps} steps, {samples} samples, {seconds:.1f} s, {summary['samples_per_second']:,.0f} "
-        "samples/s"
+        f"{summary['steps']} steps, {summary['samples']} samples, {summary['seconds']:.1f} s, "
+        f"{summary['samples_per_second']:,.0f} samples/s"
     )
     if summary["cold_start_seconds"] is not None:
         click.echo(f"first step done {summary['cold_start_seconds']:.1f} s after the start")
@@ -121,75 +126,81 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     click.echo(f"digest {summary['digest']}")
 
 
-def checkpoint_line(made: dict[str, Any]) -> str:
+def checkpoint_line(checkpoints: dict[str, Any]) -> str:
     """What was written, and how long training waited for it."""
-    some = [
-        f"{made[name]} {what}"
-        for name, what in (("of_changes", "of changes"), ("in_background", "in the background"))
-    ]
-    detail = f" ({', '.join(some)})" if made["of_changes"] or made["in_background"] else ""
-    size = f"{made['bytes'] / 2**20:,.1f} MiB"
+    of_changes = checkpoints["of_changes"]
+    in_background = checkpoints["in_background"]
+    kinds = ""
+    if of_changes or in_background:
+        kinds = f" ({of_changes} of changes, {in_background} in the background)"
     return (
-        f"checkpoints written: {made['written']}{detail}, {size}; training waited "
-        f"{made['seconds']:.2f} s for them"
+        f"checkpoints written: {checkpoints['written']}{kinds}, "
+        f"{checkpoints['bytes'] / 2**20:,.1f} MiB; training waited "
+        f"{checkpoints['seconds']:.2f} s for them"
     )
 
 
 def traffic_lines(traffic: dict[str, Any]) -> list[str]:
     """What all ranks sent, by collective and link, as a small table."""
     links = ("same_rank", "same_node", "other_node")
-    lines = [
-        f"{'sent by all ranks':18}{'calls':>10}"
-        + "".join(f"{link.replace('_', ' '):>16}" for link in links)
-    ]
-    for verb, entry in traffic.items():
-        sizes = "".join(f"{entry[link]['bytes']:>14,} B" for link in links)
-        lines.append(f"{verb:18}{entry['calls']:>10,}{sizes}")
+    titles = "".join(f"{link.replace('_', ' '):>16}" for link in links)
+    lines = [f"{'sent by all ranks':18}{'calls':>10}{titles}"]
+    for collective, sent in traffic.items():
+        sizes = "".join(f"{sent[link]['bytes']:>14,} B" for link in links)
+        lines.append(f"{collective:18}{sent['calls']:>10,}{sizes}")
     return lines
 
 
 def tier_lines(summary: dict[str, Any]) -> list[str]:
-    """What the memories of cached tables held, all ranks together, as a small table (`hit`: of the
-    rows asked for); how long steps waited for rows; what a crash would cost.
+    """What the memories of cached tables held, all ranks together, as a small table.
+
+    Then how long steps waited for rows, and what a crash would cost. Nothing for a run without
+    cached tables.
     """
     tiers: list[dict[str, Any]] = summary["tiers"]
     if not tiers:
         return []
-    lines = [
-        f"{'table':14}{'tier':5}{'rows':>14}{'MiB':>10}{'hit':>8}{'conflicts':>11}{'read':>13}{'written':>13}"
-    ]
-    for tier in tiers:
-        asked = tier.get("unique", 0)
-        hit = f"{100 * (1 - tier['unique_misses'] / asked):.1f} %" if asked else ""
-        conflicts = f"{tier['conflict_unique_misses']:,}" if "unique" in tier else ""
-        moved = [f"{tier[name]:,}" if name in tier else "" for name in ("read", "written")]
-        size = tier["bytes"] / 2**20
-        lines.append(
-            f"{tier['table'][:13]:14}{tier['tier']:5}{tier['rows']:>14,}{size:>10,.1f}{hit:>8}{conflicts:>11}"
-            f"{moved[0]:>13}{moved[1]:>13}"
-        )
-    rows, index = (
-        sum(tier.get(name, 0) for tier in tiers if "index_bytes" in tier)
-        for name in ("rows", "index_bytes")
+    titles = (
+        f"{'table':14}{'tier':5}{'rows':>14}{'MiB':>10}{'hit':>8}{'conflicts':>11}"
+        f"{'read':>13}{'written':>13}"
     )
+    lines = [titles, *(tier_line(tier) for tier in tiers)]
+    files = [tier for tier in tiers if "index_bytes" in tier]
+    rows = sum(tier.get("rows", 0) for tier in files)
+    index_bytes = sum(tier["index_bytes"] for tier in files)
     if rows:
         lines.append(
-            f"index of SSD files in memory: {index / 2**20:,.1f} MiB, {index / rows:.1f} bytes a "
-            "row"
+            f"index of SSD files in memory: {index_bytes / 2**20:,.1f} MiB, "
+            f"{index_bytes / rows:.1f} bytes a row"
         )
     stall = summary["stall_seconds"]
     seconds = summary["seconds"]
-    cost = summary["crash_cost"]
     share = f" ({100 * stall / seconds:.1f} % of the steps' time)" if seconds else ""
     lines.append(f"steps waited {stall:.2f} s for rows{share}")
+    cost = summary["crash_cost"]
     lines.append(
         f"a crash now costs nothing: the last checkpoint has step {summary['steps']}; between "
-        "checkpoints it cost up to "
-        f"{cost['steps']} steps ({cost['seconds']:.1f} s)"
+        f"checkpoints it cost up to {cost['steps']} steps ({cost['seconds']:.1f} s)"
     )
     return lines
 
 
-def show(value: float | int) -> str:
+def tier_line(tier: dict[str, Any]) -> str:
+    """One memory of one table; `hit`: share of the unique rows of steps that were in it."""
+    hit = ""
+    conflicts = ""
+    if "unique" in tier:
+        conflicts = f"{tier['conflict_unique_misses']:,}"
+        if tier["unique"]:
+            hit = f"{100 * (1 - tier['unique_misses'] / tier['unique']):.1f} %"
+    read = f"{tier['read']:,}" if "read" in tier else ""
+    written = f"{tier['written']:,}" if "written" in tier else ""
+    return (
+        f"{tier['table'][:13]:14}{tier['tier']:5}{tier['rows']:>14,}"
+        f"{tier['bytes'] / 2**20:>10,.1f}{hit:>8}{conflicts:>11}{read:>13}{written:>13}"
+    )
+
+
+def show(value: float) -> str:
     """A metric as text."""
     return str(value) if isinstance(value, int) else f"{value:.5f}"

@@ -1,5 +1,6 @@
-"""Which tables are narrower at home than in their caches, and what is a row of one? Its codec, its
-records, and its values.
+"""What is a row of a table that is narrower at home than in its caches?
+
+It has a codec, records (bytes) and values (numbers).
 
 A record is the bytes of `storage.row_codecs.RowCodec`, then the states per element and per row,
 fp32. Formats that scale whole rows have their scale and bias among the values, so that the same
@@ -37,9 +38,8 @@ class Narrowed:
         self._row0 = shard.rows[0]
         self._element = rule.element_state
         self._row = rule.row_state
-        self.record = self.codec.bytes + 4 * (
-            self.codec.columns * len(self._element) + len(self._row)
-        )
+        state_floats = self.codec.columns * len(self._element) + len(self._row)
+        self.record = self.codec.bytes + 4 * state_floats
 
     def border(
         self,
@@ -55,33 +55,33 @@ class Narrowed:
         """What becomes of numbers f32[n, D] that are written here, to nearest, and read again."""
         return self.codec.decode(self.codec.encode(numbers))
 
-    def start(self, found: Mapping[str, Floats]) -> dict[str, Floats]:
+    def start(self, unrounded: Mapping[str, Floats]) -> dict[str, Floats]:
         """Values of rows with these unrounded numbers and states, as `values` gives them."""
-        data = self.codec.encode(found["weight"])
-        return {**found, "weight": self.codec.decode(data), **self.codec.scales(data)}
+        data = self.codec.encode(unrounded["weight"])
+        return {**unrounded, "weight": self.codec.decode(data), **self.codec.scales(data)}
 
     def values(self, records: Bytes) -> dict[str, Floats]:
         """Numbers, states, and what scales them, of records."""
-        n = len(records)
         cut = self.codec.bytes
         width = self.codec.columns
-        rest = np.ascontiguousarray(records[:, cut:]).view(np.float32).reshape(n, -1)
-        found = {"weight": self.codec.decode(records[:, :cut])}
+        states = np.ascontiguousarray(records[:, cut:]).view(np.float32).reshape(len(records), -1)
+        values = {"weight": self.codec.decode(records[:, :cut])}
         for i, name in enumerate(self._element):
-            found[name] = rest[:, i * width : (i + 1) * width]
+            values[name] = states[:, i * width : (i + 1) * width]
         for i, name in enumerate(self._row, len(self._element) * width):
-            found[name] = rest[:, i]
-        return found | self.codec.scales(records[:, :cut])
+            values[name] = states[:, i]
+        return values | self.codec.scales(records[:, :cut])
 
     def records(self, rows: Ints, values: Mapping[str, Any]) -> Bytes:
-        """Records of rows i64[n] with these values. Raises TrainingError for numbers that the
-        format does not have.
+        """Records u8[n, record] of rows i64[n] with these values.
+
+        Raises TrainingError for numbers that the format does not have.
         """
         weight = np.ascontiguousarray(values["weight"], np.float32)
         data = self.codec.restore(weight, values)
-        wrong = np.argwhere(~same_bits(self.codec.decode(data), weight))
-        if wrong.size:
-            i, c = wrong[0]
+        mismatches = np.argwhere(~same_bits(self.codec.decode(data), weight))
+        if mismatches.size:
+            i, c = mismatches[0]
             spec = self._spec
             row = self._row0 + int(rows[i])
             column = self.codec.column0 + int(c)
@@ -92,5 +92,5 @@ class Narrowed:
         states = [
             np.ascontiguousarray(values[name], np.float32) for name in (*self._element, *self._row)
         ]
-        parts = [state.reshape(len(data), -1).view(np.uint8) for state in states]
-        return np.concatenate([data, *parts], axis=1)
+        state_bytes = [state.reshape(len(data), -1).view(np.uint8) for state in states]
+        return np.concatenate([data, *state_bytes], axis=1)

@@ -1,13 +1,14 @@
-"""Does every lookup point into its table, and do the offsets make sense? Counted exactly; the
-caller's arrays stay as they are.
+"""Does every lookup point into its table, and do the offsets make sense?
 
-    fatal     the first wrong number raises, and is named by table, sample, position and value
-    warning   wrong numbers are mended in copies and counted
-    ignore    as warning: counts cost nothing here; who ignores them is free to
+Faults are counted exactly; the caller's arrays stay as they are.
 
-Mended as FBGEMM's `bounds_check_indices` does it: a row out of range becomes `outside` (0 there),
-offsets are clamped, the last one becomes the number of lookups. A row of -1 is a pruned one:
-allowed, counted, left alone.
+    fatal     the first fault raises, and is named by table, sample, position and value
+    warning   faults are repaired in copies and counted
+    ignore    as warning: counting costs nothing here, and who ignores the counts is free to
+
+Repairs are those of FBGEMM's `bounds_check_indices`: a row out of range becomes `outside` (0
+there), offsets are clamped, the last one becomes the number of lookups. A row of -1 is a pruned
+one: allowed, counted, left alone.
 """
 
 from dataclasses import dataclass
@@ -25,10 +26,10 @@ MODES = ("fatal", "warning", "ignore")
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lookups that are safe to do, and what was wrong with those that were asked for.
+    """Lookups that are safe to do, and the faults of those that were asked for.
 
-    indices, offsets i64: the given arrays (int64), or mended copies; outside, pruned i64[T]:
-    lookups of each table out of its range, and of -1; malformed: bags with impossible offsets, and
+    indices, offsets i64 : the caller's arrays (int64), or repaired copies. outside, pruned i64[T] :
+    lookups of each table out of its range, and of -1. malformed : bags with impossible offsets, and
     wrong ends of the offsets.
     """
 
@@ -61,9 +62,10 @@ def bag_cuts(features: int, offsets: NDArray[Any], batch_sizes: NDArray[Any] | N
     return np.append(0, np.cumsum(sizes)).astype(np.int64)
 
 
-def _say_malformed(
+def _malformed_error(
     bag: int, cuts: Ints, offsets: Ints, lookups: int, table: Ints
 ) -> IndexRangeError:
+    """What is wrong with the offsets of a bag, or with their ends."""
     bags = offsets.size - 1
     if bag == bags:
         return IndexRangeError(
@@ -73,20 +75,20 @@ def _say_malformed(
     feature = int(np.searchsorted(cuts, bag, side="right")) - 1
     return IndexRangeError(
         f"table {table[feature]}, feature {feature}, sample {bag - cuts[feature]}: "
-        f"offsets[{bag}:{bag + 2}] = "
-        f"[{offsets[bag]}, {offsets[bag + 1]}] is no range of {lookups} indices"
+        f"offsets[{bag}:{bag + 2}] = [{offsets[bag]}, {offsets[bag + 1]}] is no range of "
+        f"{lookups} indices"
     )
 
 
-def _say_outside(
+def _outside_error(
     j: int, cuts: Ints, offsets: Ints, indices: Ints, table: Ints, rows: Ints
 ) -> IndexRangeError:
+    """Which table, feature, sample and position lookup j is, and what it asked for."""
     bag = int(np.searchsorted(offsets, j, side="right")) - 1
     feature = int(np.searchsorted(cuts, bag, side="right")) - 1
     return IndexRangeError(
         f"table {table[feature]}, feature {feature}, sample {bag - cuts[feature]}, position "
-        f"{j - offsets[bag]}: "
-        f"row {indices[j]} is outside [0, {rows[table[feature]]})"
+        f"{j - offsets[bag]}: row {indices[j]} is outside [0, {rows[table[feature]]})"
     )
 
 
@@ -111,23 +113,23 @@ def bounds_check(
     heights, table = (np.ascontiguousarray(a, np.int64) for a in (rows, feature_table))
     index, ends = (np.ascontiguousarray(a, np.int64).reshape(-1) for a in (indices, offsets))
     cuts = bag_cuts(table.size, ends, batch_sizes)
-    wrong = 0
+    malformed = 0
     bag = kernels.first_malformed(ends, index.size)
     if bag >= 0:
         if mode == "fatal":
-            raise _say_malformed(int(bag), cuts, ends, index.size, table)
+            raise _malformed_error(int(bag), cuts, ends, index.size, table)
         ends = ends.copy()
-        wrong = int(kernels.mend_offsets(ends, index.size))
+        malformed = int(kernels.mend_offsets(ends, index.size))
     first = ends[cuts]
     limit = heights[table]
-    count, none = np.zeros((2, table.size), np.int64)
-    j = int(kernels.count_outside(first, index, limit, count, none))
+    feature_outside, feature_pruned = np.zeros((2, table.size), np.int64)
+    j = int(kernels.count_outside(first, index, limit, feature_outside, feature_pruned))
     if j >= 0:
         if mode == "fatal":
-            raise _say_outside(j, cuts, ends, index, table, heights)
+            raise _outside_error(j, cuts, ends, index, table, heights)
         index = index.copy()
         kernels.mend_rows(first, index, limit, outside)
-    found = np.zeros((2, heights.size), np.int64)
-    np.add.at(found[0], table, count)
-    np.add.at(found[1], table, none)
-    return Bounds(index, ends, found[0], found[1], wrong)
+    table_outside, table_pruned = np.zeros((2, heights.size), np.int64)
+    np.add.at(table_outside, table, feature_outside)
+    np.add.at(table_pruned, table, feature_pruned)
+    return Bounds(index, ends, table_outside, table_pruned, malformed)

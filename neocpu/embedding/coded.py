@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
 from neocpu.embedding.rounded import NO_HALVES, rounded
 from neocpu.embedding.rows import RowStore
+from neocpu.formats import table_format
 from neocpu.kernels import lookup, narrow
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces, one_by_one
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
 from neocpu.reference.rules import Hyper, Rule
-from neocpu.storage import formats
 
 
 class CodedRowStore(RowStore):
@@ -30,10 +30,10 @@ class CodedRowStore(RowStore):
     def __init__(
         self, form: str, rounding: str, arrays: Sequence[NDArray[Any]], states: Sequence[Floats]
     ) -> None:
-        name = form.removesuffix("_split")
-        super().__init__(formats.FORMATS[name].view(arrays[0]), states)
+        record = table_format(form)
+        super().__init__(record.view(arrays[0]), states)
         self.form = form
-        self.layout = LAYOUTS[name]
+        self.layout = LAYOUTS[record.split or form]
         self.rounding = ROUNDINGS[rounding]
         self.rounding_name = rounding
         self.codes, self.low = (*arrays, NO_HALVES)[:2]

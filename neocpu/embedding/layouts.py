@@ -1,9 +1,13 @@
-"""How are jagged batches permuted, dealt to ranks, padded and selected? FBGEMM's operators, with
-plain arrays.
+"""How are jagged batches permuted, dealt to ranks, padded and selected?
 
-    lengths [bags], or [features, samples]     offsets [bags + 1]     indices [n]     weights f32[n] or None
+FBGEMM's operators, with plain arrays:
 
-Each function returns new arrays and leaves those it is given alone. Indices of 32 bits come back as
+    lengths    [bags], or [features, samples]
+    offsets    [bags + 1]
+    indices    [n]
+    weights    f32[n] or None
+
+Each function returns new arrays and leaves its arguments alone. Indices of 32 bits come back as
 int64. Names and meaning are those of `torch.ops.fbgemm`; what differs is said where it does.
 """
 
@@ -100,7 +104,7 @@ def copy_segments(
     values: Array, starts: Ints, segment: Ints, offsets: Ints, width: int = 1
 ) -> Array:
     """Segments by number: the t-th of the result, flat, has offsets[t+1] - offsets[t] rows of
-    `width` from starts[segment[t]] on. Trusts what it is given.
+    `width` from starts[segment[t]] on. Nothing is checked.
     """
     flat = np.ascontiguousarray(values).reshape(-1)
     out = np.empty(int(offsets[-1]) * width, flat.dtype)
@@ -132,17 +136,16 @@ def permute_1d(
     order = _ints(permute)
     sizes = _ints(lengths)
     starts = complete_cumsum(sizes)
-    found = np.empty(order.size, np.int64)
+    permuted = np.empty(order.size, np.int64)
     _total(starts, indices, "indices")
     _within(order, sizes.size)
-    layout.index_select(sizes, order, 1, found)
-    ends = complete_cumsum(found)
-    moved = (
-        None
-        if weights is None
-        else copy_segments(np.asarray(weights, np.float32), starts, order, ends)
-    )
-    return found, copy_segments(_ints(indices), starts, order, ends), moved
+    layout.index_select(sizes, order, 1, permuted)
+    ends = complete_cumsum(permuted)
+    permuted_indices = copy_segments(_ints(indices), starts, order, ends)
+    if weights is None:
+        return permuted, permuted_indices, None
+    scale = np.asarray(weights, np.float32)
+    return permuted, permuted_indices, copy_segments(scale, starts, order, ends)
 
 
 def permute_2d(
@@ -155,8 +158,8 @@ def permute_2d(
     samples = lengths.shape[1]
     _within(order, lengths.shape[0])
     bags = (order[:, None] * samples + np.arange(samples)).reshape(-1)
-    found, moved, scale = permute_1d(bags, lengths, indices, weights)
-    return found.reshape(order.size, samples), moved, scale
+    permuted, moved, scale = permute_1d(bags, lengths, indices, weights)
+    return permuted.reshape(order.size, samples), moved, scale
 
 
 @dataclass(frozen=True)
@@ -213,32 +216,52 @@ def block_bucketize(
     blocks = np.full(features, ranks, np.int64) if total_blocks is None else _ints(total_blocks)
     if ranks < 1 or (blocks % ranks).any() or (blocks < ranks).any():
         raise ConfigError(f"{blocks.tolist()} blocks cannot be shared by {ranks} ranks")
-    ends = [np.asarray(b, np.uint64).reshape(-1) for b in boundaries or ()]
-    if any(b.size < 2 or b[0] != 0 for b in ends) or (ends and len(ends) != features):
+    bounds, starts = _bucket_bounds(boundaries, features)
+    rows = _unsigned_rows(np.asarray(indices), pruned)
+    scale = NONE if weights is None else np.ascontiguousarray(weights, np.float32)
+    division = (first, block, blocks, ranks, bounds, starts, pruned)
+    dealt_lengths = np.empty(ranks * sizes.size, np.int64)
+    jagged.block_bucketize_lengths(offsets, rows, *division, dealt_lengths)
+    kept = np.broadcast_to(np.asarray(keep, np.bool_), features).copy()
+    dealt, positions, unbucketize, bucket = np.empty((4, rows.size), np.int64)
+    dealt_scale = np.empty_like(scale)
+    outputs = (dealt, dealt_scale, positions, unbucketize, bucket)
+    jagged.block_bucketize(offsets, rows, scale, *division, kept, dealt_lengths, *outputs)
+    return Bucketized(
+        lengths=dealt_lengths,
+        indices=dealt,
+        weights=None if weights is None else dealt_scale,
+        positions=positions,
+        unbucketize_permute=unbucketize,
+        bucket_mapping=bucket,
+    )
+
+
+def _bucket_bounds(
+    boundaries: Sequence[Array] | None, features: int
+) -> tuple[NDArray[np.uint64], Ints]:
+    """The boundaries of all features, one after the other, and where each feature's begin,
+    i64[features + 1].
+
+    Raises ConfigError where some features have none, or boundaries do not begin with 0.
+    """
+    bounds = [np.asarray(b, np.uint64).reshape(-1) for b in boundaries or ()]
+    if any(b.size < 2 or b[0] != 0 for b in bounds) or (bounds and len(bounds) != features):
         raise ConfigError(
             "every feature needs boundaries that begin with 0, or none of them has any"
         )
-    starts = (
-        complete_cumsum(np.array([b.size for b in ends]))
-        if ends
-        else np.zeros(features + 1, np.int64)
-    )
-    bounds = np.concatenate([*ends, np.empty(0, np.uint64)])
-    given = np.asarray(indices)
-    rows = _ints(given)
-    if given.dtype == np.int32:
-        rows = np.where(rows == -1, rows, rows & 0xFFFFFFFF) if pruned >= 0 else rows & 0xFFFFFFFF
-    scale = NONE if weights is None else np.ascontiguousarray(weights, np.float32)
-    asked = (first, block, blocks, ranks, bounds, starts, pruned)
-    out = np.empty(ranks * sizes.size, np.int64)
-    moved = np.empty_like(scale)
-    jagged.block_bucketize_lengths(offsets, rows, *asked, out)
-    found, positions, place, bucket = np.empty((4, rows.size), np.int64)
-    kept = np.broadcast_to(np.asarray(keep, np.bool_), features).copy()
-    jagged.block_bucketize(
-        offsets, rows, scale, *asked, kept, out, found, moved, positions, place, bucket
-    )
-    return Bucketized(out, found, None if weights is None else moved, positions, place, bucket)
+    if not bounds:
+        return np.empty(0, np.uint64), np.zeros(features + 1, np.int64)
+    return np.concatenate(bounds), complete_cumsum(np.array([b.size for b in bounds]))
+
+
+def _unsigned_rows(indices: Array, pruned: int) -> Ints:
+    """Row numbers i64[n] as unsigned numbers of their width; -1 stays where `pruned` >= 0."""
+    rows = _ints(indices)
+    if indices.dtype != np.int32:
+        return rows
+    unsigned = rows & 0xFFFFFFFF
+    return np.where(rows == -1, rows, unsigned) if pruned >= 0 else unsigned
 
 
 def bucketized_permute(lengths: Array, bucketized_lengths: Array, bucket_mapping: Array) -> Ints:
@@ -275,9 +298,9 @@ def jagged_index_select(values: Array, lengths: Array, index: Array) -> tuple[Ar
     starts = complete_cumsum(sizes)
     _total(starts, values, "rows")
     _within(chosen, sizes.size)
-    found = sizes[chosen]
-    out = copy_segments(values, starts, chosen, complete_cumsum(found), width)
-    return out.reshape(-1, *values.shape[1:]), found
+    chosen_sizes = sizes[chosen]
+    out = copy_segments(values, starts, chosen, complete_cumsum(chosen_sizes), width)
+    return out.reshape(-1, *values.shape[1:]), chosen_sizes
 
 
 def jagged_to_padded_dense(
@@ -301,21 +324,21 @@ def jagged_places(offsets: Sequence[Array], longest: Sequence[int]) -> Ints:
     """Which row of the values stands at each place of [B, *longest], -1: none; one array of offsets
     per jagged dimension.
     """
-    found = np.arange(np.size(offsets[0]) - 1)
-    shape = (found.size, *longest)
+    rows = np.arange(np.size(offsets[0]) - 1)
+    shape = (rows.size, *longest)
     for ends, most in zip(offsets, longest, strict=True):
-        bags = found
-        found = np.empty(found.size * most, np.int64)
-        layout.jagged_places(bags, _ints(ends), most, found)
-    return found.reshape(shape)
+        bags = rows
+        rows = np.empty(bags.size * most, np.int64)
+        layout.jagged_places(bags, _ints(ends), most, rows)
+    return rows.reshape(shape)
 
 
 def invert_places(places: Array, count: int) -> Ints:
     """Which place leads to each of `count` rows: i64[count], -1: none."""
-    found = _ints(places)
+    rows = _ints(places)
     out = np.empty(count, np.int64)
-    _within(found[found >= 0], count)
-    layout.invert_places(found, out)
+    _within(rows[rows >= 0], count)
+    layout.invert_places(rows, out)
     return out
 
 
@@ -353,9 +376,9 @@ def unique(indices: Array) -> tuple[Ints, Ints, Ints]:
     (jagged_unique_indices, torch.unique).
     """
     values = _ints(indices)
-    found, inverse, counts = np.empty((3, values.size), np.int64)
-    n = layout.mark_unique(values, np.argsort(values, kind="stable"), found, inverse, counts)
-    return found[:n].copy(), inverse, counts[:n].copy()
+    distinct, inverse, counts = np.empty((3, values.size), np.int64)
+    n = layout.mark_unique(values, np.argsort(values, kind="stable"), distinct, inverse, counts)
+    return distinct[:n].copy(), inverse, counts[:n].copy()
 
 
 def segment_sum(values: Array, offsets: Array) -> Floats:
@@ -397,5 +420,6 @@ def reorder_batched_ad(
     starts = complete_cumsum(sizes)
     bags = reordered_bags(ends, tables, broadcast)
     _total(starts, indices, "indices")
-    found = sizes[bags]
-    return found, copy_segments(np.asarray(indices), starts, bags, complete_cumsum(found))
+    reordered = sizes[bags]
+    ends = complete_cumsum(reordered)
+    return reordered, copy_segments(np.asarray(indices), starts, bags, ends)

@@ -13,16 +13,18 @@ from neocpu.storage import placement
 from neocpu.storage.placement import PLACEMENTS, Room, make_room
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """Where the tables of a run live (`config.MemoryConfig`).
+    """Where the tables of a run live (`config.MemoryConfig`); built by name.
 
-    placements : of each table, keys of `storage.placement.PLACEMENTS`. hbm, ddr, ssd : budgets of a
-    rank in bytes, `ssd` of its file (0: no limit). policy : of the caches. folder : for SSD files,
-    which last as long as the run. demands : where placements were chosen automatically, bytes that
-    a step reads per byte of each table. ddr_bandwidth, ssd_bandwidth (bytes/s), ssd_iops : speeds
-    of slower devices that are imitated (0: as fast as they are). prefetch : batches whose rows are
-    brought up before their turn.
+    placements : name of each table's placement (`storage/placement.py`).
+    hbm, ddr, ssd : budgets of a rank in bytes, `ssd` for its file (0: no limit).
+    policy : of the caches.
+    folder : for SSD files, which last as long as the run.
+    demands : bytes that a step moves per byte of each table, if any placement was chosen by it.
+    ddr_bandwidth, ssd_bandwidth, ssd_iops : speeds of slower devices to imitate (0: as fast as this
+        machine), in bytes and operations per second.
+    prefetch : batches whose rows are brought up before their turn.
     """
 
     placements: tuple[str, ...]
@@ -43,19 +45,26 @@ class MemoryPlan:
         shards: Sequence[Rectangle],
         state_floats: tuple[int, int],
     ) -> list[Room]:
-        """Room of every shard of a rank; `state_floats`: optimizer floats per element and per row.
-        Raises TrainingError.
+        """Room of every shard of a rank.
+
+        state_floats : optimizer floats per element and per row.
+
+        Raises TrainingError if a budget is too small.
         """
-        shard_rows = []
+        placed_shards = []
         for shard in shards:
             table = tables[shard.table]
-            lo, hi = shard.cols
-            size = table.cached.row_bytes(hi - lo, state_floats)
-            narrow = table.row_bytes(hi - lo, state_floats) if table.cache_format else 0
-            rows = shard.rows[1] - shard.rows[0]
-            where = self.placements[shard.table]
-            shard_rows.append(placement.Rows(table.name, rows, size, where, narrow))
-        return make_room(shard_rows, self.hbm, self.ddr)
+            width = shard.cols[1] - shard.cols[0]
+            placed_shards.append(
+                placement.PlacedShard(
+                    table=table.name,
+                    rows=shard.rows[1] - shard.rows[0],
+                    row_bytes=table.cached.row_bytes(width, state_floats),
+                    placement=self.placements[shard.table],
+                    narrow=table.row_bytes(width, state_floats) if table.cache_format else 0,
+                )
+            )
+        return make_room(placed_shards, self.hbm, self.ddr)
 
     @property
     def over_ssd(self) -> bool:

@@ -7,21 +7,20 @@ from types import ModuleType
 import numpy as np
 
 from neocpu.embedding.lookups import Floats
-from neocpu.embedding.specs import EXACT
+from neocpu.formats import table_format
 from neocpu.kernels.records import CodedTable, one_by_one, whole_table
 from neocpu.reference.codecs import LAYOUTS
-from neocpu.storage.formats import FORMATS
 
 NO_HALVES = np.empty(0, np.uint16)
 
 
 def rounded(numbers: Floats, form: str, narrow: ModuleType) -> Floats:
     """Numbers f32[n, D], each the nearest one of a format, by `kernels.narrow` or its twin."""
-    if form in EXACT:
+    record = table_format(form)
+    if record.exact:
         return numbers
     count, width = numbers.shape
-    name = FORMATS[form].dtype
-    codes = np.empty(numbers.size, name)
+    codes = np.empty(numbers.size, record.dtype)
     out = np.empty(numbers.size, np.float32)
     rows = np.arange(count, dtype=np.int64)
     table = CodedTable(codes, NO_HALVES, LAYOUTS[form], rounding=0, step=0, rows=rows)

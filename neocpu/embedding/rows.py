@@ -1,9 +1,11 @@
 """How are the rows of one format kept? fp32 numbers as they are; other formats as codes, decoded
 whenever a row is read.
 
-    fp32                 f32[:], changed in place                                                       `Rows`
-    fp16, bf16, fp8_*    codes u16[:] or u8[:]; rounded once, at the end of a row's update              `coded.CodedRows`
-    bf16_split           upper and lower halves of fp32 numbers: lookups read the upper ones, updates join both
+    fp32           f32[:], changed in place (`RowStore`)
+    small floats   codes u16[:] or u8[:], rounded once, at the end of a row's update
+                   (`coded.CodedRowStore`)
+    bf16_split     upper and lower halves of fp32 numbers: lookups read the upper ones, updates
+                   join both (`coded.CodedRowStore`)
 
 A store holds the shards of one format, one after the other, and their element states; where they
 begin is in `ShardPlaces`. Its owner (`tbe.py`) knows which shards those are, and keeps all else.
@@ -11,17 +13,15 @@ begin is in `ShardPlaces`. Its owner (`tbe.py`) knows which shards those are, an
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
-from neocpu.embedding.specs import TableSpec
 from neocpu.kernels import pooling, update
 from neocpu.kernels.records import Segments, ShardPlaces
 from neocpu.reference.rules import Hyper, Rule
-from neocpu.storage.arena import Arena
 
 NONE = np.empty(0, np.float32)
 
@@ -116,79 +116,6 @@ class RowStore:
     def rounded(self, numbers: Floats) -> Floats:
         """Numbers f32[n, D], each the nearest one of the format."""
         return numbers
-
-
-class Shelves(NamedTuple):
-    """Which store each shard is in and where it begins there, i64[H]; a table of each format and
-    rounding, a store each, and the elements of those.
-    """
-
-    store: Ints
-    base: Ints
-    kinds: list[TableSpec]
-    elements: list[int]
-
-
-def shelve(specs: Sequence[TableSpec], sizes: Ints) -> Shelves:
-    """Deal shards of these tables, of so many elements i64[H], to one store per format and
-    rounding.
-    """
-    kinds = {(t.format, t.rounding): t for t in specs or [TableSpec("", 0, 1, ())]}
-    names = list(kinds)
-    store = np.array([names.index((t.format, t.rounding)) for t in specs], np.int64)
-    base = np.zeros(store.size, np.int64)
-    elements = []
-    for i, spec in enumerate(kinds.values()):
-        mine = np.flatnonzero(store == i)
-        line = 64 // spec.lookup_bytes
-        whole = -(-sizes[mine] // line) * line  # every shard begins on a cache line
-        base[mine] = np.cumsum(whole) - whole
-        elements.append(int(whole.sum()))
-    return Shelves(store, base, list(kinds.values()), elements)
-
-
-def allocate(
-    specs: Sequence[TableSpec],
-    elements: Sequence[int],
-    per_element: int,
-    other: Sequence[tuple[int, str]],
-    budget: int,
-    huge: bool = True,
-) -> tuple[list[RowStore], list[NDArray[Any]]]:
-    """Stores in the formats of `specs`, with room for so many elements and `per_element` states;
-    and `other` arrays, (size, dtype) each.
-
-    All are zeros in one mapping, of huge pages if `huge`. Raises TrainingError where they do not
-    fit `budget` bytes (0: any number fits).
-    """
-    parts = [_parts(spec) for spec in specs]
-    wanted = [
-        (n, kind) for n, kinds in zip(elements, parts) for kind in (*kinds, *["f4"] * per_element)
-    ] + [*other]
-    arena = Arena(sum(Arena.space(n, kind) for n, kind in wanted), budget, huge)
-    stores = []
-    for spec, n, kinds in zip(specs, elements, parts):
-        arrays, states = (
-            [arena.take(n, kind) for kind in some] for some in (kinds, ["f4"] * per_element)
-        )
-        if spec.format == "fp32":
-            stores.append(RowStore(arrays[0], states))
-        else:
-            from neocpu.embedding.coded import (
-                CodedRowStore,  # nothing of it where all rows are fp32
-            )
-
-            stores.append(CodedRowStore(spec.format, spec.rounding, arrays, states))
-    return stores, [arena.take(n, kind) for n, kind in other]
-
-
-def _parts(spec: TableSpec) -> tuple[str, ...]:
-    """Dtypes of the arrays that hold a format's rows."""
-    return (
-        ("u2", "u2")
-        if spec.format == "bf16_split"
-        else ({4: "f4", 2: "u2", 1: "u1"}[spec.number_bytes],)
-    )
 
 
 def runs(store: Ints) -> list[tuple[int, int, int]]:

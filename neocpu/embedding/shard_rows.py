@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from neocpu.embedding.changes import Changes
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups, Rectangle
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.rows import RowStore, allocate, runs, shelve
+from neocpu.embedding.rows import RowStore, runs
+from neocpu.embedding.shelves import allocate, shelve
 from neocpu.embedding.sorting import Scratch, cut
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import TrainingError

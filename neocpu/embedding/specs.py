@@ -8,19 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from neocpu.errors import ConfigError
+from neocpu.formats import CACHES, RowFormat, table_format
 from neocpu.records import choose
-from neocpu.storage.formats import FORMATS
+from neocpu.reference.codecs import CODECS
 from neocpu.storage.placement import AUTO, PLACEMENTS
 
 POOLING = ("sum", "mean")
-# bytes of a number
-NUMBER_FORMATS = {"fp32": 4, "fp16": 2, "bf16": 2, "bf16_split": 4, "fp8_e4m3": 1, "fp8_e5m2": 1}
-EXACT = ("fp32", "bf16_split")  # formats that hold every fp32 number
-SCALED = ("int8", "int4")  # formats of whole rows, for rows at home below a cache of numbers
-CACHES = {  # formats of a cache, and those that rows below may have
-    "fp32": ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2", *SCALED),
-    "fp16": ("fp8_e4m3", "fp8_e5m2", *SCALED),
-}
 ROUNDINGS = ("nearest", "stochastic")
 
 
@@ -28,9 +21,9 @@ ROUNDINGS = ("nearest", "stochastic")
 class TableSpec:
     """One table: `rows` by `dim` numbers, looked up by `features`, each bag pooled by `pooling`.
 
-    format : how its numbers are kept, a key of `NUMBER_FORMATS` or one of `SCALED`
-    (docs/formats.md). rounding : how they get into it after an update. cache_format : wider format
-    of those in its caches, a key of `CACHES`; "": the same.
+    format : how its numbers are kept, one of `neocpu.formats.TRAINED` (docs/formats.md).
+    rounding : how they are rounded to it after an update. cache_format : a wider format of the
+    rows in its caches, a key of `neocpu.formats.CACHES`; "": the same.
     """
 
     name: str
@@ -44,25 +37,30 @@ class TableSpec:
     cache_format: str = ""
 
     @property
+    def row_format(self) -> RowFormat:
+        """The record of its format. Raises ConfigError if there is none."""
+        return table_format(self.format)
+
+    @property
     def cached(self) -> "TableSpec":
         """The table as lookups and updates see it: in the format of its caches."""
         form = self.cache_format or self.format
         return replace(
             self,
             format=form,
-            rounding="nearest" if form in EXACT else self.rounding,
+            rounding="nearest" if table_format(form).exact else self.rounding,
             cache_format="",
         )
 
     @property
     def number_bytes(self) -> int:
         """Bytes that a number takes where it is used."""
-        return NUMBER_FORMATS[self.cache_format or self.format]
+        return table_format(self.cache_format or self.format).bits // 8
 
     @property
     def lookup_bytes(self) -> int:
         """Bytes of a number that a lookup reads: of bf16_split the upper half."""
-        return 2 if self.format == "bf16_split" else self.number_bytes
+        return table_format(self.cache_format or self.format).lookup_bytes
 
     def row_bytes(self, columns: int, state_floats: tuple[int, int]) -> int:
         """Bytes of so many columns of a row where it is at home, with optimizer state: floats per
@@ -75,7 +73,7 @@ class TableSpec:
     def unfit(self, cut: bool = False, copied: bool = False) -> str:
         """Why it may not be cut by columns, or have copies on other ranks; "" where it may."""
         plan = "set parallel.plan to row_wise or table_wise"
-        if cut and self.format in SCALED:
+        if cut and self.row_format.row_scaled:
             return (
                 f"table {self.name!r}: {self.format} rows have one scale for all their columns "
                 f"and cannot be cut; {plan}"
@@ -92,23 +90,19 @@ class TableSpec:
         """What decides the bits, for digests: no format if it is fp32, so that old digests stay,
         and rounding, and a format of caches, where there is any.
         """
-        found = asdict(self)
-        if self.format in EXACT:
-            del found["rounding"]
+        header = asdict(self)
+        if self.row_format.exact:
+            del header["rounding"]
         if self.format == "fp32":
-            del found["format"]
+            del header["format"]
         if not self.cache_format:
-            del found["cache_format"]
-        return found
+            del header["cache_format"]
+        return header
 
 
 def numbers_bytes(form: str, columns: int) -> int:
     """Bytes of so many numbers of a row in a format."""
-    return (
-        columns * NUMBER_FORMATS[form]
-        if form in NUMBER_FORMATS
-        else FORMATS[form].row_bytes(columns)
-    )
+    return table_format(form).row_bytes(columns)
 
 
 def with_caches(
@@ -117,53 +111,65 @@ def with_caches(
     """The tables with the `cache_format` that the config's `memory.cache_format` gives them under
     their placements.
 
-    Raises ConfigError where a cache could not hold every number of a table's rows, or rows need one
-    and have none.
+    Raises ConfigError where a format lacks what training in it needs, a cache could not hold every
+    number of a table's rows, or rows need one and have none.
     """
+    for table in tables:
+        if why := _untrainable(table.row_format):
+            raise ConfigError(
+                f"tables.{table.name}.format: {table.format} cannot be trained: {why}"
+            )
     names = [table.name for table in tables]
     forms = (
         choose("memory.cache_format", "format of caches", names, spec, tuple(CACHES), "")
         if spec
         else [""] * len(names)
     )
-    found = tuple(
-        replace(t, cache_format=_cache_format(t, *given))
-        for t, *given in zip(tables, forms, placements)
+    cached_tables = tuple(
+        replace(table, cache_format=_cache_format(table, form, placement))
+        for table, form, placement in zip(tables, forms, placements)
     )
-    wide = next((table.name for table in found if table.cache_format), "")
+    wide = next((table.name for table in cached_tables if table.cache_format), "")
     if wide and AUTO in placements:
         raise ConfigError(
             'memory.placement: "auto" for other tables would decide how many rows of table '
-            f"{wide!r} are in caches, and with "
-            "memory.cache_format bits depend on that; name the placements of all tables, or leave "
-            "cache_format out"
+            f"{wide!r} are in caches, and with memory.cache_format bits depend on that; name the "
+            "placements of all tables, or leave cache_format out"
         )
-    return found
+    return cached_tables
+
+
+def _untrainable(form: RowFormat) -> str:
+    """What a format lacks for tables to be trained in it; "" if nothing."""
+    if why := form.fault():
+        return f"{why} (neocpu/formats.py)"
+    if not form.exact and form.name not in CODECS:
+        return "no functions write and read its rows (CODECS in neocpu/reference/codecs.py)"
+    return ""
 
 
 def _cache_format(table: TableSpec, form: str, placement: str) -> str:
+    """The format of a table's caches, `form` in the config, under its placement; "": none."""
     if placement == AUTO and form not in ("", table.format):
         raise ConfigError(
             f"memory.cache_format: table {table.name!r} has none while memory.placement may leave "
-            "it without a cache; name a "
-            "placement that has one, such as hbm_over_ddr, or leave cache_format out"
+            "it without a cache; name a placement that has one, such as hbm_over_ddr, or leave "
+            "cache_format out"
         )
-    form = (
-        form if placement != AUTO and PLACEMENTS[placement].caches and form != table.format else ""
-    )
+    if placement == AUTO or not PLACEMENTS[placement].caches or form == table.format:
+        form = ""
     if form and table.format not in CACHES[form]:
-        others = [name for name, below in CACHES.items() if table.format in below]
-        hint = f"take {' or '.join(others)}" if others else "leave it out"
+        wider = [name for name, narrower in CACHES.items() if table.format in narrower]
+        hint = f"take {' or '.join(wider)}" if wider else "leave it out"
         raise ConfigError(
             f"memory.cache_format: {form} cannot hold every number of table {table.name!r}, which "
             f"is {table.format}; {hint}"
         )
-    if not form and table.format in SCALED:
+    if not form and table.row_format.row_scaled:
         raise ConfigError(
             f"tables.{table.name}.format: {table.format} rows train below a cache of wider "
-            "numbers: set memory.cache_format to "
-            f"{' or '.join(CACHES)}, and memory.placement to one with a cache (now {placement}), "
-            "such as hbm_over_ddr"
+            f"numbers: set memory.cache_format to {' or '.join(CACHES)}, and memory.placement to "
+            f"one with a cache (now {placement}), such as hbm_over_ddr"
         )
     return form
 
@@ -191,7 +197,7 @@ class TableKeys:
         """The table, with what else is to hold where the keys are silent."""
         form = self.format or form
         rounding = self.rounding or rounding
-        rounding = "nearest" if form in EXACT else rounding
+        rounding = "nearest" if table_format(form).exact else rounding
         return TableSpec(
             name, self.rows, self.dim or dim, features, self.pooling, self.weighted, form, rounding
         )

@@ -28,11 +28,12 @@ from neocpu.kernels._threads import threading_layer
 from neocpu.kernels.records import Segments, whole_table
 from neocpu.storage import placement
 from neocpu.storage.device import Device
-from neocpu.storage.homes import Border, Filed, Kept, Memory, Stored
+from neocpu.storage.hdf5 import RowTable
+from neocpu.storage.homes import Border, FileRecords, Memory, MemoryRecords, RecordHome
 from neocpu.storage.levels import Home, Level, Slots
 from neocpu.storage.mover import Mover
 from neocpu.storage.placement import PLACEMENTS, Room
-from neocpu.storage.row_file import RowFile, RowTable
+from neocpu.storage.row_file import RowFile
 from neocpu.storage.row_tools import remove
 from neocpu.storage.tier import Tier, Visit
 
@@ -174,10 +175,10 @@ class TieredEmbedding(TableBatchedEmbedding):
         border = self._border(h) if h in self._narrow else Border(slots)
         if place.ssd:
             assert self._file is not None
-            home = Stored(Filed(self._file, number), border, create)
+            home = RecordHome(FileRecords(self._file, number), border, create)
         elif h in self._narrow:
-            home = Stored(
-                Kept(place.whole, int(self.heights[h]), border.record, self._huge),
+            home = RecordHome(
+                MemoryRecords(place.whole, int(self.heights[h]), border.record, self._huge),
                 border,
                 create,
                 self._ddr,

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import h5py
 import numpy as np
@@ -320,7 +320,7 @@ class DatasetWriter:
             group.create_dataset("frequent_counts", data=counts).attrs["short"] = short
 
     def _ragged(self, group: h5py.Group, name: str) -> None:
-        """Offsets of every 4,096th row: enough to find any row by adding up at most 4,095 lengths."""
+        """Offsets of every 4,096th row: any other is found by adding 4,095 lengths at most."""
         lengths = self._parts[f"lengths/{name}"]
         sums = (
             [np.sum(block, dtype=np.int64) for block in lengths.blocks(BLOCK)]
@@ -355,7 +355,7 @@ class DatasetWriter:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._finished = True
 
-    def __enter__(self) -> "DatasetWriter":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -36,9 +36,9 @@ QUIET = "NEOCPU_CACHE_QUIET"  # set on ranks that leave it to rank 0 to speak
 MAGIC = b"neocpu kernel 1\n"
 ADVICE = "set NEOCPU_CACHE_DIR to a folder that can be written, on every host"
 
-# Numba numbers the functions that it compiles, from 1 in every process, and the number is what
-# tells apart the symbols of two kernels made by one factory. Loaded from the cache into one
-# process, two kernels of two processes must not have one number.
+# Numba numbers the functions that it compiles, from 1 in every process, and only the number tells
+# apart the symbols (and environments) of two kernels that one factory made. Two kernels that were
+# compiled by two processes must not have one number when a third loads both.
 FunctionIdentity._unique_ids = itertools.count(secrets.randbits(60))
 
 

@@ -1,9 +1,9 @@
-"""How are rows of small floats written and read? Element by element: nearest even, stochastically,
-or as others do it.
+"""How are rows of small floats written and read, element by element?
 
-A small float is described by five words (`reference.codecs.layout`), so fp16, bf16, both fp8 and
-HFP8 share one loop. The arithmetic of one element is in `simd/small_floats.py`; LLVM makes vectors of it.
-Formats and golden bytes: `docs/formats.md`.
+To nearest even, stochastically, or as FBGEMM does it. A small float is described by five words
+(`formats.SmallFloat.words`), so fp16, bf16, both fp8 and HFP8 share one loop. The arithmetic of one
+element is in `simd/small_floats.py`; LLVM makes vectors of it. Formats and golden bytes:
+`docs/formats.md`.
 
 Stochastic rounding takes its random word from (table, row, column, step) alone, so any plan, thread
 count or order of rows gives the same bits: x goes up iff word / 2^32 + fraction >= 1, with the
@@ -36,7 +36,7 @@ _TOP = 0x7FFFFFFF
 
 @inlined
 def words_of(layout):
-    """The words int32 that `simd_codes` takes, of a layout i64[5]."""
+    """The words int32 that `simd/small_floats.py` takes, of a layout i64[5]."""
     bits = layout[0]
     m = layout[1]
     bias = layout[2]
@@ -73,8 +73,10 @@ def draw_words(key, row, column0, step, words):
     """
     for block in range(words.size // 4):
         a, b, c, d = philox4x32(key, row, np.uint64(column0 // 4 + block), step)
-        words[4 * block], words[4 * block + 1] = np.uint32(a), np.uint32(b)
-        words[4 * block + 2], words[4 * block + 3] = np.uint32(c), np.uint32(d)
+        words[4 * block] = np.uint32(a)
+        words[4 * block + 1] = np.uint32(b)
+        words[4 * block + 2] = np.uint32(c)
+        words[4 * block + 3] = np.uint32(d)
 
 
 @parallel_kernel
@@ -177,7 +179,8 @@ def split_rows(x, high, low):
         up = view(upper, task * RUN, n)
         down = view(lower, task * RUN, n)
         for i in range(n):
-            up[i], down[i] = np.uint16(line[i] >> np.uint32(16)), np.uint16(line[i])
+            up[i] = np.uint16(line[i] >> np.uint32(16))
+            down[i] = np.uint16(line[i])
 
 
 @parallel_kernel

@@ -1,8 +1,9 @@
 """Where does FBGEMM's inference table keep a row's scale and bias? In front of the codes, mostly.
 
-    | scale | bias | codes | padding |      `reverse_qparam=False`; each word fp16 (4 bytes together) or fp32 (8)
+    | scale | bias | codes | padding |      `reverse_qparam=False`
     | codes | scale | bias | padding |      `reverse_qparam=True`
 
+Scale and bias are both fp16 (4 bytes together) or both fp32 (8).
 The codes themselves are those of `codecs_rows`; a row is padded with zeros to the table's row
 alignment (16 on a GPU, 1 on a CPU). Examples: `docs/formats.md`.
 """

@@ -1,7 +1,7 @@
-"""How are 32 numbers packed into 17 bytes? A shared power of two from the largest, then seven
-comparisons for each number.
+"""How are 32 numbers packed into 17 bytes?
 
-MX4 as FBGEMM lays it out for its wires: sixteen bytes of e2m1 codes, even columns in the low
+The largest number gives a power of two that all share, then seven comparisons give the code of
+each. MX4 as FBGEMM lays it out for its wires: sixteen bytes of e2m1 codes, even columns in the low
 nibble, then the exponent. Layout, rounding modes and an example: `docs/formats.md`.
 """
 
@@ -19,11 +19,10 @@ FLOOR = 1
 EVEN = 2
 STOCHASTIC = 3
 CEIL = 4
-# numbers; bytes of codes; bytes of a block. CODES is written out: Numba 0.68 miscompiles
-BLOCK = 32
+BLOCK = 32  # numbers
+# bytes of codes, written out: Numba 0.68 miscompiles a store to view[32 // 2] in a parallel loop
 CODES = 16
-BYTES = 17
-# a store to view[32 // 2] inside a parallel loop.
+BYTES = 17  # of a block, with its exponent
 
 
 @inlined
@@ -35,9 +34,7 @@ def power(exponent):
 
 @inlined
 def shared_exponent(most, rounding, word):
-    """Exponent of a block from the bits int64 of its largest magnitude: mantissa to be rounded up,
-    or not.
-    """
+    """Exponent of a block from the bits int64 of its largest magnitude, rounded up or down."""
     if most < 0x00800000:
         return -127
     floor = (most >> 23) - 127

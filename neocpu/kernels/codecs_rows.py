@@ -10,6 +10,7 @@ where they stand. Layouts and examples: `docs/formats.md`.
 import numpy as np
 from numba import prange
 
+from neocpu.formats import FP16, HFP8_BACKWARD, HFP8_FORWARD
 from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.codecs import RUN, draw_words, words_of
 from neocpu.kernels.simd import fma
@@ -21,12 +22,11 @@ from neocpu.kernels.simd.small_floats import magnitude, nearest_code, number_of_
 CPU = 0
 GPU = 1
 TBE = 2
-_HALF = (16, 10, 15, 1, 0)  # fp16, as reference.codecs.layout has it
-# HFP8: limits 0.9375 and 0.875
-_FORWARD = (8, 3, 15, 2, 0x3F700000)
-_BACKWARD = (8, 2, 31, 2, 0x3F600000)
-_FORWARD_LIMIT = np.float32(0.9375)
-_BACKWARD_LIMIT = np.float32(0.875)
+_HALF = FP16.words
+_FORWARD = HFP8_FORWARD.words
+_BACKWARD = HFP8_BACKWARD.words
+_FORWARD_LIMIT = np.float32(HFP8_FORWARD.limit)
+_BACKWARD_LIMIT = np.float32(HFP8_BACKWARD.limit)
 _BYTE = np.float32(255)
 _FLOAT_EPS = np.float32(1e-8)
 _GPU_EPS = np.float32(1e-20)

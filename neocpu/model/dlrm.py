@@ -3,9 +3,9 @@
     dense x ──► bottom MLP ──► E[:, :d0] ┐
     pooled embeddings ──────► E[:, d0:] ─┴► interaction ──► top MLP ──► logit ──► loss
 
-One rank's dense part, for its own samples; it knows nothing of ranks and tables. Somebody else
-writes the pooled vectors into E between `forward_bottom` and `forward_top`, and takes their
-gradient from `backward`.
+One rank's dense part, for its own samples; it knows nothing of ranks and tables. The training step
+writes the pooled vectors into E between `forward_bottom` and `forward_top`, and passes their
+gradient from `backward` to the tables.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,12 @@ from neocpu.model.mlp import F32, Buffer, Mlp, initialise
 
 
 class Dlrm:
-    """Bottom MLP, interaction, top MLP and loss. `flat` holds all parameters; `parameters` are
-    named views of it.
+    """Bottom MLP, interaction, top MLP and loss.
 
-    `top` ends with 1. E is f32[b, columns]: the bottom's output in columns :first_column, then each
-    key's pooled vector.
+    Arguments as for `ModelLayout`; seed : of the initial values.
+
+    Attributes: flat f32[P], all parameters; parameters, views of it by name; columns of E f32[b,
+    columns], which is the bottom's output in columns :first_column, then each key's pooled vector.
 
     Raises
     ------
@@ -55,61 +56,65 @@ class Dlrm:
         self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
         self._z = Buffer(self.layout.interaction_width)
         self._de = Buffer(self.columns)
-        # prediction, gradient of the logit, loss, labels of `predict`
-        self._samples = [Buffer(1) for _ in range(4)]
-        self._E = self._logits = np.empty((0, 0), np.float32)
+        self._prediction = Buffer(1)
+        self._logit_gradient = Buffer(1)
+        self._losses = Buffer(1)
+        self._labels = Buffer(1)  # of `predict`, which has none
+        self._E = np.empty((0, 0), np.float32)
+        self._logits = np.empty((0, 0), np.float32)
 
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""
         E[:, : self.first_column] = self._bottom.forward(np.ascontiguousarray(x))
 
     def forward_top(self, E: F32) -> F32:
-        """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`); valid until
-        the next call.
+        """Logits f32[b] of E f32[b, columns] (C-contiguous, read again by `backward`).
+
+        Valid until the next call.
         """
         self._E = E
         z = E
         if self.layout.interaction == "dot":
-            z = self._z.rows(len(E))
+            z = self._z.matrix(len(E))
             kernels.dot_forward(E, self.first_column, self.layout.diagonal, z)
         self._logits = self._top.forward(z)
         return self._logits.reshape(-1)
 
     def loss_gradient(self, labels: F32, global_batch: int) -> tuple[F32, F32]:
-        """Predictions f32[b] and losses f32[b] of the last `forward_top`; the gradient waits for
-        `backward`.
+        """Predictions f32[b] and losses f32[b] of the last `forward_top`.
+
+        The gradient is kept for `backward`.
 
         The loss is the mean over `global_batch` samples, of which these are a part. Valid until the
         next call.
         """
-        prediction, gradient, loss = (
-            buffer.rows(labels.size).reshape(-1) for buffer in self._samples[:3]
-        )
+        prediction = self._prediction.matrix(labels.size).reshape(-1)
+        gradient = self._logit_gradient.matrix(labels.size).reshape(-1)
+        loss = self._losses.matrix(labels.size).reshape(-1)
         self._loss(self._logits.reshape(-1), labels, global_batch, prediction, gradient, loss)
         return prediction, loss
 
     def predict(self) -> F32:
-        """Predictions f32[b] of the last `forward_top` (bce: probabilities, mse: logits); valid
-        until the next call.
+        """Predictions f32[b] of the last `forward_top` (bce: probabilities, mse: logits).
+
+        Valid until the next call.
         """
-        count = len(self._logits)
-        prediction, gradient, loss, labels = (
-            buffer.rows(count).reshape(-1) for buffer in self._samples
-        )
+        samples = len(self._logits)
+        labels = self._labels.matrix(samples).reshape(-1)
         labels[:] = 0
-        self._loss(self._logits.reshape(-1), labels, max(count, 1), prediction, gradient, loss)
+        prediction, _ = self.loss_gradient(labels, max(samples, 1))
         return prediction
 
     def backward(self) -> F32:
         """Gradient dE f32[b, columns] of the loss with respect to E; valid until the next call.
 
-        Its first columns are the gradient of the bottom MLP's output, before the output's ReLU is
-        taken into account.
+        Its first columns are the gradient of the bottom MLP's output, not yet that of what its last
+        ReLU is applied to.
         """
-        dz = self._top.backward(self._samples[1].rows(len(self._E)), need_input=True)
+        dz = self._top.backward(self._logit_gradient.matrix(len(self._E)), need_input=True)
         assert dz is not None
         if self.layout.interaction == "dot":
-            dE = self._de.rows(len(self._E))
+            dE = self._de.matrix(len(self._E))
             kernels.dot_backward(self._E, dz, self.first_column, self.layout.diagonal, dE)
         else:
             dE = dz
@@ -117,11 +122,10 @@ class Dlrm:
         return dE
 
     def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
-        """Gradient of all parameters, f32[P] in the order of `flat`, summed over one aligned node
-        of leaves.
+        """Gradient of all parameters, summed over one aligned node of leaves, into `out` f32[P].
 
-        cuts i64[L+1], L a power of two: first sample of each of the node's leaves within this
-        batch, and the end.
+        cuts : i64[L+1], L a power of two: first sample of each of the node's leaves within this
+        batch, and the end. out : in the order of `flat`.
         """
         into = self.layout.views(out)
         self._bottom.weight_gradients(cuts, into)

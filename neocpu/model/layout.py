@@ -1,9 +1,11 @@
-"""Which tensors does a model have, in which order, and do its sizes fit together? Answered without
-compiling anything.
+"""Which tensors does a model have, in which order, and do its sizes fit together?
+
+Nothing is compiled to answer that.
 
     bottom  dense features -> bottom[0] -> ... -> bottom[-1]        ReLU after every layer
     E       [bottom output | pooled vector of key 0 | key 1 | ...]  `columns` wide
-    top     interaction width -> top[0] -> ... -> 1                 ReLU after every layer but the last
+    top     interaction width -> top[0] -> ... -> 1                 ReLU after all layers but the
+                                                                    last
 
 Parameters lie in one flat float32 array in this order: bottom.0.weight [out, in], bottom.0.bias
 [out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias.
@@ -24,8 +26,11 @@ LOSSES = ("bce", "mse")
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """Sizes of a DLRM: inputs of the bottom MLP, dims of the pooled keys, layer sizes, interaction,
-    loss.
+    """Sizes of a DLRM.
+
+    dense_features : inputs of the bottom MLP. dims : columns of each pooled key. bottom, top :
+    widths of the layers' outputs. interaction : one of INTERACTIONS. diagonal : do dot products
+    include those of a vector with itself? loss : one of LOSSES.
 
     Raises
     ------
@@ -63,19 +68,18 @@ class ModelLayout:
             self._check_dot()
 
     def _check_dot(self) -> None:
-        unequal = sorted(set(self.dims))
-        if len(unequal) > 1:
+        """Raise ConfigError unless all vectors have one width."""
+        dims = sorted(set(self.dims))
+        if len(dims) > 1:
             raise ConfigError(
-                "model.interaction: dot products need tables of one dim, but the tables have "
-                f"dims {unequal}; "
-                "give all tables one dim or use model.interaction = 'cat'"
+                "model.interaction: dot products need tables of one dim, but the tables have dims "
+                f"{dims}; give all tables one dim or use model.interaction = 'cat'"
             )
-        if unequal and unequal[0] != self.bottom[-1]:
+        if dims and dims[0] != self.bottom[-1]:
             raise ConfigError(
                 f"model.bottom: the last size is {self.bottom[-1]}, but dot products need the "
-                "embedding dim "
-                f"{unequal[0]}; end model.bottom with {unequal[0]} or set model.embedding_dim = "
-                f"{self.bottom[-1]}"
+                f"embedding dim {dims[0]}; end model.bottom with {dims[0]} or set "
+                f"model.embedding_dim = {self.bottom[-1]}"
             )
 
     @property
@@ -93,25 +97,24 @@ class ModelLayout:
         """Inputs of the top MLP."""
         if self.interaction == "cat":
             return self.columns
-        rows = len(self.dims) + 1
-        return self.first_column + rows * (rows - 1) // 2 + (rows if self.diagonal else 0)
+        vectors = len(self.dims) + 1
+        pairs = vectors * (vectors - 1) // 2 + (vectors if self.diagonal else 0)
+        return self.first_column + pairs
 
     def sizes(self, name: str) -> tuple[int, ...]:
         """Widths of the MLP "bottom" or "top", its inputs first."""
-        return (
-            (self.dense_features, *self.bottom)
-            if name == "bottom"
-            else (self.interaction_width, *self.top)
-        )
+        if name == "bottom":
+            return (self.dense_features, *self.bottom)
+        return (self.interaction_width, *self.top)
 
     def tensors(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """(name, shape) of every parameter, in the order of the flat array."""
-        found: list[tuple[str, tuple[int, ...]]] = []
+        tensors: list[tuple[str, tuple[int, ...]]] = []
         for name in ("bottom", "top"):
             for layer, (inputs, outputs) in enumerate(pairwise(self.sizes(name))):
-                found.append((f"{name}.{layer}.weight", (outputs, inputs)))
-                found.append((f"{name}.{layer}.bias", (outputs,)))
-        return tuple(found)
+                tensors.append((f"{name}.{layer}.weight", (outputs, inputs)))
+                tensors.append((f"{name}.{layer}.bias", (outputs,)))
+        return tuple(tensors)
 
     @property
     def parameters(self) -> int:
@@ -119,10 +122,11 @@ class ModelLayout:
         return sum(math.prod(shape) for _, shape in self.tensors())
 
     def views(self, flat: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        """name -> view of a flat array f32[parameters], shaped."""
-        found = {}
-        at = 0
+        """name -> view of its part of a flat array f32[parameters], in its shape."""
+        views = {}
+        first = 0
         for name, shape in self.tensors():
-            found[name] = flat[at : at + math.prod(shape)].reshape(shape)
-            at += math.prod(shape)
-        return found
+            end = first + math.prod(shape)
+            views[name] = flat[first:end].reshape(shape)
+            first = end
+        return views

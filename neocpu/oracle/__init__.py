@@ -1,16 +1,17 @@
-"""Is this embedding kernel right, and if not, where and why? The public names of the oracle, loaded
-when first used.
+"""Is this embedding kernel right, and if not, where and why?
 
     from neocpu import oracle
     report = oracle.check("lookup", inputs, my_output, options={"pooling": "mean"})
     print(report)  # true when right; else says where, by how much, and which mistake explains it
 
-Importing this loads neither Numba nor torch.
+The public names of the oracle, loaded when first used: importing this loads neither Numba nor
+torch.
 """
 
 from importlib import import_module
 from typing import Any
 
+# public name -> module that defines it
 _HOMES = {
     "OPERATORS": "ops",
     "Case": "operator",

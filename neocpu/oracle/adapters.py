@@ -1,9 +1,9 @@
-"""How does somebody's tensor become an array of ours? NumPy, torch on CPU or CUDA, JAX, CuPy,
-anything with DLPack.
+"""How does somebody's tensor become a NumPy array?
 
-NumPy has no bfloat16 and no fp8: elements of such formats travel as codes in an array whose dtype
-is a record with one field that names the format, e.g. `np.dtype([("bf16", "<u2")])`. torch is
-imported only to look at an object that is a torch tensor, hence never before torch is there.
+From NumPy, torch on CPU or CUDA, JAX, CuPy, or anything with DLPack. NumPy has no bfloat16 and no
+fp8: elements of such formats travel as codes in an array whose dtype is a record with one field
+that names the format, e.g. `np.dtype([("bf16", "<u2")])`. torch is imported only to look at an
+object that is a torch tensor, hence never before torch is there.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import OracleError
+from neocpu.formats import FORMATS
 
 Array = NDArray[Any]
 
@@ -26,13 +27,11 @@ NAMES = {
     "F8_E5M2": "fp8_e5m2",
 }
 # format -> dtype of one element's code
-CODES = {"bf16": "<u2", "fp16": "<u2", "fp8_e4m3": "u1", "fp8_e5m2": "u1"}
+CODES = {name: form.dtype for name, form in FORMATS.items() if form.number is not None}
 
 
 def coded(codes: Array, form: str) -> Array:
-    """The same bytes as elements of a narrow format; a view. `codes`: any dtype of the format's
-    width.
-    """
+    """A view of codes (any dtype of the format's width) as elements of a narrow format."""
     return np.ascontiguousarray(codes).view(CODES[form]).view([(form, CODES[form])])
 
 
@@ -61,8 +60,8 @@ def to_numpy(value: Any, name: str = "array") -> Array:
     if hasattr(value, "__dlpack__"):
         try:
             return _named(_from_dlpack(value), name)
-        # a device, or a dtype that NumPy lacks
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            # a device, or a dtype that NumPy lacks; JAX's bf16 has a way by __array__
             if not hasattr(value, "__array__"):
                 raise OracleError(
                     f"{name}: DLPack gives no array on the host ({error}); copy it there first"
@@ -97,14 +96,16 @@ def _from_torch(tensor: Any) -> Array:
         host = host.to_dense()
     form = NAMES.get(str(host.dtype).removeprefix("torch."))
     if form is None:
-        return host.numpy()
-    width = {1: torch.uint8, 2: torch.int16}[host.element_size()]
-    return coded(host.contiguous().view(width).numpy(), form)
+        array: Array = host.numpy()
+        return array
+    code = {1: torch.uint8, 2: torch.int16}[host.element_size()]
+    return coded(host.contiguous().view(code).numpy(), form)
 
 
 def _named(array: Array, name: str) -> Array:
-    """An array whose dtype we know: ml_dtypes' narrow floats become codes, text and objects are
-    refused.
+    """The array with a dtype that is known here: ml_dtypes' narrow floats become codes.
+
+    Raises OracleError for text, objects and unknown records.
     """
     form = NAMES.get(array.dtype.name)
     if form is not None:

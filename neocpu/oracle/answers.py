@@ -1,5 +1,4 @@
-"""What did they answer? Arrays by "case/output" from HDF5, npz, safetensors, or a mapping in
-memory.
+"""What was answered? Arrays by "case/output" from HDF5, npz, safetensors, or a mapping in memory.
 
     answers.h5            /lookup_ragged/output                 datasets; groups are the slashes
     answers.npz           np.savez(f, **{"lookup_ragged/output": y})
@@ -14,7 +13,7 @@ import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -45,11 +44,9 @@ LONGEST_HEADER = 100 << 20  # bytes; safetensors' own limit
 
 
 class Answers(Mapping[str, Array]):
-    """Arrays by "case/output", read when asked for; a context manager. `source` names them in
-    messages.
-    """
+    """Arrays by "case/output", read on access; a context manager."""
 
-    source = "answers"
+    source = "answers"  # what messages call them
 
     def __init__(self, named: Mapping[str, Any] | None = None) -> None:
         self._named: Mapping[str, Any] = {
@@ -70,18 +67,18 @@ class Answers(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._named)
 
-    def __enter__(self) -> "Answers":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file, if there is one."""
+        """Close the file, if there is one."""
 
 
 def read_answers(path: str | Path) -> Answers:
-    """Open a file of answers; its kind is known by its first bytes, whatever its name.
+    """Open a file of answers; its kind is told by its first bytes, not by its name.
 
     Raises OracleError for a file that is missing, of another kind, truncated, or holds something
     that is no array.
@@ -116,11 +113,11 @@ class _HDF5(Answers):
             raise OracleError(
                 f"{path}: truncated or not readable ({error}); write the answers again"
             ) from error
-        found: list[str] = []
+        names: list[str] = []
         self._file.visititems(
-            lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None
+            lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None
         )
-        self._named = dict.fromkeys(found)
+        self._named = dict.fromkeys(names)
 
     def _read(self, key: str) -> Array:
         dataset = self._file[key]
@@ -170,8 +167,9 @@ class _Npz(Answers):
 
 
 class _Safetensors(Answers):
-    """Tensors of a safetensors file: 8 bytes length of the header, the header as JSON, then raw
-    little-endian elements.
+    """Tensors of a safetensors file.
+
+    8 bytes with the length of the header, the header as JSON, then raw little-endian elements.
     """
 
     def __init__(self, path: Path) -> None:
@@ -198,7 +196,7 @@ class _Safetensors(Answers):
         )
 
     def _entry(self, name: str, entry: dict[str, Any]) -> tuple[str, tuple[int, ...], int]:
-        """dtype, shape and position of a tensor, checked against its extent and the file's."""
+        """Element type, shape and first byte of a tensor, checked against both sizes."""
         kind = entry["dtype"]
         shape = tuple(int(n) for n in entry["shape"])
         first, last = entry["data_offsets"]
@@ -207,15 +205,20 @@ class _Safetensors(Answers):
                 f"{self.source}: {name}: elements of type {kind} are not known; give F32 or bytes "
                 "as U8"
             )
-        width = np.dtype(CODES[NAMES[kind]] if kind in NAMES else SAFETENSORS[kind]).itemsize
-        if not 0 <= first <= last or last - first != math.prod(shape) * width:
+        itemsize = _dtype(kind).itemsize
+        if not 0 <= first <= last or last - first != math.prod(shape) * itemsize:
             raise self._damaged(f"{name} of shape {list(shape)} {kind} in {last - first} bytes")
         if self._start + last > self._size:
             raise self._damaged(f"{name} ends at byte {self._start + last} of {self._size}")
         return kind, shape, self._start + first
 
     def _read(self, key: str) -> Array:
-        kind, shape, at = self._entries[key]
-        dtype = np.dtype(CODES[NAMES[kind]] if kind in NAMES else SAFETENSORS[kind])
-        elements = np.fromfile(self.source, dtype, math.prod(shape), offset=at).reshape(shape)
+        kind, shape, first_byte = self._entries[key]
+        count = math.prod(shape)
+        elements = np.fromfile(self.source, _dtype(kind), count, offset=first_byte).reshape(shape)
         return coded(elements, NAMES[kind]) if kind in NAMES else elements
+
+
+def _dtype(kind: str) -> np.dtype[Any]:
+    """dtype of a safetensors element type; of its codes where it is a narrow float."""
+    return np.dtype(CODES[NAMES[kind]] if kind in NAMES else SAFETENSORS[kind])

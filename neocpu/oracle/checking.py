@@ -1,5 +1,6 @@
-"""How does a whole check go? Suite or case in, answers in, one Report out; and the two calls people
-make from Python.
+"""How does a whole check go? Suite or case in, answers in, one Report out.
+
+`check` and `run` are the calls that people make from Python; `check_suite` is the command's.
 """
 
 import difflib
@@ -16,12 +17,13 @@ from neocpu.oracle.diagnose import diagnose
 from neocpu.oracle.mirrors import NoMirror, mirror_bits
 from neocpu.oracle.operator import Case, Operator, Truth, Value
 from neocpu.oracle.ops import OPERATORS
-from neocpu.oracle.report import CaseReport, Report
+from neocpu.oracle.outcome import CaseOutcome
+from neocpu.oracle.report import Report
 from neocpu.oracle.semantics import PRESETS
 
 
 def nearest_name(wrong: str, names: Iterable[str]) -> str:
-    """ " (did you mean …?)", or "" where nothing is near."""
+    """A hint for an error message, " (did you mean …?)"; "" where no name is near."""
     near = difflib.get_close_matches(wrong, list(names), 1, 0.5)
     return f" (did you mean {near[0]}?)" if near else ""
 
@@ -36,7 +38,7 @@ def find_operator(name: str) -> Operator:
 
 
 def find_preset(name: str | None) -> frozenset[str]:
-    """Switches of a preset (none: the exact model). Raises OracleError with the presets that exist."""
+    """Switches of a preset; None: the exact model. Raises OracleError for an unknown one."""
     if name is not None and name not in PRESETS:
         raise OracleError(
             f"no preset {name}{nearest_name(name, PRESETS)}; there are {', '.join(PRESETS)}"
@@ -44,7 +46,7 @@ def find_preset(name: str | None) -> frozenset[str]:
     return PRESETS[name] if name else frozenset()
 
 
-def own(preset: str | None) -> bool:
+def is_canonical(preset: str | None) -> bool:
     """Are the bits of that preset neocpu's own?"""
     return preset in (None, "exact")
 
@@ -52,70 +54,79 @@ def own(preset: str | None) -> bool:
 def check_suite(
     suite: Mapping[str, Any], answers: Answers, bits: bool = False, preset: str | None = None
 ) -> Report:
-    """Compare all answers there are with a suite. `preset`: a peer's semantics. `bits`: meet the
-    canonical bits, or those of the preset's mirror; a case for which it has none is judged within
-    bounds, and says so.
+    """Compare all answers there are with a suite.
 
+    preset : a peer's semantics.
+    bits : ask for the canonical bits, or those of the preset's mirror. A case that the mirror does
+        not cover is judged within bounds, and says so.
     Raises OracleError for unreadable files or an unknown preset.
     """
     find_preset(preset)
-    by_case: dict[str, list[str]] = {}
+    keys_of_case: dict[str, list[str]] = {}
     for key in answers:
-        by_case.setdefault(key.split("/", 1)[0], []).append(key)
-    done = []
+        keys_of_case.setdefault(key.split("/", 1)[0], []).append(key)
+    outcomes = []
     unknown = []
-    unanswered = []
     for name in suite:
-        if name not in by_case:
-            unanswered.append(name)
+        if name not in keys_of_case:
             continue
         question = suite[name]
-        theirs = {}
-        truths = {output: e.truth for output, e in question.outputs.items()}
-        for key in by_case[name]:
+        truths = {output: expected.truth for output, expected in question.outputs.items()}
+        case_answers = {}
+        for key in keys_of_case[name]:
             output = key.split("/", 1)[1] if "/" in key else ""
             if output in truths:
-                theirs[output] = answers[key]
+                case_answers[output] = answers[key]
             else:
                 unknown.append(f"{key}{nearest_name(key, [f'{name}/{o}' for o in truths])}")
-        canonical = {output: e.canonical for output, e in question.outputs.items()} if bits else {}
-        done.append(_check_case(question.case, truths, theirs, canonical, bits, preset))
-    for name in sorted(set(by_case) - set(suite)):
-        known = [f"{case}/{key.split('/', 1)[-1]}" for case in suite for key in by_case[name]]
-        unknown += [f"{key}{nearest_name(key, known)}" for key in by_case[name]]
+        canonical = {}
+        if bits:
+            canonical = {output: e.canonical for output, e in question.outputs.items()}
+        outcomes.append(_check_case(question.case, truths, case_answers, canonical, bits, preset))
+    for name in sorted(set(keys_of_case) - set(suite)):
+        outputs = [key.split("/", 1)[-1] for key in keys_of_case[name]]
+        valid_keys = [f"{case}/{output}" for case in suite for output in outputs]
+        unknown += [f"{key}{nearest_name(key, valid_keys)}" for key in keys_of_case[name]]
     return Report(
-        tuple(done), tuple(unknown), tuple(unanswered), preset or "", bits, answers.source
+        cases=tuple(outcomes),
+        unknown=tuple(unknown),
+        unanswered=tuple(name for name in suite if name not in keys_of_case),
+        preset=preset or "",
+        bits=bits,
+        source=answers.source,
     )
 
 
 def _check_case(
     case: Case,
     truths: dict[str, Truth],
-    theirs: Mapping[str, Array],
+    answers: Mapping[str, Array],
     canonical: Mapping[str, Array | None],
     bits: bool,
     preset: str | None,
-) -> CaseReport:
-    """One case: verdict per output, and explanations if one is wrong. `canonical`: neocpu's bits,
-    where these are asked for.
+) -> CaseOutcome:
+    """One case: a verdict per output, and explanations if one is wrong.
+
+    canonical : neocpu's bits, where these are asked for.
     """
     op = find_operator(case.op)
     switches = find_preset(preset)
     note = ""
-    if bits and not own(preset):
+    if bits and not is_canonical(preset):
         canonical, note = _mirrored(case, str(preset))
     if switches:
         with np.errstate(all="ignore"):
             truths = op.truth(case.inputs, case.options, switches)
     verdicts = []
     for output, truth in truths.items():
-        if output not in theirs:
-            verdicts.append(Verdict(output, "missing", "no answer"))
-            continue
-        verdicts.append(compare(op, case, output, truth, theirs[output], canonical.get(output)))
-    wrong = any(v.status in ("failed", "malformed") for v in verdicts)
-    found = diagnose(op, case, truths, theirs, switches) if wrong else []
-    return CaseReport(case, tuple(verdicts), tuple(found), note)
+        if output in answers:
+            verdict = compare(op, case, output, truth, answers[output], canonical.get(output))
+        else:
+            verdict = Verdict(output, "missing", "no answer")
+        verdicts.append(verdict)
+    wrong = any(verdict.status in ("failed", "malformed") for verdict in verdicts)
+    diagnoses = diagnose(op, case, truths, answers, switches) if wrong else []
+    return CaseOutcome(case, tuple(verdicts), tuple(diagnoses), note)
 
 
 def _mirrored(case: Case, preset: str) -> tuple[Mapping[str, Array | None], str]:
@@ -133,16 +144,17 @@ def run(
     backend: str = "kernels",
     preset: str | None = None,
 ) -> dict[str, Array]:
-    """Canonical outputs of an operator by name, as NumPy arrays. `inputs` may be NumPy, DLPack,
-    torch (any device). `preset`: a peer's bits instead, by its mirror, e.g. fbgemm_cpu or torch.
+    """Canonical outputs of an operator by name, as NumPy arrays.
 
+    inputs : by name: NumPy, torch (any device), or anything with DLPack.
+    preset : a peer's bits instead, by its mirror, e.g. fbgemm_cpu or torch.
     Raises OracleError for an unknown operator, option, backend, preset or a missing input;
     NoMirror, an OracleError, where nobody knows the peer's bits.
     """
     operator = find_operator(op)
     find_preset(preset)
     try:
-        if not own(preset):
+        if not is_canonical(preset):
             return mirror_bits(
                 str(preset), op, arrays(inputs, "input"), _known_options(operator, options)
             )
@@ -159,40 +171,59 @@ def check(
     bits: bool = False,
     preset: str | None = None,
 ) -> Report:
-    """Is this answer right? `answer`: outputs by name, or one array where the operator has one
-    output. `bits`: meet neocpu's bits, or those of the preset's mirror.
+    """Is this answer right?
 
-    Returns a Report: true when all that was answered is right; str(report) tells the story. Raises
-    OracleError for an unknown operator, option, preset or output, or where nothing was answered.
+    answer : outputs by name, or one array where the operator has one output.
+    bits : ask for neocpu's bits, or those of the preset's mirror.
+    Returns a Report: true when all that was answered is right; str(report) says what is wrong.
+    Raises OracleError for an unknown operator, option, preset or output, or where nothing was
+    answered.
     """
     operator = find_operator(op)
     find_preset(preset)
-    given = arrays(inputs, "input")
+    input_arrays = arrays(inputs, "input")
     try:
         complete = operator.complete(_known_options(operator, options))
         with np.errstate(all="ignore"):
-            truths = operator.truth(given, complete)
-            canonical = operator.run(given, complete) if bits and own(preset) else {}
+            truths = operator.truth(input_arrays, complete)
+            canonical: dict[str, Array] = {}
+            if bits and is_canonical(preset):
+                canonical = operator.run(input_arrays, complete)
     except (KeyError, ValueError) as error:
         raise OracleError(f"{op}: {error.args[0] if error.args else error}") from error
+    answers = _named_answers(operator, answer, truths)
+    case = Case("this call", op, input_arrays, complete, "")
+    outcome = _check_case(case, dict(truths), answers, canonical, bits, preset)
+    return Report(
+        cases=(outcome,),
+        unknown=(),
+        unanswered=(),
+        preset=preset or "",
+        bits=bits,
+        source="this call",
+    )
+
+
+def _named_answers(
+    operator: Operator, answer: Any, truths: Mapping[str, Truth]
+) -> dict[str, Array]:
+    """Answers by output, as arrays. Raises OracleError unless they name outputs of the operator."""
+    outputs = ", ".join(truths)
     if not isinstance(answer, Mapping):
         if len(truths) != 1:
             raise OracleError(
-                f"{op} has the outputs {', '.join(truths)}: give a dictionary with one or more of "
+                f"{operator.name} has the outputs {outputs}: give a dictionary with one or more of "
                 "them"
             )
         answer = {next(iter(truths)): answer}
-    theirs = arrays(answer, "answer")
-    for name in theirs:
+    answers = arrays(answer, "answer")
+    for name in answers:
         if name not in truths:
-            raise OracleError(
-                f"{op} has no output {name}{nearest_name(name, truths)}; it has {', '.join(truths)}"
-            )
-    if not theirs:
-        raise OracleError(f"{op}: nothing was answered; give one or more of {', '.join(truths)}")
-    case = Case("this call", op, given, complete, "")
-    found = _check_case(case, dict(truths), theirs, canonical, bits, preset)
-    return Report((found,), (), (), preset or "", bits, "this call")
+            near = nearest_name(name, truths)
+            raise OracleError(f"{operator.name} has no output {name}{near}; it has {outputs}")
+    if not answers:
+        raise OracleError(f"{operator.name}: nothing was answered; give one or more of {outputs}")
+    return answers
 
 
 def _known_options(operator: Operator, options: Mapping[str, Value] | None) -> dict[str, Value]:

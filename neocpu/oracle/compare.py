@@ -1,15 +1,15 @@
-"""Is an answer right, element by element, and where is it first wrong? Pass means |theirs -
-reference| <= bound.
+"""Is an answer right, element by element, and where is it first wrong?
 
-NaN accepts any NaN, an infinity itself, an infinite bound anything; exact outputs must be equal;
-stochastically rounded ones must be in [lower, upper], and as often `upper` as its probability says
-(χ², also over seeds: an answer with one more leading axis is one answer per seed). With `bits` the
-canonical bits must be met; a NaN equals any NaN.
+An element passes where |theirs - reference| <= bound. A NaN reference accepts any NaN, an infinity
+itself, an infinite bound anything. Exact outputs must be equal. Stochastically rounded ones must be
+in [lower, upper], and be `upper` as often as its probability says (χ², also over seeds: an answer
+with one more leading axis is one answer per seed). With `bits` the canonical bits must be met; a
+NaN equals any NaN.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,13 @@ from neocpu.oracle.adapters import Array, codes_of, format_of
 from neocpu.oracle.operator import Case, Operator, Truth
 from neocpu.oracle.truth.formats import FORMATS, decode, quantum
 
-UNLIKELY = 1e-6  # a χ² rarer than this is no accident
-FEW = 5.0  # variance that a group needs before χ² is asked
+LEAST_CHANCE = 1e-6  # a χ² rarer than this is no accident
+LEAST_VARIANCE = 5.0  # of a group, so that it counts as normally distributed
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """One wrong element: its index, what it belongs to (table, row, column, sample, …), and the
-    numbers.
-    """
+class WrongElement:
+    """One wrong element: its index, its table, row, column, sample, …, and the numbers."""
 
     index: tuple[int, ...]
     place: dict[str, int]
@@ -38,30 +36,28 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one output. status: passed, failed, malformed (shape or dtype) or missing;
-    `ratio` = |error| / bound.
-    """
+    """The judgement of one output."""
 
     output: str
-    status: str
+    status: str  # passed, failed, malformed (shape or dtype) or missing
     message: str = ""
     elements: int = 0
     wrong: int = 0
-    first: Wrong | None = None
-    worst: Wrong | None = None
+    first: WrongElement | None = None
+    worst: WrongElement | None = None
     worst_ratio: float = 0.0
-    # of every element, for the map; only of failed outputs
-    ratio: NDArray[np.float64] | None = None
+    ratio: NDArray[np.float64] | None = None  # |error| / bound of every element, if it failed
 
 
 def malformed(truth: Truth, answer: Array) -> str:
     """Why an answer cannot be compared with the truth ("" if it can)."""
-    shape, want = answer.shape, np.shape(truth.reference)
-    seeds = truth.probability is not None and shape[1:] == want
-    flat = len(want) == 1 and answer.size == want[0]
-    if shape != want and not seeds and not flat:
-        turned = "; it is transposed" if len(want) > 1 and shape == want[::-1] else ""
-        return f"shape {list(shape)}, expected {list(want)}{turned}"
+    shape = answer.shape
+    expected = np.shape(truth.reference)
+    per_seed = truth.probability is not None and shape[1:] == expected
+    flat = len(expected) == 1 and answer.size == expected[0]
+    if shape != expected and not per_seed and not flat:
+        hint = "; it is transposed" if len(expected) > 1 and shape == expected[::-1] else ""
+        return f"shape {list(shape)}, expected {list(expected)}{hint}"
     kind = answer.dtype.kind
     form = format_of(answer)
     if truth.exact:
@@ -80,19 +76,23 @@ def malformed(truth: Truth, answer: Array) -> str:
 
 
 def numbers(truth: Truth, answer: Array) -> Array:
-    """An answer as numbers shaped as the reference (one more axis for seeds): f64, or integers of
-    exact outputs.
+    """An answer as numbers: f64, or integers where the output is exact.
+
+    Shaped as the reference; an answer per seed has one more leading axis.
     """
-    found = codes_of(answer) if truth.exact else decode(answer, format_of(answer) or truth.format)
-    want = np.shape(truth.reference)
-    return (
-        found if found.shape[1:] == want and len(found.shape) > len(want) else found.reshape(want)
-    )
+    if truth.exact:
+        values = codes_of(answer)
+    else:
+        values = decode(answer, format_of(answer) or truth.format)
+    expected = np.shape(truth.reference)
+    per_seed = values.ndim > len(expected) and values.shape[1:] == expected
+    return values if per_seed else values.reshape(expected)
 
 
 def judge(truth: Truth, x: Array) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Which elements are right, and |error| / bound of each (0 where nothing is wrong, inf where
-    the bound is 0).
+    """Which elements of x are right, bool[...], and |error| / bound of each, f64[...].
+
+    The ratio is 0 where x is the reference, infinite where the bound is 0.
     """
     ref = np.broadcast_to(truth.reference, x.shape)
     if truth.exact:
@@ -106,6 +106,7 @@ def judge(truth: Truth, x: Array) -> tuple[NDArray[np.bool_], NDArray[np.float64
         ratio = np.where(same, 0.0, np.where(bound > 0, error / bound, np.inf))
         if truth.lower is not None and truth.upper is not None:
             inside = ~((x < truth.lower) | (x > truth.upper))
+            # outside, though within the bound: shown as wrong on the map
             ratio = np.where(right & ~inside, np.maximum(ratio, 1.5), ratio)
             right &= inside
     ratio = np.where(np.isnan(ratio), np.inf, ratio)
@@ -125,93 +126,117 @@ def compare(
     answer: Array,
     canonical: Array | None = None,
 ) -> Verdict:
-    """The verdict on one output; `canonical` given: its bits must be met."""
-    why = malformed(truth, answer)
-    if why:
-        return Verdict(output, "malformed", why)
+    """The verdict on one output. `canonical`: bits that must be met; None: within the bound."""
+    problem = malformed(truth, answer)
+    if problem:
+        return Verdict(output, "malformed", problem)
     x = numbers(truth, answer)
     right, ratio = judge(truth, x)
-    message = "" if canonical is not None else unlikely(truth, x)
-    if canonical is not None:
-        why, right = _same_bits(truth, canonical, answer, x)
-        if why:
-            return Verdict(output, "malformed", why)
+    message = ""
+    expected = truth.reference
+    if canonical is None:
+        message = rounding_bias(truth, x)
+    else:
+        problem, right = _equal_bits(truth, canonical, x)
+        if problem:
+            return Verdict(output, "malformed", problem)
+        expected = numbers(truth, canonical)
+    worst_ratio = float(ratio.max(initial=0.0))
     if right.all() and not message:
-        return Verdict(output, "passed", elements=x.size, worst_ratio=float(ratio.max(initial=0.0)))
-    want = truth.reference if canonical is None else numbers(truth, canonical)
-    flat = np.flatnonzero(~right)
+        return Verdict(output, "passed", elements=x.size, worst_ratio=worst_ratio)
+    wrong = np.flatnonzero(~right)
     first = worst = None
-    if flat.size:
-        first = _wrong(op, case, output, truth, want, x, int(flat[0]))
-        worst = _wrong(
-            op, case, output, truth, want, x, int(flat[np.argmax(ratio.reshape(-1)[flat])])
-        )
-    top = float(ratio.max(initial=0.0))
+    if wrong.size:
+        place = _Place(op, case, output, truth, expected, x)
+        first = _wrong_element(place, int(wrong[0]))
+        worst = _wrong_element(place, int(wrong[np.argmax(ratio.reshape(-1)[wrong])]))
     return Verdict(
-        output, "failed", message, x.size, flat.size, first, worst, top, np.where(right, 0.0, ratio)
+        output=output,
+        status="failed",
+        message=message,
+        elements=x.size,
+        wrong=wrong.size,
+        first=first,
+        worst=worst,
+        worst_ratio=worst_ratio,
+        ratio=np.where(right, 0.0, ratio),
     )
 
 
-def _same_bits(
-    truth: Truth, canonical: Array, answer: Array, x: Array
-) -> tuple[str, NDArray[np.bool_]]:
-    """Why bits cannot be compared, or which elements have the canonical ones."""
-    want = numbers(truth, canonical)
-    if x.shape != want.shape:
+def _equal_bits(truth: Truth, canonical: Array, x: Array) -> tuple[str, NDArray[np.bool_]]:
+    """Why bits cannot be compared ("" if they can), and which elements have the canonical ones."""
+    expected = numbers(truth, canonical)
+    if x.shape != expected.shape:
         return "one answer per seed has no canonical bits", np.zeros(0, bool)
     if truth.exact:
-        return "", np.asarray(x == want)
-    nan = np.isnan(x) & np.isnan(want)
-    return "", nan | ((x == want) & (np.signbit(x) == np.signbit(want)))
+        return "", np.asarray(x == expected)
+    both_nan = np.isnan(x) & np.isnan(expected)
+    return "", both_nan | ((x == expected) & (np.signbit(x) == np.signbit(expected)))
 
 
 def same_bits(truth: Truth, bits: Array, answer: Array) -> bool:
     """Does an answer have these bits in every element? Any NaN equals any NaN."""
-    why, right = _same_bits(truth, bits, answer, numbers(truth, answer))
-    return not why and bool(right.all())
+    problem, right = _equal_bits(truth, bits, numbers(truth, answer))
+    return not problem and bool(right.all())
 
 
-def _wrong(
-    op: Operator, case: Case, output: str, truth: Truth, want: Array, x: Array, at: int
-) -> Wrong:
-    index = tuple(int(i) for i in np.unravel_index(at, x.shape))
-    inner = index[x.ndim - np.ndim(truth.reference) :]
-    theirs = float(x[index])
-    ref = float(want[inner])
+class _Place(NamedTuple):
+    """Where wrong elements of an output are looked up."""
+
+    op: Operator
+    case: Case
+    output: str
+    truth: Truth
+    expected: Array  # the reference, or the canonical bits as numbers
+    answer: Array
+
+
+def _wrong_element(place: _Place, flat_index: int) -> WrongElement:
+    """The record of one element of the answer."""
+    truth = place.truth
+    index = tuple(int(i) for i in np.unravel_index(flat_index, place.answer.shape))
+    inner = index[place.answer.ndim - np.ndim(truth.reference) :]  # without the axis of seeds
+    theirs = float(place.answer[index])
+    reference = float(place.expected[inner])
     ulps = None
-    if not truth.exact and math.isfinite(theirs) and math.isfinite(ref):
-        ulps = abs(theirs - ref) / float(
-            quantum(np.asarray(ref, np.float64), FORMATS[truth.format])
-        )
-    place = {} if op is None else op.locate(case, output, inner)
+    if not truth.exact and math.isfinite(theirs) and math.isfinite(reference):
+        unit = quantum(np.asarray(reference, np.float64), FORMATS[truth.format])
+        ulps = abs(theirs - reference) / float(unit)
+    located = place.op.locate(place.case, place.output, inner)
     if len(inner) < len(index):
-        place = {"seed": index[0], **place}
-    return Wrong(
-        index, {k: int(v) for k, v in place.items()}, theirs, ref, float(truth.bound[inner]), ulps
+        located = {"seed": index[0], **located}
+    return WrongElement(
+        index=index,
+        place={name: int(number) for name, number in located.items()},
+        theirs=theirs,
+        reference=reference,
+        bound=float(truth.bound[inner]),
+        ulps=ulps,
     )
 
 
-def unlikely(truth: Truth, x: Array) -> str:
-    """What is wrong with how often stochastic rounding went up ("" if nothing): χ² over groups of
-    equal probability.
+def rounding_bias(truth: Truth, x: Array) -> str:
+    """What is wrong with how often stochastic rounding went up ("" if nothing).
 
-    Elements are grouped by probability into tenths; each group with enough variance is one normal
-    number, squared.
+    A χ² test: elements are grouped by probability into tenths, and each group with enough variance
+    is one squared normal number.
     """
     if truth.probability is None or truth.upper is None:
         return ""
     p = np.broadcast_to(truth.probability, x.shape)
-    known = np.isfinite(p) & (p > 0) & (p < 1)
-    up = (x == np.broadcast_to(truth.upper, x.shape))[known]
-    p = p[known]
+    random = np.isfinite(p) & (p > 0) & (p < 1)
+    up = (x == np.broadcast_to(truth.upper, x.shape))[random]
+    p = p[random]
     group = np.minimum((p * 10).astype(np.int64), 9)
-    count, mean, variance = (np.bincount(group, w, 10) for w in (up.astype(float), p, p * (1 - p)))
-    enough = variance >= FEW
+    count = np.bincount(group, up.astype(float), 10)
+    mean = np.bincount(group, p, 10)
+    variance = np.bincount(group, p * (1 - p), 10)
+    enough = variance >= LEAST_VARIANCE
     if not enough.any():
         return ""
     square = float(((count - mean)[enough] ** 2 / variance[enough]).sum())
     chance = chi_square_tail(square, int(enough.sum()))
-    if chance >= UNLIKELY:
+    if chance >= LEAST_CHANCE:
         return ""
     return (
         f"stochastic rounding is biased: {int(up.sum())} of {up.size} elements were rounded up, "
@@ -221,8 +246,9 @@ def unlikely(truth: Truth, x: Array) -> str:
 
 
 def chi_square_tail(x: float, freedom: int) -> float:
-    """Chance of a χ² of `freedom` degrees beyond x: the recurrence of the incomplete gamma function
-    from erfc and exp.
+    """Chance of a χ² of `freedom` degrees beyond x.
+
+    By the recurrence of the incomplete gamma function, from erfc (odd degrees) or exp (even).
     """
     if x <= 0:
         return 1.0

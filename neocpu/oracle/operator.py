@@ -1,12 +1,12 @@
-"""What is an embedding operator to the oracle, and what does it say about an answer? The records;
-nothing here computes.
+"""What is an embedding operator to the oracle, and what does it say about an answer?
 
-    Case (inputs, options) ──► Operator.run    ──► canonical   the bits that neocpu trains with
-                           └─► Operator.truth  ──► reference ± bound, element by element, or {lower,
-                           upper}, or exact bytes
+    Case (inputs, options) ──► Operator.run    ──► canonical: the bits that neocpu trains with
+                           └─► Operator.truth  ──► reference ± bound, element by element,
+                                                   or lower and upper, or exact bytes
 
-An operator's names of inputs, options and outputs are its interface: suites, answers, the command
-line and the drop-in modules all speak it. Only NumPy is needed.
+Only records; nothing here computes. An operator's names of inputs, options and outputs are its
+interface: suites, answers, the command line and the drop-in modules all use them. Only NumPy is
+needed.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,26 +23,22 @@ Options = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class Field:
-    """One array of an operator: shape and dtype in words, and the name of each axis, such as
-    ("sample", "column").
-    """
+    """One array of an operator."""
 
-    about: str
-    axes: tuple[str, ...] = ()
+    about: str  # shape, dtype and meaning in words
+    axes: tuple[str, ...] = ()  # the name of each axis, such as ("sample", "column")
     optional: bool = False  # an input that may be absent; an output that some options leave out
 
 
 @dataclass(frozen=True)
 class Case:
-    """One question to an operator. `about` says what it breaks; the name has no slash, since
-    "case/output" is an address.
-    """
+    """One question to an operator."""
 
-    name: str
+    name: str  # without a slash: answers are called "case/output"
     op: str
     inputs: Arrays
     options: dict[str, Value]
-    about: str
+    about: str  # what it breaks
 
 
 @dataclass(frozen=True)
@@ -50,11 +46,10 @@ class Truth:
     """What one output must be, element by element.
 
     A finite `reference` accepts |x - reference| <= bound; NaN accepts any NaN; an infinity accepts
-    itself. Where the bound is infinite (the error analysis has nothing to say) anything is
-    accepted. `lower` and `upper` (narrow formats) narrow that down: besides, x must be in [lower,
-    upper]. With stochastic rounding `probability` is that of `upper` where exactly two numbers are
-    possible (NaN elsewhere). `exact` outputs (integers, bytes) must be equal to `reference`, which
-    then keeps its own dtype.
+    itself. An infinite bound, where the error analysis has nothing to say, accepts anything. In
+    narrow formats x must also be in [lower, upper]. With stochastic rounding `probability` is that
+    of `upper` where exactly two numbers are possible (NaN elsewhere). `exact` outputs (integers,
+    bytes) must be equal to `reference`, which then keeps its own dtype.
     """
 
     reference: NDArray[Any]  # f64, any shape; exact: the integers themselves
@@ -63,8 +58,7 @@ class Truth:
     upper: NDArray[np.float64] | None = None
     probability: NDArray[np.float64] | None = None
     exact: bool = False
-    # of the output's elements: how codes are read (`neocpu.oracle.truth.formats.values`)
-    format: str = "fp32"
+    format: str = "fp32"  # of the output's elements: how codes are decoded (truth/formats.py)
 
 
 Run = Callable[[Arrays, dict[str, Value], str], Arrays]
@@ -90,9 +84,7 @@ class Operator:
     locate_: Locate | None = field(default=None, repr=False)
 
     def complete(self, options: Options) -> dict[str, Value]:
-        """Options with the defaults filled in. Raises ValueError for a name that the operator does
-        not have.
-        """
+        """Options with the defaults filled in. Raises ValueError for an unknown option."""
         unknown = sorted(set(options) - set(self.options))
         if unknown:
             raise ValueError(
@@ -101,7 +93,8 @@ class Operator:
             )
         return {**self.options, **options}
 
-    def _known(self, inputs: Arrays) -> Arrays:
+    def _checked(self, inputs: Arrays) -> Arrays:
+        """The inputs. Raises ValueError if one is missing (inputs by step are not checked)."""
         missing = sorted(
             name for name, f in self.inputs.items() if not f.optional and name not in inputs
         )
@@ -115,32 +108,35 @@ class Operator:
     def run(
         self, inputs: Arrays, options: Options | None = None, backend: str = "kernels"
     ) -> Arrays:
-        """Canonical outputs, bit for bit, by the kernels or by their NumPy twins ("reference").
-        Inputs are not touched.
+        """Canonical outputs, bit for bit; inputs are not modified.
+
+        backend : "kernels", or "reference" for their NumPy twins.
         """
         if backend not in ("kernels", "reference"):
             raise ValueError(f"backend is {backend!r}, not kernels or reference")
         with np.errstate(all="ignore"):
-            return self.run_(self._known(inputs), self.complete(options or {}), backend)
+            return self.run_(self._checked(inputs), self.complete(options or {}), backend)
 
     def truth(
         self, inputs: Arrays, options: Options | None = None, switches: frozenset[str] = frozenset()
     ) -> dict[str, Truth]:
-        """What every output must be; `switches` bend the model to a peer's quirk or a known
-        mistake.
+        """What every output must be.
+
+        switches : names of quirks of peers or known mistakes that the model is to follow.
         """
         with np.errstate(all="ignore"):  # what overflows or is NaN is part of the answer
-            return self.truth_(self._known(inputs), self.complete(options or {}), switches)
+            return self.truth_(self._checked(inputs), self.complete(options or {}), switches)
 
     def locate(self, case: Case, output: str, index: tuple[int, ...]) -> dict[str, int]:
-        """Where an element of an output belongs: {"table": 1, "row": 7, "column": 3}, or by the
-        names of the output's axes.
+        """Where an element of an output belongs, e.g. {"table": 1, "row": 7, "column": 3}.
+
+        By the names of the output's axes where the operator has no rule of its own.
         """
         index = tuple(int(i) for i in index)
         if self.locate_ is not None:
-            found = self.locate_(case.inputs, self.complete(case.options), output, index)
-            if found:
-                return found
+            place = self.locate_(case.inputs, self.complete(case.options), output, index)
+            if place:
+                return place
         name = output.rsplit("/", 1)[-1]
         axes = self.outputs[name].axes if name in self.outputs else ()
         return dict(zip(axes or tuple(f"axis{k}" for k in range(len(index))), index))

@@ -1,10 +1,9 @@
-"""Which mistakes do kernels make, and where do peers mean something else? Every difference as one
-named switch.
+"""Which mistakes do kernels make, and where do peers differ? Every difference is a named switch.
 
-A switch bends the exact model of `Operator.truth`. A peer's quirk and a beginner's mistake are the
-same thing to it: the answer of a kernel is explained by a switch when it lies within the bounds of
-the truth bent by it. Mirrors of peers (PRESETS) are sets of quirks. Each switch has a line in
-docs/semantics.md and a test. The texts are in `switches.py`.
+A switch changes the exact model of `Operator.truth`, for a quirk of a peer or a known mistake
+alike: it explains the answer of a kernel that lies within the bounds of the changed truth. A preset
+is the set of a peer's quirks. Each switch has a line in docs/semantics.md and a test. The texts are
+in `switches.py`.
 """
 
 from neocpu.oracle.switches import ALL, Switch
@@ -13,8 +12,8 @@ __all__ = ["PRESETS", "SWITCHES", "Switch", "switches_for"]
 
 SWITCHES: dict[str, Switch] = {switch.name: switch for switch in ALL}
 
-# What a peer does by default, as far as CPU or CUDA sources and measurements say (docs/semantics.md
-# names the places).
+# What a peer does by default, according to its sources and to measurements (docs/semantics.md names
+# the places).
 PRESETS: dict[str, frozenset[str]] = {
     "exact": frozenset(),
     "fbgemm_cpu": frozenset(
@@ -49,8 +48,6 @@ PRESETS: dict[str, frozenset[str]] = {
 
 
 def switches_for(op: str, kind: str | None = None) -> tuple[Switch, ...]:
-    """The switches that bend that operator, mistakes first; of one kind ("mistake", "quirk") if it
-    is named.
-    """
-    found = (s for s in SWITCHES.values() if op in s.ops and kind in (None, s.kind))
-    return tuple(sorted(found, key=lambda s: s.kind != "mistake"))
+    """The switches of an operator, mistakes first; of one kind ("mistake", "quirk") if named."""
+    switches = (s for s in SWITCHES.values() if op in s.ops and kind in (None, s.kind))
+    return tuple(sorted(switches, key=lambda switch: switch.kind != "mistake"))

@@ -1,16 +1,14 @@
-"""What is asked? Suites of cases in one self-describing HDF5 file, for people who answer without
-neocpu.
+"""What is asked? Suites of cases in one self-describing HDF5 file, answerable without neocpu.
 
-    /                              attributes: format, version, seed, neocpu, sha256, how_to_answer
-    /cases/NAME                    attributes: op, about, sha256
-    /cases/NAME/inputs/…           arrays; attribute `about` says shape and dtype, `axes` names the axes
-    /cases/NAME/options            one attribute per option, complete
-    /cases/NAME/outputs/OUT/…      canonical, reference, bound (and lower, upper, probability); attributes about, axes,
-                                   format (of elements), exact
-    /switches, /presets            what the oracle can tell apart, in words
+    /                           attributes: format, version, seed, neocpu, sha256, how_to_answer
+    /cases/NAME                 attributes: op, about, sha256
+    /cases/NAME/inputs/…        arrays; attributes: about (shape and dtype), axes (their names)
+    /cases/NAME/options         one attribute per option, complete
+    /cases/NAME/outputs/OUT/…   canonical, reference, bound (and lower, upper, probability);
+                                attributes: about, axes, format (of elements), exact
+    /switches, /presets         what the oracle can tell apart, in words
 
-The hash covers names, options and numbers, not HDF5's bytes nor the prose; NaNs are hashed in one
-form.
+The hash covers names, options and numbers, not HDF5's bytes nor the prose; all NaNs hash alike.
 """
 
 import hashlib
@@ -18,7 +16,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import h5py
 import numpy as np
@@ -30,23 +28,22 @@ from neocpu.oracle.operator import Case, Field, Truth
 
 FORMAT = "neocpu-oracle-suite"
 VERSION = 1
-MOST_GOLDEN = 2  # cases of one operator
-PARTS = ("lower", "upper", "probability")
-HOW = (
+CASES_PER_OPERATOR = 2  # in the golden suite
+GOLDEN_BYTES = 2048  # of the inputs of a case in it, at most
+OPTIONAL_PARTS = ("lower", "upper", "probability")
+HOW_TO_ANSWER = (
     "Answer case by case: an array named CASE/OUT for each output, shaped as "
-    "outputs/OUT/canonical, in HDF5, npz or "
-    "safetensors; leave out what you do not have. Then: neocpu oracle check SUITE.h5 ANSWERS"
+    "outputs/OUT/canonical, in HDF5, npz or safetensors; leave out what you do not have. "
+    "Then: neocpu oracle check SUITE.h5 ANSWERS"
 )
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One output of a question: the truth, and the bits that neocpu computes (None where it has
-    none).
-    """
+    """One output of a question."""
 
     truth: Truth
-    canonical: Array | None
+    canonical: Array | None  # the bits that neocpu computes, if it does
     field: Field
 
 
@@ -78,9 +75,9 @@ def _line(value: Any) -> bytes:
 
 def _arrays(expected: Expected) -> dict[str, Array]:
     truth = expected.truth
-    found = {"canonical": expected.canonical, "reference": truth.reference, "bound": truth.bound}
-    found |= {part: getattr(truth, part) for part in PARTS}
-    return {name: np.asarray(array) for name, array in found.items() if array is not None}
+    parts = {"canonical": expected.canonical, "reference": truth.reference, "bound": truth.bound}
+    parts |= {name: getattr(truth, name) for name in OPTIONAL_PARTS}
+    return {name: np.asarray(array) for name, array in parts.items() if array is not None}
 
 
 def _hash(digest: Any, name: str, array: Array) -> None:
@@ -132,58 +129,65 @@ def write_suite(path: str | Path, questions: Iterable[Question], seed: int) -> s
 
 
 def _write(file: h5py.File, questions: Iterable[Question], seed: int) -> str:
-    from neocpu.oracle.ops import OPERATORS
     from neocpu.oracle.semantics import PRESETS, SWITCHES
 
     hashes = []
     for question in questions:
-        case, group = question.case, file.create_group(f"cases/{question.case.name}")
-        group.attrs.update({"op": case.op, "about": case.about, "sha256": question.sha256})
-        group.create_group("options").attrs.update(case.options)
-        fields = OPERATORS[case.op].inputs
-        for name, array in case.inputs.items():
-            _put(group, f"inputs/{name}", array, fields.get(name.rsplit("/", 1)[-1], Field("")))
-        for name, expected in question.outputs.items():
-            out = group.create_group(f"outputs/{name}")
-            facts = {
+        name = question.case.name
+        sha256 = question.sha256
+        _write_question(file.create_group(f"cases/{name}"), question, sha256)
+        hashes.append((name, sha256))
+    for switch in SWITCHES.values():
+        group = file.create_group(f"switches/{switch.name}")
+        group.attrs.update({"kind": switch.kind, "about": switch.about})
+    file.create_group("presets").attrs.update(
+        {preset: " ".join(sorted(switches)) for preset, switches in PRESETS.items()}
+    )
+    digest = suite_digest(hashes, seed)
+    file.attrs.update(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "seed": seed,
+            "neocpu": __version__,
+            "sha256": digest,
+            "how_to_answer": HOW_TO_ANSWER,
+        }
+    )
+    return digest
+
+
+def _write_question(group: h5py.Group, question: Question, sha256: str) -> None:
+    from neocpu.oracle.ops import OPERATORS
+
+    case = question.case
+    group.attrs.update({"op": case.op, "about": case.about, "sha256": sha256})
+    group.create_group("options").attrs.update(case.options)
+    fields = OPERATORS[case.op].inputs
+    for name, array in case.inputs.items():
+        _put(group, f"inputs/{name}", array, fields.get(name.rsplit("/", 1)[-1], Field("")))
+    for name, expected in question.outputs.items():
+        output = group.create_group(f"outputs/{name}")
+        output.attrs.update(
+            {
+                "about": expected.field.about,
+                "axes": ", ".join(expected.field.axes),
                 "format": expected.truth.format,
                 "exact": expected.truth.exact,
                 "is_output": True,
             }
-            out.attrs.update(
-                {"about": expected.field.about, "axes": ", ".join(expected.field.axes), **facts}
-            )
-            for part, array in _arrays(expected).items():
-                _put(out, part, array, None)
-        hashes.append((case.name, question.sha256))
-    for switch in SWITCHES.values():
-        file.create_group(f"switches/{switch.name}").attrs.update(
-            {"kind": switch.kind, "about": switch.about}
         )
-    file.create_group("presets").attrs.update(
-        {name: " ".join(sorted(used)) for name, used in PRESETS.items()}
-    )
-    digest = suite_digest(hashes, seed)
-    named = {
-        "format": FORMAT,
-        "version": VERSION,
-        "seed": seed,
-        "neocpu": __version__,
-        "sha256": digest,
-    }
-    file.attrs.update({**named, "how_to_answer": HOW})
-    return digest
+        for part, array in _arrays(expected).items():
+            _put(output, part, array, None)
 
 
 def _put(group: h5py.Group, name: str, array: Array, field: Field | None) -> None:
     codes = codes_of(array)
     form = format_of(array)
-    packed = (
-        {"compression": "gzip", "compression_opts": 9, "shuffle": True}
-        if codes.nbytes > 512
-        else {}
-    )
-    dataset = group.create_dataset(name, data=codes, track_times=False, **packed)
+    compression: dict[str, Any] = {}
+    if codes.nbytes > 512:
+        compression = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
+    dataset = group.create_dataset(name, data=codes, track_times=False, **compression)
     if form:
         dataset.attrs["format"] = form
     if field is not None:
@@ -209,21 +213,21 @@ class Suite(Mapping[str, Question]):
             raise OracleError(
                 f"{path}: not an HDF5 file, or truncated ({error}); export it again"
             ) from error
-        facts = self._file.attrs
-        if facts.get("format") != FORMAT:
+        attributes = self._file.attrs
+        if attributes.get("format") != FORMAT:
             self._file.close()
             raise OracleError(
                 f"{path}: an HDF5 file, but not an oracle suite; is it the file of answers?"
             )
-        if int(facts.get("version", 0)) != VERSION:
+        if int(attributes.get("version", 0)) != VERSION:
             self._file.close()
             raise OracleError(
-                f"{path}: suite of version {facts.get('version')}, this neocpu reads {VERSION}: "
-                "export again"
+                f"{path}: suite of version {attributes.get('version')}, "
+                f"this neocpu reads {VERSION}: export again"
             )
-        self.seed = int(facts["seed"])
-        self.sha256 = str(facts["sha256"])
-        self.neocpu = str(facts["neocpu"])
+        self.seed = int(attributes["seed"])
+        self.sha256 = str(attributes["sha256"])
+        self.neocpu = str(attributes["neocpu"])
         self._names = list(self._file.get("cases", {}))
 
     def __getitem__(self, name: str) -> Question:
@@ -232,12 +236,12 @@ class Suite(Mapping[str, Question]):
         try:
             group = self._file[f"cases/{name}"]
             question = _read(name, group)
-            said = str(group.attrs["sha256"])
+            written_sha256 = str(group.attrs["sha256"])
         except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
             raise OracleError(
                 f"{self.path}: case {name} is damaged ({error}); export the suite again"
             ) from error
-        if question.sha256 != said:
+        if question.sha256 != written_sha256:
             raise OracleError(
                 f"{self.path}: case {name} was changed after it was written; export the suite again"
             )
@@ -249,7 +253,7 @@ class Suite(Mapping[str, Question]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def __enter__(self) -> "Suite":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -296,17 +300,20 @@ def _plain(value: Any) -> Any:
 
 
 def golden_cases() -> list[Case]:
-    """The cases of the suite that the repository keeps: some small ones of every operator, spread
-    over its list; seed 0.
+    """The cases of the suite that the repository keeps (seed 0).
+
+    Small ones of every operator, spread over its list of cases.
     """
     from neocpu.oracle.cases import all_cases
 
     small: dict[str, list[Case]] = {}
     for case in all_cases():
-        if sum(array.nbytes for array in case.inputs.values()) <= 2048:
+        if sum(array.nbytes for array in case.inputs.values()) <= GOLDEN_BYTES:
             small.setdefault(case.op, []).append(case)
-    kept = []
-    for found in small.values():
-        places = {(2 * k + 1) * len(found) // (2 * MOST_GOLDEN) for k in range(MOST_GOLDEN)}
-        kept += [found[at] for at in sorted(places)]
-    return kept
+    golden = []
+    for cases in small.values():
+        spread = {
+            (2 * k + 1) * len(cases) // (2 * CASES_PER_OPERATOR) for k in range(CASES_PER_OPERATOR)
+        }
+        golden += [cases[k] for k in sorted(spread)]
+    return golden

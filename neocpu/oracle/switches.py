@@ -1,11 +1,9 @@
-"""What does each known mistake or quirk do, and what does one do about it? The texts that a
-diagnosis prints.
-"""
+"""What does each known mistake or quirk do, and how is it fixed? The texts of diagnoses."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-LOOKUPS = ("lookup", "trajectory")
+# Operators that a switch may change, by what they do.
 MERGES = ("backward", "trajectory", "unique_gradient")
 UPDATES = ("backward", "trajectory")
 BAGS = ("lookup", "weight_gradient", *MERGES)
@@ -14,13 +12,13 @@ WEIGHTED = ("lookup", *MERGES)
 
 @dataclass(frozen=True)
 class Switch:
-    """One way to differ from the exact model: what it does and, for a mistake, what to do about it."""
+    """One way to differ from the exact model: a mistake, with its remedy, or a peer's quirk."""
 
     name: str
     kind: Literal["quirk", "mistake"]
-    about: str  # one sentence
-    fix: str  # one sentence; "" for a quirk
-    ops: tuple[str, ...]
+    about: str  # what it does: one sentence
+    fix: str  # what to do about it: one sentence; "" for a quirk
+    ops: tuple[str, ...]  # operators that it changes
 
 
 def _mistake(name: str, ops: tuple[str, ...], about: str, fix: str) -> Switch:
@@ -247,8 +245,7 @@ _RULES = (
         UPDATES,
         (
             "the accumulator adds the squares of the single gradients instead of the square of "
-            "their "
-            "sum"
+            "their sum"
         ),
         "merge the gradients of duplicates first, then square",
     ),
@@ -367,8 +364,7 @@ _QUIRKS = (
         UPDATES,
         (
             "weight decay acts in row-wise AdaGrad of shared, fp16 or unpooled tables alone "
-            "(FBGEMM "
-            "on CPU)"
+            "(FBGEMM on CPU)"
         ),
     ),
     _quirk("max_norm_ignored", UPDATES, "max_norm has no effect (FBGEMM on CPU)"),
@@ -400,8 +396,7 @@ _QUIRKS = (
         UPDATES,
         (
             "rows without a lookup take a step with gradient 0: moments fade, weights decay "
-            "(torch's "
-            "dense optimizers)"
+            "(torch's dense optimizers)"
         ),
     ),
     _quirk(
@@ -414,8 +409,7 @@ _QUIRKS = (
         UPDATES,
         (
             "SGD subtracts a row's gradients one after the other, rounding each time (torch, "
-            "sparse "
-            "gradients)"
+            "sparse gradients)"
         ),
     ),
     _quirk(

@@ -24,27 +24,29 @@ def assert_correct(
     bits: bool = False,
     preset: str | None = None,
 ) -> Report:
-    """`neocpu.oracle.check`, raising AssertionError with the story when the answer is wrong."""
+    """`neocpu.oracle.check`, raising AssertionError with the report when the answer is wrong."""
     report = check(op, inputs, answer, options, bits, preset)
     report.raise_if_failed()
     return report
 
 
 def chosen(op: str | None = None, seed: int = 0, **options: Value) -> list[Case]:
-    """Cases of an operator (of all without a name) whose options have these values, complete with
-    defaults.
+    """Cases of an operator (of all without a name) whose options have these values.
+
+    The options of the cases returned include the defaults.
     """
-    found = []
+    chosen_cases = []
     for case in all_cases(None if op is None else [find_operator(op).name], seed):
         complete = find_operator(case.op).complete(case.options)
         if all(complete.get(name) == value for name, value in options.items()):
-            found.append(Case(case.name, case.op, case.inputs, complete, case.about))
-    return found
+            chosen_cases.append(Case(case.name, case.op, case.inputs, complete, case.about))
+    return chosen_cases
 
 
 def cases(op: str | None = None, seed: int = 0, **options: Value) -> Any:
-    """A decorator that runs a test once per case, as its argument `case`; `options` choose, e.g.
-    pooling="sum".
+    """A decorator that runs a test once per case, as its argument `case`.
+
+    `options` choose among the cases, e.g. pooling="sum".
     """
     import pytest
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 from neocpu.errors import NeocpuError
 
@@ -184,7 +184,7 @@ class StopSignal:
             signal.signal(number, handler)
         self._before = {}
 
-    def __enter__(self) -> "StopSignal":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -2,6 +2,8 @@
 fresh memory.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -10,16 +12,16 @@ class Buffers:
     """Scratch arrays by name. A second `take` of a name hands out the same memory again."""
 
     def __init__(self) -> None:
-        self._arrays: dict[str, NDArray] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
 
-    def take(self, name: str, size: int, dtype: DTypeLike) -> NDArray:
+    def take(self, name: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
         """Uninitialised flat array of `size` elements; valid until `name` is taken again."""
-        have = self._arrays.get(name)
-        if have is None or have.size < size or have.dtype != dtype:
-            have = self._arrays[name] = np.empty(size + size // 8, dtype)
-        return have[:size]
+        array = self._arrays.get(name)
+        if array is None or array.size < size or array.dtype != dtype:
+            array = self._arrays[name] = np.empty(size + size // 8, dtype)
+        return array[:size]
 
-    def matrix(self, name: str, rows: int, columns: int, dtype: DTypeLike) -> NDArray:
+    def matrix(self, name: str, rows: int, columns: int, dtype: DTypeLike) -> NDArray[Any]:
         """Uninitialised C-contiguous array [rows, columns]; valid until `name` is taken again."""
         return self.take(name, rows * columns, dtype).reshape(rows, columns)
 

@@ -1,7 +1,7 @@
 """How do ranks talk? Through a few verbs on contiguous NumPy buffers, behind which MPI, threads or
 nothing can stand.
 
-    start_alltoallv / alltoallv    element counts per rank; every exchange of the training step is one of these
+    start_alltoallv / alltoallv    element counts per rank; every exchange of a step
     alltoall, allgatherv           equal blocks; everything to everybody
     largest, allgather_bytes       small things
     barrier, quiet_barrier         the quiet one sleeps, for waits of seconds
@@ -68,9 +68,9 @@ def sum_traffic(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     report: dict[str, Any] = {}
     for verb in sorted({verb for state in states for verb in state}):
-        found = [state[verb] for state in states if verb in state]
-        total = np.sum([sent for _, sent in found], axis=0)
-        entry: dict[str, Any] = {"calls": max(calls for calls, _ in found)}
+        counters = [state[verb] for state in states if verb in state]
+        total = np.sum([sent for _, sent in counters], axis=0)
+        entry: dict[str, Any] = {"calls": max(calls for calls, _ in counters)}
         for link, (messages, size) in zip(LINKS, total.tolist()):
             entry[link] = {"messages": messages, "bytes": size}
         report[verb] = entry
@@ -197,9 +197,9 @@ class Comm(ABC):
 
     def largest(self, value: int) -> int:
         """The largest of all ranks' integers, on every rank."""
-        found = np.empty(self.size, np.int64)
-        self.allgatherv(np.array([value], np.int64), found, np.ones(self.size, np.int64))
-        return int(found.max())
+        values = np.empty(self.size, np.int64)
+        self.allgatherv(np.array([value], np.int64), values, np.ones(self.size, np.int64))
+        return int(values.max())
 
     def agree(self, error: BaseException | None) -> None:
         """Return if no rank brings an error; otherwise raise the error of the lowest such rank, on
@@ -213,20 +213,20 @@ class Comm(ABC):
         if first == 0:
             return
         speaker = self.size - first
-        mine = error is not None and speaker == self.rank
-        told = json.dumps([type(error).__name__, str(error)]).encode() if mine else b""
-        name, message = json.loads(self.allgather_bytes(told)[speaker])
-        if mine:
+        from_here = error is not None and speaker == self.rank
+        description = json.dumps([type(error).__name__, str(error)]).encode() if from_here else b""
+        name, message = json.loads(self.allgather_bytes(description)[speaker])
+        if from_here:
             assert error is not None
-            found = error
+            raised = error
         else:
             kind = getattr(errors, name, None)
             if isinstance(kind, type) and issubclass(kind, errors.NeocpuError):
-                found = kind(message)
+                raised = kind(message)
             else:
-                found = RuntimeError(f"rank {speaker}: {name}: {message}")
-        found.spoken_by = speaker  # type: ignore[attr-defined]
-        raise found
+                raised = RuntimeError(f"rank {speaker}: {name}: {message}")
+        raised.spoken_by = speaker  # type: ignore[attr-defined]
+        raise raised
 
     # ---- where ranks are, and what was sent ----
 
@@ -268,7 +268,7 @@ class Comm(ABC):
 
 
 def nodes_of(ranks: int, ranks_per_node: int | None) -> Counts:
-    """i64[ranks]: node of each rank when nodes are runs of `ranks_per_node` ranks (None: one node)."""
+    """i64[ranks]: node of each rank; nodes are runs of `ranks_per_node` ranks (None: one node)."""
     return np.arange(ranks, dtype=np.int64) // (ranks_per_node or ranks)
 
 

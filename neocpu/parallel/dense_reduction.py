@@ -1,10 +1,11 @@
 """How do ranks agree on the gradient of the dense parameters? Each climbs the same tree over its
 slice of them.
 
-    rank r holds, for each maximal aligned node of its leaves, a partial sum f32[P]     (trees.aligned_nodes)
-        alltoallv: slice d of every node goes to rank d                                 [P*d//W, P*(d+1)//W)
-        rank d adds the nodes of all ranks, pair by pair, up to the root                (trees.climb)
-        allgatherv: the finished slices                                                 f32[P] on every rank
+    rank r holds a partial sum f32[P] of each maximal aligned node of its leaves
+    (trees.aligned_nodes)
+    alltoallv: slice d of every node, [P*d//W, P*(d+1)//W), goes to rank d
+    rank d adds the nodes of all ranks, pair by pair, up to the root              (trees.climb)
+    allgatherv: the finished slices, f32[P] on every rank
 
 The paper's AllReduce (Neo) in the two halves it is made of, ReduceScatter and AllGather; the
 collectives move bytes and we add, because MPI's own reductions promise no order
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.parallel.comm import Comm
+from neocpu.parallel.comm import Comm, Request
 from neocpu.trees import Node, aligned_nodes, climb, rank_leaves
 
 
@@ -41,9 +42,9 @@ class DenseReduction:
         ]
         self._cuts = [parameters * rank // ranks for rank in range(ranks + 1)]
         widths = np.diff(self._cuts)
-        mine = int(widths[comm.rank])
+        slice_width = int(widths[comm.rank])
         self._send_counts = widths * len(self.nodes[comm.rank])
-        self._recv_counts = np.array([mine * len(nodes) for nodes in self.nodes], np.int64)
+        self._recv_counts = np.array([slice_width * len(nodes) for nodes in self.nodes], np.int64)
         self._widths = widths.astype(np.int64)
         if ranks > 1:
             self._send = np.empty(int(self._send_counts.sum()), np.float32)
@@ -80,7 +81,10 @@ class StartedReduction:
     """A dense reduction under way."""
 
     def __init__(
-        self, owner: DenseReduction, nodes: Mapping[Node, NDArray[np.float32]], request=None
+        self,
+        owner: DenseReduction,
+        nodes: Mapping[Node, NDArray[np.float32]],
+        request: Request | None = None,
     ) -> None:
         self._owner = owner
         self._nodes = nodes
@@ -100,6 +104,6 @@ class StartedReduction:
                 pieces[node] = owner._recv[at : at + width]
                 at += width
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
-            mine = np.ascontiguousarray(climb(pieces, 0, owner.leaves))
-        owner.comm.allgatherv(mine, owner._total, owner._widths)
+            slice_sum = np.ascontiguousarray(climb(pieces, 0, owner.leaves))
+        owner.comm.allgatherv(slice_sum, owner._total, owner._widths)
         return owner._total

@@ -5,7 +5,8 @@ An entry is one key (feature, table) of the batch meeting one shard of its table
 rank fall in classes:
 
     whole    the shard holds every row: bags can be pooled and rounded there
-    parts    the shard holds some rows: exact fp64 words travel, the bag's home rounds     (docs/arithmetic.md §3)
+    parts    the shard holds some rows: exact fp64 words travel, the bag's home rounds
+             (docs/arithmetic.md §3)
     copies   the table is on every rank (data_parallel): nothing travels before the backward pass
 
 and whole and parts each in two: shards that can finish an update alone, and column shards whose
@@ -41,7 +42,7 @@ class Entries:
 
     @cached_property
     def column(self) -> Ints:
-        """First column of each entry in a block that holds just these entries side by side: i64[K]."""
+        """First column of each entry in a block of these entries side by side: i64[K]."""
         return np.cumsum(self.width) - self.width
 
     @cached_property

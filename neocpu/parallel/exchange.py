@@ -1,9 +1,11 @@
 """How do lookups reach the shards and pooled rows come back? Through one engine that knows only
 rectangles.
 
-    input_dist     my b samples, all keys --bucketize-> entries of every rank --alltoall lengths, alltoallv rows-->
-                   all B samples, my entries --permute-> bag k*B + s                                     (Neo)
-    output_dist    whole: f32[B, C] --alltoallv--> columns of E[b];  parts: fp64 words, by a route, rounded at home
+    input_dist     my b samples, all keys  --bucketize-->  entries of every rank
+                   --alltoall lengths, alltoallv rows-->   all B samples, my entries
+                   --permute-->                            bag k*B + s                    (Neo)
+    output_dist    whole: f32[B, C]  --alltoallv-->        columns of E[b]
+                   parts: fp64 words, by a route, rounded at home
     gradients      columns of dE[b] --alltoallv--> f32[B, C] of my entries
 
 Every plan is the same to it: `entries.py` lists which key meets which shard. Samples are spread as
@@ -115,12 +117,15 @@ class Exchange:
         self.ranks = [
             rank_entries(plan, rank, first_column, row_scalars) for rank in range(comm.size)
         ]
-        self.mine = self.ranks[comm.rank]
+        self.my_entries = self.ranks[comm.rank]
         self.weighted = any(table.weighted for table in plan.tables)
         # one rank that holds every table whole: lookups are used where they are, rows land where
         # they belong
         self.mean_columns = self._find_mean_columns(first_column)
-        self.alone = comm.size == 1 and len(self.mine.travel) == len(self.bags) == self.mine.cuts[1]
+        self.alone = (
+            comm.size == 1
+            and len(self.my_entries.travel) == len(self.bags) == self.my_entries.cuts[1]
+        )
         self._routed = any(len(entries.parts) for entries in self.ranks)
         self._pooled = any(len(entries.whole) for entries in self.ranks)
         widths, homes, groups = _groups([entries.parts for entries in self.ranks])
@@ -128,9 +133,9 @@ class Exchange:
         self._held = tuple(tuple(g for entry in rank for g in entry) for rank in groups)
         self.group_columns = (widths, homes)
         self.widths = tuple(widths.tolist())
-        asked = [entries.travel for entries in self.ranks] + [self.mine.copies]
-        self._asked = tuple(
-            np.concatenate([getattr(e, name) for e in asked]) for name in ("key", "lo", "hi")
+        looked_up = [entries.travel for entries in self.ranks] + [self.my_entries.copies]
+        self._bucket_keys = tuple(
+            np.concatenate([getattr(e, name) for e in looked_up]) for name in ("key", "lo", "hi")
         )
         self._shapes: dict[int, Shape] = {}
         self._idle: list[Buffers] = []  # of inputs that are done with
@@ -181,10 +186,10 @@ class Exchange:
             self._input(kjt, self.shape(batch), self._idle.pop() if self._idle else Buffers())
         )
 
-    def release(self, given: Input) -> None:
+    def release(self, batch_input: Input) -> None:
         """Its memory is free for a coming input."""
-        if given.buffers is not None:
-            self._idle.append(given.buffers)
+        if batch_input.buffers is not None:
+            self._idle.append(batch_input.buffers)
 
     def _input(self, kjt: KJT, shape: Shape, buffers: Buffers) -> Generator[Request, None, Input]:
         first = int(shape.cuts[self.comm.rank])
@@ -192,8 +197,8 @@ class Exchange:
         if error is not None and self.comm.size == 1:
             raise error
         if self.alone:
-            given = Lookups(kjt.offsets, kjt.values, self._weights(kjt), shape.samples)
-            return Input(kjt, shape, (given, None, None, None), None, buffers)
+            lookups = Lookups(kjt.offsets, kjt.values, self._weights(kjt), shape.samples)
+            return Input(kjt, shape, (lookups, None, None, None), None, buffers)
         sent = None if error is not None else self._bucketize(kjt, shape, buffers)
         lengths_out = buffers.take("lengths out", int(shape.length_sends.sum()), np.int32)
         lengths_in = buffers.take("lengths in", int(shape.length_recvs.sum()), np.int32)
@@ -204,7 +209,9 @@ class Exchange:
         if lengths_in[shape.recv_heads].any():
             self.comm.agree(error)
         assert sent is not None
-        offsets = buffers.take("offsets in", len(self.mine.travel) * shape.batch + 1, np.int64)
+        offsets = buffers.take(
+            "offsets in", len(self.my_entries.travel) * shape.batch + 1, np.int64
+        )
         shape.unpack_lengths(lengths_in, offsets)
         rows, weights = yield from self._lookups(sent, shape, offsets, buffers)
         return Input(kjt, shape, shape.classes(offsets, rows, weights), sent.copies, buffers)
@@ -240,7 +247,7 @@ class Exchange:
         tables.
         """
         samples = shape.samples
-        key, lo, hi = self._asked
+        key, lo, hi = self._bucket_keys
         lengths = buffers.take("lengths", key.size * samples, np.int32)
         bucketize_lengths(kjt.offsets, kjt.values, key, lo, hi, samples, lengths)
         offsets = buffers.take("offsets out", lengths.size + 1, np.int64)
@@ -250,7 +257,7 @@ class Exchange:
         bucketize(kjt.offsets, kjt.values, self._weights(kjt), key, lo, hi, samples, rows, weights)
         travel = int(shape.entry_cuts[-1])
         copies = None
-        if len(self.mine.copies):
+        if len(self.my_entries.copies):
             copies = part_of(offsets, rows, weights, travel, key.size, samples)
         return Sent(lengths, np.diff(offsets[shape.entry_cuts * samples]), rows, weights, copies)
 
@@ -331,7 +338,7 @@ class Exchange:
             parts = yield from self.route.gradients(self._map(shape), gradient, self._buffers)
         if self._pooled:
             yield request
-        return whole.reshape(shape.batch, self.mine.whole.columns), parts
+        return whole.reshape(shape.batch, self.my_entries.whole.columns), parts
 
     def _map(self, shape: Shape) -> Map:
         cuts = tuple(shape.cuts.tolist())
@@ -387,8 +394,8 @@ def _groups(parts: list[Entries]) -> tuple[Ints, Ints, list[list[Groups]]]:
         for span in zip(entries.home.tolist(), (entries.home + entries.width).tolist())
     }
     edges = sorted({edge for span in ranges for edge in span})
-    held = [(lo, hi) for lo, hi in pairwise(edges) if any(a <= lo and hi <= b for a, b in ranges)]
-    homes, ends = np.array(held, np.int64).reshape(-1, 2).T
+    spans = [(lo, hi) for lo, hi in pairwise(edges) if any(a <= lo and hi <= b for a, b in ranges)]
+    homes, ends = np.array(spans, np.int64).reshape(-1, 2).T
     first = np.searchsorted(homes, np.array(edges, np.int64))
     number = dict(zip(edges, first.tolist()))
     of_range = {(lo, hi): tuple(range(number[lo], number[hi])) for lo, hi in ranges}

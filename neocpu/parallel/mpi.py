@@ -143,12 +143,12 @@ class MpiComm(Comm):
 
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the ranks that gave the same color, ordered by (key, rank)."""
-        part = self._comm.Split(color, key)
+        group = self._comm.Split(color, key)
         place = np.array([self.rank], np.int64)
-        members = np.empty(part.Get_size(), np.int64)
-        part.Allgather([place, MPI.INT64_T], [members, MPI.INT64_T])
+        members = np.empty(group.Get_size(), np.int64)
+        group.Allgather([place, MPI.INT64_T], [members, MPI.INT64_T])
         return MpiComm(
-            part,
+            group,
             nodes=self.nodes[members],
             sent=self.sent,
             chunked=self._chunked,

@@ -35,10 +35,10 @@ class Plan:
 
     @cached_property
     def _by_rank(self) -> tuple[tuple[Shard, ...], ...]:
-        found: list[list[Shard]] = [[] for _ in range(self.ranks)]
+        by_rank: list[list[Shard]] = [[] for _ in range(self.ranks)]
         for shard in sorted(self.shards):
-            found[shard.rank].append(shard)
-        return tuple(tuple(shards) for shards in found)
+            by_rank[shard.rank].append(shard)
+        return tuple(tuple(shards) for shards in by_rank)
 
     def local(self, rank: int) -> tuple[Shard, ...]:
         """Rectangles of one rank, sorted by (table, rows, columns)."""
@@ -96,11 +96,13 @@ class Plan:
                     f"{COLUMN_STEP}"
                 )
         if replicated:
-            held = [shard.rank for shard in shards if shard.shape == (spec.rows, spec.dim)]
-            if held != list(range(self.ranks)) or len(shards) != self.ranks:
+            ranks_with_all = [
+                shard.rank for shard in shards if shard.shape == (spec.rows, spec.dim)
+            ]
+            if ranks_with_all != list(range(self.ranks)) or len(shards) != self.ranks:
                 raise PlanError(
                     f"table {spec.name!r} is data_parallel: it must be whole on every rank, but "
-                    f"is on {held}"
+                    f"is on {ranks_with_all}"
                 )
         else:
             _check_cover(spec, shards)
@@ -116,12 +118,12 @@ class Plan:
     def _row(self, number: int, state_floats: tuple[int, int]) -> tuple[str, str, str, str, str]:
         spec = self.tables[number]
         shards = self.of_table(number)
-        held = sorted({shard.rank for shard in shards})
+        ranks = sorted({shard.rank for shard in shards})
         largest = max(shard_bytes(spec, shard, state_floats) for shard in shards)
         return (
             spec.name,
             self.schemes[number],
-            _runs(held),
+            _runs(ranks),
             f"{spec.rows:,} x {spec.dim}",
             f"{largest:,}",
         )
@@ -204,7 +206,7 @@ def _runs(ranks: Sequence[int]) -> str:
 
 
 def _check_cover(spec: TableSpec, shards: Sequence[Shard]) -> None:
-    """Every cell of the table in exactly one rectangle; cells are merged between neighbouring cuts."""
+    """Is every cell in exactly one rectangle? Cells between neighbouring cuts are one."""
     cuts = [
         sorted({0, end, *(edge for s in shards for edge in getattr(s, axis))})
         for axis, end in (("rows", spec.rows), ("cols", spec.dim))
@@ -222,15 +224,15 @@ def _check_cover(spec: TableSpec, shards: Sequence[Shard]) -> None:
     rows = (cuts[0][i], cuts[0][i + 1])
     cols = (cuts[1][j], cuts[1][j + 1])
     where = f"table {spec.name!r}: rows [{rows[0]}, {rows[1]}), columns [{cols[0]}, {cols[1]})"
-    held = [
+    ranks = [
         s.rank
         for s in shards
         if s.rows[0] <= rows[0] < s.rows[1] and s.cols[0] <= cols[0] < s.cols[1]
     ]
     raise PlanError(
         f"{where} are on no rank"
-        if not held
-        else f"{where} are held more than once, by ranks {held}"
+        if not ranks
+        else f"{where} are held more than once, by ranks {ranks}"
     )
 
 
@@ -264,7 +266,7 @@ def place(
     layout = RankLayout(ranks, min(ranks_per_node or ranks, ranks))
     weights = [float(t.rows * t.dim) for t in tables] if costs is None else list(costs)
     load = [0.0] * ranks
-    found: dict[int, list[Shard]] = {}
+    placed: dict[int, list[Shard]] = {}
 
     def loads(number: int, shards: Sequence[Shard]) -> list[tuple[int, float]]:
         cells = tables[number].rows * tables[number].dim
@@ -283,8 +285,8 @@ def place(
         options = [
             scheme.cut(number, spec.rows, spec.dim, layout, home) for home in scheme.choices(layout)
         ]
-        found[number] = min(options, key=lambda shards: height(number, shards))
-        for rank, cost in loads(number, found[number]):
+        placed[number] = min(options, key=lambda shards: height(number, shards))
+        for rank, cost in loads(number, placed[number]):
             load[rank] += cost
-    shards = tuple(sorted(shard for shards in found.values() for shard in shards))
+    shards = tuple(sorted(shard for shards in placed.values() for shard in shards))
     return Plan(tuple(tables), tuple(schemes), shards, ranks, layout.ranks_per_node).check()

@@ -1,16 +1,18 @@
 """How do replicas of a table stay equal, each having seen other samples? Every row's gradient is
 summed once, exactly.
 
-    each rank   merges the lookups of its own samples into rows and exact fp64 words, nearly always one word a row
-    alltoallv   row i of H goes to rank i*W//H, which sums the words of all ranks, rounded once  (docs/arithmetic.md §3)
+    each rank   merges the lookups of its own samples into rows and exact fp64 words, nearly always
+                one word a row
+    alltoallv   row i of H goes to rank i*W//H, which sums the words of all ranks, rounded once
+                (docs/arithmetic.md §3)
     allgatherv  touched rows and their gradients, ascending; every replica applies the same step to
-    the same rows
+                the same rows
 
 The paper's data parallelism (Neo), sparse: bytes grow with the rows touched, not with the table.
 """
 
 from collections.abc import Generator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,20 +64,23 @@ class Replicas:
         bounds = np.stack([np.searchsorted(t.rows, cuts) for t, cuts in zip(tables, self._cuts)])
         cuts = [b.tolist() for b in bounds]
         counts = np.ascontiguousarray(np.diff(bounds, axis=1).T)  # [W, T] words for each rank
-        here = yield from self._counts(counts)
+        received = yield from self._counts(counts)
         pieces = [
             (t, cuts[i][d], cuts[i][d + 1]) for d in range(ranks) for i, t in enumerate(tables)
         ]
         rows = np.concatenate([t.rows[lo:hi] for t, lo, hi in pieces])
         words = np.concatenate([t.words[lo:hi].reshape(-1) for t, lo, hi in pieces])
-        rows_in = np.empty(int(here.sum()), np.int64)
-        words_in = np.empty(int((here * self.widths).sum()))
-        first = self.comm.start_alltoallv(rows, counts.sum(axis=1), rows_in, here.sum(axis=1))
+        rows_in = np.empty(int(received.sum()), np.int64)
+        words_in = np.empty(int((received * self.widths).sum()))
+        first = self.comm.start_alltoallv(rows, counts.sum(axis=1), rows_in, received.sum(axis=1))
         yield self.comm.start_alltoallv(
-            words, (counts * self.widths).sum(axis=1), words_in, (here * self.widths).sum(axis=1)
+            words,
+            (counts * self.widths).sum(axis=1),
+            words_in,
+            (received * self.widths).sum(axis=1),
         )
         yield first
-        return [RowWords(*pair) for pair in self._regroup(here, rows_in, words_in)]
+        return [RowWords(*pair) for pair in self._regroup(received, rows_in, words_in)]
 
     def _sum(self, rows: Ints, words: NDArray[np.float64]) -> RowGradients:
         """Sum the words of each row exactly, rounded once."""
@@ -90,33 +95,35 @@ class Replicas:
         self, owned: Sequence[RowGradients]
     ) -> Generator[Request, None, list[RowGradients]]:
         ranks = self.comm.size
-        mine = np.array([g.rows.size for g in owned], np.int64)
-        here = yield from self._counts(np.tile(mine, (ranks, 1)))
+        my_rows = np.array([g.rows.size for g in owned], np.int64)
+        received = yield from self._counts(np.tile(my_rows, (ranks, 1)))
         rows = np.concatenate([g.rows for g in owned])
         flat = np.concatenate([g.gradient.reshape(-1) for g in owned])
-        rows_in = np.empty(int(here.sum()), np.int64)
-        flat_in = np.empty(int((here * self.widths).sum()), np.float32)
-        self.comm.allgatherv(rows, rows_in, here.sum(axis=1))
-        self.comm.allgatherv(flat, flat_in, (here * self.widths).sum(axis=1))
-        return [RowGradients(*pair) for pair in self._regroup(here, rows_in, flat_in)]
+        rows_in = np.empty(int(received.sum()), np.int64)
+        flat_in = np.empty(int((received * self.widths).sum()), np.float32)
+        self.comm.allgatherv(rows, rows_in, received.sum(axis=1))
+        self.comm.allgatherv(flat, flat_in, (received * self.widths).sum(axis=1))
+        return [RowGradients(*pair) for pair in self._regroup(received, rows_in, flat_in)]
 
     def _counts(self, counts: Ints) -> Generator[Request, None, Ints]:
         """counts[d] goes to rank d: i64[W, T] -> i64[W, T]."""
-        here = np.empty_like(counts)
+        received = np.empty_like(counts)
         sizes = np.full(self.comm.size, counts.shape[1], np.int64)
         yield self.comm.start_alltoallv(
-            np.ascontiguousarray(counts).reshape(-1), sizes, here.reshape(-1), sizes
+            np.ascontiguousarray(counts).reshape(-1), sizes, received.reshape(-1), sizes
         )
-        return here
+        return received
 
-    def _regroup(self, counts: Ints, rows: Ints, flat: NDArray) -> list[tuple[Ints, NDArray]]:
+    def _regroup(
+        self, counts: Ints, rows: Ints, flat: NDArray[Any]
+    ) -> list[tuple[Ints, NDArray[Any]]]:
         """[rank, table] runs of rows and of row vectors -> per table its rows and vectors [n, D],
         rank after rank.
         """
         sizes = counts * self.widths
         row_ends = np.cumsum(counts).reshape(counts.shape)
         flat_ends = np.cumsum(sizes).reshape(counts.shape)
-        found = []
+        tables = []
         for i, width in enumerate(self.widths.tolist()):
             spans = list(
                 zip(
@@ -128,5 +135,5 @@ class Replicas:
             )
             ids = np.concatenate([rows[end - n : end] for end, n, _, _ in spans])
             vectors = np.concatenate([flat[end - n : end] for _, _, end, n in spans])
-            found.append((ids, vectors.reshape(-1, width)))
-        return found
+            tables.append((ids, vectors.reshape(-1, width)))
+        return tables

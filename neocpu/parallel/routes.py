@@ -7,10 +7,11 @@ way, with TwoSum: what an addition loses is itself a word and travels with the r
 so the sum that the bag's home rounds is always exact.
 
     direct           every rank to every rank: one hop, most bytes
-    reduce_scatter   words for rank d go round the ring d+1, d+2, …, d and each rank adds its own: neighbours only
-    two_level        in each node the rank with d's place collects and adds the node's words for d and sends them to d:
-                     one message per node crosses, the rest stays inside (made for table_row_wise;
-                     Neo)
+    reduce_scatter   words for rank d go round the ring d+1, d+2, ..., d and each rank adds its own:
+                     neighbours only
+    two_level        in each node the rank with d's place collects and adds the node's words for d
+                     and sends them to d: one message per node crosses, the rest stays inside
+                     (made for table_row_wise; Neo)
 
 Gradients take the same wires backwards. Every route is two generators, forth and back; they yield
 the requests that they want to be waited for, so an exchange can be under way while others work. Add
@@ -41,7 +42,7 @@ class Route(Protocol):
 
     @staticmethod
     def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Floats]:
-        """From dE f32[b, columns of E] to f32[B, columns of held[rank]], the samples of all ranks."""
+        """dE f32[b, columns of E] -> f32[B, columns of held[rank]], the samples of all ranks."""
 
 
 ROUTES: dict[str, type[Route]] = {}

@@ -26,7 +26,7 @@ class Shape:
         self.me = me
         self.cuts = cuts
         self.columns = columns
-        self.mine = ranks[me]
+        self.entries = ranks[me]
         self.batch = int(cuts[-1])
         self.sizes = np.diff(cuts)
         self.samples = int(self.sizes[me])
@@ -45,7 +45,7 @@ class Shape:
     # ---- lookups ----
 
     def pack_lengths(self, lengths: NDArray[np.int32] | None, send: NDArray[np.int32]) -> None:
-        """Lengths of the bags [entry, my sample] for all ranks -> messages; None: refuse the batch."""
+        """Lengths of bags [entry, my sample] for all ranks -> messages; None refuses the batch."""
         if lengths is None:
             send[:] = 1
             return
@@ -57,7 +57,7 @@ class Shape:
 
     def unpack_lengths(self, recv: NDArray[np.int32], offsets: Ints) -> None:
         """Messages of lengths -> offsets i64[K*B + 1] of the bags [entry, sample of the batch]."""
-        lengths = np.empty((len(self.mine.travel), self.batch), np.int32)
+        lengths = np.empty((len(self.entries.travel), self.batch), np.int32)
         for q, head in enumerate(self.recv_heads.tolist()):
             block = recv[head + 1 : head + self.length_recvs[q]]
             lengths[:, self.cuts[q] : self.cuts[q + 1]] = block.reshape(len(lengths), self.sizes[q])
@@ -84,10 +84,10 @@ class Shape:
         self, offsets: Ints, rows: Ints, weights: NDArray[np.float32]
     ) -> tuple[Lookups | None, ...]:
         """Lookups of my four classes of entries."""
-        found: list[Lookups | None] = []
-        for lo, hi in zip(self.mine.cuts, self.mine.cuts[1:]):
-            found.append(part_of(offsets, rows, weights, lo, hi, self.batch) if hi > lo else None)
-        return tuple(found)
+        lookups: list[Lookups | None] = []
+        for lo, hi in zip(self.entries.cuts, self.entries.cuts[1:]):
+            lookups.append(part_of(offsets, rows, weights, lo, hi, self.batch) if hi > lo else None)
+        return tuple(lookups)
 
     # ---- pooled rows and their gradients ----
 
@@ -131,19 +131,19 @@ class Shape:
         """(group_start i64[G+1], source i64[J], stride i64[J]) of arrived blocks [b, groups], one
         after the other.
         """
-        found: list[list[tuple[int, int]]] = [[] for _ in widths]
+        blocks: list[list[tuple[int, int]]] = [[] for _ in widths]
         base = 0
         for groups in arrived:
             stride = sum(widths[g] for g in groups)
             at = 0
             for g in groups:
-                found[g].append((base + at, stride))
+                blocks[g].append((base + at, stride))
                 at += widths[g]
             base += self.samples * stride
         starts = np.concatenate(
-            [np.zeros(1, np.int64), np.cumsum([len(f) for f in found], dtype=np.int64)]
+            [np.zeros(1, np.int64), np.cumsum([len(f) for f in blocks], dtype=np.int64)]
         )
-        flat = np.array([pair for f in found for pair in f], np.int64).reshape(-1, 2)
+        flat = np.array([pair for f in blocks for pair in f], np.int64).reshape(-1, 2)
         return starts, np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1])
 
 

@@ -1,9 +1,11 @@
 """How is a set of embedding tables looked up and trained on many ranks? As if they stood on one, to
 the bit.
 
-    forward(kjt, B)   input_dist -> pooled sums of my shards -> output_dist under way      (the bottom MLP may run now)
+    forward(kjt, B)   input_dist -> pooled sums of my shards -> output_dist under way
+                      (the bottom MLP may run now)
     finish(E)         replicated tables into E, arriving columns into E, MEAN divided once, at home
-    backward(dE, t)   MEAN divided once, at home -> gradients to the shards -> one exact update per row
+    backward(dE, t)   MEAN divided once, at home -> gradients to the shards -> one exact update
+                      per row
 
 Plan, ranks, route and threads decide where the work is done and what travels; none of them can be
 seen in E or in the tables afterwards (`docs/arithmetic.md` §3; Neo).
@@ -68,14 +70,14 @@ class ShardedEmbedding:
         self.comm = comm
         self.memory = memory
         self._limit = optimizer.max_gradient  # of E's gradient, at home: before MEANs are divided
-        mine = plan.local(comm.rank)
+        shards = plan.local(comm.rank)
         rule = replace(optimizer, max_gradient=0.0)
         self.tbe: TableBatchedEmbedding
         if memory is None or memory.plain:
-            self.tbe = TableBatchedEmbedding(plan.tables, mine, rule, seed, huge=huge)
+            self.tbe = TableBatchedEmbedding(plan.tables, shards, rule, seed, huge=huge)
         else:
             self.tbe = TieredEmbedding(
-                plan.tables, mine, rule, seed, memory, f"rank-{comm.rank}.h5", huge
+                plan.tables, shards, rule, seed, memory, f"rank-{comm.rank}.h5", huge
             )
         scalars = max(len(phase.of) for phase in self.tbe.rounds)
         self.exchange = Exchange(plan, comm, leaves, first_column, scalars, route)
@@ -97,20 +99,20 @@ class ShardedEmbedding:
 
     def _layouts(self) -> None:
         """Where each class of entries finds its columns: in the blocks that travel, and in E."""
-        mine = self.exchange.mine
-        spans = list(pairwise(mine.cuts))
+        entries = self.exchange.my_entries
+        spans = list(pairwise(entries.cuts))
         blocks = [
-            (mine.whole, 0),
-            (mine.whole, 0),
-            (mine.parts, mine.cuts[2]),
-            (mine.parts, mine.cuts[2]),
+            (entries.whole, 0),
+            (entries.whole, 0),
+            (entries.parts, entries.cuts[2]),
+            (entries.parts, entries.cuts[2]),
         ]
         self._classes = [
             _layout(b, lo - at, hi - at, b.column) for (b, at), (lo, hi) in zip(blocks, spans)
         ]
-        self._home = _layout(mine.travel, 0, len(mine.travel), mine.travel.home)
-        self._copies = _layout(mine.copies, 0, len(mine.copies), mine.copies.home)
-        self._copied = sorted(set(mine.copies.shard.tolist()))
+        self._home = _layout(entries.travel, 0, len(entries.travel), entries.travel.home)
+        self._copies = _layout(entries.copies, 0, len(entries.copies), entries.copies.home)
+        self._copied = sorted(set(entries.copies.shard.tolist()))
 
     # ---- forward ----
 
@@ -129,22 +131,22 @@ class ShardedEmbedding:
 
         Raises IndexRangeError on every rank.
         """
-        for layout, lookups in self._asked(coming.wait()):
+        for layout, lookups in self._lookups_of(coming.wait()):
             self.tbe.know(layout, lookups)
 
     def prefetch(self, coming: Started[Input]) -> None:
         """Begin to bring up the rows of a batch that is known: they are on their way while others
         are at work.
         """
-        for _, lookups in self._asked(coming.wait()):
+        for _, lookups in self._lookups_of(coming.wait()):
             self.tbe.prefetch(lookups)
 
-    def _asked(self, given: Input) -> list[tuple[EntryLayout, Lookups]]:
-        """What a batch asks of my shards."""
+    def _lookups_of(self, batch_input: Input) -> list[tuple[EntryLayout, Lookups]]:
+        """The lookups of a batch in this rank's shards, with their layouts."""
         if self.exchange.alone:
-            pairs = [(self._home, given.classes[0])]
+            pairs = [(self._home, batch_input.classes[0])]
         else:
-            pairs = [*zip(self._classes, given.classes), (self._copies, given.copies)]
+            pairs = [*zip(self._classes, batch_input.classes), (self._copies, batch_input.copies)]
         return [(layout, lookups) for layout, lookups in pairs if lookups is not None]
 
     def forward(self, kjt: KJT | Started[Input], batch: int) -> "StartedLookup":
@@ -154,50 +156,51 @@ class ShardedEmbedding:
         nothing was exchanged.
         """
         started = kjt if isinstance(kjt, Started) else self.start(kjt, batch)
-        given = started.wait()
+        batch_input = started.wait()
         if self._last is not None:
             self.exchange.release(self._last)
-        self._input = self._last = given
+        self._input = self._last = batch_input
         if self.exchange.alone:
-            return StartedLookup(self, given, None)
-        whole, words, spill = self._lookup(given)
+            return StartedLookup(self, batch_input, None)
+        whole, words, spill = self._lookup(batch_input)
         return StartedLookup(
-            self, given, self.exchange.start_output(given.shape, whole, words, spill)
+            self, batch_input, self.exchange.start_output(batch_input.shape, whole, words, spill)
         )
 
-    def _lookup(self, given: Input) -> tuple[Floats, NDArray[np.float64], Spill]:
-        mine = self.exchange.mine
-        shape = given.shape
-        whole = self._buffers.matrix("whole", shape.batch, mine.whole.columns, np.float32)
-        words = self._buffers.matrix("parts", shape.batch, mine.parts.columns, np.float64)
+    def _lookup(self, batch_input: Input) -> tuple[Floats, NDArray[np.float64], Spill]:
+        entries = self.exchange.my_entries
+        shape = batch_input.shape
+        whole = self._buffers.matrix("whole", shape.batch, entries.whole.columns, np.float32)
+        words = self._buffers.matrix("parts", shape.batch, entries.parts.columns, np.float64)
         spill: Spill = []
         for i in (0, 1):
-            if (lookups := given.classes[i]) is not None:
+            if (lookups := batch_input.classes[i]) is not None:
                 self.tbe.forward(self._classes[i], lookups, whole)
-        for i, first in ((2, 0), (3, mine.cuts[3] - mine.cuts[2])):
-            if (lookups := given.classes[i]) is not None:
+        for i, first in ((2, 0), (3, entries.cuts[3] - entries.cuts[2])):
+            if (lookups := batch_input.classes[i]) is not None:
                 extras = self.tbe.forward_words(self._classes[i], lookups, words)
                 self.exchange.spill(shape, extras, first, spill)
         return whole, words, spill
 
-    def _row_words(self, given: Input, gradient: Floats) -> list[RowWords]:
+    def _row_words(self, batch_input: Input, gradient: Floats) -> list[RowWords]:
         """Merged gradients of my own samples for each replicated table, in exact words."""
-        assert given.copies is not None
+        assert batch_input.copies is not None
         return [
-            RowWords(*pair) for pair in self.tbe.merge_words(self._copies, given.copies, gradient)
+            RowWords(*pair)
+            for pair in self.tbe.merge_words(self._copies, batch_input.copies, gradient)
         ]
 
-    def _finish(self, given: Input, output: Output | None, out: Floats) -> None:
+    def _finish(self, batch_input: Input, output: Output | None, out: Floats) -> None:
         if output is None:
-            assert given.classes[0] is not None or not self.keys
-            if given.classes[0] is not None:
-                self.tbe.forward(self._home, given.classes[0], out)
+            assert batch_input.classes[0] is not None or not self.keys
+            if batch_input.classes[0] is not None:
+                self.tbe.forward(self._home, batch_input.classes[0], out)
         else:
-            if given.copies is not None:
-                self.tbe.forward(self._copies, given.copies, out)
+            if batch_input.copies is not None:
+                self.tbe.forward(self._copies, batch_input.copies, out)
             output.finish(out)
         if self._mean is not None:
-            divide_columns(out, given.kjt.lengths, *self._mean)
+            divide_columns(out, batch_input.kjt.lengths, *self._mean)
 
     # ---- backward ----
 
@@ -205,47 +208,47 @@ class ShardedEmbedding:
         """Update every row that the last `forward` looked up, from dE f32[b, columns] (not
         modified); `step` from 1.
         """
-        given = self._input
-        if given is None:
+        batch_input = self._input
+        if batch_input is None:
             raise RuntimeError("backward without a forward")
         self._input = None
-        self._update(given, gradient, step)
+        self._update(batch_input, gradient, step)
         self.tbe.settle()
 
-    def _update(self, given: Input, gradient: Floats, step: int) -> None:
+    def _update(self, batch_input: Input, gradient: Floats, step: int) -> None:
         if self._mean is not None or self._limit:
-            mine = self._buffers.matrix(
+            prepared = self._buffers.matrix(
                 "gradient", gradient.shape[0], gradient.shape[1], np.float32
             )
             if self._limit:
-                clip(gradient.reshape(-1), np.float32(self._limit), mine.reshape(-1))
+                clip(gradient.reshape(-1), np.float32(self._limit), prepared.reshape(-1))
             else:
-                mine[...] = gradient
-            gradient = mine
+                prepared[...] = gradient
+            gradient = prepared
             if self._mean is not None:
-                divide_columns(gradient, given.kjt.lengths, *self._mean)
+                divide_columns(gradient, batch_input.kjt.lengths, *self._mean)
         if self.exchange.alone:
-            if given.classes[0] is not None:
-                self.tbe.backward(self._home, given.classes[0], gradient, step)
+            if batch_input.classes[0] is not None:
+                self.tbe.backward(self._home, batch_input.classes[0], gradient, step)
             return
-        arriving = self.exchange.start_gradients(given.shape, gradient)
+        arriving = self.exchange.start_gradients(batch_input.shape, gradient)
         replicas = (
-            Started(self._replicas.reduce(self._row_words(given, gradient)))
+            Started(self._replicas.reduce(self._row_words(batch_input, gradient)))
             if self._replicas
             else None
         )
         whole, parts = arriving.wait()
         for i, block in ((0, whole), (3, parts)):
-            if (lookups := given.classes[i]) is not None:
+            if (lookups := batch_input.classes[i]) is not None:
                 self.tbe.backward(self._classes[i], lookups, block, step)
         if self._any_scalars:
-            Started(self._share(given, whole, parts, step)).wait()
+            Started(self._share(batch_input, whole, parts, step)).wait()
         if replicas is not None:
             for i, (rows, rounded) in zip(self._copied, replicas.wait()):
                 self.tbe.apply_rows(i, rows, rounded, step)
 
     def _share(
-        self, given: Input, whole: Floats, parts: Floats, step: int
+        self, batch_input: Input, whole: Floats, parts: Floats, step: int
     ) -> Generator[Request, None, None]:
         """Column shards: merge; then for each phase of the rule share the column trees of its row
         scalars, and apply it.
@@ -253,14 +256,16 @@ class ShardedEmbedding:
         merged = {}
         rows = {}
         for i, block in ((1, whole), (2, parts)):
-            if (lookups := given.classes[i]) is not None:
+            if (lookups := batch_input.classes[i]) is not None:
                 together = self.tbe.merge(self._classes[i], lookups, block, step)
                 for shard in sorted(set(self._classes[i].shard.tolist())):
                     merged[shard] = together
                     rows[shard] = together.rows[together.first[shard] : together.last[shard]]
         for number, phase in enumerate(self.tbe.rounds):
-            terms = {i: self.tbe.row_terms(found, i, phase.of) for i, found in merged.items()}
-            scalars = {i: np.empty((mine.size, 0), np.float32) for i, mine in rows.items()}
+            terms = {i: self.tbe.row_terms(merge, i, phase.of) for i, merge in merged.items()}
+            scalars = {
+                i: np.empty((shard_rows.size, 0), np.float32) for i, shard_rows in rows.items()
+            }
             if phase.of:
                 scalars = yield from self._peers.exchange(rows, terms, len(phase.of))
             for shard, numbers in scalars.items():
@@ -270,9 +275,9 @@ class ShardedEmbedding:
 class StartedLookup:
     """Pooled rows on their way."""
 
-    def __init__(self, owner: ShardedEmbedding, given: Input, output: Output | None) -> None:
+    def __init__(self, owner: ShardedEmbedding, batch_input: Input, output: Output | None) -> None:
         self._owner = owner
-        self._given = given
+        self._input = batch_input
         self._output = output
 
     def finish(self, out: Floats) -> None:
@@ -281,10 +286,10 @@ class StartedLookup:
 
         Call it once, before the next `forward`. Columns in front of `first_column` are not touched.
         """
-        shape = (self._given.shape.samples, self._owner.columns)
+        shape = (self._input.shape.samples, self._owner.columns)
         if out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise ValueError(f"E is {out.dtype}{out.shape}; expected C-contiguous float32{shape}")
-        self._owner._finish(self._given, self._output, out)
+        self._owner._finish(self._input, self._output, out)
 
 
 def _layout(entries: Entries, lo: int, hi: int, column: Ints) -> EntryLayout:

@@ -1,16 +1,20 @@
-"""How can one table be spread over ranks? Every scheme is one function that returns rectangles
-(Neo, "4D parallelism").
+"""How can one table be spread over ranks? Every scheme is one function that returns rectangles.
 
-    table_wise          one rank holds the table                 ┌────┐   row_wise  ┌────┐ 0   column_wise  ┌─┬─┬─┬─┐
-    row_wise            rows cut over all ranks                  │ r  │             ├────┤ 1                │0│1│2│3│
-    column_wise         columns cut over all ranks               └────┘             ├────┤ 2                └─┴─┴─┴─┘
-    data_parallel       every rank holds all of it                                  └────┘ 3
+    table_wise          one rank holds the table
+    row_wise            rows cut over all ranks
+    column_wise         columns cut over all ranks
+    data_parallel       every rank holds all of it
     table_row_wise      rows cut over the ranks of one node
     table_column_wise   columns cut over the ranks of one node
     grid_shard          columns cut over the nodes, each block's rows over the ranks of its node
 
+                        ┌─────┐             ┌─────┐ 0               ┌─┬─┬─┬─┐
+          table_wise    │  r  │   row_wise  ├─────┤ 1  column_wise  │0│1│2│3│
+                        └─────┘             ├─────┤ 2               └─┴─┴─┴─┘
+                                            └─────┘ 3
+
 To add a scheme: write a function and register it with `@sharding(name, homes)`. The exchange never
-sees names.
+sees names. Source: Neo, "4D parallelism".
 """
 
 from collections.abc import Callable, Iterator, Sequence

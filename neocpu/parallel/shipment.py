@@ -10,6 +10,7 @@ stands here.
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,14 +59,14 @@ class Map:
         """Groups that any of these ranks holds, each once, ascending."""
         return tuple(sorted({g for rank in ranks for g in self.held[rank]}))
 
-    def select(self, block: NDArray, have: Groups, target: NDArray, want: Groups) -> None:
+    def select(self, block: NDArray[Any], have: Groups, target: NDArray[Any], want: Groups) -> None:
         """Copy the groups `want` out of block [n, have] into target [n, want]."""
         if block.size and target.size:
             columns = tuple(np.cumsum([0] + [self.widths[g] for g in have]).tolist())
             jobs = _jobs(want, have, columns, self.widths, block.shape[0], block.shape[1])
             copy_blocks(block.reshape(-1), target.reshape(-1), jobs)
 
-    def gather(self, gradient: NDArray, target: NDArray, want: Groups) -> None:
+    def gather(self, gradient: NDArray[Any], target: NDArray[Any], want: Groups) -> None:
         """Copy the groups `want` out of dE [b, columns of E] into target [b, want]."""
         if target.size:
             groups = tuple(range(len(self.widths)))
@@ -164,15 +165,15 @@ def ship_further(job: Shipment) -> Generator[Request, None, Further]:
     arrived = np.empty(int(sizes.sum()))
     flat = np.array([x for message in messages for x in message], np.float64)
     yield comm.start_alltoallv(flat, counts, arrived, sizes)
-    found = []
+    records = []
     at = 0
     samples = job.map.samples(comm.rank)
     while at < arrived.size:
         group = int(arrived[at])
         sample = int(arrived[at + 1])
-        found.append((group * samples + sample, arrived[at + 2 : at + 2 + widths[group]]))
+        records.append((group * samples + sample, arrived[at + 2 : at + 2 + widths[group]]))
         at += 2 + widths[group]
-    found.sort(key=lambda record: record[0])
-    start = np.cumsum([0] + [words.size for _, words in found])
-    joined = np.concatenate([words for _, words in found]) if found else np.empty(0)
-    return Further(np.array([key for key, _ in found], np.int64), start.astype(np.int64), joined)
+    records.sort(key=lambda record: record[0])
+    start = np.cumsum([0] + [words.size for _, words in records])
+    joined = np.concatenate([words for _, words in records]) if records else np.empty(0)
+    return Further(np.array([key for key, _ in records], np.int64), start.astype(np.int64), joined)

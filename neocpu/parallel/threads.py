@@ -31,7 +31,7 @@ class PeerFailed(RuntimeError):
 
 @dataclass
 class Meeting:
-    """One call of a verb by all ranks: what each brought, and the outcome once the last one came."""
+    """One call of a verb by all ranks: what each brought, and the outcome after the last call."""
 
     verb: str
     brought: dict[int, Any] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""Which names do other libraries' users know? FBGEMM's and TorchRec's, over neocpu's own embedding."""
+"""How does code written for FBGEMM or TorchRec call neocpu? By the names that it knows."""

@@ -1,9 +1,12 @@
-"""What does a table-batched lookup return, said with plain arrays? One call per operator, no
-object, no training state.
+"""How is one table-batched lookup done over plain arrays? FBGEMM-shaped operators without state.
 
-    weights      codes of all tables, one after the other, row-major (`storage/formats.py`); rows, dims [T]
-    features     feature_table [F]; bags of feature f and sample s hold indices[offsets[b] : offsets[b+1]], b = f*B + s
-    out          pooled: f32[B, sum of dims]; variable batches: flat, feature-major, or rank-major as FBGEMM's; none: [n, D]
+    weights         codes of all tables, one after the other, row-major (`formats.py`)
+    rows, dims      [T], the shape of each table
+    feature_table   [F], the table of each feature
+    indices         the bag of feature f and sample s is indices[offsets[b] : offsets[b+1]],
+                    where b = f*B + s
+    output          pooled: f32[B, sum of dims]; pooling none: [n, D]; variable batches: flat,
+                    feature-major, or rank-major as in FBGEMM
 
 The arithmetic is canonical (`docs/arithmetic.md` §3): rows are decoded exactly, bags summed
 exactly, rounded once. Integers may be int32 or int64. Training goes through `embedding/tbe.py`,
@@ -18,24 +21,29 @@ from numpy.typing import NDArray
 from neocpu.embedding.bounds import Bounds, bag_cuts, bounds_check
 from neocpu.embedding.lookups import Floats, Ints
 from neocpu.errors import ConfigError
+from neocpu.formats import FORMATS, INFERENCE
 from neocpu.kernels import lookup as kernels
-from neocpu.storage.formats import FORMATS
 
 __all__ = ["Bounds", "bounds_check", "lookup", "row_elements", "weight_gradient"]
-_bounds = bounds_check  # the option of that name hides the function where it is used
+# `lookup` has an option named bounds_check, which hides the function there.
+_bounds = bounds_check
+# Poolings of a bag.
 POOLING = ("sum", "mean", "none")
+# Formats of the output.
 OUTPUTS = ("fp32", "fp16", "bf16")
+# Stands for "no per-sample weights" in kernels.
 NONE = np.empty(0, np.float32)
-# FBGEMM's inference tables: fp16 scale and bias before the codes
-NBITS = {"nbit8": 8, "nbit4": 4, "nbit2": 2}
-_DTYPES = {name: np.dtype(f.dtype) for name, f in FORMATS.items()} | dict.fromkeys(
-    NBITS, np.dtype("u1")
-)
+# Formats of rows; INFERENCE holds those of FBGEMM's inference tables.
+_ROWS = FORMATS | INFERENCE
+# Dtype of one element of storage.
+_DTYPES = {name: np.dtype(form.dtype) for name, form in _ROWS.items()}
 
 
 class _Entries:
-    """The features of a call, as kernels want them: where rows begin, which bags they own, where
-    their output goes.
+    """The features of a call as kernels take them.
+
+    table: codes of all tables, flat; feature_table i64[F]; base, width, stride i64[F]: where the
+    rows of each feature begin in `table`, their columns, and elements from one row to the next.
     """
 
     def __init__(
@@ -65,67 +73,71 @@ class _Entries:
         self.table = (
             flat.view(dtype) if format == "fp32" else flat.view(np.dtype([(format, dtype)]))
         )
-        self.of = np.ascontiguousarray(table, np.int64)
-        self.base = (np.cumsum(sizes) - sizes)[self.of]
-        self.width = width[self.of]
-        self.stride = stride[self.of]
+        self.feature_table = np.ascontiguousarray(table, np.int64)
+        self.base = (np.cumsum(sizes) - sizes)[self.feature_table]
+        self.width = width[self.feature_table]
+        self.stride = stride[self.feature_table]
 
     def matrix(self, bags: int) -> tuple[Ints, Ints, tuple[int, ...]]:
-        """(place, pitch, shape) of an output [B, sum of dims]."""
+        """The layout of an output [B, sum of dims]: (place, pitch, shape).
+
+        place i64[F]: where the output of each feature's first bag begins; pitch i64[F]: elements
+        from one bag to the next.
+        """
         columns = int(self.width.sum())
-        samples = bags // max(self.of.size, 1)
+        samples = bags // max(self.feature_table.size, 1)
         return (
             np.cumsum(self.width) - self.width,
-            np.full(self.of.size, columns, np.int64),
+            np.full(self.feature_table.size, columns, np.int64),
             (samples, columns),
         )
 
-    def by_rank(self, sizes: Ints) -> tuple["_Entries", Ints, Ints, tuple[int, ...]]:
-        """Entries (feature, rank) of variable batches [F, ranks], and the (place, pitch, shape) of
-        a rank-major output.
+    def by_rank(self, batch_sizes: Ints) -> tuple["_Entries", Ints, Ints, tuple[int, ...]]:
+        """One entry per feature and rank of variable batches, and the rank-major output's layout.
+
+        batch_sizes i64[F, ranks]. Returns (entries, place, pitch, shape), the last three as in
+        `matrix`.
         """
-        ranks = sizes.shape[1]
-        split = object.__new__(_Entries)
-        split.table = self.table
-        split.of, split.base, split.width, split.stride = (
-            np.repeat(a, ranks) for a in (self.of, self.base, self.width, self.stride)
+        ranks = batch_sizes.shape[1]
+        entries = object.__new__(_Entries)
+        entries.table = self.table
+        entries.feature_table, entries.base, entries.width, entries.stride = (
+            np.repeat(array, ranks)
+            for array in (self.feature_table, self.base, self.width, self.stride)
         )
-        elements = (sizes * self.width[:, None]).T  # [ranks, F]
+        elements = (batch_sizes * self.width[:, None]).T  # [ranks, F]
         place = (np.cumsum(elements) - elements.reshape(-1)).reshape(elements.shape).T.reshape(-1)
-        return split, np.ascontiguousarray(place), split.width, (int(elements.sum()),)
+        return entries, np.ascontiguousarray(place), entries.width, (int(elements.sum()),)
 
 
 def row_elements(format: str, columns: int, row_alignment: int = 1) -> int:
-    """Elements (of the format's dtype) from one row to the next; rows are padded to a multiple of
-    `row_alignment` bytes.
+    """Elements of the format's dtype from one row to the next.
+
+    Rows are padded to a multiple of `row_alignment` bytes.
     """
-    size = (
-        (columns * NBITS[format] + 7) // 8 + 4
-        if format in NBITS
-        else FORMATS[format].row_bytes(columns)
-    )
+    size = _ROWS[format].row_bytes(columns)
     return (size + row_alignment - 1) // row_alignment * row_alignment // _DTYPES[format].itemsize
 
 
-def _asked(
+def _pooled_layout(
     entries: _Entries, offsets: Ints, batch_sizes: NDArray[Any] | None
 ) -> tuple[_Entries, Ints, Ints, Ints, tuple[int, ...]]:
-    """(entries, first bag of each, place, pitch, shape of the pooled output)."""
+    """The pooled output's layout: (entries, first bag of each, place, pitch, shape)."""
     if batch_sizes is None:
-        cuts = bag_cuts(entries.of.size, offsets, None)
+        cuts = bag_cuts(entries.feature_table.size, offsets, None)
         return entries, cuts, *entries.matrix(offsets.size - 1)
-    sizes = np.asarray(batch_sizes, np.int64).reshape(entries.of.size, -1)
+    sizes = np.asarray(batch_sizes, np.int64).reshape(entries.feature_table.size, -1)
     entries, place, pitch, shape = entries.by_rank(sizes)
     return entries, np.append(0, np.cumsum(sizes)).astype(np.int64), place, pitch, shape
 
 
-def _weights(per_sample_weights: NDArray[Any] | None, lookups: int) -> Floats:
+def _lookup_weights(per_sample_weights: NDArray[Any] | None, lookups: int) -> Floats:
     if per_sample_weights is None:
         return NONE
-    found = np.ascontiguousarray(per_sample_weights, np.float32).reshape(-1)
-    if found.size != lookups:
-        raise ConfigError(f"{lookups} indices, but {found.size} per-sample weights")
-    return found if found.size else NONE
+    weights = np.ascontiguousarray(per_sample_weights, np.float32).reshape(-1)
+    if weights.size != lookups:
+        raise ConfigError(f"{lookups} indices, but {weights.size} per-sample weights")
+    return weights if weights.size else NONE
 
 
 def _one_width(entries: _Entries) -> int:
@@ -135,7 +147,7 @@ def _one_width(entries: _Entries) -> int:
     return int(widths[0]) if widths.size else 0
 
 
-def _known(pooling: str, output_format: str = "fp32") -> None:
+def _check_options(pooling: str, output_format: str = "fp32") -> None:
     for option, value, values in (
         ("pooling", pooling, POOLING),
         ("output_format", output_format, OUTPUTS),
@@ -168,7 +180,7 @@ def lookup(
         pruned: it adds nothing, but counts in the length that MEAN divides by.
     per_sample_weights : f32[n] or None; terms are fl(w * x). pooling : sum, mean, or none: one row
         per lookup, as it is.
-    weights_format : a name in `storage.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment :
+    weights_format : a name in `neocpu.formats.FORMATS`, or nbit8, nbit4, nbit2. row_alignment :
         bytes rows are padded to.
     output_format : fp32, fp16 or bf16; narrow ones are rounded from fp32, nearest even, and come as
         records of that name.
@@ -179,22 +191,22 @@ def lookup(
     Raises IndexRangeError for rows and offsets out of range, ConfigError for what does not fit
     together.
     """
-    _known(pooling, output_format)
+    _check_options(pooling, output_format)
     entries = _Entries(weights, rows, dims, feature_table, weights_format, row_alignment)
     checked = _bounds(rows, feature_table, indices, offsets, bounds_check, batch_sizes, outside)
     index = checked.indices
     ends = checked.offsets
-    scale = _weights(per_sample_weights, checked.indices.size)
+    scale = _lookup_weights(per_sample_weights, checked.indices.size)
     if pooling == "none":
         width = _one_width(entries)
-        first = ends[bag_cuts(entries.of.size, ends, batch_sizes)]
+        first = ends[bag_cuts(entries.feature_table.size, ends, batch_sizes)]
         out = np.zeros((index.size, width), np.float32)
         where = (entries.base, entries.width, entries.stride, first)
         kernels.gathered_rows(
             entries.table, *where, index, scale, first[:-1] * width, entries.width, out.reshape(-1)
         )
     else:
-        entries, cuts, place, pitch, shape = _asked(entries, ends, batch_sizes)
+        entries, cuts, place, pitch, shape = _pooled_layout(entries, ends, batch_sizes)
         out = np.empty(shape, np.float32)
         mean = pooling == "mean"
         where = (entries.base, entries.width, entries.stride, cuts)
@@ -228,14 +240,13 @@ def weight_gradient(
     outside: int = 0,
     row_alignment: int = 1,
 ) -> Floats:
-    """Gradient f32[n] of per-sample weights: each lookup's row times the gradient of its bag,
-    exact, rounded once.
+    """Gradient f32[n] of per-sample weights: row times gradient of the bag, rounded once.
 
-    grad_output f32 in the shape of `lookup`'s output; the others as there. MEAN divides the
-    gradient first, fl(g / L). A pruned lookup gets +0. FBGEMM: `indice_weights_grad`. Raises as
-    `lookup`.
+    grad_output f32 in the shape of `lookup`'s output; the other arguments are those of `lookup`,
+    as are the errors. MEAN divides the gradient first, fl(g / L). A pruned lookup gets +0.
+    FBGEMM: `indice_weights_grad`.
     """
-    _known(pooling)
+    _check_options(pooling)
     entries = _Entries(weights, rows, dims, feature_table, weights_format, row_alignment)
     checked = _bounds(rows, feature_table, indices, offsets, bounds_check, batch_sizes, outside)
     index = checked.indices
@@ -244,13 +255,13 @@ def weight_gradient(
     shape: tuple[int, ...]
     if pooling == "none":  # every lookup is a bag of its own
         width = _one_width(entries)
-        cuts = ends[bag_cuts(entries.of.size, ends, batch_sizes)]
+        cuts = ends[bag_cuts(entries.feature_table.size, ends, batch_sizes)]
         place = cuts[:-1] * width
         pitch = entries.width
         shape = (index.size, width)
         ends = np.arange(index.size + 1, dtype=np.int64)
     else:
-        entries, cuts, place, pitch, shape = _asked(entries, ends, batch_sizes)
+        entries, cuts, place, pitch, shape = _pooled_layout(entries, ends, batch_sizes)
     grad = np.ascontiguousarray(grad_output, np.float32)
     if grad.shape != shape:
         raise ConfigError(f"grad_output has shape {grad.shape}; the output has {shape}")

@@ -1,8 +1,7 @@
-"""How do I try neocpu where my model says TorchRec? An EmbeddingBagCollection with its shape, exact
-arithmetic, on the CPU.
+"""How does a TorchRec model run on neocpu? With this EmbeddingBagCollection, on the CPU.
 
     ebc = EmbeddingBagCollection(tables=[...], fused={"optimizer": "adam", "learning_rate": 0.01})
-    pooled = ebc(keyed_jagged_tensor)            KeyedTensor: keys, values [B, sum of dims], to_dict()
+    pooled = ebc(keyed_jagged_tensor)    # KeyedTensor: keys, values [B, sum of dims], to_dict()
 
 Tables are TorchRec's EmbeddingBagConfig or ours. Names in `state_dict` are TorchRec's:
 embedding_bags.<table>.weight. Without `fused` every table has a dense gradient for an optimizer of
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from neocpu.errors import ConfigError
-from neocpu.peers.fbgemm.autograd import DenseLookup, wanted_features
+from neocpu.peers.fbgemm.autograd import DenseLookup, features_with_gradient
 from neocpu.peers.fbgemm.dense import DenseTableBatchedEmbeddingBagsCodegen
 from neocpu.peers.fbgemm.sparse import permute_2D_sparse_data
 from neocpu.peers.fbgemm.split import SplitTableBatchedEmbeddingBagsCodegen
@@ -41,8 +40,9 @@ class EmbeddingBagConfig:
 
 @dataclass
 class KeyedTensor:
-    """Pooled embeddings of all features, side by side, where TorchRec is not installed. values [B,
-    sum of lengths].
+    """Pooled embeddings of all features, side by side: values [B, sum of lengths].
+
+    Stands for TorchRec's class where TorchRec is not installed.
     """
 
     _keys: list[str]
@@ -58,7 +58,7 @@ class KeyedTensor:
         return self._lengths
 
     def values(self) -> Tensor:
-        """All of them: [B, sum of columns]."""
+        """The embeddings of all names: [B, sum of columns]."""
         return self._values
 
     def to_dict(self) -> dict[str, Tensor]:
@@ -71,10 +71,10 @@ class KeyedTensor:
 
 def _keyed(keys: list[str], lengths: list[int], values: Tensor) -> Any:
     try:
-        from torchrec.sparse.jagged_tensor import KeyedTensor as Theirs
+        from torchrec.sparse.jagged_tensor import KeyedTensor as TorchRecKeyedTensor
     except ImportError:
         return KeyedTensor(keys, lengths, values)
-    return Theirs(keys, lengths, values)
+    return TorchRecKeyedTensor(keys, lengths, values)
 
 
 class _Bag(nn.Module):
@@ -89,10 +89,10 @@ class _Bag(nn.Module):
         low = config.weight_init_min
         high = config.weight_init_max
         bound = 1 / np.sqrt(rows)
-        start = torch.empty(rows, columns).uniform_(
+        initial_rows = torch.empty(rows, columns).uniform_(
             -bound if low is None else low, bound if high is None else high
         )
-        self.weight = nn.Parameter(start, requires_grad=fused is None)
+        self.weight = nn.Parameter(initial_rows, requires_grad=fused is None)
         shared: dict[str, Any] = {"feature_table_map": [0] * features, "pooling_mode": pooling}
         if fused is None:
             table: Any = DenseTableBatchedEmbeddingBagsCodegen([(rows, columns)], **shared)
@@ -103,7 +103,7 @@ class _Bag(nn.Module):
                 **fused,
             }
             table = SplitTableBatchedEmbeddingBagsCodegen([(rows, columns)], **shared, **options)
-        # no submodule: its rows are `weight`, under TorchRec's name
+        # Not a submodule: the state_dict has its rows once, as `weight`, which is TorchRec's name.
         object.__setattr__(self, "table", table)
         self.fused = fused is not None
 
@@ -111,16 +111,18 @@ class _Bag(nn.Module):
         """[B, features * columns]."""
         table: Any = self.__dict__["table"]
         if self.fused:
-            # also where `weight` was loaded or copied
+            # Loading and copying may have replaced `weight`.
             table.weights_host.data = self.weight.data.view(-1)
             table.train(self.training)
-            found: Tensor = table(indices, offsets, weights)
-            return found
+            pooled: Tensor = table(indices, offsets, weights)
+            return pooled
         table.weights.data = self.weight.data.view(-1)
-        asked = table.asked(indices, offsets, weights, None)
-        wanted = wanted_features(None, asked.table.size)
-        result: Tensor = DenseLookup.apply(self.weight.view(-1), weights, table, asked, wanted)
-        return result
+        batch = table.feature_batch(indices, offsets, weights, None)
+        trained_features = features_with_gradient(None, batch.table.size)
+        dense_pooled: Tensor = DenseLookup.apply(
+            self.weight.view(-1), weights, table, batch, trained_features
+        )
+        return dense_pooled
 
 
 class EmbeddingBagCollection(nn.Module):
@@ -129,8 +131,10 @@ class EmbeddingBagCollection(nn.Module):
     tables : configs with unique names. is_weighted : features carry per-sample weights. device :
         the CPU, or None.
     fused : options of `SplitTableBatchedEmbeddingBagsCodegen` (optimizer, learning_rate, …), or
-    None: dense gradients. Raises ConfigError for tables that are named twice or have formats other
-    than fp32, IndexRangeError for lookups outside.
+        None: dense gradients.
+
+    Raises ConfigError for tables that are named twice or have formats other than fp32,
+    IndexRangeError for lookups outside.
     Source: TorchRec's modules/embedding_modules.py. Keys: the feature, or feature@table where it
     has several.
     """
@@ -168,18 +172,19 @@ class EmbeddingBagCollection(nn.Module):
         return self._configs
 
     def is_weighted(self) -> bool:
-        """Whether features carry weights."""
+        """Whether features carry per-sample weights."""
         return self._is_weighted
 
     def forward(self, features: Any) -> Any:
-        """KeyedTensor of a KeyedJaggedTensor (TorchRec's, or anything with keys, lengths, values,
-        weights_or_none).
+        """Pooled embeddings of a KeyedJaggedTensor, as a KeyedTensor.
+
+        features: TorchRec's class, or any with keys, lengths, values and weights_or_none.
         """
         keys = list(features.keys())
         values = features.values()
         lengths = features.lengths().view(len(keys), -1)
         weights = features.weights_or_none() if self._is_weighted else None
-        found = []
+        pooled = []
         for config in self._configs:
             missing = [name for name in config.feature_names if name not in keys]
             if missing:
@@ -187,23 +192,27 @@ class EmbeddingBagCollection(nn.Module):
                     f"the batch lacks feature {missing[0]!r} of table {config.name!r}; it has "
                     f"{', '.join(keys)}"
                 )
-            order = torch.tensor([keys.index(name) for name in config.feature_names])
-            mine, indices, factors = permute_2D_sparse_data(order, lengths, values, weights)
-            offsets = torch.nn.functional.pad(torch.cumsum(mine.reshape(-1).long(), 0), (1, 0))
-            found.append(self.embedding_bags[config.name](indices.long(), offsets, factors))
+            feature_order = torch.tensor([keys.index(name) for name in config.feature_names])
+            table_lengths, indices, table_weights = permute_2D_sparse_data(
+                feature_order, lengths, values, weights
+            )
+            offsets = torch.nn.functional.pad(
+                torch.cumsum(table_lengths.reshape(-1).long(), 0), (1, 0)
+            )
+            pooled.append(self.embedding_bags[config.name](indices.long(), offsets, table_weights))
         return _keyed(
-            self._names, self._lengths, torch.cat(found, dim=1) if found else torch.empty(0, 0)
+            self._names, self._lengths, torch.cat(pooled, dim=1) if pooled else torch.empty(0, 0)
         )
 
     def optimizer_states(self) -> dict[str, dict[str, Tensor]]:
-        """Of fused tables: table -> states by torch's names, in place."""
+        """Optimizer states of every fused table by torch's names, in place."""
         tables = {
             name: bag.__dict__["table"] for name, bag in self.embedding_bags.items() if bag.fused
         }
         return {name: (table.get_optimizer_state() or [{}])[0] for name, table in tables.items()}
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Of fused tables: the rate from now on."""
+        """Set the learning rate of all fused tables from now on."""
         for bag in self.embedding_bags.values():
             if bag.fused:
                 bag.__dict__["table"].set_learning_rate(learning_rate)

@@ -1,17 +1,16 @@
-"""Which scheme for which table? For those marked `auto`: the cheapest that fits, spread so that no
-rank has to wait.
+"""Which scheme for which table? Those marked `auto` get the cheapest that fits and balances ranks.
 
-    1. Every scheme and home of a table is costed (`cost.py`).
-    2. A fair share of the step is what the cheapest choice of every table would cost, divided by
-       the ranks. A choice that puts more than that on one rank is out, unless a table has no other
-       (then its flattest one stays).
-    3. Tables are placed in the order of their need, largest first: each takes its cheapest scheme
-       of those that still fit in memory everywhere, at the home where the fullest rank ends lowest
-       (LPT greedy). If one does not fit, the largest table that can be cut finer is cut as finely
-       as it can be, and placing starts again.
+    1. Every scheme and home of a table is an option with a cost (`cost.py`).
+    2. A rank's fair share is the cost of the cheapest options of all tables, divided by the ranks.
+       Options that put more than that on one rank are dropped; if a table has no other, the one
+       with the lowest peak stays.
+    3. Tables are placed in the order of their need, largest first (LPT greedy). Each takes the
+       cheapest option that still fits the memory of all ranks; among equally cheap ones, the one
+       that leaves the most loaded rank lowest. If none fits, the largest table that can be cut
+       finer is limited to its finest cuts, and placing starts again.
 
-This is the seam for a full planner: whatever searches better returns a `Plan` as well. Costs and
-ties depend on the arguments only, so every rank makes the same plan.
+A better search may replace this one: it returns a `Plan` as well. Costs and ties depend on the
+arguments only, so every rank makes the same plan.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +22,13 @@ from neocpu.parallel.plan import AUTO, Plan, PlanSpec, choose_schemes, shard_byt
 from neocpu.parallel.sharding import SCHEMES, RankLayout, Shard
 from neocpu.planner.cost import Cost, Workload, table_costs
 
+# Costs that differ by less are equal: they are sums of floats in different orders.
+TOLERANCE = 1e-9
+
 
 @dataclass(frozen=True)
 class Option:
-    """One way to hold one table: its rectangles, and their cost by rank."""
+    """One way to shard one table: its rectangles, and their cost by rank."""
 
     scheme: str
     shards: tuple[Shard, ...]
@@ -39,12 +41,12 @@ class Option:
 
     @property
     def peak(self) -> float:
-        """Cost on the rank that has most of it."""
+        """Cost on the rank where it is highest."""
         return max(cost.total for cost in self.costs.values())
 
     @property
     def memory(self) -> int:
-        """Bytes on the rank that has most of it."""
+        """Bytes on the rank that holds most."""
         return max(cost.memory for cost in self.costs.values())
 
 
@@ -56,17 +58,17 @@ def make_plan(
     work: Workload | None = None,
     budget: int | None = None,
 ) -> Plan:
-    """Checked plan for `parallel.plan` = `spec` (see `choose_schemes`); tables marked `auto` get a
-    scheme here.
+    """Checked plan for `parallel.plan` = `spec`; tables marked `auto` get a scheme here.
 
+    spec : a scheme for all tables, or {pattern: scheme} (see `choose_schemes`).
     ranks_per_node : ranks of a node (None: one node).
-    work : what a step does; shapes costs only.
+    work : what a step does; it is used for costs only.
     budget : bytes that tables and their optimizer state may take on each rank; None: no limit.
 
     Raises
     ------
     ConfigError : unknown scheme, or a pattern that matches no table.
-    PlanError : a table does not fit the budget; the message says how much it needs and what would
+    PlanError : a table does not fit the budget; the message says how much it needs and what may
         help.
     """
     if ranks_per_node is not None and ranks_per_node < 1:
@@ -77,8 +79,9 @@ def make_plan(
         list(_options(number, table, scheme, layout, work))
         for number, (table, scheme) in enumerate(zip(tables, choose_schemes(tables, spec)))
     ]
-    fair = sum(min(option.total for option in found) for found in options) / ranks
-    options = [_affordable(found, fair) for found in options]
+    cheapest = [min(option.total for option in table_options) for table_options in options]
+    fair = sum(cheapest) / ranks
+    options = [_affordable(table_options, fair) for table_options in options]
     chosen = _place(tables, options, ranks, fair, budget, work)
     shards = tuple(sorted(shard for option in chosen for shard in option.shards))
     schemes = tuple(option.scheme for option in chosen)
@@ -88,9 +91,7 @@ def make_plan(
 def _options(
     number: int, table: TableSpec, scheme: str, layout: RankLayout, work: Workload
 ) -> Iterator[Option]:
-    """Every way to hold a table under its scheme, or under any for `auto`; equal rectangles are
-    listed once.
-    """
+    """Options of a table under its scheme, or under all for `auto`, each set of rectangles once."""
     seen = set()
     for name in SCHEMES if scheme == AUTO else [scheme]:
         for home in SCHEMES[name].choices(layout):
@@ -105,8 +106,9 @@ def _options(
 
 
 def _affordable(options: list[Option], fair: float) -> list[Option]:
-    flattest = min(option.peak for option in options)
-    return [option for option in options if option.peak <= max(fair, flattest) * (1 + 1e-9)]
+    """Options that put no more than a fair share on any rank, or those with the lowest peak."""
+    limit = max(fair, min(option.peak for option in options))
+    return [option for option in options if option.peak <= limit * (1 + TOLERANCE)]
 
 
 def _place(
@@ -117,77 +119,79 @@ def _place(
     budget: int | None,
     work: Workload,
 ) -> list[Option]:
-    """One option for every table; while one does not fit, the largest table that can still be cut
-    finer is.
+    """One option for each table; the largest tables are cut finer until all fit.
+
+    Raises PlanError if they do not even then.
     """
-    left = [list(found) for found in options]
+    remaining = [list(table_options) for table_options in options]
     while True:
-        chosen, stuck = _try_to_place(left, ranks, fair, budget)
+        chosen, stuck = _try_to_place(remaining, ranks, fair, budget)
         if stuck is None:
             return chosen
-        thinner = [(min(o.memory for o in found), found) for found in left]
+        finest = [min(option.memory for option in table_options) for table_options in remaining]
         coarse = [
-            t for t, (least, found) in enumerate(thinner) if any(o.memory > least for o in found)
+            t
+            for t, table_options in enumerate(remaining)
+            if any(option.memory > finest[t] for option in table_options)
         ]
         if not coarse:
-            raise _does_not_fit(tables, stuck, left[stuck][0], ranks, budget or 0, work)
+            raise _does_not_fit(tables, stuck, remaining[stuck][0], ranks, budget or 0, work)
         largest = max(coarse, key=lambda t: (tables[t].rows * tables[t].dim, -t))
-        left[largest] = [o for o in left[largest] if o.memory == thinner[largest][0]]
+        remaining[largest] = [o for o in remaining[largest] if o.memory == finest[largest]]
 
 
 def _try_to_place(
     options: Sequence[list[Option]], ranks: int, fair: float, budget: int | None
 ) -> tuple[list[Option], int | None]:
-    """(one option for every table, None), or (unfinished, the table that does not fit)."""
+    """(one option for every table, None), or ([], the table that does not fit)."""
     load = [0.0] * ranks
-    held = [0] * ranks
+    memory = [0] * ranks
     chosen: dict[int, Option] = {}
-    cheapest = [min(found, key=lambda option: option.total) for found in options]
+    cheapest = [min(table_options, key=lambda option: option.total) for table_options in options]
 
-    def need(t: int) -> tuple[float, int, int]:
+    def largest_need_first(t: int) -> tuple[float, int, int]:
         option = cheapest[t]
-        return (
-            -max(option.total / (fair or 1.0), option.memory / budget if budget else 0.0),
-            -option.memory,
-            t,
-        )
+        load_share = option.total / (fair or 1.0)
+        memory_share = option.memory / budget if budget else 0.0
+        return -max(load_share, memory_share), -option.memory, t
 
-    def height(option: Option) -> tuple[float, int]:
+    def peaks(option: Option) -> tuple[float, int]:
+        """Load and memory of the fullest rank of the option, were it chosen."""
         costs = option.costs.items()
-        return max(load[rank] + c.total for rank, c in costs), max(
-            held[rank] + c.memory for rank, c in costs
-        )
+        peak_load = max(load[rank] + cost.total for rank, cost in costs)
+        peak_memory = max(memory[rank] + cost.memory for rank, cost in costs)
+        return peak_load, peak_memory
 
-    for number in sorted(range(len(options)), key=need):
-        fitting = [o for o in options[number] if budget is None or _fits(o, held, budget)]
+    for t in sorted(range(len(options)), key=largest_need_first):
+        fitting = [o for o in options[t] if budget is None or _fits(o, memory, budget)]
         if not fitting:
-            return [], number
+            return [], t
         least = min(option.total for option in fitting)
-        best = min((o for o in fitting if o.total <= least * (1 + 1e-9)), key=height)
+        best = min((o for o in fitting if o.total <= least * (1 + TOLERANCE)), key=peaks)
         for rank, cost in best.costs.items():
             load[rank] += cost.total
-            held[rank] += cost.memory
-        chosen[number] = best
-    return [chosen[number] for number in range(len(options))], None
+            memory[rank] += cost.memory
+        chosen[t] = best
+    return [chosen[t] for t in range(len(options))], None
 
 
-def _fits(option: Option, held: Sequence[int], budget: int) -> bool:
-    return all(held[rank] + cost.memory <= budget for rank, cost in option.costs.items())
+def _fits(option: Option, memory: Sequence[int], budget: int) -> bool:
+    """Does every rank that has `memory` bytes already have room for its part of the option?"""
+    return all(memory[rank] + cost.memory <= budget for rank, cost in option.costs.items())
 
 
 def _does_not_fit(
     tables: Sequence[TableSpec], stuck: int, option: Option, ranks: int, budget: int, work: Workload
 ) -> PlanError:
+    """The error that names the table, its bytes, and what may help."""
     table = tables[stuck]
     total = sum(
         shard_bytes(t, Shard(0, (0, t.rows), (0, t.dim), 0), work.state_floats) for t in tables
     )
     return PlanError(
         f"table {table.name!r} ({table.rows:,} rows x {table.dim}) needs {option.memory:,} bytes "
-        "on a rank "
-        f"as {option.scheme} and does not fit beside the others: all tables with their optimizer "
-        f"state take {total:,} "
-        f"bytes, and {ranks} rank(s) have {budget:,} each; use more ranks, fewer rows or columns, "
-        "row_wise for the "
-        "large tables, or an optimizer with less state (exact_rowwise_adagrad, exact_sgd)"
+        f"on a rank as {option.scheme} and does not fit beside the others: all tables with their "
+        f"optimizer state take {total:,} bytes, and {ranks} rank(s) have {budget:,} each; use more "
+        "ranks, fewer rows or columns, row_wise for the large tables, or an optimizer with less "
+        "state (exact_rowwise_adagrad, exact_sgd)"
     )

@@ -1,16 +1,19 @@
-"""What would a shard cost? Bytes that a rank reads, writes, sends and keeps, estimated from shapes
-alone.
+"""What does a shard cost? Bytes that a rank reads, writes, sends and keeps, estimated from shapes.
 
 Compute is counted in bytes of memory traffic, communication in bytes sent or received times `LINK`,
-so both add. The numbers order plans; they predict no seconds. Per step, with B samples, L lookups
-per bag, f features of the table, a rectangle of h of H rows by d columns, W ranks:
+so both add up. The numbers order plans; they predict no seconds. Per step, with B samples, L
+lookups per bag, f features of the table, a rectangle of h of H rows by d columns, p bytes per
+weight (4 in fp32), s floats of optimizer state per row:
 
-    lookups of the rectangle     n = B L f h / H       of which at most min(n, h) touch a row of their own
-    lookup                       p d n                 rows read, p bytes a number (4 in fp32, else less)
-    update                       4 d n + (2 p d + 8 s) min(n, h)     gradients read; weights and state read and written
-    input exchange               8 n                   a row number for each
-    output exchange              4 B f d out, 4 B f d back; row-split: 8 B f d out (exact words)
-    data_parallel                rows touched anywhere: words to their owners, merged gradients back to all
+    lookups of the rectangle   n = B L f h / H; they touch at most min(n, h) unique rows
+    lookup                     p d n: rows are read
+    update                     4 d n: gradients are read
+                               (2 p d + 8 s) min(n, h): weights and state are read and written
+    input exchange             8 n: a row index for each lookup
+    output exchange            4 B f d out, 4 B f d back
+                               row-split tables send 8 B f d out, as exact words
+    data_parallel              rows touched on any rank: exact words go to the row's owner,
+                               merged gradients come back to all ranks
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +23,7 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import shard_bytes
 from neocpu.parallel.sharding import Shard
 
-# cost of a byte between ranks, in bytes of memory traffic: it is written, moved and read
+# Cost of a byte between ranks, in bytes of memory traffic: it is written, moved and read.
 LINK = 2.0
 
 
@@ -40,7 +43,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one shard on its rank: memory traffic per step, link traffic per step, and bytes kept."""
+    """Bytes of one shard on its rank: memory traffic and link traffic per step, and bytes kept."""
 
     compute: float
     communication: float
@@ -63,27 +66,27 @@ def lookups_of(
 
 
 def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work: Workload) -> Cost:
-    """Cost of one rectangle of a table on the rank that holds it; `replicated`: the table is
-    data_parallel.
-    """
+    """Cost of one rectangle of a table on its rank; `replicated`: the table is data_parallel."""
     rows, width = shard.shape
     samples = work.batch / ranks if replicated else work.batch
     bags = samples * len(spec.features)
     lookups = lookups_of(spec, shard, ranks, replicated, work)
     touched = min(lookups, rows)
     state = work.state_floats[0] * width + work.state_floats[1]
-    row = 2 * spec.number_bytes * width + 8 * state
-    compute = spec.lookup_bytes * width * lookups + 4 * width * lookups + row * touched
+    update_bytes = 2 * spec.number_bytes * width + 8 * state
+    compute = spec.lookup_bytes * width * lookups + 4 * width * lookups + update_bytes * touched
     memory = shard_bytes(spec, shard, work.state_floats)
     if ranks == 1:
         return Cost(compute, 0.0, memory)
     if replicated:
-        # rows that some rank touched: all replicas update them
-        everywhere = min(lookups * ranks, rows)
-        compute += row * (everywhere - touched)
-        return Cost(compute, 8 * (width + 1) * touched + 4 * (width + 2) * everywhere, memory)
-    word = 4 if rows == spec.rows else 8
-    return Cost(compute, 8 * lookups + (word + 4) * bags * width, memory)
+        # Every replica updates the rows that any rank touched.
+        touched_anywhere = min(lookups * ranks, rows)
+        compute += update_bytes * (touched_anywhere - touched)
+        communication = 8 * (width + 1) * touched + 4 * (width + 2) * touched_anywhere
+        return Cost(compute, communication, memory)
+    # Partial sums of a row-split table travel as exact words of 8 bytes.
+    word_bytes = 4 if rows == spec.rows else 8
+    return Cost(compute, 8 * lookups + (word_bytes + 4) * bags * width, memory)
 
 
 def table_costs(
@@ -93,10 +96,10 @@ def table_costs(
     costs: dict[int, Cost] = {}
     for shard in shards:
         cost = shard_cost(spec, shard, ranks, replicated, work)
-        old = costs.get(shard.rank, Cost(0.0, 0.0, 0))
+        total = costs.get(shard.rank, Cost(0.0, 0.0, 0))
         costs[shard.rank] = Cost(
-            old.compute + cost.compute,
-            old.communication + cost.communication,
-            old.memory + cost.memory,
+            total.compute + cost.compute,
+            total.communication + cost.communication,
+            total.memory + cost.memory,
         )
     return costs

@@ -1,19 +1,30 @@
-"""What is the nearest code of a number, and the number of a code? Small floats, element by element,
-from their definition.
+"""What is the nearest code of a number, and the number of a code?
 
-The plain twin of `kernels/codecs.py`: every code's value is written down in fp64 from the
-definition of the format, and a number is rounded by looking for its neighbours in that list. Here
-too: the layouts of small floats (`LAYOUTS`), the names of the rounding modes, and the index of all
-codecs (`CODECS`), as plain data that needs no compiler (`docs/formats.md`).
+Small floats, element by element, from their definition: the plain twin of `kernels/codecs.py`.
+Every code's value is written down in fp64, and a number is rounded by looking for its neighbours in
+that list. Here too: the words that describe small floats (`LAYOUTS`), the names of the rounding
+modes, and the index of all codecs (`CODECS`), as plain data that needs no compiler
+(`docs/formats.md`).
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from neocpu.formats import FORMATS, WIRES, SmallFloat
 from neocpu.reference.philox import words_at
 
-NEAREST, STOCHASTIC, TRUNCATE, HALF_UP, FBGEMM = range(5)
+Floats = NDArray[np.float32]
+Codes = NDArray[Any]  # u16 or u8
+Words = NDArray[np.int64]
+
+NEAREST = 0
+STOCHASTIC = 1
+TRUNCATE = 2
+HALF_UP = 3
+FBGEMM = 4
 ROUNDINGS = {
     "nearest": NEAREST,
     "stochastic": STOCHASTIC,
@@ -25,38 +36,31 @@ ROUNDINGS = {
 
 def layout(
     bits: int, mantissa: int, bias: int, infinity: bool = True, limit: float = np.inf
-) -> np.ndarray:
-    """Words i64[5] that describe a small float: bits, mantissa bits, exponent bias, kind, limit.
-
-    `kind` 1: the topmost exponent means infinity and NaN (IEEE-754). 0: only the topmost code is
-    NaN (e4m3fn). A finite `limit` gives kind 2: there is no infinity or NaN, numbers beyond it (and
-    NaN) become it (HFP8); the last word holds its fp32 bits.
-    """
-    kind = 2 if np.isfinite(limit) else int(infinity)
-    return np.array([bits, mantissa, bias, kind, np.float32(limit).view(np.int32)], np.int64)
+) -> NDArray[np.int64]:
+    """Words i64[5] that describe a small float (`formats.SmallFloat.words`)."""
+    return np.array(SmallFloat(bits, mantissa, bias, infinity, limit).words, np.int64)
 
 
 LAYOUTS = {
-    "fp16": layout(16, 10, 15),
-    "bf16": layout(16, 7, 127),
-    "fp8_e4m3": layout(8, 3, 7, infinity=False),
-    "fp8_e5m2": layout(8, 2, 15),
-    "hfp8_forward": layout(8, 3, 15, limit=0.9375),
-    "hfp8_backward": layout(8, 2, 31, limit=0.875),
+    name: layout(*form.number)
+    for name, form in (FORMATS | WIRES).items()
+    if form.number is not None
 }
 
 
 @dataclass(frozen=True)
 class Codec:
-    """How a format is written and read: functions of `kernels/<module>.py` and of its twin, and the
-    values they take.
+    """Functions of a kernel file and of its twin that write and read a format, and their options.
 
     Attributes:
-        module: file in `kernels/` and in `reference/`. quantize, dequantize: function names. They
-        take (x f32[R, D], *options, out) and (codes, *options, out f32[R, D]). quantize_options,
-        dequantize_options: the options in order, with defaults; a string is a choice in `choices`.
-        choices: option -> {name: number that the function takes}. randomly: function of stochastic
-        rounding, if there is one: (x, *options, key, rows, step, out).
+        module: file in `kernels/` and in `reference/`.
+        quantize: name of the function (x f32[R, D], *options, out).
+        dequantize: name of the function (codes, *options, out f32[R, D]).
+        quantize_options: its options in order, with defaults; a string is a choice in `choices`.
+        dequantize_options: likewise.
+        choices: option -> {name: number that the function takes}.
+        randomly: name of the function of stochastic rounding, if there is one:
+            (x, *options, key, rows, step, out).
     """
 
     module: str
@@ -70,7 +74,6 @@ class Codec:
 
 INT8_VARIANTS = {"cpu": 0, "gpu": 1, "tbe": 2}
 MX_ROUNDINGS = {"nearest": 0, "floor": 1, "even": 2, "stochastic": 3, "ceil": 4}
-_ROW8 = {"variant": INT8_VARIANTS}
 
 
 def _small(name: str) -> Codec:
@@ -79,58 +82,61 @@ def _small(name: str) -> Codec:
         "rounding": {n: v for n, v in ROUNDINGS.items() if v in (NEAREST, TRUNCATE, HALF_UP)}
     }
     return Codec(
-        "codecs",
-        "encode_rows",
-        "decode_rows",
-        words | {"rounding": "nearest"},
-        words,
-        choices,
-        "encode_rows_randomly",
+        module="codecs",
+        quantize="encode_rows",
+        dequantize="decode_rows",
+        quantize_options=words | {"rounding": "nearest"},
+        dequantize_options=words,
+        choices=choices,
+        randomly="encode_rows_randomly",
+    )
+
+
+def _int8(variant: str, randomly: str = "") -> Codec:
+    return Codec(
+        module="codecs_rows",
+        quantize="quantize_int8",
+        dequantize="dequantize_int8",
+        quantize_options={"variant": variant},
+        choices={"variant": INT8_VARIANTS},
+        randomly=randomly,
+    )
+
+
+def _nbit(bits: int) -> Codec:
+    return Codec(
+        module="codecs_rows",
+        quantize="quantize_nbit",
+        dequantize="dequantize_nbit",
+        quantize_options={"bits": bits},
+        dequantize_options={"bits": bits},
+        randomly="quantize_randomly",
+    )
+
+
+def _fp8_row(backward: int) -> Codec:
+    return Codec(
+        module="codecs_rows",
+        quantize="quantize_fp8_row",
+        dequantize="dequantize_fp8_row",
+        quantize_options={"backward": backward},
+        dequantize_options={"backward": backward},
     )
 
 
 CODECS = {name: _small(name) for name in LAYOUTS} | {
-    "int8": Codec(
-        "codecs_rows",
-        "quantize_int8",
-        "dequantize_int8",
-        {"variant": "cpu"},
-        {},
-        _ROW8,
-        "quantize_randomly",
-    ),
-    "int8_gpu": Codec(
-        "codecs_rows", "quantize_int8", "dequantize_int8", {"variant": "gpu"}, {}, _ROW8
-    ),
-    "int4": Codec(
-        "codecs_rows",
-        "quantize_nbit",
-        "dequantize_nbit",
-        {"bits": 4},
-        {"bits": 4},
-        randomly="quantize_randomly",
-    ),
-    "int2": Codec(
-        "codecs_rows",
-        "quantize_nbit",
-        "dequantize_nbit",
-        {"bits": 2},
-        {"bits": 2},
-        randomly="quantize_randomly",
-    ),
-    "fp8_row_forward": Codec(
-        "codecs_rows", "quantize_fp8_row", "dequantize_fp8_row", {"backward": 0}, {"backward": 0}
-    ),
-    "fp8_row_backward": Codec(
-        "codecs_rows", "quantize_fp8_row", "dequantize_fp8_row", {"backward": 1}, {"backward": 1}
-    ),
+    "int8": _int8("cpu", "quantize_randomly"),
+    "int8_gpu": _int8("gpu"),
+    "int4": _nbit(4),
+    "int2": _nbit(2),
+    "fp8_row_forward": _fp8_row(0),
+    "fp8_row_backward": _fp8_row(1),
     "mx4": Codec(
-        "codecs_mx",
-        "quantize_mx4",
-        "dequantize_mx4",
-        {"rounding": "even"},
-        {},
-        {"rounding": MX_ROUNDINGS},
+        module="codecs_mx",
+        quantize="quantize_mx4",
+        dequantize="dequantize_mx4",
+        quantize_options={"rounding": "even"},
+        choices={"rounding": MX_ROUNDINGS},
     ),
 }
 
@@ -154,7 +160,7 @@ def _magnitudes(layout):
     return values
 
 
-def decode_rows(codes, layout, out):
+def decode_rows(codes: Codes, layout: Words, out: Floats) -> None:
     """out = the numbers of the codes, exactly; shapes as in the kernel."""
     bits = int(layout[0])
     kind = int(layout[3])
@@ -175,9 +181,7 @@ def decode_rows(codes, layout, out):
 
 
 def _neighbours(x, layout):
-    """(code of the largest number <= |x|, fraction of the way from it to the next one), both for
-    |x| up to the last.
-    """
+    """(code of the largest number <= |x|, fraction of the way to the next), |x| up to the last."""
     values = _magnitudes(layout)
     a = np.minimum(np.abs(x).astype(np.float64), values[-1])
     low = np.searchsorted(values, a, side="right") - 1
@@ -209,8 +213,9 @@ def _plain(x, layout):
 
 
 def _nearest(x, layout):
-    """Codes of magnitudes, nearest, ties to even; beyond the midpoint above the largest number: one
-    more.
+    """Codes of magnitudes, nearest, ties to even.
+
+    Beyond the midpoint above the largest number it is the code after the largest one's.
     """
     values = _magnitudes(layout)
     low, fraction = _neighbours(x, layout)
@@ -221,10 +226,8 @@ def _nearest(x, layout):
     return np.where(above, values.size, np.where(beyond > 0, values.size - 1, code))
 
 
-def encode_rows(x, layout, rounding, out):
-    """out = codes of x, nearest even, towards zero, or as FBGEMM rounds to bf16; shapes as in the
-    kernel.
-    """
+def encode_rows(x: Floats, layout: Words, rounding: int, out: Codes) -> None:
+    """out = codes of x: nearest even, towards zero, or FBGEMM's bf16; shapes as in the kernel."""
     if rounding == HALF_UP:
         out[:] = (x.view(np.uint32) + np.uint32(0x8000)) >> np.uint32(16)
         return
@@ -236,9 +239,19 @@ def encode_rows(x, layout, rounding, out):
     out[:] = _finish(x, code, layout)
 
 
-def encode_rows_randomly(x, layout, rounding, key, rows, column0, step, out):
-    """out = codes of x, each one of its two neighbours, up if word / 2^32 + fraction >= 1; shapes
-    as in the kernel.
+def encode_rows_randomly(
+    x: Floats,
+    layout: Words,
+    rounding: int,
+    key: int | np.uint64,
+    rows: Words,
+    column0: int,
+    step: int,
+    out: Codes,
+) -> None:
+    """out = codes of x, each one of its two neighbours, up if word / 2^32 + fraction >= 1.
+
+    Shapes as in the kernel.
     """
     words = words_at(np.uint64(key), rows, int(column0) + np.arange(x.shape[1]), int(step))
     if rounding == FBGEMM:
@@ -256,12 +269,13 @@ def encode_rows_randomly(x, layout, rounding, key, rows, column0, step, out):
     out[:] = _finish(x, np.where(beyond, _nearest(plain, layout), low + up), layout)
 
 
-def split_rows(x, high, low):
+def split_rows(x: Floats, high: Codes, low: Codes) -> None:
     """Upper and lower halves of the bits of x; shapes as in the kernel."""
     bits = x.view(np.uint32)
-    high[:], low[:] = bits >> np.uint32(16), bits & np.uint32(0xFFFF)
+    high[:] = bits >> np.uint32(16)
+    low[:] = bits & np.uint32(0xFFFF)
 
 
-def join_rows(high, low, out):
+def join_rows(high: Codes, low: Codes, out: Floats) -> None:
     """The fp32 numbers whose halves these are; shapes as in the kernel."""
     out[:] = (high.astype(np.uint32) << np.uint32(16) | low).view(np.float32)

@@ -1,7 +1,6 @@
-"""Where does FBGEMM's inference table keep a row's scale and bias? In front of the codes, mostly;
-whole arrays.
+"""Where does FBGEMM's inference table keep a row's scale and bias? In front of the codes, mostly.
 
-The plain twin of `kernels/codecs_inference.py`.
+The plain twin of `kernels/codecs_inference.py`, over whole arrays.
 """
 
 import numpy as np

@@ -1,5 +1,4 @@
-"""What is an MX4 block? 32 numbers as e2m1 codes and one power of two; from thresholds and fp64
-logarithms of exact powers.
+"""What is an MX4 block? 32 numbers as e2m1 codes and one power of two.
 
 The plain twin of `kernels/codecs_mx.py`. The exponent is found with frexp (exact), never with a
 rounded log2.
@@ -15,8 +14,9 @@ _THRESHOLDS = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 
 
 def _exponents(most, rounding, words):
-    """Shared exponents i64 of blocks whose largest magnitude is `most`, before the largest exponent
-    of e2m1 goes off.
+    """Exponents i64 of blocks whose largest magnitude is `most`: those of its power of two.
+
+    The largest exponent of e2m1 is still to be subtracted.
     """
     fraction, exponent = np.frexp(most.astype(np.float64))
     # most = fraction * 2^floor, 1 <= fraction < 2

@@ -1,10 +1,9 @@
-"""What do the bytes of a row-scaled integer mean, and which bytes does FBGEMM write? Whole arrays,
-one lane after another.
+"""What do the bytes of a row-scaled integer mean, and which bytes does FBGEMM write?
 
-The plain twin of `kernels/codecs_rows.py`. Minimum and maximum are taken as FBGEMM's AVX2 code
-takes them, because the order decides what happens to NaN: eight lanes go down the row with `m = m <
-x ? m : x`, so a NaN makes its lane forget what it saw and the next number makes it forget the NaN;
-then the lanes, then the last D mod 8 columns, with `x < m ? x : m`.
+The plain twin of `kernels/codecs_rows.py`, over whole arrays. Minimum and maximum are taken as
+FBGEMM's AVX2 code takes them, because the order decides what happens to NaN: eight lanes go down
+the row with `m = m < x ? m : x`, so a NaN makes its lane forget what it saw and the next number
+makes it forget the NaN; then the lanes, then the last D mod 8 columns, with `x < m ? x : m`.
 """
 
 import numpy as np
@@ -20,21 +19,19 @@ def _lane_range(x):
     """(minimum, maximum) f32[R] of the rows of x, as FBGEMM's CPU code finds them."""
     rows, d = x.shape
     whole = d // 8 * 8
-    found = []
-    for sign in (
-        np.float32(1),
-        np.float32(-1),
-    ):  # the maximum is the minimum of the negatives, comparison by comparison
+    ends = []
+    # the maximum is the minimum of the negatives, comparison by comparison
+    for sign in (np.float32(1), np.float32(-1)):
         lanes = np.full((rows, 8), _LARGEST)
         y = sign * x
-        for block in range(0, whole, 8):
-            piece = y[:, block : block + 8]
+        for first in range(0, whole, 8):
+            piece = y[:, first : first + 8]
             lanes = np.where(lanes < piece, lanes, piece)
         least = np.full(rows, _LARGEST)
         for column in [*lanes.T, *y[:, whole:].T]:
             least = np.where(column < least, column, least)
-        found.append(sign * least)
-    return found
+        ends.append(sign * least)
+    return ends
 
 
 def _plain_range(x):
@@ -48,46 +45,45 @@ def _plain_range(x):
     return low, high
 
 
-def _integers(v, columns):
-    """(conversion of v as 32-bit vectors do it, as the scalar C code does it), i64[R, D]; what does
-    not fit: 0.
+def _integers(v):
+    """v converted as 32-bit vector code does it, and as scalar C code does it: i64[R, D] each.
+
+    What does not fit is the least integer in the first, and 0 in the second.
     """
     with np.errstate(invalid="ignore"):
         fits = np.abs(v) < 2.0**31
         vector = np.where(fits, np.rint(np.where(fits, v, 0)), -(2.0**31)).astype(np.int64)
-        long = np.where(
-            np.abs(v) < 2.0**63, np.rint(np.where(np.abs(v) < 2.0**63, v, 0)), 0.0
-        ).astype(np.int64)
+        fits = np.abs(v) < 2.0**63
+        long = np.rint(np.where(fits, v, 0)).astype(np.int64)
     return vector, long
 
 
 def _byte_codes(v):
-    """Codes of v in 8 bits: saturated in whole runs of 32 columns, the lowest byte of the integer
-    after them.
-    """
+    """Codes of v in 8 bits: saturated in whole runs of 32 columns, after them the lowest byte."""
     whole = v.shape[1] // 32 * 32
-    vector, _ = _integers(v, whole)
+    vector, _ = _integers(v)
     return np.where(np.arange(v.shape[1]) < whole, np.clip(vector, 0, 255), vector & 255)
 
 
 def _nbit_codes(v, bits):
-    """Codes of v in 2, 4 (or 8) bits, saturated; after whole runs of 32 columns the long integer is
-    cut to 32 bits first.
+    """Codes of v in 2, 4 (or 8) bits, saturated.
+
+    After whole runs of 32 columns the long integer is cut to 32 bits first.
     """
     whole = v.shape[1] // 32 * 32 if bits < 8 else 0
-    vector, long = _integers(v, whole)
+    vector, long = _integers(v)
     cut = (long & 0xFFFFFFFF ^ 0x80000000) - 0x80000000
     return np.clip(np.where(np.arange(v.shape[1]) < whole, vector, cut), 0, (1 << bits) - 1)
 
 
 def _pack(codes, bits):
     """Bytes u8[R, ceil(D * bits / 8)] of codes, low bits first."""
-    per = 8 // bits
-    bytes_ = (codes.shape[1] + per - 1) // per
-    padded = np.zeros((codes.shape[0], bytes_ * per), np.uint8)
+    per_byte = 8 // bits
+    count = (codes.shape[1] + per_byte - 1) // per_byte
+    padded = np.zeros((codes.shape[0], count * per_byte), np.uint8)
     padded[:, : codes.shape[1]] = codes
-    shifts = (np.arange(per) * bits).astype(np.uint8)
-    return np.bitwise_or.reduce(padded.reshape(codes.shape[0], bytes_, per) << shifts, axis=2)
+    shifts = (np.arange(per_byte) * bits).astype(np.uint8)
+    return np.bitwise_or.reduce(padded.reshape(codes.shape[0], count, per_byte) << shifts, axis=2)
 
 
 def _unpack(data, bits, columns):

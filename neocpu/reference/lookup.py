@@ -10,18 +10,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from neocpu.formats import FORMATS, INFERENCE
 from neocpu.reference.codecs import LAYOUTS, decode_rows
 from neocpu.reference.exact import exact_sum
 from neocpu.reference.fma import fma
 
 NAN = np.float32(np.nan)
-HALVES = {
-    "int4": (4, False),
-    "int2": (2, False),
-    "nbit8": (8, True),
-    "nbit4": (4, True),
-    "nbit2": (2, True),
-}
+ROWS = FORMATS | INFERENCE
 
 
 def _half(words):
@@ -31,15 +26,20 @@ def _half(words):
     return out
 
 
-def _scaled(data, name, width):
+def _scaled(data, form, width):
     """f32[m, width] of rows u8[m, bytes] of row-scaled integers."""
-    if name == "int8":
-        scale, bias = (np.ascontiguousarray(data[:, -8:]).view("<f4")[:, i : i + 1] for i in (0, 1))
-        return fma(data[:, :width].astype(np.float32), scale, bias)
-    bits, first = HALVES[name]
-    header = data[:, :4] if first else data[:, -4:]
-    codes = data[:, 4:] if first else data[:, :-4]
-    scale, bias = (_half(np.ascontiguousarray(header).view("<u2")[:, i : i + 1]) for i in (0, 1))
+    size = form.header_bytes
+    header, codes = (
+        (data[:, :size], data[:, size:])
+        if form.header_first
+        else (data[:, -size:], data[:, :-size])
+    )
+    word = form.header[0][1]
+    words = np.ascontiguousarray(header).view(word.replace("f2", "u2"))
+    scale, bias = (
+        _half(words[:, i : i + 1]) if word == "<f2" else words[:, i : i + 1] for i in (0, 1)
+    )
+    bits = form.bits
     column = np.arange(width)
     q = codes[:, column * bits // 8] >> (column * bits % 8).astype(np.uint8) & np.uint8(
         (1 << bits) - 1
@@ -50,13 +50,14 @@ def _scaled(data, name, width):
 def rows_as_numbers(table, base, stride, width, rows):
     """f32[m, width]: rows of a flat table of any format, decoded; rows i64[m], none negative."""
     name = table.dtype.names[0] if table.dtype.names else "fp32"
-    scaled = name == "int8" or name in HALVES
+    form = ROWS[name]
+    scaled = form.row_scaled
     found = table[base + rows[:, None] * stride + np.arange(stride if scaled else width)]
     if name == "fp32":
         return found
     found = np.ascontiguousarray(found[name])
     if scaled:
-        return _scaled(found, name, width)
+        return _scaled(found, form, width)
     out = np.empty(found.shape, np.float32)
     decode_rows(found, LAYOUTS[name], out)
     return out

@@ -1,5 +1,6 @@
-"""How is a memory made as slow as another one? Whoever moved bytes waits until a device of that
-speed would have moved them.
+"""How is a memory made as slow as another one?
+
+Whoever moved bytes waits until a device of that speed would have moved them.
 """
 
 import threading
@@ -7,17 +8,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-TICK = 0.001  # seconds of waiting below which nobody is sent to sleep: they add up
+# Waits shorter than this many seconds are saved up, because a sleep is never that exact.
+TICK = 0.001
 
 
 @dataclass
 class Device:
-    """A speed: bytes per second, and operations (records read, runs written) per second; 0: as fast
-    as it is.
+    """A device of a given speed; 0: as fast as this machine.
 
-    Exact in the long run: a request starts when it was made or when the one before ends, whichever
-    is later, and takes the larger of its two costs; time that a sleep took too long is given back
-    to the next request, but idle time is not. Waiting sleeps. `clock` and `sleep` are for tests.
+    bandwidth : bytes per second.
+    iops : operations (records read, runs written) per second.
+    clock, sleep : replaced in tests.
+    waited : seconds slept so far.
+
+    A request starts when it is made or when the one before ends, whichever is later, and takes the
+    larger of its two costs. Time that a sleep took too long is given back to the next request, so
+    the speed is exact in the long run; idle time is not.
     """
 
     bandwidth: float = 0.0
@@ -30,21 +36,19 @@ class Device:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> float:
-        """The time before a request is served."""
+        """The time before a request is served: the `begun` of `pay`."""
         return self.clock() if self.bandwidth or self.iops else 0.0
 
     def pay(self, begun: float, operations: int, count: int) -> None:
-        """A request of so many operations and bytes was served since `begun`: wait until the device
-        would have done it.
-        """
+        """Wait until the device would have served a request of `count` bytes made at `begun`."""
         if not self.bandwidth and not self.iops:
             return
-        cost = max(
-            count / self.bandwidth if self.bandwidth else 0,
-            operations / self.iops if self.iops else 0,
-        )
+        transfer = count / self.bandwidth if self.bandwidth else 0
+        setup = operations / self.iops if self.iops else 0
+        cost = max(transfer, setup)
         with self._lock:
-            self._due = due = max(begun - self._late, self._due) + cost
+            due = max(begun - self._late, self._due) + cost
+            self._due = due
             now = self.clock()
             self._late = min(self._late, max(self._late + now - begun - cost, 0.0))
         if due - now < TICK:

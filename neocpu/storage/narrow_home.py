@@ -1,12 +1,14 @@
-"""How are rows kept in fewer bytes than in the cache above them? Encoded when they leave it,
-decoded when they come up.
+"""How are rows kept in fewer bytes than in the cache above them?
 
-    cache      slots of fp32 or fp16 numbers, updated as rows that live there are
-    home       `homes.Stored`: narrow records, in memory or in an SSD file; between the two stands a `NarrowBorder`
+They are encoded when they leave the cache, and decoded when they come up.
 
-A row that finds no line is staged in scratch, updated there, and encoded when the next batch comes.
-Optimizer states are not narrowed: they travel and rest as they are (Neo; FBGEMM's cache_precision;
-Yang et al., arXiv 2010.11305).
+    cache      slots of fp32 or fp16 numbers, updated like rows that live there
+    home       `homes.RecordHome`: narrow records, in memory or in an SSD file
+    between    a `NarrowBorder`
+
+A row for which no cache line is free is staged in scratch, updated there, and encoded when the next
+batch comes. Optimizer states are not narrowed (Neo; FBGEMM's cache_precision; Yang et al., arXiv
+2010.11305).
 """
 
 from collections.abc import Callable
@@ -19,11 +21,10 @@ from neocpu.storage.row_codecs import Floats, RowCodec, streams_of
 
 
 class NarrowBorder(Border):
-    """Slots of a region inside, and outside records of a codec's bytes followed by the states as
-    they are.
+    """Slots of a region inside; outside, records: the codec's bytes, then the states unchanged.
 
-    wide : the slots of the shard. states : of them, what is not numbers. get, put : the numbers
-        f32[n, D] in slots i64[n].
+    codec : of the shard's rows. wide : the slots of the shard. states : their optimizer states.
+    get, put : read and write the numbers f32[n, D] in slots i64[n].
     """
 
     def __init__(
@@ -43,11 +44,9 @@ class NarrowBorder(Border):
 
     def pack(self, rows: Ints, slots: Ints) -> Bytes:
         """Records u8[n, record] of rows i64[n] that are in slots, rounded."""
-        streams = (
-            None
-            if self._codec.rounding == "nearest"
-            else streams_of(rows, super().pack(rows, slots))
-        )
+        streams = None
+        if self._codec.rounding != "nearest":
+            streams = streams_of(rows, super().pack(rows, slots))
         data = self._codec.encode(self._get(slots), streams)
         return np.concatenate([data, self._states.pack(slots)], axis=1)
 

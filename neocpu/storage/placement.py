@@ -1,7 +1,8 @@
-"""Which memory does each table live in, and how many of its rows fit there? Placements by name, and
-rooms under budgets.
+"""Which memory does each table live in, and how many of its rows fit there?
 
-    placement               rows are in                       a rank's budgets
+A placement has a name; the rank's budgets limit what it may take:
+
+    placement               rows are in                       budgets
     hbm                     HBM, all of them                  memory.hbm
     ddr                     DDR, all of them                  memory.ddr
     hbm_over_ddr            DDR; a cache in HBM               both
@@ -10,10 +11,10 @@ rooms under budgets.
 
     auto                    the planner chooses (`planner/tiers.py`)
 
-Neo's placements (FBGEMM: device, host, managed caching, SSD). Whole tables come first; what they
-leave of a budget gives every cache as many lines, small tables no more than their rows: a batch
-asks all tables for about as many rows, so a byte of a small one is asked for most. Without a budget
-a cache holds FBGEMM's default share of its table's rows.
+These are Neo's placements (FBGEMM: device, host, managed caching, SSD). Whole tables come first;
+what they leave of a budget is shared by the caches: the same number of lines for each, but none
+more than its rows. A batch looks up about as many rows in every table, so the bytes of a small
+table are used most. Without a budget a cache holds FBGEMM's default share of its table's rows.
 """
 
 import math
@@ -24,18 +25,27 @@ from neocpu.errors import TrainingError
 from neocpu.records import choose
 
 AUTO = "auto"
+# Lines of a set, as in FBGEMM's cache.
 WAYS = 32
-LOAD_FACTOR = 0.2  # FBGEMM's default
-LINE_BYTES = 34  # that the cache itself keeps of a line, and a byte of the slot
-SCRATCH = 4  # one scratch row for so many lines of the first cache, for rows that find no line
-ASIDE = 1 << 16  # scratch rows where no budget limits them; they take memory once they are used
-BELOW = 1 << 12  # scratch rows in the memory of narrow rows, at least, where a budget limits it
+# Share of a table's rows that a cache without a budget holds: FBGEMM's default.
+LOAD_FACTOR = 0.2
+# Bytes of a line beside its row: the cache's bookkeeping and one of the slot.
+LINE_BYTES = 34
+# Rows that find no line go to scratch rows: one for so many lines of the first cache.
+SCRATCH = 4
+# Scratch rows where no budget limits them; they take memory once they are used.
+ASIDE = 1 << 16
+# The least number of scratch rows in the memory of narrow rows, where a budget limits it.
+BELOW = 1 << 12
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What a placement's name stands for: the memory that holds whole tables ("" none), the
-    memories with caches, nearest first, and whether an SSD file is below.
+    """What a placement's name stands for.
+
+    whole : memory that holds all rows ("": none does).
+    caches : memories with a cache, nearest first.
+    ssd : are the rows in an SSD file?
     """
 
     whole: str = ""
@@ -53,9 +63,14 @@ PLACEMENTS = {
 
 
 @dataclass(frozen=True)
-class Rows:
-    """A shard, as budgets see it: its table's name, rows, bytes of a row with its state, and
-    placement; and its bytes at home, if it is narrower there than in caches (0: it is not).
+class PlacedShard:
+    """A shard of a table, as budgets see it.
+
+    table : the table's name.
+    rows : of the shard.
+    row_bytes : of a row with its optimizer state, in a cache.
+    placement : a name of `PLACEMENTS`.
+    narrow : bytes of a row at home, if it is narrower there than in caches (0: it is not).
     """
 
     table: str
@@ -66,14 +81,18 @@ class Rows:
 
     @property
     def bytes(self) -> int:
-        """Of all rows at home."""
+        """Bytes of all rows at home."""
         return self.rows * (self.narrow or self.row_bytes)
 
 
 @dataclass(frozen=True)
 class Room:
-    """Slots of a shard: lines of each cache, nearest first, scratch rows beside the first, and rows
-    kept whole. Bytes of rows that are kept beside them, because they are narrower.
+    """Slots of a shard.
+
+    lines : of each cache, nearest first.
+    scratch : rows beside the first cache.
+    whole : rows that are kept in slots, all of them.
+    narrow : bytes of all rows that are kept outside of slots, because they are narrower there.
     """
 
     lines: tuple[int, ...] = ()
@@ -83,41 +102,40 @@ class Room:
 
     @property
     def slots(self) -> int:
-        """All of them."""
+        """Number of slots."""
         return sum(self.lines) + self.scratch + self.whole
 
 
 def sets_for(rows: int, load_factor: float = LOAD_FACTOR) -> int:
-    """Sets of a cache that holds this share of a table's rows, rounded up to whole sets; FBGEMM's
-    rule.
-    """
+    """Sets of a cache that holds this share of a table's rows, rounded up (FBGEMM's rule)."""
     return max(1, math.ceil(rows * load_factor / WAYS))
 
 
 def choose_placements(tables: Sequence[str], spec: str | Mapping[str, str]) -> tuple[str, ...]:
-    """Placement of every table from the config's `memory.placement`: a name for all, or {shell
-    pattern: name}, of which the first that matches counts, but a table's exact name first; `hbm`
-    for tables that nothing matches. `auto` stays as it is.
+    """Placement of every table from the config's `memory.placement`; `auto` stays as it is.
+
+    spec : a name for all tables, or {shell pattern: name}. A table's exact name counts first, then
+        the first pattern that matches; a table without a match is in `hbm`.
 
     Raises ConfigError for an unknown placement, or a pattern without a table.
     """
     return choose("memory.placement", "placement", tables, spec, (*PLACEMENTS, AUTO), "hbm")
 
 
-def make_room(shards: Sequence[Rows], hbm: int = 0, ddr: int = 0) -> list[Room]:
-    """Room of every shard of a rank under its budgets, in bytes (0: no limit).
+def make_room(shards: Sequence[PlacedShard], hbm: int = 0, ddr: int = 0) -> list[Room]:
+    """Room of every shard of a rank; hbm, ddr : the rank's budgets in bytes (0: no limit).
 
-    Raises TrainingError where whole tables do not fit, or a cache could not hold one set: it says
-    by how much.
+    Raises TrainingError if whole tables do not fit, or a cache could not hold one set; the message
+    says how many bytes are missing.
     """
     lines: list[dict[str, int]] = [{} for _ in shards]
     limited = {"hbm": bool(hbm), "ddr": bool(ddr)}
     for memory, budget in (("hbm", hbm), ("ddr", ddr)):
         whole = sum(s.bytes for s in shards if PLACEMENTS[s.placement].whole == memory)
         whole += sum(
-            s.row_bytes * _scratch(s, held["hbm"], limited)
-            for s, held in zip(shards, lines)
-            if "hbm" in held and _staging(s) == memory
+            s.row_bytes * _scratch(s, shard_lines["hbm"], limited)
+            for s, shard_lines in zip(shards, lines)
+            if "hbm" in shard_lines and _staging(s) == memory
         )
         if budget and whole > budget:
             raise TrainingError(_too_much(shards, memory, whole, budget))
@@ -126,84 +144,81 @@ def make_room(shards: Sequence[Rows], hbm: int = 0, ddr: int = 0) -> list[Room]:
         if budget and whole + least > budget:
             raise TrainingError(
                 f"memory.{memory} is {budget:,} bytes a rank, but the caches of {len(cached)} "
-                f"table(s) take at least {least:,} "
-                f"beside {whole:,} of whole tables; raise it by {whole + least - budget:,}, use "
-                "more ranks, or place tables "
-                "elsewhere (memory.placement)"
+                f"table(s) take at least {least:,} beside {whole:,} of whole tables; raise it by "
+                f"{whole + least - budget:,}, use more ranks, or place tables elsewhere "
+                "(memory.placement)"
             )
         for i, sets in _share(shards, cached, memory, budget and budget - whole):
             lines[i][memory] = WAYS * sets
-    return [_room(shard, found, limited) for shard, found in zip(shards, lines)]
+    return [_room(shard, shard_lines, limited) for shard, shard_lines in zip(shards, lines)]
 
 
 def _share(
-    shards: Sequence[Rows], cached: Sequence[int], memory: str, room: int
+    shards: Sequence[PlacedShard], cached: Sequence[int], memory: str, room: int
 ) -> list[tuple[int, int]]:
-    """(shard, sets) of the caches in a memory that has `room` bytes for them (0: no limit): as many
-    for each as there are, but none more than its rows fill, which leaves more for the others.
+    """(shard, sets) of the caches in a memory that has `room` bytes for them (0: no limit).
+
+    All get the same number of sets, but none more than its rows fill. Caches with the fewest rows
+    come first, so what they do not need is left for the others.
     """
-    found = []
+    shares = []
     left = room
     order = sorted(cached, key=lambda i: (-(-shards[i].rows // WAYS), i))
     for place, i in enumerate(order):
-        most = -(-shards[i].rows // WAYS)
         if room:
-            sets = left // sum(_bytes(shards[j], memory, WAYS) for j in order[place:])
+            set_of_each = sum(_bytes(shards[j], memory, WAYS) for j in order[place:])
+            sets = left // set_of_each
         else:
             sets = sets_for(shards[i].rows)
-        found.append((i, min(sets, most)))
-        left -= found[-1][1] * _bytes(shards[i], memory, WAYS)
-    return found
+        sets = min(sets, -(-shards[i].rows // WAYS))
+        shares.append((i, sets))
+        left -= sets * _bytes(shards[i], memory, WAYS)
+    return shares
 
 
-def _room(shard: Rows, lines: Mapping[str, int], limited: Mapping[str, bool]) -> Room:
+def _room(shard: PlacedShard, lines: Mapping[str, int], limited: Mapping[str, bool]) -> Room:
     placement = PLACEMENTS[shard.placement]
-    found = tuple(lines[memory] for memory in placement.caches)
-    scratch = _scratch(shard, found[0], limited) if found else 0
+    cache_lines = tuple(lines[memory] for memory in placement.caches)
+    scratch = _scratch(shard, cache_lines[0], limited) if cache_lines else 0
+    if placement.whole and shard.narrow:
+        return Room(lines=cache_lines, scratch=scratch, narrow=shard.bytes)
     whole = shard.rows if placement.whole else 0
-    return (
-        Room(found, scratch, 0, shard.bytes)
-        if whole and shard.narrow
-        else Room(found, scratch, whole)
-    )
+    return Room(lines=cache_lines, scratch=scratch, whole=whole)
 
 
-def _staging(shard: Rows) -> str:
-    """The memory with scratch for rows that find no line, if they cannot be used where they are at
-    home; "" if they can.
-    """
+def _staging(shard: PlacedShard) -> str:
+    """The memory with scratch rows; "" if rows without a line can be used at their home."""
     placement = PLACEMENTS[shard.placement]
-    return placement.caches[0] if placement.ssd else placement.whole if shard.narrow else ""
+    if placement.ssd:
+        return placement.caches[0]
+    return placement.whole if shard.narrow else ""
 
 
-def _scratch(shard: Rows, lines: int, limited: Mapping[str, bool]) -> int:
-    """Scratch rows for those that find no line in the first cache, of so many."""
+def _scratch(shard: PlacedShard, lines: int, limited: Mapping[str, bool]) -> int:
+    """Scratch rows beside a first cache of so many lines."""
     memory = _staging(shard)
     if not memory:
         return 0
     if not limited[memory]:
         return max(min(shard.rows, ASIDE), lines // SCRATCH)
-    return max(lines // SCRATCH, 0 if PLACEMENTS[shard.placement].ssd else min(shard.rows, BELOW))
+    least = 0 if PLACEMENTS[shard.placement].ssd else min(shard.rows, BELOW)
+    return max(lines // SCRATCH, least)
 
 
-def _bytes(shard: Rows, memory: str, lines: int) -> int:
+def _bytes(shard: PlacedShard, memory: str, lines: int) -> int:
     """Bytes of so many lines in a memory, with the scratch rows beside those of the first cache."""
-    scratch = (
-        lines // SCRATCH
-        if _staging(shard) == memory and PLACEMENTS[shard.placement].caches[0] == memory
-        else 0
-    )
+    beside_cache = PLACEMENTS[shard.placement].caches[0] == memory
+    scratch = lines // SCRATCH if beside_cache and _staging(shard) == memory else 0
     return (lines + scratch) * (shard.row_bytes + LINE_BYTES)
 
 
-def _too_much(shards: Sequence[Rows], memory: str, whole: int, budget: int) -> str:
-    there = [s for s in shards if PLACEMENTS[s.placement].whole == memory]
-    largest = max(there, key=lambda s: s.bytes)
+def _too_much(shards: Sequence[PlacedShard], memory: str, whole: int, budget: int) -> str:
+    """The message that whole tables exceed a memory's budget."""
+    whole_shards = [s for s in shards if PLACEMENTS[s.placement].whole == memory]
+    largest = max(whole_shards, key=lambda s: s.bytes)
     below = "hbm_over_ddr" if memory == "hbm" else "ddr_over_ssd"
     return (
         f"tables in {memory} take {whole:,} bytes on this rank, {whole - budget:,} more than "
-        f"memory.{memory} allows; the "
-        f"largest, {largest.table}, takes {largest.bytes:,}: place it in {below} "
-        "(memory.placement), use "
-        "more ranks, or shard it (parallel.plan=row_wise)"
+        f"memory.{memory} allows; the largest, {largest.table}, takes {largest.bytes:,}: place it "
+        f"in {below} (memory.placement), use more ranks, or shard it (parallel.plan=row_wise)"
     )

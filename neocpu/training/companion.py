@@ -8,6 +8,7 @@ both processes share. If it fails, nothing is lost but time: the first process t
 kernels itself.
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -132,6 +133,7 @@ def count_compiled() -> None:
 if __name__ == "__main__":
     from neocpu.ingest.loader import warm_up_reading
 
+    gc.disable()  # as in `warmup.py`
     activity.on_compile = count_compiled
     compile_rows()
     compile_dense(json.loads(sys.argv[1]))

@@ -1,7 +1,9 @@
-"""Which datasets does a run read? Those of its config: raw logs are converted once, by rank 0, then
-every rank maps them.
+"""Which datasets does a run read? Those of its config.
+
+Raw logs are converted once, by rank 0; then every rank maps the converted files.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from neocpu.training.identity import describe
 from neocpu.training.preflight import check_conversions
 
 SPLITS = ("train", "valid", "test")
-LOOKED_AT = 4096  # rows from which mean bag lengths are estimated
+LOOKED_AT = 4096  # samples from which mean bag lengths are estimated
 
 
 class Splits:
@@ -46,10 +48,10 @@ class Splits:
 
     def description(self) -> dict[str, Any]:
         """What a checkpoint notes of the data (`identity.py`)."""
-        words = self._vocabularies
-        if words is None:
-            words = next(iter(self.datasets.values())).vocabularies
-        return describe(self.datasets, self.config.data.rows_by, words)
+        vocabularies = self._vocabularies
+        if vocabularies is None:
+            vocabularies = next(iter(self.datasets.values())).vocabularies
+        return describe(self.datasets, self.config.data.rows_by, vocabularies)
 
     def loader(self, name: str, *, labelled: bool = True) -> Loader:
         """Batches of a split for this rank; only training is shuffled."""
@@ -71,45 +73,47 @@ class Splits:
         )
 
     def touchable_rows(self, samples: int) -> dict[str, int]:
-        """Rows of each table that training on so many samples can touch at most: another epoch
-        looks up the same rows.
-        """
+        """Rows of each table that training on so many samples can touch, at most."""
         data = self.datasets["train"]
-        found = {}
+        touchable = {}
         for table in self.config.tables:
-            lookups = [
-                min(data.lookups(f), samples * (data.features[f].hotness or data.lookups(f)))
-                for f in table.features
-            ]
-            found[table.name] = min(table.rows, sum(lookups))
-        return found
+            lookups = 0
+            for feature in table.features:
+                # another epoch looks up the same rows again, so one pass over the data is the limit
+                whole = data.lookups(feature)
+                lookups += min(whole, samples * (data.features[feature].hotness or whole))
+            touchable[table.name] = min(table.rows, lookups)
+        return touchable
 
     def pooling_factors(self) -> dict[str, float]:
-        """Mean lookups per sample of each table, estimated from the first rows of the first split."""
+        """Mean lookups per sample of each table, estimated from the first samples of one split."""
         data = next(iter(self.datasets.values()))
-        rows = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
-        found = data.take(
-            rows, [f for table in self.config.tables for f in table.features]
-        ).features
-        return {
-            table.name: sum(found[f].codes.size for f in table.features) / max(rows.size, 1)
-            for table in self.config.tables
-        }
+        samples = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
+        features = [feature for table in self.config.tables for feature in table.features]
+        columns = data.take(samples, features).features
+        factors = {}
+        for table in self.config.tables:
+            lookups = sum(columns[feature].codes.size for feature in table.features)
+            factors[table.name] = lookups / max(samples.size, 1)
+        return factors
 
 
 def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> Splits:
     """Open the config's train, valid and test data, converting what is raw. Collective.
 
-    Raises (on every rank) DataError: a missing, malformed or foreign file; ConfigError: no train
+    out : folder for converted copies. tell : is given lines about what is converted.
+
+    Raises on every rank DataError: a missing, malformed or foreign file; ConfigError: no train
     data.
     """
-    data = config.data
     missing = ConfigError(
         f"{config.source}: data.train: a file to train on is missing; --set data.train=train.txt.gz"
     )
-    comm.agree(None if data.train else missing)
-    names = [name for name in SPLITS if getattr(data, name)]
-    return open_paths(config, comm, out, tell, {name: getattr(data, name) for name in names})
+    comm.agree(None if config.data.train else missing)
+    paths = {name: getattr(config.data, name) for name in SPLITS}
+    return open_paths(
+        config, comm, out, tell, {name: files for name, files in paths.items() if files}
+    )
 
 
 def open_paths(
@@ -117,33 +121,35 @@ def open_paths(
     comm: Comm,
     out: Path,
     tell: Callable[[str], None],
-    given: dict[str, tuple[str, ...]],
+    sources: dict[str, tuple[str, ...]],
     *,
     labelled: bool = True,
 ) -> Splits:
-    """`open_splits` for other paths than the config's."""
+    """`open_splits` for other files than the config's.
+
+    sources : raw or converted files of each split. labelled : do raw logs have labels?
+    """
     error: NeocpuError | None = None
-    told = b""
+    converted_files: dict[str, list[str]] = {}
     if comm.rank == 0:
         try:
-            _check_disk(config, given, out, tell, labelled)
-            told = "\n".join(
-                "\t".join(map(str, _ensure(config, name, paths, out, tell, labelled)))
-                for name, paths in given.items()
-            ).encode()
+            _check_disk(config, sources, out, tell, labelled)
+            for name, paths in sources.items():
+                files = _ensure(config, name, paths, out, tell, labelled)
+                converted_files[name] = [str(path) for path in files]
         except NeocpuError as problem:
             error = problem
     comm.agree(error)  # the others wait here for rank 0's conversion
-    lines = comm.allgather_bytes(told)[0].decode().split("\n")
+    message = comm.allgather_bytes(json.dumps(converted_files).encode())[0]
+    datasets: dict[str, Dataset] = {}
     try:
-        datasets = {name: Dataset(line.split("\t")) for name, line in zip(given, lines)}
+        datasets = {name: Dataset(files) for name, files in json.loads(message).items()}
         _check_alike(datasets)
     except NeocpuError as problem:
-        datasets = {}
         error = problem
     comm.agree(error)
     for name, data in datasets.items():
-        for path, source, count in zip(data.paths, given[name], data.skipped):
+        for path, source, count in zip(data.paths, sources[name], data.skipped):
             if count:
                 tell(
                     f"{name}: {count:,} malformed lines of {source} were skipped; the first are "
@@ -153,47 +159,45 @@ def open_paths(
 
 
 def converted(config: Config, comm: Comm) -> Splits | None:
-    """The train data, if it is converted already; for those who only want to know what it looks
-    like.
-    """
+    """The train data, if it is converted already; None otherwise."""
     data = config.data
     if not data.train:
         return None
     try:
-        found = ensure_dataset(data.train, data.format, _options(config, "train", True), make=False)
-        return Splits(config, comm, {"train": Dataset(found)})
+        files = ensure_dataset(data.train, data.format, _options(config, "train", True), make=False)
+        return Splits(config, comm, {"train": Dataset(files)})
     except (NeocpuError, OSError):
         return None
 
 
 def _options(config: Config, name: str, labelled: bool) -> ConvertOptions:
+    """How the raw files of a split are converted."""
     data = config.data
+    makes_vocabulary = name == "train" and data.rows_by == "vocabulary" and not data.vocabulary
     return ConvertOptions(
         dense_transform=data.dense_transform,
         on_error=data.on_error,
         labelled=labelled,
         header=data.header,
-        min_count=data.min_count
-        if name == "train" and data.rows_by == "vocabulary" and not data.vocabulary
-        else 0,
+        min_count=data.min_count if makes_vocabulary else 0,
         schema=Path(data.schema) if data.schema else None,
         frequencies=config.memory.warm and name == "train",
     )
 
 
 def _check_alike(datasets: dict[str, Dataset]) -> None:
-    """Dense inputs must mean the same in every split."""
-    (first, one), *others = datasets.items()
-    for name, other in others:
-        if found := one.other_dense(other):
+    """Raise DataError unless dense inputs mean the same in every split."""
+    (first_name, first), *rest = datasets.items()
+    for name, data in rest:
+        if difference := first.other_dense(data):
             raise DataError(
-                f"data.{name} does not go with data.{first}: {found}; convert both alike"
+                f"data.{name} does not go with data.{first_name}: {difference}; convert both alike"
             )
 
 
 def _check_disk(
     config: Config,
-    given: dict[str, tuple[str, ...]],
+    sources: dict[str, tuple[str, ...]],
     out: Path,
     tell: Callable[[str], None],
     labelled: bool,
@@ -201,10 +205,10 @@ def _check_disk(
     """Will the converted copies of all splits fit?"""
     kind = config.data.format
     needs = []
-    for name, paths in given.items():
+    for name, paths in sources.items():
         options = _options(config, name, labelled)
-        for sources, target in missing_copies(paths, kind, options, out):
-            needs.append((target, expected_bytes(sources, kind, options)))
+        for raw_files, copy in missing_copies(paths, kind, options, out):
+            needs.append((copy, expected_bytes(raw_files, kind, options)))
     check_conversions(needs, tell)
 
 
@@ -216,17 +220,18 @@ def _ensure(
     tell: Callable[[str], None],
     labelled: bool,
 ) -> list[Path]:
-    data = config.data
-    options = _options(config, name, labelled)
-    told: list[int] = []
+    """Converted files of a split, made where they are missing."""
+    shown: int | None = None  # bytes done when progress was shown last
 
-    def progress(done: int, total: int, rows: int) -> None:
-        if not told or done - told[-1] > total / 10:
+    def progress(done: int, total: int, samples: int) -> None:
+        nonlocal shown
+        if shown is None or done - shown > total / 10:
             tell(f"{name}: converting {', '.join(paths)}, once: {100 * done / max(total, 1):.0f} %")
-            told.append(done)
+            shown = done
 
-    found = ensure_dataset(paths, data.format, options, out, progress)
-    for path, source in zip(found, paths):
+    options = _options(config, name, labelled)
+    files = ensure_dataset(paths, config.data.format, options, out, progress)
+    for path, source in zip(files, paths):
         if str(path) != source:
             tell(f"{name}: {source} is read as {path}")
-    return found
+    return files

@@ -1,5 +1,6 @@
-"""How good is the model on a split, and what does it predict? Forward passes only: no state and no
-step counter moves.
+"""How good is the model on a split, and what does it predict?
+
+Forward passes only: neither weights nor optimizer state nor the number of steps change.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,16 +25,21 @@ def predictions(
 
 
 def evaluate(world: World, batches: Iterable[Batch], progress: Progress | None = None) -> Metrics:
-    """Metrics of a split over all ranks; the same numbers for any plan, rank count and batch size."""
+    """Metrics of a split over all ranks; equal for any plan, number of ranks and batch size.
+
+    Collective.
+
+    progress : called after each batch with the samples seen so far, and the batch's step.
+    """
     scores: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
     labels: list[NDArray[np.float32]] = [np.empty(0, np.float32)]
-    seen = 0
+    samples_done = 0
     for batch, prediction in predictions(world, batches):
         scores.append(prediction.copy())
         labels.append(batch.labels.copy())
-        seen += batch.samples
+        samples_done += batch.samples
         if progress:
-            progress(seen, batch.step)
+            progress(samples_done, batch.step)
     return compute(
         np.concatenate(scores), np.concatenate(labels), world.config.model.loss, world.comm
     )
@@ -42,17 +48,18 @@ def evaluate(world: World, batches: Iterable[Batch], progress: Progress | None =
 def predict(
     world: World, batches: Iterable[Batch], write: Callable[[NDArray[np.float32]], None]
 ) -> int:
-    """Hand the predictions of the whole data to `write` on rank 0, in input order, batch by batch;
-    returns their number.
+    """Hand the predictions of all samples to `write` on rank 0, in input order, batch by batch.
+
+    Returns their number. Collective.
     """
     comm = world.comm
     total = 0
     for _, prediction in predictions(world, batches):
         counts = np.empty(comm.size, np.int64)
         comm.allgatherv(np.array([prediction.size], np.int64), counts, np.ones(comm.size, np.int64))
-        every = np.empty(int(counts.sum()), np.float32)
-        comm.allgatherv(np.ascontiguousarray(prediction), every, counts)
-        total += every.size
+        global_prediction = np.empty(int(counts.sum()), np.float32)
+        comm.allgatherv(np.ascontiguousarray(prediction), global_prediction, counts)
+        total += global_prediction.size
         if comm.rank == 0:
-            write(every)
+            write(global_prediction)
     return total

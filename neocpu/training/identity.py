@@ -1,14 +1,13 @@
-"""Were these data the ones a checkpoint was trained on? A short, plan-independent description that
-travels with it.
+"""Are these the data that a checkpoint was trained on? A short description travels with it.
 
 The config may name other paths on resume (a raw log, its converted copy, a copy elsewhere), but not
-other rows: a position in the data would then mean something else. A vocabulary is part of the
-model: another one means other rows.
+other samples: a position in the data would then mean something else. A vocabulary is part of the
+model: with another one, a category would look up another row.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,63 +15,65 @@ from numpy.typing import NDArray
 
 from neocpu.errors import CheckpointError
 from neocpu.ingest.dataset import Dataset
-from neocpu.training.checkpoint.reading import CheckpointFile
 
-LOOKED_AT = 4096  # rows of the beginning and of the end that enter the fingerprint
+LOOKED_AT = 4096  # samples of the beginning and of the end that enter the fingerprint
 
 
 def describe(
     datasets: Mapping[str, Dataset], rows_by: str, vocabularies: Mapping[str, NDArray[Any]] | None
 ) -> dict[str, Any]:
-    """JSON-able: {"splits": {name: {rows, fingerprint, files}}, "vocabularies": {feature:
-    SHA-256}}.
+    """A JSON object with these keys.
+
+    splits : of each split "rows" (its number of samples), "fingerprint" and "files".
+    vocabularies : SHA-256 of each feature's, where `rows_by` is "vocabulary".
     """
-    words = vocabularies or {}
-    return {
-        "splits": {
-            name: {
-                "rows": data.rows,
-                "fingerprint": fingerprint(data),
-                "files": [str(path) for path in data.paths],
-            }
-            for name, data in datasets.items()
-        },
-        "vocabularies": {name: _sha(codes) for name, codes in words.items()}
-        if rows_by == "vocabulary"
-        else {},
-    }
+    splits = {}
+    for name, data in datasets.items():
+        splits[name] = {
+            "rows": data.rows,
+            "fingerprint": fingerprint(data),
+            "files": [str(path) for path in data.paths],
+        }
+    hashes = {}
+    if rows_by == "vocabulary" and vocabularies:
+        hashes = {feature: _sha(codes) for feature, codes in vocabularies.items()}
+    return {"splits": splits, "vocabularies": hashes}
 
 
 def fingerprint(data: Dataset) -> str:
-    """SHA-256 of labels and dense columns of the first and last rows."""
-    ends = [
-        np.arange(min(LOOKED_AT, data.rows)),
-        np.arange(max(data.rows - LOOKED_AT, 0), data.rows),
-    ]
-    parts = [data.take(rows.astype(np.int64), ()) for rows in ends]
-    return _sha(*(array for part in parts for array in (part.labels, part.dense)))
+    """SHA-256 of labels and dense columns of the first and last samples."""
+    ends = (
+        np.arange(min(LOOKED_AT, data.rows), dtype=np.int64),
+        np.arange(max(data.rows - LOOKED_AT, 0), data.rows, dtype=np.int64),
+    )
+    arrays = []
+    for samples in ends:
+        part = data.take(samples, ())
+        arrays += [part.labels, part.dense]
+    return _sha(*arrays)
 
 
 def _sha(*arrays: NDArray[Any]) -> str:
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for array in arrays:
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()
 
 
 def refuse_other_data(
-    file: CheckpointFile, now: Mapping[str, Any], split: str | None = None
+    path: Path, before: Mapping[str, Any], now: Mapping[str, Any], split: str | None = None
 ) -> None:
-    """Raise CheckpointError if vocabularies, or the rows of `split`, are not those that the
-    checkpoint knows.
+    """Raise CheckpointError if vocabularies, or the samples of `split`, are not those of before.
+
+    path : of the checkpoint. before, now : descriptions of the data that it was trained on, and of
+    those at hand; a checkpoint without a description ({}) goes with any data.
     """
-    before = json.loads(file.text("data"))
     if not before:
         return
     for feature in {**before["vocabularies"], **now["vocabularies"]}:
         if before["vocabularies"].get(feature) != now["vocabularies"].get(feature):
             raise CheckpointError(
-                f"{file.path}: was trained with another vocabulary of feature {feature}; "
+                f"{path}: was trained with another vocabulary of feature {feature}; "
                 "set data.vocabulary to the dataset that it was trained on"
             )
     if split is None:
@@ -83,8 +84,7 @@ def refuse_other_data(
         return
     if (old["rows"], old["fingerprint"]) != (new["rows"], new["fingerprint"]):
         raise CheckpointError(
-            f"{file.path}: data.{split} are other data now: {new['rows']} rows in "
-            f"{', '.join(new['files'])}; it was "
-            f"trained on {old['rows']} rows in {', '.join(old['files'])}. Restore them, or start "
-            "anew in another --out"
+            f"{path}: data.{split} are other data now: {new['rows']} rows in "
+            f"{', '.join(new['files'])}; it was trained on {old['rows']} rows in "
+            f"{', '.join(old['files'])}. Restore them, or start anew in another --out"
         )

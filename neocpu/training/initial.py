@@ -1,5 +1,4 @@
-"""Which values does a row have before anything was learnt? The same on every rank, for any row of
-any table.
+"""Which values does a row have before training? The same on every rank.
 
 A row belongs to the training state once its bytes differ from these (`docs/arithmetic.md` §9 and
 §11).
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.rounded import rounded
-from neocpu.embedding.specs import EXACT, SCALED, TableSpec
+from neocpu.embedding.specs import TableSpec
 from neocpu.reference.philox import INIT, tensor_key
 from neocpu.storage.row_codecs import RowCodec
 
@@ -28,15 +27,16 @@ def initial_rows(
     rows: NDArray[np.int64],
     uniform_rows: Callable[..., None] | None = None,
 ) -> dict[str, F32]:
-    """Whole rows i64[n] of a table before training: "weight" f32[n, dim], then its state f32[n,
-    dim] or f32[n].
+    """Whole rows i64[n] of a table before training, field by field.
 
-    Weights are the nearest numbers of the table's format; after the state comes what scales each
-    row, if anything does.
-    uniform_rows : the kernel (default) or its NumPy twin, which saves importing Numba for a few
-        rows; the same bits.
+    These are "weight" f32[n, dim], the optimizer's state f32[n, dim] or f32[n], and scale and bias
+    f32[n] of each row where the format has them. Weights are the nearest numbers of the table's
+    format.
+
+    uniform_rows : the kernel (None) or its NumPy twin, which gives the same bits and saves
+        importing Numba for a few rows.
     """
-    twin = uniform_rows is not None
+    backend = "kernels" if uniform_rows is None else "reference"
     if uniform_rows is None:
         from neocpu.kernels.philox import uniform_rows
     assert uniform_rows is not None
@@ -44,33 +44,29 @@ def initial_rows(
     scale = np.float32(1.0 / math.sqrt(spec.rows))
     uniform_rows(tensor_key(seed, INIT, spec.name), np.ascontiguousarray(rows), 0, scale, weight)
     scales: dict[str, F32] = {}
-    backend = "reference" if twin else "kernels"
-    if spec.format in SCALED:
+    if spec.row_format.row_scaled:
         codec = RowCodec(spec.format, spec.dim, backend=backend)
         data = codec.encode(weight)
         weight = codec.decode(data)
         scales = codec.scales(data)
-    elif spec.format not in EXACT:
+    elif not spec.row_format.exact:
         weight = rounded(weight, spec.format, import_module(f"neocpu.{backend}.narrow"))
-    found = {"weight": weight}
+    values = {"weight": weight}
     for name, shape in state_shapes(optimizer, spec.dim):
         start = optimizer.initial_accumulator_value if name == optimizer.rule.accumulator else 0.0
-        found[name] = np.full((rows.size, *shape), start, np.float32)
-    return found | scales
+        values[name] = np.full((rows.size, *shape), start, np.float32)
+    return values | scales
 
 
 def fields_of(spec: TableSpec, optimizer: SparseOptimizer) -> list[tuple[str, tuple[int, ...]]]:
-    """(name, shape of a row) of all that a row has beside its weights."""
-    scales = ("weight_scale", "weight_bias") if spec.format in SCALED else ()
+    """(name, shape of a row) of all that a row has beside its weights, in order."""
+    scales = ("weight_scale", "weight_bias") if spec.row_format.row_scaled else ()
     return [*state_shapes(optimizer, spec.dim), *((name, ()) for name in scales)]
 
 
 def state_shapes(optimizer: SparseOptimizer, dim: int) -> list[tuple[str, tuple[int, ...]]]:
-    """(name, shape of a row) of the optimizer's state tensors: those per element, then those per
-    row.
-    """
+    """(name, shape of a row) of the optimizer's state: per element, then per row."""
     rule = optimizer.rule
-    return [
-        *((name, (dim,)) for name in rule.element_state),
-        *((name, ()) for name in rule.row_state),
-    ]
+    per_element = [(name, (dim,)) for name in rule.element_state]
+    per_row: list[tuple[str, tuple[int, ...]]] = [(name, ()) for name in rule.row_state]
+    return [*per_element, *per_row]

@@ -1,5 +1,6 @@
-"""What did a model learn? A checkpoint as read-only arrays, for notebooks; needs neither MPI nor
-Numba.
+"""What did a model learn? A checkpoint as read-only arrays, for notebooks.
+
+Needs neither MPI nor Numba.
 
 model = neocpu.load("runs/a/checkpoints/step-00010000.h5")
 model.tables["C1"][[0, 17]]        # rows 0 and 17, float32[2, D]
@@ -22,11 +23,10 @@ F32 = NDArray[np.float32]
 
 
 class Table:
-    """One embedding table: `table[rows]`, also of rows that training never touched, which have
-    their initial values.
+    """One embedding table: `table[rows]` are weights, initial ones of rows never trained.
 
-    learnt : i64[n], rows that differ from their initial values. fields : "weight" and the
-        optimizer's state.
+    Attributes: name; rows, their number; dim; learnt i64[n], rows that differ from their initial
+    values, ascending; fields, "weight" and the optimizer's state.
     """
 
     def __init__(self, file: CheckpointFile, spec: TableSpec, config: Config) -> None:
@@ -48,50 +48,49 @@ class Table:
         return self.rows
 
     def __getitem__(self, rows: Any) -> F32:
-        """Weights: f32[D] of one row, f32[n, D] of a slice, f32[..., D] of an array of row numbers."""
+        """Weights: f32[D] of one row, f32[n, D] of a slice, f32[..., D] of row numbers int[...]."""
         return self.field("weight", rows)
 
     def field(self, name: str, rows: Any) -> F32:
-        """The same of any field; one number per row where the rule keeps one. Raises IndexError
-        outside [0, rows).
+        """The same of any field; f32[...] of those with one number per row.
+
+        Raises IndexError outside [0, rows), KeyError for a field that the table does not have.
         """
-        wanted = self._numbers(rows)
-        flat = wanted.reshape(-1)
-        start = initial_rows(
-            self._spec,
-            self._config.optimizer.sparse,
-            self._config.training.seed,
-            flat,
-            uniform_rows,
-        )
-        found = start[name]
-        at = np.minimum(np.searchsorted(self.learnt, flat), max(self.learnt.size - 1, 0))
-        known = self.learnt[at] == flat if self.learnt.size else np.zeros(flat.size, np.bool_)
-        found[known] = self._stored[name][at[known]]
-        return found.reshape(*wanted.shape, *found.shape[1:])
+        shaped = self._numbers(rows)
+        flat = shaped.reshape(-1)
+        optimizer = self._config.optimizer.sparse
+        seed = self._config.training.seed
+        values = initial_rows(self._spec, optimizer, seed, flat, uniform_rows)[name]
+        if self.learnt.size:
+            place = np.minimum(np.searchsorted(self.learnt, flat), self.learnt.size - 1)
+            stored = self.learnt[place] == flat
+            values[stored] = self._stored[name][place[stored]]
+        return values.reshape(*shaped.shape, *values.shape[1:])
 
     def _numbers(self, rows: ArrayLike | slice) -> NDArray[np.int64]:
+        """Row numbers of an index, in its shape."""
         if isinstance(rows, slice):
             return np.arange(*rows.indices(self.rows), dtype=np.int64)
-        wanted = np.asarray(rows)
-        if wanted.size == 0:
-            wanted = wanted.astype(np.int64)
-        if wanted.dtype.kind not in "iu":
-            raise IndexError(f"rows of table {self.name} are whole numbers, not {wanted.dtype}")
-        outside = (wanted < 0) | (wanted >= self.rows)
+        numbers = np.asarray(rows)
+        if numbers.size == 0:
+            numbers = numbers.astype(np.int64)  # NumPy takes [] for floats
+        if numbers.dtype.kind not in "iu":
+            raise IndexError(f"rows of table {self.name} are whole numbers, not {numbers.dtype}")
+        outside = (numbers < 0) | (numbers >= self.rows)
         if outside.any():
             raise IndexError(
-                f"table {self.name} has rows 0 to {self.rows - 1}; got {wanted[outside].flat[0]}"
+                f"table {self.name} has rows 0 to {self.rows - 1}; got {numbers[outside].flat[0]}"
             )
-        return wanted.astype(np.int64)
+        return numbers.astype(np.int64)
 
     def __repr__(self) -> str:
         return f"<table {self.name}: {self.rows} rows x {self.dim}, {self.learnt.size} learnt>"
 
 
 class TrainedModel:
-    """A checkpoint, read-only: `tables` by name, `dense` parameters by name, `config`, `step`,
-    `digest`.
+    """A checkpoint, read-only.
+
+    Attributes: path, step, digest, config; tables, `Table` by name; dense, f32 array by parameter.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -115,8 +114,8 @@ class TrainedModel:
 
 
 def load(path: str | Path) -> TrainedModel:
-    """Open a checkpoint for looking at it. Raises CheckpointError if it is missing or broken.
+    """Open a checkpoint to look at it. Raises CheckpointError if it is missing or broken.
 
-    Values are mapped from the file and not verified; `neocpu checkpoint digest` does that.
+    Values are mapped from the file and not verified; `neocpu checkpoint digest` verifies them.
     """
     return TrainedModel(path)

@@ -1,20 +1,19 @@
-"""Will the run fit? Memory and disk needed against what the machine has, before anything is
-allocated.
+"""Will a run fit? The memory and disk that it needs, against what the machine has.
 
 Tables are mapped lazily: a row costs memory once it is touched, and a run cannot touch more rows
 than it looks up. So the need of a table is the smaller of its whole size and `lookups * max(row
-bytes, one page)`. Huge pages are asked for where even they fit, small ones otherwise. A checkpoint
+bytes, one page)`. Tables get huge pages where even those fit, small ones otherwise. A checkpoint
 has the rows that were touched.
 """
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from neocpu.config import Config
-from neocpu.embedding.specs import SCALED, TableSpec, bags
+from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import TrainingError
 from neocpu.model.layout import ModelLayout
 from neocpu.parallel.plan import Plan
@@ -22,26 +21,23 @@ from neocpu.training.state_blocks import BLOCK
 
 PAGE = 4096
 PROGRAM = 300 << 20  # bytes of Python, Numba and MPI
-BLOCK_ENTRY = 48  # bytes a checkpoint keeps of a block of rows: number, size, hash
-# bytes of HDF5's own for a table; for all else, with names and texts
-PER_TABLE = 4 << 10
-OVERHEAD = 256 << 10
-RECORD = 24  # bytes that an SSD file keeps of a row beside it
-UNSURE = 1.25  # a conversion's size is guessed from the first megabyte of its source
+BLOCK_ENTRY = 48  # bytes that a checkpoint keeps of a block of rows: number, size, hash
+PER_TABLE = 4 << 10  # bytes that HDF5 takes for a table's datasets
+OVERHEAD = 256 << 10  # bytes of a checkpoint for all else: names, texts, HDF5's own structures
+RECORD = 24  # bytes that an SSD file keeps of a row beside its values
+UNSURE = 1.25  # a conversion's size is estimated from the first megabyte of its source
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes of one table on one rank."""
+    """Bytes that one table takes: of memory on a rank, or of files."""
 
     table: str
     bytes: int
 
 
 def available_memory() -> int:
-    """Bytes that can be allocated without swapping: MemAvailable where the system tells, else the
-    physical memory.
-    """
+    """Bytes that can be allocated without swapping: Linux's MemAvailable, elsewhere all memory."""
     try:
         with open("/proc/meminfo") as lines:
             for line in lines:
@@ -63,40 +59,43 @@ def table_needs(
 ) -> list[Need]:
     """Bytes each table takes on `rank`, largest first.
 
-    `state_floats` is (optimizer floats per element, optimizer floats per row); `lookups`: how many
-    rows of each table the run can touch at most; `slots`: rows of each shard that have room in
-    memory (None: all); `page`: bytes that are taken at a time; `beside`: bytes of each shard's rows
-    that are kept beside those slots (None: none).
+    state_floats : optimizer floats per element and per row. lookups : rows of each table that the
+    run can touch, at most. slots : rows of each shard that have room in memory (None: all).
+    page : bytes that the system maps at a time. beside : bytes of each shard's rows that are kept
+    in their own, narrower format beside the slots (None: none).
     """
     per_element, per_row = state_floats
     needs: dict[str, int] = {}
     for i, shard in enumerate(plan.local(rank)):
-        rows = slots[i] if slots else shard.rows[1] - shard.rows[0]
+        table = plan.tables[shard.table]
         width = shard.cols[1] - shard.cols[0]
-        spec = plan.tables[shard.table]
-        row_bytes, narrow = (
-            spec.cached.row_bytes(width, state_floats),
-            spec.row_bytes(width, state_floats),
-        )
-        arrays = 1 + (spec.format == "bf16_split") + per_element + bool(per_row)
-        pages = max(row_bytes, page * arrays)
-        table = spec.name
-        touched = lookups[table]
-        needs[table] = (
-            needs.get(table, 0) + min(rows * row_bytes, touched * pages) + min(rows, touched * page)
-        )
-        needs[table] += min(beside[i], touched * max(narrow, page)) if beside else 0
-    return [Need(table, size) for table, size in sorted(needs.items(), key=lambda item: -item[1])]
+        rows = slots[i] if slots else shard.rows[1] - shard.rows[0]
+        touched = lookups[table.name]
+        row_bytes = table.cached.row_bytes(width, state_floats)
+        # a row touches a page of each array that holds a part of it
+        arrays = len(table.row_format.arrays) + per_element + bool(per_row)
+        size = min(rows * row_bytes, touched * max(row_bytes, page * arrays))
+        size += min(rows, touched * page)  # one byte per row: does it exist?
+        if beside:
+            narrow_bytes = table.row_bytes(width, state_floats)
+            size += min(beside[i], touched * max(narrow_bytes, page))
+        needs[table.name] = needs.get(table.name, 0) + size
+    return _largest_first(needs.items())
+
+
+def _largest_first(sizes: Iterable[tuple[str, int]]) -> list[Need]:
+    return [Need(table, size) for table, size in sorted(sizes, key=lambda item: -item[1])]
 
 
 def working_memory(config: Config, plan: Plan) -> int:
-    """Bytes a rank needs beside tables: activations, gradients and messages of one batch, and the
-    program itself.
+    """Bytes that a rank needs besides tables.
+
+    These are activations, gradients and messages of one batch, and the program itself.
     """
-    b = -(-config.training.batch_size // plan.ranks)
+    samples = -(-config.training.batch_size // plan.ranks)
     columns = config.model.bottom[-1] + sum(plan.tables[bag.table].dim for bag in bags(plan.tables))
     widths = sum(config.model.bottom) + sum(config.model.top) + len(bags(plan.tables)) ** 2
-    return 4 * b * (8 * columns + 3 * widths) + PROGRAM
+    return 4 * samples * (8 * columns + 3 * widths) + PROGRAM
 
 
 def human(size: float) -> str:
@@ -108,40 +107,40 @@ def human(size: float) -> str:
     raise AssertionError
 
 
-def fits(needs: Sequence[Need], host_ranks: int, other: int, available: int | None = None) -> bool:
-    """Would `check_memory` let it pass?"""
-    have = available_memory() if available is None else available
-    return (sum(need.bytes for need in needs) + other) * host_ranks <= have
+def fits(
+    needs: Sequence[Need], host_ranks: int, working: int, available: int | None = None
+) -> bool:
+    """Is there memory for the ranks of this host? Arguments as for `check_memory`."""
+    if available is None:
+        available = available_memory()
+    return (sum(need.bytes for need in needs) + working) * host_ranks <= available
 
 
 def check_memory(
-    needs: Sequence[Need], host_ranks: int, other: int, available: int | None = None
+    needs: Sequence[Need], host_ranks: int, working: int, available: int | None = None
 ) -> int:
-    """Bytes this rank needs; TrainingError when the ranks of this host together need more than
-    there is.
+    """Bytes that this rank needs.
 
-    `other` is what a rank needs besides tables (activations, buffers, dense parameters), in bytes.
+    working : bytes that a rank needs besides tables (activations, buffers, dense parameters).
+    available : bytes of this host for its `host_ranks` ranks (None: those that are available now).
+
+    Raises TrainingError where the ranks of this host together need more than that.
     """
-    total = sum(need.bytes for need in needs) + other
-    have = available_memory() if available is None else available
-    if not fits(needs, host_ranks, other, have):
-        largest = (
-            f"the largest table, {needs[0].table}, takes {human(needs[0].bytes)} of it; "
-            if needs
-            else ""
-        )
-        raise TrainingError(
-            f"this run needs {human(total)} of memory per rank, {human(total * host_ranks)} for "
-            f"{host_ranks} rank(s) on this "
-            f"host, but {human(have)} are available; {largest}use more hosts, a plan that shards "
-            "it (parallel.plan=row_wise), "
-            ""
-            "memory.placement=ddr_over_ssd with a memory.ddr, fewer tables.NAME.rows, a smaller "
-            "model.embedding_dim, "
-            "a narrower model.embedding_format, or "
-            "optimizer.sparse.name=exact_rowwise_adagrad"
-        )
-    return total
+    total = sum(need.bytes for need in needs) + working
+    if available is None:
+        available = available_memory()
+    if fits(needs, host_ranks, working, available):
+        return total
+    largest = ""
+    if needs:
+        largest = f"the largest table, {needs[0].table}, takes {human(needs[0].bytes)} of it; "
+    raise TrainingError(
+        f"this run needs {human(total)} of memory per rank, {human(total * host_ranks)} for "
+        f"{host_ranks} rank(s) on this host, but {human(available)} are available; {largest}use "
+        "more hosts, a plan that shards it (parallel.plan=row_wise), memory.placement=ddr_over_ssd "
+        "with a memory.ddr, fewer tables.NAME.rows, a smaller model.embedding_dim, a narrower "
+        "model.embedding_format, or optimizer.sparse.name=exact_rowwise_adagrad"
+    )
 
 
 def dense_bytes(config: Config, dense_features: int) -> int:
@@ -157,23 +156,20 @@ def dense_bytes(config: Config, dense_features: int) -> int:
 def checkpoint_needs(
     tables: Sequence[TableSpec], state_floats: tuple[int, int], touched: Mapping[str, int]
 ) -> list[Need]:
-    """Bytes each table can take in one checkpoint at most, largest first; `touched`: rows that can
-    differ from the start.
+    """Bytes that each table can take in one checkpoint, at most, largest first.
+
+    touched : rows of each table that can differ from their initial values.
     """
-    needs = []
+    sizes = []
     for table in tables:
-        file_format = (
-            "fp32" if table.format in SCALED else table.format
-        )  # of scaled rows: their numbers, scale and bias
-        row = (
-            8
-            + replace(table, format=file_format).row_bytes(table.dim, state_floats)
-            + 8 * (table.format in SCALED)
-        )
+        scaled = table.row_format.row_scaled
+        # scaled rows are written as float32 numbers with scale and bias
+        stored = replace(table, format="fp32") if scaled else table
+        row_bytes = 8 + stored.row_bytes(table.dim, state_floats) + (8 if scaled else 0)
         rows = touched[table.name]
         blocks = min(rows, -(-table.rows // BLOCK))
-        needs.append(Need(table.name, rows * row + blocks * BLOCK_ENTRY + PER_TABLE))
-    return sorted(needs, key=lambda need: -need.bytes)
+        sizes.append((table.name, rows * row_bytes + blocks * BLOCK_ENTRY + PER_TABLE))
+    return _largest_first(sizes)
 
 
 def row_file_needs(
@@ -182,110 +178,128 @@ def row_file_needs(
     touched: Mapping[str, int],
     saves: int = 1,
 ) -> list[Need]:
-    """Bytes each table can take in the SSD files of all ranks, largest first.
+    """Bytes that each table can take in the SSD files of all ranks, at most, largest first.
 
-    `saves`: checkpoints of the run. All but the last are committed, so rows that changed after one
-    are there twice, and once more until the next.
+    touched : as for `checkpoint_needs`. saves : checkpoints of the run. All but the last commit the
+    SSD files, so rows that changed after one are there twice, and once more until the next.
     """
     copies = min(saves, 3)
-    needs = [
-        Need(t.name, copies * touched[t.name] * (t.row_bytes(t.dim, state_floats) + RECORD))
-        for t in tables
-    ]
-    return sorted(needs, key=lambda need: -need.bytes)
+    sizes = []
+    for table in tables:
+        row_bytes = table.row_bytes(table.dim, state_floats) + RECORD
+        sizes.append((table.name, copies * touched[table.name] * row_bytes))
+    return _largest_first(sizes)
 
 
-def check_checkpoints(
-    out: Path,
-    needs: Sequence[Need],
-    dense: int,
-    saves: int,
-    keep: int,
-    there: Sequence[int],
-    tell: Callable[[str], None],
-    based: int = 0,
-) -> int:
-    """Will the checkpoints in `out` fit? Returns the bytes that one can take at most.
+@dataclass(frozen=True)
+class CheckpointNeeds:
+    """What the checkpoints of a run take.
 
-    `dense` bytes are in every checkpoint, `needs` only if every row that can be touched is. So:
-    TrainingError where not even the dense parameters fit, which the first checkpoint would run into
-    anyway, and a line to `tell` where all might not. A new one is written before the oldest of
-    `keep` goes; `saves`: how many the run writes; `there`: bytes of those that are in `out`
-    already; `based`: as many more may be what the oldest kept one is based on.
+    tables : bytes of each in one file if every row that can be touched is, largest first. dense :
+    bytes of dense parameters and their optimizer's state, which every file has. saves : files that
+    the run writes. keep : newest ones that stay. present : bytes of those that are in the folder
+    already. based : files at most that the oldest kept one is based on.
     """
-    files = min(max(saves, len(there) + 1), keep + 1 + based)
-    one = dense + sum(need.bytes for need in needs) + OVERHEAD
-    least, most = (max(files * size - sum(there), size) for size in (dense, one))
+
+    tables: Sequence[Need]
+    dense: int
+    saves: int
+    keep: int
+    present: Sequence[int] = ()
+    based: int = 0
+
+    @property
+    def one(self) -> int:
+        """Bytes that one file can take, at most."""
+        return self.dense + sum(need.bytes for need in self.tables) + OVERHEAD
+
+    @property
+    def files(self) -> int:
+        """Files that are there at a time: a new one is written before the oldest kept one goes."""
+        return min(max(self.saves, len(self.present) + 1), self.keep + 1 + self.based)
+
+
+def check_checkpoints(out: Path, needs: CheckpointNeeds, tell: Callable[[str], None]) -> int:
+    """Will the checkpoints in folder `out` fit? Returns the bytes that one can take, at most.
+
+    Raises TrainingError where not even the dense parameters fit, which the first checkpoint would
+    run into anyway; tells a line where they fit, but not every row that can be touched.
+    """
+    written = sum(needs.present)
+    least = max(needs.files * needs.dense - written, needs.dense)
+    most = max(needs.files * needs.one - written, needs.one)
     free = shutil.disk_usage(out).free
     if most <= free:
-        return one
-    name = (
-        f"; the largest table, {needs[0].table}, up to {human(needs[0].bytes)} of each"
-        if needs
-        else ""
-    )
-    fewer = "keep fewer (checkpoint.keep=1), " if keep > 1 and files > 1 else ""
-    help_ = (
-        f"make room, {fewer}choose another --out, or make the tables smaller "
+        return needs.one
+    files = f"{needs.files} of {human(needs.one)}"
+    if needs.tables:
+        largest = needs.tables[0]
+        files += f"; the largest table, {largest.table}, up to {human(largest.bytes)} of each"
+    keep_fewer = ""
+    if needs.keep > 1 and needs.files > 1:
+        keep_fewer = "keep fewer (checkpoint.keep=1), "
+    advice = (
+        f"make room, {keep_fewer}choose another --out, or make the tables smaller "
         "(tables.NAME.rows, model.embedding_dim)"
     )
     if least > free:
         raise TrainingError(
-            f"checkpoints in {out} need at least {human(least)} and up to {human(most)} ({files} "
-            f"of {human(one)}{name}), but "
-            f"only {human(free)} are free there; {help_}"
+            f"checkpoints in {out} need at least {human(least)} and up to {human(most)} ({files}), "
+            f"but only {human(free)} are free there; {advice}"
         )
     tell(
-        f"warning: checkpoints in {out} may need up to {human(most)} ({files} of "
-        f"{human(one)}{name}) if every row that can be "
-        f"touched is, but only {human(free)} are free there; {help_}"
+        f"warning: checkpoints in {out} may need up to {human(most)} ({files}) if every row that "
+        f"can be touched is, but only {human(free)} are free there; {advice}"
     )
-    return one
+    return needs.one
 
 
 def check_rows(
     folder: Path, needs: Sequence[Need], ranks: int, budget: int, tell: Callable[[str], None]
 ) -> None:
-    """Will the SSD files of a run fit? `needs`: of its tables, if every row that can be touched is;
-    `budget`: bytes of each rank's file (0: no limit). How many rows it will be nobody knows, so
-    this is a line to `tell`.
+    """Will the SSD files of a run fit?
+
+    Nobody knows how many rows they will hold, so where they may not fit this only tells a line.
+
+    needs : of the run's tables, if every row that can be touched is. budget : bytes of each rank's
+    file (0: no limit).
     """
     most = sum(need.bytes for need in needs)
-    most = min(most, ranks * budget) if budget else most
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free
+    if budget:
+        most = min(most, ranks * budget)
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
     if most > free:
         tell(
             f"warning: rows on the SSD may need up to {human(most)} in {folder}, most of it for "
-            f"{needs[0].table}, but only "
-            f"{human(free)} are free there; make room, choose another memory.folder, or limit the "
-            "files (memory.ssd)"
+            f"{needs[0].table}, but only {human(free)} are free there; make room, choose another "
+            "memory.folder, or limit the files (memory.ssd)"
         )
 
 
 def check_conversions(needs: Sequence[tuple[Path, int]], tell: Callable[[str], None]) -> None:
-    """Will the converted copies of raw logs fit? `needs`: (copy, about how many bytes its
-    conversion takes).
+    """Will the converted copies of raw logs fit?
 
-    The sizes are estimates: TrainingError where they are beyond what is free by more than they can
-    be wrong, else a line.
+    needs : (copy, about how many bytes its conversion takes).
+
+    Sizes are estimates. Raises TrainingError where a disk lacks more than they can be wrong by;
+    tells a line where it lacks less.
     """
     disks: dict[int, list[tuple[Path, int]]] = {}
     for copy, size in needs:
         disks.setdefault(copy.parent.stat().st_dev, []).append((copy, size))
-    for found in disks.values():
-        need = sum(size for _, size in found)
-        largest, size = max(found, key=lambda one: one[1])
+    for copies in disks.values():
+        total = sum(size for _, size in copies)
+        largest, largest_size = max(copies, key=lambda copy: copy[1])
         free = shutil.disk_usage(largest.parent).free
-        if need <= free:
+        if total <= free:
             continue
         text = (
-            f"converting the raw data needs about {human(need)} in {largest.parent} "
-            f"({human(size)} of it for {largest.name}), "
-            f"but only {human(free)} are free there; make room, or convert elsewhere with `neocpu "
-            "data convert` and give "
-            "the result as data.train"
+            f"converting the raw data needs about {human(total)} in {largest.parent} "
+            f"({human(largest_size)} of it for {largest.name}), but only {human(free)} are free "
+            "there; make room, or convert elsewhere with `neocpu data convert` and give the result "
+            "as data.train"
         )
-        if need > UNSURE * free:
+        if total > UNSURE * free:
             raise TrainingError(text)
         tell(f"warning: {text}")

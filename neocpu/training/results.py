@@ -1,5 +1,4 @@
-"""What does a run leave behind for people and programs? Files in its folder, written by rank 0
-alone.
+"""What does a run leave behind for people and programs? Files in its folder, written by rank 0.
 
     metrics.jsonl   a line per measurement: step, samples, split, and the metrics
     plan.json       which rank holds which rectangle of which table
@@ -15,7 +14,7 @@ import importlib.util
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -79,15 +78,24 @@ class RunReport:
         """Progress over `total` steps, of which `done` are done."""
         return self._progress(total, done)
 
-    def plan(self, plan: Plan, state_floats: tuple[int, int] = (0, 0)) -> None:
-        """Show the plan and save it."""
-        if self._first:
-            self.tell(plan.text(state_floats))
-            write_json(self.out / "plan.json", plan.to_dict())
+    def plan(
+        self,
+        plan: Plan,
+        state_floats: tuple[int, int] = (0, 0),
+        placement_lines: Sequence[str] = (),
+    ) -> None:
+        """Save the plan and show it; then show which memories were chosen for the tables."""
+        if not self._first:
+            return
+        self.tell(plan.text(state_floats))
+        write_json(self.out / "plan.json", plan.to_dict())
+        for line in placement_lines:
+            self.tell(line)
 
     def metrics(self, step: int, samples: int, split: str, metrics: Metrics) -> None:
-        """One measurement. After a resume, lines that the interrupted run wrote from this step on
-        are dropped first.
+        """Add one measurement: metrics.jsonl gets a line.
+
+        After a resume, lines that the interrupted run wrote for this step and later go first.
         """
         if not self._first:
             return
@@ -95,14 +103,13 @@ class RunReport:
         if not self._trimmed:
             self._trimmed = True
             _keep_before(path, step)
-        found = metrics.to_dict()
-        measured = found.pop("samples")
-        line = {"step": step, "samples": samples, "split": split, "measured": measured, **found}
+        values = metrics.to_dict()
+        measured = values.pop("samples")
+        line = {"step": step, "samples": samples, "split": split, "measured": measured, **values}
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        numbers = ", ".join(
-            f"{name} {value:.5f}" for name, value in found.items() if value is not None
-        )
+        defined = {name: value for name, value in values.items() if value is not None}
+        numbers = ", ".join(f"{name} {value:.5f}" for name, value in defined.items())
         self.tell(f"step {step}, {split}: {numbers}")
 
     def finish(self, summary: dict[str, Any]) -> None:
@@ -116,12 +123,12 @@ def _keep_before(path: Path, step: int) -> None:
     """Drop the lines of `step` and later, and a line that was cut off."""
     if not path.exists():
         return
-    kept = []
+    lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if json.loads(line)["step"] < step:
-                kept.append(line + "\n")
-    _replace(path, "".join(kept))
+                lines.append(line + "\n")
+    _replace(path, "".join(lines))
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -130,6 +137,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
+    """Write a file under another name, then give it its own."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
@@ -143,19 +151,17 @@ def _replace(path: Path, text: str) -> None:
 
 def versions() -> dict[str, str]:
     """What ran: Python, the packages that decide results or speed, and the machine."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in PACKAGES:
+    names = {"python": platform.python_version(), "machine": platform.machine()}
+    for package in PACKAGES:
         try:
-            found[name] = version(name)
+            names[package] = version(package)
         except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+            names[package] = "unknown"
+    return names
 
 
 def draw(out: Path) -> None:
-    """OUT/loss.png from OUT/metrics.jsonl; nothing where matplotlib is missing or nothing was
-    measured.
-    """
+    """Draw OUT/metrics.jsonl as OUT/loss.png, if matplotlib is there and anything was measured."""
     path = out / "metrics.jsonl"
     if importlib.util.find_spec("matplotlib") is None or not path.exists():
         return

@@ -10,10 +10,16 @@ import errno
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from neocpu.errors import NeocpuError, TrainingError
 from neocpu.parallel.comm import Comm
-from neocpu.storage.lock import UNSUPPORTED, claim, fcntl, holder
+from neocpu.storage.lock import UNSUPPORTED, claim, holder
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5")
 
@@ -34,10 +40,10 @@ class RunLock:
         self.out = Path(out)
         self.comm = comm
         self.resume = resume
-        self._file: int | None = None
-        self._held: Path | None = None
+        self._file: int | None = None  # descriptor of the locked file
+        self._exclusive: Path | None = None  # file whose existence is the lock
 
-    def __enter__(self) -> "RunLock":
+    def __enter__(self) -> Self:
         error: NeocpuError | None = None
         if self.comm.rank == 0:
             try:
@@ -66,6 +72,7 @@ class RunLock:
         self._release()
 
     def _take(self) -> None:
+        """Lock the folder for this process; TrainingError if another one holds it."""
         self.out.mkdir(parents=True, exist_ok=True)
         path = self.out / "lock"
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -87,29 +94,34 @@ class RunLock:
         self._file = file
 
     def _take_exclusively(self) -> None:
+        """The same where file locks do not work."""
         path = self.out / "lock.held"
         if not claim(path):
             raise self._busy(path)
-        self._held = path
+        self._exclusive = path
 
     def _busy(self, path: Path) -> TrainingError:
+        """The error that another run, named in the file, holds the folder."""
+        run = ""
         with contextlib.suppress(OSError):
-            if holder := path.read_text().strip():
-                hint = (
-                    f" (if that run is no more, remove {path})" if path.name == "lock.held" else ""
-                )
-                return TrainingError(
-                    f"{self.out} is in use by another run: {holder}{hint}; wait, or choose "
-                    "another --out"
-                )
-        return TrainingError(f"{self.out} is in use by another run; wait, or choose another --out")
+            run = path.read_text().strip()
+        if not run:
+            return TrainingError(
+                f"{self.out} is in use by another run; wait, or choose another --out"
+            )
+        # the system drops a file lock with its process, but an exclusive file may outlive it
+        hint = f" (if that run is no more, remove {path})" if path.name == "lock.held" else ""
+        return TrainingError(
+            f"{self.out} is in use by another run: {run}{hint}; wait, or choose another --out"
+        )
 
     def _refuse_results(self) -> None:
-        if not self.resume and (found := has_results(self.out)):
+        """TrainingError if a new run would write among the results of another one."""
+        result = has_results(self.out)
+        if result is not None and not self.resume:
             raise TrainingError(
-                f"{self.out} already has results ({found.relative_to(self.out)}); go on with "
-                "--resume, "
-                "choose another --out, or remove it"
+                f"{self.out} already has results ({result.relative_to(self.out)}); go on with "
+                "--resume, choose another --out, or remove it"
             )
 
     def _release(self) -> None:
@@ -117,6 +129,6 @@ class RunLock:
             os.ftruncate(self._file, 0)
             os.close(self._file)
             self._file = None
-        if self._held is not None:
-            self._held.unlink(missing_ok=True)
-            self._held = None
+        if self._exclusive is not None:
+            self._exclusive.unlink(missing_ok=True)
+            self._exclusive = None

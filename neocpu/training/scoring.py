@@ -1,6 +1,4 @@
-"""How is a checkpoint's model applied to data? On any number of ranks, whatever the run had that
-wrote it.
-"""
+"""How is a checkpoint's model applied to data? On any number of ranks, whatever wrote it."""
 
 import atexit
 import shutil
@@ -14,9 +12,10 @@ from neocpu.parallel.comm import Comm
 from neocpu.training import checkpoint as checkpoints
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.datasets import open_paths
+from neocpu.training.plans import make_plan, memory_plan
 from neocpu.training.results import silent
 from neocpu.training.warmup import warm_up
-from neocpu.training.world import World, build, make_plan, memory_plan
+from neocpu.training.world import World, build
 
 SPLIT = "test"
 
@@ -31,10 +30,12 @@ def restore(
     need_labels: bool = True,
     tell: Callable[[str], None] = silent,
 ) -> tuple[World, Loader]:
-    """The model of a checkpoint, and batches of `data` (raw logs or datasets) in file order.
+    """The world of a checkpoint, and a loader of `data` (raw logs or datasets) in file order.
+
     Collective.
 
-    labelled : whether raw logs have a label column. need_labels : refuse datasets without labels.
+    overrides : of keys of the config. labelled : do raw logs have a label column? need_labels :
+    refuse datasets without labels.
     """
     with CheckpointFile(path) as file:
         config = file.config(overrides)
@@ -46,14 +47,14 @@ def restore(
     memory = memory_plan(config, plan, pooling)
     warm_up(config, plan, comm, tell, memory.placements)
     if not (memory.plain or config.memory.folder):
-        memory = replace(memory, folder=_folder())
+        memory = replace(memory, folder=_temporary_folder())
     world = build(config, comm, plan, splits.dense_features, memory=memory)
     checkpoints.load(path, world, splits.description())
     return world, splits.loader(SPLIT, labelled=need_labels)
 
 
-def _folder() -> Path:
-    """Where SSD files may be while this process lasts."""
+def _temporary_folder() -> Path:
+    """A folder for SSD files that goes when this process ends."""
     folder = tempfile.mkdtemp(prefix="neocpu-rows-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)

@@ -1,5 +1,6 @@
-"""What is the state of training made of? Tensors, cut into blocks of 4,096 row numbers, and one
-digest of them all.
+"""What is the state of training made of? Tensors, cut into blocks of rows, and one digest.
+
+A block has 4,096 row numbers.
 
 A tensor is a dense parameter or a table, with its optimizer state as further fields. Of a table, a
 row belongs to the state if a byte of it differs from its initial value; of a dense parameter, all
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.specs import EXACT
+from neocpu.formats import table_format
 
 BLOCK = 4096
 STATE_VERSION = 1
@@ -24,16 +25,17 @@ F32 = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Values = Mapping[str, F32]
 NOTHING = np.empty(0, np.int64)
+CANONICAL_NAN = np.uint32(0x7FC00000)
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """`rows` rows; `fields` are (name, shape of one row): first the values, then the optimizer
-    state.
+    """A tensor of the state, with its optimizer state.
 
-    format : the values are numbers of it (`embedding.specs`). Here all fields are fp32 numbers,
-        whatever keeps them.
-    quantized : a format of whole rows, to which a file rounds the values; "": to none.
+    rows : their number. fields : (name, shape of one row), the values first.
+    format : row format of the table; its weights are numbers of that format, but here all fields
+        are held as fp32.
+    quantized : row format to which a checkpoint file rounds the weights; "": none.
     """
 
     name: str
@@ -44,13 +46,13 @@ class Tensor:
 
     @property
     def table(self) -> bool:
-        """A table, not a dense parameter?"""
+        """Whether this is a table, not a dense parameter."""
         return self.name.startswith("tables/")
 
     @property
     def coded(self) -> bool:
         """Whether files hold its values as codes."""
-        return self.format not in EXACT
+        return not table_format(self.format).exact
 
     def of(self, field: str) -> str:
         """Format in which files hold a field."""
@@ -69,12 +71,12 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Neighbouring blocks of tensor `tensor`: their rows in the state, i64[n] ascending, and f32[n,
-    ...] fields.
+    """Neighbouring blocks of tensor `tensor`.
 
-    numbers, counts : i64[m], which blocks, ascending, and how many of the rows are theirs.
-    changed, gone : of blocks looked at for what changed since the last checkpoint: bool[n], which
-        of the rows did (None: all), and i64[k], rows that did and do not belong to the state now.
+    numbers : i64[m], which blocks, ascending. counts : i64[m], how many rows each has in the state.
+    rows : i64[n], these rows, ascending. values : their fields, f32[n, ...].
+    changed : bool[n], which rows changed since the last checkpoint; None: that is not known.
+    gone : i64[k], rows that changed and are at their initial values now.
     codes : what a file holds of fields whose values are rounded for it.
     """
 
@@ -94,39 +96,42 @@ class Blocks:
         return Blocks(tensor, numbers, counts, rows, values)
 
     def per_block(self, rows: Ints) -> Ints:
-        """How many of some rows are in each block, i64[m]."""
+        """How many of `rows` are in each block, i64[m]."""
         return per_block(self.numbers, rows)
 
     def sha256(self) -> list[bytes]:
-        """Hash of each block: of its row numbers (int64) and then every field in order (float32),
-        all little-endian.
+        """Hash of each block.
+
+        It covers the row numbers (int64), then every field in order (float32), all little-endian.
         """
-        arrays = [
-            np.ascontiguousarray(self.rows, "<i8"),
-            *(np.ascontiguousarray(v, "<f4") for v in self.values.values()),
+        arrays = [np.ascontiguousarray(self.rows, "<i8")]
+        arrays += [np.ascontiguousarray(value, "<f4") for value in self.values.values()]
+        parts = [
+            (array.reshape(-1).view(np.uint8).data, array.nbytes // max(len(array), 1))
+            for array in arrays
         ]
-        parts = [(a.reshape(-1).view(np.uint8).data, a.nbytes // max(len(a), 1)) for a in arrays]
-        found = []
-        for lo, hi in pairwise([0, *np.cumsum(self.counts).tolist()]):
+        hashes = []
+        for first, end in pairwise([0, *np.cumsum(self.counts).tolist()]):
             sha = hashlib.sha256()
-            for data, size in parts:
-                sha.update(data[lo * size : hi * size])
-            found.append(sha.digest())
-        return found
+            for data, row_bytes in parts:
+                sha.update(data[first * row_bytes : end * row_bytes])
+            hashes.append(sha.digest())
+        return hashes
 
 
-def among(values: Ints, some: Ints) -> NDArray[np.bool_]:
-    """Which of some numbers are among others, which are ascending?"""
-    if not some.size:
+def among(values: Ints, members: Ints) -> NDArray[np.bool_]:
+    """Which of `values` are in `members`, which are ascending: bool, shaped like `values`."""
+    if not members.size:
         return np.zeros(values.size, np.bool_)
-    return some[np.minimum(np.searchsorted(some, values), some.size - 1)] == values
+    place = np.minimum(np.searchsorted(members, values), members.size - 1)
+    is_member: NDArray[np.bool_] = members[place] == values
+    return is_member
 
 
 def per_block(numbers: Ints, rows: Ints) -> Ints:
-    """How many of some rows are in each of some blocks: i64[m]."""
-    return np.bincount(np.searchsorted(numbers, rows // BLOCK), minlength=numbers.size).astype(
-        np.int64
-    )
+    """How many of `rows` are in each of the blocks `numbers` i64[m]: i64[m]."""
+    place = np.searchsorted(numbers, rows // BLOCK)
+    return np.bincount(place, minlength=numbers.size).astype(np.int64)
 
 
 def runs_of(values: Ints) -> tuple[Ints, Ints]:
@@ -137,8 +142,9 @@ def runs_of(values: Ints) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Index:
-    """All blocks of the state in order: tensor i64[m], number i64[m], rows i64[m], sha256 u8[m,
-    32].
+    """All blocks of the state in order.
+
+    tensor, number : i64[m], which block. rows : i64[m], how many. sha256 : u8[m, 32].
     """
 
     tensor: Ints
@@ -152,18 +158,16 @@ class Index:
         return slice(int(lo), int(hi))
 
     def over(self, older: "Index") -> "Index":
-        """What an older index has become by the blocks of this one; those without rows are no more."""
+        """An older index with the blocks of this one in place of its own; without empty blocks."""
         tensor = np.concatenate([older.tensor, self.tensor])
         number = np.concatenate([older.number, self.number])
         rows = np.concatenate([older.rows, self.rows])
         sha = np.concatenate([older.sha256, self.sha256])
-        order = np.lexsort((number, tensor))  # stable: of two equal ones the newer is the second
-        last = np.append((np.diff(tensor[order]) != 0) | (np.diff(number[order]) != 0), True)[
-            : order.size
-        ]
-        kept = order[last]
-        kept = kept[rows[kept] > 0]
-        return Index(tensor[kept], number[kept], rows[kept], sha[kept])
+        order = np.lexsort((number, tensor))  # stable: the newer of two entries comes second
+        differs_from_next = (np.diff(tensor[order]) != 0) | (np.diff(number[order]) != 0)
+        newest = order[np.append(differs_from_next, True)[: order.size]]
+        newest = newest[rows[newest] > 0]
+        return Index(tensor[newest], number[newest], rows[newest], sha[newest])
 
     def rows_of(self, tensor: int) -> int:
         """Rows of one tensor."""
@@ -171,14 +175,22 @@ class Index:
 
 
 def by_tensor(starts: Ints, blocks: Ints) -> Iterator[tuple[int, Ints]]:
-    """(tensor, numbers of its blocks) of blocks i64[n], ascending, counted over all tensors; tensor
-    t begins at starts[t].
+    """(tensor, numbers of its blocks) of blocks i64[n], ascending, counted over all tensors.
+
+    Tensor t begins at starts[t].
     """
     tensors, counts = runs_of(np.searchsorted(starts, blocks, side="right").astype(np.int64) - 1)
-    for tensor, lo, hi in zip(
-        tensors.tolist(), (np.cumsum(counts) - counts).tolist(), np.cumsum(counts).tolist()
-    ):
-        yield tensor, blocks[lo:hi] - starts[tensor]
+    first = 0
+    for tensor, count in zip(tensors.tolist(), counts.tolist()):
+        yield tensor, blocks[first : first + count] - starts[tensor]
+        first += count
+
+
+def canonical(values: F32) -> F32:
+    """A copy in which every NaN has the bits 0x7fc00000."""
+    copied = np.array(values, np.float32, order="C")
+    copied.view(np.uint32)[np.isnan(copied)] = CANONICAL_NAN
+    return copied
 
 
 def canonical_json(data: Any) -> bytes:
@@ -187,26 +199,23 @@ def canonical_json(data: Any) -> bytes:
 
 
 def digest_of(header: Mapping[str, Any], step: int, tensors: Sequence[Tensor], index: Index) -> str:
-    """SHA-256, in hexadecimal, of a state: the config's header, the step, and the blocks of all
-    tensors.
-    """
+    """SHA-256 of a state, in hexadecimal: of config header, step, and blocks of all tensors."""
     top = {
         "version": STATE_VERSION,
         "config": header,
         "seed": header["training"]["seed"],
         "step": step,
     }
-    found = hashlib.sha256(canonical_json(top) + b"\n")
+    sha = hashlib.sha256(canonical_json(top) + b"\n")
     for number, tensor in enumerate(tensors):
-        here = index.of(number)
+        blocks = index.of(number)
         fields = [[name, "float32", list(shape)] for name, shape in tensor.fields]
-        count = here.stop - here.start
+        count = blocks.stop - blocks.start
         line = {"name": tensor.name, "rows": tensor.rows, "fields": fields, "blocks": count}
-        found.update(canonical_json(line) + b"\n")
+        sha.update(canonical_json(line) + b"\n")
         entries = np.empty((count, 40), np.uint8)
-        entries[:, :8] = (
-            np.ascontiguousarray(index.number[here], "<i8").view(np.uint8).reshape(-1, 8)
-        )
-        entries[:, 8:] = index.sha256[here]
-        found.update(entries.data)
-    return found.hexdigest()
+        numbers = np.ascontiguousarray(index.number[blocks], "<i8")
+        entries[:, :8] = numbers.view(np.uint8).reshape(-1, 8)
+        entries[:, 8:] = index.sha256[blocks]
+        sha.update(entries.data)
+    return sha.hexdigest()

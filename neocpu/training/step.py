@@ -26,7 +26,7 @@ from neocpu.trees import leaf_cuts, rank_samples
 
 
 class BatchLike(Protocol):
-    """This rank's share of one global batch."""
+    """This rank's b samples of a global batch of B."""
 
     @property
     def dense(self) -> NDArray[np.float32]:
@@ -34,7 +34,7 @@ class BatchLike(Protocol):
 
     @property
     def sparse(self) -> KJT:
-        """Bags of the b samples."""
+        """Bags of the samples."""
 
     @property
     def labels(self) -> NDArray[np.float32]:
@@ -77,32 +77,34 @@ class TrainStep:
         }
 
     def forward(
-        self, batch: BatchLike, coming: Started[Input] | None = None
+        self, batch: BatchLike, lookups: Started[Input] | None = None
     ) -> NDArray[np.float32]:
-        """Logits f32[b] of this rank's samples; `coming`: their lookups, if those were sent before.
-        Collective.
+        """Logits f32[b] of this rank's samples. Collective.
+
+        lookups : those of the batch, if they were started before its turn.
         """
-        rows = batch.labels.size
-        if len(self._E) < rows:
-            self._E = np.empty((rows, self.model.columns), np.float32)
-        E = self._E[:rows]
-        lookup = self.embedding.forward(coming or batch.sparse, batch.samples)
+        samples = batch.labels.size
+        if len(self._E) < samples:
+            self._E = np.empty((samples, self.model.columns), np.float32)
+        E = self._E[:samples]
+        pooled = self.embedding.forward(lookups or batch.sparse, batch.samples)
         self.model.forward_bottom(batch.dense, E)
-        lookup.finish(E)
+        pooled.finish(E)
         return self.model.forward_top(E)
 
     def __call__(
-        self, batch: BatchLike, step: int, coming: Started[Input] | None = None
+        self, batch: BatchLike, step: int, lookups: Started[Input] | None = None
     ) -> Outcome:
-        """Train on one batch; `step` counts optimizer steps from 1; `coming` as for `forward`.
-        Collective.
+        """Train on one batch. Collective.
+
+        step : of the optimizers, counted from 1. lookups : as for `forward`.
 
         Raises
         ------
         IndexRangeError : a row number outside its table, on every rank.
         TrainingError : a loss that is not finite.
         """
-        self.forward(batch, coming)
+        self.forward(batch, lookups)
         prediction, loss = self.model.loss_gradient(batch.labels, batch.samples)
         self._refuse_nonfinite(loss, batch, step)
         dE = self.model.backward()
@@ -121,19 +123,16 @@ class TrainStep:
         return self._nodes
 
     def _refuse_nonfinite(self, loss: NDArray[np.float32], batch: BatchLike, step: int) -> None:
+        """Raise TrainingError for the first sample of this rank whose loss is not finite."""
         finite = np.isfinite(loss)
         if finite.all():
             return
         sample = int(np.argmin(finite))
         first, _ = rank_samples(self.comm.rank, self.comm.size, batch.samples, self.leaves)
-        inputs = (
-            "finite"
-            if np.isfinite(batch.dense[sample]).all() and np.isfinite(batch.labels[sample])
-            else "not finite"
-        )
+        finite_inputs = np.isfinite(batch.dense[sample]).all() and np.isfinite(batch.labels[sample])
         raise TrainingError(
             f"step {step}: the loss of sample {first + sample} of the batch is {loss[sample]} "
-            f"(its inputs are {inputs}); "
-            "lower optimizer.dense.learning_rate or optimizer.sparse.learning_rate, or resume "
-            "from an earlier checkpoint"
+            f"(its inputs are {'finite' if finite_inputs else 'not finite'}); lower "
+            "optimizer.dense.learning_rate or optimizer.sparse.learning_rate, or resume from an "
+            "earlier checkpoint"
         )

@@ -18,6 +18,8 @@ anyway, and does so in its first step.
 """
 
 import contextlib
+import functools
+import gc
 import hashlib
 import json
 import tempfile
@@ -42,9 +44,10 @@ from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.threads import run_threads
 from neocpu.storage.placement import PLACEMENTS
 from neocpu.training.companion import Companion, companion
+from neocpu.training.plans import memory_plan
 from neocpu.training.results import Watch, unwatched
 from neocpu.training.state import digest
-from neocpu.training.world import build, memory_plan
+from neocpu.training.world import build
 from neocpu.trees import rank_samples
 
 # more rows of each shard than lines in a set: some stay outside
@@ -94,8 +97,13 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
     )
 
 
+@functools.cache
+def _sources() -> str:
+    return source_digest(PACKAGE.parent)
+
+
 def _hash(facts: list[Any]) -> str:
-    text = json.dumps([*facts, source_digest(PACKAGE.parent)])
+    text = json.dumps([*facts, _sources()])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -181,8 +189,12 @@ def warm_up(
 def _compiling(tell: Callable[[str], None] | None, watch: Watch) -> Iterator[list[Companion]]:
     """Say that kernels are compiled when the first one is, and show how many until the block ends;
     those that the companions in the list compile are counted too.
+
+    Garbage is not collected meanwhile: the collector would walk the compiler's many objects again
+    and again, a tenth of the time to compile.
     """
     helpers: list[Companion] = []
+    collecting = gc.isenabled()
     before = activity.compiled
     shown = ExitStack()
 
@@ -191,8 +203,10 @@ def _compiling(tell: Callable[[str], None] | None, watch: Watch) -> Iterator[lis
 
     def begin() -> None:
         activity.on_compile = None
+        gc.disable()
         if tell:
-            tell("compiling kernels (once; later runs load them from the cache)")
+            kept = "in memory" if cannot_write() else "(once; later runs load them from the cache)"
+            tell(f"compiling kernels {kept}")
         shown.enter_context(watch(count))
 
     activity.on_compile = begin
@@ -201,6 +215,8 @@ def _compiling(tell: Callable[[str], None] | None, watch: Watch) -> Iterator[lis
             yield helpers
     finally:
         activity.on_compile = None
+        if collecting:
+            gc.enable()
 
 
 def _mark(marker: Path) -> None:

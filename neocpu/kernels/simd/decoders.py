@@ -2,11 +2,12 @@
 the dtype says how.
 
     fp32            plain float32 arrays
-    fp16, bf16, …   arrays of records of one field, which names the format (`storage/formats.py`, `docs/formats.md`)
+    fp16, bf16, …   arrays of records of one field, which names the format (`neocpu/formats.py`)
 
-Numba compiles a kernel per dtype, so the decoder is picked when it is compiled. Small floats are
-shifted into place and multiplied by a power of two, which is exact, subnormals included. Row-scaled
-integers are fma(q, scale, bias): rounded once. A row starts at element base + row * stride; for
+Numba compiles a kernel per dtype, so the decoder is picked when it is compiled. It follows from the
+format's record; `DECODERS` has those that the processor does faster in another way. Small floats
+are shifted into place and multiplied by a power of two, which is exact, subnormals included.
+Row-scaled integers are fma(q, scale, bias): rounded once. A row starts at element base + row * stride; for
 row-scaled integers an element is a byte and the stride the bytes of a row.
 """
 
@@ -18,12 +19,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from neocpu.formats import FORMATS, FP16, INFERENCE, SmallFloat
 from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, splat
 from neocpu.kernels.simd.tiles import LANES, target
 
-BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8_e4m3": 8, "fp8_e5m2": 8}
-BITS |= {"int8": 8, "int4": 4, "int2": 2, "nbit8": 8, "nbit4": 4, "nbit2": 2}
-SCALED = ("int8", "int4", "int2", "nbit8", "nbit4", "nbit2")
+ROWS = FORMATS | INFERENCE  # formats that kernels read
 _I16 = ir.IntType(16)
 HALVES = "+f16c" in target()[1].split(",")  # the processor decodes fp16 itself
 WIDE_HALVES = "+avx512fp16" in target()[1].split(",")
@@ -40,8 +40,11 @@ class RowDecoder:
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any, stride: Any) -> None:
         self.builder = builder
         self.name = format_of(signature.args[0])
-        self.bits = BITS[self.name]
-        self.scaled = self.name in SCALED
+        self.form = ROWS[self.name]
+        self.bits = self.form.bits
+        self.scaled = bool(self.form.header)
+        # bytes of a scale or a bias
+        self.word = 4 if self.scaled and self.form.header[0][1] == "<f4" else 2
         self.size = I64(context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype)))
         self.values = builder.bitcast(data(context, builder, signature, args, 0), I8.as_pointer())
         self.row_bytes = builder.mul(stride, self.size)
@@ -57,18 +60,16 @@ class RowDecoder:
     def codes(self, row: Any, column: Any) -> Any:
         """Address of the byte that holds the code of a column."""
         b = self.builder
-        first = b.gep(row, [I64(4)]) if self.name.startswith("nbit") else row
+        first = b.gep(row, [I64(2 * self.word)]) if self.form.header_first else row
         if self.bits >= 8:
             return b.gep(first, [b.mul(column, I64(self.bits // 8))])
         return b.gep(first, [b.lshr(column, I64((8 // self.bits).bit_length() - 1))])
 
     def header(self, row: Any) -> Any:
         """Address of the scale of a row."""
-        if self.name.startswith("nbit"):
+        if self.form.header_first:
             return row
-        return self.builder.gep(
-            row, [self.builder.sub(self.row_bytes, I64(8 if self.name == "int8" else 4))]
-        )
+        return self.builder.gep(row, [self.builder.sub(self.row_bytes, I64(2 * self.word))])
 
     def scales(self, row: Any, lanes: int) -> Any:
         """(scale, bias) of a row in every lane; None where numbers stand for themselves."""
@@ -78,11 +79,12 @@ class RowDecoder:
         at = self.header(row)
         words = []
         for i in range(2):
-            if self.name == "int8":
-                pointer = b.bitcast(b.gep(at, [I64(4 * i)]), F32.as_pointer())
+            word = b.gep(at, [I64(self.word * i)])
+            if self.word == 4:
+                pointer = b.bitcast(word, F32.as_pointer())
                 words.append(splat(b, b.load(pointer, align=1), lanes))
             else:
-                pointer = b.bitcast(b.gep(at, [I64(2 * i)]), _I16.as_pointer())
+                pointer = b.bitcast(word, _I16.as_pointer())
                 half = splat(b, b.zext(b.load(pointer, align=1), I32), lanes)
                 words.append(_half(b, half, lanes))
         return words
@@ -102,7 +104,10 @@ class RowDecoder:
                 return q
             q = b.zext(q, ir.VectorType(I32, lanes))
         if not self.scaled:
-            return DECODERS[self.name](b, q, lanes)
+            if self.name in DECODERS:
+                return DECODERS[self.name](b, q, lanes)
+            assert self.form.number is not None, f"{self.name} says nowhere what a code means"
+            return _small_float(b, q, lanes, self.form.number)
         number = b.uitofp(q, ir.VectorType(F32, lanes))
         return call(b, f"llvm.fma.v{lanes}f32", number.type, number, *scales)
 
@@ -128,23 +133,27 @@ class RowDecoder:
         return b.and_(b.lshr(b.shuffle_vector(some, some, spread), shifts), mask)
 
 
-def _small_float(
-    b: Any, code: Any, lanes: int, left: int, rebias: int, special: int, infinite: int
-) -> Any:
-    """fp32 numbers of codes (i32 vectors) of small floats.
+def _small_float(b: Any, code: Any, lanes: int, number: SmallFloat) -> Any:
+    """fp32 numbers of codes (i32 vectors) of a small float.
 
-    `left` shifts the magnitude to where fp32 keeps its own, 2^rebias makes up for the biases;
-    magnitudes from `special` on (shifted) get the bits `infinite` too: a topmost exponent, so that
-    they are infinite or NaN.
+    The magnitude is shifted to where fp32 keeps its own, and a power of two makes up for the
+    biases. Magnitudes from `special` on (shifted) get the bits `infinite` too: a topmost exponent,
+    so that they are infinite or NaN.
     """
     vector = ir.VectorType(I32, lanes)
     floats = ir.VectorType(F32, lanes)
+    left = 23 - number.mantissa
+    rebias = 127 - number.bias
+    sign_bit = left + number.bits - 1
+    top = (1 << (number.bits - 1)) - 1
+    first_special = top + 1 - (1 << number.mantissa) if number.infinity else top
+    special = first_special << left
+    infinite = 0x7F800000 if number.infinity else 0x7FC00000
 
     def constant(value: int) -> Any:
         return ir.Constant(vector, [value] * lanes)
 
     shifted = b.shl(code, constant(left))
-    sign_bit = left + {13: 15, 20: 7}[left]
     magnitude = b.and_(shifted, constant((1 << sign_bit) - 1))
     sign = b.shl(b.and_(shifted, constant(1 << sign_bit)), constant(31 - sign_bit))
     # a subnormal: read beside a 1, which then goes
@@ -172,7 +181,7 @@ def _half(b: Any, code: Any, lanes: int) -> Any:
             b.trunc(code, ir.VectorType(_I16, lanes)), ir.VectorType(ir.HalfType(), lanes)
         )
         return b.fpext(halves, ir.VectorType(F32, lanes))
-    return _small_float(b, code, lanes, 13, 112, 0x7C00 << 13, 0x7F800000)
+    return _small_float(b, code, lanes, FP16)
 
 
 def _bf16(b: Any, code: Any, lanes: int) -> Any:
@@ -180,15 +189,12 @@ def _bf16(b: Any, code: Any, lanes: int) -> Any:
     return b.bitcast(shifted, ir.VectorType(F32, lanes))
 
 
-def _e4m3(b: Any, code: Any, lanes: int) -> Any:
-    return _small_float(b, code, lanes, 20, 120, 0x7F << 20, 0x7FC00000)
-
-
 def _e5m2(b: Any, code: Any, lanes: int) -> Any:
     return _half(b, b.shl(code, ir.Constant(ir.VectorType(I32, lanes), [8] * lanes)), lanes)
 
 
-DECODERS = {"fp16": _half, "bf16": _bf16, "fp8_e4m3": _e4m3, "fp8_e5m2": _e5m2}
+# where the processor, or the likeness to a wider format, saves instructions
+DECODERS = {"fp16": _half, "bf16": _bf16, "fp8_e5m2": _e5m2}
 
 
 @intrinsic

@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from neocpu.kernels._jit import inlined
 from neocpu.kernels.simd import F32, I1, I8, I32, call
-from neocpu.kernels.simd.decoders import SCALED, format_of
+from neocpu.kernels.simd.decoders import ROWS, format_of
 from neocpu.kernels.simd.tiles import LANES
 
 X86 = platform.machine() in ("x86_64", "AMD64")
@@ -58,7 +58,7 @@ def tells(typingctx, values):
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return I1(int(X86 and format_of(signature.args[0]) not in SCALED))
+        return I1(int(X86 and not ROWS[format_of(signature.args[0])].header))
 
     return types.boolean(values), codegen
 

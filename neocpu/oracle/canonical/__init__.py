@@ -1,9 +1,8 @@
-"""Which bits does neocpu itself give for an operator? Its kernels, or their twins, called on an
-operator's flat inputs.
+"""Which bits does neocpu itself give for an operator? Its kernels, or their NumPy twins.
 
 Narrow rows are decoded exactly to fp32 first and encoded at the end, as `docs/arithmetic.md` says;
-what lies between are the kernels that train. `backend` is the package that is asked: "kernels"
-(Numba) or "reference" (NumPy).
+between them the kernels of training are called on an operator's flat inputs. `backend` names the
+package that answers: "kernels" (Numba) or "reference" (NumPy).
 """
 
 from importlib import import_module
@@ -12,154 +11,170 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import FORMATS
 from neocpu.oracle.operator import Arrays, Value
-from neocpu.oracle.truth.bags import SCALED, CaseBags, bags_of, row_bytes
+from neocpu.oracle.truth.bags import SCALED, JaggedBatch, bags_of, row_bytes
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
-from neocpu.storage.formats import FORMATS
 
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-NONE = np.empty(0, np.float32)
+NONE = np.empty(0, np.float32)  # an array that a kernel takes and does not use
 
 
-def asked(name: str, backend: str) -> Any:
+def backend_module(name: str, backend: str) -> Any:
     """The module of that name among the kernels or among their twins."""
     return import_module(f"neocpu.{backend}.{name}")
 
 
-def coded(x: Floats, name: str, backend: str) -> NDArray[Any]:
-    """Numbers of any shape as codes of a format, to nearest even: fp32, or records of one field
-    named after the format.
+def encoded(x: Floats, name: str, backend: str) -> NDArray[Any]:
+    """Numbers of any shape in a format, to nearest even.
+
+    fp32 as it is; else codes, in records of one field named after the format.
     """
     if name == "fp32":
         return x
     flat = np.ascontiguousarray(x, np.float32).reshape(1, -1)
-    out = np.empty(flat.shape, FORMATS[name].dtype)
-    asked("codecs", backend).encode_rows(flat, LAYOUTS[name], ROUNDINGS["nearest"], out)
-    return FORMATS[name].view(out).reshape(x.shape)
+    codes = np.empty(flat.shape, FORMATS[name].dtype)
+    nearest = ROUNDINGS["nearest"]
+    backend_module("codecs", backend).encode_rows(flat, LAYOUTS[name], nearest, codes)
+    return FORMATS[name].view(codes).reshape(x.shape)
 
 
-def lookups_of(
-    inputs: Arrays, options: dict[str, Value]
-) -> tuple[CaseBags, NDArray[np.int64], NDArray[np.int64], Floats]:
-    """The bags; offsets, rows (-1 reads nothing) and weights of all lookups."""
+def lookups_of(inputs: Arrays, options: dict[str, Value]) -> tuple[JaggedBatch, Ints, Ints, Floats]:
+    """The bags; offsets, rows (-1 reads nothing) and weights of all lookups of the inputs."""
     bags = bags_of(inputs, options, frozenset())
     rows = np.full(inputs["indices"].size, -1, np.int64)
-    rows[bags.place] = bags.at
+    rows[bags.position] = bags.row
     weights = np.ascontiguousarray(inputs.get("per_sample_weights", NONE), np.float32)
     return bags, inputs["offsets"].astype(np.int64), rows, weights
 
 
-class RowPlaces:
-    """Where everything stands, as `kernels.lookup` wants to be told: by feature, in elements of the
-    rows' format.
+class LookupArguments:
+    """Arguments of the kernels of lookups that describe tables and output, by feature.
+
+    table : the elements of all tables, flat, in the rows' format.
+    base, stride, width : i64[F], first element of the feature's table, from row to row, columns.
+    first_bag : i64[F+1], first bag of each feature.
+    shape : of the output.
+    place, pitch : i64[F], where the feature's first row begins in the flat output, from row to row.
     """
 
-    def __init__(self, inputs: Arrays, options: dict[str, Value], bags: CaseBags) -> None:
+    def __init__(self, inputs: Arrays, options: dict[str, Value], bags: JaggedBatch) -> None:
         name = str(options["weights_format"])
-        of = inputs["feature_table"].astype(np.int64)
-        step = inputs["dims"].astype(np.int64)
-        unit = int(options.get("row_alignment", 1))
+        feature_table = inputs["feature_table"].astype(np.int64)
+        stride = inputs["dims"].astype(np.int64)
+        alignment = int(options.get("row_alignment", 1))
         if name in SCALED:
-            step = np.array([-(-row_bytes(name, int(d)) // unit) * unit for d in step], np.int64)
-        size = step * inputs["rows"]
-        codes = np.ascontiguousarray(inputs["weights"]).reshape(-1)
-        self.table = (
-            codes
-            if name == "fp32"
-            else codes.view([(name, "u1" if name in SCALED else FORMATS[name].dtype)])
-        )
-        self.base = (np.cumsum(size) - size)[of]
-        self.stride = step[of]
+            sizes = [row_bytes(name, dim) for dim in stride.tolist()]
+            stride = np.array([-(-size // alignment) * alignment for size in sizes], np.int64)
+        table_sizes = stride * inputs["rows"]
+        self.table = np.ascontiguousarray(inputs["weights"]).reshape(-1)
+        if name != "fp32":
+            code = "u1" if name in SCALED else FORMATS[name].dtype
+            self.table = self.table.view([(name, code)])
+        self.base = (np.cumsum(table_sizes) - table_sizes)[feature_table]
+        self.stride = stride[feature_table]
         self.width = bags.dims
-        self.first_bag = np.append(0, np.cumsum(bags.batch)).astype(np.int64)
-        self.shape: tuple[int, ...] = (int(bags.batch[0]) if bags.batch.size else 0, bags.width)
+        self.first_bag = np.append(0, np.cumsum(bags.batch_sizes)).astype(np.int64)
+        self.shape: tuple[int, ...] = (
+            int(bags.batch_sizes[0]) if bags.batch_sizes.size else 0,
+            bags.width,
+        )
         self.place = bags.column
         self.pitch = np.full(bags.dims.size, bags.width, np.int64)
         if "batch_sizes" in inputs:
-            elements = bags.batch * bags.dims
+            elements = bags.batch_sizes * bags.dims
             self.shape = (int(elements.sum()),)
             self.place = np.cumsum(elements) - elements
             self.pitch = bags.dims
 
     @property
-    def rows(self) -> tuple[Any, ...]:
-        """First arguments of every kernel."""
+    def tables(self) -> tuple[Any, ...]:
+        """First arguments of every kernel: the tables and where features begin in them."""
         return self.table, self.base, self.width, self.stride
 
 
 def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
     """Canonical answer of `lookup`."""
     bags, offsets, rows, weights = lookups_of(inputs, options)
-    at = RowPlaces(inputs, options, bags)
-    kernels = asked("lookup", backend)
+    arguments = LookupArguments(inputs, options, bags)
+    kernels = backend_module("lookup", backend)
     with np.errstate(all="ignore"):
         if options["pooling"] == "none":
             width = int(bags.dims[0]) if bags.dims.size else 0
-            first = offsets[at.first_bag]
+            first_lookup = offsets[arguments.first_bag]
             out = np.zeros((rows.size, width), np.float32)
             kernels.gathered_rows(
-                *at.rows, first, rows, weights, first[:-1] * width, bags.dims, out.reshape(-1)
+                *arguments.tables,
+                first_lookup,
+                rows,
+                weights,
+                first_lookup[:-1] * width,
+                bags.dims,
+                out.reshape(-1),
             )
         else:
-            out = np.zeros(at.shape, np.float32)
-            mean = options["pooling"] == "mean"
+            out = np.zeros(arguments.shape, np.float32)
             kernels.pooled_rows(
-                *at.rows,
-                at.first_bag,
+                *arguments.tables,
+                arguments.first_bag,
                 offsets,
                 rows,
                 weights,
-                mean,
-                at.place,
-                at.pitch,
+                options["pooling"] == "mean",
+                arguments.place,
+                arguments.pitch,
                 out.reshape(-1),
             )
-    return {"out": coded(out, str(options["output_format"]), backend)}
+    return {"out": encoded(out, str(options["output_format"]), backend)}
 
 
 def weight_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
-    """Canonical gradient of the per-sample weights: exact dot products, rounded once, of gradients
-    over L for MEAN.
+    """Canonical gradient of the per-sample weights.
+
+    Exact dot products, rounded once; for MEAN of gradients over L.
     """
     bags, offsets, rows, _ = lookups_of(inputs, options)
-    at = RowPlaces(inputs, options, bags)
+    arguments = LookupArguments(inputs, options, bags)
     out = np.zeros(rows.size, np.float32)
-    given = np.ascontiguousarray(inputs["grad_output"], np.float32).reshape(-1)
+    gradient = np.ascontiguousarray(inputs["grad_output"], np.float32).reshape(-1)
     with np.errstate(all="ignore"):
-        asked("lookup", backend).weight_gradients(
-            *at.rows,
-            at.first_bag,
+        backend_module("lookup", backend).weight_gradients(
+            *arguments.tables,
+            arguments.first_bag,
             offsets,
             rows,
-            given,
+            gradient,
             options["pooling"] == "mean",
-            at.place,
-            at.pitch,
+            arguments.place,
+            arguments.pitch,
             out,
         )
     return {"per_sample_weights_grad": out}
 
 
-def columns_of(inputs: Arrays, bags: CaseBags) -> NDArray[np.int64]:
+def gradient_start(inputs: Arrays, bags: JaggedBatch) -> Ints:
     """Where the gradient of each bag begins in the flat grad_output: i64[bags]."""
-    if "batch_sizes" in inputs:
-        start = np.cumsum(bags.batch * bags.dims) - bags.batch * bags.dims
-        return start[bags.feature] + bags.sample * bags.dims[bags.feature]
-    return bags.sample * bags.width + bags.column[bags.feature]
+    if "batch_sizes" not in inputs:
+        return bags.sample * bags.width + bags.column[bags.feature]
+    elements = bags.batch_sizes * bags.dims
+    first = np.cumsum(elements) - elements
+    start: Ints = first[bags.feature] + bags.sample * bags.dims[bags.feature]
+    return start
 
 
-def divided(inputs: Arrays, options: dict[str, Value], bags: CaseBags) -> Floats:
+def divided(inputs: Arrays, options: dict[str, Value], bags: JaggedBatch) -> Floats:
     """grad_output f32, clipped, and for MEAN divided by the lengths of the bags."""
-    given = np.array(inputs["grad_output"], np.float32)
+    gradient = np.array(inputs["grad_output"], np.float32)
     most = np.float32(options.get("max_gradient", 0.0))
     if most:
-        given = np.clip(given, -most, most)
+        gradient = np.clip(gradient, -most, most)
     if options["pooling"] != "mean":
-        return given
-    flat = given.reshape(-1)
-    first = columns_of(inputs, bags)
-    for f, d in enumerate(bags.dims.tolist()):
-        mine = np.flatnonzero(bags.feature == f)
-        at = first[mine, None] + np.arange(d)
-        flat[at] /= np.maximum(bags.length[mine], 1).astype(np.float32)[:, None]
-    return flat.reshape(given.shape)
+        return gradient
+    flat = gradient.reshape(-1)
+    start = gradient_start(inputs, bags)
+    for f, dim in enumerate(bags.dims.tolist()):
+        in_feature = np.flatnonzero(bags.feature == f)
+        elements = start[in_feature, None] + np.arange(dim)
+        flat[elements] /= np.maximum(bags.length[in_feature], 1).astype(np.float32)[:, None]
+    return flat.reshape(gradient.shape)

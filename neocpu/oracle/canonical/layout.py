@@ -1,8 +1,7 @@
-"""Which arrays does neocpu itself return for operators on jagged data? Its kernels'; or the plain
-model's, their twin here.
+"""Which arrays does neocpu itself return for operators on jagged data?
 
-Whole numbers and copies have one right answer, so the model in `truth_layout.py` stands for the
-twins: what kernels return is checked against it, number for number.
+Those of its kernels, or of the model in `truth/layout.py`: whole numbers and copies have one right
+answer, so the model serves as the twin, and what kernels return must equal it number for number.
 """
 
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from neocpu.oracle.canonical import NONE, asked
+from neocpu.oracle.canonical import NONE, backend_module
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth import layout as truth_layout
 
@@ -21,78 +20,104 @@ def run(name: str, inputs: Arrays, options: dict[str, Value], backend: str) -> A
         from neocpu.embedding import layouts  # kernels
 
         return BY_KERNELS[name](layouts, inputs, options)
-    found: Arrays = getattr(truth_layout, name)(inputs, options, frozenset())
-    return found
+    outputs: Arrays = getattr(truth_layout, name)(inputs, options, frozenset())
+    return outputs
 
 
-def _weighted(found: Arrays, weights: Any) -> Arrays:
-    return found if weights is None else {**found, "per_sample_weights": weights}
+def _with_weights(outputs: Arrays, weights: Any) -> Arrays:
+    return outputs if weights is None else {**outputs, "per_sample_weights": weights}
 
 
-def _permute(layouts: Any, i: Arrays, o: dict[str, Value]) -> Arrays:
+def _permute(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
     lengths, indices, weights = layouts.permute_2d(
-        i["permute"], i["lengths"], i["indices"], i.get("per_sample_weights")
+        inputs["permute"], inputs["lengths"], inputs["indices"], inputs.get("per_sample_weights")
     )
-    return _weighted({"lengths": lengths, "indices": indices}, weights)
+    return _with_weights({"lengths": lengths, "indices": indices}, weights)
 
 
-def _bucketize(layouts: Any, i: Arrays, o: dict[str, Value]) -> Arrays:
-    # 0 would hash rows
-    block = i.get("block_sizes", np.ones(len(i.get("boundaries", ())), np.int64))
-    uneven = list(i["boundaries"]) if "boundaries" in i else None
-    found = layouts.block_bucketize(
-        i["lengths"],
-        i["indices"],
+def _bucketize(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    # beside boundaries the block sizes do not matter, but 0 would mean that rows are hashed
+    block = inputs.get("block_sizes", np.ones(len(inputs.get("boundaries", ())), np.int64))
+    uneven = list(inputs["boundaries"]) if "boundaries" in inputs else None
+    buckets = layouts.block_bucketize(
+        inputs["lengths"],
+        inputs["indices"],
         block,
-        int(o["ranks"]),
-        i.get("per_sample_weights"),
+        int(options["ranks"]),
+        inputs.get("per_sample_weights"),
         boundaries=uneven,
     )
-    arrays = {"lengths": found.lengths, "indices": found.indices, "positions": found.positions}
-    return _weighted({**arrays, "unbucketize": found.unbucketize_permute}, found.weights)
+    outputs = {
+        "lengths": buckets.lengths,
+        "indices": buckets.indices,
+        "positions": buckets.positions,
+        "unbucketize": buckets.unbucketize_permute,
+    }
+    return _with_weights(outputs, buckets.weights)
 
 
-def _select(layouts: Any, i: Arrays, o: dict[str, Value]) -> Arrays:
-    values, lengths = layouts.jagged_index_select(i["values"], i["lengths"], i["select"])
+def _select_bags(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    values, lengths = layouts.jagged_index_select(
+        inputs["values"], inputs["lengths"], inputs["select"]
+    )
     return {"values": values, "lengths": lengths}
 
 
-def _unique(layouts: Any, i: Arrays, o: dict[str, Value]) -> Arrays:
-    return dict(zip(("unique", "inverse", "counts"), layouts.unique(i["indices"])))
+def _unique(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    return dict(zip(("unique", "inverse", "counts"), layouts.unique(inputs["indices"])))
 
 
-def _bounds(layouts: Any, i: Arrays, o: dict[str, Value]) -> Arrays:
+def _bounds(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
     from neocpu.embedding.bounds import bounds_check
 
-    mode = str(o["bounds_check"])
-    found = bounds_check(i["rows"], i["feature_table"], i["indices"], i["offsets"], mode, None, -1)
-    return {"indices": found.indices, "outside": found.outside}
+    mode = str(options["bounds_check"])
+    checked = bounds_check(
+        inputs["rows"],
+        inputs["feature_table"],
+        inputs["indices"],
+        inputs["offsets"],
+        mode,
+        None,
+        -1,
+    )
+    return {"indices": checked.indices, "outside": checked.outside}
 
 
-def _padded(layouts: Any, i: Arrays, o: dict[str, Value]) -> Arrays:
-    return {
-        "dense": layouts.jagged_to_padded_dense(
-            i["values"], i["offsets"], int(o["max_length"]), float(o["padding"])
-        )
-    }
+def _padded(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    dense = layouts.jagged_to_padded_dense(
+        inputs["values"], inputs["offsets"], int(options["max_length"]), float(options["padding"])
+    )
+    return {"dense": dense}
+
+
+def _unpadded(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    return {"values": layouts.dense_to_jagged(inputs["dense"], inputs["offsets"])}
+
+
+def _offsets(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    return {"offsets": layouts.complete_cumsum(inputs["lengths"])}
+
+
+def _recat(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    return {"order": layouts.recat(int(options["features"]), int(options["ranks"]))}
+
+
+def _select_rows(layouts: Any, inputs: Arrays, options: dict[str, Value]) -> Arrays:
+    return {"values": layouts.index_select(inputs["values"], inputs["select"])}
 
 
 BY_KERNELS: dict[str, Callable[[Any, Arrays, dict[str, Value]], Arrays]] = {
     "permute": _permute,
     "block_bucketize": _bucketize,
     "bucketize_uneven": _bucketize,
-    "jagged_index_select": _select,
+    "jagged_index_select": _select_bags,
     "unique": _unique,
     "bounds_check": _bounds,
     "jagged_to_padded_dense": _padded,
-    "padded_dense_to_jagged": lambda layouts, i, o: {
-        "values": layouts.dense_to_jagged(i["dense"], i["offsets"])
-    },
-    "lengths_to_offsets": lambda layouts, i, o: {"offsets": layouts.complete_cumsum(i["lengths"])},
-    "recat": lambda layouts, i, o: {"order": layouts.recat(int(o["features"]), int(o["ranks"]))},
-    "index_select": lambda layouts, i, o: {
-        "values": layouts.index_select(i["values"], i["select"])
-    },
+    "padded_dense_to_jagged": _unpadded,
+    "lengths_to_offsets": _offsets,
+    "recat": _recat,
+    "index_select": _select_rows,
 }
 
 
@@ -105,6 +130,7 @@ def segment_sum(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
     zero = np.zeros(1, np.int64)
     width = np.array([values.shape[1]])
     rows = np.arange(len(values))
+    kernels = backend_module("pooling", backend)
     with np.errstate(all="ignore"):
-        asked("pooling", backend).pooled_sum(table, zero, width, offsets, rows, NONE, out, zero)
+        kernels.pooled_sum(table, zero, width, offsets, rows, NONE, out, zero)
     return {"sums": out}

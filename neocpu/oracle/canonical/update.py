@@ -1,25 +1,27 @@
-"""Which bits does neocpu's fused backward give? The kernels of training, or their twins, on an
-operator's flat inputs.
-"""
+"""Which bits does neocpu's fused backward give? The kernels of training, or their NumPy twins."""
 
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.formats import FORMATS
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces
-from neocpu.oracle.canonical import NONE, Floats, asked, columns_of, divided, lookups_of
+from neocpu.oracle.canonical import (
+    NONE,
+    Floats,
+    backend_module,
+    divided,
+    gradient_start,
+    lookups_of,
+)
 from neocpu.oracle.operator import Arrays, Value
-from neocpu.oracle.truth.bags import CaseBags, TableGeometry
+from neocpu.oracle.truth.bags import JaggedBatch, TableGeometry
 from neocpu.oracle.truth.formats import joined_halves
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.reference.rules import RULES, Rule
-from neocpu.storage.formats import FORMATS
-
-Ints = NDArray[np.int64]
 
 
 def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
@@ -33,37 +35,40 @@ def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
     return SparseOptimizer(name=str(options["optimizer"]), **keys)
 
 
-def segments_of(inputs: Arrays, options: dict[str, Value]) -> tuple[CaseBags, Segments, Floats]:
-    """The bags; their lookups by table and row; and the flat gradient."""
+def segments_of(inputs: Arrays, options: dict[str, Value]) -> tuple[JaggedBatch, Segments, Floats]:
+    """The bags, their segments, and the flat gradient, clipped and divided."""
     bags, _, _, weights = lookups_of(inputs, options)
     gradient = divided(inputs, options, bags)
-    row = bags.tables.row[bags.table] + bags.at
-    order = np.argsort(row, kind="stable")
-    _, at = np.unique(row[order], return_index=True)
-    unique_table = bags.table[order][at]
-    shards, first = np.unique(unique_table, return_index=True)
+    global_row = bags.tables.first_row[bags.table] + bags.row
+    order = np.argsort(global_row, kind="stable")
+    _, first_lookup = np.unique(global_row[order], return_index=True)
+    unique_table = bags.table[order][first_lookup]
+    shards, first_segment = np.unique(unique_table, return_index=True)
     if options["pooling"] == "none":
-        place = bags.place * gradient.shape[-1]
+        place = bags.position * gradient.shape[-1]
     else:
-        place = columns_of(inputs, bags)[bags.bag]
+        place = gradient_start(inputs, bags)[bags.bag]
+    sorted_weights = NONE
+    if weights.size:
+        sorted_weights = np.ascontiguousarray(weights[bags.position][order])
     segments = Segments(
         shards=shards,
-        first=np.append(first, unique_table.size),
-        unique=bags.at[order][at],
-        starts=np.append(at, order.size),
+        first=np.append(first_segment, unique_table.size),
+        unique=bags.row[order][first_lookup],
+        starts=np.append(first_lookup, order.size),
         place=place[order],
-        weights=np.ascontiguousarray(weights[bags.place][order]) if weights.size else NONE,
+        weights=sorted_weights,
     )
     return bags, segments, np.ascontiguousarray(gradient.reshape(-1))
 
 
 def states_of(rule: Rule, inputs: Arrays, tables: TableGeometry) -> dict[str, Floats]:
     """Copies of the state arrays, zeros where the inputs have none."""
-    sizes = {name: int(tables.element[-1]) for name in rule.element_state}
-    sizes |= {name: int(tables.row[-1]) for name in rule.row_state}
+    sizes = {name: int(tables.first_element[-1]) for name in rule.element_state}
+    sizes |= {name: int(tables.first_row[-1]) for name in rule.row_state}
     return {
-        n: np.array(inputs.get(n, np.zeros(size)), np.float32).reshape(-1)
-        for n, size in sizes.items()
+        name: np.array(inputs.get(name, np.zeros(size)), np.float32).reshape(-1)
+        for name, size in sizes.items()
     }
 
 
@@ -76,14 +81,14 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     states = states_of(rule, inputs, tables)
     hyper = optimizer.hyper(int(options["step"]))
     element_states = rule.element_record(*(states[n] for n in rule.element_state))
-    per_row = NONE
+    row_states = NONE
     if rule.row_state:
-        per_row = np.stack([states[n] for n in rule.row_state], axis=1).reshape(-1)
+        row_states = np.stack([states[n] for n in rule.row_state], axis=1).reshape(-1)
     name = str(options["weights_format"])
     weights = np.array(inputs["weights"]).reshape(-1)
     places = _places(tables, int(options["seed"]))
     halves = np.array(inputs.get("weights_low", ()), np.uint16).reshape(-1)
-    module = asked("update" if name == "fp32" else "narrow", backend)
+    module = backend_module("update" if name == "fp32" else "narrow", backend)
     table: Any = weights
     if name != "fp32":
         table = CodedTable(
@@ -96,14 +101,13 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
         )
     fused = module.fused(rule, bool(optimizer.max_norm))
     with np.errstate(all="ignore"):
-        fused(table, element_states, per_row, places, segments, gradient, hyper)
+        fused(table, element_states, row_states, places, segments, gradient, hyper)
     for k, state in enumerate(rule.row_state):
-        states[state] = per_row.reshape(-1, len(rule.row_state))[:, k].copy()
-    return {
-        "weights": weights,
-        **states,
-        **({"joined": joined_halves(weights, halves)} if halves.size else {}),
-    }
+        states[state] = row_states.reshape(-1, len(rule.row_state))[:, k].copy()
+    outputs: Arrays = {"weights": weights, **states}
+    if halves.size:
+        outputs["joined"] = joined_halves(weights, halves)
+    return outputs
 
 
 def _places(tables: TableGeometry, seed: int) -> ShardPlaces:
@@ -112,10 +116,10 @@ def _places(tables: TableGeometry, seed: int) -> ShardPlaces:
     zero = np.zeros(count, np.int64)
     keys = [tensor_key(seed, STOCHASTIC_ROUNDING, f"table{t}") for t in range(count)]
     return ShardPlaces(
-        base=tables.element[:-1],
+        base=tables.first_element[:-1],
         width=tables.dims,
         full_width=tables.dims,
-        row_base=tables.row[:-1],
+        row_base=tables.first_row[:-1],
         row0=zero,
         column0=zero,
         key=np.array(keys, np.uint64),
@@ -132,7 +136,7 @@ def unique_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str
     rule = RULES["exact_sgd"]
     hyper = SparseOptimizer(rule.name).hyper(1)
     places = _places(tables, seed=0)
-    merge = asked("update", backend).merged(rule)
+    merge = backend_module("update", backend).merged(rule)
     with np.errstate(all="ignore"):
         merge(NONE, rule.element_record(), places, segments, gradient, hyper, to, out)
-    return {"rows": tables.row[table] + segments.unique, "values": out}
+    return {"rows": tables.first_row[table] + segments.unique, "values": out}

@@ -1,8 +1,4 @@
-"""Which gradients break a fused backward? Cases of the operators `backward` and `unique_gradient`.
-
-Hyper-parameters are fp32 numbers (1 - 2^-10, not 0.999), so that no kernel is excused by how it
-rounds them.
-"""
+"""Which gradients break a fused backward? Cases of `backward` and `unique_gradient`."""
 
 from collections.abc import Iterator
 
@@ -10,41 +6,18 @@ import numpy as np
 
 from neocpu.oracle.cases.draw import (
     Draw,
-    Pick,
     bags,
     coded,
     gradient,
     hot,
     last,
     ragged,
-    skewed,
     tables,
 )
+from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, dyadic, plain, states
 from neocpu.oracle.operator import Arrays, Case, Value
-from neocpu.oracle.ops.backward import HYPER
 from neocpu.reference.rules import RULES
 
-EXACT: dict[str, Value] = {
-    "learning_rate": 0.0625,
-    "eps": 2.0**-20,
-    "beta1": 0.875,
-    "beta2": 1 - 2.0**-10,
-}
-OWN: dict[str, dict[str, Value]] = {
-    "momentum_sgd": {"momentum": 0.625},
-    "lars_sgd": {"momentum": 0.625, "eta": 0.125},
-    "rowwise_rmsprop": {"ar_alpha": 0.25, "min_shrinkage": 0.5},
-    "exact_rowwise_adagrad_with_counter": {
-        "counter_halflife": 8,
-        "learning_rate_mode": "counter_sgd",
-        "tail_id_threshold": 2.0,
-    },
-    "exact_rowwise_adagrad_with_cowclip": {
-        "counter_halflife": 8,
-        "weight_norm_coefficient": 0.5,
-        "lower_bound": 0.125,
-    },
-}
 DECAYS = ("exact_sgd", "exact_rowwise_adagrad", "adam", "lamb")
 
 
@@ -61,47 +34,9 @@ def _case(
         f"backward-{name}",
         "backward",
         inputs,
-        {"optimizer": rule, **EXACT, **OWN.get(rule, {}), **options},
+        {"optimizer": rule, **EXACT, **OPTIONS_OF_RULE.get(rule, {}), **options},
         about,
     )
-
-
-def states(draw: Draw, rule: str, given: Arrays, fresh: bool = False) -> Arrays:
-    """States of a rule for the tables: zeros if fresh, else as after some steps (rows of the past 5
-    steps).
-    """
-    record = RULES[rule]
-    found = dict[str, np.ndarray]()
-    elements = int(given["weights"].size)
-    rows = int(given["rows"].sum())
-    for name in (*record.element_state, *record.row_state):
-        size = elements if name in record.element_state else rows
-        if fresh:
-            value = np.zeros(size, np.float32)
-        elif name == "prev_iter":
-            value = draw.whole(size, 0, 6).astype(np.float32)
-        elif name == "row_counter":
-            value = draw.whole(size, 0, 8).astype(np.float32)
-        elif name in ("momentum_buffer", "exp_avg"):
-            value = draw.floats(size, -4, 0)
-        else:
-            value = np.abs(draw.floats(size, -4, 1))
-        found[name] = value
-    return found
-
-
-def plain(
-    seed: int,
-    name: str,
-    rule: str = "exact_rowwise_adagrad",
-    pooling: str = "sum",
-    weighted: bool = False,
-) -> Arrays:
-    """Two tables, three features, ragged bags with many duplicates, states as after five steps."""
-    draw = Draw(seed, f"backward-{name}")
-    given = tables(draw, (11, 6), (6, 3), (1, 0, 1))
-    given |= bags(draw, given, ragged(draw, 3, 6), weighted=weighted)
-    return {**given, **states(draw, rule, given), "grad_output": gradient(draw, given, pooling)}
 
 
 def _rules(seed: int) -> Iterator[Case]:
@@ -115,20 +50,20 @@ def _rules(seed: int) -> Iterator[Case]:
                 step=6,
             )
     for rule in ("adam", "partial_rowwise_adam", "lamb", "partial_rowwise_lamb"):
-        given = plain(seed, f"{rule}-first", rule)
-        given |= states(Draw(seed, "fresh"), rule, given, fresh=True)
+        inputs = plain(seed, f"{rule}-first", rule)
+        inputs |= states(Draw(seed, "fresh"), rule, inputs, fresh=True)
         yield _case(
             f"{rule}-first-step",
-            given,
+            inputs,
             f"{rule} at step 1, where bias correction matters most",
             rule,
         )
     for rule in ("lamb", "lars_sgd"):
-        given = plain(seed, f"{rule}-zero", rule)
-        given["weights"][:18] = 0
+        inputs = plain(seed, f"{rule}-zero", rule)
+        inputs["weights"][:18] = 0
         yield _case(
             f"{rule}-zero-rows",
-            given,
+            inputs,
             "rows of zeros: the ratio of norms is 1 there, not 0/0",
             rule,
             step=6,
@@ -138,11 +73,11 @@ def _rules(seed: int) -> Iterator[Case]:
 def _decays(seed: int) -> Iterator[Case]:
     for rule in DECAYS:
         for mode in ("l2", "decoupled"):
-            given = plain(seed, f"{rule}-{mode}", rule)
+            inputs = plain(seed, f"{rule}-{mode}", rule)
             about = f"{mode} weight decay with {rule}: which rows, once per row, in which order"
             yield _case(
                 f"{rule}-{mode}",
-                given,
+                inputs,
                 about,
                 rule,
                 step=6,
@@ -150,10 +85,10 @@ def _decays(seed: int) -> Iterator[Case]:
                 weight_decay_mode=mode,
             )
     rule = "exact_rowwise_adagrad_with_counter"
-    given = plain(seed, "counter-decay", rule)
+    inputs = plain(seed, "counter-decay", rule)
     yield _case(
         "counter-decay",
-        given,
+        inputs,
         "weight decay by row counters with a half-life of -1: weights must shrink",
         rule,
         step=6,
@@ -165,25 +100,16 @@ def _decays(seed: int) -> Iterator[Case]:
     )
 
 
-def _dyadic(
-    seed: int, name: str, rows: int, width: int, lengths: list[int], pick: Pick = skewed
-) -> Arrays:
-    draw = Draw(seed, f"backward-{name}")
-    given = tables(draw, (rows,), (width,), exact=True)
-    given |= bags(draw, given, [lengths], pick=pick)
-    return {**given, "grad_output": gradient(draw, given, exact=True)}
-
-
 def _merging(seed: int) -> Iterator[Case]:
     about = "; dyadic gradients merge exactly in every order, so one lost addition shows"
     yield _case(
         "hot-row",
-        _dyadic(seed, "hot", 9, 4, [50] * 60, hot),
+        dyadic(seed, "hot", 9, 4, [50] * 60, hot),
         "3000 lookups of one row" + about,
         "exact_sgd",
     )
     edges = {
-        **_dyadic(seed, "edges", 9, 4, [1] * 2366),
+        **dyadic(seed, "edges", 9, 4, [1] * 2366),
         "indices": np.repeat(np.arange(7), (31, 32, 33, 64, 65, 1025, 1116)),
     }
     edges["indices"] = edges["indices"][np.argsort(Draw(seed, "edges").words(2366), kind="stable")]
@@ -195,7 +121,7 @@ def _merging(seed: int) -> Iterator[Case]:
     )
     yield _case(
         "skewed",
-        _dyadic(seed, "skewed", 300, 8, [25] * 40),
+        dyadic(seed, "skewed", 300, 8, [25] * 40),
         "a thousand lookups, half of them of a few rows" + about,
     )
     draw = Draw(seed, "backward-last")
@@ -255,25 +181,25 @@ def _poolings(seed: int) -> Iterator[Case]:
         "out-of-range", outside, "rows out of range train nothing, not row 0", bounds_check="ignore"
     )
     draw = Draw(seed, "backward-sequence")
-    given = tables(draw, (9, 4), (5, 5), (1, 0))
-    given |= bags(draw, given, ragged(draw, 2, 4))
-    given["grad_output"] = gradient(draw, given, "none")
+    inputs = tables(draw, (9, 4), (5, 5), (1, 0))
+    inputs |= bags(draw, inputs, ragged(draw, 2, 4))
+    inputs["grad_output"] = gradient(draw, inputs, "none")
     yield _case(
         "sequence",
-        given,
+        inputs,
         "no pooling: one gradient per lookup, duplicates still merge",
         pooling="none",
     )
 
 
 def _numbers(seed: int) -> Iterator[Case]:
-    given = plain(seed, "cancel", "exact_adagrad")
-    given["grad_output"][1::2] = -given["grad_output"][::2]
-    given["indices"] = np.zeros_like(given["indices"])
-    given["indices"][:] = 2
+    inputs = plain(seed, "cancel", "exact_adagrad")
+    inputs["grad_output"][1::2] = -inputs["grad_output"][::2]
+    inputs["indices"] = np.zeros_like(inputs["indices"])
+    inputs["indices"][:] = 2
     yield _case(
         "cancellation",
-        given,
+        inputs,
         "gradients of one row nearly cancel before they are squared",
         "exact_adagrad",
     )
@@ -337,10 +263,10 @@ def _limits(seed: int) -> Iterator[Case]:
         "gradients are clipped before they merge",
         max_gradient=0.5,
     )
-    given = plain(seed, "max-norm", "exact_sgd")
+    inputs = plain(seed, "max-norm", "exact_sgd")
     yield _case(
         "max-norm",
-        given,
+        inputs,
         "rows longer than max_norm are scaled down, others are not touched",
         "exact_sgd",
         max_norm=2.0,
@@ -350,12 +276,12 @@ def _limits(seed: int) -> Iterator[Case]:
 def _formats(seed: int) -> Iterator[Case]:
     for name in ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2"):
         for rounding in ("nearest", "stochastic"):
-            given = plain(seed, f"rows-{name}-{rounding}")
-            given["weights"] = coded(given["weights"], name)
+            inputs = plain(seed, f"rows-{name}-{rounding}")
+            inputs["weights"] = coded(inputs["weights"], name)
             about = f"rows of {name}: update in fp32, store with {rounding} rounding"
             yield _case(
                 f"rows-{name}-{rounding}",
-                given,
+                inputs,
                 about,
                 weights_format=name,
                 rounding=rounding,
@@ -365,10 +291,8 @@ def _formats(seed: int) -> Iterator[Case]:
     for rule in ("exact_sgd", "exact_rowwise_adagrad"):
         split = plain(seed, f"split-{rule}", rule)
         bits = split["weights"].view("<u4")
-        split["weights"], split["weights_low"] = (
-            (bits >> 16).astype("<u2").view([("bf16", "<u2")]),
-            bits.astype("<u2"),
-        )
+        split["weights"] = (bits >> 16).astype("<u2").view([("bf16", "<u2")])
+        split["weights_low"] = bits.astype("<u2")
         about = (
             f"split weights with {rule}: bf16 rows, their lower halves beside them, updated as fp32"
         )
@@ -392,9 +316,11 @@ def _unique(seed: int) -> Iterator[Case]:
         ("mean", "mean", False, "merged gradients of MEAN bags"),
         ("weighted", "sum", True, "merged gradients of weighted bags"),
     ):
-        given = plain(seed, f"unique-{name}", "exact_sgd", weighted=weighted)
-        yield Case(f"unique-gradient-{name}", "unique_gradient", given, {"pooling": pooling}, about)
-    hot_row = _dyadic(seed, "unique-hot", 9, 4, [50] * 60, hot)
+        inputs = plain(seed, f"unique-{name}", "exact_sgd", weighted=weighted)
+        yield Case(
+            f"unique-gradient-{name}", "unique_gradient", inputs, {"pooling": pooling}, about
+        )
+    hot_row = dyadic(seed, "unique-hot", 9, 4, [50] * 60, hot)
     yield Case(
         "unique-gradient-hot-row",
         "unique_gradient",
@@ -411,6 +337,3 @@ def _unique(seed: int) -> Iterator[Case]:
         {},
         "all lookups pruned: no row, no value",
     )
-
-
-assert set(EXACT) <= set(HYPER)

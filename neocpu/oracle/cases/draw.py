@@ -1,5 +1,6 @@
-"""Where do the numbers of the cases come from? Philox, by seed and name of the case: the same for
-ever, on every machine.
+"""Where do the numbers of the cases come from? Philox, by seed and name of the case.
+
+They are the same on every machine, and never change.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import FORMATS
 from neocpu.oracle.operator import Arrays
 from neocpu.oracle.truth.bags import SCALED
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, encode_rows
 from neocpu.reference.philox import GENERATOR, random_words, tensor_key
-from neocpu.storage.formats import FORMATS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -43,22 +44,19 @@ class Draw:
         words = self.words(count)
         fraction = 1.0 + (words & 0x7FFFFF).astype(np.float64) / (1 << 23)
         sign = np.where(words >> 31, -1.0, 1.0)
-        return (
-            np.ldexp(sign * fraction, self.whole(count, low, high))
-            .astype(np.float32)
-            .reshape(shape)
-        )
+        numbers: Floats = np.ldexp(sign * fraction, self.whole(count, low, high)).astype(np.float32)
+        return numbers.reshape(shape)
 
     def dyadic(self, shape: int | tuple[int, ...], bits: int = 6, unit: int = -4) -> Floats:
-        """Whole multiples of 2^unit below 2^bits units, none of them 0: sums of thousands are exact
-        in any order.
+        """Whole multiples of 2^unit below 2^bits units, none of them 0.
+
+        Sums of thousands of them are exact in any order.
         """
-        count = int(np.prod(shape))
-        words = self.words(count)
-        size = 1 + (words >> 1) % ((1 << bits) - 1)
-        return (
-            np.ldexp(np.where(words & 1, -1.0, 1.0) * size, unit).astype(np.float32).reshape(shape)
-        )
+        words = self.words(int(np.prod(shape)))
+        units = 1 + (words >> 1) % ((1 << bits) - 1)
+        sign = np.where(words & 1, -1.0, 1.0)
+        numbers: Floats = np.ldexp(sign * units, unit).astype(np.float32)
+        return numbers.reshape(shape)
 
 
 Lengths = Sequence[Sequence[int]]  # by feature, by sample
@@ -71,9 +69,7 @@ def uniform(draw: Draw, rows: int, count: int) -> Ints:
 
 
 def skewed(draw: Draw, rows: int, count: int) -> Ints:
-    """Small row numbers most of the time, as in click logs: half of the lookups hit a handful of
-    rows.
-    """
+    """Small row numbers most of the time, as in click logs: a few rows get half of the lookups."""
     u = draw.words(count).astype(np.float64) / 2.0**32
     return np.minimum((rows * u * u * u * u).astype(np.int64), rows - 1)
 
@@ -95,7 +91,11 @@ def tables(
     features: Sequence[int] | None = None,
     exact: bool = False,
 ) -> Arrays:
-    """Tables of fp32 rows; features one for each table unless named. `exact`: small dyadic numbers."""
+    """Tables of fp32 rows.
+
+    features : the table of each feature; None: one feature for each table.
+    exact : small dyadic numbers.
+    """
     count = int(np.dot(rows, dims))
     return {
         "weights": draw.dyadic(count) if exact else draw.floats(count),
@@ -106,44 +106,45 @@ def tables(
 
 
 def bags(
-    draw: Draw, given: Arrays, lengths: Lengths, pick: Pick = uniform, weighted: bool = False
+    draw: Draw, inputs: Arrays, lengths: Lengths, pick: Pick = uniform, weighted: bool = False
 ) -> Arrays:
-    """Bags of those lengths over the tables: indices, offsets, weights; batch_sizes where samples
-    differ.
+    """Bags of these lengths over the tables: indices, offsets, weights.
+
+    Also batch_sizes, where the numbers of samples of features differ.
     """
-    rows = given["rows"].tolist()
-    feature_table = given["feature_table"].tolist()
+    rows = inputs["rows"].tolist()
+    feature_table = inputs["feature_table"].tolist()
     flat = [n for feature in lengths for n in feature]
     offsets = np.append(0, np.cumsum(np.array(flat, np.int64)))
     indices = [pick(draw, rows[t], sum(feature)) for t, feature in zip(feature_table, lengths)]
-    found: Arrays = {
+    batch: Arrays = {
         "indices": np.concatenate([np.empty(0, np.int64), *indices]),
         "offsets": offsets,
     }
     if weighted:
-        found["per_sample_weights"] = draw.floats(int(offsets[-1]))
+        batch["per_sample_weights"] = draw.floats(int(offsets[-1]))
     sizes = [len(feature) for feature in lengths]
     if len(set(sizes)) > 1:
-        found["batch_sizes"] = np.array(sizes, np.int64)
-    return found
+        batch["batch_sizes"] = np.array(sizes, np.int64)
+    return batch
 
 
-def gradient(draw: Draw, given: Arrays, pooling: str = "sum", exact: bool = False) -> Floats:
+def gradient(draw: Draw, inputs: Arrays, pooling: str = "sum", exact: bool = False) -> Floats:
     """A gradient of the output of a lookup, of the shape that it has."""
-    dims = given["dims"][given["feature_table"]]
+    dims = inputs["dims"][inputs["feature_table"]]
     if pooling == "none":
-        shape: tuple[int, ...] = (given["indices"].size, int(dims[0]))
-    elif "batch_sizes" in given:
-        shape = (int((given["batch_sizes"] * dims).sum()),)
+        shape: tuple[int, ...] = (inputs["indices"].size, int(dims[0]))
+    elif "batch_sizes" in inputs:
+        shape = (int((inputs["batch_sizes"] * dims).sum()),)
     else:
-        shape = ((given["offsets"].size - 1) // max(dims.size, 1), int(dims.sum()))
+        shape = ((inputs["offsets"].size - 1) // max(dims.size, 1), int(dims.sum()))
     return draw.dyadic(shape) if exact else draw.floats(shape)
 
 
 def ragged(draw: Draw, features: int, batch: int, most: int = 9) -> list[list[int]]:
     """Lengths 0 to `most`, about one bag in five empty."""
-    found = draw.whole((features, batch), -2, most + 1)
-    return np.maximum(found, 0).tolist()
+    lengths = draw.whole((features, batch), -2, most + 1)
+    return [[max(length, 0) for length in samples] for samples in lengths.tolist()]
 
 
 def coded(values: Floats, name: str) -> NDArray[Any]:
@@ -160,22 +161,20 @@ def coded(values: Floats, name: str) -> NDArray[Any]:
 def scaled_rows(
     draw: Draw, name: str, rows: Sequence[int], dims: Sequence[int], alignment: int = 1
 ) -> NDArray[np.uint8]:
-    """Random row-scaled rows: any code, a scale and a bias that keep numbers of ordinary size;
-    padding of 0xAA.
+    """Random rows of a row-scaled format, as bytes; padding of 0xAA.
+
+    Any code; scale and bias keep numbers of ordinary size.
     """
-    bits, dtype, first = SCALED[name]
-    parts = []
-    for r, d in zip(rows, dims):
-        data = -(-d * bits // 8)
-        codes = draw.words(r * data).astype(np.uint8).reshape(r, data)
-        codes[:, -1] &= 255 >> (data * 8 - d * bits)
-        header = (
-            np.stack([np.abs(draw.floats(r, -8, -5)), draw.floats(r, -2, 1)], axis=1)
-            .astype(dtype)
-            .view(np.uint8)
-        )
-        row = np.concatenate([header, codes] if first else [codes, header], axis=1)
-        parts.append(
-            np.pad(row, ((0, 0), (0, -row.shape[1] % alignment)), constant_values=0xAA).reshape(-1)
-        )
-    return np.concatenate(parts)
+    bits, dtype, header_first = SCALED[name]
+    table_bytes = []
+    for row_count, dim in zip(rows, dims):
+        code_bytes = -(-dim * bits // 8)
+        codes = draw.words(row_count * code_bytes).astype(np.uint8).reshape(row_count, code_bytes)
+        codes[:, -1] &= 255 >> (code_bytes * 8 - dim * bits)
+        scale = np.abs(draw.floats(row_count, -8, -5))
+        bias = draw.floats(row_count, -2, 1)
+        header = np.stack([scale, bias], axis=1).astype(dtype).view(np.uint8)
+        row = np.concatenate([header, codes] if header_first else [codes, header], axis=1)
+        padding = ((0, 0), (0, -row.shape[1] % alignment))
+        table_bytes.append(np.pad(row, padding, constant_values=0xAA).reshape(-1))
+    return np.concatenate(table_bytes)

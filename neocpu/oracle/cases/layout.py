@@ -1,12 +1,14 @@
-"""Which jagged data and which numbers break the small operators? Cases of layout, rounding and
-row-scaled formats.
+"""Which jagged data and which numbers break the small operators?
+
+Cases of layout, sums of segments, rounding and row-scaled formats.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from neocpu.oracle.cases.draw import Draw, bags, ragged, scaled_rows, tables
+from neocpu.oracle.cases.draw import Draw, Floats, bags, ragged, scaled_rows, tables
 from neocpu.oracle.operator import Arrays, Case, Value
 from neocpu.oracle.ops.codecs import QUANTIZE
 from neocpu.oracle.truth.formats import FORMATS
@@ -24,9 +26,9 @@ def _case(name: str, op: str, inputs: Arrays, about: str, **options: Value) -> C
 
 def _checks(seed: int) -> Iterator[Case]:
     draw = Draw(seed, "checks")
-    given = tables(draw, (11, 7), (1, 1), (1, 0, 1))
-    found = bags(draw, given, ragged(draw, 3, 4))
-    inputs = {"rows": given["rows"], "feature_table": given["feature_table"], **found}
+    table_inputs = tables(draw, (11, 7), (1, 1), (1, 0, 1))
+    batch = bags(draw, table_inputs, ragged(draw, 3, 4))
+    inputs = {"rows": table_inputs["rows"], "feature_table": table_inputs["feature_table"], **batch}
     yield _case("bounds-check-good", "bounds_check", inputs, "all rows in range: nothing changes")
     bad = {**inputs, "indices": inputs["indices"].copy()}
     bad["indices"][::2] = np.resize([-1, 7, 11, -2, 1 << 40, -(1 << 63)], bad["indices"][::2].size)
@@ -51,11 +53,8 @@ def _checks(seed: int) -> Iterator[Case]:
         huge,
         "row * dim beyond 2^31, in tables that no test could allocate",
     )
-    small = {
-        k: v
-        for k, v in {**given, **bags(draw, given, ragged(draw, 3, 4))}.items()
-        if k != "weights"
-    }
+    small = {**table_inputs, **bags(draw, table_inputs, ragged(draw, 3, 4))}
+    del small["weights"]
     yield _case(
         "linear-index-small", "linear_index", small, "tables of one column, shared and out of order"
     )
@@ -70,6 +69,14 @@ def _moves(seed: int) -> Iterator[Case]:
         "indices": draw.whole(count, 0, 20),
         "per_sample_weights": draw.floats(count),
     }
+    yield from _permutes(base)
+    yield from _buckets(base)
+    yield from _offsets(lengths)
+    yield from _uniques(draw)
+
+
+def _permutes(base: Arrays) -> Iterator[Case]:
+    """Keys in other orders; base: lengths [keys, samples], indices and weights."""
     yield _case(
         "permute", "permute", {**base, "permute": np.array([2, 0, 3, 1])}, "keys in another order"
     )
@@ -85,7 +92,12 @@ def _moves(seed: int) -> Iterator[Case]:
         "permute": np.array([2, 1, 0]),
     }
     yield _case("permute-empty", "permute", empty, "B = 0")
-    flat: Arrays = {**base, "lengths": lengths.reshape(-1), "block_sizes": np.array([5, 7, 20, 3])}
+
+
+def _buckets(base: Arrays) -> Iterator[Case]:
+    """Lookups to ranks; base: lengths [keys, samples], indices and weights."""
+    flat: Arrays = {**base, "lengths": base["lengths"].reshape(-1)}
+    flat["block_sizes"] = np.array([5, 7, 20, 3])
     yield _case(
         "block-bucketize",
         "block_bucketize",
@@ -96,7 +108,11 @@ def _moves(seed: int) -> Iterator[Case]:
     yield _case(
         "block-bucketize-one", "block_bucketize", flat, "one rank: everything stays", ranks=1
     )
-    last: Arrays = {**flat, "indices": np.full(count, 9), "block_sizes": np.array([5, 5, 5, 5])}
+    last: Arrays = {
+        **flat,
+        "indices": np.full(base["indices"].size, 9),
+        "block_sizes": np.array([5, 5, 5, 5]),
+    }
     yield _case(
         "block-bucketize-edge",
         "block_bucketize",
@@ -104,13 +120,16 @@ def _moves(seed: int) -> Iterator[Case]:
         "the last row of the last block, over and over",
         ranks=2,
     )
-    uneven: Arrays = {k: v for k, v in flat.items() if k != "block_sizes"}
+    uneven: Arrays = {name: array for name, array in flat.items() if name != "block_sizes"}
     uneven["boundaries"] = np.array([[0, 1, 1, 9], [0, 6, 8, 20], [0, 0, 0, 20], [0, 3, 4, 5]])
     about = "blocks of unequal size, some empty; rows at their edges and beyond the last"
     yield _case("bucketize-uneven", "bucketize_uneven", uneven, about, ranks=3)
     yield _case(
         "recat", "recat", {}, "blocks of three ranks and four keys, key-major", features=4, ranks=3
     )
+
+
+def _offsets(lengths: NDArray[np.int32]) -> Iterator[Case]:
     yield _case(
         "offsets-ragged",
         "lengths_to_offsets",
@@ -136,6 +155,9 @@ def _moves(seed: int) -> Iterator[Case]:
         {"offsets": np.array([0, 0, 4, 4, 9])},
         "empty bags at both ends",
     )
+
+
+def _uniques(draw: Draw) -> Iterator[Case]:
     rows = draw.whole(200, 0, 25)
     yield _case("unique-duplicates", "unique", {"indices": rows}, "many duplicates")
     wide = np.array([1 << 40, 5, (1 << 40) + 1, 5, 1 << 31, 1 << 32, 0, 1 << 40], np.int64)
@@ -151,11 +173,11 @@ def _dense(seed: int) -> Iterator[Case]:
     values = draw.floats((11, 3))
     values[4, 1] = np.nan
     values[9, 2] = -0.0
-    given: Arrays = {"values": values, "offsets": offsets}
+    inputs: Arrays = {"values": values, "offsets": offsets}
     yield _case(
         "padded-short",
         "jagged_to_padded_dense",
-        given,
+        inputs,
         "bags are cut off at max_length",
         max_length=4,
         padding=-1.0,
@@ -163,7 +185,7 @@ def _dense(seed: int) -> Iterator[Case]:
     yield _case(
         "padded-long",
         "jagged_to_padded_dense",
-        given,
+        inputs,
         "bags are padded; an empty one is all padding",
         max_length=9,
     )
@@ -207,9 +229,10 @@ def _sums(seed: int) -> Iterator[Case]:
     yield _case("segment-sum", "segment_sum", real, "segments of five rows, odd width")
 
 
-def _special(draw: Draw, name: str) -> np.ndarray:
-    """Numbers that are hard to round to a format: ties, neighbours of ties, subnormals, the ends,
-    specials; [R, 8].
+def _special(draw: Draw, name: str) -> Floats:
+    """Numbers that are hard to round to a format, f32[R, 8].
+
+    Ties, neighbours of ties, subnormals, the ends of the range, infinities and NaN.
     """
     form = FORMATS[name]
     step = 2.0 ** (1 - form.precision)
@@ -262,7 +285,9 @@ def _bytes(seed: int) -> Iterator[Case]:
     for name in ("int8", "int8_gpu", "int4", "int2", "fp8_row_forward", "fp8_row_backward", "mx4"):
         draw = Draw(seed, f"bytes-{name}")
         x = draw.floats((9, 37))
-        x[1], x[2], x[3, ::2] = 0.0, 3.25, -x[3, ::2]
+        x[1] = 0.0
+        x[2] = 3.25
+        x[3, ::2] = -x[3, ::2]
         x[4] *= np.float32(2.0**-31)  # a range of the size of FBGEMM's eps
         x[5] *= np.float32(2.0**9)
         x[6] = np.arange(37) / 2  # ties

@@ -40,33 +40,33 @@ def _plain(
     weighted: bool = False,
 ) -> Arrays:
     draw = Draw(seed, name)
-    given = tables(draw, (11, 7), (6, 3), features)
-    return {**given, **bags(draw, given, ragged(draw, len(features), batch), weighted=weighted)}
+    inputs = tables(draw, (11, 7), (6, 3), features)
+    return {**inputs, **bags(draw, inputs, ragged(draw, len(features), batch), weighted=weighted)}
 
 
 def _shapes(seed: int) -> Iterator[Case]:
     draw = Draw(seed, "shapes")
-    given = tables(draw, (5, 4), (4, 8))
+    inputs = tables(draw, (5, 4), (4, 8))
     yield _case(
         "empty-batch",
-        {**given, **bags(draw, given, [[], []])},
+        {**inputs, **bags(draw, inputs, [[], []])},
         "B = 0: no bag at all, an output without rows",
     )
     yield _case(
         "empty-bags",
-        {**given, **bags(draw, given, [[0] * 3, [0] * 3])},
+        {**inputs, **bags(draw, inputs, [[0] * 3, [0] * 3])},
         "every bag is empty: zeros, and no index to read",
     )
-    one = tables(draw, (3,), (1,))
+    one_column = tables(draw, (3,), (1,))
     yield _case(
         "one-column",
-        {**one, **bags(draw, one, [[2, 0, 1, 5]])},
+        {**one_column, **bags(draw, one_column, [[2, 0, 1, 5]])},
         "D = 1: rows narrower than any vector",
     )
-    single = tables(draw, (1,), (4,))
+    one_row = tables(draw, (1,), (4,))
     yield _case(
         "one-row",
-        {**single, **bags(draw, single, [[3, 1]])},
+        {**one_row, **bags(draw, one_row, [[3, 1]])},
         "a table of a single row: first and last are the same",
     )
     dims = (1, 2, 3, 5, 7, 12, 31, 33, 63, 65, 127, 129, 255, 257)
@@ -120,8 +120,8 @@ def _poolings(seed: int) -> Iterator[Case]:
         pooling="mean",
     )
     draw = Draw(seed, "none")
-    given = tables(draw, (9, 4), (5, 5), (1, 0))
-    sequence = {**given, **bags(draw, given, ragged(draw, 2, 4))}
+    inputs = tables(draw, (9, 4), (5, 5), (1, 0))
+    sequence = {**inputs, **bags(draw, inputs, ragged(draw, 2, 4))}
     yield _case(
         "sequence",
         sequence,
@@ -143,8 +143,7 @@ def _poolings(seed: int) -> Iterator[Case]:
         outside,
         (
             "row numbers beyond both ends of the table: they read nothing, and nobody writes to "
-            "the "
-            "caller's arrays"
+            "the caller's arrays"
         ),
         bounds_check="ignore",
     )
@@ -195,17 +194,17 @@ def _table(
     rows: list[list[float]], picks: list[list[int]], weights: list[float] | None = None
 ) -> Arrays:
     """One table with these rows and bags of these rows."""
-    found: Arrays = {
+    inputs: Arrays = {
         "weights": np.array(rows, np.float32).reshape(-1),
         "rows": np.array([len(rows)]),
         "dims": np.array([len(rows[0])]),
         "feature_table": np.array([0]),
-        "indices": np.array([i for bag in picks for i in bag], np.int64),
+        "indices": np.array([row for bag in picks for row in bag], np.int64),
         "offsets": np.append(0, np.cumsum([len(bag) for bag in picks])).astype(np.int64),
     }
     if weights is not None:
-        found["per_sample_weights"] = np.array(weights, np.float32)
-    return found
+        inputs["per_sample_weights"] = np.array(weights, np.float32)
+    return inputs
 
 
 def _numbers(seed: int) -> Iterator[Case]:
@@ -258,42 +257,42 @@ def _numbers(seed: int) -> Iterator[Case]:
 
 def _rows(seed: int) -> Iterator[Case]:
     draw = Draw(seed, "duplicates")
-    given = tables(draw, (6,), (5,))
+    inputs = tables(draw, (6,), (5,))
     yield _case(
         "duplicates",
-        {**given, "indices": np.repeat(np.arange(6), 7), "offsets": np.arange(7) * 7},
+        {**inputs, "indices": np.repeat(np.arange(6), 7), "offsets": np.arange(7) * 7},
         "every bag holds one row seven times",
     )
-    same = {**given, "indices": np.full(16, 3), "offsets": np.arange(17)}
+    same = {**inputs, "indices": np.full(16, 3), "offsets": np.arange(17)}
     yield _case("same-row", same, "sixteen bags of one lookup, all of the same row")
 
 
 def _formats(seed: int) -> Iterator[Case]:
     for name in ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2"):
-        given = _plain(seed, name)
-        given["weights"] = coded(given["weights"], name)
+        inputs = _plain(seed, name)
+        inputs["weights"] = coded(inputs["weights"], name)
         yield _case(
             f"rows-{name}",
-            given,
+            inputs,
             f"rows of {name} codes, decoded exactly, summed in fp32",
             weights_format=name,
         )
     for name in ("int8", "int4", "int2"):
-        given = _plain(seed, name)
-        given["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3))
+        inputs = _plain(seed, name)
+        inputs["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3))
         yield _case(
             f"rows-{name}",
-            given,
+            inputs,
             f"fused {name} rows: codes, then scale and bias; odd widths",
             weights_format=name,
         )
     for name in ("nbit8", "nbit4", "nbit2"):
-        given = _plain(seed, name)
-        given["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3), 16)
+        inputs = _plain(seed, name)
+        inputs["weights"] = scaled_rows(Draw(seed, name), name, (11, 7), (6, 3), 16)
         about = (
             f"{name} rows of an inference table: fp16 scale and bias first, rows padded to 16 bytes"
         )
-        yield _case(f"rows-{name}", given, about, weights_format=name, row_alignment=16)
+        yield _case(f"rows-{name}", inputs, about, weights_format=name, row_alignment=16)
     codes = np.array([0x7C00, 0xFC00, 0x7E00, 0x8000, 0x0001, 0x03FF, 0x7BFF, 0x3C00], np.uint16)
     special = _table([[0.0, 0.0]] * 4, [[0], [1], [2, 3], [3]])
     special["weights"] = codes.view([("fp16", "<u2")])
@@ -341,25 +340,27 @@ def _weight_gradients(seed: int) -> Iterator[Case]:
         ("mean", "mean", "gradient of weights of a MEAN: over L"),
     ):
         draw = Draw(seed, f"weight-gradient-{name}")
-        given = tables(draw, (11, 7), (33, 5), (1, 0, 1))
-        given |= bags(draw, given, ragged(draw, 3, 5), weighted=True)
-        given["indices"][::4] = -1
-        given["grad_output"] = gradient(draw, given)
-        yield Case(f"weight-gradient-{name}", "weight_gradient", given, {"pooling": pooling}, about)
+        inputs = tables(draw, (11, 7), (33, 5), (1, 0, 1))
+        inputs |= bags(draw, inputs, ragged(draw, 3, 5), weighted=True)
+        inputs["indices"][::4] = -1
+        inputs["grad_output"] = gradient(draw, inputs)
+        yield Case(
+            f"weight-gradient-{name}", "weight_gradient", inputs, {"pooling": pooling}, about
+        )
     draw = Draw(seed, "weight-gradient-variable")
-    given = tables(draw, (6, 5), (3, 4), (0, 1, 0))
-    given |= bags(draw, given, [[2, 0, 3], [], [1, 1, 4, 0, 2]], weighted=True)
-    given["grad_output"] = gradient(draw, given)
+    inputs = tables(draw, (6, 5), (3, 4), (0, 1, 0))
+    inputs |= bags(draw, inputs, [[2, 0, 3], [], [1, 1, 4, 0, 2]], weighted=True)
+    inputs["grad_output"] = gradient(draw, inputs)
     about = "every feature has a batch size of its own: flat gradient, feature-major"
-    yield Case("weight-gradient-variable-batch", "weight_gradient", given, {}, about)
+    yield Case("weight-gradient-variable-batch", "weight_gradient", inputs, {}, about)
     draw = Draw(seed, "weight-gradient-wide")
-    given = tables(draw, (4,), (1025,), exact=True)
-    given |= bags(draw, given, [[2, 1]], weighted=True)
-    given["grad_output"] = gradient(draw, given, exact=True)
+    inputs = tables(draw, (4,), (1025,), exact=True)
+    inputs |= bags(draw, inputs, [[2, 1]], weighted=True)
+    inputs["grad_output"] = gradient(draw, inputs, exact=True)
     yield Case(
         "weight-gradient-wide",
         "weight_gradient",
-        given,
+        inputs,
         {},
         "a row wider than a block; dyadic numbers, so no element may be lost",
     )

@@ -1,13 +1,14 @@
-"""Which histories break training? Cases of the operator `trajectory`: rows skipped then touched,
-evaluations, schedules.
+"""Which histories break training? Cases of the operator `trajectory`.
+
+Rows that are skipped and touched again, evaluations in between, schedules of the learning rate.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from neocpu.oracle.cases.backward import EXACT, OWN, states
 from neocpu.oracle.cases.draw import Draw, bags, coded, gradient, ragged, tables
+from neocpu.oracle.cases.updates import EXACT, OPTIONS_OF_RULE, states
 from neocpu.oracle.operator import Arrays, Case, Value
 
 RATES = np.array([0.0625, 0.125, 0.125, 0.0625, 0.03125, 0.03125])  # warm-up, then decay
@@ -59,8 +60,7 @@ def cases(seed: int) -> Iterator[Case]:
         "exact_sgd",
         (
             "bf16 rows, rounded stochastically: from the second step on a row is one of many, "
-            "never "
-            "far off"
+            "never far off"
         ),
         weights_format="bf16",
         rounding="stochastic",
@@ -82,22 +82,26 @@ def _case(
     seed: int, name: str, rule: str, about: str, weighted: bool = False, **options: Value
 ) -> Case:
     draw = Draw(seed, f"trajectory-{name}")
-    given = tables(draw, (8, 5), (4, 4), (1, 0))
-    inputs: Arrays = {**given, **states(draw, rule, given, fresh=True), "learning_rates": RATES}
+    table_inputs = tables(draw, (8, 5), (4, 4), (1, 0))
+    inputs: Arrays = {
+        **table_inputs,
+        **states(draw, rule, table_inputs, fresh=True),
+        "learning_rates": RATES,
+    }
     inputs["training"] = np.array([1, 1, 0, 1, 0, 1])
     for k in range(RATES.size):
-        batch = bags(draw, given, ragged(draw, 2, 4, 5), weighted=weighted)
+        batch = bags(draw, table_inputs, ragged(draw, 2, 4, 5), weighted=weighted)
         # even steps touch even rows only: the others rest and come back
         batch["indices"] = batch["indices"] // 2 * 2 if k % 2 == 0 else batch["indices"]
         batch["indices"][3::7] = -1
-        found = {**batch, "grad_output": gradient(draw, {**given, **batch})}
-        inputs |= {f"step{k}/{key}": array for key, array in found.items()}
+        step_inputs = {**batch, "grad_output": gradient(draw, {**table_inputs, **batch})}
+        inputs |= {f"step{k}/{key}": array for key, array in step_inputs.items()}
     inputs["weights"] = coded(inputs["weights"], str(options.get("weights_format", "fp32")))
-    kept = {key: value for key, value in EXACT.items() if key != "learning_rate"}
+    hyper = {key: value for key, value in EXACT.items() if key != "learning_rate"}
     return Case(
         f"trajectory-{name}",
         "trajectory",
         inputs,
-        {"optimizer": rule, **kept, **OWN.get(rule, {}), **options},
+        {"optimizer": rule, **hyper, **OPTIONS_OF_RULE.get(rule, {}), **options},
         about,
     )

@@ -1,3 +1,3 @@
-"""The path by which the pytest plugin was first published; it lives in `neocpu.peers.fbgemm.plugin`."""
+"""The first path of the pytest plugin, which lives in `neocpu.peers.fbgemm.plugin`."""
 
 from neocpu.peers.fbgemm.plugin import *  # noqa: F403

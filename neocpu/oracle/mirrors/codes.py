@@ -1,8 +1,8 @@
-"""Which codes do peers' CPU libraries write, and which numbers do they read? Rounding, and the
-bytes of row-scaled rows.
+"""Which codes do peers' CPU libraries write, and which numbers do they read?
 
-FBGEMM's bytes are neocpu's (docs/formats.md); it reads the last D mod 8 columns of int8 rows with
-fp64 arithmetic, rounded twice, and rounds to bf16 half up. torch's casts are to nearest even.
+Rounding, and the bytes of row-scaled rows. FBGEMM's bytes are neocpu's (docs/formats.md); it reads
+the last D mod 8 columns of int8 rows with fp64 arithmetic, rounded twice, and rounds to bf16 half
+up. torch's casts are to nearest even.
 """
 
 import numpy as np
@@ -43,10 +43,10 @@ def fbgemm_dequantize(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     columns = int(options["columns"])
     if name not in FBGEMM_ROWS or (name != "int8" and columns % (8 if name == "int2" else 4)):
         raise NoMirror(f"FBGEMM's CPU library reads no {name} rows of {columns} columns")
-    found = DEQUANTIZE.run(inputs, options, "reference")
+    outputs = DEQUANTIZE.run(inputs, options, "reference")
     whole = columns // 8 * 8
     if name == "int8" and whole < columns:
         header = np.ascontiguousarray(inputs["codes"][:, -8:]).view(np.float32).astype(np.float64)
         codes = inputs["codes"][:, whole:columns]
-        found["out"][:, whole:] = (codes * header[:, :1] + header[:, 1:]).astype(np.float32)
-    return found
+        outputs["out"][:, whole:] = (codes * header[:, :1] + header[:, 1:]).astype(np.float32)
+    return outputs

@@ -1,5 +1,4 @@
-"""Which bits does FBGEMM's CPU library give? Its training module's lookup and fused backward, and
-its inference lookup.
+"""Which bits does FBGEMM's CPU library give? Lookup, fused backward, and inference lookup.
 
 What the library does, on x86 with AVX2 or more (docs/semantics.md §6):
 
@@ -43,58 +42,63 @@ DECAYS = {"none": 0, "l2": 1, "decoupled": 2}
 
 
 def _bounded(inputs: Arrays, options: dict[str, Value]) -> Arrays:
-    """Rows out of range as row 0 where the bounds check is not fatal: FBGEMM writes that into the
-    caller's array.
+    """The inputs with row 0 for rows out of range, where the bounds check is not fatal.
+
+    FBGEMM writes that into the caller's array.
     """
     if options.get("bounds_check", "fatal") == "fatal":
         return inputs
-    of = inputs["feature_table"]
-    batch = (inputs["offsets"].size - 1) // max(inputs["feature_table"].size, 1)
-    lookups = np.diff(inputs["offsets"][:: max(batch, 1)]) if batch else np.zeros(of.size, np.int64)
-    rows = np.repeat(inputs["rows"][of], lookups)
+    feature_table = inputs["feature_table"]
+    batch = (inputs["offsets"].size - 1) // max(feature_table.size, 1)
+    lookups = np.zeros(feature_table.size, np.int64)
+    if batch:
+        lookups = np.diff(inputs["offsets"][::batch])
+    rows = np.repeat(inputs["rows"][feature_table], lookups)
     outside = (inputs["indices"] < -1) | (inputs["indices"] >= rows)
     return {**inputs, "indices": np.where(outside, 0, inputs["indices"])}
 
 
 def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
-    """Bits of `lookup`: SplitTableBatchedEmbeddingBagsCodegen or, for nbit rows,
-    IntNBitTableBatchedEmbeddingBagsCodegen.
+    """Bits of `lookup`: SplitTableBatchedEmbeddingBagsCodegen.
+
+    For nbit rows: IntNBitTableBatchedEmbeddingBagsCodegen.
     """
     name = str(options["weights_format"])
-    out = str(options["output_format"])
+    output_format = str(options["output_format"])
     if name in SCALED:
         return {"out": _inference(inputs, options)}
-    if name not in FLOATS or out not in FLOATS:
-        raise NoMirror(f"FBGEMM's CPU lookup has no {name if name not in FLOATS else out}")
-    found = []
+    for form in (name, output_format):
+        if form not in FLOATS:
+            raise NoMirror(f"FBGEMM's CPU lookup has no {form}")
+    outputs = []
     for feature in features(_bounded(inputs, options), tables(inputs, name)):
         x = feature.rows[feature.indices]
-        if options["pooling"] == "none":
-            found.append(x)
-            continue
-        x = running_sums(x, feature.offsets[:-1], feature.lengths, feature.weights)
+        if options["pooling"] != "none":
+            x = running_sums(x, feature.offsets[:-1], feature.lengths, feature.weights)
         if options["pooling"] == "mean":
-            x = _mean(x, feature, out)
-        found.append(x)
-    return {"out": encoded(np.concatenate(found, 0 if options["pooling"] == "none" else 1), out)}
+            x = _mean(x, feature, output_format)
+        outputs.append(x)
+    axis = 0 if options["pooling"] == "none" else 1
+    return {"out": encoded(np.concatenate(outputs, axis), output_format)}
 
 
-def _mean(x: Floats, feature: Feature, out: str) -> Floats:
+def _mean(sums: Floats, feature: Feature, output_format: str) -> Floats:
     """Sums of bags as means."""
     length = np.maximum(feature.lengths, 1)[:, None]
-    if out == "fp32":
-        return x * np.where(feature.lengths[:, None] > 0, F(1) / length.astype(np.float32), F(0))
+    if output_format == "fp32":
+        reciprocal = F(1) / length.astype(np.float32)
+        return sums * np.where(feature.lengths[:, None] > 0, reciprocal, F(0))
     if feature.weights is not None:
-        return x
-    return (x.astype(np.float64) * (1.0 / length)).astype(np.float32)
+        return sums
+    return (sums.astype(np.float64) * (1.0 / length)).astype(np.float32)
 
 
 def _inference(inputs: Arrays, options: dict[str, Value]) -> Floats:
-    """Lookups of quantised rows: scale and bias times the weight first, then the bias is added and
-    q*scale fused to it.
+    """Lookups of quantised rows.
+
+    Scale and bias are multiplied by the weight; then the bias is added and q*scale fused to it.
     """
     name = str(options["weights_format"])
-    out = str(options["output_format"])
     alignment = int(options["row_alignment"])
     if not name.startswith("nbit"):
         raise NoMirror(
@@ -103,25 +107,29 @@ def _inference(inputs: Arrays, options: dict[str, Value]) -> Floats:
         )
     if options["pooling"] == "none":
         raise NoMirror("rows that are only dequantised are compared by `dequantize`")
-    parts = [[p.astype(np.float32) for p in row] for row in fused_rows(inputs, name, alignment)]
-    found = []
-    for feature in features(_bounded(inputs, options), [q for q, _, _ in parts], pruned=True):
-        scale, bias = parts[feature.table][1:]
+    codes = []
+    headers = []
+    for q, scales, biases in fused_rows(inputs, name, alignment):
+        codes.append(q.astype(np.float32))
+        headers.append((scales.astype(np.float32), biases.astype(np.float32)))
+    outputs = []
+    for feature in features(_bounded(inputs, options), codes, pruned=True):
+        scales32, biases32 = headers[feature.table]
         count = feature.lengths
         total = np.zeros((count.size, feature.rows.shape[1]), np.float32)
         for k in range(int(count.max(initial=0))):
-            live = np.flatnonzero(count > k)
-            live = live[feature.indices[feature.offsets[live] + k] >= 0]
-            at = feature.offsets[live] + k
-            row = feature.indices[at]
-            s = scale[row]
-            b = bias[row]
+            longer = np.flatnonzero(count > k)
+            reading = longer[feature.indices[feature.offsets[longer] + k] >= 0]
+            lookups = feature.offsets[reading] + k
+            row = feature.indices[lookups]
+            scale = scales32[row]
+            bias = biases32[row]
             if feature.weights is not None:
-                s = s * feature.weights[at, None]
-                b = b * feature.weights[at, None]
-            total[live] = fused(feature.rows[row], s, total[live] + b)
-        found.append(_mean(total, feature, "fp32") if options["pooling"] == "mean" else total)
-    return encoded(np.concatenate(found, 1), out, half_up=True)
+                scale = scale * feature.weights[lookups, None]
+                bias = bias * feature.weights[lookups, None]
+            total[reading] = fused(feature.rows[row], scale, total[reading] + bias)
+        outputs.append(_mean(total, feature, "fp32") if options["pooling"] == "mean" else total)
+    return encoded(np.concatenate(outputs, 1), str(options["output_format"]), half_up=True)
 
 
 def backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
@@ -130,82 +138,93 @@ def backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     optimizer = str(options["optimizer"])
     if optimizer not in OPTIMIZERS:
         raise NoMirror(f"FBGEMM has no {optimizer} on a CPU")
-    if form not in FLOATS or "weights_low" in inputs:
-        raise NoMirror(
-            f"FBGEMM's CPU module does not train {form} rows"
-            if form not in FLOATS
-            else "no split rows"
-        )
+    if form not in FLOATS:
+        raise NoMirror(f"FBGEMM's CPU module does not train {form} rows")
+    if "weights_low" in inputs:
+        raise NoMirror("no split rows")
     if form == "fp16" and options["rounding"] == "fbgemm":
         raise NoMirror("FBGEMM's CPU module rounds to nearest, whatever is asked")
     matrices = tables(inputs, form)
-    state = _state(inputs, optimizer)
-    for t, mine in by_table(_bounded(inputs, options), matrices).items():
-        if not sum(f.indices.size for f in mine):
+    states = _states(inputs, optimizer)
+    for t, table_features in by_table(_bounded(inputs, options), matrices).items():
+        if not sum(feature.indices.size for feature in table_features):
             continue
-        rows, gradient = merged(mine, inputs, options)
-        update = _generated if _is_generated(options, mine) else _compiled
+        rows, gradient = merged(table_features, inputs, options)
         if optimizer == "exact_sgd":
             update = _sgd
         elif optimizer == "exact_adagrad":
             update = _adagrad
-        update(matrices[t], state[t], rows, gradient, options)
-    found = {"weights": encoded(flat(matrices), form)}
-    return found if optimizer == "exact_sgd" else {**found, "sum": flat(state)}
+        else:
+            update = _generated if _is_generated(options, table_features) else _compiled
+        update(matrices[t], states[t], rows, gradient, options)
+    outputs = {"weights": encoded(flat(matrices), form)}
+    return outputs if optimizer == "exact_sgd" else {**outputs, "sum": flat(states)}
 
 
-def _state(inputs: Arrays, optimizer: str) -> list[Floats]:
+def _states(inputs: Arrays, optimizer: str) -> list[Floats]:
     """AdaGrad's sums of every table: per element, or per row."""
     sizes = inputs["rows"] * (inputs["dims"] if optimizer == "exact_adagrad" else 1)
-    given = np.array(inputs.get("sum", np.zeros(int(sizes.sum()))), np.float32).reshape(-1)
+    state = np.array(inputs.get("sum", np.zeros(int(sizes.sum()))), np.float32).reshape(-1)
     ends = np.cumsum(sizes).tolist()
-    return [given[end - size : end].copy() for end, size in zip(ends, sizes.tolist())]
+    return [state[end - size : end].copy() for end, size in zip(ends, sizes.tolist())]
 
 
 def weight_gradient(inputs: Arrays, options: dict[str, Value]) -> Arrays:
-    """Bits of `weight_gradient`: products with the gradient, column after column, by fused
-    multiply-adds; never divided.
-    """
+    """Bits of `weight_gradient`: dot products, column after column, fused; never divided by L."""
     form = str(options["weights_format"])
     if form not in FLOATS or options["pooling"] == "none":
         raise NoMirror(
             f"FBGEMM's CPU module has no gradient of weights for {form} rows, {options['pooling']}"
         )
-    found = []
+    outputs = []
     for feature in features(_bounded(inputs, options), tables(inputs, form)):
         x = feature.rows[feature.indices]
         g = gradient_of(feature, inputs, options)
         total = np.zeros(len(x), np.float32)
         for d in range(x.shape[1]):
             total = fused(g[:, d], x[:, d], total)
-        found.append(total)
-    return {"per_sample_weights_grad": np.concatenate(found)}
+        outputs.append(total)
+    return {"per_sample_weights_grad": np.concatenate(outputs)}
 
 
-def merged(mine: list[Feature], inputs: Arrays, options: dict[str, Value]) -> tuple[Ints, Floats]:
-    """Touched rows of a table, ascending, and their gradients: lookups by row, then by feature, bag
-    and place.
+def merged(
+    table_features: list[Feature], inputs: Arrays, options: dict[str, Value]
+) -> tuple[Ints, Floats]:
+    """Touched rows of a table, ascending, and their gradients.
+
+    The lookups of a row are added in the order of features, bags and places.
     """
-    keys = np.concatenate([f.indices for f in mine])
-    x = np.concatenate([gradient_of(f, inputs, options) for f in mine])
-    weights = None
-    if options["pooling"] != "none":
-        if mine[0].weights is not None:
-            weights = np.concatenate([f.weights for f in mine if f.weights is not None])
-        elif options["pooling"] == "mean":
-            weights = np.concatenate([(1.0 / f.lengths[f.bag]).astype(np.float32) for f in mine])
+    keys = np.concatenate([feature.indices for feature in table_features])
+    x = np.concatenate([gradient_of(feature, inputs, options) for feature in table_features])
+    factors = _factors(table_features, options)
     order = stable_order(keys)
     rows, first, count = segments(keys, order)
-    return rows, running_sums(x[order], first, count, None if weights is None else weights[order])
+    return rows, running_sums(x[order], first, count, None if factors is None else factors[order])
 
 
-def _is_generated(options: dict[str, Value], mine: list[Feature]) -> bool:
-    return options["weights_format"] == "fp32" and len(mine) == 1 and options["pooling"] != "none"
+def _factors(table_features: list[Feature], options: dict[str, Value]) -> Floats | None:
+    """What the gradient of each lookup is multiplied by; a weighted MEAN is not divided."""
+    if options["pooling"] == "none":
+        return None
+    weights = [feature.weights for feature in table_features if feature.weights is not None]
+    if weights:
+        return np.concatenate(weights)
+    if options["pooling"] != "mean":
+        return None
+    reciprocals = [1.0 / feature.lengths[feature.bag] for feature in table_features]
+    return np.concatenate(reciprocals).astype(np.float32)
+
+
+def _is_generated(options: dict[str, Value], table_features: list[Feature]) -> bool:
+    """Does row-wise AdaGrad run as generated code? Else as a compiled loop."""
+    single = len(table_features) == 1
+    return single and options["weights_format"] == "fp32" and options["pooling"] != "none"
 
 
 def _generated(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Value]) -> None:
-    """Row-wise AdaGrad by generated AVX2 code, which never sees a weight decay; one column is a
-    compiled special case.
+    """Row-wise AdaGrad by generated AVX2 code, which never sees a weight decay.
+
+    Rows of one column are a compiled special case.
     """
     width = g.shape[1]
     if width == 1:
@@ -224,8 +243,9 @@ def _generated(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[st
 
 
 def _compiled(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Value]) -> None:
-    """Row-wise AdaGrad by a compiled loop: squares of whole quadruples of columns are rounded,
-    those of the rest fused.
+    """Row-wise AdaGrad by a compiled loop, made vectors of four columns by GCC.
+
+    Squares of whole vectors are rounded, those of the remaining columns fused.
     """
     rate = F(float(options["learning_rate"]))
     decay = float(options["weight_decay"])
@@ -234,8 +254,9 @@ def _compiled(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str
     width = g.shape[1]
     total = np.zeros(len(g), np.float32)
     x = fused(F(decay), old, g) if mode == 1 else g
-    # what GCC made vectors of
-    whole = 0 if mode == 1 and options["weights_format"] == "fp16" else width // 4 * 4
+    whole = width // 4 * 4
+    if mode == 1 and options["weights_format"] == "fp16":
+        whole = 0  # GCC made no vectors of this loop
     for d in range(width):
         total = total + x[:, d] * x[:, d] if d < whole else fused(x[:, d], x[:, d], total)
     state[rows] = state[rows] + total / F(width)
@@ -256,9 +277,7 @@ def _sgd(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Val
 
 
 def _adagrad(w: Floats, state: Floats, rows: Ints, g: Floats, options: dict[str, Value]) -> None:
-    """Squares are fused to the state; root, quotient and difference are fp64 numbers (C's sqrt),
-    rounded once at the end.
-    """
+    """AdaGrad: squares are fused to the state, the rest is fp64 (C's sqrt), rounded at the end."""
     matrix = state.reshape(w.shape)
     matrix[rows] = fused(g, g, matrix[rows])
     root = np.sqrt(matrix[rows].astype(np.float64)) + np.float64(F(float(options["eps"])))

@@ -1,8 +1,7 @@
-"""In which order do peers add, and where do they round? The steps that all mirrors share, one IEEE
-operation at a time.
+"""In which order do peers add, and where do they round? The steps that all mirrors share.
 
-Everything is fp32; what is vectorised here (columns, bags) is independent, what has an order is a
-loop.
+Everything is fp32, one IEEE operation at a time. Columns and bags are independent, so NumPy takes
+them together; whatever has an order is a loop.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,31 +19,27 @@ from neocpu.reference.fma import fma
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 F = np.float32
-RADIX = 32768  # from so many keys on torch sorts by radix: stable
+RADIX_SORT = 32768  # from so many keys on torch sorts by radix: stable
+INSERTION_SORT = 16  # std::sort leaves partitions of at most this size to its insertion sort
 fused: Callable[[Any, Any, Any], Floats] = fma  # x*y + z rounded once; numbers broadcast
-SMALL = 16  # partitions of std::sort that are left to its insertion sort
 
 
 class NoMirror(OracleError):
-    """A peer has no bits for this question, or nobody knows in which order it computes them; the
-    text says which.
-    """
+    """A peer does not answer this question, or its order of operations is not known; says which."""
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature of a batch: its table [R, D] as fp32 numbers, its bags, and where its columns
-    begin in the output.
-    """
+    """One feature of a batch: its table, its bags, and where it stands in inputs and output."""
 
     number: int
     table: int
     rows: Floats  # f32[R, D]: the table; narrow rows decoded
-    indices: Ints
+    indices: Ints  # i64[n]
     offsets: Ints  # i64[B+1], from 0
-    weights: Floats | None
+    weights: Floats | None  # f32[n]
     first: int  # of its lookups, among all
-    column: int
+    column: int  # first column in the output
 
     @property
     def lengths(self) -> Ints:
@@ -68,8 +63,9 @@ def decoded(codes: Array, form: str) -> Floats:
 
 
 def encoded(x: Floats, form: str, half_up: bool = False) -> Array:
-    """fp32 numbers as elements of fp32, fp16 or bf16, to nearest even; `half_up`: bf16 by adding
-    0x8000, whatever the bits.
+    """fp32 numbers as elements of fp32, fp16 or bf16, to nearest even.
+
+    half_up : bf16 by adding 0x8000, whatever the bits, NaN included.
     """
     if form == "fp32":
         return x
@@ -101,60 +97,74 @@ def flat(parts: list[Floats]) -> Floats:
 
 
 def features(inputs: Arrays, matrices: list[Floats], pruned: bool = False) -> Iterator[Feature]:
-    """The features of a batch. Raises NoMirror where batches vary or a row number is out of range;
-    `pruned`: -1 is not.
+    """The features of a batch.
+
+    pruned : row -1 is allowed.
+    Raises NoMirror where batch sizes vary, nothing is looked up, or a row is out of range.
     """
     if "batch_sizes" in inputs:
         raise NoMirror("batches that vary by feature are beyond the peer's CPU operators")
-    of = inputs["feature_table"].astype(np.int64).tolist()
+    feature_table = inputs["feature_table"].astype(np.int64).tolist()
     offsets = inputs["offsets"].astype(np.int64)
     indices = inputs["indices"].astype(np.int64)
-    batch = (offsets.size - 1) // max(len(of), 1)
-    if not of or not batch:
+    all_weights = inputs.get("per_sample_weights")
+    batch = (offsets.size - 1) // max(len(feature_table), 1)
+    if not feature_table or not batch:
         raise NoMirror("nothing is looked up: peers disagree on empty batches")
     column = 0
-    for f, t in enumerate(of):
-        at = offsets[f * batch : (f + 1) * batch + 1]
-        mine = indices[at[0] : at[-1]]
-        if mine.size and (mine.min() < -pruned or mine.max() >= len(matrices[t])):
+    for f, t in enumerate(feature_table):
+        bag_limits = offsets[f * batch : (f + 1) * batch + 1]
+        lookups = slice(int(bag_limits[0]), int(bag_limits[-1]))
+        rows = indices[lookups]
+        if rows.size and (rows.min() < -pruned or rows.max() >= len(matrices[t])):
             raise NoMirror("pruned rows and rows out of range are errors to the peer's lookup")
-        scale = inputs.get("per_sample_weights")
-        weights = None if scale is None else np.array(scale[at[0] : at[-1]], np.float32)
-        yield Feature(f, t, matrices[t], mine, at - at[0], weights, int(at[0]), column)
+        yield Feature(
+            number=f,
+            table=t,
+            rows=matrices[t],
+            indices=rows,
+            offsets=bag_limits - bag_limits[0],
+            weights=None if all_weights is None else np.array(all_weights[lookups], np.float32),
+            first=lookups.start,
+            column=column,
+        )
         column += matrices[t].shape[1]
 
 
 def by_table(inputs: Arrays, matrices: list[Floats]) -> dict[int, list[Feature]]:
     """The features of each table that has some, in order."""
-    found: dict[int, list[Feature]] = {}
+    by_number: dict[int, list[Feature]] = {}
     for feature in features(inputs, matrices):
-        found.setdefault(feature.table, []).append(feature)
-    return found
+        by_number.setdefault(feature.table, []).append(feature)
+    return by_number
 
 
 def gradient_of(feature: Feature, inputs: Arrays, options: dict[str, Value]) -> Floats:
     """grad_output of each lookup of a feature, f32[n, D], clipped; not yet divided or weighted."""
-    given = np.asarray(inputs["grad_output"], np.float32)
+    gradient = np.asarray(inputs["grad_output"], np.float32)
     most = F(float(options.get("max_gradient", 0.0)))
     if most:
-        given = np.clip(given, -most, most)
+        gradient = np.clip(gradient, -most, most)
     if options["pooling"] == "none":
-        return given[feature.first : feature.first + feature.indices.size]
+        return gradient[feature.first : feature.first + feature.indices.size]
     columns = slice(feature.column, feature.column + feature.rows.shape[1])
-    return np.ascontiguousarray(given[feature.bag, columns])
+    return np.ascontiguousarray(gradient[feature.bag, columns])
 
 
 def running_sums(x: Floats, first: Ints, count: Ints, weights: Floats | None = None) -> Floats:
-    """Sums of consecutive rows of x, one after the other from +0, f32[segments, D]; with weights
-    each step is one fused multiply-add.
+    """Sums of segments of rows of x, f32[segments, D], in order, from +0.
+
+    x : f32[n, D]; first, count : i64[segments], first row and number of rows of each.
+    weights : f32[n]; each step is then one fused multiply-add.
     """
     total = np.zeros((first.size, x.shape[1]), np.float32)
     for k in range(int(count.max(initial=0))):
-        live = np.flatnonzero(count > k)
-        at = first[live] + k
-        total[live] = (
-            total[live] + x[at] if weights is None else fused(weights[at, None], x[at], total[live])
-        )
+        longer = np.flatnonzero(count > k)
+        row = first[longer] + k
+        if weights is None:
+            total[longer] = total[longer] + x[row]
+        else:
+            total[longer] = fused(weights[row, None], x[row], total[longer])
     return total
 
 
@@ -169,37 +179,36 @@ def stable_order(keys: Ints) -> Ints:
 
 
 def introsort_order(keys: Ints) -> Ints:
-    """Places of the keys as libstdc++'s std::sort leaves them, which torch.sort uses below 32768
-    keys: not stable beyond 16.
+    """Places of the keys as torch.sort leaves them: libstdc++'s std::sort below 32768 keys.
 
     Median of three to the front, partition around it, small parts to insertion sort (stable): the
-    same swaps, in the same order. Raises NoMirror where the depth limit would turn it into heap
-    sort.
+    same swaps, in the same order. Beyond 16 keys it is not stable. Raises NoMirror where the depth
+    limit would turn it into heap sort.
     """
-    if keys.size >= RADIX:
+    if keys.size >= RADIX_SORT:
         return stable_order(keys)
     key = keys.tolist()
-    at = list(range(keys.size))
+    place = list(range(keys.size))
     parts = [(0, keys.size, 2 * (max(keys.size, 1).bit_length() - 1))]
     while parts:
         first, last, depth = parts.pop()
-        while last - first > SMALL:
+        while last - first > INSERTION_SORT:
             if not depth:
                 raise NoMirror("std::sort falls back on heap sort for these row numbers")
             depth -= 1
-            cut = _partition(key, at, first, last)
+            cut = _partition(key, place, first, last)
             parts.append((cut, last, depth))
             last = cut
-    done = np.array(at, np.int64)
-    return done[np.argsort(keys[done], kind="stable")]
+    partitioned = np.array(place, np.int64)
+    return partitioned[np.argsort(keys[partitioned], kind="stable")]
 
 
-def _partition(key: list[int], at: list[int], first: int, last: int) -> int:
-    """Swap the median of three to `first`, then part the rest around it; returns the cut."""
+def _partition(key: list[int], place: list[int], first: int, last: int) -> int:
+    """Swap the median of three to `first`, then partition the rest around it; returns the cut."""
 
     def swap(i: int, j: int) -> None:
         key[i], key[j] = key[j], key[i]
-        at[i], at[j] = at[j], at[i]
+        place[i], place[j] = place[j], place[i]
 
     swap(first, _median(key, first + 1, first + (last - first) // 2, last - 1))
     pivot = key[first]

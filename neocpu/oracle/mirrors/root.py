@@ -1,18 +1,17 @@
-"""Which root does torch take on a CPU? MKL's, which is 2^-24 too low for one number in 170: its
-arithmetic, step by step.
+"""Which square root does torch take on a CPU? MKL's, step by step.
 
-MKL's vsSqrt on processors with AVX-512 begins with the instruction VRSQRT14PS and makes one step of
-Newton's method with fused multiply-adds. The instruction is a table: 32 straight lines for [1, 2),
-32 for [2, 4), evaluated in whole numbers. The lines below were fitted to all 2^24 answers of an
-Intel processor, and give each of them.
+It is 2^-24 too low for one number in 170. MKL's vsSqrt on processors with AVX-512 begins with the
+instruction VRSQRT14PS and makes one step of Newton's method with fused multiply-adds. The
+instruction is a table: 32 straight lines for [1, 2), 32 for [2, 4), evaluated in whole numbers. The
+lines below were fitted to all 2^24 answers of an Intel processor, and reproduce each of them.
 """
 
 import numpy as np
 
 from neocpu.oracle.mirrors.order import Floats, fused
 
-# The significand of 1/sqrt(x), times 2^16, at the line's first place: START*128 - SLOPE*place, over
-# 512, rounded down.
+# Line i gives the significand of 1/sqrt(x), times 2^16, at place 0 to 1023 of its interval:
+# (START[i]*128 - SLOPE[i]*place) / 512, rounded down.
 START = (
     33292265,
     33284257,
@@ -149,10 +148,11 @@ SLOPE = (
 
 def _reciprocal_root(x: Floats) -> Floats:
     """VRSQRT14PS of numbers in [1, 4)."""
-    place = (x.view(np.uint32).astype(np.int64) - 0x3F800000) >> 8
-    line = place >> 10
-    at = place & 1023
-    code = (np.array(START)[line] * 128 - np.array(SLOPE)[line] * at) >> 9
+    # the significand's upper 15 bits and the last bit of the exponent: line, then place on it
+    leading = (x.view(np.uint32).astype(np.int64) - 0x3F800000) >> 8
+    line = leading >> 10
+    place = leading & 1023
+    code = (np.array(START)[line] * 128 - np.array(SLOPE)[line] * place) >> 9
     return np.where(x == 1, 0x3F800000, code << 7).astype(np.uint32).view(np.float32)
 
 

@@ -1,17 +1,16 @@
-"""Which bits does torch give on a CPU? F.embedding_bag and its gradients, and torch.optim's
-updates, dense and sparse.
+"""Which bits does torch give on a CPU? F.embedding_bag, its gradients, torch.optim's updates.
 
 What torch does (docs/semantics.md §6):
 
-* sums are FBGEMM's generated code, as in `mirrors_fbgemm`; bf16 results are rounded half up; MEAN
-  divides the sum, which is already in the output's format;
+* sums are FBGEMM's generated code, as in `mirrors/fbgemm.py`; bf16 results are rounded half up;
+  MEAN divides the sum, which is already in the output's format;
 * the dense gradient visits a row's lookups in the order in which std::sort leaves them, one fused
   multiply-add each (MEAN and weights as a factor rounded to fp32); features of one table add up,
   the last one first;
 * sparse gradients multiply by the rounded reciprocal of the length instead, and an SGD step takes
   duplicates one by one;
 * every optimizer is a chain of operations on whole tensors; `add`, `addcmul` and `lerp` are fused
-  multiply-adds; the square root is MKL's (`mirrors_root`).
+  multiply-adds; the square root is MKL's (`mirrors/root.py`).
 """
 
 import math
@@ -58,23 +57,27 @@ def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     form = str(options["weights_format"])
     if form not in FORMATS or options["output_format"] != form:
         raise NoMirror(f"torch returns the format of its tables, which can be {', '.join(FORMATS)}")
-    found = []
+    outputs = []
     for feature in features(inputs, tables(inputs, form)):
         x = feature.rows[feature.indices]
         if options["pooling"] == "none":
-            found.append(encoded(x, form))
+            outputs.append(encoded(x, form))
             continue
         if feature.weights is not None and options["pooling"] == "mean":
             raise NoMirror("torch refuses weights with a MEAN")
-        scale = None if feature.weights is None else decoded(encoded(feature.weights, form), form)
-        total = encoded(
-            running_sums(x, feature.offsets[:-1], feature.lengths, scale), form, half_up=True
-        )
+        weights = None if feature.weights is None else _rounded(feature.weights, form)
+        sums = running_sums(x, feature.offsets[:-1], feature.lengths, weights)
+        total = encoded(sums, form, half_up=True)
         if options["pooling"] == "mean":
-            length = decoded(encoded(np.maximum(feature.lengths, 1).astype(np.float32), form), form)
+            length = _rounded(np.maximum(feature.lengths, 1).astype(np.float32), form)
             total = encoded(decoded(total, form) / length[:, None], form)
-        found.append(total)
-    return {"out": np.concatenate(found, 0 if options["pooling"] == "none" else 1)}
+        outputs.append(total)
+    return {"out": np.concatenate(outputs, 0 if options["pooling"] == "none" else 1)}
+
+
+def _rounded(x: Floats, form: str) -> Floats:
+    """x as numbers of a format."""
+    return decoded(encoded(x, form), form)
 
 
 def backward(inputs: Arrays, options: dict[str, Value]) -> Arrays:
@@ -92,12 +95,12 @@ def _stepped(inputs: Arrays, options: dict[str, Value], sparse: bool) -> Arrays:
     _refuse(inputs, options, sparse)
     matrices = tables(inputs, "fp32")
     states = _states(inputs, name)
-    for t, mine in by_table(inputs, matrices).items():
+    for t, table_features in by_table(inputs, matrices).items():
         state = {key: parts[t] for key, parts in states.items()}
         if sparse:
-            _sparse_step(matrices[t], state, mine, inputs, options)
+            _sparse_step(matrices[t], state, table_features, inputs, options)
         else:
-            gradient = dense_gradient(mine, inputs, options)
+            gradient = dense_gradient(table_features, inputs, options)
             STEPS[name](matrices[t], state, gradient, options)
     return {"weights": flat(matrices), **{key: flat(parts) for key, parts in states.items()}}
 
@@ -106,10 +109,10 @@ def _refuse(inputs: Arrays, options: dict[str, Value], sparse: bool) -> None:
     """Raises NoMirror for what torch does not have."""
     name = str(options["optimizer"])
     mode = str(options["weight_decay_mode"])
-    if name not in STATES or (sparse and name in ("momentum_sgd", "exact_rowwise_adagrad")):
-        raise NoMirror(
-            f"torch has no {name}{' for sparse gradients' if sparse and name in STATES else ''}"
-        )
+    if name not in STATES:
+        raise NoMirror(f"torch has no {name}")
+    if sparse and name in ("momentum_sgd", "exact_rowwise_adagrad"):
+        raise NoMirror(f"torch has no {name} for sparse gradients")
     if options["weights_format"] != "fp32":
         raise NoMirror("updates of narrow tables by torch are not mirrored")
     if "per_sample_weights" in inputs and options["pooling"] != "sum":
@@ -126,43 +129,51 @@ def _refuse(inputs: Arrays, options: dict[str, Value], sparse: bool) -> None:
 
 
 def _states(inputs: Arrays, name: str) -> dict[str, list[Floats]]:
-    """The states of every table, shaped like it (row-wise: [R, 1]); a momentum that is not given
-    starts with the gradient.
+    """The states of every table, shaped like it (row-wise: [R, 1]).
+
+    A momentum that is not an input is NaN: it starts with the gradient.
     """
-    found: dict[str, list[Floats]] = {}
+    states: dict[str, list[Floats]] = {}
+    widths = inputs["dims"]
+    if name == "exact_rowwise_adagrad":
+        widths = np.ones_like(widths)
+    ends = np.cumsum(inputs["rows"] * widths)
     for key in STATES[name]:
-        wide = np.ones_like(inputs["dims"]) if name == "exact_rowwise_adagrad" else inputs["dims"]
-        ends = np.cumsum(inputs["rows"] * wide)
-        missing = np.nan if key == "momentum_buffer" else 0.0
-        given = np.array(inputs.get(key, np.full(int(ends[-1]), missing)), np.float32).reshape(-1)
-        sizes = zip(ends.tolist(), inputs["rows"].tolist(), wide.tolist())
-        found[key] = [given[end - r * d : end].reshape(r, d).copy() for end, r, d in sizes]
-    return found
+        missing = np.full(int(ends[-1]), np.nan if key == "momentum_buffer" else 0.0)
+        state = np.array(inputs.get(key, missing), np.float32).reshape(-1)
+        shapes = zip(ends.tolist(), inputs["rows"].tolist(), widths.tolist())
+        states[key] = [state[end - r * d : end].reshape(r, d).copy() for end, r, d in shapes]
+    return states
 
 
-def dense_gradient(mine: list[Feature], inputs: Arrays, options: dict[str, Value]) -> Floats:
+def dense_gradient(
+    table_features: list[Feature], inputs: Arrays, options: dict[str, Value]
+) -> Floats:
     """Gradient of a whole table, f32[R, D]."""
     total = None
-    for feature in reversed(mine):
+    for feature in reversed(table_features):
         x = gradient_of(feature, inputs, options)
+        factors = None
         if options["pooling"] == "none":
             order = stable_order(feature.indices)
-            factor = None
         else:
             order = introsort_order(feature.indices)
-            given = (
-                np.ones(len(x)) if feature.weights is None else feature.weights.astype(np.float64)
-            )
-            factor = (
-                given / feature.lengths[feature.bag] if options["pooling"] == "mean" else given
-            ).astype(np.float32)
+            factors = _factors(feature, options)[order]
         rows, first, count = segments(feature.indices, order)
         gradient = np.zeros_like(feature.rows)
-        gradient[rows] = running_sums(
-            x[order], first, count, None if factor is None else factor[order]
-        )
+        gradient[rows] = running_sums(x[order], first, count, factors)
         total = gradient if total is None else total + gradient
     return np.zeros(0, np.float32) if total is None else total
+
+
+def _factors(feature: Feature, options: dict[str, Value]) -> Floats:
+    """What the gradient of each lookup is multiplied by: its weight, over L for MEAN."""
+    weights = np.ones(feature.indices.size)
+    if feature.weights is not None:
+        weights = feature.weights.astype(np.float64)
+    if options["pooling"] == "mean":
+        weights = weights / feature.lengths[feature.bag]
+    return weights.astype(np.float32)
 
 
 def _rate(options: dict[str, Value]) -> float:
@@ -203,15 +214,16 @@ def _adam(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None
     g = _decayed(w, g, options)
     m = state["exp_avg"]
     v = state["exp_avg_sq"]
-    part = F(1 - beta1)
-    m[:] = fused(part, g - m, m) if part < 0.5 else fused(-(g - m), F(1) - part, g)
+    share = F(1 - beta1)
+    # lerp starts from the nearer end
+    m[:] = fused(share, g - m, m) if share < 0.5 else fused(-(g - m), F(1) - share, g)
     v[:] = fused(F(1 - beta2) * g, g, v * F(beta2))
     root = mkl_root(v) / F((1 - beta2**count) ** 0.5) + F(float(options["eps"]))
     w[:] = w + (F(-(_rate(options) / (1 - beta1**count))) * m) / root
 
 
 def _rowwise(w: Floats, state: State, g: Floats, options: dict[str, Value]) -> None:
-    """TorchRec's RowWiseAdagrad: mean of squares as torch's reduction adds them, then as Adagrad."""
+    """TorchRec's RowWiseAdagrad: the mean of squares as torch.sum adds them, then as Adagrad."""
     g = _decayed(w, g, options)
     state["sum"][:] = state["sum"] + (reduced(g * g) / F(g.shape[1]))[:, None]
     root = mkl_root(state["sum"]) + ADAGRAD_EPS
@@ -228,9 +240,10 @@ STEPS = {
 
 
 def reduced(x: Floats) -> Floats:
-    """Sums over the last axis as torch.sum adds them: vectors of 8 lanes (single columns where
-    there are fewer) in four interleaved sums; then the columns beyond the last vector, then the
-    lanes.
+    """Sums over the last axis as torch.sum adds them.
+
+    Vectors of 8 lanes (single columns where there are fewer than 8) in four interleaved sums; then
+    the columns beyond the last vector, then the lanes.
     """
     width = x.shape[1]
     if width < 8:
@@ -247,33 +260,43 @@ def reduced(x: Floats) -> Floats:
 
 
 def _interleaved(parts: list[Floats]) -> Floats:
-    """Parts 0, 4, 8, … in one sum, 1, 5, … in another; those beyond the last four to the first;
-    then the four in order.
+    """The sum of the parts by four sums, which are added in order at the end.
+
+    Parts 0, 4, 8, … go into the first, 1, 5, … into the second; those beyond the last whole four
+    into the first.
     """
     sums = [np.zeros_like(parts[0])] * 4
     whole = len(parts) // 4 * 4
     for k, part in enumerate(parts):
-        to = k % 4 if k < whole else 0
-        sums[to] = sums[to] + part
+        target = k % 4 if k < whole else 0
+        sums[target] = sums[target] + part
     return ((sums[0] + sums[1]) + sums[2]) + sums[3]
 
 
-def _entries(mine: list[Feature], inputs: Arrays, options: dict[str, Value]) -> tuple[Ints, Floats]:
+def _entries(
+    table_features: list[Feature], inputs: Arrays, options: dict[str, Value]
+) -> tuple[Ints, Floats]:
     """Row numbers and gradients of a table's sparse gradient before its duplicates are merged."""
-    found = None
-    for feature in reversed(mine):
+    entries = None
+    for feature in reversed(table_features):
         x = gradient_of(feature, inputs, options)
         if options["pooling"] == "mean":
             x = x * (F(1) / feature.lengths.astype(np.float32)[feature.bag])[:, None]
         if feature.weights is not None:
             x = x * feature.weights[:, None]
-        found = (feature.indices, x) if found is None else _joined(*found, feature.indices, x)
-    return found if found is not None else (np.empty(0, np.int64), np.empty((0, 0), np.float32))
+        if entries is None:
+            entries = (feature.indices, x)
+        else:
+            entries = _added_sparse(*entries, feature.indices, x)
+    if entries is None:
+        return np.empty(0, np.int64), np.empty((0, 0), np.float32)
+    return entries
 
 
-def _joined(a: Ints, x: Floats, b: Ints, y: Floats) -> tuple[Ints, Floats]:
-    """Sum of two sparse tensors as torch merges them: as if both were sorted; entries that meet by
-    chance add up.
+def _added_sparse(a: Ints, x: Floats, b: Ints, y: Floats) -> tuple[Ints, Floats]:
+    """Sum of two sparse tensors, of rows a with values x and rows b with values y, as torch adds.
+
+    It merges them as if both were sorted; entries whose rows happen to meet are added.
     """
     keys = []
     values = []
@@ -291,8 +314,9 @@ def _joined(a: Ints, x: Floats, b: Ints, y: Floats) -> tuple[Ints, Floats]:
 
 
 def _coalesced(keys: Ints, x: Floats) -> tuple[Ints, Floats]:
-    """Rows of a sparse gradient, ascending, and their sums. The first entry is copied, not added: a
-    -0 alone stays.
+    """Rows of a sparse gradient, ascending, and their sums.
+
+    The first entry of a row is copied, not added to +0: a sum of -0 alone is -0.
     """
     order = introsort_order(keys)
     rows, first, count = segments(keys, order)
@@ -303,17 +327,23 @@ def _coalesced(keys: Ints, x: Floats) -> tuple[Ints, Floats]:
 
 
 def _sparse_step(
-    w: Floats, state: State, mine: list[Feature], inputs: Arrays, options: dict[str, Value]
+    w: Floats,
+    state: State,
+    table_features: list[Feature],
+    inputs: Arrays,
+    options: dict[str, Value],
 ) -> None:
-    keys, x = _entries(mine, inputs, options)
+    """A step of SGD, Adagrad or SparseAdam on the rows of a sparse gradient."""
+    keys, x = _entries(table_features, inputs, options)
     rate = _rate(options)
     name = str(options["optimizer"])
     if name == "exact_sgd":
         order = stable_order(keys)
         rows, first, count = segments(keys, order)
         for k in range(int(count.max(initial=0))):
-            live = np.flatnonzero(count > k)
-            w[rows[live]] = fused(F(-rate), x[order[first[live] + k]], w[rows[live]])
+            longer = np.flatnonzero(count > k)
+            gradient = x[order[first[longer] + k]]
+            w[rows[longer]] = fused(F(-rate), gradient, w[rows[longer]])
         return
     rows, g = _coalesced(keys, x)
     if name == "exact_adagrad":
@@ -328,8 +358,8 @@ def _sparse_step(
     v = state["exp_avg_sq"]
     m[rows] = m[rows] + (g - m[rows]) * F(1 - beta1)
     v[rows] = v[rows] + (g * g - v[rows]) * F(1 - beta2)
-    size = F(-(rate * math.sqrt(1 - beta2**step) / (1 - beta1**step)))
-    w[rows] = w[rows] + size * (m[rows] / (mkl_root(v[rows]) + F(float(options["eps"]))))
+    factor = F(-(rate * math.sqrt(1 - beta2**step) / (1 - beta1**step)))
+    w[rows] = w[rows] + factor * (m[rows] / (mkl_root(v[rows]) + F(float(options["eps"]))))
 
 
 def unique_gradient(inputs: Arrays, options: dict[str, Value]) -> Arrays:
@@ -339,8 +369,8 @@ def unique_gradient(inputs: Arrays, options: dict[str, Value]) -> Arrays:
     start = np.cumsum(inputs["rows"]) - inputs["rows"]
     keys = [np.empty(0, np.int64)]
     values = []
-    for t, mine in sorted(by_table(inputs, tables(inputs, "fp32")).items()):
-        rows, total = _coalesced(*_entries(mine, inputs, options))
+    for t, table_features in sorted(by_table(inputs, tables(inputs, "fp32")).items()):
+        rows, total = _coalesced(*_entries(table_features, inputs, options))
         keys.append(start[t] + rows)
         values.append(total)
     return {"rows": np.concatenate(keys), "values": flat(values)}

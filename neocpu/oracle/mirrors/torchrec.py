@@ -20,25 +20,23 @@ def lookup(inputs: Arrays, options: dict[str, Value]) -> Arrays:
         raise NoMirror("row-wise sums of narrow tables are not mirrored")
     if options["pooling"] == "none":
         raise NoMirror("TorchRec's EmbeddingBagCollection pools")
-    found = []
+    outputs = []
     for feature in features(inputs, tables(inputs, "fp32")):
         block = -(-len(feature.rows) // RANKS)
         total: Floats | None = None
         for rank in range(RANKS):
-            mine = np.flatnonzero(feature.indices // block == rank)
-            count = np.bincount(feature.bag[mine], minlength=feature.lengths.size)
-            weights = None if feature.weights is None else feature.weights[mine]
-            part = running_sums(
-                feature.rows[feature.indices[mine]], np.cumsum(count) - count, count, weights
-            )
-            total = part if total is None else total + part
+            on_rank = np.flatnonzero(feature.indices // block == rank)
+            count = np.bincount(feature.bag[on_rank], minlength=feature.lengths.size)
+            weights = None if feature.weights is None else feature.weights[on_rank]
+            rows = feature.rows[feature.indices[on_rank]]
+            partial = running_sums(rows, np.cumsum(count) - count, count, weights)
+            total = partial if total is None else total + partial
         assert total is not None
         if options["pooling"] == "mean":
-            size = feature.lengths.astype(np.float32)
+            divisor = feature.lengths.astype(np.float32)
             if feature.weights is not None:
-                size = running_sums(
-                    feature.weights[:, None], feature.offsets[:-1], feature.lengths
-                )[:, 0]
-            total = total / (size + F(1e-6))[:, None]
-        found.append(total)
-    return {"out": np.concatenate(found, 1)}
+                column = feature.weights[:, None]
+                divisor = running_sums(column, feature.offsets[:-1], feature.lengths)[:, 0]
+            total = total / (divisor + F(1e-6))[:, None]
+        outputs.append(total)
+    return {"out": np.concatenate(outputs, 1)}

@@ -1,5 +1,4 @@
-"""Which embedding operators does the oracle know? The registry of all of them, and the one door to
-their records.
+"""Which embedding operators does the oracle know? The registry of all of them.
 
 Each file of this folder lists its operators in OPERATORS; this file joins the lists. To add an
 operator, write an `Operator` record in such a file: `list`, `explain`, `export`, `check` and the
@@ -7,11 +6,7 @@ reports pick it up from here.
 """
 
 from neocpu.oracle.operator import Arrays, Case, Field, Operator, Options, Truth, Value
-from neocpu.oracle.ops import backward as ops_backward
-from neocpu.oracle.ops import codecs as ops_codecs
-from neocpu.oracle.ops import layout as ops_layout
-from neocpu.oracle.ops import lookup as ops_lookup
-from neocpu.oracle.ops import trajectory as ops_trajectory
+from neocpu.oracle.ops import backward, codecs, layout, lookup, trajectory
 
 __all__ = [
     "OPERATORS",
@@ -27,8 +22,8 @@ __all__ = [
 
 OPERATORS: dict[str, Operator] = {
     op.name: op
-    for room in (ops_lookup, ops_backward, ops_trajectory, ops_layout, ops_codecs)
-    for op in room.OPERATORS
+    for module in (lookup, backward, trajectory, layout, codecs)
+    for op in module.OPERATORS
 }
 
 

@@ -1,19 +1,20 @@
-"""What must the fused backward leave behind? Operators `backward` (every rule) and
-`unique_gradient` (no rule).
+"""What must the fused backward leave behind?
+
+Operators `backward` (every optimizer rule) and `unique_gradient` (merged gradients, no rule).
 """
 
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from neocpu.oracle.canonical.update import backward_bits, unique_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, rounding_of
-from neocpu.oracle.truth.bags import TableGeometry, bags_of, only, rows_of, tables_of
+from neocpu.oracle.truth.bags import Ints, TableGeometry, bags_of, only, rows_of, tables_of
 from neocpu.oracle.truth.formats import decode, in_format, joined_halves, stored
-from neocpu.oracle.truth.lookups import MergedTruth, merged
+from neocpu.oracle.truth.lookups import MergedGradients, merged
 from neocpu.oracle.truth.numbers import Bounded, Real
-from neocpu.oracle.truth.rules import RULES, Hyper, RowsOfRule, limited
+from neocpu.oracle.truth.rules import RULES, Hyper, RowUpdate, limited
 from neocpu.oracle.truth.sums import segment_sums
 from neocpu.reference.rules import RULES as RECORDS
 
@@ -41,7 +42,7 @@ HYPER: dict[str, Value] = {
     "weight_norm_coefficient": 0.0,
     "lower_bound": 0.0,
 }
-# nearest, stochastic, or fbgemm (fp16)
+# How narrow rows are stored; rounding: nearest, stochastic, or fbgemm (fp16).
 STORE: dict[str, Value] = {"rounding": "nearest", "seed": 0}
 GRADIENT = Field(
     "gradient of the pooled rows, fp32[B, sum of dims]; none: [n, D]; variable batches: flat",
@@ -62,138 +63,158 @@ STATES = {
 }
 
 
-class TableMemory:
-    """Weights and states of all tables as bounded numbers, while a model of training changes them."""
+class BoundedTables:
+    """Weights and states of all tables as bounded numbers, in the course of training."""
 
     def __init__(self, inputs: Arrays, options: dict[str, Value], bends: frozenset[str]) -> None:
-        self.tables: TableGeometry = tables_of(inputs)
-        value, error, _ = rows_of(inputs, options)
+        self.geometry: TableGeometry = tables_of(inputs)
+        rows = rows_of(inputs, options)
+        value = rows.value
         if "weights_low" in inputs and "low_half_ignored" not in bends:
             value = decode(joined_halves(inputs["weights"], inputs["weights_low"]), "fp32")
-        self.weights = Bounded(value.copy(), error.copy())
+        self.weights = Bounded(value.copy(), rows.error.copy())
         record = RECORDS[str(options["optimizer"])]
-        self.per_row = record.row_state
-        shared = np.bincount(inputs["feature_table"], minlength=self.tables.rows.size) > 1
+        self.row_states = record.row_state
+        sizes = {name: int(self.geometry.first_element[-1]) for name in record.element_state}
+        sizes |= {name: int(self.geometry.first_row[-1]) for name in record.row_state}
+        self.states = {
+            name: Bounded.exactly(_initial_state(inputs, name, size))
+            for name, size in sizes.items()
+        }
+        # the tables whose row-wise AdaGrad decays weights on FBGEMM's CPU
+        shared = np.bincount(inputs["feature_table"], minlength=self.geometry.rows.size) > 1
         compiled = inputs["weights"].dtype != np.float32 or options["pooling"] == "none"
         rowwise = options["optimizer"] == "exact_rowwise_adagrad"
-        self.decays = rowwise & (shared | compiled)  # on FBGEMM's CPU
-        sizes = {n: int(self.tables.element[-1]) for n in record.element_state}
-        sizes |= {n: int(self.tables.row[-1]) for n in record.row_state}
-        self.states = {n: Bounded.exactly(_given(inputs, n, size)) for n, size in sizes.items()}
+        self.decays_on_cpu = rowwise & (shared | compiled)
 
-    def places(self, table: int, rows: Any) -> Any:
+    def elements(self, table: int, rows: Ints) -> Ints:
         """Elements [U, D] of some rows of a table."""
-        d = int(self.tables.dims[table])
-        return self.tables.element[table] + rows[:, None] * d + np.arange(d)
+        dim = int(self.geometry.dims[table])
+        first: Ints = self.geometry.first_element[table] + rows[:, None] * dim
+        return first + np.arange(dim)
 
     def update(
-        self, table: int, found: MergedTruth, options: dict[str, Value], bends: frozenset[str]
+        self,
+        table: int,
+        merged_gradients: MergedGradients,
+        options: dict[str, Value],
+        bends: frozenset[str],
     ) -> None:
         """One optimizer step on the rows of one table."""
-        if "weight_decay_shared_only" in bends and not self.decays[table]:
+        if "weight_decay_shared_only" in bends and not self.decays_on_cpu[table]:
             bends |= {"weight_decay_ignored"}
-        at = self.places(table, found.rows)
-        row = self.tables.row[table] + found.rows
-        take = {n: x.take(row if n in self.per_row else at) for n, x in self.states.items()}
-        g = -found.gradient if "sign_flipped" in bends else found.gradient
-        state = RowsOfRule(self.weights.take(at), g, take, None, bends)
+        elements = self.elements(table, merged_gradients.rows)
+        rows = self.geometry.first_row[table] + merged_gradients.rows
+        gradient = merged_gradients.gradient
+        update = RowUpdate(
+            w=self.weights.take(elements),
+            g=-gradient if "sign_flipped" in bends else gradient,
+            states={
+                name: state.take(rows if name in self.row_states else elements)
+                for name, state in self.states.items()
+            },
+            bends=bends,
+        )
         if "squares_before_merge" in bends:
-            squares = Bounded(np.square(found.terms.value), np.zeros(found.terms.value.shape))
-            state.squares = segment_sums(
-                squares, squares.value, found.starts, 1, np.ones(row.size, np.int64)
-            )
+            update.squares = _summed_squares(merged_gradients)
         hyper = Hyper(options, bends)
-        w = limited(RULES[str(options["optimizer"])](state, hyper), hyper)
+        w = limited(RULES[str(options["optimizer"])](update, hyper), hyper)
         w = stored(w, str(options["weights_format"]), rounding_of(options, bends))
-        for name, x in state.states.items():
-            _put(self.states[name], row if name in self.per_row else at, x)
-        _put(self.weights, at, w)
+        for name, state in update.states.items():
+            _put(self.states[name], rows if name in self.row_states else elements, state)
+        _put(self.weights, elements, w)
 
 
-def _given(inputs: Arrays, name: str, size: int) -> Real:
+def _initial_state(inputs: Arrays, name: str, size: int) -> Real:
+    """A state as it came in, zeros if it did not."""
     return np.array(inputs.get(name, np.zeros(size)), np.float64).reshape(-1)
 
 
-def _put(target: Bounded, at: Any, x: Bounded) -> None:
-    target.value[at] = x.value
-    target.error[at] = x.error
+def _summed_squares(merged_gradients: MergedGradients) -> Bounded:
+    """Squares of the gradients of single lookups, added by row: [U, D]."""
+    terms = merged_gradients.terms.value
+    squares = Bounded(np.square(terms), np.zeros(terms.shape))
+    divisions = np.ones(merged_gradients.rows.size, np.int64)
+    return segment_sums(squares, squares.value, merged_gradients.starts, 1, divisions)
+
+
+def _put(target: Bounded, where: Ints, x: Bounded) -> None:
+    target.value[where] = x.value
+    target.error[where] = x.error
 
 
 def step(
-    memory: TableMemory, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+    tables: BoundedTables, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> None:
     """One fused backward on all tables."""
     bags = bags_of(inputs, options, switches)
+    batches = [bags]
     if "features_in_sequence" in switches:
-        for f in range(bags.dims.size):
-            _update(memory, merged(only(bags, f), inputs, options, switches), options, switches)
-    else:
-        _update(memory, merged(bags, inputs, options, switches), options, switches)
+        batches = [only(bags, f) for f in range(bags.dims.size)]
+    for batch in batches:
+        for table, gradients in merged(batch, inputs, options, switches).items():
+            for part in _updates(gradients, int(tables.geometry.rows[table]), options, switches):
+                tables.update(table, part, options, switches)
 
 
-def _update(
-    memory: TableMemory,
-    tables: dict[int, MergedTruth],
-    options: dict[str, Value],
-    switches: frozenset[str],
-) -> None:
-    for table, found in tables.items():
-        if "untouched_rows_step" in switches:
-            memory.update(table, _dense(found, int(memory.tables.rows[table])), options, switches)
-            continue
-        alone = "sgd_duplicates_in_sequence" in switches and options["optimizer"] == "exact_sgd"
-        if not alone and "duplicates_in_sequence" not in switches:
-            memory.update(table, found, options, switches)
-            continue
-        count = np.diff(found.starts)
-        for k in range(int(count.max())):
-            live = np.flatnonzero(count > k)
-            at = found.starts[live] + k
-            terms = found.terms.take(at)
-            memory.update(
-                table,
-                MergedTruth(found.rows[live], terms, terms, np.arange(live.size + 1)),
-                options,
-                switches,
-            )
+def _updates(
+    gradients: MergedGradients, rows: int, options: dict[str, Value], switches: frozenset[str]
+) -> Iterator[MergedGradients]:
+    """The updates of one table in one step: one, unless a switch says otherwise."""
+    if "untouched_rows_step" in switches:
+        yield _with_all_rows(gradients, rows)
+        return
+    single = "duplicates_in_sequence" in switches
+    single |= "sgd_duplicates_in_sequence" in switches and options["optimizer"] == "exact_sgd"
+    if not single:
+        yield gradients
+        return
+    count = np.diff(gradients.starts)
+    for k in range(int(count.max())):
+        with_more = np.flatnonzero(count > k)
+        terms = gradients.terms.take(gradients.starts[with_more] + k)
+        starts = np.arange(with_more.size + 1)
+        yield MergedGradients(gradients.rows[with_more], terms, terms, starts)
 
 
-def _dense(found: MergedTruth, rows: int) -> MergedTruth:
+def _with_all_rows(gradients: MergedGradients, rows: int) -> MergedGradients:
     """Every row of the table, those without a lookup with gradient 0."""
-    width = found.gradient.value.shape[1]
-    total = Bounded(np.zeros((rows, width)), np.zeros((rows, width)))
-    _put(total, found.rows, found.gradient)
-    return MergedTruth(np.arange(rows), total, total, np.arange(rows + 1))
+    shape = (rows, gradients.gradient.value.shape[1])
+    total = Bounded(np.zeros(shape), np.zeros(shape))
+    _put(total, gradients.rows, gradients.gradient)
+    return MergedGradients(np.arange(rows), total, total, np.arange(rows + 1))
 
 
 def _backward_truth(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
-    memory = TableMemory(inputs, options, switches)
+    tables = BoundedTables(inputs, options, switches)
     # narrow rows: the truth wants the numbers before they are rounded
-    step(memory, inputs, {**options, "weights_format": "fp32"}, switches)
+    step(tables, inputs, {**options, "weights_format": "fp32"}, switches)
     rounding = "toward_zero" if "weights_low" in inputs else rounding_of(options, switches)
-    found = {"weights": in_format(memory.weights, str(options["weights_format"]), rounding)}
+    outputs = {"weights": in_format(tables.weights, str(options["weights_format"]), rounding)}
     if "weights_low" in inputs:
-        found["joined"] = in_format(memory.weights, "fp32")
-    return found | {n: in_format(x, "fp32") for n, x in memory.states.items()}
+        outputs["joined"] = in_format(tables.weights, "fp32")
+    return outputs | {name: in_format(state, "fp32") for name, state in tables.states.items()}
 
 
 def _unique_truth(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
     tables = tables_of(inputs)
-    found = merged(bags_of(inputs, options, switches), inputs, options, switches)
-    rows = [tables.row[t] + m.rows for t, m in found.items()]
-    value = [m.gradient.value.reshape(-1) for m in found.values()]
-    error = [m.gradient.error.reshape(-1) for m in found.values()]
-    all_rows = np.concatenate([np.empty(0, np.int64), *rows])
-    none = np.empty(0)
+    by_table = merged(bags_of(inputs, options, switches), inputs, options, switches)
+    rows = [np.empty(0, np.int64)]
+    value = [np.empty(0)]
+    error = [np.empty(0)]
+    for table, gradients in by_table.items():
+        rows.append(tables.first_row[table] + gradients.rows)
+        value.append(gradients.gradient.value.reshape(-1))
+        error.append(gradients.gradient.error.reshape(-1))
+    all_rows = np.concatenate(rows)
+    values = Bounded(np.concatenate(value), np.concatenate(error))
     return {
         "rows": Truth(all_rows, np.zeros(all_rows.size), exact=True, format="int64"),
-        "values": in_format(
-            Bounded(np.concatenate([none, *value]), np.concatenate([none, *error])), "fp32"
-        ),
+        "values": in_format(values, "fp32"),
     }
 
 
@@ -201,25 +222,25 @@ def locate(
     inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]
 ) -> dict[str, int]:
     """Table, row and column of an element of the weights or of a state."""
-    tables = tables_of(inputs)
     name = output.rsplit("/", 1)[-1]
-    at = index[0] if index else 0
-    optimizer = str(options.get("optimizer", ""))
     if name not in STATES and name not in ("weights", "joined"):
         return {}
+    tables = tables_of(inputs)
+    number = index[0] if index else 0
+    optimizer = str(options.get("optimizer", ""))
     if optimizer in RECORDS and name in RECORDS[optimizer].row_state:
-        t = int(np.searchsorted(tables.row, at, side="right")) - 1
-        return {"table": t, "row": at - int(tables.row[t])}
-    t = int(np.searchsorted(tables.element, at, side="right")) - 1
-    row, column = divmod(at - int(tables.element[t]), max(int(tables.dims[t]), 1))
-    return {"table": t, "row": row, "column": column}
+        table = int(np.searchsorted(tables.first_row, number, side="right")) - 1
+        return {"table": table, "row": number - int(tables.first_row[table])}
+    table = int(np.searchsorted(tables.first_element, number, side="right")) - 1
+    in_table = number - int(tables.first_element[table])
+    row, column = divmod(in_table, max(int(tables.dims[table]), 1))
+    return {"table": table, "row": row, "column": column}
 
 
 BACKWARD = Operator(
     name="backward",
     about="Fused backward: gradients of a row's lookups merge exactly, then one optimizer step "
-    "per touched row. "
-    "FBGEMM: the autograd backward of SplitTableBatchedEmbeddingBagsCodegen.",
+    "per touched row. FBGEMM: the autograd backward of SplitTableBatchedEmbeddingBagsCodegen.",
     inputs={
         **TABLES,
         **BAGS,
@@ -243,10 +264,8 @@ BACKWARD = Operator(
 )
 UNIQUE_GRADIENT = Operator(
     name="unique_gradient",
-    about=(
-        "Touched rows and their merged gradients, for an optimizer of one's own. FBGEMM: "
-        "OptimType.NONE."
-    ),
+    about="Touched rows and their merged gradients, for an optimizer of one's own. FBGEMM: "
+    "OptimType.NONE.",
     inputs={**TABLES, **BAGS, "grad_output": GRADIENT},
     options={**POOLING, "max_gradient": 0.0},
     outputs={

@@ -1,10 +1,9 @@
-"""Which codes must numbers become, and which numbers codes? Operators `round`, `quantize` and
-`dequantize`.
+"""Which codes must numbers become, and which numbers codes?
 
-Formats of single elements (fp16, bf16, fp8) have an exact model: rounding in fp64, where either
-neighbour may be right only with stochastic rounding. Bytes of row-scaled formats have no tolerance:
-FBGEMM's arithmetic is their definition (docs/formats.md), so `quantize` knows one answer, and its
-bends are small models of what goes wrong.
+Operators `round`, `quantize` and `dequantize`. Formats of single elements (fp16, bf16, fp8) have an
+exact model: rounding in fp64, where either neighbour may be right only with stochastic rounding.
+Bytes of row-scaled formats have no tolerance: FBGEMM's arithmetic is their definition
+(docs/formats.md), so `quantize` knows one answer, and its mistakes are small models of their own.
 """
 
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.oracle.canonical import asked
+from neocpu.formats import FORMATS, WIRES
+from neocpu.oracle.canonical import backend_module
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
 from neocpu.oracle.ops.lookup import rounding_of
 from neocpu.oracle.truth.bags import fused_rows
@@ -20,32 +20,33 @@ from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.numbers import TINY, Bounded, U
 from neocpu.reference.codecs import CODECS, LAYOUTS, ROUNDINGS
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
-from neocpu.storage.formats import FORMATS, WIRES
 
-FUSED = ("int8", "int4", "int2")
-ROWS = ("int8", "int8_gpu", "int4", "int2", "fp8_row_forward", "fp8_row_backward", "mx4")
+FUSED = tuple(name for name, form in FORMATS.items() if form.row_scaled)
+ROWS = tuple(name for name, codec in CODECS.items() if codec.module != "codecs")
 
 
-def _round_truth(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
-    rounding = rounding_of(o, switches)
+def _round_truth(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> dict[str, Truth]:
+    rounding = rounding_of(options, switches)
     name = {"truncate": "toward_zero"}.get(rounding, rounding)
-    if o["format"] == "bf16" and rounding == "nearest" and "bf16_cast_half_up" in switches:
+    if options["format"] == "bf16" and rounding == "nearest" and "bf16_cast_half_up" in switches:
         name = "away"
-    return {"codes": in_format(Bounded.exactly(inputs["x"]), str(o["format"]), name)}
+    return {"codes": in_format(Bounded.exactly(inputs["x"]), str(options["format"]), name)}
 
 
-def _round_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
-    name = str(o["format"])
+def _round_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+    name = str(options["format"])
     x = np.ascontiguousarray(inputs["x"], np.float32)
     codes = np.empty(x.shape, FORMATS[name].dtype)
-    rounding = ROUNDINGS[str(o["rounding"])]
-    if o["rounding"] != "stochastic":
-        asked("codecs", backend).encode_rows(x, LAYOUTS[name], rounding, codes)
+    rounding = ROUNDINGS[str(options["rounding"])]
+    if options["rounding"] != "stochastic":
+        backend_module("codecs", backend).encode_rows(x, LAYOUTS[name], rounding, codes)
     else:
-        key = tensor_key(int(o["seed"]), STOCHASTIC_ROUNDING, "table0")
+        key = tensor_key(int(options["seed"]), STOCHASTIC_ROUNDING, "table0")
         rows = np.arange(len(x))
-        encode = asked("codecs", backend).encode_rows_randomly
-        encode(x, LAYOUTS[name], rounding, key, rows, 0, int(o["step"]), codes)
+        encode = backend_module("codecs", backend).encode_rows_randomly
+        encode(x, LAYOUTS[name], rounding, key, rows, 0, int(options["step"]), codes)
     return {"codes": FORMATS[name].view(codes)}
 
 
@@ -57,8 +58,8 @@ def _arguments(name: str, options: dict[str, object]) -> list[Any]:
     ]
 
 
-def _quantize_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
-    name = str(o["format"])
+def _quantize_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+    name = str(options["format"])
     x = np.ascontiguousarray(inputs["x"], np.float32)
     codec = CODECS[name]
     form = FORMATS.get(name) or WIRES[name]
@@ -67,15 +68,15 @@ def _quantize_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
     if name == "mx4":
         # a key, rows and a step, for stochastic exponents
         arguments += [np.uint64(0), np.arange(len(x)), 0]
-    getattr(asked(codec.module, backend), codec.quantize)(x, *arguments, out)
+    getattr(backend_module(codec.module, backend), codec.quantize)(x, *arguments, out)
     return {"codes": out}
 
 
 def _quantize_truth(
-    inputs: Arrays, o: dict[str, Value], switches: frozenset[str]
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
-    out = _quantize_bits(inputs, o, "reference")["codes"]
-    name = str(o["format"])
+    out = _quantize_bits(inputs, options, "reference")["codes"]
+    name = str(options["format"])
     if switches and name in ("int8", "int8_gpu"):
         gpu = (name == "int8_gpu") != ("int8_epsilon_swapped" in switches)
         out = int8_rows(
@@ -85,8 +86,9 @@ def _quantize_truth(
 
 
 def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> NDArray[np.uint8]:
-    """A plain model of fused int8 rows without NaN or infinities: codes, padding up to `size`
-    bytes, scale, bias.
+    """A plain model of fused int8 rows of `size` bytes, of finite numbers x f32[R, D].
+
+    Codes, padding, scale, bias.
     """
     f = np.float32
     out = np.zeros((len(x), size), np.uint8)
@@ -94,50 +96,47 @@ def int8_rows(x: NDArray[np.float32], gpu: bool, rounding: str, size: int) -> ND
     high = x.max(1, keepdims=True)
     with np.errstate(all="ignore"):
         inverse = f(255) / ((high - low) + f(1e-20 if gpu else 1e-8))
-        v = (x - low) * inverse
-        codes = (
-            np.rint(v)
-            if rounding == "nearest"
-            else np.floor(v + f(0.5) if rounding == "away" else v)
-        )
+        steps = (x - low) * inverse
+        if rounding == "nearest":
+            codes = np.rint(steps)
+        else:
+            codes = np.floor(steps + f(0.5) if rounding == "away" else steps)
         out[:, : x.shape[1]] = np.clip(codes, 0, 255)
-        out[:, -8:-4], out[:, -4:] = ((high - low) / f(255)).view(np.uint8), low.view(np.uint8)
+        out[:, -8:-4] = ((high - low) / f(255)).view(np.uint8)
+        out[:, -4:] = low.view(np.uint8)
     return out
 
 
-def _dequantize_bits(inputs: Arrays, o: dict[str, Value], backend: str) -> Arrays:
-    name = str(o["format"])
+def _dequantize_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
+    name = str(options["format"])
     codes = np.ascontiguousarray(inputs["codes"], np.uint8)
     codec = CODECS[name]
-    out = np.empty((len(codes), int(o["columns"])), np.float32)
-    getattr(asked(codec.module, backend), codec.dequantize)(
-        codes, *_arguments(name, codec.dequantize_options), out
-    )
+    out = np.empty((len(codes), int(options["columns"])), np.float32)
+    dequantize = getattr(backend_module(codec.module, backend), codec.dequantize)
+    dequantize(codes, *_arguments(name, codec.dequantize_options), out)
     return {"out": out}
 
 
 def _dequantize_truth(
-    inputs: Arrays, o: dict[str, Value], switches: frozenset[str]
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
-    name = str(o["format"])
-    columns = int(o["columns"])
+    name = str(options["format"])
+    columns = int(options["columns"])
     codes = inputs["codes"]
-    if name not in (
-        *FUSED,
-        "int8_gpu",
-    ):  # one operation on two exact numbers (a product with a power of two; a quotient)
-        value = _dequantize_bits(inputs, o, "reference")["out"].astype(np.float64)
+    if name not in (*FUSED, "int8_gpu"):
+        # one operation on two exact numbers: a product with a power of two, or a quotient
+        value = _dequantize_bits(inputs, options, "reference")["out"].astype(np.float64)
         slack = 0.0 if name == "mx4" else 1.5 * 2 * U
         error = np.where(np.isfinite(value), np.abs(value) * slack + (TINY if slack else 0.0), 0.0)
         return {"out": in_format(Bounded(value, error), "fp32")}
     if name == "int8_gpu":  # padding between codes and header
         codes = np.concatenate([codes[:, :columns], codes[:, -8:]], axis=1)
-    given = {
+    table = {
         "weights": codes.reshape(-1),
         "rows": np.array([len(codes)]),
         "dims": np.array([columns]),
     }
-    q, scale, bias = next(fused_rows(given, "int8" if name == "int8_gpu" else name))
+    q, scale, bias = next(fused_rows(table, "int8" if name == "int8_gpu" else name))
     with np.errstate(invalid="ignore", over="ignore"):
         value = q * scale + bias
         size = np.abs(q * scale) + np.abs(bias)

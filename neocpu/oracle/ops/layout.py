@@ -1,5 +1,6 @@
-"""What must the operators on jagged data return? Permute, bucketize, pad, select, unique, sums of
-segments, checks.
+"""What must the operators on jagged data return?
+
+Permute, bucketize, pad, select, unique, sums of segments, checks of bounds.
 """
 
 from collections.abc import Callable
@@ -44,24 +45,26 @@ def _operator(
     options: dict[str, Value],
     outputs: dict[str, Field],
 ) -> Operator:
-    model: Callable[..., Arrays] = getattr(truth_layout, name)
+    model: Callable[..., Arrays] = getattr(truth_layout, name)  # the function of that name
 
-    def truth(given: Arrays, o: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
-        return {key: as_truth(array) for key, array in model(given, o, switches).items()}
+    def truth(
+        arrays: Arrays, values: dict[str, Value], switches: frozenset[str]
+    ) -> dict[str, Truth]:
+        return {key: as_truth(array) for key, array in model(arrays, values, switches).items()}
 
-    def run(given: Arrays, o: dict[str, Value], backend: str) -> Arrays:
-        return canonical_layout.run(name, given, o, backend)
+    def run(arrays: Arrays, values: dict[str, Value], backend: str) -> Arrays:
+        return canonical_layout.run(name, arrays, values, backend)
 
     return Operator(name, about, inputs, options, outputs, run, truth)
 
 
 def _segment_truth(
-    inputs: Arrays, o: dict[str, Value], switches: frozenset[str]
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
     terms = Bounded.exactly(inputs["values"])
-    sums = segment_sums(
-        terms, np.abs(terms.value), inputs["offsets"].astype(np.int64), 0, np.zeros(1, np.int64)
-    )
+    starts = inputs["offsets"].astype(np.int64)
+    divisions = np.zeros(1, np.int64)
+    sums = segment_sums(terms, np.abs(terms.value), starts, 0, divisions)
     return {"sums": in_format(sums, "fp32")}
 
 
@@ -69,8 +72,7 @@ OPERATORS = (
     _operator(
         "bounds_check",
         "Row numbers out of range: counted by table, and -1 in a copy (FBGEMM: "
-        "bounds_check_indices, which writes 0s into "
-        "the caller's array). fatal: an error instead.",
+        "bounds_check_indices, which writes 0s into the caller's array). fatal: an error instead.",
         {"rows": TABLES["rows"], **{k: BAGS[k] for k in ("feature_table", "indices", "offsets")}},
         {"bounds_check": "ignore"},
         {
@@ -81,8 +83,7 @@ OPERATORS = (
     _operator(
         "linear_index",
         "Where a row begins in the memory of all tables. Rows are only counted here, so tables of "
-        "2^33 rows cost nothing: "
-        "this is where 32-bit products show.",
+        "2^33 rows cost nothing: this is where 32-bit products show.",
         {
             k: f
             for k, f in {**TABLES, **BAGS}.items()
@@ -128,10 +129,8 @@ OPERATORS = (
     ),
     _operator(
         "block_bucketize",
-        (
-            "Lookups to the ranks that own their rows, blocks of rows each (FBGEMM: "
-            "block_bucketize_sparse_features)."
-        ),
+        "Lookups to the ranks that own their rows, blocks of rows each (FBGEMM: "
+        "block_bucketize_sparse_features).",
         {
             "lengths": LENGTHS,
             "indices": INDICES,
@@ -143,10 +142,8 @@ OPERATORS = (
     ),
     _operator(
         "bucketize_uneven",
-        (
-            "Lookups to ranks whose blocks have sizes of their own (FBGEMM: "
-            "block_bucketize_sparse_features, block_bucketize_pos)."
-        ),
+        "Lookups to ranks whose blocks have sizes of their own (FBGEMM: "
+        "block_bucketize_sparse_features, block_bucketize_pos).",
         {
             "lengths": LENGTHS,
             "indices": INDICES,

@@ -1,5 +1,7 @@
-"""What must a table-batched lookup return, and its gradient by the weights? Operators `lookup` and
-`weight_gradient`.
+"""What must a table-batched lookup return, and its gradient by the weights?
+
+Operators `lookup` and `weight_gradient`, and what other operators share with them: the fields of
+tables and bags, the options of pooling, and how results are rounded.
 """
 
 from collections.abc import Mapping
@@ -8,7 +10,7 @@ import numpy as np
 
 from neocpu.oracle.canonical import lookup_bits, weight_gradient_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
-from neocpu.oracle.truth.bags import CaseBags, bags_of, rows_of
+from neocpu.oracle.truth.bags import DecodedRows, JaggedBatch, bags_of, rows_of
 from neocpu.oracle.truth.formats import in_format
 from neocpu.oracle.truth.lookups import pooled, sequence, weight_gradients
 from neocpu.oracle.truth.numbers import Bounded
@@ -30,12 +32,10 @@ BAGS = {
     ),
     "per_sample_weights": Field("a factor of each lookup, fp32[n]", ("lookup",), optional=True),
     "batch_sizes": Field(
-        (
-            "samples of each feature, int64[F], where they differ; pooled arrays are then flat, "
-            "feature-major"
-        ),
+        "samples of each feature, int64[F], where they differ; pooled arrays are then flat, "
+        "feature-major",
         ("feature",),
-        True,
+        optional=True,
     ),
 }
 # weights_format: fp32, fp16, bf16, fp8_e4m3, fp8_e5m2; row-scaled ones, of lookups only: int8,
@@ -44,44 +44,43 @@ BAGS = {
 POOLING: dict[str, Value] = {"pooling": "sum", "weights_format": "fp32", "bounds_check": "fatal"}
 
 
-def joined(bags: CaseBags, found: list[Bounded], variable: bool) -> Bounded:
+def joined(bags: JaggedBatch, features: list[Bounded], variable: bool) -> Bounded:
     """Pooled features side by side [B, ΣD]; or flat one after the other, where batches vary."""
     if variable:
-        parts = [(x.value.reshape(-1), x.error.reshape(-1)) for x in found] or [
-            (np.empty(0), np.empty(0))
-        ]
-        return Bounded(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
-    batch = int(bags.batch[0]) if bags.batch.size else 0
+        none = np.empty(0)
+        return Bounded(
+            np.concatenate([none, *(pooled_rows.value.reshape(-1) for pooled_rows in features)]),
+            np.concatenate([none, *(pooled_rows.error.reshape(-1) for pooled_rows in features)]),
+        )
+    batch = int(bags.batch_sizes[0]) if bags.batch_sizes.size else 0
     out = Bounded(np.zeros((batch, bags.width)), np.zeros((batch, bags.width)))
-    for f, x in enumerate(found):
+    for f, pooled_rows in enumerate(features):
         columns = slice(bags.column[f], bags.column[f] + bags.dims[f])
-        out.value[:, columns] = x.value
-        out.error[:, columns] = x.error
+        out.value[:, columns] = pooled_rows.value
+        out.error[:, columns] = pooled_rows.error
     return out
 
 
-def out_of(inputs: Arrays, options: Mapping[str, Value], switches: frozenset[str]) -> Bounded:
+def looked_up(
+    inputs: Arrays, rows: DecodedRows, options: dict[str, Value], switches: frozenset[str]
+) -> Bounded:
     """What a lookup returns, before it is rounded to the output's format."""
-    options = dict(options)
     bags = bags_of(inputs, options, switches)
-    rows = rows_of(inputs, options)
     if options["pooling"] == "none":
         return sequence(bags, rows, inputs["indices"].size)
     return joined(bags, pooled(bags, rows, options, switches), "batch_sizes" in inputs)
 
 
-ROUNDING = {"half_up": "away", "truncated": "toward_zero"}
+ROUNDING_OF_SWITCH = {"half_up": "away", "truncated": "toward_zero"}
 
 
 def rounding_of(options: Mapping[str, Value], switches: frozenset[str]) -> str:
-    """How results become elements of a narrow format: the option `rounding`, unless a switch says
-    otherwise.
-    """
-    for switch, name in ROUNDING.items():
+    """How results become elements of a narrow format: as the option `rounding` or a switch says."""
+    for switch, name in ROUNDING_OF_SWITCH.items():
         if switch in switches:
             return name
     rounding = str(options.get("rounding", "nearest"))
-    if rounding == "fbgemm":  # FBGEMM's fp16 trick: one of two neighbours, too
+    if rounding == "fbgemm":  # its way to round to fp16 gives one of two neighbours, too
         rounding = "stochastic"
     return "nearest" if "stochastic_rounding_ignored" in switches else rounding
 
@@ -89,7 +88,7 @@ def rounding_of(options: Mapping[str, Value], switches: frozenset[str]) -> str:
 def _lookup_truth(
     inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
 ) -> dict[str, Truth]:
-    out = out_of(inputs, options, switches)
+    out = looked_up(inputs, rows_of(inputs, options), options, switches)
     form = str(options["output_format"])
     rounding = rounding_of({}, switches)
     if form == "bf16" and "bf16_output_half_up" in switches:
@@ -102,44 +101,26 @@ def _weight_truth(
 ) -> dict[str, Truth]:
     bags = bags_of(inputs, options, switches)
     rows = rows_of(inputs, options)
-    return {
-        "per_sample_weights_grad": in_format(
-            weight_gradients(bags, inputs, rows, options, switches), "fp32"
-        )
-    }
+    gradient = weight_gradients(bags, inputs, rows, options, switches)
+    return {"per_sample_weights_grad": in_format(gradient, "fp32")}
 
 
 def locate(
     inputs: Arrays, options: dict[str, Value], output: str, index: tuple[int, ...]
 ) -> dict[str, int]:
-    """Sample, feature, table and column of an element of the output; lookup and feature of one of a
-    sequence.
+    """Sample, feature, table and column of an element of the output.
+
+    Of a sequence, or of the gradient of weights: lookup, feature, table, sample and row.
     """
-    features = inputs["feature_table"].tolist()
-    dims = inputs["dims"].tolist()
     if options["pooling"] == "none" or output == "per_sample_weights_grad":
-        batch = max(1, (inputs["offsets"].size - 1) // max(len(features), 1))
-        sizes = inputs["batch_sizes"] if "batch_sizes" in inputs else np.full(len(features), batch)
-        bag = int(np.searchsorted(inputs["offsets"], index[0], side="right")) - 1
-        f = int(np.searchsorted(np.cumsum(sizes), bag, side="right"))
-        last = {
-            "row": int(inputs["indices"][index[0]]),
-            **({"column": index[1]} if len(index) > 1 else {}),
-        }
-        return {
-            "lookup": index[0],
-            "feature": f,
-            "table": features[f],
-            "sample": bag - int(sizes[:f].sum()),
-            **last,
-        }
-    widths = np.array([dims[t] for t in features])
-    if len(index) == 1:
-        ends = np.cumsum(inputs["batch_sizes"] * widths)
+        return _locate_lookup(inputs, index)
+    features = inputs["feature_table"].tolist()
+    widths = inputs["dims"][inputs["feature_table"]]
+    if len(index) == 1:  # variable batches: flat, feature-major
+        sizes = inputs["batch_sizes"] * widths
+        ends = np.cumsum(sizes)
         f = int(np.searchsorted(ends, index[0], side="right"))
-        sample, column = divmod(
-            index[0] - int(ends[f] - inputs["batch_sizes"][f] * widths[f]), int(widths[f])
-        )
+        sample, column = divmod(index[0] - int(ends[f] - sizes[f]), int(widths[f]))
     else:
         f = int(np.searchsorted(np.cumsum(widths), index[1], side="right"))
         sample = index[0]
@@ -147,11 +128,31 @@ def locate(
     return {"sample": sample, "feature": f, "table": features[f], "column": column}
 
 
+def _locate_lookup(inputs: Arrays, index: tuple[int, ...]) -> dict[str, int]:
+    """Where an element of an array by lookup belongs: index is (lookup,) or (lookup, column)."""
+    features = inputs["feature_table"].tolist()
+    bags = inputs["offsets"].size - 1
+    batch_sizes = inputs.get("batch_sizes")
+    if batch_sizes is None:
+        batch_sizes = np.full(len(features), max(1, bags // max(len(features), 1)))
+    bag = int(np.searchsorted(inputs["offsets"], index[0], side="right")) - 1
+    f = int(np.searchsorted(np.cumsum(batch_sizes), bag, side="right"))
+    place = {
+        "lookup": index[0],
+        "feature": f,
+        "table": features[f],
+        "sample": bag - int(batch_sizes[:f].sum()),
+        "row": int(inputs["indices"][index[0]]),
+    }
+    if len(index) > 1:
+        place["column"] = index[1]
+    return place
+
+
 LOOKUP = Operator(
     name="lookup",
     about="Embeddings of all features in one call: pooled by SUM or MEAN, or one per lookup "
-    "(none). "
-    "FBGEMM: SplitTableBatchedEmbeddingBagsCodegen.forward.",
+    "(none). FBGEMM: SplitTableBatchedEmbeddingBagsCodegen.forward.",
     inputs={**TABLES, **BAGS},
     options={**POOLING, "output_format": "fp32", "row_alignment": 1},
     outputs={
@@ -167,8 +168,7 @@ LOOKUP = Operator(
 WEIGHT_GRADIENT = Operator(
     name="weight_gradient",
     about="Gradient of the per-sample weights: for each lookup, its row times the gradient of its "
-    "bag. "
-    "FBGEMM: indice_weights_grad.",
+    "bag. FBGEMM: indice_weights_grad.",
     inputs={
         **TABLES,
         **BAGS,

@@ -1,23 +1,19 @@
-"""What becomes of tables over several steps? The operator `trajectory`: training steps,
-evaluations, a rate per step.
+"""What becomes of tables over several steps? The operator `trajectory`.
 
-Rows are touched, skipped, touched again; the rate follows a schedule; evaluations look rows up and
-must leave nothing behind, no step counted. Errors of one step are carried into the next, so the
-bounds grow as they must.
+Training steps and evaluations, with a learning rate per step. Rows are touched, skipped, touched
+again; evaluations look rows up, change nothing and count as no step. The error bounds of one step
+are carried into the next.
 """
-
-from typing import Any
 
 import numpy as np
 
 from neocpu.oracle.canonical import lookup_bits
 from neocpu.oracle.canonical.update import backward_bits
 from neocpu.oracle.operator import Arrays, Field, Operator, Truth, Value
-from neocpu.oracle.ops.backward import HYPER, STATES, STORE, TableMemory, locate, step
-from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, joined
-from neocpu.oracle.truth.bags import bags_of
+from neocpu.oracle.ops.backward import HYPER, STATES, STORE, BoundedTables, locate, step
+from neocpu.oracle.ops.lookup import BAGS, POOLING, TABLES, looked_up
+from neocpu.oracle.truth.bags import DecodedRows
 from neocpu.oracle.truth.formats import in_format
-from neocpu.oracle.truth.lookups import pooled, sequence
 from neocpu.oracle.truth.numbers import Bounded
 
 PER_STEP = ("indices", "offsets", "per_sample_weights", "grad_output", "batch_sizes")
@@ -26,47 +22,39 @@ PER_STEP = ("indices", "offsets", "per_sample_weights", "grad_output", "batch_si
 def batches(inputs: Arrays) -> list[Arrays]:
     """The inputs of every step, those without a step number in each."""
     common = {name: array for name, array in inputs.items() if "/" not in name}
-    found: list[Arrays] = []
+    steps: list[Arrays] = []
     for k in range(inputs["training"].size):
-        own = {
+        of_step = {
             name.split("/", 1)[1]: array
             for name, array in inputs.items()
             if name.startswith(f"step{k}/")
         }
-        found.append({**common, **own})
-    return found
-
-
-def _seen(
-    memory: TableMemory, batch: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> Bounded:
-    bags = bags_of(batch, options, switches)
-    w = memory.weights
-    rows = w.value, w.error, np.abs(w.value)
-    if options["pooling"] == "none":
-        return sequence(bags, rows, batch["indices"].size)
-    return joined(bags, pooled(bags, rows, options, switches), "batch_sizes" in batch)
+        steps.append({**common, **of_step})
+    return steps
 
 
 def _truth(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> dict[str, Truth]:
-    memory = TableMemory(inputs, options, switches)
-    found = dict[str, Truth]()
-    start = {name: (x.value.copy(), x.error.copy()) for name, x in memory.states.items()}
-    name = str(options["weights_format"])
-    count = 0
+    tables = BoundedTables(inputs, options, switches)
+    initial_states = {name: _copy(state) for name, state in tables.states.items()}
+    weights_format = str(options["weights_format"])
     rates = inputs["learning_rates"].tolist()
+    outputs: dict[str, Truth] = {}
+    count = 0
     for k, (batch, training) in enumerate(zip(batches(inputs), inputs["training"].tolist())):
-        found[f"step{k}/out"] = in_format(_seen(memory, batch, options, switches), "fp32")
+        w = tables.weights
+        rows = DecodedRows(w.value, w.error, np.abs(w.value))
+        outputs[f"step{k}/out"] = in_format(looked_up(batch, rows, options, switches), "fp32")
         count += bool(training) or "evaluation_counts" in switches
         if not training:
             continue
         rate = rates[max(k - 1, 0)] if "rate_of_last_step" in switches else rates[k]
         if "state_not_kept" in switches:
-            memory.states = {n: Bounded(v.copy(), e.copy()) for n, (v, e) in start.items()}
-        step(memory, batch, {**options, "learning_rate": rate, "step": count}, switches)
-        found[f"step{k}/weights"] = in_format(_copy(memory.weights), name)
-        found |= {f"step{k}/{n}": in_format(_copy(x), "fp32") for n, x in memory.states.items()}
-    return found
+            tables.states = {name: _copy(state) for name, state in initial_states.items()}
+        step(tables, batch, {**options, "learning_rate": rate, "step": count}, switches)
+        outputs[f"step{k}/weights"] = in_format(_copy(tables.weights), weights_format)
+        for name, state in tables.states.items():
+            outputs[f"step{k}/{name}"] = in_format(_copy(state), "fp32")
+    return outputs
 
 
 def _copy(x: Bounded) -> Bounded:
@@ -74,24 +62,25 @@ def _copy(x: Bounded) -> Bounded:
 
 
 def _bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
-    found: dict[str, Any] = {}
+    """Canonical answer: lookups and backwards step by step, from bits to bits."""
+    outputs: Arrays = {}
     weights = inputs["weights"]
-    states = {n: a for n, a in inputs.items() if n in STATES}
+    states = {name: array for name, array in inputs.items() if name in STATES}
+    lookup_options = {**options, "output_format": "fp32", "row_alignment": 1}
     count = 0
     for k, (batch, training) in enumerate(zip(batches(inputs), inputs["training"].tolist())):
-        now = {**batch, "weights": weights, **states}
-        found[f"step{k}/out"] = lookup_bits(
-            now, {**options, "output_format": "fp32", "row_alignment": 1}, backend
-        )["out"]
+        step_inputs = {**batch, "weights": weights, **states}
+        outputs[f"step{k}/out"] = lookup_bits(step_inputs, lookup_options, backend)["out"]
         if not training:
             continue
         count += 1
         rate = float(inputs["learning_rates"][k])
-        after = backward_bits(now, {**options, "learning_rate": rate, "step": count}, backend)
-        weights = after["weights"]
-        states = {n: a for n, a in after.items() if n != "weights"}
-        found |= {f"step{k}/{name}": array for name, array in after.items()}
-    return found
+        step_options = {**options, "learning_rate": rate, "step": count}
+        updated = backward_bits(step_inputs, step_options, backend)
+        weights = updated["weights"]
+        states = {name: array for name, array in updated.items() if name != "weights"}
+        outputs |= {f"step{k}/{name}": array for name, array in updated.items()}
+    return outputs
 
 
 STEPPED = {
@@ -106,8 +95,7 @@ STEPPED = {
 TRAJECTORY = Operator(
     name="trajectory",
     about="Several steps in a row: lookup, then (in training steps) fused backward with the "
-    "step's learning rate. "
-    "Evaluations change nothing and count nothing.",
+    "step's learning rate. Evaluations change nothing and count nothing.",
     inputs={
         **TABLES,
         "feature_table": BAGS["feature_table"],

@@ -1,1 +1,1 @@
-"""What is the exact answer of every embedding operator, and how far may a correct kernel be from it?"""
+"""What is the exact answer of every embedding operator, and how far off may a kernel be?"""

@@ -1,60 +1,61 @@
-"""Which lookup reads which row for which bag? An operator's flat inputs as one list of lookups,
-bent by the switches.
+"""Which lookup reads which row for which bag? An operator's flat inputs as one list of lookups.
 
-offsets, indices (feature-major) ──► lookup l: bag, feature, sample, table, row, weight
+    offsets, indices (feature-major) ──► lookup l: bag, feature, sample, table, row, weight
+
+Switches bend the list: bags that end late, weights that restart in every bag, and so on.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import FORMATS, INFERENCE
+from neocpu.oracle.adapters import codes_of
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.formats import decode
 from neocpu.oracle.truth.numbers import SLACK, Real, U
 
 Ints = NDArray[np.int64]
-SCALED = {  # bits of a code, dtype of scale and bias, whether these stand before the codes
-    "int8": (8, "<f4", False),
-    "int4": (4, "<f2", False),
-    "int2": (2, "<f2", False),
-    "nbit8": (8, "<f2", True),
-    "nbit4": (4, "<f2", True),
-    "nbit2": (2, "<f2", True),
+# Row-scaled formats: bits of a code, dtype of scale and bias, do these stand before the codes?
+SCALED = {
+    name: (form.bits, form.header[0][1], form.header_first)
+    for name, form in (FORMATS | INFERENCE).items()
+    if form.row_scaled
 }
 
 
 @dataclass(frozen=True)
 class TableGeometry:
-    """All tables of a case: rows, dims, where each begins among the elements and among the rows of
-    all tables.
-    """
+    """Shapes of all tables of a case, and where each begins in flat arrays of all tables."""
 
-    rows: Ints
-    dims: Ints
-    element: Ints  # i64[T+1], first element of a table in the decoded flat array
-    row: Ints  # i64[T+1], first row of a table among all rows
+    rows: Ints  # i64[T]
+    dims: Ints  # i64[T]: columns
+    first_element: Ints  # i64[T+1]: in the decoded weights
+    first_row: Ints  # i64[T+1]: in an array of one number per row
 
 
 @dataclass(frozen=True)
-class CaseBags:
-    """The bags of a batch and their lookups, those that read nothing left out. Bags are
-    feature-major, lookups by bag.
-    """
+class JaggedBatch:
+    """The bags of a batch (feature-major) and their m lookups (by bag) that read a row."""
 
     tables: TableGeometry
-    feature: Ints  # i64[bags]: feature, sample, length L (pruned lookups included)
+    # of each bag, i64[bags]
+    feature: Ints
     sample: Ints
-    length: Ints
-    dims: Ints  # i64[F]: columns of each feature
-    column: Ints  # i64[F]: first column of a feature in the output
+    length: Ints  # L, lookups that read nothing included
+    # of each feature, i64[F]
+    dims: Ints  # columns
+    column: Ints  # first column in the output
+    batch_sizes: Ints  # samples: of all features the same, unless the inputs have batch_sizes
     width: int  # columns of the output
-    batch: Ints  # i64[F]: samples of each feature (all the same, but for variable batches)
-    bag: Ints  # i64[m]: bag, place among the inputs' lookups, table, row of each lookup
-    place: Ints
+    # of each lookup, i64[m]
+    bag: Ints
+    position: Ints  # among the lookups of the inputs
     table: Ints
-    at: Ints
+    row: Ints
     weight: Real | None  # f64[m]
 
 
@@ -63,134 +64,152 @@ def tables_of(inputs: Arrays) -> TableGeometry:
     rows = inputs["rows"].astype(np.int64)
     dims = inputs["dims"].astype(np.int64)
     return TableGeometry(
-        rows, dims, np.append(0, np.cumsum(rows * dims)), np.append(0, np.cumsum(rows))
+        rows=rows,
+        dims=dims,
+        first_element=np.append(0, np.cumsum(rows * dims)),
+        first_row=np.append(0, np.cumsum(rows)),
     )
 
 
 def row_bytes(name: str, columns: int) -> int:
-    """Bytes of a row-scaled row: codes, scale and bias."""
+    """Bytes of a row of a row-scaled format: codes, scale and bias."""
     bits, dtype, _ = SCALED[name]
     return -(-columns * bits // 8) + 2 * np.dtype(dtype).itemsize
 
 
-def rows_of(inputs: Arrays, options: dict[str, Value]) -> tuple[Real, Real, Real]:
-    """Values, errors and magnitudes f64[elements] of all rows of all tables, decoded; row-scaled
-    ones as q*scale + bias, which kernels compute with one rounding or two.
+class DecodedRows(NamedTuple):
+    """All rows of all tables as numbers, f64[elements] each."""
+
+    value: Real
+    error: Real  # how far a correct kernel's decoded number may be from it
+    magnitude: Real  # what an element counts in the bound of a sum: |q*scale| + |bias|, or |value|
+
+
+def rows_of(inputs: Arrays, options: dict[str, Value]) -> DecodedRows:
+    """All rows of all tables, decoded.
+
+    Rows of row-scaled formats are q*scale + bias, which kernels compute with one rounding or two.
     """
     name = str(options.get("weights_format", "fp32"))
     codes = inputs["weights"]
     if name not in SCALED:
         value = decode(codes.reshape(-1), name)
-        return value, np.zeros(value.size), np.abs(value)
-    parts = [
-        np.broadcast_arrays(*row)
-        for row in fused_rows(inputs, name, int(options.get("row_alignment", 1)))
-    ]
+        return DecodedRows(value, np.zeros(value.size), np.abs(value))
+    values = []
+    magnitudes = []
     with np.errstate(invalid="ignore", over="ignore"):
-        value = np.concatenate([(q * scale + bias).reshape(-1) for q, scale, bias in parts])
-        size = np.concatenate(
-            [(np.abs(q * scale) + np.abs(bias)).reshape(-1) for q, scale, bias in parts]
-        )
-    return value, (2 * U * SLACK) * size, size
+        for q, scale, bias in fused_rows(inputs, name, int(options.get("row_alignment", 1))):
+            values.append((q * scale + bias).reshape(-1))
+            magnitudes.append((np.abs(q * scale) + np.abs(bias)).reshape(-1))
+    magnitude = np.concatenate(magnitudes)
+    return DecodedRows(np.concatenate(values), (2 * U * SLACK) * magnitude, magnitude)
 
 
 def fused_rows(inputs: Arrays, name: str, alignment: int = 1) -> Iterator[tuple[Real, Real, Real]]:
-    """Codes [rows, D], scales [rows, 1] and biases [rows, 1] of every table of row-scaled rows,
-    padded to the alignment.
+    """Codes [rows, D], scales [rows, 1] and biases [rows, 1] of every table, by table.
+
+    name : the row-scaled format.
+    alignment : bytes to a multiple of which each row is padded.
     """
-    bits, dtype, first = SCALED[name]
-    codes = inputs["weights"]
-    flat = (codes[codes.dtype.names[0]] if codes.dtype.names else codes).reshape(-1)
-    at = 0
+    bits, dtype, header_first = SCALED[name]
+    flat = codes_of(inputs["weights"]).reshape(-1)
     shift = np.arange(0, 8, bits, dtype=np.uint8)
+    start = 0
     for rows, columns in zip(inputs["rows"].tolist(), inputs["dims"].tolist()):
-        data = -(-columns * bits // 8)
+        code_bytes = -(-columns * bits // 8)
         size = row_bytes(name, columns)
         stride = -(-size // alignment) * alignment
-        row = flat[at : at + rows * stride].reshape(rows, stride)[:, :size]
-        at += rows * stride
-        codes_, header = (
-            (row[:, size - data :], row[:, : size - data])
-            if first
-            else (row[:, :data], row[:, data:])
-        )
-        scale, bias = (header.copy().view(dtype).astype(np.float64)[:, k : k + 1] for k in (0, 1))
-        unpacked = (codes_[:, :, None] >> shift) & ((1 << bits) - 1)
-        yield unpacked.reshape(rows, data * 8 // bits)[:, :columns].astype(np.float64), scale, bias
+        row = flat[start : start + rows * stride].reshape(rows, stride)[:, :size]
+        start += rows * stride
+        split = size - code_bytes if header_first else code_bytes
+        parts = (row[:, :split], row[:, split:])
+        header, codes = parts if header_first else reversed(parts)
+        scale_and_bias = header.copy().view(dtype).astype(np.float64)
+        unpacked = (codes[:, :, None] >> shift) & ((1 << bits) - 1)
+        q = unpacked.reshape(rows, code_bytes * 8 // bits)[:, :columns].astype(np.float64)
+        yield q, scale_and_bias[:, :1], scale_and_bias[:, 1:2]
 
 
-def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> CaseBags:
-    """All bags of a batch. Raises ValueError where a row number is out of range and bounds_check is
-    fatal.
+def bags_of(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> JaggedBatch:
+    """All bags of a batch.
+
+    Raises ValueError where a row number is out of range and bounds_check is fatal.
     """
     tables = tables_of(inputs)
     features = inputs["feature_table"].astype(np.int64)
     if "feature_is_table" in switches:
-        instead = np.arange(features.size) % max(tables.rows.size, 1)
-        features = np.where(tables.dims[instead] == tables.dims[features], instead, features)
+        # where the widths agree; else a kernel would read beyond the rows
+        same_number = np.arange(features.size) % max(tables.rows.size, 1)
+        fits = tables.dims[same_number] == tables.dims[features]
+        features = np.where(fits, same_number, features)
     offsets = inputs["offsets"].astype(np.int64)
     indices = inputs["indices"].astype(np.int64)
     count = max(features.size, 1)
-    batch = (
+    batch_sizes = (
         inputs["batch_sizes"].astype(np.int64)
         if "batch_sizes" in inputs
         else np.full(count, (offsets.size - 1) // count)
     )
-    batch = batch[: features.size]
-    feature = np.repeat(np.arange(features.size), batch)
-    sample = np.concatenate([np.arange(b) for b in batch] or [np.empty(0, np.int64)])
-    lo, hi = _ends(offsets, switches)
-    size = np.maximum(hi - lo, 0)
-    bag = np.repeat(np.arange(size.size), size)
-    place = np.arange(bag.size) - np.repeat(np.cumsum(size) - size, size) + np.repeat(lo, size)
+    batch_sizes = batch_sizes[: features.size]
+    feature = np.repeat(np.arange(features.size), batch_sizes)
+    sample = np.concatenate([np.arange(b) for b in batch_sizes] or [np.empty(0, np.int64)])
+    first, end = _bag_limits(offsets, switches)
+    length = np.maximum(end - first, 0)
+    bag = np.repeat(np.arange(length.size), length)
+    in_bag = np.arange(bag.size) - np.repeat(np.cumsum(length) - length, length)
+    position = in_bag + np.repeat(first, length)
     weight = None
     if "per_sample_weights" in inputs and "weights_ignored" not in switches:
-        taken = place - np.repeat(lo, size) if "weights_restart" in switches else place
-        weight = inputs["per_sample_weights"].astype(np.float64)[taken]
+        weights = inputs["per_sample_weights"].astype(np.float64)
+        weight = weights[in_bag if "weights_restart" in switches else position]
     table = features[feature[bag]]
-    row = indices[place]
-    row = _checked(row, tables.rows[table], options, switches)
-    keep = row >= 0
+    row = _checked(indices[position], tables.rows[table], options, switches)
+    reads = row >= 0
     dims = tables.dims[features]
-    return CaseBags(
-        tables,
-        feature,
-        sample,
-        np.diff(offsets),
-        dims,
-        _columns(features, dims, switches),
-        int(dims.sum()),
-        batch,
-        bag[keep],
-        place[keep],
-        table[keep],
-        row[keep],
-        None if weight is None else weight[keep],
+    return JaggedBatch(
+        tables=tables,
+        feature=feature,
+        sample=sample,
+        length=np.diff(offsets),
+        dims=dims,
+        column=_columns(features, dims, switches),
+        batch_sizes=batch_sizes,
+        width=int(dims.sum()),
+        bag=bag[reads],
+        position=position[reads],
+        table=table[reads],
+        row=row[reads],
+        weight=None if weight is None else weight[reads],
     )
 
 
-def only(bags: CaseBags, feature: int) -> CaseBags:
+def only(bags: JaggedBatch, feature: int) -> JaggedBatch:
     """The same bags with the lookups of one feature."""
-    mine = bags.feature[bags.bag] == feature
-    weight = None if bags.weight is None else bags.weight[mine]
-    found = {name: getattr(bags, name)[mine] for name in ("bag", "place", "table", "at")}
-    return replace(bags, weight=weight, **found)
+    in_feature = bags.feature[bags.bag] == feature
+    return replace(
+        bags,
+        bag=bags.bag[in_feature],
+        position=bags.position[in_feature],
+        table=bags.table[in_feature],
+        row=bags.row[in_feature],
+        weight=None if bags.weight is None else bags.weight[in_feature],
+    )
 
 
-def _ends(offsets: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:
+def _bag_limits(offsets: Ints, switches: frozenset[str]) -> tuple[Ints, Ints]:
     """First lookup of every bag, and the one after its last."""
-    lo = offsets[:-1]
-    hi = offsets[1:]
-    n = int(offsets[-1]) if offsets.size else 0
+    first = offsets[:-1]
+    end = offsets[1:]
+    lookups = int(offsets[-1]) if offsets.size else 0
     if "last_lookup_dropped" in switches:
-        hi = np.maximum(hi - 1, lo)
+        end = np.maximum(end - 1, first)
     if "bag_ends_late" in switches:
-        hi = np.minimum(hi + 1, n)
+        end = np.minimum(end + 1, lookups)
     if "bag_starts_early" in switches:
-        lo = np.maximum(lo - 1, 0)
+        first = np.maximum(first - 1, 0)
     if "first_lookup_dropped" in switches:
-        lo = np.minimum(lo + 1, hi)
-    return lo, hi
+        first = np.minimum(first + 1, end)
+    return first, end
 
 
 def _checked(row: Ints, rows: Ints, options: dict[str, Value], switches: frozenset[str]) -> Ints:

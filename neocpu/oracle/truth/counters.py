@@ -1,5 +1,6 @@
-"""How do row counters bend rate and weight decay? FBGEMM's frequency weighting and CowClip, over
-bounded numbers.
+"""How do row counters change rate and weight decay? FBGEMM's frequency weighting and CowClip.
+
+Over bounded numbers. A row counter says how often a row was updated; `prev_iter` says when.
 """
 
 import math
@@ -18,20 +19,17 @@ def elapsed(before: Bounded, step: int) -> Real:
 
 
 def counted(states: dict[str, Bounded], step: int, halflife: int) -> Bounded:
-    """How often a row was updated, this time included: each update is worth half after `halflife`
-    steps.
+    """How often a row was updated, this time included.
+
+    An update counts half after `halflife` steps; negative: for ever; 0: this step only.
     """
-    times = states["row_counter"]
+    counter = states["row_counter"]
     if halflife < 0:
-        return ONE + times
+        return ONE + counter
     if halflife == 0:
-        return ONE + Bounded.exactly(0.0) * times
-    faded = rounded(
-        np.exp(-elapsed(states["prev_iter"], step) * (math.log(2) / halflife)),
-        np.zeros(1),
-        ulps=8.0,
-    )
-    return ONE + faded * times
+        return ONE + Bounded.exactly(0.0) * counter
+    decay = np.exp(-elapsed(states["prev_iter"], step) * (math.log(2) / halflife))
+    return ONE + rounded(decay, np.zeros(1), ulps=8.0) * counter
 
 
 def clipped(limit: Bounded, norm: Bounded) -> Bounded:
@@ -49,68 +47,72 @@ def _raised(x: Bounded, exponent: float) -> Bounded:
     return rounded(value, np.broadcast_to(error, value.shape), ulps=8.0)
 
 
-def _tail(
-    o: dict[str, Value], lr: Bounded, plain: Bounded, times: Bounded, eps: Bounded
+def _adjusted_rate(
+    options: dict[str, Value], lr: Bounded, plain: Bounded, counter: Bounded
 ) -> Bounded:
-    """Learning rate of rows, those that were counted often by the mode's formula."""
-    mode = str(o["learning_rate_mode"])
-    bound = float(o["adjustment_ub"])
+    """Learning rate of rows: by the mode's formula for those above the threshold, else `plain`."""
+    mode = str(options["learning_rate_mode"])
+    bound = float(options["adjustment_ub"])
     if mode == "equal":
         return plain
-    threshold = float(o["tail_id_threshold"])
-    most = Bounded.constant(float(o["max_counter"]))
-    if o["tail_id_threshold_is_ratio"]:
-        threshold = math.floor(threshold * float(o["max_counter"]))
+    threshold = float(options["tail_id_threshold"])
+    max_counter = Bounded.constant(float(options["max_counter"]))
+    if options["tail_id_threshold_is_ratio"]:
+        threshold = math.floor(threshold * float(options["max_counter"]))
     if mode == "counter_sgd":
-        rate = lr / ((Bounded.constant(bound) * times).sqrt() + eps)
+        eps = Bounded.constant(float(options["eps"]))
+        rate = lr / ((Bounded.constant(bound) * counter).sqrt() + eps)
     elif mode == "tail_id_lr_increase":
-        ratio = _raised(most / (times + ONE), bound)
+        ratio = _raised(max_counter / (counter + ONE), bound)
         rate = plain * larger(smaller(ratio, Bounded.constant(10.0)), ONE)
     else:
-        ratio = _raised((times + ONE) / most, bound)
+        ratio = _raised((counter + ONE) / max_counter, bound)
         rate = plain * smaller(larger(ratio, Bounded.constant(0.1)), ONE)
-    perhaps = (np.abs(times.value - threshold) <= times.error) & (times.error > 0)
-    return unsure(where(times.value > threshold, rate, plain), perhaps)
+    near = (np.abs(counter.value - threshold) <= counter.error) & (counter.error > 0)
+    return unsure(where(counter.value > threshold, rate, plain), near)
 
 
 def rate_and_keep(
-    o: dict[str, Value],
+    options: dict[str, Value],
     lr: Bounded,
     root: Bounded,
-    times: Bounded,
+    counter: Bounded,
     gap: Real,
     bends: frozenset[str],
 ) -> tuple[Bounded, Bounded]:
-    """Rate and factor of the weights, [U] each, of the rule with counters."""
-    plain = rate = lr / root
+    """Rate and factor of the weights, [U] each, of the rule with counters.
+
+    root : sqrt(state) + eps of each row.
+    counter, gap : how often a row was updated, and how many steps ago.
+    """
+    plain = lr / root
+    rate = plain
     keep = ONE
     share = Bounded.exactly(0.0)
-    wd = Bounded.constant(float(o["weight_decay"]))
-    step = int(o["step"])
-    first = int(o["adjustment_iter"])
-    mode = str(o["weight_decay_mode"])
-    halflife = int(o["counter_halflife"])
-    if first <= 0 or step > first:
-        rate = _tail(o, lr, plain, times, Bounded.constant(float(o["eps"])))
-        share = (
-            Bounded.exactly(float(halflife if "counter_decay_grows" in bends else abs(halflife)))
-            / times
-        )
+    weight_decay = Bounded.constant(float(options["weight_decay"]))
+    step = int(options["step"])
+    first_adjusted = int(options["adjustment_iter"])
+    mode = str(options["weight_decay_mode"])
+    halflife = int(options["counter_halflife"])
+    if first_adjusted <= 0 or step > first_adjusted:
+        rate = _adjusted_rate(options, lr, plain, counter)
+        signed = halflife if "counter_decay_grows" in bends else abs(halflife)
+        share = Bounded.exactly(float(signed)) / counter
         if mode == "adagradw":
             if halflife == -1:
-                rate = plain * times.sqrt()
+                rate = plain * counter.sqrt()
             if halflife == -2:
-                rate = smaller(lr * times, Bounded.constant(float(o["adjustment_ub"]))) / root
-            base = 1 - float(o["learning_rate"]) * float(o["weight_decay"])
-            days = np.minimum(gap, step - first) - 1
-            lazy = rounded(
-                base**days, np.zeros(days.shape), ulps=8.0 + 2 * float(np.max(days, initial=0))
-            )
-            rate = rate * lazy
-            keep = Bounded(np.float64(base), np.float64(ULP)) * lazy  # type: ignore[arg-type]
+                most = Bounded.constant(float(options["adjustment_ub"]))
+                rate = smaller(lr * counter, most) / root
+            base = 1 - float(options["learning_rate"]) * float(options["weight_decay"])
+            steps_missed = np.minimum(gap, step - first_adjusted) - 1
+            ulps = 8.0 + 2 * float(np.max(steps_missed, initial=0))
+            missed = rounded(base**steps_missed, np.zeros(steps_missed.shape), ulps=ulps)
+            rate = rate * missed
+            keep = Bounded(np.asarray(base), np.asarray(ULP)) * missed
     if mode == "decoupled":
-        keep = ONE - share * wd * lr
+        keep = ONE - share * weight_decay * lr
     if mode == "l2":
-        keep = ONE - wd * (share * plain - rate)
-    shape = np.broadcast_shapes(np.shape(times.value), np.shape(keep.value))
+        keep = ONE - weight_decay * (share * plain - rate)
+    shape = np.broadcast_shapes(np.shape(counter.value), np.shape(keep.value))
     return rate, Bounded(np.broadcast_to(keep.value, shape), np.broadcast_to(keep.error, shape))

@@ -1,8 +1,8 @@
-"""Which numbers can a format hold, and which of them may a stored result be? Rounding as a model:
-from fp64, once.
+"""Which numbers can a format hold, and which of them may a stored result be?
 
-A format is a record (precision, smallest exponent, largest number, what lies beyond); rounding to
-it is whole-number arithmetic on multiples of a quantum. It shares nothing with the codecs in
+Rounding as a model: from fp64, once. A format is a record (precision, smallest exponent, largest
+number, what lies beyond) that follows from the one in `neocpu/formats.py`; rounding to it is
+whole-number arithmetic on multiples of a quantum. It shares no code with the codecs in
 `neocpu/kernels/`, which work on bits.
 """
 
@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu import formats
+from neocpu.formats import SmallFloat
 from neocpu.oracle.operator import Truth
 from neocpu.oracle.truth.numbers import Bounded, Real
 
 
 @dataclass(frozen=True)
 class Format:
-    """A floating-point format: bits of precision (the hidden one too), exponent of the smallest
-    normal, largest number.
+    """A floating-point format.
+
+    precision : bits of it, the hidden one too. smallest : exponent of the smallest normal number.
     """
 
     name: str
@@ -30,31 +33,30 @@ class Format:
     dtype: str  # of one element's code
 
 
+def _format(name: str, dtype: str, number: SmallFloat) -> Format:
+    """The model of a small float, from its layout."""
+    beyond = np.inf if number.infinity else np.nan
+    return Format(name, number.mantissa + 1, 1 - number.bias, number.largest, beyond, dtype)
+
+
+_FP32 = SmallFloat(32, 23, 127)
 FORMATS = {
-    f.name: f
-    for f in (
-        Format("fp32", 24, -126, float(np.finfo(np.float32).max), np.inf, "<f4"),
-        Format("fp16", 11, -14, 65504.0, np.inf, "<u2"),
-        Format("bf16", 8, -126, float.fromhex("0x1.fep127"), np.inf, "<u2"),
-        Format("fp8_e4m3", 4, -6, 448.0, np.nan, "u1"),
-        Format("fp8_e5m2", 3, -14, 57344.0, np.inf, "u1"),
-    )
+    form.name: _format(form.name, form.dtype, form.number or _FP32)
+    for form in formats.FORMATS.values()
+    if not form.row_scaled
 }
 
 
 def quantum(x: Real, form: Format) -> Real:
     """Distance of the format's numbers around x (for a power of two, the one above)."""
     exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))[1] - 1
-    return np.ldexp(
-        1.0,
-        np.maximum(np.where(x == 0, form.smallest, exponent), form.smallest) - form.precision + 1,
-    )
+    lowest = np.maximum(np.where(x == 0, form.smallest, exponent), form.smallest)
+    distance: Real = np.ldexp(1.0, lowest - form.precision + 1)
+    return distance
 
 
 def _beyond(x: Real, y: Real, form: Format) -> Real:
-    """y, the rounding of x as if exponents had no end, with the end: overflow as the format says;
-    NaN stays NaN.
-    """
+    """y, which is x rounded as if exponents had no end, or what the format has beyond its end."""
     with np.errstate(invalid="ignore"):
         over = np.abs(y) > form.largest
         return np.where(
@@ -103,9 +105,7 @@ ROUNDINGS = {"nearest": nearest, "away": away, "toward_zero": toward_zero}
 
 
 def decode(codes: NDArray[np.generic], name: str) -> Real:
-    """Exact values f64 of codes of a format (fp32 numbers, 16-bit or 8-bit codes, or a record that
-    names the format).
-    """
+    """Exact values f64 of fp32 numbers, or of codes of a format, bare or as named records."""
     array = np.asarray(codes)
     array = array[array.dtype.names[0]] if array.dtype.names else array
     with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -115,40 +115,47 @@ def decode(codes: NDArray[np.generic], name: str) -> Real:
             return array.view("<f2").astype(np.float64)
         if name == "bf16":
             return (array.astype("<u4") << 16).view("<f4").astype(np.float64)
-    return _SMALL[name][array]
+    return _VALUES[name][array]
 
 
 def joined_halves(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.float32]:
     """The fp32 numbers of which these are the upper (bf16) and the lower halves."""
     upper = high[high.dtype.names[0]] if high.dtype.names else high
-    return ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
+    joined: NDArray[np.float32] = ((upper.astype("<u4") << 16) | low.astype("<u4")).view("<f4")
+    return joined
 
 
-def _small(form: Format) -> Real:
-    """Values of all 256 codes of an fp8 format, from its definition."""
-    code = np.arange(256)
+def _values(form: Format) -> Real:
+    """Values of all codes of a narrow format, from its definition."""
+    bits = 8 * np.dtype(form.dtype).itemsize
+    sign = 1 << (bits - 1)
+    code = np.arange(2 * sign)
+    magnitude = code & (sign - 1)
     fraction_bits = form.precision - 1
-    exponent = (code & 127) >> fraction_bits
+    exponent = magnitude >> fraction_bits
     fraction = code & ((1 << fraction_bits) - 1)
     bias = 1 - form.smallest
     normal = np.ldexp(1.0 + fraction / (1 << fraction_bits), exponent - bias)
     value = np.where(
         exponent == 0, np.ldexp(fraction / (1 << fraction_bits), form.smallest), normal
     )
-    if form.name == "fp8_e4m3":  # one NaN per sign, no infinity
-        value[(code & 127) == 127] = np.nan
+    if np.isnan(form.beyond):  # one NaN per sign, no infinity
+        value[magnitude == sign - 1] = np.nan
     else:
-        top = exponent == (127 >> fraction_bits)
+        top = exponent == exponent.max()
         value[top] = np.where(fraction[top] == 0, np.inf, np.nan)
-    return np.where(code > 127, -value, value)
+    return np.where(code >= sign, -value, value)
 
 
-_SMALL = {name: _small(FORMATS[name]) for name in ("fp8_e4m3", "fp8_e5m2")}
+_VALUES = {
+    name: _values(form) for name, form in FORMATS.items() if name not in ("fp32", "fp16", "bf16")
+}
 
 
 def stored(x: Bounded, name: str, rounding: str = "nearest") -> Bounded:
-    """What a kernel holds after writing x in a format: the rounding of x, and how far another
-    allowed one is from it.
+    """What a kernel holds after writing x in a format.
+
+    The value is x rounded, the error how far another allowed rounding may be from it.
     """
     if name == "fp32":
         return x
@@ -163,8 +170,9 @@ def stored(x: Bounded, name: str, rounding: str = "nearest") -> Bounded:
 
 
 def limits(x: Bounded, name: str, rounding: str = "nearest") -> tuple[Real, Real]:
-    """Smallest and largest number of the format that a correct kernel may store for x; (NaN, NaN)
-    where it stores NaN.
+    """Smallest and largest number of the format that a correct kernel may store for x.
+
+    (NaN, NaN) where it stores NaN.
     """
     form = FORMATS[name]
     with np.errstate(invalid="ignore"):
@@ -183,8 +191,10 @@ def limits(x: Bounded, name: str, rounding: str = "nearest") -> tuple[Real, Real
 
 
 def in_format(x: Bounded, name: str, rounding: str = "nearest") -> Truth:
-    """The truth of an output in a format. fp32: the value and its error. Narrower: also the numbers
-    of the format that may stand there; with stochastic rounding, the chance of the upper one.
+    """The truth of an output in a format.
+
+    fp32: the value and its error. Narrower: also the numbers of the format that may stand there;
+    with stochastic rounding, the chance of the upper one.
     """
     if name == "fp32":
         return Truth(x.value, x.error)

@@ -1,8 +1,7 @@
 """Where does every lookup go when jagged data is permuted, bucketized, padded or selected?
-Whole-number models, list by list.
 
-Plain Python over bags, the slowest and plainest way to say it. FBGEMM's names stand in the
-docstrings.
+Models in plain Python over lists of bags: slow, and easy to check by eye. FBGEMM's names stand in
+the docstrings.
 """
 
 from collections.abc import Callable
@@ -25,35 +24,39 @@ def ints(values: Any) -> Ints:
 
 def offsets_of(lengths: NDArray[Any]) -> Ints:
     """i64[n+1]: 0, then running sums (asynchronous_complete_cumsum)."""
-    total = 0
-    found = [0]
-    for n in lengths.reshape(-1).tolist():
-        total += n
-        found.append(total)
-    return ints(found)
+    offsets = [0]
+    for length in lengths.reshape(-1).tolist():
+        offsets.append(offsets[-1] + length)
+    return ints(offsets)
 
 
-def lengths_to_offsets(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def lengths_to_offsets(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Model:
     """Model of `lengths_to_offsets`."""
     return {"offsets": offsets_of(inputs["lengths"])}
 
 
-def offsets_to_lengths(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def offsets_to_lengths(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Model:
     """Model of `offsets_to_lengths`."""
     ends = inputs["offsets"].tolist()
     return {"lengths": ints([b - a for a, b in pairwise(ends)])}
 
 
 def _bags(lengths: NDArray[Any]) -> list[list[int]]:
+    """Numbers of the lookups of each bag."""
     ends = offsets_of(lengths).tolist()
     return [list(range(a, b)) for a, b in pairwise(ends)]
 
 
 def _take(inputs: Arrays, name: str, order: list[int]) -> Model:
+    """An input in another order, if it was given."""
     return {name: inputs[name][ints(order)]} if name in inputs else {}
 
 
-def permute(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def permute(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
     """Keys in another order, or several times (permute_2D_sparse_data)."""
     lengths = inputs["lengths"]
     samples = lengths.shape[1]
@@ -71,64 +74,60 @@ def permute(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Mo
     }
 
 
-def _dealt(inputs: Arrays, ranks: int, owner: Callable[[int, int], tuple[int, int]]) -> Model:
+def _bucketized(inputs: Arrays, ranks: int, owner: Callable[[int, int], tuple[int, int]]) -> Model:
     """Lookups by (rank, bag); owner(key, row) gives the rank and the row's number there."""
     bags = _bags(inputs["lengths"])
     indices = inputs["indices"].tolist()
-    samples = max(
-        len(bags) // max(len(inputs.get("block_sizes", inputs.get("boundaries", ()))), 1), 1
-    )
-    parts: list[list[list[int]]] = [[[] for _ in bags] for _ in range(ranks)]
-    local = [0] * len(indices)
+    keys = len(inputs.get("block_sizes", inputs.get("boundaries", ())))
+    samples = max(len(bags) // max(keys, 1), 1)
+    bags_of_rank: list[list[list[int]]] = [[[] for _ in bags] for _ in range(ranks)]
+    local_row = [0] * len(indices)
     position = [0] * len(indices)
-    where = [0] * len(indices)
+    destination = [0] * len(indices)
     for b, bag in enumerate(bags):
         for k, j in enumerate(bag):
-            rank, local[j] = owner(b // samples, indices[j])
+            rank, local_row[j] = owner(b // samples, indices[j])
             position[j] = k
-            parts[rank][b].append(j)
-    order = [j for rank_ in parts for bag in rank_ for j in bag]
+            bags_of_rank[rank][b].append(j)
+    rank_major = [bag for rank_bags in bags_of_rank for bag in rank_bags]
+    order = [j for bag in rank_major for j in bag]
     for place, j in enumerate(order):
-        where[j] = place
+        destination[j] = place
     return {
-        "lengths": ints([len(bag) for rank_ in parts for bag in rank_]),
-        "indices": ints([local[j] for j in order]),
+        "lengths": ints([len(bag) for bag in rank_major]),
+        "indices": ints([local_row[j] for j in order]),
         **_take(inputs, "per_sample_weights", order),
         "positions": ints([position[j] for j in order]),
-        "unbucketize": ints(where),
+        "unbucketize": ints(destination),
     }
 
 
-def block_bucketize(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
-    """Lookups to the rank that owns their row: rank-major, then keys, then samples
-    (block_bucketize_sparse_features).
+def block_bucketize(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Lookups to the rank that owns their row (block_bucketize_sparse_features).
 
-    Rank = row // block (of its key), local row = row - rank*block; rows beyond the last block go to
-    row % W, as row // W.
+    Rank-major, then keys, then samples. Rank = row // block (of its key), local row = row -
+    rank*block; rows beyond the last block go to rank row % W as local row row // W.
     """
-    ranks = int(o["ranks"])
+    ranks = int(options["ranks"])
     blocks = inputs["block_sizes"].tolist()
 
     def owner(key: int, row: int) -> tuple[int, int]:
-        rank, local = (
-            divmod(row, blocks[key]) if row < blocks[key] * ranks else (row % ranks, row // ranks)
-        )
-        if "bucket_by_modulo" in switches:
-            rank = row % ranks
-            local = row // ranks
-        return rank, row if "bucket_keeps_row" in switches else local
+        if row >= blocks[key] * ranks or "bucket_by_modulo" in switches:
+            local_row, rank = divmod(row, ranks)
+        else:
+            rank, local_row = divmod(row, blocks[key])
+        return rank, row if "bucket_keeps_row" in switches else local_row
 
-    return _dealt(inputs, ranks, owner)
+    return _bucketized(inputs, ranks, owner)
 
 
-def bucketize_uneven(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
-    """Lookups to ranks with blocks of their own sizes (block_bucketize_sparse_features with
-    block_bucketize_pos).
+def bucketize_uneven(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Lookups to ranks whose blocks differ in size (FBGEMM's block_bucketize_pos).
 
     Rank r of key f owns rows boundaries[f, r] to boundaries[f, r + 1]; rows beyond the last go to
-    row % W, as row // W.
+    rank row % W as local row row // W.
     """
-    ranks = int(o["ranks"])
+    ranks = int(options["ranks"])
     ends = inputs["boundaries"].tolist()
 
     def owner(key: int, row: int) -> tuple[int, int]:
@@ -137,47 +136,52 @@ def bucketize_uneven(inputs: Arrays, o: dict[str, Value], switches: frozenset[st
         rank = next(r for r in range(ranks) if row < ends[key][r + 1])
         return rank, row if "bucket_keeps_row" in switches else row - ends[key][rank]
 
-    return _dealt(inputs, ranks, owner)
+    return _bucketized(inputs, ranks, owner)
 
 
-def recat(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def recat(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
     """Order that makes blocks by (rank, key) key-major (TorchRec's _get_recat)."""
-    features = int(o["features"])
-    ranks = int(o["ranks"])
+    features = int(options["features"])
+    ranks = int(options["ranks"])
     return {"order": ints([rank * features + f for f in range(features) for rank in range(ranks)])}
 
 
-def index_select(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def index_select(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
     """Rows by number (index_select_dim0)."""
     return {"values": np.stack([inputs["values"][k] for k in inputs["select"].tolist()])}
 
 
-def jagged_to_padded_dense(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def jagged_to_padded_dense(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Model:
     """Rows of each bag, cut off or padded to max_length (jagged_to_padded_dense)."""
     values = inputs["values"]
     ends = inputs["offsets"].tolist()
-    most = int(o["max_length"])
-    out = np.full((len(ends) - 1, most, values.shape[1]), o["padding"], values.dtype)
-    for b, (lo, hi) in enumerate(pairwise(ends)):
-        for k, j in enumerate(range(lo, min(hi, lo + most))):
-            out[b, k] = (
-                values[max(hi - most, lo) + k] if "padding_cuts_front" in switches else values[j]
-            )
+    most = int(options["max_length"])
+    out = np.full((len(ends) - 1, most, values.shape[1]), options["padding"], values.dtype)
+    for b, (start, end) in enumerate(pairwise(ends)):
+        first = max(end - most, start) if "padding_cuts_front" in switches else start
+        for k in range(min(end - start, most)):
+            out[b, k] = values[first + k]
     return {"dense": out}
 
 
-def padded_dense_to_jagged(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
-    """The other way; what a bag has beyond max_length is 0 (dense_to_jagged)."""
+def padded_dense_to_jagged(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Model:
+    """The inverse: rows of a bag beyond max_length are 0 (dense_to_jagged)."""
     dense = inputs["dense"]
     ends = inputs["offsets"].tolist()
     out = np.zeros((ends[-1], dense.shape[2]), dense.dtype)
-    for b, (lo, hi) in enumerate(pairwise(ends)):
-        for k in range(min(hi - lo, dense.shape[1])):
-            out[lo + k] = dense[b, k]
+    for b, (start, end) in enumerate(pairwise(ends)):
+        for k in range(min(end - start, dense.shape[1])):
+            out[start + k] = dense[b, k]
     return {"values": out}
 
 
-def jagged_index_select(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
+def jagged_index_select(
+    inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> Model:
     """Some bags, in some order, with repeats (jagged_index_select)."""
     bags = _bags(inputs["lengths"])
     selected = inputs["select"].tolist()
@@ -188,67 +192,63 @@ def jagged_index_select(inputs: Arrays, o: dict[str, Value], switches: frozenset
     }
 
 
-def unique(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
-    """Different values ascending, where each lookup finds its own, and how often each occurs
-    (jagged_unique_indices).
-    """
-    found = sorted(set(inputs["indices"].tolist()))
-    place = {row: k for k, row in enumerate(found)}
-    count = [0] * len(found)
-    for row in inputs["indices"].tolist():
+def unique(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Unique rows ascending, the place of each lookup's row, and counts (jagged_unique_indices)."""
+    indices = inputs["indices"].tolist()
+    unique_rows = sorted(set(indices))
+    place = {row: k for k, row in enumerate(unique_rows)}
+    count = [0] * len(unique_rows)
+    for row in indices:
         count[place[row]] += 1
     return {
-        "unique": ints(found),
-        "inverse": ints([place[r] for r in inputs["indices"].tolist()]),
+        "unique": ints(unique_rows),
+        "inverse": ints([place[row] for row in indices]),
         "counts": ints(count),
     }
 
 
-def linear_index(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
-    """Where each lookup's row begins in flat memory, and its number among all rows
-    (linearize_index).
-    """
+def linear_index(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+    """First element of each lookup's row, and its number among all rows (linearize_index)."""
     rows = inputs["rows"].tolist()
     dims = inputs["dims"].tolist()
     ends = inputs["offsets"].tolist()
     features = inputs["feature_table"].tolist()
     samples = (len(ends) - 1) // max(len(features), 1)
-    element = []
-    row = []
-    for bag, (lo, hi) in enumerate(pairwise(ends)):
+    elements = []
+    global_rows = []
+    for bag, (start, end) in enumerate(pairwise(ends)):
         t = features[bag // samples]
-        for at in inputs["indices"][lo:hi].tolist():
-            step = at * dims[t]
+        first_element = sum(r * d for r, d in zip(rows[:t], dims))
+        first_row = sum(rows[:t])
+        for row in inputs["indices"][start:end].tolist():
+            offset = row * dims[t]
             if "row_offset_32bit" in switches:
-                step = (step + 2**31) % 2**32 - 2**31
-            element.append(-1 if at < 0 else sum(r * d for r, d in zip(rows[:t], dims)) + step)
-            row.append(-1 if at < 0 else sum(rows[:t]) + at)
-    return {"element": ints(element), "row": ints(row)}
+                offset = (offset + 2**31) % 2**32 - 2**31
+            elements.append(-1 if row < 0 else first_element + offset)
+            global_rows.append(-1 if row < 0 else first_row + row)
+    return {"element": ints(elements), "row": ints(global_rows)}
 
 
-def bounds_check(inputs: Arrays, o: dict[str, Value], switches: frozenset[str]) -> Model:
-    """Row numbers with -1 for those out of range, and how many those are, by table
-    (bounds_check_indices).
-    """
+def bounds_check(inputs: Arrays, options: dict[str, Value], switches: frozenset[str]) -> Model:
+    """Row numbers, -1 for those out of range; their count by table (bounds_check_indices)."""
     rows = inputs["rows"].tolist()
     ends = inputs["offsets"].tolist()
     features = inputs["feature_table"].tolist()
     samples = (len(ends) - 1) // max(len(features), 1)
     count = [0] * len(rows)
     checked = inputs["indices"].tolist()
-    for bag, (lo, hi) in enumerate(pairwise(ends)):
+    for bag, (start, end) in enumerate(pairwise(ends)):
         t = features[bag // samples]
-        for j in range(lo, hi):
-            if not -1 <= checked[j] < rows[t]:
-                count[t] += 1
-                wrapped = checked[j] % rows[t]
-                checked[j] = (
-                    0
-                    if "out_of_bounds_row_0" in switches
-                    else wrapped
-                    if "out_of_bounds_wraps" in switches
-                    else -1
-                )
-    if sum(count) and o["bounds_check"] == "fatal":
+        for j in range(start, end):
+            if -1 <= checked[j] < rows[t]:
+                continue
+            count[t] += 1
+            if "out_of_bounds_row_0" in switches:
+                checked[j] = 0
+            elif "out_of_bounds_wraps" in switches:
+                checked[j] %= rows[t]
+            else:
+                checked[j] = -1
+    if sum(count) and options["bounds_check"] == "fatal":
         raise ValueError(f"{sum(count)} row numbers are out of range")
     return {"indices": ints(checked), "outside": ints(count)}

@@ -1,39 +1,35 @@
-"""What do bags of rows add up to, and what gradients do rows and weights get back? Exact lookups
-and their transposes.
+"""What do bags of rows add up to, and what gradients do rows and weights get back?
+
+Exact lookups and their transposes, over bounded numbers. A lookup reads the elements of its row
+from the flat array of all tables; everything is done feature by feature, because features differ in
+their columns.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.oracle.operator import Arrays, Value
-from neocpu.oracle.truth.bags import CaseBags, Ints
+from neocpu.oracle.truth.bags import DecodedRows, Ints, JaggedBatch
 from neocpu.oracle.truth.formats import FORMATS, nearest
 from neocpu.oracle.truth.numbers import TINY, Bounded, Real, U
 from neocpu.oracle.truth.sums import segment_sums
 
-FP64 = 2.0**-51  # a quotient or a product of three factors in fp64, twice
+FP64_ERROR = 2.0**-51  # a quotient or a product of three factors in fp64, twice
 
 
 @dataclass(frozen=True)
-class MergedTruth:
-    """Unique rows of one table (ascending), their merged gradients [U, D], and the lookups' own,
-    sorted by row.
-    """
+class MergedGradients:
+    """The gradients of one table, merged by row and one by one."""
 
-    rows: Ints
-    gradient: Bounded
-    terms: Bounded  # [m, D]
-    starts: Ints  # i64[U+1]: lookups of each row among the terms, in the order of the batch
+    rows: Ints  # i64[U]: unique rows, ascending
+    gradient: Bounded  # [U, D]: merged
+    terms: Bounded  # [m, D]: of the single lookups, sorted by row
+    starts: Ints  # i64[U+1]: terms of each row, in the order of the batch
 
 
-def _power_of_two(x: Ints) -> NDArray[np.bool_]:
-    return (x & (x - 1)) == 0
-
-
-def divisor(bags: CaseBags, options: dict[str, Value], switches: frozenset[str]) -> Real | None:
-    """What each bag's sum is divided by: f64[bags], or None where nothing is divided."""
+def divisor(bags: JaggedBatch, options: dict[str, Value], switches: frozenset[str]) -> Real | None:
+    """What the sum of each bag is divided by: f64[bags], or None where nothing is divided."""
     if options["pooling"] != "mean" or "mean_not_divided" in switches:
         return None
     length: Real = np.maximum(bags.length, 1).astype(np.float64)
@@ -41,9 +37,8 @@ def divisor(bags: CaseBags, options: dict[str, Value], switches: frozenset[str])
         length = np.maximum(np.bincount(bags.bag, minlength=length.size), 1).astype(np.float64)
     if bags.weight is not None:
         if "weighted_mean_by_weights" in switches:
-            length = np.asarray(
-                np.bincount(bags.bag, bags.weight, minlength=length.size) + 1e-6, np.float64
-            )
+            weight_sums = np.bincount(bags.bag, bags.weight, minlength=length.size)
+            length = np.asarray(weight_sums + 1e-6, np.float64)
         if "weighted_mean_not_divided" in switches:
             return None
     elif "mean_divisor_plus_1e6" in switches:
@@ -51,65 +46,76 @@ def divisor(bags: CaseBags, options: dict[str, Value], switches: frozenset[str])
     return length * length if "mean_divided_twice" in switches else length
 
 
-def _roundings(d: Real | None) -> Ints:
-    """Roundings that the division of each bag costs: none by a power of two, else a reciprocal and
-    a product.
+def _roundings(divisors: Real | None) -> Ints:
+    """Roundings that a division by each of these costs.
+
+    None by a power of two; else two, for kernels that take a reciprocal and multiply.
     """
-    if d is None:
+    if divisors is None:
         return np.zeros(1, np.int64)
-    whole = d == np.rint(d)
-    return np.where(whole & _power_of_two(np.where(whole, d, 3).astype(np.int64)), 0, 2)
+    whole = divisors == np.rint(divisors)
+    number = np.where(whole, divisors, 3).astype(np.int64)
+    power_of_two = whole & ((number & (number - 1)) == 0)
+    return np.where(power_of_two, 0, 2)
 
 
-def _product(a: Real, b: Real | None) -> Real:
+def _weighted(x: Real, weight: Real | None) -> Real:
+    """Rows x f64[m, D] times the weights f64[m] of their lookups, if there are any."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return a if b is None else a * b[:, None]
+        return x if weight is None else x * weight[:, None]
+
+
+def _elements(bags: JaggedBatch, lookups: Ints, width: int) -> Ints:
+    """Elements i64[m, width] of the rows that some lookups of one feature read."""
+    table = bags.table[lookups]
+    first = bags.tables.first_element[table] + bags.row[lookups] * width
+    return first[:, None] + np.arange(width)
+
+
+def _terms(bags: JaggedBatch, rows: DecodedRows, lookups: Ints, width: int) -> tuple[Bounded, Real]:
+    """The weighted rows of some lookups, not yet rounded, and their magnitudes: [m, width]."""
+    elements = _elements(bags, lookups, width)
+    weight = None if bags.weight is None else bags.weight[lookups]
+    size = None if weight is None else np.abs(weight)
+    terms = Bounded(_weighted(rows.value[elements], weight), _weighted(rows.error[elements], size))
+    return terms, _weighted(rows.magnitude[elements], size)
 
 
 def pooled(
-    bags: CaseBags,
-    rows: tuple[Real, Real, Real],
-    options: dict[str, Value],
-    switches: frozenset[str],
+    bags: JaggedBatch, rows: DecodedRows, options: dict[str, Value], switches: frozenset[str]
 ) -> list[Bounded]:
-    """Pooled rows of every feature: [B_f, D_f] each, before they are rounded to the output's
-    format.
-    """
-    by = divisor(bags, options, switches)
-    cost = np.broadcast_to(_roundings(by), bags.length.shape)
+    """Pooled rows of every feature, [B_f, D_f] each, before they are rounded to the output."""
+    divisors = divisor(bags, options, switches)
+    divisions = np.broadcast_to(_roundings(divisors), bags.length.shape)
     if "weighted_mean_by_weights" in switches:
-        cost = cost + bags.length  # the divisor is a sum, too
-    ends = np.append(0, np.cumsum(bags.batch))
-    found = []
-    for f, first in enumerate(ends[:-1]):
-        last = ends[f + 1]
-        lo, hi = np.searchsorted(bags.bag, (first, last))
-        table = int(bags.table[lo]) if hi > lo else -1
-        at = _elements(bags, lo, hi, table, int(bags.dims[f]))
-        weight = None if bags.weight is None else bags.weight[lo:hi]
-        terms = Bounded(
-            _product(rows[0][at], weight),
-            _product(rows[1][at], None if weight is None else np.abs(weight)),
-        )
-        size = _product(rows[2][at], None if weight is None else np.abs(weight))
+        divisions = divisions + bags.length  # the divisor is a sum, too
+    bag_limits = np.append(0, np.cumsum(bags.batch_sizes))
+    features = []
+    for f, first_bag in enumerate(bag_limits[:-1]):
+        end_bag = bag_limits[f + 1]
+        lookups = np.arange(*np.searchsorted(bags.bag, (first_bag, end_bag)))
+        terms, magnitude = _terms(bags, rows, lookups, int(bags.dims[f]))
         if "subnormals_flushed" in switches:
             terms = Bounded(flushed(terms.value), terms.error)
-        starts = np.searchsorted(bags.bag[lo:hi], np.arange(first, last + 1))
-        sums = segment_sums(terms, size, starts, int(weight is not None), cost[first:last])
+        starts = np.searchsorted(bags.bag[lookups], np.arange(first_bag, end_bag + 1))
+        products = int(bags.weight is not None)
+        sums = segment_sums(terms, magnitude, starts, products, divisions[first_bag:end_bag])
         if "accumulated_narrow" in switches:
-            sums = _one_by_one(terms.value, starts, str(options["output_format"]))
-        found.append(sums if by is None else _divided(sums, by[first:last, None]))
-    return found
+            sums = _summed_narrow(terms.value, starts, str(options["output_format"]))
+        if divisors is not None:
+            sums = _divided(sums, divisors[first_bag:end_bag, None])
+        features.append(sums)
+    return features
 
 
-def _one_by_one(terms: Real, starts: Ints, name: str) -> Bounded:
-    """Bags summed in a narrow format, in the order of their lookups."""
+def _summed_narrow(terms: Real, starts: Ints, name: str) -> Bounded:
+    """Bags summed in a narrow format, rounded after each of their lookups in turn."""
     out = np.zeros((starts.size - 1, terms.shape[1]))
     count = np.diff(starts)
     for k in range(int(count.max(initial=0))):
-        live = np.flatnonzero(count > k)
+        longer = np.flatnonzero(count > k)
         with np.errstate(invalid="ignore"):
-            out[live] = nearest(out[live] + terms[starts[live] + k], FORMATS[name])
+            out[longer] = nearest(out[longer] + terms[starts[longer] + k], FORMATS[name])
     return Bounded.exactly(out)
 
 
@@ -118,172 +124,182 @@ def flushed(x: Real) -> Real:
     return np.where(np.abs(x) < 2.0**-126, 0.0, x)
 
 
-def _elements(bags: CaseBags, lo: int, hi: int, table: int, width: int) -> Ints:
-    """Elements [m, width] of the rows that some lookups of one table read."""
-    start = bags.tables.element[table] if table >= 0 else 0
-    step = bags.tables.dims[table] if table >= 0 else width
-    return start + bags.at[lo:hi, None] * step + np.arange(width)
+def _divided(x: Bounded, divisors: Real) -> Bounded:
+    """x / divisors.
 
-
-def _divided(x: Bounded, by: Real) -> Bounded:
-    """x / by; the division's own rounding is among the roundings of the terms already, its
-    underflow is not.
+    The division's own rounding is among the roundings of the sum already; its underflow is not.
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        value = x.value / by
-        exact = _roundings(by) == 0
-        error = np.where(
-            np.isfinite(value),
-            x.error / np.abs(by) + np.where(exact, 0.0, np.abs(value) * FP64),
-            0.0,
-        )
-        small = (np.abs(value) < 2.0**-125) & (value != 0) & np.isfinite(value) & (np.abs(by) != 1)
-        error = np.where(np.isinf(x.error), np.inf, error + np.where(small, TINY, 0.0))
+        value = x.value / divisors
+        own_error = np.where(_roundings(divisors) == 0, 0.0, np.abs(value) * FP64_ERROR)
+        error = np.where(np.isfinite(value), x.error / np.abs(divisors) + own_error, 0.0)
+        small = (np.abs(value) < 2.0**-125) & (value != 0) & np.isfinite(value)
+        underflow = np.where(small & (np.abs(divisors) != 1), TINY, 0.0)
+        error = np.where(np.isinf(x.error), np.inf, error + underflow)
     return Bounded(value, error)
 
 
-def sequence(bags: CaseBags, rows: tuple[Real, Real, Real], lookups: int) -> Bounded:
-    """Rows of all lookups, unpooled: [n, D]; +0 for lookups that read nothing."""
+def sequence(bags: JaggedBatch, rows: DecodedRows, lookups: int) -> Bounded:
+    """Rows of all n lookups of the inputs, unpooled: [n, D]; +0 for lookups that read nothing."""
     width = int(bags.dims[0]) if bags.dims.size else 0
     value = np.zeros((lookups, width))
     error = np.zeros((lookups, width))
     for f in np.unique(bags.feature[bags.bag]):
-        mine = np.flatnonzero(bags.feature[bags.bag] == f)
-        at = (
-            bags.tables.element[bags.table[mine], None]
-            + bags.at[mine, None] * bags.dims[f]
-            + np.arange(width)
-        )
-        weight = None if bags.weight is None else bags.weight[mine]
-        value[bags.place[mine]] = _product(rows[0][at], weight)
-        size = _product(rows[2][at], None if weight is None else np.abs(weight))
-        error[bags.place[mine]] = _product(rows[1][at], None if weight is None else np.abs(weight))
-        if weight is not None:
-            error[bags.place[mine]] += U * size + TINY
+        in_feature = np.flatnonzero(bags.feature[bags.bag] == f)
+        terms, magnitude = _terms(bags, rows, in_feature, width)
+        position = bags.position[in_feature]
+        value[position] = terms.value
+        error[position] = terms.error
+        if bags.weight is not None:
+            error[position] += U * magnitude + TINY
     return Bounded(value, np.where(np.isfinite(value), error, 0.0))
 
 
 def gradients(
-    bags: CaseBags, inputs: Arrays, options: dict[str, Value], f: int, mine: Ints
+    bags: JaggedBatch, inputs: Arrays, options: dict[str, Value], f: int, lookups: Ints
 ) -> Real:
-    """Gradient rows [m, D] that flow into some lookups of feature f, before division and weights."""
-    given = np.asarray(inputs["grad_output"], np.float64)
+    """Gradient rows [m, D] that reach some lookups of feature f, not yet divided or weighted."""
+    gradient = np.asarray(inputs["grad_output"], np.float64)
     most = float(options.get("max_gradient", 0.0))
     if most:
-        given = np.clip(given, -most, most)
-    width = np.arange(bags.dims[f])
+        gradient = np.clip(gradient, -most, most)
+    columns = np.arange(bags.dims[f])
     if options["pooling"] == "none":
-        return given[bags.place[mine, None], width]
-    sample = bags.sample[bags.bag[mine]]
-    if given.ndim == 1:  # variable batches: one flat array, feature-major
-        start = int((bags.batch * bags.dims)[:f].sum())
-        return given[start + sample[:, None] * bags.dims[f] + width]
-    return given[sample[:, None], bags.column[f] + width]
+        rows: Real = gradient[bags.position[lookups, None], columns]
+        return rows
+    sample = bags.sample[bags.bag[lookups]]
+    if gradient.ndim == 1:  # variable batches: one flat array, feature-major
+        first = int((bags.batch_sizes * bags.dims)[:f].sum())
+        rows = gradient[first + sample[:, None] * bags.dims[f] + columns]
+    else:
+        rows = gradient[sample[:, None], bags.column[f] + columns]
+    return rows
 
 
 def merged(
-    bags: CaseBags, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
-) -> dict[int, MergedTruth]:
+    bags: JaggedBatch, inputs: Arrays, options: dict[str, Value], switches: frozenset[str]
+) -> dict[int, MergedGradients]:
     """Merged gradients of every table that has a lookup."""
-    undivided = "weighted_mean_backward_not_divided" in switches and bags.weight is not None
-    by = None if undivided else divisor(bags, options, switches)
-    cost = np.broadcast_to(_roundings(by), bags.length.shape)
-    found = {}
+    tables = {}
     for table in np.unique(bags.table).tolist():
-        mine = np.flatnonzero(bags.table == table)
-        order = mine[np.argsort(bags.at[mine], kind="stable")]
-        found[table] = _merge(bags, inputs, options, order, by, cost, switches)
-    return found
+        in_table = np.flatnonzero(bags.table == table)
+        by_row = in_table[np.argsort(bags.row[in_table], kind="stable")]
+        tables[table] = _merged_table(bags, inputs, options, by_row, switches)
+    return tables
 
 
-def _merge(
-    bags: CaseBags,
+def _backward_divisor(
+    bags: JaggedBatch, options: dict[str, Value], switches: frozenset[str]
+) -> Real | None:
+    """What the gradient of each bag is divided by."""
+    if "weighted_mean_backward_not_divided" in switches and bags.weight is not None:
+        return None
+    return divisor(bags, options, switches)
+
+
+def _lookup_gradients(
+    bags: JaggedBatch,
     inputs: Arrays,
     options: dict[str, Value],
-    order: Ints,
-    by: Real | None,
-    cost: Ints,
+    lookups: Ints,
     switches: frozenset[str],
-) -> MergedTruth:
-    feature = bags.feature[bags.bag[order]]
-    bag = bags.bag[order]
-    terms = np.empty((order.size, int(bags.dims[feature[0]])))
-    given = {**options, "max_gradient": 0.0} if "clip_after_merge" in switches else options
+) -> Real:
+    """Gradients [m, D] of the single lookups of one table, weighted and divided."""
+    feature = bags.feature[bags.bag[lookups]]
+    terms = np.empty((lookups.size, int(bags.dims[feature[0]])))
+    if "clip_after_merge" in switches:
+        options = {**options, "max_gradient": 0.0}
     for f in np.unique(feature).tolist():
-        terms[feature == f] = gradients(bags, inputs, given, f, order[feature == f])
-    weighted = bags.weight is not None and "gradient_without_weights" not in switches
+        terms[feature == f] = gradients(bags, inputs, options, f, lookups[feature == f])
+    divisors = _backward_divisor(bags, options, switches)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        if weighted:
-            terms *= bags.weight[order, None]  # type: ignore[index]
-        if by is not None:
-            terms /= by[bag, None]
-        for count in (2, 4, 8):
-            if f"divided_by_{count}" in switches:
-                terms /= count
-    error = np.where((cost[bag, None] > 0) & np.isfinite(terms), np.abs(terms) * FP64, 0.0)
-    rows, first = np.unique(bags.at[order], return_index=True)
-    starts = np.append(first, order.size)
-    divisions = np.maximum.reduceat(cost[bag], first)
-    last = {"last_duplicate_wins": starts[1:] - 1, "first_duplicate_wins": first}
-    for name, kept in last.items():
-        if name in switches:
-            terms = terms[kept]
-            error = error[kept]
-            starts = np.arange(rows.size + 1)
+        if bags.weight is not None and "gradient_without_weights" not in switches:
+            terms *= bags.weight[lookups, None]
+        if divisors is not None:
+            terms /= divisors[bags.bag[lookups], None]
+        for ranks in (2, 4, 8):
+            if f"divided_by_{ranks}" in switches:
+                terms /= ranks
+    return terms
+
+
+def _merged_table(
+    bags: JaggedBatch,
+    inputs: Arrays,
+    options: dict[str, Value],
+    lookups: Ints,
+    switches: frozenset[str],
+) -> MergedGradients:
+    """The gradients of one table, whose lookups come sorted by row."""
+    terms = _lookup_gradients(bags, inputs, options, lookups, switches)
+    divisors = _backward_divisor(bags, options, switches)
+    roundings = np.broadcast_to(_roundings(divisors), bags.length.shape)[bags.bag[lookups]]
+    inexact = (roundings[:, None] > 0) & np.isfinite(terms)
+    error = np.where(inexact, np.abs(terms) * FP64_ERROR, 0.0)
+    rows, first = np.unique(bags.row[lookups], return_index=True)
+    starts = np.append(first, lookups.size)
+    divisions = np.maximum.reduceat(roundings, first)
+    kept = None
+    if "last_duplicate_wins" in switches:
+        kept = starts[1:] - 1
+    elif "first_duplicate_wins" in switches:
+        kept = first
+    if kept is not None:
+        terms = terms[kept]
+        error = error[kept]
+        starts = np.arange(rows.size + 1)
     if "subnormals_flushed" in switches:
         terms = flushed(terms)
     single = Bounded(terms, error)
-    total = segment_sums(single, np.abs(terms), starts, int(weighted), divisions)
+    products = int(bags.weight is not None and "gradient_without_weights" not in switches)
+    total = segment_sums(single, np.abs(terms), starts, products, divisions)
     if "duplicates_averaged" in switches:
-        times = np.diff(starts)[:, None]
-        total = Bounded(total.value / times, total.error / times + np.abs(total.value) * U)
-    if "clip_after_merge" in switches:
-        most = float(options["max_gradient"])
-        total = Bounded(np.clip(total.value, -most, most) if most else total.value, total.error)
-    return MergedTruth(rows, total, single, starts)
+        count = np.diff(starts)[:, None]
+        total = Bounded(total.value / count, total.error / count + np.abs(total.value) * U)
+    most = float(options.get("max_gradient", 0.0))
+    if "clip_after_merge" in switches and most:
+        total = Bounded(np.clip(total.value, -most, most), total.error)
+    return MergedGradients(rows, total, single, starts)
 
 
 def weight_gradients(
-    bags: CaseBags,
+    bags: JaggedBatch,
     inputs: Arrays,
-    rows: tuple[Real, Real, Real],
+    rows: DecodedRows,
     options: dict[str, Value],
     switches: frozenset[str],
 ) -> Bounded:
-    """Gradient of the per-sample weights [n]: the dot product of each lookup's row and its bag's
-    gradient, over L for MEAN.
+    """Gradient of the per-sample weights [n], over L for MEAN.
+
+    Each is the dot product of the lookup's row and its bag's gradient.
     """
     count = inputs["indices"].size
     value = np.zeros(count)
     error = np.zeros(count)
-    # without weights there is no gradient of weights
+    # no look at the weights: without them nobody asks for their gradient
     undivided = "weighted_mean_backward_not_divided" in switches
-    by = None if undivided else divisor(bags, options, switches)
-    cost = np.broadcast_to(_roundings(by), bags.length.shape)
+    divisors = None if undivided else divisor(bags, options, switches)
+    divisions = np.broadcast_to(_roundings(divisors), bags.length.shape)
     for f in np.unique(bags.feature[bags.bag]).tolist():
-        mine = np.flatnonzero(bags.feature[bags.bag] == f)
-        at = (
-            bags.tables.element[bags.table[mine], None]
-            + bags.at[mine, None] * bags.dims[f]
-            + np.arange(bags.dims[f])
-        )
-        given = gradients(bags, inputs, options, f, mine)
+        lookups = np.flatnonzero(bags.feature[bags.bag] == f)
+        bag = bags.bag[lookups]
+        elements = _elements(bags, lookups, int(bags.dims[f]))
+        gradient = gradients(bags, inputs, options, f, lookups)
         if "gradient_without_grad_output" in switches:
-            given = np.ones_like(given)
+            gradient = np.ones_like(gradient)
         with np.errstate(invalid="ignore", over="ignore"):
-            product = Bounded(rows[0][at] * given, rows[1][at] * np.abs(given))
-            size = rows[2][at] * np.abs(given)
-        m, d = product.value.shape
-        flat = Bounded(product.value.reshape(-1, 1), product.error.reshape(-1, 1))
-        sums = segment_sums(
-            flat, size.reshape(-1, 1), np.arange(m + 1) * d, 1, cost[bags.bag[mine]]
-        )
-        if by is not None:
-            sums = _divided(sums, by[bags.bag[mine], None])
+            product = rows.value[elements] * gradient
+            product_error = rows.error[elements] * np.abs(gradient)
+            magnitude = rows.magnitude[elements] * np.abs(gradient)
+        # every dot product is one segment of a flat array
+        flat = Bounded(product.reshape(-1, 1), product_error.reshape(-1, 1))
+        starts = np.arange(lookups.size + 1) * product.shape[1]
+        sums = segment_sums(flat, magnitude.reshape(-1, 1), starts, 1, divisions[bag])
+        if divisors is not None:
+            sums = _divided(sums, divisors[bag, None])
         if "weight_gradient_times_weight" in switches and bags.weight is not None:
-            sums = Bounded(
-                sums.value * bags.weight[mine, None], sums.error * np.abs(bags.weight[mine, None])
-            )
-        value[bags.place[mine]] = sums.value[:, 0]
-        error[bags.place[mine]] = sums.error[:, 0]
+            weight = bags.weight[lookups, None]
+            sums = Bounded(sums.value * weight, sums.error * np.abs(weight))
+        value[bags.position[lookups]] = sums.value[:, 0]
+        error[bags.position[lookups]] = sums.error[:, 0]
     return Bounded(value, error)

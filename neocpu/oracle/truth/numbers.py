@@ -36,12 +36,10 @@ def gamma(n: Real | int) -> Real:
 
 @dataclass(frozen=True)
 class Bounded:
-    """Real numbers f64[...] and how far a correct kernel may be from each: error f64[...], same
-    shape, >= 0.
-    """
+    """Real numbers, and how far a correct kernel may be from each."""
 
-    value: Real
-    error: Real
+    value: Real  # f64[...]
+    error: Real  # f64[...], same shape, >= 0
 
     @staticmethod
     def exactly(value: object) -> "Bounded":
@@ -52,7 +50,8 @@ class Bounded:
     @staticmethod
     def constant(value: float) -> "Bounded":
         """A hyper-parameter: kernels round it to fp32."""
-        return Bounded(np.float64(value), np.float64(abs(float(np.float32(value)) - value)) * SLACK)  # type: ignore[arg-type]
+        rounding = abs(float(np.float32(value)) - value)
+        return Bounded(np.asarray(value, np.float64), np.asarray(rounding * SLACK))
 
     def __neg__(self) -> "Bounded":
         return Bounded(-self.value, self.error)
@@ -69,11 +68,8 @@ class Bounded:
         b = np.abs(other.value)
         with np.errstate(invalid="ignore", over="ignore"):
             error = _times(a, other.error) + _times(b, self.error) + _times(self.error, other.error)
-            error = np.where(
-                _sign_unknown(self, other) | _sign_unknown(other, self),
-                np.inf,
-                _unless_infinite(error, a, b),
-            )
+            unknown = _sign_unknown(self, other) | _sign_unknown(other, self)
+            error = np.where(unknown, np.inf, _unless_infinite(error, a, b))
             error = np.where(np.isinf(self.error + other.error), np.inf, error)
             return rounded(self.value * other.value, error, basic=True)
 
@@ -82,18 +78,16 @@ class Bounded:
         b = np.abs(other.value)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             value = self.value / other.value
-            room = b - other.error  # the divisor is at least this far from 0
-            pushed = self.error + _times(np.abs(value), other.error)
-            error = np.where(
-                pushed == 0, 0.0, np.where(room > 0, pushed / np.where(room > 0, room, 1), np.inf)
-            )
-            error = np.where((other.error > 0) & ~(room > 0), np.inf, _unless_infinite(error, a, b))
+            least = b - other.error  # the divisor is at least this far from 0
+            numerator = self.error + _times(np.abs(value), other.error)
+            quotient = np.where(least > 0, numerator / np.where(least > 0, least, 1), np.inf)
+            error = np.where(numerator == 0, 0.0, quotient)
+            may_be_zero = (other.error > 0) & ~(least > 0)
+            error = np.where(may_be_zero, np.inf, _unless_infinite(error, a, b))
             return rounded(value, np.where(np.isinf(self.error + other.error), np.inf, error))
 
     def sqrt(self) -> "Bounded":
-        """Square root; a value whose error reaches below 0 is taken as a sum of squares, hence at
-        least 0.
-        """
+        """Square root of sums of squares: they are at least 0, though their error may say less."""
         with np.errstate(invalid="ignore", over="ignore"):
             root = np.sqrt(self.value)
             low = np.sqrt(np.maximum(self.value - self.error, 0))
@@ -128,26 +122,24 @@ def _unless_infinite(error: Real, a: Real, b: Real) -> Real:
 def rounded(
     value: Real, error: Real, tiny: float = TINY, ulps: float = 1.0, basic: bool = False
 ) -> Bounded:
-    """An operation's result: its value in fp64, the operands' errors as they arrive, plus its own
-    rounding to fp32.
+    """The result of an operation: its value; the operands' errors plus its own rounding to fp32.
 
-    An infinite error says that nothing is known. What surely overflows fp32 is an infinity; what
-    perhaps does is unknown. `basic`: a sum or product, which every machine rounds correctly: exact
-    operands with an fp32 result make no error.
+    value : f64[...], the result of the exact operands.
+    error : f64[...], what the operands' errors add up to; infinite where nothing is known.
+    tiny, ulps : absolute and relative error of the rounding.
+    basic : a sum or product, which every machine rounds correctly: exact operands whose result is
+        an fp32 number make no error.
+    What surely overflows fp32 is an infinity; what perhaps does is unknown.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         finite = np.isfinite(value)
         unknown = np.isinf(error)
-        total = np.where(
-            finite,
-            (error + np.abs(value) * (ULP * ulps)) * SLACK + np.where(value == 0, 0.0, tiny),
-            0.0,
-        )
-        exact = (
-            (value == 0) | ((error == 0) & (value.astype(np.float32) == value))
-            if basic
-            else value == 0
-        )
+        with_rounding = (error + np.abs(value) * (ULP * ulps)) * SLACK
+        with_rounding = with_rounding + np.where(value == 0, 0.0, tiny)
+        total = np.where(finite, with_rounding, 0.0)
+        exact = value == 0
+        if basic:
+            exact = exact | ((error == 0) & (value.astype(np.float32) == value))
         total = np.where(finite & exact, error * SLACK, total)
         surely = finite & (np.abs(value) - total > LARGEST * (1 + U))
         perhaps = finite & (np.abs(value) + total > LARGEST)
@@ -160,9 +152,9 @@ def square_sum(x: Bounded) -> Bounded:
     with np.errstate(invalid="ignore", over="ignore"):
         columns = x.value.shape[-1]
         value = np.square(x.value).sum(-1)
-        error = (2 * _times(np.abs(x.value), x.error) + np.square(x.error)).sum(
-            -1
-        ) + TINY * np.count_nonzero((x.value != 0) | (x.error != 0), axis=-1)
+        nonzero = np.count_nonzero((x.value != 0) | (x.error != 0), axis=-1)
+        error = (2 * _times(np.abs(x.value), x.error) + np.square(x.error)).sum(-1)
+        error = error + TINY * nonzero
         return rounded(value, error, ulps=float(gamma(columns + 1)) / ULP)
 
 
@@ -189,7 +181,5 @@ def larger(a: Bounded, b: Bounded) -> Bounded:
 
 
 def unsure(x: Bounded, condition: NDArray[np.bool_]) -> Bounded:
-    """x, of which nothing is known where the condition holds: kernels may have taken another
-    branch.
-    """
+    """x, unknown where the condition holds: kernels may have taken another branch there."""
     return Bounded(x.value, np.where(condition, np.inf, x.error))

@@ -1,9 +1,9 @@
-"""What does one optimizer step do to rows with exactly merged gradients? Every rule as its formula,
-over bounded numbers.
+"""What does one optimizer step do to rows with exactly merged gradients?
 
-A rule takes `Rows` (weights, gradients, states of U rows) and `Hyper`, and returns the new weights;
-states are replaced in `rows.states`. To add a rule, write its formula here under the rule's name.
-Formulas: docs/arithmetic.md §5; each known mistake is one bend in the formula where it happens.
+Every rule is its formula (docs/arithmetic.md §5), over bounded numbers. A rule takes `RowUpdate`
+(weights, gradients, states of U rows) and `Hyper`, and returns the new weights; states are replaced
+in `rows.states`. Each known mistake is one bend in the formula where it happens. To add a rule,
+write its formula here under the rule's name.
 """
 
 from collections.abc import Callable
@@ -28,17 +28,14 @@ ONE = Bounded.exactly(1.0)
 
 
 @dataclass
-class RowsOfRule:
-    """U rows of one table in the middle of an update: w, g [U, D]; element states [U, D], row
-    states [U].
-    """
+class RowUpdate:
+    """U rows of one table in the middle of an update."""
 
-    w: Bounded
-    g: Bounded
-    states: dict[str, Bounded]
-    # sums of g*g of the single lookups, for kernels that square before they merge
-    squares: Bounded | None = None
-    bends: frozenset[str] = frozenset()
+    w: Bounded  # [U, D]
+    g: Bounded  # [U, D]: merged gradients
+    states: dict[str, Bounded]  # per element [U, D] or per row [U]
+    squares: Bounded | None = None  # [U, D]: g*g summed by lookup, if squared before merging
+    bends: frozenset[str] = frozenset()  # switches
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,8 @@ class Hyper:
     bends: frozenset[str] = field(default_factory=frozenset)
 
     def __getitem__(self, name: str) -> Bounded:
-        if (
-            name == "eps"
-            and "adagrad_eps_1e10" in self.bends
-            and "adagrad" in str(self.options["optimizer"])
-        ):
+        adagrad = "adagrad" in str(self.options["optimizer"])
+        if name == "eps" and adagrad and "adagrad_eps_1e10" in self.bends:
             return Bounded.constant(1e-10)
         return Bounded.constant(float(self.options[name]))
 
@@ -63,23 +57,24 @@ class Hyper:
         mode = str(self.options["weight_decay_mode"])
         if "weight_decay_ignored" in self.bends or not self.options["weight_decay"]:
             return "none"
-        swapped = (
-            {"l2": "decoupled", "decoupled": "l2"} if "weight_decay_swapped" in self.bends else {}
-        )
-        return swapped.get(mode, mode)
+        if "weight_decay_swapped" in self.bends:
+            return {"l2": "decoupled", "decoupled": "l2"}.get(mode, mode)
+        return mode
 
     @property
     def step(self) -> int:
-        """The step that rules know of, from 1."""
-        late = ("step_counted_late" in self.bends) - ("step_counted_early" in self.bends)
-        return int(self.options["step"]) - late
+        """The number of the step, from 1."""
+        step = int(self.options["step"])
+        step -= "step_counted_late" in self.bends
+        step += "step_counted_early" in self.bends
+        return step
 
     def keep(self) -> Bounded:
         """1 - lr*wd of decoupled weight decay, else exactly 1."""
         if self.mode != "decoupled":
             return ONE
         share = float(self.options["learning_rate"]) * float(self.options["weight_decay"])
-        return Bounded(np.float64(1 - share), np.float64(ULP * (1 + abs(share))))  # type: ignore[arg-type]
+        return Bounded(np.asarray(1 - share), np.asarray(ULP * (1 + abs(share))))
 
     def complement(self, name: str) -> Bounded:
         """1 - beta, by kernels that know beta in fp32."""
@@ -97,12 +92,12 @@ class Hyper:
         return Bounded(1 - power, np.asarray(error))
 
 
-def _regularised(rows: RowsOfRule, h: Hyper) -> Bounded:
+def _regularised(rows: RowUpdate, h: Hyper) -> Bounded:
     """The gradient with L2 weight decay."""
     return rows.g + h["weight_decay"] * rows.w if h.mode == "l2" else rows.g
 
 
-def _down(rows: RowsOfRule, step: Bounded, keep: Bounded) -> Bounded:
+def _down(rows: RowUpdate, step: Bounded, keep: Bounded) -> Bounded:
     """keep*w - step; keep is exactly 1 where there is no decoupled decay."""
     if keep is ONE:
         return rows.w - step
@@ -119,14 +114,14 @@ def _root(state: Bounded, h: Hyper) -> Bounded:
     return root if "eps_missing" in h.bends else root + h["eps"]
 
 
-def _accumulate(rows: RowsOfRule, name: str, new: Bounded) -> Bounded:
-    """Store a state; what the formula goes on with."""
+def _accumulate(rows: RowUpdate, name: str, new: Bounded) -> Bounded:
+    """Store the new state; returns what the formula goes on with."""
     old = rows.states[name]
     rows.states[name] = new
     return old if "update_before_state" in rows.bends else new
 
 
-def _mean(rows: RowsOfRule, g: Bounded) -> Bounded:
+def _mean(rows: RowUpdate, g: Bounded) -> Bounded:
     """Mean over the columns of g*g."""
     if "square_sum_not_mean" in rows.bends:
         return square_sum(g)
@@ -136,16 +131,17 @@ def _mean(rows: RowsOfRule, g: Bounded) -> Bounded:
     return mean_square(g)
 
 
-def _square(rows: RowsOfRule, g: Bounded) -> Bounded:
+def _square(rows: RowUpdate, g: Bounded) -> Bounded:
+    """g*g of each element."""
     return rows.squares if rows.squares is not None else g * g
 
 
-def exact_sgd(rows: RowsOfRule, h: Hyper) -> Bounded:
+def exact_sgd(rows: RowUpdate, h: Hyper) -> Bounded:
     """w -= lr * g"""
     return _down(rows, h["learning_rate"] * _regularised(rows, h), h.keep())
 
 
-def momentum_sgd(rows: RowsOfRule, h: Hyper) -> Bounded:
+def momentum_sgd(rows: RowUpdate, h: Hyper) -> Bounded:
     """m = momentum * m + g; w -= lr * m"""
     g = _regularised(rows, h)
     scale = h.complement("momentum") * g if "momentum_dampened" in h.bends else g
@@ -153,22 +149,20 @@ def momentum_sgd(rows: RowsOfRule, h: Hyper) -> Bounded:
     return _down(rows, h["learning_rate"] * m, h.keep())
 
 
-def lars_sgd(rows: RowsOfRule, h: Hyper) -> Bounded:
-    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w); w
-    -= m
+def lars_sgd(rows: RowUpdate, h: Hyper) -> Bounded:
+    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w)
+
+    and w -= m.
     """
-    of_g = square_sum(rows.g).sqrt()
-    of_w = square_sum(rows.w).sqrt()
-    decay = (
-        h["weight_decay"] * of_w if h.mode == "l2" else Bounded.exactly(np.zeros(of_w.value.shape))
-    )
-    trust = _ratio(h["eta"] * of_w, of_g + decay, (of_g, of_w), h)
+    g_norm = square_sum(rows.g).sqrt()
+    w_norm = square_sum(rows.w).sqrt()
+    decay = Bounded.exactly(np.zeros(w_norm.value.shape))
+    if h.mode == "l2":
+        decay = h["weight_decay"] * w_norm
+    trust = _ratio(h["eta"] * w_norm, g_norm + decay, (g_norm, w_norm), h)
     rate = (h["learning_rate"] * trust).column()
-    m = _accumulate(
-        rows,
-        "momentum_buffer",
-        h["momentum"] * rows.states["momentum_buffer"] + rate * _regularised(rows, h),
-    )
+    momentum = h["momentum"] * rows.states["momentum_buffer"]
+    m = _accumulate(rows, "momentum_buffer", momentum + rate * _regularised(rows, h))
     return _down(rows, m, h.keep())
 
 
@@ -178,62 +172,57 @@ def _ratio(above: Bounded, below: Bounded, norms: tuple[Bounded, Bounded], h: Hy
     if "ratio_unguarded" in h.bends:
         return ratio
     zero = (norms[0].value == 0) | (norms[1].value == 0)
-    perhaps = (norms[0].error >= norms[0].value) | (norms[1].error >= norms[1].value)
-    return unsure(
-        where(zero, Bounded.exactly(np.ones(zero.shape)), ratio), perhaps & ~_surely(zero, norms)
-    )
+    perhaps_zero = (norms[0].error >= norms[0].value) | (norms[1].error >= norms[1].value)
+    surely_zero = np.logical_or.reduce([(norm.value == 0) & (norm.error == 0) for norm in norms])
+    guarded = where(zero, Bounded.exactly(np.ones(zero.shape)), ratio)
+    return unsure(guarded, perhaps_zero & ~surely_zero)
 
 
-def _surely(zero: np.ndarray, norms: tuple[Bounded, Bounded]) -> np.ndarray:
-    return zero & np.logical_or.reduce([(n.value == 0) & (n.error == 0) for n in norms])
-
-
-def exact_adagrad(rows: RowsOfRule, h: Hyper) -> Bounded:
+def exact_adagrad(rows: RowUpdate, h: Hyper) -> Bounded:
     """sum += g^2; w -= lr * g / (sqrt(sum) + eps)"""
     g = _regularised(rows, h)
     s = _accumulate(rows, "sum", rows.states["sum"] + _square(rows, g))
     return _down(rows, h["learning_rate"] * g / _root(s, h), h.keep())
 
 
-def exact_rowwise_adagrad(rows: RowsOfRule, h: Hyper) -> Bounded:
+def exact_rowwise_adagrad(rows: RowUpdate, h: Hyper) -> Bounded:
     """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
     g = _regularised(rows, h)
     s = _accumulate(rows, "sum", rows.states["sum"] + _mean(rows, g))
     return _down(rows, (h["learning_rate"] / _root(s, h)).column() * g, h.keep())
 
 
-def exact_rowwise_adagrad_with_counter(rows: RowsOfRule, h: Hyper) -> Bounded:
-    """exact_rowwise_adagrad whose rate and weight decay depend on how often, and how long ago, a
-    row was updated
-    """
+def exact_rowwise_adagrad_with_counter(rows: RowUpdate, h: Hyper) -> Bounded:
+    """exact_rowwise_adagrad; rate and decay depend on how often, and when, a row was updated"""
     g = _regularised(rows, h)
     states = rows.states
-    o = {**h.options, "weight_decay_mode": h.mode, "step": h.step}
+    options = {**h.options, "weight_decay_mode": h.mode, "step": h.step}
     gap = elapsed(states["prev_iter"], h.step)
-    times = counted(states, h.step, int(o["counter_halflife"]))
+    counter = counted(states, h.step, int(options["counter_halflife"]))
     s = _accumulate(rows, "sum", states["sum"] + _mean(rows, g))
     states["prev_iter"] = Bounded.exactly(np.full(gap.shape, float(h.step)))
-    states["row_counter"] = times
-    rate, keep = rate_and_keep(o, h["learning_rate"], _root(s, h), times, gap, h.bends)
+    states["row_counter"] = counter
+    rate, keep = rate_and_keep(options, h["learning_rate"], _root(s, h), counter, gap, h.bends)
     return keep.column() * rows.w - rate.column() * g
 
 
-def exact_rowwise_adagrad_with_cowclip(rows: RowsOfRule, h: Hyper) -> Bounded:
-    """exact_rowwise_adagrad of g * min(1, times * max(coefficient * ||w||, lower) / ||g||)"""
+def exact_rowwise_adagrad_with_cowclip(rows: RowUpdate, h: Hyper) -> Bounded:
+    """exact_rowwise_adagrad of g * min(1, counter * max(coefficient * ||w||, lower) / ||g||)"""
     g = _regularised(rows, h)
     states = rows.states
-    times = counted(states, h.step, int(h.options["counter_halflife"]))
+    counter = counted(states, h.step, int(h.options["counter_halflife"]))
     s = _accumulate(rows, "sum", states["sum"] + _mean(rows, g))
-    states["prev_iter"] = Bounded.exactly(np.full(times.value.shape, float(h.step)))
-    states["row_counter"] = times
+    states["prev_iter"] = Bounded.exactly(np.full(counter.value.shape, float(h.step)))
+    states["row_counter"] = counter
     most = larger(h["weight_norm_coefficient"] * square_sum(rows.w).sqrt(), h["lower_bound"])
-    clip = clipped(times * most, square_sum(g).sqrt())
+    clip = clipped(counter * most, square_sum(g).sqrt())
     return _down(rows, (clip * (h["learning_rate"] / _root(s, h))).column() * g, h.keep())
 
 
-def rowwise_rmsprop(rows: RowsOfRule, h: Hyper) -> Bounded:
-    """v = beta2 * v + (1 - beta2) * mean(g^2); w = max(least, 1 - lr * alpha * elapsed) * w - lr /
-    (sqrt(v) + eps) * g
+def rowwise_rmsprop(rows: RowUpdate, h: Hyper) -> Bounded:
+    """v = beta2 * v + (1 - beta2) * mean(g^2); w = keep * w - lr / (sqrt(v) + eps) * g
+
+    with keep = max(min_shrinkage, 1 - lr * ar_alpha * elapsed).
     """
     g = _regularised(rows, h)
     states = rows.states
@@ -247,53 +236,51 @@ def rowwise_rmsprop(rows: RowsOfRule, h: Hyper) -> Bounded:
     return keep.column() * w - (h["learning_rate"] / _root(v, h)).column() * g
 
 
-def _moments(rows: RowsOfRule, h: Hyper, g: Bounded, rowwise: bool) -> Bounded:
-    """Adam's moments, stored; its step before the rate."""
-    m = _accumulate(
-        rows, "exp_avg", h["beta1"] * rows.states["exp_avg"] + h.complement("beta1") * g
-    )
+def _moments(rows: RowUpdate, h: Hyper, g: Bounded, rowwise: bool) -> Bounded:
+    """Stores Adam's moments; returns its step before the rate."""
+    first = h["beta1"] * rows.states["exp_avg"] + h.complement("beta1") * g
+    m = _accumulate(rows, "exp_avg", first)
     square = _mean(rows, g) if rowwise else _square(rows, g)
-    v = _accumulate(
-        rows, "exp_avg_sq", h["beta2"] * rows.states["exp_avg_sq"] + h.complement("beta2") * square
-    )
-    late = "sparse_adam_eps" in h.bends
-    below = (
-        _root(v, h) / h.correction("beta2").sqrt() if late else _root(v / h.correction("beta2"), h)
-    )
-    return m / h.correction("beta1") / (below.column() if rowwise else below)
+    second = h["beta2"] * rows.states["exp_avg_sq"] + h.complement("beta2") * square
+    v = _accumulate(rows, "exp_avg_sq", second)
+    if "sparse_adam_eps" in h.bends:
+        root = _root(v, h) / h.correction("beta2").sqrt()
+    else:
+        root = _root(v / h.correction("beta2"), h)
+    return m / h.correction("beta1") / (root.column() if rowwise else root)
 
 
-def _adam(rows: RowsOfRule, h: Hyper, rowwise: bool) -> Bounded:
+def _adam(rows: RowUpdate, h: Hyper, rowwise: bool) -> Bounded:
     step = _moments(rows, h, _regularised(rows, h), rowwise)
     return _down(rows, h["learning_rate"] * step, h.keep())
 
 
-def adam(rows: RowsOfRule, h: Hyper) -> Bounded:
+def adam(rows: RowUpdate, h: Hyper) -> Bounded:
     """Adam with bias correction by the global step"""
     return _adam(rows, h, rowwise=False)
 
 
-def partial_rowwise_adam(rows: RowsOfRule, h: Hyper) -> Bounded:
+def partial_rowwise_adam(rows: RowUpdate, h: Hyper) -> Bounded:
     """Adam with one second moment per row, from mean(g^2)"""
     return _adam(rows, h, rowwise=True)
 
 
-def _lamb(rows: RowsOfRule, h: Hyper, rowwise: bool) -> Bounded:
+def _lamb(rows: RowUpdate, h: Hyper, rowwise: bool) -> Bounded:
     step = _moments(rows, h, _regularised(rows, h), rowwise)
     if h.mode == "decoupled":
         step = step + h["weight_decay"] * rows.w
-    of_g = square_sum(step).sqrt()
-    of_w = square_sum(rows.w).sqrt()
-    rate = h["learning_rate"] * _ratio(of_w, of_g, (of_g, of_w), h)
+    step_norm = square_sum(step).sqrt()
+    w_norm = square_sum(rows.w).sqrt()
+    rate = h["learning_rate"] * _ratio(w_norm, step_norm, (step_norm, w_norm), h)
     return rows.w - rate.column() * step
 
 
-def lamb(rows: RowsOfRule, h: Hyper) -> Bounded:
+def lamb(rows: RowUpdate, h: Hyper) -> Bounded:
     """w -= lr * ||w|| / ||step|| * step, the ratio 1 where a norm is 0"""
     return _lamb(rows, h, rowwise=False)
 
 
-def partial_rowwise_lamb(rows: RowsOfRule, h: Hyper) -> Bounded:
+def partial_rowwise_lamb(rows: RowUpdate, h: Hyper) -> Bounded:
     """LAMB with one second moment per row, from mean(g^2)"""
     return _lamb(rows, h, rowwise=True)
 
@@ -309,7 +296,7 @@ def limited(w: Bounded, h: Hyper) -> Bounded:
     return where(np.broadcast_to(inside[:, None], w.value.shape), w, w * factor.column())
 
 
-RULES: dict[str, Callable[[RowsOfRule, Hyper], Bounded]] = {
+RULES: dict[str, Callable[[RowUpdate, Hyper], Bounded]] = {
     rule.__name__: rule
     for rule in (
         exact_sgd,

@@ -1,8 +1,12 @@
-"""How do I try neocpu where my code says FBGEMM? Classes and operators with FBGEMM's names and
-signatures, exact arithmetic.
+"""How does code written for FBGEMM run on neocpu? By classes and operators of the same names.
 
-    from neocpu.peers.fbgemm import SplitTableBatchedEmbeddingBagsCodegen      # instead of fbgemm_gpu....
-    neocpu.peers.fbgemm.install()                                             # or: leave the imports as they are
+Signatures are FBGEMM's, the arithmetic is exact. Either import from here instead of fbgemm_gpu,
+
+    from neocpu.peers.fbgemm import SplitTableBatchedEmbeddingBagsCodegen
+
+or leave the imports as they are and call, before anything else,
+
+    neocpu.peers.fbgemm.install()
 
 Needs torch; fbgemm_gpu need not be installed. Nothing here is loaded before it is used.
 `docs/fbgemm.md` is the manual, `docs/peer-differences.md` says where FBGEMM's own answers differ.
@@ -11,6 +15,7 @@ Needs torch; fbgemm_gpu need not be installed. Nothing here is loaded before it 
 from importlib import import_module
 from typing import Any
 
+# The file that holds each public name.
 _HOMES = {
     "BoundsCheckMode": "names",
     "CacheAlgorithm": "names",

@@ -1,9 +1,8 @@
-"""How does a lookup take part in torch's differentiation? Functions whose backward performs the
-update.
+"""How does a lookup take part in torch's differentiation? By autograd functions.
 
-As in FBGEMM, the rows are no differentiable input: a placeholder of no elements makes the result
-require a gradient, and when that gradient arrives, rows and states are updated at once. Only the
-per-sample weights, if they want one, get a gradient.
+The backward of `FusedLookup` performs the update. As in FBGEMM, the rows are no differentiable
+input: an empty placeholder makes the result require a gradient, and when that gradient arrives,
+rows and states are updated at once. Only per-sample weights get a gradient, if they require one.
 """
 
 from typing import Any
@@ -17,7 +16,7 @@ from neocpu.peers.fbgemm import engine
 
 
 class FusedLookup(torch.autograd.Function):
-    """Rows of a module; its backward calls `module.update`."""
+    """Lookup in a module; its backward calls `module.update`."""
 
     @staticmethod
     def forward(
@@ -25,24 +24,26 @@ class FusedLookup(torch.autograd.Function):
         placeholder: Tensor,
         weights: Tensor | None,
         module: Any,
-        asked: engine.LookupRequest,
-        wanted: Any,
+        batch: engine.FeatureBatch,
+        features: Any,
     ) -> Any:
         ctx.module = module
-        ctx.asked = asked
-        ctx.wanted = wanted
-        return module.look_up(asked)
+        ctx.batch = batch
+        ctx.features = features
+        return module.look_up(batch)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        found = ctx.module.update(ctx.asked, grad, ctx.wanted if ctx.needs_input_grad[1] else None)
-        of_placeholder = torch.zeros(0) if ctx.needs_input_grad[0] else None
-        return of_placeholder, found, None, None, None
+        weight_grad = ctx.module.update(
+            ctx.batch, grad, ctx.features if ctx.needs_input_grad[1] else None
+        )
+        placeholder_grad = torch.zeros(0) if ctx.needs_input_grad[0] else None
+        return placeholder_grad, weight_grad, None, None, None
 
 
 class DenseLookup(torch.autograd.Function):
-    """Rows of a parameter, whose gradient is dense."""
+    """Lookup in a parameter, whose gradient is dense."""
 
     @staticmethod
     def forward(
@@ -50,30 +51,30 @@ class DenseLookup(torch.autograd.Function):
         rows: Tensor,
         weights: Tensor | None,
         module: Any,
-        asked: engine.LookupRequest,
-        wanted: Any,
+        batch: engine.FeatureBatch,
+        features: Any,
     ) -> Any:
         ctx.module = module
-        ctx.asked = asked
-        ctx.wanted = wanted
-        return module.look_up(asked)
+        ctx.batch = batch
+        ctx.features = features
+        return module.look_up(batch)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        dense, weights = ctx.module.gradients(
-            ctx.asked,
+        row_grad, weight_grad = ctx.module.gradients(
+            ctx.batch,
             grad,
             ctx.needs_input_grad[0],
-            ctx.wanted if ctx.needs_input_grad[1] else None,
+            ctx.features if ctx.needs_input_grad[1] else None,
         )
-        return dense, weights, None, None, None
+        return row_grad, weight_grad, None, None, None
 
 
-def wanted_features(
-    feature_requires_grad: Tensor | None, features: int
+def features_with_gradient(
+    feature_requires_grad: Tensor | None, count: int
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which features' per-sample weights get a gradient: bool[F]."""
     if feature_requires_grad is None:
-        return np.ones(features, bool)
+        return np.ones(count, bool)
     return feature_requires_grad.detach().to(torch.bool).numpy()

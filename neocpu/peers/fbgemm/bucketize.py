@@ -1,5 +1,6 @@
-"""Which rank gets which lookup? FBGEMM's bucketize operators: rows in blocks, in uneven ranges, or
-dealt by remainder.
+"""Which rank gets which lookup? FBGEMM's bucketize operators say.
+
+Rows are split over ranks in blocks of one size, in uneven ranges, or by remainder.
 """
 
 from collections.abc import Sequence
@@ -12,38 +13,40 @@ from neocpu.embedding import layouts
 from neocpu.peers.fbgemm.moves import ints, like, rows
 from neocpu.peers.fbgemm.operators import Refused, operator
 
+# Parts of schemas that several operators share.
 HEAD = (
     "(Tensor lengths, Tensor indices, bool bucketize_pos, bool sequence, Tensor block_sizes, "
     "SymInt my_size, "
 )
 SIZES = "Tensor? batch_size_per_feature=None, SymInt max_B=-1, Tensor[]? block_bucketize_pos=None, "
 TAIL = (
-    "bool keep_orig_idx=False, Tensor? total_num_blocks=None, Tensor? "
-    "keep_orig_idx_per_feature=None)"
+    "bool keep_orig_idx=False, Tensor? total_num_blocks=None, "
+    "Tensor? keep_orig_idx_per_feature=None)"
 )
-Maybe: TypeAlias = Tensor | None
+OptionalTensor: TypeAlias = Tensor | None
 
 
-def _dealt(
+def _bucketized(
     lengths: Tensor,
     indices: Tensor,
     block_sizes: Tensor,
     my_size: int,
-    batch_size_per_feature: Maybe,
+    batch_size_per_feature: OptionalTensor,
     block_bucketize_pos: Sequence[Tensor] | None,
     keep_orig_idx: bool,
-    total_num_blocks: Maybe,
-    keep_orig_idx_per_feature: Maybe,
+    total_num_blocks: OptionalTensor,
+    keep_orig_idx_per_feature: OptionalTensor,
 ) -> layouts.Bucketized:
     keep: Any = keep_orig_idx
     if keep_orig_idx_per_feature is not None:
         keep = keep_orig_idx_per_feature.numpy()
-    for t, blocks in enumerate(
-        [] if total_num_blocks is None or block_bucketize_pos else total_num_blocks.tolist()
-    ):
+    block_counts: list[int] = []
+    if total_num_blocks is not None and not block_bucketize_pos:
+        block_counts = total_num_blocks.tolist()
+    for feature, blocks in enumerate(block_counts):
         if blocks % my_size:
             raise Refused(
-                f"total_num_blocks[{t}] = {blocks} must be a multiple of my_size, {my_size}"
+                f"total_num_blocks[{feature}] = {blocks} must be a multiple of my_size, {my_size}"
             )
     return layouts.block_bucketize(
         ints(lengths),
@@ -58,11 +61,11 @@ def _dealt(
     )
 
 
-def _moved(weights: Maybe, found: layouts.Bucketized) -> Maybe:
-    """Weights where their lookups went."""
+def _moved(weights: OptionalTensor, bucketized: layouts.Bucketized) -> OptionalTensor:
+    """Weights in the order of the bucketized lookups."""
     if weights is None:
         return None
-    return rows(weights, layouts.invert_permute(found.unbucketize_permute))
+    return rows(weights, layouts.invert_permute(bucketized.unbucketize_permute))
 
 
 @operator(
@@ -79,19 +82,19 @@ def block_bucketize_sparse_features(
     sequence: bool,
     block_sizes: Tensor,
     my_size: int,
-    weights: Maybe = None,
-    batch_size_per_feature: Maybe = None,
+    weights: OptionalTensor = None,
+    batch_size_per_feature: OptionalTensor = None,
     max_B: int = -1,
     block_bucketize_pos: Sequence[Tensor] | None = None,
     keep_orig_idx: bool = False,
-    total_num_blocks: Maybe = None,
-    keep_orig_idx_per_feature: Maybe = None,
-) -> tuple[Tensor, Tensor, Maybe, Maybe, Maybe]:
-    """(lengths [my_size * F * B], indices, weights, positions in bags, where each lookup went), by
-    (rank, feature, sample).
+    total_num_blocks: OptionalTensor = None,
+    keep_orig_idx_per_feature: OptionalTensor = None,
+) -> tuple[Tensor, Tensor, OptionalTensor, OptionalTensor, OptionalTensor]:
+    """Lookups by (rank, feature, sample), with indices local to their rank.
 
-    Indices count as unsigned numbers, as in FBGEMM: -1 is the largest of all, and leaves as another
-    number.
+    Returns (lengths [my_size * F * B], indices, weights, positions in bags, where each lookup
+    went). Indices count as unsigned numbers, as in FBGEMM: -1 is the largest of all, and becomes
+    another number.
     """
     return block_bucketize_sparse_features_inference(
         lengths,
@@ -126,31 +129,31 @@ def block_bucketize_sparse_features_inference(
     sequence: bool,
     block_sizes: Tensor,
     my_size: int,
-    weights: Maybe = None,
-    batch_size_per_feature: Maybe = None,
+    weights: OptionalTensor = None,
+    batch_size_per_feature: OptionalTensor = None,
     max_B: int = -1,
     block_bucketize_pos: Sequence[Tensor] | None = None,
     return_bucket_mapping: bool = False,
     keep_orig_idx: bool = False,
-    total_num_blocks: Maybe = None,
-    keep_orig_idx_per_feature: Maybe = None,
-) -> tuple[Tensor, Tensor, Maybe, Maybe, Maybe, Maybe]:
+    total_num_blocks: OptionalTensor = None,
+    keep_orig_idx_per_feature: OptionalTensor = None,
+) -> tuple[Tensor, Tensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor]:
     """As `block_bucketize_sparse_features`, and the rank of each lookup."""
-    sizes = (
+    block_options = (
         batch_size_per_feature,
         block_bucketize_pos,
         keep_orig_idx,
         total_num_blocks,
         keep_orig_idx_per_feature,
     )
-    found = _dealt(lengths, indices, block_sizes, my_size, *sizes)
+    bucketized = _bucketized(lengths, indices, block_sizes, my_size, *block_options)
     return (
-        like(found.lengths, lengths),
-        like(found.indices, indices),
-        _moved(weights, found),
-        like(found.positions, indices) if bucketize_pos else None,
-        like(found.unbucketize_permute, indices) if sequence else None,
-        like(found.bucket_mapping, indices) if return_bucket_mapping else None,
+        like(bucketized.lengths, lengths),
+        like(bucketized.indices, indices),
+        _moved(weights, bucketized),
+        like(bucketized.positions, indices) if bucketize_pos else None,
+        like(bucketized.unbucketize_permute, indices) if sequence else None,
+        like(bucketized.bucket_mapping, indices) if return_bucket_mapping else None,
     )
 
 
@@ -170,30 +173,30 @@ def block_bucketize_sparse_features_2d_weights(
     my_size: int,
     weights: Tensor,
     weights_dim: int = 1,
-    batch_size_per_feature: Maybe = None,
+    batch_size_per_feature: OptionalTensor = None,
     max_B: int = -1,
     block_bucketize_pos: Sequence[Tensor] | None = None,
     keep_orig_idx: bool = False,
-    total_num_blocks: Maybe = None,
-    keep_orig_idx_per_feature: Maybe = None,
-) -> tuple[Tensor, Tensor, Tensor, Maybe, Maybe]:
+    total_num_blocks: OptionalTensor = None,
+    keep_orig_idx_per_feature: OptionalTensor = None,
+) -> tuple[Tensor, Tensor, Tensor, OptionalTensor, OptionalTensor]:
     """As `block_bucketize_sparse_features`, with weights [n, weights_dim]."""
-    sizes = (
+    block_options = (
         batch_size_per_feature,
         block_bucketize_pos,
         keep_orig_idx,
         total_num_blocks,
         keep_orig_idx_per_feature,
     )
-    found = _dealt(lengths, indices, block_sizes, my_size, *sizes)
-    moved = _moved(weights.reshape(-1, weights_dim), found)
-    assert moved is not None
+    bucketized = _bucketized(lengths, indices, block_sizes, my_size, *block_options)
+    bucketized_weights = _moved(weights.reshape(-1, weights_dim), bucketized)
+    assert bucketized_weights is not None
     return (
-        like(found.lengths, lengths),
-        like(found.indices, indices),
-        moved,
-        like(found.positions, indices) if bucketize_pos else None,
-        like(found.unbucketize_permute, indices) if sequence else None,
+        like(bucketized.lengths, lengths),
+        like(bucketized.indices, indices),
+        bucketized_weights,
+        like(bucketized.positions, indices) if bucketize_pos else None,
+        like(bucketized.unbucketize_permute, indices) if sequence else None,
     )
 
 
@@ -202,19 +205,24 @@ def block_bucketize_sparse_features_2d_weights(
     " -> (Tensor, Tensor, Tensor?, Tensor?)"
 )
 def bucketize_sparse_features(
-    lengths: Tensor, indices: Tensor, bucketize_pos: bool, my_size: int, weights: Maybe = None
-) -> tuple[Tensor, Tensor, Maybe, Maybe]:
-    """(lengths, indices, weights, positions in bags) with rank = index mod my_size, index there =
-    index // my_size.
+    lengths: Tensor,
+    indices: Tensor,
+    bucketize_pos: bool,
+    my_size: int,
+    weights: OptionalTensor = None,
+) -> tuple[Tensor, Tensor, OptionalTensor, OptionalTensor]:
+    """Lookups of row i go to rank i mod my_size, as its row i // my_size.
+
+    Returns (lengths, indices, weights, positions in bags).
     """
-    found = _dealt(
+    bucketized = _bucketized(
         lengths, indices, torch.zeros(1, dtype=torch.int64), my_size, None, None, False, None, None
     )
     return (
-        like(found.lengths, lengths),
-        like(found.indices, indices),
-        _moved(weights, found),
-        like(found.positions, indices) if bucketize_pos else None,
+        like(bucketized.lengths, lengths),
+        like(bucketized.indices, indices),
+        _moved(weights, bucketized),
+        like(bucketized.positions, indices) if bucketize_pos else None,
     )
 
 
@@ -222,8 +230,8 @@ def bucketize_sparse_features(
 def populate_bucketized_permute(
     lengths: Tensor, bucketized_lengths: Tensor, bucket_mapping: Tensor
 ) -> Tensor:
-    """Where each lookup went, from its rank and the lengths by (rank, bag)."""
-    found = layouts.bucketized_permute(
+    """The bucketized position of each lookup, from its rank and the lengths by (rank, bag)."""
+    permute = layouts.bucketized_permute(
         ints(lengths), ints(bucketized_lengths), ints(bucket_mapping)
     )
-    return like(found, bucket_mapping)
+    return like(permute, bucket_mapping)

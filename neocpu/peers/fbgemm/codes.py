@@ -1,7 +1,6 @@
-"""How do rows of a narrow format become fp32 numbers and back? The codecs of `docs/formats.md`, on
-NumPy arrays.
+"""How do rows of a narrow format become fp32 numbers and back? By the codecs of `docs/formats.md`.
 
-fp32 needs neither. Rows are written back to nearest even, or stochastically by Philox
+Rows are written back to nearest even, or stochastically by Philox
 (`docs/arithmetic.md` §9): the same seed, table, row and step give the same bits.
 """
 
@@ -11,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import FORMATS
 from neocpu.reference.codecs import CODECS, ROUNDINGS
 from neocpu.reference.philox import tensor_key
-from neocpu.storage.formats import FORMATS
 
-STOCHASTIC = 2  # the purpose of a key, docs/arithmetic.md §9
-# SparseType -> ours
+# Purpose of the random keys of stochastic rounding, docs/arithmetic.md §9.
+STOCHASTIC = 2
+# Our name of each SparseType that tables may have.
 NAMES = {"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8", "nfp8": "fp8_e4m3"}
 
 
@@ -33,7 +33,7 @@ def _call(
 
 
 def decode(codes: NDArray[Any], form: str, columns: int) -> NDArray[np.float32]:
-    """Numbers f32[R, columns] of rows of codes [R, W]."""
+    """Numbers f32[R, columns] of rows of codes [R, W]; fp32 rows are returned as they are."""
     if form == "fp32":
         return codes
     codec = CODECS[form]
@@ -48,7 +48,7 @@ def decode(codes: NDArray[Any], form: str, columns: int) -> NDArray[np.float32]:
 
 
 def encode(x: NDArray[np.float32], form: str) -> NDArray[Any]:
-    """Rows of codes [R, W] of numbers f32[R, columns], to nearest even."""
+    """Codes [R, W] of numbers f32[R, columns], to nearest even; fp32 rows as they are."""
     if form == "fp32":
         return x
     codec = CODECS[form]
@@ -61,9 +61,7 @@ def encode(x: NDArray[np.float32], form: str) -> NDArray[Any]:
 def encode_randomly(
     x: NDArray[np.float32], form: str, table: str, rows: NDArray[np.int64], step: int
 ) -> NDArray[Any]:
-    """As `encode`, each number to one of its two neighbours at random; rows i64[R] of `table`
-    before update `step`.
-    """
+    """As `encode`, but rounded stochastically: codes of rows i64[R] of `table` at update `step`."""
     codec = CODECS[form]
     key = tensor_key(0, STOCHASTIC, table)
     x = np.ascontiguousarray(x)

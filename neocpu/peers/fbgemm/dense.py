@@ -1,5 +1,6 @@
-"""What if the optimizer is somebody else's? DenseTableBatchedEmbeddingBagsCodegen: a parameter with
-a dense gradient.
+"""What if torch's optimizer trains the tables? DenseTableBatchedEmbeddingBagsCodegen has gradients.
+
+Its tables are one parameter with a dense gradient, and nothing is fused into the backward.
 """
 
 from collections.abc import Sequence
@@ -15,12 +16,12 @@ from neocpu.peers.fbgemm import autograd, bounds, engine
 from neocpu.peers.fbgemm.module import output_of
 from neocpu.peers.fbgemm.names import PoolingMode, SparseType, of
 
+# The engine merges gradients here but updates nothing.
 PLAIN = SparseOptimizer("none")
 
 
 class DenseTableBatchedEmbeddingBagsCodegen(nn.Module):
-    """Table-batched embedding whose `weights`, all tables one after the other, get a dense
-    gradient.
+    """Table-batched embedding whose parameter `weights`, all tables in a row, has a dense gradient.
 
     embedding_specs : (rows, columns) of each table. weights_precision : fp32 (others are refused).
     output_dtype : fp32, fp16, bf16. The gradient of a row is the exact sum of its lookups' terms,
@@ -48,26 +49,26 @@ class DenseTableBatchedEmbeddingBagsCodegen(nn.Module):
         self.pooling = of(PoolingMode, pooling_mode).name.lower()
         self.weights_precision = weights_precision
         self.current_device = torch.device("cpu")
-        self.output_dtype, self._out = output_of(output_dtype)
-        self._table = np.array(tables, np.int64)
-        self._wide = np.array([dims[t] for t in tables], np.int64)
+        self.output_dtype, self._output = output_of(output_dtype)
+        self._feature_table = np.array(tables, np.int64)
+        self._feature_dims = np.array([dims[t] for t in tables], np.int64)
         if self.pooling == "none" and len(set(dims)) > 1:
             raise ConfigError("pooling_mode NONE: all tables must have the same dimension")
-        self.total_D = int(self._wide.sum())
+        self.total_D = int(self._feature_dims.sum())
         self.max_D = max(dims)
         names = [f"table-{i}" for i in range(len(rows))]
-        self._shape = (names, np.array(rows, np.int64), np.array(dims, np.int64))
+        self._table_shapes = (names, np.array(rows, np.int64), np.array(dims, np.int64))
         base = np.append(0, np.cumsum(rows))
         self.weights_physical_offsets = [
             0,
             *np.cumsum([r * d for r, d in self.embedding_specs]).tolist(),
         ]
         self.register_buffer(
-            "D_offsets", torch.tensor([0, *np.cumsum(self._wide)], dtype=torch.int32)
+            "D_offsets", torch.tensor([0, *np.cumsum(self._feature_dims)], dtype=torch.int32)
         )
-        self.register_buffer("feature_dims", torch.from_numpy(self._wide.copy()))
+        self.register_buffer("feature_dims", torch.from_numpy(self._feature_dims.copy()))
         self.register_buffer(
-            "hash_size_cumsum", torch.from_numpy(np.append(base[self._table], base[-1]))
+            "hash_size_cumsum", torch.from_numpy(np.append(base[self._feature_table], base[-1]))
         )
         self.weights = nn.Parameter(torch.randn(self.weights_physical_offsets[-1]))
         self.register_buffer(
@@ -82,65 +83,81 @@ class DenseTableBatchedEmbeddingBagsCodegen(nn.Module):
         feature_requires_grad: Tensor | None = None,
         batch_size_per_feature_per_rank: list[list[int]] | None = None,
     ) -> Tensor:
-        """As `SplitTableBatchedEmbeddingBagsCodegen.forward`; indices are not checked into range
-        but refused.
+        """As `SplitTableBatchedEmbeddingBagsCodegen.forward`, but indices are never repaired.
+
+        Raises OutOfBounds for an index outside its table.
         """
         weights = None if per_sample_weights is None else per_sample_weights.float()
-        asked = self.asked(indices, offsets, weights, batch_size_per_feature_per_rank)
-        wanted = autograd.wanted_features(feature_requires_grad, self._table.size)
-        return autograd.DenseLookup.apply(self.weights, weights, self, asked, wanted)
+        batch = self.feature_batch(indices, offsets, weights, batch_size_per_feature_per_rank)
+        features = autograd.features_with_gradient(feature_requires_grad, self._feature_table.size)
+        return autograd.DenseLookup.apply(self.weights, weights, self, batch, features)
 
-    def asked(
-        self, indices: Tensor, offsets: Tensor, weights: Tensor | None, batches: Any
-    ) -> engine.LookupRequest:
-        """The request that `forward` answers. Raises OutOfBounds."""
-        sizes = (
-            None if batches is None else np.array(batches, np.int64).reshape(len(self._table), -1)
+    def feature_batch(
+        self,
+        indices: Tensor,
+        offsets: Tensor,
+        weights: Tensor | None,
+        batch_size_per_feature_per_rank: Any,
+    ) -> engine.FeatureBatch:
+        """The arguments of `forward` as the engine takes them. Raises OutOfBounds."""
+        batch_sizes = None
+        if batch_size_per_feature_per_rank is not None:
+            batch_sizes = np.array(batch_size_per_feature_per_rank, np.int64)
+            batch_sizes = batch_sizes.reshape(len(self._feature_table), -1)
+        index_array = bounds.as_numpy(indices)
+        offset_array = bounds.as_numpy(offsets)
+        weight_array = engine.NONE if weights is None else weights.detach().contiguous().numpy()
+        batch = engine.FeatureBatch(
+            self._feature_table,
+            self._feature_dims,
+            index_array,
+            offset_array,
+            weight_array,
+            self.pooling,
+            batch_sizes,
         )
-        index = bounds.as_numpy(indices)
-        ends = bounds.as_numpy(offsets)
-        factors = engine.NONE if weights is None else weights.detach().contiguous().numpy()
-        asked = engine.LookupRequest(
-            self._table, self._wide, index, ends, factors, self.pooling, sizes
+        bounds.refuse_outside(
+            self._table_shapes[1][self._feature_table], index_array, offset_array, batch.first_bag
         )
-        bounds.refuse_outside(self._shape[1][self._table], index, ends, asked.first)
-        return asked
+        return batch
 
     def _codes(self) -> tuple[Any, Any, Any, str]:
-        return self.weights.detach().numpy(), self._shape[1], self._shape[2], "fp32"
+        return self.weights.detach().numpy(), self._table_shapes[1], self._table_shapes[2], "fp32"
 
-    def look_up(self, asked: engine.LookupRequest) -> Tensor:
-        """The result of a request, in the output's format."""
-        return torch.from_numpy(engine.look_up(*self._codes(), asked)).to(self._out)
+    def look_up(self, batch: engine.FeatureBatch) -> Tensor:
+        """The pooled output, in the output's format."""
+        return torch.from_numpy(engine.look_up(*self._codes(), batch)).to(self._output)
 
     def gradients(
-        self, asked: engine.LookupRequest, grad: Tensor, rows: bool, wanted: Any
+        self, batch: engine.FeatureBatch, grad: Tensor, row_grad_needed: bool, features: Any
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Gradient of `weights`, if asked for, and of the per-sample weights of features wanted
-        bool[F] (None: of none).
+        """Gradients of `weights` and of the per-sample weights, each None unless it is needed.
+
+        row_grad_needed: whether to compute the first; features bool[F]: whose per-sample weights
+        get a gradient, or None.
         """
-        given = engine.clipped(grad.detach().float().numpy(), 0.0)
-        of_weights = None
-        if wanted is not None:
-            of_weights = torch.from_numpy(
-                engine.weight_gradient(*self._codes(), asked, given, wanted)
+        gradient = engine.clipped(grad.detach().float().numpy(), 0.0)
+        weight_grad = None
+        if features is not None:
+            weight_grad = torch.from_numpy(
+                engine.weight_gradient(*self._codes(), batch, gradient, features)
             )
-        if not rows:
-            return None, of_weights
-        tables = engine.CallerTables(*self._shape, PLAIN)
-        call = engine.call_of(asked)
-        dense = torch.zeros_like(self.weights)
-        for table, (unique, values) in engine.unique_gradient(
-            tables, call, engine.divided(given, call)
+        if not row_grad_needed:
+            return None, weight_grad
+        tables = engine.ExternalTables(*self._table_shapes, PLAIN)
+        table_batch = engine.sort_by_table(batch)
+        row_grad = torch.zeros_like(self.weights)
+        for table, (rows, values) in engine.unique_gradient(
+            tables, table_batch, engine.divided(gradient, table_batch)
         ).items():
-            self._split(dense)[table].numpy()[unique] = values
-        return dense, of_weights
+            self._split(row_grad)[table].numpy()[rows] = values
+        return row_grad, weight_grad
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         starts = self.weights_physical_offsets
         return [
-            flat.detach()[at : at + r * d].view(r, d)
-            for at, (r, d) in zip(starts, self.embedding_specs)
+            flat.detach()[start : start + r * d].view(r, d)
+            for start, (r, d) in zip(starts, self.embedding_specs)
         ]
 
     def split_embedding_weights(self) -> list[Tensor]:

@@ -1,9 +1,11 @@
-"""How does a call in FBGEMM's shape become neocpu's? Lookups by `embedding.operators`, updates by
-`TableBatchedEmbedding`.
+"""How does a call in FBGEMM's layout become a call of neocpu's embedding?
 
-    Request   what the caller asks: indices and offsets of features, feature-major, weights, pooling, sizes of batches
-    Tables    a TableBatchedEmbedding over arrays of the caller, table after table without gaps, as FBGEMM lays them out
-    Call      a request as updates take it: entries sorted by table, where each bag's gradient is, what MEAN divides by
+    FeatureBatch     the arguments of a lookup: indices and offsets by feature, weights, pooling
+    TableBatch       the same bags sorted by table, as `TableBatchedEmbedding.backward` takes them
+    ExternalTables   a TableBatchedEmbedding over arrays that belong to the module
+
+Lookups go through `peers/arrays.py`, updates through `TableBatchedEmbedding`. FBGEMM stores all
+tables in one array without gaps, and ExternalTables reads and writes it in place.
 
 Features with one batch size are K = F entries of S = B samples. Variable batch sizes and sequences
 (no pooling) are one entry per bag, or per lookup, with S = 1: their columns may lie anywhere in a
@@ -29,44 +31,49 @@ NONE = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True)
-class LookupRequest:
-    """Bags of F features.
+class FeatureBatch:
+    """Bags of F features, feature after feature.
 
-    table, dims i64[F]; index i64[n]; ends i64[bags+1]; weights f32[n] or f32[0]; pooling: sum,
-    mean, none; sizes i64[F, R]: samples of each feature on each rank, where they vary.
+    table, dims i64[F]: the table of each feature and its columns; indices i64[n];
+    offsets i64[bags+1]; weights f32[n] or f32[0]; pooling: sum, mean, none;
+    batch_sizes i64[F, R]: samples of each feature on each rank, or None where all have one size.
     """
 
     table: Ints
     dims: Ints
-    index: Ints
-    ends: Ints
+    indices: Ints
+    offsets: Ints
     weights: Floats
     pooling: str
-    sizes: Ints | None
+    batch_sizes: Ints | None
 
     @property
-    def first(self) -> Ints:
-        """First bag of each feature, and the number of bags: i64[F+1]. Raises IndexRangeError if
-        they do not fit.
+    def first_bag(self) -> Ints:
+        """First bag of each feature, and the number of bags: i64[F+1].
+
+        Raises IndexRangeError if the offsets do not make whole batches.
         """
-        return bag_cuts(self.table.size, self.ends, self.sizes)
+        return bag_cuts(self.table.size, self.offsets, self.batch_sizes)
 
 
-def look_up(codes: NDArray[Any], rows: Ints, dims: Ints, form: str, asked: LookupRequest) -> Floats:
-    """Result f32 of a request: [B, sum of dims], [n, D], or flat. codes: all tables, rows and dims
-    of them, in `form`.
+def look_up(
+    codes: NDArray[Any], rows: Ints, dims: Ints, row_format: str, batch: FeatureBatch
+) -> Floats:
+    """Pooled output f32[B, sum of dims]; [n, D] without pooling; flat for variable batches.
+
+    codes: the rows of all tables in `row_format`; rows, dims i64[T]: the shape of each table.
     """
     return operators.lookup(
         codes,
         rows,
         dims,
-        asked.table,
-        asked.index,
-        asked.ends,
-        asked.weights if asked.weights.size else None,
-        asked.pooling,
-        form,
-        batch_sizes=asked.sizes,
+        batch.table,
+        batch.indices,
+        batch.offsets,
+        batch.weights if batch.weights.size else None,
+        batch.pooling,
+        row_format,
+        batch_sizes=batch.batch_sizes,
     )
 
 
@@ -74,50 +81,52 @@ def weight_gradient(
     codes: NDArray[Any],
     rows: Ints,
     dims: Ints,
-    form: str,
-    asked: LookupRequest,
+    row_format: str,
+    batch: FeatureBatch,
     grad: Floats,
-    wanted: NDArray[np.bool_],
+    features: NDArray[np.bool_],
 ) -> Floats:
-    """Gradient f32[n] of the per-sample weights: exact dot products, rounded once; +0 of features
-    not in wanted bool[F].
+    """Gradient f32[n] of the per-sample weights: exact dot products, rounded once.
+
+    features bool[F]: lookups of the other features get +0. codes, rows, dims: as in `look_up`.
     """
-    found = operators.weight_gradient(
+    gradient = operators.weight_gradient(
         codes,
         rows,
         dims,
-        asked.table,
-        asked.index,
-        asked.ends,
+        batch.table,
+        batch.indices,
+        batch.offsets,
         grad,
-        asked.pooling,
-        form,
-        batch_sizes=asked.sizes,
+        batch.pooling,
+        row_format,
+        batch_sizes=batch.batch_sizes,
     )
-    if not wanted.all():
-        found[~np.repeat(wanted, np.diff(asked.ends[asked.first]))] = 0.0
-    return found
+    if not features.all():
+        lookups_per_feature = np.diff(batch.offsets[batch.first_bag])
+        gradient[~np.repeat(features, lookups_per_feature)] = 0.0
+    return gradient
 
 
-def first_occurrences(asked: LookupRequest, first_feature_only: bool) -> LookupRequest:
-    """The request without lookups (-1 instead) of a row that its feature looked up before: FBGEMM's
-    "writeback".
+def first_occurrences(batch: FeatureBatch, first_feature_only: bool) -> FeatureBatch:
+    """The batch with -1 for every lookup of a row that its feature has looked up before.
 
-    first_feature_only: samples are kept or dropped whole, by what the first feature looked up.
+    FBGEMM calls this "writeback". first_feature_only: samples are kept or dropped whole, by the
+    lookups of the first feature.
     """
-    first = asked.first
-    bag = np.repeat(np.arange(asked.ends.size - 1), np.diff(asked.ends))
-    feature = np.searchsorted(first, bag, side="right") - 1
+    first_bag = batch.first_bag
+    bag = np.repeat(np.arange(batch.offsets.size - 1), np.diff(batch.offsets))
+    feature = np.searchsorted(first_bag, bag, side="right") - 1
+    sample = bag - first_bag[feature]
     keep = np.zeros(bag.size, bool)
-    sample = bag - first[feature]
-    keep[np.unique(np.stack([feature, asked.index]), axis=1, return_index=True)[1]] = True
+    keep[np.unique(np.stack([feature, batch.indices]), axis=1, return_index=True)[1]] = True
     if first_feature_only:
         keep = np.isin(sample, sample[keep & (feature == 0)])
-    return replace(asked, index=np.where(keep, asked.index, -1))
+    return replace(batch, indices=np.where(keep, batch.indices, -1))
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeTable:
     """A table that is its own only shard."""
 
     table: int
@@ -125,16 +134,15 @@ class Whole:
     cols: tuple[int, int]
 
 
-class CallerTables(TableBatchedEmbedding):
-    """Tables whose rows and states are arrays of somebody else, given by `bind`."""
+class ExternalTables(TableBatchedEmbedding):
+    """Tables whose rows and optimizer states are arrays of the caller, set by `bind`."""
 
     def __init__(
         self, names: Sequence[str], rows: Ints, dims: Ints, optimizer: SparseOptimizer
     ) -> None:
-        tables = [TableSpec(n, int(h), int(d), ()) for n, h, d in zip(names, rows, dims)]
-        super().__init__(
-            tables, [Whole(i, (0, t.rows), (0, t.dim)) for i, t in enumerate(tables)], optimizer, 0
-        )
+        specs = [TableSpec(n, int(h), int(d), ()) for n, h, d in zip(names, rows, dims)]
+        shards = [WholeTable(i, (0, spec.rows), (0, spec.dim)) for i, spec in enumerate(specs)]
+        super().__init__(specs, shards, optimizer, 0)
 
     def _allocate(
         self,
@@ -149,131 +157,138 @@ class CallerTables(TableBatchedEmbedding):
         self._touched = np.ones(rows, np.uint8)
         self.bind(NONE, [], NONE)
 
-    def bind(self, weights: Floats, elements: Sequence[Floats], rows: Floats) -> None:
-        """Use weights f32[sum of H*D], element states likewise, row states f32[sum of H, n], flat."""
-        self._stores = [RowStore(weights, elements)]
-        self._row_state = rows.reshape(-1)
+    def bind(self, weights: Floats, element_states: Sequence[Floats], row_states: Floats) -> None:
+        """Use these arrays from now on.
+
+        weights f32[sum of H*D] and every element state likewise; row_states f32[sum of H, n], flat.
+        """
+        self._stores = [RowStore(weights, element_states)]
+        self._row_state = row_states.reshape(-1)
 
     def create(self, layout: EntryLayout, lookups: Lookups) -> None:
-        """All rows exist."""
+        """Do nothing: all rows exist already."""
 
 
 @dataclass(frozen=True)
-class Call:
-    """Bags sorted by table. column of the layout: where an entry's first gradient begins; dims
-    i64[K]: its columns.
+class TableBatch:
+    """The bags of a FeatureBatch, sorted by table.
 
-    length : fp32 divisor of every bag (1 if empty), f32[K, S], or None unless MEAN. flat : every
-        bag is an entry.
+    layout : the table of each entry, and the column where its first gradient begins.
+    dims : columns of each entry, i64[K].
+    divisor : length of every bag as fp32 (1 if empty), f32[K, S]; None unless MEAN.
+    flat : every bag is an entry of its own, and gradients are flat.
     """
 
     layout: EntryLayout
     lookups: Lookups
     dims: Ints
-    length: Floats | None
+    divisor: Floats | None
     flat: bool
 
     @property
     def table(self) -> Ints:
         """The table of each lookup: i64[n]."""
-        return np.repeat(
-            self.layout.shard, np.diff(self.lookups.offsets[:: max(self.lookups.samples, 1)])
+        first_bags = self.lookups.offsets[:: max(self.lookups.samples, 1)]
+        return np.repeat(self.layout.shard, np.diff(first_bags))
+
+    def with_rows(self, rows: Ints) -> "TableBatch":
+        """The same bags with other row numbers i64[n]."""
+        lookups = self.lookups
+        return replace(
+            self, lookups=Lookups(lookups.offsets, rows, lookups.weights, lookups.samples)
         )
 
-    def with_rows(self, rows: Ints) -> "Call":
-        """The same call of other rows i64[n]."""
-        old = self.lookups
-        return replace(self, lookups=Lookups(old.offsets, rows, old.weights, old.samples))
 
-
-def call_of(asked: LookupRequest) -> Call:
-    """Sort a request's bags by table."""
-    first = asked.first
-    table = asked.table
-    dims = asked.dims
-    feature_of_bag = np.repeat(np.arange(table.size), np.diff(first))
-    lengths = np.diff(asked.ends)
+def sort_by_table(batch: FeatureBatch) -> TableBatch:
+    """Sort the bags by table; features of one table keep their order."""
+    first_bag = batch.first_bag
+    table = batch.table
+    dims = batch.dims
+    feature_of_bag = np.repeat(np.arange(table.size), np.diff(first_bag))
+    lengths = np.diff(batch.offsets)
     feature = np.repeat(feature_of_bag, lengths)
-    by_table = np.argsort(table, kind="stable")
-    rank = np.empty_like(by_table)
-    rank[by_table] = np.arange(table.size)
-    order = np.argsort(rank[feature], kind="stable")
-    bags = np.argsort(rank[feature_of_bag], kind="stable")
-    feature = feature[order]
-    feature_of_bag = feature_of_bag[bags]
-    lengths = lengths[bags]
-    ends = np.append(0, np.cumsum(lengths))
+    feature_order = np.argsort(table, kind="stable")
+    rank = np.empty_like(feature_order)
+    rank[feature_order] = np.arange(table.size)
+    lookup_order = np.argsort(rank[feature], kind="stable")
+    bag_order = np.argsort(rank[feature_of_bag], kind="stable")
+    feature = feature[lookup_order]
+    feature_of_bag = feature_of_bag[bag_order]
+    lengths = lengths[bag_order]
+    offsets = np.append(0, np.cumsum(lengths))
     samples = 1
-    if asked.pooling == "none":
-        layout = EntryLayout(table[feature], order * int(dims[0]))
-        widths = dims[feature]
-        ends = np.arange(order.size + 1)
-    elif asked.sizes is not None:
-        layout = EntryLayout(table[feature_of_bag], _rank_major(dims, asked.sizes)[bags])
-        widths = dims[feature_of_bag]
+    if batch.pooling == "none":
+        layout = EntryLayout(table[feature], lookup_order * int(dims[0]))
+        entry_dims = dims[feature]
+        offsets = np.arange(lookup_order.size + 1)
+    elif batch.batch_sizes is not None:
+        column = _rank_major(dims, batch.batch_sizes)[bag_order]
+        layout = EntryLayout(table[feature_of_bag], column)
+        entry_dims = dims[feature_of_bag]
     else:
-        layout = EntryLayout(table[by_table], (np.cumsum(dims) - dims)[by_table])
-        widths = dims[by_table]
-        samples = (asked.ends.size - 1) // max(table.size, 1)
+        layout = EntryLayout(table[feature_order], (np.cumsum(dims) - dims)[feature_order])
+        entry_dims = dims[feature_order]
+        samples = (batch.offsets.size - 1) // max(table.size, 1)
     divisor = None
-    if asked.pooling == "mean":
+    if batch.pooling == "mean":
         divisor = np.maximum(lengths, 1).astype(np.float32).reshape(layout.shard.size, -1)
-    weights = asked.weights[order] if asked.weights.size else NONE
-    flat = asked.pooling == "none" or asked.sizes is not None
-    return Call(layout, Lookups(ends, asked.index[order], weights, samples), widths, divisor, flat)
+    weights = batch.weights[lookup_order] if batch.weights.size else NONE
+    return TableBatch(
+        layout=layout,
+        lookups=Lookups(offsets, batch.indices[lookup_order], weights, samples),
+        dims=entry_dims,
+        divisor=divisor,
+        flat=batch.pooling == "none" or batch.batch_sizes is not None,
+    )
 
 
-def _rank_major(dims: Ints, sizes: Ints) -> Ints:
-    """Where each bag begins in FBGEMM's output of variable batches: rank after rank, there feature
-    after feature.
-    """
-    blocks = (sizes * dims[:, None]).T  # [R, F]
+def _rank_major(dims: Ints, batch_sizes: Ints) -> Ints:
+    """Where each bag begins in FBGEMM's output of variable batches: rank, feature, sample."""
+    blocks = (batch_sizes * dims[:, None]).T  # [R, F]
     start = ((np.cumsum(blocks) - blocks.reshape(-1)).reshape(blocks.shape)).T.reshape(-1)
-    counts = sizes.reshape(-1)
-    within = np.arange(int(sizes.sum()))
+    counts = batch_sizes.reshape(-1)
+    within = np.arange(int(batch_sizes.sum()))
     within -= np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(start, counts) + within * np.repeat(dims, sizes.sum(axis=1))
+    return np.repeat(start, counts) + within * np.repeat(dims, batch_sizes.sum(axis=1))
 
 
 def clipped(grad: NDArray[Any], limit: float) -> Floats:
-    """A copy of a gradient as updates take it: fp32, each number in [-limit, limit] (0: any)."""
-    given = np.array(grad, np.float32, order="C")
+    """An fp32 copy of a gradient, each number in [-limit, limit]; limit 0 clips nothing."""
+    gradient = np.array(grad, np.float32, order="C")
     if limit:
-        np.clip(given, np.float32(-limit), np.float32(limit), out=given)
-    return given
+        np.clip(gradient, np.float32(-limit), np.float32(limit), out=gradient)
+    return gradient
 
 
-def divided(given: Floats, call: Call) -> Floats:
-    """The gradient over the lengths of the bags, if MEAN, in place: [S, columns], as updates take
-    it.
-    """
-    values = given.reshape(1, -1) if call.flat else given
-    if call.length is None:
+def divided(gradient: Floats, batch: TableBatch) -> Floats:
+    """The gradient divided in place by the lengths of the bags if MEAN: [S, columns]."""
+    values = gradient.reshape(1, -1) if batch.flat else gradient
+    if batch.divisor is None:
         return values
     with np.errstate(all="ignore"):
-        if call.flat:
-            starts = np.repeat(call.layout.column - (np.cumsum(call.dims) - call.dims), call.dims)
-            values[0, starts + np.arange(starts.size)] /= np.repeat(
-                call.length.reshape(-1), call.dims
-            )
+        if batch.flat:
+            packed = np.cumsum(batch.dims) - batch.dims
+            starts = np.repeat(batch.layout.column - packed, batch.dims)
+            columns = starts + np.arange(starts.size)
+            values[0, columns] /= np.repeat(batch.divisor.reshape(-1), batch.dims)
             return values
         for column, dim, length in zip(
-            call.layout.column.tolist(), call.dims.tolist(), call.length
+            batch.layout.column.tolist(), batch.dims.tolist(), batch.divisor
         ):
             values[:, column : column + dim] /= length[:, None]
     return values
 
 
-def update(tables: CallerTables, call: Call, grad: Floats, step: int) -> None:
-    """The fused update from `divided`; `step` counts from 1."""
-    if call.lookups.rows.size:
-        tables.backward(call.layout, call.lookups, grad, step)
+def update(tables: ExternalTables, batch: TableBatch, gradient: Floats, step: int) -> None:
+    """The fused update with a gradient from `divided`; `step` counts from 1."""
+    if batch.lookups.rows.size:
+        tables.backward(batch.layout, batch.lookups, gradient, step)
 
 
 def unique_gradient(
-    tables: CallerTables, call: Call, grad: Floats
+    tables: ExternalTables, batch: TableBatch, gradient: Floats
 ) -> dict[int, tuple[Ints, Floats]]:
-    """For each table its looked-up rows i64[U] and their merged gradients f32[U, D], from
-    `divided`.
-    """
-    return tables.unique_gradient(call.layout, call.lookups, grad) if call.lookups.rows.size else {}
+    """Unique rows i64[U] of each table and their merged gradients f32[U, D], from `divided`."""
+    if not batch.lookups.rows.size:
+        return {}
+    return tables.unique_gradient(batch.layout, batch.lookups, gradient)

@@ -1,12 +1,10 @@
-"""How does code that says FBGEMM get neocpu without being edited? `install()` puts our classes and
-operators in its place.
+"""How does unedited FBGEMM code run on neocpu? `install()` replaces FBGEMM's classes and operators.
 
-Classes: the attributes of fbgemm_gpu's modules, and of every loaded module that holds the same
-class under the same name.
-Operators: `torch.library` implementations for the CPU, under which torch's dispatcher keeps
-FBGEMM's own; so torch.compile, C++ and TorchScript callers get ours too. Without fbgemm_gpu,
-modules of its names are made, with what is here in them, and the operators are defined.
-`uninstall()` puts everything back.
+Classes are replaced in fbgemm_gpu's modules, and in every loaded module that holds the same class
+under the same name. Operators are registered with `torch.library` as CPU implementations, over
+which torch's dispatcher keeps FBGEMM's own; so callers from torch.compile, C++ and TorchScript
+reach ours too. Without fbgemm_gpu, modules of its names are made from our classes, and the
+operators are defined. `uninstall()` restores everything.
 """
 
 import contextlib
@@ -25,18 +23,21 @@ from neocpu.peers.fbgemm.dense import DenseTableBatchedEmbeddingBagsCodegen
 from neocpu.peers.fbgemm.operators import load
 from neocpu.peers.fbgemm.split import SplitTableBatchedEmbeddingBagsCodegen
 
+# FBGEMM's class names, and our classes.
 CLASSES = {
     c.__name__: c
     for c in (SplitTableBatchedEmbeddingBagsCodegen, DenseTableBatchedEmbeddingBagsCodegen)
 }
+# The module that defines FBGEMM's classes.
 TRAINING = "fbgemm_gpu.split_table_batched_embeddings_ops_training"
-WORDS = {
+# FBGEMM's enums and option records.
+NAMES = {
     name: value
     for name, value in vars(names).items()
     if isinstance(value, type) and value.__module__ == names.__name__
 }
-# Modules that are made where fbgemm_gpu is missing. All of them hold all classes and words.
-MADE = (
+# Modules that are made where fbgemm_gpu is missing; each holds all classes, enums and records.
+STAND_IN_MODULES = (
     "fbgemm_gpu",
     "fbgemm_gpu.sparse_ops",
     "fbgemm_gpu.split_embedding_configs",
@@ -46,8 +47,8 @@ MADE = (
 )
 
 
-class _Installed:
-    """What `uninstall` has to put back."""
+class _Installation:
+    """What `uninstall` has to restore."""
 
     def __init__(self) -> None:
         self.attributes: list[tuple[Any, str, Any]] = []
@@ -55,45 +56,45 @@ class _Installed:
         self.libraries: list[torch.library.Library] = []
 
 
-_installed: _Installed | None = None
+_installation: _Installation | None = None
 
 
 def installed() -> bool:
-    """Whether ours stand in FBGEMM's place."""
-    return _installed is not None
+    """Whether our classes and operators replace FBGEMM's."""
+    return _installation is not None
 
 
 def install(classes: bool = True, operators: bool = True) -> None:
-    """Put our classes and operators in FBGEMM's place, once; modules imported later find ours."""
-    global _installed
-    if _installed is not None:
+    """Replace FBGEMM's classes and operators, once; modules imported later find ours."""
+    global _installation
+    if _installation is not None:
         return
-    _installed = _Installed()
+    _installation = _Installation()
     present = _import()
     if not present:
-        _make_modules(_installed)
+        _make_modules(_installation)
     elif classes:
-        _replace_classes(_installed)
+        _replace_classes(_installation)
     if operators:
-        _register(_installed, present)
+        _register(_installation, present)
 
 
 def uninstall() -> None:
-    """Put FBGEMM's own classes and operators back."""
-    global _installed
-    if _installed is None:
+    """Restore FBGEMM's own classes and operators."""
+    global _installation
+    if _installation is None:
         return
-    for owner, name, value in reversed(_installed.attributes):
+    for owner, name, value in reversed(_installation.attributes):
         setattr(owner, name, value)
-    for name in _installed.modules:
+    for name in _installation.modules:
         sys.modules.pop(name, None)
-    for library in _installed.libraries:
+    for library in _installation.libraries:
         library._destroy()
-    _installed = None
+    _installation = None
 
 
 def _import() -> bool:
-    """Import fbgemm_gpu, if there is one."""
+    """Import fbgemm_gpu; False if it is not installed."""
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -104,47 +105,47 @@ def _import() -> bool:
 
 
 def _holders(name: str, original: object) -> Iterator[Any]:
-    """Loaded modules in which `name` is that very object."""
+    """Loaded modules in which `name` is this object."""
     for module in list(sys.modules.values()):
         if isinstance(module, types.ModuleType) and module.__dict__.get(name) is original:
             yield module
 
 
-def _replace_classes(done: _Installed) -> None:
+def _replace_classes(changes: _Installation) -> None:
     training = import_module(TRAINING)
-    for name, ours in CLASSES.items():
+    for name, replacement in CLASSES.items():
         original = getattr(training, name)
         for module in _holders(name, original):
-            done.attributes.append((module, name, original))
-            setattr(module, name, ours)
+            changes.attributes.append((module, name, original))
+            setattr(module, name, replacement)
 
 
-def _make_modules(done: _Installed) -> None:
-    for name in MADE:
+def _make_modules(changes: _Installation) -> None:
+    for name in STAND_IN_MODULES:
         module = types.ModuleType(name, "neocpu in place of fbgemm_gpu, which is not installed")
-        module.__dict__.update({**WORDS, **CLASSES, "open_source": True})
+        module.__dict__.update({**NAMES, **CLASSES, "open_source": True})
         sys.modules[name] = module
-        done.modules.append(name)
+        changes.modules.append(name)
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], child, module)
 
 
-def _register(done: _Installed, present: bool) -> None:
-    """Give torch our operators: implementations of FBGEMM's, or definitions where there are none."""
+def _register(changes: _Installation, present: bool) -> None:
+    """Register our operators with torch; define them first where FBGEMM has not."""
     library = torch.library.Library("fbgemm", "IMPL" if present else "FRAGMENT")
-    done.libraries.append(library)
+    changes.libraries.append(library)
     with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         for name, operator in load().items():
             if present and not torch._C._dispatch_has_kernel_for_dispatch_key(
                 f"fbgemm::{name}", "CPU"
             ):
-                # a version of FBGEMM that lacks it, or that makes it of others, which are replaced
+                # This FBGEMM lacks the operator, or composes it of others, which are replaced.
                 continue
             if not present:
                 library.define(name + operator.schema)
-            # without FBGEMM, operators are differentiable because what they are made of is
+            # Without FBGEMM there is no autograd registration: torch differentiates the parts.
             library.impl(
                 name,
                 operator.function,
@@ -155,18 +156,16 @@ def _register(done: _Installed, present: bool) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says on stderr about operators that get another implementation: it is
-    meant.
-    """
+    """Hide what torch's C++ prints on stderr about operators that are overridden on purpose."""
     import os
 
     sys.stderr.flush()
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    stderr_copy = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(stderr_copy, 2)
+        os.close(stderr_copy)
+        os.close(null)

@@ -1,5 +1,6 @@
-"""How do jagged rows become dense ones and back? FBGEMM's jagged operators, any number of jagged
-dimensions.
+"""How do jagged rows become dense ones and back? By FBGEMM's jagged operators.
+
+They take any number of jagged dimensions.
 """
 
 from collections.abc import Sequence
@@ -14,13 +15,14 @@ from neocpu.peers.fbgemm.operators import Refused, operator
 
 
 def _places(offsets: Sequence[Tensor], longest: Sequence[int]) -> Ints:
-    """Which row of the values stands at each place of [B, *longest]; -1: none."""
+    """The row of the values at each place of [B, *longest]; -1 is padding."""
     if len(offsets) != len(longest):
         raise Refused(
             f"max_lengths has {len(longest)} entries for {len(offsets)} jagged dimensions"
         )
     return layouts.jagged_places(
-        [ints(ends) for ends in offsets], [max(int(most), 0) for most in longest]
+        [ints(dimension_offsets) for dimension_offsets in offsets],
+        [max(int(length), 0) for length in longest],
     )
 
 
@@ -33,22 +35,23 @@ def jagged_to_padded_dense(
     max_lengths: Sequence[int],
     padding_value: float = 0.0,
 ) -> Tensor:
-    """[B, *max_lengths] or [B, *max_lengths, D] of values [n] or [n, D]; longer bags are cut off,
-    shorter ones padded.
-    """
+    """Values [n] or [n, D] as [B, *max_lengths] or [B, *max_lengths, D], cut off or padded."""
     filler = words(torch.full((1,), padding_value, dtype=values.dtype))[0]
-    if (ends := _one_dimension(offsets, max_lengths, values.shape[0])) is not None:
+    if (bag_offsets := _one_dimension(offsets, max_lengths, values.shape[0])) is not None:
         longest = int(max_lengths[0])
-        last = int(ends[-1])
+        last = int(bag_offsets[-1])
 
-        def move(found: Words) -> Words:
-            return layouts.jagged_to_padded_dense(found[:last], ends, longest, filler)
+        def move(elements: Words) -> Words:
+            return layouts.jagged_to_padded_dense(elements[:last], bag_offsets, longest, filler)
 
         return moved(values, move, lambda: _places(offsets, max_lengths))
     place = _places(offsets, max_lengths)
-    if values.shape[0] == 0:  # FBGEMM pads, whatever the offsets ask for
+    # FBGEMM pads everything if there are no values, whatever the offsets say.
+    if values.shape[0] == 0:
         place = np.full_like(place, -1)
-    return moved(values, lambda found: layouts.select_or_fill(found, place, filler), lambda: place)
+    return moved(
+        values, lambda elements: layouts.select_or_fill(elements, place, filler), lambda: place
+    )
 
 
 @operator(
@@ -65,36 +68,53 @@ def jagged_to_padded_dense_forward(
 
 
 def _one_dimension(offsets: Sequence[Tensor], longest: Sequence[int], count: int) -> Ints | None:
-    """The offsets if a kernel can use them: one jagged dimension, ascending, within `count` rows;
-    else `_places`.
+    """The offsets if the faster kernel can use them, else None.
+
+    It takes one jagged dimension with ascending offsets within `count` rows.
     """
     if len(offsets) != 1 or len(longest) != 1 or offsets[0].numel() < 2 or int(longest[0]) < 0:
         return None
-    ends = ints(offsets[0])
-    return ends if ends[0] >= 0 and (np.diff(ends) >= 0).all() and 0 < ends[-1] <= count else None
+    bag_offsets = ints(offsets[0])
+    return (
+        bag_offsets
+        if bag_offsets[0] >= 0
+        and (np.diff(bag_offsets) >= 0).all()
+        and 0 < bag_offsets[-1] <= count
+        else None
+    )
 
 
 def _gathered(
     dense: Tensor, offsets: Sequence[Tensor], longest: Sequence[int], count: int
 ) -> Tensor:
-    """Rows [count, …] of the dense tensor where they belong; zeros elsewhere."""
-    ends = _one_dimension(offsets, longest, count)
-    if ends is not None and ends[0] == 0 and ends[-1] == count and dense.shape[0] == ends.size - 1:
-        most = dense.shape[1]
+    """Jagged rows [count, …] out of the dense tensor; zeros for rows that it does not hold."""
+    bag_offsets = _one_dimension(offsets, longest, count)
+    if (
+        bag_offsets is not None
+        and bag_offsets[0] == 0
+        and bag_offsets[-1] == count
+        and dense.shape[0] == bag_offsets.size - 1
+    ):
+        padded_length = dense.shape[1]
 
         def source() -> Ints:
-            inside = layouts.offsets_range(ends[:-1], count)
+            position = layouts.offsets_range(bag_offsets[:-1], count)
             return np.where(
-                inside < most,
-                np.repeat(np.arange(ends.size - 1) * most, np.diff(ends)) + inside,
+                position < padded_length,
+                np.repeat(np.arange(bag_offsets.size - 1) * padded_length, np.diff(bag_offsets))
+                + position,
                 -1,
             )
 
-        return moved(dense, lambda found: layouts.dense_to_jagged(found, ends), source)
-    place = _places(offsets, longest)
-    index = layouts.invert_places(place, count)
-    flat = dense.reshape(place.size, *dense.shape[place.ndim :])
-    return moved(flat, lambda found: layouts.select_or_fill(found, index, 0), lambda: index)
+        return moved(dense, lambda elements: layouts.dense_to_jagged(elements, bag_offsets), source)
+    places = _places(offsets, longest)
+    value_places = layouts.invert_places(places, count)
+    flat = dense.reshape(places.size, *dense.shape[places.ndim :])
+    return moved(
+        flat,
+        lambda elements: layouts.select_or_fill(elements, value_places, 0),
+        lambda: value_places,
+    )
 
 
 @operator("(Tensor grad_output, Tensor[] offsets, SymInt total_L) -> Tensor")
@@ -144,10 +164,10 @@ def jagged_1d_to_dense(
 def jagged_1d_to_truncated_values(
     values: Tensor, lengths: Tensor, max_truncated_length: int
 ) -> Tensor:
-    """At most so many numbers of each bag, from its start."""
-    sizes = ints(lengths)
+    """The first numbers of each bag, at most max_truncated_length."""
+    bag_lengths = ints(lengths)
     return segments(
-        values, layouts.exclusive_cumsum(sizes), np.minimum(sizes, max_truncated_length)
+        values, layouts.exclusive_cumsum(bag_lengths), np.minimum(bag_lengths, max_truncated_length)
     )
 
 
@@ -157,11 +177,11 @@ def jagged_1d_to_truncated_values(
 def jagged_index_select(
     values: Tensor, lengths: Tensor, indices: Tensor, num_dense_output_rows: int | None = None
 ) -> list[Tensor]:
-    """[values, lengths] of some bags of rows [n, D], in any order, with repeats."""
-    sizes = ints(lengths)
-    chosen = ints(indices)
-    starts = layouts.index_select(layouts.exclusive_cumsum(sizes), chosen)
-    return [segments(values, starts, layouts.index_select(sizes, chosen)), rows(lengths, chosen)]
+    """[values, lengths] of the bags `indices`, in any order, with repeats; values [n, D]."""
+    bag_lengths = ints(lengths)
+    bags = ints(indices)
+    starts = layouts.index_select(layouts.exclusive_cumsum(bag_lengths), bags)
+    return [segments(values, starts, layouts.index_select(bag_lengths, bags)), rows(lengths, bags)]
 
 
 @operator("(Tensor x_values, Tensor[] x_offsets, Tensor y) -> Tensor")

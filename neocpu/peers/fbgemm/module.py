@@ -1,8 +1,7 @@
-"""What can be asked of a module beside a lookup? Its features and options as attributes, its
-states, its hyper-parameters.
+"""What does FBGEMM's module offer beside lookups? Attributes, optimizer states, hyper-parameters.
 
-Names, shapes and orders are FBGEMM's. What concerns caches and prefetching does nothing, as there:
-a CPU has neither.
+Names, shapes and orders are FBGEMM's. Methods about caches and prefetching do nothing, as in FBGEMM
+on a CPU.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,29 +25,33 @@ from neocpu.peers.fbgemm.names import (
 from neocpu.peers.fbgemm.options import OptimizerArgs, choose, fp32
 from neocpu.peers.fbgemm.storage import Storage
 
+# Formats of the output.
 OUTPUTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+# Hyper-parameters beside lr that `update_hyper_parameters` sets.
 SETTABLE = ("eps", "beta1", "beta2", "weight_decay")
-COUNTED: tuple[EmbOptimType, ...] = (
+# Optimizers whose `iter` FBGEMM saves in the state_dict.
+COUNTED = (
     EmbOptimType.ADAM,
     EmbOptimType.LAMB,
     EmbOptimType.PARTIAL_ROWWISE_ADAM,
+    EmbOptimType.PARTIAL_ROWWISE_LAMB,
+    EmbOptimType.EMAINPLACE_ROWWISE_ADAGRAD,
 )
-COUNTED += (EmbOptimType.PARTIAL_ROWWISE_LAMB, EmbOptimType.EMAINPLACE_ROWWISE_ADAGRAD)
 
 
 def output_of(output: Any) -> tuple[int, torch.dtype]:
     """FBGEMM's number of an output format, and its torch dtype."""
-    found = of(SparseType, output)
-    if found.value not in OUTPUTS:
-        raise ConfigError(f"output_dtype {found.value}: choose one of {', '.join(OUTPUTS)}")
-    return found.as_int(), OUTPUTS[found.value]
+    sparse_type = of(SparseType, output)
+    if sparse_type.value not in OUTPUTS:
+        raise ConfigError(f"output_dtype {sparse_type.value}: choose one of {', '.join(OUTPUTS)}")
+    return sparse_type.as_int(), OUTPUTS[sparse_type.value]
 
 
 class Module(Storage):
     """Features, options and states; `SplitTableBatchedEmbeddingBagsCodegen` adds the lookup."""
 
-    def _make_features(self, specs: list[tuple[Any, ...]], given: Mapping[str, Any]) -> None:
-        """Tables and features: `embedding_specs`, `feature_table_map` and what follows from them."""
+    def _make_features(self, specs: list[tuple[Any, ...]], arguments: Mapping[str, Any]) -> None:
+        """Set the attributes that follow from `embedding_specs` and `feature_table_map`."""
         if not specs:
             raise ConfigError("embedding_specs: give at least one table")
         self.embedding_specs = [
@@ -56,71 +59,73 @@ class Module(Storage):
         ]
         self.rows = [int(s[0]) for s in specs]
         self.dims = [int(s[1]) for s in specs]
-        tables = given["feature_table_map"]
+        tables = arguments["feature_table_map"]
         self.feature_table_map = list(range(len(specs)) if tables is None else tables)
         if set(self.feature_table_map) != set(range(len(specs))):
             raise ConfigError(
                 f"feature_table_map {self.feature_table_map}: each of {len(specs)} tables needs a "
                 "feature"
             )
-        self.table_names = given["table_names"]
+        self.table_names = arguments["table_names"]
         self.names = list(self.table_names or [f"table-{i}" for i in range(len(specs))])
-        self.pooling_mode = given["pooling_mode"]
+        self.pooling_mode = arguments["pooling_mode"]
         self.mixed_D = len(set(self.dims)) > 1
         self.pooling = of(PoolingMode, self.pooling_mode).name.lower()
         self.is_nobag = self.pooling == "none"
         if self.is_nobag and self.mixed_D:
             raise ConfigError("pooling_mode NONE: all tables must have the same dimension")
-        wide = [self.dims[t] for t in self.feature_table_map]
-        self.total_D = sum(wide)
+        feature_dims = [self.dims[t] for t in self.feature_table_map]
+        self.total_D = sum(feature_dims)
         self.max_D = max(self.dims)
         self.max_D_cache = 0
         self.total_hash_size = sum(self.rows)
-        self._table = np.array(self.feature_table_map, np.int64)
-        self._wide = np.array(wide, np.int64)
+        self._feature_table = np.array(self.feature_table_map, np.int64)
+        self._feature_dims = np.array(feature_dims, np.int64)
         base = np.append(0, np.cumsum(self.rows))
-        self.register_buffer("D_offsets", torch.tensor([0, *np.cumsum(wide)], dtype=torch.int32))
         self.register_buffer(
-            "hash_size_cumsum", torch.from_numpy(np.append(base[self._table], base[-1]))
+            "D_offsets", torch.tensor([0, *np.cumsum(feature_dims)], dtype=torch.int32)
+        )
+        self.register_buffer(
+            "hash_size_cumsum", torch.from_numpy(np.append(base[self._feature_table], base[-1]))
         )
         self.register_buffer(
             "rows_per_table", torch.tensor([self.rows[t] for t in self.feature_table_map])
         )
         self.register_buffer("bounds_check_warning", torch.zeros(1, dtype=torch.int64))
-        self.register_buffer("feature_dims", torch.tensor(wide))
+        self.register_buffer("feature_dims", torch.tensor(feature_dims))
 
-    def _make_options(self, given: Mapping[str, Any]) -> None:
-        """Formats, optimizer and checks."""
-        self.weights_precision = given["weights_precision"]
-        self.optimizer = given["optimizer"]
+    def _make_options(self, arguments: Mapping[str, Any]) -> None:
+        """Set formats, optimizer and bounds check."""
+        self.weights_precision = arguments["weights_precision"]
+        self.optimizer = arguments["optimizer"]
         form = of(SparseType, self.weights_precision).value
         if form not in codes.NAMES:
             raise ConfigError(f"weights_precision {form}: choose one of {', '.join(codes.NAMES)}")
         self.form = codes.NAMES[form]
-        self.output_dtype, self._out = output_of(given["output_dtype"])
-        self.choice = choose(given, self.total_hash_size)
+        self.output_dtype, self._output = output_of(arguments["output_dtype"])
+        self.choice = choose(arguments, self.total_hash_size)
         self.optimizer_args: OptimizerArgs = self.choice.args
-        self.weight_decay_mode = given["weight_decay_mode"]
-        self.stochastic_rounding = given["stochastic_rounding"]
-        self.emainplace = given["emainplace_mode"] or EmainplaceModeDefinition()
-        extra = given["extra_optimizer_config"]
+        self.weight_decay_mode = arguments["weight_decay_mode"]
+        self.stochastic_rounding = arguments["stochastic_rounding"]
+        self.emainplace = arguments["emainplace_mode"] or EmainplaceModeDefinition()
+        extra_config = arguments["extra_optimizer_config"]
         self.writeback = (
-            extra.writeback_first_feature_only
-            if extra and extra.use_writeback_bwd_prehook
+            extra_config.writeback_first_feature_only
+            if extra_config and extra_config.use_writeback_bwd_prehook
             else None
         )
-        self._rate = float(given["learning_rate"])
+        self._rate = float(arguments["learning_rate"])
         self._averaged = 0
         self.learning_rate_tensor = torch.tensor(self._rate, dtype=torch.float32)
-        self.bounds_check_mode_int = bounds.mode_of(given["bounds_check_mode"])
-        self.embedding_table_index_type = given["embedding_table_index_type"]
-        self.embedding_table_offset_type = given["embedding_table_offset_type"]
+        self.bounds_check_mode_int = bounds.mode_of(arguments["bounds_check_mode"])
+        self.embedding_table_index_type = arguments["embedding_table_index_type"]
+        self.embedding_table_offset_type = arguments["embedding_table_offset_type"]
         self.current_device = torch.device("cpu")
         self.use_cpu = True
-        self.gather_uvm_cache_stats = bool(given["gather_uvm_cache_stats"])
+        self.gather_uvm_cache_stats = bool(arguments["gather_uvm_cache_stats"])
 
     def _make_rest(self) -> None:
-        """What FBGEMM's state_dict holds besides."""
+        """Register what else FBGEMM's state_dict holds."""
         counted = self.choice.rule.endswith("_with_counter") or self.choice.rule.endswith(
             "_with_cowclip"
         )
@@ -137,17 +142,17 @@ class Module(Storage):
         self.register_buffer("uvm_cache_stats", torch.zeros(6, dtype=torch.int32), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Module":
-        moved = fn(torch.empty(0))
-        if moved.dtype != torch.float32 or moved.device.type != "cpu":
+        probe = fn(torch.empty(0))
+        if probe.dtype != torch.float32 or probe.device.type != "cpu":
             raise ConfigError(
-                f"rows stay where they were made, as {self.form} on the CPU, not {moved.dtype} on "
-                f"{moved.device}"
+                f"rows stay where they were made, as {self.form} on the CPU, not {probe.dtype} on "
+                f"{probe.device}"
             )
         return super()._apply(fn, recurse)
 
     @staticmethod
     def get_table_name_for_logging(table_names: list[str] | None) -> str:
-        """A short text for the tables of a module."""
+        """A short text that names the tables of a module."""
         names = sorted(set(table_names or ()))
         if table_names is None:
             return "<Unknown>"
@@ -156,40 +161,39 @@ class Module(Storage):
     # ---- states ----
 
     def split_optimizer_states(self) -> list[list[Tensor]]:
-        """The states of every table, in place: [rows, columns], or [rows] of states with one number
-        per row.
+        """The states of every table, in place: [rows, columns], or [rows] of row-wise states.
 
         Order: momentum1, momentum2, prev_iter, row_counter, as far as the optimizer has them.
         """
         states = [self._split_state(prefix) for prefix in self._prefixes]
-        return [list(of_table) for of_table in zip(*states)]
+        return [list(table_states) for table_states in zip(*states)]
 
     def get_optimizer_state(self) -> list[dict[str, Tensor]]:
-        """The states of every table by torch's names of them."""
-        names = [name for name, _ in self._prefixes.values()]
-        found = [dict(zip(names, states)) for states in self.split_optimizer_states()]
+        """The states of every table, by torch's names."""
+        names = [state.name for state in self._prefixes.values()]
+        table_states = [dict(zip(names, states)) for states in self.split_optimizer_states()]
         if (
             self.choice.rule.endswith("_with_counter")
             and self.optimizer_args.weight_decay_mode == 3
         ):
-            return [{**states, "iter": self.iter} for states in found]
-        return found
+            return [{**states, "iter": self.iter} for states in table_states]
+        return table_states
 
     def get_optimizer_buffer(self, state: str) -> Tensor:
         """The buffer of that name. Raises ValueError if there is none."""
-        found = dict(self.named_buffers())
-        if state not in found:
+        buffers = dict(self.named_buffers())
+        if state not in buffers:
             raise ValueError(f"Optimizer buffer {state} not found")
-        return found[state]
+        return buffers[state]
 
     def get_states(self, prefix: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """(dev, host, uvm, placements, offsets) of weights, momentum1, …; dev and uvm are empty."""
         if not hasattr(self, f"{prefix}_physical_placements"):
             raise ValueError(f"no state {prefix!r}; there are weights, {', '.join(self._prefixes)}")
         parts = [getattr(self, f"{prefix}_{part}") for part in ("dev", "host", "uvm")]
-        places = torch.tensor(getattr(self, f"{prefix}_physical_placements"), dtype=torch.int32)
+        placements = torch.tensor(getattr(self, f"{prefix}_physical_placements"), dtype=torch.int32)
         offsets = torch.tensor(getattr(self, f"{prefix}_physical_offsets"), dtype=torch.int64)
-        return (*parts, places, offsets)
+        return (*parts, placements, offsets)
 
     def get_all_states(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
         """`get_states` of the weights and of every state."""
@@ -207,13 +211,14 @@ class Module(Storage):
         return self.learning_rate_tensor.item()
 
     def rate(self) -> float:
-        """The learning rate in fp64; the tensor's, if somebody wrote to it."""
+        """The learning rate in fp64, or the value that a caller wrote to the tensor."""
         written = self.learning_rate_tensor.item()
         return self._rate if fp32(self._rate) == written else written
 
     def update_hyper_parameters(self, params_dict: dict[str, float]) -> None:
-        """Set `lr`, `eps`, `beta1`, `beta2` or `weight_decay`. Raises NotImplementedError for other
-        names, as FBGEMM.
+        """Set `lr`, `eps`, `beta1`, `beta2` or `weight_decay`.
+
+        Raises NotImplementedError for other names, as FBGEMM does.
         """
         for name, value in params_dict.items():
             if name == "lr":
@@ -224,7 +229,7 @@ class Module(Storage):
                 raise NotImplementedError(f"Setting hyper-parameter {name} is not supported")
 
     def set_optimizer_step(self, step: int) -> None:
-        """Go on as if `step` updates had been done."""
+        """Set the number of updates so far."""
         self.iter[0] = step
 
     @property
@@ -232,7 +237,7 @@ class Module(Storage):
         """Number of updates so far: i64[1]."""
         return self.iter
 
-    # ---- caches, which there are none of ----
+    # ---- caches: there are none on a CPU ----
 
     def prefetch(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to fetch."""

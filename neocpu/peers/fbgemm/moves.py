@@ -1,8 +1,8 @@
-"""How do rows of a torch tensor go through neocpu's kernels? As words of their size, without
-copies; gradients come back.
+"""How do rows of a torch tensor go through neocpu's kernels? As integers of the elements' size.
 
 A kernel that only moves rows is compiled once for each size of an element, not for each dtype: fp32
-travels as int32, bf16 as int16. Segments are checked here, as kernels trust what they are given.
+travels as int32, bf16 as int16, without copies. Gradients flow back. Segments are checked here,
+because kernels trust their arguments.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,12 @@ from neocpu.peers.fbgemm.operators import Refused
 
 Ints = NDArray[np.int64]
 Words = NDArray[Any]
+# The integer dtype of each element size in bytes.
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def ints(tensor: Tensor) -> Ints:
-    """int64 array of a tensor, flat."""
+    """A tensor as an int64 array, flat."""
     return tensor.detach().to(torch.int64).contiguous().numpy().reshape(-1)
 
 
@@ -39,7 +40,7 @@ def words(tensor: Tensor) -> Words:
 
 
 class _Moved(torch.autograd.Function):
-    """Rows that a kernel moved; `source()` says which row each one was, -1 for none."""
+    """Rows moved by a kernel; `source()` gives the input row of each output row, -1: none."""
 
     @staticmethod
     def forward(
@@ -53,24 +54,26 @@ class _Moved(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         source = ctx.source()
         grad = grads[0]
-        row = grad.shape[source.ndim :]
-        at = np.flatnonzero(source.reshape(-1) >= 0)
-        to = torch.from_numpy(source.reshape(-1)[at])
-        given = grad.reshape(source.size, *row)[torch.from_numpy(at)]
-        whole = grad.new_zeros(ctx.shape.numel() // max(row.numel(), 1), *row)
-        return whole.index_add(0, to, given).reshape(ctx.shape), None, None
+        row_shape = grad.shape[source.ndim :]
+        places = np.flatnonzero(source.reshape(-1) >= 0)
+        source_rows = torch.from_numpy(source.reshape(-1)[places])
+        gradient = grad.reshape(source.size, *row_shape)[torch.from_numpy(places)]
+        value_gradient = grad.new_zeros(ctx.shape.numel() // max(row_shape.numel(), 1), *row_shape)
+        return value_gradient.index_add(0, source_rows, gradient).reshape(ctx.shape), None, None
 
 
 def moved(values: Tensor, move: Callable[[Words], Words], source: Callable[[], Ints]) -> Tensor:
-    """What `move` makes of the bits of values [n, ...]; `source()`: the row at each place of the
-    result, for gradients.
+    """Apply `move` to the bits of values [n, ...].
+
+    source: called for gradients only; returns the row of `values` at each place of the result, or
+    -1.
     """
-    found: Tensor = _Moved.apply(values, move, source)
-    return found
+    result: Tensor = _Moved.apply(values, move, source)
+    return result
 
 
 def runs(starts: Ints, lengths: Ints) -> Ints:
-    """starts[t], starts[t]+1, …: lengths[t] of them, one run after the other."""
+    """Concatenate the ranges [starts[t], starts[t] + lengths[t])."""
     if lengths.size and lengths.min() < 0:
         raise ValueError(f"a length is {lengths.min()}; it may not be negative")
     return layouts.expand_into_jagged_permute(
@@ -79,26 +82,27 @@ def runs(starts: Ints, lengths: Ints) -> Ints:
 
 
 def segments(values: Tensor, starts: Ints, lengths: Ints) -> Tensor:
-    """Rows starts[t], starts[t]+1, … of values [n, ...]: lengths[t] of them, one segment after the
-    other.
+    """Concatenate the segments values[starts[t] : starts[t] + lengths[t]] of values [n, ...].
+
+    Raises Refused for segments that are not within the values.
     """
-    used = lengths > 0
-    if lengths.size and (lengths.min() < 0 or (used.any() and starts[used].min() < 0)):
+    nonempty = lengths > 0
+    if lengths.size and (lengths.min() < 0 or (nonempty.any() and starts[nonempty].min() < 0)):
         raise Refused("lengths and offsets may not be negative")
-    if used.any() and (last := int((starts + lengths)[used].max())) > values.shape[0]:
+    if nonempty.any() and (last := int((starts + lengths)[nonempty].max())) > values.shape[0]:
         raise Refused(f"lengths ask for {last} rows, but there are {values.shape[0]}")
     ends = layouts.complete_cumsum(lengths)
-    shape = values.shape[1:]
+    row_shape = values.shape[1:]
 
-    def move(found: Words) -> Words:
+    def move(elements: Words) -> Words:
         copied = layouts.copy_segments(
-            found, starts, np.arange(starts.size), ends, int(np.prod(shape))
+            elements, starts, np.arange(starts.size), ends, int(np.prod(row_shape))
         )
-        return copied.reshape(int(ends[-1]), *shape)
+        return copied.reshape(int(ends[-1]), *row_shape)
 
     return moved(values, move, lambda: runs(starts, lengths))
 
 
 def rows(values: Tensor, index: Ints) -> Tensor:
     """Rows of values [n, ...] by number."""
-    return moved(values, lambda found: layouts.index_select(found, index), lambda: index)
+    return moved(values, lambda elements: layouts.index_select(elements, index), lambda: index)

@@ -1,7 +1,6 @@
-"""What are FBGEMM's words for things? Its enums and option records, of our own, so that fbgemm_gpu
-need not be installed.
+"""Which enums and option records does FBGEMM's interface use? Copies of them, without fbgemm_gpu.
 
-Values are FBGEMM's. `of` takes FBGEMM's own members, ours, their numbers, and plain strings alike.
+Names and values are FBGEMM's. `of` accepts FBGEMM's own members, ours, their numbers, and strings.
 Imports no torch.
 """
 
@@ -13,7 +12,7 @@ E = TypeVar("E", bound=enum.Enum)
 
 
 class EmbOptimType(enum.Enum):
-    """Optimizers of FBGEMM; `UNSUPPORTED` in `options.py` says which of them neocpu lacks."""
+    """Optimizers of FBGEMM; `RULES` in `options.py` has those that neocpu supports."""
 
     SGD = "sgd"
     EXACT_SGD = "exact_sgd"
@@ -54,8 +53,9 @@ class SparseType(enum.Enum):
         return str(self.value)
 
     def as_int(self) -> int:
-        """The number by which operators know the format: those of FBGEMM's C++ (its Python counts
-        MX4 and NFP8 one less).
+        """The format's number in operators, as in FBGEMM's C++.
+
+        FBGEMM's Python numbers MX4 and NFP8 one less.
         """
         return _NUMBERS[self.value]
 
@@ -83,7 +83,7 @@ class SparseType(enum.Enum):
         if is_mx:
             return SparseType.MX4
         name = str(dtype).removeprefix("torch.").removesuffix("uz")
-        found = {
+        formats = {
             "float32": "fp32",
             "float16": "fp16",
             "bfloat16": "bf16",
@@ -93,9 +93,9 @@ class SparseType(enum.Enum):
             "quint2x4": "int2",
             "float8_e4m3fn": "nfp8",
         }
-        if name not in found:
+        if name not in formats:
             raise ValueError(f"no format of rows has elements of type {dtype}")
-        return SparseType(found[name])
+        return SparseType(formats[name])
 
     def bit_rate(self) -> int:
         """Bits of one element's code."""
@@ -108,7 +108,7 @@ class SparseType(enum.Enum):
         return 32 // self.bit_rate()
 
     def is_float(self) -> bool:
-        """Whether an element's code alone says its value."""
+        """Whether an element's code alone determines its value, without a scale."""
         return self.value in ("fp32", "fp16", "fp8", "bf16", "nfp8")
 
 
@@ -133,7 +133,7 @@ class PoolingMode(enum.IntEnum):
     NONE = 2
 
     def do_pooling(self) -> bool:
-        """Whether there is one row per bag rather than per lookup."""
+        """Whether the output has one row per bag rather than per lookup."""
         return self is not PoolingMode.NONE
 
 
@@ -186,7 +186,7 @@ class WeightDecayMode(enum.IntEnum):
 
 
 class CounterWeightDecayMode(enum.IntEnum):
-    """The same, of the rules with counters."""
+    """How weight decay enters an update of the rules with counters."""
 
     NONE = 0
     L2 = 1
@@ -212,7 +212,7 @@ class GradSumDecay(enum.IntEnum):
 
 @dataclass(frozen=True)
 class TailIdThreshold:
-    """Above which count a row is no tail."""
+    """The counter above which a row is no longer a tail row."""
 
     val: float = 0
     is_ratio: bool = False
@@ -252,7 +252,7 @@ class GlobalWeightDecayDefinition:
 
 @dataclass(frozen=True)
 class UserEnabledConfigDefinition:
-    """Switches of single optimizers."""
+    """Options that concern single optimizers."""
 
     use_rowwise_bias_correction: bool = False
     use_writeback_bwd_prehook: bool = False
@@ -276,7 +276,7 @@ class RecordCacheMetrics(NamedTuple):
     record_tablewise_cache_miss: bool
 
 
-# Our names of optimizers -> FBGEMM's, where they differ.
+# FBGEMM's spelling of our names, where they differ.
 OURS = {
     "exact_rowwise_adagrad": "exact_row_wise_adagrad",
     "partial_rowwise_adam": "partial_row_wise_adam",
@@ -286,10 +286,9 @@ OURS = {
 
 
 def of(kind: type[E], value: Any) -> E:
-    """The member of our enum that `value` means: a member of FBGEMM's enum of that name, of ours, a
-    number, or a name.
+    """The member of our enum `kind` for FBGEMM's member, ours, a number, or a name.
 
-    Raises ValueError that lists the members.
+    Raises ValueError, which lists the members.
     """
     if isinstance(value, kind):
         return value
@@ -297,14 +296,14 @@ def of(kind: type[E], value: Any) -> E:
         value = value.name
     if isinstance(value, str):
         value = OURS.get(value.lower(), value)
-        found = {
+        member = {
             **{m.name.lower(): m for m in kind},
             **{str(m.value).lower(): m for m in kind},
         }.get(value.lower())
     else:
-        found = next((m for m in kind if m.value == value), None)
-    if found is None:
+        member = next((m for m in kind if m.value == value), None)
+    if member is None:
         raise ValueError(
             f"{value!r} is no {kind.__name__}; choose one of {', '.join(m.name for m in kind)}"
         )
-    return found
+    return member

@@ -1,8 +1,7 @@
-"""Which of FBGEMM's operators are here? `OPERATORS`: name, schema, function, as `install` gives
-them to torch.
+"""Which of FBGEMM's operators does neocpu have? `OPERATORS`, by name; `install` registers them.
 
-Functions take and give torch tensors on the CPU, with FBGEMM's argument names and defaults, and
-keep dtypes. Whatever only moves elements goes through our kernels (`moves.py`), and gradients flow
+Functions take and return torch tensors on the CPU, with FBGEMM's argument names and defaults, and
+keep dtypes. Those that only move elements go through our kernels (`moves.py`), and gradients flow
 back through floating-point values.
 """
 
@@ -16,32 +15,31 @@ from neocpu.errors import NeocpuError
 
 
 class Refused(NeocpuError, RuntimeError):
-    """An operator was given what it cannot take; also the RuntimeError that FBGEMM raises."""
+    """An operator's argument is not accepted; also the RuntimeError that FBGEMM raises."""
 
 
 @dataclass(frozen=True)
-class TorchOperator:
-    """An operator of `torch.ops.fbgemm`: its schema without the name, and what computes it on the
-    CPU.
-    """
+class RegisteredOperator:
+    """An operator of `torch.ops.fbgemm`: its schema without the name, and its CPU function."""
 
     schema: str
     function: Callable[..., Any]
 
 
-class _Registry(dict[str, TorchOperator]):
-    """Filled when the files of operators are imported, which the first look does."""
+class _Registry(dict[str, RegisteredOperator]):
+    """Operators by name; a missing name raises KeyError, which lists the others."""
 
-    def __missing__(self, name: str) -> TorchOperator:
+    def __missing__(self, name: str) -> RegisteredOperator:
         raise KeyError(f"no operator {name!r} here; there are {', '.join(sorted(self))}")
 
 
-OPERATORS: dict[str, TorchOperator] = _Registry()
+OPERATORS: dict[str, RegisteredOperator] = _Registry()
 
 
 def operator(schema: str, name: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the operator of its name (or `name`), with errors that FBGEMM's
-    callers understand.
+    """Register a function as the operator `name` (default: the function's own name).
+
+    Our errors become Refused, a RuntimeError, which FBGEMM's callers expect.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,14 +52,14 @@ def operator(schema: str, name: str = "") -> Callable[[Callable[..., Any]], Call
                     raise
                 raise Refused(str(error)) from error
 
-        OPERATORS[name or function.__name__] = TorchOperator(schema, guarded)
+        OPERATORS[name or function.__name__] = RegisteredOperator(schema, guarded)
         return guarded
 
     return register
 
 
-def load() -> dict[str, TorchOperator]:
-    """All operators, by name."""
-    for home in ("sparse", "bucketize", "reorder", "jagged", "quantize", "bounds"):
-        import_module(f"neocpu.peers.fbgemm.{home}")
+def load() -> dict[str, RegisteredOperator]:
+    """All operators, by name; imports the files that define them."""
+    for file in ("sparse", "bucketize", "reorder", "jagged", "quantize", "bounds"):
+        import_module(f"neocpu.peers.fbgemm.{file}")
     return OPERATORS

@@ -1,8 +1,7 @@
-"""Which of our update rules does FBGEMM's constructor ask for? Its keyword arguments, turned into a
-`SparseOptimizer`.
+"""Which of our optimizers do the arguments of FBGEMM's constructor describe?
 
-`optimizer_args` of a module is an `OptimizerArgs`: FBGEMM's names, FBGEMM's values. It is read
-again at every update, so what `update_hyper_parameters` changes holds from the next update on.
+`optimizer_args` of a module is an `OptimizerArgs`, with FBGEMM's names and values. It is read again
+at every update, so a change by `update_hyper_parameters` holds from the next update on.
 """
 
 import warnings
@@ -24,7 +23,7 @@ from neocpu.peers.fbgemm.names import (
     of,
 )
 
-# FBGEMM's optimizer -> our rule. EMAINPLACE adds its averaging in the forward pass.
+# Our rule for each optimizer of FBGEMM. EMAINPLACE adds its averaging in the forward pass.
 RULES = {
     EmbOptimType.EXACT_SGD: "exact_sgd",
     EmbOptimType.EXACT_ADAGRAD: "exact_adagrad",
@@ -36,11 +35,17 @@ RULES = {
     EmbOptimType.PARTIAL_ROWWISE_LAMB: "partial_rowwise_lamb",
     EmbOptimType.LARS_SGD: "lars_sgd",
 }
-# Where FBGEMM's rule has weight decay without a mode: what its formula amounts to.
-FIXED_MODES = {"adam": "decoupled", "partial_rowwise_adam": "decoupled", "lamb": "decoupled"}
-FIXED_MODES |= {"partial_rowwise_lamb": "decoupled", "lars_sgd": "l2"}
-NO_DECAY = ("exact_sgd", "exact_adagrad")  # FBGEMM's formulas have no weight decay
-# CounterWeightDecayMode, and the first WeightDecayModes
+# Rules whose formula in FBGEMM fixes the mode of weight decay.
+FIXED_MODES = {
+    "adam": "decoupled",
+    "partial_rowwise_adam": "decoupled",
+    "lamb": "decoupled",
+    "partial_rowwise_lamb": "decoupled",
+    "lars_sgd": "l2",
+}
+# Rules whose formula in FBGEMM has no weight decay.
+NO_DECAY = ("exact_sgd", "exact_adagrad")
+# Our names of CounterWeightDecayMode's numbers, which agree with WeightDecayMode's first ones.
 MODES = {0: "none", 1: "l2", 2: "decoupled", 3: "adagradw"}
 
 
@@ -74,7 +79,7 @@ class OptimizerArgs(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """What a module was asked to optimize with."""
+    """The optimizer that a module's constructor asked for."""
 
     kind: EmbOptimType
     decay: WeightDecayMode
@@ -92,22 +97,22 @@ class Choice:
         return RULES[self.kind]
 
 
-def choose(given: Mapping[str, Any], rows: int) -> Choice:
-    """Read the optimizer's keyword arguments of FBGEMM's constructor (`rows`: those of all tables).
+def choose(arguments: Mapping[str, Any], rows: int) -> Choice:
+    """The optimizer described by FBGEMM's constructor arguments; `rows`: of all tables together.
 
-    Raises ConfigError for what neocpu does not have, in words that name the argument.
+    Raises ConfigError, which names the argument, for options that neocpu does not have.
     """
-    kind = of(EmbOptimType, given["optimizer"])
-    decay = of(WeightDecayMode, given["weight_decay_mode"])
-    _refuse(given, kind, decay)
-    counter = given["counter_based_regularization"]
-    cowclip = given["cowclip_regularization"]
-    chosen = counter or cowclip
+    kind = of(EmbOptimType, arguments["optimizer"])
+    decay = of(WeightDecayMode, arguments["weight_decay_mode"])
+    _refuse(arguments, kind, decay)
+    counter = arguments["counter_based_regularization"]
+    cowclip = arguments["cowclip_regularization"]
+    regularization = counter or cowclip
     counter = counter or CounterBasedRegularizationDefinition()
     cowclip = cowclip or CowClipDefinition()
     mode = (
-        of(CounterWeightDecayMode, chosen.counter_weight_decay_mode).value
-        if chosen
+        of(CounterWeightDecayMode, regularization.counter_weight_decay_mode).value
+        if regularization
         else decay.value
     )
     names = (
@@ -120,9 +125,9 @@ def choose(given: Mapping[str, Any], rows: int) -> Choice:
         "beta2",
     )
     args = OptimizerArgs(
-        **{name: given[name] for name in (*names, "weight_decay", "eta", "momentum")},
+        **{name: arguments[name] for name in (*names, "weight_decay", "eta", "momentum")},
         weight_decay_mode=mode,
-        counter_halflife=chosen.counter_halflife if chosen else -1,
+        counter_halflife=regularization.counter_halflife if regularization else -1,
         adjustment_iter=counter.adjustment_iter,
         adjustment_ub=counter.adjustment_ub,
         learning_rate_mode=of(LearningRateMode, counter.learning_rate_mode).value,
@@ -134,8 +139,8 @@ def choose(given: Mapping[str, Any], rows: int) -> Choice:
         lower_bound=cowclip.lower_bound,
         regularization_mode=decay.value,
     )
-    frequency = counter.max_counter_update_freq if decay is WeightDecayMode.COUNTER else -1
-    choice = Choice(kind, decay, args, frequency)
+    counter_interval = counter.max_counter_update_freq if decay is WeightDecayMode.COUNTER else -1
+    choice = Choice(kind, decay, args, counter_interval)
     if args.weight_decay and choice.rule in NO_DECAY:
         warnings.warn(
             f"{kind.name} has no weight decay, as in FBGEMM: weight_decay is ignored", stacklevel=4
@@ -143,45 +148,51 @@ def choose(given: Mapping[str, Any], rows: int) -> Choice:
     return choice
 
 
-def _refuse(given: Mapping[str, Any], kind: EmbOptimType, decay: WeightDecayMode) -> None:
+def _refuse(arguments: Mapping[str, Any], kind: EmbOptimType, decay: WeightDecayMode) -> None:
     if kind not in RULES:
         raise ConfigError(
             f"optimizer {kind.name} is not in neocpu; it has {', '.join(k.name for k in RULES)}"
         )
-    if (decay is WeightDecayMode.COUNTER) != (given["counter_based_regularization"] is not None):
+    if (decay is WeightDecayMode.COUNTER) != (
+        arguments["counter_based_regularization"] is not None
+    ):
         raise ConfigError("weight_decay_mode COUNTER and counter_based_regularization go together")
-    if (decay is WeightDecayMode.COWCLIP) != (given["cowclip_regularization"] is not None):
+    if (decay is WeightDecayMode.COWCLIP) != (arguments["cowclip_regularization"] is not None):
         raise ConfigError("weight_decay_mode COWCLIP and cowclip_regularization go together")
     if decay is WeightDecayMode.DECOUPLE_GLOBAL:
         raise ConfigError(
             "weight_decay_mode DECOUPLE_GLOBAL, which decays rows in the forward pass, is not in "
             "neocpu"
         )
-    extra = given["extra_optimizer_config"]
-    if extra is not None and extra.use_rowwise_bias_correction:
+    extra_config = arguments["extra_optimizer_config"]
+    if extra_config is not None and extra_config.use_rowwise_bias_correction:
         raise ConfigError(
             "use_rowwise_bias_correction: neocpu's Adam corrects by the global step only"
         )
-    if extra is not None and extra.use_writeback_bwd_prehook and kind is not EmbOptimType.EXACT_SGD:
+    if (
+        extra_config is not None
+        and extra_config.use_writeback_bwd_prehook
+        and kind is not EmbOptimType.EXACT_SGD
+    ):
         raise ConfigError("use_writeback_bwd_prehook is of EXACT_SGD only, as in FBGEMM")
-    if given["ensemble_mode"] is not None:
+    if arguments["ensemble_mode"] is not None:
         raise ConfigError("ensemble_mode: ENSEMBLE_ROWWISE_ADAGRAD is not in neocpu")
-    if given["optimizer_state_dtypes"]:
+    if arguments["optimizer_state_dtypes"]:
         raise ConfigError("optimizer_state_dtypes: optimizer states are fp32 in neocpu")
 
 
 def optimizer_of(
     choice: Choice, args: OptimizerArgs, learning_rate: float, max_counter: float
 ) -> SparseOptimizer:
-    """Our optimizer with the hyper-parameters that hold now.
+    """Our optimizer with the current hyper-parameters.
 
-    Clipping of gradients is left out: it precedes the division of MEAN, hence the engine does it.
+    The engine clips gradients, as that precedes the division of MEAN.
     """
     rule = choice.rule
     mode = FIXED_MODES.get(rule, MODES.get(args.weight_decay_mode, "none"))
     if rule in NO_DECAY or not args.weight_decay:
         mode = "none"
-    rates = {m.value: m.name.lower() for m in LearningRateMode}
+    rate_modes = {m.value: m.name.lower() for m in LearningRateMode}
     return SparseOptimizer(
         name=rule,
         learning_rate=learning_rate,
@@ -196,7 +207,7 @@ def optimizer_of(
         counter_halflife=args.counter_halflife,
         adjustment_iter=args.adjustment_iter,
         adjustment_ub=args.adjustment_ub,
-        learning_rate_mode=rates[args.learning_rate_mode],
+        learning_rate_mode=rate_modes[args.learning_rate_mode],
         max_counter=max_counter,
         tail_id_threshold=args.tail_id_threshold,
         tail_id_threshold_is_ratio=bool(args.is_tail_id_thresh_ratio),
@@ -206,5 +217,5 @@ def optimizer_of(
 
 
 def fp32(value: float) -> float:
-    """A number rounded to fp32, as Python's float."""
+    """A number rounded to fp32, as a Python float."""
     return float(np.float32(value))

@@ -1,8 +1,7 @@
-"""How are rows quantised and read back, byte for byte? FBGEMM's fused row-wise operators and bf16,
-by our codecs.
+"""How are rows quantised and read back? By FBGEMM's fused row-wise operators, byte for byte.
 
-Rows are the last axis. Formats and roundings: docs/formats.md. The last D mod 8 columns of an int8
-row are read with one fused operation here, as all others are; FBGEMM's CPU rounds them twice.
+Rows are the last axis. Formats and roundings: docs/formats.md. All columns of an int8 row are read
+with one fused operation; FBGEMM's CPU operator rounds the last D mod 8 columns twice.
 """
 
 import math
@@ -16,7 +15,9 @@ from neocpu.peers.fbgemm.codes import decode, encode
 from neocpu.peers.fbgemm.operators import Refused, operator
 from neocpu.reference.codecs import HALF_UP, NEAREST, layout
 
+# Dtypes by SparseType's numbers.
 DTYPES = {0: torch.float32, 1: torch.float16, 5: torch.bfloat16}
+# The part of a schema that several operators share.
 OUT = "int output_dtype=0, bool scale_bias_last=True"
 
 
@@ -30,16 +31,16 @@ def _quantised(t: Tensor, form: str) -> Tensor:
     if t.dim() < 1:
         raise Refused("a number is no row")
     rows = _rows(t.detach().float()).numpy()
-    found = encode(rows, form)
-    return torch.from_numpy(found).view(*t.shape[:-1], found.shape[-1])
+    codes = encode(rows, form)
+    return torch.from_numpy(codes).view(*t.shape[:-1], codes.shape[-1])
 
 
 def _read(input: Tensor, form: str, columns: int, dtype: torch.dtype) -> Tensor:
-    """Numbers [..., columns] of uint8 [..., W]; narrow ones are rounded from fp32 to nearest even."""
+    """Numbers [..., columns] of uint8 [..., W], rounded from fp32 to nearest even."""
     if input.shape[-1] and columns < 0:
         raise Refused(f"rows of {input.shape[-1]} bytes have no room for scale and bias")
-    found = decode(_rows(input).numpy(), form, columns)
-    return torch.from_numpy(found).view(*input.shape[:-1], columns).to(dtype)
+    numbers = decode(_rows(input).numpy(), form, columns)
+    return torch.from_numpy(numbers).view(*input.shape[:-1], columns).to(dtype)
 
 
 def _only(dtype: torch.dtype, t: Tensor) -> Tensor:
@@ -97,18 +98,17 @@ def Fused8BitRowwiseQuantizedToFloatOrHalf(
     scale_bias_last: bool = True,
     quant_padding_float_type: bool = True,
 ) -> Tensor:
-    """[..., D] in `output_dtype` (0 fp32, 1 fp16, 5 bf16) of uint8 [..., D + 8], or of rows with
-    fp16 scale and bias.
+    """[..., D] in `output_dtype` (0 fp32, 1 fp16, 5 bf16) of uint8 [..., D + 8] or [..., D + 4].
 
     scale_bias_last False: scale and bias come first. quant_padding_float_type False: they are fp16,
-    of 4 bytes.
+    4 bytes together.
     """
     header = 8 if quant_padding_float_type else 4
     return _headed(input, 8, header, scale_bias_last, _output(output_dtype))
 
 
-def _headed(input: Tensor, bits: int, header: int, last: bool, dtype: torch.dtype) -> Tensor:
-    """Numbers of rows whose header of 8 or 4 bytes stands first or last."""
+def _headed(input: Tensor, bits: int, header: int, header_last: bool, dtype: torch.dtype) -> Tensor:
+    """Numbers of rows whose scale and bias, 8 or 4 bytes, stand first or last."""
     from neocpu.kernels.codecs_inference import dequantize_inference
 
     if bits not in (8, 4, 2):
@@ -118,7 +118,7 @@ def _headed(input: Tensor, bits: int, header: int, last: bool, dtype: torch.dtyp
         raise Refused(f"rows of {input.shape[-1]} bytes have no room for scale and bias")
     codes = _rows(input).numpy()
     out = np.empty((codes.shape[0], columns), np.float32)
-    dequantize_inference(codes, bits, header, last, out)
+    dequantize_inference(codes, bits, header, header_last, out)
     return torch.from_numpy(out).view(*input.shape[:-1], columns).to(dtype)
 
 
@@ -134,8 +134,9 @@ def _nbit(input: Tensor, bits: int) -> Tensor:
 
 @operator("(Tensor input, int bit_rate) -> Tensor")
 def FloatToFusedNBitRowwiseQuantizedSBHalf(input: Tensor, bit_rate: int) -> Tensor:
-    """uint8 [..., ceil(D * bit_rate / 8) + 4] of fp32 [..., D]: codes, low bits first, fp16 scale,
-    fp16 bias.
+    """uint8 [..., ceil(D * bit_rate / 8) + 4] of fp32 [..., D].
+
+    A row is codes, low bits first, fp16 scale, fp16 bias.
     """
     return _nbit(_only(torch.float32, input), bit_rate)
 
@@ -168,8 +169,9 @@ def FusedNBitRowwiseQuantizedSBHalfToHalf(input: Tensor, bit_rate: int) -> Tenso
 def FusedNBitRowwiseQuantizedSBHalfToFloatOrHalf(
     input: Tensor, bit_rate: int, output_dtype: int = 0, scale_bias_last: bool = True
 ) -> Tensor:
-    """[..., D] in `output_dtype` (0 fp32, 1 fp16, 5 bf16) of quantised rows, scale and bias last or
-    first.
+    """[..., D] in `output_dtype` (0 fp32, 1 fp16, 5 bf16) of quantised rows.
+
+    scale_bias_last False: scale and bias come first.
     """
     return _headed(input, bit_rate, 4, scale_bias_last, _output(output_dtype))
 
@@ -192,7 +194,7 @@ def Bfloat16QuantizedToFloat(input: Tensor) -> Tensor:
 
 @operator("(Tensor input, int ebits, int exponent_bias, float max_pos) -> Tensor")
 def FloatToHFP8Quantized(input: Tensor, ebits: int, exponent_bias: int, max_pos: float) -> Tensor:
-    """uint8 of fp32: sign, `ebits` of exponent, the rest mantissa; beyond max_pos it stays max_pos."""
+    """uint8 of fp32: sign, `ebits` of exponent, the rest mantissa; saturates at max_pos."""
     x = _only(torch.float32, input).detach().contiguous().numpy().reshape(1, -1)
     out = np.empty(x.shape, np.uint8)
     codecs.encode_rows(x, layout(8, 7 - ebits, exponent_bias, limit=max_pos), NEAREST, out)
@@ -201,7 +203,7 @@ def FloatToHFP8Quantized(input: Tensor, ebits: int, exponent_bias: int, max_pos:
 
 @operator("(Tensor input, int ebits, int exponent_bias) -> Tensor")
 def HFP8QuantizedToFloat(input: Tensor, ebits: int, exponent_bias: int) -> Tensor:
-    """fp32 of such bytes."""
+    """fp32 of the bytes that `FloatToHFP8Quantized` writes."""
     codes = input.contiguous().numpy().reshape(1, -1)
     out = np.empty(codes.shape, np.float32)
     codecs.decode_rows(codes, layout(8, 7 - ebits, exponent_bias, limit=3e38), out)

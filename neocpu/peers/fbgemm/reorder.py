@@ -1,4 +1,4 @@
-"""How do batches that each are table-major become one that is? FBGEMM's reorder_batched operators."""
+"""How do table-major batches become one table-major batch? By the reorder_batched operators."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from neocpu.embedding import layouts
 from neocpu.peers.fbgemm.moves import ints, rows, runs, segments
 from neocpu.peers.fbgemm.operators import Refused, operator
 
+# The part of a schema that several operators share.
 ADS = "Tensor reordered_cat_ad_offsets, Tensor batch_offsets, SymInt num_ads_in_batch, "
 
 
 @operator(
-    "(Tensor cat_ad_lengths, Tensor batch_offsets, SymInt num_ads_in_batch, bool "
-    "broadcast_lengths=False, "
-    "SymInt max_batch_size=0) -> Tensor"
+    "(Tensor cat_ad_lengths, Tensor batch_offsets, SymInt num_ads_in_batch, "
+    "bool broadcast_lengths=False, SymInt max_batch_size=0) -> Tensor"
 )
 def reorder_batched_ad_lengths(
     cat_ad_lengths: Tensor,
@@ -25,57 +25,65 @@ def reorder_batched_ad_lengths(
     broadcast_lengths: bool = False,
     max_batch_size: int = 0,
 ) -> Tensor:
-    """Lengths by (table, sample); with max_batch_size every table has that many samples, the last
-    ones 0.
+    """Lengths by (table, sample).
+
+    max_batch_size: samples of every table in the result, padded with lengths 0; 0: no padding.
     """
-    ends = ints(batch_offsets)
-    each = ends.size - 1 if broadcast_lengths else num_ads_in_batch
+    batch_ends = ints(batch_offsets)
+    batch_length = batch_ends.size - 1 if broadcast_lengths else num_ads_in_batch
     if (
-        each == 0
-        or cat_ad_lengths.numel() % each
+        batch_length == 0
+        or cat_ad_lengths.numel() % batch_length
         or (max_batch_size and max_batch_size < num_ads_in_batch)
     ):
-        raise Refused(f"{cat_ad_lengths.numel()} lengths are no whole batches of {each}")
-    tables = cat_ad_lengths.numel() // each
-    found = rows(
-        cat_ad_lengths.reshape(-1), layouts.reordered_bags(ends, tables, broadcast_lengths)
+        raise Refused(f"{cat_ad_lengths.numel()} lengths are no whole batches of {batch_length}")
+    tables = cat_ad_lengths.numel() // batch_length
+    lengths = rows(
+        cat_ad_lengths.reshape(-1), layouts.reordered_bags(batch_ends, tables, broadcast_lengths)
     )
     if max_batch_size <= 0:
-        return found
+        return lengths
     return torch.nn.functional.pad(
-        found.view(tables, -1), (0, max_batch_size - int(ends[-1]))
+        lengths.view(tables, -1), (0, max_batch_size - int(batch_ends[-1]))
     ).reshape(-1)
 
 
 def _reordered(
     offsets: Tensor,
     values: Tensor,
-    to: Tensor,
+    reordered_offsets: Tensor,
     batch_offsets: Tensor,
     samples: int,
     broadcast: bool,
     count: int,
 ) -> Tensor:
-    """Rows of bags by (table, sample); `samples` to a table in the offsets `to`; `count` rows in
-    all.
+    """Rows [count, …] of the bags by (table, sample).
+
+    reordered_offsets: those of the result; samples: bags of a table in them.
     """
-    ends = ints(batch_offsets)
-    source = ints(offsets)
-    target = ints(to)
-    tables = (target.size - 1) // max(samples, 1)
-    bags = layouts.reordered_bags(ends, tables, broadcast)
-    places = (np.arange(tables)[:, None] * samples + np.arange(int(ends[-1]))).reshape(-1)
-    lengths = np.diff(source)[bags]
-    # a table's bags of one batch lie together: only where each batch begins is told by `to`
-    begins = np.isin(places % samples, ends[:-1]) if samples else np.zeros(0, bool)
-    group = np.cumsum(begins) - 1
-    before = layouts.exclusive_cumsum(lengths)
-    at = target[places][begins][group] + before - before[begins][group]
-    moved = segments(values, source[bags], lengths)
-    if len(moved) == count and (at == before).all():
+    batch_ends = ints(batch_offsets)
+    bag_starts = ints(offsets)
+    reordered_starts = ints(reordered_offsets)
+    tables = (reordered_starts.size - 1) // max(samples, 1)
+    bags = layouts.reordered_bags(batch_ends, tables, broadcast)
+    bag_places = (np.arange(tables)[:, None] * samples + np.arange(int(batch_ends[-1]))).reshape(-1)
+    lengths = np.diff(bag_starts)[bags]
+    # As in FBGEMM, only the offset of a batch's first bag in each table is read.
+    first_of_batch = (
+        np.isin(bag_places % samples, batch_ends[:-1]) if samples else np.zeros(0, bool)
+    )
+    batch_of_bag = np.cumsum(first_of_batch) - 1
+    moved_starts = layouts.exclusive_cumsum(lengths)
+    row_places = (
+        reordered_starts[bag_places][first_of_batch][batch_of_bag]
+        + moved_starts
+        - moved_starts[first_of_batch][batch_of_bag]
+    )
+    moved = segments(values, bag_starts[bags], lengths)
+    if len(moved) == count and (row_places == moved_starts).all():
         return moved
     out = torch.empty((count, *values.shape[1:]), dtype=values.dtype)
-    out[torch.from_numpy(runs(at, lengths))] = moved
+    out[torch.from_numpy(runs(row_places, lengths))] = moved
     return out
 
 
@@ -97,17 +105,15 @@ def reorder_batched_ad_indices(
     if broadcast_indices and num_indices_after_broadcast < 0:
         raise Refused("broadcast_indices needs num_indices_after_broadcast")
     count = num_indices_after_broadcast if broadcast_indices else cat_ad_indices.shape[0]
-    to = (reordered_cat_ad_offsets, batch_offsets, num_ads_in_batch, broadcast_indices, count)
-    return _reordered(cat_ad_offsets, cat_ad_indices, *to)
+    layout = (reordered_cat_ad_offsets, batch_offsets, num_ads_in_batch, broadcast_indices, count)
+    return _reordered(cat_ad_offsets, cat_ad_indices, *layout)
 
 
 @operator(
     "(Tensor cat_ad_offsets, Tensor[] cat_ad_indices, "
     + ADS
-    + (
-        "bool broadcast_indices, SymInt total_num_indices, bool pinned_memory=False, SymInt "
-        "max_batch_size=0) -> Tensor"
-    )
+    + "bool broadcast_indices, SymInt total_num_indices, bool pinned_memory=False, "
+    + "SymInt max_batch_size=0) -> Tensor"
 )
 def cat_reorder_batched_ad_indices(
     cat_ad_offsets: Tensor,
@@ -120,16 +126,22 @@ def cat_reorder_batched_ad_indices(
     pinned_memory: bool = False,
     max_batch_size: int = 0,
 ) -> Tensor:
-    """As `reorder_batched_ad_indices`, of one tensor for each batch."""
+    """As `reorder_batched_ad_indices`, with one tensor for each batch."""
     samples = max_batch_size if max_batch_size > 0 else num_ads_in_batch
-    to = (reordered_cat_ad_offsets, batch_offsets, samples, broadcast_indices, total_num_indices)
-    return _reordered(cat_ad_offsets, torch.cat(list(cat_ad_indices)), *to)
+    layout = (
+        reordered_cat_ad_offsets,
+        batch_offsets,
+        samples,
+        broadcast_indices,
+        total_num_indices,
+    )
+    return _reordered(cat_ad_offsets, torch.cat(list(cat_ad_indices)), *layout)
 
 
 @operator(
     "(Tensor cat_sequence_embeddings_offsets, Tensor cat_sequence_embeddings, "
-    "Tensor reordered_cat_sequence_embeddings_offsets, Tensor batch_offsets, SymInt "
-    "num_items_in_batch) -> Tensor"
+    "Tensor reordered_cat_sequence_embeddings_offsets, Tensor batch_offsets, "
+    "SymInt num_items_in_batch) -> Tensor"
 )
 def reorder_batched_sequence_embeddings(
     cat_sequence_embeddings_offsets: Tensor,
@@ -138,8 +150,8 @@ def reorder_batched_sequence_embeddings(
     batch_offsets: Tensor,
     num_items_in_batch: int,
 ) -> Tensor:
-    """As `reorder_batched_ad_indices`, of rows [n, D]."""
+    """As `reorder_batched_ad_indices`, for rows [n, D]."""
     values = cat_sequence_embeddings
-    to = reordered_cat_sequence_embeddings_offsets
-    shape = (to, batch_offsets, num_items_in_batch, False, values.shape[0])
-    return _reordered(cat_sequence_embeddings_offsets, values, *shape)
+    reordered_offsets = reordered_cat_sequence_embeddings_offsets
+    layout = (reordered_offsets, batch_offsets, num_items_in_batch, False, values.shape[0])
+    return _reordered(cat_sequence_embeddings_offsets, values, *layout)

@@ -1,6 +1,4 @@
-"""Which operators lay out sparse features? Running sums, ranges, permutations and selections, with
-FBGEMM's signatures.
-"""
+"""Which operators lay out sparse features? Running sums, ranges, permutations, selections."""
 
 import numpy as np
 import torch
@@ -10,35 +8,39 @@ from neocpu.embedding import layouts
 from neocpu.peers.fbgemm.moves import Ints, ints, like, rows, runs, segments
 from neocpu.peers.fbgemm.operators import Refused, operator
 
+# The part of a schema that several operators share.
 PERMUTE = (
-    "(Tensor permute, Tensor lengths, Tensor values, Tensor? weights=None, SymInt? "
-    "permuted_lengths_sum=None)"
+    "(Tensor permute, Tensor lengths, Tensor values, Tensor? weights=None, "
+    "SymInt? permuted_lengths_sum=None)"
 )
 
 
 def _fractions(values: Tensor, first: int, count: int) -> Tensor:
-    """Running sums of floats: added in fp64, each rounded once to the dtype of the values. FBGEMM
-    rounds every addition.
+    """Running sums of floats, added in fp64 and rounded once to the dtype of the values.
+
+    FBGEMM rounds every addition.
     """
-    found = layouts.running_sums(values.detach().to(torch.float64).numpy(), first, count)
-    return torch.from_numpy(found).to(values.dtype)
+    sums = layouts.running_sums(values.detach().to(torch.float64).numpy(), first, count)
+    return torch.from_numpy(sums).to(values.dtype)
 
 
 def _complete(lengths: Tensor) -> Tensor:
-    """0, then the running sums of the last axis, in its dtype."""
+    """0, then the running sums of the last axis, in the dtype of the lengths."""
     if lengths.dim() not in (1, 2):
         raise Refused(f"lengths have {lengths.dim()} dimensions; 1 or 2 will do")
     if lengths.dtype.is_floating_point:
         size = lengths.shape[-1] + 1
-        sums = [_fractions(row, 0, size) for row in (lengths if lengths.dim() == 2 else [lengths])]
-        return torch.cat([lengths.new_zeros(0), *sums]).view(*lengths.shape[:-1], size)
+        rows_of_sums = [
+            _fractions(row, 0, size) for row in (lengths if lengths.dim() == 2 else [lengths])
+        ]
+        return torch.cat([lengths.new_zeros(0), *rows_of_sums]).view(*lengths.shape[:-1], size)
     count = lengths.shape[-1]
-    flat = layouts.complete_cumsum(ints(lengths))
+    all_sums = layouts.complete_cumsum(ints(lengths))
     starts = (
         np.arange(lengths.numel() // max(count, 1) if lengths.dim() == 2 else 1)[:, None] * count
     )
-    found = flat[starts + np.arange(count + 1)] - flat[starts]
-    return like(found.reshape(*lengths.shape[:-1], count + 1), lengths)
+    row_sums = all_sums[starts + np.arange(count + 1)] - all_sums[starts]
+    return like(row_sums.reshape(*lengths.shape[:-1], count + 1), lengths)
 
 
 @operator("(Tensor t_in) -> Tensor")
@@ -84,14 +86,15 @@ def _ranges(lengths: Ints) -> Ints:
 
 @operator("(Tensor t_in, SymInt[]? shape=None) -> Tensor")
 def lengths_range(t_in: Tensor, shape: list[int] | None = None) -> Tensor:
-    """0, 1, … of every length, one range after the other."""
+    """Concatenate the ranges 0, 1, … of every length."""
     return like(_ranges(ints(t_in)), t_in)
 
 
 @operator("(Tensor lengths) -> Tensor")
 def repeat_arange(lengths: Tensor) -> Tensor:
-    """0, 1, … of every length, one range after the other. Raises ValueError for lengths that add up
-    to less than 0.
+    """Concatenate the ranges 0, 1, … of every length.
+
+    Raises ValueError if the lengths add up to less than 0.
     """
     if int(lengths.sum()) < 0:
         raise ValueError(
@@ -112,26 +115,26 @@ def invert_permute(permute: Tensor) -> Tensor:
 def expand_into_jagged_permute(
     permute: Tensor, input_offset: Tensor, output_offset: Tensor, output_size: int
 ) -> Tensor:
-    """Where each lookup of permuted segments comes from: [output_size]."""
-    found = layouts.expand_into_jagged_permute(
+    """The source position of each lookup of the permuted segments: [output_size]."""
+    sources = layouts.expand_into_jagged_permute(
         ints(permute), ints(input_offset), ints(output_offset)
     )
-    return like(found[:output_size], permute)
+    return like(sources[:output_size], permute)
 
 
 def _permuted(
     bags: Ints, lengths: Tensor, values: Tensor, weights: Tensor | None
 ) -> tuple[Ints, Tensor, Tensor | None]:
     """(lengths, values, weights) of bags in another order."""
-    sizes = ints(lengths)
-    if bags.size and not 0 <= bags.min() <= bags.max() < sizes.size:
-        raise Refused(f"bag {bags.max()} is asked for; there are {sizes.size}")
-    found = layouts.index_select(sizes, bags)
-    starts = layouts.index_select(layouts.exclusive_cumsum(sizes), bags)
+    bag_lengths = ints(lengths)
+    if bags.size and not 0 <= bags.min() <= bags.max() < bag_lengths.size:
+        raise Refused(f"bag {bags.max()} is asked for; there are {bag_lengths.size}")
+    permuted_lengths = layouts.index_select(bag_lengths, bags)
+    starts = layouts.index_select(layouts.exclusive_cumsum(bag_lengths), bags)
     return (
-        found,
-        segments(values, starts, found),
-        None if weights is None else segments(weights, starts, found),
+        permuted_lengths,
+        segments(values, starts, permuted_lengths),
+        None if weights is None else segments(weights, starts, permuted_lengths),
     )
 
 
@@ -143,9 +146,9 @@ def permute_1D_sparse_data(
     weights: Tensor | None = None,
     permuted_lengths_sum: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(lengths [P], values, weights) of bags in another order, some perhaps missing or repeated."""
-    found, values, scale = _permuted(ints(permute), lengths, values, weights)
-    return like(found, lengths), values, scale
+    """(lengths [P], values, weights) of the bags `permute`, which may omit and repeat bags."""
+    permuted_lengths, values, permuted_weights = _permuted(ints(permute), lengths, values, weights)
+    return like(permuted_lengths, lengths), values, permuted_weights
 
 
 @operator(PERMUTE + " -> (Tensor, Tensor, Tensor?)")
@@ -159,11 +162,15 @@ def permute_2D_sparse_data(
     """(lengths [P, B], values, weights) of features in another order; lengths [F, B]."""
     if lengths.dim() != 2:
         raise Refused(f"lengths have {lengths.dim()} dimensions instead of 2")
-    order = ints(permute)
+    feature_order = ints(permute)
     samples = lengths.shape[1]
-    bags = (order[:, None] * samples + np.arange(samples)).reshape(-1)
-    found, values, scale = _permuted(bags, lengths, values, weights)
-    return like(found.reshape(order.size, samples), lengths), values, scale
+    bags = (feature_order[:, None] * samples + np.arange(samples)).reshape(-1)
+    permuted_lengths, values, permuted_weights = _permuted(bags, lengths, values, weights)
+    return (
+        like(permuted_lengths.reshape(feature_order.size, samples), lengths),
+        values,
+        permuted_weights,
+    )
 
 
 @operator(PERMUTE + " -> (Tensor, Tensor, Tensor?)")
@@ -191,15 +198,15 @@ def permute_2D_sparse_data_input1D(
     permuted_lengths_sum: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """As `permute_2D_sparse_data`, with lengths flat: [F * stride] -> [P * stride]."""
-    found, values, scale = permute_2D_sparse_data(
+    permuted_lengths, values, permuted_weights = permute_2D_sparse_data(
         permute, lengths.view(-1, stride), values, weights
     )
-    return found.reshape(-1), values, scale
+    return permuted_lengths.reshape(-1), values, permuted_weights
 
 
 @operator(
-    "(Tensor permute, Tensor lengths, Tensor indices, Tensor? weights=None) -> (Tensor, Tensor, "
-    "Tensor?)"
+    "(Tensor permute, Tensor lengths, Tensor indices, Tensor? weights=None) "
+    "-> (Tensor, Tensor, Tensor?)"
 )
 def permute_sparse_features(
     permute: Tensor, lengths: Tensor, indices: Tensor, weights: Tensor | None = None
@@ -213,14 +220,13 @@ def permute_sequence_embeddings(
     permute: Tensor, lengths: Tensor, embeddings: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(lengths [P, B], rows [n, D]) of features in another order."""
-    found, moved, _ = permute_2D_sparse_data(permute, lengths, embeddings)
-    return found, moved
+    permuted_lengths, permuted_rows, _ = permute_2D_sparse_data(permute, lengths, embeddings)
+    return permuted_lengths, permuted_rows
 
 
 @operator(
-    "(Tensor input, Tensor indices, SymInt? consecutive_range_start=0, SymInt? "
-    "consecutive_range_length=0, "
-    "bool? skip_indices_sorting_fwd=None) -> Tensor"
+    "(Tensor input, Tensor indices, SymInt? consecutive_range_start=0, "
+    "SymInt? consecutive_range_length=0, bool? skip_indices_sorting_fwd=None) -> Tensor"
 )
 def index_select_dim0(
     input: Tensor,
@@ -235,21 +241,27 @@ def index_select_dim0(
 
 @operator("(SymInt batch_size, Tensor csr_seg, Tensor values) -> Tensor")
 def segment_sum_csr(batch_size: int, csr_seg: Tensor, values: Tensor) -> Tensor:
-    """Sum of each segment's `batch_size` times as many values: integers wrap, floats are exact and
-    rounded once.
+    """Sums of segments: [S].
 
-    csr_seg int[S+1]; values [csr_seg[-1] * batch_size]. FBGEMM adds in order, each addition rounded
-    to the dtype of values. Raises Refused for fp64, as FBGEMM does, and for segments that are not
-    there.
+    csr_seg int[S+1]: segment s has batch_size * (csr_seg[s+1] - csr_seg[s]) values;
+    values [csr_seg[-1] * batch_size]. Integers wrap; sums of floats are exact and rounded once,
+    where FBGEMM rounds every addition. Raises Refused for fp64, as FBGEMM does, and for segments
+    outside the values.
     """
-    ends = ints(csr_seg) * batch_size
+    segment_ends = ints(csr_seg) * batch_size
     flat = values.detach().reshape(-1)
     if flat.dtype == torch.float64:
         raise Refused("segment_sum_csr has no fp64 sums, as in FBGEMM")
-    if ends.size and not (ends[0] >= 0 and ends[-1] <= flat.numel() and (np.diff(ends) >= 0).all()):
+    if segment_ends.size and not (
+        segment_ends[0] >= 0
+        and segment_ends[-1] <= flat.numel()
+        and (np.diff(segment_ends) >= 0).all()
+    ):
         raise Refused(f"segments must ascend within the {flat.numel()} values")
     if not flat.dtype.is_floating_point:
-        sums = layouts.complete_cumsum(ints(flat))[ends]
+        sums = layouts.complete_cumsum(ints(flat))[segment_ends]
         return like(np.diff(sums), values)
-    found = layouts.segment_sum(flat.float().contiguous().numpy().reshape(-1, 1), ends)
-    return torch.from_numpy(found[:, 0]).to(values.dtype)
+    segment_sums = layouts.segment_sum(
+        flat.float().contiguous().numpy().reshape(-1, 1), segment_ends
+    )
+    return torch.from_numpy(segment_sums[:, 0]).to(values.dtype)

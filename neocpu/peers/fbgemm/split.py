@@ -1,17 +1,17 @@
-"""What does SplitTableBatchedEmbeddingBagsCodegen do, exactly? FBGEMM's module over neocpu's
-engine, on the CPU.
+"""What does SplitTableBatchedEmbeddingBagsCodegen do here? It is FBGEMM's module over our engine.
 
-Rows and optimizer states are torch tensors, named as FBGEMM names them on a CPU (`weights_host`,
-`momentum1_host`, …), so that `state_dict`s go to and fro. The engine works in their memory: what
-the user writes there, the next lookup reads.
+Rows and optimizer states are torch tensors with FBGEMM's CPU names (`weights_host`,
+`momentum1_host`, …), so `state_dict`s are interchangeable. The engine works in their memory: the
+next lookup reads what a user has written there.
 
-Differences that are meant, all of them towards what FBGEMM's GPU does or says
+Intended differences from FBGEMM's CPU module, all towards its GPU code or its documentation
 (`docs/peer-differences.md`):
 - Sums are exact and rounded once; weighted MEAN divides by the bag's length forward and backward.
-- -1 reads nothing and gets no update, but counts in the length of its bag.
+- An index of -1 reads nothing and gets no update, but counts in the length of its bag.
 - Weight decay, max_norm and stochastic rounding (of rows that are not fp32) are obeyed.
-- `iter` counts updates, not forward passes. Any dimension goes, not only multiples of 4.
-- Adam, LAMB, LARS-SGD, their partial row-wise kin, and fp16, bf16, int8 and fp8 (NFP8) rows work.
+- `iter` counts updates, not forward passes. Any dimension works, not only multiples of 4.
+- Adam, LAMB, their partial row-wise variants, LARS-SGD, and fp16, bf16, int8 and fp8 (NFP8) rows
+  work.
 """
 
 import uuid
@@ -25,7 +25,6 @@ from torch import Tensor
 from neocpu.embedding.bounds import bag_cuts
 from neocpu.errors import ConfigError
 from neocpu.peers.fbgemm import autograd, bounds, engine
-from neocpu.peers.fbgemm.borrowed import Borrowed
 from neocpu.peers.fbgemm.module import Module
 from neocpu.peers.fbgemm.names import (
     BoundsCheckMode,
@@ -38,8 +37,10 @@ from neocpu.peers.fbgemm.names import (
     WeightDecayMode,
     of,
 )
+from neocpu.peers.fbgemm.narrow import DecodedRows
 from neocpu.peers.fbgemm.options import optimizer_of
 
+# Arguments that must not be set.
 REFUSED = (
     "tbe_input_multiplexer_config",
     "enable_raw_embedding_streaming",
@@ -49,12 +50,13 @@ REFUSED = (
 
 
 class SplitTableBatchedEmbeddingBagsCodegen(Module):
-    """Table-batched embedding with a fused optimizer. Arguments are FBGEMM's, positions and
-    defaults too.
+    """Table-batched embedding with a fused optimizer.
+
+    Arguments, their positions and defaults are FBGEMM's.
 
     embedding_specs : (rows, columns, location, device) of each table, or (rows, columns).
-    Everything lives on the host: location and device other than HOST and CPU are refused, as
-    everything that asks for a GPU is. Arguments about caches, UVM, prefetching and logging are
+    Location and device other than HOST and CPU are refused, as is
+    every argument that needs a GPU. Arguments about caches, UVM, prefetching and logging are
     accepted and have no effect, as in FBGEMM on a CPU.
     weights_precision : fp32, fp16, bf16, int8, nfp8. output_dtype : fp32, fp16, bf16.
 
@@ -115,28 +117,28 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         is_qr_tbe: bool = False,
         preallocated_host_buffers: dict[str, Tensor] | None = None,
     ) -> None:
-        given = dict(locals())
+        arguments = dict(locals())
         super().__init__()
-        self._begin(
-            {name: value for name, value in given.items() if name not in ("self", "__class__")}
+        self._build(
+            {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
         )
 
-    def _begin(self, given: dict[str, Any]) -> None:
+    def _build(self, arguments: dict[str, Any]) -> None:
         for name in REFUSED:
-            if given[name]:
+            if arguments[name]:
                 raise ConfigError(f"{name} is not in neocpu")
-        specs = [tuple(spec) for spec in given["embedding_specs"]]
+        specs = [tuple(spec) for spec in arguments["embedding_specs"]]
         for spec in specs:
             if len(spec) > 2 and (
                 spec[2] != EmbeddingLocation.HOST or spec[3] != ComputeDevice.CPU
             ):
                 raise ConfigError(f"table {spec}: neocpu keeps tables on HOST and computes on CPU")
-        if given["device"] is not None and torch.device(given["device"]).type != "cpu":
-            raise ConfigError(f"device {given['device']}: neocpu computes on the CPU")
-        self._make_features(specs, given)
-        self._make_options(given)
-        buffers = dict(given["preallocated_host_buffers"] or {})
-        dtype = of(SparseType, given["weights_precision"]).as_dtype()
+        if arguments["device"] is not None and torch.device(arguments["device"]).type != "cpu":
+            raise ConfigError(f"device {arguments['device']}: neocpu computes on the CPU")
+        self._make_features(specs, arguments)
+        self._make_options(arguments)
+        buffers = dict(arguments["preallocated_host_buffers"] or {})
+        dtype = of(SparseType, arguments["weights_precision"]).as_dtype()
         self._make_weights(self.form, dtype, buffers.pop("weights", None))
         self._make_states(self.choice.rule, buffers)
         self._make_rest()
@@ -158,74 +160,87 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         vbe_output: Tensor | None = None,
         vbe_output_offsets: Tensor | None = None,
     ) -> Tensor:
-        """Rows of the features, pooled: [B, sum of their dimensions]; NONE: [n, D]; variable
-        batches: flat.
+        """Pooled output [B, sum of dimensions]; pooling NONE: [n, D]; variable batches: flat.
 
         indices int[n], offsets int[F*B+1] (feature-major), per_sample_weights float[n];
         feature_requires_grad int[F]: whose weights get a gradient; batch_size_per_feature_per_rank
         [F][R]: samples, where they vary, the result then being rank after rank, feature after
         feature. The other arguments have no meaning here. In modes WARNING and IGNORE the caller's
-        indices and offsets are mended in place, as in FBGEMM. Raises OutOfBounds.
+        indices and offsets are repaired in place, as in FBGEMM. Raises OutOfBounds.
         """
         if vbe_output is not None or vbe_output_offsets is not None:
             raise ConfigError("vbe_output: not for the CPU, in FBGEMM either")
-        sizes = None
+        batch_sizes = None
         if batch_size_per_feature_per_rank is not None:
-            sizes = np.array(batch_size_per_feature_per_rank, np.int64).reshape(
-                len(self._table), -1
+            batch_sizes = np.array(batch_size_per_feature_per_rank, np.int64).reshape(
+                len(self._feature_table), -1
             )
         weights = None if per_sample_weights is None else per_sample_weights.float()
-        asked = self._asked(indices, offsets, weights, sizes)
+        batch = self._feature_batch(indices, offsets, weights, batch_sizes)
         self.step += 1
-        self._average()
-        wanted = autograd.wanted_features(feature_requires_grad, len(self._table))
+        self._average_halves()
+        features = autograd.features_with_gradient(feature_requires_grad, len(self._feature_table))
         return autograd.FusedLookup.apply(
-            self.placeholder_autograd_tensor, weights, self, asked, wanted
+            self.placeholder_autograd_tensor, weights, self, batch, features
         )
 
-    def _asked(
-        self, indices: Tensor, offsets: Tensor, weights: Tensor | None, sizes: Any
-    ) -> engine.LookupRequest:
+    def _feature_batch(
+        self, indices: Tensor, offsets: Tensor, weights: Tensor | None, batch_sizes: Any
+    ) -> engine.FeatureBatch:
         if self.embedding_table_index_type == torch.int32:
             indices = indices.to(torch.int32)
         offsets = offsets.to(indices.dtype)
-        first = bag_cuts(len(self._table), bounds.as_numpy(offsets), sizes)
+        first_bag = bag_cuts(len(self._feature_table), bounds.as_numpy(offsets), batch_sizes)
         if self.bounds_check_mode_int in bounds.CHECKED:
-            batches = (
+            variable_batch = (
                 {}
-                if sizes is None
-                else {"B_offsets": torch.from_numpy(first), "max_B": int(sizes.sum(1).max())}
+                if batch_sizes is None
+                else {
+                    "B_offsets": torch.from_numpy(first_bag),
+                    "max_B": int(batch_sizes.sum(1).max()),
+                }
             )
             rows = self.rows_per_table
             mode = self.bounds_check_mode_int
-            count = self.bounds_check_warning
-            bounds.bounds_check_indices(rows, indices, offsets, mode, count, weights, **batches)
-        index = bounds.as_numpy(indices)
-        ends = bounds.as_numpy(offsets)
-        bounds.refuse_outside(self.rows_per_table.numpy(), index, ends, first)
-        factors = engine.NONE if weights is None else weights.detach().contiguous().numpy()
-        if factors.size != index.size and weights is not None:
-            raise bounds.OutOfBounds(f"{index.size} indices, but {factors.size} per-sample weights")
-        return engine.LookupRequest(
-            self._table, self._wide, index, ends, factors, self.pooling, sizes
+            warning = self.bounds_check_warning
+            bounds.bounds_check_indices(
+                rows, indices, offsets, mode, warning, weights, **variable_batch
+            )
+        index_array = bounds.as_numpy(indices)
+        offset_array = bounds.as_numpy(offsets)
+        bounds.refuse_outside(self.rows_per_table.numpy(), index_array, offset_array, first_bag)
+        weight_array = engine.NONE if weights is None else weights.detach().contiguous().numpy()
+        if weight_array.size != index_array.size and weights is not None:
+            raise bounds.OutOfBounds(
+                f"{index_array.size} indices, but {weight_array.size} per-sample weights"
+            )
+        return engine.FeatureBatch(
+            self._feature_table,
+            self._feature_dims,
+            index_array,
+            offset_array,
+            weight_array,
+            self.pooling,
+            batch_sizes,
         )
 
-    def look_up(self, asked: engine.LookupRequest) -> Tensor:
-        """The result of a request, in the output's format."""
-        return torch.from_numpy(engine.look_up(*self.codes(), self.form, asked)).to(self._out)
+    def look_up(self, batch: engine.FeatureBatch) -> Tensor:
+        """The pooled output, in the output's format."""
+        return torch.from_numpy(engine.look_up(*self.codes(), self.form, batch)).to(self._output)
 
     def _optimizer(self) -> Any:
         return optimizer_of(self.choice, self.optimizer_args, self.rate(), self.max_counter.item())
 
-    def _average(self) -> None:
-        """EMAINPLACE: every `step_ema` updates the second half of each row moves towards the first,
-        before the lookup.
+    def _average_halves(self) -> None:
+        """Move the second half of each row towards the first (EMAINPLACE_ROWWISE_ADAGRAD).
+
+        FBGEMM does so before the lookup, every `step_ema` updates.
         """
         if self.choice.kind is not EmbOptimType.EMAINPLACE_ROWWISE_ADAGRAD or not self.training:
             return
         step = int(self.iter.item()) + 1
-        mode = self.emainplace
-        if step % int(mode.step_ema) or step < int(mode.step_start) or step == self._averaged:
+        average = self.emainplace
+        if step % int(average.step_ema) or step < int(average.step_start) or step == self._averaged:
             return
         self._averaged = step
         for table in self.split_embedding_weights():
@@ -234,40 +249,42 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
                     f"dimension {table.shape[1]}: EMAINPLACE_ROWWISE_ADAGRAD needs two halves"
                 )
             half = table.shape[1] // 2
-            table[:, half:].lerp_(table[:, :half], mode.step_ema_coef)
+            table[:, half:].lerp_(table[:, :half], average.step_ema_coef)
 
     # ---- backward ----
 
-    def update(self, asked: engine.LookupRequest, grad: Tensor, wanted: Any) -> Tensor | None:
-        """The fused update; gradient of the per-sample weights of features wanted bool[F] (None: of
-        none), taken before.
+    def update(self, batch: engine.FeatureBatch, grad: Tensor, features: Any) -> Tensor | None:
+        """The fused update; returns the gradient of the per-sample weights.
+
+        features bool[F]: whose weights get one; None: of none. It is computed from the rows before
+        their update.
         """
         if self.writeback is not None:
-            asked = engine.first_occurrences(asked, self.writeback)
+            batch = engine.first_occurrences(batch, self.writeback)
         args = self.optimizer_args
         step = int(self.iter.item()) + 1
-        call = engine.call_of(asked)
+        table_batch = engine.sort_by_table(batch)
         limit = args.max_gradient if args.gradient_clipping else 0.0
-        given = engine.clipped(grad.detach().float().numpy(), limit)
-        found = None
-        if wanted is not None:
-            found = torch.from_numpy(
-                engine.weight_gradient(*self.codes(), self.form, asked, given, wanted)
+        gradient = engine.clipped(grad.detach().float().numpy(), limit)
+        weight_grad = None
+        if features is not None:
+            weight_grad = torch.from_numpy(
+                engine.weight_gradient(*self.codes(), self.form, batch, gradient, features)
             )
-        self._count(step)
+        self._update_max_counter(step)
         optimizer = self._optimizer()
-        given = engine.divided(given, call)
+        gradient = engine.divided(gradient, table_batch)
         if self.form == "fp32":
-            engine.update(self.tables(optimizer), call, given, step)
+            engine.update(self.tables(optimizer), table_batch, gradient, step)
         else:
-            borrowed = Borrowed(self, call, optimizer)
-            engine.update(borrowed.tables, borrowed.call, given, step)
-            borrowed.give_back(step, bool(args.stochastic_rounding))
+            decoded = DecodedRows(self, table_batch, optimizer)
+            engine.update(decoded.tables, decoded.batch, gradient, step)
+            decoded.write_back(step, bool(args.stochastic_rounding))
         self.iter.fill_(step)
-        return found
+        return weight_grad
 
-    def _count(self, step: int) -> None:
-        """The largest counter, looked for every `max_counter_update_freq` updates."""
+    def _update_max_counter(self, step: int) -> None:
+        """Refresh the largest counter, every `max_counter_update_freq` updates."""
         every = self.choice.max_counter_update_freq
         if every > 0 and step % every == 0:
             self.max_counter[0] = self.row_counter_host.detach().max() + 1

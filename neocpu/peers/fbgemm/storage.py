@@ -1,15 +1,15 @@
-"""Where do rows and optimizer states live, so that torch and the engine see the same memory? In
-tensors of the module.
+"""Where do rows and optimizer states live? In tensors of the module, which the engine updates.
 
-    weights_host      all tables, one after the other, as FBGEMM lays them out on a CPU (a Parameter; int8: a buffer)
-    momentum1_host    first state of all tables; momentum2_host, prev_iter_host, row_counter_host likewise
+    weights_host      the rows of all tables, in FBGEMM's CPU layout: one table after the other
+    momentum1_host    the first optimizer state of all tables, in the same order;
+                      likewise momentum2_host, prev_iter_host and row_counter_host
 
-Which of the rule's states goes by which name: `NAMES_OF_STATES`. The engine's arrays are taken from
-the tensors at every call, so a module that was copied, loaded or given other tensors goes on with
-those.
+`weights_host` is a Parameter (int8: a buffer). `state_names` has our names of the states. The
+engine takes its arrays from the tensors at every call, so a module may be copied or loaded, and
+its tensors may be replaced.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,24 +19,35 @@ from torch import Tensor, nn
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.errors import ConfigError
 from neocpu.peers.fbgemm import codes
-from neocpu.peers.fbgemm.engine import NONE, CallerTables
+from neocpu.peers.fbgemm.engine import NONE, ExternalTables
 from neocpu.peers.fbgemm.names import EmbeddingLocation
 from neocpu.reference.rules import RULES
 
+# FBGEMM's prefixes of optimizer states, in the order in which its methods return them.
 PREFIXES = ("momentum1", "momentum2", "prev_iter", "row_counter")
-LATER = {"prev_iter": "prev_iter", "row_counter": "row_counter"}
+# States that FBGEMM calls as we do; all others are momentum1 and momentum2, in order.
+SHARED_NAMES = ("prev_iter", "row_counter")
+# Placement of every table.
 HOST = EmbeddingLocation.HOST.value
+# Integer dtypes through which torch gives NumPy the bits of types that NumPy lacks.
 WORDS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8}
+# Formats whose tensors torch itself can fill with random numbers.
+TORCH_FORMATS = ("fp32", "fp16", "bf16")
 
 
-def prefixes_of(rule: str) -> dict[str, tuple[str, bool]]:
-    """FBGEMM's name of each state of a rule -> (ours, whether it is one number per row)."""
-    found = {}
-    free = iter(PREFIXES[:2])
-    for names, rowwise in ((RULES[rule].element_state, False), (RULES[rule].row_state, True)):
-        for name in names:
-            found[LATER.get(name) or next(free)] = (name, rowwise)
-    return found
+class StateName(NamedTuple):
+    """An optimizer state: our name of it, and whether it is one number per row."""
+
+    name: str
+    rowwise: bool
+
+
+def state_names(rule: str) -> dict[str, StateName]:
+    """The states of an update rule, by FBGEMM's prefix."""
+    states = [StateName(name, False) for name in RULES[rule].element_state]
+    states += [StateName(name, True) for name in RULES[rule].row_state]
+    momenta = iter(PREFIXES[:2])
+    return {state.name if state.name in SHARED_NAMES else next(momenta): state for state in states}
 
 
 class BadArgument(ConfigError, AssertionError):
@@ -44,9 +55,7 @@ class BadArgument(ConfigError, AssertionError):
 
 
 def check_buffer(name: str, host: Tensor, size: int, dtype: torch.dtype) -> None:
-    """Raise BadArgument unless a caller's buffer is `size` elements of `dtype`, end to end on the
-    CPU.
-    """
+    """Raise BadArgument unless a caller's buffer is `size` contiguous CPU elements of `dtype`."""
     if (
         host.dim() != 1
         or host.numel() != size
@@ -59,69 +68,77 @@ def check_buffer(name: str, host: Tensor, size: int, dtype: torch.dtype) -> None
         )
 
 
-class Storage(nn.Module):
-    """The tensors of a module, and their views; `tables` binds the engine to them."""
+def _starts(sizes: NDArray[np.int64]) -> list[int]:
+    """Where each table begins if tables of these sizes follow one another."""
+    starts: list[int] = (np.cumsum(sizes) - sizes).tolist()
+    return starts
 
-    def _make_weights(self, form: str, dtype: torch.dtype, given: Tensor | None) -> None:
-        """weights_host and what FBGEMM keeps beside it."""
+
+class Storage(nn.Module):
+    """The tensors of a module and views of them; `tables` binds the engine to them."""
+
+    def _make_weights(self, form: str, dtype: torch.dtype, buffer: Tensor | None) -> None:
+        """Register weights_host (`buffer`, or zeros) and FBGEMM's empty tensors beside it."""
         self.form = form
-        self._row_codes = [codes.row_codes(form, d) for d in self.dims]
+        self._row_codes = [codes.row_codes(form, dim) for dim in self.dims]
         sizes = np.array([h * w for h, w in zip(self.rows, self._row_codes)], np.int64)
-        self.weights_physical_offsets = (np.cumsum(sizes) - sizes).tolist()
-        self.weights_physical_placements = [HOST] * len(self.rows)
-        self._place("weights", self.weights_physical_offsets, persistent=True)
-        host = torch.zeros(int(sizes.sum()), dtype=dtype) if given is None else given
-        check_buffer("weights", host, int(sizes.sum()), dtype)
+        total = int(sizes.sum())
+        self._place("weights", _starts(sizes))
+        host = torch.zeros(total, dtype=dtype) if buffer is None else buffer
+        check_buffer("weights", host, total, dtype)
         if dtype == torch.uint8:
             self.register_buffer("weights_host", host)
         else:
-            self.weights_host = nn.Parameter(
-                host, requires_grad=dtype.is_floating_point and dtype.itemsize > 1
-            )
+            # torch computes no gradients of 8-bit floats
+            differentiable = dtype.is_floating_point and dtype.itemsize > 1
+            self.weights_host = nn.Parameter(host, requires_grad=differentiable)
         for name in ("weights_dev", "weights_uvm"):
             self.register_buffer(name, torch.empty(0, dtype=dtype))
 
-    def _make_states(self, rule: str, given: dict[str, Tensor]) -> None:
-        """The states of a rule; prefixes that it does not use get FBGEMM's placeholders."""
-        self._prefixes = prefixes_of(rule)
-        used = prefixes_of(rule)
+    def _make_states(self, rule: str, buffers: dict[str, Tensor]) -> None:
+        """Register the states of an update rule: from `buffers` by prefix, or zeros.
+
+        Prefixes that the rule does not use get FBGEMM's placeholders.
+        """
+        self._prefixes = state_names(rule)
+        unknown = sorted(set(buffers) - set(self._prefixes))
+        if unknown:
+            raise BadArgument(f"preallocated_host_buffers: {unknown[0]!r} is no state of {rule}")
         heights = np.array(self.rows, np.int64)
         dims = np.array(self.dims, np.int64)
-        foreign = sorted(set(given) - set(used))
-        if foreign:
-            raise BadArgument(f"preallocated_host_buffers: {foreign[0]!r} is no state of {rule}")
-        rowwise = [p for p, (_, r) in used.items() if r]
-        # states of a row side by side, as the engine has them
-        beside = torch.zeros(int(heights.sum()), len(rowwise))
+        rowwise = [prefix for prefix, state in self._prefixes.items() if state.rowwise]
+        # The engine wants all numbers of a row side by side, so these states are columns of one.
+        row_states = torch.zeros(int(heights.sum()), len(rowwise))
         for prefix in PREFIXES:
-            if prefix not in used:
-                for part in ("dev", "host", "uvm", "placements", "offsets"):
-                    self.register_buffer(
-                        f"{prefix}_{part}", torch.zeros(1, dtype=torch.int64), persistent=False
-                    )
+            if prefix not in self._prefixes:
+                self._make_placeholders(prefix)
                 continue
-            sizes = heights if used[prefix][1] else heights * dims
-            offsets = (np.cumsum(sizes) - sizes).tolist()
-            setattr(self, f"{prefix}_physical_offsets", offsets)
-            setattr(self, f"{prefix}_physical_placements", [HOST] * len(self.rows))
-            self._place(prefix, offsets, persistent=True)
-            host = (
-                beside[:, rowwise.index(prefix)]
-                if used[prefix][1]
-                else torch.zeros(int(sizes.sum()))
-            )
-            if prefix in given:
-                host = given[prefix]
+            sizes = heights if prefix in rowwise else heights * dims
+            self._place(prefix, _starts(sizes))
+            if prefix in buffers:
+                host = buffers[prefix]
                 check_buffer(prefix, host, int(sizes.sum()), torch.float32)
+            elif prefix in rowwise:
+                host = row_states[:, rowwise.index(prefix)]
+            else:
+                host = torch.zeros(int(sizes.sum()))
             self.register_parameter(f"{prefix}_host", nn.Parameter(host))
             for part in ("dev", "uvm"):
                 self.register_buffer(f"{prefix}_{part}", torch.empty(0))
 
-    def _place(self, prefix: str, offsets: list[int], persistent: bool) -> None:
-        of = [offsets[t] for t in self.feature_table_map]
-        self.register_buffer(f"{prefix}_offsets", torch.tensor(of, dtype=torch.int64), persistent)
-        places = torch.full((len(of),), HOST, dtype=torch.int32)
-        self.register_buffer(f"{prefix}_placements", places, persistent)
+    def _make_placeholders(self, prefix: str) -> None:
+        for part in ("dev", "host", "uvm", "placements", "offsets"):
+            placeholder = torch.zeros(1, dtype=torch.int64)
+            self.register_buffer(f"{prefix}_{part}", placeholder, persistent=False)
+
+    def _place(self, prefix: str, table_offsets: list[int]) -> None:
+        """Record where tables begin: as attributes by table, as buffers by feature."""
+        setattr(self, f"{prefix}_physical_offsets", table_offsets)
+        setattr(self, f"{prefix}_physical_placements", [HOST] * len(self.rows))
+        feature_offsets = [table_offsets[t] for t in self.feature_table_map]
+        self.register_buffer(f"{prefix}_offsets", torch.tensor(feature_offsets, dtype=torch.int64))
+        placements = torch.full((len(feature_offsets),), HOST, dtype=torch.int32)
+        self.register_buffer(f"{prefix}_placements", placements)
 
     # ---- views ----
 
@@ -129,72 +146,82 @@ class Storage(nn.Module):
         """The rows of every table [rows, columns], in place; int8: [rows, columns + 8] bytes."""
         host = self.weights_host.detach()
         return [
-            host[at : at + h * w].view(h, w)
-            for at, h, w in zip(self.weights_physical_offsets, self.rows, self._row_codes)
+            host[start : start + h * w].view(h, w)
+            for start, h, w in zip(self.weights_physical_offsets, self.rows, self._row_codes)
         ]
 
     def _split_state(self, prefix: str) -> list[Tensor]:
+        """A state of every table, in place: [rows] if row-wise, else [rows, columns]."""
         host = getattr(self, f"{prefix}_host").detach()
-        found = []
-        for at, h, d in zip(getattr(self, f"{prefix}_physical_offsets"), self.rows, self.dims):
-            found.append(
-                host[at : at + h] if self._prefixes[prefix][1] else host[at : at + h * d].view(h, d)
-            )
-        return found
+        starts = getattr(self, f"{prefix}_physical_offsets")
+        if self._prefixes[prefix].rowwise:
+            return [host[start : start + h] for start, h in zip(starts, self.rows)]
+        return [
+            host[start : start + h * d].view(h, d)
+            for start, h, d in zip(starts, self.rows, self.dims)
+        ]
 
     def init_embedding_weights_uniform(self, min_val: float, max_val: float) -> None:
         """Uniform rows from torch's generator, as FBGEMM draws them."""
         with torch.no_grad():
-            for t, emb in enumerate(self.split_embedding_weights()):
-                if self.form in ("fp32", "fp16", "bf16"):
-                    emb.uniform_(min_val, max_val)
+            for dim, weights in zip(self.dims, self.split_embedding_weights()):
+                if self.form in TORCH_FORMATS:
+                    weights.uniform_(min_val, max_val)
                 else:
-                    drawn = torch.empty(emb.shape[0], self.dims[t]).uniform_(min_val, max_val)
-                    self.words(emb)[...] = codes.encode(drawn.numpy(), self.form)
+                    values = torch.empty(weights.shape[0], dim).uniform_(min_val, max_val)
+                    self.words(weights)[...] = codes.encode(values.numpy(), self.form)
 
     # ---- the engine ----
 
     @staticmethod
     def words(tensor: Tensor) -> NDArray[Any]:
-        """A tensor's memory as NumPy knows it: fp32, or codes."""
+        """A tensor's memory as a NumPy array: fp32 numbers, or unsigned codes."""
         tensor = tensor.detach()
         if tensor.dtype in WORDS:
             tensor = tensor.view(WORDS[tensor.dtype])
-        found = tensor.numpy()
-        return found.view(np.uint16) if found.dtype == np.int16 else found
+        array = tensor.numpy()
+        return array.view(np.uint16) if array.dtype == np.int16 else array
 
     def codes(self) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
-        """Codes of all tables, their rows and dimensions."""
+        """Codes of all tables, flat; rows i64[T] and dimensions i64[T] of each."""
         return (
             self.words(self.weights_host),
             np.array(self.rows, np.int64),
             np.array(self.dims, np.int64),
         )
 
-    def tables(self, optimizer: SparseOptimizer) -> CallerTables:
+    def tables(self, optimizer: SparseOptimizer) -> ExternalTables:
         """The engine over the module's own memory, for fp32 rows."""
-        made = CallerTables(self.names, np.array(self.rows), np.array(self.dims), optimizer)
+        tables = ExternalTables(self.names, np.array(self.rows), np.array(self.dims), optimizer)
         if self.form == "fp32":
-            made.bind(self.words(self.weights_host), *self.states())
-        return made
+            tables.bind(self.words(self.weights_host), *self.states())
+        return tables
 
     def states(self) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
-        """Element states, flat, and row states [rows, n], both in place."""
-        elements = [
-            self.words(getattr(self, f"{p}_host")) for p, (_, r) in self._prefixes.items() if not r
+        """Element states, each flat, and row states [rows, n], flat; all of them in place."""
+        element_states = [
+            self.words(getattr(self, f"{prefix}_host"))
+            for prefix, state in self._prefixes.items()
+            if not state.rowwise
         ]
-        names = [f"{p}_host" for p, (_, r) in self._prefixes.items() if r]
+        return element_states, self._row_states()
+
+    def _row_states(self) -> NDArray[np.float32]:
+        """Row states [rows, n], flat: the tensors' own memory, after joining them if need be."""
+        names = [f"{prefix}_host" for prefix, state in self._prefixes.items() if state.rowwise]
         if not names:
-            return elements, NONE
-        columns = [getattr(self, n).detach() for n in names]
-        n = len(names)
+            return NONE
+        columns = [getattr(self, name).detach() for name in names]
+        n = len(columns)
         first = columns[0]
         if any(
-            c.stride() != (n,) or c.data_ptr() != first.data_ptr() + 4 * i
-            for i, c in enumerate(columns)
+            column.stride() != (n,) or column.data_ptr() != first.data_ptr() + 4 * i
+            for i, column in enumerate(columns)
         ):
-            beside = torch.stack(columns, dim=1).contiguous()
-            for i, name in enumerate(names):  # copied or loaded apart: put side by side again
-                getattr(self, name).data = beside[:, i]
-            first = beside[:, 0]
-        return elements, first.as_strided((first.numel(), n), (n, 1)).numpy().reshape(-1)
+            # Copying or loading a module separates the columns of its row states.
+            joined = torch.stack(columns, dim=1).contiguous()
+            for i, name in enumerate(names):
+                getattr(self, name).data = joined[:, i]
+            first = joined[:, 0]
+        rows: NDArray[np.float32] = first.as_strided((first.numel(), n), (n, 1)).numpy()
+        return rows.reshape(-1)

@@ -1,8 +1,9 @@
-"""How does a run survive? Its state goes to DIR/checkpoints/step-%08d.h5, and comes back on any
-ranks and plan.
+"""How does a run survive a crash? By checkpoints.
 
-Saving is `saving.py`. Loading: every rank reads and verifies the blocks that its
-rectangles need.
+Its state goes to DIR/checkpoints/step-%08d.h5, and comes back on any ranks and plan.
+
+Saving is `saving.py`; loading is here: every rank reads and verifies the blocks that its rectangles
+need.
 """
 
 import contextlib
@@ -25,16 +26,17 @@ __all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "sa
 
 def latest(out: Path, comm: Comm) -> Path | None:
     """The newest complete checkpoint with a sound index in a folder of results; None without one.
+
     Collective.
     """
-    found = b""
+    newest = ""
     if comm.rank == 0:
         for path in reversed(checkpoints(out)):
             with contextlib.suppress(CheckpointError), CheckpointFile(path):
-                found = str(path.resolve()).encode()
+                newest = str(path.resolve())
                 break
-    name = comm.allgather_bytes(found)[0].decode()
-    return Path(name) if name else None
+    newest = comm.allgather_bytes(newest.encode())[0].decode()
+    return Path(newest) if newest else None
 
 
 def load(
@@ -45,28 +47,30 @@ def load(
     split: str | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> int:
-    """Bring a world that was just built to the state of a checkpoint, of any ranks and plan; its
-    step. Collective.
+    """Bring a world that was just built to the state of a checkpoint, of any ranks and plan.
 
-    data : description of the data (`identity.py`); vocabularies, and rows of `split`, must be those
-        of the checkpoint.
-    tell : of a run that goes on from here, is told so, and whether its bits will be others.
+    Returns the checkpoint's step. Collective.
+
+    data : description of the data (`identity.py`); vocabularies, and samples of `split`, must be
+        those of the checkpoint.
+    tell : for a run that goes on from here; is given a line that says so, and whether the run's
+        bits will differ because the checkpoint is rounded.
 
     Raises CheckpointError on all ranks: broken file, other data, or a config that changes the bits
     (it names the keys).
     """
     error: CheckpointError | None = None
     step = 0
-    rounded = ""
+    quantized = ""
     try:
         with CheckpointFile(path) as file:
             refuse_changes(file, world.config.header())
             if data is not None:
-                refuse_other_data(file, data, split)
+                refuse_other_data(file.path, json.loads(file.text("data")), data, split)
             _load_dense(file, world)
             _load_tables(file, world)
             step = file.step
-            rounded = file.quantized
+            quantized = file.quantized
     except CheckpointError as problem:
         error = problem
     except OSError as problem:
@@ -75,55 +79,53 @@ def load(
         error = CheckpointError(f"{path}: {problem}")
     world.comm.agree(error)
     if tell:
-        other = (
-            f"; it is rounded to {rounded}, so the bits will not be those of a run that went on"
-            if rounded
-            else ""
-        )
-        tell(f"resuming from {path.name}{other}")
+        caveat = ""
+        if quantized:
+            caveat = f"; it is rounded to {quantized}, so the bits will not be those of a run that "
+            caveat += "went on"
+        tell(f"resuming from {path.name}{caveat}")
     return step
 
 
 def refuse_changes(file: CheckpointFile, header: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if the config differs from the checkpoint's in keys that decide the
-    bits.
-    """
+    """Raise CheckpointError if a config changes keys of the checkpoint that decide the bits."""
     changes = differences(file.header, header)
     if changes:
         shown = "; ".join(f"{key} was {before}, now {now}" for key, before, now in changes[:5])
         more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
         raise CheckpointError(
             f"{file.path}: the config changed in keys that may not change on resume: "
-            f"{shown}{more}; "
-            "restore them, or start anew in another --out"
+            f"{shown}{more}; restore them, or start anew in another --out"
         )
 
 
 def differences(old: Any, new: Any, key: str = "") -> list[tuple[str, str, str]]:
-    """(key, old, new) of all values in which two JSON trees differ; entries of lists are called by
-    their "name".
+    """(key, old value, new value) of all values in which two JSON trees differ.
+
+    A list whose entries have a "name" is compared by these names.
     """
+    changes: list[tuple[str, str, str]] = []
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        names = list(dict.fromkeys([*old, *new]))
-        pairs = [(f"{key}.{name}" if key else name, old.get(name), new.get(name)) for name in names]
-        return [change for inner, a, b in pairs for change in differences(a, b, inner)]
-    if _named(old) and _named(new):
-        if [x["name"] for x in old] != [x["name"] for x in new]:
-            return [
-                (key, json.dumps([x["name"] for x in old]), json.dumps([x["name"] for x in new]))
-            ]
-        return [
-            change for a, b in zip(old, new) for change in differences(a, b, f"{key}.{a['name']}")
-        ]
-    return [] if old == new else [(key, _shown(old), _shown(new))]
+        for name in dict.fromkeys([*old, *new]):
+            inner = f"{key}.{name}" if key else name
+            changes += differences(old.get(name), new.get(name), inner)
+    elif _has_names(old) and _has_names(new):
+        old_names = [entry["name"] for entry in old]
+        new_names = [entry["name"] for entry in new]
+        if old_names != new_names:
+            return [(key, json.dumps(old_names), json.dumps(new_names))]
+        for name, old_entry, new_entry in zip(old_names, old, new):
+            changes += differences(old_entry, new_entry, f"{key}.{name}")
+    elif old != new:
+        changes.append((key, _shown(old), _shown(new)))
+    return changes
 
 
-def _named(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(x, Mapping) and "name" in x for x in value)
-    )
+def _has_names(value: Any) -> bool:
+    """Whether a value is a list of objects with names."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(entry, Mapping) and "name" in entry for entry in value)
 
 
 def _shown(value: Any) -> str:
@@ -131,10 +133,11 @@ def _shown(value: Any) -> str:
 
 
 def _load_dense(file: CheckpointFile, world: Any) -> None:
+    """Copy dense parameters and their optimizer's state from a file."""
     for name, fields in dense_fields(world).items():
         number = file.number(f"dense/{name}")
         tensor = file.tensors[number]
-        shapes = tuple((k, v.shape[1:]) for k, v in fields.items())
+        shapes = tuple((field, value.shape[1:]) for field, value in fields.items())
         if (tensor.rows, tensor.fields) != (len(fields["value"]), shapes):
             raise CheckpointError(
                 f"{file.path}: dense/{name} has another shape than the model; is it other data?"
@@ -145,13 +148,16 @@ def _load_dense(file: CheckpointFile, world: Any) -> None:
 
 
 def _load_tables(file: CheckpointFile, world: Any) -> None:
+    """Give this rank's shards their rows from a file."""
     tbe = world.embedding.tbe
     for i, shard in enumerate(world.plan.local(world.comm.rank)):
         number = file.number(f"tables/{world.plan.tables[shard.table].name}")
+        cols = slice(*shard.cols)
         for blocks in file.blocks(number, *shard.rows):
-            mine = slice(*np.searchsorted(blocks.rows, shard.rows))
-            cut = {
-                k: v[mine, slice(*shard.cols)] if v.ndim == 2 else v[mine]
-                for k, v in blocks.values.items()
+            # a block may reach beyond the shard's rows
+            inside = slice(*np.searchsorted(blocks.rows, shard.rows))
+            values = {
+                field: value[inside, cols] if value.ndim == 2 else value[inside]
+                for field, value in blocks.values.items()
             }
-            tbe.load_rows(i, blocks.rows[mine] - shard.rows[0], cut)
+            tbe.load_rows(i, blocks.rows[inside] - shard.rows[0], values)

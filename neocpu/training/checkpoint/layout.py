@@ -1,27 +1,36 @@
-"""What does a checkpoint look like inside? One plain HDF5 file that says nothing about ranks or
-plans.
+"""What does a checkpoint look like inside? One plain HDF5 file that says nothing about plans.
 
-    /                             attributes: format, version, complete, step, seed, digest, created, ranks, dense
-    /run/config                   text: the TOML file; /run/overrides, /run/header, /run/data, /run/versions: JSON
-    /dense/NAME/value, sum, …     float32, shaped as the parameter; optimizer state is named as torch names it
-    /tables/C1/rows               int64[n], ascending: the rows that differ from their initial values
-    /tables/C1/weight, sum, …     float32[n, D] or float32[n]; weights of a narrow format: codes, the format is an attribute;
-                                  quantised weights (attribute quantized): rows u8[n, bytes] of that
-                                  format
-    …/block, …/block_rows, …/block_sha256    int64[m], int64[m], uint8[m, 32]: for each block of 4,096 row numbers with
-                                  rows in the state: its number, how many, and the SHA-256 of their
-                                  numbers and fields
+    /                      attributes: format, version, complete, step, seed, digest, created,
+                           ranks, dense
+    /run/config            text: the TOML file
+    /run/overrides, header, data, versions
+                           JSON
+    /dense/NAME/value, sum, …
+                           float32, shaped as the parameter; optimizer state is named as torch
+                           names it
+    /tables/C1/rows        int64[n], ascending: the rows that differ from their initial values
+    /tables/C1/weight, sum, …
+                           float32[n, D] or float32[n]; weights of a narrow format: codes, the
+                           format is an attribute; quantised weights (attribute quantized): rows
+                           u8[n, bytes] of that format
+    …/block, block_rows, block_sha256
+                           int64[m], int64[m], uint8[m, 32]: for each block of 4,096 row numbers
+                           with rows in the state: its number, how many, and the SHA-256 of their
+                           numbers and fields
 
 A file may hold only what changed since an older one (Check-N-Run's increments): attributes base,
 base_step and base_digest name that; tables have the rows that were updated since, and
 
-    /tables/C1/gone               int64[k], ascending: rows that are at their initial values (again)
-    …/block, …                    only blocks with updated rows; block_rows and block_sha256 are of the whole block all the same
-    …/block_written, …/block_gone int64[m]: how many rows of the block are in `rows`, and in `gone`
+    /tables/C1/gone        int64[k], ascending: rows that are at their initial values (again)
+    …/block, block_rows, block_sha256
+                           only blocks with updated rows; rows and hashes are still those of the
+                           whole block
+    …/block_written, block_gone
+                           int64[m]: how many rows of the block are in `rows`, and in `gone`
 
 All datasets are contiguous and allocated early, so that every rank can write its rows at known
 offsets and anybody can map them. The digest of the whole follows from header, step and block hashes
-(`docs/arithmetic.md` §11), of increments from those of their base with theirs in place of them.
+(`docs/arithmetic.md` §11); that of an increment from the blocks of its base, updated by its own.
 """
 
 import json
@@ -39,12 +48,10 @@ from neocpu.training.checkpoint.number_codes import Code
 from neocpu.training.state_blocks import Blocks, Index, Ints, Tensor
 
 FORMAT = "neocpu-checkpoint"
-# of quantised files; others with changes are of version 3, whole ones with codes of 2, all others
-# of 1
+# Newest version; a file has the lowest one whose readers understand it: 4 if it is quantised, 3 if
+# it holds changes, 2 if it holds codes, else 1.
 VERSION = 4
 TEXTS = ("config", "overrides", "header", "data", "versions")
-# columns of the counts of a file: of each tensor, rows and rows gone and blocks in it
-ROWS, GONE, BLOCKS = range(3)
 Offsets = dict[str, int]
 
 
@@ -55,14 +62,13 @@ def lay_out(
     attributes: Mapping[str, Any],
     texts: Mapping[str, str],
 ) -> Offsets:
-    """Create a file with room for `counts` i64[T, 3]; byte offsets of its datasets by
-    "TENSOR/FIELD".
+    """Create a file with room for its datasets; their byte offsets by "TENSOR/FIELD".
 
-    `attributes` with a base make it one of changes.
+    counts : i64[T, 3], of each tensor the rows, rows gone and blocks in the file.
+    attributes : with a base, the file holds changes. texts : by name in TEXTS.
     """
     changes = "base" in attributes
-    coded = 2 if any(tensor.coded for tensor in tensors) else 1
-    version = VERSION if any(tensor.quantized for tensor in tensors) else 3 if changes else coded
+    version = _version(tensors, changes)
     with h5py.File(path, "w", libver="v110", locking=False) as file:
         file.attrs.update({"format": FORMAT, "version": version, "complete": False, **attributes})
         for name in TEXTS:
@@ -74,15 +80,13 @@ def lay_out(
             group = file.create_group(tensor.name)
             group.attrs["rows"] = tensor.rows
             group.attrs["fields"] = json.dumps(tensor.fields)
-            for name, kind, shape in datasets(tensor, changes):
-                count = (
-                    rows
-                    if name == "rows" or name in dict(tensor.fields)
-                    else gone
-                    if name == "gone"
-                    else blocks
-                )
-                offsets[f"{tensor.name}/{name}"] = _allocate(group, name, (count, *shape), kind)
+            for name, dtype, shape in datasets(tensor, changes):
+                count = rows
+                if name == "gone":
+                    count = gone
+                elif name.startswith("block"):
+                    count = blocks
+                offsets[f"{tensor.name}/{name}"] = _allocate(group, name, (count, *shape), dtype)
             if tensor.coded:
                 group["weight"].attrs["format"] = tensor.format
             if tensor.quantized:
@@ -90,43 +94,61 @@ def lay_out(
     return offsets
 
 
+def _version(tensors: Sequence[Tensor], changes: bool) -> int:
+    """Version of a file of these tensors."""
+    if any(tensor.quantized for tensor in tensors):
+        return 4
+    if changes:
+        return 3
+    return 2 if any(tensor.coded for tensor in tensors) else 1
+
+
 def datasets(tensor: Tensor, changes: bool) -> list[tuple[str, str, tuple[int, ...]]]:
     """(name, dtype, shape of an entry) of all datasets of a tensor."""
-    found: list[tuple[str, str, tuple[int, ...]]] = [("rows", "<i8", ())] if tensor.table else []
-    codes = {name: Code.of(tensor, name) for name, _ in tensor.fields}
-    found += [(name, code.dtype, code.entry) for name, code in codes.items()]
+    entries: list[tuple[str, str, tuple[int, ...]]] = []
+    if tensor.table:
+        entries.append(("rows", "<i8", ()))
+    for name, _ in tensor.fields:
+        code = Code.of(tensor, name)
+        entries.append((name, code.dtype, code.entry))
     if changes and tensor.table:
-        found += [("gone", "<i8", ()), ("block_written", "<i8", ()), ("block_gone", "<i8", ())]
-    return [*found, ("block", "<i8", ()), ("block_rows", "<i8", ()), ("block_sha256", "u1", (32,))]
+        entries += [("gone", "<i8", ()), ("block_written", "<i8", ()), ("block_gone", "<i8", ())]
+    entries += [("block", "<i8", ()), ("block_rows", "<i8", ()), ("block_sha256", "u1", (32,))]
+    return entries
 
 
 def file_bytes(tensors: Sequence[Tensor], counts: Ints) -> int:
-    """About how many bytes a file with such `counts` takes."""
+    """About how many bytes a file takes; `counts` as for `lay_out`."""
     total = 0
     for tensor, (rows, gone, blocks) in zip(tensors, counts.tolist()):
-        sizes = [Code.of(tensor, name).bytes for name, _ in tensor.fields]
-        total += rows * (sum(sizes) + 8 * tensor.table) + 8 * gone + 48 * blocks
+        row_bytes = sum(Code.of(tensor, name).bytes for name, _ in tensor.fields)
+        if tensor.table:
+            row_bytes += 8  # its number
+        total += rows * row_bytes + 8 * gone + 48 * blocks
     return total
 
 
 def _allocate(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) -> int:
-    """A contiguous dataset whose space exists now and is not filled; its offset in the file (0 if
-    it is empty).
+    """Create a contiguous dataset whose space exists now and is not filled.
+
+    Returns its offset in the file (0 if it is empty).
     """
-    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plan.set_layout(h5py.h5d.CONTIGUOUS)
-    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_layout(h5py.h5d.CONTIGUOUS)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     space = h5py.h5s.create_simple(shape)
-    dataset = h5py.h5d.create(
-        group.id, name.encode(), h5py.h5t.py_create(np.dtype(dtype)), space, plan
-    )
+    kind = h5py.h5t.py_create(np.dtype(dtype))
+    dataset = h5py.h5d.create(group.id, name.encode(), kind, space, properties)
     return dataset.get_offset() or 0
 
 
 @dataclass(frozen=True)
 class Part:
-    """`counts` rows, rows gone and blocks of a tensor as they are written: array by dataset."""
+    """Some blocks of tensor `tensor` as they are written.
+
+    counts : their rows, rows gone and blocks. arrays : by name of the dataset.
+    """
 
     tensor: int
     counts: tuple[int, int, int]
@@ -134,7 +156,7 @@ class Part:
 
     @staticmethod
     def of(blocks: Blocks, tensor: Tensor) -> "Part":
-        """What is written of blocks of a tensor."""
+        """What is written of these blocks."""
         rows = blocks.rows
         changed = blocks.changed
         values: dict[str, NDArray[Any]] = {**blocks.values, **blocks.codes}
@@ -143,11 +165,9 @@ class Part:
             if not changed.all():
                 rows = rows[changed]
                 values = {name: value[changed] for name, value in values.items()}
-            arrays = {"gone": np.ascontiguousarray(blocks.gone, "<i8")}
-            arrays |= {
-                "block_written": blocks.per_block(rows),
-                "block_gone": blocks.per_block(blocks.gone),
-            }
+            arrays["gone"] = np.ascontiguousarray(blocks.gone, "<i8")
+            arrays["block_written"] = blocks.per_block(rows)
+            arrays["block_gone"] = blocks.per_block(blocks.gone)
         if tensor.table:
             arrays["rows"] = np.ascontiguousarray(rows, "<i8")
         for name, value in values.items():
@@ -156,13 +176,14 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        """Memory that they take."""
+        """Memory that the arrays take."""
         return sum(array.nbytes for array in self.arrays.values())
 
 
 class RowWriter:
-    """Writes the parts of one rank, in order, into a file that `lay_out` made; `before` i64[T, 3]:
-    counts of what lower ranks write.
+    """Writes the parts of one rank, in order, into a file that `lay_out` made.
+
+    offsets : what `lay_out` returned. before : i64[T, 3], counts of what lower ranks write.
     """
 
     def __init__(
@@ -175,35 +196,38 @@ class RowWriter:
 
     def write(self, part: Part) -> None:
         """Put a part behind those of the same tensor that were written before."""
+        tensor = self._tensors[part.tensor].name
         rows, gone, blocks = self._next[part.tensor].tolist()
         for name, values in part.arrays.items():
-            first = blocks if name.startswith("block_") else gone if name == "gone" else rows
-            self._put(f"{self._tensors[part.tensor].name}/{name}", first, values)
+            first = rows
+            if name == "gone":
+                first = gone
+            elif name.startswith("block_"):
+                first = blocks
+            self._put(f"{tensor}/{name}", first, values)
         self._next[part.tensor] += part.counts
 
     def write_index(self, index: Index) -> None:
-        """Put the blocks of all ranks in their place; one rank does."""
+        """Write the index of the blocks of all ranks; one rank does."""
         for number, tensor in enumerate(self._tensors):
-            here = index.of(number)
-            for name, values in (
-                ("", index.number),
-                ("_rows", index.rows),
-                ("_sha256", index.sha256),
-            ):
-                self._put(f"{tensor.name}/block{name}", 0, np.ascontiguousarray(values[here]))
+            blocks = index.of(number)
+            self._put(f"{tensor.name}/block", 0, np.ascontiguousarray(index.number[blocks]))
+            self._put(f"{tensor.name}/block_rows", 0, np.ascontiguousarray(index.rows[blocks]))
+            self._put(f"{tensor.name}/block_sha256", 0, np.ascontiguousarray(index.sha256[blocks]))
 
-    def _put(self, name: str, row: int, values: NDArray[Any]) -> None:
+    def _put(self, name: str, first: int, values: NDArray[Any]) -> None:
+        """Write entries first, first + 1, ... of a dataset."""
         if not values.size:
             return
         data = values.reshape(-1).view(np.uint8).data
-        at = self._offsets[name] + row * (values.nbytes // len(values))
+        offset = self._offsets[name] + first * (values.nbytes // len(values))
         while data:
-            written = os.pwrite(self._file, data, at)
+            written = os.pwrite(self._file, data, offset)
             data = data[written:]
-            at = at + written
+            offset += written
 
     def close(self) -> None:
-        """Bring what was written to the disk."""
+        """Sync what was written to the disk."""
         try:
             os.fsync(self._file)
         finally:

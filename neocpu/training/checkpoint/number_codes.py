@@ -1,7 +1,7 @@
 """How does a checkpoint hold numbers? As what their format keeps of them: the same numbers in half
 or a quarter of the bytes.
 
-fp16 as HDF5's half floats; bf16 and fp8 as unsigned integers. Every number of a table is one of its
+fp16 as HDF5's half floats; other small floats as unsigned integers. Every number of a table is one of its
 format, so nothing is rounded; hashes and digests are of the numbers. All other fields, and
 bf16_split, are float32. A quantised file (Check-N-Run) has the weights of float32 tables as rows of
 int8 or int4 (`docs/formats.md`), which does round them. NumPy only: no kernels.
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.formats import table_format
 from neocpu.reference.codecs import LAYOUTS, NEAREST, decode_rows, encode_rows
 from neocpu.storage.row_codecs import RowCodec
 from neocpu.training.state_blocks import Tensor
 
-DTYPES = {"fp16": "<f2", "bf16": "<u2", "fp8_e4m3": "|u1", "fp8_e5m2": "|u1"}
 F32 = NDArray[np.float32]
 
 
@@ -42,7 +42,17 @@ class Code:
     @property
     def dtype(self) -> str:
         """Dtype of the dataset."""
-        return "|u1" if self.scaled else DTYPES.get(self.form, "<f4")
+        if self.scaled:
+            return "|u1"
+        if not self.coded:
+            return "<f4"
+        return "<f2" if self.form == "fp16" else table_format(self.form).dtype
+
+    @property
+    def coded(self) -> bool:
+        """Whether every number is written as its code, that of a small float."""
+        record = table_format(self.form)
+        return not self.scaled and record.number is not None and not record.split
 
     @property
     def entry(self) -> tuple[int, ...]:
@@ -59,35 +69,35 @@ class Code:
         return RowCodec(self.form, self.shape[0], backend="reference")
 
     def encode(self, numbers: F32) -> NDArray[Any]:
-        """What is written for numbers; but for scaled rows, those that the format has."""
+        """What is written for numbers f32[n, ...]; but for scaled rows, those of the format."""
         if self.scaled:
             return self._codec.encode(numbers)
+        if not self.coded:
+            return np.ascontiguousarray(numbers, "<f4")
+        # NumPy's and HDF5's own type, and a shift, are much faster than the twin of the codecs
         if self.form == "fp16":
             with np.errstate(over="ignore"):
                 return numbers.astype("<f2")
         if self.form == "bf16":
             return (np.ascontiguousarray(numbers, "<f4").view("<u4") >> np.uint32(16)).astype("<u2")
-        if self.form in DTYPES:
-            codes = np.empty(numbers.shape, np.uint8)
-            encode_rows(
-                np.ascontiguousarray(numbers, np.float32), LAYOUTS[self.form], NEAREST, codes
-            )
-            return codes
-        return np.ascontiguousarray(numbers, "<f4")
+        codes = np.empty(numbers.shape, self.dtype)
+        layout = LAYOUTS[self.form]
+        encode_rows(np.ascontiguousarray(numbers, np.float32), layout, NEAREST, codes)
+        return codes
 
     def decode(self, stored: NDArray[Any]) -> F32:
-        """The numbers of what was written."""
+        """The numbers f32[n, ...] of what was written."""
         if self.scaled:
             return self._codec.decode(stored)
+        if not self.coded:
+            return np.asarray(stored, np.float32)
         if self.form == "fp16":
             return stored.astype(np.float32)
         if self.form == "bf16":
             return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        if self.form in DTYPES:
-            numbers = np.empty(stored.shape, np.float32)
-            decode_rows(stored, LAYOUTS[self.form], numbers)
-            return numbers
-        return np.asarray(stored, np.float32)
+        numbers = np.empty(stored.shape, np.float32)
+        decode_rows(stored, LAYOUTS[self.form], numbers)
+        return numbers
 
 
 class Coded:

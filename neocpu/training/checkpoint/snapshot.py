@@ -1,8 +1,7 @@
-"""What does one rank write of a checkpoint? Its blocks as they are now, copied while they take
-little memory.
+"""What does one rank write of a checkpoint? Its blocks as they are now, copied where there is room.
 
-The rest is where the ranks' parts go, what else is in the file, and writing itself, which needs no
-other rank.
+Further, where the ranks' parts go in the file, what else is in it, and the writing itself, which
+needs no other rank.
 """
 
 import json
@@ -10,6 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,17 @@ import numpy as np
 
 from neocpu.parallel.comm import Comm
 from neocpu.training.checkpoint.layout import Offsets, Part, RowWriter
+from neocpu.training.checkpoint.quantized import rounded
 from neocpu.training.results import versions
 from neocpu.training.state import State
 from neocpu.training.state_blocks import Blocks, Index, Ints, Tensor
 
 
 class Snapshot:
-    """What one rank writes: counts i64[T, 3] of it, and the parts themselves while they take at
-    most `room` bytes.
+    """What one rank writes: copies of its parts, as long as they take at most `room` bytes.
+
+    counts : i64[T, 3], of all parts, as for `lay_out`. room : bytes left; negative where the parts
+    take more, so that no copies are kept.
     """
 
     def __init__(self, tensors: Sequence[Tensor], room: int) -> None:
@@ -33,47 +36,62 @@ class Snapshot:
         self.counts = np.zeros((len(tensors), 3), np.int64)
         self._parts: deque[Part] = deque()
 
-    def add(self, blocks: Blocks) -> None:
-        """Take the next blocks."""
-        part = Part.of(blocks, self.tensors[blocks.tensor])
+    def add(self, blocks: Blocks) -> Blocks:
+        """Take the next blocks; returns them as the file has them."""
+        tensor = self.tensors[blocks.tensor]
+        blocks = rounded(blocks, tensor)
+        part = Part.of(blocks, tensor)
         self.counts[part.tensor] += part.counts
         self.room -= part.bytes
         if self.room >= 0:
             self._parts.append(part)
         else:
             self._parts.clear()
+        return blocks
 
     def taken(self) -> Iterator[Part]:
-        """All parts; each is forgotten once it was asked for."""
+        """All parts; the memory of each is free once it was taken."""
         while self._parts:
             yield self._parts.popleft()
 
     def again(self, state: State, since: bool) -> Iterator[Part]:
-        """All parts, from the state; collective."""
+        """All parts once more, from the state. Collective."""
         self._parts.clear()
-        return (Part.of(blocks, self.tensors[blocks.tensor]) for blocks in state.blocks(since))
+        for blocks in state.blocks(since):
+            tensor = self.tensors[blocks.tensor]
+            yield Part.of(rounded(blocks, tensor), tensor)
 
 
-def write_parts(
-    path: Path,
-    tensors: Sequence[Tensor],
-    offsets: Offsets,
-    before: Ints,
-    index: Index | None,
-    parts: Iterable[Part],
-) -> OSError | None:
-    """Write and sync parts, and the index if given; what went wrong. Takes all parts even then:
-    others may wait for it.
+@dataclass(frozen=True)
+class Share:
+    """What one rank writes into the file `path` that `lay_out` made.
+
+    offsets, before : as for `RowWriter`. index : of all ranks' blocks; None: another rank writes
+    it.
+    """
+
+    path: Path
+    tensors: Sequence[Tensor]
+    offsets: Offsets
+    before: Ints
+    index: Index | None
+    parts: Iterable[Part]
+
+
+def write_share(share: Share) -> OSError | None:
+    """Write and sync a rank's share; returns what went wrong.
+
+    Takes all parts even then: taking them may be collective, and other ranks would wait.
     """
     error: OSError | None = None
     writer: RowWriter | None = None
     try:
-        writer = RowWriter(path, tensors, offsets, before)
-        if index is not None:
-            writer.write_index(index)
+        writer = RowWriter(share.path, share.tensors, share.offsets, share.before)
+        if share.index is not None:
+            writer.write_index(share.index)
     except OSError as problem:
         error = problem
-    for part in parts:
+    for part in share.parts:
         if error is None and writer is not None:
             try:
                 writer.write(part)
@@ -89,10 +107,10 @@ def write_parts(
 
 def shares_of(comm: Comm, counts: Ints) -> tuple[Ints, Ints]:
     """Sums of the counts of lower ranks, and of all."""
-    everyone = np.empty(comm.size * counts.size, np.int64)
-    comm.allgatherv(counts.reshape(-1), everyone, np.full(comm.size, counts.size, np.int64))
-    found = everyone.reshape(comm.size, *counts.shape)
-    return found[: comm.rank].sum(axis=0), found.sum(axis=0)
+    gathered = np.empty(comm.size * counts.size, np.int64)
+    comm.allgatherv(counts.reshape(-1), gathered, np.full(comm.size, counts.size, np.int64))
+    by_rank = gathered.reshape(comm.size, *counts.shape)
+    return by_rank[: comm.rank].sum(axis=0), by_rank.sum(axis=0)
 
 
 def facts_of(

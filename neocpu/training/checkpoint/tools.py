@@ -1,5 +1,4 @@
-"""In what do two checkpoints differ, and how does one leave for other programs? Block by block, in
-bounded memory.
+"""In what do two checkpoints differ, and how is one exported? Block by block, in bounded memory.
 
 Exports: `.npz` (NumPy) and `.safetensors` (8 bytes header length, JSON header, raw little-endian
 data), with the names that the file uses: "dense/bottom.0.weight/value", "tables/C1/rows",
@@ -9,7 +8,7 @@ data), with the names that the file uses: "dense/bottom.0.weight/value", "tables
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -21,16 +20,22 @@ from numpy.typing import NDArray
 from neocpu.errors import CheckpointError, ConfigError
 from neocpu.training.checkpoint.layout import TEXTS, Part, complete, lay_out
 from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.checkpoint.snapshot import write_parts
+from neocpu.training.checkpoint.snapshot import Share, write_share
 from neocpu.training.initial import initial_rows
-from neocpu.training.state_blocks import BLOCK, Blocks, Ints, Values
+from neocpu.training.state_blocks import BLOCK, Blocks, Ints, Tensor, Values
 
 PIECE = 16 * BLOCK  # rows of a whole table that are made at a time
+# attributes that a merged file does not take over
+OF_ONE_FILE = ("format", "version", "complete", "digest", "base", "base_step", "base_digest")
+Parts = Callable[[], Iterator[NDArray[Any]]]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place in which two states differ; `column` None: one number per row. Values as f32."""
+    """The first place in which two states differ, and their values there.
+
+    column : None for a field with one number per row.
+    """
 
     tensor: str
     row: int
@@ -44,78 +49,89 @@ class Difference:
         return f"{self.tensor} row {self.row}, {self.field}{where}: {first} | {second}"
 
 
-class _Filled:
-    """Blocks of one tensor of a file with any rows filled in."""
+class _FilledTensor:
+    """One tensor of a file, in which rows that the file lacks have their initial values.
+
+    hashes : of the blocks in the file, by number.
+    """
 
     def __init__(self, file: CheckpointFile, number: int) -> None:
         self._config = file.config()
         name = file.tensors[number].name
-        self._spec = next(
-            (spec for spec in self._config.tables if f"tables/{spec.name}" == name), None
-        )
-        here = file.index.of(number)
+        specs = {f"tables/{spec.name}": spec for spec in self._config.tables}
+        self._spec = specs.get(name)  # None: a dense parameter
+        blocks = file.index.of(number)
+        numbers = file.index.number[blocks].tolist()
         self.hashes = {
-            int(b): sha.tobytes()
-            for b, sha in zip(file.index.number[here], file.index.sha256[here])
+            block: sha.tobytes() for block, sha in zip(numbers, file.index.sha256[blocks])
         }
 
     def values(self, blocks: Iterable[Blocks], rows: Ints) -> Values:
-        """Fields of `rows` (ascending, among them all of the blocks): those of the blocks, else
-        initial values.
+        """Fields of `rows`: those of the blocks, else initial values.
+
+        `rows` are ascending, and all rows of the blocks are among them.
         """
         if self._spec is None:
             return next(iter(blocks)).values
-        found = initial_rows(
+        values = initial_rows(
             self._spec, self._config.optimizer.sparse, self._config.training.seed, rows
         )
-        for block in blocks:
-            at = np.searchsorted(rows, block.rows)
-            for name, values in block.values.items():
-                found[name][at] = values
-        return found
+        for part in blocks:
+            place = np.searchsorted(rows, part.rows)
+            for name, stored in part.values.items():
+                values[name][place] = stored
+        return values
 
 
 def first_difference(first: CheckpointFile, second: CheckpointFile) -> Difference | None:
-    """The first tensor, row, field and column in which two checkpoints differ; None if their states
-    are equal.
+    """The first tensor, row, field and column in which two checkpoints differ.
+
+    None if their states are equal.
 
     Raises CheckpointError where they are not comparable: other tensors, or other shapes.
     """
-    shapes = [[(t.name, t.rows, t.fields) for t in file.tensors] for file in (first, second)]
-    if shapes[0] != shapes[1]:
-        one, two = next(pair for pair in zip_longest(*shapes) if pair[0] != pair[1])
-        raise CheckpointError(
-            f"{first.path} and {second.path} hold other tensors: {_words(one)} | {_words(two)}"
-        )
+    _refuse_other_tensors(first, second)
     for number, tensor in enumerate(first.tensors):
-        sides = _Filled(first, number), _Filled(second, number)
-        for block in sorted({*sides[0].hashes, *sides[1].hashes}):
-            if sides[0].hashes.get(block) == sides[1].hashes.get(block):
+        left = _FilledTensor(first, number)
+        right = _FilledTensor(second, number)
+        for block in sorted({*left.hashes, *right.hashes}):
+            if left.hashes.get(block) == right.hashes.get(block):
                 continue
-            stored = [
-                list(file.blocks(number, block * BLOCK, block * BLOCK + 1))
-                for file in (first, second)
-            ]
-            rows = np.unique(np.concatenate([b.rows for blocks in stored for b in blocks]))
-            values = [side.values(blocks, rows) for side, blocks in zip(sides, stored)]
-            if found := _first(tensor.name, rows, values[0], values[1]):
-                return found
+            row = block * BLOCK
+            left_blocks = list(first.blocks(number, row, row + 1))
+            right_blocks = list(second.blocks(number, row, row + 1))
+            rows = np.unique(np.concatenate([b.rows for b in (*left_blocks, *right_blocks)]))
+            difference = _first_in_rows(
+                tensor.name, rows, left.values(left_blocks, rows), right.values(right_blocks, rows)
+            )
+            if difference:
+                return difference
     return None
 
 
-def _words(shape: Any) -> str:
-    if shape is None:
+def _refuse_other_tensors(first: CheckpointFile, second: CheckpointFile) -> None:
+    """Raise CheckpointError for the first tensor that the files do not share."""
+    for left, right in zip_longest(first.tensors, second.tensors):
+        if _description(left) != _description(right):
+            raise CheckpointError(
+                f"{first.path} and {second.path} hold other tensors: {_description(left)} | "
+                f"{_description(right)}"
+            )
+
+
+def _description(tensor: Tensor | None) -> str:
+    """A tensor's name and shapes."""
+    if tensor is None:
         return "nothing"
-    name, rows, fields = shape
-    return (
-        f"{name} with {rows} rows of {', '.join(f'{field}{list(size)}' for field, size in fields)}"
-    )
+    fields = ", ".join(f"{name}{list(shape)}" for name, shape in tensor.fields)
+    return f"{tensor.name} with {tensor.rows} rows of {fields}"
 
 
-def _first(tensor: str, rows: Ints, one: Values, two: Values) -> Difference | None:
+def _first_in_rows(tensor: str, rows: Ints, left: Values, right: Values) -> Difference | None:
+    """The first of some rows in which two tensors differ."""
     unequal = {
-        name: (one[name].view(np.uint32) != two[name].view(np.uint32)).reshape(rows.size, -1)
-        for name in one
+        name: (left[name].view(np.uint32) != right[name].view(np.uint32)).reshape(rows.size, -1)
+        for name in left
     }
     anywhere = np.any([different.any(axis=1) for different in unequal.values()], axis=0)
     if not anywhere.any():
@@ -123,13 +139,15 @@ def _first(tensor: str, rows: Ints, one: Values, two: Values) -> Difference | No
     row = int(np.argmax(anywhere))
     name = next(name for name, different in unequal.items() if different[row].any())
     column = int(np.argmax(unequal[name][row]))
-    values = tuple(side[name].reshape(rows.size, -1)[row, column] for side in (one, two))
     return Difference(
-        tensor,
-        int(rows[row]),
-        name,
-        column if one[name].ndim == 2 else None,
-        (values[0], values[1]),
+        tensor=tensor,
+        row=int(rows[row]),
+        field=name,
+        column=column if left[name].ndim == 2 else None,
+        values=(
+            left[name].reshape(rows.size, -1)[row, column],
+            right[name].reshape(rows.size, -1)[row, column],
+        ),
     )
 
 
@@ -143,7 +161,7 @@ class Entry:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    parts: Callable[[], Iterator[NDArray[Any]]]
+    parts: Parts
 
     @property
     def bytes(self) -> int:
@@ -152,45 +170,37 @@ class Entry:
 
 
 def entries(file: CheckpointFile, dense: bool) -> list[Entry]:
-    """The arrays of a checkpoint: rows in the state, or (`dense`) whole tables with initial values
-    filled in.
+    """The arrays of a checkpoint.
+
+    dense : whole tables, initial values filled in; else only the rows in the state.
     """
-    found = []
+    arrays = []
     for number, tensor in enumerate(file.tensors):
-        here = file.index.of(number)
-        count = int(file.index.rows[here].sum())
-        table = tensor.name.startswith("tables/")
-        if table and not dense:
-            found.append(Entry(f"{tensor.name}/rows", "<i8", (count,), _row_parts(file, number)))
+        count = tensor.rows if dense else file.index.rows_of(number)
+        if tensor.table and not dense:
+            arrays.append(Entry(f"{tensor.name}/rows", "<i8", (count,), _row_parts(file, number)))
+        parts_of = _whole_parts if tensor.table and dense else _field_parts
         for name, shape in tensor.fields:
-            parts = (
-                _whole_parts(file, number, name)
-                if table and dense
-                else _field_parts(file, number, name)
-            )
-            found.append(
-                Entry(
-                    f"{tensor.name}/{name}", "<f4", (tensor.rows if dense else count, *shape), parts
-                )
-            )
-    return found
+            parts = parts_of(file, number, name)
+            arrays.append(Entry(f"{tensor.name}/{name}", "<f4", (count, *shape), parts))
+    return arrays
 
 
-def _row_parts(file: CheckpointFile, number: int) -> Callable[[], Iterator[NDArray[Any]]]:
+def _row_parts(file: CheckpointFile, number: int) -> Parts:
+    """Row numbers in the state."""
     return lambda: (block.rows for block in file.blocks(number))
 
 
-def _field_parts(
-    file: CheckpointFile, number: int, name: str
-) -> Callable[[], Iterator[NDArray[Any]]]:
+def _field_parts(file: CheckpointFile, number: int, name: str) -> Parts:
+    """A field of the rows in the state."""
     return lambda: (block.values[name] for block in file.blocks(number))
 
 
-def _whole_parts(
-    file: CheckpointFile, number: int, name: str
-) -> Callable[[], Iterator[NDArray[Any]]]:
+def _whole_parts(file: CheckpointFile, number: int, name: str) -> Parts:
+    """A field of all rows."""
+
     def parts() -> Iterator[NDArray[Any]]:
-        filled = _Filled(file, number)
+        filled = _FilledTensor(file, number)
         total = file.tensors[number].rows
         for first in range(0, total, PIECE):
             rows = np.arange(first, min(first + PIECE, total), dtype=np.int64)
@@ -200,8 +210,11 @@ def _whole_parts(
 
 
 def export(file: CheckpointFile, target: Path, *, dense: bool = False) -> None:
-    """Write a checkpoint as `.npz` or `.safetensors`, whichever `target` is called. Verifies what
-    it reads.
+    """Write a checkpoint as `.npz` or `.safetensors`, by the name of `target`.
+
+    Verifies what it reads.
+
+    Raises ConfigError for another name, CheckpointError where it cannot be read or written.
     """
     if target.suffix not in WRITERS:
         raise ConfigError(f"{target}: an export ends in one of {', '.join(WRITERS)}")
@@ -220,26 +233,30 @@ def export(file: CheckpointFile, target: Path, *, dense: bool = False) -> None:
 
 def merge(file: CheckpointFile, target: Path) -> None:
     """Write a checkpoint, whatever files it is in, as one whole file; quantised weights as float32.
+
     Verifies what it reads.
+
+    Raises CheckpointError where it cannot be read or written.
     """
-    blocks = file.index.of
     tensors = [replace(tensor, quantized="") for tensor in file.tensors]
-    counts = np.array(
-        [(file.index.rows_of(i), 0, (h := blocks(i)).stop - h.start) for i in range(len(tensors))],
-        np.int64,
-    )
-    own = ("format", "version", "complete", "digest", "base", "base_step", "base_digest")
-    attributes = {name: value for name, value in file.attributes.items() if name not in own}
+    counts = np.zeros((len(tensors), 3), np.int64)
+    for number in range(len(tensors)):
+        blocks = file.index.of(number)
+        counts[number] = file.index.rows_of(number), 0, blocks.stop - blocks.start
+    texts = {name: file.text(name) for name in TEXTS}
+    attributes = {k: value for k, value in file.attributes.items() if k not in OF_ONE_FILE}
     attributes["seed"] = np.uint64(attributes["seed"])
     partial = target.with_name(f".{target.name}.partial")
     try:
-        offsets = lay_out(
-            partial, tensors, counts, attributes, {name: file.text(name) for name in TEXTS}
+        share = Share(
+            path=partial,
+            tensors=tensors,
+            offsets=lay_out(partial, tensors, counts, attributes, texts),
+            before=np.zeros_like(counts),
+            index=file.index,
+            parts=_all_parts(file, tensors),
         )
-        parts = (
-            Part.of(some, tensor) for i, tensor in enumerate(tensors) for some in file.blocks(i)
-        )
-        error = write_parts(partial, tensors, offsets, np.zeros_like(counts), file.index, parts)
+        error = write_share(share)
         if error is not None:
             raise error
         complete(partial, file.digest)
@@ -251,6 +268,13 @@ def merge(file: CheckpointFile, target: Path) -> None:
         ) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _all_parts(file: CheckpointFile, tensors: Sequence[Tensor]) -> Iterator[Part]:
+    """What a whole file of these tensors has."""
+    for number, tensor in enumerate(tensors):
+        for blocks in file.blocks(number):
+            yield Part.of(blocks, tensor)
 
 
 def _write_npz(file: CheckpointFile, arrays: list[Entry], out: BinaryIO) -> None:
@@ -266,15 +290,14 @@ def _write_npz(file: CheckpointFile, arrays: list[Entry], out: BinaryIO) -> None
 def _write_safetensors(file: CheckpointFile, arrays: list[Entry], out: BinaryIO) -> None:
     facts = {"format": "pt", "neocpu_step": str(file.step), "neocpu_digest": file.digest}
     header: dict[str, Any] = {"__metadata__": facts}
-    at = 0
+    offset = 0
     for entry in arrays:
-        kind = {"<i8": "I64", "<f4": "F32"}[entry.dtype]
         header[entry.name] = {
-            "dtype": kind,
+            "dtype": {"<i8": "I64", "<f4": "F32"}[entry.dtype],
             "shape": list(entry.shape),
-            "data_offsets": [at, at + entry.bytes],
+            "data_offsets": [offset, offset + entry.bytes],
         }
-        at += entry.bytes
+        offset += entry.bytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     out.write(len(text).to_bytes(8, "little") + text)

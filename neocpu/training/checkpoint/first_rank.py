@@ -1,0 +1,31 @@
+"""How does rank 0 work for all ranks on a checkpoint? Its result, and its error, is everyone's."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from neocpu.errors import CheckpointError
+from neocpu.parallel.comm import Comm
+
+
+def failed(path: Path, error: OSError) -> CheckpointError:
+    """The error that a checkpoint could not be written."""
+    why = error.strerror or str(error)
+    return CheckpointError(
+        f"{path} could not be written: {why}; older checkpoints are intact. Make room and go on "
+        "with --resume"
+    )
+
+
+def on_first_rank(comm: Comm, path: Path, work: Callable[[], bytes | None]) -> bytes:
+    """Do something on rank 0; what it returns, and its error, is that of all ranks."""
+    error: CheckpointError | None = None
+    result: bytes | None = None
+    if comm.rank == 0:
+        try:
+            result = work()
+        except OSError as problem:
+            error = failed(path, problem)
+        except RuntimeError as problem:  # HDF5 reports some failures of the disk so
+            error = failed(path, OSError(str(problem)))
+    comm.agree(error)
+    return comm.allgather_bytes(result or b"")[0]

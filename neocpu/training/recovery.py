@@ -1,0 +1,107 @@
+"""When does a run write checkpoints, and what would a crash cost it?
+
+A checkpoint is begun after a step and is safe once all ranks have written it, often some steps
+later. A crash in between costs all steps since the one before.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from neocpu.training import checkpoint
+from neocpu.training.checkpoint.saving import Saver
+from neocpu.training.clock import StepClock
+from neocpu.training.world import World
+
+
+class Recovery:
+    """The checkpoints of one run; every method but `abandon` is collective.
+
+    out : folder of results. data : description of the data (`identity.py`). clock : of the steps.
+    """
+
+    def __init__(self, out: Path, world: World, data: Mapping[str, Any], clock: StepClock) -> None:
+        config = world.config.checkpoint
+        memory = world.embedding.memory
+        self._out = out
+        self._world = world
+        self._data = data
+        self._clock = clock
+        self._saver = Saver(
+            out,
+            world,
+            keep=config.keep,
+            full_every=config.files_until_full(memory is not None and memory.over_ssd),
+            quantize="" if config.quantize == "none" else config.quantize,
+            data=data,
+            room=config.memory,
+            background=True,
+        )
+        self.digest = ""  # of the newest checkpoint that this run began
+        self.resumed_from: Path | None = None
+        self._begun = -1  # step of the newest checkpoint, and the seconds of steps until then
+        self._begun_at = 0.0
+        self._safe = -1  # step of the newest complete one, and the seconds of steps until then
+        self._safe_at = 0.0
+        self._cost = (0, 0.0)
+
+    def resume(self, tell: Callable[[str], None]) -> int:
+        """Bring the world to the state of the newest complete checkpoint of the folder.
+
+        Returns its step, 0 without one.
+        """
+        path = checkpoint.latest(self._out, self._world.comm)
+        if path is None:
+            tell(f"no complete checkpoint in {self._out}: starting at step 0")
+            return 0
+        step = checkpoint.load(path, self._world, self._data, split="train", tell=tell)
+        self._saver.resume(path, step)
+        self.resumed_from = path
+        self._begun = step
+        self._safe = step
+        return step
+
+    def save(self, step: int, last: bool = False) -> None:
+        """Begin a checkpoint of the state after `step` steps, if there is none yet.
+
+        last : the run ends here, so a checkpoint whose weights are rounded will not do.
+        """
+        if self._begun == step and not (last and self._saver.rounded):
+            return
+        self.finish(step)
+        self.digest = self._saver.save(step, last)
+        self._begun = step
+        self._begun_at = self._clock.seconds
+
+    def poll(self, step: int) -> None:
+        """Complete a checkpoint that all ranks have written meanwhile; `step`: steps taken."""
+        self._saver.poll()
+        self._account(step)
+
+    def finish(self, step: int) -> None:
+        """Wait for the checkpoint that is being written; `step`: steps taken."""
+        self._saver.finish()
+        self._account(step)
+
+    def _account(self, step: int) -> None:
+        """If another checkpoint became safe: what would a crash just before have cost?"""
+        if self._saver.safe == self._safe:
+            return
+        lost_steps = step - max(self._safe, 0)
+        lost_seconds = self._clock.seconds - self._safe_at
+        self._cost = max(self._cost, (lost_steps, lost_seconds))
+        self._safe = self._saver.safe
+        self._safe_at = self._begun_at
+
+    def abandon(self) -> None:
+        """The run failed: remove what is not complete. Not collective."""
+        self._saver.abandon()
+
+    def crash_cost(self) -> dict[str, Any]:
+        """Most steps, with their seconds, that a crash could have cost so far."""
+        steps, seconds = self._cost
+        return {"steps": steps, "seconds": seconds}
+
+    def written(self) -> dict[str, Any]:
+        """Checkpoints written, their bytes, and how long training waited (`Saver.report`)."""
+        return self._saver.report()

@@ -1,0 +1,120 @@
+"""Has this machine room for a run?
+
+What the run needs, by `preflight.py`, against its memory and disks, on every rank before anything
+is allocated.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from neocpu.config import Config
+from neocpu.embedding.tiered import MemoryPlan
+from neocpu.errors import NeocpuError
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.plan import Plan
+from neocpu.storage.arena import HUGE
+from neocpu.storage.placement import PLACEMENTS
+from neocpu.training import preflight
+from neocpu.training.checkpoint import checkpoints
+from neocpu.training.datasets import Splits
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What decides how much room a run takes; `out` is the folder of its results."""
+
+    config: Config
+    plan: Plan
+    memory: MemoryPlan
+    splits: Splits
+    steps: int
+    out: Path
+
+    @property
+    def samples(self) -> int:
+        """Samples that it trains on, at most."""
+        return self.steps * self.config.training.batch_size
+
+    @property
+    def state_floats(self) -> tuple[int, int]:
+        """Optimizer floats of a table: per element, per row."""
+        return self.config.optimizer.sparse.state_floats
+
+
+def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool:
+    """Check memory on every rank, and disks on rank 0.
+
+    Returns whether tables fit on huge pages. Collective.
+
+    Raises TrainingError on all ranks where the run cannot fit; `tell` is given a line where it may
+    not fit.
+    """
+    error: NeocpuError | None = None
+    huge = False
+    try:
+        huge = _check_memory(run, comm)
+        if comm.rank == 0:
+            _check_disks(run, comm.size, tell)
+    except NeocpuError as problem:
+        error = problem
+    comm.agree(error)
+    return huge
+
+
+def _check_memory(run: PlannedRun, comm: Comm) -> bool:
+    """Whether this host's ranks fit with tables on huge pages.
+
+    Raises TrainingError if they do not even fit with small ones.
+    """
+    pooling = run.splits.pooling_factors()
+    lookups = {name: int(run.samples * factor) + 1 for name, factor in pooling.items()}
+    rooms = run.memory.rooms(run.plan.tables, run.plan.local(comm.rank), run.state_floats)
+    huge_needs, small_needs = (
+        preflight.table_needs(
+            run.plan,
+            comm.rank,
+            run.state_floats,
+            lookups,
+            slots=[room.slots for room in rooms],
+            page=page,
+            beside=[room.narrow for room in rooms],
+        )
+        for page in (HUGE, preflight.PAGE)
+    )
+    working = preflight.working_memory(run.config, run.plan) + run.config.checkpoint.memory
+    host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
+    huge = preflight.fits(huge_needs, host_ranks, working)
+    preflight.check_memory(huge_needs if huge else small_needs, host_ranks, working)
+    return huge
+
+
+def _check_disks(run: PlannedRun, ranks: int, tell: Callable[[str], None]) -> None:
+    """Will the SSD files and the checkpoints of all ranks fit?"""
+    config = run.config
+    interval = config.checkpoint.every_steps
+    saves = -(-run.steps // interval) if interval else 1
+    touched = run.splits.touchable_rows(run.samples)
+    over_ssd = [
+        table
+        for table, placement in zip(config.tables, run.memory.placements)
+        if PLACEMENTS[placement].ssd
+    ]
+    preflight.check_rows(
+        run.memory.folder or run.out,
+        preflight.row_file_needs(over_ssd, run.state_floats, touched, saves),
+        ranks,
+        run.memory.ssd,
+        tell,
+    )
+    # files of changes take together no more than two whole ones
+    based = min(config.checkpoint.files_until_full(run.memory.over_ssd) - 1, 2)
+    needs = preflight.CheckpointNeeds(
+        tables=preflight.checkpoint_needs(config.tables, run.state_floats, touched),
+        dense=preflight.dense_bytes(config, run.splits.dense_features),
+        saves=saves,
+        keep=config.checkpoint.keep,
+        present=[path.stat().st_size for path in checkpoints(run.out)],
+        based=based,
+    )
+    preflight.check_checkpoints(run.out, needs, tell)

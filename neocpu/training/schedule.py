@@ -1,0 +1,44 @@
+"""Which batches does a run train on, and where in the data is it after so many steps?
+
+The position in the data is (epoch, step of the epoch). Both follow from the number of steps taken,
+so that number is all that a checkpoint needs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from neocpu.ingest.loader import Batch, Loader
+
+
+@dataclass(frozen=True)
+class BatchSchedule:
+    """The batches of a run.
+
+    It takes `epochs` passes over the train data, or `steps` steps (0: no limit), whichever ends
+    first.
+    """
+
+    loader: Loader
+    epochs: int
+    steps: int
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run."""
+        by_epochs = self.epochs * self.loader.steps_per_epoch
+        return min(by_epochs, self.steps) if self.steps else by_epochs
+
+    def samples_after(self, step: int) -> int:
+        """Samples of all ranks in the first `step` steps; an epoch's last batch may be short."""
+        epochs, rest = divmod(step, self.loader.steps_per_epoch)
+        per_epoch = self.loader.dataset.rows
+        return epochs * per_epoch + min(rest * self.loader.batch_size, per_epoch)
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        """This rank's batches after the first `step` steps, to the end of the run."""
+        total = self.total_steps
+        while step < total:
+            epoch, first = divmod(step, self.loader.steps_per_epoch)
+            yield from islice(self.loader.batches(epoch, first), total - step)
+            step += self.loader.steps_per_epoch - first

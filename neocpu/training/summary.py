@@ -1,0 +1,81 @@
+"""What does a run report at its end?
+
+Its digest, metrics, speed, memory, traffic and plan, as `run.json` has them.
+"""
+
+import json
+import resource
+import sys
+from typing import Any
+
+from neocpu.parallel.comm import Comm
+from neocpu.planner.capacity import placed
+from neocpu.training.clock import StepClock
+from neocpu.training.metrics import Metrics
+from neocpu.training.recovery import Recovery
+from neocpu.training.results import versions
+from neocpu.training.state import digest
+from neocpu.training.world import World
+
+
+def peak_memory() -> int:
+    """Most bytes of memory that this process had at a time."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def summarise(
+    world: World,
+    steps: int,
+    samples: int,
+    clock: StepClock,
+    metrics: dict[str, Metrics],
+    traffic: dict[str, Any],
+    recovery: Recovery,
+) -> dict[str, Any]:
+    """The summary of a run after `steps` steps over `samples` samples, all checkpoints written.
+
+    Collective.
+
+    metrics : by split. traffic : of training and evaluation (`Comm.traffic`).
+    """
+    comm = world.comm
+    tables = world.embedding.tbe
+    return {
+        # a run that had nothing to train wrote no checkpoint, so its digest is not known yet
+        "digest": recovery.digest or digest(world, steps),
+        "steps": steps,
+        "samples": samples,
+        "seconds": clock.seconds,
+        "samples_per_second": clock.samples_per_second,
+        "cold_start_seconds": clock.cold_start,
+        "metrics": {split: measured.to_dict() for split, measured in metrics.items()},
+        "memory_per_rank": comm.largest(peak_memory()),
+        "ranks": comm.size,
+        "threads": world.config.training.threads,
+        "plan": world.plan.to_dict(),
+        "traffic": traffic,
+        "checkpoints": recovery.written(),
+        "placements": placed(world.plan, world.embedding.memory),
+        "tiers": tier_counts(comm, tables.tiers()),
+        "stall_seconds": comm.largest(int(1e6 * tables.stalled)) / 1e6,
+        "crash_cost": recovery.crash_cost(),
+        "versions": versions(),
+    }
+
+
+def tier_counts(comm: Comm, local: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Counts of the tiers of cached tables, summed over ranks. Collective.
+
+    local : table -> its tiers on this rank, nearest first, each with its name as "tier" and counts.
+    Tables come in the order in which ranks name them, a table's tiers nearest first.
+    """
+    totals: dict[tuple[str, str], dict[str, Any]] = {}
+    for message in comm.allgather_bytes(json.dumps(local).encode()):
+        for table, tiers in json.loads(message).items():
+            for counts in tiers:
+                name = counts.pop("tier")
+                total = totals.setdefault((table, name), {"table": table, "tier": name})
+                for key, count in counts.items():
+                    total[key] = total.get(key, 0) + count
+    return list(totals.values())

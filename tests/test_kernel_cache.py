@@ -1,0 +1,496 @@
+"""Is a compiled kernel found again by whoever may use it, and by nobody else?
+
+Most tests run a toy package in processes of its own: kernels with a callee in another file, a
+factory, an intrinsic and a parallel loop, small enough to compile in a second.
+"""
+
+import ast
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import pytest
+from numba.core import types
+
+from neocpu.kernels import _cache, _key
+from neocpu.kernels._jit import kernel
+
+ROOT = Path(__file__).resolve().parent.parent
+CALLEES = '''
+"""Callees."""
+from typing import NamedTuple
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, register_jitable
+from neocpu.kernels._jit import inlined
+
+FACTOR = 3.0
+BIAS = np.array([0.5])
+
+
+class Pair(NamedTuple):
+    """Two numbers."""
+
+    left: float
+    right: float
+
+
+def constant(value):
+    """An intrinsic's helper, in Python."""
+    return ir.Constant(ir.DoubleType(), value)
+
+
+@intrinsic
+def added(typing, x):
+    """x + 7"""
+
+    def generate(context, builder, signature, arguments):
+        """Write the IR."""
+        return builder.fadd(arguments[0], constant(7.0))
+
+    return types.float64(types.float64), generate
+
+
+@register_jitable
+def scaled(x):
+    """x times FACTOR"""
+    return x * FACTOR + BIAS[0]
+
+
+@inlined
+def plus(x, y):
+    return x + y
+
+
+@inlined
+def minus(x, y):
+    return x - y
+
+
+@register_jitable
+def unused(x):
+    return x + 1.0
+'''
+KERNELS = '''
+"""Kernels."""
+import numpy as np
+from numba import prange
+from toy import callees
+from toy.callees import added, scaled
+from neocpu.kernels._jit import kernel, parallel_kernel
+
+
+@kernel
+def scale(x, out):
+    """out = scaled(x)"""
+    for i in range(x.size):
+        out[i] = scaled(x[i])
+
+
+@parallel_kernel
+def raise_all(x, out):
+    """out = x + 7"""
+    for i in prange(x.size):
+        out[i] = added(x[i])
+
+
+@kernel
+def apart(pair):
+    """left - right"""
+    return pair.left - pair.right
+
+
+def made(rule):
+    """A kernel of a rule."""
+
+    @parallel_kernel
+    def apply(x, out):
+        """out = rule(x, 1)"""
+        for i in prange(x.size):
+            out[i] = rule(x[i], 1.0)
+
+    return apply
+'''
+PROGRAM = """
+import json, sys
+import numpy as np
+from neocpu.kernels import _cache
+from toy import callees, kernels
+
+x = np.arange(4.0)
+results = {}
+symbols = []
+def note(kernel):
+    symbols.extend(result.fndesc.mangled_name for result in kernel.overloads.values())
+def run(name, kernel):
+    before = _cache.activity.compiled
+    out = np.empty(4)
+    kernel(x, out)
+    results[name] = [out.tolist(), _cache.activity.compiled - before]
+    note(kernel)
+def pair(kernel):
+    before = _cache.activity.compiled
+    results["apart"] = [kernel(callees.Pair(5.0, 2.0)), _cache.activity.compiled - before]
+names = sys.argv[1].split(",")
+if "scale" in names: run("scale", kernels.scale)
+if "raise_all" in names: run("raise_all", kernels.raise_all)
+if "apart" in names: pair(kernels.apart)
+if "plus" in names: run("plus", kernels.made(callees.plus))
+if "minus" in names: run("minus", kernels.made(callees.minus))
+assert len(symbols) == len(set(symbols)), symbols
+print(json.dumps(results))
+"""
+EVERYTHING = "scale,raise_all,apart,plus,minus"
+RESULTS = {
+    "scale": [0.5, 3.5, 6.5, 9.5],
+    "raise_all": [7.0, 8.0, 9.0, 10.0],
+    "apart": 3.0,
+    "plus": [1.0, 2.0, 3.0, 4.0],
+    "minus": [-1.0, 0.0, 1.0, 2.0],
+}
+Edit = tuple[str, str]
+
+
+def install(folder: Path, *edits: Edit) -> Path:
+    """Write the toy package below `folder`, with some texts replaced."""
+    package = folder / "toy"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").touch()
+    for name, text in (("callees", CALLEES), ("kernels", KERNELS)):
+        for old, new in edits:
+            text = text.replace(old, new)
+        (package / f"{name}.py").write_text(text)
+    return folder
+
+
+def start(folder: Path, cache: Path, names: str, **environment: str) -> "subprocess.Popen[str]":
+    """Run kernels of the toy package in `folder` in a new process."""
+    paths = f"{folder}{os.pathsep}{ROOT}"
+    return subprocess.Popen(
+        [sys.executable, "-B", "-c", PROGRAM, names],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": paths,
+            "NEOCPU_CACHE_DIR": str(cache),
+            "NUMBA_NUM_THREADS": "2",
+            **environment,
+        },
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[dict[str, Any], set[str], str]:
+    """(results by kernel, kernels that were compiled, stderr) of a process that was started."""
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    answers = json.loads(out)
+    results = {name: value for name, (value, _) in answers.items()}
+    return results, {name for name, (_, compiled) in answers.items() if compiled}, err
+
+
+def run(folder: Path, cache: Path, names: str = EVERYTHING, **environment: str) -> Any:
+    """`start` and `finish`."""
+    return finish(start(folder, cache, names, **environment))
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with every kernel of the toy package, `plus` and `minus` compiled in two processes
+    that are alike otherwise; not to be changed.
+    """
+    folder = tmp_path_factory.mktemp("first")
+    cache = folder / "cache"
+    install(folder)
+    processes = [
+        start(folder, cache, names) for names in ("plus", "minus", "scale,raise_all,apart")
+    ]
+    for process in processes:
+        results, compiled, err = finish(process)
+        assert results == {name: RESULTS[name] for name in results}
+        assert compiled == set(results)
+        assert err == ""
+    return cache
+
+
+@pytest.fixture
+def cache(filled: Path, tmp_path: Path) -> Path:
+    """A copy of the filled cache."""
+    return Path(shutil.copytree(filled, tmp_path / "cache"))
+
+
+def kernel_files(cache: Path) -> list[Path]:
+    return sorted(cache.rglob("*.nbc"))
+
+
+def test_another_installation_finds_every_kernel(filled: Path, tmp_path: Path) -> None:
+    """Another folder, other times of files, comments, docstrings and lines: nothing is compiled,
+    and two kernels of one factory, compiled in two processes, are not mixed up.
+    """
+    edits = (
+        ('"""Callees."""', '"""Other words."""\n# a comment\n\n\n'),
+        ('"""x times FACTOR"""', "# no docstring, another line"),
+        ("def plus(x, y):", 'def plus(x, y):\n    """A docstring where there was none."""'),
+        ('"""Write the IR."""', ""),
+        ("left: float", "left: float  # a comment"),
+        ('"""out = rule(x, 1)"""', '"""Other words."""'),
+        ("return x + 1.0", "return x + 2.0"),  # of a function that nobody calls
+    )
+    installation = install(tmp_path / "second", *edits)
+    results, compiled, err = run(installation, filled, PYTHONHASHSEED="77")
+    assert (results, compiled, err) == (RESULTS, set(), "")
+    assert len(kernel_files(filled)) == len(RESULTS)
+
+
+@pytest.mark.parametrize(
+    ("edit", "users", "changed"),
+    [
+        (("FACTOR = 3.0", "FACTOR = 4.0"), {"scale"}, [0.5, 4.5, 8.5, 12.5]),
+        (("np.array([0.5])", "np.array([1.5])"), {"scale"}, [1.5, 4.5, 7.5, 10.5]),
+        (("constant(7.0)", "constant(8.0)"), {"raise_all"}, [8.0, 9.0, 10.0, 11.0]),
+        (("DoubleType(), value)", "DoubleType(), -value)"), {"raise_all"}, [-7.0, -6, -5, -4]),
+        (("    return x - y", "    return y - x"), {"minus"}, [1.0, 0.0, -1.0, -2.0]),
+        (
+            ("left: float\n    right: float", "right: float\n    left: float"),
+            {"apart"},
+            -3.0,
+        ),
+    ],
+)
+def test_an_edited_callee_recompiles_what_uses_it_and_nothing_else(
+    cache: Path, tmp_path: Path, edit: Edit, users: set[str], changed: Any
+) -> None:
+    results, compiled, _ = run(install(tmp_path / "edited", edit), cache)
+    assert compiled == users
+    assert results == RESULTS | dict.fromkeys(users, changed)
+
+
+def test_damaged_files_are_compiled_again(cache: Path, tmp_path: Path) -> None:
+    installation = install(tmp_path)
+    for number, path in enumerate(kernel_files(cache)):
+        data = path.read_bytes()
+        middle = len(data) // 2
+        bad = (
+            b"",
+            data[:10],
+            data[:middle],
+            data[:-1],
+            data[:middle] + b"\0" * (len(data) - middle),
+        )
+        path.write_bytes(bad[number])
+    assert run(installation, cache) == (RESULTS, set(RESULTS), "")
+    assert run(installation, cache) == (RESULTS, set(), "")
+
+
+def test_processes_that_compile_the_same_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    installation = install(tmp_path)
+    for process in [start(installation, cache, "scale,apart") for _ in range(3)]:
+        results, _, err = finish(process)
+        assert results == {"scale": RESULTS["scale"], "apart": RESULTS["apart"]}
+        assert err == ""
+    assert len(kernel_files(cache)) == 2
+    assert not list(cache.rglob(".*"))
+
+
+def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
+    installation = install(tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    folder = tmp_path / "file" / "cache"
+    results, compiled, err = run(installation, folder, "scale,apart")
+    assert compiled == {"scale", "apart"}
+    assert results == {name: RESULTS[name] for name in compiled}
+    assert len(err.splitlines()) == 1
+    for words in ("compiled in memory", str(folder), "Not a directory", "NEOCPU_CACHE_DIR"):
+        assert words in err
+    assert run(installation, folder, "apart", NEOCPU_CACHE_QUIET="1")[2] == ""
+    assert not list(tmp_path.rglob("*.nb?"))
+
+
+def read_only(folder: Path) -> str:
+    """Text of a sitecustomize that lets nobody write below a folder: root may write anywhere."""
+    return f"""
+import io, os, pathlib
+real = pathlib.Path.open
+def refuse(path, mode="r", *rest, **more):
+    if "w" in mode and str(path).startswith({str(folder)!r}):
+        raise OSError(30, "Read-only file system")
+    return real(path, mode, *rest, **more)
+pathlib.Path.open = refuse
+"""
+
+
+def test_a_read_only_folder_is_used_as_far_as_it_goes(cache: Path, tmp_path: Path) -> None:
+    installation = install(tmp_path / "toy")
+    (installation / "sitecustomize.py").write_text(read_only(cache))
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
+    assert run(installation, cache) == (RESULTS, set(), "")
+    other = install(tmp_path / "other", ("FACTOR = 3.0", "FACTOR = 4.0"))
+    shutil.copy(installation / "sitecustomize.py", other)
+    _, compiled, err = run(other, cache)
+    assert compiled == {"scale"}
+    assert len(err.splitlines()) == 1
+    assert "Read-only file system" in err
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
+
+
+def test_variables_of_numba_that_change_in_the_process_do_not_move_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @kernel
+    def twice(x):
+        return x * 2.0
+
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path / "ours"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numbas"))
+    try:
+        numba.config.reload_config()  # type: ignore[attr-defined]
+        assert twice(4.0) == 8.0
+    finally:
+        monkeypatch.undo()
+        numba.config.reload_config()  # type: ignore[attr-defined]
+    assert [path.name.split("-")[0] for path in tmp_path.rglob("*.nbc")] == [f"{__name__}.twice"]
+    assert not (tmp_path / "numbas").exists()
+
+
+# ---- what the key sees: no kernel is compiled ----
+
+
+@pytest.fixture
+def key_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Key of a root of the toy package with some texts replaced."""
+    numbers = iter(range(1000))
+
+    def find(root: str, *edits: Edit) -> str:
+        folder = install(tmp_path / f"{next(numbers)}", *edits)
+        monkeypatch.syspath_prepend(folder)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "toy"]:
+            del sys.modules[name]
+        module = importlib.import_module("toy.kernels")
+        space = {**vars(module), **vars(importlib.import_module("toy.callees"))}
+        return _key.key(eval(root, space))
+
+    yield find
+    for name in [name for name in sys.modules if name.partition(".")[0] == "toy"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("root", "edit"),
+    [
+        ("scale", ("range(x.size)", "range(1, x.size)")),
+        ("scale", ("scaled(x[i])", "scaled(x[i] + 1.0)")),
+        ("scale", ("x * FACTOR + BIAS[0]", "x * FACTOR - BIAS[0]")),
+        ("scale", ("@register_jitable\ndef scaled", "@inlined\ndef scaled")),
+        ("scale", ("def scaled(x)", "def scaled(x, y=2.0)")),
+        ("scale", ("import added, scaled", "import added, unused as scaled")),
+        ("raise_all", ("@parallel_kernel\ndef raise_all", "@kernel\ndef raise_all")),
+        ("raise_all", ("builder.fadd", "builder.fsub")),
+        ("made(plus)", ("rule(x[i], 1.0)", "rule(x[i], 1)")),
+        ("made((plus, minus))", ("return x + y", "return y + x")),
+        ("made({'a': minus, 'b': 2})", ("return x - y", "return y - x")),
+    ],
+)
+def test_an_edit_changes_the_key(key_of: Callable[..., str], root: str, edit: Edit) -> None:
+    assert any(edit[0] in text for text in (CALLEES, KERNELS))
+    assert key_of(root) == key_of(root)
+    assert key_of(root) != key_of(root, edit)
+
+
+def test_cells_are_told_apart(key_of: Callable[..., str]) -> None:
+    roots = ("made(plus)", "made(minus)", "made((plus, minus))", "made((minus, plus))", "made(1)")
+    numbers = ("made(1.0)", "made(True)", "made(np.float32(1))", "made('1')", "made(np.ones(1))")
+    assert len({key_of(root) for root in roots + numbers}) == len(roots + numbers)
+
+
+class Left(NamedTuple):
+    """Fields in one order."""
+
+    a: Any
+    b: Any
+
+
+class Right(NamedTuple):
+    """And in the other."""
+
+    b: Any
+    a: Any
+
+
+def test_arguments_are_told_apart() -> None:
+    def named(cls: Any) -> types.Type:
+        return numba.typeof(cls(1, 2.0))
+
+    alike = types.NamedTuple((types.int64, types.float64), Left)
+    assert _key.key(named(Left)) == _key.key(alike)
+    line = types.Array(types.float32, 1, "C")
+    kinds = (
+        named(Left),
+        named(Right),
+        line,
+        types.Array(types.float32, 1, "A"),
+        types.Array(types.float32, 1, "C", readonly=True),
+        types.Array(types.float32, 2, "C"),
+        types.UniTuple(line, 2),
+        types.Tuple((line, types.int64)),
+        types.float32,
+        types.float64,
+    )
+    assert len({_key.key(kind) for kind in kinds}) == len(kinds)
+
+
+KEYS = """
+import gc, importlib, json, pkgutil
+from numba.core.dispatcher import Dispatcher
+import neocpu.kernels
+from neocpu.kernels import _cache, _key
+for module in pkgutil.walk_packages(neocpu.kernels.__path__, "neocpu.kernels."):
+    importlib.import_module(module.name)
+kernels = [d for d in gc.get_objects() if isinstance(d, Dispatcher)]
+kernels = [d for d in kernels if isinstance(d._cache, _cache.KernelCache)]
+names = sorted((f"{d.py_func.__module__}.{d.py_func.__qualname__}", _key.key(d)) for d in kernels)
+print(json.dumps([names, _key._all_sources.cache_info().currsize, neocpu.__file__]))
+"""
+
+
+def test_keys_of_all_kernels_are_those_of_another_installation(tmp_path: Path) -> None:
+    """Nothing in them depends on the process or the folder, and nothing is unknown to the key."""
+    shutil.copytree(ROOT / "neocpu", tmp_path / "neocpu")
+    answers = []
+    for number, folder in enumerate((ROOT, tmp_path)):
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", KEYS],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder), "PYTHONHASHSEED": str(number)},
+        )
+        assert done.returncode == 0, done.stderr
+        answers.append(json.loads(done.stdout))
+    (names, unknown, first), (copied, _, second) = answers
+    assert first != second
+    assert len(names) > 50
+    assert names == copied
+    assert unknown == 0
+
+
+def test_kernels_use_nothing_that_the_key_cannot_see() -> None:
+    unseen = {"overload", "overload_method", "lower_builtin", "type_callable", "jitclass"}
+    for path in _key.PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(node, "id", getattr(node, "attr", ""))
+            assert name not in unseen, f"{path}: {name}"
+
+
+def test_plain_functions_stay_plain_where_numba_is_switched_off() -> None:
+    assert _cache.keep(np.sum) is np.sum

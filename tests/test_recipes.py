@@ -1,0 +1,128 @@
+"""Does each recipe of docs/design.md §3 work as a stranger would follow it?
+
+A copy of the package gets a toy of each kind (`toys.py`): the lines that the recipe names, in the
+files that it names, and nothing else. Processes of their own import the copy and train with it.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import COMMAND, FORMAT, OPTIMIZER, POLICY, SCHEME, TOYS, Lines, Toy
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def copied(folder: Path) -> Path:
+    """A folder with a copy of the package."""
+    shutil.copytree(
+        ROOT / "neocpu", folder / "neocpu", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    return folder
+
+
+def python(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python in a process that imports the package from this folder."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=package,
+        env=os.environ | {"PYTHONPATH": str(package)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with all toys."""
+    folder = copied(tmp_path_factory.mktemp("toys"))
+    for toy in TOYS:
+        toy.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(package: Path, log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What `toy_runs.py` says."""
+    folder = tmp_path_factory.mktemp("runs")
+    done = python(package, str(ROOT / "tests" / "toy_runs.py"), str(log), str(folder))
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("toy", TOYS, ids=lambda toy: toy.recipe)
+def test_the_recipe_names_the_files_that_are_written(toy: Toy) -> None:
+    text = (ROOT / "docs" / "design.md").read_text()
+    rows = [
+        line.split("|")[2] for line in text.splitlines() if line.startswith(f"| {toy.recipe} |")
+    ]
+    assert len(rows) == 1, f"docs/design.md §3 has {len(rows)} recipes for {toy.recipe}"
+    named = set(re.findall(r"`(neocpu/[\w/]+\.py)`", rows[0].replace("<name>", toy.name)))
+    assert named == toy.files
+
+
+def test_a_format_is_trained_saved_resumed_and_asked_of_the_oracle(runs: dict[str, Any]) -> None:
+    run = runs[FORMAT.recipe]
+    assert len(set(run["digests"])) == 1
+    assert run["stored"] == ["|u1", FORMAT.name] and run["bytes of a number"] == 1
+    assert run["all numbers are of the format"] and run["numbers"] > 20
+    assert run["oracle"] == {
+        "kernels are twins": True,
+        "right": True,
+        "wrong": False,
+        "rounded": True,
+    }
+
+
+def test_an_optimizer_trains(runs: dict[str, Any]) -> None:
+    sgd, sign, spread = runs[OPTIMIZER.recipe]
+    assert sign == spread != sgd
+
+
+def test_a_scheme_changes_no_bit(runs: dict[str, Any]) -> None:
+    plain, scheme = runs[SCHEME.recipe]
+    assert plain == scheme
+
+
+def test_a_policy_decides_which_rows_stay_and_changes_no_bit(runs: dict[str, Any]) -> None:
+    digests, misses = zip(*runs[POLICY.recipe])
+    assert len(set(digests)) == 1
+    assert misses[0] != misses[1]
+
+
+def test_a_command_is_called_and_listed(package: Path) -> None:
+    done = python(package, "-m", "neocpu", COMMAND.name, "world")
+    assert (done.returncode, done.stdout) == (0, "hello world\n"), done.stderr
+    assert "Say hello to NAME." in python(package, "-m", "neocpu", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ('RowFormat("odd", "|u1", 8, trains=True)', "neither a SmallFloat nor a header"),
+        ('RowFormat("odd", "|u1", 6, SmallFloat(6, 2, 3), trains=True)', "8 or 16 bits"),
+        ('RowFormat("odd", "|u1", 8, SmallFloat(8, 3, 15, limit=0.9), trains=True)', "travels"),
+        ('RowFormat("odd", "|u1", 8, header=_SCALE16, trains=True)', "reference/codecs.py"),
+        ('RowFormat("odd", "|u1", 8, SmallFloat(8, 4, 3))', "choose"),
+    ],
+    ids=["no meaning", "no width", "a wire", "no codec", "not to be trained in"],
+)
+def test_a_format_that_lacks_a_part_is_refused_with_the_config(
+    tmp_path: Path, record: str, why: str
+) -> None:
+    folder = copied(tmp_path)
+    Lines("neocpu/formats.py", f"    {record},\n", before='    RowFormat("int8"').write(folder)
+    text = '[model]\nbottom = [4, 4]\ntop = [1]\nembedding_dim = 4\n[data]\ntrain = "x"\n'
+    text += '[tables]\none.rows = 5\none.format = "odd"\n'
+    done = python(folder, "-c", f"from neocpu import config; config.loads({text!r})")
+    assert done.returncode == 1
+    message = done.stderr.splitlines()[-1]
+    assert "ConfigError" in message and "odd" in message and why in message, done.stderr

@@ -1,0 +1,127 @@
+"""Trains with each toy of `toys.py`: `python toy_runs.py LOG FOLDER`, where the package that has
+them is imported. Prints what happened as JSON.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import numpy as np
+import small_run
+from toys import FORMAT, OPTIMIZER, POLICY, SCHEME
+
+from neocpu import load, oracle
+from neocpu.formats import FORMATS, table_format
+from neocpu.ingest.dataset_layout import FeatureColumn
+from neocpu.ingest.writer import DatasetWriter
+from neocpu.parallel.threads import run_threads
+from neocpu.reference.codecs import LAYOUTS, decode_rows
+from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.training.trainer import Trainer
+
+LOG = Path(sys.argv[1])
+FOLDER = Path(sys.argv[2])
+FORM = FORMAT.name
+
+
+def train(name: str, *overrides: str, ranks: int = 1, resume: bool = False) -> str:
+    """Digest of a run of two passes, or of as many steps as asked for."""
+    config = small_run.config_of(LOG, "training.epochs=2", *overrides)
+    summaries = run_threads(
+        ranks, lambda comm: Trainer(config, comm, FOLDER / name, resume=resume).run()
+    )
+    return str(summaries[0]["digest"])
+
+
+def format_run() -> dict[str, object]:
+    """A table in the format: any ranks, a checkpoint, a resumed run, the oracle."""
+    keys = (
+        f"tables.one.format={FORM}",
+        "tables.one.rounding=stochastic",
+        f"tables.many.format={FORM}",
+    )
+    digest = train("format", *keys)
+    spread = train("format2", *keys, "parallel.plan=row_wise", ranks=2)
+    train("format3", *keys, "training.steps=2", ranks=2)
+    resumed = train("format3", *keys, resume=True)
+    (path,) = (FOLDER / "format" / "checkpoints").glob("*.h5")
+    with CheckpointFile(path) as file:
+        recomputed = file.recomputed_digest()
+        weight = file._file["tables/one/weight"]
+        stored = [weight.dtype.str, str(weight.attrs["format"])]
+    numbers = np.asarray(load(path).tables["one"][:], np.float32)
+    all_numbers = np.empty((1, 256), np.float32)
+    decode_rows(np.arange(256, dtype=np.uint8)[None], LAYOUTS[FORM], all_numbers)
+    return {
+        "digests": [digest, spread, resumed, recomputed],
+        "stored": stored,
+        "all numbers are of the format": bool(np.isin(numbers, all_numbers).all()),
+        "numbers": int(np.unique(numbers).size),
+        "bytes of a number": table_format(FORM).bits // 8,
+    }
+
+
+def oracle_run() -> dict[str, object]:
+    """Rows in the format, looked up and updated: the kernels' answers, right and wrong ones."""
+    random = np.random.default_rng(1)
+    codes = random.integers(0, 0x70, (5, 4)).astype(np.uint8).reshape(-1)
+    bags = {
+        "weights": FORMATS[FORM].view(codes),
+        "rows": np.array([5]),
+        "dims": np.array([4]),
+        "feature_table": np.array([0]),
+        "indices": np.array([0, 3, 3, 1]),
+        "offsets": np.array([0, 2, 4]),
+    }
+    options = {"weights_format": FORM}
+    kernels = oracle.run("lookup", bags, options)["out"]
+    twins = oracle.run("lookup", bags, options, backend="reference")["out"]
+    rounded = {"x": random.standard_normal((3, 5)).astype(np.float32)}
+    codes_of = oracle.run("round", rounded, {"format": FORM})["codes"]
+    return {
+        "kernels are twins": kernels.tobytes() == twins.tobytes(),
+        "right": bool(oracle.check("lookup", bags, kernels, options, bits=True)),
+        "wrong": bool(oracle.check("lookup", bags, kernels + np.float32(0.5), options)),
+        "rounded": bool(oracle.check("round", rounded, codes_of, {"format": FORM}, bits=True)),
+    }
+
+
+def write_wide_log(path: Path) -> Path:
+    """A log of more codes than a cache has lines."""
+    random = np.random.default_rng(6)
+    codes = {name: random.integers(0, 600, 900).astype(np.uint32) for name in ("one", "many")}
+    dense = random.standard_normal((900, 3)).astype(np.float32)
+    with DatasetWriter(path, ["a", "b", "c"], [FeatureColumn(name) for name in codes]) as writer:
+        writer.append((codes["one"] % 3 == 0).astype(np.float32), dense, codes)
+    return path
+
+
+def cached(policy: str, ranks: int = 1) -> list[object]:
+    """(digest, misses) of a run whose rows come and go under a cache policy."""
+    memory = ("memory.placement=hbm_over_ddr", "memory.hbm=10_000", f"memory.policy={policy}")
+    sizes = ("tables.one.rows=900", "tables.many.rows=700", "parallel.plan=row_wise")
+    config = small_run.config_of(wide_log, *sizes, *memory)
+    out = FOLDER / f"{policy}{ranks}"
+    summary = run_threads(ranks, lambda comm: Trainer(config, comm, out).run())[0]
+    return [summary["digest"], sum(level.get("unique_misses", 0) for level in summary["tiers"])]
+
+
+wide_log = write_wide_log(FOLDER / "wide.h5")
+sign = f"optimizer.sparse.name={OPTIMIZER.name}"
+scheme = f"parallel.plan={SCHEME.name}"
+print(
+    json.dumps(
+        {
+            FORMAT.recipe: format_run() | {"oracle": oracle_run()},
+            OPTIMIZER.recipe: [
+                train("sgd", "optimizer.sparse.name=exact_sgd"),
+                train("sign", sign),
+                train("sign2", sign, "parallel.plan=column_wise", ranks=2),
+            ],
+            SCHEME.recipe: [train("plain"), train("scheme", scheme, ranks=3)],
+            POLICY.recipe: [cached("lru"), cached(POLICY.name), cached(POLICY.name, 2)],
+        }
+    )
+)
