@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
 from neocpu.kernels import pooling, update
 from neocpu.kernels.records import Segments, ShardPlaces
-from neocpu.reference.rules import Hyper, Rule
+from neocpu.reference.rules import HyperParameters, Rule
 
 NONE = np.empty(0, np.float32)
 
@@ -63,7 +63,7 @@ class RowStore:
         places: ShardPlaces,
         segments: Segments,
         gradient: Floats,
-        hyper: Hyper,
+        hyper: HyperParameters,
         step: int,
         rows: Ints,
     ) -> None:
