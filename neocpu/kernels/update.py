@@ -449,7 +449,8 @@ def elementwise(rule):
     """The kernel of an elementwise rule over a flat array: (parameters, states, gradient, hyper).
 
     Shapes: parameters, gradient f32[n], the gradient being used as scratch; states: a record of
-    the rule's element states f32[n]; hyper `reference.rules.HyperParameters`. Source: docs/arithmetic.md §5.
+    the rule's element states f32[n]; hyper `reference.rules.HyperParameters`.
+    Source: docs/arithmetic.md §5.
     """
     return _fuse_elementwise(_prepare(rule.name), getattr(rules, rule.name), rule.row_record)
 

@@ -67,7 +67,8 @@ def state_record(names: tuple[str, ...]) -> Any:
     row's.
     """
     name = "states_of_" + "__".join(names)
-    record: Any = namedtuple(name, names, module=__name__)  # type: ignore[misc]
+    # the fields are known at run time only
+    record: Any = namedtuple(name, names, module=__name__)  # type: ignore[misc]  # noqa: PYI024
     globals()[name] = record  # cached kernels name the class of an argument so
     return record
 
