@@ -60,8 +60,6 @@ FUNCTION_LINES = 60
 LINE_COLUMNS = 100
 LONG_FILES: dict[str, str] = {
     "embedding/layouts.py": "jagged layouts: one object, its conversions",
-    "embedding/tbe.py": "one operator: lookup, backward, state, rows in and out",
-    "embedding/tiered.py": "one operator over several memories",
     "ingest/convert.py": "one conversion from the first pass to the last block",
     "ingest/dataset.py": "reading one file format",
     "kernels/pooling.py": "one kernel with its vector paths",
@@ -84,7 +82,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "kernels/lookup.py:pooled_rows": "one loop nest",
     "kernels/simd/quantize.py:row_range": "a builder of LLVM code",
     "kernels/update.py:_fuse": "a factory: the kernel within",
-    "kernels/update.py:fused_update": "one loop nest",
+    "kernels/update.py:update_task": "one loop nest",
     "oracle/cases/backward.py:_numbers": "a list of cases",
     "oracle/cases/layout.py:_moves": "a list of cases",
     "oracle/cases/trajectory.py:cases": "a list of cases",

@@ -19,7 +19,7 @@ from neocpu.formats import table_format
 from neocpu.kernels import narrow
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces, one_by_one
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
-from neocpu.reference.rules import Hyper, Rule
+from neocpu.reference.rules import HyperParameters, Rule
 
 
 class CodedRowStore(RowStore):
@@ -54,7 +54,7 @@ class CodedRowStore(RowStore):
         places: ShardPlaces,
         segments: Segments,
         gradient: Floats,
-        hyper: Hyper,
+        hyper: HyperParameters,
         step: int,
         rows: Ints,
     ) -> None:

@@ -22,7 +22,7 @@ from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
 from neocpu.kernels import lookup, update
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.records import Segments, ShardPlaces
-from neocpu.reference.rules import Hyper, Rule
+from neocpu.reference.rules import HyperParameters, Rule
 
 NONE = np.empty(0, np.float32)
 
@@ -72,7 +72,7 @@ class RowStore:
         places: ShardPlaces,
         segments: Segments,
         gradient: Floats,
-        hyper: Hyper,
+        hyper: HyperParameters,
         step: int,
         rows: Ints,
     ) -> None:

@@ -384,7 +384,7 @@ def fused(rule, limited, rows=FP32):
     f32[:] like the table; row_state f32[R*n], the n row states of a row beside each other, row r of
     shard h being row places.row_base[h] + r of R; places `records.ShardPlaces`; segments
     `records.Segments`; gradient f32[:], that of a lookup at place[j] : + width, times weights[j] if
-    there are weights; hyper `reference.rules.Hyper`.
+    there are weights; hyper `reference.rules.HyperParameters`.
     Source: Neo's exact backward; docs/arithmetic.md §3 to §5. Order: none in the merge; columns in
     a tree for row scalars.
     """
@@ -442,7 +442,8 @@ def elementwise(rule):
     """The kernel of an elementwise rule over a flat array: (parameters, states, gradient, hyper).
 
     Shapes: parameters, gradient f32[n], the gradient being used as scratch; states: a record of
-    the rule's element states f32[n]; hyper `reference.rules.Hyper`. Source: docs/arithmetic.md §5.
+    the rule's element states f32[n]; hyper `reference.rules.HyperParameters`.
+    Source: docs/arithmetic.md §5.
     """
     return _fuse_elementwise(_prepare(rule.name), getattr(rules, rule.name), rule.row_record)
 

@@ -16,7 +16,7 @@ import numpy as np
 from neocpu.reference.elementary import exp, log
 
 
-class Hyper(NamedTuple):
+class HyperParameters(NamedTuple):
     """What a rule reads at one step t, computed in fp64 and rounded to fp32 once; a flag is 0 or 1.
 
     lr : learning rate after its schedule. correction1, correction2 : 1 / (1 - beta^t).
@@ -57,7 +57,7 @@ class Hyper(NamedTuple):
     lower_bound: np.float32
 
 
-HYPER = Hyper._fields
+HYPER = HyperParameters._fields
 
 
 @cache
