@@ -434,8 +434,8 @@ def test_a_raw_log_is_converted_once_per_content_and_options(tmp_path):
         ensure_dataset([raw, first[0]], "criteo") == [first[0], first[0]]
         and first[0].stat().st_mtime_ns == stamp
     )
-    other = ensure_dataset([raw], "criteo", ConvertOptions(dense_transform="none"))
-    assert other != first
+    untransformed = ensure_dataset([raw], "criteo", ConvertOptions(dense_transform="none"))
+    assert untransformed != first
     source(tmp_path, line() + "\n" + line())
     again = ensure_dataset([raw], "criteo")
     assert again != first and Dataset(again).rows == 2

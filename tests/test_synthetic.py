@@ -1,4 +1,4 @@
-"""Is the synthetic log bit-equal in any blocks, of Criteo's shape, and as predictable as it says?"""
+"""Is the synthetic log bit-equal in blocks of any size, of Criteo's shape, and predictable?"""
 
 import gzip
 import hashlib
@@ -51,22 +51,20 @@ def sample(log):
 
 
 def both(name, *arguments):
-    """Run kernel and twin on copies of the same arguments; every array and result must agree to the
-    bit.
-    """
-    ours, theirs = (
+    """Run kernel and twin on copies of the arguments; arrays and results must be bit-equal."""
+    kernel_arguments, twin_arguments = (
         [a.copy() if isinstance(a, np.ndarray) else a for a in arguments] for _ in range(2)
     )
-    one = getattr(kernels, name)(*ours)
-    two = getattr(twin, name)(*theirs)
+    one = getattr(kernels, name)(*kernel_arguments)
+    two = getattr(twin, name)(*twin_arguments)
     assert (
         np.asarray(one if one is not None else 0.0).tobytes()
         == np.asarray(two if two is not None else 0.0).tobytes()
     )
-    for a, b in zip(ours, theirs):
+    for a, b in zip(kernel_arguments, twin_arguments):
         if isinstance(a, np.ndarray):
             assert a.tobytes() == b.tobytes()
-    return ours
+    return kernel_arguments
 
 
 def draw_key(rng) -> np.uint64:
@@ -172,11 +170,11 @@ def test_format_equals_its_twin(seed, rows):
 
 def test_codes_of_a_category_are_distinct_and_never_the_missing_one(log):
     for category in log._categories:
-        if category.rows < 300_000:
-            codes = twin.code_of(np.arange(1, category.rows + 1), category.code_key)
-            assert np.unique(codes).size == category.rows
+        if category.cardinality < 300_000:
+            codes = twin.code_of(np.arange(1, category.cardinality + 1), category.code_key)
+            assert np.unique(codes).size == category.cardinality
         # so rank ^ name, and with it the code, is never 0
-        assert int(category.code_key) >= 2**31 > category.rows
+        assert int(category.code_key) >= 2**31 > category.cardinality
 
 
 # --- the log ---
