@@ -97,7 +97,8 @@ def _numbers(dataset: Dataset) -> tuple[float | None, list[DenseCard]]:
         least = np.minimum(least, block.dense.min(axis=0))
         most = np.maximum(most, block.dense.max(axis=0))
     if not dataset.rows:
-        least = most = total
+        least = total
+        most = total
     mean = total / max(dataset.rows, 1)
     columns = zip(
         dataset.dense_columns,

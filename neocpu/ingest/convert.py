@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,8 +138,20 @@ class _Faults:
         return path
 
 
-def _source(path: Path, schema: Schema) -> tuple[TextParser, Iterator[TextBlock], int, str]:
-    """Parser and blocks of one file, the lines before its first sample, and the name of a line."""
+class _Source(NamedTuple):
+    """How one file is read.
+
+    lines_before: lines before its first sample. unit: what its lines are called in messages.
+    """
+
+    parser: TextParser
+    blocks: Iterator[TextBlock]
+    lines_before: int = 0
+    unit: str = "line"
+
+
+def _source(path: Path, schema: Schema) -> _Source:
+    """How a file with the columns of a schema is read. Raises DataError if it cannot be."""
     kind = kind_of(path)
     if kind == "hdf5":
         raise DataError(
@@ -149,10 +161,10 @@ def _source(path: Path, schema: Schema) -> tuple[TextParser, Iterator[TextBlock]
         return _parquet(path, schema)
     blocks = text_blocks(path)
     if not schema.header:
-        return TextParser(schema), blocks, 0, "line"
+        return _Source(TextParser(schema), blocks)
     start = next(blocks, None)
     if start is None:
-        return TextParser(schema), iter(()), 0, "line"
+        return _Source(TextParser(schema), iter(()))
     cut = int(np.flatnonzero(start.text == 10)[0]) + 1
     if not schema.columns:
         schema = schema.with_header(
@@ -164,10 +176,10 @@ def _source(path: Path, schema: Schema) -> tuple[TextParser, Iterator[TextBlock]
             yield TextBlock(np.ascontiguousarray(start.text[cut:]), start.done)
         yield from blocks
 
-    return TextParser(schema), rest(), 1, "line"
+    return _Source(TextParser(schema), rest(), lines_before=1)
 
 
-def _parquet(path: Path, schema: Schema) -> tuple[TextParser, Iterator[TextBlock], int, str]:
+def _parquet(path: Path, schema: Schema) -> _Source:
     file = Parquet(path)
     names = list(schema.used)
     if (
@@ -187,7 +199,7 @@ def _parquet(path: Path, schema: Schema) -> tuple[TextParser, Iterator[TextBlock
         new for old, new in renamed.items() if new in hexes and file.is_integer(old)
     )
     integers = {old for old, new in renamed.items() if new in schema.integers}
-    return TextParser(schema, numbers), file.blocks(names, integers), 0, "row"
+    return _Source(TextParser(schema, numbers), file.blocks(names, integers), unit="row")
 
 
 def convert(
@@ -214,38 +226,18 @@ def convert(
     vocabularies = {}
     if options.vocabulary is not None:
         vocabularies = read_vocabularies(options.vocabulary, names)
-    with DatasetWriter(
-        target,
-        [field.name for field in schema.dense],
-        [
-            FeatureColumn(
-                field.name,
-                field.dtype,
-                int(not field.separator),
-                bool(field.weight_separator),
-                field.kind,
-            )
-            for field in schema.categories
-        ],
-        attributes={
-            **schema.extra,
-            "log": schema.name,
-            "dense_transform": [field.transform for field in schema.dense],
-        },
-        compress=options.compress,
-        labelled=schema.label is not None,
-    ) as writer:
+    with _writer(target, schema, options) as writer:
         for path in paths:
-            parser, blocks, line, unit = _source(path, schema)
-            read = line
-            for block in blocks:
-                parsed = parser.parse(block.text)
-                faults.add(path, unit, line, parsed.faults)
+            source = _source(path, schema)
+            line = source.lines_before
+            for block in source.blocks:
+                parsed = source.parser.parse(block.text)
+                faults.add(path, source.unit, line, parsed.faults)
                 line += parsed.lines
                 _append(writer, parsed, counters)
                 if progress is not None:
                     progress(before + block.done, total, writer.rows)
-            if line == read and not faults.skip:
+            if line == source.lines_before and not faults.skip:
                 raise DataError(f"{path}: has no rows")
             before += path.stat().st_size
         if options.min_count:
@@ -266,6 +258,33 @@ def convert(
             writer.attributes["vocabulary_min_count"] = options.min_count
     report = faults.report(target.with_name(target.name + ".errors.txt"))
     return Conversion(target, writer.rows, faults.count, report)
+
+
+def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWriter:
+    """The writer of a dataset with the columns of a schema."""
+    features = [
+        FeatureColumn(
+            name=field.name,
+            dtype=field.dtype,
+            hotness=int(not field.separator),
+            weighted=bool(field.weight_separator),
+            kind=field.kind,
+        )
+        for field in schema.categories
+    ]
+    attributes = {
+        **schema.extra,
+        "log": schema.name,
+        "dense_transform": [field.transform for field in schema.dense],
+    }
+    return DatasetWriter(
+        target,
+        [field.name for field in schema.dense],
+        features,
+        attributes=attributes,
+        compress=options.compress,
+        labelled=schema.label is not None,
+    )
 
 
 def _counters(names: Sequence[str], options: ConvertOptions) -> dict[str, CodeCounter]:
@@ -294,13 +313,13 @@ def expected_bytes(sources: Sequence[Path], kind: str, options: ConvertOptions) 
     """
     columns: dict[str, float] = {}
     for path in sources:
-        parser, blocks, *_ = _source(path, schema_of(kind, options))
-        block = next(blocks, None)
-        if (close := getattr(blocks, "close", None)) is not None:
+        source = _source(path, schema_of(kind, options))
+        block = next(source.blocks, None)
+        if (close := getattr(source.blocks, "close", None)) is not None:
             close()  # ends the thread that reads ahead
         if block is None:
             continue
-        parsed = parser.parse(block.text)
+        parsed = source.parser.parse(block.text)
         scale = path.stat().st_size / max(block.done, 1)
         arrays: dict[str, Sequence[NDArray[Any] | None]] = {
             "labels": (parsed.labels,),
