@@ -160,6 +160,7 @@ class _File:
             self._read(int(self.attributes["rows"]))
         except KeyError as error:
             raise self._broken(f"it lacks {error}") from error
+        # Maps stay valid without the open HDF5 file.
         if not self._compressed:
             self._h5.close()
 
@@ -221,7 +222,7 @@ class _File:
     def _column(self, dataset: h5py.Dataset, shape: tuple[int, ...]) -> Column:
         if dataset.shape != shape:
             raise self._broken(f"{dataset.name} has shape {dataset.shape}, expected {shape}")
-        if dataset.chunks is not None:
+        if dataset.chunks is not None:  # only compressed columns are chunked
             self._compressed = True
             return _Compressed(dataset)
         if dataset.size == 0:

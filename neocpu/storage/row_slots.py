@@ -133,7 +133,7 @@ class RowSlots:
         """Assign all changes to a commit that is being made; later writes take other slots."""
         born, died = self.changes()
         self._status[born] = LIVE
-        self._status[died] = HELD
+        self._status[died] = HELD  # until this commit is made, the last one still needs them
         self._left = died
         self._born = []
         self._died = []
