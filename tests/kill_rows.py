@@ -43,7 +43,7 @@ def rows_of(seed: int, epoch: int, table: int) -> list[np.ndarray]:
 
 
 def records_of(rows: np.ndarray, version: np.ndarray, size: int) -> np.ndarray:
-    """Bytes u8[n, size] of rows at versions i64[n]; all rows, versions and columns differ."""
+    """Bytes u8[n, size] of rows at versions, i64[n]: distinct for all rows, versions, columns."""
     mixed = (
         rows[:, None] * 0x9E3779B1 + version[:, None] * 0x85EBCA77 + np.arange(size) * 0xC2B2AE3D
     ) & 0xFFFFFFFF
@@ -66,8 +66,8 @@ def check(file: RowFile, seed: int) -> None:
     assert not verify(file), verify(file)
     for number, table in enumerate(TABLES):
         rows, versions = expected(seed, file.epoch, number)
-        there = np.concatenate([*file.rows(number), np.zeros(0, np.int64)])
-        np.testing.assert_array_equal(there, rows)
+        stored_rows = np.concatenate([*file.rows(number), np.zeros(0, np.int64)])
+        np.testing.assert_array_equal(stored_rows, rows)
         out = np.zeros((rows.size, table.record), np.uint8)
         assert file.read(number, rows, out).all()
         np.testing.assert_array_equal(out, records_of(rows, versions, table.record))
@@ -105,27 +105,28 @@ def live(path: Path, seed: int, journal: int, least: int, most: int, mapped: boo
 def one_life(
     path: Path, seed: int, least: int, most: int, seconds: float, mapped: bool
 ) -> tuple[int, int]:
-    """Start a life, kill it `seconds` after it is ready; (last commit that ended, last begun).
-    Raises AssertionError.
+    """Start a writing process, and kill it `seconds` after it is ready.
+
+    Returns (last commit that ended, last commit that began). Raises AssertionError.
     """
-    ours, theirs = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.close(ours)
-            live(path, seed, theirs, least, most, mapped)
+            os.close(read_end)
+            live(path, seed, write_end, least, most, mapped)
             os._exit(0)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
-    os.close(theirs)
-    text = os.read(ours, 1 << 16)  # until it is ready, or dead
+    os.close(write_end)
+    text = os.read(read_end, 1 << 16)  # until it is ready, or dead
     if text:
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
-    while part := os.read(ours, 1 << 16):
+    while part := os.read(read_end, 1 << 16):
         text += part
-    os.close(ours)
+    os.close(read_end)
     status = os.waitpid(child, 0)[1]
     assert os.WIFSIGNALED(status), f"{path}: a life ended by itself: {text[-60:]!r}"
     for line in text.decode().split("\n")[:-1]:

@@ -11,7 +11,8 @@ from real_data import real_data
 
 from neocpu.errors import ConfigError, DataError
 from neocpu.ingest import readers
-from neocpu.ingest.convert import ConvertOptions, convert, ensure_dataset
+from neocpu.ingest.convert import ConvertOptions, convert
+from neocpu.ingest.copies import ensure_dataset
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.read_ahead import read_ahead
 from neocpu.reference.elementary import log1p
@@ -434,8 +435,8 @@ def test_a_raw_log_is_converted_once_per_content_and_options(tmp_path):
         ensure_dataset([raw, first[0]], "criteo") == [first[0], first[0]]
         and first[0].stat().st_mtime_ns == stamp
     )
-    other = ensure_dataset([raw], "criteo", ConvertOptions(dense_transform="none"))
-    assert other != first
+    untransformed = ensure_dataset([raw], "criteo", ConvertOptions(dense_transform="none"))
+    assert untransformed != first
     source(tmp_path, line() + "\n" + line())
     again = ensure_dataset([raw], "criteo")
     assert again != first and Dataset(again).rows == 2
@@ -447,7 +448,7 @@ def test_a_raw_log_is_converted_once_per_content_and_options(tmp_path):
 
 def test_a_folder_that_cannot_be_written_sends_the_copy_elsewhere(tmp_path, monkeypatch):
     raw = source(tmp_path, line())
-    monkeypatch.setattr("neocpu.ingest.convert._writable", lambda folder: folder != tmp_path)
+    monkeypatch.setattr("neocpu.ingest.copies._writable", lambda folder: folder != tmp_path)
     (tmp_path / "out").mkdir()
     assert ensure_dataset([raw], "criteo", out_dir=tmp_path / "out")[0].parent == tmp_path / "out"
     with pytest.raises(DataError, match="give --out DIR"):

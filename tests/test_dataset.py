@@ -220,10 +220,10 @@ def test_bad_names_and_folders_are_refused(tmp_path):
 
 def test_broken_and_foreign_files_are_named_with_a_remedy(tmp_path):
     write(tmp_path / "good.h5", 5000)
-    whole = (tmp_path / "good.h5").read_bytes()
+    contents = (tmp_path / "good.h5").read_bytes()
     broken = tmp_path / "broken.h5"
-    for keep in (len(whole) - 1, len(whole) // 2, 2000, 100):
-        broken.write_bytes(whole[:keep])
+    for keep in (len(contents) - 1, len(contents) // 2, 2000, 100):
+        broken.write_bytes(contents[:keep])
         with pytest.raises(DataError, match=r"broken\.h5: truncated or damaged.*convert it again"):
             Dataset(broken)
     broken.write_bytes(b"1\t2\t3\n")
@@ -240,7 +240,7 @@ def test_broken_and_foreign_files_are_named_with_a_remedy(tmp_path):
         (lambda file: file.__delitem__("dense"), "truncated or damaged"),
         (lambda file: file.attrs.__setitem__("rows", 4999), "has shape"),
     ):
-        broken.write_bytes(whole)
+        broken.write_bytes(contents)
         with h5py.File(broken, "r+") as file:
             change(file)
         with pytest.raises(DataError, match=message):

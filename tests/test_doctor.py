@@ -56,7 +56,7 @@ def test_real_ranks_meet() -> None:
         pytest.skip(str(problem))
     check = try_mpi(mpiexec)
     assert check.state == "ok", check
-    assert "two ranks met" in check.found
+    assert "two ranks met" in check.finding
 
 
 def script(tmp_path: Path, text: str) -> Path:
@@ -82,7 +82,7 @@ def test_a_wrong_mpi_is_seen(
     monkeypatch.setattr(launch, "find_mpiexec", lambda: path)
     check = try_mpi(path, seconds=2)
     assert check.state == "bad"
-    assert found in check.found
+    assert found in check.finding
     assert check.advice
 
 

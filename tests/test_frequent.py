@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from neocpu import config
 from neocpu.ingest import vocabulary
-from neocpu.ingest.convert import ConvertOptions, convert, copy_name
+from neocpu.ingest.convert import ConvertOptions, convert
+from neocpu.ingest.copies import copy_name
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.vocabulary import FrequentCodes, frequencies

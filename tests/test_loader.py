@@ -49,46 +49,51 @@ def files(tmp_path_factory):
     ]
 
 
-def plain_order(rows, seed, epoch):
+def plain_order(samples, seed, epoch):
     """The order of an epoch as its definition reads."""
-    blocks = -(-rows // 4096)
+    blocks = -(-samples // 4096)
     words = words_at(tensor_key(seed, 3, "samples"), np.arange(blocks), np.zeros(1, int), epoch)[
         :, 0
     ]
     order = np.argsort(words, kind="stable")
-    found = []
+    windows = []
     for window in range(0, blocks, 16):
         inside = np.concatenate(
-            [np.arange(b * 4096, min(rows, b * 4096 + 4096)) for b in order[window : window + 16]]
+            [
+                np.arange(b * 4096, min(samples, b * 4096 + 4096))
+                for b in order[window : window + 16]
+            ]
         )
-        positions = np.arange(inside.size) + sum(len(part) for part in found)
+        positions = np.arange(inside.size) + sum(len(part) for part in windows)
         words = words_at(tensor_key(seed, 4, "samples"), positions, np.zeros(1, int), epoch)[:, 0]
-        found.append(inside[np.argsort(words, kind="stable")])
-    return np.concatenate(found)
+        windows.append(inside[np.argsort(words, kind="stable")])
+    return np.concatenate(windows)
 
 
-@pytest.mark.parametrize("rows", [1, 4095, 4096, 65_536, 136_000])
-def test_order_is_the_defined_permutation(rows):
-    order = EpochOrder(rows, 5, 2)
-    whole = order.rows(0, rows)
-    assert np.array_equal(whole, plain_order(rows, 5, 2))
-    assert np.array_equal(np.sort(whole), np.arange(rows))
+@pytest.mark.parametrize("samples", [1, 4095, 4096, 65_536, 136_000])
+def test_order_is_the_defined_permutation(samples):
+    order = EpochOrder(samples, 5, 2)
+    epoch = order.samples(0, samples)
+    assert np.array_equal(epoch, plain_order(samples, 5, 2))
+    assert np.array_equal(np.sort(epoch), np.arange(samples))
     for first, last in (
         (0, 0),
-        (rows - 1, rows),
-        (rows // 3, rows // 2),
-        (max(0, rows - 70_000), rows),
+        (samples - 1, samples),
+        (samples // 3, samples // 2),
+        (max(0, samples - 70_000), samples),
     ):
-        assert np.array_equal(EpochOrder(rows, 5, 2).rows(first, last), whole[first:last])
-    assert rows < 9 or not np.array_equal(EpochOrder(rows, 5, 3).rows(0, rows), whole)
-    assert np.array_equal(EpochOrder(rows, 5, 2, shuffle=False).rows(0, rows), np.arange(rows))
+        assert np.array_equal(EpochOrder(samples, 5, 2).samples(first, last), epoch[first:last])
+    assert samples < 9 or not np.array_equal(EpochOrder(samples, 5, 3).samples(0, samples), epoch)
+    assert np.array_equal(
+        EpochOrder(samples, 5, 2, shuffle=False).samples(0, samples), np.arange(samples)
+    )
 
 
 def test_a_window_holds_sixteen_blocks():
-    whole = EpochOrder(40 * 4096, 1, 0).rows(0, 40 * 4096)
+    epoch = EpochOrder(40 * 4096, 1, 0).samples(0, 40 * 4096)
     for window in range(3):
         assert (
-            np.unique(whole[window * 65_536 : (window + 1) * 65_536] // 4096).size
+            np.unique(epoch[window * 65_536 : (window + 1) * 65_536] // 4096).size
             == (16, 16, 8)[window]
         )
 
@@ -97,11 +102,11 @@ def test_a_window_holds_sixteen_blocks():
 def test_ranks_share_out_the_batches_of_one_rank(files, shuffle):
     data = Dataset(files)
     options = {"batch_size": 50_000, "seed": 3, "shuffle": shuffle, "depth": 0}
-    whole = list(Loader(data, TABLES, **options).batches(1))
-    assert [batch.samples for batch in whole] == [50_000, 50_000, 36_000] and [
-        b.step for b in whole
+    batches = list(Loader(data, TABLES, **options).batches(1))
+    assert [batch.samples for batch in batches] == [50_000, 50_000, 36_000] and [
+        b.step for b in batches
     ] == [0, 1, 2]
-    seen = np.concatenate([batch.dense[:, 0] for batch in whole]).astype(np.int64)
+    seen = np.concatenate([batch.dense[:, 0] for batch in batches]).astype(np.int64)
     assert (
         np.array_equal(np.sort(seen), np.arange(136_000))
         and np.array_equal(seen, np.sort(seen)) != shuffle
@@ -112,24 +117,35 @@ def test_ranks_share_out_the_batches_of_one_rank(files, shuffle):
             for rank in range(ranks)
         ]
         for step in (1, 2):
-            batch = whole[step]
+            batch = batches[step]
             cuts = np.cumsum([0, *(part[step - 1].labels.size for part in parts)])
             for rank, part in enumerate(parts):
-                mine = part[step - 1]
-                lo, hi = rank_samples(rank, ranks, batch.samples, 16)
-                assert (cuts[rank], cuts[rank + 1]) == (lo, hi) and mine.first == batch.first + lo
-                assert np.array_equal(mine.dense, batch.dense[lo:hi]) and np.array_equal(
-                    mine.labels, batch.labels[lo:hi]
+                local = part[step - 1]
+                low, high = rank_samples(rank, ranks, batch.samples, 16)
+                assert (cuts[rank], cuts[rank + 1]) == (
+                    low,
+                    high,
+                ) and local.first == batch.first + low
+                assert np.array_equal(local.dense, batch.dense[low:high]) and np.array_equal(
+                    local.labels, batch.labels[low:high]
                 )
-                assert np.array_equal(mine.sparse.lengths, batch.sparse.lengths[:, lo:hi])
-                mine.sparse.check()
+                assert np.array_equal(local.sparse.lengths, batch.sparse.lengths[:, low:high])
+                local.sparse.check()
                 for key in range(3):
                     bags = slice(
-                        *batch.sparse.offsets[[key * batch.samples + lo, key * batch.samples + hi]]
+                        *batch.sparse.offsets[
+                            [key * batch.samples + low, key * batch.samples + high]
+                        ]
                     )
-                    own = slice(*mine.sparse.offsets[[key * (hi - lo), (key + 1) * (hi - lo)]])
-                    assert np.array_equal(mine.sparse.values[own], batch.sparse.values[bags])
-                    assert np.array_equal(mine.sparse.weights[own], batch.sparse.weights[bags])
+                    local_bags = slice(
+                        *local.sparse.offsets[[key * (high - low), (key + 1) * (high - low)]]
+                    )
+                    assert np.array_equal(
+                        local.sparse.values[local_bags], batch.sparse.values[bags]
+                    )
+                    assert np.array_equal(
+                        local.sparse.weights[local_bags], batch.sparse.weights[bags]
+                    )
 
 
 def test_rows_follow_the_norm_and_weights_their_table(files):
@@ -163,9 +179,9 @@ def test_rows_by_vocabulary(tmp_path):
     many = [known.get(i, 0) for i in range(9) for _ in range(i % 3)]
     assert batch.sparse.values.tolist() == [*many, 2, 0, 0, 3, 0, 0, 0, 1, 0, *many]
     raw = make(tmp_path / "b.h5", 9)
-    theirs = Dataset(path).vocabularies
-    other = next(iter(Loader(raw, tables, vocabularies=theirs, **options).batches()))
-    assert np.array_equal(other.sparse.values, batch.sparse.values)
+    vocabularies = Dataset(path).vocabularies
+    batch_of_raw = next(iter(Loader(raw, tables, vocabularies=vocabularies, **options).batches()))
+    assert np.array_equal(batch_of_raw.sparse.values, batch.sparse.values)
     with pytest.raises(
         DataError,
         match=r"table t1 has 2 rows, but the vocabulary of feature one needs 3 .*set its rows to 3",

@@ -11,7 +11,8 @@ import pytest
 
 from neocpu import config
 from neocpu.errors import NeocpuError, TrainingError
-from neocpu.ingest.convert import ConvertOptions, convert, expected_bytes, missing_copies
+from neocpu.ingest.convert import ConvertOptions, convert, expected_bytes
+from neocpu.ingest.copies import missing_copies
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.training import preflight, trainer

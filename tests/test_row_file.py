@@ -1,4 +1,4 @@
-"""Does a file of rows give back exactly what was committed, whoever reads it meanwhile?"""
+"""Does a file of rows return exactly what was written and committed, even to concurrent readers?"""
 
 import threading
 import time
@@ -69,32 +69,32 @@ def small(path: Path, commits: int = 3, seed: int = 0) -> Model:
 def test_content_is_that_of_a_dictionary(tmp_path_factory, seed, way, steps):
     path = tmp_path_factory.mktemp("rows") / "rows.h5"
     rng = np.random.default_rng(seed)
-    now = [{}, {}]
+    model = [{}, {}]
     last = [{}, {}]
     sealed = [{}, {}]
     file = RowFile.create(path, TABLES, extent=1 << 12, **way)
     make = None
     for epoch, step in enumerate(steps, 1):
         if step == "w":
-            fill(file, rng, now)
+            fill(file, rng, model)
         elif step == "r":
             file.close()
             file = RowFile(path, TABLES, **way)
             make = None
-            now = [dict(part) for part in last]
+            model = [dict(part) for part in last]
         elif make is None and step in "cs":
             make = file.seal(epoch, b"%d" % epoch)
-            sealed = [dict(part) for part in now]
+            sealed = [dict(part) for part in model]
         if make is not None and step in "cm":
             make()
             make = None
             last = sealed
         if step == "r":
             assert file.note == (b"%d" % file.epoch if file.epoch else b"")
-        assert content(file) == now
+        assert content(file) == model
     assert not verify(file)
     stats = file.stats()
-    assert stats["rows"] == sum(map(len, now)) and stats["bytes"] == path.stat().st_size
+    assert stats["rows"] == sum(map(len, model)) and stats["bytes"] == path.stat().st_size
     file.close()
 
 
@@ -102,8 +102,8 @@ def test_rows_that_were_never_written_are_left_out(tmp_path: Path) -> None:
     with RowFile.create(tmp_path / "r.h5", TABLES) as file:
         file.write(0, np.array([5, 9**10]), np.full((2, 20), 3, np.uint8))
         out = np.full((4, 20), 7, np.uint8)
-        found = file.read(0, np.array([6, 9**10, 5, 0]), out)
-        assert found.tolist() == [False, True, True, False] and out[:, 0].tolist() == [7, 3, 3, 7]
+        present = file.read(0, np.array([6, 9**10, 5, 0]), out)
+        assert present.tolist() == [False, True, True, False] and out[:, 0].tolist() == [7, 3, 3, 7]
         with pytest.raises(ValueError, match="table C1 has rows 0 to 9999999999"):
             file.read(0, np.array([10**10]), out[:1])
         with pytest.raises(ValueError, match=r"contiguous u8\[1, 20\]"):
@@ -229,10 +229,10 @@ def test_a_slower_device_takes_longer(tmp_path: Path) -> None:
     out = np.zeros((300, 7), np.uint8)
     for limit in ({"iops": 1000.0}, {"bandwidth": 7000.0}):
         with RowFile(tmp_path / "r.h5", **limit) as file:
-            found = int(file.read(1, rows, out).sum())
+            records = int(file.read(1, rows, out).sum())
             start = time.monotonic()
             file.read(1, rows, out)
-            assert time.monotonic() - start > 0.9 * found / 1000
+            assert time.monotonic() - start > 0.9 * records / 1000
 
 
 @pytest.mark.parametrize("reads", ["mapped", "threads"])

@@ -1,4 +1,4 @@
-"""Is the synthetic log bit-equal in any blocks, of Criteo's shape, as predictable as told?"""
+"""Is the synthetic log bit-equal in blocks of any size, of Criteo's shape, and predictable?"""
 
 import gzip
 import hashlib
@@ -67,16 +67,19 @@ def arrays_of(arguments):
 
 
 def both(name, *arguments):
-    """Run kernel and twin on copies of the same arguments; every array and result must agree to the
-    bit.
-    """
-    of_kernel, of_twin = ([copied(argument) for argument in arguments] for _ in range(2))
-    results = getattr(kernels, name)(*of_kernel), getattr(twin, name)(*of_twin)
-    one, two = (np.asarray(0.0 if result is None else result) for result in results)
-    assert one.tobytes() == two.tobytes()
-    for array, expected in zip(arrays_of(of_kernel), arrays_of(of_twin), strict=True):
-        assert array.tobytes() == expected.tobytes()
-    return of_kernel
+    """Run kernel and twin on copies of the arguments; arrays and results must be bit-equal."""
+    kernel_arguments, twin_arguments = (
+        [copied(argument) for argument in arguments] for _ in range(2)
+    )
+    result = getattr(kernels, name)(*kernel_arguments)
+    expected = getattr(twin, name)(*twin_arguments)
+    bits, expected_bits = (np.asarray(0.0 if x is None else x) for x in (result, expected))
+    assert bits.tobytes() == expected_bits.tobytes()
+    for array, twin_array in zip(
+        arrays_of(kernel_arguments), arrays_of(twin_arguments), strict=True
+    ):
+        assert array.tobytes() == twin_array.tobytes()
+    return kernel_arguments
 
 
 def draw_key(rng) -> np.uint64:
@@ -166,11 +169,11 @@ def test_format_equals_its_twin(seed, rows):
 
 def test_codes_of_a_category_are_distinct_and_never_the_missing_one(log):
     for category in log._categories:
-        if category.rows < 300_000:
-            codes = twin.code_of(np.arange(1, category.rows + 1), category.code_key)
-            assert np.unique(codes).size == category.rows
+        if category.cardinality < 300_000:
+            codes = twin.code_of(np.arange(1, category.cardinality + 1), category.code_key)
+            assert np.unique(codes).size == category.cardinality
         # so rank ^ name, and with it the code, is never 0
-        assert int(category.code_key) >= 2**31 > category.rows
+        assert int(category.code_key) >= 2**31 > category.cardinality
 
 
 # --- the log ---

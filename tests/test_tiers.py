@@ -41,10 +41,10 @@ def stack(kind, folder, policy="lru", scratch=64, ahead=False):
     """
     place = PLACEMENTS[kind]
     lines = 32 * len(place.caches) + scratch
-    whole = ROWS if place.whole else 0
-    numbers = np.zeros((lines + whole) * WIDTH, np.float32)
-    states = np.zeros(lines + whole, np.uint16)
-    slots = Slots([numbers, states], lines + whole)
+    home_rows = ROWS if place.whole else 0
+    numbers = np.zeros((lines + home_rows) * WIDTH, np.float32)
+    states = np.zeros(lines + home_rows, np.uint16)
+    slots = Slots([numbers, states], lines + home_rows)
 
     def create(rows, to):
         numbers.reshape(-1, WIDTH)[to] = rows[:, None]
@@ -117,20 +117,18 @@ def test_rows_come_back_as_they_went(kind, policy, known, batches, scratch, tmp_
         if what == "f":
             tier.flush()
         if what == "x":
-            other = visit(np.arange(step % 7, ROWS, 5))
-            slots = tier.begin(other)
-            tier.slots_of(other.rows)
-            check(other, slots, step)
+            batch = visit(np.arange(step % 7, ROWS, 5))
+            slots = tier.begin(batch)
+            tier.slots_of(batch.rows)
+            check(batch, slots, step)
     tier.flush()
     home = tier.level.rows()
     assert set(model) <= set(home.tolist())
     records = tier.level.peek(home)
     for row, record in zip(home.tolist(), records):
-        found = (
-            record[: 4 * WIDTH].view(np.float32).tolist(),
-            record[4 * WIDTH :].view(np.uint16)[0],
-        )
-        assert found == model.get(row, ([row] * WIDTH, 7))
+        values = record[: 4 * WIDTH].view(np.float32).tolist()
+        state = record[4 * WIDTH :].view(np.uint16)[0]
+        assert (values, state) == model.get(row, ([row] * WIDTH, 7))
     tier.empty()
     tier.level.load(np.array([5, 6]), np.zeros((2, 4 * WIDTH + 2), np.uint8))
     (slot,) = tier.begin(visit(np.array([6])))
@@ -219,10 +217,10 @@ def test_any_placement_gives_the_bits_of_memory(plan):
         case = Case(tables=TALL, plan=plan, placements=(*CACHED, "hbm"), batch=40, steps=4)
         case = replace(case, policy=policy, prefetch=prefetch)
         with np.errstate(all="ignore"):
-            found = run_threads(
+            digests = run_threads(
                 ranks, lambda comm, case=case: digest(comm, case, *train(comm, case))
             )
-            assert set(found) == {unsharded(case)}, ranks
+            assert set(digests) == {unsharded(case)}, ranks
 
 
 def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
@@ -234,12 +232,12 @@ def test_a_table_of_ten_billion_rows_costs_what_is_touched(tmp_path):
     rng = np.random.default_rng(0)
     seen = {}
     for step in range(1, 30):
-        wanted = np.append(rng.integers(0, rows, 300), [0, rows - 1])
-        lookups = Lookups(np.arange(303), wanted, np.empty(0, np.float32), 302)
+        rows_looked_up = np.append(rng.integers(0, rows, 300), [0, rows - 1])
+        lookups = Lookups(np.arange(303), rows_looked_up, np.empty(0, np.float32), 302)
         out = np.empty((302, 4), np.float32)
         grad = rng.standard_normal((302, 4)).astype(np.float32)
         tbe.forward(layout, lookups, out)
-        for row, value in zip(wanted.tolist(), out):
+        for row, value in zip(rows_looked_up.tolist(), out):
             assert row not in seen or not (value == seen[row]).all(), "the update was lost"
             seen[row] = value
         tbe.backward(layout, lookups, grad, step)
@@ -268,23 +266,25 @@ def test_the_ssd_file_of_a_rank_stays_within_its_budget(log, tmp_path):
 
 def test_files_of_others_are_left_alone(log, tmp_path):
     folder = f"memory.folder={tmp_path / 'rows'}"
-    other = tmp_path / "rows" / "rank-0.h5"
-    other.parent.mkdir()
-    other.write_bytes(b"a letter")
+    existing = tmp_path / "rows" / "rank-0.h5"
+    existing.parent.mkdir()
+    existing.write_bytes(b"a letter")
     with pytest.raises(
         StorageError, match=r"rank-0\.h5: is no file of rows; remove it, or choose another folder"
     ):
         run(log, tmp_path / "a", "ddr_over_ssd", "training.steps=3", folder)
-    assert other.read_bytes() == b"a letter"
-    other.unlink()
+    assert existing.read_bytes() == b"a letter"
+    existing.unlink()
     with (
-        RowFile.create(other, [RowTable("t", 10, 8)]),
+        RowFile.create(existing, [RowTable("t", 10, 8)]),
         pytest.raises(StorageError, match="in use by another process"),
     ):
         run(log, tmp_path / "b", "ddr_over_ssd", "training.steps=3", folder)
-    undo_of(other).write_bytes(b"half of what was")  # of a run that was killed while its file grew
+    undo_of(existing).write_bytes(
+        b"half of what was"
+    )  # of a run that was killed while its file grew
     run(log, tmp_path / "c", "ddr_over_ssd", "training.steps=3", folder)
-    assert not list(other.parent.iterdir())
+    assert not list(existing.parent.iterdir())
 
 
 def test_files_that_killed_runs_on_more_ranks_left_are_removed(log, tmp_path):
@@ -308,18 +308,20 @@ def run(log, out, placement, *overrides, ranks=1, resume=False):
 
 def test_a_run_beyond_its_memory_ends_with_the_same_digest(log, tmp_path):
     coded = "tables.one.format=fp16", "tables.one.rounding=stochastic"
-    whole = run(log, tmp_path / "whole", "hbm", *coded)
-    assert whole["tiers"] == []
+    uninterrupted = run(log, tmp_path / "whole", "hbm", *coded)
+    assert uninterrupted["tiers"] == []
     run(log, tmp_path / "cut", "ddr_over_ssd", "training.steps=25", *coded, ranks=2)
-    others = "policy=lookahead", "prefetch=3", "lookahead=5", "hbm=5000"
-    more = *(f"memory.{other}" for other in others), "eval.every_steps=7", *coded
-    found = run(log, tmp_path / "cut", "hbm_over_ddr_over_ssd", *more, ranks=3, resume=True)
-    assert found["digest"] == whole["digest"]
+    cache_options = "policy=lookahead", "prefetch=3", "lookahead=5", "hbm=5000"
+    overrides = *(f"memory.{option}" for option in cache_options), "eval.every_steps=7", *coded
+    resumed = run(log, tmp_path / "cut", "hbm_over_ddr_over_ssd", *overrides, ranks=3, resume=True)
+    assert resumed["digest"] == uninterrupted["digest"]
     assert not list((tmp_path / "cut" / "rows").glob("*"))
-    assert {level["tier"] for level in found["tiers"]} == {"hbm", "ddr", "ssd"}
-    told = tier_lines(found)[-3:]
-    assert re.fullmatch(r"index of SSD files in memory: .* MiB, \d+\.\d bytes a row", told[0])
-    assert re.fullmatch(r"steps waited \d+\.\d\d s for rows \(.* % of the steps' time\)", told[1])
-    assert "the last checkpoint has step 60; between checkpoints it cost up to 35 steps" in told[2]
-    told = json.loads((tmp_path / "cut" / "run.json").read_text())["tiers"]
-    assert all(level["rows"] >= 0 for level in told)
+    assert {level["tier"] for level in resumed["tiers"]} == {"hbm", "ddr", "ssd"}
+    index, wait, checkpoints = tier_lines(resumed)[-3:]
+    assert re.fullmatch(r"index of SSD files in memory: .* MiB, \d+\.\d bytes a row", index)
+    assert re.fullmatch(r"steps waited \d+\.\d\d s for rows \(.* % of the steps' time\)", wait)
+    assert (
+        "the last checkpoint has step 60; between checkpoints it cost up to 35 steps" in checkpoints
+    )
+    tiers = json.loads((tmp_path / "cut" / "run.json").read_text())["tiers"]
+    assert all(level["rows"] >= 0 for level in tiers)

@@ -20,8 +20,10 @@ def test_counts_grow_past_any_size_and_do_not_depend_on_order(dtype):
         counter = CodeCounter()
         for block in np.array_split(stream, 7):
             counter.add(block)
-        found = counter.by_count()
-        assert np.array_equal(found[0], expected[order]) and np.array_equal(found[1], counts[order])
+        by_count = counter.by_count()
+        assert np.array_equal(by_count[0], expected[order]) and np.array_equal(
+            by_count[1], counts[order]
+        )
     assert np.array_equal(counter.frequent(3), expected[order][counts[order] >= 3])
     assert CodeCounter().frequent(1).size == 0
 

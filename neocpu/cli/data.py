@@ -93,7 +93,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
+def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
     """A progress bar on a terminal, silence elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -108,7 +108,7 @@ def _bar(what: str) -> Iterator[Callable[[int, int, str], None]]:
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task(what, total=None, note="")
+        task = bar.add_task(title, total=None, note="")
 
         def progress(done: int, total: int, note: str) -> None:
             bar.update(task, completed=done, total=total, note=note)
@@ -132,20 +132,20 @@ def _run(
         def progress(done: int, total: int, rows: int) -> None:
             show(done, total, f"{rows:,} rows")
 
-        made = run(sources, dst, kind, options, progress)
-    click.echo(f"{dst}: {made.rows:,} row{'s' * (made.rows != 1)}")
-    if made.skipped:
-        lines = "line was" if made.skipped == 1 else "lines were"
-        click.echo(f"{made.skipped:,} faulty {lines} skipped; see {made.report}")
+        conversion = run(sources, dst, kind, options, progress)
+    click.echo(f"{dst}: {conversion.rows:,} row{'s' * (conversion.rows != 1)}")
+    if conversion.skipped:
+        lines = "line was" if conversion.skipped == 1 else "lines were"
+        click.echo(f"{conversion.skipped:,} faulty {lines} skipped; see {conversion.report}")
 
 
-def _make(given: dict[str, Any], **more: Any) -> tuple[bool, "ConvertOptions"]:
-    """(force, options) from what click parsed."""
+def _convert_options(arguments: dict[str, Any], **more: Any) -> tuple[bool, "ConvertOptions"]:
+    """(force, options) from the arguments that click parsed."""
     from neocpu.ingest.convert import ConvertOptions
 
-    force = given.pop("force")
-    labelled = not given.pop("no_label")
-    return force, ConvertOptions(labelled=labelled, **given, **more)
+    force = arguments.pop("force")
+    labelled = not arguments.pop("no_label")
+    return force, ConvertOptions(labelled=labelled, **arguments, **more)
 
 
 @convert.command()
@@ -153,9 +153,9 @@ def _make(given: dict[str, Any], **more: Any) -> tuple[bool, "ConvertOptions"]:
 @click.argument("dst", type=FILE)
 @_options
 @click.option("--header", is_flag=True, help="The first line names the columns; skip it.")
-def criteo(src: tuple[Path, ...], dst: Path, header: bool, **given: Any) -> None:
+def criteo(src: tuple[Path, ...], dst: Path, header: bool, **arguments: Any) -> None:
     """Criteo: label, 13 integers, 26 hexadecimal categories, tab-separated, no header."""
-    force, options = _make(given, header=header)
+    force, options = _convert_options(arguments, header=header)
     _run(src, dst, "criteo", force, options)
 
 
@@ -163,9 +163,9 @@ def criteo(src: tuple[Path, ...], dst: Path, header: bool, **given: Any) -> None
 @click.argument("src", nargs=-1, required=True, type=FILE)
 @click.argument("dst", type=FILE)
 @_options
-def avazu(src: tuple[Path, ...], dst: Path, **given: Any) -> None:
+def avazu(src: tuple[Path, ...], dst: Path, **arguments: Any) -> None:
     """Avazu: CSV with a header; every column is a category, the time becomes hour and weekday."""
-    force, options = _make(given)
+    force, options = _convert_options(arguments)
     _run(src, dst, "avazu", force, options)
 
 
@@ -174,7 +174,7 @@ def avazu(src: tuple[Path, ...], dst: Path, **given: Any) -> None:
 @click.argument("src", nargs=-1, required=True, type=FILE)
 @click.argument("dst", type=FILE)
 @_options
-def table(schema: Path, src: tuple[Path, ...], dst: Path, **given: Any) -> None:
+def table(schema: Path, src: tuple[Path, ...], dst: Path, **arguments: Any) -> None:
     """Any log with one row a line; SCHEMA (TOML) says which columns are what.
 
     \b
@@ -195,7 +195,7 @@ def table(schema: Path, src: tuple[Path, ...], dst: Path, **given: Any) -> None:
     separator = "|"          # a list: a|b|c
     weight_separator = ":"   # with weights: a:0.5|b:2
     """
-    force, options = _make(given, schema=schema)
+    force, options = _convert_options(arguments, schema=schema)
     _run(src, dst, "table", force, options)
 
 
@@ -203,7 +203,10 @@ def table(schema: Path, src: tuple[Path, ...], dst: Path, **given: Any) -> None:
 @click.argument("file", nargs=-1, required=True, type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print the card as JSON.")
 def show(file: tuple[Path, ...], as_json: bool) -> None:
-    """Print a dataset's card: rows, click rate, cardinalities, skew, bag lengths, missing values."""
+    """Print a dataset's card: rows, click rate, cardinalities, skew, bag lengths, missing.
+
+    It has a line for each dense column and for each feature.
+    """
     from neocpu.ingest.card import make_card
     from neocpu.ingest.dataset import Dataset
 
@@ -230,17 +233,17 @@ def _print(card: "Card") -> None:
         dense = Table("dense (as stored)", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for title in ("least", "mean", "most", "missing"):
             dense.add_column(title, justify="right")
-        for one in card.dense:
+        for column in card.dense:
             numbers = (
-                f"{one.least:.4g}",
-                f"{one.mean:.4g}",
-                f"{one.most:.4g}",
-                f"{one.missing / rows:.1%}",
+                f"{column.least:.4g}",
+                f"{column.mean:.4g}",
+                f"{column.most:.4g}",
+                f"{column.missing / rows:.1%}",
             )
-            dense.add_row(one.name, *numbers)
+            dense.add_row(column.name, *numbers)
         console.print(dense)
     if card.features:
-        fitted = any(each.vocabulary for each in card.features)
+        fitted = any(feature.vocabulary for feature in card.features)
         table = Table("feature", "kind", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for title in (
             "distinct",
@@ -252,22 +255,22 @@ def _print(card: "Card") -> None:
             *["vocabulary"] * fitted,
         ):
             table.add_column(title, justify="right")
-        for each in card.features:
+        for feature in card.features:
             bag = (
-                f"{each.bag_mean:.2f} ({each.bag_least} to {each.bag_most})"
-                if each.bag_least != each.bag_most
+                f"{feature.bag_mean:.2f} ({feature.bag_least} to {feature.bag_most})"
+                if feature.bag_least != feature.bag_most
                 else ""
             )
             table.add_row(
-                each.name,
-                each.kind + (" weighted" if each.weighted else ""),
-                f"{each.distinct:,}",
-                f"{each.once:,}",
-                f"{each.top_share:.1%}",
-                f"{each.top10_share:.1%}",
-                bag or str(each.bag_most),
-                f"{each.missing / rows:.1%}",
-                *[f"{each.vocabulary:,}"] * fitted,
+                feature.name,
+                feature.kind + (" weighted" if feature.weighted else ""),
+                f"{feature.distinct:,}",
+                f"{feature.once:,}",
+                f"{feature.top_share:.1%}",
+                f"{feature.top10_share:.1%}",
+                bag or str(feature.bag_most),
+                f"{feature.missing / rows:.1%}",
+                *[f"{feature.vocabulary:,}"] * fitted,
             )
         console.print(table)
     for key, value in card.attributes.items():

@@ -1,6 +1,4 @@
-"""`neocpu doctor`: is anything wrong with this machine, and what would mend it? Under mpiexec: on
-all its hosts.
-"""
+"""`neocpu doctor`: is anything wrong with this machine, or with all hosts under mpiexec?"""
 
 import json
 import os
@@ -30,18 +28,19 @@ from neocpu.parallel.launch import (
 from neocpu.training.preflight import available_memory, human
 
 COLORS = {"ok": "green", "warn": "yellow", "bad": "red"}
+# Bytes below which the report warns
 LITTLE_MEMORY = 2 << 30
 LITTLE_DISK = 1 << 30
-LITTLE_SHARED_MEMORY = 65 << 20
+LITTLE_SHARED_MEMORY = 65 << 20  # containers have 64 MiB by default, too little for MPI
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report; `advice` says what to do unless `state` is "ok"."""
+    """One line of the report; `advice`: what to do, unless `state` is "ok"."""
 
     topic: str
     state: str
-    found: str
+    finding: str
     advice: str = ""
 
 
@@ -54,15 +53,15 @@ def doctor() -> None:
     comm = get_comm()
     threads = prepare_threads(comm)
     checks = [check for examine in CHECKS for check in examine(comm, threads)]
-    told = json.dumps([platform.node(), [asdict(check) for check in checks]]).encode()
+    message = json.dumps([platform.node(), [asdict(check) for check in checks]]).encode()
     hosts: dict[str, list[Check]] = {}
-    for data in comm.allgather_bytes(told):
-        host, found = json.loads(data)
-        hosts.setdefault(host, [Check(**check) for check in found])
+    for data in comm.allgather_bytes(message):
+        host, host_checks = json.loads(data)
+        hosts.setdefault(host, [Check(**check) for check in host_checks])
     if comm.rank == 0:
-        for host, found in hosts.items():
+        for host, host_checks in hosts.items():
             click.echo(f"{host}: {_versions()}")
-            for check in found:
+            for check in host_checks:
                 _print(check)
     worst = comm.largest(int(any(check.state == "bad" for check in checks)))
     sys.exit(worst)
@@ -70,19 +69,19 @@ def doctor() -> None:
 
 def _print(check: Check) -> None:
     state = click.style(check.state.ljust(5), fg=COLORS[check.state])
-    click.echo(f"  {state}{check.topic.ljust(18)}{check.found}")
+    click.echo(f"  {state}{check.topic.ljust(18)}{check.finding}")
     if check.state != "ok":
         click.echo(f"{' ' * 25}-> {check.advice}")
 
 
 def _versions() -> str:
-    found = [f"Python {platform.python_version()}"]
+    versions = [f"Python {platform.python_version()}"]
     for name in ("neocpu", "numba", "numpy", "mpi4py", "h5py"):
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            found.append(f"{name} missing")
-    return ", ".join(found)
+            versions.append(f"{name} missing")
+    return ", ".join(versions)
 
 
 def check_mpi(comm: Comm, threads: int) -> Iterator[Check]:
@@ -102,13 +101,13 @@ def check_mpi(comm: Comm, threads: int) -> Iterator[Check]:
 
 
 def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
-    """Start two ranks and see whether they know each other."""
+    """Start two ranks and check that they form one MPI world."""
     code = (
         "from neocpu.parallel import mpi; print(f'<{mpi.world_size()}|{mpi.library()}>\\n', end='')"
     )
     command, environment = mpiexec_command(2, ["-c", code])
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             check=False,
             env=environment,
@@ -124,10 +123,12 @@ def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
             f"{mpiexec}: {error}",
             'try `pip install "neocpu[mpi]"`, or load another MPI module',
         )
-    met = re.search(r"<(\d+)\|([^<>]*)>", done.stdout)
-    if done.returncode or met is None:
+    answer = re.search(r"<(\d+)\|([^<>]*)>", completed.stdout)
+    if completed.returncode or answer is None:
         last = (
-            done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}"
+            completed.stderr.strip()
+            or completed.stdout.strip()
+            or f"exit status {completed.returncode}"
         ).splitlines()[-1]
         return Check(
             "MPI",
@@ -135,7 +136,7 @@ def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
             f"two ranks did not start with {mpiexec}: {last}",
             'try `pip install "neocpu[mpi]"`, or another MPI',
         )
-    ranks, library = met.groups()
+    ranks, library = answer.groups()
     if ranks == "1":
         advice = "use that library's mpiexec, or set MPI4PY_LIBMPI to the libmpi of this one"
         return Check(
@@ -147,26 +148,26 @@ def try_mpi(mpiexec: Path, seconds: float = 60.0) -> Check:
 def check_threads(comm: Comm, threads: int) -> Iterator[Check]:
     """Cores and threads of this rank, and Numba's threading layer."""
     quota = core_quota()
-    told = [
+    cores_by_rank = [
         json.loads(data)
         for data in comm.allgather_bytes(json.dumps([host_name(), sorted(available())]).encode())
     ]
-    here = [set(cpus) for host, cpus in told if host == host_name()]
-    usable = len(set.union(*here))
+    host_cores = [set(cpus) for host, cpus in cores_by_rank if host == host_name()]
+    usable = len(set.union(*host_cores))
     limit = f", limited to {quota:g} cores' time" if quota < usable else ""
-    found = (
-        f"{usable} core(s) usable{limit}, {len(here)} rank(s) on this host: {threads} "
+    summary = (
+        f"{usable} core(s) usable{limit}, {len(host_cores)} rank(s) on this host: {threads} "
         "thread(s) per rank"
     )
-    if len(here) * threads > min(usable, quota):
+    if len(host_cores) * threads > min(usable, quota):
         yield Check(
             "cores per rank",
             "warn",
-            found,
+            summary,
             "more threads than cores: start fewer ranks or set training.threads",
         )
     else:
-        yield Check("cores per rank", "ok", found)
+        yield Check("cores per rank", "ok", summary)
     from neocpu.kernels._threads import threading_layer
 
     layer = threading_layer()
@@ -275,8 +276,8 @@ def check_memory(comm: Comm, threads: int) -> Iterator[Check]:
     )
 
 
-def _room(topic: str, size: int, found: str, little: int, advice: str) -> Check:
-    return Check(topic, "ok", found) if size >= little else Check(topic, "warn", found, advice)
+def _room(topic: str, size: int, finding: str, little: int, advice: str) -> Check:
+    return Check(topic, "ok", finding) if size >= little else Check(topic, "warn", finding, advice)
 
 
 CHECKS: tuple[Callable[[Comm, int], Iterator[Check]], ...] = (

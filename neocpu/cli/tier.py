@@ -28,8 +28,7 @@ def show(files: tuple[Path, ...]) -> None:
 @tier.command()
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 def verify(files: tuple[Path, ...]) -> int:
-    """Compare every record with its hash; exit status 1 if anything has other bytes than were
-    written.
+    """Compare every record with its hash; exit status 1 if any byte is not as it was written.
 
     A growth of the file that a kill interrupted is undone first.
     """
@@ -39,14 +38,14 @@ def verify(files: tuple[Path, ...]) -> int:
     status = 0
     for path in files:
         with RowFile(path) as file:
-            found = check(file)
+            damages = check(file)
             rows = file.stats()["rows"]
             epoch = file.epoch
-        for line in found:
+        for line in damages:
             click.echo(f"{path}: {line}")
-        if not found:
+        if not damages:
             click.echo(f"{path}: {rows:,} rows of epoch {epoch} are as they were written")
-        status |= bool(found)
+        status |= bool(damages)
     return status
 
 

@@ -1,13 +1,13 @@
-"""What does an Avazu click log look like? CSV with a header: id, click, hour, and 21 categorical
-columns.
+"""What does an Avazu click log look like?
 
-Every column but `id` and `click` is a category, hashed by its text (C14 = "15706" as well as
-site_id = "1fbe01fe"). The time YYMMDDHH gives two categories, the hour of the day and the weekday.
-There are no dense columns.
+CSV with a header: id, click, hour, and 21 categorical columns. Every column but `id` and `click` is
+a category, hashed by its text (C14 = "15706" as well as site_id = "1fbe01fe"). The time YYMMDDHH
+gives two categories, the hour of the day and the weekday. There are no dense columns.
 """
 
 from neocpu.ingest.schema import CategoryField, LabelField, Schema
 
+# columns whose text is hashed
 TEXT = (
     *(
         "C1",
@@ -25,8 +25,9 @@ TEXT = (
 
 
 def avazu_schema(*, labelled: bool = True) -> Schema:
-    """Avazu's columns by the names of its header. labelled: False for the published test file,
-    which lacks `click`.
+    """Avazu's columns by the names of its header.
+
+    labelled: False for the published test file, which lacks `click`.
     """
     times = (CategoryField("hour", "hour", "hour"), CategoryField("hour", "weekday", "weekday"))
     return Schema(

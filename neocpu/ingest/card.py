@@ -1,6 +1,4 @@
-"""What is in a dataset? Rows, click rate, and for every feature how many codes, how skewed, how
-long its bags are.
-"""
+"""What is in a dataset? A `Card` summarises its samples, labels, dense columns and features."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -11,16 +9,16 @@ import numpy as np
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.vocabulary import CodeCounter
 
-TOP = 10  # most frequent codes whose share is told
+TOP = 10  # most frequent codes whose share is reported
 
 
 @dataclass(frozen=True)
 class FeatureCard:
-    """One feature. top_share, top10_share: part of all its codes that are the most frequent one,
-    the ten most frequent.
+    """One feature.
 
-    once: distinct codes that occur a single time. missing: rows whose field was empty in the log.
-    vocabulary: its size or 0.
+    top_share, top10_share: share of the most frequent code, and of the ten most frequent, among all
+    its codes. bag_least, bag_mean, bag_most: codes per sample. once: distinct codes that occur a
+    single time. missing: samples whose field was empty in the log. vocabulary: its size or 0.
     """
 
     name: str
@@ -51,7 +49,11 @@ class DenseCard:
 
 @dataclass(frozen=True)
 class Card:
-    """A dataset at a glance. positive_rate: mean of the labels, None without labels."""
+    """A dataset at a glance.
+
+    rows: its samples, one row of the log each. positive_rate: mean of the labels, None without
+    labels.
+    """
 
     files: list[str]
     rows: int
@@ -61,13 +63,14 @@ class Card:
     attributes: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """The card as JSON can hold it."""
+        """The card as a dict of values that JSON can hold."""
         return asdict(self)
 
 
 def make_card(dataset: Dataset, progress: Callable[[int, int], None] | None = None) -> Card:
-    """Read a dataset once, column by column; memory follows the distinct codes. progress(done,
-    total): columns.
+    """Read a dataset once, column by column; memory grows with the number of distinct codes.
+
+    progress(done, total): called with counts of columns.
     """
     total = len(dataset.features) + 1
     labels, dense = _numbers(dataset)
@@ -83,20 +86,21 @@ def make_card(dataset: Dataset, progress: Callable[[int, int], None] | None = No
 
 
 def _numbers(dataset: Dataset) -> tuple[float | None, list[DenseCard]]:
-    columns = len(dataset.dense_columns)
+    column_count = len(dataset.dense_columns)
     positive = 0.0
-    total = np.zeros(columns)
-    least = np.full(columns, np.inf)
-    most = np.full(columns, -np.inf)
-    for rows in dataset.row_blocks():
-        positive += float(rows.labels.sum(dtype=np.float64))
-        total += rows.dense.sum(axis=0, dtype=np.float64)
-        least = np.minimum(least, rows.dense.min(axis=0))
-        most = np.maximum(most, rows.dense.max(axis=0))
+    total = np.zeros(column_count)
+    least = np.full(column_count, np.inf)
+    most = np.full(column_count, -np.inf)
+    for block in dataset.sample_blocks():
+        positive += float(block.labels.sum(dtype=np.float64))
+        total += block.dense.sum(axis=0, dtype=np.float64)
+        least = np.minimum(least, block.dense.min(axis=0))
+        most = np.maximum(most, block.dense.max(axis=0))
     if not dataset.rows:
-        least = most = total
+        least = total
+        most = total
     mean = total / max(dataset.rows, 1)
-    columns_of = zip(
+    columns = zip(
         dataset.dense_columns,
         least.tolist(),
         mean.tolist(),
@@ -104,7 +108,7 @@ def _numbers(dataset: Dataset) -> tuple[float | None, list[DenseCard]]:
         dataset.missing_dense.tolist(),
     )
     rate = positive / dataset.rows if dataset.labelled and dataset.rows else None
-    return rate, [DenseCard(*values) for values in columns_of]
+    return rate, [DenseCard(*values) for values in columns]
 
 
 def _feature(dataset: Dataset, name: str) -> FeatureCard:

@@ -1,9 +1,8 @@
-"""How are rows of a dataset read? Mapped from the file where it is plain, through h5py where it is
-compressed.
+"""How are the samples of a dataset read? Mapped, or through h5py where the file is compressed.
 
-A `Dataset` is one or several files in one row space: file 2 goes on where file 1 ends. `take(rows)`
-gathers any rows in any order; a rank therefore touches only the pages of its own samples. The
-layout is in `neocpu.ingest.dataset_layout`.
+A `Dataset` is one or several files whose samples are numbered through: file 2 continues where
+file 1 ends. `take(samples)` gathers any samples in any order; a rank therefore touches only the
+pages of its own samples. The layout is in `neocpu.ingest.dataset_layout`.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ from neocpu.ingest.writer import DatasetWriter
 
 __all__ = ["BagColumn", "Dataset", "DatasetWriter", "FeatureColumn", "Samples", "is_dataset"]
 
-KEPT_BLOCKS = 40  # decompressed blocks kept per column: two windows of 16 and a little
+KEPT_BLOCKS = 40  # decompressed blocks kept per column: two windows of 16, and some to spare
 
 
 def is_dataset(path: str | Path) -> bool:
@@ -35,7 +34,7 @@ def is_dataset(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class Samples:
-    """Some rows: labels float32[n], dense float32[n, Nd], bags of the chosen features."""
+    """Some samples: labels float32[n], dense float32[n, Nd], and the bags of chosen features."""
 
     labels: NDArray[np.float32]
     dense: NDArray[np.float32]
@@ -43,9 +42,7 @@ class Samples:
 
 
 class _Compressed:
-    """A chunked column: decompresses blocks of 4,096 entries as they are needed and keeps the
-    latest.
-    """
+    """A chunked column: decompresses blocks of 4,096 entries on demand, and keeps the latest."""
 
     def __init__(self, dataset: h5py.Dataset) -> None:
         self._dataset = dataset
@@ -57,21 +54,23 @@ class _Compressed:
         if index in self._kept:
             self._kept.move_to_end(index)
         else:
-            self._kept[index] = self._dataset[index * BLOCK : (index + 1) * BLOCK]
+            block: NDArray[Any] = self._dataset[index * BLOCK : (index + 1) * BLOCK]
+            self._kept[index] = block
             if len(self._kept) > KEPT_BLOCKS:
                 self._kept.popitem(last=False)
         return self._kept[index]
 
-    def __getitem__(self, which: Any) -> NDArray[Any]:
+    def __getitem__(self, indices: Any) -> NDArray[Any]:
         """Entries at indices int64[n], or a slice."""
-        if isinstance(which, slice):
-            return self._dataset[which]
-        out = np.empty((which.size, *self.shape[1:]), self.dtype)
-        blocks = which // BLOCK
+        if isinstance(indices, slice):
+            contiguous: NDArray[Any] = self._dataset[indices]
+            return contiguous
+        entries = np.empty((indices.size, *self.shape[1:]), self.dtype)
+        blocks = indices // BLOCK
         for index in np.unique(blocks):
-            here = np.flatnonzero(blocks == index)
-            out[here] = self._block(int(index))[which[here] - index * BLOCK]
-        return out
+            positions = np.flatnonzero(blocks == index)
+            entries[positions] = self._block(int(index))[indices[positions] - index * BLOCK]
+        return entries
 
 
 Column = NDArray[Any] | _Compressed
@@ -99,13 +98,11 @@ class _Feature:
     def codes(self) -> Column:
         return self._columns["codes"]
 
-    def _starts_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """First code of each of these rows: the block's offset plus the lengths before the row
-        inside its block.
-        """
+    def _starts_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """First code of each sample: its block's offset plus the lengths before it in the block."""
         assert self._offsets is not None
-        starts = np.empty(rows.size, np.int64)
-        blocks = rows // BLOCK
+        starts = np.empty(samples.size, np.int64)
+        blocks = samples // BLOCK
         for index in np.unique(blocks):
             block = int(index)
             if block not in self._starts:
@@ -115,27 +112,27 @@ class _Feature:
                 )
                 if len(self._starts) > KEPT_BLOCKS:
                     self._starts.popitem(last=False)
-            here = np.flatnonzero(blocks == index)
-            starts[here] = self._starts[block][rows[here] - block * BLOCK]
+            positions = np.flatnonzero(blocks == index)
+            starts[positions] = self._starts[block][samples[positions] - block * BLOCK]
         return starts
 
     def lengths(self, first: int, count: int) -> NDArray[np.int32]:
-        """Bag lengths of rows [first, first + count)."""
+        """Bag lengths of samples [first, first + count)."""
         if self.hotness:
             return np.full(count, self.hotness, np.int32)
         return self._columns["lengths"][first : first + count]
 
-    def take(self, rows: NDArray[np.int64]) -> BagColumn:
-        """Bags of these rows, in their order."""
+    def take(self, samples: NDArray[np.int64]) -> BagColumn:
+        """Bags of samples i64[n], in that order."""
         weights = self._columns.get("weights")
         if self.hotness:
             return BagColumn(
-                self.codes[rows].reshape(-1),
+                self.codes[samples].reshape(-1),
                 None,
-                None if weights is None else weights[rows].reshape(-1),
+                None if weights is None else weights[samples].reshape(-1),
             )
-        lengths = self._columns["lengths"][rows]
-        indices = _starts_to_indices(self._starts_of(rows), lengths)
+        lengths = self._columns["lengths"][samples]
+        indices = _starts_to_indices(self._starts_of(samples), lengths)
         return BagColumn(
             self.codes[indices], lengths, None if weights is None else weights[indices]
         )
@@ -163,6 +160,7 @@ class _File:
             self._read(int(self.attributes["rows"]))
         except KeyError as error:
             raise self._broken(f"it lacks {error}") from error
+        # Maps stay valid without the open HDF5 file.
         if not self._compressed:
             self._h5.close()
 
@@ -181,20 +179,21 @@ class _File:
         except OSError as error:
             raise self._broken(str(error)) from error
 
-    def _broken(self, why: str) -> DataError:
+    def _broken(self, reason: str) -> DataError:
         return DataError(
-            f"{self.path}: truncated or damaged dataset ({why}); copy it again or convert it again"
+            f"{self.path}: truncated or damaged dataset ({reason}); copy it again or convert it "
+            "again"
         )
 
-    def _read(self, rows: int) -> None:
+    def _read(self, samples: int) -> None:
         file = self._h5
-        self.rows = rows
+        self.samples = samples
         self._compressed = False
         self._size = self.path.stat().st_size
-        self.labels = self._column(file["labels"], (rows,)) if "labels" in file else None
+        self.labels = self._column(file["labels"], (samples,)) if "labels" in file else None
         self.dense_columns = tuple(json.loads(file["dense"].attrs["columns"]))
         self.missing_dense = [int(count) for count in file["dense"].attrs["missing"]]
-        self.dense = self._column(file["dense"], (rows, len(self.dense_columns)))
+        self.dense = self._column(file["dense"], (samples, len(self.dense_columns)))
         self.features: dict[str, _Feature] = {}
         self.columns: dict[str, FeatureColumn] = {}
         self.missing: dict[str, int] = {}
@@ -203,13 +202,13 @@ class _File:
         for name, group in file.get("features", {}).items():
             hotness = int(group.attrs["hotness"])
             offsets = group["block_offsets"][:] if hotness == 0 else None
-            total = int(offsets[-1]) if offsets is not None else rows
-            shape = (total,) if hotness < 2 else (rows, hotness)
+            total = int(offsets[-1]) if offsets is not None else samples
+            shape = (total,) if hotness < 2 else (samples, hotness)
             columns = {"codes": self._column(group["codes"], shape)}
             if "weights" in group:
                 columns["weights"] = self._column(group["weights"], shape)
             if hotness == 0:
-                columns["lengths"] = self._column(group["lengths"], (rows,))
+                columns["lengths"] = self._column(group["lengths"], (samples,))
             self.features[name] = _Feature(hotness, columns, offsets)
             kind = str(group.attrs["kind"])
             dtype = group["codes"].dtype.name
@@ -223,7 +222,7 @@ class _File:
     def _column(self, dataset: h5py.Dataset, shape: tuple[int, ...]) -> Column:
         if dataset.shape != shape:
             raise self._broken(f"{dataset.name} has shape {dataset.shape}, expected {shape}")
-        if dataset.chunks is not None:
+        if dataset.chunks is not None:  # only compressed columns are chunked
             self._compressed = True
             return _Compressed(dataset)
         if dataset.size == 0:
@@ -244,40 +243,44 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _other_dense(first: _File, other: _File) -> str:
+def _dense_difference(first: _File, second: _File) -> str:
     """How the dense columns of a file differ from those of the first; "" if they mean the same."""
-    for what, one, two in (
-        ("dense columns", first.dense_columns, other.dense_columns),
-        ("dense transforms", *(file.attributes.get("dense_transform") for file in (first, other))),
+    transforms = [file.attributes.get("dense_transform") for file in (first, second)]
+    for subject, expected, actual in (
+        ("dense columns", first.dense_columns, second.dense_columns),
+        ("dense transforms", *transforms),
     ):
-        if one != two:
-            return f"{what} differ ({two} against {one})"
+        if expected != actual:
+            return f"{subject} differ ({actual} against {expected})"
     return ""
 
 
 class Dataset:
-    """One or several dataset files in one row space; read-only.
+    """One or several dataset files whose samples are numbered through; read-only.
 
-    rows: N over all files. dense_columns: names. features: name -> `FeatureColumn` (hotness 0 where
-    any file is ragged or files differ). vocabularies: name -> codes, entry i is row i + 1 (empty
-    when there is none). attributes: of the first file. missing, missing_dense: empty fields of the
-    log, over all files. skipped: for each file, the faulty lines of the log that it lacks.
+    rows: N, the samples of all files (a sample is a row of a file). dense_columns: names. features:
+    name -> `FeatureColumn` (hotness 0 where any file is ragged or files differ). vocabularies: name
+    -> codes, entry i is table row i + 1 (empty when there is none). attributes: of the first file.
+    missing, missing_dense: empty fields of the log, over all files. skipped: for each file, how
+    many faulty lines of the log were left out.
 
     Raises DataError for a missing, foreign, truncated or damaged file, and for files with different
     columns.
     """
 
     def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
-        given = [paths] if isinstance(paths, str | Path) else list(paths)
-        if not given:
+        path_list = [paths] if isinstance(paths, str | Path) else list(paths)
+        if not path_list:
             raise DataError("no dataset file was given")
-        self.paths = [Path(path) for path in given]
+        self.paths = [Path(path) for path in path_list]
         self._files = [_File(path) for path in self.paths]
         first = self._files[0]
-        for other in self._files[1:]:
-            self._check_same(first, other)
-        self._first_rows = np.cumsum([0, *(file.rows for file in self._files)], dtype=np.int64)
-        self.rows = int(self._first_rows[-1])
+        for file in self._files[1:]:
+            self._check_same(first, file)
+        self._first_samples = np.cumsum(
+            [0, *(file.samples for file in self._files)], dtype=np.int64
+        )
+        self.rows = int(self._first_samples[-1])
         self.dense_columns = first.dense_columns
         self.attributes = first.attributes
         self.labelled = first.labels is not None
@@ -299,44 +302,35 @@ class Dataset:
 
     def other_dense(self, other: "Dataset") -> str:
         """How the dense inputs of another dataset differ from these ("" if they mean the same)."""
-        return _other_dense(self._files[0], other._files[0])
+        return _dense_difference(self._files[0], other._files[0])
 
     @staticmethod
-    def _check_same(first: _File, other: _File) -> None:
-        if found := _other_dense(first, other):
-            raise DataError(f"{other.path} does not go with {first.path}: {found}")
-        for what, one, two in (
-            ("features", tuple(first.columns), tuple(other.columns)),
-            (
-                "code types",
-                [c.dtype for c in first.columns.values()],
-                [c.dtype for c in other.columns.values()],
-            ),
-            (
-                "kinds",
-                [c.kind for c in first.columns.values()],
-                [c.kind for c in other.columns.values()],
-            ),
-            ("labels", first.labels is not None, other.labels is not None),
+    def _check_same(first: _File, second: _File) -> None:
+        """Raises DataError where the columns of two files differ."""
+        conflict = f"{second.path} does not go with {first.path}"
+        if difference := _dense_difference(first, second):
+            raise DataError(f"{conflict}: {difference}")
+        columns = list(first.columns.values())
+        second_columns = list(second.columns.values())
+        for subject, expected, actual in (
+            ("features", tuple(first.columns), tuple(second.columns)),
+            ("code types", [c.dtype for c in columns], [c.dtype for c in second_columns]),
+            ("kinds", [c.kind for c in columns], [c.kind for c in second_columns]),
+            ("labels", first.labels is not None, second.labels is not None),
         ):
-            if one != two:
-                raise DataError(
-                    f"{other.path} does not go with {first.path}: {what} differ ({two} against "
-                    f"{one})"
-                )
+            if expected != actual:
+                raise DataError(f"{conflict}: {subject} differ ({actual} against {expected})")
         for name, codes in first.vocabularies.items():
-            if not np.array_equal(codes, other.vocabularies.get(name, [])):
+            if not np.array_equal(codes, second.vocabularies.get(name, [])):
                 raise DataError(
-                    f"{other.path} does not go with {first.path}: feature {name} has another "
-                    "vocabulary; convert all "
-                    f"files together, or with --vocabulary"
+                    f"{conflict}: feature {name} has another vocabulary; convert all files "
+                    "together, or with --vocabulary"
                 )
 
-    def take(self, rows: NDArray[np.int64], features: Iterable[str] | None = None) -> Samples:
-        """Gather rows int64[n] (0 <= row < N, any order), with the bags of `features` (default:
-        all).
+    def take(self, samples: NDArray[np.int64], features: Iterable[str] | None = None) -> Samples:
+        """Gather samples int64[n] (0 <= sample < N, any order), with the bags of `features`.
 
-        Raises DataError for a feature that the files do not have.
+        `features`: names (default: all). Raises DataError for a feature that the files do not have.
         """
         names = list(self.features) if features is None else list(features)
         if unknown := [name for name in names if name not in self.features]:
@@ -344,36 +338,41 @@ class Dataset:
                 f"{self.paths[0]}: no feature {unknown[0]!r}; its features are "
                 f"{', '.join(self.features)}"
             )
-        which = np.searchsorted(self._first_rows[1:], rows, side="right")
-        used = np.unique(which)
-        if used.size == 1:
-            return self._take(int(used[0]), rows - self._first_rows[used[0]], names)
-        return self._join(rows, which, used, names)
+        file_of = np.searchsorted(self._first_samples[1:], samples, side="right")
+        file_indices = np.unique(file_of)
+        if file_indices.size == 1:
+            index = int(file_indices[0])
+            return self._take(index, samples - self._first_samples[index], names)
+        return self._join(samples, file_of, file_indices, names)
 
-    def _take(self, index: int, rows: NDArray[np.int64], names: list[str]) -> Samples:
+    def _take(self, index: int, samples: NDArray[np.int64], names: list[str]) -> Samples:
         file = self._files[index]
-        labels = file.labels[rows] if file.labels is not None else np.zeros(rows.size, np.float32)
-        return Samples(
-            labels, file.dense[rows], {name: file.features[name].take(rows) for name in names}
-        )
+        labels = np.zeros(samples.size, np.float32)
+        if file.labels is not None:
+            labels = file.labels[samples]
+        bags = {name: file.features[name].take(samples) for name in names}
+        return Samples(labels, file.dense[samples], bags)
 
     def _join(
-        self, rows: NDArray[np.int64], which: NDArray[Any], used: NDArray[Any], names: list[str]
+        self,
+        samples: NDArray[np.int64],
+        file_of: NDArray[Any],
+        file_indices: NDArray[Any],
+        names: list[str],
     ) -> Samples:
-        """Rows of several files (or none): gather from each, then put them in order."""
-        labels = np.zeros(rows.size, np.float32)
-        dense = np.zeros((rows.size, len(self.dense_columns)), np.float32)
-        places = [np.flatnonzero(which == index) for index in used]
+        """Samples of several files (or none): gather from each, then restore their order."""
+        labels = np.zeros(samples.size, np.float32)
+        dense = np.zeros((samples.size, len(self.dense_columns)), np.float32)
+        places = [np.flatnonzero(file_of == index) for index in file_indices]
         parts = [
-            self._take(int(i), rows[place] - self._first_rows[i], names)
-            for i, place in zip(used, places)
+            self._take(int(i), samples[place] - self._first_samples[i], names)
+            for i, place in zip(file_indices, places)
         ]
         for place, part in zip(places, parts):
             labels[place] = part.labels
             dense[place] = part.dense
-        return Samples(
-            labels, dense, {name: self._join_bags(name, parts, places, rows.size) for name in names}
-        )
+        bags = {name: self._join_bags(name, parts, places, samples.size) for name in names}
+        return Samples(labels, dense, bags)
 
     def _join_bags(
         self, name: str, parts: list[Samples], places: list[NDArray[np.int64]], size: int
@@ -385,11 +384,11 @@ class Dataset:
         starts = np.empty(size, np.int64)
         first = 0
         for bag, place in zip(bags, places):
-            here = bag.lengths
-            if here is None:
-                here = np.full(place.size, bag.codes.size // max(place.size, 1), np.int32)
-            lengths[place] = here
-            starts[place] = first + np.cumsum(here, dtype=np.int64) - here
+            bag_lengths = bag.lengths
+            if bag_lengths is None:
+                bag_lengths = np.full(place.size, bag.codes.size // max(place.size, 1), np.int32)
+            lengths[place] = bag_lengths
+            starts[place] = first + np.cumsum(bag_lengths, dtype=np.int64) - bag_lengths
             first += bag.codes.size
         indices = _starts_to_indices(starts, lengths)
         weights = None
@@ -401,34 +400,32 @@ class Dataset:
     def code_blocks(
         self, feature: str, entries: int = 1 << 20
     ) -> Iterator[NDArray[np.unsignedinteger]]:
-        """All codes of a feature in row order, some at a time: for counting."""
+        """All codes of a feature in file order, in blocks: for counting."""
         for file in self._files:
             codes = file.features[feature].codes
             for first in range(0, codes.shape[0], entries):
                 yield codes[first : first + entries].reshape(-1)
 
     def frequencies(self, feature: str) -> list[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Frequent codes and their counts of each file, or nothing where a file has not counted
-        them.
-        """
+        """Frequent codes and their counts by file; empty if one of the files lacks them."""
         if any(feature not in file.frequencies for file in self._files):
             return []
         return [file.frequencies[feature] for file in self._files]
 
     def lookups(self, feature: str) -> int:
-        """Codes of a feature over all rows."""
+        """Number of codes of a feature over all samples."""
         return sum(
             file.features[feature].codes.shape[0] * (file.columns[feature].hotness or 1)
             for file in self._files
         )
 
     def length_blocks(self, feature: str, entries: int = 1 << 20) -> Iterator[NDArray[np.int32]]:
-        """Bag lengths of a feature in row order, some at a time."""
+        """Bag lengths of a feature in file order, in blocks."""
         for file in self._files:
-            for first in range(0, file.rows, entries):
-                yield file.features[feature].lengths(first, min(entries, file.rows - first))
+            for first in range(0, file.samples, entries):
+                yield file.features[feature].lengths(first, min(entries, file.samples - first))
 
-    def row_blocks(self, entries: int = 1 << 16) -> Iterator[Samples]:
-        """Labels and dense columns in row order, some rows at a time, without features."""
+    def sample_blocks(self, entries: int = 1 << 16) -> Iterator[Samples]:
+        """Labels and dense columns in file order, in blocks, without features."""
         for first in range(0, self.rows, entries):
             yield self.take(np.arange(first, min(first + entries, self.rows), dtype=np.int64), ())

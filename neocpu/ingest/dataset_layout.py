@@ -1,25 +1,29 @@
-"""What does a dataset file look like inside? A plain HDF5 file, columnar and KJT-shaped, that a
-stranger can read.
+"""What does a dataset file look like inside? A plain HDF5 file with the columns of a KJT.
 
-    /                   attributes: format, version, rows, source, options, description, …
-                        (text or JSON)
-    /labels             float32[N]        absent in logs without labels
-    /dense              float32[N, Nd]    attributes: columns (names), missing (counts), transform
-    /features/C1/
-        codes           uint32 or uint64  the category *code*: hex value, or a 64-bit hash of text;
-                        hotness 1: [N], hotness L > 1: [N, L], hotness 0 (ragged): [sum of lengths]
-        lengths         int32[N]          only ragged: codes of every row
-        block_offsets   int64[ceil(N/4096) + 1]
-                                          only ragged: first code of every 4,096th row, and the end
-        weights         float32           only weighted features; shape of codes
-        vocabulary      as codes, [V]     only with a vocabulary: entry i is row i + 1, others row 0
-        frequent        as codes, [F]     only if counted: codes seen more than once, at most
-                                          65,536, by count
-        frequent_counts int64[F]          how often, too small by at most their attribute `short`
+N is the number of samples (the attribute `rows`: one row of the log each), C1 a feature.
 
-Codes, not rows, are stored: the loader maps them (`neocpu.ingest.loader`), so one file serves every
-table size. Datasets are contiguous and uncompressed unless the file was asked to be smaller, so a
-rank maps what it needs.
+    /                  attributes: format, version, rows, source, options, description, …
+                       (text or JSON)
+    /labels            float32[N]; absent in logs without labels
+    /dense             float32[N, Nd]; attributes: columns (names), missing (counts), transform
+
+    /features/C1/...
+      codes            uint32 or uint64: the category *code* (hex value, or a 64-bit hash of the
+                       text); hotness 1: [N], hotness L > 1: [N, L], hotness 0 (ragged):
+                       [sum of lengths]
+      lengths          int32[N], only ragged: codes of every sample
+      block_offsets    int64[ceil(N/4096) + 1], only ragged: first code of every 4,096th sample,
+                       and the end
+      weights          float32, shaped like codes, only weighted features
+      vocabulary       like codes, [V], only with a vocabulary: entry i is table row i + 1, every
+                       other code is row 0
+      frequent         like codes, [F], only if counted: codes seen more than once, at most
+                       65,536, by count
+      frequent_counts  int64[F]: how often, too small by at most their attribute `short`
+
+Codes are stored, not rows of tables: the loader maps them (`neocpu.ingest.loader`), so one file
+serves every table size. Datasets are contiguous and uncompressed unless compression was requested,
+so a rank maps what it needs.
 """
 
 from dataclasses import dataclass
@@ -30,16 +34,16 @@ from numpy.typing import NDArray
 
 FORMAT = "neocpu-dataset"
 VERSION = 1
-BLOCK = 4096  # rows; the unit of shuffling, of compression chunks and of `block_offsets`
+BLOCK = 4096  # samples; the unit of shuffling, of compression chunks and of `block_offsets`
 COMPRESSIONS = ("none", "gzip", "zstd")
 
 
 @dataclass(frozen=True)
 class FeatureColumn:
-    """One categorical feature: its name, how its codes were made, and how many codes a row has.
+    """One categorical feature: its name, how its codes were made, and how long its bags are.
 
-    hotness: codes of every row; 0 where rows differ ("ragged"). A ragged feature whose rows turn
-    out to be equally long is stored as a fixed one.
+    hotness: codes of every sample; 0 where samples differ ("ragged"). A ragged feature whose bags
+    turn out to be equally long is stored as a fixed one.
     """
 
     name: str
@@ -50,11 +54,10 @@ class FeatureColumn:
 
 
 class BagColumn(NamedTuple):
-    """The bags of one feature in some rows: codes one after the other, and how many belong to each
-    row.
+    """The bags of one feature in some samples: all codes in order, and how many each sample has.
 
-    codes: uint32[n] or uint64[n]. lengths: int32[rows], None where every row has the same number.
-    weights: float32[n].
+    codes: uint32[n] or uint64[n]. lengths: int32[samples], None where every sample has the same
+    number. weights: float32[n].
     """
 
     codes: NDArray[np.unsignedinteger]

@@ -1,9 +1,8 @@
-"""How does a synthetic log become a file? As a dataset (`write_dataset`) or as a raw TSV, plain or
-gzip (`write_log`).
+"""How does a synthetic log become a file? As a dataset, or as a raw TSV (plain or gzip).
 
-Both draw and write one block after the other, so memory does not grow with the rows; both return
-the score of the true probabilities. Converting the raw file gives the same bits as writing the
-dataset at once.
+`write_dataset` and `write_log` draw and write one block at a time, so memory does not grow with the
+log; both return the score of the true probabilities. Converting the raw file gives the same bits as
+writing the dataset at once.
 """
 
 import gzip
@@ -23,13 +22,11 @@ from neocpu.ingest.synthetic import ABSENT, Block, SyntheticCriteo, Tally, crite
 from neocpu.kernels.elementary import log1p_array
 from neocpu.kernels.synthetic import format_rows
 
-Progress = Callable[[int], None]  # called with the rows written so far
+Progress = Callable[[int], None]  # called with the number of samples written so far
 
 
 def dense_columns(integers: NDArray[np.int64]) -> NDArray[np.float32]:
-    """What a dataset stores for integers int64[Nd, n]: fl(log1p(max(x, 0))) as float32[n, Nd], 0
-    where empty.
-    """
+    """fl(log1p(max(x, 0))) of integers int64[Nd, n] as float32[n, Nd]; 0 where empty."""
     logs = np.empty(integers.size)
     log1p_array(np.maximum(integers, 0).astype(np.float64).reshape(-1), logs)
     return np.ascontiguousarray(logs.reshape(integers.shape).T.astype(np.float32))
@@ -39,25 +36,25 @@ def write_dataset(
     log: SyntheticCriteo,
     path: str | Path,
     first: int,
-    rows: int,
+    samples: int,
     *,
     attributes: dict[str, Any] | None = None,
     compress: str = "none",
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Write rows first .. first + rows - 1 as a dataset; its attributes hold the score, which is
-    also returned.
+    """Write samples first .. first + samples - 1 as a dataset; returns the score.
 
-    Raises DataError where the target cannot be written or the disk is full.
+    The attributes of the dataset hold the score too. Raises DataError where the target cannot be
+    written or the disk is full.
     """
-    about = {
+    file_attributes = {
         "description": (
             "Synthetic log of Criteo's shape with planted clicks; no model can expect "
             "to beat best_logloss."
         ),
         "origin": criteo_shape()["origin"],
         "log": "criteo",
-        # as a conversion says it, so that files go together
+        # as a conversion writes it, so that such files can be used together
         "dense_transform": ["log1p"] * len(log.integer_names),
         "generator": {
             "seed": log.seed,
@@ -71,15 +68,15 @@ def write_dataset(
     tally = Tally()
     done = 0
     with DatasetWriter(
-        path, log.integer_names, log.features, attributes=about, compress=compress
+        path, log.integer_names, log.features, attributes=file_attributes, compress=compress
     ) as writer:
-        for block in log.blocks(first, rows):
+        for block in log.blocks(first, samples):
             tally.add(block)
-            absent = (block.integers == ABSENT).sum(axis=1)
+            empty_fields = (block.integers == ABSENT).sum(axis=1)
             missing = {name: _missing(bags) for name, bags in block.categories.items()}
             dense = dense_columns(block.integers)
             writer.append(
-                block.labels, dense, block.categories, missing_dense=absent, missing=missing
+                block.labels, dense, block.categories, missing_dense=empty_fields, missing=missing
             )
             done += block.labels.size
             if progress is not None:
@@ -96,15 +93,14 @@ def write_log(
     log: SyntheticCriteo,
     path: str | Path,
     first: int,
-    rows: int,
+    samples: int,
     *,
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Write rows first .. first + rows - 1 as a raw Criteo log (gzip where the name ends in .gz);
-    returns the score.
+    """Write samples first .. first + samples - 1 as a raw Criteo log; returns the score.
 
-    Raises ConfigError for a multi-hot log, which that format cannot hold; DataError where the
-    target cannot be written.
+    The log is compressed by gzip where the name ends in .gz. Raises ConfigError for a multi-hot
+    log, which that format cannot hold; DataError where the target cannot be written.
     """
     if log.multi_hot:
         raise ConfigError(
@@ -117,9 +113,9 @@ def write_log(
     done = 0
     try:
         with open(part, "wb") as file:
-            # No name and no time in the header, so that the same rows give the same file.
+            # No name and no time in the header, so that the same samples give the same file.
             packed = gzip.GzipFile("", "wb", 9, file, mtime=0) if path.suffix == ".gz" else None
-            for block in log.blocks(first, rows):
+            for block in log.blocks(first, samples):
                 tally.add(block)
                 _write_rows(packed or file, block)
                 done += block.labels.size
@@ -141,9 +137,9 @@ def _write_rows(file: IO[bytes] | gzip.GzipFile, block: Block) -> None:
     codes = np.stack(
         [bags.codes.astype(np.uint32, copy=False) for bags in block.categories.values()]
     )
-    rows = block.labels.size
+    samples = block.labels.size
     fields = block.integers.shape[0]
-    text = np.empty(rows * (2 + 21 * fields + 9 * codes.shape[0]), np.uint8)
+    text = np.empty(samples * (2 + 21 * fields + 9 * codes.shape[0]), np.uint8)
     file.write(text[: format_rows(block.labels, block.integers, codes, text)].data)
 
 

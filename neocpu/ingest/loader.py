@@ -1,18 +1,17 @@
-"""Which samples come next, and how does a category become a row? Batches of a dataset, in an order
-without memory.
+"""Which samples come next, and how does a category become a row of a table?
 
-All files form one row space, cut into blocks of 4,096 rows. An epoch's order is a function of
-(seed, epoch) alone:
+The samples of all files are numbered through and cut into blocks of 4,096. The order of an epoch
+is a function of (seed, epoch) alone:
 
     blocks     stable sort of one Philox word per block
                (purpose 3; counter row = block, step = epoch)
     windows    16 consecutive blocks of that order, e.g.  | 7 2 9 … | 4 0 … |
     samples    inside a window: stable sort of one Philox word per sample
-               (purpose 4; row = position in the epoch)
+               (purpose 4; counter row = position in the epoch)
 
 (key name "samples", word of column 0), so a position is (epoch, step) and any rank finds its
-samples without the others. `shuffle=False` keeps the file order. Step s holds positions [s*B,
-(s+1)*B), the last one perhaps fewer; a rank reads the samples of its leaves
+samples without communication. `shuffle=False` keeps the file order. Step s holds positions [s*B,
+(s+1)*B), the last step perhaps fewer; a rank reads the samples of its leaves
 (`neocpu.trees.rank_samples`). Codes become rows by hash or by vocabulary (docs/arithmetic.md §10).
 """
 
@@ -59,26 +58,26 @@ class Batch:
 
 
 class EpochOrder:
-    """The order of rows in one epoch: `rows(first, last)` are those at these positions."""
+    """The order of the samples of a dataset in one epoch."""
 
-    def __init__(self, rows: int, seed: int, epoch: int, shuffle: bool = True) -> None:
-        self._rows = rows
+    def __init__(self, samples: int, seed: int, epoch: int, shuffle: bool = True) -> None:
+        self._samples = samples
         self._epoch = epoch
         self._shuffle = shuffle
         self._key = tensor_key(seed, WINDOW_PERMUTATION, "samples")
         self._kept: dict[int, NDArray[np.int64]] = {}
         if shuffle:
-            count = -(-rows // BLOCK)
+            count = -(-samples // BLOCK)
             self._blocks = _sorted_by_words(
                 tensor_key(seed, BLOCK_PERMUTATION, "samples"), 0, count, epoch
             )
-            sizes = np.minimum(rows - self._blocks * BLOCK, BLOCK)
+            sizes = np.minimum(samples - self._blocks * BLOCK, BLOCK)
             self._starts = np.cumsum(np.concatenate([np.zeros(1, np.int64), sizes]))[::WINDOW]
             if count % WINDOW or not count:
-                self._starts = np.append(self._starts, rows)
+                self._starts = np.append(self._starts, samples)
 
-    def rows(self, first: int, last: int) -> NDArray[np.int64]:
-        """Row numbers at positions [first, last): int64[last - first]."""
+    def samples(self, first: int, last: int) -> NDArray[np.int64]:
+        """Sample numbers at positions [first, last): int64[last - first]."""
         if not self._shuffle:
             return np.arange(first, last, dtype=np.int64)
         parts = [np.empty(0, np.int64)]
@@ -88,23 +87,25 @@ class EpochOrder:
             end = int(self._starts[window + 1])
             parts.append(self._window(window)[first - begin : min(last, end) - begin])
             first = min(last, end)
-            window = window + 1
+            window += 1
         return np.concatenate(parts)
 
     def _window(self, window: int) -> NDArray[np.int64]:
         if window not in self._kept:
             blocks = self._blocks[window * WINDOW : (window + 1) * WINDOW]
-            rows = (blocks[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1)
-            rows = rows[rows < self._rows]
-            order = _sorted_by_words(self._key, int(self._starts[window]), rows.size, self._epoch)
+            samples = (blocks[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1)
+            samples = samples[samples < self._samples]
+            start = int(self._starts[window])
+            order = _sorted_by_words(self._key, start, samples.size, self._epoch)
+            # Steps go through the windows in order: two cover a step that crosses their border.
             while len(self._kept) > 1:
                 del self._kept[min(self._kept)]
-            self._kept[window] = rows[order]
+            self._kept[window] = samples[order]
         return self._kept[window]
 
 
 def _sorted_by_words(key: np.uint64, first: int, count: int, epoch: int) -> NDArray[np.int64]:
-    """Stable order of the Philox words of rows first .. first + count - 1."""
+    """Stable order of the Philox words of counter rows first .. first + count - 1."""
     words = np.empty((count, 1), np.uint32)
     random_words(key, first, 0, epoch, words)
     return np.argsort(words[:, 0], kind="stable")
@@ -114,10 +115,10 @@ class Loader:
     """Batches of a dataset for one rank.
 
     dataset: `Dataset`, or paths. tables: whose bags the batch holds. batch_size: B of all ranks
-    together. leaves, rank, ranks: which samples of a batch are mine. seed: of the row hash and the
-    order. rows_by: "hash", or "vocabulary" (`vocabularies`, default those of the dataset). dense:
-    number of dense columns the model expects (None: any). labelled: False for data whose labels
-    nobody needs. depth: batches read ahead on a thread (0: none).
+    together. leaves, rank, ranks: they decide which samples of a batch this rank reads. seed: of
+    the row hash and the order. rows_by: "hash", or "vocabulary" (`vocabularies`, default those of
+    the dataset). dense: number of dense columns the model expects (None: any). labelled: False if
+    labels are not needed. depth: batches read ahead on a thread (0: none).
 
     Raises DataError where the data lack a feature, weights, labels or a vocabulary, or a table is
     smaller than its vocabulary.
@@ -192,35 +193,35 @@ class Loader:
         if not data.rows:
             raise DataError(f"{where}: has no rows")
 
-    def _use_vocabularies(self, given: Mapping[str, Codes]) -> None:
+    def _use_vocabularies(self, vocabularies: Mapping[str, Codes]) -> None:
         where = self.dataset.paths[0]
         for bag in self.bags:
             table = self.tables[bag.table]
-            if bag.feature not in given:
+            if bag.feature not in vocabularies:
                 raise DataError(
                     f"{where}: no vocabulary of feature {bag.feature}; convert the train file "
-                    "with --min-count N "
-                    f"(and others with --vocabulary TRAIN.h5), or let the hash choose rows"
+                    "with --min-count N (and others with --vocabulary TRAIN.h5), or let the hash "
+                    "choose rows"
                 )
-            codes = given[bag.feature]
+            codes = vocabularies[bag.feature]
             if table.rows < codes.size + 1:
                 raise DataError(
                     f"table {table.name} has {table.rows} rows, but the vocabulary of feature "
-                    f"{bag.feature} needs "
-                    f"{codes.size + 1} ({codes.size} codes and row 0 for the unknown); set its "
-                    f"rows to {codes.size + 1}"
+                    f"{bag.feature} needs {codes.size + 1} ({codes.size} codes and row 0 for the "
+                    f"unknown); set its rows to {codes.size + 1}"
                 )
             if bag.feature not in self._maps:
                 self._maps[bag.feature] = Vocabulary(codes)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of one pass over all rows, the last partial one included."""
+        """Batches of one pass over all samples, the last partial one included."""
         return -(-self.dataset.rows // self.batch_size)
 
     def batches(self, epoch: int = 0, first_step: int = 0) -> Iterator[Batch]:
-        """The epoch's batches from `first_step` on. Close the iterator (or exhaust it) to end its
-        thread.
+        """The epoch's batches from `first_step` on.
+
+        Close the iterator (or exhaust it) to end its thread.
         """
         return read_ahead(self._batches(epoch, first_step), self.depth)
 
@@ -229,10 +230,10 @@ class Loader:
         for step in range(first_step, self.steps_per_epoch):
             start = step * self.batch_size
             samples = min(self.batch_size, self.dataset.rows - start)
-            lo, hi = rank_samples(self.rank, self.ranks, samples, self.leaves)
-            rows = self.dataset.take(order.rows(start + lo, start + hi), self._features)
-            sparse = self._sparse(rows.features, hi - lo)
-            yield Batch(rows.dense, sparse, rows.labels, samples, epoch, step, start + lo)
+            low, high = rank_samples(self.rank, self.ranks, samples, self.leaves)
+            gathered = self.dataset.take(order.samples(start + low, start + high), self._features)
+            sparse = self._sparse(gathered.features, high - low)
+            yield Batch(gathered.dense, sparse, gathered.labels, samples, epoch, step, start + low)
 
     def _sparse(self, features: dict[str, BagColumn], samples: int) -> KJT:
         """The KJT of these bags, every code mapped to a row of its table."""
@@ -242,15 +243,15 @@ class Loader:
         weights = np.ones(values.size, np.float32) if self._weighted else None
         first = 0
         for key, (bag, size) in enumerate(zip(self.bags, sizes)):
-            given = features[bag.feature]
-            lengths[key] = size // max(samples, 1) if given.lengths is None else given.lengths
-            self._rows(bag, given.codes, values[first : first + size])
+            column = features[bag.feature]
+            lengths[key] = size // max(samples, 1) if column.lengths is None else column.lengths
+            self._rows(bag, column.codes, values[first : first + size])
             if (
                 weights is not None
-                and given.weights is not None
+                and column.weights is not None
                 and self.tables[bag.table].weighted
             ):
-                weights[first : first + size] = given.weights
+                weights[first : first + size] = column.weights
             first += size
         return KJT(tuple(bag.key for bag in self.bags), lengths, values, weights)
 
@@ -270,8 +271,8 @@ class Loader:
 def warm_up_reading() -> None:
     """Compile (or load) the kernels that reading a dataset needs."""
     _sorted_by_words(np.uint64(1), 0, 4, 0)
-    known = Vocabulary(np.arange(3, dtype=np.uint64))
+    vocabulary = Vocabulary(np.arange(3, dtype=np.uint64))
     out = np.empty(3, np.int64)
     for codes in (np.arange(3, dtype=np.uint32), np.arange(3, dtype=np.uint64)):
         hash_rows(codes, np.uint64(1), 3, out)
-        known.rows(codes, out)
+        vocabulary.rows(codes, out)

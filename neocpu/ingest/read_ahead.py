@@ -1,5 +1,4 @@
-"""How does reading overlap with work? A thread runs an iterator ahead of its consumer, a bounded
-number of items.
+"""How does reading overlap with work? A thread runs an iterator a few items ahead of its consumer.
 
 Only file reading, decompression and serial kernels run there (they release the interpreter's lock);
 parallel kernels never do.
@@ -23,11 +22,10 @@ class _End:
 
 
 def read_ahead(items: Iterator[T], depth: int) -> Iterator[T]:
-    """Yield the items of an iterator that runs on a thread, at most `depth` items ahead; depth 0:
-    no thread.
+    """Yield the items of an iterator that runs on a thread, at most `depth` items ahead.
 
-    An exception of the iterator is raised here, after the items before it. Closing this generator
-    stops and joins the thread.
+    Depth 0: no thread. An exception of the iterator is raised here, after the items before it.
+    Closing this generator stops and joins the thread.
     """
     if depth <= 0:
         yield from items

@@ -1,5 +1,4 @@
-"""How does a raw log become blocks of whole lines? Plain text, gzip and Parquet all end up as the
-same bytes.
+"""How does a raw log become blocks of complete lines? Text, gzip and Parquet give the same bytes.
 
 A block is about a megabyte of lines, each ended by a newline; a line cut by a block's end moves to
 the next block, so memory stays bounded and line numbers stay true. Gzip is decompressed on a
@@ -20,21 +19,22 @@ from numpy.typing import NDArray
 from neocpu.errors import DataError
 from neocpu.ingest.read_ahead import read_ahead
 
-BLOCK_BYTES = 1 << 20
-LONGEST_LINE = 64 << 20
+BLOCK_BYTES = 1 << 20  # of one read
+LONGEST_LINE = 64 << 20  # bytes; bounds memory for a file that has no lines
 UNIT = "\x1f"  # ASCII unit separator: the delimiter of text made from Parquet
 
 
 class TextBlock(NamedTuple):
-    """Whole lines: text uint8[n], ending with a newline; done: bytes of the file read so far."""
+    """Complete lines: text uint8[n], ending with a newline; done: bytes of the file read so far."""
 
     text: NDArray[np.uint8]
     done: int
 
 
 def kind_of(path: Path) -> str:
-    """What a file is by its first bytes: hdf5, parquet, gzip or text. Raises DataError if it cannot
-    be read.
+    """What a file is by its first bytes: hdf5, parquet, gzip or text.
+
+    Raises DataError if it cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -43,12 +43,15 @@ def kind_of(path: Path) -> str:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     if start == b"\x89HDF\r\n\x1a\n":
         return "hdf5"
-    return "parquet" if start[:4] == b"PAR1" else "gzip" if start[:2] == b"\x1f\x8b" else "text"
+    if start[:4] == b"PAR1":
+        return "parquet"
+    return "gzip" if start[:2] == b"\x1f\x8b" else "text"
 
 
 def text_blocks(path: Path, block: int = BLOCK_BYTES) -> Iterator[TextBlock]:
-    """The lines of a plain or gzip file. Raises DataError for a truncated gzip file or a line
-    without end.
+    """The lines of a plain or gzip file.
+
+    Raises DataError for a truncated gzip file or an overlong line.
     """
     with open(path, "rb", buffering=0) as raw:
         if kind_of(path) == "gzip":
@@ -91,9 +94,7 @@ def _read(path: Path, stream: BinaryIO, block: int) -> bytes:
 
 
 class Parquet:
-    """A Parquet file as text: names and kinds of its columns, and blocks of lines of the chosen
-    ones.
-    """
+    """A Parquet file as text: names and kinds of its columns, and blocks of lines of some."""
 
     def __init__(self, path: Path) -> None:
         import polars
@@ -112,27 +113,27 @@ class Parquet:
         return list(self._types)
 
     def is_integer(self, column: str) -> bool:
-        """Whether the column holds numbers, not text (a category of this kind is its own code)."""
+        """Whether the column holds integers, not text (such a category is its own code)."""
         return self._types[column].is_integer()
 
     def blocks(self, columns: list[str], integers: set[str]) -> Iterator[TextBlock]:
-        """Lines of these columns in this order; `integers` are cast where the file holds them as
-        floats.
-        """
+        """Lines of these columns in this order; `integers` stored as floats are cast."""
         pl = self._polars
         size = self.path.stat().st_size
         rows = self._frame.select(pl.len()).collect().item()
         chosen = []
         for name in columns:
-            one = pl.col(name)
+            column = pl.col(name)
             if name in integers and self._types[name].is_float():
-                # what is not whole stays as it is, for the parser to refuse
-                whole = one.cast(pl.Int64, strict=False)
+                # a number that is not an integer stays as it is, for the parser to refuse
+                integer = column.cast(pl.Int64, strict=False)
                 text = (
-                    pl.when(one == whole).then(whole.cast(pl.String)).otherwise(one.cast(pl.String))
+                    pl.when(column == integer)
+                    .then(integer.cast(pl.String))
+                    .otherwise(column.cast(pl.String))
                 )
-                one = pl.when(one.is_nan()).then(None).otherwise(text).alias(name)
-            chosen.append(one.cast(pl.Int8) if self._types[name] == pl.Boolean else one)
+                column = pl.when(column.is_nan()).then(None).otherwise(text).alias(name)
+            chosen.append(column.cast(pl.Int8) if self._types[name] == pl.Boolean else column)
         step = 1 << 12
         slab = 1 << 18
         for first in range(0, rows, slab):

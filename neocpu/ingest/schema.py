@@ -1,6 +1,4 @@
-"""Which column of a log is what? A `Schema`: its label, dense numbers and categories, and how their
-text is read.
-"""
+"""Which column of a log is what? A `Schema` names label, dense numbers and categories."""
 
 import csv
 from dataclasses import dataclass, field, replace
@@ -35,8 +33,9 @@ class DenseField:
 
 @dataclass(frozen=True)
 class CategoryField:
-    """A category, or with `separator` a list of them. An empty field is code 0, an empty list an
-    empty bag.
+    """A category, or with `separator` a list of them.
+
+    An empty field is code 0, an empty list an empty bag.
 
     kind: hex (the value, at most `digits` digits), int (the value), text (FNV-1a 64 of the bytes),
     hour and weekday (of a time YYMMDDHH: hour + 1; Monday 1 to Sunday 7). weight_separator: items
@@ -76,25 +75,25 @@ class Schema:
     def used(self) -> list[str]:
         """Columns that are read, label first, each once."""
         label = [] if self.label is None else [self.label.column]
-        fields = [*(one.column for one in self.dense), *(one.column for one in self.categories)]
-        return list(dict.fromkeys([*label, *fields]))
+        dense = [number.column for number in self.dense]
+        categories = [category.column for category in self.categories]
+        return list(dict.fromkeys([*label, *dense, *categories]))
 
     @property
     def integers(self) -> set[str]:
         """Columns whose text is an integer."""
-        dense = {one.column for one in self.dense if one.kind == "int"}
-        label = (
-            {self.label.column} if self.label is not None and self.label.kind == "click" else set()
-        )
-        return (
-            dense
-            | label
-            | {one.column for one in self.categories if one.kind in ("int", "hour", "weekday")}
-        )
+        columns = {number.column for number in self.dense if number.kind == "int"}
+        if self.label is not None and self.label.kind == "click":
+            columns.add(self.label.column)
+        for category in self.categories:
+            if category.kind in ("int", "hour", "weekday"):
+                columns.add(category.column)
+        return columns
 
     def with_header(self, line: str, path: Path) -> "Schema":
-        """The schema with the columns of a header line. Raises DataError where a column it needs is
-        not there.
+        """The schema with the columns of a header line.
+
+        Raises DataError if a column that the schema uses is missing.
         """
         names = next(
             csv.reader(
@@ -112,12 +111,12 @@ class Schema:
         return csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE
 
     def with_columns(self, names: list[str], path: Path) -> "Schema":
-        """The schema with these columns; each needed one must be there once."""
-        lacking = [name for name in self.used if names.count(name) != 1]
-        if lacking:
+        """The schema with these columns; each column that it uses must occur once."""
+        faulty = [name for name in self.used if names.count(name) != 1]
+        if faulty:
             raise DataError(
-                f"{path}: column {lacking[0]!r} is "
-                f"{'missing' if lacking[0] not in names else 'there more than once'}; "
+                f"{path}: column {faulty[0]!r} is "
+                f"{'missing' if faulty[0] not in names else 'there more than once'}; "
                 f"the file has {', '.join(map(repr, names))}{'. ' + self.hint if self.hint else ''}"
             )
         return replace(self, columns=tuple(names))

@@ -1,14 +1,13 @@
-"""How does one get any amount of Criteo-shaped data, with the best possible score known? By
-planting the clicks.
+"""How does one get any amount of Criteo-shaped data, with the best possible score known?
 
-`SyntheticCriteo` is a log of endless rows. Row r is a function of (seed, r) alone: blocks of any
-size give the same bits, and train, valid and test files are ranges of one log. Its shape
-(cardinalities, skew, growth, joint missing fields) is fitted to the Criteo log (`criteo_shape.json`
-says how); its clicks follow a planted model, so the logloss and the AUC of the *true* probabilities
-on the written rows (`Tally`) are what no model can beat but by luck.
+By planting the clicks. `SyntheticCriteo` is an endless log. Sample r is a function of (seed, r)
+alone: blocks of any size give the same bits, and train, valid and test files are ranges of one log.
+Its shape (cardinalities, skew, growth, joint missing fields) is fitted to the Criteo log
+(`criteo_shape.json` says how); its clicks follow a planted model, so the logloss and the AUC of the
+*true* probabilities on the written samples (`Tally`) are what no model can beat but by luck.
 
-    SyntheticCriteo(seed).block(first, rows) -> Block -> write_dataset (HDF5) | write_log (the raw
-    TSV)
+    SyntheticCriteo(seed).block(first, samples) -> Block
+    Block -> write_dataset (HDF5) | write_log (the raw TSV)
 
 The arithmetic is in `neocpu/kernels/synthetic.py`.
 """
@@ -31,19 +30,16 @@ from neocpu.reference.elementary import exp, log
 from neocpu.reference.philox import GENERATOR, fnv1a64, random_words, tensor_key
 from neocpu.reference.synthetic import ABSENT, VECTOR
 
-ROWS = 16384  # rows drawn at once, and rows of the sample that the planted model is calibrated on
-# Philox steps
-LOG = 0
-CALIBRATION = 1
+SAMPLES = 16384  # drawn at once; as many others calibrate the planted model
+LOG = 0  # Philox step of the samples of the log
+CALIBRATION = 1  # Philox step of the samples that calibrate the planted model
 BINS = 1 << 20  # probabilities that agree to 20 bits count as ties in the best AUC
 SHIFT = 3.0  # quantiles of integers (>= -2) are straight lines of log(value + 3)
 
 
 @dataclass(frozen=True)
 class Hotness:
-    """Codes per row of a category: always `mean` of them, or geometric with that mean (at least
-    one).
-    """
+    """Codes per sample of a category: always `mean`, or geometric with that mean (at least one)."""
 
     mean: float = 1.0
     geometric: bool = False
@@ -57,12 +53,12 @@ class Hotness:
 
 
 def parse_hotness(text: str) -> dict[str, Hotness]:
-    """`4`, `geometric:4`, or with single features `2,C1=8,C3=geometric:20`; the key "" is the
-    default.
+    """Hotness by feature name from text; the key "" is the default of all features.
 
-    Raises ConfigError for anything else.
+    text: `4`, `geometric:4`, or with single features `2,C1=8,C3=geometric:20`. Raises ConfigError
+    for anything else.
     """
-    found = {"": Hotness()}
+    hotness = {"": Hotness()}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = item.rpartition("=")
         kind, _, number = value.rpartition(":")
@@ -75,26 +71,33 @@ def parse_hotness(text: str) -> dict[str, Hotness]:
                 f"hotness {item!r}: write 4, geometric:4, or C1=8,C3=geometric:20 for single "
                 "features"
             )
-        found[name.strip()] = Hotness(mean, kind == "geometric")
-    return found
+        hotness[name.strip()] = Hotness(mean, kind == "geometric")
+    return hotness
 
 
 def criteo_shape() -> dict[str, Any]:
     """The fitted parameters, their origin, and the sizes of the planted effects."""
-    return json.loads(files("neocpu.ingest").joinpath("criteo_shape.json").read_text("utf-8"))
+    return _resource("criteo_shape.json")
 
 
 def published_reuse() -> dict[str, Any]:
-    """How often rows of Meta's embedding traces are looked up, by year: published shares, and
-    classes fitted to them.
-    """
-    return json.loads(files("neocpu.ingest").joinpath("reuse.json").read_text("utf-8"))
+    """Reuse of table rows in Meta's embedding traces, by year: published shares, fitted classes."""
+    return _resource("reuse.json")
+
+
+def _resource(name: str) -> dict[str, Any]:
+    parameters: dict[str, Any] = json.loads(
+        files("neocpu.ingest").joinpath(name).read_text("utf-8")
+    )
+    return parameters
 
 
 @dataclass(frozen=True)
 class Reuse:
-    """Codes are reused as in the traces of a year: `rows` rows of the log have the published share
-    of lookups for every number of uses of a code. Raises ConfigError for another year.
+    """Codes are reused as in the published traces of a year.
+
+    In `rows` samples of the log, codes with any given number of uses have the published share of
+    lookups. Raises ConfigError for a year without a trace.
     """
 
     year: str
@@ -105,25 +108,28 @@ class Reuse:
             raise ConfigError(f"reuse {self.year!r}: published are {', '.join(years)}")
 
     def classes(self, mean: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of each class of codes, most used first, the end of its draws in [0, 1] and its first
-        code; `mean` codes a row.
+        """(end of its draws in [0, 1], first code) of each class of codes, most used first.
+
+        `mean`: codes of a sample.
         """
         entry = published_reuse()["years"][self.year]
-        found = sorted(zip(entry["reuse"], entry["share"]), reverse=True)
-        total = sum(share for _, share in found)
-        cuts = [*accumulate(share / total for _, share in found)]
+        classes = sorted(zip(entry["reuse"], entry["share"]), reverse=True)
+        total = sum(share for _, share in classes)
+        cuts = [*accumulate(share / total for _, share in classes)]
         firsts = [
             0.0,
-            *accumulate(share / total * mean * self.rows / uses for uses, share in found),
+            *accumulate(share / total * mean * self.rows / reuse for reuse, share in classes),
         ]
         return np.array([*cuts[:-1], 1.0]), np.array(firsts)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a log. labels float32[n]; integers int64[13, n] (`ABSENT` where empty);
-    categories: name -> `Bags` (lengths None: one code per row, 0 where missing); probability
-    float64[n], of a click, which the log does not tell.
+    """Some samples of a log.
+
+    labels float32[n]; integers int64[13, n] (`ABSENT` where empty); categories: name -> `BagColumn`
+    (lengths None: one code per sample, 0 where missing); probability float64[n]: of a click, which
+    the log does not contain.
     """
 
     labels: NDArray[np.float32]
@@ -133,13 +139,13 @@ class Block:
 
 
 class _Category:
-    """Law and planted effects of one category."""
+    """Distribution and planted effects of one category; `cardinality`: its codes."""
 
     def __init__(
         self,
         seed: int,
         entry: dict[str, Any],
-        rows: int,
+        cardinality: int,
         hotness: Hotness,
         planted: dict[str, Any],
         reuse: Reuse | None,
@@ -147,18 +153,17 @@ class _Category:
         self.cuts, self.firsts = np.empty((2, 0))
         if reuse is not None:
             self.cuts, self.firsts = reuse.classes(hotness.mean)
-            rows = math.ceil(self.firsts[-1])
+            cardinality = math.ceil(self.firsts[-1])
         name = entry["name"]
         exponent = 1.0 - entry["exponent"]
         offset = entry["offset"]
         self.name = name
-        self.rows = rows
+        self.cardinality = cardinality
         self.hotness = hotness
-        ends = exp(exponent * log(np.array([1.0 + offset, rows + 1.0 + offset])))
-        law = [entry["top"], offset, 1.0 / exponent, ends[0], ends[1] - ends[0], rows]
+        powers = exp(exponent * log(np.array([1.0 + offset, cardinality + 1.0 + offset])))
+        law = [entry["top"], offset, 1.0 / exponent, powers[0], powers[1] - powers[0], cardinality]
         self.law = np.array(law, np.float64)
-        # One scale per feature, not per row, so that a model that sums the bag can express the
-        # planted one.
+        # One scale per feature, not per bag, so that a model with sum pooling can express it.
         share = 1.0 / math.sqrt(hotness.mean)
         vector = planted["vector"] * share if name in planted["vectors"] else 0.0
         self.amplitudes = np.array([planted["effect"] * share, planted["damping_rank"], vector])
@@ -172,7 +177,7 @@ class _Category:
 
 
 class _Integer:
-    """Quantile function and planted terms of one integer field."""
+    """Quantile function and planted effects of one integer field."""
 
     def __init__(
         self, seed: int, entry: dict[str, Any], probabilities: list[float], planted: dict[str, Any]
@@ -199,7 +204,7 @@ class SyntheticCriteo:
 
     cardinality_scale shrinks every category (to no less than 3 values), max_rows caps them;
     hotness: `parse_hotness`; reuse: codes of all categories are used as often as those of a
-    published trace, as many codes as that takes. integer_names, categories, cardinalities (values
+    published trace, which decides their number. integer_names, categories, cardinalities (values
     that can occur, a missing one not counted): in file order. Raises ConfigError for options out of
     range or unknown features.
     """
@@ -214,7 +219,7 @@ class SyntheticCriteo:
         reuse: Reuse | None = None,
     ) -> None:
         shape = criteo_shape()
-        given = dict(hotness or {})
+        hotness_by_name = dict(hotness or {})
         if not 0.0 < cardinality_scale <= 1.0:
             raise ConfigError(f"cardinality scale {cardinality_scale:g}: above 0 and at most 1")
         if max_rows is not None and max_rows < 1:
@@ -224,7 +229,7 @@ class SyntheticCriteo:
                 "reuse says how many codes there are: leave cardinality scale and max rows away"
             )
         names = [entry["name"] for entry in shape["categories"]]
-        if unknown := [name for name in given if name and name not in names]:
+        if unknown := [name for name in hotness_by_name if name and name not in names]:
             raise ConfigError(
                 f"hotness of {unknown[0]!r}: the categories are {names[0]} to {names[-1]}"
             )
@@ -239,76 +244,77 @@ class SyntheticCriteo:
         self._rates = np.array([group["rate"] for group in groups])
         self._categories = []
         for entry in shape["categories"]:
-            rows = entry["rows"] - (entry["name"] in self._group)
-            rows = max(math.ceil(rows * cardinality_scale), min(rows, 3))
-            rows = min(rows, max_rows or rows)
-            bag = given.get(entry["name"], given.get("", Hotness()))
-            self._categories.append(_Category(seed, entry, rows, bag, planted, reuse))
+            cardinality = entry["rows"] - (entry["name"] in self._group)
+            cardinality = max(math.ceil(cardinality * cardinality_scale), min(cardinality, 3))
+            cardinality = min(cardinality, max_rows or cardinality)
+            category_hotness = hotness_by_name.get(
+                entry["name"], hotness_by_name.get("", Hotness())
+            )
+            self._categories.append(
+                _Category(seed, entry, cardinality, category_hotness, planted, reuse)
+            )
         self.integer_names = tuple(field.name for field in self._integers)
-        self.cardinalities = {category.name: category.rows for category in self._categories}
-        self._missing_key, self._click_key = (
-            tensor_key(seed, GENERATOR, name) for name in ("missing", "click")
-        )
-        raw = self._draw(CALIBRATION, 0, ROWS)[2]
+        self.cardinalities = {category.name: category.cardinality for category in self._categories}
+        self._missing_key = tensor_key(seed, GENERATOR, "missing")
+        self._click_key = tensor_key(seed, GENERATOR, "click")
+        logits = self._draw(CALIBRATION, 0, SAMPLES)[2]
         self._scale, self._bias = kernels.calibrate(
-            raw, planted["deviation"], planted["click_rate"]
+            logits, planted["deviation"], planted["click_rate"]
         )
 
     @property
     def multi_hot(self) -> bool:
-        """Whether any category has more than one code per row."""
+        """Whether any category has more than one code per sample."""
         return any(category.multi_hot for category in self._categories)
 
     @property
     def hotness(self) -> dict[str, str]:
-        """Codes per row of the multi-hot categories, as `parse_hotness` reads them."""
-        kinds = {
-            c.name: "geometric:" * c.hotness.geometric for c in self._categories if c.multi_hot
-        }
-        return {
-            c.name: f"{kinds[c.name]}{c.hotness.mean:g}" for c in self._categories if c.multi_hot
-        }
+        """Codes per sample of the multi-hot categories, as `parse_hotness` reads them."""
+        texts = {}
+        for category in self._categories:
+            if category.multi_hot:
+                kind = "geometric:" if category.hotness.geometric else ""
+                texts[category.name] = f"{kind}{category.hotness.mean:g}"
+        return texts
 
     @property
     def features(self) -> list[FeatureColumn]:
-        """Columns of the dataset. Multi-hot ones are declared ragged, as a missing one is an empty
-        bag.
-        """
+        """Columns of the dataset; multi-hot ones are ragged, as a missing field is an empty bag."""
         return [
             FeatureColumn(c.name, "uint32", 0 if c.multi_hot else 1, kind="hex")
             for c in self._categories
         ]
 
-    def block(self, first: int, rows: int) -> Block:
-        """Rows first .. first + rows - 1."""
-        integers, categories, raw = self._draw(LOG, first, rows)
-        probability = np.empty(rows, np.float64)
-        labels = np.empty(rows, np.float32)
+    def block(self, first: int, samples: int) -> Block:
+        """Samples first .. first + samples - 1."""
+        integers, categories, logits = self._draw(LOG, first, samples)
+        probability = np.empty(samples, np.float64)
+        labels = np.empty(samples, np.float32)
         draws = kernels.RowDraws(self._click_key, LOG, first)
-        kernels.clicks(draws, raw, self._scale, self._bias, probability, labels)
+        kernels.clicks(draws, logits, self._scale, self._bias, probability, labels)
         return Block(labels, integers, categories, probability)
 
-    def blocks(self, first: int, rows: int, size: int = ROWS) -> Iterator[Block]:
-        """The same rows, `size` at a time."""
-        for start in range(first, first + rows, size):
-            yield self.block(start, min(size, first + rows - start))
+    def blocks(self, first: int, samples: int, size: int = SAMPLES) -> Iterator[Block]:
+        """The same samples, `size` at a time."""
+        for start in range(first, first + samples, size):
+            yield self.block(start, min(size, first + samples - start))
 
     def _draw(
-        self, step: int, first: int, rows: int
+        self, step: int, first: int, samples: int
     ) -> tuple[NDArray[np.int64], dict[str, BagColumn], NDArray[np.float64]]:
-        """Integers, bags and raw logits of some rows."""
-        missing = np.empty((rows, self._rates.size), np.uint8)
+        """Integers, bags and raw logits of some samples."""
+        missing = np.empty((samples, self._rates.size), np.uint8)
         draws = kernels.RowDraws(self._missing_key, step, first)
         kernels.missing_groups(draws, self._rates, missing)
         columns = np.ascontiguousarray(missing.T)
-        none = np.zeros(rows, np.uint8)
+        none = np.zeros(samples, np.uint8)
 
         def absent(name: str) -> NDArray[np.uint8]:
             return columns[self._group[name]] if name in self._group else none
 
-        sums = kernels.RowSums(np.zeros(rows), np.zeros((rows, VECTOR)), np.zeros(rows))
-        raw, vectors, squares = sums
-        values = np.empty((len(self._integers), rows), np.int64)
+        sums = kernels.RowSums(np.zeros(samples), np.zeros((samples, VECTOR)), np.zeros(samples))
+        logits, vectors, squares = sums
+        values = np.empty((len(self._integers), samples), np.int64)
         for line, field in zip(values, self._integers):
             draws = kernels.RowDraws(field.key, step, first)
             quantiles = kernels.Quantiles(field.knots, field.starts, field.slopes, SHIFT)
@@ -320,46 +326,50 @@ class SyntheticCriteo:
                 missing=field.missing,
                 vector=field.vector,
             )
-            kernels.integer_effects(line, terms, raw, vectors)
+            kernels.integer_effects(line, terms, logits, vectors)
         kernels.square_norms(vectors, squares)
-        found = {}
+        categories = {}
         for category in self._categories:
-            found[category.name] = self._bags(category, step, first, absent(category.name), sums)
-        kernels.add_pairs(vectors, squares, raw)
-        return values, found, raw
+            categories[category.name] = self._bags(
+                category, step, first, absent(category.name), sums
+            )
+        kernels.add_pairs(vectors, squares, logits)
+        return values, categories, logits
 
     @staticmethod
     def _bags(
-        c: _Category,
+        category: _Category,
         step: int,
         first: int,
         absent: NDArray[np.uint8],
         sums: kernels.RowSums,
     ) -> BagColumn:
-        draws = kernels.RowDraws(c.key, step, first)
+        draws = kernels.RowDraws(category.key, step, first)
         offsets = np.arange(absent.size + 1)
         lengths = None
-        if c.multi_hot:
+        if category.multi_hot:
             counts = np.empty(absent.size, np.int64)
-            kernels.bag_lengths(draws, absent, c.hotness.mean, c.hotness.geometric, counts)
+            hotness = category.hotness
+            kernels.bag_lengths(draws, absent, hotness.mean, hotness.geometric, counts)
             offsets[1:] = np.cumsum(counts)
             lengths = counts.astype(np.int32)
         codes = np.empty(offsets[-1], np.uint32)
         law = kernels.CategoryLaw(
-            effect_key=c.effect_key,
-            name=c.code_key,
-            law=c.law,
-            cuts=c.cuts,
-            firsts=c.firsts,
-            amplitudes=c.amplitudes,
+            effect_key=category.effect_key,
+            name=category.code_key,
+            law=category.law,
+            cuts=category.cuts,
+            firsts=category.firsts,
+            amplitudes=category.amplitudes,
         )
         kernels.bags(draws, offsets, absent, law, codes, sums)
         return BagColumn(codes, lengths)
 
 
 class Tally:
-    """What the true probabilities score on the rows seen; whole numbers, so the order of blocks is
-    free.
+    """What the true probabilities score on some samples.
+
+    It sums whole numbers, so the order of blocks does not matter.
     """
 
     def __init__(self) -> None:
@@ -367,29 +377,30 @@ class Tally:
         self._loss = 0
 
     def add(self, block: Block) -> None:
-        """Count the rows of a block."""
+        """Count the samples of a block."""
         self._loss += int(kernels.tally(block.probability, block.labels, self._histogram))
 
     def score(self) -> dict[str, float]:
-        """click_rate, constant_logloss (of predicting that rate), best_logloss, best_auc (NaN
-        without both labels).
+        """The scores by name: click_rate, constant_logloss, best_logloss, best_auc.
+
+        constant_logloss: of predicting the click rate. best_auc: NaN without both labels.
         """
         clicks = int(self._histogram[1].sum())
-        rows = int(self._histogram.sum())
-        rate = clicks / rows
-        sides = [
+        samples = int(self._histogram.sum())
+        rate = clicks / samples
+        outcomes = [
             (share, float(log(np.array([share]))[0])) for share in (rate, 1.0 - rate) if share > 0.0
         ]
         pairs = 0
         below = 0
-        used = np.flatnonzero(self._histogram.sum(axis=0))
-        for zeros, ones in zip(*self._histogram[:, used].tolist()):
+        occupied = np.flatnonzero(self._histogram.sum(axis=0))
+        for zeros, ones in zip(*self._histogram[:, occupied].tolist()):
             pairs += ones * (2 * below + zeros)
             below += zeros
         return {
             "click_rate": rate,
-            "constant_logloss": -sum(share * logarithm for share, logarithm in sides),
-            "best_logloss": self._loss / 2.0**30 / rows,
+            "constant_logloss": -sum(share * logarithm for share, logarithm in outcomes),
+            "best_logloss": self._loss / 2.0**30 / samples,
             "best_auc": pairs / (2 * clicks * below) if clicks and below else math.nan,
         }
 

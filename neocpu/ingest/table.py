@@ -1,5 +1,4 @@
-"""How does somebody else's log become a dataset? A TOML file says which columns are label, dense
-and categories.
+"""How does any other log become a dataset? A TOML file names its columns:
 
 delimiter = ","            # one character; "\\t" for TSV. Default ","
 quote = '"'                # optional: fields may be quoted
@@ -69,13 +68,13 @@ _CATEGORY = {
 class _Reader:
     """Reads keys of one TOML table and says where a wrong one is."""
 
-    def __init__(self, path: Path, where: str, given: Any, allowed: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, where: str, entries: Any, allowed: Mapping[str, Any]) -> None:
         self.path = path
         self.where = where
-        self.given = given
-        if not isinstance(given, dict):
+        self.entries = entries
+        if not isinstance(entries, dict):
             raise self.error(f"{where} must be a table, as in [{where}]")
-        for key, value in given.items():
+        for key, value in entries.items():
             if key not in allowed:
                 near = difflib.get_close_matches(key, allowed, 1)
                 raise self.error(
@@ -87,36 +86,37 @@ class _Reader:
             ):
                 raise self.error(f"{key} = {value!r} is not a {allowed[key].__name__}")
 
-    def error(self, what: str) -> ConfigError:
-        return ConfigError(f"{self.path}{', ' + self.where if self.where else ''}: {what}")
+    def error(self, problem: str) -> ConfigError:
+        return ConfigError(f"{self.path}{', ' + self.where if self.where else ''}: {problem}")
 
     def get(self, key: str, default: Any, choices: tuple[str, ...] = ()) -> Any:
-        value = self.given.get(key, default)
+        value = self.entries.get(key, default)
         if choices and value not in choices:
             raise self.error(f"{key} = {value!r}; choose one of {', '.join(choices)}")
         return value
 
     def byte(self, key: str, default: str) -> str:
-        value = self.given.get(key, default)
+        value: str = self.entries.get(key, default)
         if len(value.encode()) > 1 or (key == "delimiter" and not value) or value in ("\n", "\r"):
             raise self.error(f"{key} = {value!r} must be one ASCII character")
         return value
 
     def columns(self) -> list[tuple[str, str]]:
         """(column, name) pairs of this entry."""
-        columns = self.given.get("columns", [])
+        columns = self.entries.get("columns", [])
         if not columns or not all(isinstance(column, str) for column in columns):
             raise self.error("columns must be a list of column names")
-        if "name" in self.given and len(columns) != 1:
+        if "name" in self.entries and len(columns) != 1:
             raise self.error("name goes with exactly one column")
-        return [(column, self.given.get("name", column)) for column in columns]
+        return [(column, self.entries.get("name", column)) for column in columns]
 
 
 def _entries(
-    path: Path, given: dict[str, Any], key: str, allowed: Mapping[str, Any]
+    path: Path, entries: dict[str, Any], key: str, allowed: Mapping[str, Any]
 ) -> list[_Reader]:
     return [
-        _Reader(path, f"{key} {i}", entry, allowed) for i, entry in enumerate(given.get(key, []), 1)
+        _Reader(path, f"{key} {i}", entry, allowed)
+        for i, entry in enumerate(entries.get(key, []), 1)
     ]
 
 
@@ -135,23 +135,24 @@ def _category(entry: _Reader, column: str, name: str) -> CategoryField:
 
 
 def table_schema(path: str | Path, transform: str = "log1p") -> Schema:
-    """Read a SCHEMA.toml (the module's docstring shows one). Raises ConfigError naming file, entry,
-    key and choices.
+    """Read a SCHEMA.toml (the module's docstring shows one).
+
+    Raises ConfigError naming file, entry, key and choices.
     """
     path = Path(path)
     try:
-        given = tomllib.loads(path.read_text())
+        entries = tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from error
-    top = _Reader(path, "", given, _TOP)
+    top = _Reader(path, "", entries, _TOP)
     label = None
-    if "label" in given:
-        entry = _Reader(path, "label", given["label"], _LABEL)
-        if "column" not in given["label"]:
+    if "label" in entries:
+        entry = _Reader(path, "label", entries["label"], _LABEL)
+        if "column" not in entries["label"]:
             raise entry.error("column is missing")
-        label = LabelField(given["label"]["column"], entry.get("kind", "click", LABEL_KINDS))
+        label = LabelField(entries["label"]["column"], entry.get("kind", "click", LABEL_KINDS))
     dense = tuple(
         DenseField(
             column,
@@ -159,10 +160,10 @@ def table_schema(path: str | Path, transform: str = "log1p") -> Schema:
             entry.get("kind", "int", DENSE_KINDS),
             entry.get("transform", transform, TRANSFORMS),
         )
-        for entry in _entries(path, given, "dense", _DENSE)
+        for entry in _entries(path, entries, "dense", _DENSE)
         for column, name in entry.columns()
     )
-    lists = _entries(path, given, "category", _CATEGORY)
+    lists = _entries(path, entries, "category", _CATEGORY)
     categories = tuple(
         _category(entry, column, name) for entry in lists for column, name in entry.columns()
     )

@@ -1,9 +1,7 @@
-"""How does a block of lines become columns? Split once, parse each kind of field with its kernel,
-note what is wrong.
+"""How does a block of lines become columns? One kernel splits it, one parses each kind of field.
 
-A line with any fault is left out as a whole and described exactly: line, column, text and why.
-Which of the two happens to the run (`--on-error fail` or `skip`) is decided by
-`neocpu.ingest.convert`.
+A line with any fault is left out completely, and the fault is described by line, column, text and
+reason. Whether it stops the run (`--on-error fail` or `skip`) is up to `neocpu.ingest.convert`.
 """
 
 import itertools
@@ -18,11 +16,12 @@ from neocpu.ingest.schema import CategoryField, Schema
 from neocpu.kernels import tokenize
 
 I32 = NDArray[np.int32]
-# as in kernels/tokenize.py
+LARGEST = float(np.finfo(np.float32).max)
+# Status codes of kernels/tokenize.py
 EMPTY = 1
 TOO_LARGE = 5
 INEXACT = 7
-LARGEST = float(np.finfo(np.float32).max)
+# Status codes of the checks in this file
 NOT_A_LABEL = 16
 NOT_A_TIME = 17
 NO_LABEL = 18
@@ -41,14 +40,15 @@ SHOWN = 80  # characters of the faulty text in a message
 
 
 class Fault(NamedTuple):
-    """A line that cannot be used: its number in the block (from 0), column ("": whole line), text,
-    what is wrong.
+    """A line that cannot be used.
+
+    line: its number in the block, from 0. column: "" for the whole line. reason: what is wrong.
     """
 
     line: int
     column: str
     text: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -83,16 +83,14 @@ def _exactly(
     out: NDArray[np.float64],
     status: NDArray[np.uint8],
 ) -> None:
-    """Numbers too long for one exact step: Python rounds them correctly."""
+    """Parse the numbers that are too long for one exact step: Python rounds them correctly."""
     for i in np.flatnonzero(status == INEXACT):
         out[i] = float(text[begin[i] : end[i]].tobytes())
         status[i] = 0
 
 
 def _times(kind: str, times: NDArray[np.int64], status: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Codes of YYMMDDHH: hour + 1, or Monday 1 to Sunday 7 (from the count of days, as in any
-    calendar).
-    """
+    """Codes of times YYMMDDHH: hour + 1, or Monday 1 to Sunday 7."""
     year = times // 10**6
     month = times // 10**4 % 100
     day = times // 100 % 100
@@ -110,6 +108,7 @@ def _times(kind: str, times: NDArray[np.int64], status: NDArray[np.uint8]) -> ND
     first = months.astype("M8[M]").astype("M8[D]").astype(np.int64)
     good &= day <= (months + 1).astype("M8[M]").astype("M8[D]").astype(np.int64) - first
     status[(status == 0) & ~good] = NOT_A_TIME
+    # Day 0, 1970-01-01, was a Thursday.
     codes = hour + 1 if kind == "hour" else (first + day - 1 + 3) % 7 + 1
     return np.where(good, codes, 0).astype(np.uint64)
 
@@ -117,32 +116,36 @@ def _times(kind: str, times: NDArray[np.int64], status: NDArray[np.uint8]) -> ND
 class TextParser:
     """Parses blocks of lines by a schema whose columns are known.
 
-    integers: categories whose text is an integer whatever the schema says (a Parquet column of
-    numbers).
+    integers: columns of categories whose text is an integer whatever the schema says (Parquet
+    columns of numbers).
     """
 
     def __init__(self, schema: Schema, integers: frozenset[str] = frozenset()) -> None:
         self.schema = schema
-        at = {name: i for i, name in enumerate(schema.columns)}
+        position = {name: i for i, name in enumerate(schema.columns)}
         self._kinds: dict[tuple[int, _Kind], None] = {}  # (column, kind), each once
         self._label = None
         if schema.label is not None:
             self._label = (
-                at[schema.label.column],
+                position[schema.label.column],
                 _Kind("int" if schema.label.kind == "click" else "float"),
             )
             self._kinds[self._label] = None
-        self._dense = [(at[one.column], _Kind(one.kind)) for one in schema.dense]
-        self._squashed = np.array([one.transform == "log1p" for one in schema.dense], bool)
+        self._dense = [(position[field.column], _Kind(field.kind)) for field in schema.dense]
+        self._squashed = np.array([field.transform == "log1p" for field in schema.dense], bool)
         self._single: list[tuple[CategoryField, tuple[int, _Kind]]] = []
         self._lists: list[tuple[CategoryField, int, _Kind]] = []
-        for one in schema.categories:
-            name = "int" if one.kind in ("hour", "weekday") or one.column in integers else one.kind
-            kind = _Kind(name, one.digits if name == "hex" else 0)
-            if one.separator:
-                self._lists.append((one, at[one.column], kind))
+        for field in schema.categories:
+            name = (
+                "int"
+                if field.kind in ("hour", "weekday") or field.column in integers
+                else field.kind
+            )
+            kind = _Kind(name, field.digits if name == "hex" else 0)
+            if field.separator:
+                self._lists.append((field, position[field.column], kind))
             else:
-                self._single.append((one, (at[one.column], kind)))
+                self._single.append((field, (position[field.column], kind)))
         self._kinds.update(dict.fromkeys([*self._dense, *(key for _, key in self._single)]))
         self._runs = self._neighbours()
 
@@ -185,7 +188,7 @@ class TextParser:
 
 
 class _Block:
-    """One block in the parser: fields, values, and the first fault of every line."""
+    """One block in the parser: its fields and values, and the first fault of every line."""
 
     def __init__(self, parser: TextParser, text: NDArray[np.uint8]) -> None:
         self.parser = parser
@@ -194,14 +197,15 @@ class _Block:
         columns = len(parser.schema.columns)
         self.begin, self.end = np.empty((2, columns, self.lines), np.int32)
         self.first = np.empty(self.lines + 1, np.int64)
-        self.found = np.empty(self.lines, np.int32)
-        delimiter, quote = (
-            np.uint8(ord(one or "\0")) for one in (parser.schema.delimiter, parser.schema.quote)
+        self.column_counts = np.empty(self.lines, np.int32)
+        delimiter = np.uint8(ord(parser.schema.delimiter or "\0"))
+        quote = np.uint8(ord(parser.schema.quote or "\0"))
+        tokenize.split_lines(
+            text, delimiter, quote, self.begin, self.end, self.first, self.column_counts
         )
-        tokenize.split_lines(text, delimiter, quote, self.begin, self.end, self.first, self.found)
         self.faults: dict[int, Fault] = {}
-        for line in np.flatnonzero(self.found != columns).tolist():
-            self._miscount(line, int(self.found[line]), columns)
+        for line in np.flatnonzero(self.column_counts != columns).tolist():
+            self._miscount(line, int(self.column_counts[line]), columns)
         self.values: dict[tuple[int, _Kind], tuple[NDArray[Any], NDArray[np.uint8]]] = {}
 
     def parse(self) -> Parsed:
@@ -220,11 +224,13 @@ class _Block:
                     int(status[i]),
                     kind.digits,
                 )
-            rows = zip(values.reshape(-1, self.lines), status.reshape(-1, self.lines))
-            self.values |= {(column, kind): pair for column, pair in zip(range(first, last), rows)}
+            pairs = zip(values.reshape(-1, self.lines), status.reshape(-1, self.lines))
+            self.values |= {(column, kind): pair for column, pair in zip(range(first, last), pairs)}
         labels = self._labels()
-        bags = {one.name: self._list(one, column, kind) for one, column, kind in parser._lists}
-        codes = {one.name: self._codes(one, key) for one, key in parser._single}
+        bags = {
+            field.name: self._list(field, column, kind) for field, column, kind in parser._lists
+        }
+        codes = {field.name: self._codes(field, key) for field, key in parser._single}
         faults = [self.faults[line] for line in sorted(self.faults)]
         keep = None
         if faults:
@@ -232,25 +238,27 @@ class _Block:
             keep[[fault.line for fault in faults]] = False
         dense, missing_dense = self._dense(keep)
         features = {}
-        for one in parser.schema.categories:
-            features[one.name] = _kept(bags[one.name] if one.separator else codes[one.name], keep)
+        for field in parser.schema.categories:
+            features[field.name] = _kept(
+                bags[field.name] if field.separator else codes[field.name], keep
+            )
         missing = {name: self._missing(name, keep) for name in features}
         kept_labels = labels if keep is None or labels is None else labels[keep]
         return Parsed(kept_labels, dense, features, missing_dense, missing, self.lines, faults)
 
     def _fault(self, line: int, column: int, raw: bytes, status: int, digits: int = 0) -> None:
-        before = self.faults.get(line)
+        earlier = self.faults.get(line)
         names = self.parser.schema.columns
-        if before is None or (before.column and names.index(before.column) > column):
+        if earlier is None or (earlier.column and names.index(earlier.column) > column):
             self.faults[line] = Fault(
                 line, names[column], _show(raw), WHY[status].format(digits=digits)
             )
 
-    def _miscount(self, line: int, found: int, columns: int) -> None:
+    def _miscount(self, line: int, count: int, expected: int) -> None:
         raw = self.text[self.first[line] : self.first[line + 1]].tobytes().rstrip(b"\r\n")
-        why = f"has {found} column{'s' * (found != 1)}, expected {columns}"
+        reason = f"has {count} column{'s' * (count != 1)}, expected {expected}"
         self.faults[line] = Fault(
-            line, "", _show(raw), why if found >= 0 else "has a quote that is not closed"
+            line, "", _show(raw), reason if count >= 0 else "has a quote that is not closed"
         )
 
     def _check(self, column: int, bad: NDArray[np.bool_], status: int) -> None:
@@ -264,45 +272,45 @@ class _Block:
             return None
         column = self.parser._label[0]
         values, status = self.values[self.parser._label]
-        good_lines = self.found == len(self.parser.schema.columns)
+        good_lines = self.column_counts == len(self.parser.schema.columns)
         self._check(column, (status == EMPTY) & good_lines, NO_LABEL)
         if values.dtype == np.int64:
             self._check(column, (status == 0) & (values != 0) & (values != 1), NOT_A_LABEL)
         return values.astype(np.float32)
 
-    def _codes(self, one: CategoryField, key: tuple[int, _Kind]) -> BagColumn:
+    def _codes(self, field: CategoryField, key: tuple[int, _Kind]) -> BagColumn:
         values, status = self.values[key]
-        if one.kind in ("hour", "weekday"):
+        if field.kind in ("hour", "weekday"):
             state = status.copy()
-            codes = _times(one.kind, values, state)
+            codes = _times(field.kind, values, state)
             self._check(key[0], state == NOT_A_TIME, NOT_A_TIME)
         else:
             codes = values.view(np.uint64)
-            if one.dtype == "uint32" and key[1].name == "int":
+            if field.dtype == "uint32" and key[1].name == "int":
                 self._check(key[0], codes >= 2**32, TOO_LARGE)
-        return BagColumn(codes.astype(one.dtype))
+        return BagColumn(codes.astype(field.dtype))
 
-    def _list(self, one: CategoryField, column: int, kind: _Kind) -> BagColumn:
+    def _list(self, field: CategoryField, column: int, kind: _Kind) -> BagColumn:
         begin = self.begin[column]
         end = self.end[column]
         text = self.text
         lengths = np.empty(self.lines, np.int32)
-        separator = np.uint8(ord(one.separator))
+        separator = np.uint8(ord(field.separator))
         tokenize.count_items(text, begin, end, separator, lengths)
         first, last = np.empty((2, int(lengths.sum(dtype=np.int64))), np.int32)
         tokenize.split_items(text, begin, end, separator, first, last)
         line_of = np.repeat(np.arange(self.lines), lengths)
         weights = None
         stop = last
-        if one.weight_separator:
+        if field.weight_separator:
             stop = np.empty(last.size, np.int32)
-            tokenize.find_last(text, first, last, np.uint8(ord(one.weight_separator)), stop)
+            tokenize.find_last(text, first, last, np.uint8(ord(field.weight_separator)), stop)
             weights = self._weights(column, np.minimum(stop + np.int32(1), last), last, line_of)
         codes, status = self.parser.fields(text, first, stop, kind)
         for i in np.flatnonzero(status > EMPTY).tolist():
             raw = text[first[i] : stop[i]].tobytes()
             self._fault(int(line_of[i]), column, raw, int(status[i]), kind.digits)
-        return BagColumn(codes.view(np.uint64).astype(one.dtype), lengths, weights)
+        return BagColumn(codes.view(np.uint64).astype(field.dtype), lengths, weights)
 
     def _weights(
         self, column: int, begin: I32, end: I32, line_of: NDArray[np.int64]
@@ -332,16 +340,18 @@ class _Block:
             range(len(parser._dense)), lambda i: bool(parser._squashed[i])
         ):
             columns = list(run)
-            here = slice(columns[0], columns[-1] + 1)
-            out[:, here] = (
-                _squash(numbers[here]) if squashed else numbers[here].astype(np.float32)
+            squashed_columns = slice(columns[0], columns[-1] + 1)
+            out[:, squashed_columns] = (
+                _squash(numbers[squashed_columns])
+                if squashed
+                else numbers[squashed_columns].astype(np.float32)
             ).T
         return out, missing
 
     def _missing(self, name: str, keep: NDArray[np.bool_] | None) -> int:
-        column = next(one for one in self.parser.schema.categories if one.name == name).column
-        at = self.parser.schema.columns.index(column)
-        empty = self.begin[at] == self.end[at]
+        column = next(field for field in self.parser.schema.categories if field.name == name).column
+        position = self.parser.schema.columns.index(column)
+        empty = self.begin[position] == self.end[position]
         return int(np.count_nonzero(empty if keep is None else empty & keep))
 
 

@@ -1,5 +1,4 @@
-"""How do frequent categories get rows of their own? Through a vocabulary: codes by count,
-everything else row 0.
+"""How do frequent categories get rows of their own? Through a vocabulary of codes, by count.
 
 A vocabulary is fitted on the train file (`--min-count N`: codes seen at least N times), stored in
 it as one array of codes per feature, most frequent first and equal counts by code, and applied to
@@ -23,14 +22,12 @@ from neocpu.kernels import hashing
 
 Codes = NDArray[np.unsignedinteger]
 Frequencies = tuple[NDArray[np.uint64], NDArray[np.int64]]  # codes, and how often each occurs
-SLOTS = 1 << 18  # of the largest map that counts frequent codes, half of which are used
-KEPT = 1 << 16  # codes of a feature whose counts a dataset keeps
+SLOTS = 1 << 18  # of the largest map that counts frequent codes; half of them are used
+KEPT = 1 << 16  # codes of a feature whose counts a dataset stores
 
 
 class CodeCounter:
-    """Counts how often every code of one feature occurs; memory follows the number of distinct
-    codes.
-    """
+    """Counts every code of one feature; memory grows with the number of distinct codes."""
 
     def __init__(self) -> None:
         self._keys = np.zeros(BLOCK, np.uint64)
@@ -67,12 +64,11 @@ class CodeCounter:
 
 
 class FrequentCodes(CodeCounter):
-    """Counts in 4 MiB, however many codes there are: once 131,072 are known, the smaller half is
-    forgotten.
+    """Counts in 4 MiB, however many codes there are: of 131,072 codes it drops the rarer half.
 
-    Misra and Gries: forgetting takes the median count off all, and keeps what is left. So counts
-    are exact until then, and afterwards too small by at most `short`; no code seen more often than
-    `short` is missing.
+    Source: Misra and Gries, 1982. Dropping subtracts the median count from all counts, and keeps
+    the positive ones. So counts are exact until then, and afterwards too small by at most `short`;
+    no code seen more often than `short` is missing.
     """
 
     short = 0
@@ -91,18 +87,14 @@ class FrequentCodes(CodeCounter):
 
 
 def frequent_of(counter: CodeCounter) -> Frequencies:
-    """What a dataset keeps of a feature's counts: the most frequent codes that were seen more than
-    once.
-    """
+    """The counts that a dataset stores: the most frequent codes, of those seen more than once."""
     codes, counts = counter.by_count()
-    found = codes[counts > 1][:KEPT]
-    return found, counts[: found.size]
+    frequent = codes[counts > 1][:KEPT]
+    return frequent, counts[: frequent.size]
 
 
 def frequencies(dataset: Dataset, feature: str) -> Frequencies:
-    """The most frequent codes of a feature, and how often each occurs: as its files tell, else
-    counted now.
-    """
+    """The most frequent codes of a feature and their counts: as stored, else counted now."""
     if stored := dataset.frequencies(feature):
         return _merged(stored)
     counter = FrequentCodes()
@@ -138,21 +130,20 @@ class Vocabulary:
 
 
 def fit_vocabularies(dataset: Dataset, min_count: int) -> dict[str, NDArray[np.uint64]]:
-    """Vocabulary of every feature over all rows of a dataset: name -> codes."""
-    found = {}
+    """Vocabulary of every feature over all samples of a dataset: name -> codes."""
+    vocabularies = {}
     for name in dataset.features:
         counter = CodeCounter()
         for codes in dataset.code_blocks(name):
             counter.add(codes)
-        found[name] = counter.frequent(min_count)
-    return found
+        vocabularies[name] = counter.frequent(min_count)
+    return vocabularies
 
 
 def read_vocabularies(path: Any, features: Mapping[str, str]) -> dict[str, NDArray[Any]]:
     """Vocabularies of a converted train file, for features name -> kind.
 
-    Raises DataError where the file has no vocabulary, or lacks a feature or made its codes in
-    another way.
+    Raises DataError if the file has no vocabulary, lacks a feature, or has codes of another kind.
     """
     dataset = Dataset(path)
     if not dataset.vocabularies:
@@ -163,8 +154,9 @@ def read_vocabularies(path: Any, features: Mapping[str, str]) -> dict[str, NDArr
                 f"{path}: no vocabulary of feature {name}; it has {', '.join(dataset.vocabularies)}"
             )
         if dataset.features[name].kind != kind:
-            theirs = dataset.features[name].kind
+            stored_kind = dataset.features[name].kind
             raise DataError(
-                f"{path}: its codes of feature {name} are of kind {theirs}, here they are {kind}"
+                f"{path}: its codes of feature {name} are of kind {stored_kind}, here they are "
+                f"{kind}"
             )
     return {name: dataset.vocabularies[name] for name in features}

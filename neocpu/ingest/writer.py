@@ -1,5 +1,4 @@
-"""How is a dataset written without holding it in memory? Column by column into part files, then
-into one HDF5 file.
+"""How is a dataset written without holding it in memory? Through a part file for each column.
 
 Contiguous HDF5 datasets need their size before the first byte, and a stream does not know its
 length. So every column is appended to its own part file in a hidden folder beside the destination;
@@ -78,7 +77,7 @@ class _Part:
         self.size += array.size
 
     def blocks(self, length: int) -> Iterator[NDArray[Any]]:
-        """The whole column, `length` elements at a time."""
+        """All elements of the column, `length` at a time."""
         self._file.close()
         with open(self.path, "rb") as file:
             while (block := np.fromfile(file, self.dtype, length)).size:
@@ -90,19 +89,20 @@ class _Part:
 
 
 class DatasetWriter:
-    """Writes one dataset file, any number of rows in bounded memory. A context manager: an
-    exception leaves no file.
+    """Writes one dataset file, any number of samples in bounded memory.
+
+    A context manager: an exception leaves no file.
 
     path: the final name; the folder must exist. dense: names of the dense columns. features: the
     categorical columns. attributes: what the file should say about itself (`source`, `options`,
     `description`, …): text, numbers, or what JSON can hold; may be changed until `close`. labelled:
-    whether rows have labels.
+    whether samples have labels. Its attribute `rows` is the number of samples so far.
 
-        with DatasetWriter("log.h5", ["I1"], [FeatureColumn("C1"), FeatureColumn("C2", hotness=0)])
-        as writer:
-            writer.append(labels, dense, {"C1": codes, "C2": Bags(codes, lengths)})
+        features = [FeatureColumn("C1"), FeatureColumn("C2", hotness=0)]
+        with DatasetWriter("log.h5", ["I1"], features) as writer:
+            writer.append(labels, dense, {"C1": codes, "C2": BagColumn(codes, lengths)})
 
-    Raises DataError where the folder is missing or not writable, or the disk is full.
+    Raises DataError if the folder is missing or not writable, or the disk is full.
     """
 
     def __init__(
@@ -123,9 +123,8 @@ class DatasetWriter:
         self.missing_dense = np.zeros(len(self.dense), np.int64)
         self.missing: dict[str, int] = {feature.name: 0 for feature in self.features}
         self.vocabularies: dict[str, NDArray[Any]] = {}
-        self.frequencies: dict[
-            str, tuple[NDArray[Any], NDArray[np.int64], int]
-        ] = {}  # codes, counts, too small by at most
+        # by feature: codes, their counts, and by how much these are too small at most
+        self.frequencies: dict[str, tuple[NDArray[Any], NDArray[np.int64], int]] = {}
         self._labelled = labelled
         self._compress = compress
         self._check_columns()
@@ -193,57 +192,59 @@ class DatasetWriter:
         missing_dense: ArrayLike | None = None,
         missing: Mapping[str, int] | None = None,
     ) -> None:
-        """Add rows: labels [n], dense [n, Nd], per feature its codes ([n] or [n, L]) or `Bags`.
+        """Add n samples: labels [n], dense [n, Nd], features: codes [n] or [n, L], or `BagColumn`.
 
-        missing_dense [Nd] and missing: how many fields of these rows were empty; only counted, for
-        the card. Raises DataError where a column has another number of rows than the others.
+        missing_dense [Nd] and missing: how many fields of these samples were empty; only counted,
+        for the card. Raises DataError if the columns have different numbers of samples.
         """
         values = np.ascontiguousarray(dense, np.float32)
-        rows = values.shape[0]
+        samples = values.shape[0]
         if values.ndim != 2 or values.shape[1] != len(self.dense):
             raise DataError(
                 f"{self.path}: dense has shape {values.shape}, expected (rows, {len(self.dense)})"
             )
         if self._labelled:
-            truth = np.ascontiguousarray(labels, np.float32)
-            if truth.shape != (rows,):
-                raise DataError(f"{self.path}: labels have shape {truth.shape}, expected ({rows},)")
-            self._write("labels", truth)
+            label_values = np.ascontiguousarray(labels, np.float32)
+            if label_values.shape != (samples,):
+                raise DataError(
+                    f"{self.path}: labels have shape {label_values.shape}, expected ({samples},)"
+                )
+            self._write("labels", label_values)
         self._write("dense", values)
         for feature in self.features:
             if feature.name not in features:
                 raise DataError(f"{self.path}: feature {feature.name} is missing from these rows")
-            self._append_feature(feature, features[feature.name], rows)
+            self._append_feature(feature, features[feature.name], samples)
             self.missing[feature.name] += int((missing or {}).get(feature.name, 0))
         if missing_dense is not None:
             self.missing_dense += np.asarray(missing_dense, np.int64)
-        self.rows += rows
+        self.rows += samples
 
     def _append_feature(
-        self, feature: FeatureColumn, given: ArrayLike | BagColumn, rows: int
+        self, feature: FeatureColumn, values: ArrayLike | BagColumn, samples: int
     ) -> None:
-        bags = given if isinstance(given, BagColumn) else BagColumn(np.asarray(given))
+        bags = values if isinstance(values, BagColumn) else BagColumn(np.asarray(values))
         name = feature.name
         codes = np.asarray(bags.codes)
         if feature.hotness == 0:
             lengths = (
-                np.ones(rows, np.int32)
+                np.ones(samples, np.int32)
                 if bags.lengths is None
                 else np.asarray(bags.lengths, np.int32)
             )
             if (
-                lengths.shape != (rows,)
+                lengths.shape != (samples,)
                 or int(lengths.sum()) != codes.size
-                or (rows and int(lengths.min()) < 0)
+                or (samples and int(lengths.min()) < 0)
             ):
                 raise DataError(
                     f"{self.path}: feature {name}: lengths and {codes.size} codes do not fit "
-                    f"{rows} rows"
+                    f"{samples} rows"
                 )
             self._write(f"lengths/{name}", lengths)
-        elif codes.size != rows * feature.hotness:
+        elif codes.size != samples * feature.hotness:
             raise DataError(
-                f"{self.path}: feature {name}: {codes.size} codes for {rows} rows of "
+                f"{self.path}: feature {name}: {codes.size} codes for {samples} rows of "
                 f"{feature.hotness}"
             )
         self._write(f"codes/{name}", codes)
@@ -320,7 +321,7 @@ class DatasetWriter:
             group.create_dataset("frequent_counts", data=counts).attrs["short"] = short
 
     def _ragged(self, group: h5py.Group, name: str) -> None:
-        """Offsets of every 4,096th row: any other is found by adding 4,095 lengths at most."""
+        """Write offsets of every 4,096th sample: at most 4,095 lengths lead from one to any bag."""
         lengths = self._parts[f"lengths/{name}"]
         sums = (
             [np.sum(block, dtype=np.int64) for block in lengths.blocks(BLOCK)]

@@ -130,6 +130,7 @@ class Level:
         return moves
 
     def _home_write(self, rows: Ints, slots: Ints) -> None:
+        # Rows in ascending order lie side by side in the slower memory.
         order = np.argsort(rows, kind="stable")
         self.home.write(rows[order], slots[order])
 

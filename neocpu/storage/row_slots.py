@@ -55,10 +55,10 @@ class RowSlots:
                 f"table {self._name}: {slots:,} slots are more than its index can number; use "
                 "more ranks"
             )
-        more = slots - self.slots
-        if more > 0:
-            self._status = np.concatenate([self._status, np.zeros(more, np.uint8)])
-            self.free += more
+        growth = slots - self.slots
+        if growth > 0:
+            self._status = np.concatenate([self._status, np.zeros(growth, np.uint8)])
+            self.free += growth
 
     def find(self, rows: Ints) -> Ints:
         """Slot of every row, -1 for one that is not there."""
@@ -108,9 +108,9 @@ class RowSlots:
         status = self._status[low:high]
         return low + np.flatnonzero((status == LIVE) | (status == FRESH))
 
-    def _make_room(self, more: int) -> None:
+    def _make_room(self, count: int) -> None:
         size = self._words.size
-        while self.count + more > FULLEST * size:
+        while self.count + count > FULLEST * size:
             size *= 2
         if size > self._words.size:
             larger = np.zeros(size, np.uint64)
@@ -133,7 +133,7 @@ class RowSlots:
         """Assign all changes to a commit that is being made; later writes take other slots."""
         born, died = self.changes()
         self._status[born] = LIVE
-        self._status[died] = HELD
+        self._status[died] = HELD  # until this commit is made, the last one still needs them
         self._left = died
         self._born = []
         self._died = []

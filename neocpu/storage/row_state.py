@@ -46,6 +46,7 @@ def load(path: Path, layout: FileLayout, io: RawFile) -> CommitState:
         for i, (pair, page) in enumerate(zip(copies, pages))
         if None in pair and any(page)
     ]
+    # A kill may have cut off the newer page while it was written: then the older one counts.
     number = max(range(2), key=lambda i: getattr(newest[i], "epoch", -1))
     header = newest[number]
     before = newest[1 - number]
@@ -80,7 +81,7 @@ def _replay(
     for segment in segments:
         for number, change in enumerate(segment.changes):
             _check_places(layout, number, change)
-            if change.live is not None:
+            if change.live is not None:  # a full segment replaces all before it
                 live[number][: change.live.size] = change.live
             else:
                 live[number][change.born] = 1

@@ -12,7 +12,8 @@ import numpy as np
 
 from neocpu.config import Config
 from neocpu.errors import ConfigError, DataError, NeocpuError
-from neocpu.ingest.convert import ConvertOptions, ensure_dataset, expected_bytes, missing_copies
+from neocpu.ingest.convert import ConvertOptions, expected_bytes
+from neocpu.ingest.copies import ensure_dataset, missing_copies
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.comm import Comm
