@@ -1,8 +1,7 @@
-"""What would our pooling be without exactness? The same kernel with plain fp32 sums: its tasks, its
-walk, its prefetches.
+"""How fast would our pooling be without exactness? The same kernel with plain fp32 sums.
 
-Beside the C limit, which has one fixed width and bags of one length, it tells what the exact
-arithmetic alone costs.
+It has the same tasks, walk and prefetches. The C limit has one fixed width and bags of one length;
+this kernel shows what the exact arithmetic alone costs.
 """
 
 from collections.abc import Callable
