@@ -20,7 +20,7 @@ from neocpu.kernels.simd.bags import Walk, bare, view
 
 def _plain_rows(block: int) -> Any:
     @intrinsic
-    def plain_rows(typingctx, values, index, weights, lo, hi, base, stride, column, out):  # type: ignore[no-untyped-def]
+    def plain_rows(typingctx, values, index, weights, lo, hi, base, stride, column, out):
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             walk = Walk(context, builder, signature, args, block)
             sums = [walk.variable(walk.f32, 0.0) for _ in range(block // walk.lanes)]
@@ -43,7 +43,7 @@ _rows_128, _rows_64, _rows_16, _rows_1 = (_plain_rows(block) for block in (128, 
 
 
 @numba.njit(error_model="numpy", nogil=True, parallel=True)
-def plain_sum(table, base, width, offsets, rows, weights, out, column):  # type: ignore[no-untyped-def]
+def plain_sum(table, base, width, offsets, rows, weights, out, column):
     """`pooling.pooled_sum` with plain fp32 sums, which depend on the order and are rounded at every
     step.
     """

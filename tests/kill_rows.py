@@ -43,7 +43,7 @@ def rows_of(seed: int, epoch: int, table: int) -> list[np.ndarray]:
 
 
 def records_of(rows: np.ndarray, version: np.ndarray, size: int) -> np.ndarray:
-    """Bytes u8[n, size] of rows at versions, i64[n]: different for all rows, versions and columns."""
+    """Bytes u8[n, size] of rows at versions i64[n]; all rows, versions and columns differ."""
     mixed = (
         rows[:, None] * 0x9E3779B1 + version[:, None] * 0x85EBCA77 + np.arange(size) * 0xC2B2AE3D
     ) & 0xFFFFFFFF

@@ -46,6 +46,6 @@ def section(reports: Iterable[Any]) -> Iterator[str]:
         for reason, tests in sorted(by_reason.items()):
             files = sorted({PurePath(test.split("::")[0]).name for test in tests})
             whole = sum("::" not in test for test in tests)
-            parts = [f"{len(tests) - whole} tests"] * (whole < len(tests))
-            parts += [f"{whole} whole files"] * (whole > 0)
+            parts = [f"{len(tests) - whole} test(s)"] * (whole < len(tests))
+            parts += [f"{whole} whole file(s)"] * (whole > 0)
             yield f"    {' and '.join(parts)}: {reason} ({', '.join(files)})"

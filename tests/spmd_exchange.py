@@ -299,7 +299,7 @@ warm: set[str] = set()
 
 
 def compile_once(comm: Comm) -> None:
-    """Rank 0 compiles the kernels of these bodies, by a run on two threads, while the others sleep."""
+    """Rank 0 compiles these bodies' kernels by a run on two threads; the others sleep."""
     if comm.rank == 0 and not warm:
         for optimizer in OPTIMIZERS:
             case = Case(plan="mixed", optimizer=optimizer, route="two_level", steps=1)

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def train(folder: Path, out: str, *more: str, resume: bool = False) -> Result:
     return invoke("train", ROOT / "data" / "models" / "tiny.toml", "--out", folder / out, *flags)
 
 
-def summary(folder: Path, out: str = "run") -> dict[str, object]:
+def summary(folder: Path, out: str = "run") -> dict[str, Any]:
     return json.loads((folder / out / "run.json").read_text())
 
 
@@ -71,7 +72,7 @@ def test_a_run_leaves_a_summary_and_a_checkpoint(folder: Path) -> None:
         "traffic",
         "versions",
     }
-    assert set(written["metrics"]["test"]) >= {"logloss", "ne", "auc", "calibration"}  # type: ignore[index]
+    assert set(written["metrics"]["test"]) >= {"logloss", "ne", "auc", "calibration"}
     with CheckpointFile(newest(folder)) as file:
         assert file.digest == written["digest"] == file.recomputed_digest()
         described = json.loads(file.text("data"))
@@ -134,7 +135,7 @@ def test_resume_refuses_changed_keys_and_other_data(folder: Path) -> None:
 
 def test_eval_gives_the_metrics_of_the_run(folder: Path) -> None:
     done = invoke("eval", newest(folder), folder / "test.tsv", "--json")
-    assert json.loads(done.stdout.splitlines()[-1]) == summary(folder)["metrics"]["test"]  # type: ignore[index]
+    assert json.loads(done.stdout.splitlines()[-1]) == summary(folder)["metrics"]["test"]
     assert (
         "auc "
         in invoke(

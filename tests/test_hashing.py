@@ -1,4 +1,4 @@
-"""Does a code get the same row, count and vocabulary entry from the kernel and from its plain twin?"""
+"""Does a code get the same row, count and vocabulary entry from the kernel and its twin?"""
 
 import numpy as np
 import pytest

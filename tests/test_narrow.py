@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_update import NONE, WIDTHS, hyper_of, segments_of, tables_of
+from test_update import NONE, WIDTHS, copy_of, hyper_of, segments_of, tables_of
 
+from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.kernels import narrow
+from neocpu.kernels.records import CodedTable, one_by_one, whole_table
 from neocpu.reference import narrow as twin
 from neocpu.reference import update
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS, decode_rows, encode_rows, split_rows
@@ -28,14 +30,27 @@ def coded(table, name):
 
 
 def case(rng, name, fill, weighted):
-    """Arguments of `fused` from the states on, up to the gradient; and the table, of ordinary
-    numbers.
-    """
+    """A store of ordinary numbers, its row states, where its shards are, lookups and gradient."""
     heights = rng.integers(1, 6, 2)
     width = rng.choice(WIDTHS, 2).astype(np.int64)
-    (table, *states), base, row_base = tables_of(rng, RULES[name], heights, width, "normal")
-    segments = segments_of(rng, heights, width, 6, weighted, fill)
-    return table, states, (base, width, width * 2, row_base, *segments)
+    store, row_state, places = tables_of(rng, RULES[name], heights, width, "normal")
+    segments, gradient = segments_of(rng, heights, width, 6, weighted, fill)
+    return store, row_state, places, segments, gradient
+
+
+def anywhere(rng, places):
+    """The places, as those of shards somewhere in large tables."""
+    return places._replace(
+        key=rng.integers(0, 2**63, 2).astype(np.uint64),
+        row0=rng.integers(0, 2**40, 2),
+        column0=np.array([0, 5]),
+    )
+
+
+def assert_same_arrays(ours, theirs):
+    """Equal bits of arrays of numbers or codes."""
+    for a, b in zip(ours, theirs):
+        assert_same(a, b) if a.dtype == np.float32 else np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize(
@@ -61,28 +76,20 @@ def test_fused_update_of_codes(name, form, seed, fill, mode, rounding, weighted)
     limited = name == LAMB
     rounding = "stochastic" if rounding == "fbgemm" and form != "fp16" else rounding
     with np.errstate(all="ignore"):
-        table, states, rest = case(rng, name, fill, weighted)
-        key = rng.integers(0, 2**63, 2).astype(np.uint64)
-        row0 = rng.integers(0, 2**40, 2)
-        column0 = np.array([0, 5])
-        rows = rng.permutation(rest[6].size) + 10
-        last = (
-            hyper_of(name, mode, limited),
-            LAYOUTS[form],
-            ROUNDINGS[rounding],
-            key,
-            row0,
-            column0,
-            7,
-            rows,
-        )
+        store, row_state, places, segments, gradient = case(rng, name, fill, weighted)
+        places = anywhere(rng, places)
+        rows = rng.permutation(segments.unique.size) + 10
+        hyper = hyper_of(name, mode, limited)
         results = []
         for module in (narrow, twin):
-            mine = [coded(table, form), HALVES.copy(), *(a.copy() for a in states)]
-            module.fused(name, rule.row_scalars, len(rule.row_state), limited)(*mine, *rest, *last)
-            results.append(mine)
-        for a, b in zip(*results):
-            assert_same(a, b) if a.dtype == np.float32 else np.testing.assert_array_equal(a, b)
+            codes = coded(store.table, form)
+            table = CodedTable(codes, HALVES, LAYOUTS[form], ROUNDINGS[rounding], 7, rows)
+            states = copy_of(store).states
+            row_states = row_state.copy()
+            fused = module.fused(rule, limited)
+            fused(table, states, row_states, places, segments, gradient, hyper)
+            results.append((codes, *states, row_states))
+    assert_same_arrays(*results)
 
 
 @pytest.mark.parametrize("form", ["bf16", "fp8_e4m3", "split"])
@@ -97,96 +104,64 @@ def test_rows_opened_and_closed_in_one_go(form, seed, fill, rounding):
     layout = LAYOUTS[form.replace("split", "bf16")]
     heights = rng.integers(1, 6, 2)
     width = rng.choice(WIDTHS, 2).astype(np.int64)
-    (table, *_), base, _ = tables_of(rng, RULES["exact_sgd"], heights, width, fill)
-    shards, first, unique, *_ = segments_of(rng, heights, width, 1, False, fill)
-    to = rng.permutation(unique.size) * int(width.max())
-    key = rng.integers(0, 2**63, 2).astype(np.uint64)
-    row0 = rng.integers(0, 2**40, 2)
-    column0 = np.array([0, 5])
+    store, _, places = tables_of(rng, RULES["exact_sgd"], heights, width, fill)
+    places = anywhere(rng, places)
+    segments, _ = segments_of(rng, heights, width, 1, False, fill)
+    rows = rng.permutation(segments.unique.size)
+    offsets = rows * int(width.max())
     with np.errstate(all="ignore"):
-        codes = coded(table, form.replace("split", "bf16"))
+        codes = coded(store.table, form.replace("split", "bf16"))
         low = HALVES
         if form == "split":
             low = rng.integers(0, 2**16, codes.size).astype(np.uint16)
-        new = floats(rng, int(to.size * width.max()), fill)
+        new = floats(rng, int(rows.size * width.max()), fill)
         results = []
         for module in (narrow, twin):
-            mine = codes.copy()
-            halves = low.copy()
+            table = CodedTable(codes.copy(), low.copy(), layout, ROUNDINGS[rounding], 7, rows)
             numbers = np.zeros(new.size, np.float32)
-            module.open_rows(mine, halves, base, width, shards, first, unique, layout, to, numbers)
-            last = (
-                layout,
-                ROUNDINGS[rounding],
-                key,
-                row0,
-                column0,
-                7,
-                to // int(width.max()),
-                to,
-                new,
-            )
-            module.close_rows(mine, halves, base, width, shards, first, unique, *last)
-            results.append((numbers, mine, halves))
-    for a, b in zip(*results):
-        assert_same(a, b) if a.dtype == np.float32 else np.testing.assert_array_equal(a, b)
+            module.open_rows(table, places, segments, offsets, numbers)
+            module.close_rows(table, places, segments, offsets, new)
+            results.append((numbers, table.codes, table.low))
+    assert_same_arrays(*results)
 
 
 @given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS))
 @settings(max_examples=20)
 def test_split_weights_train_as_fp32(seed, fill):
     rng = np.random.default_rng(seed)
+    rule = RULES[LAMB]
     hyper = hyper_of(LAMB, "decoupled", True)
     with np.errstate(all="ignore"):
-        table, states, rest = case(rng, LAMB, fill, False)
-        high, low = np.empty((2, table.size), np.uint16)
-        split_rows(table, high, low)
-        zero = np.zeros(2, np.int64)
-        mine = [a.copy() for a in states]
-        last = LAYOUTS["bf16"], 0, zero.astype(np.uint64), zero, zero, 3, rest[6]
-        narrow.fused(LAMB, 2, 1, True)(high, low, *mine, *rest, hyper, *last)
-        update.fused(LAMB, 2, 1, True)(table, *states, *rest, hyper)
-    assert_same((high.astype(np.uint32) << 16 | low).view(np.float32), table)
-    for a, b in zip(mine, states):
-        assert_same(a, b)
+        store, row_state, places, segments, gradient = case(rng, LAMB, fill, False)
+        high, low = np.empty((2, store.table.size), np.uint16)
+        split_rows(store.table, high, low)
+        table = CodedTable(high, low, LAYOUTS["bf16"], 0, 3, segments.unique)
+        states = copy_of(store).states
+        row_states = row_state.copy()
+        narrow.fused(rule, True)(table, states, row_states, places, segments, gradient, hyper)
+        update.fused(rule, True)(
+            store.table, store.states, row_state, places, segments, gradient, hyper
+        )
+    assert_same((high.astype(np.uint32) << 16 | low).view(np.float32), store.table)
+    assert_same_arrays((*states, row_states), (*store.states, row_state))
 
 
 def test_small_steps_are_lost_by_nearest_and_kept_on_average_by_stochastic_rounding():
-    name = "exact_sgd"
+    rule = RULES["exact_sgd"]
     form = "bf16"
     width = 4096
-    zero = np.zeros(1, np.int64)
-    one = np.array([1])
     none = np.array([0])
-    segments = (
-        none,
-        np.array([0, 1]),
-        none,
-        np.array([0, 1]),
-        none,
-        NONE,
-        np.full(width, -(2.0**-10), np.float32),
-    )
+    places = whole_table(width)._replace(key=np.array([9], np.uint64))
+    segments = one_by_one(0, none, none)
+    gradient = np.full(width, -(2.0**-10), np.float32)
+    hyper = SparseOptimizer("exact_sgd", 1.0).hyper(1)
     found = {}
     for rounding in ("nearest", "stochastic"):
         codes = coded(np.ones(width, np.float32), form)
         for step in range(1, 9):
-            hyper = np.zeros(28, np.float32)
-            hyper[[0, 9]] = 1.0  # lr, keep
-            last = (
-                hyper,
-                LAYOUTS[form],
-                ROUNDINGS[rounding],
-                np.array([9], np.uint64),
-                zero,
-                zero,
-                step,
-                none,
-            )
-            places = (none, one * width, one * width, none)
-            twin.fused(name, 0, 0, False)(
-                codes, HALVES, NONE, NONE, NONE, *places, *segments, *last
-            )
+            table = CodedTable(codes, HALVES, LAYOUTS[form], ROUNDINGS[rounding], step, none)
+            states = rule.element_record()
+            twin.fused(rule, False)(table, states, NONE, places, segments, gradient, hyper)
         numbers = np.empty((1, width), np.float32)
         decode_rows(codes.reshape(1, -1), LAYOUTS[form], numbers)
         found[rounding] = numbers

@@ -38,20 +38,16 @@ def test_hyper_is_computed_wide_and_rounded_once():
     optimizer = SparseOptimizer(
         "adam", 0.1, weight_decay=0.3, weight_decay_mode="decoupled", schedule=Schedule(10)
     )
-    got = dict(zip(HYPER, optimizer.hyper(3)))
-    assert got["lr"] == np.float32(0.1 * (3 / 10)) and got["l2"] == 0
-    assert got["keep"] == np.float32(1.0 - 0.1 * (3 / 10) * 0.3)
-    assert got["one_minus_beta2"] == np.float32(1 - 0.999)
-    assert got["correction1"] == np.float32(1 / (1 - 0.9 * (0.9 * 0.9)))
-    l2 = dict(
-        zip(
-            HYPER,
-            SparseOptimizer("exact_sgd", 0.1, weight_decay=0.3, weight_decay_mode="l2").hyper(1),
-        )
-    )
-    assert l2["l2"] == np.float32(0.3) and l2["keep"] == 1
-    none = dict(zip(HYPER, SparseOptimizer("exact_sgd", 0.1, weight_decay=0.3).hyper(1)))
-    assert none["l2"] == 0 and none["keep"] == 1
+    hyper = optimizer.hyper(3)
+    assert hyper.lr == np.float32(0.1 * (3 / 10)) and hyper.l2 == 0
+    assert hyper.keep == np.float32(1.0 - 0.1 * (3 / 10) * 0.3)
+    assert hyper.one_minus_beta2 == np.float32(1 - 0.999)
+    assert hyper.correction1 == np.float32(1 / (1 - 0.9 * (0.9 * 0.9)))
+    assert all(type(number) is np.float32 for number in hyper)
+    l2 = SparseOptimizer("exact_sgd", 0.1, weight_decay=0.3, weight_decay_mode="l2").hyper(1)
+    assert l2.l2 == np.float32(0.3) and l2.keep == 1
+    none = SparseOptimizer("exact_sgd", 0.1, weight_decay=0.3).hyper(1)
+    assert none.l2 == 0 and none.keep == 1
 
 
 def test_counters_are_numbers_of_the_step():
@@ -64,9 +60,11 @@ def test_counters_are_numbers_of_the_step():
         tail_id_threshold_is_ratio=True,
         learning_rate_mode="counter_sgd",
     )
-    early, late = (dict(zip(HYPER, optimizer.hyper(step))) for step in (5, 8))
-    assert (early["adjusting"], late["adjusting"], late["since"], late["step"]) == (0, 1, 3, 8)
-    assert (late["frequency"], late["halflife"], late["tail"], late["rate_mode"]) == (1, -1, 2, 2)
+    early = optimizer.hyper(5)
+    late = optimizer.hyper(8)
+    assert (early.adjusting, late.adjusting, late.adjusted_steps, late.step) == (0, 1, 3, 8)
+    assert (late.counter_frequency, late.counter_halflife) == (1, -1)
+    assert (late.tail_id_threshold, late.learning_rate_mode) == (2, 2)
     assert set(optimizer.numbers(3)) == set(HYPER)
 
 
@@ -120,9 +118,8 @@ def test_dense_optimizer(name, mode):
         kept = gradient.copy()
         optimizer.step(gradient, step)
         assert_same(gradient, kept)
-        twin.elementwise(rule.name)(
-            expected, *[*states, *[np.empty(0, np.float32)] * 2][:2], kept, record.hyper(step)
-        )
+        record_of_states = rule.element_record(*states)
+        twin.elementwise(rule)(expected, record_of_states, kept, record.hyper(step))
     assert_same(parameters, expected)
     for ours, theirs in zip(optimizer.state.values(), states):
         assert_same(ours, theirs)

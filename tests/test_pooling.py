@@ -1,4 +1,4 @@
-"""Are pooled sums exact, rounded once, whatever the numbers, the width and the length of the bag?"""
+"""Are pooled sums exact, rounded once, for any numbers, widths and lengths of bags?"""
 
 from itertools import pairwise
 
@@ -243,7 +243,7 @@ def test_columns_whose_sums_round_are_found_block_by_block(spoiled):
 
 
 def test_the_processor_tells_of_rounding_where_it_is_asked():
-    """`rounded` is what the groups rest on: silent over exact sums, and heard over an inexact one."""
+    """`rounded`, on which the groups rest, is silent over exact sums and heard over others."""
     if not X86:
         pytest.skip("this processor is not asked")
     values = np.array([1.0, 2.0, -0.5, 2.0**-60, 1.0], np.float32)

@@ -1,4 +1,4 @@
-"""Does a file of rows give back exactly what was written and committed, whoever reads it meanwhile?"""
+"""Does a file of rows give back exactly what was committed, whoever reads it meanwhile?"""
 
 import threading
 import time

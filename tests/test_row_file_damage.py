@@ -262,7 +262,7 @@ def test_a_growth_that_was_interrupted_is_undone(
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=10)
 def test_a_power_failure_leaves_a_commit(tmp_path_factory, seed):
-    """Writes that were not synced reach the disk in any subset; those before the last sync all did."""
+    """Any subset of the unsynced writes reaches the disk; those before the last sync all did."""
     folder = tmp_path_factory.mktemp("power")
     path = folder / "r.h5"
     rng = np.random.default_rng(seed)

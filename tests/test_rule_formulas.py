@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from test_rules import COUNTER, COWCLIP, NONE
+from test_rules import COUNTER, COWCLIP
 
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.kernels import rules
@@ -162,17 +162,15 @@ def ours(optimizer, w, gradients):
     name = optimizer.rule.name
     rule = optimizer.rule
     w = w.copy()
-    e0, e1 = (
-        np.zeros(w.size, np.float32) if i < len(rule.element_state) else NONE for i in range(2)
-    )
-    r = np.zeros(len(rule.row_state), np.float32)
+    states = rule.element_record(*(np.zeros(w.size, np.float32) for _ in rule.element_state))
+    row = rule.row_record(*(np.zeros(1, np.float32) for _ in rule.row_state))
     for t, g in gradients.items():
         g = g.copy()
         hyper = optimizer.hyper(t)
-        getattr(rules, f"{name}_prepare", rules.regularise)(w, g, e0, e1, hyper)
+        getattr(rules, f"{name}_prepare", rules.regularise)(w, g, states, hyper)
         for phase, of in optimizer.rounds:
             squares = np.array([square_tree({"g": g, "w": w}[x], 8) for x in of])
-            getattr(rules, phase)(w, g, e0, e1, r, squares, np.float32(w.size), hyper)
+            getattr(rules, phase)(w, g, states, row, squares, np.float32(w.size), hyper)
     return w
 
 

@@ -22,7 +22,6 @@ MODES = ("none", "l2", "decoupled")
 UPDATING = [name for name, rule in RULES.items() if rule.updates]
 COUNTER = "exact_rowwise_adagrad_with_counter"
 COWCLIP = "exact_rowwise_adagrad_with_cowclip"
-NONE = np.empty(0, np.float32)
 f32 = np.float32
 
 
@@ -39,7 +38,7 @@ def test_every_rule_has_a_kernel_function_and_a_twin():
     assert set(DENSE_NAMES.values()) <= {
         name for name, rule in RULES.items() if not (rule.row_state or rule.row_scalars)
     }
-    assert [getattr(rules, name.upper()) for name in HYPER] == list(range(len(HYPER)))
+    assert set(SparseOptimizer().numbers(1)) == set(HYPER)
 
 
 def test_docs_have_every_rule():
@@ -52,16 +51,16 @@ def test_docs_have_every_rule():
         assert all(f"`{key}`" in line for key in rule.options)
 
 
-def run(module, name, w, g, e0, e1, r, squares, hyper):
+def run(module, rule, w, g, states, row, squares, hyper):
     """All phases of a rule, the row scalars given: squares of each phase."""
     columns = f32(w.size)
-    r = r[: len(RULES[name].row_state)]
-    prepare = getattr(module, f"{name}_prepare", module.regularise)
-    prepare(w, g, e0, e1, hyper)
-    if RULES[name].direct:
-        getattr(module, f"{name}_direct")(w, g, e0, e1, r, squares[:1], columns, hyper)
-    getattr(module, name)(w, g, e0, e1, r, squares[1:3], columns, hyper)
-    module.limit_norm(w, g, e0, e1, r, squares[3:], columns, hyper)
+    prepare = getattr(module, f"{rule.name}_prepare", module.regularise)
+    prepare(w, g, states, hyper)
+    if rule.direct:
+        direct = getattr(module, f"{rule.name}_direct")
+        direct(w, g, states, row, squares[:1], columns, hyper)
+    getattr(module, rule.name)(w, g, states, row, squares[1:3], columns, hyper)
+    module.limit_norm(w, g, states, row, squares[3:], columns, hyper)
 
 
 def optimizers(name):
@@ -131,20 +130,20 @@ def test_rules_equal_twins(name, fill):
     width = 9
     for number, optimizer in enumerate(optimizers(name)):
         rng = np.random.default_rng(number)
-        w = floats(rng, width, fill)
-        states = [
-            np.abs(floats(rng, width, "normal")) if i < len(rule.element_state) else NONE
-            for i in range(2)
-        ]
-        r = np.float32([0.5, 0, 0])
-        ours, theirs = ([x.copy() for x in (w, *states, r)] for _ in "ab")
+        weights = floats(rng, width, fill)
+        states = [np.abs(floats(rng, width, "normal")) for _ in rule.element_state]
+        row_states = [f32([start]) for start in (0.5, 0, 0)[: len(rule.row_state)]]
+        rows = [[x.copy() for x in (weights, *states, *row_states)] for _ in "ab"]
         with np.errstate(all="ignore"):
             for step in (1, 2, 4, 9):
                 g = floats(rng, width, fill)
                 squares = np.abs(floats(rng, 4, fill if step > 2 else "normal"))
-                for module, (w, *state) in ((rules, ours), (twin, theirs)):
-                    run(module, name, w, g.copy(), *state, squares, optimizer.hyper(step))
-        for a, b in zip(ours, theirs):
+                for module, (w, *arrays) in zip((rules, twin), rows):
+                    element = rule.element_record(*arrays[: len(states)])
+                    row = rule.row_record(*arrays[len(states) :])
+                    hyper = optimizer.hyper(step)
+                    run(module, rule, w, g.copy(), element, row, squares, hyper)
+        for a, b in zip(*rows):
             assert_same(a, b)
 
 
@@ -170,6 +169,7 @@ def test_adam_by_hand():
         hyper = SparseOptimizer(
             "adam", 0.1, weight_decay=0.25, weight_decay_mode="decoupled"
         ).hyper(step)
-        rules.adam(w, g, m, v, w, w, w[0], hyper)
+        states = RULES["adam"].element_record(exp_avg=m, exp_avg_sq=v)
+        rules.adam(w, g, states, RULES["adam"].row_record(), w, w[0], hyper)
         hand = scalar_adam(hand[0], g[0], *hand[1:], step, 0.1, 0.25)
         assert (w[0], m[0], v[0]) == hand

@@ -29,7 +29,7 @@ class Signed(SparseOptimizer):
     """With the sign that FBGEMM gives the frequency of a negative half-life."""
 
     def numbers(self, step):
-        return super().numbers(step) | {"frequency": self.counter_halflife}
+        return super().numbers(step) | {"counter_frequency": self.counter_halflife}
 
 
 def theirs(optimizer, w, gradients):

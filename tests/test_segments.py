@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from neocpu.embedding import sorting
 from neocpu.embedding.lookups import EntryLayout, Lookups
 from neocpu.kernels import segments
+from neocpu.kernels.records import LookupChunks, RowGroups, Segments
 from neocpu.reference import segments as twin
 from tests.cases import bag_offsets
 
@@ -41,41 +42,38 @@ def test_every_kernel_is_its_twin(seed, shards, chunks, height, split, by_bag):
     groups = np.full(shards, 1 << split)
     weights = np.empty(0, np.float32) if by_bag else rng.standard_normal(n, dtype=np.float32)
     place_of = rng.integers(0, 1000, 8 if by_bag else n)
+    chunks = LookupChunks(
+        start=chunk, bag=np.searchsorted(offsets, chunk[:-1], "right") - 1, shift=shift
+    )
     results = []
     for module in (segments, twin):
         counts = np.full((owner.size, 1 << split), -7)
         start = np.full(int(groups.sum()) + 1, -7)
-        module.count_groups(rows, chunk, shift, counts)
+        module.count_groups(rows, chunks, counts)
         kept = [counts.copy()]
         module.place_chunks(counts, np.searchsorted(owner, np.arange(shards + 1)), groups, start)
         kept.append(counts.copy())
         keys = np.full(int(start[-1]), 7, np.uint64)
         found = np.zeros(start.size, np.int64)
-        bags = np.searchsorted(offsets, chunk[:-1], "right") - 1
-        module.deal_lookups(rows, offsets, by_bag, chunk, bags, shift, bits, counts, keys)
+        module.deal_lookups(rows, offsets, by_bag, chunks, bits, counts, keys)
         kept.append(keys.copy())
-        height_left = np.full(start.size - 1, height_bits - split)
-        module.sort_groups(keys, np.empty_like(keys), start, height_left, bits, found[1:])
-        first = np.cumsum(found)
-        unique = np.full(first[-1], -7)
-        starts = np.full(first[-1] + 1, -7)
-        place = np.full(keys.size, -7)
-        weights_out = np.zeros(keys.size if weights.size else 0, np.float32)
-        group_row = (np.arange(start.size - 1) % (1 << split)) << (height_bits - split)
-        module.write_segments(
-            keys,
-            start,
-            group_row,
-            first,
-            bits,
-            place_of,
-            weights,
-            unique,
-            starts,
-            place,
-            weights_out,
+        row_groups = RowGroups(
+            start=start,
+            row=(np.arange(start.size - 1) % (1 << split)) << (height_bits - split),
+            bits=np.full(start.size - 1, height_bits - split),
         )
-        results.append([*kept, counts, start, keys, found, unique, starts, place, weights_out])
+        module.sort_groups(keys, np.empty_like(keys), row_groups, bits, found[1:])
+        first = np.cumsum(found)
+        written = Segments(
+            shards=np.arange(shards),
+            first=first[np.append(0, np.cumsum(groups))],
+            unique=np.full(first[-1], -7),
+            starts=np.full(first[-1] + 1, -7),
+            place=np.full(keys.size, -7),
+            weights=np.zeros(keys.size if weights.size else 0, np.float32),
+        )
+        module.write_segments(keys, row_groups, first, bits, place_of, weights, written)
+        results.append([*kept, counts, start, keys, found, *written])
     for ours, theirs in zip(*results):
         np.testing.assert_array_equal(ours, theirs)
 

@@ -1,4 +1,4 @@
-"""Is the synthetic log bit-equal in any blocks, of Criteo's shape, and as predictable as it says?"""
+"""Is the synthetic log bit-equal in any blocks, of Criteo's shape, as predictable as told?"""
 
 import gzip
 import hashlib

@@ -113,19 +113,18 @@ class Plain:
             w = self.weights[table][row]
             dim = TABLES[table].dim
             states = {n: s[row] for n, s in self.states[table].items()}
-            e0, e1 = (*(states[n] for n in self.rule.element_state), None, None)[:2]
-            r = np.array([states[n][0] for n in self.rule.row_state], np.float32)
-            rules.prepare(self.rule.name)(w, g, e0, e1, hyper)
+            element = self.rule.element_record(*(states[n] for n in self.rule.element_state))
+            row_states = self.rule.row_record(*(states[n] for n in self.rule.row_state))
+            rules.prepare(self.rule.name)(w, g, element, hyper)
             for phase, of in self.optimizer.rounds:
                 squares = [
                     square_tree({"g": g, "w": w}[x], 1 << (dim - 1).bit_length()) for x in of
                 ]
-                getattr(rules, phase)(w, g, e0, e1, r, squares, np.float32(dim), hyper)
-            for n, value in zip(self.rule.row_state, r):
-                states[n][0] = value
+                step_row = getattr(rules, phase)
+                step_row(w, g, element, row_states, squares, np.float32(dim), hyper)
 
     def check(self, tbe):
-        """Rows of the TBE that exist are equal; the others are still at their initial values here."""
+        """Rows that exist in the TBE are equal; the others still have their initial values."""
         for i, shard in enumerate(tbe.shards):
             rows = slice(*shard.rows)
             cols = slice(*shard.cols)

@@ -21,7 +21,7 @@ from neocpu.errors import ConfigError, StorageError, TrainingError
 from neocpu.parallel.sharding import Shard
 from neocpu.parallel.threads import run_threads
 from neocpu.storage.hdf5 import undo_of
-from neocpu.storage.homes import Border, Filed, Memory, Stored
+from neocpu.storage.homes import Border, FileRecords, Memory, RecordHome
 from neocpu.storage.levels import Level, Slots
 from neocpu.storage.mover import Mover
 from neocpu.storage.placement import PLACEMENTS, PlacedShard, Room, choose_placements, make_room
@@ -52,7 +52,7 @@ def stack(kind, folder, policy="lru", scratch=64, ahead=False):
 
     if place.ssd:
         file = RowFile.create(folder / "rows.h5", [RowTable("t", ROWS, slots.record)])
-        home = Stored(Filed(file, 0), Border(slots), create)
+        home = RecordHome(FileRecords(file, 0), Border(slots), create)
     else:
         home = Memory("ddr", slots, lines, ROWS, create)
     first = [0, 32 + scratch]

@@ -5,26 +5,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neocpu.kernels import touch
+from neocpu.kernels.records import InitialValues, ShardPlaces
 from neocpu.reference import touch as twin
+from neocpu.reference.rules import state_record
 
 
 @given(
     seed=st.integers(0, 2**32),
     shards=st.integers(1, 4),
     n=st.integers(0, 60),
-    states=st.integers(0, 2),
+    element_states=st.integers(0, 2),
     per_row=st.integers(0, 3),
 )
-def test_rows_are_found_claimed_and_made(seed, shards, n, states, per_row):
+def test_rows_are_found_claimed_and_made(seed, shards, n, element_states, per_row):
     rng = np.random.default_rng(seed)
     width = rng.integers(1, 12, shards)
     heights = rng.integers(1, 20, shards)
     row_base = np.cumsum(heights) - heights
-    base = np.cumsum(heights * width) - heights * width
-    row0 = rng.integers(0, 2**40, shards)
-    column0 = 4 * rng.integers(0, 5, shards) + (seed % 3)
-    key = rng.integers(0, 2**64, shards, dtype=np.uint64)
-    scale = rng.random(shards, dtype=np.float32)
+    places = ShardPlaces(
+        base=np.cumsum(heights * width) - heights * width,
+        width=width,
+        full_width=width,
+        row_base=row_base,
+        row0=rng.integers(0, 2**40, shards),
+        column0=4 * rng.integers(0, 5, shards) + (seed % 3),
+        key=np.zeros(shards, np.uint64),
+    )
+    names = ("exp_avg", "exp_avg_sq")[:element_states]
+    initial = InitialValues(
+        key=rng.integers(0, 2**64, shards, dtype=np.uint64),
+        scale=rng.random(shards, dtype=np.float32),
+        states=np.float32([0.5, 0.25][:element_states]),
+        row_states=np.float32([2, 0, 3][:per_row]),
+    )
     owner = np.sort(rng.integers(0, shards, rng.integers(1, 6)))
     chunk = np.concatenate([[0], np.sort(rng.integers(0, n + 1, owner.size - 1)), [n]]).astype(
         np.int64
@@ -37,7 +50,8 @@ def test_rows_are_found_claimed_and_made(seed, shards, n, states, per_row):
         touched = np.zeros(rows_there, np.uint8)
         fresh = np.full(n, -7)
         count = np.zeros(owner.size, np.int64)
-        arrays = [np.full(elements if i <= states else 0, 7, np.float32) for i in range(3)]
+        table = np.full(elements, 7, np.float32)
+        states = [np.full(elements, 7, np.float32) for _ in names]
         row_state = np.full(rows_there * per_row, 7, np.float32)
         found = []
         for _ in range(2):
@@ -50,20 +64,13 @@ def test_rows_are_found_claimed_and_made(seed, shards, n, states, per_row):
             found.append(fresh[:new].copy())
             module.make_rows(
                 fresh[:new],
-                row_base,
-                base,
-                width,
-                row0,
-                column0,
-                key,
-                scale,
-                np.float32(0.5),
-                np.float32(0.25),
-                np.float32([2, 0, 3][:per_row]),
-                *arrays,
+                places,
+                initial,
+                table,
+                state_record(names)(*states),
                 row_state,
             )
-            arrays[0][:3] += 1  # a trained row must not be made again
-        results.append([touched, row_state, *arrays, *found])
+            table[:3] += 1  # a trained row must not be made again
+        results.append([touched, row_state, table, *states, *found])
     for ours, theirs in zip(*results):
         np.testing.assert_array_equal(ours, theirs)

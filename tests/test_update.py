@@ -1,5 +1,7 @@
 """Do the fused kernels merge exactly and update each touched row once, by its rule, to the bit?"""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.kernels import update
+from neocpu.kernels.records import Segments, ShardPlaces
 from neocpu.reference import update as twin
 from neocpu.reference.exact import whole
 from neocpu.reference.rules import RULES
@@ -18,9 +21,7 @@ COUNTER = "exact_rowwise_adagrad_with_counter"
 
 
 def segments_of(rng, heights, width, most, weighted, fill):
-    """Unique rows of some shards with runs of lookups, and their gradients: (shards, first),
-    unique, starts, …
-    """
+    """Unique rows of some shards with up to `most` lookups each, and the flat gradient."""
     unique = [np.sort(rng.permutation(height)[: rng.integers(0, height + 1)]) for height in heights]
     first = np.append(0, np.cumsum([rows.size for rows in unique])).astype(np.int64)
     counts = rng.integers(1, most + 1, int(first[-1]))
@@ -28,25 +29,55 @@ def segments_of(rng, heights, width, most, weighted, fill):
     sizes = np.repeat(np.repeat(width, np.diff(first)), counts)
     blocks = np.append(0, np.cumsum(sizes)).astype(np.int64)
     gradient = floats(rng, int(blocks[-1]) + 64, fill)
-    weights = floats(rng, int(counts.sum()), "normal") if weighted else NONE
-    place = rng.permutation(blocks[:-1]) if len(set(width)) == 1 else blocks[:-1]
-    return np.arange(len(heights)), first, np.concatenate(unique), starts, place, weights, gradient
+    segments = Segments(
+        shards=np.arange(len(heights)),
+        first=first,
+        unique=np.concatenate(unique),
+        starts=starts,
+        place=rng.permutation(blocks[:-1]) if len(set(width)) == 1 else blocks[:-1],
+        weights=floats(rng, int(counts.sum()), "normal") if weighted else NONE,
+    )
+    return segments, gradient
+
+
+class StoredRows(NamedTuple):
+    """Numbers f32[:] of some shards, and their element states."""
+
+    table: Any
+    states: Any
 
 
 def tables_of(rng, rule, heights, width, fill):
-    """Flat table, its states and where its shards begin."""
+    """A store of shards with the states of a rule, the row states, and where the shards are."""
     sizes = heights * width
-    base = np.cumsum(sizes) - sizes + 16
-    row_base = np.cumsum(heights) - heights
     table = floats(rng, int(sizes.sum()) + 16, fill)
-    states = [
-        np.abs(floats(rng, table.size, "normal")) if i < len(rule.element_state) else NONE
-        for i in range(2)
-    ]
-    row_state = np.abs(floats(rng, int(heights.sum()) * len(rule.row_state), "normal"))
-    # counters
-    row_state.reshape(int(heights.sum()), -1)[:, 1:] = rng.integers(0, 3, (int(heights.sum()), 1))
-    return [table, *states, row_state], base, row_base
+    states = [np.abs(floats(rng, table.size, "normal")) for _ in rule.element_state]
+    rows = int(heights.sum())
+    row_state = np.abs(floats(rng, rows * len(rule.row_state), "normal"))
+    row_state.reshape(rows, -1)[:, 1:] = rng.integers(0, 3, (rows, 1))  # counters
+    zero = np.zeros(heights.size, np.int64)
+    places = ShardPlaces(
+        base=np.cumsum(sizes) - sizes + 16,
+        width=width,
+        full_width=width * 2,
+        row_base=np.cumsum(heights) - heights,
+        row0=zero,
+        column0=zero,
+        key=zero.astype(np.uint64),
+    )
+    return StoredRows(table, rule.element_record(*states)), row_state, places
+
+
+def copy_of(store):
+    """The store with arrays of its own."""
+    states = type(store.states)(*(state.copy() for state in store.states))
+    return StoredRows(store.table.copy(), states)
+
+
+def assert_same_rows(ours, theirs):
+    """Equal numbers and states of two stores."""
+    for a, b in zip((ours.table, *ours.states), (theirs.table, *theirs.states)):
+        assert_same(a, b)
 
 
 def hyper_of(name, mode, limited=False):
@@ -101,18 +132,21 @@ def test_fused_update(name, seed, fill, most, mode, weighted):
     with np.errstate(all="ignore"):
         heights = rng.integers(1, 6, 2)
         width = rng.choice(WIDTHS, 2).astype(np.int64)
-        arrays, base, row_base = tables_of(
+        store, row_state, places = tables_of(
             rng, rule, heights, width, "normal" if fill == "special" else fill
         )
-        shards, first, unique, *rest = segments_of(rng, heights, width, most, weighted, fill)
+        segments, gradient = segments_of(rng, heights, width, most, weighted, fill)
         hyper = hyper_of(name, mode, limited)
-        theirs = [a.copy() for a in arrays]
-        places = (base, width, width * 2, row_base)
-        for module, mine in ((update, arrays), (twin, theirs)):
-            kernel = module.fused(name, rule.row_scalars, len(rule.row_state), limited)
-            kernel(*mine, *places, shards, first, unique, *rest, hyper)
-        for a, b in zip(arrays, theirs):
-            assert_same(a, b)
+        results = []
+        for module in (update, twin):
+            rows = copy_of(store)
+            row_states = row_state.copy()
+            kernel = module.fused(rule, limited)
+            kernel(rows.table, rows.states, row_states, places, segments, gradient, hyper)
+            results.append((rows, row_states))
+    (ours, our_row_states), (theirs, their_row_states) = results
+    assert_same_rows(ours, theirs)
+    assert_same(our_row_states, their_row_states)
 
 
 @pytest.mark.parametrize("name", PHASES)
@@ -129,34 +163,28 @@ def test_phases(name, seed, fill, mode):
     with np.errstate(all="ignore"):
         heights = rng.integers(1, 90, 2)
         width = rng.choice(WIDTHS, 2).astype(np.int64)
-        arrays, base, row_base = tables_of(
+        store, row_state, places = tables_of(
             rng, rule, heights, width, "normal" if fill == "special" else fill
         )
-        shards, first, unique, *_, gradient = segments_of(rng, heights, width, 1, False, fill)
-        to = np.arange(unique.size) * width.max()
+        segments, _ = segments_of(rng, heights, width, 1, False, fill)
+        count = segments.unique.size
+        offsets = np.arange(count) * width.max()
         hyper = hyper_of(name, mode, limited=True)
-        gradient = floats(rng, unique.size * int(width.max()), fill)
-        ours, theirs = ([a.copy() for a in (*arrays, gradient)] for _ in "ab")
-        for phase, of in optimizer.rounds:
-            given = np.abs(floats(rng, unique.size * len(of), fill))
-            for module, (*mine, g) in ((update, ours), (twin, theirs)):
-                step = module.stepped(phase, len(rule.row_state))
-                step(
-                    *mine,
-                    base,
-                    width,
-                    width * 2,
-                    row_base,
-                    shards,
-                    first,
-                    unique,
-                    to,
-                    g,
-                    given,
-                    hyper,
-                )
-        for a, b in zip(ours, theirs):
-            assert_same(a, b)
+        gradient = floats(rng, count * int(width.max()), fill)
+        squares = [np.abs(floats(rng, count * len(of), fill)) for _, of in optimizer.rounds]
+        results = []
+        for module in (update, twin):
+            rows = copy_of(store)
+            row_states = row_state.copy()
+            g = gradient.copy()
+            for (phase, _), sums in zip(optimizer.rounds, squares):
+                step = module.stepped(rule, phase)
+                step(rows.table, rows.states, row_states, places, segments, offsets, g, sums, hyper)
+            results.append((rows, row_states, g))
+    (ours, *our_arrays), (theirs, *their_arrays) = results
+    assert_same_rows(ours, theirs)
+    for a, b in zip(our_arrays, their_arrays):
+        assert_same(a, b)
 
 
 @pytest.mark.parametrize("name", ["exact_sgd", "momentum_sgd", "exact_adagrad", "adam"])
@@ -165,20 +193,16 @@ def test_phases(name, seed, fill, mode):
 def test_elementwise_update(name, mode, size):
     rng = np.random.default_rng(size)
     rule = RULES[name]
-    ours = [
-        floats(rng, size, "normal"),
-        *(np.abs(floats(rng, size, "normal")) for _ in rule.element_state),
-        NONE,
-        NONE,
-    ][:3]
-    theirs = [a.copy() for a in ours]
+    parameters = floats(rng, size, "normal")
+    states = [np.abs(floats(rng, size, "normal")) for _ in rule.element_state]
+    ours = StoredRows(parameters, rule.element_record(*states))
+    theirs = copy_of(ours)
     for step in (1, 2):
         hyper = SparseOptimizer(name, 0.1, weight_decay=0.01, weight_decay_mode=mode).hyper(step)
         g = floats(rng, size, "normal")
-        update.elementwise(name)(*ours, g.copy(), hyper)
-        twin.elementwise(name)(*theirs, g.copy(), hyper)
-    for a, b in zip(ours, theirs):
-        assert_same(a, b)
+        update.elementwise(rule)(ours.table, ours.states, g.copy(), hyper)
+        twin.elementwise(rule)(theirs.table, theirs.states, g.copy(), hyper)
+    assert_same_rows(ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["exact_sgd", "lars_sgd", "lamb"])
@@ -190,23 +214,26 @@ def test_elementwise_update(name, mode, size):
 )
 def test_merged(name, seed, fill, mode, weighted):
     rng = np.random.default_rng(seed)
+    rule = RULES[name]
     with np.errstate(all="ignore"):
         heights = rng.integers(1, 6, 2)
         width = rng.choice(WIDTHS, 2).astype(np.int64)
-        arrays, base, _ = tables_of(rng, RULES[name], heights, width, "normal")
-        shards, first, unique, *rest = segments_of(rng, heights, width, 6, weighted, fill)
-        sizes = np.repeat(width, np.diff(first))
-        to = np.cumsum(sizes) - sizes
-        ours, theirs = (
-            [*(a.copy() for a in arrays[:3]), np.full(int(sizes.sum()), 7, np.float32)]
-            for _ in "ab"
-        )
-        for module, (*mine, out) in ((update, ours), (twin, theirs)):
-            module.merged(name)(
-                *mine, base, width, shards, first, unique, *rest, hyper_of(name, mode), to, out
+        store, _, places = tables_of(rng, rule, heights, width, "normal")
+        segments, gradient = segments_of(rng, heights, width, 6, weighted, fill)
+        sizes = np.repeat(width, np.diff(segments.first))
+        offsets = np.cumsum(sizes) - sizes
+        hyper = hyper_of(name, mode)
+        results = []
+        for module in (update, twin):
+            rows = copy_of(store)
+            out = np.full(int(sizes.sum()), 7, np.float32)
+            module.merged(rule)(
+                rows.table, rows.states, places, segments, gradient, hyper, offsets, out
             )
-        for a, b in zip(ours, theirs):
-            assert_same(a, b)
+            results.append((rows, out))
+    (ours, our_gradient), (theirs, their_gradient) = results
+    assert_same_rows(ours, theirs)
+    assert_same(our_gradient, their_gradient)
 
 
 @given(
@@ -247,14 +274,13 @@ def test_pack():
 def test_merge_words(seed, fill, width, weighted):
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
-        _, _, unique, starts, place, weights, gradient = segments_of(
-            rng, np.array([5]), np.array([width]), 6, weighted, fill
-        )
+        segments, gradient = segments_of(rng, np.array([5]), np.array([width]), 6, weighted, fill)
+        count = segments.unique.size
         results = []
         for module in (update, twin):
-            out = np.full((unique.size, width), 7.0)
-            used = np.zeros(unique.size, np.int64)
-            module.merge_words(gradient, place, weights, starts, out, used)
+            out = np.full((count, width), 7.0)
+            used = np.zeros(count, np.int64)
+            module.merge_words(segments, gradient, out, used)
             results.append((out, used))
         (ours, used), (theirs, enough) = results
         assert (used >= enough).all()

@@ -17,7 +17,7 @@ import triton.language as tl
 def pooled(
     weights, indices, offsets, out, width: tl.constexpr, block: tl.constexpr, lost: tl.constexpr
 ):
-    """One program per bag, one lane per column; `lost` lookups at the end of each bag are left out."""
+    """One program a bag, one lane a column; the last `lost` lookups of a bag are left out."""
     bag = tl.program_id(0)
     column = tl.arange(0, block)
     inside = column < width

@@ -27,6 +27,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "updates": ("tbe", "update", "sharded", "preflight"),
     "lookups": ("lookup", "codecs_rows", "codecs", "pooling", "cache"),
     "benchmarks": ("benchmarks",),
+    "toys": ("recipes",),
 }
 LAST: dict[str, tuple[str, ...]] = {
     "mpiexec": ("spmd", "resume", "launch", "comm", "readme", "cli", "doctor", "promise"),

@@ -1,9 +1,9 @@
-"""Which rows were updated since somebody last asked? Marks, where a byte of each row is there
-anyway; else lists of numbers.
+"""Which rows were updated since the last checkpoint? Marks, where each row has a byte anyway; else
+lists of row numbers.
 
-The rows of a step arrive ascending and distinct; in a list they are put together once they are more
-than what is known already, so a row that is updated often costs a few bytes for a while and a sort
-now and then.
+The rows of a step arrive ascending and distinct. A list is sorted and its repeats are dropped once
+the rows that were added outnumber those of the last sort: a row that is updated often costs a few
+bytes for a while and a sort now and then.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import Ints
-from neocpu.embedding.sorting import Segments
+from neocpu.kernels.records import Segments
 
-# marks
-EXISTS = 1
-CHANGED = 3
-MANY = 1 << 16  # rows that wait at least until they are put together
+EXISTS = 1  # mark of a row that exists
+CHANGED = 3  # mark of a row that exists and was updated
+MANY = 1 << 16  # rows that are added to a list before it is sorted again, at least
 
 
 class Changes:
@@ -28,20 +27,20 @@ class Changes:
     def __init__(self, marks: Sequence[NDArray[np.uint8] | None]) -> None:
         self.marks = list(marks)
         self._on = False
-        # the first is ascending and distinct, others wait
+        # of each shard: the first list is ascending and distinct, the others were added since
         self._parts: list[list[Ints]] = [[] for _ in marks]
         self._waiting = [0 for _ in marks]
 
     def track(self) -> None:
-        """Take notes from now on."""
+        """Note rows from now on."""
         self._on = True
 
-    def note(self, found: Segments) -> Segments:
-        """Rows, by their numbers, are about to change; the same segments."""
+    def note(self, segments: Segments) -> None:
+        """The unique rows of the segments are about to change."""
         if not self._on:
-            return found
-        for h, lo, hi in found.spans():
-            rows = found.unique[lo:hi]
+            return
+        for h, lo, hi in segments.spans():
+            rows = segments.unique[lo:hi]
             marks = self.marks[h]
             if marks is not None:
                 marks[rows] = CHANGED
@@ -50,7 +49,6 @@ class Changes:
             self._waiting[h] += rows.size
             if self._waiting[h] > max(MANY, self._parts[h][0].size):
                 self.rows(h)
-        return found
 
     def rows(self, shard: int) -> Ints:
         """Rows i64[n] of a shard that were noted, ascending."""

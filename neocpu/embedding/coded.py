@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
 from neocpu.embedding.rounded import NO_HALVES, rounded
-from neocpu.embedding.rows import Places, RowStore, one_by_one
-from neocpu.embedding.sorting import Segments
+from neocpu.embedding.rows import RowStore
 from neocpu.formats import table_format
 from neocpu.kernels import lookup, narrow
+from neocpu.kernels.records import CodedTable, Segments, ShardPlaces, one_by_one
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
-from neocpu.reference.rules import Rule
+from neocpu.reference.rules import Hyper, Rule
 
 
 class CodedRowStore(RowStore):
@@ -46,7 +46,7 @@ class CodedRowStore(RowStore):
         numbers = len(arrays) - len(self.element_states)
         return CodedRowStore(self.form, self.rounding_name, arrays[:numbers], arrays[numbers:])
 
-    def pool(self, places: Places, layout: EntryLayout, lookups: Lookups, out: Floats) -> None:
+    def pool(self, places: ShardPlaces, layout: EntryLayout, lookups: Lookups, out: Floats) -> None:
         h = layout.shard
         samples = lookups.samples
         width = places.width[h]
@@ -63,59 +63,48 @@ class CodedRowStore(RowStore):
         rule: Rule,
         limited: bool,
         row_state: Floats,
-        places: Places,
-        found: Segments,
+        places: ShardPlaces,
+        segments: Segments,
         gradient: Floats,
-        hyper: Floats,
+        hyper: Hyper,
         step: int,
         rows: Ints,
     ) -> None:
-        fused = narrow.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
-        last = self.layout, self.rounding, places.key, places.row0, places.column0, step, rows
-        memory = self.codes, self.low, self.state0, self.state1, row_state
-        fused(*memory, *places.where, *found, gradient, hyper, *last)
+        table = self._coded_table(self.rounding, step, rows)
+        fused = narrow.fused(rule, limited)
+        states = rule.element_record(*self.element_states)
+        fused(table, states, row_state, places, segments, gradient, hyper)
 
-    def open(self, places: Places, found: Segments, to: Ints, out: Floats) -> Floats:
-        which = places.base, places.width, found.shards, found.first, found.unique
-        narrow.open_rows(self.codes, self.low, *which, self.layout, to, out)
+    def _coded_table(self, rounding: int, step: int, rows: Ints) -> CodedTable:
+        return CodedTable(self.codes, self.low, self.layout, rounding, step, rows)
+
+    def open(self, places: ShardPlaces, segments: Segments, offsets: Ints, out: Floats) -> Floats:
+        table = self._coded_table(self.rounding, 0, segments.unique)
+        narrow.open_rows(table, places, segments, offsets, out)
         return out
 
     def close(
-        self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int, rows: Ints
-    ) -> None:
-        self._encode(places, found, to, numbers, self.rounding, step, rows)
-
-    def _encode(
         self,
-        places: Places,
-        found: Segments,
-        to: Ints,
+        places: ShardPlaces,
+        segments: Segments,
+        offsets: Ints,
         numbers: Floats,
-        rounding: int,
         step: int,
         rows: Ints,
     ) -> None:
-        which = places.base, places.width, found.shards, found.first, found.unique
-        last = (
-            self.layout,
-            rounding,
-            places.key,
-            places.row0,
-            places.column0,
-            step,
-            rows,
-            to,
-            numbers,
-        )
-        narrow.close_rows(self.codes, self.low, *which, *last)
+        table = self._coded_table(self.rounding, step, rows)
+        narrow.close_rows(table, places, segments, offsets, numbers)
 
-    def numbers(self, places: Places, shard: int, height: int) -> "Decoded":
+    def numbers(self, places: ShardPlaces, shard: int, height: int) -> "Decoded":
         return Decoded(self, places, shard, height)
 
-    def write(self, places: Places, shard: int, height: int, rows: Ints, numbers: Floats) -> None:
+    def write(
+        self, places: ShardPlaces, shard: int, height: int, rows: Ints, numbers: Floats
+    ) -> None:
         to = np.arange(rows.size, dtype=np.int64) * int(places.width[shard])
         flat = np.ascontiguousarray(numbers, np.float32).reshape(-1)
-        self._encode(places, one_by_one(shard, rows, to), to, flat, ROUNDINGS["nearest"], 0, rows)
+        table = self._coded_table(ROUNDINGS["nearest"], 0, rows)
+        narrow.close_rows(table, places, one_by_one(shard, rows, to), to, flat)
 
     def rounded(self, numbers: Floats) -> Floats:
         return rounded(numbers, self.form, narrow)
@@ -126,7 +115,7 @@ class Decoded:
     view for nobody.
     """
 
-    def __init__(self, store: CodedRowStore, places: Places, shard: int, height: int) -> None:
+    def __init__(self, store: CodedRowStore, places: ShardPlaces, shard: int, height: int) -> None:
         self._store = store
         self._places = places
         self._shard = shard

@@ -1,5 +1,5 @@
-"""What is asked of a table-batched embedding, and what does it find out on the way? The records
-that it takes and gives.
+"""What does a table-batched embedding take and return? The records of lookups, merged gradients and
+exact words.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Words = NDArray[np.float64]
 
 
 class Rectangle(Protocol):
-    """A shard, as far as a TBE sees it."""
+    """A shard, as a TBE sees it."""
 
     @property
     def table(self) -> int: ...
@@ -60,8 +60,8 @@ class ExtraWords:
     words: Words
 
     @classmethod
-    def together(cls, parts: "Sequence[ExtraWords]") -> "ExtraWords":
-        """All of some, one after the other."""
+    def concatenated(cls, parts: "Sequence[ExtraWords]") -> "ExtraWords":
+        """The words of all parts, in their order."""
         if len(parts) == 1:
             return parts[0]
         ends = np.cumsum([0, *(part.words.size for part in parts)])
@@ -73,11 +73,11 @@ class ExtraWords:
 
 @dataclass(frozen=True)
 class Merged:
-    """Unique rows and merged, regularised gradients of some shards: shard i has rows[first[i] :
-    last[i]].
+    """Unique rows and merged, regularised gradients of some shards.
 
-    weights f32 like the gradient: the numbers of rows that are kept as codes, until they are put
-    back; f32[0] without any.
+    first, last : shard i has rows[first[i] : last[i]]. rows i64[U] : local. start i64[U+1] : row u
+    has gradient[start[u] : start[u+1]]. weights f32, like the gradient : the decoded numbers of
+    rows that are kept as codes; f32[0] if there are none.
     """
 
     first: dict[int, int]

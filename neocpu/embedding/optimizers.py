@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.reference.rules import HYPER, RULES, Rule
+from neocpu.reference.rules import HYPER, RULES, Hyper, Rule
 
 WEIGHT_DECAY_MODES = ("none", "l2", "decoupled", "adagradw")
-# FBGEMM's numbers
+# FBGEMM's numbers of them
 RATE_MODES = {"equal": -1, "tail_id_lr_increase": 0, "tail_id_lr_decrease": 1, "counter_sgd": 2}
-GENERAL = ("max_norm", "max_gradient")  # keys that every rule of tables obeys
+GENERAL = ("max_norm", "max_gradient")  # keys of every rule of tables
 DENSE_NAMES = {
     "sgd": "exact_sgd",
     "adagrad": "exact_adagrad",
@@ -64,8 +64,9 @@ class Schedule:
 
 
 class Round(NamedTuple):
-    """A phase of a rule as it is done for rows that are cut by columns: its name in
-    `kernels/rules.py`, and of what it reads the row's sum of squares first: "g", "w".
+    """A phase of a rule where rows are cut by columns.
+
+    phase : its name in `kernels/rules.py`. of : whose sums of squares it reads: "g", "w".
     """
 
     phase: str
@@ -132,23 +133,23 @@ class SparseOptimizer:
     def rounds(self) -> tuple[Round, ...]:
         """The rule's phases after the merge, one by one."""
         rule = self.rule
-        found = []
+        rounds = []
         if rule.direct:
-            found.append(Round(f"{rule.name}_direct", ("g",)))
-        found.append(Round(rule.name, ("g", "w")[: rule.row_scalars]))
+            rounds.append(Round(f"{rule.name}_direct", ("g",)))
+        rounds.append(Round(rule.name, ("g", "w")[: rule.row_scalars]))
         if self.max_norm:
-            found.append(Round("limit_norm", ("w",)))
-        return tuple(found)
+            rounds.append(Round("limit_norm", ("w",)))
+        return tuple(rounds)
 
     def header(self) -> dict[str, Any]:
-        """What decides the bits, for digests: later keys are left out where they have no effect, so
-        that digests stay.
+        """What decides the bits, for digests: keys that were added later are left out at their
+        defaults, so that digests of older configs stay.
         """
-        found = asdict(self)
+        later = self._later()
         return {
             key: value
-            for key, value in found.items()
-            if key not in self._later() or value != _DEFAULTS[key]
+            for key, value in asdict(self).items()
+            if key not in later or value != _DEFAULTS[key]
         }
 
     def faults(self, general: bool = True) -> Iterator[tuple[str, str]]:
@@ -188,12 +189,10 @@ class SparseOptimizer:
         names = [spec.name for spec in fields(self)]
         return names[names.index("momentum") :]
 
-    def hyper(self, step: int) -> NDArray[np.float32]:
-        """Numbers that the rule reads at `step` (from 1), named by `reference.rules.HYPER`:
-        f32[28].
-        """
+    def hyper(self, step: int) -> Hyper:
+        """What the rule reads at `step` (from 1), in fp32."""
         numbers = self.numbers(step)
-        return np.array([numbers[name] for name in HYPER], np.float32)
+        return Hyper._make(np.array([numbers[name] for name in HYPER], np.float32))
 
     def numbers(self, step: int) -> dict[str, float]:
         """The numbers of `hyper` in fp64, by name."""
@@ -216,29 +215,29 @@ class SparseOptimizer:
             "eta": self.eta,
             "max_norm": self.max_norm,
             "step": step,
-            "shrink": rate * self.ar_alpha,
-            "least_keep": self.min_shrinkage,
+            "shrinkage": rate * self.ar_alpha,
+            "min_shrinkage": self.min_shrinkage,
             **self._counting(step),
-            "coefficient": self.weight_norm_coefficient,
-            "lower": self.lower_bound,
+            "weight_norm_coefficient": self.weight_norm_coefficient,
+            "lower_bound": self.lower_bound,
         }
 
     def _counting(self, step: int) -> dict[str, float]:
         """The numbers that the rules with counters read."""
         tail = self.tail_id_threshold
         return {
-            "halflife": self.counter_halflife,
+            "counter_halflife": self.counter_halflife,
             # FBGEMM keeps the sign: rows with a negative half-life grow
-            "frequency": abs(self.counter_halflife),
+            "counter_frequency": abs(self.counter_halflife),
             "adjusting": self.adjustment_iter <= 0 or step > self.adjustment_iter,
-            "since": step - self.adjustment_iter,
-            "rate_mode": RATE_MODES[self.learning_rate_mode],
+            "adjusted_steps": step - self.adjustment_iter,
+            "learning_rate_mode": RATE_MODES[self.learning_rate_mode],
             "adagradw": self.weight_decay_mode == "adagradw",
-            "most": self.max_counter,
-            "tail": math.floor(tail * self.max_counter)
+            "max_counter": self.max_counter,
+            "tail_id_threshold": math.floor(tail * self.max_counter)
             if self.tail_id_threshold_is_ratio
             else tail,
-            "bound": self.adjustment_ub,
+            "adjustment_ub": self.adjustment_ub,
         }
 
 
@@ -271,6 +270,7 @@ class DenseOptimizer:
         from neocpu.kernels.update import elementwise
 
         np.copyto(self._scratch, gradient)
-        states = [*self.state.values(), np.empty(0, np.float32), np.empty(0, np.float32)]
-        update = elementwise(self.optimizer.rule.name)
-        update(self.parameters, states[0], states[1], self._scratch, self.optimizer.hyper(step))
+        rule = self.optimizer.rule
+        states = rule.element_record(**self.state)
+        hyper = self.optimizer.hyper(step)
+        elementwise(rule)(self.parameters, states, self._scratch, hyper)

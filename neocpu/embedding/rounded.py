@@ -8,6 +8,7 @@ import numpy as np
 
 from neocpu.embedding.lookups import Floats
 from neocpu.formats import table_format
+from neocpu.kernels.records import CodedTable, one_by_one, whole_table
 from neocpu.reference.codecs import LAYOUTS
 
 NO_HALVES = np.empty(0, np.uint16)
@@ -21,12 +22,12 @@ def rounded(numbers: Floats, form: str, narrow: ModuleType) -> Floats:
     count, width = numbers.shape
     codes = np.empty(numbers.size, record.dtype)
     out = np.empty(numbers.size, np.float32)
-    zero = np.zeros(1, np.int64)
     rows = np.arange(count, dtype=np.int64)
-    which = zero, np.array([width]), zero, np.array([0, count]), rows
-    layout = LAYOUTS[form]
-    last = (0, zero.astype(np.uint64), zero, zero, 0, rows)
+    table = CodedTable(codes, NO_HALVES, LAYOUTS[form], rounding=0, step=0, rows=rows)
+    places = whole_table(width)
+    segments = one_by_one(0, rows, rows)
+    offsets = rows * width
     flat = np.ascontiguousarray(numbers, np.float32).reshape(-1)
-    narrow.close_rows(codes, NO_HALVES, *which, layout, *last, rows * width, flat)
-    narrow.open_rows(codes, NO_HALVES, *which, layout, rows * width, out)
+    narrow.close_rows(table, places, segments, offsets, flat)
+    narrow.open_rows(table, places, segments, offsets, out)
     return out.reshape(count, width)

@@ -8,42 +8,22 @@ whenever a row is read.
                    join both (`coded.CodedRowStore`)
 
 A store holds the shards of one format, one after the other, and their element states; where they
-begin is in `Places`. Its owner (`tbe.py`) knows which shards those are, and keeps all else.
+begin is in `ShardPlaces`. Its owner (`tbe.py`) knows which shards those are, and keeps all else.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
-from neocpu.embedding.sorting import Segments
 from neocpu.kernels import pooling, update
-from neocpu.reference.rules import Rule
+from neocpu.kernels.records import Segments, ShardPlaces
+from neocpu.reference.rules import Hyper, Rule
 
 NONE = np.empty(0, np.float32)
-
-
-class Places(NamedTuple):
-    """Where each shard is: first element in its store, columns, columns of its table, first row
-    among all shards, and its first row and column in the table, i64[H]; the key of its random
-    words, u64[H].
-    """
-
-    base: Ints
-    width: Ints
-    full_width: Ints
-    row_base: Ints
-    row0: Ints
-    column0: Ints
-    key: NDArray[np.uint64]
-
-    @property
-    def where(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """What every update kernel asks for."""
-        return self.base, self.width, self.full_width, self.row_base
 
 
 class RowStore:
@@ -57,7 +37,6 @@ class RowStore:
     def __init__(self, table: NDArray[Any], states: Sequence[Floats]) -> None:
         self.table = table
         self.element_states = tuple(states)
-        self.state0, self.state1 = (*states, NONE, NONE)[:2]
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
@@ -70,7 +49,7 @@ class RowStore:
         """A store of this format with other `arrays`."""
         return RowStore(arrays[0], arrays[1:])
 
-    def pool(self, places: Places, layout: EntryLayout, lookups: Lookups, out: Floats) -> None:
+    def pool(self, places: ShardPlaces, layout: EntryLayout, lookups: Lookups, out: Floats) -> None:
         """Pooled rows of some entries: out f32[S, C], from column[k] on."""
         h = layout.shard
         given = (lookups.offsets, lookups.rows, lookups.weights)
@@ -81,33 +60,38 @@ class RowStore:
         rule: Rule,
         limited: bool,
         row_state: Floats,
-        places: Places,
-        found: Segments,
+        places: ShardPlaces,
+        segments: Segments,
         gradient: Floats,
-        hyper: Floats,
+        hyper: Hyper,
         step: int,
         rows: Ints,
     ) -> None:
         """The fused update of unique rows, which may be slots; `rows` i64[U]: their numbers in the
         shard.
         """
-        fused = update.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
-        fused(
-            self.table, self.state0, self.state1, row_state, *places.where, *found, gradient, hyper
-        )
+        fused = update.fused(rule, limited)
+        states = rule.element_record(*self.element_states)
+        fused(self.table, states, row_state, places, segments, gradient, hyper)
 
-    def open(self, places: Places, found: Segments, to: Ints, out: Floats) -> NDArray[Any]:
-        """Where the phases of an update find the numbers of unique rows: row u at out[to[u] :] if
-        they are `coded`.
+    def open(self, places: ShardPlaces, segments: Segments, offsets: Ints, out: Floats) -> Any:
+        """Where the phases of an update find the numbers of unique rows: if they are `coded`, row u
+        is decoded to out[offsets[u] :].
         """
         return self.table
 
     def close(
-        self, places: Places, found: Segments, to: Ints, numbers: Floats, step: int, rows: Ints
+        self,
+        places: ShardPlaces,
+        segments: Segments,
+        offsets: Ints,
+        numbers: Floats,
+        step: int,
+        rows: Ints,
     ) -> None:
-        """Put rows back that were opened and changed; `rows` as of `update`."""
+        """Put back rows that were opened and changed; `step` and `rows` as of `update`."""
 
-    def numbers(self, places: Places, shard: int, height: int) -> Any:
+    def numbers(self, places: ShardPlaces, shard: int, height: int) -> Any:
         """The numbers of a shard f32[height, width]: a view, or what decodes the rows that are
         asked for.
         """
@@ -115,7 +99,7 @@ class RowStore:
         width = int(places.width[shard])
         return self.table[at : at + height * width].reshape(height, width)
 
-    def states(self, places: Places, shard: int, height: int) -> list[Floats]:
+    def states(self, places: ShardPlaces, shard: int, height: int) -> list[Floats]:
         """Views of a shard's element states f32[height, width]."""
         at = int(places.base[shard])
         width = int(places.width[shard])
@@ -123,7 +107,9 @@ class RowStore:
             state[at : at + height * width].reshape(height, width) for state in self.element_states
         ]
 
-    def write(self, places: Places, shard: int, height: int, rows: Ints, numbers: Floats) -> None:
+    def write(
+        self, places: ShardPlaces, shard: int, height: int, rows: Ints, numbers: Floats
+    ) -> None:
         """Set local rows i64[n] of a shard, rounded to nearest even."""
         self.numbers(places, shard, height)[rows] = numbers
 
@@ -136,26 +122,3 @@ def runs(store: Ints) -> list[tuple[int, int, int]]:
     """(store, first, last): where neighbours have the same one."""
     cuts = [0, *(np.flatnonzero(np.diff(store)) + 1).tolist(), store.size]
     return [(int(store[lo]), lo, hi) for lo, hi in pairwise(cuts) if lo < hi]
-
-
-def part(found: Segments, lo: int, hi: int) -> Segments:
-    """Segments of the shards in [lo, hi) of those found."""
-    if hi - lo == found.shards.size:
-        return found
-    first, last = int(found.first[lo]), int(found.first[hi])
-    unique = found.unique[first:last]
-    starts = found.starts[first : last + 1]
-    return Segments(
-        found.shards[lo:hi],
-        found.first[lo : hi + 1] - first,
-        unique,
-        starts,
-        found.place,
-        found.weights,
-    )
-
-
-def one_by_one(shard: int, rows: Ints, place: Ints) -> Segments:
-    """Rows of one shard, each with one gradient."""
-    count = np.arange(rows.size + 1, dtype=np.int64)
-    return Segments(np.array([shard]), np.array([0, rows.size]), rows, count, place, NONE)

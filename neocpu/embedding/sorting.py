@@ -5,19 +5,19 @@ Chunks      the lookups in runs of one shard
 Segments    the same lookups by (shard, row): unique rows, and where the gradients of each are
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
 from neocpu.kernels import segments
+from neocpu.kernels.records import LookupChunks, RowGroups, Segments
 
-# lookups of a chunk, of a group, about; groups of a shard, at most
-CHUNK = 8192
-GROUP = 8192
-GROUPS = 512
+CHUNK = 8192  # lookups of a chunk, at most
+GROUP = 8192  # lookups of a group, about: its keys stay in the second-level cache
+GROUPS = 512  # groups of a shard, at most
 
 
 @dataclass(frozen=True)
@@ -32,38 +32,19 @@ class Chunks:
     owner: Ints
 
 
-class Segments(NamedTuple):
-    """Unique rows u: unique[u] of shard shards[h] for u in [first[h], first[h+1]); lookups
-    [starts[u], starts[u+1]) have gradients at place, times weights (f32[0]: none).
-    """
-
-    shards: Ints
-    first: Ints
-    unique: Ints
-    starts: Ints
-    place: Ints
-    weights: Floats
-
-    def spans(self) -> list[tuple[int, int, int]]:
-        """(shard, lo, hi) of every shard: its unique rows are [lo, hi)."""
-        ends = self.first.tolist()
-        return list(zip(self.shards.tolist(), ends, ends[1:]))
-
-
 class Scratch:
-    """Arrays that are needed again at every step: one per name, grown when too small. Contents do
-    not last.
-    """
+    """Arrays that are reused at every step: one per name, grown when too small."""
 
     def __init__(self) -> None:
-        self._held: dict[str, NDArray[Any]] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
 
     def take(self, name: str, size: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
         """An array of `size` elements with any contents, valid until the name is taken again."""
-        held = self._held.get(name)
-        if held is None or held.size < size:
-            held = self._held[name] = np.empty(size + size // 8, dtype)
-        return held[:size]
+        array = self._arrays.get(name)
+        if array is None or array.size < size:
+            array = np.empty(size + size // 8, dtype)
+            self._arrays[name] = array
+        return array[:size]
 
 
 def cut(layout: EntryLayout, lookups: Lookups) -> Chunks:
@@ -106,12 +87,17 @@ def _places(layout: EntryLayout, samples: int, stride: int | Ints) -> Ints:
     return places
 
 
-def placed(found: Segments, layout: EntryLayout, lookups: Lookups, stride: int | Ints) -> Segments:
-    """What `sort` gives, from what `index` found of the same lookups."""
+def placed(
+    segments: Segments, layout: EntryLayout, lookups: Lookups, stride: int | Ints
+) -> Segments:
+    """What `sort` gives, from the result of `index` for the same lookups."""
     bags = layout.shard.size * lookups.samples
-    bag = np.repeat(np.arange(bags), np.diff(lookups.offsets[: bags + 1]))[found.place]
-    weights = lookups.weights[found.place] if lookups.weights.size else lookups.weights
-    return found._replace(place=_places(layout, lookups.samples, stride)[bag], weights=weights)
+    bag_of = np.repeat(np.arange(bags), np.diff(lookups.offsets[: bags + 1]))
+    place = _places(layout, lookups.samples, stride)[bag_of[segments.place]]
+    weights = lookups.weights
+    if weights.size:
+        weights = weights[segments.place]
+    return segments._replace(place=place, weights=weights)
 
 
 def _sort(
@@ -123,71 +109,83 @@ def _sort(
     weights: Floats,
     scratch: Scratch,
 ) -> Segments:
+    """Sort lookups; an id, of a bag or a lookup, has its gradient at place_of[id]."""
     chunks = cut(layout, lookups)
-    rows = lookups.rows
-    heights = heights[chunks.shards]
-    bits = max(1, int(place_of.size).bit_length())
-    names = None
-    # no room for row and id in one number: sort ranks of rows
-    if int(heights.max(initial=1)).bit_length() + bits > 63:
-        names, rows = np.unique(rows, return_inverse=True)
-        rows = np.where(names[rows] < 0, -1, rows)
-        heights = np.full_like(heights, names.size)
-    return _sorted(
-        chunks, lookups.offsets, rows, heights, bits, by_bag, place_of, weights, names, scratch
+    shard_heights = heights[chunks.shards]
+    id_bits = max(1, int(place_of.size).bit_length())
+    if int(shard_heights.max(initial=1)).bit_length() + id_bits <= 63:
+        return _radix_sort(
+            chunks, lookups, shard_heights, id_bits, by_bag, place_of, weights, scratch
+        )
+    # No room for row and id in one number: sort the ranks of rows instead.
+    distinct_rows, ranks = np.unique(lookups.rows, return_inverse=True)
+    ranked = replace(lookups, rows=np.where(distinct_rows[ranks] < 0, -1, ranks))
+    rank_heights = np.full_like(shard_heights, distinct_rows.size)
+    segments = _radix_sort(
+        chunks, ranked, rank_heights, id_bits, by_bag, place_of, weights, scratch
     )
+    return segments._replace(unique=distinct_rows[segments.unique])
 
 
-def _sorted(
+def _radix_sort(
     chunks: Chunks,
-    offsets: Ints,
-    rows: Ints,
+    lookups: Lookups,
     heights: Ints,
-    bits: int,
+    id_bits: int,
     by_bag: bool,
     place_of: Ints,
-    given: Floats,
-    names: Ints | None,
+    weights: Floats,
     scratch: Scratch,
 ) -> Segments:
-    owner = chunks.owner
-    height = np.array([max(int(h) - 1, 0).bit_length() for h in heights], np.int64)
-    wanted = np.array(
-        [(int(k) // GROUP).bit_length() for k in np.diff(chunks.start[chunks.first])], np.int64
+    """`_sort` where row and id fit one number; heights i64: rows of each shard of the chunks."""
+    high_bits, low_bits = _split_rows(chunks, heights)
+    group_counts = np.int64(1) << high_bits
+    lookup_chunks = LookupChunks(
+        start=chunks.start,
+        bag=np.searchsorted(lookups.offsets, chunks.start[:-1], "right") - 1,
+        shift=low_bits[chunks.owner],
     )
-    split = np.minimum(np.minimum(wanted, height), GROUPS.bit_length() - 1)
-    low = height - split
-    groups = np.int64(1) << split
-    most = int(groups.max(initial=1))
-    counts = scratch.take("counts", owner.size * most).reshape(owner.size, most)
-    shift = low[owner]
-    segments.count_groups(rows, chunks.start, shift, counts)
-    group_start = np.zeros(int(groups.sum()) + 1, np.int64)
-    segments.place_chunks(counts, chunks.first, groups, group_start)
+    most = int(group_counts.max(initial=1))
+    counts = scratch.take("counts", chunks.owner.size * most).reshape(chunks.owner.size, most)
+    segments.count_groups(lookups.rows, lookup_chunks, counts)
+    group_start = np.zeros(int(group_counts.sum()) + 1, np.int64)
+    segments.place_chunks(counts, chunks.first, group_counts, group_start)
     valid = int(group_start[-1])
     keys = scratch.take("keys", valid, np.uint64)
     spare = scratch.take("spare", valid, np.uint64)
-    bags = np.searchsorted(offsets, chunks.start[:-1], "right") - 1
-    segments.deal_lookups(rows, offsets, by_bag, chunks.start, bags, shift, bits, counts, keys)
-    of = np.repeat(np.arange(groups.size), groups)
-    found = np.zeros(of.size + 1, np.int64)
-    segments.sort_groups(keys, spare, group_start, low[of], bits, found[1:])
-    first = np.cumsum(found)
-    group_row = (np.arange(of.size) - np.repeat(np.cumsum(groups) - groups, groups)) << low[of]
-    total = int(first[-1])
-    unique = scratch.take("unique", total)
-    starts = scratch.take("starts", total + 1)
-    place = scratch.take("place", valid)
-    weights = scratch.take("weights", valid if given.size else 0, np.float32)
-    segments.write_segments(
-        keys, group_start, group_row, first, bits, place_of, given, unique, starts, place, weights
+    segments.deal_lookups(
+        lookups.rows, lookups.offsets, by_bag, lookup_chunks, id_bits, counts, keys
     )
-    ends = np.append(0, np.cumsum(groups))
-    return Segments(
-        chunks.shards,
-        first[ends],
-        unique if names is None else names[unique],
-        starts,
-        place,
-        weights,
+    groups = _row_groups(group_counts, group_start, low_bits)
+    unique_counts = np.zeros(groups.row.size + 1, np.int64)
+    segments.sort_groups(keys, spare, groups, id_bits, unique_counts[1:])
+    first = np.cumsum(unique_counts)
+    unique_rows = int(first[-1])
+    result = Segments(
+        shards=chunks.shards,
+        first=first[np.append(0, np.cumsum(group_counts))],
+        unique=scratch.take("unique", unique_rows),
+        starts=scratch.take("starts", unique_rows + 1),
+        place=scratch.take("place", valid),
+        weights=scratch.take("weights", valid if weights.size else 0, np.float32),
     )
+    segments.write_segments(keys, groups, first, id_bits, place_of, weights, result)
+    return result
+
+
+def _split_rows(chunks: Chunks, heights: Ints) -> tuple[Ints, Ints]:
+    """(high, low) bits of the rows of each shard: the high ones are the number of its group."""
+    row_bits = np.array([max(int(height) - 1, 0).bit_length() for height in heights], np.int64)
+    lookup_counts = np.diff(chunks.start[chunks.first])
+    group_bits = np.array([(int(n) // GROUP).bit_length() for n in lookup_counts], np.int64)
+    high = np.minimum(np.minimum(group_bits, row_bits), GROUPS.bit_length() - 1)
+    return high, row_bits - high
+
+
+def _row_groups(group_counts: Ints, group_start: Ints, low_bits: Ints) -> RowGroups:
+    """The groups of all shards; group_counts, low_bits i64: of each shard."""
+    shard = np.repeat(np.arange(group_counts.size), group_counts)
+    first_group = np.cumsum(group_counts) - group_counts
+    bits = low_bits[shard]
+    group = np.arange(shard.size) - first_group[shard]
+    return RowGroups(start=group_start, row=group << bits, bits=bits)

@@ -1,113 +1,51 @@
-"""How does a rank train tables larger than its memory? It brings the rows of the step at hand into
-slots: kernels see those.
+"""How does a rank train tables larger than its memory? It brings the rows of each batch into the
+slots of a cache, where kernels read and write them.
 
-    rows of a batch -> unique rows of each shard -> slots (`storage/levels.py`) -> lookup, backward,
-    update: as ever, by slot
+    rows of a batch ─► unique rows of each shard ─► slots (`storage/levels.py`)
+                                                      └─► lookup, backward and update by slot
 
-A slot is one number, good for weights and states alike. Rows keep their true numbers wherever order
-or randomness depends on them: sorting, column shards' talk, initial values. So every placement
-gives the bits of the one that keeps all rows in memory (Neo's memory hierarchy; `docs/memory.md`).
+One slot number serves weights and states. Rows keep their own numbers wherever order or randomness
+depends on them: sorting, sums over column shards, initial values. So every placement gives the bits
+of the one that keeps all rows in memory (Neo's memory hierarchy; `docs/memory.md`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from neocpu.embedding.borders import Narrowed
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups, Rectangle
+from neocpu.embedding.memory_plan import MemoryPlan
 from neocpu.embedding.optimizers import SparseOptimizer
-from neocpu.embedding.rows import Places
-from neocpu.embedding.sorting import Segments, index, placed
+from neocpu.embedding.shard_rows import PIECE
+from neocpu.embedding.sorting import index, placed
 from neocpu.embedding.specs import TableSpec
-from neocpu.embedding.tbe import PIECE, TableBatchedEmbedding
+from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.errors import StorageError, TrainingError
 from neocpu.kernels._threads import threading_layer
-from neocpu.reference.policies import DEFAULT
+from neocpu.kernels.records import Segments, whole_table
 from neocpu.storage import placement
 from neocpu.storage.device import Device
 from neocpu.storage.hdf5 import RowTable
-from neocpu.storage.homes import Border, Filed, Kept, Memory, Stored
+from neocpu.storage.homes import Border, FileRecords, Memory, MemoryRecords, RecordHome
 from neocpu.storage.levels import Home, Level, Slots
 from neocpu.storage.mover import Mover
-from neocpu.storage.placement import PLACEMENTS, Room, make_room
+from neocpu.storage.placement import PLACEMENTS, Room
 from neocpu.storage.row_file import RowFile
 from neocpu.storage.row_tools import remove
 from neocpu.storage.tier import Tier, Visit
 
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryPlan:
-    """Where the tables of a run live (`config.MemoryConfig`); built by name.
-
-    placements : name of each table's placement (`storage/placement.py`).
-    hbm, ddr, ssd : budgets of a rank in bytes, `ssd` for its file (0: no limit).
-    policy : of the caches.
-    folder : for SSD files, which last as long as the run.
-    demands : bytes that a step moves per byte of each table, if any placement was chosen by it.
-    ddr_bandwidth, ssd_bandwidth, ssd_iops : speeds of slower devices to imitate (0: as fast as this
-        machine), in bytes and operations per second.
-    prefetch : batches whose rows are brought up before their turn.
-    """
-
-    placements: tuple[str, ...]
-    hbm: int = 0
-    ddr: int = 0
-    policy: str = DEFAULT
-    folder: Path | None = None
-    demands: tuple[float, ...] = ()
-    ddr_bandwidth: float = 0.0
-    ssd_bandwidth: float = 0.0
-    ssd_iops: float = 0.0
-    prefetch: int = 0
-    ssd: int = 0
-
-    def rooms(
-        self,
-        tables: Sequence[TableSpec],
-        shards: Sequence[Rectangle],
-        state_floats: tuple[int, int],
-    ) -> list[Room]:
-        """Room of every shard of a rank.
-
-        state_floats : optimizer floats per element and per row.
-
-        Raises TrainingError if a budget is too small.
-        """
-        placed_shards = []
-        for shard in shards:
-            table = tables[shard.table]
-            width = shard.cols[1] - shard.cols[0]
-            placed_shards.append(
-                placement.PlacedShard(
-                    table=table.name,
-                    rows=shard.rows[1] - shard.rows[0],
-                    row_bytes=table.cached.row_bytes(width, state_floats),
-                    placement=self.placements[shard.table],
-                    narrow=table.row_bytes(width, state_floats) if table.cache_format else 0,
-                )
-            )
-        return make_room(placed_shards, self.hbm, self.ddr)
-
-    @property
-    def over_ssd(self) -> bool:
-        """Is any table over SSD?"""
-        return any(PLACEMENTS[name].ssd for name in self.placements)
-
-    @property
-    def plain(self) -> bool:
-        """Are all tables whole in memory?"""
-        return not any(PLACEMENTS[name].caches for name in self.placements)
+__all__ = ["MemoryPlan", "TieredEmbedding"]
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Lookups of one batch, sorted, and of each shard the rows to bring."""
+    """Lookups of one batch, by shard and row, and for each tiered shard the rows to bring."""
 
     lookups: Lookups
-    found: Segments
+    segments: Segments
     visits: dict[int, Visit]
 
 
@@ -152,9 +90,11 @@ class TieredEmbedding(TableBatchedEmbedding):
                 )
         self._ddr = Device(memory.ddr_bandwidth)
         self._mover = Mover(memory.prefetch > 0 and threading_layer() != "workqueue")
-        self._coming: dict[int, _Batch] = {}  # known, by identity of the lookups
-        self._present: dict[bytes, _Batch] = {}  # at work, by the shards that they are asked of
-        self._known: dict[int, Ints] = {}  # rows at home when they were last flushed
+        self._coming: dict[int, _Batch] = {}  # known batches, by identity of their lookups
+        self._present: dict[
+            bytes, _Batch
+        ] = {}  # batches of this step, by the shards of their layout
+        self._known: dict[int, Ints] = {}  # rows of each shard that existed at the last flush
         self._file, numbers = self._open(
             memory, file, [h for h, place in enumerate(places) if place.ssd]
         )
@@ -162,7 +102,7 @@ class TieredEmbedding(TableBatchedEmbedding):
             if place.caches:
                 self.changes.marks[h] = None
                 self._tiers[h] = self._tier(h, room, place, memory.policy, numbers.get(h, -1))
-                self._made[h] = room.slots  # slots are made by their homes
+                self._row_counts[h] = room.slots  # slots are made by their homes
 
     def _open(
         self, memory: MemoryPlan, file: str, stored: list[int]
@@ -191,10 +131,10 @@ class TieredEmbedding(TableBatchedEmbedding):
                     name, rows, record, shard.rows[0], shard.cols[0], width, self._layout_of(h)
                 )
             )
-        found = RowFile.create(
+        row_file = RowFile.create(
             path, tables, bandwidth=memory.ssd_bandwidth, iops=memory.ssd_iops, budget=memory.ssd
         )
-        return found, {h: i for i, h in enumerate(stored)}
+        return row_file, {h: i for i, h in enumerate(stored)}
 
     def _layout_of(self, h: int) -> str:
         """What a record is made of, in words."""
@@ -210,8 +150,8 @@ class TieredEmbedding(TableBatchedEmbedding):
         slots = int(self.slots[h])
         width = int(self.width[h])
         at = int(self.base[h])
-        store = self._stores[self._store[h]]
-        row = int(self.row_base[h])
+        store = self._store(h)
+        row = int(self._places.row_base[h])
         per_row = len(self.rule.row_state)
         arrays = [
             a[at : at + slots * width] for a in (store.arrays if numbers else store.element_states)
@@ -221,7 +161,8 @@ class TieredEmbedding(TableBatchedEmbedding):
     def _tier(
         self, h: int, room: Room, place: placement.Placement, policy: str, number: int
     ) -> Tier:
-        slots, whole = self._slots(h), self.slots[h] - room.whole
+        slots = self._slots(h)
+        whole = self.slots[h] - room.whole
 
         def create(rows: Ints, to: Ints) -> None:
             for at in range(0, rows.size, PIECE):
@@ -234,10 +175,10 @@ class TieredEmbedding(TableBatchedEmbedding):
         border = self._border(h) if h in self._narrow else Border(slots)
         if place.ssd:
             assert self._file is not None
-            home = Stored(Filed(self._file, number), border, create)
+            home = RecordHome(FileRecords(self._file, number), border, create)
         elif h in self._narrow:
-            home = Stored(
-                Kept(place.whole, int(self.heights[h]), border.record, self._huge),
+            home = RecordHome(
+                MemoryRecords(place.whole, int(self.heights[h]), border.record, self._huge),
                 border,
                 create,
                 self._ddr,
@@ -288,16 +229,19 @@ class TieredEmbedding(TableBatchedEmbedding):
                     self._tiers[h].plan(visit)
 
     def _find(self, layout: EntryLayout, lookups: Lookups) -> "_Batch":
-        found = index(layout, lookups, self.heights, self._scratch)
-        found = found._replace(
-            unique=found.unique.copy(), starts=found.starts.copy(), place=found.place.copy()
+        segments = index(layout, lookups, self.heights, self._scratch)
+        # the arrays of `index` are scratch, and the batch may wait for its turn
+        segments = segments._replace(
+            unique=segments.unique.copy(),
+            starts=segments.starts.copy(),
+            place=segments.place.copy(),
         )
-        counts = np.diff(found.starts)
+        counts = np.diff(segments.starts)
         visits = {}
-        for h, lo, hi in found.spans():
+        for h, lo, hi in segments.spans():
             if h in self._tiers:
-                visits[h] = Visit(found.unique[lo:hi], counts[lo:hi])
-        return _Batch(lookups, found, visits)
+                visits[h] = Visit(segments.unique[lo:hi], counts[lo:hi])
+        return _Batch(lookups, segments, visits)
 
     def _ready(self, layout: EntryLayout, lookups: Lookups) -> Lookups:
         self.create(layout, lookups)
@@ -305,28 +249,30 @@ class TieredEmbedding(TableBatchedEmbedding):
             return lookups
         batch = self._coming.pop(id(lookups), None) or self._find(layout, lookups)
         self._present[layout.shard.tobytes()] = batch
-        found, slots, rows = batch.found, batch.found.unique.copy(), lookups.rows.copy()
-        for h, lo, hi in found.spans():
+        segments = batch.segments
+        slots = segments.unique.copy()
+        for h, lo, hi in segments.spans():
             if h in self._tiers:
                 slots[lo:hi] = self._tiers[h].begin(batch.visits[h])
-        rows[found.place] = np.repeat(slots, np.diff(found.starts))
-        return replace(lookups, rows=rows)
+        slot_lookups = lookups.rows.copy()
+        slot_lookups[segments.place] = np.repeat(slots, np.diff(segments.starts))
+        return replace(lookups, rows=slot_lookups)
 
     def _sort(self, layout: EntryLayout, lookups: Lookups, stride: int | Ints) -> Segments:
         batch = self._present.get(layout.shard.tobytes())
         if batch is None or batch.lookups is not lookups:
             return super()._sort(layout, lookups, stride)
-        # they are in order since their rows were brought
-        return placed(batch.found, layout, lookups, stride)
+        # they were sorted when their rows were brought
+        return placed(batch.segments, layout, lookups, stride)
 
-    def _located(self, found: Segments) -> Segments:
-        if not any(h in self._tiers for h in found.shards.tolist()):
-            return found
-        slots = found.unique.copy()
-        for h, lo, hi in found.spans():
+    def _located(self, segments: Segments) -> Segments:
+        if not any(h in self._tiers for h in segments.shards.tolist()):
+            return segments
+        slots = segments.unique.copy()
+        for h, lo, hi in segments.spans():
             if h in self._tiers:
-                slots[lo:hi] = self._slots_of(h, found.unique[lo:hi])
-        return found._replace(unique=slots)
+                slots[lo:hi] = self._slots_of(h, segments.unique[lo:hi])
+        return segments._replace(unique=slots)
 
     def _slots_of(self, shard: int, rows: Ints) -> Ints:
         return self._tiers[shard].slots_of(rows) if shard in self._tiers else rows
@@ -341,7 +287,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         return max((room for room in self.rooms[shard].lines), default=0)
 
     def warm(self, shard: int, rows: Ints) -> None:
-        """Bring rows i64[n] of a shard, most wanted first, into its caches before the first batch."""
+        """Bring rows i64[n] of a shard, most used first, into its caches before the first batch."""
         self._tiers[shard].level.warm(rows)
 
     # ---- state ----
@@ -384,7 +330,7 @@ class TieredEmbedding(TableBatchedEmbedding):
         """Values of records u8[n, record]: a store of these rows alone decodes them."""
         n = len(records)
         width = int(self.width[shard])
-        store = self._stores[self._store[shard]]
+        store = self._store(shard)
         parts = []
         at = 0
         for array in store.arrays:
@@ -393,14 +339,12 @@ class TieredEmbedding(TableBatchedEmbedding):
                 np.ascontiguousarray(records[:, at : at + size]).view(array.dtype).reshape(-1)
             )
             at += size
-        zero = np.zeros(1, np.int64)
-        wide = np.array([width])
-        alone = Places(zero, wide, wide, zero, zero, zero, zero.view(np.uint64))
+        alone = whole_table(width)
         copy = store.over(parts)
-        found = {"weight": np.asarray(copy.numbers(alone, 0, n)[:])}
-        found |= zip(self.rule.element_state, copy.states(alone, 0, n))
+        values = {"weight": np.asarray(copy.numbers(alone, 0, n)[:])}
+        values |= zip(self.rule.element_state, copy.states(alone, 0, n))
         rest = np.ascontiguousarray(records[:, at:]).view(np.float32).reshape(n, -1)
-        return found | {name: rest[:, i] for i, name in enumerate(self.rule.row_state)}
+        return values | {name: rest[:, i] for i, name in enumerate(self.rule.row_state)}
 
     def load_rows(self, shard: int, rows: Ints, values: Mapping[str, Any]) -> None:
         if shard not in self._tiers:
@@ -410,16 +354,16 @@ class TieredEmbedding(TableBatchedEmbedding):
         tier.empty()
         room = tier.level.cache.lines
         for at in range(0, rows.size, room):
-            some = rows[at : at + room]
-            given = {name: array[at : at + room] for name, array in values.items()}
+            piece = rows[at : at + room]
+            piece_values = {name: array[at : at + room] for name, array in values.items()}
             if shard in self._narrow:
-                tier.level.load(some, self._narrow[shard].records(some, given))
+                tier.level.load(piece, self._narrow[shard].records(piece, piece_values))
                 continue
-            to = np.arange(some.size, dtype=np.int64)
-            self._set(shard, to, given)
-            if self._stores[self._store[shard]].coded:
-                self._check_loaded(shard, to, given["weight"], some)
-            tier.level.load(some, slots.pack(to))
+            to = np.arange(piece.size, dtype=np.int64)
+            self._set(shard, to, piece_values)
+            if self._store(shard).coded:
+                self._check_loaded(shard, to, piece_values["weight"], piece)
+            tier.level.load(piece, slots.pack(to))
 
     def seal(self, note: bytes) -> Callable[[], None] | None:
         return self._file.seal(self._file.epoch + 1, note) if self._file else None
@@ -437,7 +381,7 @@ class TieredEmbedding(TableBatchedEmbedding):
 
     def tiers(self) -> dict[str, list[dict[str, Any]]]:
         """Counts of each cached shard's levels, nearest first, by table."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        levels: dict[str, list[dict[str, Any]]] = {}
         for h, tier in self._tiers.items():
-            found.setdefault(self.tables[self.shards[h].table].name, []).extend(tier.stats())
-        return found
+            levels.setdefault(self.tables[self.shards[h].table].name, []).extend(tier.stats())
+        return levels

@@ -1,5 +1,5 @@
-"""What does a rank send where others have terms of the same sum? Exact fp64 words of its own,
-nearly always one each.
+"""What does a rank send where other ranks have terms of the same sum? Exact fp64 words of its own
+terms, nearly always one for each sum.
 """
 
 from typing import Any
@@ -8,91 +8,90 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import EntryLayout, ExtraWords, Floats, Ints, Lookups, Words
-from neocpu.embedding.rows import Places
-from neocpu.embedding.sorting import Scratch, Segments
+from neocpu.embedding.sorting import Scratch
 from neocpu.kernels import pooling, update
+from neocpu.kernels.records import Segments, ShardPlaces
 
 
 def pool(
     table: NDArray[Any],
-    places: Places,
+    places: ShardPlaces,
     layout: EntryLayout,
     entries: slice,
-    which: slice,
+    bags: slice,
     lookups: Lookups,
     scratch: Scratch,
     out: Words,
 ) -> ExtraWords:
-    """Pool the bags of some `entries` of a layout, whose rows are in one table: first words of the
-    exact sums into out f64[S, C], the rare further words returned. `which`: the offsets of their
-    bags.
+    """Pool the bags of these `entries` of a layout, whose rows are in one table: first words of the
+    exact sums into out f64[S, C], the rare further words returned. bags : offsets of their bags.
     """
-    h = layout.shard[entries]
+    shard = layout.shard[entries]
     column = layout.column[entries]
-    offsets = lookups.offsets[which]
+    offsets = lookups.offsets[bags]
     rows = lookups.rows
     weights = lookups.weights
     used = scratch.take("used", offsets.size - 1)
-    pooling.pooled_words(
-        table, places.base[h], places.width[h], offsets, rows, weights, out, column, used
-    )
-    bags = np.flatnonzero(used > 1)
-    k, s = np.divmod(bags, max(lookups.samples, 1))
-    width = places.width[h[k]]
-    more = used[bags] - 1
-    bag = np.repeat(bags, more) + which.start
-    start = np.append(0, np.cumsum(np.repeat(width, more)))
-    extra = np.empty(int(start[-1]))
-    ends = np.append(0, np.cumsum(width * more))[:-1]
-    into = s * out.shape[1] + column[k]
+    base = places.base[shard]
+    width = places.width[shard]
+    pooling.pooled_words(table, base, width, offsets, rows, weights, out, column, used)
+    long_bags = np.flatnonzero(used > 1)  # bags whose exact sum takes several words
+    entry, sample = np.divmod(long_bags, max(lookups.samples, 1))
+    bag_width = width[entry]
+    further = used[long_bags] - 1
+    extra_start = np.append(0, np.cumsum(np.repeat(bag_width, further)))
+    extra = np.empty(int(extra_start[-1]))
     pooling.bag_words(
         table,
         rows,
         weights,
-        offsets[bags],
-        offsets[bags + 1],
-        places.base[h[k]],
-        width,
-        width,
-        more + 1,
-        into,
-        ends,
+        offsets[long_bags],
+        offsets[long_bags + 1],
+        base[entry],
+        bag_width,
+        bag_width,
+        used[long_bags],
+        sample * out.shape[1] + column[entry],
+        np.append(0, np.cumsum(bag_width * further))[:-1],
         out.reshape(-1),
         extra,
     )
-    return ExtraWords(bag, start, extra)
+    return ExtraWords(np.repeat(long_bags, further) + bags.start, extra_start, extra)
 
 
-def merge(found: Segments, gradient: Floats, width: Ints) -> list[tuple[Ints, Words]]:
-    """Exact merged gradients of shards that were sorted: for each, rows i64[M] (ascending, repeated
-    for further words) and words f64[M, D]. gradient f32[:], width i64[H] of all shards.
+def merge(segments: Segments, gradient: Floats, width: Ints) -> list[tuple[Ints, Words]]:
+    """Exact merged gradients of the shards of `segments`: for each, rows i64[M] (ascending,
+    repeated for further words) and words f64[M, D]. gradient f32[:], width i64[H] of all shards.
     """
-    return [_shard(found, lo, hi, int(width[shard]), gradient) for shard, lo, hi in found.spans()]
+    return [
+        _merge_shard(segments.part(i, i + 1), gradient, int(width[shard]))
+        for i, shard in enumerate(segments.shards.tolist())
+    ]
 
 
-def _shard(found: Segments, lo: int, hi: int, width: int, gradient: Floats) -> tuple[Ints, Words]:
-    rows = found.unique[lo:hi]
-    starts = found.starts[lo : hi + 1]
-    words = np.empty((hi - lo, width))
-    used = np.empty(hi - lo, np.int64)
-    update.merge_words(gradient, found.place, found.weights, starts, words, used)
+def _merge_shard(segments: Segments, gradient: Floats, width: int) -> tuple[Ints, Words]:
+    rows = segments.unique
+    words = np.empty((rows.size, width))
+    used = np.empty(rows.size, np.int64)
+    update.merge_words(segments, gradient, words, used)
     several = np.flatnonzero(used > 1)
     place = np.cumsum(used) - used
     if several.size:
-        first = words
+        first_words = words
         words = np.empty((int(used.sum()), width))
-        words[place] = first
+        words[place] = first_words
     at = place[several] * width
     one = np.ones(several.size, np.int64)
     flat = words.reshape(-1)
-    ends = (starts[several], starts[several + 1])
-    bags = (0 * one, one, width * one)
     pooling.bag_words(
         gradient,
-        found.place,
-        found.weights,
-        *ends,
-        *bags,
+        segments.place,
+        segments.weights,
+        segments.starts[several],
+        segments.starts[several + 1],
+        0 * one,
+        one,
+        width * one,
         used[several],
         at,
         at + width,

@@ -139,7 +139,7 @@ class _Faults:
 
 
 def _source(path: Path, schema: Schema) -> tuple[TextParser, Iterator[TextBlock], int, str]:
-    """Parser and blocks of one file, the lines before its first row, and what its rows are called."""
+    """Parser and blocks of a file, lines before its first row, and what its rows are called."""
     kind = kind_of(path)
     if kind == "hdf5":
         raise DataError(

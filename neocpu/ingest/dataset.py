@@ -35,7 +35,7 @@ def is_dataset(path: str | Path) -> bool:
 
 @dataclass(frozen=True)
 class Samples:
-    """Some rows: labels float32[n], dense float32[n, Nd], bags of every feature that was asked for."""
+    """Some rows: labels float32[n], dense float32[n, Nd], bags of the chosen features."""
 
     labels: NDArray[np.float32]
     dense: NDArray[np.float32]
@@ -360,7 +360,7 @@ class Dataset:
     def _join(
         self, rows: NDArray[np.int64], which: NDArray[Any], used: NDArray[Any], names: list[str]
     ) -> Samples:
-        """Rows of several files (or none): gather from each, then put them in the order asked for."""
+        """Rows of several files (or none): gather from each, then put them in order."""
         labels = np.zeros(rows.size, np.float32)
         dense = np.zeros((rows.size, len(self.dense_columns)), np.float32)
         places = [np.flatnonzero(which == index) for index in used]

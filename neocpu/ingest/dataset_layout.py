@@ -1,17 +1,21 @@
 """What does a dataset file look like inside? A plain HDF5 file, columnar and KJT-shaped, that a
 stranger can read.
 
-    /                      attributes: format, version, rows, source, options, description, … (text or JSON)
-    /labels                float32[N]                     absent in logs without labels
-    /dense                 float32[N, Nd]                 attributes: columns (names), missing (counts), transform
-    /features/C1/codes     uint32 or uint64               the category *code* (hex value, or a 64-bit hash of the text)
-                             hotness 1: [N]   hotness L > 1: [N, L]   hotness 0 (ragged): [sum of lengths]
-    /features/C1/lengths         int32[N]                 only ragged: codes of every row
-    /features/C1/block_offsets   int64[ceil(N/4096) + 1]  only ragged: first code of every 4,096th row, and the end
-    /features/C1/weights         float32, like codes      only weighted features
-    /features/C1/vocabulary      like codes, [V]          only with a vocabulary: entry i is row i + 1, all else row 0
-    /features/C1/frequent          like codes, [F]        only if counted: codes seen more than once, at most 65,536, by count
-    /features/C1/frequent_counts   int64[F]               how often, too small by at most their attribute `short`
+    /                   attributes: format, version, rows, source, options, description, …
+                        (text or JSON)
+    /labels             float32[N]        absent in logs without labels
+    /dense              float32[N, Nd]    attributes: columns (names), missing (counts), transform
+    /features/C1/
+        codes           uint32 or uint64  the category *code*: hex value, or a 64-bit hash of text;
+                        hotness 1: [N], hotness L > 1: [N, L], hotness 0 (ragged): [sum of lengths]
+        lengths         int32[N]          only ragged: codes of every row
+        block_offsets   int64[ceil(N/4096) + 1]
+                                          only ragged: first code of every 4,096th row, and the end
+        weights         float32           only weighted features; shape of codes
+        vocabulary      as codes, [V]     only with a vocabulary: entry i is row i + 1, others row 0
+        frequent        as codes, [F]     only if counted: codes seen more than once, at most
+                                          65,536, by count
+        frequent_counts int64[F]          how often, too small by at most their attribute `short`
 
 Codes, not rows, are stored: the loader maps them (`neocpu.ingest.loader`), so one file serves every
 table size. Datasets are contiguous and uncompressed unless the file was asked to be smaller, so a

@@ -4,9 +4,11 @@ without memory.
 All files form one row space, cut into blocks of 4,096 rows. An epoch's order is a function of
 (seed, epoch) alone:
 
-    blocks     stable sort of one Philox word per block (purpose 3; counter row = block, step = epoch)
+    blocks     stable sort of one Philox word per block
+               (purpose 3; counter row = block, step = epoch)
     windows    16 consecutive blocks of that order, e.g.  | 7 2 9 … | 4 0 … |
-    samples    inside a window: stable sort of one Philox word per sample (purpose 4; row = position in the epoch)
+    samples    inside a window: stable sort of one Philox word per sample
+               (purpose 4; row = position in the epoch)
 
 (key name "samples", word of column 0), so a position is (epoch, step) and any rank finds its
 samples without the others. `shuffle=False` keeps the file order. Step s holds positions [s*B,
@@ -57,7 +59,7 @@ class Batch:
 
 
 class EpochOrder:
-    """The order of rows in one epoch: `rows(first, last)` are the row numbers at those positions."""
+    """The order of rows in one epoch: `rows(first, last)` are those at these positions."""
 
     def __init__(self, rows: int, seed: int, epoch: int, shuffle: bool = True) -> None:
         self._rows = rows

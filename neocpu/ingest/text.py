@@ -185,7 +185,7 @@ class TextParser:
 
 
 class _Block:
-    """One block on its way through the parser: fields, values, and the first fault of every line."""
+    """One block in the parser: fields, values, and the first fault of every line."""
 
     def __init__(self, parser: TextParser, text: NDArray[np.uint8]) -> None:
         self.parser = parser

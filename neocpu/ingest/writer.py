@@ -320,7 +320,7 @@ class DatasetWriter:
             group.create_dataset("frequent_counts", data=counts).attrs["short"] = short
 
     def _ragged(self, group: h5py.Group, name: str) -> None:
-        """Offsets of every 4,096th row: enough to find any row by adding up at most 4,095 lengths."""
+        """Offsets of every 4,096th row: any other is found by adding 4,095 lengths at most."""
         lengths = self._parts[f"lengths/{name}"]
         sums = (
             [np.sum(block, dtype=np.int64) for block in lengths.blocks(BLOCK)]

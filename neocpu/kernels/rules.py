@@ -1,17 +1,26 @@
 """What does one optimizer do to one row? Each rule here, in phases, as plain functions that compose
 into the update kernels.
 
-    <rule>_prepare(w, g, e0, e1, hyper)        before anything is summed; `regularise` where a rule has none
-    <rule>_direct(…)                           where a rule has one: turns g into the step's direction, given the sum of g*g
-    <rule>(…)                                  new weights and states, given the sums of g*g and w*w: as many as it reads
-    limit_norm(…)                              with optimizer.sparse.max_norm: after the step, given the new sum of w*w
+    <rule>_prepare(w, g, states, hyper)     before any sum; `regularise` where a rule has none
+    <rule>_direct(...)                      where a rule has one: g becomes the step's direction,
+                                            given the sum of g*g
+    <rule>(...)                             new weights and states, given the sums of g*g and w*w:
+                                            as many as it reads
+    limit_norm(...)                         with optimizer.sparse.max_norm: after the step, given
+                                            the sum of the new w*w
 
-All but the first are called as (w, g, e0, e1, r, squares, columns, hyper). w, g: row and merged
-gradient, f32[D]; e0, e1: its element states (size 0 where the rule has none); r: its row states,
-f32[n]; squares f32[2]: the sums, over the column tree; columns: D of the whole row, as fp32; hyper:
-`reference.rules.HYPER`. They write w, g and the states in place. Every line is one IEEE operation
-per column, in the order of docs/arithmetic.md §5. Sources: FBGEMM's `optimizers.py`, and the papers
-named there.
+All but the first are called as (w, g, states, row, squares, columns, hyper) and write in place:
+
+    w, g        f32[D], a row and its merged gradient
+    states      record of f32[D]: the row's element states, under the names that they have in
+                `reference.rules.RULES` and in checkpoints
+    row         record of f32[1]: its row states, likewise
+    squares     f32[1] or f32[2]: the sums, over the column tree
+    columns     f32: D of the whole row, where it is cut by columns
+    hyper       `reference.rules.Hyper`
+
+Every line is one IEEE operation per column, in the order of docs/arithmetic.md §5. Sources:
+FBGEMM's `optimizers.py`, and the papers named there.
 """
 
 import numpy as np
@@ -19,20 +28,13 @@ import numpy as np
 from neocpu.kernels._jit import inlined
 from neocpu.kernels.elementary import exp, log
 
-LR, EPS, BETA1, ONE_MINUS_BETA1, BETA2, ONE_MINUS_BETA2, CORRECTION1, CORRECTION2, L2, KEEP = range(
-    10
-)
-DECAY, MOMENTUM, ETA, MAX_NORM, STEP, SHRINK, LEAST_KEEP, HALFLIFE, FREQUENCY, ADJUSTING = range(
-    10, 20
-)
-SINCE, RATE_MODE, ADAGRADW, MOST, TAIL, BOUND, COEFFICIENT, LOWER = range(20, 28)
 LN2 = 0.6931471805599453
 
 
 @inlined
-def regularise(w, g, e0, e1, hyper):
+def regularise(w, g, states, hyper):
     """L2: g += wd * w."""
-    l2 = hyper[L2]
+    l2 = hyper.l2
     if l2 != np.float32(0.0):
         for c in range(g.size):
             g[c] = g[c] + l2 * w[c]
@@ -41,115 +43,110 @@ def regularise(w, g, e0, e1, hyper):
 @inlined
 def decay(w, hyper):
     """Decoupled weight decay: w *= 1 - lr * wd."""
-    keep = hyper[KEEP]
+    keep = hyper.keep
     if keep != np.float32(1.0):
         for c in range(w.size):
             w[c] = keep * w[c]
 
 
 @inlined
-def nothing(w, g, e0, e1, r, squares, columns, hyper):
+def nothing(w, g, states, row, squares, columns, hyper):
     """A phase that a rule does not have."""
 
 
 @inlined
-def limit_norm(w, g, e0, e1, r, squares, columns, hyper):
+def limit_norm(w, g, states, row, squares, columns, hyper):
     """w *= max_norm / ||w|| where the norm is larger"""
     norm = np.sqrt(squares[0])
-    if norm > hyper[MAX_NORM]:
-        factor = hyper[MAX_NORM] / norm
+    if norm > hyper.max_norm:
+        factor = hyper.max_norm / norm
         for c in range(w.size):
             w[c] = factor * w[c]
 
 
 @inlined
-def exact_sgd(w, g, e0, e1, r, squares, columns, hyper):
+def exact_sgd(w, g, states, row, squares, columns, hyper):
     """w -= lr * g"""
     decay(w, hyper)
-    lr = hyper[LR]
     for c in range(w.size):
-        w[c] = w[c] - lr * g[c]
+        w[c] = w[c] - hyper.lr * g[c]
 
 
 @inlined
-def momentum_sgd(w, g, e0, e1, r, squares, columns, hyper):
+def momentum_sgd(w, g, states, row, squares, columns, hyper):
     """m = momentum * m + g; w -= lr * m"""
-    lr = hyper[LR]
-    momentum = hyper[MOMENTUM]
     decay(w, hyper)
     for c in range(w.size):
-        m = momentum * e0[c] + g[c]
-        e0[c] = m
-        w[c] = w[c] - lr * m
+        m = hyper.momentum * states.momentum_buffer[c] + g[c]
+        states.momentum_buffer[c] = m
+        w[c] = w[c] - hyper.lr * m
 
 
 @inlined
-def lars_sgd_prepare(w, g, e0, e1, hyper):
+def lars_sgd_prepare(w, g, states, hyper):
     """Nothing: norms are those of the merged gradient and of the row, before weight decay."""
 
 
 @inlined
-def lars_sgd(w, g, e0, e1, r, squares, columns, hyper):
-    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w); w
-    -= m
+def lars_sgd(w, g, states, row, squares, columns, hyper):
+    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w);
+    w -= m
     """
     g_norm = np.sqrt(squares[0])
     w_norm = np.sqrt(squares[1])
     trust = np.float32(1.0)
-    momentum = hyper[MOMENTUM]
     if g_norm != np.float32(0.0) and w_norm != np.float32(0.0):
-        trust = (hyper[ETA] * w_norm) / (g_norm + hyper[L2] * w_norm)
-    rate = hyper[LR] * trust
-    regularise(w, g, e0, e1, hyper)
+        trust = (hyper.eta * w_norm) / (g_norm + hyper.l2 * w_norm)
+    rate = hyper.lr * trust
+    regularise(w, g, states, hyper)
     decay(w, hyper)
     for c in range(w.size):
-        m = momentum * e0[c] + rate * g[c]
-        e0[c] = m
+        m = hyper.momentum * states.momentum_buffer[c] + rate * g[c]
+        states.momentum_buffer[c] = m
         w[c] = w[c] - m
 
 
 @inlined
-def exact_adagrad(w, g, e0, e1, r, squares, columns, hyper):
+def exact_adagrad(w, g, states, row, squares, columns, hyper):
     """sum += g^2; w -= lr * g / (sqrt(sum) + eps)"""
-    lr = hyper[LR]
-    eps = hyper[EPS]
     decay(w, hyper)
     for c in range(w.size):
-        s = e0[c] + g[c] * g[c]
-        e0[c] = s
-        w[c] = w[c] - (lr * g[c]) / (np.sqrt(s) + eps)
+        s = states.sum[c] + g[c] * g[c]
+        states.sum[c] = s
+        w[c] = w[c] - (hyper.lr * g[c]) / (np.sqrt(s) + hyper.eps)
 
 
 @inlined
-def exact_rowwise_adagrad(w, g, e0, e1, r, squares, columns, hyper):
+def exact_rowwise_adagrad(w, g, states, row, squares, columns, hyper):
     """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
-    s = r[0] + squares[0] / columns
-    r[0] = s
+    s = row.sum[0] + squares[0] / columns
+    row.sum[0] = s
     decay(w, hyper)
-    step = hyper[LR] / (np.sqrt(s) + hyper[EPS])
+    step = hyper.lr / (np.sqrt(s) + hyper.eps)
     for c in range(w.size):
         w[c] = w[c] - step * g[c]
 
 
 @inlined
-def elapsed(before, hyper):
+def elapsed(prev_iter, hyper):
     """Steps since a row was last updated; 1 at its first update."""
-    return hyper[STEP] - before if before > np.float32(0.0) else np.float32(1.0)
+    return hyper.step - prev_iter if prev_iter > np.float32(0.0) else np.float32(1.0)
 
 
 @inlined
-def count_row(r, hyper):
-    """Count this update of a row in r[2]; older ones fade with the half-life, or do not where it is
+def count_row(row, hyper):
+    """Count this update in row_counter; older ones fade with the half-life, or do not where it is
     negative.
     """
-    halflife = hyper[HALFLIFE]
+    halflife = hyper.counter_halflife
     if halflife > np.float32(0.0):
-        faded = exp(-(np.float64(elapsed(r[1], hyper)) * LN2) / np.float64(halflife))
-        r[2] = np.float32(1.0) + np.float32(faded) * r[2]
+        gap = np.float64(elapsed(row.prev_iter[0], hyper))
+        faded = exp(-(gap * LN2) / np.float64(halflife))
+        row.row_counter[0] = np.float32(1.0) + np.float32(faded) * row.row_counter[0]
     elif halflife == np.float32(0.0):
-        r[2] = np.float32(1.0)
+        row.row_counter[0] = np.float32(1.0)
     else:
-        r[2] = r[2] + np.float32(1.0)
+        row.row_counter[0] = row.row_counter[0] + np.float32(1.0)
 
 
 @inlined
@@ -173,171 +170,153 @@ def powered(base, n):
 
 
 @inlined
-def tail_rate(rate, times, hyper):
-    """Learning rate of a row that was counted `times`, from its plain one, by `learning_rate_mode`."""
-    mode = hyper[RATE_MODE]
-    if mode < np.float32(0.0) or not times > hyper[TAIL]:
+def tail_rate(rate, count, hyper):
+    """Learning rate of a row of this row_counter, from its plain one, by `learning_rate_mode`."""
+    mode = hyper.learning_rate_mode
+    if mode < np.float32(0.0) or not count > hyper.tail_id_threshold:
         return rate
     if mode == np.float32(0.0):
-        more = raised(hyper[MOST] / (times + np.float32(1.0)), hyper[BOUND])
+        more = raised(hyper.max_counter / (count + np.float32(1.0)), hyper.adjustment_ub)
         more = more if more < np.float32(10.0) else np.float32(10.0)
         return rate * (more if more > np.float32(1.0) else np.float32(1.0))
     if mode == np.float32(1.0):
-        less = raised((times + np.float32(1.0)) / hyper[MOST], hyper[BOUND])
+        less = raised((count + np.float32(1.0)) / hyper.max_counter, hyper.adjustment_ub)
         less = less if less > np.float32(0.1) else np.float32(0.1)
         return rate * (less if less < np.float32(1.0) else np.float32(1.0))
-    return hyper[LR] / (np.sqrt(hyper[BOUND] * times) + hyper[EPS])
+    return hyper.lr / (np.sqrt(hyper.adjustment_ub * count) + hyper.eps)
 
 
 @inlined
-def exact_rowwise_adagrad_with_counter(w, g, e0, e1, r, squares, columns, hyper):
+def exact_rowwise_adagrad_with_counter(w, g, states, row, squares, columns, hyper):
     """exact_rowwise_adagrad whose rate and weight decay depend on how often, and how long ago, a
     row was updated
     """
-    gap = elapsed(r[1], hyper)
-    count_row(r, hyper)
-    s = r[0] + squares[0] / columns
-    times = r[2]
-    r[0] = s
-    r[1] = hyper[STEP]
-    root = np.sqrt(s) + hyper[EPS]
-    plain = hyper[LR] / root
+    gap = elapsed(row.prev_iter[0], hyper)
+    count_row(row, hyper)
+    count = row.row_counter[0]
+    s = row.sum[0] + squares[0] / columns
+    row.sum[0] = s
+    row.prev_iter[0] = hyper.step
+    root = np.sqrt(s) + hyper.eps
+    plain = hyper.lr / root
     rate = plain
     keep = np.float32(1.0)
     share = np.float32(0.0)
-    if hyper[ADJUSTING] != np.float32(0.0):
-        rate = tail_rate(plain, times, hyper)
-        share = hyper[FREQUENCY] / times
-        if hyper[ADAGRADW] != np.float32(0.0):
-            if hyper[HALFLIFE] == np.float32(-1.0):
-                rate = plain * np.sqrt(times)
-            elif hyper[HALFLIFE] == np.float32(-2.0):
-                top = hyper[LR] * times
-                rate = (top if top < hyper[BOUND] else hyper[BOUND]) / root
-            lazy = powered(hyper[KEEP], min(gap, hyper[SINCE]) - np.float32(1.0))
+    if hyper.adjusting != np.float32(0.0):
+        rate = tail_rate(plain, count, hyper)
+        share = hyper.counter_frequency / count
+        if hyper.adagradw != np.float32(0.0):
+            if hyper.counter_halflife == np.float32(-1.0):
+                rate = plain * np.sqrt(count)
+            elif hyper.counter_halflife == np.float32(-2.0):
+                top = hyper.lr * count
+                rate = (top if top < hyper.adjustment_ub else hyper.adjustment_ub) / root
+            lazy = powered(hyper.keep, min(gap, hyper.adjusted_steps) - np.float32(1.0))
             rate = rate * lazy
-            keep = hyper[KEEP] * lazy
-    if hyper[DECAY] != np.float32(0.0):
-        keep = np.float32(1.0) - (share * hyper[DECAY]) * hyper[LR]
+            keep = hyper.keep * lazy
+    if hyper.decay != np.float32(0.0):
+        keep = np.float32(1.0) - (share * hyper.decay) * hyper.lr
     # g holds wd * w: take back what the rate gives it, but for its share
-    if hyper[L2] != np.float32(0.0):
-        keep = np.float32(1.0) - hyper[L2] * (share * plain - rate)
+    if hyper.l2 != np.float32(0.0):
+        keep = np.float32(1.0) - hyper.l2 * (share * plain - rate)
     for c in range(w.size):
         w[c] = keep * w[c] - rate * g[c]
 
 
 @inlined
-def exact_rowwise_adagrad_with_cowclip(w, g, e0, e1, r, squares, columns, hyper):
-    """exact_rowwise_adagrad of g * min(1, times * max(coefficient * ||w||, lower) / ||g||)"""
-    count_row(r, hyper)
-    s = r[0] + squares[0] / columns
-    r[0] = s
-    r[1] = hyper[STEP]
-    limit = hyper[COEFFICIENT] * np.sqrt(squares[1])
-    limit = r[2] * (limit if limit > hyper[LOWER] else hyper[LOWER])
+def exact_rowwise_adagrad_with_cowclip(w, g, states, row, squares, columns, hyper):
+    """exact_rowwise_adagrad of g * min(1, count * max(coefficient * ||w||, lower) / ||g||)"""
+    count_row(row, hyper)
+    s = row.sum[0] + squares[0] / columns
+    row.sum[0] = s
+    row.prev_iter[0] = hyper.step
+    limit = hyper.weight_norm_coefficient * np.sqrt(squares[1])
+    limit = row.row_counter[0] * (limit if limit > hyper.lower_bound else hyper.lower_bound)
     clip = limit / np.sqrt(squares[0])
     clip = clip if clip < np.float32(1.0) else np.float32(1.0)
-    rate = clip * (hyper[LR] / (np.sqrt(s) + hyper[EPS]))
+    rate = clip * (hyper.lr / (np.sqrt(s) + hyper.eps))
     decay(w, hyper)
     for c in range(w.size):
         w[c] = w[c] - rate * g[c]
 
 
 @inlined
-def rowwise_rmsprop(w, g, e0, e1, r, squares, columns, hyper):
+def rowwise_rmsprop(w, g, states, row, squares, columns, hyper):
     """v = beta2 * v + (1 - beta2) * mean(g^2); w = max(least, 1 - lr * alpha * elapsed) * w - lr /
     (sqrt(v) + eps) * g
     """
-    v = hyper[BETA2] * r[0] + hyper[ONE_MINUS_BETA2] * (squares[0] / columns)
-    lost = hyper[SHRINK] * elapsed(r[1], hyper)
-    r[0] = v
-    r[1] = hyper[STEP]
-    keep = np.float32(1.0) - (lost if lost < np.float32(1.0) else np.float32(1.0))
-    keep = keep if keep > hyper[LEAST_KEEP] else hyper[LEAST_KEEP]
-    rate = hyper[LR] / (np.sqrt(v) + hyper[EPS])
+    v = hyper.beta2 * row.square_avg[0] + hyper.one_minus_beta2 * (squares[0] / columns)
+    shrunk = hyper.shrinkage * elapsed(row.prev_iter[0], hyper)
+    row.square_avg[0] = v
+    row.prev_iter[0] = hyper.step
+    keep = np.float32(1.0) - (shrunk if shrunk < np.float32(1.0) else np.float32(1.0))
+    keep = keep if keep > hyper.min_shrinkage else hyper.min_shrinkage
+    rate = hyper.lr / (np.sqrt(v) + hyper.eps)
     decay(w, hyper)
     for c in range(w.size):
         w[c] = keep * w[c] - rate * g[c]
 
 
 @inlined
-def adam(w, g, e0, e1, r, squares, columns, hyper):
+def adam(w, g, states, row, squares, columns, hyper):
     """Adam with bias correction by the global step"""
-    lr = hyper[LR]
-    eps = hyper[EPS]
-    b1 = hyper[BETA1]
-    n1 = hyper[ONE_MINUS_BETA1]
-    b2 = hyper[BETA2]
-    n2 = hyper[ONE_MINUS_BETA2]
-    c1 = hyper[CORRECTION1]
-    c2 = hyper[CORRECTION2]
     decay(w, hyper)
     for c in range(w.size):
-        m = b1 * e0[c] + n1 * g[c]
-        v = b2 * e1[c] + n2 * (g[c] * g[c])
-        e0[c] = m
-        e1[c] = v
-        w[c] = w[c] - lr * ((m * c1) / (np.sqrt(v * c2) + eps))
+        m = hyper.beta1 * states.exp_avg[c] + hyper.one_minus_beta1 * g[c]
+        v = hyper.beta2 * states.exp_avg_sq[c] + hyper.one_minus_beta2 * (g[c] * g[c])
+        states.exp_avg[c] = m
+        states.exp_avg_sq[c] = v
+        root = np.sqrt(v * hyper.correction2) + hyper.eps
+        w[c] = w[c] - hyper.lr * ((m * hyper.correction1) / root)
 
 
 @inlined
-def row_moment(r, squares, columns, hyper):
+def row_moment(row, squares, columns, hyper):
     """v = beta2 * v + (1 - beta2) * mean(g^2); returns sqrt(corrected v) + eps."""
-    v = hyper[BETA2] * r[0] + hyper[ONE_MINUS_BETA2] * (squares[0] / columns)
-    r[0] = v
-    return np.sqrt(v * hyper[CORRECTION2]) + hyper[EPS]
+    v = hyper.beta2 * row.exp_avg_sq[0] + hyper.one_minus_beta2 * (squares[0] / columns)
+    row.exp_avg_sq[0] = v
+    return np.sqrt(v * hyper.correction2) + hyper.eps
 
 
 @inlined
-def partial_rowwise_adam(w, g, e0, e1, r, squares, columns, hyper):
+def partial_rowwise_adam(w, g, states, row, squares, columns, hyper):
     """Adam with one second moment per row, from mean(g^2)"""
-    lr = hyper[LR]
-    b1 = hyper[BETA1]
-    n1 = hyper[ONE_MINUS_BETA1]
-    c1 = hyper[CORRECTION1]
-    root = row_moment(r, squares, columns, hyper)
+    root = row_moment(row, squares, columns, hyper)
     decay(w, hyper)
     for c in range(w.size):
-        m = b1 * e0[c] + n1 * g[c]
-        e0[c] = m
-        w[c] = w[c] - lr * ((m * c1) / root)
+        m = hyper.beta1 * states.exp_avg[c] + hyper.one_minus_beta1 * g[c]
+        states.exp_avg[c] = m
+        w[c] = w[c] - hyper.lr * ((m * hyper.correction1) / root)
 
 
 @inlined
 def add_decay(w, g, hyper):
     """g += wd * w, wd the decoupled weight decay: in LAMB it is part of the step."""
-    wd = hyper[DECAY]
+    wd = hyper.decay
     if wd != np.float32(0.0):
         for c in range(g.size):
             g[c] = g[c] + wd * w[c]
 
 
 @inlined
-def lamb_prepare(w, g, e0, e1, hyper):
+def lamb_prepare(w, g, states, hyper):
     """Adam's moments; g becomes Adam's step, with weight decay, before the rate"""
-    eps = hyper[EPS]
-    b1 = hyper[BETA1]
-    n1 = hyper[ONE_MINUS_BETA1]
-    c1 = hyper[CORRECTION1]
-    b2 = hyper[BETA2]
-    n2 = hyper[ONE_MINUS_BETA2]
-    c2 = hyper[CORRECTION2]
-    regularise(w, g, e0, e1, hyper)
+    regularise(w, g, states, hyper)
     for c in range(w.size):
-        m = b1 * e0[c] + n1 * g[c]
-        v = b2 * e1[c] + n2 * (g[c] * g[c])
-        e0[c] = m
-        e1[c] = v
-        g[c] = (m * c1) / (np.sqrt(v * c2) + eps)
+        m = hyper.beta1 * states.exp_avg[c] + hyper.one_minus_beta1 * g[c]
+        v = hyper.beta2 * states.exp_avg_sq[c] + hyper.one_minus_beta2 * (g[c] * g[c])
+        states.exp_avg[c] = m
+        states.exp_avg_sq[c] = v
+        g[c] = (m * hyper.correction1) / (np.sqrt(v * hyper.correction2) + hyper.eps)
     add_decay(w, g, hyper)
 
 
 @inlined
-def lamb(w, g, e0, e1, r, squares, columns, hyper):
+def lamb(w, g, states, row, squares, columns, hyper):
     """w -= lr * ||w|| / ||step|| * step, the ratio 1 where a norm is 0"""
     g_norm = np.sqrt(squares[0])
     w_norm = np.sqrt(squares[1])
-    rate = hyper[LR]
+    rate = hyper.lr
     if g_norm != np.float32(0.0) and w_norm != np.float32(0.0):
         rate = rate * (w_norm / g_norm)
     for c in range(w.size):
@@ -345,20 +324,17 @@ def lamb(w, g, e0, e1, r, squares, columns, hyper):
 
 
 @inlined
-def partial_rowwise_lamb_direct(w, g, e0, e1, r, squares, columns, hyper):
+def partial_rowwise_lamb_direct(w, g, states, row, squares, columns, hyper):
     """Moments as in partial_rowwise_adam; g becomes the step, with weight decay, before the rate"""
-    b1 = hyper[BETA1]
-    n1 = hyper[ONE_MINUS_BETA1]
-    c1 = hyper[CORRECTION1]
-    root = row_moment(r, squares, columns, hyper)
+    root = row_moment(row, squares, columns, hyper)
     for c in range(w.size):
-        m = b1 * e0[c] + n1 * g[c]
-        e0[c] = m
-        g[c] = (m * c1) / root
+        m = hyper.beta1 * states.exp_avg[c] + hyper.one_minus_beta1 * g[c]
+        states.exp_avg[c] = m
+        g[c] = (m * hyper.correction1) / root
     add_decay(w, g, hyper)
 
 
 @inlined
-def partial_rowwise_lamb(w, g, e0, e1, r, squares, columns, hyper):
+def partial_rowwise_lamb(w, g, states, row, squares, columns, hyper):
     """LAMB with one second moment per row, from mean(g^2)"""
-    lamb(w, g, e0, e1, r, squares, columns, hyper)
+    lamb(w, g, states, row, squares, columns, hyper)

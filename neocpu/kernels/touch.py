@@ -1,10 +1,9 @@
-"""When does a row come into being? When it is first looked up: then, and only then, it gets its
-initial values.
+"""When does a row get its initial values? When it is first looked up.
 
 A byte per row says whether it exists. All threads look for rows that do not (`find_untouched`); one
 claims them, so that no row is made twice (`claim_rows`); all threads make them (`make_rows`).
-Values come from Philox by (tensor, row, column), so it does not matter who makes a row, or when
-(`docs/arithmetic.md` §9).
+Values come from Philox by (tensor, row, column), so it does not matter which thread makes a row, or
+when (docs/arithmetic.md §9).
 """
 
 import numpy as np
@@ -13,6 +12,7 @@ from numba import prange
 from neocpu.kernels._jit import kernel, parallel_kernel
 from neocpu.kernels.philox import philox4x32, symmetric
 from neocpu.kernels.simd import prefetch
+from neocpu.kernels.simd.record_views import bare_record, fill_record
 
 AHEAD = 16  # lookups
 
@@ -41,65 +41,48 @@ def find_untouched(rows, chunk, origin, touched, fresh, count):
 
 @kernel
 def claim_rows(chunk, count, touched, fresh):
-    """Mark the rows that were found, each once, and bring them to the front of `fresh`; returns how
-    many they are.
+    """Mark the rows that `find_untouched` found, each once, and bring them to the front of `fresh`;
+    returns their number.
 
-    Shapes: chunk i64[C+1]; count i64[C]; touched u8[R]; fresh i64[n], as from `find_untouched`.
-    Order: chunks, lookups.
+    Shapes: chunk i64[C+1]; count i64[C]; touched u8[R]; fresh i64[n]. Order: chunks, lookups.
     """
-    found = 0
+    claimed = 0
     for t in range(count.size):
         for i in range(chunk[t], chunk[t] + count[t]):
             row = fresh[i]
             if touched[row] == 0:
                 touched[row] = 1
-                fresh[found] = row
-                found += 1
-    return found
+                fresh[claimed] = row
+                claimed += 1
+    return claimed
 
 
 @parallel_kernel
-def make_rows(
-    fresh,
-    row_base,
-    base,
-    width,
-    row0,
-    column0,
-    key,
-    scale,
-    start0,
-    start1,
-    start_row,
-    table,
-    state0,
-    state1,
-    row_state,
-):
+def make_rows(fresh, places, initial, table, states, row_state):
     """Initial values and states of rows.
 
-    Shapes: fresh i64[m], numbers among the rows of all shards; by shard, ascending in row_base:
-    row_base (its first row), base (its first element in `table`), width, row0, column0 (its place
-    in the whole table) i64[H], key u64[H], scale f32[H]; start0, start1 f32, start_row f32[n]:
-    initial states; table, state0, state1 f32[:], states [0] if absent; row_state f32[R*n]. Source:
-    docs/arithmetic.md §9. Order: none.
+    Shapes: fresh i64[m], numbers among the rows of all shards; places `records.ShardPlaces`,
+    row_base ascending; initial `records.InitialValues`; table f32[:]; states: a record of the
+    element states, f32[:] like the table; row_state f32[R*n], the states of a row beside each
+    other. Source: docs/arithmetic.md §9. Order: none.
     """
+    row_base = places.row_base
+    per_row = initial.row_states.size
     for u in prange(fresh.size):
+        where = bare_record(places)
+        start = bare_record(initial)
         h = np.searchsorted(row_base, fresh[u], "right") - 1
         row = fresh[u] - row_base[h]
-        d = width[h]
-        first = column0[h]
-        at = base[h] + row * d
+        d = where.width[h]
+        first = where.column0[h]
+        at = where.base[h] + row * d
+        number = np.uint64(where.row0[h] + row)
         for block in range(first // 4, (first + d + 3) // 4):
-            words = philox4x32(key[h], np.uint64(row0[h] + row), np.uint64(block), np.uint64(0))
-            to = 4 * block - first
+            words = philox4x32(start.key[h], number, np.uint64(block), np.uint64(0))
+            column = 4 * block - first
             for i in range(4):
-                if 0 <= to + i < d:
-                    table[at + to + i] = symmetric(words[i], scale[h])
-        for c in range(d):
-            if state0.size:
-                state0[at + c] = start0
-            if state1.size:
-                state1[at + c] = start1
-        for i in range(start_row.size):
-            row_state[fresh[u] * start_row.size + i] = start_row[i]
+                if 0 <= column + i < d:
+                    table[at + column + i] = symmetric(words[i], start.scale[h])
+        fill_record(states, start.states, at, d)
+        for i in range(per_row):
+            row_state[fresh[u] * per_row + i] = start.row_states[i]

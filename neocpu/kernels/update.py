@@ -1,14 +1,15 @@
 """How is a touched row updated? Its gradients are merged exactly, then its rule runs, once, while
 the row is in the cache.
 
-    for each unique row of each shard:      g = exact sum of its gradients, rounded once         (pooling.pool_bag)
-                                            a rule's phases, row scalars before each             (rules.py)
+    for each unique row of each shard:
+        g = exact sum of its gradients, rounded once        pooling.pool_bag
+        a rule's phases, row scalars before each            rules.py
 
 `fused(rule)` composes a rule into one kernel; tasks are runs of unique rows of equal work. The
-phases exist apart too, for rows whose scalars must first meet those of other columns:
-`merged(rule)`, then `stepped(phase)` with the scalars given. How a row comes out of the table and
-goes back is composed into the kernel too, by five functions: fp32 rows are looked at where they are
-(`FP32`, below), codes are decoded and encoded (`narrow.CODES`); the loop is one.
+phases exist apart too, for rows whose scalars must first be added to those of other column shards:
+`merged(rule)`, then `stepped(rule, phase)` with the scalars given. How a row comes out of the table
+and goes back is composed into the kernel by five functions, `RowAccess`: fp32 rows are changed in
+place (`FP32`), codes are decoded and encoded (`narrow.CODES`); the loop is one.
 """
 
 from functools import cache
@@ -20,13 +21,15 @@ from numba import prange
 from neocpu.kernels import rules
 from neocpu.kernels._jit import inlined, parallel_kernel
 from neocpu.kernels.pooling import TASKS, pool_bag, sum_bag, task_bags, task_count
+from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd import prefetch_far, prefetch_write
 from neocpu.kernels.simd.bags import bare, square_tree_16, square_tree_64, view
+from neocpu.kernels.simd.record_views import bare_record, view_fields, view_record
 
-# rows
+# Rows are prefetched this many unique rows ahead: into the second-level cache, into the first.
 FAR = 24
 NEAR = 4
-# rows taken through a phase together: while one waits for its sums and roots, the next ones compute
+# Rows taken through a phase together: while one waits for its sums and roots, others compute.
 GROUP = 4
 RUN = 4096  # elements
 
@@ -68,38 +71,36 @@ def fetch_states(row_state, states, row_base, unique, u, last):
 
 
 @inlined
-def state_views(state0, state1, row_state, at, d, row, states):
-    """(element states, row states) of one row; of size 0 what the rule does not keep."""
-    e0 = view(state0, at if state0.size else 0, d)
-    e1 = view(state1, at if state1.size else 0, d)
-    return e0, e1, view(row_state, row * states if row_state.size else 0, states)
-
-
-@inlined
-def fetch_row(rows, far, near, d):
+def fetch_row(table, far, near, d):
     """Prefetch the rows from elements `far` and `near` on, of d numbers."""
     for c in range(0, d, 16):
-        prefetch_far(rows, far + c)
-        prefetch_write(rows, near + c)
+        prefetch_far(table, far + c)
+        prefetch_write(table, near + c)
 
 
 @inlined
-def open_row(rows, at, line):
+def share_table(table, places):
+    """The table as the body of a task takes it."""
+    return bare(table)
+
+
+@inlined
+def open_row(table, at, line):
     """The row from element `at` on as fp32 numbers to be changed; `line` f32[D]: room for them, if
     they need any.
     """
-    return view(rows, at, line.size)
+    return view(table, at, line.size)
 
 
 @inlined
-def close_row(rows, at, h, u, line, spare):
-    """Unique row u, of shard h, has its new numbers: they are where they belong."""
+def close_row(table, at, h, u, line, drawn):
+    """Put back unique row u, of shard h, its new numbers in `line`: here, they are in place."""
 
 
 class RowAccess(NamedTuple):
-    """How a kernel handles rows: functions as those above of fp32 rows, `share`: the table as its
-    threads take it, `opened`: a row that is open already; and for how many lines a row that is open
-    takes room.
+    """How a kernel handles the rows of a format: functions as those above of fp32 rows.
+
+    opened : `open` of a row that is open already. lines : 1 if an open row needs room, else 0.
     """
 
     share: Any
@@ -110,7 +111,7 @@ class RowAccess(NamedTuple):
     lines: int
 
 
-FP32 = RowAccess(bare, fetch_row, open_row, open_row, close_row, 0)
+FP32 = RowAccess(share_table, fetch_row, open_row, open_row, close_row, lines=0)
 
 
 @inlined
@@ -130,105 +131,168 @@ def widest(width, shards):
     return d
 
 
-def _fuse(prepare, direct, rule, finish, squares, directs, finishes, states, rows):
-    """Kernel that merges and updates unique rows; `squares`: row scalars that the rule reads;
-    `directs`, `finishes`: has it these phases? `states`: numbers per row in row_state; `rows`: how
-    its rows are handled, as `FP32`.
+class UpdateScratch(NamedTuple):
+    """Arrays of one task of the fused update: `sums` f64[128], `floats` f32 for all else."""
+
+    sums: Any
+    floats: Any
+
+
+class GroupMemory(NamedTuple):
+    """Where a task takes a group of rows through their phases; views of its `UpdateScratch`.
+
+    sums f64[128] : of `pool_bag`. line f32[W], parts f32[W/32] : of `square_sum`; W is the largest
+    width, rounded up to a multiple of 64. merged f32[GROUP*W] : gradients. opened f32[GROUP*W] :
+    rows, if they need room. squares f32[2*GROUP] : the row scalars. drawn f32[W+64] : random words
+    of an encoder, if there is one.
+    """
+
+    sums: Any
+    line: Any
+    parts: Any
+    merged: Any
+    opened: Any
+    squares: Any
+    drawn: Any
+
+
+@inlined
+def new_scratch(width, lines):
+    """The scratch of one task for rows of up to `width` columns, a multiple of 64."""
+    size = width + width // 32 + GROUP * width * (1 + lines) + 2 * GROUP + lines * (width + 64)
+    return UpdateScratch(np.empty(128), np.zeros(size, np.float32))
+
+
+@inlined
+def group_memory(scratch, width, lines):
+    """The scratch of a task, cut."""
+    parts = width
+    merged = parts + width // 32
+    opened = merged + GROUP * width
+    squares = opened + GROUP * width * lines
+    drawn = squares + 2 * GROUP
+    return GroupMemory(
+        bare(scratch.sums),
+        view(scratch.floats, 0, width),
+        view(scratch.floats, parts, width // 32),
+        view(scratch.floats, merged, GROUP * width),
+        view(scratch.floats, opened, GROUP * width * lines),
+        view(scratch.floats, squares, 2 * GROUP),
+        view(scratch.floats, drawn, lines * (width + 64)),
+    )
+
+
+@inlined
+def merge_row(gradient, segments, u, out, sums):
+    """out = the exact sum of the gradients of unique row u, rounded once; `sums` f64[128]."""
+    pool_bag(
+        gradient,
+        segments.place,
+        segments.weights,
+        segments.starts[u],
+        segments.starts[u + 1],
+        0,
+        1,
+        out.size,
+        out,
+        sums,
+    )
+
+
+def _fuse(prepare, direct, step, finish, rule, limited, rows):
+    """Kernel that merges and updates unique rows: `rule` through these phases, its rows handled as
+    `rows` says.
     """
     share, fetch, opens, opened, close, lines = rows
+    directs = rule.direct
+    row_scalars = rule.row_scalars
+    row_record = rule.row_record
+    row_states = len(rule.row_state)
+
+    @task_body
+    def update_task(
+        task, tasks, scratch, width, table, states, row_state, places, segments, gradient, hyper
+    ):
+        memory = group_memory(scratch, width, lines)
+        weight = share(table, places)
+        element_states = bare_record(states)
+        one_state = bare(row_state)
+        where = bare_record(places)
+        lookups = bare_record(segments)
+        unique = lookups.unique
+        source = bare(gradient)
+        u, end = task_bags(lookups.starts, task, tasks)
+        i = 0
+        h = -1
+        while u < end:
+            i = find_shard(lookups.first, i, u)
+            if lookups.shards[i] != h:
+                h = lookups.shards[i]
+                memory.line[:] = np.float32(0.0)  # `square_sum` reads zeros beyond the width
+            d = where.width[h]
+            base = where.base[h]
+            row_base = where.row_base[h]
+            columns = np.float32(where.full_width[h])
+            last = lookups.first[i + 1] - 1
+            n = min(GROUP, end - u, last + 1 - u)
+            for j in range(n):
+                far = unique[min(u + j + FAR, last)]
+                near = unique[min(u + j + NEAR, last)]
+                fetch(weight, base + far * d, base + near * d, d)
+                fetch_states(one_state, row_states, row_base, unique, u + j, last)
+                at = base + unique[u + j] * d
+                g = view(memory.merged, j * d, d)
+                merge_row(source, lookups, u + j, g, memory.sums)
+                w = opens(weight, at, view(memory.opened, j * d, d))
+                state = view_record(element_states, at, d)
+                prepare(w, g, state, hyper)
+                if directs:
+                    row = view_fields(
+                        row_record, one_state, (row_base + unique[u + j]) * row_states
+                    )
+                    squares = view(memory.squares, 2 * j, 2)
+                    squares[0] = square_sum(g, d, memory.line, memory.parts)
+                    direct(w, g, state, row, squares, columns, hyper)
+            for j in range(n):
+                squares = view(memory.squares, 2 * j, 2)
+                if row_scalars > 0:
+                    g = view(memory.merged, j * d, d)
+                    squares[0] = square_sum(g, d, memory.line, memory.parts)
+                if row_scalars > 1:
+                    w = opened(weight, base + unique[u + j] * d, view(memory.opened, j * d, d))
+                    squares[1] = square_sum(w, d, memory.line, memory.parts)
+            for j in range(n):
+                at = base + unique[u + j] * d
+                g = view(memory.merged, j * d, d)
+                w = opened(weight, at, view(memory.opened, j * d, d))
+                state = view_record(element_states, at, d)
+                row = view_fields(row_record, one_state, (row_base + unique[u + j]) * row_states)
+                squares = view(memory.squares, 2 * j, 2)
+                step(w, g, state, row, squares, columns, hyper)
+                if limited:
+                    squares[0] = square_sum(w, d, memory.line, memory.parts)
+                    finish(w, g, state, row, squares, columns, hyper)
+                close(weight, at, h, u + j, w, memory.drawn)
+            u += n
 
     @parallel_kernel
-    def fused_update(
-        table,
-        state0,
-        state1,
-        row_state,
-        base,
-        width,
-        full_width,
-        row_base,
-        shards,
-        first,
-        unique,
-        starts,
-        place,
-        weights,
-        gradient,
-        hyper,
-    ):
-        # one size for all rows: arrays born again in a loop get lost
-        blocks = (widest(width, shards) + 63) // 64
-        room = (66 + 64 * GROUP * (1 + lines)) * blocks
-        tasks = task_count(starts)
+    def fused_update(table, states, row_state, places, segments, gradient, hyper):
+        width = (widest(places.width, segments.shards) + 63) // 64 * 64
+        tasks = task_count(segments.starts)
         for task in prange(tasks):
-            sums = np.empty(128)
-            floats = np.zeros(room + 2 * GROUP + 64 * lines * (blocks + 1), np.float32)
-            acc = bare(sums)
-            line = view(floats, 0, 64 * blocks)
-            parts = view(floats, 64 * blocks, 2 * blocks)
-            merged = view(floats, 66 * blocks, 64 * GROUP * blocks)
-            decoded = view(floats, (66 + 64 * GROUP) * blocks, 64 * GROUP * blocks * lines)
-            scalars = view(floats, room, 2 * GROUP)
-            spare = view(floats, room + 2 * GROUP, 64 * lines * (blocks + 1))
-            source = bare(gradient)
-            index = bare(place)
-            scale = bare(weights)
-            weight = share(table)
-            first_state = bare(state0)
-            second_state = bare(state1)
-            one_state = bare(row_state)
-            u, hi = task_bags(starts, task, tasks)
-            i = 0
-            h = -1
-            while u < hi:
-                i = find_shard(first, i, u)
-                if shards[i] != h:
-                    h = shards[i]
-                    line[:] = np.float32(0.0)
-                d = width[h]
-                columns = np.float32(full_width[h])
-                last = first[i + 1] - 1
-                n = min(GROUP, hi - u, last + 1 - u)
-                for j in range(n):
-                    far = unique[min(u + j + FAR, last)]
-                    near = unique[min(u + j + NEAR, last)]
-                    fetch(weight, base[h] + far * d, base[h] + near * d, d)
-                    fetch_states(one_state, states, row_base[h], unique, u + j, last)
-                    g = view(merged, j * d, d)
-                    at = base[h] + unique[u + j] * d
-                    row = row_base[h] + unique[u + j]
-                    pool_bag(
-                        source, index, scale, starts[u + j], starts[u + j + 1], 0, 1, d, g, acc
-                    )
-                    w = opens(weight, at, view(decoded, j * d, d))
-                    e0, e1, r = state_views(
-                        first_state, second_state, one_state, at, d, row, states
-                    )
-                    prepare(w, g, e0, e1, hyper)
-                    if directs:
-                        scalars[2 * j] = square_sum(g, d, line, parts)
-                        direct(w, g, e0, e1, r, view(scalars, 2 * j, 2), columns, hyper)
-                for j in range(n):
-                    if squares > 0:
-                        scalars[2 * j] = square_sum(view(merged, j * d, d), d, line, parts)
-                    if squares > 1:
-                        w = opened(weight, base[h] + unique[u + j] * d, view(decoded, j * d, d))
-                        scalars[2 * j + 1] = square_sum(w, d, line, parts)
-                for j in range(n):
-                    g = view(merged, j * d, d)
-                    at = base[h] + unique[u + j] * d
-                    row = row_base[h] + unique[u + j]
-                    w = opened(weight, at, view(decoded, j * d, d))
-                    e0, e1, r = state_views(
-                        first_state, second_state, one_state, at, d, row, states
-                    )
-                    rule(w, g, e0, e1, r, view(scalars, 2 * j, 2), columns, hyper)
-                    if finishes:
-                        scalars[2 * j] = square_sum(w, d, line, parts)
-                        finish(w, g, e0, e1, r, view(scalars, 2 * j, 2), columns, hyper)
-                    close(weight, at, h, u + j, w, spare)
-                u += n
-            sums[0], floats[0] = 0.0, np.float32(0.0)  # what the views look at lives until here
+            update_task(
+                task,
+                tasks,
+                new_scratch(width, lines),
+                width,
+                table,
+                states,
+                row_state,
+                places,
+                segments,
+                gradient,
+                hyper,
+            )
 
     return fused_update
 
@@ -239,108 +303,75 @@ def _fuse_merge(prepare, opened):
     others.
     """
 
-    @parallel_kernel
-    def merge_rows(
-        table,
-        state0,
-        state1,
-        base,
-        width,
-        shards,
-        first,
-        unique,
-        starts,
-        place,
-        weights,
-        gradient,
-        hyper,
-        to,
-        out,
+    @task_body
+    def merge_task(
+        task, tasks, sums, table, states, places, segments, gradient, hyper, offsets, out
     ):
-        tasks = task_count(starts)
+        acc = bare(sums)
+        element_states = bare_record(states)
+        where = bare_record(places)
+        lookups = bare_record(segments)
+        source = bare(gradient)
+        begin, end = task_bags(lookups.starts, task, tasks)
+        i = 0
+        for u in range(begin, end):
+            i = find_shard(lookups.first, i, u)
+            h = lookups.shards[i]
+            d = where.width[h]
+            at = where.base[h] + lookups.unique[u] * d
+            g = view(out, offsets[u], d)
+            merge_row(source, lookups, u, g, acc)
+            w = view(table, offsets[u] if opened else at, d)
+            prepare(w, g, view_record(element_states, at, d), hyper)
+
+    @parallel_kernel
+    def merge_rows(table, states, places, segments, gradient, hyper, offsets, out):
+        tasks = task_count(segments.starts)
         for task in prange(tasks):
-            sums = np.empty(128)
-            i = 0
-            acc = bare(sums)
-            source = bare(gradient)
-            index = bare(place)
-            scale = bare(weights)
-            lo, hi = task_bags(starts, task, tasks)
-            for u in range(lo, hi):
-                i = find_shard(first, i, u)
-                h = shards[i]
-                d = width[h]
-                g = view(out, to[u], width[h])
-                at = base[h] + unique[u] * width[h]
-                pool_bag(source, index, scale, starts[u], starts[u + 1], 0, 1, d, g, acc)
-                e0 = view(state0, at if state0.size else 0, d)
-                e1 = view(state1, at if state1.size else 0, d)
-                prepare(view(table, to[u] if opened else at, d), g, e0, e1, hyper)
-            sums[0] = 0.0
+            merge_task(
+                task,
+                tasks,
+                np.empty(128),
+                table,
+                states,
+                places,
+                segments,
+                gradient,
+                hyper,
+                offsets,
+                out,
+            )
 
     return merge_rows
 
 
-def _fuse_step(phase, states, opened):
-    """Kernel that takes unique rows with merged gradients through one phase, the row scalars given."""
+def _fuse_step(phase, row_record, opened):
+    """Kernel that takes unique rows with merged gradients through one phase, given row scalars."""
+    row_states = len(row_record._fields)
 
     @parallel_kernel
-    def step_rows(
-        table,
-        state0,
-        state1,
-        row_state,
-        base,
-        width,
-        full_width,
-        row_base,
-        shards,
-        first,
-        unique,
-        to,
-        gradient,
-        given,
-        hyper,
-    ):
-        rows = unique.size
-        scalars = given.size // max(rows, 1)
+    def step_rows(table, states, row_state, places, segments, offsets, gradient, squares, hyper):
+        shards = segments.shards
+        first = segments.first
+        unique = segments.unique
+        scalars = squares.size // max(unique.size, 1)
         for task in prange(TASKS):
+            where = bare_record(places)
             i = 0
-            for u in range(rows * task // TASKS, rows * (task + 1) // TASKS):
+            for u in range(unique.size * task // TASKS, unique.size * (task + 1) // TASKS):
                 i = find_shard(first, i, u)
                 h = shards[i]
-                d = width[h]
-                at = base[h] + unique[u] * width[h]
-                row = (row_base[h] + unique[u]) * states
-                e0 = view(state0, at if state0.size else 0, d)
-                e1 = view(state1, at if state1.size else 0, d)
-                w = view(table, to[u] if opened else at, d)
-                r = view(row_state, row if row_state.size else 0, states)
-                g = view(gradient, to[u], d)
-                squares = view(given, u * scalars, scalars)
-                phase(w, g, e0, e1, r, squares, np.float32(full_width[h]), hyper)
+                d = where.width[h]
+                at = where.base[h] + unique[u] * d
+                w = view(table, offsets[u] if opened else at, d)
+                g = view(gradient, offsets[u], d)
+                state = view_record(states, at, d)
+                number = where.row_base[h] + unique[u]
+                row = view_fields(row_record, row_state, number * row_states)
+                columns = np.float32(where.full_width[h])
+                phase(w, g, state, row, view(squares, u * scalars, scalars), columns, hyper)
 
     return step_rows
-
-
-def _fuse_elementwise(prepare, rule):
-    """Kernel that updates a flat array with an elementwise rule, in runs of `RUN` elements."""
-
-    @parallel_kernel
-    def elementwise_update(parameters, state0, state1, gradient, hyper):
-        n = parameters.size
-        one = np.float32(1.0)
-        for run in prange((n + RUN - 1) // RUN):
-            lo = run * RUN
-            hi = min(n, (run + 1) * RUN)
-            w = view(parameters, lo, hi - lo)
-            g = view(gradient, lo, hi - lo)
-            e0 = view(state0, lo if state0.size else 0, hi - lo)
-            e1 = view(state1, lo if state1.size else 0, hi - lo)
-            prepare(w, g, e0, e1, hyper)
-            rule(w, g, e0, e1, hyper, hyper, one, hyper)
-
-    return elementwise_update
 
 
 def _prepare(name):
@@ -349,71 +380,78 @@ def _prepare(name):
 
 
 @cache
-def fused(name, row_scalars, row_states, limited, rows=FP32):
-    """The fused kernel of a rule that reads `row_scalars` sums and keeps `row_states` numbers per
-    row (its record in `reference.rules`); `limited`: with the phase `limit_norm`; `rows`: how its
-    rows are handled.
+def fused(rule, limited, rows=FP32):
+    """The fused kernel of a rule (a record of `reference.rules.RULES`); `limited`: with the phase
+    `limit_norm`; `rows`: how its rows are handled.
 
-    `fused(…)(table, state0, state1, row_state, base, width, full_width, row_base, shards, first,
-    unique, starts, place, weights, gradient, hyper)`: the unique rows u in [first[i], first[i+1])
-    of shard shards[i] are merged and updated in place.
+    `fused(...)(table, states, row_state, places, segments, gradient, hyper)`: the unique rows of
+    `segments` are merged and updated in place.
 
-    Shapes: table, state0, state1 f32[:] (states [0] if the rule has none); row_state f32[:],
-    `row_states` numbers of a row beside each other, or [0]; base, row_base, width, full_width
-    i64[H]: first element, first row, columns of the shard and of its table; shards i64[N], first
-    i64[N+1]; unique i64[U], starts i64[U+1]; the lookups of u have their gradients at
-    gradient[place[j] : + width], j in [starts[u], starts[u+1]), times weights[j] if any; hyper
-    f32[28].
+    Shapes: table f32[:] (or what `rows` says); states: a record of the rule's element states,
+    f32[:] like the table; row_state f32[R*n], the n row states of a row beside each other, row r of
+    shard h being row places.row_base[h] + r of R; places `records.ShardPlaces`; segments
+    `records.Segments`; gradient f32[:], that of a lookup at place[j] : + width, times weights[j] if
+    there are weights; hyper `reference.rules.Hyper`.
     Source: Neo's exact backward; docs/arithmetic.md §3 to §5. Order: none in the merge; columns in
     a tree for row scalars.
     """
-    direct = getattr(rules, f"{name}_direct", rules.nothing)
+    direct = getattr(rules, f"{rule.name}_direct", rules.nothing)
     finish = rules.limit_norm if limited else rules.nothing
-    directs = direct is not rules.nothing
     return _fuse(
-        _prepare(name),
-        direct,
-        getattr(rules, name),
-        finish,
-        row_scalars,
-        directs,
-        limited,
-        row_states,
-        rows,
+        _prepare(rule.name), direct, getattr(rules, rule.name), finish, rule, limited, rows
     )
 
 
-def merged(name, opened=False):
-    """The kernel that merges and prepares: gradients of unique rows into out[to[u] : + width], no
-    step yet.
+def merged(rule, opened=False):
+    """The kernel that merges and prepares: gradients of unique rows into out[offsets[u] : + width],
+    no step yet.
 
-    `merged(name)(table, state0, state1, base, width, shards, first, unique, starts, place, weights,
-    gradient, hyper, to, out)`. Shapes: as in `fused`; to i64[:] by u; out f32[:]; `opened`: the
-    table is one of rows that are open, row u at to[u] (`narrow.open_rows`). Source:
-    docs/arithmetic.md §3, §5. Order: none.
+    `merged(rule)(table, states, places, segments, gradient, hyper, offsets, out)`. Shapes: as in
+    `fused`; offsets i64[U]; out f32[:]; `opened`: the table is one of rows that are open, row u at
+    offsets[u] (`narrow.open_rows`). Source: docs/arithmetic.md §3, §5. Order: none.
     """
-    return _fuse_merge(_prepare(name), opened)
+    return _fuse_merge(_prepare(rule.name), opened)
 
 
 @cache
-def stepped(phase, row_states, opened=False):
+def stepped(rule, phase, opened=False):
     """The kernel of one phase of a rule, named as in `rules.py`, over merged gradients.
 
-    `stepped(…)(table, state0, state1, row_state, base, width, full_width, row_base, shards, first,
-    unique, to, gradient, given, hyper)`. Shapes: as in `fused`; row u has its gradient at
-    gradient[to[u] : + width] (written where the phase writes g) and its scalars at given[u*n : +
-    n], n those that the phase reads; `opened` as in `merged`.
-    Source: docs/arithmetic.md §5. Order: none.
+    `stepped(...)(table, states, row_state, places, segments, offsets, gradient, squares, hyper)`.
+    Shapes: as in `fused`; row u has its gradient at gradient[offsets[u] : + width] (written where
+    the phase writes g) and its scalars at squares[u*n : + n], n those that the phase reads;
+    `opened` as in `merged`. Source: docs/arithmetic.md §5. Order: none.
     """
-    return _fuse_step(getattr(rules, phase), row_states, opened)
+    return _fuse_step(getattr(rules, phase), rule.row_record, opened)
+
+
+def _fuse_elementwise(prepare, step, row_record):
+    """Kernel that updates a flat array with an elementwise rule, in runs of `RUN` elements."""
+
+    @parallel_kernel
+    def elementwise_update(parameters, states, gradient, hyper):
+        n = parameters.size
+        for run in prange((n + RUN - 1) // RUN):
+            lo = run * RUN
+            size = min(n - lo, RUN)
+            w = view(parameters, lo, size)
+            g = view(gradient, lo, size)
+            state = view_record(states, lo, size)
+            row = view_fields(row_record, gradient, 0)
+            prepare(w, g, state, hyper)
+            step(w, g, state, row, g, np.float32(1.0), hyper)
+
+    return elementwise_update
 
 
 @cache
-def elementwise(name):
-    """The kernel of an elementwise rule over a flat array: (parameters, state0, state1, gradient,
-    hyper), all f32 1-D; the gradient is used as scratch.
+def elementwise(rule):
+    """The kernel of an elementwise rule over a flat array: (parameters, states, gradient, hyper).
+
+    Shapes: parameters, gradient f32[n], the gradient being used as scratch; states: a record of
+    the rule's element states f32[n]; hyper `reference.rules.Hyper`. Source: docs/arithmetic.md §5.
     """
-    return _fuse_elementwise(_prepare(name), getattr(rules, name))
+    return _fuse_elementwise(_prepare(rule.name), getattr(rules, rule.name), rule.row_record)
 
 
 @parallel_kernel
@@ -445,30 +483,32 @@ def pack(gradient, column, width, start, out):
                 line[c] = source[c]
 
 
-@parallel_kernel
-def merge_words(gradient, place, weights, starts, out, used):
-    """fp64 sums of merged gradients, exact where used[u] (the words that row u takes) is 1.
-
-    Shapes: gradient f32[:]; place i64[n]; weights f32[n] or f32[0]; starts i64[U+1]; out f64[U, D];
-    used i64[U].
-    Source: docs/arithmetic.md §3. Order: none.
-    """
+@task_body
+def merge_words_task(task, tasks, sums, segments, gradient, out, used):
+    """One task of `merge_words`."""
+    acc = bare(sums)
+    lookups = bare_record(segments)
+    source = bare(gradient)
     width = out.shape[1]
     flat = out.reshape(-1)
-    tasks = task_count(starts)
+    begin, end = task_bags(lookups.starts, task, tasks)
+    for u in range(begin, end):
+        lo = lookups.starts[u]
+        hi = lookups.starts[u + 1]
+        line = view(flat, u * width, width)
+        used[u] = sum_bag(source, lookups.place, lookups.weights, lo, hi, 0, 1, width, line, acc)
+
+
+@parallel_kernel
+def merge_words(segments, gradient, out, used):
+    """fp64 sums of merged gradients, exact where used[u] (the words that row u takes) is 1.
+
+    Shapes: segments `records.Segments` of one shard; gradient f32[:]; out f64[U, D]; used i64[U].
+    Source: docs/arithmetic.md §3. Order: none.
+    """
+    tasks = task_count(segments.starts)
     for task in prange(tasks):
-        sums = np.empty(128)
-        acc = bare(sums)
-        source = bare(gradient)
-        index = bare(place)
-        scale = bare(weights)
-        lo, hi = task_bags(starts, task, tasks)
-        for u in range(lo, hi):
-            line = view(flat, u * width, width)
-            used[u] = sum_bag(
-                source, index, scale, starts[u], starts[u + 1], 0, 1, width, line, acc
-            )
-        sums[0] = 0.0
+        merge_words_task(task, tasks, np.empty(128), segments, gradient, out, used)
 
 
 @parallel_kernel

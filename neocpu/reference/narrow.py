@@ -16,126 +16,71 @@ from neocpu.reference.codecs import (
 )
 
 
-def _places(base, width, shards, first, unique):
-    """(shard, its rows, element numbers [rows, D] of them) for each run of unique rows."""
-    for h, (lo, hi) in zip(shards, pairwise(first)):
-        rows = unique[lo:hi]
-        yield h, rows, base[h] + rows[:, None] * width[h] + np.arange(width[h])
+def _elements(places, segments):
+    """(shard, its slice of the unique rows, their elements [rows, D]) of each shard."""
+    for h, (lo, hi) in zip(segments.shards, pairwise(segments.first)):
+        rows = slice(lo, hi)
+        first = places.base[h] + segments.unique[rows, None] * places.width[h]
+        yield h, rows, first + np.arange(places.width[h])
 
 
-def _numbers(codes, low, at, layout):
-    """The numbers of the codes `at`."""
-    numbers = np.empty(at.shape, np.float32)
-    if low.size:
-        join_rows(codes[at], low[at], numbers)
+def _read(table, elements):
+    """The numbers of some elements."""
+    numbers = np.empty(elements.shape, np.float32)
+    if table.low.size:
+        join_rows(table.codes[elements], table.low[elements], numbers)
     else:
-        decode_rows(codes[at], layout, numbers)
+        decode_rows(table.codes[elements], table.layout, numbers)
     return numbers
 
 
-def _write(codes, low, at, numbers, layout, rounding, key, rows, column0, step):
-    """Codes `at` = numbers, rounded."""
-    new = np.empty(at.shape, codes.dtype)
-    half = np.empty(at.shape, np.uint16)
-    if low.size:
-        split_rows(numbers, new, half)
-        low[at] = half
-    elif rounding:
-        encode_rows_randomly(numbers, layout, rounding, key, rows, column0, step, new)
-    else:
-        encode_rows(numbers, layout, rounding, new)
-    codes[at] = new
-
-
-def fused(name, row_scalars, row_states, limited):
-    """Merge and update unique rows with a rule; see `kernels.narrow.fused`."""
-    wide = update.fused(name, row_scalars, row_states, limited)
-
-    def fused_update(
-        codes,
-        low,
-        state0,
-        state1,
-        row_state,
-        base,
-        width,
-        full_width,
-        row_base,
-        shards,
-        first,
-        unique,
-        starts,
-        place,
-        weights,
-        gradient,
-        hyper,
-        layout,
-        rounding,
-        key,
-        row0,
-        column0,
-        step,
-        rows,
-    ):
-        table = np.zeros(codes.size, np.float32)
-        places = list(_places(base, width, shards, first, unique))
-        for _, _, at in places:
-            table[at] = _numbers(codes, low, at, layout)
-        wide(
-            table,
-            state0,
-            state1,
-            row_state,
-            base,
-            width,
-            full_width,
-            row_base,
-            shards,
-            first,
-            unique,
-            starts,
-            place,
-            weights,
-            gradient,
-            hyper,
+def _write(table, places, h, rows, elements, numbers):
+    """Elements [rows, D] of a shard = numbers, rounded."""
+    codes = np.empty(elements.shape, table.codes.dtype)
+    if table.low.size:
+        halves = np.empty(elements.shape, np.uint16)
+        split_rows(numbers, codes, halves)
+        table.low[elements] = halves
+    elif table.rounding:
+        encode_rows_randomly(
+            numbers,
+            table.layout,
+            table.rounding,
+            places.key[h],
+            places.row0[h] + table.rows[rows],
+            places.column0[h],
+            table.step,
+            codes,
         )
-        for i, (h, _, at) in enumerate(places):
-            number = row0[h] + rows[first[i] : first[i + 1]]
-            _write(codes, low, at, table[at], layout, rounding, key[h], number, column0[h], step)
+    else:
+        encode_rows(numbers, table.layout, table.rounding, codes)
+    table.codes[elements] = codes
+
+
+def fused(rule, limited):
+    """Merge and update unique rows with a rule; see `kernels.narrow.fused`."""
+    update_numbers = update.fused(rule, limited)
+
+    def fused_update(table, states, row_state, places, segments, gradient, hyper):
+        numbers = np.zeros(table.codes.size, np.float32)
+        for _, _, elements in _elements(places, segments):
+            numbers[elements] = _read(table, elements)
+        update_numbers(numbers, states, row_state, places, segments, gradient, hyper)
+        for h, rows, elements in _elements(places, segments):
+            _write(table, places, h, rows, elements, numbers[elements])
 
     return fused_update
 
 
-def open_rows(codes, low, base, width, shards, first, unique, layout, to, out):
+def open_rows(table, places, segments, offsets, out):
     """The numbers of unique rows; see `kernels.narrow.open_rows`."""
-    for i, (h, _, at) in enumerate(_places(base, width, shards, first, unique)):
-        out[to[first[i] : first[i + 1], None] + np.arange(width[h])] = _numbers(
-            codes, low, at, layout
-        )
+    for h, rows, elements in _elements(places, segments):
+        lines = offsets[rows, None] + np.arange(places.width[h])
+        out[lines] = _read(table, elements)
 
 
-def close_rows(
-    codes,
-    low,
-    base,
-    width,
-    shards,
-    first,
-    unique,
-    layout,
-    rounding,
-    key,
-    row0,
-    column0,
-    step,
-    rows,
-    to,
-    numbers,
-):
+def close_rows(table, places, segments, offsets, numbers):
     """Unique rows encoded; see `kernels.narrow.close_rows`."""
-    for i, (h, _, at) in enumerate(_places(base, width, shards, first, unique)):
-        mine = slice(first[i], first[i + 1])
-        values = numbers[to[mine, None] + np.arange(width[h])]
-        _write(
-            codes, low, at, values, layout, rounding, key[h], row0[h] + rows[mine], column0[h], step
-        )
+    for h, rows, elements in _elements(places, segments):
+        lines = offsets[rows, None] + np.arange(places.width[h])
+        _write(table, places, h, rows, elements, numbers[lines])

@@ -7,54 +7,81 @@ imports NumPy only, so the config and `--help` can list the rules without Numba.
 docs/arithmetic.md §5.
 """
 
+from collections import namedtuple
 from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from neocpu.reference.elementary import exp, log
 
-HYPER = (
-    "lr",
-    "eps",
-    "beta1",
-    "one_minus_beta1",
-    "beta2",
-    "one_minus_beta2",
-    "correction1",
-    "correction2",
-    "l2",
-    "keep",
-    "decay",
-    "momentum",
-    "eta",
-    "max_norm",
-    "step",
-    "shrink",
-    "least_keep",
-    "halflife",
-    "frequency",
-    "adjusting",
-    "since",
-    "rate_mode",
-    "adagradw",
-    "most",
-    "tail",
-    "bound",
-    "coefficient",
-    "lower",
-)
+
+class Hyper(NamedTuple):
+    """What a rule reads at one step t, computed in fp64 and rounded to fp32 once; a flag is 0 or 1.
+
+    lr : learning rate after its schedule. correction1, correction2 : 1 / (1 - beta^t).
+    l2 : weight decay of mode l2, decay : of mode decoupled, 0 in the others. keep : 1 - lr * weight
+    decay of the modes decoupled and adagradw, else 1. step : t. shrinkage : lr * ar_alpha.
+    counter_frequency : |counter_halflife|. adjusting : t is beyond adjustment_iter, by
+    adjusted_steps. learning_rate_mode : FBGEMM's number of it. adagradw : the weight decay is of
+    this mode. The others are options of `embedding.optimizers.SparseOptimizer`.
+    """
+
+    lr: np.float32
+    eps: np.float32
+    beta1: np.float32
+    one_minus_beta1: np.float32
+    beta2: np.float32
+    one_minus_beta2: np.float32
+    correction1: np.float32
+    correction2: np.float32
+    l2: np.float32
+    keep: np.float32
+    decay: np.float32
+    momentum: np.float32
+    eta: np.float32
+    max_norm: np.float32
+    step: np.float32
+    shrinkage: np.float32
+    min_shrinkage: np.float32
+    counter_halflife: np.float32
+    counter_frequency: np.float32
+    adjusting: np.float32
+    adjusted_steps: np.float32
+    learning_rate_mode: np.float32
+    adagradw: np.float32
+    max_counter: np.float32
+    tail_id_threshold: np.float32
+    adjustment_ub: np.float32
+    weight_norm_coefficient: np.float32
+    lower_bound: np.float32
 
 
-@dataclass(frozen=True)
+HYPER = Hyper._fields
+
+
+@cache
+def state_record(names: tuple[str, ...]) -> Any:
+    """The NamedTuple with these states as its fields: arrays of a table's states, or views of one
+    row's.
+    """
+    name = "states_of_" + "__".join(names)
+    record: Any = namedtuple(name, names, module=__name__)  # type: ignore[misc]
+    globals()[name] = record  # cached kernels name the class of an argument so
+    return record
+
+
+@dataclass(frozen=True, eq=False)  # one object each: kernels are looked up by it
 class Rule:
     """One optimizer: what it remembers, and what it must be told.
 
-    element_state, row_state : names of its state tensors per element and per row, all fp32.
-    row_scalars : 1: its update reads the row's sum of g*g, 2: and that of w*w. direct : it has a
-    phase before that turns g into the step's direction and reads the sum of g*g too. accumulator :
-    the state that starts at `initial_accumulator_value`. options : keys of its own
-    (`embedding.optimizers.SparseOptimizer`). updates : it has an update; `none` leaves gradients to
-    the caller.
+    element_state, row_state : names of its state tensors per element and per row, all fp32, from
+    the rule's function to the checkpoint. row_scalars : 1: its update reads the row's sum of g*g,
+    2: and that of w*w. direct : it has a phase before that turns g into the step's direction and
+    reads the sum of g*g too. accumulator : the state that starts at `initial_accumulator_value`.
+    options : keys of its own (`embedding.optimizers.SparseOptimizer`). updates : it has an update;
+    `none` leaves gradients to the caller.
     """
 
     name: str
@@ -65,6 +92,16 @@ class Rule:
     accumulator: str | None = None
     options: tuple[str, ...] = ()
     updates: bool = True
+
+    @cached_property
+    def element_record(self) -> Any:
+        """Record class of its element states."""
+        return state_record(self.element_state)
+
+    @cached_property
+    def row_record(self) -> Any:
+        """Record class of its row states."""
+        return state_record(self.row_state)
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -115,22 +152,17 @@ RULES = {
 }
 
 
-def _named(hyper) -> dict[str, np.float32]:
-    return dict(zip(HYPER, hyper))
-
-
 def prepare(name):
     """The first phase of a rule."""
     return {"lars_sgd": lars_sgd_prepare, "lamb": lamb_prepare}.get(name, regularise)
 
 
-def regularise(w, g, e0, e1, hyper):
+def regularise(w, g, states, hyper):
     """L2 weight decay, before anything else: g = fl(g + fl(wd*w)); without it nothing is added (0*w
     could be NaN).
     """
-    l2 = _named(hyper)["l2"]
-    if l2:
-        g += l2 * w
+    if hyper.l2:
+        g += hyper.l2 * w
 
 
 def _step_down(w, step, keep) -> None:
@@ -138,70 +170,71 @@ def _step_down(w, step, keep) -> None:
     w[...] = (w if keep == 1 else keep * w) - step
 
 
-def limit_norm(w, g, e0, e1, r, squares, columns, hyper):
+def limit_norm(w, g, states, row, squares, columns, hyper):
     """w *= max_norm / ||w|| where the norm is larger"""
-    most = _named(hyper)["max_norm"]
     norm = np.sqrt(squares[0])
-    if norm > most:
-        w *= most / norm
+    if norm > hyper.max_norm:
+        w *= hyper.max_norm / norm
 
 
-def exact_sgd(w, g, e0, e1, r, squares, columns, hyper):
+def exact_sgd(w, g, states, row, squares, columns, hyper):
     """w -= lr * g"""
-    h = _named(hyper)
-    _step_down(w, h["lr"] * g, h["keep"])
+    _step_down(w, hyper.lr * g, hyper.keep)
 
 
-def momentum_sgd(w, g, e0, e1, r, squares, columns, hyper):
+def momentum_sgd(w, g, states, row, squares, columns, hyper):
     """m = momentum * m + g; w -= lr * m"""
-    h = _named(hyper)
-    e0[...] = h["momentum"] * e0 + g
-    _step_down(w, h["lr"] * e0, h["keep"])
+    m = states.momentum_buffer
+    m[...] = hyper.momentum * m + g
+    _step_down(w, hyper.lr * m, hyper.keep)
 
 
-def lars_sgd_prepare(w, g, e0, e1, hyper):
+def lars_sgd_prepare(w, g, states, hyper):
     """Nothing: norms are those of the merged gradient and of the row, before weight decay."""
 
 
-def lars_sgd(w, g, e0, e1, r, squares, columns, hyper):
-    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w); w
-    -= m
+def lars_sgd(w, g, states, row, squares, columns, hyper):
+    """trust = eta * ||w|| / (||g|| + wd * ||w||); m = momentum * m + lr * trust * (g + wd * w);
+    w -= m
     """
-    h = _named(hyper)
-    of_g, of_w = np.sqrt(squares)
-    trust = np.float32(1) if of_g == 0 or of_w == 0 else h["eta"] * of_w / (of_g + h["l2"] * of_w)
-    regularise(w, g, e0, e1, hyper)
-    e0[...] = h["momentum"] * e0 + (h["lr"] * trust) * g
-    _step_down(w, e0, h["keep"])
+    g_norm, w_norm = np.sqrt(squares)
+    trust = np.float32(1)
+    if g_norm != 0 and w_norm != 0:
+        trust = hyper.eta * w_norm / (g_norm + hyper.l2 * w_norm)
+    regularise(w, g, states, hyper)
+    m = states.momentum_buffer
+    m[...] = hyper.momentum * m + (hyper.lr * trust) * g
+    _step_down(w, m, hyper.keep)
 
 
-def exact_adagrad(w, g, e0, e1, r, squares, columns, hyper):
+def exact_adagrad(w, g, states, row, squares, columns, hyper):
     """sum += g^2; w -= lr * g / (sqrt(sum) + eps)"""
-    h = _named(hyper)
-    e0 += np.square(g)
-    _step_down(w, (h["lr"] * g) / (np.sqrt(e0) + h["eps"]), h["keep"])
+    states.sum[...] += np.square(g)
+    _step_down(w, (hyper.lr * g) / (np.sqrt(states.sum) + hyper.eps), hyper.keep)
 
 
-def exact_rowwise_adagrad(w, g, e0, e1, r, squares, columns, hyper):
+def exact_rowwise_adagrad(w, g, states, row, squares, columns, hyper):
     """sum += mean(g^2); w -= lr / (sqrt(sum) + eps) * g"""
-    h = _named(hyper)
-    r[0] += squares[0] / columns
-    _step_down(w, h["lr"] / (np.sqrt(r[0]) + h["eps"]) * g, h["keep"])
+    row.sum[0] += squares[0] / columns
+    _step_down(w, hyper.lr / (np.sqrt(row.sum[0]) + hyper.eps) * g, hyper.keep)
 
 
-def _gap(before, h) -> np.float32:
+def _elapsed(prev_iter, hyper) -> np.float32:
     """Steps since a row was last updated; 1 at its first update."""
-    return h["step"] - before if before > 0 else np.float32(1)
+    return hyper.step - prev_iter if prev_iter > 0 else np.float32(1)
 
 
-def _count(before, times, h) -> np.float32:
-    """How often a row was updated, this time included: each update is worth half after `halflife`
-    steps.
-    """
-    if h["halflife"] > 0:
-        exponent = -float(_gap(before, h)) * 0.6931471805599453 / float(h["halflife"])
-        return np.float32(1) + np.float32(exp(np.array(exponent))) * times
-    return np.float32(1) + (times if h["halflife"] < 0 else np.float32(0))
+def _count_row(row, hyper) -> None:
+    """Count this update in row_counter, where each is worth half after `counter_halflife` steps."""
+    one = np.float32(1)
+    halflife = hyper.counter_halflife
+    if halflife > 0:
+        exponent = -float(_elapsed(row.prev_iter[0], hyper)) * 0.6931471805599453 / float(halflife)
+        row.row_counter[0] = one + np.float32(exp(np.array(exponent))) * row.row_counter[0]
+    elif halflife == 0:
+        row.row_counter[0] = one
+    else:
+        row.row_counter[0] += one
 
 
 def _raised(x, y) -> np.float32:
@@ -219,122 +252,134 @@ def _powered(base, n: int) -> np.float32:
     return np.float32(result)
 
 
-def _tail_rate(rate, times, h) -> np.float32:
-    """Learning rate of a row that was counted `times`, from its plain one."""
+def _tail_rate(rate, count, hyper) -> np.float32:
+    """Learning rate of a row of this row_counter, from its plain one."""
     f = np.float32
-    mode = h["rate_mode"]
-    if mode < 0 or not times > h["tail"]:
+    mode = hyper.learning_rate_mode
+    if mode < 0 or not count > hyper.tail_id_threshold:
         return rate
     if mode == 2:
-        return h["lr"] / (np.sqrt(h["bound"] * times) + h["eps"])
+        return hyper.lr / (np.sqrt(hyper.adjustment_ub * count) + hyper.eps)
     if mode == 0:
-        return rate * np.fmax(np.fmin(_raised(h["most"] / (times + f(1)), h["bound"]), f(10)), f(1))
-    return rate * np.fmin(np.fmax(_raised((times + f(1)) / h["most"], h["bound"]), f(0.1)), f(1))
+        more = _raised(hyper.max_counter / (count + f(1)), hyper.adjustment_ub)
+        return rate * np.fmax(np.fmin(more, f(10)), f(1))
+    less = _raised((count + f(1)) / hyper.max_counter, hyper.adjustment_ub)
+    return rate * np.fmin(np.fmax(less, f(0.1)), f(1))
 
 
-def exact_rowwise_adagrad_with_counter(w, g, e0, e1, r, squares, columns, hyper):
+def exact_rowwise_adagrad_with_counter(w, g, states, row, squares, columns, hyper):
     """exact_rowwise_adagrad whose rate and weight decay depend on how often, and how long ago, a
     row was updated
     """
-    h = _named(hyper)
     one = np.float32(1)
-    gap = _gap(r[1], h)
-    times = _count(r[1], r[2], h)
-    r[:] = r[0] + squares[0] / columns, h["step"], times
-    root = np.sqrt(r[0]) + h["eps"]
-    plain = rate = h["lr"] / root
+    gap = _elapsed(row.prev_iter[0], hyper)
+    _count_row(row, hyper)
+    count = row.row_counter[0]
+    row.sum[0] += squares[0] / columns
+    row.prev_iter[0] = hyper.step
+    root = np.sqrt(row.sum[0]) + hyper.eps
+    plain = hyper.lr / root
+    rate = plain
     keep = one
     share = np.float32(0)
-    if h["adjusting"]:
-        rate = _tail_rate(plain, times, h)
-        share = h["frequency"] / times
-    if h["adjusting"] and h["adagradw"]:
-        if h["halflife"] == -1:
-            rate = plain * np.sqrt(times)
-        if h["halflife"] == -2:
-            rate = np.fmin(h["lr"] * times, h["bound"]) / root
-        lazy = _powered(h["keep"], int(min(gap, h["since"])) - 1)
+    if hyper.adjusting:
+        rate = _tail_rate(plain, count, hyper)
+        share = hyper.counter_frequency / count
+    if hyper.adjusting and hyper.adagradw:
+        if hyper.counter_halflife == -1:
+            rate = plain * np.sqrt(count)
+        if hyper.counter_halflife == -2:
+            rate = np.fmin(hyper.lr * count, hyper.adjustment_ub) / root
+        lazy = _powered(hyper.keep, int(min(gap, hyper.adjusted_steps)) - 1)
         rate = rate * lazy
-        keep = h["keep"] * lazy
-    if h["decay"]:
-        keep = one - share * h["decay"] * h["lr"]
-    if h["l2"]:
-        keep = one - h["l2"] * (share * plain - rate)
+        keep = hyper.keep * lazy
+    if hyper.decay:
+        keep = one - share * hyper.decay * hyper.lr
+    if hyper.l2:
+        keep = one - hyper.l2 * (share * plain - rate)
     w[...] = keep * w - rate * g
 
 
-def exact_rowwise_adagrad_with_cowclip(w, g, e0, e1, r, squares, columns, hyper):
-    """exact_rowwise_adagrad of g * min(1, times * max(coefficient * ||w||, lower) / ||g||)"""
-    h = _named(hyper)
-    r[:] = r[0] + squares[0] / columns, h["step"], _count(r[1], r[2], h)
-    limit = r[2] * np.fmax(h["coefficient"] * np.sqrt(squares[1]), h["lower"])
-    clip = np.fmin(limit / np.sqrt(squares[0]), np.float32(1))
-    _step_down(w, clip * (h["lr"] / (np.sqrt(r[0]) + h["eps"])) * g, h["keep"])
+def exact_rowwise_adagrad_with_cowclip(w, g, states, row, squares, columns, hyper):
+    """exact_rowwise_adagrad of g * min(1, count * max(coefficient * ||w||, lower) / ||g||)"""
+    _count_row(row, hyper)
+    row.sum[0] += squares[0] / columns
+    row.prev_iter[0] = hyper.step
+    limit = np.fmax(hyper.weight_norm_coefficient * np.sqrt(squares[1]), hyper.lower_bound)
+    clip = np.fmin(row.row_counter[0] * limit / np.sqrt(squares[0]), np.float32(1))
+    rate = clip * (hyper.lr / (np.sqrt(row.sum[0]) + hyper.eps))
+    _step_down(w, rate * g, hyper.keep)
 
 
-def rowwise_rmsprop(w, g, e0, e1, r, squares, columns, hyper):
+def rowwise_rmsprop(w, g, states, row, squares, columns, hyper):
     """v = beta2 * v + (1 - beta2) * mean(g^2); w = max(least, 1 - lr * alpha * elapsed) * w - lr /
     (sqrt(v) + eps) * g
     """
-    h = _named(hyper)
     one = np.float32(1)
-    keep = np.fmax(one - np.fmin(h["shrink"] * _gap(r[1], h), one), h["least_keep"])
-    r[:] = h["beta2"] * r[0] + h["one_minus_beta2"] * (squares[0] / columns), h["step"]
-    if h["keep"] != 1:
-        w *= h["keep"]
-    w[...] = keep * w - h["lr"] / (np.sqrt(r[0]) + h["eps"]) * g
+    shrunk = np.fmin(hyper.shrinkage * _elapsed(row.prev_iter[0], hyper), one)
+    keep = np.fmax(one - shrunk, hyper.min_shrinkage)
+    v = hyper.beta2 * row.square_avg[0] + hyper.one_minus_beta2 * (squares[0] / columns)
+    row.square_avg[0] = v
+    row.prev_iter[0] = hyper.step
+    if hyper.keep != 1:
+        w *= hyper.keep
+    w[...] = keep * w - hyper.lr / (np.sqrt(v) + hyper.eps) * g
 
 
-def adam(w, g, e0, e1, r, squares, columns, hyper):
-    """Adam with bias correction by the global step"""
-    h = _named(hyper)
-    _step_down(w, h["lr"] * _direction(g, e0, e1, h), h["keep"])
+def _first_moment(g, states, hyper):
+    """m = beta1 * m + (1 - beta1) * g; returns the corrected m."""
+    m = states.exp_avg
+    m[...] = hyper.beta1 * m + hyper.one_minus_beta1 * g
+    return m * hyper.correction1
 
 
-def _direction(g, e0, e1, h):
+def _direction(g, states, hyper):
     """Adam's step before its rate; moments are updated."""
-    e0[...] = h["beta1"] * e0 + h["one_minus_beta1"] * g
-    e1[...] = h["beta2"] * e1 + h["one_minus_beta2"] * np.square(g)
-    return e0 * h["correction1"] / (np.sqrt(e1 * h["correction2"]) + h["eps"])
+    v = states.exp_avg_sq
+    v[...] = hyper.beta2 * v + hyper.one_minus_beta2 * np.square(g)
+    return _first_moment(g, states, hyper) / (np.sqrt(v * hyper.correction2) + hyper.eps)
 
 
-def _row_direction(g, e0, r, squares, columns, h):
-    """Adam's step before its rate, with one second moment per row."""
-    r[0] = h["beta2"] * r[0] + h["one_minus_beta2"] * (squares[0] / columns)
-    e0[...] = h["beta1"] * e0 + h["one_minus_beta1"] * g
-    return e0 * h["correction1"] / (np.sqrt(r[0] * h["correction2"]) + h["eps"])
+def _row_direction(g, states, row, squares, columns, hyper):
+    """Adam's step before its rate, with one second moment per row; moments are updated."""
+    v = hyper.beta2 * row.exp_avg_sq[0] + hyper.one_minus_beta2 * (squares[0] / columns)
+    row.exp_avg_sq[0] = v
+    return _first_moment(g, states, hyper) / (np.sqrt(v * hyper.correction2) + hyper.eps)
 
 
-def partial_rowwise_adam(w, g, e0, e1, r, squares, columns, hyper):
+def adam(w, g, states, row, squares, columns, hyper):
+    """Adam with bias correction by the global step"""
+    _step_down(w, hyper.lr * _direction(g, states, hyper), hyper.keep)
+
+
+def partial_rowwise_adam(w, g, states, row, squares, columns, hyper):
     """Adam with one second moment per row, from mean(g^2)"""
-    h = _named(hyper)
-    _step_down(w, h["lr"] * _row_direction(g, e0, r, squares, columns, h), h["keep"])
+    direction = _row_direction(g, states, row, squares, columns, hyper)
+    _step_down(w, hyper.lr * direction, hyper.keep)
 
 
-def lamb_prepare(w, g, e0, e1, hyper):
+def lamb_prepare(w, g, states, hyper):
     """Adam's moments; g becomes Adam's step, with weight decay, before the rate"""
-    h = _named(hyper)
-    regularise(w, g, e0, e1, hyper)
-    g[...] = _direction(g, e0, e1, h)
-    if h["decay"]:
-        g += h["decay"] * w
+    regularise(w, g, states, hyper)
+    g[...] = _direction(g, states, hyper)
+    if hyper.decay:
+        g += hyper.decay * w
 
 
-def lamb(w, g, e0, e1, r, squares, columns, hyper):
+def lamb(w, g, states, row, squares, columns, hyper):
     """w -= lr * ||w|| / ||step|| * step, the ratio 1 where a norm is 0"""
-    h = _named(hyper)
-    of_g, of_w = np.sqrt(squares)
-    w -= h["lr"] * (np.float32(1) if of_g == 0 or of_w == 0 else of_w / of_g) * g
+    g_norm, w_norm = np.sqrt(squares)
+    ratio = np.float32(1) if g_norm == 0 or w_norm == 0 else w_norm / g_norm
+    w -= hyper.lr * ratio * g
 
 
-def partial_rowwise_lamb_direct(w, g, e0, e1, r, squares, columns, hyper):
+def partial_rowwise_lamb_direct(w, g, states, row, squares, columns, hyper):
     """Moments as in partial_rowwise_adam; g becomes the step, with weight decay, before the rate"""
-    h = _named(hyper)
-    g[...] = _row_direction(g, e0, r, squares, columns, h)
-    if h["decay"]:
-        g += h["decay"] * w
+    g[...] = _row_direction(g, states, row, squares, columns, hyper)
+    if hyper.decay:
+        g += hyper.decay * w
 
 
-def partial_rowwise_lamb(w, g, e0, e1, r, squares, columns, hyper):
+def partial_rowwise_lamb(w, g, states, row, squares, columns, hyper):
     """LAMB with one second moment per row, from mean(g^2)"""
-    lamb(w, g, e0, e1, r, squares, columns, hyper)
+    lamb(w, g, states, row, squares, columns, hyper)

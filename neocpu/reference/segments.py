@@ -5,14 +5,12 @@ NumPy's sort.
 import numpy as np
 
 
-def count_groups(rows, chunk, shift, counts):
-    """counts[t, q] = lookups of chunk t with row >> shift[t] == q; see
-    `kernels.segments.count_groups`.
-    """
+def count_groups(rows, chunks, counts):
+    """Lookups of each chunk in each group; see `kernels.segments.count_groups`."""
     counts[...] = 0
-    for t in range(shift.size):
-        mine = rows[chunk[t] : chunk[t + 1]]
-        np.add.at(counts[t], mine[mine >= 0] >> shift[t], 1)
+    for t, shift in enumerate(chunks.shift):
+        chunk_rows = rows[chunks.start[t] : chunks.start[t + 1]]
+        np.add.at(counts[t], chunk_rows[chunk_rows >= 0] >> shift, 1)
 
 
 def place_chunks(counts, shard_chunk, groups, group_start):
@@ -33,41 +31,39 @@ def place_chunks(counts, shard_chunk, groups, group_start):
         at += columns * chunks
 
 
-def deal_lookups(rows, offsets, by_bag, chunk, bags, shift, bits, places, keys):
-    """keys = low bits of the row << bits | id, group by group; see `kernels.segments.deal_lookups`."""
-    ids = (
-        np.repeat(np.arange(offsets.size - 1), np.diff(offsets)) if by_bag else np.arange(rows.size)
-    )
-    for t in range(shift.size):
-        mine = np.arange(chunk[t], chunk[t + 1])
-        mine = mine[rows[mine] >= 0]
-        group = rows[mine] >> shift[t]
-        low = rows[mine] % (1 << int(shift[t]))
+def deal_lookups(rows, offsets, by_bag, chunks, bits, places, keys):
+    """keys = low bits of the row << bits | id, by group; see `kernels.segments.deal_lookups`."""
+    ids = np.arange(rows.size)
+    if by_bag:
+        ids = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+    for t, shift in enumerate(chunks.shift):
+        lookups = np.arange(chunks.start[t], chunks.start[t + 1])
+        lookups = lookups[rows[lookups] >= 0]
+        group = rows[lookups] >> shift
+        low = rows[lookups] % (1 << int(shift))
         order = np.argsort(group, kind="stable")
-        rank = np.arange(mine.size) - np.searchsorted(group[order], group[order])
-        keys[places[t, group[order]] + rank] = (low[order] << bits) + ids[mine][order]
+        rank = np.arange(lookups.size) - np.searchsorted(group[order], group[order])
+        keys[places[t, group[order]] + rank] = (low[order] << bits) + ids[lookups][order]
         np.add.at(places[t], group, 1)
 
 
-def sort_groups(keys, spare, group_start, height, bits, found):
-    """Sort each group by row, stable; found = unique rows; see `kernels.segments.sort_groups`."""
-    for g in range(found.size):
-        mine = keys[group_start[g] : group_start[g + 1]]
-        mine[:] = mine[np.argsort(mine >> bits, kind="stable")]
-        found[g] = np.unique(mine >> bits).size
+def sort_groups(keys, spare, groups, bits, unique_counts):
+    """Sort each group by row, stable, and count its rows; see `kernels.segments.sort_groups`."""
+    for g in range(unique_counts.size):
+        group_keys = keys[groups.start[g] : groups.start[g + 1]]
+        group_keys[:] = group_keys[np.argsort(group_keys >> bits, kind="stable")]
+        unique_counts[g] = np.unique(group_keys >> bits).size
 
 
-def write_segments(
-    keys, group_start, group_row, first, bits, place_of, weights, unique, starts, place, weights_out
-):
+def write_segments(keys, groups, first, bits, place_of, weights, segments):
     """Unique rows, their runs, places and weights; see `kernels.segments.write_segments`."""
     ids = keys & ((1 << int(bits)) - 1)
-    place[:] = place_of[ids]
-    weights_out[:] = weights[ids] if weights.size else weights
-    starts[-1] = keys.size
-    for g in range(group_row.size):
-        mine = slice(*group_start[g : g + 2])
-        out = slice(*first[g : g + 2])
-        names, at = np.unique(keys[mine] >> bits, return_index=True)
-        unique[out] = group_row[g] + names.astype(np.int64)
-        starts[out] = group_start[g] + at
+    segments.place[:] = place_of[ids]
+    segments.weights[:] = weights[ids] if weights.size else weights
+    segments.starts[-1] = keys.size
+    for g in range(groups.row.size):
+        group_keys = keys[groups.start[g] : groups.start[g + 1]]
+        rows, at = np.unique(group_keys >> bits, return_index=True)
+        unique_rows = slice(first[g], first[g + 1])
+        segments.unique[unique_rows] = groups.row[g] + rows.astype(np.int64)
+        segments.starts[unique_rows] = groups.start[g] + at

@@ -1,4 +1,4 @@
-"""When does a row come into being? The plain twin of `kernels/touch.py`."""
+"""When does a row get its initial values? The plain twin of `kernels/touch.py`."""
 
 import numpy as np
 
@@ -8,51 +8,37 @@ from neocpu.reference.philox import uniform_rows
 def find_untouched(rows, chunk, origin, touched, fresh, count):
     """Lookups of rows that do not exist yet, chunk by chunk; see `kernels.touch.find_untouched`."""
     for t in range(origin.size):
-        mine = rows[chunk[t] : chunk[t + 1] if origin[t] >= 0 else chunk[t]]
-        mine = origin[t] + mine[mine >= 0]
-        mine = mine[touched[mine] == 0]
-        count[t] = mine.size
-        fresh[chunk[t] : chunk[t] + mine.size] = mine
+        looked_up = rows[chunk[t] : chunk[t + 1] if origin[t] >= 0 else chunk[t]]
+        numbers = origin[t] + looked_up[looked_up >= 0]
+        missing = numbers[touched[numbers] == 0]
+        count[t] = missing.size
+        fresh[chunk[t] : chunk[t] + missing.size] = missing
 
 
 def claim_rows(chunk, count, touched, fresh):
-    """Mark rows and bring each once to the front of fresh; returns how many; see
+    """Mark rows and bring each once to the front of fresh; returns their number; see
     `kernels.touch.claim_rows`.
     """
-    asked = np.concatenate([fresh[a : a + n] for a, n in zip(chunk, count)] + [fresh[:0]])
-    names, at = np.unique(asked, return_index=True)
-    new = asked[np.sort(at[touched[names] == 0], kind="stable")]
+    numbers = np.concatenate([fresh[a : a + n] for a, n in zip(chunk, count)] + [fresh[:0]])
+    unique, at = np.unique(numbers, return_index=True)
+    new = numbers[np.sort(at[touched[unique] == 0], kind="stable")]
     touched[new] = 1
     fresh[: new.size] = new
     return new.size
 
 
-def make_rows(
-    fresh,
-    row_base,
-    base,
-    width,
-    row0,
-    column0,
-    key,
-    scale,
-    start0,
-    start1,
-    start_row,
-    table,
-    state0,
-    state1,
-    row_state,
-):
+def make_rows(fresh, places, initial, table, states, row_state):
     """Initial values and states of rows; see `kernels.touch.make_rows`."""
+    per_row = initial.row_states.size
     for number in fresh:
-        h = int(np.flatnonzero(row_base <= number)[-1])
-        row = int(number - row_base[h])
-        line = slice(int(base[h] + row * width[h]), int(base[h] + (row + 1) * width[h]))
-        values = np.empty((1, int(width[h])), np.float32)
-        uniform_rows(key[h], row0[h] + np.array([row]), int(column0[h]), scale[h], values)
-        table[line] = values[0]
-        for state, start in ((state0, start0), (state1, start1)):
-            if state.size:
-                state[line] = start
-        row_state[number * start_row.size : (number + 1) * start_row.size] = start_row
+        h = int(np.flatnonzero(places.row_base <= number)[-1])
+        row = int(number - places.row_base[h])
+        width = int(places.width[h])
+        first = int(places.base[h] + row * width)
+        values = np.empty((1, width), np.float32)
+        rows = places.row0[h] + np.array([row])
+        uniform_rows(initial.key[h], rows, int(places.column0[h]), initial.scale[h], values)
+        table[first : first + width] = values[0]
+        for state, start in zip(states, initial.states):
+            state[first : first + width] = start
+        row_state[number * per_row : (number + 1) * per_row] = initial.row_states

@@ -19,150 +19,112 @@ def square_tree(x, size: int) -> np.float32:
     return level[0]
 
 
-def _owners(first, count: int) -> np.ndarray:
-    """Position in `shards` of every unique row."""
-    return np.searchsorted(first, np.arange(count), side="right") - 1
+def _shards_of(segments):
+    """The shard of every unique row."""
+    return np.repeat(segments.shards, np.diff(segments.first))
 
 
-def _row(tensor, at: int, columns: int):
-    return tensor[at : at + columns] if tensor.size else tensor
+def _elements(record, at: int, columns: int):
+    """Views of elements [at, at + columns) of every array of a record."""
+    return type(record)(*(array[at : at + columns] for array in record))
 
 
-def _root(columns) -> int:
+def row_views(row_record, row_state, row: int):
+    """Views of the states of a row, f32[1] each, as a record."""
+    at = row * len(row_record._fields)
+    return row_record(*(row_state[at + i : at + i + 1] for i in range(len(row_record._fields))))
+
+
+def _tree_size(columns) -> int:
     """Size of the column tree."""
     return 1 << (int(columns) - 1).bit_length()
 
 
-def fused(name, row_scalars, row_states, limited):
-    """Merge and update unique rows with a rule; see `kernels.update.fused`."""
-    prepare = rules.prepare(name)
-    formula = getattr(rules, name)
+def _merge(segments, gradient, u: int, out) -> None:
+    """out = the exact sum of the gradients of unique row u, rounded once."""
+    lo = segments.starts[u]
+    hi = segments.starts[u + 1]
+    round_bag(gradient, segments.place, segments.weights, lo, hi, 0, 1, out.size, out, None)
 
-    def fused_update(
-        table,
-        state0,
-        state1,
-        row_state,
-        base,
-        width,
-        full_width,
-        row_base,
-        shards,
-        first,
-        unique,
-        starts,
-        place,
-        weights,
-        gradient,
-        hyper,
-    ):
-        for u, i in enumerate(_owners(first, unique.size)):
-            h = shards[i]
-            d = int(width[h])
-            row = int(row_base[h] + unique[u])
-            at = int(base[h] + unique[u] * d)
+
+def fused(rule, limited):
+    """Merge and update unique rows with a rule; see `kernels.update.fused`."""
+    prepare = rules.prepare(rule.name)
+    step = getattr(rules, rule.name)
+
+    def fused_update(table, states, row_state, places, segments, gradient, hyper):
+        for u, h in enumerate(_shards_of(segments)):
+            d = int(places.width[h])
+            at = int(places.base[h] + segments.unique[u] * d)
             w = table[at : at + d]
-            r = _row(row_state, row * row_states, row_states)
-            e0 = _row(state0, at, d)
-            e1 = _row(state1, at, d)
             g = np.empty(d, np.float32)
-            columns = np.float32(full_width[h])
-            round_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, d, g, None)
-            prepare(w, g, e0, e1, hyper)
-            if name == "partial_rowwise_lamb":
-                rules.partial_rowwise_lamb_direct(
-                    w, g, e0, e1, r, [square_tree(g, _root(d))], columns, hyper
-                )
-            squares = [square_tree(x, _root(d)) for x in (g, w)[:row_scalars]]
-            formula(w, g, e0, e1, r, squares, columns, hyper)
+            element_states = _elements(states, at, d)
+            row = row_views(
+                rule.row_record, row_state, int(places.row_base[h] + segments.unique[u])
+            )
+            columns = np.float32(places.full_width[h])
+            _merge(segments, gradient, u, g)
+            prepare(w, g, element_states, hyper)
+            if rule.direct:
+                direct = getattr(rules, f"{rule.name}_direct")
+                direct(w, g, element_states, row, [square_tree(g, _tree_size(d))], columns, hyper)
+            squares = [square_tree(x, _tree_size(d)) for x in (g, w)[: rule.row_scalars]]
+            step(w, g, element_states, row, squares, columns, hyper)
             if limited:
-                rules.limit_norm(w, g, e0, e1, r, [square_tree(w, _root(d))], columns, hyper)
+                squares = [square_tree(w, _tree_size(d))]
+                rules.limit_norm(w, g, element_states, row, squares, columns, hyper)
 
     return fused_update
 
 
-def merged(name, opened=False):
+def merged(rule, opened=False):
     """Merge and prepare, no step; see `kernels.update.merged`."""
 
-    def merge_rows(
-        table,
-        state0,
-        state1,
-        base,
-        width,
-        shards,
-        first,
-        unique,
-        starts,
-        place,
-        weights,
-        gradient,
-        hyper,
-        to,
-        out,
-    ):
-        for u, i in enumerate(_owners(first, unique.size)):
-            d = int(width[shards[i]])
-            at = int(base[shards[i]] + unique[u] * width[shards[i]])
-            g = out[to[u] : to[u] + d]
-            w = int(to[u] if opened else at)
-            round_bag(gradient, place, weights, starts[u], starts[u + 1], 0, 1, d, g, None)
-            rules.prepare(name)(
-                table[w : w + d], g, _row(state0, at, d), _row(state1, at, d), hyper
-            )
+    def merge_rows(table, states, places, segments, gradient, hyper, offsets, out):
+        for u, h in enumerate(_shards_of(segments)):
+            d = int(places.width[h])
+            at = int(places.base[h] + segments.unique[u] * d)
+            first_weight = int(offsets[u] if opened else at)
+            w = table[first_weight : first_weight + d]
+            g = out[offsets[u] : offsets[u] + d]
+            _merge(segments, gradient, u, g)
+            rules.prepare(rule.name)(w, g, _elements(states, at, d), hyper)
 
     return merge_rows
 
 
-def stepped(phase, row_states, opened=False):
+def stepped(rule, phase, opened=False):
     """One phase of a rule over merged gradients, its row scalars given; see
     `kernels.update.stepped`.
     """
 
-    def step_rows(
-        table,
-        state0,
-        state1,
-        row_state,
-        base,
-        width,
-        full_width,
-        row_base,
-        shards,
-        first,
-        unique,
-        to,
-        gradient,
-        given,
-        hyper,
-    ):
-        for u, (i, squares) in enumerate(
-            zip(_owners(first, unique.size), given.reshape(max(unique.size, 1), -1))
-        ):
-            h = shards[i]
-            d = int(width[h])
-            at = int(base[h] + unique[u] * width[h])
-            r = _row(row_state, int(row_base[h] + unique[u]) * row_states, row_states)
-            first_weight = int(to[u] if opened else at)
+    def step_rows(table, states, row_state, places, segments, offsets, gradient, squares, hyper):
+        row_squares = squares.reshape(max(segments.unique.size, 1), -1)
+        for u, h in enumerate(_shards_of(segments)):
+            d = int(places.width[h])
+            at = int(places.base[h] + segments.unique[u] * d)
+            first_weight = int(offsets[u] if opened else at)
             w = table[first_weight : first_weight + d]
-            g = gradient[to[u] : to[u] + d]
-            columns = np.float32(full_width[h])
-            getattr(rules, phase)(
-                w, g, _row(state0, at, d), _row(state1, at, d), r, squares, columns, hyper
+            g = gradient[offsets[u] : offsets[u] + d]
+            element_states = _elements(states, at, d)
+            row = row_views(
+                rule.row_record, row_state, int(places.row_base[h] + segments.unique[u])
             )
+            columns = np.float32(places.full_width[h])
+            getattr(rules, phase)(w, g, element_states, row, row_squares[u], columns, hyper)
 
     return step_rows
 
 
-def elementwise(name):
+def elementwise(rule):
     """Update a flat array with an elementwise rule; see `kernels.update.elementwise`."""
 
-    def elementwise_update(parameters, state0, state1, gradient, hyper):
+    def elementwise_update(parameters, states, gradient, hyper):
         squares = np.zeros(2, np.float32)
-        rules.regularise(parameters, gradient, state0, state1, hyper)
-        getattr(rules, name)(
-            parameters, gradient, state0, state1, squares[:1], squares, np.float32(1), hyper
-        )
+        one = np.float32(1)
+        rules.regularise(parameters, gradient, states, hyper)
+        step = getattr(rules, rule.name)
+        step(parameters, gradient, states, rule.row_record(), squares, one, hyper)
 
     return elementwise_update
 
@@ -179,15 +141,18 @@ def pack(gradient, column, width, start, out):
         out[start[k] : start[k] + lines.size] = lines.reshape(-1)
 
 
-def merge_words(gradient, place, weights, starts, out, used):
+def merge_words(segments, gradient, out, used):
     """fp64 sums of merged gradients, and the words each needs; see `kernels.update.merge_words`."""
-    for u in range(starts.size - 1):
+    width = out.shape[1]
+    for u in range(out.shape[0]):
+        lo = segments.starts[u]
+        hi = segments.starts[u + 1]
         used[u] = sum_bag(
-            gradient, place, weights, starts[u], starts[u + 1], 0, 1, out.shape[1], out[u], None
+            gradient, segments.place, segments.weights, lo, hi, 0, 1, width, out[u], None
         )
 
 
 def square_nodes(gradient, width, first, size, out):
-    """out[u] = node (first, size) of the column tree of row u; see `kernels.update.square_nodes`."""
+    """out[u] = node (first, size) of row u's column tree; see `kernels.update.square_nodes`."""
     for u, row in enumerate(gradient.reshape(-1, int(width))):
         out[u] = square_tree(row[first : first + size], int(size))

@@ -1,6 +1,4 @@
-"""Where do rows live in memory? In one lazily committed mapping, cut into regions: a page takes
-memory once it is touched.
-"""
+"""Where do rows live in memory? In regions of one lazily committed mapping."""
 
 import mmap
 import sys
@@ -20,16 +18,16 @@ LINE = 64  # bytes of a cache line: regions begin on one
 class Arena:
     """One anonymous mapping with regions cut from it; a page takes memory once it is touched.
 
-    `budget`: bytes it may hold (0: no limit). Huge pages are asked for (`huge`), which spares the
-    processor most page walks; then memory is taken two mebibytes at a time.
+    `budget`: bytes it may hold (0: no limit). `huge`: request huge pages, which spare the processor
+    most page walks; then memory is taken two mebibytes at a time.
     """
 
     def __init__(self, size: int, budget: int = 0, huge: bool = True) -> None:
         if budget and size > budget:
             raise TrainingError(
                 f"the tables of this rank take {size} bytes, but its memory budget is {budget}; "
-                "raise parallel.memory, use "
-                "more ranks, or shard the largest table (parallel.plan=row_wise)"
+                "raise parallel.memory, use more ranks, or shard the largest table "
+                "(parallel.plan=row_wise)"
             )
         self.size = size
         self._used = 0
@@ -50,7 +48,7 @@ class Arena:
         return -(-count * np.dtype(dtype).itemsize // LINE) * LINE
 
     def take(self, count: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Next region: `count` zeros, on a cache line."""
+        """The next region: `count` zeros, aligned to a cache line."""
         start = self._used
-        self._used = self._used + self.space(count, dtype)
+        self._used += self.space(count, dtype)
         return np.frombuffer(self._map, dtype, count, start)

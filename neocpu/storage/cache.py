@@ -1,16 +1,15 @@
-"""Which rows does fast memory hold? A `Cache` knows, batch by batch; it says which lines to write
-back and which to fill.
+"""Which rows does fast memory hold? A `Cache` decides it, batch by batch.
 
-    moves = cache.prefetch(ids, counts)     1. write rows moves.evicted_ids from moves.evicted_lines home, if they are dirty
-                                            2. read rows moves.filled_ids into moves.filled_lines
-                                            3. row ids[i] is in line moves.lines[i]; -1: it stays
-                                            outside
-    …                                       lookup, backward, update: on lines
-    cache.release(moves.lines)              the batch is done with them
+    moves = cache.prefetch(ids, counts)   1. write rows moves.evicted_ids, those that are dirty,
+                                             from moves.evicted_lines home
+                                          2. read rows moves.filled_ids into moves.filled_lines
+                                          3. row ids[i] is in line moves.lines[i], or outside (-1)
+    …                                     lookup, backward, update: on lines
+    cache.release(moves.lines)            the batch is done with them
 
-Numbers only: rows and their bytes are the caller's. All evictions of a call may be written before
-any of its rows is read: no row is in both lists. Several batches may be in flight, released in any
-order. docs/memory.md tells the whole story.
+The cache holds row numbers only; the bytes of the rows are the caller's. All evictions of a call
+may be written before any of its rows is read: no row is in both lists. Several batches may be in
+flight, released in any order. docs/memory.md explains the policies.
 """
 
 from typing import Any, NamedTuple
@@ -35,7 +34,7 @@ STATISTICS = (
     "conflict_misses",
 )
 _NONE = np.empty(0, np.int64)
-# what is known of a line, side by side in a quarter of a line of the processor's cache
+# The state of a line: 16 bytes, so that a cache line of the processor holds four of them.
 LINE = np.dtype(
     {
         "names": ["tag", "stamp", "locks", "dirty"],
@@ -44,7 +43,7 @@ LINE = np.dtype(
         "itemsize": 16,
     }
 )
-# the same for policies that count lookups or know the next use, in half a line
+# The same for policies that count lookups or know the next use: two in a cache line.
 WIDE_LINE = np.dtype(
     {
         "names": ["tag", "stamp", "next_use", "locks", "dirty"],
@@ -56,14 +55,16 @@ WIDE_LINE = np.dtype(
 
 
 def line_of(policy: Policy) -> np.dtype[Any]:
-    """What is known of a line under a policy."""
+    """The dtype of a line's state under a policy."""
     return WIDE_LINE if policy.counts or policy.next_use else LINE
 
 
 class Moves(NamedTuple):
-    """What became of a batch's rows, in its order: of each row its line, or -1 (a conflict miss);
-    then the lines that lose a row, which, and whether it was changed; and the lines that get one,
-    by ascending row.
+    """What a cache decided for the rows of a batch.
+
+    `lines`: of each row, in the order of the batch, its line, or -1 (a conflict miss). `evicted_*`:
+    lines that lose a row, the row, and whether it was changed. `filled_*`: lines that get a row and
+    the row, by ascending row.
     """
 
     lines: Ints
@@ -75,9 +76,7 @@ class Moves(NamedTuple):
 
 
 class _Counts:
-    """How often rows were looked up that are not in the cache: a hash map that doubles when it is
-    half full.
-    """
+    """Lookup counts of rows that are not in the cache: a hash map that doubles when half full."""
 
     def __init__(self) -> None:
         self.keys = np.zeros(1024, np.uint64)
@@ -85,7 +84,7 @@ class _Counts:
         self.used = 0
 
     def add(self, ids: Ints, counts: Ints) -> Ints:
-        """Add to the counts of rows; their counts now."""
+        """Add to the counts of rows; returns the new counts."""
         if 2 * (self.used + ids.size) > self.keys.size:
             filled = self.values != 0
             room = 1 << (4 * (self.used + ids.size) - 1).bit_length()
@@ -129,7 +128,7 @@ class Cache:
         self._next_use = self._state["next_use"] if self.policy.next_use else _NONE
         self._hand = np.full(sets if self.policy.hand else 0, -1)
         self._work = np.empty((0, 5), np.int64)
-        self._held = np.empty((5, 0), np.int64)
+        self._missing = np.empty((5, 0), np.int64)
         self._counts = _Counts() if self.policy.counts else None
         self._statistics = dict.fromkeys(STATISTICS, 0)
 
@@ -137,96 +136,135 @@ class Cache:
         """Bring the rows of the next batch into lines, and lock those lines.
 
         ids i64[n]: its rows, each once, ascending, >= 0; counts i64[n]: lookups of each; ahead
-        i64[n]: how many batches later each is used again, 0 where nobody knows (policy `lookahead`;
-        without it, nobody does). Not checked.
+        i64[n]: how many batches later each is used again, 0 where that is unknown (only the policy
+        `lookahead` uses it). Not checked.
         """
         self.batch += 1
-        use = self._uses(ids, ahead)
+        next_use = self._uses(ids, ahead)
         if self._work.shape[0] < ids.size:
             self._work = np.empty((ids.size + ids.size // 8, 5), np.int64)
-            self._held = np.empty(self._work.T.shape, np.int64)
+            self._missing = np.empty(self._work.T.shape, np.int64)
         lines = np.empty_like(ids)
         misses, lookups = np.empty((2, -(-ids.size // kernels.CHUNK)), np.int64)
-        found = self._prints, self._tags, self._locks, self._stamp, self._next_use
-        self._find(ids, counts, use, self.batch, *found, lines, self._held[0], misses, lookups)
-        m = kernels.gather(misses, self._held[0], lines, self._held[1])
-        missed, sets, old, old_line, old_stamp = self._held[:, :m]
-        amount = counts[missed]
+        self._find(
+            ids,
+            counts,
+            next_use,
+            self.batch,
+            self._prints,
+            self._tags,
+            self._locks,
+            self._stamp,
+            self._next_use,
+            lines,
+            self._missing[0],
+            misses,
+            lookups,
+        )
+        miss_count = kernels.gather(misses, self._missing[0], lines, self._missing[1])
+        missed, sets, old_ids, old_lines, old_stamps = self._missing[:, :miss_count]
+        old_dirty = np.empty(miss_count, np.uint8)
+        amounts = counts[missed]
         order = _NONE
+        # Where ways are scarce, rows looked up most, or used again soonest, get a line first.
         if self._counts:
-            amount = self._counts.add(ids[missed], amount)
-            order = np.argsort(-amount, kind="stable")
-        elif use.size:
-            order = np.argsort(use[missed], kind="stable")
-        state = *found[:3], self._dirty, *found[3:], self._hand
-        gone = old, old_line, old_stamp, np.empty(m, np.uint8)
+            amounts = self._counts.add(ids[missed], amounts)
+            order = np.argsort(-amounts, kind="stable")
+        elif next_use.size:
+            order = np.argsort(next_use[missed], kind="stable")
         self._populate(
-            ids, missed, sets, amount, use, order, self._work[:m], self.batch, *state, lines, *gone
+            ids,
+            missed,
+            sets,
+            amounts,
+            next_use,
+            order,
+            self._work[:miss_count],
+            self.batch,
+            self._prints,
+            self._tags,
+            self._locks,
+            self._dirty,
+            self._stamp,
+            self._next_use,
+            self._hand,
+            lines,
+            old_ids,
+            old_lines,
+            old_stamps,
+            old_dirty,
         )
         if self._counts:
-            self._counts.put(old[old >= 0], old_stamp[old >= 0])
-        moves = np.empty((4, m), np.int64)
-        dirty = np.empty(m, np.bool_)
-        out, come, outside = kernels.settle(
-            ids, counts, missed, lines, old, old_line, gone[3], moves, dirty
+            evicted = old_ids >= 0
+            self._counts.put(old_ids[evicted], old_stamps[evicted])
+        moves = np.empty((4, miss_count), np.int64)
+        dirty = np.empty(miss_count, np.bool_)
+        evictions, fills, outside = kernels.settle(
+            ids, counts, missed, lines, old_ids, old_lines, old_dirty, moves, dirty
         )
-        news = 1, lookups.sum(), ids.size, m, m - come, outside
-        self._statistics = {
-            name: self._statistics[name] + int(n) for name, n in zip(STATISTICS, news)
-        }
+        increments = (1, lookups.sum(), ids.size, miss_count, miss_count - fills, outside)
+        for name, increment in zip(STATISTICS, increments):
+            self._statistics[name] += int(increment)
         return Moves(
-            lines, moves[0, :out], moves[1, :out], dirty[:out], moves[2, :come], moves[3, :come]
+            lines=lines,
+            evicted_lines=moves[0, :evictions],
+            evicted_ids=moves[1, :evictions],
+            evicted_dirty=dirty[:evictions],
+            filled_lines=moves[2, :fills],
+            filled_ids=moves[3, :fills],
         )
 
     def _uses(self, ids: Ints, ahead: Ints) -> Ints:
-        """Number of the batch that uses each row next."""
+        """Number of the batch that uses each row next; empty for policies that ignore it."""
         if not self.policy.next_use:
             return _NONE
-        return (
-            np.where(ahead > 0, self.batch + ahead, NEVER)
-            if ahead.size
-            else np.full_like(ids, NEVER)
-        )
+        if not ahead.size:
+            return np.full_like(ids, NEVER)
+        return np.where(ahead > 0, self.batch + ahead, NEVER)
 
     def release(self, lines: Ints, changed: bool = True) -> None:
-        """A batch is done with its lines (`Moves.lines`); `changed`: it wrote to them."""
-        wrong = np.empty(-(-lines.size // kernels.CHUNK), np.int64)
-        kernels.release(lines, changed, self._locks, self._dirty, wrong)
-        if wrong.any():
+        """Unlock the lines of a batch (`Moves.lines`); `changed`: the batch wrote to them."""
+        errors = np.empty(-(-lines.size // kernels.CHUNK), np.int64)
+        kernels.release(lines, changed, self._locks, self._dirty, errors)
+        if errors.any():
             raise ValueError("a line was released more often than it was prefetched")
 
     def mark(self, lines: Ints) -> None:
-        """Rows in these lines differ from those at home, whether or not a batch changed them."""
+        """Mark lines (-1: none) as different from home, whether or not a batch changed them."""
         self._dirty[lines[lines >= 0]] = 1
 
     def locate(self, ids: Ints) -> Ints:
-        """Line of every row now, or -1; rows may repeat, in any order. Changes nothing."""
+        """Current line of every row, or -1; rows may repeat, in any order. Changes nothing."""
         out = np.empty_like(ids)
         kernels.locate(ids, self._prints, self._tags, out)
         return out
 
     def expect(self, ids: Ints, ahead: int) -> None:
-        """The batch that comes `ahead` batches after the last one will use these rows: for
-        `lookahead`, when a batch enters the window, news of the rows that are in lines already.
+        """Announce that the batch `ahead` batches after the last one will use these rows.
+
+        For the policy `lookahead`, when a batch enters its window: it updates the next use of rows
+        that are in lines already.
         """
         kernels.expect(self.locate(ids), self.batch + ahead, self.batch, self._next_use)
 
     def rows(self) -> tuple[Ints, Ints]:
-        """(lines, rows) of all that the cache holds, by line."""
+        """(lines, rows) of all rows that the cache holds, by line."""
         lines = np.flatnonzero(self._prints)
         return lines, self._tags[lines]
 
     def flush(self) -> tuple[Ints, Ints]:
-        """(lines, rows) of all dirty lines, by line, for the caller to write home; they stay, and
-        are clean now.
+        """(lines, rows) of all dirty lines, by line; they stay, and count as clean.
+
+        The caller writes them home.
         """
         lines = np.flatnonzero(self._dirty)
         self._dirty[lines] = 0
         return lines, self._tags[lines]
 
     def invalidate(self) -> None:
-        """Forget all rows, dirty or not (`flush` comes first), but not how often they were used. No
-        batch may be in flight.
+        """Empty all lines, dirty or not (`flush` comes first); lookup counts are kept.
+
+        Raises ValueError while a batch is in flight.
         """
         if self._locks.any():
             raise ValueError(
@@ -239,9 +277,7 @@ class Cache:
         self._dirty[lines] = 0
 
     def forget(self) -> None:
-        """As `invalidate`, and forget how often rows were used: what comes is decided as by a new
-        cache.
-        """
+        """As `invalidate`, and reset lookup counts: it then decides like a new cache."""
         lines = self.rows()[0]
         self.invalidate()
         self._state[lines] = np.zeros((), self._state.dtype)
@@ -250,8 +286,10 @@ class Cache:
         self._counts = _Counts() if self.policy.counts else None
 
     def stats(self) -> dict[str, int]:
-        """FBGEMM's six: calls; lookups and rows requested; rows missed; rows, and lookups, that
-        found no line.
+        """FBGEMM's six counters (`STATISTICS`).
+
+        Calls; lookups requested; rows requested; rows missed; rows, and lookups, that found no
+        line.
         """
         return dict(self._statistics)
 
@@ -261,14 +299,15 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        """Memory that the cache itself takes."""
+        """Bytes of memory that the cache itself takes."""
         counts = self._counts.keys.nbytes + self._counts.values.nbytes if self._counts else 0
         return self._prints.nbytes + self._state.nbytes + self._hand.nbytes + counts
 
 
 def batches_ahead(ids: Ints, later: list[Ints]) -> Ints:
-    """How many batches ahead each row is used next, or 0: `Cache.prefetch`'s `ahead`, from the rows
-    of the batches that follow, each ascending.
+    """How many batches later each row is used next, or 0: the `ahead` of `Cache.prefetch`.
+
+    `later`: the rows of the batches that follow, each ascending.
     """
     starts = np.cumsum([0, *(batch.size for batch in later)])
     out = np.empty_like(ids)

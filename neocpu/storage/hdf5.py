@@ -1,16 +1,21 @@
-"""How can an HDF5 file be the SSD, when a process may be killed at any instant? HDF5 lays the file
-out; we write into it.
+"""How can an HDF5 file be the SSD, when a process may be killed at any instant?
 
-    /                        attributes: format "neocpu-rows", version, created, extent (bytes)
-    /commits                 u8[10, 4096], contiguous: where the last two commits are (`row_log.py`), guards (`guard.py`)
-    /index                   u8[...], chunks of 1 MiB: the log of commits
-    /tables/NAME             attributes: number, rows, first_row, first_column, columns, record (bytes), layout
-    /tables/NAME/records     u8[slots, stride], uncompressed chunks of some MiB: extents; a row is a slot, its first bytes
-    /tables/NAME/tags        {row i64, record u32, tag u32}[slots]: whose record it is, and two hashes (`row_records.py`)
+HDF5 lays the file out; we write into it.
+
+    /                       attributes: format "neocpu-rows", version, created, extent (bytes)
+    /commits                u8[10, 4096], contiguous: where the last two commits are (`row_log.py`),
+                            then guards of HDF5's metadata (`metadata_check.py`)
+    /index                  u8[...], chunks of 1 MiB: the log of commits
+    /tables/NAME            attributes: number, rows, first_row, first_column, columns,
+                            record (bytes), layout
+    /tables/NAME/records    u8[slots, stride], uncompressed chunks of some MiB (the extents);
+                            the record of a row is the first bytes of its slot
+    /tables/NAME/tags       {row i64, record u32, tag u32}[slots]: the row of each slot, and hashes
+                            of its record and of the tag itself (`row_records.py`)
 
 Everything is in the earliest file format and allocated early, so that an extent has a place in the
 file that never changes; records, tags, log and commits are written there without HDF5. HDF5 itself
-is asked twice: to make a file, which gets its name when it is whole, and to `grow` one. A kill
+is used twice: to make a file, which gets its name when it is complete, and to `grow` one. A kill
 while it grows would leave half of HDF5's own metadata new, so these bytes (all that is not in
 extents: kilobytes) are first saved in FILE.growing, and `recover` puts them back.
 """
@@ -31,21 +36,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import StorageError
-from neocpu.storage import metadata_check as guard
+from neocpu.storage import metadata_check
 from neocpu.storage.metadata_check import COMMITS, PAGE
 
 FORMAT = "neocpu-rows"
 VERSION = 1
-INDEX_EXTENT = 1 << 20
+INDEX_EXTENT = 1 << 20  # bytes
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 TAG = np.dtype([("row", "<i8"), ("record", "<u4"), ("tag", "<u4")])
 _UNDO = struct.Struct("<8sqqI")  # magic, size of the file, pieces, CRC-32 of what follows
-_MAGIC = b"NEOGROW1"
+_UNDO_MAGIC = b"NEOGROW1"
 
 
 @dataclass(frozen=True)
 class RowTable:
-    """The records of one table, or of the part of it that one shard is.
+    """The records of one table, or of one shard of it.
 
     `rows` of the shard are numbered from 0; `first_row`, `first_column` say where it is in its
     table, `columns` how wide it is; `record`: bytes of a row's record; `layout`: what is in them,
@@ -63,8 +68,10 @@ class RowTable:
 
 @dataclass
 class Extents:
-    """Where the items of one dataset are: item i at byte origin[i // per] + (i % per) * stride of
-    the file.
+    """Where the items of one dataset are in the file.
+
+    Item i begins at byte origin[i // per] + (i % per) * stride; `per`: items of an extent,
+    `stride`: bytes from one item to the next, `origin` i64[extents].
     """
 
     name: str
@@ -74,7 +81,7 @@ class Extents:
 
     @property
     def items(self) -> int:
-        """Items that there is room for."""
+        """Items that the extents have room for."""
         return self.per * self.origin.size
 
     @property
@@ -93,7 +100,7 @@ class Extents:
 
 @dataclass
 class FileLayout:
-    """Where everything is in a file."""
+    """Where the parts of a file are; `commits`: the byte at which /commits begins."""
 
     tables: tuple[RowTable, ...]
     extent: int
@@ -107,64 +114,69 @@ class FileLayout:
         return [self.index, *self.records, *self.tags]
 
     def identity(self) -> int:
-        """CRC-32 of what the tables are."""
+        """CRC-32 of the descriptions of the tables."""
         return zlib.crc32(json.dumps([asdict(table) for table in self.tables]).encode())
 
 
 def image(path: Path, tables: tuple[RowTable, ...], extent: int) -> bytes:
-    """A file with tables and no rows. It is made in memory: HDF5 does not take it well if a disk is
-    full.
+    """The bytes of a file with tables and no rows.
 
-    `path`: a name that no open file has; nothing is written there.
+    It is made in memory, because HDF5 may crash if a disk is full. `path`: a name that no open
+    file has; nothing is written there.
     """
     with _opened(path, "w", driver="core", backing_store=False) as file:
         file.attrs.update({"format": FORMAT, "version": VERSION, "extent": extent})
         file.attrs["created"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         space = h5py.h5s.create_simple(COMMITS)
-        h5py.h5d.create(file.id, b"commits", h5py.h5t.STD_U8LE, space, _plan())
+        h5py.h5d.create(file.id, b"commits", h5py.h5t.STD_U8LE, space, _allocated_early())
         file["commits"][...] = np.zeros(COMMITS, np.uint8)
-        _growing(file, "index", (0,), (INDEX_EXTENT,), np.dtype("u1"))
+        _create_growing(file, "index", (0,), (INDEX_EXTENT,), np.dtype("u1"))
         for number, table in enumerate(tables):
             group = file.create_group(f"tables/{table.name}")
-            facts = asdict(table)
-            del facts["name"]
-            group.attrs.update({"number": number, **facts})
+            attributes = asdict(table)
+            del attributes["name"]
+            group.attrs.update({"number": number, **attributes})
             stride = -(-table.record // 8) * 8
             per = max(1, min(extent // stride, max(64, table.rows)))
-            per = per // 512 * 512 or per  # extents of whole pages, without gaps between them
-            _growing(group, "records", (0, stride), (per, stride), np.dtype("u1"))
-            _growing(group, "tags", (0,), (per,), TAG)
+            # 512 strides of a multiple of 8 bytes are whole pages: no gaps between extents.
+            per = per // 512 * 512 or per
+            _create_growing(group, "records", (0, stride), (per, stride), np.dtype("u1"))
+            _create_growing(group, "tags", (0,), (per,), TAG)
         file.flush()
-        return file.id.get_file_image()
+        contents: bytes = file.id.get_file_image()
+        return contents
 
 
 def _opened(path: Path, mode: str, **options: Any) -> h5py.File:
-    form = {
+    # `FileLock` locks the file; HDF5's own lock would be a second one on another descriptor.
+    file_format = {
         "libver": ("earliest", "v110"),
         "alignment_threshold": 1 << 14,
         "alignment_interval": PAGE,
     }
-    return h5py.File(path, mode, locking=False, **form, **options)
+    return h5py.File(path, mode, locking=False, **file_format, **options)
 
 
-def _plan() -> Any:
-    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    return plan
+def _allocated_early() -> Any:
+    """Properties of a dataset that has its place in the file as soon as it has a size."""
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    return properties
 
 
-def _growing(
+def _create_growing(
     group: h5py.Group, name: str, shape: tuple[int, ...], chunk: tuple[int, ...], dtype: np.dtype
 ) -> None:
-    plan = _plan()
-    plan.set_chunk(chunk)
+    properties = _allocated_early()
+    properties.set_chunk(chunk)
     space = h5py.h5s.create_simple(shape, (h5py.h5s.UNLIMITED, *shape[1:]))
-    h5py.h5d.create(group.id, name.encode(), h5py.h5t.py_create(dtype, logical=True), space, plan)
+    item = h5py.h5t.py_create(dtype, logical=True)
+    h5py.h5d.create(group.id, name.encode(), item, space, properties)
 
 
 def read(path: Path, handle: int | None = None) -> FileLayout:
-    """Where everything is; with a handle, HDF5's metadata is checked first.
+    """The layout of a file; with a handle, HDF5's metadata is checked first.
 
     Raises StorageError for a file that is missing, foreign, newer, truncated or damaged.
     """
@@ -175,12 +187,10 @@ def read(path: Path, handle: int | None = None) -> FileLayout:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
     if foreign:
         raise StorageError(f"{path}: not a file of rows (not an HDF5 file)")
-    if (
-        handle is not None
-        and (commits := guard.find(handle)) is not None
-        and not guard.check(handle, commits)
-    ):
-        raise damaged(path, "HDF5's metadata has other bytes than were written")
+    if handle is not None:
+        commits = metadata_check.find(handle)
+        if commits is not None and not metadata_check.check(handle, commits):
+            raise damaged(path, "HDF5's metadata has other bytes than were written")
     try:
         with _opened(path, "r") as file:
             layout = _layout(path, file)
@@ -205,10 +215,10 @@ def read(path: Path, handle: int | None = None) -> FileLayout:
     return layout
 
 
-def damaged(path: Path, why: str) -> StorageError:
+def damaged(path: Path, reason: str) -> StorageError:
     """The error that a file is broken."""
     return StorageError(
-        f"{path}: damaged file of rows: {why}; restore it from a checkpoint or a copy"
+        f"{path}: damaged file of rows: {reason}; restore it from a checkpoint or a copy"
     )
 
 
@@ -220,18 +230,18 @@ def _layout(path: Path, file: h5py.File) -> FileLayout:
             f"{path}: a file of rows of version {file.attrs['version']}; this neocpu reads up to "
             f"{VERSION}; upgrade"
         )
-    found = {int(group.attrs["number"]): name for name, group in file["tables"].items()}
-    names = [found[number] for number in range(len(found))]
+    names = {int(group.attrs["number"]): name for name, group in file["tables"].items()}
     tables = []
     records = []
     tags = []
-    for name in names:
-        facts = {
+    for number in range(len(names)):
+        name = names[number]
+        attributes = {
             key: _plain(value)
             for key, value in file[f"tables/{name}"].attrs.items()
             if key != "number"
         }
-        tables.append(RowTable(name, **facts))
+        tables.append(RowTable(name, **attributes))
         records.append(_extents(file, f"tables/{name}/records"))
         tags.append(_extents(file, f"tables/{name}/tags"))
         if (
@@ -243,8 +253,14 @@ def _layout(path: Path, file: h5py.File) -> FileLayout:
     commits = file["commits"].id.get_offset()
     if file["commits"].shape != COMMITS or commits is None:
         raise ValueError("/commits has no place")
-    extent = int(file.attrs["extent"])
-    return FileLayout(tuple(tables), extent, commits, _extents(file, "index"), records, tags)
+    return FileLayout(
+        tables=tuple(tables),
+        extent=int(file.attrs["extent"]),
+        commits=commits,
+        index=_extents(file, "index"),
+        records=records,
+        tags=tags,
+    )
 
 
 def _extents(file: h5py.File, name: str) -> Extents:
@@ -270,16 +286,19 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def grow(path: Path, handle: int, layout: FileLayout, wanted: dict[str, int]) -> None:
+def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, int]) -> None:
     """Give datasets, by name, that many extents; `layout` learns where they are.
 
     `handle`: the file, open for reading and writing. Raises StorageError if the disk is full; then
     nothing has changed.
     """
     size = os.fstat(handle).st_size
-    growing = [e for e in layout.all() if wanted.get(e.name, 0) > e.origin.size]
-    need = sum((wanted[e.name] - e.origin.size) * (e.size + PAGE) for e in growing) + (1 << 16)
+    growing = [e for e in layout.all() if extent_counts.get(e.name, 0) > e.origin.size]
+    need = 1 << 16  # for HDF5's own metadata
+    for extents in growing:
+        need += (extent_counts[extents.name] - extents.origin.size) * (extents.size + PAGE)
     try:
+        # A full disk must be noticed here: in the middle of HDF5's writes it is harder to undo.
         reserve(handle, size, need)
         _save(path, handle, layout, size)
     except OSError as error:
@@ -290,38 +309,36 @@ def grow(path: Path, handle: int, layout: FileLayout, wanted: dict[str, int]) ->
         with _opened(path, "r+") as file:
             for extents in growing:
                 data = file[extents.name]
-                data.resize(wanted[extents.name] * data.chunks[0], axis=0)
+                data.resize(extent_counts[extents.name] * data.chunks[0], axis=0)
             file.flush()
-            found = [_extents(file, extents.name) for extents in growing]
+            grown = [_extents(file, extents.name) for extents in growing]
         os.fsync(handle)
         reserve(handle, size, os.fstat(handle).st_size - size)
     except (OSError, RuntimeError, ValueError) as error:
         recover(path, handle)
         raise full(path, need, error) from error
-    for extents, new in zip(growing, found):
+    for extents, new in zip(growing, grown):
         if not np.array_equal(new.origin[: extents.origin.size], extents.origin):
             recover(path, handle)
             raise damaged(path, f"/{extents.name} is elsewhere than before")
-    for extents, new in zip(growing, found):
+    for extents, new in zip(growing, grown):
         extents.origin = new.origin
-    guard.write(handle, layout.commits, metadata(layout, os.fstat(handle).st_size))
-    undo_of(path).unlink()
+    metadata_check.write(handle, layout.commits, metadata(layout, os.fstat(handle).st_size))
+    undo_of(path).unlink()  # the growth counts from here on
     sync_folder(path)
 
 
 def full(path: Path, need: int, error: BaseException) -> StorageError:
     """The error that a file cannot grow."""
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return StorageError(
-        f"{path}: cannot grow by {need:,} bytes: {why}; free space on that disk, what was "
+        f"{path}: cannot grow by {need:,} bytes: {reason}; free space on that disk, what was "
         "committed is safe"
     )
 
 
 def reserve(handle: int, start: int, count: int) -> None:
-    """Take bytes of the disk for a part of a file, so that writing there cannot fail for lack of
-    space.
-    """
+    """Allocate disk space for a part of a file, so that writing it cannot fail on a full disk."""
     try:
         if count > 0:
             os.posix_fallocate(handle, start, count)
@@ -333,7 +350,7 @@ def reserve(handle: int, start: int, count: int) -> None:
 
 
 def publish(new: Path, path: Path) -> None:
-    """Give a whole file its name, which must be free. Raises FileExistsError."""
+    """Give a complete file its name, which must be free. Raises FileExistsError."""
     try:
         os.link(new, path)
     except FileExistsError:
@@ -349,18 +366,15 @@ def open_file(path: Path, write: bool) -> int:
     try:
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
     except OSError as error:
-        todo = (
-            "make it with RowFile.create"
-            if isinstance(error, FileNotFoundError)
-            else "mend its permissions"
-        )
+        missing = isinstance(error, FileNotFoundError)
+        advice = "make it with RowFile.create" if missing else "mend its permissions"
         raise StorageError(
-            f"{path}: cannot be opened: {error.strerror}; {todo}, or choose another one"
+            f"{path}: cannot be opened: {error.strerror}; {advice}, or choose another one"
         ) from error
 
 
 def sync_folder(path: Path) -> None:
-    """Make a new or removed name in the folder of `path` last, where the system can."""
+    """Bring new and removed names in the folder of `path` to the disk, where the system can."""
     with contextlib.suppress(OSError):
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -392,15 +406,16 @@ def _save(path: Path, handle: int, layout: FileLayout, size: int) -> None:
     body = b"".join(struct.pack("<qq", *piece) for piece in pieces)
     body += b"".join(os.pread(handle, count, start) for start, count in pieces)
     with open(undo_of(path), "wb") as file:
-        file.write(_UNDO.pack(_MAGIC, size, len(pieces), zlib.crc32(body)) + body)
+        file.write(_UNDO.pack(_UNDO_MAGIC, size, len(pieces), zlib.crc32(body)) + body)
         file.flush()
         os.fsync(file.fileno())
     sync_folder(path)
 
 
 def recover(path: Path, handle: int) -> bool:
-    """Put back what a growth that did not end has changed; returns whether there was one. Its new
-    extents were not used yet.
+    """Undo a growth that a kill interrupted; returns whether there was one.
+
+    Its new extents were not in use yet, so no record is lost.
     """
     undo = undo_of(path)
     if not undo.exists():
@@ -409,7 +424,7 @@ def recover(path: Path, handle: int) -> bool:
     if len(text) >= _UNDO.size:
         magic, size, count, checksum = _UNDO.unpack_from(text)
         body = text[_UNDO.size :]
-        if magic == _MAGIC and zlib.crc32(body) == checksum:
+        if magic == _UNDO_MAGIC and zlib.crc32(body) == checksum:
             _put_back(handle, body, count, size)
     undo.unlink()
     sync_folder(path)
@@ -423,11 +438,13 @@ def _put_back(handle: int, body: bytes, count: int, size: int) -> None:
         start, length = struct.unpack_from("<qq", body, number * 16)
         pieces.append((start, body[at : at + length]))
         at += length
-    start, commits = pieces[0]
-    now = os.pread(handle, len(commits), start)
-    if now[: 2 * PAGE] != commits[: 2 * PAGE] or guard.newest(now)[0] > guard.newest(commits)[0]:
-        return  # guarded or committed since: the growth had ended
-    for start, old in pieces:
-        os.pwrite(handle, old, start)
+    start, saved = pieces[0]
+    current = os.pread(handle, len(saved), start)
+    committed = current[: 2 * PAGE] != saved[: 2 * PAGE]
+    guarded = metadata_check.newest(current).number > metadata_check.newest(saved).number
+    if committed or guarded:
+        return  # the growth had ended before the kill
+    for start, data in pieces:
+        os.pwrite(handle, data, start)
     os.ftruncate(handle, size)
     os.fsync(handle)

@@ -1,12 +1,12 @@
-"""Where does every row have a place, below all caches? In slots of its own, or as a record of
-bytes.
+"""Where does every row have a place, below all caches? In a slot, or as a record of bytes.
 
-    Memory     slots for all rows
-    Stored     records of the rows that were written; at the border to the slots above stands a `Border`
-      Filed    those of a table of an SSD file       or  Kept: in memory
+    Memory             slots for all rows
+    RecordHome         records of the rows that were written, packed and unpacked by a `Border`
+      FileRecords      in a table of an SSD file
+      MemoryRecords    in memory
 
-A `Border` says what a row is in a record: all its bytes, or fewer (`narrow.py`). Rows that are not
-narrowed and stay in memory need no records: in slots they can be used where they are.
+A `Border` says what a row is in a record: all its bytes, or fewer (`narrow_home.py`). Rows that are
+not narrowed and stay in memory need no records: in slots they can be used where they are.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ from neocpu.storage.row_file import RowFile
 
 Bools = NDArray[np.bool_]
 Create = Callable[[Ints, Ints], None]
-PIECE = 1 << 16  # rows whose records are made at a time
+PIECE = 1 << 16  # rows whose records are packed at a time
 
 
 class Memory:
-    """All rows in slots [first, first + rows). `device`: how fast they move between here and above."""
+    """All rows in slots [first, first + rows); `device`: how fast rows move to and from above."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Memory:
         self._slots = slots
         self._first = first
         self._create = create
-        self._there = np.zeros(rows, np.uint8)
+        self._present = np.zeros(rows, np.uint8)
         self._moved = [0, 0]
 
     def read(self, rows: Ints, slots: Ints) -> None:
@@ -55,35 +55,35 @@ class Memory:
     def write(self, rows: Ints, slots: Ints) -> None:
         begun = self._device.begin()
         self._slots.copy(slots, rows + self._first)
-        self._there[rows] = 1
+        self._present[rows] = 1
         self._moved[1] += rows.size
         self._device.pay(begun, rows.size, rows.size * self._slots.record)
 
     def slots_of(self, rows: Ints) -> Ints:
-        """Their own slots, for rows that are used where they are, once `place` has made them."""
+        """The slots of rows that are used where they are, once `place` has initialised them."""
         return rows + self._first
 
     def place(self, rows: Ints) -> None:
-        """Make rows that do not exist yet."""
-        fresh = rows[self._there[rows] == 0]
+        """Initialise rows that do not exist yet."""
+        fresh = rows[self._present[rows] == 0]
         self._create(fresh, fresh + self._first)
-        self._there[fresh] = 1
+        self._present[fresh] = 1
 
     def flush(self) -> None:
         pass
 
     def rows(self) -> Ints:
-        return np.flatnonzero(self._there)
+        return np.flatnonzero(self._present)
 
     def peek(self, rows: Ints) -> Bytes:
         return self._slots.pack(rows + self._first)
 
     def load(self, rows: Ints, records: Bytes) -> None:
         self._slots.unpack(rows + self._first, records)
-        self._there[rows] = 1
+        self._present[rows] = 1
 
     def stats(self) -> list[dict[str, Any]]:
-        rows = int(np.count_nonzero(self._there))
+        rows = int(np.count_nonzero(self._present))
         read, written = self._moved
         return [
             {
@@ -97,51 +97,52 @@ class Memory:
 
 
 class Records(Protocol):
-    """Records of bytes by row; a row has none until it is written. tier : the memory that they are
-    in.
+    """Records of bytes by row; a row has none until it is written.
+
+    tier: the memory that they are in.
     """
 
     tier: str
 
     def read(self, rows: Ints, out: Bytes) -> Bools:
-        """Records of rows i64[n] into out u8[n, record]; which rows have one, bool[n]."""
+        """Read records of rows i64[n] into out u8[n, record]; returns which exist, bool[n]."""
 
     def write(self, rows: Ints, records: Bytes) -> None:
-        """Set them, distinct rows."""
+        """Set the records of distinct rows."""
 
     def rows(self) -> Ints:
-        """Rows that have one, ascending."""
+        """Rows that have a record, ascending."""
 
     def stats(self) -> dict[str, int]:
-        """How many those are ("rows"), and what else is to be counted."""
+        """The number of rows that have a record ("rows"), and further counts."""
 
 
-class Kept:
-    """Records of all rows in memory, which they take once they are written."""
+class MemoryRecords:
+    """Records in memory; a page takes memory once one of its records is written."""
 
     def __init__(self, tier: str, rows: int, record: int, huge: bool = True) -> None:
         self.tier = tier
         arena = Arena(Arena.space(rows * record, np.uint8), huge=huge)
         self._records = arena.take(rows * record, np.uint8).reshape(rows, record)
-        self._there = np.zeros(rows, np.bool_)
+        self._present = np.zeros(rows, np.bool_)
 
     def read(self, rows: Ints, out: Bytes) -> Bools:
-        found = self._there[rows]
-        out[found] = self._records[rows[found]]
-        return found
+        present = self._present[rows]
+        out[present] = self._records[rows[present]]
+        return present
 
     def write(self, rows: Ints, records: Bytes) -> None:
         self._records[rows] = records
-        self._there[rows] = True
+        self._present[rows] = True
 
     def rows(self) -> Ints:
-        return np.flatnonzero(self._there)
+        return np.flatnonzero(self._present)
 
     def stats(self) -> dict[str, int]:
-        return {"rows": int(np.count_nonzero(self._there))}
+        return {"rows": int(np.count_nonzero(self._present))}
 
 
-class Filed:
+class FileRecords:
     """Records of one table of an SSD file."""
 
     tier = "ssd"
@@ -165,14 +166,14 @@ class Filed:
 
 
 class Border:
-    """What a row is outside of its slot: all the bytes that it has there. `record`: how many."""
+    """Packs rows into records and back: all bytes of a slot. `record`: bytes of a record."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self.record = slots.record
 
     def pack(self, rows: Ints, slots: Ints) -> Bytes:
-        """Records u8[n, record] of rows i64[n] that are in slots."""
+        """Records u8[n, record] of rows i64[n] that are in slots i64[n]."""
         return self._slots.pack(slots)
 
     def unpack(self, slots: Ints, records: Bytes) -> None:
@@ -180,9 +181,10 @@ class Border:
         self._slots.unpack(slots, records)
 
 
-class Stored:
-    """Rows as records on the other side of a border. `device`: how fast they move, unless the
-    records know.
+class RecordHome:
+    """Rows as records behind a border.
+
+    `device`: how fast they move, unless the records limit that themselves.
     """
 
     def __init__(
@@ -197,21 +199,21 @@ class Stored:
     def read(self, rows: Ints, slots: Ints) -> None:
         begun = self._device.begin()
         for at in range(0, rows.size, PIECE):
-            some = rows[at : at + PIECE]
-            to = slots[at : at + PIECE]
-            data = np.empty((some.size, self._border.record), np.uint8)
-            found = self._records.read(some, data)
-            self._border.unpack(to[found], data[found])
-            self._create(some[~found], to[~found])
-            self._moved[0] += int(found.sum())
+            piece = rows[at : at + PIECE]
+            targets = slots[at : at + PIECE]
+            data = np.empty((piece.size, self._border.record), np.uint8)
+            present = self._records.read(piece, data)
+            self._border.unpack(targets[present], data[present])
+            self._create(piece[~present], targets[~present])
+            self._moved[0] += int(present.sum())
         self._device.pay(begun, rows.size, rows.size * self._border.record)
 
     def write(self, rows: Ints, slots: Ints) -> None:
         begun = self._device.begin()
         for at in range(0, rows.size, PIECE):
-            some = rows[at : at + PIECE]
-            self._records.write(some, self._border.pack(some, slots[at : at + PIECE]))
-            self._moved[1] += some.size
+            piece = rows[at : at + PIECE]
+            self._records.write(piece, self._border.pack(piece, slots[at : at + PIECE]))
+            self._moved[1] += piece.size
         self._device.pay(begun, rows.size, rows.size * self._border.record)
 
     def flush(self) -> None:
@@ -229,9 +231,14 @@ class Stored:
         self._records.write(rows, records)
 
     def stats(self) -> list[dict[str, Any]]:
-        found = self._records.stats()
+        counts = self._records.stats()
         read, written = self._moved
-        size = found["rows"] * self._border.record
         return [
-            {"tier": self._records.tier, **found, "bytes": size, "read": read, "written": written}
+            {
+                "tier": self._records.tier,
+                **counts,
+                "bytes": counts["rows"] * self._border.record,
+                "read": read,
+                "written": written,
+            }
         ]

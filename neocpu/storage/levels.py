@@ -1,15 +1,16 @@
-"""How do rows travel between memories? In slots of one mapping, cache over cache, down to a home
-where every row has a place.
+"""How do rows travel between memories? Through caches, down to a home that has all rows.
 
-    Tier          the rows of batches in slots that kernels may use (`tier.py`)
-      Level       a cache in slots of slower memory                        any number of them
-        Memory    all rows in slots          or  Stored: records in an SSD file, or narrow ones in memory (`homes.py`)
+    Tier             the rows of batches in slots that kernels may use (`tier.py`)
+      Level          a cache in slots of slower memory; any number of them
+        Memory       all rows in slots (`homes.py`), or
+        RecordHome   records in an SSD file, or narrow ones in memory (`homes.py`)
 
-Every level has two verbs: `read(rows, slots)` brings rows up into slots of the caller, `write(rows,
-slots)` takes them back. A row moves with its state. What is above is newer; only changed rows go
-down, and they go before others come up, so a row that leaves and returns in one call is never lost.
-A row that nobody wrote has its initial values: its home makes them (`create(rows, slots)`), so rows
-that were only looked at never reach a home.
+All slots are in one mapping. Every level has two verbs: `read(rows, slots)` brings rows up into
+slots of the caller, `write(rows, slots)` takes them back. A row moves with its optimizer state. The
+copy in the higher level is newer; only changed rows go down, and they go down before any row comes
+up, so a row that leaves and returns in one call is never lost. A row that was never written has its
+initial values: its home makes them (`create(rows, slots)`), so rows that were only read never reach
+a home.
 """
 
 from collections.abc import Sequence
@@ -28,8 +29,9 @@ Bytes = NDArray[np.uint8]
 
 
 class Slots:
-    """The bytes of the rows of one shard: its numbers and states, all by slot. `record`: bytes of a
-    row.
+    """The bytes of the rows of one shard: weights and optimizer states, all by slot.
+
+    `arrays`: each with `slots` slots of equal size; `record`: bytes of a row.
     """
 
     def __init__(self, arrays: Sequence[NDArray[Any]], slots: int) -> None:
@@ -37,7 +39,7 @@ class Slots:
         self.record = sum(size for _, size in self._fields)
 
     def copy(self, source: Ints, target: Ints) -> None:
-        """Rows from slots to other slots, distinct ones."""
+        """Copy rows from slots `source` to distinct slots `target`, i64[n] each."""
         for field, size in self._fields:
             kernels.copy_slots(field, size, source, target)
 
@@ -63,30 +65,31 @@ class Home(Protocol):
     """Where rows come from and go to."""
 
     def read(self, rows: Ints, slots: Ints) -> None:
-        """Bring rows i64[n], distinct, into slots."""
+        """Bring distinct rows i64[n] into slots i64[n]."""
 
     def write(self, rows: Ints, slots: Ints) -> None:
         """Take rows back from slots."""
 
     def flush(self) -> None:
-        """All changed rows to the lowest home."""
+        """Write all changed rows to the lowest home."""
 
     def rows(self) -> Ints:
         """Rows that were written, ascending, after a flush."""
 
     def peek(self, rows: Ints) -> Bytes:
-        """Their records u8[n, record], after a flush; moves nothing."""
+        """The records u8[n, record] of rows, after a flush; moves nothing."""
 
     def load(self, rows: Ints, records: Bytes) -> None:
-        """Set rows, whatever they were; no cache above holds any."""
+        """Overwrite rows; no cache above may hold any of them."""
 
     def stats(self) -> list[dict[str, Any]]:
         """Counts of this level and those below."""
 
 
 class Level:
-    """A cache in slots [first, first + lines) over a home; it is a home itself. `device`: how fast
-    rows move between here and above.
+    """A cache in slots [first, first + lines) over a home; it is a home itself.
+
+    `device`: how fast rows move between this level and the one above.
     """
 
     def __init__(
@@ -105,15 +108,16 @@ class Level:
         self.cache = Cache(lines // WAYS, policy)
         self._slots = slots
         self.first = first
-        self._held = 0  # rows, when they were last forgotten
+        self._rows_before = 0  # rows in the cache when it was last emptied by `forget`
 
     def caches(self) -> list["Level"]:
         """This cache and those below it, nearest first."""
         return [self, *(self.home.caches() if isinstance(self.home, Level) else ())]
 
     def move(self, moves: Moves, fill: bool = True) -> None:
-        """What the cache has decided: rows that leave go home first, then others come, unless they
-        are overwritten anyway (`fill` false).
+        """Carry out what the cache decided: write evicted rows home, then fetch new ones.
+
+        `fill`: false if the caller overwrites the new ones anyway.
         """
         dirty = moves.evicted_dirty
         self._home_write(moves.evicted_ids[dirty], moves.evicted_lines[dirty] + self.first)
@@ -132,25 +136,26 @@ class Level:
     def read(self, rows: Ints, slots: Ints) -> None:
         moves = self._bring(rows)
         begun = self._device.begin()
-        here = moves.lines >= 0
-        self._slots.copy(moves.lines[here] + self.first, slots[here])
-        self._device.pay(begun, rows.size, int(here.sum()) * self._slots.record)
-        self.home.read(rows[~here], slots[~here])
+        inside = moves.lines >= 0
+        self._slots.copy(moves.lines[inside] + self.first, slots[inside])
+        self._device.pay(begun, rows.size, int(inside.sum()) * self._slots.record)
+        self.home.read(rows[~inside], slots[~inside])
         self.cache.release(moves.lines, False)
 
     def write(self, rows: Ints, slots: Ints) -> None:
         moves = self._bring(rows, fill=False)
         begun = self._device.begin()
-        here = moves.lines >= 0
-        self._slots.copy(slots[here], moves.lines[here] + self.first)
-        self._device.pay(begun, rows.size, int(here.sum()) * self._slots.record)
-        self.home.write(rows[~here], slots[~here])
+        inside = moves.lines >= 0
+        self._slots.copy(slots[inside], moves.lines[inside] + self.first)
+        self._device.pay(begun, rows.size, int(inside.sum()) * self._slots.record)
+        self.home.write(rows[~inside], slots[~inside])
         self.cache.release(moves.lines, True)
 
     def warm(self, rows: Ints) -> None:
-        """Bring rows i64[n], most wanted first, into this cache and those below it, as far as there
-        is room; no batch is at work. Nothing of it counts as asked for, and a warm row gives way to
-        any other like one that was looked up once.
+        """Bring rows i64[n], most frequent first, into this cache and those below it.
+
+        As many as there is room for, while no batch is at work. The statistics do not count it, and
+        a warm row is evicted like one that was looked up once.
         """
         for level in reversed(self.caches()):
             moves = level._bring(np.sort(rows[: level.cache.lines]))
@@ -173,26 +178,24 @@ class Level:
         self.home.load(rows, records)
 
     def empty(self) -> None:
-        """Flush, and forget all rows of this cache and those below."""
+        """Flush, and empty this cache and those below it."""
         self.flush()
         for level in self.caches():
             level.cache.invalidate()
 
     def forget(self) -> None:
-        """Flush, and be as in the beginning, but for counts: no row is in a cache, nor how often it
-        was used.
-        """
+        """Flush, and reset this cache and those below it, lookup counts too; statistics stay."""
         self.flush()
         for level in self.caches():
-            level._held = level.cache.rows()[0].size or level._held
+            level._rows_before = level.cache.rows()[0].size or level._rows_before
             level.cache.forget()
 
     def stats(self) -> list[dict[str, Any]]:
-        rows = self.cache.rows()[0].size or self._held
-        mine = {
+        rows = self.cache.rows()[0].size or self._rows_before
+        counts = {
             "tier": self.name,
             "rows": rows,
             "bytes": rows * self._slots.record,
             **self.cache.stats(),
         }
-        return [mine, *self.home.stats()]
+        return [counts, *self.home.stats()]

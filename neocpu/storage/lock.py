@@ -1,8 +1,8 @@
-"""How is a file kept to one process at a time? By `flock` on the file itself, which ends with the
-process however it ends.
+"""How is a file kept to one process at a time? By `flock` on the file itself.
 
-Where file locks do not work (some network file systems) FILE.held is created exclusively instead;
-one whose holder is seen to be dead is put aside.
+The system releases such a lock when the process ends, however it ends. Where file locks do not work
+(some network file systems) FILE.held is created exclusively instead; it is removed if the process
+that made it is known to be dead.
 """
 
 import contextlib
@@ -21,33 +21,35 @@ except ImportError:  # not on Windows
 
 __all__ = ["UNSUPPORTED", "claim", "fcntl", "holder"]
 
+# what `flock` reports on file systems without locks
 UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 def held_by(path: Path) -> Path:
-    """The file that stands for the lock of `path` where locks do not work."""
+    """The lock file that stands for a lock of `path` where locks do not work."""
     return path.with_name(path.name + ".held")
 
 
 def holder() -> str:
-    """The line by which a lock says who has it: this process."""
+    """The line of a lock file that says which process has it: this one."""
     return (
         f"process {os.getpid()} on {socket.gethostname()} since "
         f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n"
     )
 
 
-def claim(held: Path) -> bool:
-    """Make the file that stands for a lock, unless another process has it; one of a process of this
-    host that is gone is put aside.
+def claim(lock_file: Path) -> bool:
+    """Make a lock file; false if another process has it.
+
+    A lock file of a dead process of this host is replaced.
     """
     for _ in range(2):
         try:
-            file = os.open(held, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            file = os.open(lock_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
-            if not _dead(held):
+            if not _holder_is_dead(lock_file):
                 return False
-            held.unlink(missing_ok=True)
+            lock_file.unlink(missing_ok=True)
             continue
         with os.fdopen(file, "w") as text:
             text.write(holder())
@@ -56,12 +58,13 @@ def claim(held: Path) -> bool:
 
 
 class FileLock:
-    """A lock on an open file: exclusive for a writer, shared for readers. Raises StorageError if
-    another process has it.
+    """A lock on an open file: exclusive for a writer, shared for readers.
+
+    Raises StorageError if another process has it.
     """
 
     def __init__(self, path: Path, handle: int, exclusive: bool) -> None:
-        self._held: Path | None = None
+        self._lock_file: Path | None = None
         try:
             if fcntl is None:
                 raise OSError(errno.ENOSYS, "no file locks")
@@ -74,32 +77,31 @@ class FileLock:
             if error.errno not in UNSUPPORTED:
                 raise
             if exclusive:
-                self._take(path)
+                self._claim(path)
 
-    def _take(self, path: Path) -> None:
-        held = held_by(path)
-        if claim(held):
-            self._held = held
+    def _claim(self, path: Path) -> None:
+        lock_file = held_by(path)
+        if claim(lock_file):
+            self._lock_file = lock_file
             return
         with contextlib.suppress(OSError):
             raise StorageError(
-                f"{path}: in use by {held.read_text().strip()} (this file system has no locks: if "
-                "that process is no more, "
-                f"remove {held})"
+                f"{path}: in use by {lock_file.read_text().strip()} (this file system has no "
+                f"locks: if that process is no more, remove {lock_file})"
             )
         raise StorageError(f"{path}: in use by another process; wait for it, or use another file")
 
     def release(self) -> None:
-        """Give it back; closing the file does the rest."""
-        if self._held is not None:
-            self._held.unlink(missing_ok=True)
-            self._held = None
+        """Remove the lock file, if there is one; closing the file ends its lock."""
+        if self._lock_file is not None:
+            self._lock_file.unlink(missing_ok=True)
+            self._lock_file = None
 
 
-def _dead(held: Path) -> bool:
-    """Was it a process of this host that is gone?"""
+def _holder_is_dead(lock_file: Path) -> bool:
+    """Whether the holder was a process of this host that does not exist any more."""
     try:
-        word, pid, _, host = held.read_text().split()[:4]
+        word, pid, _, host = lock_file.read_text().split()[:4]
         if word != "process" or host != socket.gethostname():
             return False
         os.kill(int(pid), 0)

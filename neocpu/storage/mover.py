@@ -1,6 +1,4 @@
-"""Who moves rows while a step computes? A thread of its own, one move after the other, in the order
-they were asked for.
-"""
+"""Who moves rows while a step computes? A thread of its own, one move at a time, in order."""
 
 import time
 from collections.abc import Callable
@@ -14,9 +12,10 @@ Job = Future[None]
 
 
 class Mover:
-    """Runs moves one after the other: at once, or on a thread (`ahead`). The order is what keeps
-    rows from being lost: whoever comes up finds what went home before. After a move that failed
-    nothing moves any more.
+    """Runs moves one after the other: at once, or on a thread (`ahead`).
+
+    The order keeps rows from being lost: a row that is fetched was written home by an earlier move.
+    After a move that failed no further move runs.
 
     Attributes: stalled, seconds that the caller ran moves or waited for them.
     """
@@ -27,20 +26,20 @@ class Mover:
         self._failed: BaseException | None = None
 
     def run(self, work: Work) -> Job:
-        """Do it after all moves before it."""
+        """Run a move after all moves before it."""
         if self._pool is not None:
-            return self._pool.submit(self._do, work)
+            return self._pool.submit(self._run, work)
         job = Job()
         begun = time.perf_counter()
         try:
-            self._do(work)
+            self._run(work)
             job.set_result(None)
         except BaseException as error:
             job.set_exception(error)
         self.stalled += time.perf_counter() - begun
         return job
 
-    def _do(self, work: Work) -> None:
+    def _run(self, work: Work) -> None:
         if self._failed is not None:
             raise self._failed
         try:
@@ -50,9 +49,7 @@ class Mover:
             raise
 
     def wait(self, job: Job) -> None:
-        """Until it has ended, and all moves before it. Raises its error, or that of the first move
-        that failed.
-        """
+        """Wait for a move, and so for all before it; raises the error of the first that failed."""
         begun = time.perf_counter()
         try:
             job.result()
@@ -67,4 +64,4 @@ class Mover:
 
 def _prepare() -> None:
     roam()
-    use_threads(1)  # the cores are at work for the step
+    use_threads(1)  # the cores are busy with the step

@@ -1,9 +1,10 @@
 """How are rows kept in fewer bytes than in the cache above them?
 
+<<<<<<< HEAD
 They are encoded when they leave the cache, and decoded when they come up.
 
     cache      slots of fp32 or fp16 numbers, updated like rows that live there
-    home       `homes.Stored`: narrow records, in memory or in an SSD file
+    home       `homes.RecordHome`: narrow records, in memory or in an SSD file
     between    a `NarrowBorder`
 
 A row for which no cache line is free is staged in scratch, updated there, and encoded when the next

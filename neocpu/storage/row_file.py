@@ -1,14 +1,14 @@
-"""How does a table live on an SSD? As records of bytes by row number, in one file that no kill can
-break.
+"""How does a table live on an SSD? As records by row number, in a file that survives any kill.
 
     with RowFile.create("rank0.h5", [RowTable("C1", rows=10**10, record=516)]) as file:
-        found = file.read(0, rows, out)        # rows i64[n], out u8[n, 516]; rows that were never written are left out
+        present = file.read(0, rows, out)      # rows i64[n], out u8[n, 516], present bool[n]
         file.write(0, rows, records)           # to slots that the last commit does not use
         file.commit(epoch=1, note=b"...")      # all or nothing, and for good
 
-Opening the file gives the last commit exactly: index, records and note. `storage/hdf5.py` lays the
-file out, `row_log.py` says what a commit is, `row_slots.py` keeps the index, `row_io.py` moves the
-bytes. docs/memory.md tells it byte by byte.
+A row that was never written is not present: `read` leaves its part of `out` as it is. Opening the
+file gives the last commit exactly: index, records and note. `storage/hdf5.py` lays the file out,
+`row_log.py` says what a commit is, `row_slots.py` keeps the index, `row_io.py` moves the bytes.
+docs/memory.md describes the format byte by byte.
 """
 
 import contextlib
@@ -24,34 +24,32 @@ from numpy.typing import NDArray
 
 from neocpu.errors import StorageError
 from neocpu.kernels import row_records
-from neocpu.storage import hdf5, row_state
-from neocpu.storage import metadata_check as guard
+from neocpu.storage import hdf5, metadata_check, row_state
 from neocpu.storage.device import Device
 from neocpu.storage.hdf5 import INDEX_EXTENT, TAG, RowTable
 from neocpu.storage.lock import FileLock
 from neocpu.storage.metadata_check import PAGE
 from neocpu.storage.row_io import RawFile
 from neocpu.storage.row_log import Change, Header, Segment, encode
-from neocpu.storage.row_state import places
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
-EXTENT = 8 << 20  # bytes
-SLACK = 1 << 16  # bytes of deltas that are never worth a whole index
+EXTENT = 8 << 20  # bytes by which a table grows
+SLACK = 1 << 16  # bytes of log that may pile up before a full index is considered
 
 
 class RowFile:
     """Records of the rows of several tables, by table number and row number; one process at a time.
 
-    `tables`: refuse a file of other ones. `write`: false to only look. `reads`: "mapped" (kernels
-    over a map of the file) or "threads" (`threads` of them, read calls); `mapped=False` avoids maps
-    for writing too. `bandwidth` (bytes/s), `iops` (records read, runs written per second): make it
-    as slow as another device. `budget`: bytes that the file may have (0: no limit). One thread may
-    write while others read other rows.
+    `tables`: the tables that the file must hold (None: any). `write`: false to only look. `reads`:
+    "mapped" (kernels over a map of the file) or "threads" (`threads` of them, read calls);
+    `mapped=False` avoids maps for writing too. `bandwidth` (bytes/s), `iops` (records read, runs
+    written per second): make it as slow as another device. `budget`: bytes that the file may have
+    (0: no limit). One thread may write while other threads read different rows.
 
     Attributes: path, tables, epoch and note of the last commit, noticed (damage that did no harm).
-    Raises StorageError for a file that is missing, foreign, damaged, in use, of other tables, or
-    cannot grow.
+    Raises StorageError for a file that is missing, foreign, damaged, in use, or cannot grow, or
+    that holds different tables.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class RowFile:
                 hdf5.recover(self.path, handle)
             self._layout = hdf5.read(self.path, handle)
             self.tables = self._layout.tables
-            row_state.same(self.path, self.tables, tables)
+            row_state.check_tables(self.path, self.tables, tables)
             self._io = RawFile(handle, write, reads, mapped, threads, Device(bandwidth, iops))
         except BaseException:
             if hasattr(self, "_lock"):
@@ -111,8 +109,10 @@ class RowFile:
     def create(
         cls, path: str | Path, tables: Sequence[RowTable], *, extent: int = EXTENT, **options: Any
     ) -> "RowFile":
-        """Make a file without rows and open it; `extent`: bytes by which a table grows, at least.
-        Its name must be free.
+        """Make a file without rows and open it; its name must be free.
+
+        `extent`: bytes by which a table grows, at least. Raises StorageError for a name that is
+        taken, table names that are not distinct, and a folder that cannot be written.
         """
         path = Path(path)
         tables = tuple(tables)
@@ -135,7 +135,8 @@ class RowFile:
             handle = hdf5.open_file(new, True)
             try:
                 os.pwrite(handle, Header(0, 0, 0, 0, layout.identity()).page(), layout.commits)
-                guard.write(handle, layout.commits, hdf5.metadata(layout, os.fstat(handle).st_size))
+                size = os.fstat(handle).st_size
+                metadata_check.write(handle, layout.commits, hdf5.metadata(layout, size))
             finally:
                 os.close(handle)
             hdf5.publish(new, path)
@@ -144,9 +145,9 @@ class RowFile:
                 f"{path}: exists already; open it, or choose another name"
             ) from error
         except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)
+            reason = os.strerror(error.errno) if error.errno else str(error)
             raise StorageError(
-                f"{path}: cannot be made: {why}; choose a folder that can be written to"
+                f"{path}: cannot be made: {reason}; choose a folder that can be written to"
             ) from error
         finally:
             with contextlib.suppress(OSError):
@@ -160,37 +161,36 @@ class RowFile:
         return self._layout.extent
 
     def read(self, table: int, rows: Ints, out: Bytes, *, check: bool = False) -> NDArray[np.bool_]:
-        """Records of rows, i64[n], into out u8[n, record]; returns which rows have one, bool[n],
-        others stay as they are.
+        """Read the records of rows i64[n] into out u8[n, record]; returns which exist, bool[n].
 
-        With `check` every record is compared with its hash: StorageError names the first that is
-        damaged.
+        The part of `out` of a row without a record stays as it is. With `check` every record is
+        compared with its hash, and StorageError names the first that is damaged.
         """
         rows = np.ascontiguousarray(rows, np.int64)
-        self._shapes(table, rows, out)
+        self._check_shapes(table, rows, out)
         with self._guard:
             slots = self._slots[table].find(rows)
             with self._idle:
                 self._readers += 1
-        found = slots >= 0
+        present = slots >= 0
         try:
             self._io.gather(self._layout.records[table], slots, out)
             if check:
-                there = np.flatnonzero(found)
-                if bad := self.damage(table, rows[there], slots[there], out[there]):
-                    raise hdf5.damaged(self.path, bad[0])
+                i = np.flatnonzero(present)
+                if damages := self.damage(table, rows[i], slots[i], out[i]):
+                    raise hdf5.damaged(self.path, damages[0])
         finally:
             with self._idle:
                 self._readers -= 1
                 self._idle.notify_all()
-        return found
+        return present
 
     def damage(self, table: int, rows: Ints, slots: Ints, records: Bytes) -> list[str]:
-        """A sentence for each of these records that has other bytes than were written."""
-        stored, now = np.zeros((2, rows.size, TAG.itemsize), np.uint8)
-        self._io.gather(self._layout.tags[table], slots, stored)
+        """A sentence for each record that has other bytes than were written."""
+        stored_tags, actual_tags = np.zeros((2, rows.size, TAG.itemsize), np.uint8)
+        self._io.gather(self._layout.tags[table], slots, stored_tags)
         row_records.make_tags(
-            records.reshape(-1), records.shape[1], rows, slots, table, now.reshape(-1)
+            records.reshape(-1), records.shape[1], rows, slots, table, actual_tags.reshape(-1)
         )
         name = self.tables[table].name
         extents = self._layout.records[table]
@@ -199,21 +199,20 @@ class RowFile:
                 f"table {name}, row {rows[i]} (slot {slots[i]} of /{extents.name}) has other bytes "
                 "than were written"
             )
-            for i in np.flatnonzero((stored != now).any(axis=1))
+            for i in np.flatnonzero((stored_tags != actual_tags).any(axis=1))
         ]
 
     def write(self, table: int, rows: Ints, records: Bytes) -> None:
-        """Write records u8[n, record] of rows i64[n], distinct: what the last commit has stays as
-        it is.
+        """Write records u8[n, record] of distinct rows i64[n]; the last commit stays intact.
 
         Raises StorageError if the file cannot grow; then nothing was written.
         """
         rows = np.ascontiguousarray(rows, np.int64)
         records = np.ascontiguousarray(records)
-        self._shapes(table, rows, records)
+        self._check_shapes(table, rows, records)
         tags = np.empty((rows.size, TAG.itemsize), np.uint8)
         with self._guard:
-            self._usable()
+            self._check_usable()
             self._make_room(table, rows)
             slots = self._slots[table].place(rows)
             try:
@@ -224,7 +223,7 @@ class RowFile:
             except OSError as error:
                 raise self._break(error) from error
 
-    def _shapes(self, table: int, rows: Ints, records: Bytes) -> None:
+    def _check_shapes(self, table: int, rows: Ints, records: Bytes) -> None:
         spec = self.tables[table]
         if (
             records.shape != (rows.size, spec.record)
@@ -237,7 +236,7 @@ class RowFile:
         if rows.size and (rows.min() < 0 or rows.max() >= spec.rows):
             raise ValueError(f"table {spec.name} has rows 0 to {spec.rows - 1}")
 
-    def _usable(self) -> None:
+    def _check_usable(self) -> None:
         if self._broken:
             raise StorageError(
                 f"{self.path}: writing failed before; open it again: the last commit is safe"
@@ -253,39 +252,42 @@ class RowFile:
         """Free slots for these rows, and some more, so that the search for them stays short."""
         slots = self._slots[table]
         records = self._layout.records[table]
+        tags = self._layout.tags[table]
         spare = slots.slots // 64
         if rows.size + spare <= slots.free:
             return
-        wanted = slots.wanted(rows)
-        missing = wanted + spare - slots.free
-        if wanted == 0 or missing <= 0:
+        needed = slots.slots_needed(rows)
+        missing = needed + spare - slots.free
+        if needed == 0 or missing <= 0:
             return
-        least = records.origin.size + -(-max(1, wanted - slots.free) // records.per)
-        best = max(least, records.origin.size + -(-max(missing, slots.slots // 8) // records.per))
-        if wanted <= slots.free:
-            least = records.origin.size
+        extents = records.origin.size
+        least = extents + -(-max(1, needed - slots.free) // records.per)
+        # Growing by an eighth keeps the number of growths logarithmic in the size of the table.
+        best = max(least, extents + -(-max(missing, slots.slots // 8) // records.per))
+        if needed <= slots.free:
+            least = extents
         try:
-            self._grow(dict.fromkeys((records.name, self._layout.tags[table].name), best))
+            self._grow({records.name: best, tags.name: best})
         except StorageError:
             if least == best:
                 raise
-            self._grow(dict.fromkeys((records.name, self._layout.tags[table].name), least))
+            self._grow({records.name: least, tags.name: least})
         slots.extend(records.items)
 
-    def _grow(self, wanted: dict[str, int]) -> None:
+    def _grow(self, extent_counts: dict[str, int]) -> None:
         size = os.fstat(self._io.handle).st_size
-        more = sum(
-            max(0, wanted.get(e.name, 0) - e.origin.size) * e.size for e in self._layout.all()
+        growth = sum(
+            max(0, extent_counts.get(extents.name, 0) - extents.origin.size) * extents.size
+            for extents in self._layout.all()
         )
-        if not more:
+        if not growth:
             return
-        if self._budget and size + more > self._budget:
+        if self._budget and size + growth > self._budget:
             raise StorageError(
-                f"{self.path}: would have {size + more:,} bytes, but may have {self._budget:,}; "
-                "raise its budget (memory.ssd "
-                "of a run), commit more often, or use more ranks"
+                f"{self.path}: would have {size + growth:,} bytes, but may have {self._budget:,}; "
+                "raise its budget (memory.ssd of a run), commit more often, or use more ranks"
             )
-        hdf5.grow(self.path, self._io.handle, self._layout, wanted)
+        hdf5.grow(self.path, self._io.handle, self._layout, extent_counts)
         self._io.remap()
 
     def commit(self, epoch: int, note: bytes = b"") -> None:
@@ -297,34 +299,35 @@ class RowFile:
         self.seal(epoch, note)()
 
     def seal(self, epoch: int, note: bytes = b"") -> Callable[[], None]:
-        """As `commit`, but what takes time, bringing bytes to the disk, is left to the function
-        that is returned.
+        """Fix the content of a commit; the function that is returned brings it to the disk.
 
-        Any thread may call it, once, while others read and write on. What they write belongs to the
-        commit after this one, which may be sealed once this is made.
+        Any thread may call that function, once, while other threads go on reading and writing.
+        What they write belongs to the next commit, which may be sealed once this one is made.
         """
         with self._guard:
-            self._usable()
+            self._check_usable()
             if epoch <= self.epoch:
                 raise ValueError(f"epoch {epoch} is not after {self.epoch}")
             if self._sealed:
                 raise ValueError("the commit before is not made yet")
-            text, start, at = self._segment(epoch, note)
-            if at + len(text) > self._layout.index.items:
-                self._grow({"index": -(-(at + len(text)) // INDEX_EXTENT)})
+            segment, start, at = self._segment(epoch, note)
+            end = at + len(segment)
+            if end > self._layout.index.items:
+                self._grow({"index": -(-end // INDEX_EXTENT)})
             rows = sum(slots.count for slots in self._slots)
-            header = Header(epoch, start, at + len(text), rows, self._layout.identity())
+            header = Header(epoch, start, end, rows, self._layout.identity())
             self._sealed = True
             for slots in self._slots:
                 slots.seal()
-        return lambda: self._finish(header, at, text, note)
+        return lambda: self._finish(header, at, segment, note)
 
-    def _finish(self, header: Header, at: int, text: bytes, note: bytes) -> None:
-        """Make a sealed commit: its part of the log goes to `at`."""
+    def _finish(self, header: Header, at: int, segment: bytes, note: bytes) -> None:
+        """Make a sealed commit: write its segment to byte `at` of the log, then its header."""
         try:
             with self._guard:
-                self._usable()
-                self._io.put(self._layout.index, at, text)
+                self._check_usable()
+                self._io.put(self._layout.index, at, segment)
+            # The header may reach the disk only after the segment that it counts.
             self._io.sync()
             with self._guard:  # the file may not grow between a header and its sync
                 self._io.put_at(self._layout.commits + (1 - self._page) * PAGE, header.page())
@@ -344,34 +347,40 @@ class RowFile:
             raise self._break(error) from error
 
     def _segment(self, epoch: int, note: bytes) -> tuple[bytes, int, int]:
-        """The next commit for the log, where the log begins then, and where this goes: what no kept
-        header needs.
+        """The next commit: its bytes, where the log then begins, and where the bytes go.
+
+        A delta is appended to the log. A full index starts a new log, where it overwrites nothing
+        that one of the two kept headers needs.
         """
         changes = []
         for slots, records, tags in zip(self._slots, self._layout.records, self._layout.tags):
             extents = records.origin.size
-            crc = places(records.checksum(extents), tags.checksum(extents))
-            changes.append(Change(extents, crc, slots.count, *slots.changes()))
+            crc = row_state.places(records.checksum(extents), tags.checksum(extents))
+            born, died = slots.changes()
+            changes.append(
+                Change(extents=extents, places=crc, rows=slots.count, born=born, died=died)
+            )
         start = self._header.start
         end = self._header.end
-        text = encode(Segment(epoch, changes, note))
-        whole = sum(slots.slots // 8 for slots in self._slots) + len(note) + SLACK
+        delta = encode(Segment(epoch, changes, note))
+        full_size = sum(slots.slots // 8 for slots in self._slots) + len(note) + SLACK
         crossing = any(
-            low < end + len(text) and end < high for low, high in self._kept[1:] if low != start
+            low < end + len(delta) and end < high for low, high in self._kept[1:] if low != start
         )
-        if end > start and not crossing and end - start + len(text) < 2 * whole:
-            return text, start, end
+        # Up to twice a full index, replaying deltas costs less than writing the index anew.
+        if end > start and not crossing and end - start + len(delta) < 2 * full_size:
+            return delta, start, end
         for change, slots in zip(changes, self._slots):
             change.live = slots.alive()
-        text = encode(Segment(epoch, changes, note))
+        full = encode(Segment(epoch, changes, note))
         at = 0
         for low, high in sorted(self._kept):
-            if at + len(text) > low and high > low:
+            if at + len(full) > low and high > low:
                 at = max(at, high)
-        return text, at, at
+        return full, at, at
 
     def places(self, table: int, rows: Ints) -> Ints:
-        """At which byte of the file the record of each row begins now, -1 for a row that has none."""
+        """Byte of the file at which the record of each row begins now; -1: it has none."""
         slots = self._slots[table].find(rows)
         extents = self._layout.records[table]
         return np.where(slots < 0, -1, extents.offsets(np.maximum(slots, 0)))
@@ -381,13 +390,12 @@ class RowFile:
         return self._slots[table].rows()
 
     def changed(self, table: int) -> Ints:
-        """Rows that were written since the last commit was begun, ascending: what an incremental
-        copy of the table needs.
-        """
-        return np.sort(self._tags(table, self._slots[table].changes()[0])["row"].astype(np.int64))
+        """Rows written since the last commit was begun, ascending: for incremental copies."""
+        born, _ = self._slots[table].changes()
+        return np.sort(self._tags(table, born)["row"].astype(np.int64))
 
     def live(self, table: int) -> Iterator[Ints]:
-        """Slots that hold a row, ascending, by extent: the order in which the file is read fastest."""
+        """Slots that hold a row, ascending, by extent: the fastest order to read the file in."""
         extents = self._layout.records[table]
         for first in range(0, extents.items, extents.per):
             yield self._slots[table].live(first, first + extents.per)
@@ -408,21 +416,21 @@ class RowFile:
         return self._slots[table].nbytes
 
     def stats(self) -> dict[str, int | float]:
-        """Rows and slots, bytes of file and index, traffic, and how many rows a crash would set
-        back now.
+        """Counts of rows and slots, bytes of file and index, and traffic.
+
+        `changed`: rows that a crash would set back to the last commit.
         """
-        rows = sum(s.count for s in self._slots)
-        index = sum(s.nbytes for s in self._slots)
-        changed = sum(sum(born.size for born in s.changes()[:1]) for s in self._slots)
+        rows = sum(slots.count for slots in self._slots)
+        index_bytes = sum(slots.nbytes for slots in self._slots)
         io = self._io
         return {
             "rows": rows,
             "bytes": os.fstat(io.handle).st_size,
-            "slots": sum(s.slots for s in self._slots),
-            "free": sum(s.free for s in self._slots),
-            "changed": changed,
-            "index_bytes": index,
-            "index_bytes_per_row": index / rows if rows else 0.0,
+            "slots": sum(slots.slots for slots in self._slots),
+            "free": sum(slots.free for slots in self._slots),
+            "changed": sum(slots.changes()[0].size for slots in self._slots),
+            "index_bytes": index_bytes,
+            "index_bytes_per_row": index_bytes / rows if rows else 0.0,
             "log_bytes": self._header.end - self._header.start,
             "reads": io.reads,
             "writes": io.writes,

@@ -1,12 +1,11 @@
-"""How do records get out of a file and into it without HDF5? By kernels over a map of the whole
-file, or by read calls.
+"""How do records get out of a file and into it without HDF5?
 
-In the page cache a kernel copies records at the speed of memory. Pages that are not there would
-stop its threads one by one, so when rows are cold (a sample says so) the system is asked for all
-their pages first: the device gets them all at once, and no thread waits until it copies. Without a
-map, or on request, a few threads read with `preadv` instead; they run no kernels. Records are
-written through the map too; where their pages are not there, those that lie together by write
-calls, in runs, which need not read a page first.
+By kernels over a map of the whole file, or by read calls. From the page cache a kernel copies
+records at the speed of memory. Pages outside it would stop its threads one by one, so when rows
+are cold (a sample says so) the system is asked to read all their pages first: the device gets all
+requests at once, and no thread waits until it copies. Without a map, or on request, a few threads
+read with `preadv` instead; they run no kernels. Records are written through the map too; cold ones
+that lie side by side are written by write calls, which need not read a page first.
 """
 
 import contextlib
@@ -27,14 +26,14 @@ from neocpu.storage.row_log import runs
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
-SAMPLE = 16  # records that are looked at
+SAMPLE = 16  # records of which it is asked whether they are in the page cache
 
 
 class RawFile:
     """Reads and writes of an open file by place.
 
-    `reads`: "mapped" or "threads"; `mapped`: may it be mapped at all. Attributes: handle, and
-    counters of records read and written and their bytes.
+    `reads`: "mapped" or "threads"; `mapped`: whether the file may be mapped at all. Attributes:
+    handle, and counters of records read and written and their bytes.
     """
 
     def __init__(
@@ -50,15 +49,16 @@ class RawFile:
         self._map: mmap.mmap | None = None
         self._swap = threading.Lock()
         self._bytes: Bytes = np.zeros(0, np.uint8)
-        self.reads = self.writes = self.bytes_read = self.bytes_written = 0
+        self.reads = 0
+        self.writes = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
         with contextlib.suppress(AttributeError, OSError):
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
         self.remap()
 
     def remap(self) -> None:
-        """The file has grown: map it anew, keeping the pages that are mapped if nobody reads just
-        now.
-        """
+        """Map the file anew after it has grown; without a read in progress, mapped pages stay."""
         if not self._mapped:
             return
         with self._swap:
@@ -76,12 +76,12 @@ class RawFile:
             self._bytes = np.frombuffer(self._map, np.uint8)
 
     def _mapped_bytes(self) -> Bytes:
-        """The map as it is now; it stays valid while somebody has it."""
+        """The current map; it stays valid as long as it is referenced."""
         with self._swap:
             return self._bytes
 
     def get(self, extents: Extents, start: int, count: int) -> bytes:
-        """Bytes [start, start + count) of a dataset. Raises OSError if the file ends before."""
+        """Bytes [start, start + count) of a dataset. Raises OSError if the file ends earlier."""
         parts = []
         for at, size in _pieces(extents, start, count):
             while size:
@@ -94,14 +94,14 @@ class RawFile:
         return b"".join(parts)
 
     def put(self, extents: Extents, start: int, data: bytes | memoryview) -> None:
-        """Write bytes from `start` on of a dataset."""
+        """Write bytes into a dataset, from byte `start` of it on."""
         data = memoryview(data)
         for at, size in _pieces(extents, start, len(data)):
             self.put_at(at, data[:size])
             data = data[size:]
 
     def put_at(self, at: int, data: bytes | memoryview) -> None:
-        """Write bytes at a place of the file."""
+        """Write bytes into the file, from byte `at` on."""
         data = memoryview(data)
         while data:
             written = os.pwrite(self.handle, data, at)
@@ -109,8 +109,9 @@ class RawFile:
             at = at + written
 
     def gather(self, extents: Extents, slots: Ints, out: Bytes) -> None:
-        """The first bytes of the records of slots, -1: left as they are; out u8[n, size],
-        contiguous.
+        """Read the first `size` bytes of the records of slots i64[n] into out u8[n, size].
+
+        `out` is contiguous; where a slot is -1, it stays as it is.
         """
         begun = self.device.begin()
         count = int(np.count_nonzero(slots >= 0))
@@ -119,7 +120,7 @@ class RawFile:
         elif count:
             present = slots if count == slots.size else slots[slots >= 0]
             if self._cold(extents, present):
-                self._ask(extents, present)
+                self._prefetch(extents, present)
             row_records.gather_records(
                 self._mapped_bytes(),
                 slots,
@@ -134,8 +135,9 @@ class RawFile:
         self.device.pay(begun, count, count * out.shape[1])
 
     def _cold(self, extents: Extents, slots: Ints) -> bool:
-        """Is more than an eighth of a sample of these records not in the page cache? No, where the
-        system cannot say.
+        """Whether more than an eighth of a sample of these records is not in the page cache.
+
+        False where the system cannot say.
         """
         sample = extents.offsets(slots[:: max(1, slots.size // SAMPLE)]).tolist()
         byte = [bytearray(1)]
@@ -150,8 +152,8 @@ class RawFile:
             return False
         return 8 * cold > len(sample)
 
-    def _ask(self, extents: Extents, slots: Ints) -> None:
-        """Have the pages of these records read, all at once."""
+    def _prefetch(self, extents: Extents, slots: Ints) -> None:
+        """Have the system read the pages of these records, all at once."""
         first = extents.offsets(slots)
         pages = np.unique(np.concatenate([first, first + extents.stride - 1]) // PAGE)
         for page, count in runs(pages).tolist():
@@ -167,7 +169,7 @@ class RawFile:
         to = (present[order] * size).tolist()
         view = out.reshape(-1).data
 
-        def part(low: int, high: int) -> None:
+        def read_part(low: int, high: int) -> None:
             handle = self.handle
             preadv = os.preadv
             for start, begin in zip(at[low:high], to[low:high]):
@@ -179,32 +181,33 @@ class RawFile:
         ends = [len(at) * i // parts for i in range(parts + 1)]
         with self._swap:
             self._pool = self._pool or ThreadPoolExecutor(self._threads, "neocpu-rows")
-        for done in [self._pool.submit(part, *ends[i : i + 2]) for i in range(parts)]:
-            done.result()
+        for job in [self._pool.submit(read_part, *ends[i : i + 2]) for i in range(parts)]:
+            job.result()
 
     def scatter(self, extents: Extents, slots: Ints, records: Bytes) -> None:
-        """Put records u8[n, size], contiguous, into their slots, distinct."""
+        """Write records u8[n, size], contiguous, into distinct slots i64[n]."""
         begun = self.device.begin()
         n, size = records.shape
         if not n:
             return
         starts = np.flatnonzero((np.diff(slots, prepend=-2) != 1) | (slots % extents.per == 0))
         ends = np.append(starts[1:], n)
-        written = starts.size
-        alone = np.zeros(n, np.bool_)
+        run_count = starts.size
+        through_map = np.zeros(n, np.bool_)
         cold = not self._mapped or self._cold(extents, slots)
         if self._mapped:
-            short = ((ends - starts) * extents.stride < PAGE) | (not cold)
-            alone = np.repeat(short, ends - starts)
-            starts = starts[~short]
-            ends = ends[~short]
+            # A write call pays off for cold runs of at least a page, which it need not read first.
+            run_through_map = ((ends - starts) * extents.stride < PAGE) | (not cold)
+            through_map = np.repeat(run_through_map, ends - starts)
+            starts = starts[~run_through_map]
+            ends = ends[~run_through_map]
         self._put_runs(extents, slots, records, starts, ends)
-        if alone.any():
+        if through_map.any():
             if cold:
-                self._ask(extents, slots[alone])
+                self._prefetch(extents, slots[through_map])
             row_records.scatter_records(
                 records.reshape(-1),
-                np.where(alone, slots, -1),
+                np.where(through_map, slots, -1),
                 extents.origin,
                 extents.per,
                 extents.stride,
@@ -213,15 +216,14 @@ class RawFile:
             )
         self.writes += n
         self.bytes_written += n * size
-        self.device.pay(begun, written, n * size)
+        self.device.pay(begun, run_count, n * size)
 
     def _put_runs(
         self, extents: Extents, slots: Ints, records: Bytes, starts: Ints, ends: Ints
     ) -> None:
-        """Write runs of records, each to slots that follow each other in one extent."""
-        for at, low, high in zip(
-            extents.offsets(slots[starts]).tolist(), starts.tolist(), ends.tolist()
-        ):
+        """Write runs of records, each to consecutive slots of one extent."""
+        offsets = extents.offsets(slots[starts])
+        for at, low, high in zip(offsets.tolist(), starts.tolist(), ends.tolist()):
             run = records[low:high]
             if records.shape[1] < extents.stride:
                 padded = np.zeros((high - low, extents.stride), np.uint8)
@@ -251,9 +253,7 @@ class RawFile:
 
 
 def _pieces(extents: Extents, start: int, count: int) -> Sequence[tuple[int, int]]:
-    """(place in the file, bytes) of the bytes [start, start + count) of a dataset, split where
-    extents end.
-    """
+    """Bytes [start, start + count) of a dataset as (first byte in the file, bytes) by extent."""
     pieces = []
     while count:
         extent, inside = divmod(start, extents.size)

@@ -1,18 +1,21 @@
-"""How does a commit survive a kill at any instant? It is appended to a log; then one small header
-says how far the log counts.
+"""How does a commit survive a kill at any instant?
 
-A segment of the log (in /index, one after the other) is one commit: for every table the slots that
-came to life and those that died since the commit before, as runs, or, whole, a bit per slot; then
-the caller's note. Rows are not in it: tags name them. A header (64 bytes, twice in each of the two
-pages of /commits) says where the segments of the present state begin and end; headers are written
-in turn, so the one before stays. All are little-endian and end in, or hold, a CRC-32.
+It is appended to a log; then one small header says how far the log counts. A segment of the log
+(in /index, one after the other) is one commit: for every table the slots that were taken (born)
+and given up (died) since the commit before, as runs of slots; a full segment also has a bit per
+slot. Then comes the caller's note. Row numbers are not in it: tags hold them. A header (64 bytes,
+twice in each of the two pages of /commits) says where the segments of the present state begin and
+end; the two pages are written in turn, so the header before stays. All are little-endian and hold
+a CRC-32.
 
-    header   magic "NEOROWS1", version u32, identity u32, epoch u64, start u64, end u64, rows u64, 0 u64, 0 u32, crc u32
-    segment  magic "SEGM", crc u32 of all that follows, bytes u64 (all), epoch u64, kind u32 (0
-    delta, 1 whole), tables u32,
-             note u64 (bytes); per table: extents u32, crc u32 of their places, rows u64, born u64,
-             died u64 (runs); per table: born (first, count) i64[.., 2], died, and, whole, the bits
-             of its slots, each first the lowest; the note; zeros up to 8 bytes
+    header   magic "NEOROWS1", version u32, identity u32, epoch u64, start u64, end u64, rows u64,
+             0 u64, 0 u32, crc u32
+    segment  magic "SEGM", crc u32 of all that follows, bytes u64 (of the segment), epoch u64,
+             kind u32 (0 delta, 1 full), tables u32, note u64 (bytes);
+             per table: extents u32, crc u32 of their places, rows u64, born u64, died u64 (runs);
+             per table: born (first, count) i64[.., 2], died likewise, and if full the bits of its
+             slots, lowest bit first;
+             the note; zeros up to a multiple of 8 bytes
 """
 
 import struct
@@ -25,12 +28,12 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 HEADER = struct.Struct("<8sIIQQQQQII")
-COPIES = (0, 2048)  # of a header in its page
-_SEGMENT = struct.Struct("<4sIQQIIQ")
-_TABLE = struct.Struct("<IIQQQ")
+COPIES = (0, 2048)  # where the copies of a header are in its page
 MAGIC = b"NEOROWS1"
-_PART = b"SEGM"
 VERSION = 1
+_SEGMENT = struct.Struct("<4sIQQIIQ")
+_SEGMENT_MAGIC = b"SEGM"
+_TABLE = struct.Struct("<IIQQQ")
 
 
 class Damage(ValueError):
@@ -39,8 +42,9 @@ class Damage(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """One commit: its epoch, the bytes [start, end) of the log, its rows in all tables, what the
-    tables are (CRC-32).
+    """Where a commit is: bytes [start, end) of the log.
+
+    `rows`: in all tables; `identity`: CRC-32 of the descriptions of the tables.
     """
 
     epoch: int
@@ -50,7 +54,7 @@ class Header:
     identity: int
 
     def page(self, size: int = 4096) -> bytes:
-        """The page of /commits that says so."""
+        """The page of /commits with the two copies of this header."""
         text = HEADER.pack(
             MAGIC, VERSION, self.identity, self.epoch, self.start, self.end, self.rows, 0, 0, 0
         )
@@ -63,22 +67,21 @@ class Header:
 
 def headers(page: bytes) -> list[Header | None]:
     """The two copies of a header in a page; None for a damaged one."""
-    found: list[Header | None] = []
+    copies: list[Header | None] = []
     for at in COPIES:
         magic, version, identity, epoch, start, end, rows, _, _, crc = HEADER.unpack_from(page, at)
-        good = (
-            magic == MAGIC
-            and version == VERSION
-            and crc == zlib.crc32(page[at : at + HEADER.size - 4])
-        )
-        found.append(Header(epoch, start, end, rows, identity) if good else None)
-    return found
+        known = magic == MAGIC and version == VERSION
+        intact = known and crc == zlib.crc32(page[at : at + HEADER.size - 4])
+        copies.append(Header(epoch, start, end, rows, identity) if intact else None)
+    return copies
 
 
 @dataclass
 class Change:
-    """What a commit says of one table: its extents and rows; slots born and died, ascending; whole:
-    a bit per slot too.
+    """What a commit says of one table.
+
+    `extents`, and the CRC-32 of their `places`; `rows` that have a record; slots `born` and `died`,
+    ascending; in a full segment also `live`, u8[slots], 1 where a row lives.
     """
 
     extents: int
@@ -91,15 +94,15 @@ class Change:
 
 @dataclass
 class Segment:
-    """One commit."""
+    """One commit in the log."""
 
     epoch: int
     changes: list[Change]
     note: bytes
 
     @property
-    def whole(self) -> bool:
-        """Does it stand alone?"""
+    def full(self) -> bool:
+        """Whether it has all slots, and so needs no segment before it."""
         return all(change.live is not None for change in self.changes)
 
 
@@ -118,7 +121,8 @@ def slots_of(pairs: Ints) -> Ints:
     first = pairs[:, 0]
     count = pairs[:, 1]
     ends = np.cumsum(count)
-    return np.arange(ends[-1]) + np.repeat(first - (ends - count), count)
+    slots: Ints = np.arange(ends[-1]) + np.repeat(first - (ends - count), count)
+    return slots
 
 
 def encode(segment: Segment) -> bytes:
@@ -130,7 +134,7 @@ def encode(segment: Segment) -> bytes:
         died = runs(change.died)
         tables.append(_TABLE.pack(change.extents, change.places, change.rows, len(born), len(died)))
         arrays += [born.astype("<i8").tobytes(), died.astype("<i8").tobytes()]
-        if segment.whole:
+        if segment.full:
             assert change.live is not None
             bits = np.packbits(change.live, bitorder="little").tobytes()
             arrays.append(bits + bytes(-len(bits) % 8))
@@ -138,7 +142,7 @@ def encode(segment: Segment) -> bytes:
     body += bytes(-len(body) % 8)
     size = _SEGMENT.size + len(body)
     head = _SEGMENT.pack(
-        _PART, 0, size, segment.epoch, int(segment.whole), len(tables), len(segment.note)
+        _SEGMENT_MAGIC, 0, size, segment.epoch, int(segment.full), len(tables), len(segment.note)
     )
     crc = zlib.crc32(body, zlib.crc32(head[8:]))
     return head[:4] + struct.pack("<I", crc) + head[8:] + body
@@ -151,7 +155,7 @@ def decode(log: bytes, slots: Sequence[int]) -> Iterator[Segment]:
         if len(log) - at < _SEGMENT.size:
             raise Damage("a commit in /index is cut off")
         magic, crc, size, epoch, kind, tables, note = _SEGMENT.unpack_from(log, at)
-        inside = magic == _PART and _SEGMENT.size <= size <= len(log) - at
+        inside = magic == _SEGMENT_MAGIC and _SEGMENT.size <= size <= len(log) - at
         if not inside or zlib.crc32(memoryview(log)[at + 8 : at + size]) != crc:
             raise Damage("a commit in /index has other bytes than were written")
         if tables != len(slots):
@@ -161,20 +165,18 @@ def decode(log: bytes, slots: Sequence[int]) -> Iterator[Segment]:
 
 
 def _decode(
-    log: bytes, at: int, epoch: int, whole: bool, slots: Sequence[int], note: int
+    log: bytes, at: int, epoch: int, full: bool, slots: Sequence[int], note: int
 ) -> Segment:
-    facts = [_TABLE.unpack_from(log, at + i * _TABLE.size) for i in range(len(slots))]
-    at += len(facts) * _TABLE.size
+    tables = [_TABLE.unpack_from(log, at + i * _TABLE.size) for i in range(len(slots))]
+    at += len(tables) * _TABLE.size
     changes = []
-    for (extents, places, rows, born, died), per in zip(facts, slots):
-        lists = []
-        for count in (born, died):
-            lists.append(
-                slots_of(np.frombuffer(log, "<i8", 2 * count, at).astype(np.int64).reshape(-1, 2))
-            )
-            at += 16 * count
-        change = Change(extents, places, rows, lists[0], lists[1])
-        if whole:
+    for (extents, places, rows, born_runs, died_runs), per in zip(tables, slots):
+        born = _slots_at(log, at, born_runs)
+        at += 16 * born_runs
+        died = _slots_at(log, at, died_runs)
+        at += 16 * died_runs
+        change = Change(extents=extents, places=places, rows=rows, born=born, died=died)
+        if full:
             count = extents * per
             size = -(-count // 8)
             change.live = np.unpackbits(
@@ -183,3 +185,8 @@ def _decode(
             at += -(-size // 8) * 8
         changes.append(change)
     return Segment(epoch, changes, bytes(log[at : at + note]))
+
+
+def _slots_at(log: bytes, at: int, count: int) -> Ints:
+    """The slots of `count` runs that begin at byte `at` of the log."""
+    return slots_of(np.frombuffer(log, "<i8", 2 * count, at).astype(np.int64).reshape(-1, 2))

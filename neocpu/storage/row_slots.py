@@ -1,5 +1,6 @@
-"""Which slot has a row now, which slots are free, and what has changed since the last commit? In
-memory, per table.
+"""Which slot has a row, which slots are free, and what changed since the last commit?
+
+The index of one table, in memory.
 """
 
 from collections.abc import Iterator
@@ -12,15 +13,15 @@ from neocpu.kernels import row_index as kernels
 from neocpu.reference.row_index import FREE, FRESH, HELD, LIVE, NEW, STAYED
 
 Ints = NDArray[np.int64]
-FULLEST = 0.75  # of the hash map
-PIECE = 1 << 20  # rows
+FULLEST = 0.75  # load factor of the hash map at which it doubles
+PIECE = 1 << 20  # rows of one piece of `RowSlots.rows`
 
 
 class RowSlots:
-    """The index of one table: a hash map from row to slot, a byte per slot, and lists of what
-    changed since the last commit.
+    """The index of one table: a hash map from row to slot, and a status byte per slot.
 
-    `rows`: rows that the table could have. Attributes: count (rows it has), free (slots).
+    It also lists the slots that changed since the last commit. `rows`: rows that the table could
+    have. Attributes: count (rows that have a slot), free (slots without a row).
     """
 
     def __init__(self, name: str, rows: int) -> None:
@@ -28,10 +29,14 @@ class RowSlots:
         self._shift = 64 - max(1, (rows - 1).bit_length())
         self._words = np.zeros(64, np.uint64)
         self._status = np.zeros(0, np.uint8)
-        self.count = self.free = self._cursor = 0
+        self.count = 0
+        self.free = 0
+        self._cursor = 0
         self._born: list[Ints] = []
         self._died: list[Ints] = []
-        self._held = self._left = np.zeros(0, np.int64)
+        # Slots that the commit before the last one needs, and those that the last one will leave.
+        self._held = np.zeros(0, np.int64)
+        self._left = np.zeros(0, np.int64)
 
     @property
     def slots(self) -> int:
@@ -61,15 +66,13 @@ class RowSlots:
         kernels.find_slots(rows, self._words, self._shift, slots)
         return slots
 
-    def wanted(self, rows: Ints) -> int:
+    def slots_needed(self, rows: Ints) -> int:
         """How many free slots it takes to write these rows."""
         slots = self.find(rows)
         return rows.size - int(np.count_nonzero(self._status[slots[slots >= 0]] == FRESH))
 
     def place(self, rows: Ints) -> Ints:
-        """Slots in which these rows, distinct, are to be written; at least `wanted(rows)` must be
-        free.
-        """
+        """Slots in which distinct rows are to be written; `slots_needed(rows)` must be free."""
         self._make_room(rows.size)
         slots = np.empty(rows.size, np.int64)
         old = np.empty(rows.size, np.int64)
@@ -84,15 +87,16 @@ class RowSlots:
         return slots
 
     def load(self, rows: Ints, slots: Ints) -> int:
-        """Enter committed rows; the place in `rows` of one that was there already, or -1."""
+        """Enter committed rows; returns the index in `rows` of a duplicate, or -1."""
         self._make_room(rows.size)
-        twice = kernels.insert_rows(rows, slots, self._words, self._shift)
+        duplicate: int = kernels.insert_rows(rows, slots, self._words, self._shift)
         self.count += rows.size
-        return twice
+        return duplicate
 
     def restore(self, live: NDArray[np.uint8], held: Ints) -> None:
-        """Statuses after a commit: a byte per slot, 1 where a row lives; slots that only the commit
-        before needs.
+        """Set the statuses to those after a commit.
+
+        live u8[slots]: 1 where a row lives; held: slots that only the commit before needs.
         """
         self._status = live.astype(np.uint8)
         self._status[held] = HELD
@@ -116,18 +120,17 @@ class RowSlots:
     def changes(self) -> tuple[Ints, Ints]:
         """Slots born and died since the last commit was begun, ascending."""
         none = [np.zeros(0, np.int64)]
-        return np.sort(np.concatenate(self._born + none)), np.sort(
-            np.concatenate(self._died + none)
-        )
+        born = np.sort(np.concatenate(self._born + none))
+        died = np.sort(np.concatenate(self._died + none))
+        return born, died
 
     def alive(self) -> NDArray[np.uint8]:
         """A byte per slot: 1 where a row lives once this is committed."""
-        return ((self._status == LIVE) | (self._status == FRESH)).astype(np.uint8)
+        alive: NDArray[np.bool_] = (self._status == LIVE) | (self._status == FRESH)
+        return alive.astype(np.uint8)
 
     def seal(self) -> None:
-        """What changed belongs to a commit that is being made: a row that is written now goes to
-        another slot.
-        """
+        """Assign all changes to a commit that is being made; later writes take other slots."""
         born, died = self.changes()
         self._status[born] = LIVE
         self._status[died] = HELD
@@ -136,13 +139,13 @@ class RowSlots:
         self._died = []
 
     def release(self) -> None:
-        """That commit is made: slots that only the one before the last needed are free."""
+        """That commit is made: free the slots that only the one before the last needed."""
         self._status[self._held] = FREE
         self.free += self._held.size
         self._held = self._left
 
     def rows(self) -> Iterator[Ints]:
-        """All rows that there are, ascending, in pieces of about a million or a sixteenth."""
+        """All rows that have a slot, ascending, in pieces of about a million or a sixteenth."""
         wide = max(0, 64 - self._shift - 12)
         counts = np.zeros(1 << min(12, 64 - self._shift), np.int64)
         kernels.count_ranges(self._words, self._shift, wide, counts)

@@ -1,5 +1,6 @@
-"""What was the last commit of a file of rows? The newest whole header, the log that it counts, and
-the tags of live slots.
+"""What was the last commit of a file of rows?
+
+The newest intact header, the log that it counts, and the tags of live slots say so.
 """
 
 import os
@@ -21,10 +22,10 @@ from neocpu.storage.row_slots import RowSlots
 
 @dataclass
 class CommitState:
-    """The last commit: its header and in which page that is, byte ranges of the log that the
-    headers need, index and note.
+    """The last commit.
 
-    `noticed`: damage that did no harm.
+    `page`: the page of /commits that its header is in (0 or 1). `kept`: byte ranges of the log
+    that the two headers need. `slots`: the index of each table. `noticed`: damage that did no harm.
     """
 
     page: int
@@ -36,11 +37,8 @@ class CommitState:
 
 
 def load(path: Path, layout: FileLayout, io: RawFile) -> CommitState:
-    """The state of the last commit. Raises StorageError for a file that is damaged where it matters
-    for this.
-    """
-    at = layout.commits
-    pages = [os.pread(io.handle, PAGE, at + i * PAGE) for i in range(2)]
+    """The state of the last commit. Raises StorageError if the damage of a file prevents it."""
+    pages = [os.pread(io.handle, PAGE, layout.commits + i * PAGE) for i in range(2)]
     copies = [headers(page) for page in pages]
     newest = [max((h for h in pair if h), key=lambda h: h.epoch, default=None) for pair in copies]
     noticed = [
@@ -64,12 +62,20 @@ def load(path: Path, layout: FileLayout, io: RawFile) -> CommitState:
         slots = _replay(layout, io, header, segments)
     except (Damage, OSError) as error:
         raise damaged(path, str(error)) from error
-    return CommitState(number, header, kept, slots, segments[-1].note if segments else b"", noticed)
+    return CommitState(
+        page=number,
+        header=header,
+        kept=kept,
+        slots=slots,
+        note=segments[-1].note if segments else b"",
+        noticed=noticed,
+    )
 
 
 def _replay(
     layout: FileLayout, io: RawFile, header: Header, segments: list[Segment]
 ) -> list[RowSlots]:
+    """The index of each table after all segments of the log."""
     live = [np.zeros(extents.items, np.uint8) for extents in layout.records]
     for segment in segments:
         for number, change in enumerate(segment.changes):
@@ -79,23 +85,22 @@ def _replay(
             else:
                 live[number][change.born] = 1
                 live[number][change.died] = 0
-    if segments and (segments[-1].epoch, sum(c.rows for c in segments[-1].changes)) != (
-        header.epoch,
-        header.rows,
-    ):
-        raise Damage("/commits and /index do not belong together")
-    found = []
+    if segments:
+        last = segments[-1]
+        rows = sum(change.rows for change in last.changes)
+        if last.epoch != header.epoch or rows != header.rows:
+            raise Damage("/commits and /index do not belong together")
+    indices = []
     for number, table in enumerate(layout.tables):
         slots = RowSlots(table.name, table.rows)
         slots.extend(layout.records[number].items)
-        slots.restore(
-            live[number], segments[-1].changes[number].died if segments else np.zeros(0, np.int64)
-        )
+        held = segments[-1].changes[number].died if segments else np.zeros(0, np.int64)
+        slots.restore(live[number], held)
         _enter_rows(layout, number, table, io, slots)
         if slots.count != (segments[-1].changes[number].rows if segments else 0):
             raise Damage(f"table {table.name} has another number of rows than noted")
-        found.append(slots)
-    return found
+        indices.append(slots)
+    return indices
 
 
 def _check_places(layout: FileLayout, number: int, change: Change) -> None:
@@ -108,10 +113,8 @@ def _check_places(layout: FileLayout, number: int, change: Change) -> None:
         or places(records.checksum(change.extents), tags.checksum(change.extents)) != change.places
     ):
         raise Damage(f"table {name} has its extents elsewhere than noted")
-    if (
-        max(change.born.max(initial=-1), change.died.max(initial=-1))
-        >= change.extents * records.per
-    ):
+    last_slot = max(change.born.max(initial=-1), change.died.max(initial=-1))
+    if last_slot >= change.extents * records.per:
         raise Damage(f"table {name} has slots beyond its extents")
 
 
@@ -137,20 +140,23 @@ def _enter_rows(
 
 
 def places(records: int, tags: int) -> int:
-    """CRC-32 of where the extents of a table are, from those of its two datasets."""
+    """CRC-32 of where the extents of a table are, from the CRC-32 of its records and its tags."""
     return zlib.crc32(records.to_bytes(4, "little"), tags)
 
 
-def same(path: Path, there: tuple[RowTable, ...], wanted: Sequence[RowTable] | None) -> None:
-    """Raises StorageError unless a file has the tables that are wanted."""
-    if wanted is None or there == tuple(wanted):
+def check_tables(
+    path: Path, stored: tuple[RowTable, ...], expected: Sequence[RowTable] | None
+) -> None:
+    """Raises StorageError unless the tables stored in a file are those expected (None: any)."""
+    if expected is None or stored == tuple(expected):
         return
-    for mine, theirs in zip(there, wanted):
-        if mine != theirs:
+    for table, expected_table in zip(stored, expected):
+        if table != expected_table:
             raise StorageError(
-                f"{path}: holds {mine}, not {theirs}; use the file of this run, or start a new one"
+                f"{path}: holds {table}, not {expected_table}; use the file of this run, or start "
+                "a new one"
             )
     raise StorageError(
-        f"{path}: holds {len(there)} tables, not {len(wanted)}; use the file of this run, or "
+        f"{path}: holds {len(stored)} tables, not {len(expected)}; use the file of this run, or "
         "start a new one"
     )

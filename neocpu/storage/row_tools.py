@@ -12,24 +12,23 @@ from neocpu.storage import hdf5
 from neocpu.storage.lock import FileLock
 from neocpu.storage.row_file import RowFile
 
-BATCH = 1 << 14  # records
+BATCH = 1 << 14  # records in memory at a time
 
 
 def verify(file: RowFile, limit: int = 20) -> list[str]:
-    """A sentence for everything in an open file that is not as it was written, at most `limit`;
-    reads every record.
+    """Read every record of an open file; a sentence for each damage, at most `limit` of them.
 
-    What would change the index is found when a file is opened, and is a StorageError then.
+    Damage that would change the index is a StorageError already when the file is opened.
     """
-    found = list(file.noticed)
+    damages = list(file.noticed)
     for table in range(len(file.tables)):
         for slots in file.live(table):
             for low in range(0, slots.size, BATCH):
                 rows, records = file.fetch(table, slots[low : low + BATCH])
-                found += file.damage(table, rows, slots[low : low + BATCH], records)
-                if len(found) >= limit:
-                    return found[:limit]
-    return found
+                damages += file.damage(table, rows, slots[low : low + BATCH], records)
+                if len(damages) >= limit:
+                    return damages[:limit]
+    return damages
 
 
 def card(file: RowFile) -> Iterator[str]:
@@ -44,8 +43,7 @@ def card(file: RowFile) -> Iterator[str]:
     )
     yield (
         f"  slots     {stats['slots']:,}: {stats['rows']:,} with a row, {stats['free']:,} free; "
-        "index in memory "
-        f"{stats['index_bytes']:,} bytes, {stats['index_bytes_per_row']:.1f} a row"
+        f"index in memory {stats['index_bytes']:,} bytes, {stats['index_bytes_per_row']:.1f} a row"
     )
     for number, table in enumerate(file.tables):
         count = sum(rows.size for rows in file.rows(number))
@@ -62,8 +60,7 @@ def card(file: RowFile) -> Iterator[str]:
 
 
 def compact(path: str | Path) -> tuple[int, int]:
-    """Write the rows of the last commit densely, in ascending order, into a new file that takes the
-    old one's name.
+    """Replace a file by one that holds the rows of its last commit densely, in ascending order.
 
     Returns the bytes of the file before and after. Raises StorageError, for damaged records too;
     then the old file stays.
@@ -101,10 +98,9 @@ def _copy(old: RowFile, copy: RowFile) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file of rows that a run has left behind, if there is one, with what else belongs to
-    it.
+    """Remove a file of rows that a run has left behind, if there is one, and its undo file.
 
-    Raises StorageError for a file that another process uses, or that is none of ours; OSError.
+    Raises StorageError for a file that another process uses or that is no file of rows; OSError.
     """
     if path.exists():
         handle = os.open(path, os.O_RDWR)

@@ -1,16 +1,18 @@
-"""Which slots do the rows of a batch have, and of the batches after it? A shard's rows are brought
-up before their turn.
+"""Which slots do the rows of a batch have, and of the batches after it?
 
-    plan      the cache finds lines for the batch's rows and locks them; what must move is handed to the mover
-    begin     its moves have ended: kernels may use its slots
-    settle    it is done: its lines are free, rows that found no line go home
+The rows of a shard are brought up before the batch that uses them begins.
 
-Several batches may be planned before their turn. A row that found no line, for want of ways that no
-batch uses, is used where its home keeps it, or in a scratch slot; so several batches may have
-copies of it, of which that of the batch at work is the one that counts: when it is settled, the
-others get its bytes. Batches are planned in the order of their turns: a row that has a line has it
-for all later ones. Moves run in the order in which they were planned: a row that leaves is home
-before anybody fetches it. Source: the hazards of Neo's prefetching (`docs/memory.md` §3).
+    plan      the cache finds lines for the batch's rows and locks them; the mover gets their moves
+    begin     these moves have ended: kernels may use the slots
+    settle    the batch is done: its lines are free, rows that found no line go home
+
+Several batches may be planned ahead. A row that found no line, because the batches in flight use
+all ways of its set, is used where its home keeps it, or in a scratch slot; so several batches may
+have copies of it. The copy of the batch at work is the valid one: when that batch is settled, its
+bytes are copied to the others. Batches are planned in the order in which they run: a row that has a
+line keeps it for all later batches. Moves run in the order in which they were planned: a row that
+leaves is home before it is fetched again. Source: the hazards of Neo's prefetching
+(`docs/memory.md` §3).
 """
 
 from dataclasses import dataclass, field
@@ -31,10 +33,12 @@ NONE = np.empty(0, np.int64)
 
 @dataclass(eq=False)
 class Visit:
-    """A batch's rows i64[n] of one shard, distinct, ascending, each looked up counts[i] times.
+    """The rows i64[n] of one shard that a batch uses, and how often each is looked up.
 
-    Once planned: the slot of each, its line or -1; `aside`: which have none; `scratch`: slots that
-    those were given.
+    `rows`: distinct, ascending; `counts` i64[n].
+
+    Once planned: `slots` and `lines` of the rows (-1: no line); `aside`: indices of the rows
+    without a line; `scratch`: the scratch slots that they were given.
     """
 
     rows: Ints
@@ -49,9 +53,9 @@ class Visit:
 
 
 class Tier:
-    """The rows of one shard: a first cache, and scratch slots for rows that find no line in it.
+    """The rows of one shard: the nearest cache, and scratch slots for rows without a line in it.
 
-    `scratch`: (first, count); rows whose home keeps them in slots are used there instead.
+    `scratch`: (first, count); if the home keeps rows in slots, they are used there instead.
     """
 
     def __init__(
@@ -61,25 +65,26 @@ class Tier:
         self.level = level
         self._slots = slots
         self._mover = mover
-        # that has a slot for every row
+        # a home that has a slot for every row
         self._home = level.home if isinstance(level.home, Memory) else None
         self._free = np.arange(scratch[0], sum(scratch))
-        self._known: list[Visit] = []  # batches to come, in order; of them
-        self._coming: list[Visit] = []  # those that are planned
-        self._now: Visit | None = None
-        self._last: Job | None = None  # that must have ended before the next batch begins
+        self._known: list[Visit] = []  # batches announced but not planned, in order
+        self._coming: list[Visit] = []  # batches planned, in order
+        self._current: Visit | None = None
+        self._last: Job | None = None  # must have ended before the next batch begins
 
     # ---- before its turn ----
 
     def know(self, visit: Visit) -> None:
-        """This batch comes after those known: news for a policy that looks ahead."""
+        """Announce a batch that comes after those known, for a policy that looks ahead."""
         self._known.append(visit)
         if self.level.cache.policy.next_use:
             self.level.cache.expect(visit.rows, len(self._known))
 
     def plan(self, visit: Visit) -> bool:
-        """Begin to bring up the rows of a coming batch: of those known the first that is not
-        planned. Without room beside those under way it stays unplanned.
+        """Begin to bring up the rows of a coming batch, the first known one that is not planned.
+
+        Returns false, and leaves it unplanned, if it does not fit beside the batches in flight.
         """
         if visit in self._known[1:]:
             return False
@@ -119,74 +124,74 @@ class Tier:
             self.level.home.read(aside, scratch)
 
     def _cancel(self) -> None:
-        """Give up what was planned for batches whose turn has not come."""
+        """Undo the plans of all batches that have not begun."""
         for visit in self._coming:
             self.level.cache.release(visit.lines, False)
-            self._leave(visit)
+            self._free_scratch(visit)
             visit.planned = False
         self._known = self._coming + self._known
         self._coming = []
 
-    def _leave(self, visit: Visit) -> None:
+    def _free_scratch(self, visit: Visit) -> None:
         self._free = np.concatenate([self._free, visit.scratch])
         visit.scratch = NONE
 
     # ---- its turn ----
 
     def begin(self, visit: Visit) -> Ints:
-        """Slots of the batch's rows; they stay there until `settle`. Raises TrainingError where
-        they are more than fit.
+        """Slots of the batch's rows; they stay there until `settle`.
+
+        Raises TrainingError if the rows are more than fit.
         """
         self.settle()
         if not visit.planned:
-            self._cancel()  # batches are planned in the order of their turns
+            self._cancel()  # batches are planned in the order in which they run
             if not self.plan(visit):
                 lines = self.level.cache.lines
-                name = self.level.name
                 raise TrainingError(
                     f"a batch looks up {visit.rows.size:,} rows of table {self.table} on this "
-                    "rank, but its cache has "
-                    f"{lines:,} lines and {self._free.size:,} rows beside them; raise "
-                    f"memory.{name}, use more ranks, or lower "
+                    f"rank, but its cache has {lines:,} lines and {self._free.size:,} rows beside "
+                    f"them; raise memory.{self.level.name}, use more ranks, or lower "
                     "training.batch_size"
                 )
         self._wait(visit)
         self._coming.remove(visit)
-        self._now = visit
+        self._current = visit
         return visit.slots
 
     def slots_of(self, rows: Ints) -> Ints:
         """Slots of rows i64[n] of the batch at work, which are about to change."""
-        assert self._now is not None
-        self._now.changed = True
-        return self._now.slots[np.searchsorted(self._now.rows, rows)]
+        assert self._current is not None
+        self._current.changed = True
+        return self._current.slots[np.searchsorted(self._current.rows, rows)]
 
     def settle(self) -> None:
-        """The batch is done: its lines may be taken; rows without a line go home, and to batches
-        that have a copy.
+        """End the batch at work, if any: free its lines, and return its rows without a line.
+
+        Such rows go home, and to the batches that have a copy of them.
         """
-        visit = self._now
-        self._now = None
+        visit = self._current
+        self._current = None
         if visit is None:
             return
         self.level.cache.release(visit.lines, visit.changed)
         if visit.changed and visit.aside.size:
             self._return(visit.rows[visit.aside], visit.slots[visit.aside])
-        self._leave(visit)
+        self._free_scratch(visit)
 
     def _return(self, rows: Ints, slots: Ints) -> None:
-        # a later batch has brought some of them into lines, as they were before
+        # A later batch may have brought some of the rows into lines before they were updated.
         lines = self.level.cache.locate(rows)
         inside = lines >= 0
         self.level.cache.mark(lines)
         copies = [(slots[inside], lines[inside] + self.level.first)]
         if self._home is None:
-            for other in self._coming:
-                theirs = other.rows[other.aside]
-                _, here, there = np.intersect1d(
-                    rows, theirs, assume_unique=True, return_indices=True
+            for visit in self._coming:
+                scratch_rows = visit.rows[visit.aside]
+                _, i, j = np.intersect1d(
+                    rows, scratch_rows, assume_unique=True, return_indices=True
                 )
-                copies.append((slots[here], other.slots[other.aside[there]]))
+                copies.append((slots[i], visit.slots[visit.aside[j]]))
 
         def work() -> None:
             if self._home is None:
@@ -205,23 +210,19 @@ class Tier:
     # ---- all of it ----
 
     def flush(self) -> None:
-        """All changed rows to their lowest home."""
+        """Write all changed rows to their lowest home."""
         self.settle()
         self._wait(*self._coming)
         self.level.flush()
 
     def empty(self) -> None:
-        """Flush, and forget all rows in caches: every slot of them is free. No batch may be
-        planned.
-        """
+        """Flush, and empty all caches. No batch may be planned."""
         self.settle()
         self._wait()
         self.level.empty()
 
     def forget(self) -> None:
-        """Flush, and be as in the beginning, but for counts: what is known of coming batches is all
-        that is kept.
-        """
+        """Flush, and reset all caches; only statistics and announced batches are kept."""
         self.settle()
         self._wait(*self._coming)
         self._cancel()

@@ -1,16 +1,16 @@
 """Which bits does neocpu's fused backward give? The kernels of training, or their NumPy twins."""
 
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.formats import FORMATS
+from neocpu.kernels.records import CodedTable, Segments, ShardPlaces
 from neocpu.oracle.canonical import (
     NONE,
     Floats,
-    Ints,
     backend_module,
     divided,
     gradient_start,
@@ -35,22 +35,10 @@ def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
     return SparseOptimizer(name=str(options["optimizer"]), **keys)
 
 
-class Segments(NamedTuple):
-    """The lookups of a batch sorted by table and row, as `update.fused` takes them, in its order.
-
-    A segment is the run of lookups of one unique row; W weights are all n or none.
-    """
-
-    shards: Ints  # i64[S]: tables that have a lookup
-    first: Ints  # i64[S+1]: first segment of each
-    unique: Ints  # i64[U]: row of each segment
-    starts: Ints  # i64[U+1]: first lookup of each segment
-    place: Ints  # i64[n]: where the gradient of each lookup begins
-    weights: Floats  # f32[W]
-
-
 def segments_of(inputs: Arrays, options: dict[str, Value]) -> tuple[JaggedBatch, Segments, Floats]:
-    """The bags, their segments, and the flat gradient, clipped and divided."""
+    """The bags, their segments (lookups by table and row), and the flat gradient, clipped and
+    divided.
+    """
     bags, _, _, weights = lookups_of(inputs, options)
     gradient = divided(inputs, options, bags)
     global_row = bags.tables.first_row[bags.table] + bags.row
@@ -94,32 +82,28 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     tables = bags.tables
     states = states_of(rule, inputs, tables)
     hyper = optimizer.hyper(int(options["step"]))
-    element_states = [*(states[name] for name in rule.element_state), NONE, NONE]
+    element_states = rule.element_record(*(states[name] for name in rule.element_state))
     row_states = NONE
     if rule.row_state:
         row_states = np.stack([states[name] for name in rule.row_state], axis=1).reshape(-1)
     name = str(options["weights_format"])
     weights = np.array(inputs["weights"]).reshape(-1)
     halves = np.array(inputs.get("weights_low", ()), np.uint16).reshape(-1)
-    where = (
-        element_states[0],
-        element_states[1],
-        row_states,
-        tables.first_element[:-1],
-        tables.dims,
-        tables.dims,
-        tables.first_row[:-1],
-    )
+    places = places_of(tables, int(options["seed"]))
+    table: Any = weights
+    if name != "fp32":
+        table = CodedTable(
+            codes=weights.view(FORMATS[name].dtype),
+            low=halves,
+            layout=LAYOUTS[name],
+            rounding=ROUNDINGS[str(options["rounding"])],
+            step=int(options["step"]),
+            rows=segments.unique,
+        )
     module = backend_module("update" if name == "fp32" else "narrow", backend)
-    limited = bool(optimizer.max_norm)
-    fused = module.fused(rule.name, rule.row_scalars, len(rule.row_state), limited)
+    fused = module.fused(rule, bool(optimizer.max_norm))
     with np.errstate(all="ignore"):
-        if name == "fp32":
-            fused(weights, *where, *segments, gradient, hyper)
-        else:
-            codes = weights.view(FORMATS[name].dtype)
-            rounding = _rounding(options, tables)
-            fused(codes, halves, *where, *segments, gradient, hyper, *rounding, segments.unique)
+        fused(table, element_states, row_states, places, segments, gradient, hyper)
     for k, state in enumerate(rule.row_state):
         states[state] = row_states.reshape(-1, len(rule.row_state))[:, k].copy()
     outputs: Arrays = {"weights": weights, **states}
@@ -128,19 +112,19 @@ def backward_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Ar
     return outputs
 
 
-def _rounding(options: dict[str, Value], tables: TableGeometry) -> tuple[Any, ...]:
-    """Last arguments of `narrow.fused`: layout, rounding, keys, first rows and columns, step."""
-    seed = int(options["seed"])
+def places_of(tables: TableGeometry, seed: int) -> ShardPlaces:
+    """Every table as a shard of its own."""
     count = tables.rows.size
-    keys = [tensor_key(seed, STOCHASTIC_ROUNDING, f"table{t}") for t in range(count)]
     zero = np.zeros(count, np.int64)
-    return (
-        LAYOUTS[str(options["weights_format"])],
-        ROUNDINGS[str(options["rounding"])],
-        np.array(keys, np.uint64),
-        zero,
-        zero,
-        int(options["step"]),
+    keys = [tensor_key(seed, STOCHASTIC_ROUNDING, f"table{t}") for t in range(count)]
+    return ShardPlaces(
+        base=tables.first_element[:-1],
+        width=tables.dims,
+        full_width=tables.dims,
+        row_base=tables.first_row[:-1],
+        row0=zero,
+        column0=zero,
+        key=np.array(keys, np.uint64),
     )
 
 
@@ -151,18 +135,11 @@ def unique_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str
     table = np.repeat(segments.shards, np.diff(segments.first))
     out_start = np.append(0, np.cumsum(tables.dims[table]))
     out = np.empty(int(out_start[-1]), np.float32)
-    hyper = SparseOptimizer("exact_sgd").hyper(1)
+    rule = RULES["exact_sgd"]
+    hyper = SparseOptimizer(rule.name).hyper(1)
+    places = places_of(tables, seed=0)
+    merge = backend_module("update", backend).merged(rule)
+    none = rule.element_record()
     with np.errstate(all="ignore"):
-        backend_module("update", backend).merged("exact_sgd")(
-            NONE,
-            NONE,
-            NONE,
-            tables.first_element[:-1],
-            tables.dims,
-            *segments,
-            gradient,
-            hyper,
-            out_start,
-            out,
-        )
+        merge(NONE, none, places, segments, gradient, hyper, out_start, out)
     return {"rows": tables.first_row[table] + segments.unique, "values": out}

@@ -155,8 +155,6 @@ class ExternalTables(TableBatchedEmbedding):
         sizes = self.heights * self.width
         self.base[:] = np.cumsum(sizes) - sizes
         self._touched = np.ones(rows, np.uint8)
-        self._starts = (np.float32(0), np.float32(0))
-        self._row_start = np.zeros(len(self.rule.row_state), np.float32)
         self.bind(NONE, [], NONE)
 
     def bind(self, weights: Floats, element_states: Sequence[Floats], row_states: Floats) -> None:
