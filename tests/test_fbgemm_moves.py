@@ -99,7 +99,7 @@ CALLS: list[tuple[str, tuple[Any, ...], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "wanted"), CALLS, ids=[call[0] for call in CALLS])
+@pytest.mark.parametrize(("name", "arguments", "kernels"), CALLS, ids=[call[0] for call in CALLS])
 def test_operators_call_kernels(
     name: str, arguments: Any, kernels: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +131,7 @@ DTYPES = (
 )
 
 
-@pytest.mark.parametrize("kind", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_any_dtype_moves_bit_for_bit(dtype: Any) -> None:
     size = torch.empty(0, dtype=dtype).element_size()
     bits = torch.from_numpy(np.random.default_rng(1).integers(0, 256, 6 * 3 * size, np.uint8))

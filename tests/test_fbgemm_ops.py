@@ -90,7 +90,7 @@ def test_sums_and_ranges(lengths: list[int], dtype: Any) -> None:
     agree("expand_into_jagged_permute", order, offsets, permuted_offsets, int(length_tensor.sum()))
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("lengths", LENGTHS[3:], ids=str)
 def test_permutations(lengths: list[int], dtype: Any) -> None:
     length_tensor = torch.tensor(lengths)
@@ -226,7 +226,7 @@ def test_reorder(broadcast: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("most", [1, 3, 9])
+@pytest.mark.parametrize("max_length", [1, 3, 9])
 @pytest.mark.parametrize("lengths", LENGTHS[1:], ids=str)
 def test_jagged_and_dense(lengths: list[int], max_length: int) -> None:
     offsets = torch.nn.functional.pad(torch.cumsum(torch.tensor(lengths), 0), (1, 0))

@@ -262,7 +262,7 @@ def assert_within_bound(answer: Any, truth: Any) -> None:
     assert (error <= truth.bound.reshape(-1)).all(), float(error.max())
 
 
-@pytest.mark.parametrize("form", ["bf16", "int8"])
+@pytest.mark.parametrize("row_format", ["bf16", "int8"])
 def test_narrow_rows(row_format: str) -> None:
     """Rows are decoded exactly, updated in fp32 and written back, as fp32 rows would be."""
     plain = make_batch(2, "sum", weighted=False)
