@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from neocpu.kernels import cache as kernels
 from neocpu.kernels import hashing, policies
 from neocpu.kernels._threads import thread_count, use_threads
+from neocpu.kernels.operands import BatchRows, CacheState, Evicted, Misses, RowsFound
 from neocpu.reference import cache as twin
 from neocpu.reference import hashing as hashing_twin
 from neocpu.reference import policies as twin_policies
@@ -94,26 +95,32 @@ class Pair:
         lines = np.full(ids.size, -7)
         missed = np.full(ids.size, -7)
         misses = np.full(-(-ids.size // kernels.CHUNK), -7)
-        found = self.prints, self.tags, self.locks, self.stamp, self.next_use
+        state = CacheState(
+            prints=self.prints,
+            tags=self.tags,
+            locks=self.locks,
+            dirty=self.dirty,
+            stamp=self.stamp,
+            next_use=self.next_use,
+            hand=self.hand,
+        )
         lookups = np.full_like(misses, -7)
-        self.find(ids, counts, use, now, *found, lines, missed, misses, lookups)
+        rows = BatchRows(ids, counts, use)
+        self.find(rows, now, state, RowsFound(lines, missed, misses, lookups))
         result = [lines.copy(), misses, lookups]
         sets = np.full(ids.size, -7)
         m = self.module.gather(misses, missed, lines, sets)
         result += [lines.copy(), missed[:m], sets[:m]]
-        gone = np.full(m, -7), np.full(m, -7), np.full(m, -7), np.full(m, 7, np.uint8)
-        state = *found[:3], self.dirty, *found[3:], self.hand
-        misses = missed[:m], sets[:m], counts[missed[:m]]
+        evicted = Evicted(np.full(m, -7), np.full(m, -7), np.full(m, -7), np.full(m, 7, np.uint8))
+        newcomers = Misses(missed[:m], sets[:m], counts[missed[:m]], order[:m])
         work = np.empty((m, 5), np.int64)
-        self.populate(ids, *misses, use, order[:m], work, now, *state, lines, *gone)
+        self.populate(rows, newcomers, work, now, state, lines, evicted)
         moves = np.full((4, m), -7)
         changed = np.zeros(m, np.bool_)
-        numbers = self.module.settle(
-            ids, counts, misses[0], lines, *gone[:2], gone[3], moves, changed
-        )
+        numbers = self.module.settle(rows, missed[:m], lines, evicted, moves, changed)
         where = np.full(ids.size, -7)
         self.module.locate(ids[::-1].copy(), self.prints, self.tags, where)
-        return [*result, lines, *gone, moves, changed, numbers, where, *state]
+        return [*result, lines, *evicted, moves, changed, numbers, where, *state]
 
 
 @pytest.mark.parametrize("policy", NAMES)

@@ -16,8 +16,8 @@ from test_checkpoint import MIXED, TABLE_WISE, make
 
 import neocpu
 from neocpu.cli.checkpoint import checkpoint as command
-from neocpu.kernels.records import one_by_one
 from neocpu.errors import CheckpointError
+from neocpu.kernels.records import one_by_one
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.threads import run_threads
 from neocpu.training import checkpoint

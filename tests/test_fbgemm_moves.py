@@ -53,7 +53,7 @@ CALLS: list[tuple[str, tuple[Any, ...], set[str]]] = [
         {"index_select", "copy_segments"},
     ),
     ("index_select_dim0", (ROWS, ORDER), {"index_select"}),
-    ("segment_sum_csr", (1, OFFSETS, ROWS[:, 0].contiguous()), {"pooled_sum"}),
+    ("segment_sum_csr", (1, OFFSETS, ROWS[:, 0].contiguous()), {"pooled_rows"}),
     ("segment_sum_csr", (1, OFFSETS, INDICES), {"running_sums"}),
     (
         "populate_bucketized_permute",
@@ -112,7 +112,7 @@ def test_operators_call_kernels(
 
         return call
 
-    for module in (layouts.jagged, layouts.layout, layouts.pooling):
+    for module in (layouts.jagged, layouts.layout, layouts.lookup):
         for kernel, function in list(vars(module).items()):
             if kernel in kernels:  # others may be compiled into these
                 monkeypatch.setattr(module, kernel, counted(kernel, function))

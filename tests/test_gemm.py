@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neocpu.kernels import gemm
-from neocpu.kernels.simd import tiles as simd_tiles
+from neocpu.kernels.simd import tiles
 from neocpu.reference import gemm as twin
 from neocpu.reference.fma import fma
 
@@ -166,23 +166,23 @@ def test_fma_of_the_twin_is_rounded_once():
 PROGRAM = """
 import hashlib, numpy as np
 from neocpu.kernels import gemm
-from neocpu.kernels.simd import tiles as simd_tiles
+from neocpu.kernels.simd import tiles
 rng = np.random.default_rng(7)
 x, w, g = (rng.standard_normal(s, dtype=np.float32) for s in [(130, 70), (45, 70), (130, 45)])
 out, dx, dw, db = (np.empty(s, np.float32) for s in [(130, 45), (130, 70), (45, 70), 45])
 gemm.layer(x, w, g[0].copy(), True, out)
 gemm.input_gradient(g, w, x, dx)
 gemm.weight_gradient(g, x, np.array([leaf * 130 // 16 for leaf in range(17)]), dw, db)
-print(simd_tiles.MR, simd_tiles.NV, simd_tiles.LANES)
+print(tiles.MR, tiles.NV, tiles.LANES)
 print(hashlib.sha256(b"".join(a.tobytes() for a in (out, dx, dw, db))).hexdigest())
 """
 
 
 def test_the_tile_follows_the_processor():
-    if simd_tiles.target()[0].startswith(("x86", "skylake", "sapphire", "haswell", "znver")):
-        assert simd_tiles.tile_shape("x86-64-v4", "") == (12, 2, 16)
-        assert simd_tiles.tile_shape("x86-64-v3", "") == (6, 2, 8)
-        assert simd_tiles.tile_shape("x86-64", "") == (4, 2, 4)
+    if tiles.target()[0].startswith(("x86", "skylake", "sapphire", "haswell", "znver")):
+        assert tiles.tile_shape("x86-64-v4", "") == (12, 2, 16)
+        assert tiles.tile_shape("x86-64-v3", "") == (6, 2, 8)
+        assert tiles.tile_shape("x86-64", "") == (4, 2, 4)
 
 
 @pytest.mark.skipif(

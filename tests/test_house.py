@@ -60,8 +60,6 @@ FUNCTION_LINES = 60
 LINE_COLUMNS = 100
 LONG_FILES: dict[str, str] = {
     "embedding/layouts.py": "jagged layouts: one object, its conversions",
-    "embedding/tbe.py": "one operator: lookup, backward, state, rows in and out",
-    "embedding/tiered.py": "one operator over several memories",
     "ingest/convert.py": "one conversion from the first pass to the last block",
     "ingest/dataset.py": "reading one file format",
     "kernels/pooling.py": "one kernel with its vector paths",
@@ -84,7 +82,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "kernels/lookup.py:pooled_rows": "one loop nest",
     "kernels/simd/quantize.py:row_range": "a builder of LLVM code",
     "kernels/update.py:_fuse": "a factory: the kernel within",
-    "kernels/update.py:fused_update": "one loop nest",
+    "kernels/update.py:update_task": "one loop nest",
     "oracle/cases/backward.py:_numbers": "a list of cases",
     "oracle/cases/layout.py:_moves": "a list of cases",
     "oracle/cases/trajectory.py:cases": "a list of cases",
@@ -410,6 +408,82 @@ def test_every_plain_kernel_has_the_arguments_of_the_tuned_one() -> None:
             elif arguments(function) != arguments(tuned[name]):
                 offences.append(f"{relative(path)}:{name}: the tuned kernel has other arguments")
     report(offences)
+
+
+# Functions of kernels/ with more parameters than others may have, and why.
+LONG_SIGNATURES = {
+    "codecs.encode_rows_randomly": "a key, a step and a first column are three different numbers",
+    "chains": "three operands of a tile, each an array, a position and a step; no array is counted",
+    "gap_chains": "as chains",
+    "finish_tile": "as chains",
+    "gemm._product": "called from Python for small products, which records would slow down",
+    "update.merge_rows": "records and single arrays that have nothing in common",
+    "update.step_rows": "as merge_rows",
+    "update.update_task": "the arguments of its kernel, and what the loop lends",
+    "update.merge_task": "as update_task",
+}
+KERNEL_PARAMETERS = 7
+HELPER_PARAMETERS = 9
+COMPILED = {"kernel", "parallel_kernel", "inlined", "task_body", "intrinsic"}
+
+
+def decorators(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    return {ast.unparse(decorator) for decorator in function.decorator_list}
+
+
+def test_kernels_take_records_instead_of_long_argument_lists() -> None:
+    """What travels together is a `NamedTuple` (`kernels/operands.py`, `kernels/records.py`)."""
+    offences = []
+    for path in sorted(KERNELS.rglob("*.py")):
+        public = public_kernels(path)
+        for function in functions(path):
+            if not decorators(function) & COMPILED:
+                continue
+            count = len([arg for arg in function.args.args if arg.arg != "typingctx"])
+            most = KERNEL_PARAMETERS if function.name in public else HELPER_PARAMETERS
+            names = {function.name, f"{path.stem}.{function.name}"}
+            if count > most and not names & LONG_SIGNATURES.keys():
+                offences.append(
+                    f"{relative(path)}:{function.name} takes {count} parameters, at most {most}: "
+                    "make records of those that belong together"
+                )
+    report(offences)
+
+
+def fields_written(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
+    """Elements of a record's fields, maybe under a local name, that a function assigns."""
+    parameters = {argument.arg for argument in function.args.args}
+    fields = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute):
+            owner = node.value.value
+            if isinstance(owner, ast.Name) and owner.id in parameters:
+                fields |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    for node in ast.walk(function):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AugAssign) else targets
+        for target in targets:
+            if isinstance(target, ast.Subscript) and (
+                isinstance(target.value, ast.Attribute)
+                or (isinstance(target.value, ast.Name) and target.value.id in fields)
+            ):
+                yield target
+
+
+def test_parallel_kernels_write_records_in_task_bodies_only() -> None:
+    """Numba drops `record.field[i] = x` from a `prange` loop as a write that nobody reads; the loop
+    calls a `task_body` instead (`kernels/scratch.py`).
+    """
+    report(
+        [
+            f"{relative(path)}:{target.lineno}: {ast.unparse(target)} is written in a parallel "
+            "kernel itself, which Numba leaves out"
+            for path in sorted(KERNELS.rglob("*.py"))
+            for function in functions(path)
+            if "parallel_kernel" in decorators(function)
+            for target in fields_written(function)
+        ]
+    )
 
 
 def uncanonical(node: ast.AST) -> str:

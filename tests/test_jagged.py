@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neocpu.kernels import bucketize as kernels
+from neocpu.kernels.operands import Bags
 from neocpu.reference import bucketize as twins
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=30)
@@ -31,10 +32,11 @@ def test_bucketize_matches_its_twin(
     found = []
     for module in (kernels, twins):
         counts = np.full(entries * samples, -7, np.int32)
-        module.bucketize_lengths(offsets, values, key, lo, hi, samples, counts)
+        ranges = kernels.RowRanges(key, lo, hi)
+        module.bucketize_lengths(offsets, values, ranges, samples, counts)
         rows = np.full(int(counts.sum()) + 1, -7, np.int64)
         row_weights = np.zeros(rows.size if weights.size else 0, np.float32)
-        module.bucketize(offsets, values, weights, key, lo, hi, samples, rows, row_weights)
+        module.bucketize(Bags(offsets, values, weights), ranges, samples, rows, row_weights)
         found.append((counts.tobytes(), rows[:-1].tobytes(), row_weights[:-1].tobytes()))
     assert found[0] == found[1]
 
@@ -43,12 +45,12 @@ def test_pruned_lookups_go_nowhere() -> None:
     offsets = np.array([0, 3, 5])
     values = np.array([-1, 4, 1, 2, -1])
     counts = np.empty(4, np.int32)
-    asked = np.array([0, 0]), np.array([0, 2]), np.array([2, 5])
-    kernels.bucketize_lengths(offsets, values, *asked, 2, counts)
+    ranges = kernels.RowRanges(np.array([0, 0]), np.array([0, 2]), np.array([2, 5]))
+    kernels.bucketize_lengths(offsets, values, ranges, 2, counts)
     assert counts.tolist() == [1, 0, 1, 1]
     rows = np.empty(4, np.int64)
     none = np.empty(0, np.float32)
-    kernels.bucketize(offsets, values, none, *asked, 2, rows, none)
+    kernels.bucketize(Bags(offsets, values, none), ranges, 2, rows, none)
     assert rows[:3].tolist() == [1, 2, 0]
 
 
@@ -91,19 +93,20 @@ def test_running_sums_match_their_twin(seed: int, count: int) -> None:
         )
 
 
-def bucketized(
-    module, offsets, rows, weights, first, block, blocks, ranks, bounds, starts, pruned, keep
-):
+def bucketized(module, bags, blocks, ranks, pruned, keep):
     """All results of a block bucketize, as lists."""
-    asked = (first, block, blocks, ranks, bounds, starts, pruned)
-    lengths = np.full(ranks * (offsets.size - 1), 7)
-    module.block_bucketize_lengths(offsets, rows, *asked, lengths)
-    found = [np.full(rows.size, 7) for _ in "abcd"]
-    out_weights = np.zeros_like(weights)
-    module.block_bucketize(
-        offsets, rows, weights, *asked, keep, lengths, found[0], out_weights, *found[1:]
+    lengths = np.full(ranks * (bags.offsets.size - 1), 7)
+    module.block_bucketize_lengths(bags.offsets, bags.rows, blocks, ranks, pruned, lengths)
+    n = bags.rows.size
+    dealt = kernels.DealtLookups(
+        rows=np.full(n, 7),
+        weights=np.zeros_like(bags.weights),
+        positions=np.full(n, 7),
+        place=np.full(n, 7),
+        rank=np.full(n, 7),
     )
-    return [a.tolist() for a in (lengths, *found, out_weights)]
+    module.block_bucketize(bags, blocks, ranks, pruned, keep, lengths, dealt)
+    return lengths.tolist(), dealt._replace(**{k: v.tolist() for k, v in dealt._asdict().items()})
 
 
 @PROFILE
@@ -132,30 +135,25 @@ def test_block_bucketize_matches_its_twin(
     starts = np.arange(features + 1) * (ranks + 1 if uneven else 0)
     keep = rng.random(features) < 0.3
     pruned = int(rng.integers(-1, ranks))
-    given_ = offsets, rows, weights, first, block, blocks, ranks, bounds, starts, pruned, keep
-    ours = bucketized(kernels, *given_)
-    assert ours == bucketized(twins, *given_)
-    assert sorted(ours[3]) == list(range(rows.size)) and sum(ours[0]) == rows.size
+    row_blocks = kernels.RowBlocks(
+        first_bag=first, size=block, total=blocks, bounds=bounds, bound_start=starts
+    )
+    arguments = Bags(offsets, rows, weights), row_blocks, ranks, pruned, keep
+    counts, dealt = bucketized(kernels, *arguments)
+    assert (counts, dealt) == bucketized(twins, *arguments)
+    assert sorted(dealt.place) == list(range(rows.size)) and sum(counts) == rows.size
 
 
 def test_block_bucketize_knows_the_way_back() -> None:
-    offsets = np.array([0, 3, 4])
-    rows = np.array([7, 1, -1, 4])
-    none = np.empty(0, np.uint64)
-    starts = np.zeros(2, np.int64)
-    given_ = (
-        offsets,
-        rows,
-        np.float32([1, 2, 3, 4]),
-        np.array([0, 2]),
-        np.array([4]),
-        np.array([2]),
-        2,
-        none,
-        starts,
+    bags = Bags(np.array([0, 3, 4]), np.array([7, 1, -1, 4]), np.float32([1, 2, 3, 4]))
+    blocks = kernels.RowBlocks(
+        first_bag=np.array([0, 2]),
+        size=np.array([4]),
+        total=np.array([2]),
+        bounds=np.empty(0, np.uint64),
+        bound_start=np.zeros(2, np.int64),
     )
-    lengths, local, positions, place, bucket, weights = bucketized(
-        kernels, *given_, 0, np.array([False])
-    )
+    lengths, dealt = bucketized(kernels, bags, blocks, 2, 0, np.array([False]))
+    local, weights, positions, place, bucket = dealt
     assert lengths == [2, 0, 1, 1] and local == [1, -1, 3, 0] and positions == [1, 2, 0, 0]
     assert place == [2, 0, 1, 3] and bucket == [1, 0, 0, 1] and weights == [2, 3, 1, 4]

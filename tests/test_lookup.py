@@ -11,7 +11,7 @@ from neocpu.embedding.bounds import bounds_check
 from neocpu.errors import ConfigError, IndexRangeError
 from neocpu.kernels import lookup as kernels
 from neocpu.kernels._jit import kernel
-from neocpu.kernels.pooling import pooled_sum
+from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.simd.decoders import number_at, read_row
 from neocpu.peers import arrays as operators
 from neocpu.reference import lookup as twins
@@ -91,9 +91,7 @@ def test_every_code_of_a_small_float(form: str) -> None:
 
 
 def case(seed: int, form: str, fill: str, weighted: bool, one_width: bool = False):
-    """Arguments of a lookup: table, base, width, stride; first bag, offsets, rows, weights; place,
-    pitch, size of out.
-    """
+    """Arguments of a lookup: (table, entries, bags, bags of each entry)."""
     rng = np.random.default_rng(seed)
     tables = int(rng.integers(1, 4))
     entries = int(rng.integers(0, 5))
@@ -113,8 +111,8 @@ def case(seed: int, form: str, fill: str, weighted: bool, one_width: bool = Fals
         (rng.random(entry.size) * heights[of][entry]).astype(np.int64),
     )
     weights = floats(rng, rows.size, FILLS[seed % len(FILLS)]) if weighted else NONE
-    where = base[of], widths[of].astype(np.int64), stride[of]
-    return table, where, first, offsets, rows, weights, bags
+    read = Entries(base[of], widths[of].astype(np.int64), stride[of], first)
+    return table, read, Bags(offsets, rows, weights), bags
 
 
 @pytest.mark.parametrize("form", COMPILED)
@@ -126,50 +124,44 @@ def case(seed: int, form: str, fill: str, weighted: bool, one_width: bool = Fals
 )
 def test_pooled_rows(form: str, seed: int, fill: str, weighted: bool, mean: bool) -> None:
     with np.errstate(all="ignore"):
-        table, where, first, offsets, rows, weights, bags = case(seed, form, fill, weighted)
-        width = where[1]
-        place = np.cumsum(bags * width) - bags * width + 1
-        ours, theirs = (np.full(int((bags * width).sum()) + 2, 7, np.float32) for _ in "ab")
-        for module, out in ((kernels, ours), (twins, theirs)):
-            module.pooled_rows(
-                table, *where, first, offsets, rows, weights, mean, place, width, out
-            )
-        assert_same(ours, theirs)
-        assert (ours.view(np.int32)[np.isnan(ours)] == 0x7FC00000).all()
+        table, entries, bags, count = case(seed, form, fill, weighted)
+        sizes = count * entries.width
+        lines = Lines(np.cumsum(sizes) - sizes + 1, entries.width)
+        pooled, expected = (np.full(int(sizes.sum()) + 2, 7, np.float32) for _ in "ab")
+        kernels.pooled_rows(table, entries, bags, mean, lines, pooled)
+        twins.pooled_rows(table, entries, bags, mean, lines, expected)
+        assert_same(pooled, expected)
+        assert (pooled.view(np.int32)[np.isnan(pooled)] == 0x7FC00000).all()
 
 
 @pytest.mark.parametrize("form", COMPILED[:2])
 @given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), weighted=st.booleans())
 def test_gathered_rows(form: str, seed: int, fill: str, weighted: bool) -> None:
     with np.errstate(all="ignore"):
-        table, where, first, offsets, rows, weights, _ = case(seed, form, fill, weighted)
-        width = where[1]
-        lookups_of = offsets[first]
-        sizes = np.diff(lookups_of) * width
-        place = np.cumsum(sizes) - sizes + 1
-        ours, theirs = (np.full(int(sizes.sum()) + 2, 7, np.float32) for _ in "ab")
-        for module, out in ((kernels, ours), (twins, theirs)):
-            module.gathered_rows(table, *where, lookups_of, rows, weights, place, width, out)
-        assert_same(ours, theirs)
-        assert (ours.view(np.int32)[np.isnan(ours)] == 0x7FC00000).all()
+        table, entries, bags, _ = case(seed, form, fill, weighted)
+        entries = entries._replace(first=bags.offsets[entries.first])
+        sizes = np.diff(entries.first) * entries.width
+        lines = Lines(np.cumsum(sizes) - sizes + 1, entries.width)
+        gathered, expected = (np.full(int(sizes.sum()) + 2, 7, np.float32) for _ in "ab")
+        kernels.gathered_rows(table, entries, bags.rows, bags.weights, lines, gathered)
+        twins.gathered_rows(table, entries, bags.rows, bags.weights, lines, expected)
+        assert_same(gathered, expected)
+        assert (gathered.view(np.int32)[np.isnan(gathered)] == 0x7FC00000).all()
 
 
 @pytest.mark.parametrize("form", COMPILED[:2])
 @given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), mean=st.booleans())
 def test_weight_gradients(form: str, seed: int, fill: str, mean: bool) -> None:
     with np.errstate(all="ignore"):
-        table, where, first, offsets, rows, _, bags = case(seed, form, fill, False)
-        width = where[1]
-        place = np.cumsum(bags * width) - bags * width
-        grad = floats(
-            np.random.default_rng(seed), int((bags * width).sum()), FILLS[seed % len(FILLS)]
-        )
-        ours, theirs = (np.full(rows.size, 7, np.float32) for _ in "ab")
-        for module, out in ((kernels, ours), (twins, theirs)):
-            module.weight_gradients(
-                table, *where, first, offsets, rows, grad, mean, place, width, out
-            )
-        assert_same(ours, theirs)
+        table, entries, bags, count = case(seed, form, fill, False)
+        sizes = count * entries.width
+        lines = Lines(np.cumsum(sizes) - sizes, entries.width)
+        rng = np.random.default_rng(seed)
+        grad = floats(rng, int(sizes.sum()), FILLS[seed % len(FILLS)])
+        dots, expected = (np.full(bags.rows.size, 7, np.float32) for _ in "ab")
+        kernels.weight_gradients(table, entries, bags, grad, mean, lines, dots)
+        twins.weight_gradients(table, entries, bags, grad, mean, lines, expected)
+        assert_same(dots, expected)
 
 
 @given(
@@ -227,7 +219,10 @@ def test_the_operator_is_the_kernel_that_trains(samples: int) -> None:
     base = (np.cumsum(rows * dims) - rows * dims)[table]
     width = dims[table]
     out = np.zeros((samples, int(width.sum())), np.float32)
-    pooled_sum(weights, base, width, offsets, indices, NONE, out, np.cumsum(width) - width)
+    entries = Entries(base, width, width, np.arange(width.size + 1) * samples)
+    lines = Lines(np.cumsum(width) - width, np.full(width.size, width.sum()))
+    bags = Bags(offsets, indices, NONE)
+    kernels.pooled_rows(weights, entries, bags, False, lines, out.reshape(-1))
     for kind in (np.int32, np.int64):
         found = operators.lookup(
             weights, rows, dims, table, indices.astype(kind), offsets.astype(kind)

@@ -1,17 +1,20 @@
 """Are pooled sums exact, rounded once, for any numbers, widths and lengths of bags?"""
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neocpu.kernels import pooling
+from neocpu.kernels import lookup, pooling
 from neocpu.kernels._jit import kernel
+from neocpu.kernels.operands import Bag, Bags, Entries, Lines, Terms, WideBags
 from neocpu.kernels.pooling import sum_plain
 from neocpu.kernels.simd.bags import plain_rows_1
 from neocpu.kernels.simd.flags import QUIET, X86, rounded
+from neocpu.reference import lookup as lookup_twin
 from neocpu.reference import pooling as twin
 from neocpu.reference.exact import exact_sum, whole
 from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups
@@ -19,8 +22,36 @@ from tests.cases import FILLS, assert_same, bag_offsets, floats, lookups
 WIDTHS = (1, 2, 3, 4, 5, 15, 16, 17, 20, 63, 64, 67, 100, 128, 149)
 
 
-def case(seed, fill, entries, samples, longest, weighted, widths=WIDTHS):
-    """Arguments up to `weights` of a call with random tables of `entries` widths."""
+NONE = np.empty(0, np.float32)
+
+
+class Case(NamedTuple):
+    """Arguments of a lookup in fp32 tables, and the matrix [samples, columns] it writes."""
+
+    table: np.ndarray
+    entries: Entries
+    bags: Bags
+    lines: Lines
+    samples: int
+    columns: int
+
+    def pooled(self, module):
+        """The matrix that a kernel or its twin makes of it."""
+        out = np.full((self.samples, self.columns), 7, np.float32)
+        arguments = (self.table, self.entries, self.bags, False, self.lines)
+        module.pooled_rows(*arguments, out.reshape(-1))
+        return out
+
+
+def case_of(table, base, width, bags, samples, column, columns):
+    """A case whose entries have `samples` bags each, entry k at columns column[k] and on."""
+    entries = Entries(base, width, width, np.arange(base.size + 1) * samples)
+    lines = Lines(column, np.full(base.size, columns))
+    return Case(table, entries, bags, lines, samples, columns)
+
+
+def random_case(seed, fill, entries, samples, longest, weighted, widths=WIDTHS):
+    """A case with random tables of `entries` widths; one column is left free on either side."""
     rng = np.random.default_rng(seed)
     width = rng.choice(widths, entries).astype(np.int64)
     heights = rng.integers(1, 12, entries)
@@ -28,14 +59,23 @@ def case(seed, fill, entries, samples, longest, weighted, widths=WIDTHS):
     table = floats(rng, int((heights * width).sum()), fill)
     offsets = bag_offsets(rng, entries * samples, longest)
     rows = lookups(rng, offsets, heights, samples)
-    weights = (
-        floats(rng, rows.size, FILLS[seed % len(FILLS)]) if weighted else np.empty(0, np.float32)
-    )
-    return (
-        (table, base, width, offsets, rows, weights),
-        np.cumsum(width) - width + 1,
-        2 + int(width.sum()),
-    )
+    weights = floats(rng, rows.size, FILLS[seed % len(FILLS)]) if weighted else NONE
+    column = np.cumsum(width) - width + 1
+    bags = Bags(offsets, rows, weights)
+    return case_of(table, base, width, bags, samples, column, 2 + int(width.sum()))
+
+
+def one_table(table, offsets, rows):
+    """A case of unweighted bags of one table f32[H, D]."""
+    width = np.array([table.shape[1]])
+    zero = np.zeros(1, np.int64)
+    bags = Bags(np.asarray(offsets), np.asarray(rows), NONE)
+    return case_of(table.reshape(-1), zero, width, bags, len(offsets) - 1, zero, table.shape[1])
+
+
+def sums_agree(case):
+    """Kernel and twin pool the same bits."""
+    assert_same(case.pooled(lookup), case.pooled(lookup_twin))
 
 
 @given(
@@ -48,24 +88,14 @@ def case(seed, fill, entries, samples, longest, weighted, widths=WIDTHS):
 )
 def test_pooled_sums_are_exact(seed, fill, entries, samples, longest, weighted):
     with np.errstate(all="ignore"):
-        arguments, column, columns = case(seed, fill, entries, samples, longest, weighted)
-        ours, theirs = (np.full((samples, columns), 7, np.float32) for _ in "ab")
-        pooling.pooled_sum(*arguments, ours, column)
-        twin.pooled_sum(*arguments, theirs, column)
-        assert_same(ours, theirs)
+        sums_agree(random_case(seed, fill, entries, samples, longest, weighted))
 
 
 @pytest.mark.parametrize("width", [1, 7, 64, 130, 192, 1024])
 @pytest.mark.parametrize("fill", ["normal", "wild", "ties"])
 def test_long_bags_and_wide_rows(width, fill):
     with np.errstate(all="ignore"):
-        arguments, column, columns = case(
-            width, fill, 1, 2, 300 if width < 100 else 40, False, (width,)
-        )
-        ours, theirs = (np.zeros((2, columns), np.float32) for _ in "ab")
-        pooling.pooled_sum(*arguments, ours, column)
-        twin.pooled_sum(*arguments, theirs, column)
-        assert_same(ours, theirs)
+        sums_agree(random_case(width, fill, 1, 2, 300 if width < 100 else 40, False, (width,)))
 
 
 def total(words):
@@ -86,40 +116,40 @@ def total(words):
 )
 def test_words_are_the_exact_sum(seed, fill, entries, samples, longest, weighted):
     with np.errstate(all="ignore"):
-        arguments, column, columns = case(seed, fill, entries, samples, longest, weighted)
-        table, base, width, offsets, rows, weights = arguments
-        ours, theirs = (np.full((samples, columns), 7.0) for _ in "ab")
+        case = random_case(seed, fill, entries, samples, longest, weighted)
+        base, width, stride, _ = case.entries
+        offsets, rows, weights = case.bags
+        first_words, twin_words = (np.full((samples, case.columns), 7.0) for _ in "ab")
         used = np.zeros(entries * samples, np.int64)
         enough = np.zeros(entries * samples, np.int64)
-        pooling.pooled_words(*arguments, ours, column, used)
-        twin.pooled_words(*arguments, theirs, column, enough)
+        arguments = case.table, case.entries, case.bags, case.lines
+        pooling.pooled_words(*arguments, first_words.reshape(-1), used)
+        twin.pooled_words(*arguments, twin_words.reshape(-1), enough)
         assert (used >= enough).all()
         for bag in range(entries * samples):
             k, s = divmod(bag, samples)
-            one = slice(column[k], column[k] + width[k])
+            columns = slice(case.lines.place[k], case.lines.place[k] + width[k])
             if used[bag] == 1:
-                assert_same(ours[s, one], theirs[s, one] + 0.0)
+                assert_same(first_words[s, columns], twin_words[s, columns] + 0.0)
                 continue
-            lo = offsets[bag : bag + 1]
-            hi = offsets[bag + 1 : bag + 2]
-            words = used[bag : bag + 1]
+            wide = WideBags(
+                lo=offsets[bag : bag + 1],
+                hi=offsets[bag + 1 : bag + 2],
+                base=base[k : k + 1],
+                stride=stride[k : k + 1],
+                width=width[k : k + 1],
+                used=used[bag : bag + 1],
+                place=np.array([1]),
+                start=np.array([1]),
+            )
             totals = []
             for module in (pooling, twin):
                 first = np.full(width[k] + 2, 7.0)
                 further = np.full((used[bag] - 1) * width[k] + 1, 7.0)
-                places = (
-                    base[k : k + 1],
-                    width[k : k + 1],
-                    width[k : k + 1],
-                    words,
-                    np.array([1]),
-                    np.array([1]),
-                )
-                module.bag_words(table, rows, weights, lo, hi, *places, first, further)
+                module.bag_words(Terms(case.table, rows, weights), wide, first, further)
                 assert first[0] == first[-1] == further[0] == 7.0
-                totals.append(
-                    total(np.concatenate([first[1:-1], further[1:]]).reshape(-1, width[k]))
-                )
+                words = np.concatenate([first[1:-1], further[1:]]).reshape(-1, width[k])
+                totals.append(total(words))
             np.testing.assert_equal(*totals)
 
 
@@ -131,18 +161,17 @@ def test_words_are_the_exact_sum(seed, fill, entries, samples, longest, weighted
 )
 def test_one_bag(seed, fill, width, weighted):
     with np.errstate(all="ignore"):
-        (table, base, _, offsets, rows, weights), _, _ = case(
-            seed, fill, 1, 1, 40, weighted, (width,)
-        )
-        bag = table, rows, weights, 0, int(offsets[1]), int(base[0]), width, width
+        case = random_case(seed, fill, 1, 1, 40, weighted, (width,))
+        terms = Terms(case.table, case.bags.rows, case.bags.weights)
+        bag = Bag(0, int(case.bags.offsets[1]), int(case.entries.base[0]), width, width)
         ours, theirs = (np.full(width + 1, 7, np.float32) for _ in "ab")
-        pooling.round_bag(*bag, ours, np.empty(128))
-        twin.round_bag(*bag, theirs, np.empty(128))
+        pooling.round_bag(terms, bag, ours, np.empty(128))
+        twin.round_bag(terms, bag, theirs, np.empty(128))
         assert_same(ours, theirs)
         assert (ours.view(np.int32)[np.isnan(ours)] == 0x7FC00000).all()
         ours64, theirs64 = (np.full(width, 7.0) for _ in "ab")
-        used = pooling.sum_bag(*bag, ours64, np.empty(128))
-        assert used >= twin.sum_bag(*bag, theirs64, np.empty(128))
+        used = pooling.sum_bag(terms, bag, ours64, np.empty(128))
+        assert used >= twin.sum_bag(terms, bag, theirs64, np.empty(128))
         if used == 1:
             assert_same(ours64, theirs64 + 0.0)
 
@@ -158,43 +187,25 @@ def test_tasks_share_all_bags():
 
 
 def test_no_lookup_is_plus_zero_and_minus_zero_is_not_stored():
-    none = np.empty(0, np.float32)
-    out = np.full((2, 3), 7, np.float32)
-    table = np.float32([-0.0] * 3)
-    rows = np.array([0, 0, -1])
-    pooling.pooled_sum(
-        table, np.array([0]), np.array([3]), np.array([0, 2, 3]), rows, none, out, np.array([0])
-    )
-    assert out.tobytes() == bytes(24)
-    pooling.pooled_sum(
-        table, np.array([0]), np.array([3]), np.array([0, 1, 1]), rows, none, out, np.array([0])
-    )
-    assert out.tobytes() == bytes(24)
+    table = np.float32([[-0.0] * 3])
+    for offsets in ([0, 2, 3], [0, 1, 1]):
+        out = one_table(table, offsets, [0, 0, -1]).pooled(lookup)
+        assert out.tobytes() == bytes(24)
 
 
 def test_a_tie_is_decided_by_the_last_bit_there_is():
-    table = np.float32([[1], [2**-24], [2**-149], [-(2**-149)]]).reshape(-1)
-    rows = np.array([0, 1, 0, 1, 2, 0, 1, 3])
-    offsets = np.array([0, 2, 5, 8])
-    out = np.empty((3, 1), np.float32)
-    none = np.empty(0, np.float32)
-    pooling.pooled_sum(table, np.array([0]), np.array([1]), offsets, rows, none, out, np.array([0]))
+    table = np.float32([[1], [2**-24], [2**-149], [-(2**-149)]])
+    out = one_table(table, [0, 2, 5, 8], [0, 1, 0, 1, 2, 0, 1, 3]).pooled(lookup)
     assert out.ravel().tolist() == [1, 1 + 2**-23, 1]
 
 
 def test_a_sum_that_passes_the_largest_number_on_its_way_is_exact():
     large = np.finfo(np.float32).max
-    table = np.float32([large, -large, 1])
-    rows = np.array([0, 0, 0, 1, 1, 2, 1, 0, 0])
-    out = np.empty((2, 1), np.float32)
-    none = np.empty(0, np.float32)
-    pooling.pooled_sum(
-        table, np.array([0]), np.array([1]), np.array([0, 6, 9]), rows, none, out, np.array([0])
-    )
+    table = np.float32([[large], [-large], [1]])
+    rows = [0, 0, 0, 1, 1, 2, 1, 0, 0]
+    out = one_table(table, [0, 6, 9], rows).pooled(lookup)
     assert out.ravel().tolist() == [large, large]
-    pooling.pooled_sum(
-        table, np.array([0]), np.array([1]), np.array([0, 2, 3]), rows, none, out, np.array([0])
-    )
+    out = one_table(table, [0, 2, 3], rows).pooled(lookup)
     assert out.ravel().tolist() == [np.inf, large]
 
 
@@ -212,18 +223,7 @@ def test_groups_of_bags_in_which_some_sums_round(width, spoiled):
     for bag in spoiled:
         if bag < bags:
             rows[4 * bag : 4 * bag + 3] = 0, 1, 2
-    arguments = (
-        table.reshape(-1),
-        np.zeros(1, np.int64),
-        np.array([width]),
-        np.arange(0, rows.size + 1, 4),
-        rows,
-        np.empty(0, np.float32),
-    )
-    ours, theirs = (np.zeros((bags, width), np.float32) for _ in "ab")
-    pooling.pooled_sum(*arguments, ours, np.zeros(1, np.int64))
-    twin.pooled_sum(*arguments, theirs, np.zeros(1, np.int64))
-    assert_same(ours, theirs)
+    sums_agree(one_table(table, np.arange(0, rows.size + 1, 4), rows))
 
 
 @pytest.mark.parametrize("spoiled", [(), (0,), (127,), (128,), (250, 299), (290,), (299,)])
@@ -235,10 +235,11 @@ def test_columns_whose_sums_round_are_found_block_by_block(spoiled):
     table = rng.standard_normal((30, 300)).astype(np.float32)
     for column in spoiled:
         table[:3, column] = 2.0**60, 2.0**-30, -(2.0**60)
-    bag = table.reshape(-1), np.arange(30), np.empty(0, np.float32), 0, 30, 0, 300, 300
+    terms = Terms(table.reshape(-1), np.arange(30), NONE)
+    bag = Bag(0, 30, 0, 300, 300)
     ours, theirs = (np.full(301, 7, np.float32) for _ in "ab")
-    pooling.round_bag(*bag, ours, np.empty(128))
-    twin.round_bag(*bag, theirs, np.empty(128))
+    pooling.round_bag(terms, bag, ours, np.empty(128))
+    twin.round_bag(terms, bag, theirs, np.empty(128))
     assert_same(ours, theirs)
 
 
@@ -279,7 +280,8 @@ def test_a_rounded_product_is_not_held_against_the_sum(width):
 def ask_weighted(values, weights, width, out):
     """Did the plain fp64 sums of so many columns of weighted rows round?"""
     rounded()
-    sum_plain(values, np.arange(weights.size), weights, 0, weights.size, 0, width, width, out)
+    terms = Terms(values, np.arange(weights.size), weights)
+    sum_plain(terms, Bag(0, weights.size, 0, width, width), out)
     return rounded()
 
 
@@ -287,7 +289,7 @@ def ask_weighted(values, weights, width, out):
 def ask(values):
     """Did the plain fp64 sum of `values` (one column) round?"""
     rounded()
-    index = np.arange(values.size)
+    terms = Terms(values, np.arange(values.size), values[:0])
     out = np.empty(1)
-    plain_rows_1(values, index, values[:0], 0, values.size, 0, 1, 0, out)
+    plain_rows_1(terms, Bag(0, values.size, 0, 1, 1), 0, out)
     return rounded()

@@ -59,9 +59,9 @@ def test_combine_words(seed, fill, groups, samples, extras):
         column = np.cumsum(width) - width + 1
         ours, theirs = (np.full((samples, 2 + int(width.sum())), 7, np.float32) for _ in "ab")
         for module, out in ((rounding, ours), (twin, theirs)):
-            module.combine_words(
-                recv, group_start, source, stride, width, column, keys, extra_start, extra, out
-            )
+            parts = rounding.WordParts(recv, group_start, source, stride, width, column)
+            further = rounding.FurtherWords(keys, extra_start, extra)
+            module.combine_words(parts, further, out)
         assert_same(ours, theirs)
 
 

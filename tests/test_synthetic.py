@@ -50,23 +50,33 @@ def sample(log):
 # --- kernels against their twins, bit for bit ---
 
 
+def copied(argument):
+    """The argument, with copies of its arrays."""
+    if isinstance(argument, tuple):
+        return argument._make(map(copied, argument))
+    return argument.copy() if isinstance(argument, np.ndarray) else argument
+
+
+def arrays_of(arguments):
+    """All arrays among arguments and their fields."""
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            yield from arrays_of(argument)
+        elif isinstance(argument, np.ndarray):
+            yield argument
+
+
 def both(name, *arguments):
     """Run kernel and twin on copies of the same arguments; every array and result must agree to the
     bit.
     """
-    ours, theirs = (
-        [a.copy() if isinstance(a, np.ndarray) else a for a in arguments] for _ in range(2)
-    )
-    one = getattr(kernels, name)(*ours)
-    two = getattr(twin, name)(*theirs)
-    assert (
-        np.asarray(one if one is not None else 0.0).tobytes()
-        == np.asarray(two if two is not None else 0.0).tobytes()
-    )
-    for a, b in zip(ours, theirs):
-        if isinstance(a, np.ndarray):
-            assert a.tobytes() == b.tobytes()
-    return ours
+    of_kernel, of_twin = ([copied(argument) for argument in arguments] for _ in range(2))
+    results = getattr(kernels, name)(*of_kernel), getattr(twin, name)(*of_twin)
+    one, two = (np.asarray(0.0 if result is None else result) for result in results)
+    assert one.tobytes() == two.tobytes()
+    for array, expected in zip(arrays_of(of_kernel), arrays_of(of_twin), strict=True):
+        assert array.tobytes() == expected.tobytes()
+    return of_kernel
 
 
 def draw_key(rng) -> np.uint64:
@@ -81,39 +91,22 @@ def draw_key(rng) -> np.uint64:
 )
 def test_fields_equal_their_twins(seed, rows, row0):
     rng = np.random.default_rng(seed)
-    key = draw_key(rng)
-    step = int(rng.integers(0, 2))
+    draws = kernels.RowDraws(draw_key(rng), int(rng.integers(0, 2)), row0)
     rates = np.array([0.0, 1.0, *rng.random(3)])
-    both("missing_groups", key, step, row0, rates, np.empty((rows, 5), np.uint8))
+    both("missing_groups", draws, rates, np.empty((rows, 5), np.uint8))
     absent = (rng.random(rows) < 0.3).astype(np.uint8)
     knots = np.array([0.0, 0.1, 0.5, 0.999])
     heights = rng.uniform(0, 14, 5)
     slopes = np.diff(heights) / np.diff(np.append(knots, 1.0))
-    *_, values = both(
-        "integers",
-        key,
-        step,
-        row0,
-        absent,
-        knots,
-        heights[:4].copy(),
-        slopes,
-        3.0,
-        np.empty(rows, np.int64),
-    )
-    terms = rng.normal(size=4).tolist()
-    *_, vectors = both(
-        "integer_effects",
-        values,
-        *terms,
-        rng.normal(size=4),
-        rng.normal(size=rows),
-        rng.normal(size=(rows, 4)),
-    )
+    quantiles = kernels.Quantiles(knots, heights[:4].copy(), slopes, 3.0)
+    *_, values = both("integers", draws, absent, quantiles, np.empty(rows, np.int64))
+    terms = kernels.IntegerTerms(*rng.normal(size=4).tolist(), rng.normal(size=4))
+    logit = rng.normal(size=rows)
+    *_, vectors = both("integer_effects", values, terms, logit, rng.normal(size=(rows, 4)))
     *_, squares = both("square_norms", vectors, np.empty(rows))
     both("add_pairs", vectors, squares, rng.normal(size=rows))
     for mean, geometric in ((1.0, False), (5.0, False), (1.0, True), (2.75, True), (60.0, True)):
-        both("bag_lengths", key, step, row0, absent, mean, geometric, np.empty(rows, np.int64))
+        both("bag_lengths", draws, absent, mean, geometric, np.empty(rows, np.int64))
 
 
 @SETTINGS
@@ -133,17 +126,19 @@ def test_bags_equal_their_twin(log, seed, rows, row0, feature, longest, paired, 
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     absent = (rng.random(rows) < 0.3).astype(np.uint8)
     amplitudes = np.array([0.4, 20.0, 0.6 if paired else 0.0])
-    keys = (category.key, category.effect_key, category.code_key, 0, row0)
-    outputs = (
-        np.empty(offsets[-1], np.uint32),
-        rng.normal(size=rows),
-        rng.normal(size=(rows, 4)),
-        rng.random(rows),
+    sums = kernels.RowSums(rng.normal(size=rows), rng.normal(size=(rows, 4)), rng.random(rows))
+    cuts, firsts = Reuse(reuse, rows + 1).classes(2.0) if reuse else np.empty((2, 0))
+    law = kernels.CategoryLaw(
+        effect_key=category.effect_key,
+        name=category.code_key,
+        law=category.law,
+        cuts=cuts,
+        firsts=firsts,
+        amplitudes=amplitudes,
     )
-    classes = Reuse(reuse, rows + 1).classes(2.0) if reuse else np.empty((2, 0))
-    *_, codes, _, _, _ = both(
-        "bags", *keys, offsets, absent, category.law, *classes, amplitudes, *outputs
-    )
+    draws = kernels.RowDraws(category.key, 0, row0)
+    codes = np.empty(offsets[-1], np.uint32)
+    *_, codes, _ = both("bags", draws, offsets, absent, law, codes, sums)
     assert ((codes == 0) == (absent[np.repeat(np.arange(rows), lengths)] != 0)).all()
 
 
@@ -153,10 +148,9 @@ def test_clicks_equal_their_twins(seed, rows):
     rng = np.random.default_rng(seed)
     raw = rng.normal(size=rows) * rng.choice([1e-3, 1.0, 30.0])
     both("calibrate", raw, 1.4, 0.22)
-    key = draw_key(rng)
-    *_, p, labels = both(
-        "clicks", key, 0, 2**40, raw, 1.5, -1.2, np.empty(rows), np.empty(rows, np.float32)
-    )
+    draws = kernels.RowDraws(draw_key(rng), 0, 2**40)
+    outputs = np.empty(rows), np.empty(rows, np.float32)
+    *_, p, labels = both("clicks", draws, raw, 1.5, -1.2, *outputs)
     both("tally", np.clip(p, 1e-12, 1 - 1e-12), labels, np.zeros((2, 64), np.int64))
 
 

@@ -270,18 +270,20 @@ def test_words_of_row_shards_add_up(fill):
             key = extras.bag // max(1, samples) % 2 * samples + extras.bag % max(1, samples)
             order = np.argsort(key, kind="stable")
             pieces = [extras.words[extras.start[i] : extras.start[i + 1]] for i in order]
-            rounding.combine_words(
-                words.reshape(-1),
-                np.array([0, 3, 6]),
-                np.array([0, 40, 80, 20, 60, 100]),
-                np.full(6, 120),
-                np.array([20, 20]),
-                np.array([0, 20]),
-                key[order],
-                np.arange(order.size + 1) * 20,
-                np.concatenate([*pieces, np.empty(0)]),
-                found,
+            first_words = rounding.WordParts(
+                words=words.reshape(-1),
+                first=np.array([0, 3, 6]),
+                source=np.array([0, 40, 80, 20, 60, 100]),
+                stride=np.full(6, 120),
+                width=np.array([20, 20]),
+                column=np.array([0, 20]),
             )
+            further = rounding.FurtherWords(
+                key=key[order],
+                start=np.arange(order.size + 1) * 20,
+                words=np.concatenate([*pieces, np.empty(0)]),
+            )
+            rounding.combine_words(first_words, further, found)
             assert_same(found, np.ascontiguousarray(expected[:, 1:41]))
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
+from neocpu.embedding.lookups import Floats, Ints
 from neocpu.embedding.rounded import NO_HALVES, rounded
 from neocpu.embedding.rows import RowStore
 from neocpu.formats import table_format
-from neocpu.kernels import lookup, narrow
+from neocpu.kernels import narrow
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces, one_by_one
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
-from neocpu.reference.rules import Hyper, Rule
+from neocpu.reference.rules import HyperParameters, Rule
 
 
 class CodedRowStore(RowStore):
@@ -46,18 +46,6 @@ class CodedRowStore(RowStore):
         numbers = len(arrays) - len(self.element_states)
         return CodedRowStore(self.form, self.rounding_name, arrays[:numbers], arrays[numbers:])
 
-    def pool(self, places: ShardPlaces, layout: EntryLayout, lookups: Lookups, out: Floats) -> None:
-        h = layout.shard
-        samples = lookups.samples
-        width = places.width[h]
-        first = np.arange(h.size + 1, dtype=np.int64) * samples
-        given = lookups.offsets, lookups.rows, lookups.weights, False
-        pitch = np.full(h.size, out.shape[1], np.int64)
-        flat = out.reshape(-1)
-        lookup.pooled_rows(
-            self.table, places.base[h], width, width, first, *given, layout.column, pitch, flat
-        )
-
     def update(
         self,
         rule: Rule,
@@ -66,7 +54,7 @@ class CodedRowStore(RowStore):
         places: ShardPlaces,
         segments: Segments,
         gradient: Floats,
-        hyper: Hyper,
+        hyper: HyperParameters,
         step: int,
         rows: Ints,
     ) -> None:

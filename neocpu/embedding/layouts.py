@@ -22,7 +22,8 @@ from neocpu.embedding.lookups import Floats, Ints
 from neocpu.errors import ConfigError, IndexRangeError
 from neocpu.kernels import bucketize as jagged
 from neocpu.kernels import jagged_layout as layout
-from neocpu.kernels import pooling
+from neocpu.kernels import lookup
+from neocpu.kernels.operands import Bags, Entries, Lines
 
 NONE = np.empty(0, np.float32)
 Array = NDArray[Any]
@@ -219,18 +220,26 @@ def block_bucketize(
     bounds, starts = _bucket_bounds(boundaries, features)
     rows = _unsigned_rows(np.asarray(indices), pruned)
     scale = NONE if weights is None else np.ascontiguousarray(weights, np.float32)
-    division = (first, block, blocks, ranks, bounds, starts, pruned)
+    row_blocks = jagged.RowBlocks(
+        first_bag=first, size=block, total=blocks, bounds=bounds, bound_start=starts
+    )
     dealt_lengths = np.empty(ranks * sizes.size, np.int64)
-    jagged.block_bucketize_lengths(offsets, rows, *division, dealt_lengths)
+    jagged.block_bucketize_lengths(offsets, rows, row_blocks, ranks, pruned, dealt_lengths)
+    dealt_rows, positions, unbucketize, bucket = np.empty((4, rows.size), np.int64)
+    dealt = jagged.DealtLookups(
+        rows=dealt_rows,
+        weights=np.empty_like(scale),
+        positions=positions,
+        place=unbucketize,
+        rank=bucket,
+    )
     kept = np.broadcast_to(np.asarray(keep, np.bool_), features).copy()
-    dealt, positions, unbucketize, bucket = np.empty((4, rows.size), np.int64)
-    dealt_scale = np.empty_like(scale)
-    outputs = (dealt, dealt_scale, positions, unbucketize, bucket)
-    jagged.block_bucketize(offsets, rows, scale, *division, kept, dealt_lengths, *outputs)
+    bags = Bags(offsets, rows, scale)
+    jagged.block_bucketize(bags, row_blocks, ranks, pruned, kept, dealt_lengths, dealt)
     return Bucketized(
         lengths=dealt_lengths,
-        indices=dealt,
-        weights=None if weights is None else dealt_scale,
+        indices=dealt_rows,
+        weights=None if weights is None else dealt.weights,
         positions=positions,
         unbucketize_permute=unbucketize,
         bucket_mapping=bucket,
@@ -390,7 +399,10 @@ def segment_sum(values: Array, offsets: Array) -> Floats:
     out = np.empty((ends.size - 1, rows.shape[1]), np.float32)
     zero = np.zeros(1, np.int64)
     width = np.array([rows.shape[1]], np.int64)
-    pooling.pooled_sum(rows.reshape(-1), zero, width, ends, np.arange(len(rows)), NONE, out, zero)
+    entries = Entries(zero, width, width, np.array([0, len(out)], np.int64))
+    bags = Bags(ends, np.arange(len(rows)), NONE)
+    lines = Lines(zero, width)
+    lookup.pooled_rows(rows.reshape(-1), entries, bags, False, lines, out.reshape(-1))
     return out
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.reference.rules import HYPER, RULES, Hyper, Rule
+from neocpu.reference.rules import HYPER, RULES, HyperParameters, Rule
 
 WEIGHT_DECAY_MODES = ("none", "l2", "decoupled", "adagradw")
 # FBGEMM's numbers of them
@@ -189,10 +189,10 @@ class SparseOptimizer:
         names = [spec.name for spec in fields(self)]
         return names[names.index("momentum") :]
 
-    def hyper(self, step: int) -> Hyper:
+    def hyper(self, step: int) -> HyperParameters:
         """What the rule reads at `step` (from 1), in fp32."""
         numbers = self.numbers(step)
-        return Hyper._make(np.array([numbers[name] for name in HYPER], np.float32))
+        return HyperParameters._make(np.array([numbers[name] for name in HYPER], np.float32))
 
     def numbers(self, step: int) -> dict[str, float]:
         """The numbers of `hyper` in fp64, by name."""

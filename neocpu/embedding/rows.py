@@ -19,11 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
-from neocpu.kernels import pooling, update
+from neocpu.kernels import lookup, update
+from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.records import Segments, ShardPlaces
-from neocpu.reference.rules import Hyper, Rule
+from neocpu.reference.rules import HyperParameters, Rule
 
 NONE = np.empty(0, np.float32)
+
+
+def entries_of(places: ShardPlaces, shards: Ints, samples: int) -> Entries:
+    """What kernels read for entries that have `samples` bags each, entry k in shard shards[k]."""
+    width = places.width[shards]
+    return Entries(places.base[shards], width, width, np.arange(shards.size + 1) * samples)
 
 
 class RowStore:
@@ -51,9 +58,11 @@ class RowStore:
 
     def pool(self, places: ShardPlaces, layout: EntryLayout, lookups: Lookups, out: Floats) -> None:
         """Pooled rows of some entries: out f32[S, C], from column[k] on."""
-        h = layout.shard
-        given = (lookups.offsets, lookups.rows, lookups.weights)
-        pooling.pooled_sum(self.table, places.base[h], places.width[h], *given, out, layout.column)
+        samples, columns = out.shape
+        entries = entries_of(places, layout.shard, samples)
+        bags = Bags(lookups.offsets, lookups.rows, lookups.weights)
+        lines = Lines(layout.column, np.full(layout.column.size, columns))
+        lookup.pooled_rows(self.table, entries, bags, False, lines, out.reshape(-1))
 
     def update(
         self,
@@ -63,7 +72,7 @@ class RowStore:
         places: ShardPlaces,
         segments: Segments,
         gradient: Floats,
-        hyper: Hyper,
+        hyper: HyperParameters,
         step: int,
         rows: Ints,
     ) -> None:

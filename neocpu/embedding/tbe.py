@@ -33,7 +33,7 @@ from neocpu.embedding.sorting import sort
 from neocpu.errors import TrainingError
 from neocpu.kernels import update
 from neocpu.kernels.records import Segments, one_by_one
-from neocpu.reference.rules import RULES, Hyper, Rule
+from neocpu.reference.rules import RULES, HyperParameters, Rule
 from neocpu.trees import Node, aligned_nodes
 
 __all__ = ["EntryLayout", "ExtraWords", "Lookups", "Merged", "TableBatchedEmbedding"]
@@ -185,7 +185,12 @@ class TableBatchedEmbedding(ShardRows):
         return gradients
 
     def _merge(
-        self, rule: Rule, layout: EntryLayout, lookups: Lookups, grad: Floats, hyper: Hyper
+        self,
+        rule: Rule,
+        layout: EntryLayout,
+        lookups: Lookups,
+        grad: Floats,
+        hyper: HyperParameters,
     ) -> Merged:
         segments = self._sort(layout, lookups, grad.shape[1])
         rows = segments.unique.copy()

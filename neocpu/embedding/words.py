@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import EntryLayout, ExtraWords, Floats, Ints, Lookups, Words
+from neocpu.embedding.rows import entries_of
 from neocpu.embedding.sorting import Scratch
 from neocpu.kernels import pooling, update
+from neocpu.kernels.operands import Bags, Lines, Terms, WideBags
 from neocpu.kernels.records import Segments, ShardPlaces
 
 
@@ -26,36 +28,32 @@ def pool(
     """Pool the bags of these `entries` of a layout, whose rows are in one table: first words of the
     exact sums into out f64[S, C], the rare further words returned. bags : offsets of their bags.
     """
-    shard = layout.shard[entries]
     column = layout.column[entries]
-    offsets = lookups.offsets[bags]
-    rows = lookups.rows
-    weights = lookups.weights
-    used = scratch.take("used", offsets.size - 1)
-    base = places.base[shard]
-    width = places.width[shard]
-    pooling.pooled_words(table, base, width, offsets, rows, weights, out, column, used)
+    columns = out.shape[1]
+    flat = out.reshape(-1)
+    lookup_bags = Bags(lookups.offsets[bags], lookups.rows, lookups.weights)
+    used = scratch.take("used", lookup_bags.offsets.size - 1)
+    sources = entries_of(places, layout.shard[entries], lookups.samples)
+    lines = Lines(column, np.full(column.size, columns))
+    pooling.pooled_words(table, sources, lookup_bags, lines, flat, used)
     long_bags = np.flatnonzero(used > 1)  # bags whose exact sum takes several words
     entry, sample = np.divmod(long_bags, max(lookups.samples, 1))
-    bag_width = width[entry]
+    width = sources.width[entry]
     further = used[long_bags] - 1
-    extra_start = np.append(0, np.cumsum(np.repeat(bag_width, further)))
+    extra_start = np.append(0, np.cumsum(np.repeat(width, further)))
     extra = np.empty(int(extra_start[-1]))
-    pooling.bag_words(
-        table,
-        rows,
-        weights,
-        offsets[long_bags],
-        offsets[long_bags + 1],
-        base[entry],
-        bag_width,
-        bag_width,
-        used[long_bags],
-        sample * out.shape[1] + column[entry],
-        np.append(0, np.cumsum(bag_width * further))[:-1],
-        out.reshape(-1),
-        extra,
+    wide_bags = WideBags(
+        lo=lookup_bags.offsets[long_bags],
+        hi=lookup_bags.offsets[long_bags + 1],
+        base=sources.base[entry],
+        stride=width,
+        width=width,
+        used=used[long_bags],
+        place=sample * columns + column[entry],
+        start=np.append(0, np.cumsum(width * further))[:-1],
     )
+    terms = Terms(table, lookups.rows, lookups.weights)
+    pooling.bag_words(terms, wide_bags, flat, extra)
     return ExtraWords(np.repeat(long_bags, further) + bags.start, extra_start, extra)
 
 
@@ -83,19 +81,16 @@ def _merge_shard(segments: Segments, gradient: Floats, width: int) -> tuple[Ints
     at = place[several] * width
     one = np.ones(several.size, np.int64)
     flat = words.reshape(-1)
-    pooling.bag_words(
-        gradient,
-        segments.place,
-        segments.weights,
-        segments.starts[several],
-        segments.starts[several + 1],
-        0 * one,
-        one,
-        width * one,
-        used[several],
-        at,
-        at + width,
-        flat,
-        flat,
+    wide_bags = WideBags(
+        lo=segments.starts[several],
+        hi=segments.starts[several + 1],
+        base=0 * one,
+        stride=one,
+        width=width * one,
+        used=used[several],
+        place=at,
+        start=at + width,
     )
+    terms = Terms(gradient, segments.place, segments.weights)
+    pooling.bag_words(terms, wide_bags, flat, flat)
     return np.repeat(rows, used), words

@@ -284,9 +284,8 @@ class SyntheticCriteo:
         integers, categories, raw = self._draw(LOG, first, rows)
         probability = np.empty(rows, np.float64)
         labels = np.empty(rows, np.float32)
-        kernels.clicks(
-            self._click_key, LOG, first, raw, self._scale, self._bias, probability, labels
-        )
+        draws = kernels.RowDraws(self._click_key, LOG, first)
+        kernels.clicks(draws, raw, self._scale, self._bias, probability, labels)
         return Block(labels, integers, categories, probability)
 
     def blocks(self, first: int, rows: int, size: int = ROWS) -> Iterator[Block]:
@@ -299,28 +298,33 @@ class SyntheticCriteo:
     ) -> tuple[NDArray[np.int64], dict[str, BagColumn], NDArray[np.float64]]:
         """Integers, bags and raw logits of some rows."""
         missing = np.empty((rows, self._rates.size), np.uint8)
-        kernels.missing_groups(self._missing_key, step, first, self._rates, missing)
+        draws = kernels.RowDraws(self._missing_key, step, first)
+        kernels.missing_groups(draws, self._rates, missing)
         columns = np.ascontiguousarray(missing.T)
         none = np.zeros(rows, np.uint8)
 
         def absent(name: str) -> NDArray[np.uint8]:
             return columns[self._group[name]] if name in self._group else none
 
-        raw = np.zeros(rows)
-        vectors = np.zeros((rows, VECTOR))
-        squares = np.zeros(rows)
+        sums = kernels.RowSums(np.zeros(rows), np.zeros((rows, VECTOR)), np.zeros(rows))
+        raw, vectors, squares = sums
         values = np.empty((len(self._integers), rows), np.int64)
         for line, field in zip(values, self._integers):
-            law = (field.knots, field.starts, field.slopes, SHIFT)
-            kernels.integers(field.key, step, first, absent(field.name), *law, line)
-            planted = (field.center, field.scale, field.slope, field.missing, field.vector)
-            kernels.integer_effects(line, *planted, raw, vectors)
+            draws = kernels.RowDraws(field.key, step, first)
+            quantiles = kernels.Quantiles(field.knots, field.starts, field.slopes, SHIFT)
+            kernels.integers(draws, absent(field.name), quantiles, line)
+            terms = kernels.IntegerTerms(
+                center=field.center,
+                scale=field.scale,
+                slope=field.slope,
+                missing=field.missing,
+                vector=field.vector,
+            )
+            kernels.integer_effects(line, terms, raw, vectors)
         kernels.square_norms(vectors, squares)
         found = {}
         for category in self._categories:
-            found[category.name] = self._bags(
-                category, step, first, absent(category.name), raw, vectors, squares
-            )
+            found[category.name] = self._bags(category, step, first, absent(category.name), sums)
         kernels.add_pairs(vectors, squares, raw)
         return values, found, raw
 
@@ -330,22 +334,26 @@ class SyntheticCriteo:
         step: int,
         first: int,
         absent: NDArray[np.uint8],
-        *planted: NDArray[np.float64],
+        sums: kernels.RowSums,
     ) -> BagColumn:
+        draws = kernels.RowDraws(c.key, step, first)
         offsets = np.arange(absent.size + 1)
         lengths = None
         if c.multi_hot:
             counts = np.empty(absent.size, np.int64)
-            kernels.bag_lengths(
-                c.key, step, first, absent, c.hotness.mean, c.hotness.geometric, counts
-            )
+            kernels.bag_lengths(draws, absent, c.hotness.mean, c.hotness.geometric, counts)
             offsets[1:] = np.cumsum(counts)
             lengths = counts.astype(np.int32)
         codes = np.empty(offsets[-1], np.uint32)
-        law = (c.law, c.cuts, c.firsts, c.amplitudes)
-        kernels.bags(
-            c.key, c.effect_key, c.code_key, step, first, offsets, absent, *law, codes, *planted
+        law = kernels.CategoryLaw(
+            effect_key=c.effect_key,
+            name=c.code_key,
+            law=c.law,
+            cuts=c.cuts,
+            firsts=c.firsts,
+            amplitudes=c.amplitudes,
         )
+        kernels.bags(draws, offsets, absent, law, codes, sums)
         return BagColumn(codes, lengths)
 
 

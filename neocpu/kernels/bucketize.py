@@ -1,7 +1,8 @@
 """How are the lookups of a batch dealt out to shards? Bag by bag, by row: the bucketize of the
 input distribution.
 
-    an entry e asks for the lookups of key[e] whose row is in [lo[e], hi[e])        (pruned lookups, -1, go nowhere)
+    an entry e asks for the lookups of key[e] whose row is in [lo[e], hi[e]); pruned lookups (-1) go
+    nowhere
     out: for entry after entry, sample after sample, their rows counted from lo[e], in their order
     in the bag
 
@@ -12,19 +13,67 @@ Two passes: the first counts, so that messages can be sized; the second copies. 
 Training does not need it.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.kernels._jit import inlined, kernel
 
+Ints = NDArray[np.int64]
+
+
+class RowRanges(NamedTuple):
+    """What entries ask for: entry e lookups of key[e] with lo[e] <= row < hi[e]; i64[E] each."""
+
+    key: Ints
+    lo: Ints
+    hi: Ints
+
+
+class RowBlocks(NamedTuple):
+    """How the rows of features are dealt to ranks.
+
+    first_bag   : i64[F+1], feature f has the bags first_bag[f] .. first_bag[f+1]
+    size        : i64[F], rows of a block; 0: rows are hashed, rank = row mod total
+    total       : i64[F], blocks in all, a multiple of the ranks; rows beyond go to row mod total
+    bounds      : u64[m], uneven boundaries instead of blocks, each feature's ascending from 0
+    bound_start : i64[F+1], those of feature f are bounds[bound_start[f] : bound_start[f+1]]
+    """
+
+    first_bag: Ints
+    size: Ints
+    total: Ints
+    bounds: NDArray[np.uint64]
+    bound_start: Ints
+
+
+class DealtLookups(NamedTuple):
+    """Lookups by (rank, bag), and the way back.
+
+    rows      : i64[n], their rows there
+    weights   : f32[n], or f32[0] without any
+    positions : i64[n], their positions in their bags
+    place     : i64[n], where lookup j went
+    rank      : i64[n], the rank of lookup j
+    """
+
+    rows: Ints
+    weights: NDArray[np.float32]
+    positions: Ints
+    place: Ints
+    rank: Ints
+
 
 @kernel
-def bucketize_lengths(offsets, values, key, lo, hi, samples, lengths):
+def bucketize_lengths(offsets, values, ranges, samples, lengths):
     """lengths[e*S + s] = lookups of bag (key[e], s) with lo[e] <= row < hi[e].
 
-    Shapes: offsets i64[F*S+1], values i64[n] of a KJT; key, lo, hi i64[E]; samples = S; lengths
+    Shapes: offsets i64[F*S+1], values i64[n] of a KJT; ranges `RowRanges`; samples = S; lengths
     i32[E*S].
     Source: FBGEMM block_bucketize_sparse_features; Neo. Order: none.
     """
+    key, lo, hi = ranges
     for e in range(key.size):
         for s in range(samples):
             bag = key[e] * samples + s
@@ -35,14 +84,16 @@ def bucketize_lengths(offsets, values, key, lo, hi, samples, lengths):
 
 
 @kernel
-def bucketize(offsets, values, weights, key, lo, hi, samples, rows, row_weights):
+def bucketize(bags, ranges, samples, rows, row_weights):
     """Rows (counted from lo[e]) and weights of the lookups that `bucketize_lengths` counted, one
     after the other.
 
-    Shapes: as there; weights f32[n] or f32[0]; rows i64[m+1], m the sum of the lengths, the last
-    one for scratch; row_weights f32[m+1], or f32[0] with empty weights. Source: FBGEMM
-    block_bucketize_sparse_features. Order: entries, samples, lookups ascending.
+    Shapes: bags `operands.Bags` of a KJT; ranges, samples as there; rows i64[m+1], m the sum of the
+    lengths, the last one for scratch; row_weights f32[m+1], or f32[0] with empty weights.
+    Source: FBGEMM block_bucketize_sparse_features. Order: entries, samples, lookups ascending.
     """
+    offsets, values, weights = bags
+    key, lo, hi = ranges
     at = 0
     for e in range(key.size):
         first = lo[e]
@@ -103,110 +154,90 @@ def running_sums(lengths, first, out):
 
 
 @inlined
-def bucket_of(row, block, blocks, ranks, bounds, keep):
-    """(rank, row there) of a row, as an unsigned number; bounds u64[n] are uneven boundaries, or
-    none.
+def bucket_of(row, f, blocks, bounds, ranks):
+    """(rank, row there) of an unsigned row of feature f, whose uneven boundaries are bounds u64[m],
+    or none.
     """
     spread = np.uint64(ranks)
-    each = np.uint64(blocks)
+    size = np.uint64(blocks.size[f])
+    count = np.uint64(blocks.total[f])
+    hashed = blocks.size[f] == 0
     if bounds.size:
         where = row
-        if block == 0:  # rows are hashed: their remainder, stretched over the boundaries
-            where = row % each * bounds[bounds.size - 1] // each
+        if hashed:  # rows are hashed: their remainder, stretched over the boundaries
+            where = row % count * bounds[bounds.size - 1] // count
         part = np.uint64(np.searchsorted(bounds, where, "right") - 1)
         inside = part < spread
         rank = part if inside else row % spread
-        local = row // each if block == 0 else (row - bounds[part] if inside else row // spread)
+        local = row // count if hashed else (row - bounds[part] if inside else row // spread)
     else:
-        share = each // spread  # blocks of a rank
-        if row < np.uint64(block) * each:
-            rank = row // (np.uint64(block) * share)
-            local = row % (np.uint64(block) * share)
+        share = count // spread  # blocks of a rank
+        if row < size * count:
+            rank = row // (size * share)
+            local = row % (size * share)
         else:
-            rank = row % each // share
-            local = row // each
-    return np.int64(rank), np.int64(row if keep else local)
+            rank = row % count // share
+            local = row // count
+    return np.int64(rank), np.int64(local)
 
 
 @kernel
-def block_bucketize_lengths(
-    offsets, rows, first_bag, block, blocks, ranks, bounds, bound_start, pruned, lengths
-):
+def block_bucketize_lengths(offsets, rows, blocks, ranks, pruned, lengths):
     """lengths[p*bags + b] = lookups of bag b that go to rank p.
 
-    Shapes: offsets i64[bags+1]; rows i64[n]; by feature f: bags [first_bag[f], first_bag[f+1])
-    (i64[F+1]); block i64[F]: rows of a block (0: rows are hashed, rank = row mod blocks); blocks
-    i64[F]: how many there are in all, a multiple of ranks; or boundaries u64 bounds[bound_start[f]
-    : bound_start[f+1]] (i64[F+1]) that begin with 0. Rows beyond go to row mod blocks. Rows count
-    as unsigned: -1 is 2^64 - 1, unless `pruned` >= 0 names the rank that gets -1 as it is. lengths
-    i64[ranks*bags].
-    Source: FBGEMM block_bucketize_sparse_features, and bucketize_sparse_features (block 0). Order:
+    Shapes: offsets i64[bags+1]; rows i64[n]; blocks `RowBlocks`; lengths i64[ranks*bags]. Rows
+    count as unsigned: -1 is 2^64 - 1, unless `pruned` >= 0 names the rank that gets -1 as it is.
+    Source: FBGEMM block_bucketize_sparse_features, and bucketize_sparse_features (size 0). Order:
     none.
     """
     bags = offsets.size - 1
+    first_bag = blocks.first_bag
     lengths[:] = 0
-    for f in range(block.size):
-        mine = bounds[bound_start[f] : bound_start[f + 1]]
+    for f in range(blocks.size.size):
+        bounds = blocks.bounds[blocks.bound_start[f] : blocks.bound_start[f + 1]]
         for b in range(first_bag[f], first_bag[f + 1]):
             for j in range(offsets[b], offsets[b + 1]):
                 if rows[j] == -1 and pruned >= 0:
                     rank = pruned
                 else:
-                    rank, _ = bucket_of(np.uint64(rows[j]), block[f], blocks[f], ranks, mine, False)
+                    rank, _ = bucket_of(np.uint64(rows[j]), f, blocks, bounds, ranks)
                 lengths[rank * bags + b] += 1
 
 
 @kernel
-def block_bucketize(
-    offsets,
-    rows,
-    weights,
-    first_bag,
-    block,
-    blocks,
-    ranks,
-    bounds,
-    bound_start,
-    pruned,
-    keep,
-    lengths,
-    rows_out,
-    weights_out,
-    positions,
-    place,
-    bucket,
-):
+def block_bucketize(bags, blocks, ranks, pruned, keep, lengths, dealt):
     """Lookups by (rank, bag): their rows there, weights, positions in their bags, and the way back.
 
-    Shapes: as `block_bucketize_lengths`, which counted `lengths`; weights, weights_out f32[n] or
-    f32[0]; keep bool[F]: rows stay as they are; rows_out, positions i64[n]; place, bucket i64[n]:
-    where lookup j went, and its rank.
+    Shapes: as `block_bucketize_lengths`, which counted `lengths`; bags `operands.Bags`; keep
+    bool[F]: rows stay as they are; dealt `DealtLookups`.
     Source: FBGEMM block_bucketize_sparse_features (bucketize_pos, unbucketize_permute,
     bucket_mapping, keep_orig_idx).
     Order: rank, bag, lookups ascending.
     """
-    bags = offsets.size - 1
+    offsets, rows, weights = bags
+    bag_count = offsets.size - 1
+    first_bag = blocks.first_bag
     heads = np.empty(lengths.size, np.int64)
     total = 0
     for i in range(lengths.size):
         heads[i] = total
         total += lengths[i]
-    for f in range(block.size):
-        mine = bounds[bound_start[f] : bound_start[f + 1]]
+    for f in range(blocks.size.size):
+        bounds = blocks.bounds[blocks.bound_start[f] : blocks.bound_start[f + 1]]
         for b in range(first_bag[f], first_bag[f + 1]):
             for j in range(offsets[b], offsets[b + 1]):
                 if rows[j] == -1 and pruned >= 0:
                     rank = pruned
                     local = rows[j]
                 else:
-                    rank, local = bucket_of(
-                        np.uint64(rows[j]), block[f], blocks[f], ranks, mine, keep[f]
-                    )
-                to = heads[rank * bags + b]
-                heads[rank * bags + b] = to + 1
-                rows_out[to] = local
-                positions[to] = j - offsets[b]
-                place[j] = to
-                bucket[j] = rank
+                    rank, local = bucket_of(np.uint64(rows[j]), f, blocks, bounds, ranks)
+                    if keep[f]:
+                        local = rows[j]
+                to = heads[rank * bag_count + b]
+                heads[rank * bag_count + b] = to + 1
+                dealt.rows[to] = local
+                dealt.positions[to] = j - offsets[b]
+                dealt.place[j] = to
+                dealt.rank[j] = rank
                 if weights.size:
-                    weights_out[to] = weights[j]
+                    dealt.weights[to] = weights[j]

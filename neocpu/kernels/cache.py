@@ -1,19 +1,20 @@
 """Which rows of a table are in fast memory, and where? A 32-way set-associative cache of row
 numbers, one call per batch.
 
-    find       each unique row of the batch: its line (set * 32 + way), touched and locked; or a miss    (parallel by row)
-    populate   each miss, in turn: an empty line of its set, or its policy's victim's; or none           (parallel by set)
+    find       each unique row of the batch: its line (set * 32 + way), touched and locked, or a
+               miss (parallel by row)
+    populate   each miss, in turn: an empty line of its set, or its policy's victim's, or none
+               (parallel by set)
     settle     what moved, side by side
 
 The cache knows integers only: who keeps rows and moves them is told which lines leave and which
 come (`storage/cache.py`). A set is 32 lines; set = Murmur3's 64-bit finaliser of the row's number,
 modulo sets. A byte per line, `prints`, has the hash's top byte (0: empty), so that one vector
-comparison finds a row among 32; what else is known of a line (tag, stamp, next_use, locks, dirty)
-is best given as the fields of one record per line, 1-D arrays of any stride, since they are needed
-together. Every line that a batch uses is locked until the batch is done, so no batch evicts what
-it, or another one in flight, uses. Threads never meet in a line, so nothing depends on their
-number. Sources: Neo (Mudigere et al. 2022), FBGEMM's `lru_cache_find` and `_populate`,
-`lfu_cache_*`.
+comparison finds a row among 32; what else is known of a line is best given as the fields of one
+record per line (`operands.CacheState`), since they are needed together. Every line that a batch
+uses is locked until the batch is done, so no batch evicts what it, or another one in flight, uses.
+Threads never meet in a line, so nothing depends on their number.
+Sources: Neo (Mudigere et al. 2022), FBGEMM's `lru_cache_find` and `_populate`, `lfu_cache_*`.
 """
 
 from functools import cache
@@ -25,16 +26,15 @@ from numba.extending import register_jitable
 from neocpu.kernels import policies
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.policies import NEVER
+from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd import prefetch, prefetch_far, prefetch_write
 from neocpu.kernels.simd.cache_sets import WAYS, lowest, matching, remainder
 
-# rows that a thread takes at once; rows between asking for a line and using it
-CHUNK = 1024
-NEAR = 32
-# misses; runs of misses that threads share; heaps of misses by set, at most
-AHEAD = 6
-TASKS = 32
-BUCKETS = 4096
+CHUNK = 1024  # rows that a thread takes at once
+NEAR = 32  # rows between asking for a line and using it
+AHEAD = 6  # misses between asking for a set and using it
+TASKS = 32  # runs of misses that threads share
+BUCKETS = 4096  # of misses by set, at most
 
 
 @register_jitable
@@ -85,23 +85,23 @@ def set_of(ids, sets, out):
 
 
 @inlined
-def hash_rows(row, sets, prints, first, found):
-    """first[j] = first line of the set of row[j], whose prints are asked for; found[j] = its hash."""
+def hash_rows(rows, sets, prints, first, hashes):
+    """first[j] = first line of the set of rows[j], whose prints are asked for; hashes[j]: of it."""
     inverse = np.uint64(0xFFFFFFFFFFFFFFFF) // sets
-    for j in range(row.size):  # a loop of its own: it becomes vectors
-        found[j] = mix(row[j])
-    for j in range(row.size):
-        first[j] = np.int64(remainder(np.uint64(found[j]), sets, inverse)) * WAYS
+    for j in range(rows.size):  # a loop of its own: it becomes vectors
+        hashes[j] = mix(rows[j])
+    for j in range(rows.size):
+        first[j] = np.int64(remainder(np.uint64(hashes[j]), sets, inverse)) * WAYS
         prefetch_far(prints, first[j])
 
 
 @inlined
-def match_prints(j, prints, tags, first, found):
-    """found[j], a hash, becomes the mask of the lines of its set with its print; what is known of
-    the first is asked for.
+def match_prints(j, prints, tags, first, masks):
+    """masks[j], still a hash, becomes the mask of the lines of its set with its print; what is
+    known of the first is asked for.
     """
-    mask = matching(prints, first[j], print_of(np.uint64(found[j])))
-    found[j] = mask
+    mask = matching(prints, first[j], print_of(np.uint64(masks[j])))
+    masks[j] = mask
     if mask != 0:
         prefetch_write(tags, (first[j] + lowest(mask)) * (tags.strides[0] // 8))
 
@@ -116,53 +116,57 @@ def locate(ids, prints, tags, out):
     sets = np.uint64(prints.size // WAYS)
     for t in prange((ids.size + CHUNK - 1) // CHUNK):
         first = np.empty(CHUNK, np.int64)
-        found = np.empty(CHUNK, np.int64)
-        row = ids[t * CHUNK : (t + 1) * CHUNK]
-        line = out[t * CHUNK : (t + 1) * CHUNK]
-        hash_rows(row, sets, prints, first, found)
-        for j in range(min(NEAR, row.size)):
-            match_prints(j, prints, tags, first, found)
-        for j in range(row.size):
-            if j + NEAR < row.size:
-                match_prints(j + NEAR, prints, tags, first, found)
-            line[j] = search(row[j], first[j], found[j], tags)
+        masks = np.empty(CHUNK, np.int64)
+        rows = ids[t * CHUNK : (t + 1) * CHUNK]
+        lines = out[t * CHUNK : (t + 1) * CHUNK]
+        hash_rows(rows, sets, prints, first, masks)
+        for j in range(min(NEAR, rows.size)):
+            match_prints(j, prints, tags, first, masks)
+        for j in range(rows.size):
+            if j + NEAR < rows.size:
+                match_prints(j + NEAR, prints, tags, first, masks)
+            lines[j] = search(rows[j], first[j], masks[j], tags)
 
 
 def _fuse_find(touch):
     """Kernel that finds rows, and touches and locks those that are there."""
 
+    @task_body
+    def find_chunk(t, scratch, rows, now, state, found):
+        prints = state.prints
+        tags = state.tags
+        use = rows.use
+        first, masks = scratch
+        missing = 0
+        requested = 0
+        ids = rows.ids[t * CHUNK : (t + 1) * CHUNK]
+        counts = rows.counts[t * CHUNK : (t + 1) * CHUNK]
+        hash_rows(ids, np.uint64(prints.size // WAYS), prints, first, masks)
+        for j in range(min(NEAR, ids.size)):
+            match_prints(j, prints, tags, first, masks)
+        for j in range(ids.size):
+            if j + NEAR < ids.size:
+                match_prints(j + NEAR, prints, tags, first, masks)
+            i = t * CHUNK + j
+            line = search(ids[j], first[j], masks[j], tags)
+            requested += counts[j]
+            if line >= 0:
+                at = np.uint64(line)
+                touch(at, False, counts[j], use[i] if use.size else NEVER, now, state)
+                state.locks[at] += 1
+                found.lines[i] = line
+            else:
+                found.lines[i] = -1 - first[j] // WAYS
+                found.missed[t * CHUNK + missing] = i
+                missing += 1
+        found.misses[t] = missing
+        found.lookups[t] = requested
+
     @parallel_kernel
-    def find(
-        ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses, lookups
-    ):
-        sets = np.uint64(prints.size // WAYS)
-        for t in prange(misses.size):
-            first = np.empty(CHUNK, np.int64)
-            found = np.empty(CHUNK, np.int64)
-            here = 0
-            asked = 0
-            row = ids[t * CHUNK : (t + 1) * CHUNK]
-            count = counts[t * CHUNK : (t + 1) * CHUNK]
-            hash_rows(row, sets, prints, first, found)
-            for j in range(min(NEAR, row.size)):
-                match_prints(j, prints, tags, first, found)
-            for j in range(row.size):
-                if j + NEAR < row.size:
-                    match_prints(j + NEAR, prints, tags, first, found)
-                i = t * CHUNK + j
-                line = search(row[j], first[j], found[j], tags)
-                asked += count[j]
-                if line >= 0:
-                    at = np.uint64(line)
-                    touch(at, False, count[j], use[i] if use.size else NEVER, now, stamp, next_use)
-                    locks[at] += 1
-                    lines[i] = line
-                else:
-                    lines[i] = -1 - first[j] // WAYS
-                    missed[t * CHUNK + here] = i
-                    here += 1
-            misses[t] = here
-            lookups[t] = asked
+    def find(rows, now, state, found):
+        for t in prange(found.misses.size):
+            scratch = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
+            find_chunk(t, scratch, rows, now, state, found)
 
     return find
 
@@ -171,14 +175,9 @@ def _fuse_find(touch):
 def finder(policy):
     """The kernel that finds the rows of a batch: those that are there are touched and locked.
 
-    `finder(policy)(ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed,
-    misses, lookups)`: lines[i] = line of ids[i], or -1 - its set; the misses i of chunk t, rows
-    [1024 t, 1024 (t+1)), are missed[1024 t :], misses[t] of them; lookups[t] = its counts in all.
-    Shapes: ids i64[n] >= 0 unique; counts i64[n]: lookups of each; use i64[n] or [0]
-    (`policies.py`); now i64: number of the batch; prints u8[lines]; tags i64[lines]; locks
-    integers[lines]; stamp, next_use integers[lines], or [0] where the policy keeps none; lines,
-    missed i64[n]; misses, lookups i64[ceil(n / 1024)]. Source: FBGEMM's `lru_cache_find_uncached`.
-    Order: misses ascending.
+    `finder(policy)(rows, now, state, found)`. Shapes: rows `BatchRows`; now i64: number of the
+    batch; state `CacheState`, of which dirty and hand are not asked for; found `RowsFound`.
+    Source: FBGEMM's `lru_cache_find_uncached`. Order: misses ascending.
     """
     return _fuse_find(getattr(policies, f"{policy}_touch"))
 
@@ -202,88 +201,75 @@ def gather(misses, missed, lines, sets):
 
 
 @inlined
-def deal(ids, missed, sets, amount, use, order, shift, work, ends):
+def deal(rows, misses, shift, work, ends):
     """Misses in their order, dealt to buckets of neighbouring sets: bucket b, sets with s >> shift
     == b, has the rows work[ends[b] : ends[b + 1]]: position, row, set, amount and use of a miss.
     """
+    sets = misses.sets
     ends[:] = 0
     for k in range(sets.size):
         ends[(sets[k] >> shift) + 2] += 1
     for b in range(ends.size - 2):
         ends[b + 2] += ends[b + 1]
     for turn in range(sets.size):
-        k = order[turn] if order.size else turn
-        i = missed[k]
+        k = misses.order[turn] if misses.order.size else turn
+        i = misses.missed[k]
         bucket = (sets[k] >> shift) + 1
         at = ends[bucket]
         ends[bucket] = at + 1
         work[at, 0] = i
-        work[at, 1] = ids[i]
+        work[at, 1] = rows.ids[i]
         work[at, 2] = sets[k]
-        work[at, 3] = amount[k]
-        work[at, 4] = use[i] if use.size else NEVER
+        work[at, 3] = misses.amount[k]
+        work[at, 4] = rows.use[i] if rows.use.size else NEVER
 
 
 def _fuse_populate(touch, victim):
     """Kernel that gives lines to missing rows."""
 
+    @task_body
+    def populate_run(begin, end, work, now, state, lines, evicted):
+        prints = state.prints
+        tags = state.tags
+        for turn in range(begin, end):
+            fetch_set(work[min(turn + AHEAD, end - 1), 2], prints, tags)
+            row = work[turn, 1]
+            s = work[turn, 2]
+            amount = work[turn, 3]
+            use = work[turn, 4]
+            evicted.rows[turn] = -1
+            empty = matching(prints, s * WAYS, np.uint8(0))
+            if empty != 0:
+                line = s * WAYS + lowest(empty)
+            else:
+                way = victim(s, amount, use, now, state)
+                if way < 0:
+                    continue
+                line = s * WAYS + way
+                evicted.rows[turn] = tags[line]
+                evicted.lines[turn] = line
+                evicted.stamp[turn] = state.stamp[line]
+                evicted.dirty[turn] = state.dirty[line]
+            prints[line] = print_of(mix(row))
+            tags[line] = row
+            state.locks[line] = 1
+            state.dirty[line] = 0
+            lines[work[turn, 0]] = line
+            touch(line, True, amount, use, now, state)
+
     @parallel_kernel
-    def populate(
-        ids,
-        missed,
-        sets,
-        amount,
-        use,
-        order,
-        work,
-        now,
-        prints,
-        tags,
-        locks,
-        dirty,
-        stamp,
-        next_use,
-        hand,
-        lines,
-        old,
-        old_line,
-        old_stamp,
-        old_dirty,
-    ):
+    def populate(rows, misses, work, now, state, lines, evicted):
         shift = 0
-        buckets = prints.size // WAYS
-        while buckets > max(TASKS, min(sets.size // 2, BUCKETS)):
+        buckets = state.prints.size // WAYS
+        while buckets > max(TASKS, min(misses.sets.size // 2, BUCKETS)):
             shift = shift + 1
             buckets = (buckets + 1) // 2
         ends = np.empty(buckets + 2, np.int64)
-        deal(ids, missed, sets, amount, use, order, shift, work, ends)
+        deal(rows, misses, shift, work, ends)
         for task in prange(TASKS):
-            last = ends[buckets * (task + 1) // TASKS]
-            for turn in range(ends[buckets * task // TASKS], last):
-                fetch_set(work[min(turn + AHEAD, last - 1), 2], prints, tags)
-                row = work[turn, 1]
-                s = work[turn, 2]
-                count = work[turn, 3]
-                upcoming = work[turn, 4]
-                old[turn] = -1
-                empty = matching(prints, s * WAYS, np.uint8(0))
-                if empty != 0:
-                    line = s * WAYS + lowest(empty)
-                else:
-                    way = victim(s, count, upcoming, now, locks, stamp, next_use, hand)
-                    if way < 0:
-                        continue
-                    line = s * WAYS + way
-                    old[turn] = tags[line]
-                    old_line[turn] = line
-                    old_stamp[turn] = stamp[line]
-                    old_dirty[turn] = dirty[line]
-                prints[line] = print_of(mix(row))
-                tags[line] = row
-                locks[line] = 1
-                dirty[line] = 0
-                lines[work[turn, 0]] = line
-                touch(line, True, count, upcoming, now, stamp, next_use)
+            begin = ends[buckets * task // TASKS]
+            end = ends[buckets * (task + 1) // TASKS]
+            populate_run(begin, end, work, now, state, lines, evicted)
 
     return populate
 
@@ -293,15 +279,12 @@ def populator(policy):
     """The kernel that gives lines to missing rows: empty ways first, the lowest first, then the
     policy's victims.
 
-    `populator(policy)(ids, missed, sets, amount, use, order, work, now, prints, tags, locks, dirty,
-    stamp, next_use, hand, lines, old, old_line, old_stamp, old_dirty)`: lines[missed[k]] = line of
-    miss k, locked once and clean, or -1 as before where no line may be taken: a conflict miss. Rows
-    that leave: old (-1: none), from old_line, with old_stamp and old_dirty.
-    Shapes: ids, lines i64[n]; missed, sets, amount i64[m]; order i64[m] or [0]: who comes first,
-    ascending ids without; use i64[n] or [0]; work i64[m, 5], scratch; dirty u8[lines]; old,
-    old_line, old_stamp i64[m]; old_dirty u8[m]; the others as for `finder`. Source: FBGEMM's
-    `lru_cache_insert`, `lfu_cache_insert`.
-    Order: `order` within a set; `old` by runs of sets.
+    `populator(policy)(rows, misses, work, now, state, lines, evicted)`: lines[missed[k]] = line of
+    miss k, locked once and clean, or -1 as before where no line may be taken: a conflict miss.
+    Shapes: rows `BatchRows`; misses `Misses`; work i64[m, 5], scratch; now i64: number of the
+    batch; state `CacheState`; lines i64[n]; evicted `Evicted`.
+    Source: FBGEMM's `lru_cache_insert`, `lfu_cache_insert`.
+    Order: `misses.order` within a set; `evicted` by runs of sets.
     """
     return _fuse_populate(
         getattr(policies, f"{policy}_touch"), getattr(policies, f"{policy}_victim")
@@ -309,30 +292,31 @@ def populator(policy):
 
 
 @kernel
-def settle(ids, counts, missed, lines, old, old_line, old_dirty, moves, dirty):
+def settle(rows, missed, lines, evicted, moves, dirty):
     """What `populator` did, side by side: lines that lose a row moves[0, :e], their rows moves[1,
     :e], were they changed? dirty[:e]; lines that get one moves[2, :f], their rows moves[3, :f].
     Returns (e, f, lookups of rows that found no line).
 
-    Shapes: as there; moves i64[4, m], dirty bool[m]. Order: of `old`; of `missed`.
+    Shapes: as there; missed i64[m]; moves i64[4, m], dirty bool[m].
+    Order: of `evicted`; of `missed`.
     """
-    gone = 0
-    come = 0
+    leaving = 0
+    coming = 0
     outside = 0
     for turn in range(missed.size):
         i = missed[turn]
         if lines[i] >= 0:
-            moves[2, come] = lines[i]
-            moves[3, come] = ids[i]
-            come += 1
+            moves[2, coming] = lines[i]
+            moves[3, coming] = rows.ids[i]
+            coming += 1
         else:
-            outside += counts[i]
-        if old[turn] >= 0:
-            moves[0, gone] = old_line[turn]
-            moves[1, gone] = old[turn]
-            dirty[gone] = old_dirty[turn] != 0
-            gone += 1
-    return gone, come, outside
+            outside += rows.counts[i]
+        if evicted.rows[turn] >= 0:
+            moves[0, leaving] = evicted.lines[turn]
+            moves[1, leaving] = evicted.rows[turn]
+            dirty[leaving] = evicted.dirty[turn] != 0
+            leaving += 1
+    return leaving, coming, outside
 
 
 @parallel_kernel

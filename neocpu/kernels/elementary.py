@@ -5,8 +5,10 @@ multiply-add and without any C library (`docs/arithmetic.md` §8). Errors stay b
 last place of fp64, so that rounding once to fp32 nearly always gives the correctly rounded fp32
 result.
 
-    exp    x = k ln2 + r, |r| <= 0.35:  2^k * (1 + (r + (r*r*q(r) + c))),  c what r lost to rounding, q Taylor to r^14
-    log    x = 2^k (1 + f), 1 + f in [0.7, 1.42):  s = f / (2 + f),  log(1 + f) = 2 atanh(s) = f - (h - s*(h + R)),
+    exp    x = k ln2 + r, |r| <= 0.35:  2^k * (1 + (r + (r*r*q(r) + c))),
+           c what r lost to rounding, q Taylor to r^14
+    log    x = 2^k (1 + f), 1 + f in [0.7, 1.42):  s = f / (2 + f),
+           log(1 + f) = 2 atanh(s) = f - (h - s*(h + R)),
            h = f*f/2, R the rest of the atanh series, Taylor to s^23
     log1p  the same with f = x where no power of two is needed, else with what 1 + x lost to
     rounding added back
@@ -38,7 +40,7 @@ def _power_of_two(k):
 
 @register_jitable
 def exp(x):
-    """e^x in fp64; overflows to inf above 709.78, goes through the subnormals to +0 below -745.13."""
+    """e^x in fp64; inf above 709.78, through the subnormals to +0 below -745.13."""
     if x != x:
         return np.nan
     if x > 709.782712893384:
@@ -115,7 +117,7 @@ def log(x):
 
 @register_jitable
 def log1p(x):
-    """log(1 + x) in fp64, accurate for small x; log1p(-1) = -inf, below that NaN; log1p(-0) = -0."""
+    """log(1 + x) in fp64, accurate for small x; -inf for -1, NaN below; log1p(-0) = -0."""
     if not x >= -1.0:
         return np.nan
     if x == -1.0:

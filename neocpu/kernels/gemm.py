@@ -5,9 +5,10 @@ from +0; a sum over the batch is cut into leaves whose chains combine in a binar
 (`docs/arithmetic.md` §1, §2). Blocking only decides when a chain is advanced: between blocks its
 value waits in the tile, it is never restarted.
 
-    layer             out[b, n] = relu(sum_k x[b, k] w[n, k] + bias[n])         both contracted on the last axis
-    input_gradient    out[b, k] = sum_n g[b, n] w[n, k], 0 where gate <= 0      last axis, first axis
-    weight_gradient   out[n, k] = tree over leaves of sum_b g[b, n] x[b, k]     both on the first axis
+    kernel            result                                                  contracted axes
+    layer             out[b, n] = relu(sum_k x[b, k] w[n, k] + bias[n])       last, last
+    input_gradient    out[b, k] = sum_n g[b, n] w[n, k], 0 where gate <= 0    last, first
+    weight_gradient   out[n, k] = tree over leaves of sum_b g[b, n] x[b, k]   first, first
 
 One compiled kernel, `_product`, serves all three: they differ in how panels are packed and how a
 tile is finished.
@@ -19,8 +20,11 @@ tile is finished.
         a leaf is done: add subtrees          a stack of tiles, depth log2(leaves) + 1
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import get_num_threads, prange
+from numpy.typing import NDArray
 
 from neocpu.kernels._jit import kernel, parallel_kernel
 from neocpu.kernels.simd import prefetch, take_next
@@ -43,20 +47,29 @@ from neocpu.kernels.simd.tiles import LANES, MR, NC, slim_chains, tile_chains
 _TILE = MR * NC
 _KC = 256  # steps of a B panel that stay in the first-level cache: 256 * NC * 4 bytes = 32 KiB
 _BLOCK = 196608  # floats of packed A panels that stay in the second-level cache: 768 KiB
-# blocks for each thread: one whose core is slower for a while, as on a shared host, takes fewer
+# Blocks for each thread: one whose core is slower for a while, as on a shared host, takes fewer.
 _SHARES = 4
 _CHUNK = 4  # B panels packed at a time
 _SLACK = LANES + 16  # a transposed block may spill LANES floats; 16 to start at a cache line
 
+Matrix = NDArray[np.float32]
+
+
+class Operand(NamedTuple):
+    """A matrix f32[rows, steps], or f32[steps, rows] if the steps are its `first` axis."""
+
+    values: Matrix
+    first: bool
+
 
 @kernel
-def _pack(x, first, k0, count, p0, p1, width, out, at):
-    """Panels p0:p1 of x, `width` rows each: out[at + ((p - p0)*count + k)*width + r] = row p*width
-    + r, step k0 + k.
+def _pack(operand, k0, count, p0, p1, width, out, at):
+    """Panels p0:p1 of an operand, `width` rows each: out[at + ((p - p0)*count + k)*width + r] = row
+    p*width + r, step k0 + k.
 
-    Steps run along axis 0 of x if `first`, else along axis 1. Rows beyond the last hold anything
-    but subnormals.
+    Rows beyond the last hold anything but subnormals.
     """
+    x, first = operand
     size = count * width
     stride = x.shape[1]
     rows = x.shape[1] if first else x.shape[0]
@@ -79,25 +92,19 @@ def _pack(x, first, k0, count, p0, p1, width, out, at):
         return
     blocks = count // LANES * LANES
     for p in range(p0, p1):
-        here = at + (p - p0) * size
+        panel = at + (p - p0) * size
         for k in range(0, blocks, LANES):
             for r in range((p + 1) * width, min(rows, (p + 2) * width)):
                 prefetch(x, r * stride + k0 + k)
             for r in range(p * width, (p + 1) * width, LANES):
-                wanted = min(rows, (p + 1) * width) - r
-                transpose_block(
-                    x,
-                    r * stride + k0 + k,
-                    stride,
-                    wanted,
-                    out,
-                    here + k * width + r - p * width,
-                    width,
-                )
+                present = min(rows, (p + 1) * width) - r
+                source = r * stride + k0 + k
+                target = panel + k * width + r - p * width
+                transpose_block(x, source, stride, present, out, target, width)
         for r in range(width):
             row = min(p * width + r, rows - 1)
             for k in range(blocks, count):
-                out[here + k * width + r] = x[row, k0 + k]
+                out[panel + k * width + r] = x[row, k0 + k]
 
 
 @kernel
@@ -191,13 +198,16 @@ def _column_sums(g, c0, width, cuts, stack, out):
 
 
 @parallel_kernel
-def _product(a, a_first, b, b_first, cuts, other, mode, out, sums, threads):
-    """out[m, n] = sum over steps of a[m, k] b[n, k] in canonical order, finished; `first` operands
-    are stored [k, ·].
+def _product(a, a_first, b, b_first, cuts, mode, other, out, sums, threads):
+    """out[m, n] = sum over steps of a[m, k] b[n, k] in canonical order, finished; the steps are the
+    first axis of `first` operands.
 
-    other: bias f32[1, n] or gate f32[m, n], according to mode. sums: f32[m] for the column sums of
-    a, or f32[0].
+    cuts i64[L+1], steps of the leaves; mode: what becomes of a finished tile (`simd/panels.py`),
+    other: its bias f32[1, n] or gate f32[m, n]; sums: f32[m] for the column sums of a, or f32[0].
+    Records from Python would cost a small product a fifth of its time, so they are made here.
     """
+    left = Operand(a, a_first)
+    right = Operand(b, b_first)
     rows, columns = out.shape
     origin = cuts[0]
     steps = cuts[-1] - cuts[0]
@@ -214,7 +224,7 @@ def _product(a, a_first, b, b_first, cuts, other, mode, out, sums, threads):
         while j0 < b_panels:
             j1 = min(j0 + _CHUNK, b_panels)
             at = start + j0 * steps * NC
-            _pack(b, b_first, origin, steps, j0, j1, np.int64(NC), packed, at)
+            _pack(right, origin, steps, j0, j1, np.int64(NC), packed, at)
             j0 = _CHUNK * take_next(counter)
     # Units of work: blocks of A panels that fit the cache, several for each thread; few blocks
     # share out the B panels.
@@ -241,7 +251,7 @@ def _product(a, a_first, b, b_first, cuts, other, mode, out, sums, threads):
             block = unit % blocks
             i0 = block * a_panels // blocks
             i1 = (block + 1) * a_panels // blocks
-            _pack(a, a_first, origin, steps, i0, i1, np.int64(MR), a_block, a_start)
+            _pack(left, origin, steps, i0, i1, np.int64(MR), a_block, a_start)
             if part == 0 and sums.size:
                 _column_sums(a, i0 * MR, min(i1 * MR, rows) - i0 * MR, cuts, tiles, sums)
             for j in range(part * b_panels // parts, (part + 1) * b_panels // parts):
@@ -255,17 +265,13 @@ def _product(a, a_first, b, b_first, cuts, other, mode, out, sums, threads):
                 for i in range(i0, i1):
                     r0 = i * MR
                     c0 = j * NC
-                    at = (i - i0) * _TILE
-                    height = min(MR, rows - r0)
-                    width = min(NC, columns - c0)
-                    beside = r0 * down + c0
                     finish_tile(
                         tiles,
-                        at,
-                        height,
-                        width,
+                        (i - i0) * _TILE,
+                        min(MR, rows - r0),
+                        min(NC, columns - c0),
                         other,
-                        beside,
+                        r0 * down + c0,
                         down,
                         mode,
                         out,
@@ -288,18 +294,9 @@ def layer(x, w, bias, relu, out):
     -> +0 (NaN stays).
     """
     mode = BIAS_RELU if relu else BIAS
-    _product(
-        x,
-        False,
-        w,
-        False,
-        np.array([0, x.shape[1]]),
-        bias[None],
-        mode,
-        out,
-        _NO_SUMS,
-        get_num_threads(),
-    )
+    steps = np.array([0, x.shape[1]])
+    threads = get_num_threads()
+    _product(x, False, w, False, steps, mode, bias[None], out, _NO_SUMS, threads)
 
 
 def input_gradient(g, w, gate, out):
@@ -311,9 +308,9 @@ def input_gradient(g, w, gate, out):
     NaN gate is open).
     """
     mode = GATE if gate.size else PLAIN
-    _product(
-        g, False, w, True, np.array([0, w.shape[0]]), gate, mode, out, _NO_SUMS, get_num_threads()
-    )
+    steps = np.array([0, w.shape[0]])
+    threads = get_num_threads()
+    _product(g, False, w, True, steps, mode, gate, out, _NO_SUMS, threads)
 
 
 def weight_gradient(g, x, cuts, out, out_bias):
@@ -326,4 +323,5 @@ def weight_gradient(g, x, cuts, out, out_bias):
     Order: per leaf a chain over ascending samples from +0 (an empty leaf is +0), leaves in a binary
     tree, left + right.
     """
-    _product(g, True, x, True, cuts, _NOTHING, PLAIN, out, out_bias, get_num_threads())
+    threads = get_num_threads()
+    _product(g, True, x, True, cuts, PLAIN, _NOTHING, out, out_bias, threads)

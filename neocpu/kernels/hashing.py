@@ -1,7 +1,7 @@
 """Which row does a category code get? A mixed hash modulo the table's rows, or its place in a
 vocabulary.
 
-    row = splitmix64(splitmix64(seed ^ FNV1a64(feature)) ^ code) mod rows        (docs/arithmetic.md §10)
+    row = splitmix64(splitmix64(seed ^ FNV1a64(feature)) ^ code) mod rows  (docs/arithmetic.md §10)
 
 Vocabularies and distinct counts use one open-addressing hash map: slot = mix(code) and on to the
 next free one; 2^k slots, a slot is free while its value is 0.

@@ -5,7 +5,9 @@ A sample's E is a matrix of `count` rows of `dim` columns: the bottom MLP's outp
 row per key. The dots are the lower triangle of E Eᵀ, row by row; E's first row goes through
 unchanged (DLRM's "dot"):
 
-    out = [E[0, :], E[1]·E[0], E[2]·E[0], E[2]·E[1], E[3]·E[0], ...]        with `diagonal` also E[i]·E[i], i from 0
+    out = [E[0, :], E[1]·E[0], E[2]·E[0], E[2]·E[1], E[3]·E[0], ...]
+
+With `diagonal` also E[i]·E[i], i from 0.
 
 Forward: E is transposed, [dim][count], so that vector lanes run over pairs (i, j), (i, j+1), ...
 and each dot product stays its own chain over ascending columns (`docs/arithmetic.md` §6). Backward:
@@ -109,7 +111,7 @@ def _forward(e, samples, count, dim, own, out):
 
 @kernel
 def _symmetric(line, at, count, own, stride, s):
-    """s[i*stride + j] = s[j*stride + i] = gradient of dot (i, j); its diagonal 2a if there is one."""
+    """s[i*stride + j] = s[j*stride + i] = gradient of dot (i, j); twice that on the diagonal."""
     for i in range(count):
         _copy(line, at, s, i * stride, i + own)
         if own:

@@ -1,49 +1,95 @@
 """How are rows of any format looked up, pooled or one by one, and what is the gradient of a
 lookup's weight?
 
-    entry k     reads rows of one table (base[k], width[k] columns, stride[k] elements from row to row)
-    bags        those of entry k are first_bag[k] .. first_bag[k+1]: as many as it likes (variable batch sizes)
-    out         flat: the i-th bag of entry k goes to out[place[k] + i * pitch[k] : + width[k]]
+    entry k     reads rows of one table (`operands.Entries`)
+    bags        those of entry k are first[k] .. first[k+1], as many as there are (variable batches)
+    out         flat: bag i of entry k goes to out[place[k] + i * pitch[k] : + width[k]]
 
-So one kernel serves a matrix [B, sum of D], FBGEMM's flat output of variable batches, mixed widths
-and shared tables. Training uses `pooling.pooled_sum`, which does the same for fp32 rows and one
-batch size. Bounds are checked here too: counted, and mended in copies.
+So one kernel serves training's matrix [B, sum of D], FBGEMM's flat output of variable batches,
+mixed widths and shared tables, and rows of every format: the dtype of the table picks the decoder
+(`simd/decoders.py`). Bounds are checked here too: counted, and mended in copies.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
+from neocpu.kernels.operands import Bag
 from neocpu.kernels.pooling import (
-    DOUBTS,
-    GROUP,
-    GROUPED,
     SMALL,
     TASKS,
+    bare_terms,
     canonical,
-    round_bag,
+    entry_of,
+    pool_bag,
     sum_plain,
     task_bags,
     task_count,
 )
 from neocpu.kernels.rounding import CANONICAL_NAN, round_words
+from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd.bags import bare, view
 from neocpu.kernels.simd.decoders import fetch_row, read_row
 from neocpu.kernels.simd.flags import may_ask, rounded
+from neocpu.kernels.simd.record_views import bare_record
 
+Floats = NDArray[np.float32]
+Words = NDArray[np.float64]
+
+GROUP = 16  # bags that are checked together
+GROUPED = 4096  # columns of them, at most
+DOUBTS = 4  # groups that are not added plainly after one in which a sum was rounded
 AHEAD = 8  # lookups
 CHAINS = 16  # partial sums of a dot product
-ROUNDING = 1.0 / (
-    1 << 50
-)  # more than the error of fp64 sums in CHAINS chains, relative to the terms and to their number
+# More than the error of fp64 sums in CHAINS chains, relative to the terms and to their number.
+ROUNDING = 1.0 / (1 << 50)
 
 
 @inlined
-def one_nan(line):
-    """Every NaN of a line gets the one form that is stored."""
-    for c in range(line.size):
-        x = line[c]
-        line[c] = x if x == x else CANONICAL_NAN
+def group_end(entry, k, begin, last):
+    """End of the group of bags that begins at `begin`, in entry k: `GROUP` of them, or fewer with
+    `GROUPED` columns in all.
+    """
+    columns = 0
+    end = begin
+    while end < last and end - begin < GROUP:
+        while entry.first[k + 1] <= end:
+            k += 1
+        fitting = max(0, GROUPED - columns) // max(entry.width[k], 1)
+        if end == begin:
+            fitting = max(fitting, 1)
+        more = min(fitting, entry.first[k + 1] - end, last - end, GROUP + begin - end)
+        if more == 0:
+            break
+        columns += more * entry.width[k]
+        end += more
+    return end
+
+
+@inlined
+def group_sums(terms, entry, offsets, k, begin, end, sums):
+    """fp64 sums of the bags [begin, end), from entry k on, one after the other, into `sums`;
+    returns whether all are exact.
+    """
+    rounded()
+    place = 0
+    b = begin
+    while b < end:
+        while entry.first[k + 1] <= b:
+            k += 1
+        stop = min(end, entry.first[k + 1])
+        base = entry.base[k]
+        stride = entry.stride[k]
+        width = entry.width[k]
+        for i in range(b, stop):
+            bag = Bag(offsets[i], offsets[i + 1], base, stride, width)
+            sum_plain(terms, bag, view(sums, place, width))
+            place += width
+        b = stop
+    return not rounded()
 
 
 @inlined
@@ -54,110 +100,115 @@ def divide(line, by):
 
 
 @inlined
-def entry_sums(values, index, weights, base, stride, width, offsets, bag, end, sums):
-    """fp64 sums of the unweighted bags [bag, end) of one entry into `sums`; returns whether all are
-    exact (`pooling.py`).
+def round_line(sums, line):
+    """line = fp64 sums, each rounded once."""
+    for c in range(line.size):
+        line[c] = canonical(sums[c])
+
+
+class PoolScratch(NamedTuple):
+    """Memory of one task: sums of a block of columns f64[128], and of a group f64[GROUPED]."""
+
+    block: Words
+    group: Words
+
+
+@task_body
+def pool_task(span, scratch, table, entries, bags, mean, lines, out):
+    """One task of `pooled_rows`: the bags of a span (begin, end), group after group, those of one
+    entry in a loop.
     """
-    rounded()
-    for b in range(bag, end):
-        line = view(sums, (b - bag) * width, width)
-        sum_plain(values, index, weights, offsets[b], offsets[b + 1], base, stride, width, line)
-    return not rounded()
+    offsets = bags.offsets
+    acc = bare(scratch.block)
+    sums = bare(scratch.group)
+    terms = bare_terms(table, bags)
+    entry = bare_record(entries)
+    first = entry.first
+    begin, last = span
+    k = entry_of(first, begin)
+    doubt = 0
+    while begin < last:
+        while first[k + 1] <= begin:
+            k += 1
+        end = group_end(entry, k, begin, last)
+        exact = False
+        several = offsets[end] - offsets[begin] > 2 * (end - begin)
+        asks = several and may_ask(terms.values, terms.weights) and entry.width[k] <= GROUPED
+        if doubt == 0 and asks:
+            exact = group_sums(terms, entry, offsets, k, begin, end, sums)
+            doubt = 0 if exact else DOUBTS + 1
+        summed = 0
+        while begin < end:
+            while first[k + 1] <= begin:
+                k += 1
+            stop = min(end, first[k + 1])
+            base = entry.base[k]
+            stride = entry.stride[k]
+            width = entry.width[k]
+            pitch = lines.pitch[k]
+            place = lines.place[k] + (begin - first[k]) * pitch
+            for b in range(begin, stop):
+                bag = Bag(offsets[b], offsets[b + 1], base, stride, width)
+                line = view(out, place + (b - begin) * pitch, width)
+                if exact:
+                    round_line(view(sums, summed, width), line)
+                    summed += width
+                else:
+                    pool_bag(terms, bag, line, acc)
+                if mean and bag.hi - bag.lo > 1:
+                    divide(line, np.float32(bag.hi - bag.lo))
+            begin = stop
+        doubt = max(0, doubt - 1)
 
 
 @parallel_kernel
-def pooled_rows(
-    table, base, width, stride, first_bag, offsets, rows, weights, mean, place, pitch, out
-):
+def pooled_rows(table, entries, bags, mean, lines, out):
     """Pooled rows of any format: line i of entry k of out = exact sum of its i-th bag, rounded
     once; divided, if `mean`.
 
-    Shapes: table 1-D, f32 or a record of a format; base, width, stride, place, pitch i64[K], stride
-    in elements of table; first_bag i64[K+1]; offsets i64[bags+1]; rows i64[n], -1 skipped; weights
-    f32[n] or f32[0]; mean bool: divide by the length of the bag, pruned lookups included; out
-    f32[:]. Source: docs/arithmetic.md §3. Order: none.
+    Shapes: table 1-D, f32 or a record of a format; entries `Entries`, strides in elements of table;
+    bags `Bags`; mean bool: divide by the length of the bag, pruned lookups included; lines `Lines`;
+    out f32[:].
+    Source: docs/arithmetic.md §3; FBGEMM's table-batched embedding forward. Order: none.
     """
-    tasks = task_count(offsets)
+    tasks = task_count(bags.offsets)
     for task in prange(tasks):
-        scratch = np.empty(128)
-        fast = np.empty(GROUPED)
-        doubt = 0
-        acc = bare(scratch)
-        sums = bare(fast)
-        values = bare(table)
-        index = bare(rows)
-        scale = bare(weights)
-        bag, last = task_bags(offsets, task, tasks)
-        k = task_entry(first_bag, bag)
-        while bag < last:
-            while first_bag[k + 1] <= bag:
-                k += 1
-            d = width[k]
-            end = min(last, first_bag[k + 1], bag + max(1, min(GROUP, GROUPED // max(d, 1))))
-            exact = False
-            doubt = max(0, doubt - 1)
-            several = offsets[end] - offsets[bag] > 2 * (end - bag)
-            if doubt == 0 and several and may_ask(values, scale) and d <= GROUPED:
-                exact = entry_sums(
-                    values, index, scale, base[k], stride[k], d, offsets, bag, end, sums
-                )
-                doubt = 0 if exact else DOUBTS
-            for b in range(bag, end):
-                lo = offsets[b]
-                hi = offsets[b + 1]
-                line = view(out, place[k] + (b - first_bag[k]) * pitch[k], d)
-                if exact:
-                    source = view(sums, (b - bag) * d, d)
-                    for c in range(d):
-                        line[c] = canonical(source[c])
-                elif hi - lo == 1 and scale.size == 0 and index[lo] >= 0:
-                    fetch_row(
-                        values,
-                        base[k] + max(index[min(lo + AHEAD, index.size - 1)], 0) * stride[k],
-                        stride[k],
-                        d,
-                    )
-                    read_row(values, base[k] + index[lo] * stride[k], stride[k], d, line)
-                    for c in range(d):
-                        line[c] = canonical(line[c])
-                else:
-                    round_bag(values, index, scale, lo, hi, base[k], stride[k], d, line, acc)
-                if mean and hi - lo > 1:
-                    divide(line, np.float32(hi - lo))
-            bag = end
-        # what the views look at lives until here
-        scratch[0] = 0.0
-        fast[0] = 0.0
+        scratch = PoolScratch(np.empty(128), np.empty(GROUPED))
+        span = task_bags(bags.offsets, task, tasks)
+        pool_task(span, scratch, table, entries, bags, mean, lines, out)
 
 
 @inlined
-def task_entry(first, lookup):
-    """Entry of a lookup; first i64[K+1]: lookups of each entry."""
-    return np.searchsorted(first, lookup, "right") - 1
+def one_nan(line):
+    """Every NaN of a line gets the one form that is stored."""
+    for c in range(line.size):
+        x = line[c]
+        line[c] = x if x == x else CANONICAL_NAN
 
 
 @parallel_kernel
-def gathered_rows(table, base, width, stride, first, rows, weights, place, pitch, out):
+def gathered_rows(table, entries, rows, weights, lines, out):
     """Rows one by one: line i of entry k of out = the row of its i-th lookup (times its weight);
     zeros for a pruned one.
 
-    Shapes: as `pooled_rows`; first i64[K+1]: entry k has the lookups [first[k], first[k+1]). A row
-    is copied: -0 stays.
+    Shapes: as `pooled_rows`, but entry k has the lookups first[k] .. first[k+1]; rows i64[n];
+    weights f32[n] or f32[0]. A row is copied: -0 stays.
     Source: FBGEMM's sequence embeddings (PoolingMode.NONE). Order: none.
     """
+    base, width, stride, first = entries
     n = rows.size
     tasks = max(1, min(TASKS, n // SMALL))
     for task in prange(tasks):
         values = bare(table)
         lo = n * task // tasks
         hi = n * (task + 1) // tasks
-        k = task_entry(first, lo)
+        k = entry_of(first, lo)
         for j in range(lo, hi):
             while first[k + 1] <= j:
                 k += 1
             ahead = rows[min(j + AHEAD, first[k + 1] - 1)]
             fetch_row(values, base[k] + max(ahead, 0) * stride[k], stride[k], width[k])
-            line = view(out, place[k] + (j - first[k]) * pitch[k], width[k])
+            line = view(out, lines.place[k] + (j - first[k]) * lines.pitch[k], width[k])
             if rows[j] < 0:
                 for c in range(line.size):
                     line[c] = 0.0
@@ -212,52 +263,68 @@ def exact_dot(x, y, words, scratch):
     return round_words(words, x.size, scratch)
 
 
+class DotScratch(NamedTuple):
+    """Memory of one task, each of the widest row: a row, a gradient f32; products, words f64."""
+
+    row: Floats
+    gradient: Floats
+    products: Words
+    words: Words
+
+
+@task_body
+def dot_task(span, scratch, table, entries, bags, gradient, mean, lines, out):
+    """One task of `weight_gradients`: the bags of a span (begin, end); `gradient` f32[:]: that of
+    the output.
+    """
+    base, width, stride, first = entries
+    offsets = bags.offsets
+    rows = bags.rows
+    values = bare(table)
+    begin, end = span
+    k = entry_of(first, begin)
+    for b in range(begin, end):
+        while first[k + 1] <= b:
+            k += 1
+        lo = offsets[b]
+        hi = offsets[b + 1]
+        d = width[k]
+        source = view(gradient, lines.place[k] + (b - first[k]) * lines.pitch[k], d)
+        row = view(scratch.row, 0, d)
+        term_gradient = view(scratch.gradient, 0, d)
+        length = np.float32(hi - lo) if mean else np.float32(1.0)
+        for c in range(d):
+            term_gradient[c] = source[c] / length
+        for j in range(lo, hi):
+            ahead = rows[min(j + AHEAD, rows.size - 1)]
+            fetch_row(values, base[k] + max(ahead, 0) * stride[k], stride[k], d)
+            if rows[j] < 0:
+                out[j] = 0.0
+            else:
+                read_row(values, base[k] + rows[j] * stride[k], stride[k], d, row)
+                out[j] = exact_dot(row, term_gradient, scratch.products, scratch.words)
+
+
 @parallel_kernel
-def weight_gradients(
-    table, base, width, stride, first_bag, offsets, rows, grad, mean, place, pitch, out
-):
+def weight_gradients(table, entries, bags, grad, mean, lines, out):
     """out[j] = dot product of the row of lookup j and the gradient of its bag, rounded once; +0 for
     a pruned lookup.
 
-    Shapes: as `pooled_rows`; grad f32[:], lines as there `out`; out f32[n]. With `mean` a gradient
-    is divided by the length of its bag first, fl(g / L). Source: docs/arithmetic.md §3; FBGEMM's
-    indice_weights_grad. Order: none.
+    Shapes: as `pooled_rows`; grad f32[:], its lines as there those of `out`; out f32[n]. With
+    `mean` a gradient is divided by the length of its bag first, fl(g / L). The weights of `bags` do
+    not count.
+    Source: docs/arithmetic.md §3; FBGEMM's indice_weights_grad. Order: none.
     """
-    tasks = task_count(offsets)
+    tasks = task_count(bags.offsets)
     most = CHAINS
-    for k in range(width.size):
-        most = max(most, width[k])
+    for width in entries.width:
+        most = max(most, width)
     for task in prange(tasks):
-        values = bare(table)
-        row = np.empty(most, np.float32)
-        g = np.empty(most, np.float32)
-        words = np.empty(most)
-        scratch = np.empty(most)
-        first, last = task_bags(offsets, task, tasks)
-        k = task_entry(first_bag, first)
-        for bag in range(first, last):
-            while first_bag[k + 1] <= bag:
-                k += 1
-            lo = offsets[bag]
-            hi = offsets[bag + 1]
-            d = width[k]
-            source = view(grad, place[k] + (bag - first_bag[k]) * pitch[k], d)
-            mine = view(g, 0, d)
-            here = view(row, 0, d)
-            length = np.float32(hi - lo) if mean else np.float32(1.0)
-            for c in range(d):
-                mine[c] = source[c] / length
-            for j in range(lo, hi):
-                ahead = rows[min(j + AHEAD, rows.size - 1)]
-                fetch_row(values, base[k] + max(ahead, 0) * stride[k], stride[k], d)
-                if rows[j] < 0:
-                    out[j] = 0.0
-                else:
-                    read_row(values, base[k] + rows[j] * stride[k], stride[k], d, here)
-                    out[j] = exact_dot(here, mine, words, scratch)
-        # what the views look at lives until here
-        row[0] = 0.0
-        g[0] = 0.0
+        scratch = DotScratch(
+            np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most), np.empty(most)
+        )
+        span = task_bags(bags.offsets, task, tasks)
+        dot_task(span, scratch, table, entries, bags, grad, mean, lines, out)
 
 
 @kernel
@@ -308,21 +375,21 @@ def count_outside(first, rows, limit, outside, pruned):
     outside, pruned i64[K].
     Source: FBGEMM bounds_check_indices.
     """
-    found = -1
+    first_outside = -1
     for k in range(limit.size):
-        wrong = 0
-        none = 0
+        outside_count = 0
+        pruned_count = 0
         for j in range(first[k], first[k + 1]):
-            wrong += (rows[j] < -1) | (rows[j] >= limit[k])
-            none += rows[j] == -1
-        outside[k] = wrong
-        pruned[k] = none
-        if wrong and found < 0:
+            outside_count += (rows[j] < -1) | (rows[j] >= limit[k])
+            pruned_count += rows[j] == -1
+        outside[k] = outside_count
+        pruned[k] = pruned_count
+        if outside_count and first_outside < 0:
             for j in range(first[k], first[k + 1]):
                 if rows[j] < -1 or rows[j] >= limit[k]:
-                    found = j
+                    first_outside = j
                     break
-    return found
+    return first_outside
 
 
 @kernel

@@ -5,7 +5,8 @@ Philox4x32-10 (Salmon et al., SC 2011, "Parallel random numbers: as easy as 1, 2
 128-bit counter and a 64-bit key into four 32-bit words. The key says which tensor and purpose
 (`reference.philox.tensor_key`), the counter says where:
 
-    counter = (row low 32, row high 32, column // 4, step)     word i  ->  column 4 * (column // 4) + i
+    counter = (row low 32, row high 32, column // 4, step)
+    word i -> column 4 * (column // 4) + i
 
 Any rank can draw any number, and the rows of a huge table exist only when they are touched
 (`docs/arithmetic.md` §9).

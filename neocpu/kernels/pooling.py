@@ -1,8 +1,8 @@
 """How are bags of rows pooled exactly? A plain fp64 sum with a certificate; where that fails, fixed
 grids.
 
-    bag i = k*S + s of entry k:  rows[offsets[i]:offsets[i+1]],  row r at table[base[k] + r*width[k]
-    : + width[k]]
+A bag's terms are rows of a table, each times its weight if there are weights (`operands.Terms`,
+`operands.Bag`). `lookup.pooled_rows` walks the bags of a batch; here is what happens in one bag.
 
 The certificate (`docs/arithmetic.md` §3): m terms whose nonzero exponents lie in [e, E] add exactly
 in fp64, in any order, if m * 2^(E+1) <= 2^53 * 2^(e-23). Otherwise each term is cut on a fixed
@@ -11,9 +11,8 @@ go to the next grid (Rump). Range and count alone fix the number of words; two a
 all bags that one is not.
 
 Finding the range costs as much as adding. Where the processor tells whether anything was rounded
-(`simd/flags.py`), `pooled_sum` first just adds, a group of bags at a time, and asks; a group in
-which something was rounded is done again. `round_bag` does so with a block of columns of a large
-bag.
+(`simd/flags.py`), a group of bags is first just added, and the processor is asked; a group in which
+something was rounded is done again. `round_bag` does so with a block of columns of a large bag.
 """
 
 import math
@@ -22,11 +21,13 @@ import numpy as np
 from numba import prange
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
+from neocpu.kernels.operands import Bag, Terms
 from neocpu.kernels.rounding import CANONICAL_NAN, round_words
-from neocpu.kernels.simd import prefetch, prefetch_far
+from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd.bags import (
+    LONG,
     NEAR,
-    WIDE,
+    SHORT,
     bare,
     cut_rows_1,
     cut_rows_16,
@@ -38,25 +39,24 @@ from neocpu.kernels.simd.bags import (
     sum_rows_1,
     sum_rows_4,
     sum_rows_16,
-    sum_rows_32,
-    sum_rows_64,
-    sum_rows_128,
+    sum_rows_long,
+    sum_rows_short,
     view,
 )
-from neocpu.kernels.simd.decoders import number_at, widened_row
+from neocpu.kernels.simd.decoders import (
+    canonical_row,
+    fetch_row,
+    fetch_row_far,
+    number_at,
+    widened_row,
+)
 from neocpu.kernels.simd.flags import may_ask, rounded
+from neocpu.kernels.simd.record_views import bare_record
 
-LONG, SHORT = (128, 64) if WIDE else (32, 16)
-_sum_long, _sum_short = (sum_rows_128, sum_rows_64) if WIDE else (sum_rows_32, sum_rows_16)
-# bags that are checked together; columns of them at most; groups after a failed check
-GROUP = 16
-GROUPED = 4096
-DOUBTS = 4
-# terms of a bag, from which on asking the processor costs less than finding their range
+# From so many numbers of a bag on, asking the processor costs less than finding their range.
 WORTH = 256
-# of a parallel kernel at most; lookups of a task at least
-TASKS = 128
-SMALL = 512
+TASKS = 128  # of a parallel kernel, at most
+SMALL = 512  # lookups of a task, at least
 
 
 @inlined
@@ -102,57 +102,42 @@ def canonical(x):
 
 
 @inlined
-def sum_block(values, index, weights, lo, hi, base, stride, column, left, acc):
+def sum_block(terms, bag, column, left, acc):
     """fp64 sums of the next of `left` columns into acc; returns (columns done, bit range)."""
     if left >= LONG:
-        return LONG, _sum_long(values, index, weights, lo, hi, base, stride, column, acc)
+        return LONG, sum_rows_long(terms, bag, column, acc)
     if left >= SHORT:
-        return SHORT, _sum_short(values, index, weights, lo, hi, base, stride, column, acc)
+        return SHORT, sum_rows_short(terms, bag, column, acc)
     if left >= 16:
-        return 16, sum_rows_16(values, index, weights, lo, hi, base, stride, column, acc)
+        return 16, sum_rows_16(terms, bag, column, acc)
     if left >= 4:
-        return 4, sum_rows_4(values, index, weights, lo, hi, base, stride, column, acc)
-    return 1, sum_rows_1(values, index, weights, lo, hi, base, stride, column, acc)
+        return 4, sum_rows_4(terms, bag, column, acc)
+    return 1, sum_rows_1(terms, bag, column, acc)
 
 
-@kernel
-def _split_words(values, index, weights, lo, hi, base, stride, column, width, spread, words, out):
-    """out f64[words, width] = exact words of the columns from `column` on: word k sums the terms'
-    parts on grid k.
-    """
-    flat = out.reshape(-1)
-    log = log2_ceiling(hi - lo)
-    if words == 2:
-        sigma = math.ldexp(1.5, top(spread) + 1 + log)
-        parts = np.empty(32)
-        c = 0
-        while c < width:
-            done = 16 if width - c >= 16 else 1
-            if done == 16:
-                cut_rows_16(values, index, weights, lo, hi, base, stride, column + c, sigma, parts)
-            else:
-                cut_rows_1(values, index, weights, lo, hi, base, stride, column + c, sigma, parts)
-            for i in range(done):
-                flat[c + i] = parts[i]
-                flat[width + c + i] = parts[done + i]
-            c += done
-        return
-    flat[: words * width] = 0.0
-    for j in range(lo, hi):
-        if index[j] < 0:
-            continue
-        row = base + index[j] * stride
-        bound = top(spread)
-        for k in range(words):
-            last = k == words - 1
-            sigma = 0.0 if last else math.ldexp(1.5, bound + 1 + log)
-            bound = bound + log - 52
-            for c in range(width):
-                term = number_at(values, row, stride, column + c)
-                x = np.float64(term * weights[j] if weights.size else term)
-                for i in range(k):
-                    x = _rest(x, math.ldexp(1.5, top(spread) + 1 + log + i * (log - 52)))
-                flat[k * width + c] += x if last else (x + sigma) - sigma
+@inlined
+def plain_block(terms, bag, column, left, acc):
+    """fp64 sums, exact or not, of the next of `left` columns into acc; returns columns done."""
+    if left >= LONG:
+        plain_rows_long(terms, bag, column, acc)
+        return LONG
+    if left >= SHORT:
+        plain_rows_short(terms, bag, column, acc)
+        return SHORT
+    if left >= 16:
+        plain_rows_16(terms, bag, column, acc)
+        return 16
+    plain_rows_1(terms, bag, column, acc)
+    return 1
+
+
+@inlined
+def sum_plain(terms, bag, out):
+    """out[:width] = fp64 sums of one bag, exact or not."""
+    column = np.int64(0)
+    while column < bag.width:
+        line = view(out, column, bag.width - column)
+        column += plain_block(terms, bag, column, bag.width - column, line)
 
 
 @inlined
@@ -162,123 +147,147 @@ def _rest(x, sigma):
     return rest if rest == rest else 0.0
 
 
-@inlined
-def fetch_bag(values, index, j, base, stride, width):
-    """Prefetch the rows some lookups after j."""
-    far = index[min(j + far_of(4 * width), index.size - 1)]
-    near = index[min(j + NEAR, index.size - 1)]
-    for c in range(0, width, 16):
-        prefetch_far(values, base + far * stride + c)
-        prefetch(values, base + near * stride + c)
-
-
-@inlined
-def plain_block(values, index, weights, lo, hi, base, stride, column, left, acc):
-    """fp64 sums, exact or not, of the next of `left` columns of a bag into acc; returns columns
-    done.
-    """
-    if left >= LONG:
-        plain_rows_long(values, index, weights, lo, hi, base, stride, column, acc)
-        return LONG
-    if left >= SHORT:
-        plain_rows_short(values, index, weights, lo, hi, base, stride, column, acc)
-        return SHORT
-    if left >= 16:
-        plain_rows_16(values, index, weights, lo, hi, base, stride, column, acc)
-        return 16
-    plain_rows_1(values, index, weights, lo, hi, base, stride, column, acc)
-    return 1
+@kernel
+def _two_words(terms, bag, column, width, sigma, out):
+    """out f64[2 * width] = sums of the parts on one grid, then of the rests, of some columns."""
+    parts = np.empty(32)
+    c = 0
+    while c < width:
+        done = 16 if width - c >= 16 else 1
+        if done == 16:
+            cut_rows_16(terms, bag, column + c, sigma, parts)
+        else:
+            cut_rows_1(terms, bag, column + c, sigma, parts)
+        for i in range(done):
+            out[c + i] = parts[i]
+            out[width + c + i] = parts[done + i]
+        c += done
 
 
 @kernel
-def round_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
+def _split_words(terms, bag, column, spread, out):
+    """out f64[words, width] = exact words of the columns from `column` on: word k sums the terms'
+    parts on grid k.
+
+    `spread`: bit range of the terms.
+    """
+    values, index, weights = terms
+    words, width = out.shape
+    flat = out.reshape(-1)
+    log = log2_ceiling(bag.hi - bag.lo)
+    first_sigma = math.ldexp(1.5, top(spread) + 1 + log)
+    if words == 2:
+        _two_words(terms, bag, column, width, first_sigma, flat)
+        return
+    flat[:] = 0.0
+    for j in range(bag.lo, bag.hi):
+        if index[j] < 0:
+            continue
+        row = bag.base + index[j] * bag.stride
+        bound = top(spread)
+        for k in range(words):
+            last = k == words - 1
+            sigma = 0.0 if last else math.ldexp(1.5, bound + 1 + log)
+            bound = bound + log - 52
+            for c in range(width):
+                term = number_at(values, row, bag.stride, column + c)
+                x = np.float64(term * weights[j] if weights.size else term)
+                for i in range(k):
+                    x = _rest(x, math.ldexp(1.5, top(spread) + 1 + log + i * (log - 52)))
+                flat[k * width + c] += x if last else (x + sigma) - sigma
+
+
+@inlined
+def fetch_bag(terms, bag):
+    """Prefetch the rows some lookups after the first of a bag."""
+    values, index, _ = terms
+    far = index[min(bag.lo + far_of(4 * bag.width), index.size - 1)]
+    near = index[min(bag.lo + NEAR, index.size - 1)]
+    fetch_row_far(values, bag.base + far * bag.stride, bag.stride, bag.width)
+    fetch_row(values, bag.base + near * bag.stride, bag.stride, bag.width)
+
+
+@kernel
+def round_bag(terms, bag, out, acc):
     """out[:width] = exact sum of one bag, rounded once.
 
-    Shapes: values f32[:]; index i64[:], lookups [lo, hi), -1 skipped; weights f32[:] or f32[0];
-    term of lookup j, column c: values[base + index[j]*stride + c] (times weights[j]); out f32[:];
-    acc f64[128] scratch. Source: docs/arithmetic.md §3.
-    Order: none.
+    Shapes: terms `Terms`; bag `Bag`; out f32[:]; acc f64[128] scratch.
+    Source: docs/arithmetic.md §3. Order: none.
     """
     column = np.int64(0)
-    asks = may_ask(values, weights) and (hi - lo) * width >= WORTH
-    while column < width:
+    asks = may_ask(terms.values, terms.weights) and (bag.hi - bag.lo) * bag.width >= WORTH
+    while column < bag.width:
         done = 0
         spread = np.int64(0)
         words = 1
         if asks:
             rounded()
-            done = plain_block(
-                values, index, weights, lo, hi, base, stride, column, width - column, acc
-            )
+            done = plain_block(terms, bag, column, bag.width - column, acc)
             asks = not rounded()
         if not asks:
-            done, spread = sum_block(
-                values, index, weights, lo, hi, base, stride, column, width - column, acc
-            )
-            words = words_needed(spread, hi - lo)
+            done, spread = sum_block(terms, bag, column, bag.width - column, acc)
+            words = words_needed(spread, bag.hi - bag.lo)
         if words == 1:
             line = view(out, column, done)  # indexed from 0, or LLVM scatters
             for c in range(done):
                 line[c] = canonical(acc[c])
         else:
             parts = np.empty((words, done))
-            some = np.empty(words)
+            column_words = np.empty(words)
             scratch = np.empty(words)
-            _split_words(
-                values, index, weights, lo, hi, base, stride, column, done, spread, words, parts
-            )
+            _split_words(terms, bag, column, spread, parts)
             for c in range(done):
                 for k in range(words):
-                    some[k] = parts[k, c]
-                out[column + c] = round_words(some, words, scratch)
+                    column_words[k] = parts[k, c]
+                out[column + c] = round_words(column_words, words, scratch)
         column += done
 
 
 @inlined
-def pool_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
+def pool_bag(terms, bag, out, acc):
     """`round_bag`; the bag of one lookup, the commonest, is done in the caller's loop."""
-    if hi - lo == 1 and weights.size == 0 and index[lo] >= 0:
-        fetch_bag(values, index, lo, base, stride, width)
-        source = view(values, base + index[lo] * stride, width)
-        for c in range(width):
-            y = source[c] + np.float32(0.0)
-            out[c] = y if y == y else CANONICAL_NAN
+    lo = bag.lo
+    if bag.hi - lo == 1 and terms.weights.size == 0 and terms.index[lo] >= 0:
+        fetch_bag(terms, bag)
+        row = bag.base + terms.index[lo] * bag.stride
+        canonical_row(terms.values, row, bag.stride, bag.width, out)
     else:
-        round_bag(values, index, weights, lo, hi, base, stride, width, out, acc)
+        round_bag(terms, bag, out, acc)
 
 
 @kernel
-def _range_of_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
+def _range_of_bag(terms, bag, out, acc):
     """out[:width] = fp64 sum of one bag; returns its bit range."""
-    at = 0
+    column = 0
     spread = np.int64(0xFFFFFFFF)
-    while at < width:
-        done, here = sum_block(values, index, weights, lo, hi, base, stride, at, width - at, acc)
-        line = view(out, at, done)
+    while column < bag.width:
+        done, block_spread = sum_block(terms, bag, column, bag.width - column, acc)
+        line = view(out, column, done)
         for c in range(done):
             line[c] = acc[c]
-        spread = wider(spread, here)
-        at = at + done
+        spread = wider(spread, block_spread)
+        column = column + done
     return spread
 
 
 @kernel
-def sum_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
+def sum_bag(terms, bag, out, acc):
     """out[:width] = fp64 sum of one bag; returns the number of words that hold its exact sum: 1 if
     this is it.
 
     Shapes: as `round_bag`, but out f64[:]. Source: docs/arithmetic.md §3.
     Order: lookups ascending, which does not matter where one word is enough.
     """
-    if hi - lo > 1 or (hi > lo and weights.size > 0):
-        return words_needed(
-            _range_of_bag(values, index, weights, lo, hi, base, stride, width, out, acc), hi - lo
-        )
-    if hi > lo and index[lo] >= 0:
-        fetch_bag(values, index, lo, base, stride, width)
-        widened_row(values, base + index[lo] * stride, stride, width, out)
+    lo = bag.lo
+    terms_count = bag.hi - lo
+    if terms_count > 1 or (terms_count > 0 and terms.weights.size > 0):
+        return words_needed(_range_of_bag(terms, bag, out, acc), terms_count)
+    if terms_count > 0 and terms.index[lo] >= 0:
+        fetch_bag(terms, bag)
+        row = bag.base + terms.index[lo] * bag.stride
+        widened_row(terms.values, row, bag.stride, bag.width, out)
     else:
-        for c in range(width):
+        for c in range(bag.width):
             out[c] = 0.0
     return 1
 
@@ -292,201 +301,97 @@ def task_count(offsets):
 
 @inlined
 def task_bags(offsets, task, tasks):
-    """Bags [first, last) of one of some tasks of equal work: lookups, and a few for the bag itself."""
+    """Bags [begin, end) of a task; all have equal work: lookups, and 4 more for each bag itself."""
     bags = offsets.size - 1
-    found = 0
     work = offsets[bags] - offsets[0] + 4 * bags
-    first = 0
-    for wanted in (work * task // tasks, work * (task + 1) // tasks):
-        first = found
+    begin = 0
+    end = 0
+    for share in (work * task // tasks, work * (task + 1) // tasks):
+        begin = end
         lo = 0
         hi = bags
         while lo < hi:
             middle = (lo + hi) // 2
-            if offsets[middle] - offsets[0] + 4 * middle < wanted:
+            if offsets[middle] - offsets[0] + 4 * middle < share:
                 lo = middle + 1
             else:
                 hi = middle
-        found = lo
-    return first, found
+        end = lo
+    return begin, end
 
 
 @inlined
-def sum_plain(values, index, weights, lo, hi, base, stride, width, out):
-    """out[:width] = fp64 sums of one bag, exact or not."""
-    column = np.int64(0)
-    while column < width:
-        line = view(out, column, width - column)
-        column += plain_block(
-            values, index, weights, lo, hi, base, stride, column, width - column, line
-        )
+def entry_of(first, item):
+    """Entry of a bag or lookup; first i64[K+1]: those of entry k are first[k] .. first[k+1]."""
+    lo = 0
+    hi = first.size - 1
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if first[middle + 1] <= item:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
 
 
 @inlined
-def group_end(offsets, width, samples, bag, last):
-    """End of the group of bags that begins at `bag`: `GROUP` of them, or fewer with `GROUPED`
-    columns in all.
-    """
-    columns = 0
-    end = bag
-    while end < last and end - bag < GROUP:
-        columns += width[end // samples]
-        if columns > GROUPED and end > bag:
-            break
-        end += 1
-    return end
+def bare_terms(table, bags):
+    """The terms of the bags, as bare views."""
+    return Terms(bare(table), bare(bags.rows), bare(bags.weights))
 
 
 @inlined
-def group_sums(values, index, weights, base, width, offsets, samples, bag, end, sums):
-    """fp64 sums of the bags [bag, end), one after the other, into `sums`; returns whether all are
-    exact.
-    """
-    rounded()
-    place = 0
-    for b in range(bag, end):
-        k = b // samples
-        line = view(sums, place, width[k])
-        sum_plain(
-            values, index, weights, offsets[b], offsets[b + 1], base[k], width[k], width[k], line
-        )
-        place += width[k]
-    return not rounded()
+def bag_of(entries, offsets, k, b):
+    """Bag b, which is one of entry k."""
+    return Bag(offsets[b], offsets[b + 1], entries.base[k], entries.stride[k], entries.width[k])
 
 
-@inlined
-def round_group(sums, width, samples, bag, end, out, columns, column):
-    """What `group_sums` found, rounded once, into its places in `out`, the flat matrix of `columns`
-    columns.
-    """
-    place = 0
-    for b in range(bag, end):
-        k = b // samples
-        source = view(sums, place, width[k])
-        line = view(out, (b - k * samples) * columns + column[k], width[k])
-        for c in range(line.size):
-            line[c] = canonical(source[c])
-        place += width[k]
+@task_body
+def words_task(span, acc, table, entries, bags, lines, out, used):
+    """One task of `pooled_words`: the bags of a span (begin, end); acc f64[128]."""
+    offsets = bags.offsets
+    terms = bare_terms(table, bags)
+    entry = bare_record(entries)
+    begin, end = span
+    k = entry_of(entry.first, begin)
+    for b in range(begin, end):
+        while entry.first[k + 1] <= b:
+            k += 1
+        bag = bag_of(entry, offsets, k, b)
+        line = view(out, lines.place[k] + (b - entry.first[k]) * lines.pitch[k], bag.width)
+        used[b] = sum_bag(terms, bag, line, bare(acc))
 
 
 @parallel_kernel
-def pooled_sum(table, base, width, offsets, rows, weights, out, column):
-    """Pooled rows of finished shards: out[s, column[k] : + width[k]] = exact sum of bag k*S + s,
-    rounded once.
+def pooled_words(table, entries, bags, lines, out, used):
+    """Exact first words of bags of row-split shards, where one word is enough.
 
-    Shapes: table f32[:]; base, width, column i64[K]; offsets i64[K*S+1]; rows i64[n], -1 skipped;
-    weights f32[n] or f32[0]; out f32[S, C]. Source: docs/arithmetic.md §3; FBGEMM's table-batched
-    embedding forward. Order: none.
+    Shapes: as `lookup.pooled_rows`, but out f64[:]; used i64[bags]: words that the bag needs; where
+    more than 1, its line of out is left for `bag_words`.
+    Source: docs/arithmetic.md §3. Order: none.
     """
-    samples = out.shape[0]
-    flat = out.reshape(-1)
-    tasks = task_count(offsets)
+    tasks = task_count(bags.offsets)
     for task in prange(tasks):
-        scratch = np.empty(128)
-        fast = np.empty(GROUPED)
-        doubt = 0
-        acc = bare(scratch)
-        sums = bare(fast)
-        values = bare(table)
-        index = bare(rows)
-        scale = bare(weights)
-        bag, last = task_bags(offsets, task, tasks)
-        while bag < last:
-            end = group_end(offsets, width, samples, bag, last)
-            several = offsets[end] - offsets[bag] > 2 * (end - bag)
-            if (
-                doubt == 0
-                and several
-                and may_ask(values, scale)
-                and width[bag // samples] <= GROUPED
-            ):
-                if group_sums(values, index, scale, base, width, offsets, samples, bag, end, sums):
-                    round_group(sums, width, samples, bag, end, flat, out.shape[1], column)
-                    bag = end
-                    continue
-                doubt = DOUBTS
-            for b in range(bag, end):
-                k = b // samples
-                line = view(flat, (b - k * samples) * out.shape[1] + column[k], width[k])
-                pool_bag(
-                    values,
-                    index,
-                    scale,
-                    offsets[b],
-                    offsets[b + 1],
-                    base[k],
-                    width[k],
-                    width[k],
-                    line,
-                    acc,
-                )
-            bag = end
-            doubt = max(0, doubt - 1)
-        # what the views look at lives until here
-        scratch[0] = 0.0
-        fast[0] = 0.0
+        span = task_bags(bags.offsets, task, tasks)
+        words_task(span, np.empty(128), table, entries, bags, lines, out, used)
 
 
 @parallel_kernel
-def pooled_words(table, base, width, offsets, rows, weights, out, column, used):
-    """Exact first words of bags of row-split shards, out[s, column[k] : + width[k]] (fp64), where
-    one word is enough.
-
-    Shapes: as `pooled_sum`, but out f64[S, C]; used i64[K*S]: words that the bag needs; where more
-    than 1, its columns of out are left for `bag_words`. Source: docs/arithmetic.md §3. Order: none.
-    """
-    samples = out.shape[0]
-    flat = out.reshape(-1)
-    tasks = task_count(offsets)
-    for task in prange(tasks):
-        scratch = np.empty(128)
-        acc = bare(scratch)
-        values = bare(table)
-        index = bare(rows)
-        scale = bare(weights)
-        first, last = task_bags(offsets, task, tasks)
-        for bag in range(first, last):
-            k = bag // samples
-            lo = offsets[bag]
-            hi = offsets[bag + 1]
-            line = view(flat, (bag - k * samples) * out.shape[1] + column[k], width[k])
-            used[bag] = sum_bag(
-                values, index, scale, lo, hi, base[k], width[k], width[k], line, acc
-            )
-        scratch[0] = 0.0
-
-
-@parallel_kernel
-def bag_words(values, index, weights, lo, hi, base, stride, width, used, place, start, out, extra):
+def bag_words(terms, bags, out, extra):
     """Words of the bags that need several: the first into out[place[i] : + width[i]], the others
     into extra[start[i] :].
 
-    Shapes: values f32[:]; index i64[n]; weights f32[n] or f32[0]; by bag i64[m]: lookups [lo, hi)
-    of it, term of lookup j in column c: values[base + index[j]*stride + c], width, used (words),
-    place and start; out, extra f64[:].
+    Shapes: terms `Terms`, values fp32; bags `WideBags`; out, extra f64[:].
     Source: docs/arithmetic.md §3. Order: none.
     """
-    for i in prange(lo.size):
-        parts = np.empty((used[i], width[i]))
-        line = np.empty(width[i])
-        spread = _range_of_bag(
-            values, index, weights, lo[i], hi[i], base[i], stride[i], width[i], line, np.empty(128)
-        )
-        _split_words(
-            values,
-            index,
-            weights,
-            lo[i],
-            hi[i],
-            base[i],
-            stride[i],
-            0,
-            width[i],
-            spread,
-            used[i],
-            parts,
-        )
-        for c in range(width[i]):
-            out[place[i] + c] = parts[0, c]
-            for k in range(1, used[i]):
-                extra[start[i] + (k - 1) * width[i] + c] = parts[k, c]
+    for i in prange(bags.lo.size):
+        width = bags.width[i]
+        used = bags.used[i]
+        bag = Bag(bags.lo[i], bags.hi[i], bags.base[i], bags.stride[i], width)
+        parts = np.empty((used, width))
+        spread = _range_of_bag(terms, bag, np.empty(width), np.empty(128))
+        _split_words(terms, bag, 0, spread, parts)
+        for c in range(width):
+            out[bags.place[i] + c] = parts[0, c]
+            for k in range(1, used):
+                extra[bags.start[i] + (k - 1) * width + c] = parts[k, c]

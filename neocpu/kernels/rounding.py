@@ -6,14 +6,20 @@ A *word* is an fp64 number; some words together are the exact value of a sum (`d
 add without an error (TwoSum says so); only where they do not, they become a Shewchuk expansion.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
 from neocpu.kernels.simd.bags import view
 
 CANONICAL_NAN = np.float32(np.nan)  # bits 0x7fc00000
 RUN = 64  # rows of one task
+
+Ints = NDArray[np.int64]
+Words = NDArray[np.float64]
 
 
 @kernel
@@ -70,7 +76,7 @@ def start_line(words, total, lost):
 
 @inlined
 def add_line(words, total, lost):
-    """total += words; lost keeps a number that is not 0 where a sum was rounded, or is not finite."""
+    """total += words; lost is no longer 0 where a sum was rounded or is not finite."""
     for c in range(words.size):
         high = total[c] + words[c]
         t = high - total[c]
@@ -89,17 +95,46 @@ def end_line(total, lost, out):
     return any_lost > 0
 
 
+class WordParts(NamedTuple):
+    """First words of columns, by group g of the columns that the same shards share.
+
+    words         : f64[:], of part j, sample s and column c: words[source[j] + s*stride[j] + c]
+    first         : i64[G+1], group g has the parts first[g] .. first[g+1]
+    source,
+    stride        : i64[J]
+    width, column : i64[G], columns of each group, and where they begin in the output
+    """
+
+    words: Words
+    first: Ints
+    source: Ints
+    stride: Ints
+    width: Ints
+    column: Ints
+
+
+class FurtherWords(NamedTuple):
+    """The rare further words: the m-th belong to sample key[m] % S of group key[m] // S.
+
+    key   : i64[m], ascending
+    start : i64[m+1], their columns are words[start[m]] and the ones after it
+    words : f64[:]
+    """
+
+    key: Ints
+    start: Ints
+    words: Words
+
+
 @parallel_kernel
-def combine_words(
-    recv, group_start, source, stride, width, column, extra_key, extra_start, extra, out
-):
+def combine_words(parts, further, out):
     """out[s, column[g] + c] = the exact sum of all words of (g, s, c), rounded once.
 
-    Shapes: recv f64[:]; group_start i64[G+1]; source, stride i64[J]: word of sample s, column c of
-    part j is recv[source[j] + s*stride[j] + c]; width, column i64[G]; extra_key i64[m] ascending,
-    g*S + s; extra_start i64[m+1] into extra f64[:], width[g] words each; out f32[S, C]. Source:
-    docs/arithmetic.md §3. Order: none, the sum is exact.
+    Shapes: parts `WordParts`; further `FurtherWords`; out f32[S, C].
+    Source: docs/arithmetic.md §3. Order: none, the sum is exact.
     """
+    recv, group_start, source, stride, width, column = parts
+    extra_key, extra_start, extra = further
     groups = width.size
     samples = out.shape[0]
     flat = out.reshape(-1)

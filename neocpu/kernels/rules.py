@@ -17,7 +17,7 @@ All but the first are called as (w, g, states, row, squares, columns, hyper) and
     row         record of f32[1]: its row states, likewise
     squares     f32[1] or f32[2]: the sums, over the column tree
     columns     f32: D of the whole row, where it is cut by columns
-    hyper       `reference.rules.Hyper`
+    hyper       `reference.rules.HyperParameters`
 
 Every line is one IEEE operation per column, in the order of docs/arithmetic.md §5. Sources:
 FBGEMM's `optimizers.py`, and the papers named there.

@@ -16,6 +16,9 @@ returns. So a parallel kernel that works on bare views is written in two functio
             pool_task(task, Scratch(np.empty(128)), table, ...)  # lends new arrays to one task
 
 No statement is needed that keeps an array alive. Scratch may be a record of arrays or one array.
+
+A task that writes into the arrays of a record is such a function, too: Numba takes `record.field[i]
+= x` in the `prange` loop itself for a write that nobody reads, and leaves it out.
 """
 
 from neocpu.kernels._jit import inlined

@@ -18,6 +18,7 @@ import numpy as np
 from numba import prange
 
 from neocpu.kernels._jit import inlined, kernel, parallel_kernel
+from neocpu.kernels.scratch import task_body
 
 WORD = np.uint64
 NO_ROW = WORD(0xFFFFFFFFFFFFFFFF)
@@ -145,6 +146,32 @@ def sort_groups(keys, spare, groups, bits, unique_counts):
         unique_counts[g] = unique_rows
 
 
+@task_body
+def write_group(g, keys, groups, first, bits, place_of, weights, segments):
+    """The segments of one group; the starts end with that of the lookups after it."""
+    ids = (WORD(1) << WORD(bits)) - WORD(1)
+    u = WORD(first[g]) - WORD(1)
+    previous = NO_ROW
+    for i in range(WORD(groups.start[g]), WORD(groups.start[g + 1])):
+        row = keys[i] >> WORD(bits)
+        number = keys[i] & ids
+        if row != previous:
+            u += WORD(1)
+            segments.unique[u] = groups.row[g] + np.int64(row)
+            segments.starts[u] = np.int64(i)
+            previous = row
+        segments.place[i] = place_of[number]
+        if weights.size:
+            segments.weights[i] = weights[number]
+
+
+@task_body
+def end_segments(groups, first, segments):
+    """starts[U] = number of lookups."""
+    count = groups.row.size
+    segments.starts[first[count]] = groups.start[count]
+
+
 @parallel_kernel
 def write_segments(keys, groups, first, bits, place_of, weights, segments):
     """Unique rows and the runs of their lookups, into the arrays of `segments`.
@@ -154,25 +181,6 @@ def write_segments(keys, groups, first, bits, place_of, weights, segments):
     `records.Segments`, of which unique i64[U], starts i64[U+1], place i64[m] and weights (f32[m] or
     f32[0]) are written. Order: (shard, row).
     """
-    unique = segments.unique
-    starts = segments.starts
-    place = segments.place
-    sorted_weights = segments.weights
-    group_start = groups.start
-    group_row = groups.row
-    ids = (WORD(1) << WORD(bits)) - WORD(1)
-    for g in prange(group_row.size):
-        u = WORD(first[g]) - WORD(1)
-        previous = NO_ROW
-        for i in range(WORD(group_start[g]), WORD(group_start[g + 1])):
-            row = keys[i] >> WORD(bits)
-            number = keys[i] & ids
-            if row != previous:
-                u += WORD(1)
-                unique[u] = group_row[g] + np.int64(row)
-                starts[u] = np.int64(i)
-                previous = row
-            place[i] = place_of[number]
-            if weights.size:
-                sorted_weights[i] = weights[number]
-    starts[first[group_row.size]] = group_start[group_row.size]
+    for g in prange(groups.row.size):
+        write_group(g, keys, groups, first, bits, place_of, weights, segments)
+    end_segments(groups, first, segments)

@@ -13,7 +13,7 @@ from neocpu.kernels.simd.memory import copy_bytes
 
 @parallel_kernel
 def copy_slots(field, size, source, target):
-    """From slots source[i] to slots target[i], i64[n]; targets are distinct, and none is a source."""
+    """From slots source[i] to slots target[i], i64[n]; targets are distinct, none is a source."""
     for i in prange(source.size):
         copy_bytes(field, source[i] * size, field, target[i] * size, size)
 

@@ -5,17 +5,21 @@ written order:
 
     missing    one uniform number per group of fields that go missing together
     integer    a quantile function: straight lines between knots of log(value + shift)
-    category   a Zipf-Mandelbrot rank, drawn by the inverse of its distribution function; code = a bijection of the rank
-    click      P(click) = sigmoid(scale * raw + bias): raw = terms of the integers + one effect per code
-               + <v, v'> over all pairs of planted vectors (one for the integers together, one per
-               chosen category)
+    category   a Zipf-Mandelbrot rank, drawn by the inverse of its distribution function; code = a
+               bijection of the rank
+    click      P(click) = sigmoid(scale * raw + bias): raw = terms of the integers + one effect per
+               code + <v, v'> over all pairs of planted vectors (one for the integers together, one
+               per chosen category)
 
 The objects are in `neocpu/ingest/synthetic.py`. `step` separates the log (0) from the sample it is
 calibrated on (1).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba.extending import register_jitable
+from numpy.typing import NDArray
 
 from neocpu.kernels._jit import kernel
 from neocpu.kernels.elementary import exp, log, log1p, sigmoid
@@ -29,18 +33,83 @@ _MASK = np.uint64(0xFFFFFFFF)
 _ABSENT = np.int64(-(2**63))  # an integer field that is empty
 _FIXED_POINT = 1073741824.0  # 2^30: losses are summed as whole multiples of 2^-30
 
+Numbers = NDArray[np.float64]
+
+
+class RowDraws(NamedTuple):
+    """Random draws of consecutive rows: key uint64; step i64; row0 i64, the first row."""
+
+    key: np.uint64
+    step: int
+    row0: int
+
+
+class Quantiles(NamedTuple):
+    """Quantile function of an integer field: for knots[j] <= u < knots[j+1] the value is
+    floor(exp(starts[j] + (u - knots[j]) * slopes[j]) - shift + 1/2).
+
+    knots (knots[0] = 0), starts, slopes : f64[K]; shift : f64
+    """
+
+    knots: Numbers
+    starts: Numbers
+    slopes: Numbers
+    shift: float
+
+
+class IntegerTerms(NamedTuple):
+    """Planted terms of an integer field x: t = (log1p(max(x, 0)) - center) * scale gives slope * t
+    and the vector t * vector; where the field is absent, `missing` instead.
+
+    center, scale, slope, missing : f64; vector : f64[R]
+    """
+
+    center: float
+    scale: float
+    slope: float
+    missing: float
+    vector: Numbers
+
+
+class CategoryLaw(NamedTuple):
+    """How the codes of a category are drawn, and what effects they have.
+
+    effect_key : uint64. name : uint64, hash of the category's name
+    law        : f64[6]: top, q, 1/(1-s), F(1), F(H+1) - F(1), H with F(x) = (x + q)^(1-s)
+    cuts       : f64[K], firsts f64[K+1]: classes of ranks instead; [0] and [1] without
+    amplitudes : f64[3] of `bags`
+    """
+
+    effect_key: np.uint64
+    name: np.uint64
+    law: Numbers
+    cuts: Numbers
+    firsts: Numbers
+    amplitudes: Numbers
+
+
+class RowSums(NamedTuple):
+    """What the planted model adds up by row: logit f64[n]; vectors f64[n, 4]; squares f64[n], the
+    squared norms of the vectors.
+    """
+
+    logit: Numbers
+    vectors: Numbers
+    squares: Numbers
+
 
 @register_jitable
-def _uniform(key, step, row, draw):
-    """53 random bits as fp64 in [0, 1): draw d uses the words of columns 2d and 2d + 1."""
-    words = philox4x32(key, np.uint64(row), np.uint64(draw >> 1), np.uint64(step))
+def _uniform(draws, i, draw):
+    """53 random bits of row i as fp64 in [0, 1): draw d uses the words of columns 2d and 2d + 1."""
+    row = np.uint64(draws.row0 + i)
+    words = philox4x32(draws.key, row, np.uint64(draw >> 1), np.uint64(draws.step))
     low, high = (words[2], words[3]) if draw & 1 else (words[0], words[1])
     return np.float64((low | (high << _U32)) >> _U11) * (1.0 / 9007199254740992.0)
 
 
 @register_jitable
 def _code_of(rank, name):
-    """A 32-bit bijection (MurmurHash3's finaliser) of rank ^ name; never 0, as name >= 2^31 > rank."""
+    """A 32-bit bijection (MurmurHash3's finaliser) of rank ^ name; never 0: name >= 2^31 > rank."""
     x = (np.uint64(rank) ^ name) & _MASK
     x ^= x >> _U16
     x = (x * np.uint64(0x85EBCA6B)) & _MASK
@@ -50,33 +119,30 @@ def _code_of(rank, name):
 
 
 @kernel
-def missing_groups(key, step, row0, rates, out):
+def missing_groups(draws, rates, out):
     """Which groups of fields are missing in rows row0..: out[i, g] = 1 with probability rates[g].
 
-    Shapes: key uint64; step, row0 i64; rates f64[G]; out u8[n, G].
+    Shapes: draws `RowDraws`; rates f64[G]; out u8[n, G].
     Source: ours, after the joint missing fields of the Criteo log. Order: none.
     """
     for i in range(out.shape[0]):
         for g in range(out.shape[1]):
-            out[i, g] = _uniform(key, step, row0 + i, g) < rates[g]
+            out[i, g] = _uniform(draws, i, g) < rates[g]
 
 
 @kernel
-def integers(key, step, row0, absent, knots, starts, slopes, shift, out):
+def integers(draws, absent, quantiles, out):
     """Values of an integer field by its quantile function; -2^63 where it is absent.
 
-    For knots[j] <= u < knots[j+1]: floor(exp(starts[j] + (u - knots[j]) * slopes[j]) - shift +
-    1/2).
-
-    Shapes: key uint64; step, row0 i64; absent u8[n]; knots (knots[0] = 0), starts, slopes f64[K];
-    shift f64; out i64[n].
+    Shapes: draws `RowDraws`; absent u8[n]; quantiles `Quantiles`; out i64[n].
     Source: ours. Order: none.
     """
+    knots, starts, slopes, shift = quantiles
     for i in range(out.size):
         if absent[i]:
             out[i] = _ABSENT
             continue
-        u = _uniform(key, step, row0 + i, 0)
+        u = _uniform(draws, i, 0)
         j = 0
         while j + 1 < knots.size and knots[j + 1] <= u:
             j += 1
@@ -85,17 +151,16 @@ def integers(key, step, row0, absent, knots, starts, slopes, shift, out):
 
 
 @kernel
-def integer_effects(values, center, scale, slope, missing_effect, vector, logit, vectors):
-    """Add an integer field's terms: t = (log1p(max(x, 0)) - center) * scale; logit += slope * t,
-    vectors += t * vector; where the field is absent, logit += missing_effect instead.
+def integer_effects(values, terms, logit, vectors):
+    """Add an integer field's terms to the logits and vectors.
 
-    Shapes: values i64[n] (-2^63 absent); center, scale, slope, missing_effect f64; vector f64[R];
-    logit f64[n]; vectors f64[n, R]. Source: ours, the planted model. Order: none within a field;
-    fields are added in file order.
+    Shapes: values i64[n] (-2^63 absent); terms `IntegerTerms`; logit f64[n]; vectors f64[n, R].
+    Source: ours, the planted model. Order: none within a field; fields are added in file order.
     """
+    center, scale, slope, missing, vector = terms
     for i in range(values.size):
         if values[i] == _ABSENT:
-            logit[i] += missing_effect
+            logit[i] += missing
             continue
         t = (log1p(np.float64(max(values[i], 0))) - center) * scale
         logit[i] += slope * t
@@ -117,11 +182,11 @@ def square_norms(vectors, out):
 
 
 @kernel
-def bag_lengths(key, step, row0, absent, mean, geometric, out):
+def bag_lengths(draws, absent, mean, geometric, out):
     """Codes per row: `mean`, or geometric with that mean: 1 + floor(log(1 - u) / log(1 - 1/mean));
     0 where absent.
 
-    Shapes: key uint64; step, row0 i64; absent u8[n]; mean f64 >= 1; geometric bool; out i64[n].
+    Shapes: draws `RowDraws`; absent u8[n]; mean f64 >= 1; geometric bool; out i64[n].
     Source: ours. Order: none.
     """
     rate = log(1.0 - 1.0 / mean) if mean > 1.0 else -np.inf
@@ -129,7 +194,7 @@ def bag_lengths(key, step, row0, absent, mean, geometric, out):
         if absent[i]:
             out[i] = 0
         elif geometric and mean > 1.0:
-            out[i] = 1 + np.int64(log(1.0 - _uniform(key, step, row0 + i, 0)) / rate)
+            out[i] = 1 + np.int64(log(1.0 - _uniform(draws, i, 0)) / rate)
         else:
             out[i] = np.int64(mean)
 
@@ -175,23 +240,7 @@ def _reused_rank(u, cuts, firsts, most):
 
 
 @kernel
-def bags(
-    key,
-    effect_key,
-    name,
-    step,
-    row0,
-    offsets,
-    absent,
-    law,
-    cuts,
-    firsts,
-    amplitudes,
-    codes,
-    logit,
-    vectors,
-    squares,
-):
+def bags(draws, offsets, absent, category, codes, sums):
     """Draw the codes of one category and add their planted effects.
 
     A draw u is rank 1 with probability law[0]; else, with u spread over [0, 1) again,
@@ -201,12 +250,12 @@ def bags(
     rank / amplitudes[1]): logit += amplitudes[0] * d * effect; the vectors of a bag, of amplitude
     amplitudes[2] * d, are summed, added to vectors, and their squared norm to squares.
 
-    Shapes: key, effect_key, name uint64; step, row0 i64; offsets i64[n+1]; absent u8[n] (its codes
-    are 0, no effect); law f64[6]: top, q, 1/(1-s), F(1), F(H+1) - F(1), H with F(x) = (x +
-    q)^(1-s); cuts f64[K], firsts f64[K+1]; amplitudes f64[3]; codes u32[offsets[n]]; logit, squares
-    f64[n]; vectors f64[n, 4].
+    Shapes: draws `RowDraws`; offsets i64[n+1]; absent u8[n] (its codes are 0, no effect); category
+    `CategoryLaw`; codes u32[offsets[n]]; sums `RowSums`.
     Source: ours, the planted model. Order: draws of a bag in order.
     """
+    effect_key, name, law, cuts, firsts, amplitudes = category
+    logit, vectors, squares = sums
     bag = np.zeros(4)
     for i in range(logit.size):
         bag[:] = 0.0
@@ -214,7 +263,7 @@ def bags(
             if absent[i]:
                 codes[at] = 0
                 continue
-            u = _uniform(key, step, row0 + i, 1 + at - offsets[i])
+            u = _uniform(draws, i, 1 + at - offsets[i])
             rank = _reused_rank(u, cuts, firsts, law[5]) if cuts.size else _rank(u, law)
             code = _code_of(rank, name)
             codes[at] = np.uint32(code)
@@ -277,20 +326,16 @@ def calibrate(raw, sigma, rate):
 
 
 @kernel
-def clicks(key, step, row0, raw, scale, bias, probability, labels):
+def clicks(draws, raw, scale, bias, probability, labels):
     """probability = sigmoid(raw * scale + bias); labels = 1 where a uniform number is below it,
     else 0.
 
-    Shapes: key uint64; step, row0 i64; raw, probability f64[n]; scale, bias f64; labels f32[n].
+    Shapes: draws `RowDraws`; raw, probability f64[n]; scale, bias f64; labels f32[n].
     Source: ours. Order: none.
     """
     for i in range(raw.size):
         probability[i] = sigmoid(raw[i] * scale + bias)
-        labels[i] = (
-            np.float32(1.0)
-            if _uniform(key, step, row0 + i, 0) < probability[i]
-            else np.float32(0.0)
-        )
+        labels[i] = np.float32(1.0) if _uniform(draws, i, 0) < probability[i] else np.float32(0.0)
 
 
 @kernel

@@ -5,7 +5,8 @@ Text is bytes (u8), a whole number of lines. A field is text[begin:end]; the bor
 of a block are two matrices [columns, lines], so that neighbouring columns of one kind are one flat
 run of fields:
 
-    "0\\t1\\t68fd1e64\\n1\\t\\t8cf07265\\n"   begin [[0, 13], [2, 15], [4, 16]]   end [[1, 14], [3, 15], [12, 24]]
+    "0\\t1\\t68fd1e64\\n1\\t\\t8cf07265\\n"
+    begin [[0, 13], [2, 15], [4, 16]]   end [[1, 14], [3, 15], [12, 24]]
 
 Every parser gives each field a status: 0 good, 1 empty (value 0), 2 and above: what is wrong with
 it. Lines that cannot be split have empty fields only. Nothing is rounded except where

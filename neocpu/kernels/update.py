@@ -20,6 +20,7 @@ from numba import prange
 
 from neocpu.kernels import rules
 from neocpu.kernels._jit import inlined, parallel_kernel
+from neocpu.kernels.operands import Bag, Terms
 from neocpu.kernels.pooling import TASKS, pool_bag, sum_bag, task_bags, task_count
 from neocpu.kernels.scratch import task_body
 from neocpu.kernels.simd import prefetch_far, prefetch_write
@@ -183,20 +184,12 @@ def group_memory(scratch, width, lines):
 
 
 @inlined
-def merge_row(gradient, segments, u, out, sums):
-    """out = the exact sum of the gradients of unique row u, rounded once; `sums` f64[128]."""
-    pool_bag(
-        gradient,
-        segments.place,
-        segments.weights,
-        segments.starts[u],
-        segments.starts[u + 1],
-        0,
-        1,
-        out.size,
-        out,
-        sums,
-    )
+def merge_row(terms, starts, u, out, sums):
+    """out = the exact sum of the gradients of unique row u, rounded once; `sums` f64[128].
+
+    terms `operands.Terms`, starts i64[U+1] : row u has the terms starts[u] .. starts[u+1].
+    """
+    pool_bag(terms, Bag(starts[u], starts[u + 1], 0, 1, out.size), out, sums)
 
 
 def _fuse(prepare, direct, step, finish, rule, limited, rows):
@@ -220,7 +213,7 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
         where = bare_record(places)
         lookups = bare_record(segments)
         unique = lookups.unique
-        source = bare(gradient)
+        terms = Terms(bare(gradient), lookups.place, lookups.weights)
         u, end = task_bags(lookups.starts, task, tasks)
         i = 0
         h = -1
@@ -242,7 +235,7 @@ def _fuse(prepare, direct, step, finish, rule, limited, rows):
                 fetch_states(one_state, row_states, row_base, unique, u + j, last)
                 at = base + unique[u + j] * d
                 g = view(memory.merged, j * d, d)
-                merge_row(source, lookups, u + j, g, memory.sums)
+                merge_row(terms, lookups.starts, u + j, g, memory.sums)
                 w = opens(weight, at, view(memory.opened, j * d, d))
                 state = view_record(element_states, at, d)
                 prepare(w, g, state, hyper)
@@ -311,7 +304,7 @@ def _fuse_merge(prepare, opened):
         element_states = bare_record(states)
         where = bare_record(places)
         lookups = bare_record(segments)
-        source = bare(gradient)
+        terms = Terms(bare(gradient), lookups.place, lookups.weights)
         begin, end = task_bags(lookups.starts, task, tasks)
         i = 0
         for u in range(begin, end):
@@ -320,7 +313,7 @@ def _fuse_merge(prepare, opened):
             d = where.width[h]
             at = where.base[h] + lookups.unique[u] * d
             g = view(out, offsets[u], d)
-            merge_row(source, lookups, u, g, acc)
+            merge_row(terms, lookups.starts, u, g, acc)
             w = view(table, offsets[u] if opened else at, d)
             prepare(w, g, view_record(element_states, at, d), hyper)
 
@@ -391,7 +384,7 @@ def fused(rule, limited, rows=FP32):
     f32[:] like the table; row_state f32[R*n], the n row states of a row beside each other, row r of
     shard h being row places.row_base[h] + r of R; places `records.ShardPlaces`; segments
     `records.Segments`; gradient f32[:], that of a lookup at place[j] : + width, times weights[j] if
-    there are weights; hyper `reference.rules.Hyper`.
+    there are weights; hyper `reference.rules.HyperParameters`.
     Source: Neo's exact backward; docs/arithmetic.md §3 to §5. Order: none in the merge; columns in
     a tree for row scalars.
     """
@@ -449,7 +442,8 @@ def elementwise(rule):
     """The kernel of an elementwise rule over a flat array: (parameters, states, gradient, hyper).
 
     Shapes: parameters, gradient f32[n], the gradient being used as scratch; states: a record of
-    the rule's element states f32[n]; hyper `reference.rules.Hyper`. Source: docs/arithmetic.md §5.
+    the rule's element states f32[n]; hyper `reference.rules.HyperParameters`.
+    Source: docs/arithmetic.md §5.
     """
     return _fuse_elementwise(_prepare(rule.name), getattr(rules, rule.name), rule.row_record)
 
@@ -488,15 +482,13 @@ def merge_words_task(task, tasks, sums, segments, gradient, out, used):
     """One task of `merge_words`."""
     acc = bare(sums)
     lookups = bare_record(segments)
-    source = bare(gradient)
+    terms = Terms(bare(gradient), lookups.place, lookups.weights)
     width = out.shape[1]
     flat = out.reshape(-1)
     begin, end = task_bags(lookups.starts, task, tasks)
     for u in range(begin, end):
-        lo = lookups.starts[u]
-        hi = lookups.starts[u + 1]
-        line = view(flat, u * width, width)
-        used[u] = sum_bag(source, lookups.place, lookups.weights, lo, hi, 0, 1, width, line, acc)
+        bag = Bag(lookups.starts[u], lookups.starts[u + 1], 0, 1, width)
+        used[u] = sum_bag(terms, bag, view(flat, u * width, width), acc)
 
 
 @parallel_kernel

@@ -29,8 +29,9 @@ from neocpu.embedding.specs import bags
 from neocpu.embedding.tbe import ExtraWords, Lookups
 from neocpu.jagged import KJT
 from neocpu.kernels.blocks import copy_blocks
-from neocpu.kernels.bucketize import bucketize, bucketize_lengths, lengths_to_offsets
-from neocpu.kernels.rounding import combine_words
+from neocpu.kernels.bucketize import RowRanges, bucketize, bucketize_lengths, lengths_to_offsets
+from neocpu.kernels.operands import Bags
+from neocpu.kernels.rounding import FurtherWords, WordParts, combine_words
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.checks import find_refusal
 from neocpu.parallel.comm import Comm, Request
@@ -247,18 +248,19 @@ class Exchange:
         tables.
         """
         samples = shape.samples
-        key, lo, hi = self._bucket_keys
-        lengths = buffers.take("lengths", key.size * samples, np.int32)
-        bucketize_lengths(kjt.offsets, kjt.values, key, lo, hi, samples, lengths)
+        ranges = RowRanges(*self._bucket_keys)
+        lengths = buffers.take("lengths", ranges.key.size * samples, np.int32)
+        bucketize_lengths(kjt.offsets, kjt.values, ranges, samples, lengths)
         offsets = buffers.take("offsets out", lengths.size + 1, np.int64)
         lengths_to_offsets(lengths, offsets)
         rows = buffers.take("rows out", int(offsets[-1]) + 1, np.int64)
         weights = buffers.take("weights out", rows.size if self.weighted else 0, np.float32)
-        bucketize(kjt.offsets, kjt.values, self._weights(kjt), key, lo, hi, samples, rows, weights)
+        lookups = Bags(kjt.offsets, kjt.values, self._weights(kjt))
+        bucketize(lookups, ranges, samples, rows, weights)
         travel = int(shape.entry_cuts[-1])
         copies = None
         if len(self.my_entries.copies):
-            copies = part_of(offsets, rows, weights, travel, key.size, samples)
+            copies = part_of(offsets, rows, weights, travel, ranges.key.size, samples)
         return Sent(lengths, np.diff(offsets[shape.entry_cuts * samples]), rows, weights, copies)
 
     def _weights(self, kjt: KJT) -> Floats:
@@ -369,16 +371,8 @@ class Output:
             shape.sources = shape.combine_sources(arrival.groups, exchange.widths)
         further = arrival.further
         widths, homes = exchange.group_columns
-        combine_words(
-            arrival.words,
-            *shape.sources,
-            widths,
-            homes,
-            further.key,
-            further.start,
-            further.words,
-            out,
-        )
+        parts = WordParts(arrival.words, *shape.sources, widths, homes)
+        combine_words(parts, FurtherWords(further.key, further.start, further.words), out)
 
 
 def _groups(parts: list[Entries]) -> tuple[Ints, Ints, list[list[Groups]]]:

@@ -23,6 +23,7 @@ from neocpu.embedding.lookups import Floats, Ints
 from neocpu.errors import ConfigError
 from neocpu.formats import FORMATS, INFERENCE
 from neocpu.kernels import lookup as kernels
+from neocpu.kernels.operands import Bags, Entries, Lines
 
 __all__ = ["Bounds", "bounds_check", "lookup", "row_elements", "weight_gradient"]
 # `lookup` has an option named bounds_check, which hides the function there.
@@ -77,6 +78,10 @@ class _Entries:
         self.base = (np.cumsum(sizes) - sizes)[self.feature_table]
         self.width = width[self.feature_table]
         self.stride = stride[self.feature_table]
+
+    def reading(self, first: Ints) -> Entries:
+        """The record that kernels take; first i64[K+1]: bags (or lookups) of each entry."""
+        return Entries(self.base, self.width, self.stride, first)
 
     def matrix(self, bags: int) -> tuple[Ints, Ints, tuple[int, ...]]:
         """The layout of an output [B, sum of dims]: (place, pitch, shape).
@@ -201,17 +206,18 @@ def lookup(
         width = _one_width(entries)
         first = ends[bag_cuts(entries.feature_table.size, ends, batch_sizes)]
         out = np.zeros((index.size, width), np.float32)
-        where = (entries.base, entries.width, entries.stride, first)
+        lines = Lines(first[:-1] * width, entries.width)
         kernels.gathered_rows(
-            entries.table, *where, index, scale, first[:-1] * width, entries.width, out.reshape(-1)
+            entries.table, entries.reading(first), index, scale, lines, out.reshape(-1)
         )
     else:
         entries, cuts, place, pitch, shape = _pooled_layout(entries, ends, batch_sizes)
         out = np.empty(shape, np.float32)
         mean = pooling == "mean"
-        where = (entries.base, entries.width, entries.stride, cuts)
+        bags = Bags(ends, index, scale)
+        lines = Lines(place, pitch)
         kernels.pooled_rows(
-            entries.table, *where, ends, index, scale, mean, place, pitch, out.reshape(-1)
+            entries.table, entries.reading(cuts), bags, mean, lines, out.reshape(-1)
         )
     return out if output_format == "fp32" else _encoded(out, output_format)
 
@@ -265,9 +271,13 @@ def weight_gradient(
     grad = np.ascontiguousarray(grad_output, np.float32)
     if grad.shape != shape:
         raise ConfigError(f"grad_output has shape {grad.shape}; the output has {shape}")
-    where = (entries.base, entries.width, entries.stride, cuts)
-    mean = pooling == "mean"
     kernels.weight_gradients(
-        entries.table, *where, ends, index, grad.reshape(-1), mean, place, pitch, out
+        entries.table,
+        entries.reading(cuts),
+        Bags(ends, index, NONE),
+        grad.reshape(-1),
+        pooling == "mean",
+        Lines(place, pitch),
+        out,
     )
     return out

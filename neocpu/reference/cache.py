@@ -41,34 +41,34 @@ def finder(policy):
     """Find the rows of a batch, touch and lock those that are there; see `kernels.cache.finder`."""
     touch = getattr(policies, f"{policy}_touch")
 
-    def find(
-        ids, counts, use, now, prints, tags, locks, stamp, next_use, lines, missed, misses, lookups
-    ):
-        locate(ids, prints, tags, lines)
+    def find(rows, now, state, found):
+        ids, counts, use = rows
+        lines = found.lines
+        locate(ids, state.prints, state.tags, lines)
         hit = lines >= 0
-        touch(lines[hit], False, counts[hit], use[hit] if use.size else NEVER, now, stamp, next_use)
-        locks[lines[hit]] += 1
+        touch(lines[hit], False, counts[hit], use[hit] if use.size else NEVER, now, state)
+        state.locks[lines[hit]] += 1
         sets = np.empty_like(ids)
-        set_of(ids, prints.size // WAYS, sets)
+        set_of(ids, state.prints.size // WAYS, sets)
         lines[~hit] = -1 - sets[~hit]
-        for t in range(misses.size):
-            mine = t * CHUNK + np.flatnonzero(~hit[t * CHUNK : (t + 1) * CHUNK])
-            misses[t] = mine.size
-            missed[t * CHUNK : t * CHUNK + mine.size] = mine
-            lookups[t] = counts[t * CHUNK : (t + 1) * CHUNK].sum()
+        for t in range(found.misses.size):
+            begin = t * CHUNK
+            missed = begin + np.flatnonzero(~hit[begin : begin + CHUNK])
+            found.misses[t] = missed.size
+            found.missed[begin : begin + missed.size] = missed
+            found.lookups[t] = counts[begin : begin + CHUNK].sum()
 
     return find
 
 
 def gather(misses, missed, lines, sets):
     """All misses side by side, with their sets; returns how many; see `kernels.cache.gather`."""
-    found = np.concatenate(
-        [missed[t * CHUNK : t * CHUNK + m] for t, m in enumerate(misses)] + [missed[:0]]
-    )
-    missed[: found.size] = found
-    sets[: found.size] = -1 - lines[found]
-    lines[found] = -1
-    return found.size
+    chunks = [missed[t * CHUNK : t * CHUNK + m] for t, m in enumerate(misses)]
+    positions = np.concatenate([*chunks, missed[:0]])
+    missed[: positions.size] = positions
+    sets[: positions.size] = -1 - lines[positions]
+    lines[positions] = -1
+    return positions.size
 
 
 def populator(policy):
@@ -76,83 +76,61 @@ def populator(policy):
     touch = getattr(policies, f"{policy}_touch")
     victim = getattr(policies, f"{policy}_victim")
 
-    def populate(
-        ids,
-        missed,
-        sets,
-        amount,
-        use,
-        order,
-        work,
-        now,
-        prints,
-        tags,
-        locks,
-        dirty,
-        stamp,
-        next_use,
-        hand,
-        lines,
-        old,
-        old_line,
-        old_stamp,
-        old_dirty,
-    ):
-        # sets that are neighbours
-        run = 1
+    def populate(rows, misses, work, now, state, lines, evicted):
+        missed, sets, amount, order = misses
+        run = 1  # sets that are neighbours
         most = max(TASKS, min(missed.size // 2, BUCKETS))
-        while -(-(prints.size // WAYS) // run) > most:
+        while -(-(state.prints.size // WAYS) // run) > most:
             run *= 2
         turns = order if order.size else np.arange(missed.size)
         for turn, k in enumerate(turns[np.argsort(sets[turns] // run, kind="stable")]):
             i = missed[k]
             s = int(sets[k])
-            later = use[i] if use.size else NEVER
-            empty = np.flatnonzero(prints[WAYS * s : WAYS * s + WAYS] == 0)
-            way = (
-                int(empty[0])
-                if empty.size
-                else victim(s, amount[k], later, now, locks, stamp, next_use, hand)
-            )
+            use = rows.use[i] if rows.use.size else NEVER
+            empty = np.flatnonzero(state.prints[WAYS * s : WAYS * s + WAYS] == 0)
+            way = int(empty[0]) if empty.size else victim(s, amount[k], use, now, state)
             line = WAYS * s + way
-            old[turn] = -1
+            evicted.rows[turn] = -1
             if way >= 0 and not empty.size:
-                old[turn] = tags[line]
-                old_line[turn] = line
-                old_stamp[turn] = stamp[line]
-                old_dirty[turn] = dirty[line]
+                evicted.rows[turn] = state.tags[line]
+                evicted.lines[turn] = line
+                evicted.stamp[turn] = state.stamp[line]
+                evicted.dirty[turn] = state.dirty[line]
             if way >= 0:
-                tags[line], prints[line] = ids[i], max(int(mix(ids[i : i + 1])[0]) >> 56, 1)
-                locks[line] = 1
-                dirty[line] = 0
+                state.tags[line] = rows.ids[i]
+                state.prints[line] = max(int(mix(rows.ids[i : i + 1])[0]) >> 56, 1)
+                state.locks[line] = 1
+                state.dirty[line] = 0
                 lines[i] = line
-                touch(line, True, amount[k], later, now, stamp, next_use)
+                touch(line, True, amount[k], use, now, state)
 
     return populate
 
 
-def settle(ids, counts, missed, lines, old, old_line, old_dirty, moves, dirty):
+def settle(rows, missed, lines, evicted, moves, dirty):
     """What moves, side by side; see `kernels.cache.settle`."""
-    gone = np.flatnonzero(old >= 0)
-    come = missed[lines[missed] >= 0]
+    leaving = np.flatnonzero(evicted.rows >= 0)
+    coming = missed[lines[missed] >= 0]
     outside = missed[lines[missed] < 0]
-    moves[0, : gone.size] = old_line[gone]
-    moves[1, : gone.size] = old[gone]
-    dirty[: gone.size] = old_dirty[gone] != 0
-    moves[2, : come.size] = lines[come]
-    moves[3, : come.size] = ids[come]
-    return gone.size, come.size, counts[outside].sum()
+    moves[0, : leaving.size] = evicted.lines[leaving]
+    moves[1, : leaving.size] = evicted.rows[leaving]
+    dirty[: leaving.size] = evicted.dirty[leaving] != 0
+    moves[2, : coming.size] = lines[coming]
+    moves[3, : coming.size] = rows.ids[coming]
+    return leaving.size, coming.size, rows.counts[outside].sum()
 
 
 def release(lines, changed, locks, dirty, wrong):
-    """A batch is done with its lines; wrong: how many were not locked; see `kernels.cache.release`."""
+    """A batch is done with its lines; wrong: how many were not locked; see
+    `kernels.cache.release`.
+    """
     for t in range(wrong.size):
-        mine = lines[t * CHUNK : (t + 1) * CHUNK]
-        mine = mine[mine >= 0]
-        held = mine[locks[mine] > 0]
-        wrong[t] = mine.size - held.size
-        locks[held] -= 1
-        dirty[held] |= changed
+        used = lines[t * CHUNK : (t + 1) * CHUNK]
+        used = used[used >= 0]
+        locked = used[locks[used] > 0]
+        wrong[t] = used.size - locked.size
+        locks[locked] -= 1
+        dirty[locked] |= changed
 
 
 def batches_ahead(ids, later, starts, out):

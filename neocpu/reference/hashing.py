@@ -25,7 +25,7 @@ def _place(code, keys, values):
 
 
 def count_codes(codes, keys, counts, first):
-    """Count codes[first:] into a hash map until it is half full; see `kernels.hashing.count_codes`."""
+    """Count codes[first:] in a hash map until it is half full; see `kernels.hashing`."""
     for i in range(first, codes.size):
         if 2 * counts[-1] >= keys.size:
             return i

@@ -85,7 +85,7 @@ def invert_places(places, out):
 
 
 def bucketized_permute(offsets, bucket, starts, out):
-    """Ranks within lookups of the same (rank, bag), after a stable sort; shapes as in the kernel."""
+    """Starts, and places among the lookups of one (rank, bag); shapes as in the kernel."""
     slot = bucket * (offsets.size - 1) + np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
     order = np.argsort(slot, kind="stable")
     ascending = slot[order]

@@ -52,14 +52,14 @@ def rows_as_numbers(table, base, stride, width, rows):
     name = table.dtype.names[0] if table.dtype.names else "fp32"
     form = ROWS[name]
     scaled = form.row_scaled
-    found = table[base + rows[:, None] * stride + np.arange(stride if scaled else width)]
+    elements = table[base + rows[:, None] * stride + np.arange(stride if scaled else width)]
     if name == "fp32":
-        return found
-    found = np.ascontiguousarray(found[name])
+        return elements
+    codes = np.ascontiguousarray(elements[name])
     if scaled:
-        return _scaled(found, form, width)
-    out = np.empty(found.shape, np.float32)
-    decode_rows(found, LAYOUTS[name], out)
+        return _scaled(codes, form, width)
+    out = np.empty(codes.shape, np.float32)
+    decode_rows(codes, LAYOUTS[name], out)
     return out
 
 
@@ -67,39 +67,43 @@ def _one_nan(x):
     return np.where(np.isnan(x), NAN, x)
 
 
-def _bags(width, first_bag, offsets, place, pitch, out):
+def _bags(entries, offsets, lines, out):
     """(entry, first lookup, last, line of `out`) of every bag."""
-    for k, (lo, hi) in enumerate(pairwise(first_bag.tolist())):
-        for i, bag in enumerate(range(lo, hi)):
-            at = place[k] + i * pitch[k]
-            yield k, offsets[bag], offsets[bag + 1], out[at : at + width[k]]
+    for k, (begin, end) in enumerate(pairwise(entries.first.tolist())):
+        for b in range(begin, end):
+            place = lines.place[k] + (b - begin) * lines.pitch[k]
+            yield k, offsets[b], offsets[b + 1], out[place : place + entries.width[k]]
 
 
-def pooled_rows(
-    table, base, width, stride, first_bag, offsets, rows, weights, mean, place, pitch, out
-):
+def _rows_of(table, entries, k, rows):
+    """f32[m, width]: rows i64[m] of entry k."""
+    return rows_as_numbers(table, entries.base[k], entries.stride[k], entries.width[k], rows)
+
+
+def pooled_rows(table, entries, bags, mean, lines, out):
     """Exact sums of the decoded rows of all bags, over their lengths if `mean`; shapes as in the
     kernel.
     """
-    for k, lo, hi, line in _bags(width, first_bag, offsets, place, pitch, out):
+    rows = bags.rows
+    weights = bags.weights
+    for k, lo, hi, line in _bags(entries, bags.offsets, lines, out):
         kept = np.flatnonzero(rows[lo:hi] >= 0) + lo
-        terms = rows_as_numbers(table, base[k], stride[k], width[k], rows[kept])
+        terms = _rows_of(table, entries, k, rows[kept])
         terms = terms * weights[kept, None] if weights.size else terms
         line[:] = [exact_sum(column) for column in terms.T] if kept.size else 0.0
         line[:] = _one_nan(line / np.float32(max(hi - lo, 1))) if mean else _one_nan(line)
 
 
-def gathered_rows(table, base, width, stride, first, rows, weights, place, pitch, out):
+def gathered_rows(table, entries, rows, weights, lines, out):
     """Decoded rows of all lookups, times their weights; zeros for pruned ones; shapes as in the
     kernel.
     """
-    for k, (lo, hi) in enumerate(pairwise(first.tolist())):
-        for j in range(lo, hi):
-            line = out[place[k] + (j - lo) * pitch[k] :][: width[k]]
-            line[:] = 0.0
-            if rows[j] >= 0:
-                found = rows_as_numbers(table, base[k], stride[k], width[k], rows[j : j + 1])[0]
-                line[:] = _one_nan(found * weights[j] if weights.size else found)
+    lookups = np.arange(rows.size + 1)  # every lookup is a bag of its own
+    for k, j, _, line in _bags(entries, lookups, lines, out):
+        line[:] = 0.0
+        if rows[j] >= 0:
+            row = _rows_of(table, entries, k, rows[j : j + 1])[0]
+            line[:] = _one_nan(row * weights[j] if weights.size else row)
 
 
 def exact_dot(x, y, words, scratch):
@@ -135,17 +139,16 @@ def _nearest(count, exponent, negative):
     return np.float32(-value if negative and kept else value)
 
 
-def weight_gradients(
-    table, base, width, stride, first_bag, offsets, rows, grad, mean, place, pitch, out
-):
+def weight_gradients(table, entries, bags, grad, mean, lines, out):
     """Dot products of rows and gradients of their bags, rounded once; shapes as in the kernel."""
-    for k, lo, hi, line in _bags(width, first_bag, offsets, place, pitch, grad):
-        g = line / np.float32(hi - lo if mean and hi > lo else 1)
+    rows = bags.rows
+    for k, lo, hi, line in _bags(entries, bags.offsets, lines, grad):
+        gradient = line / np.float32(hi - lo if mean and hi > lo else 1)
         for j in range(lo, hi):
             out[j] = 0.0
             if rows[j] >= 0:
-                row = rows_as_numbers(table, base[k], stride[k], width[k], rows[j : j + 1])[0]
-                out[j] = exact_dot(row, g, None, None)
+                row = _rows_of(table, entries, k, rows[j : j + 1])[0]
+                out[j] = exact_dot(row, gradient, None, None)
 
 
 def first_malformed(offsets, lookups):
@@ -179,21 +182,21 @@ def mend_offsets(offsets, lookups):
 def _outside(first, rows, limit):
     """(lookups of all entries, whether each is outside, its entry)."""
     entry = np.repeat(np.arange(limit.size), np.diff(first))
-    mine = np.arange(first[0], first[0] + entry.size) if entry.size else np.empty(0, np.int64)
-    return mine, (rows[mine] < -1) | (rows[mine] >= limit[entry]), entry
+    lookups = np.arange(first[0], first[0] + entry.size) if entry.size else np.empty(0, np.int64)
+    return lookups, (rows[lookups] < -1) | (rows[lookups] >= limit[entry]), entry
 
 
 def count_outside(first, rows, limit, outside, pruned):
     """Lookups outside their table, and pruned ones, by entry; the first outside or -1; shapes as in
     the kernel.
     """
-    mine, wrong, entry = _outside(first, rows, limit)
+    lookups, wrong, entry = _outside(first, rows, limit)
     outside[:] = np.bincount(entry[wrong], minlength=limit.size)
-    pruned[:] = np.bincount(entry[rows[mine] == -1], minlength=limit.size)
-    return int(mine[wrong][0]) if wrong.any() else -1
+    pruned[:] = np.bincount(entry[rows[lookups] == -1], minlength=limit.size)
+    return int(lookups[wrong][0]) if wrong.any() else -1
 
 
 def mend_rows(first, rows, limit, instead):
     """Rows outside their table become `instead`; shapes as in the kernel."""
-    mine, wrong, _ = _outside(first, rows, limit)
-    rows[mine[wrong]] = instead
+    lookups, wrong, _ = _outside(first, rows, limit)
+    rows[lookups[wrong]] = instead

@@ -68,61 +68,64 @@ def _first_least(keys, free):
     return int(ways[np.argmin(keys[ways])]) if ways.size else -1
 
 
-def lru_touch(line, fresh, amount, use, now, stamp, next_use):
+def lru_touch(line, fresh, amount, use, now, state):
     """Stamped with the batch that used it; see `kernels.policies.lru_touch`."""
-    stamp[line] = now
+    state.stamp[line] = now
 
 
-def lru_victim(s, amount, use, now, locks, stamp, next_use, hand):
+def lru_victim(s, amount, use, now, state):
     """The least recently used row; see `kernels.policies.lru_victim`."""
-    return _first_least(stamp[32 * s : 32 * s + 32], locks[32 * s : 32 * s + 32] == 0)
+    return _first_least(state.stamp[32 * s : 32 * s + 32], state.locks[32 * s : 32 * s + 32] == 0)
 
 
-def lfu_touch(line, fresh, amount, use, now, stamp, next_use):
+def lfu_touch(line, fresh, amount, use, now, state):
     """Stamped with its lookups in all batches; see `kernels.policies.lfu_touch`."""
-    stamp[line] = np.where(fresh, 0, stamp[line]) + amount
+    state.stamp[line] = np.where(fresh, 0, state.stamp[line]) + amount
 
 
-def lfu_victim(s, amount, use, now, locks, stamp, next_use, hand):
+def lfu_victim(s, amount, use, now, state):
     """The least frequently used row, or nobody; see `kernels.policies.lfu_victim`."""
-    way = lru_victim(s, amount, use, now, locks, stamp, next_use, hand)
-    return -1 if way >= 0 and stamp[32 * s + way] > amount else way
+    way = lru_victim(s, amount, use, now, state)
+    return -1 if way >= 0 and state.stamp[32 * s + way] > amount else way
 
 
-def sieve_touch(line, fresh, amount, use, now, stamp, next_use):
+def sieve_touch(line, fresh, amount, use, now, state):
     """Stamped with its birth and whether it was used again; see `kernels.policies.sieve_touch`."""
-    stamp[line] = np.where(fresh, 2 * now + (np.asarray(amount) > 1), stamp[line] // 2 * 2 + 1)
+    state.stamp[line] = np.where(
+        fresh, 2 * now + (np.asarray(amount) > 1), state.stamp[line] // 2 * 2 + 1
+    )
 
 
-def sieve_victim(s, amount, use, now, locks, stamp, next_use, hand):
-    """The first row from the hand on that was not used again; see `kernels.policies.sieve_victim`."""
-    mine = stamp[32 * s : 32 * s + 32]
-    place = mine // 2 * np.int64(32) + np.arange(32)
-    queue = [int(way) for way in np.argsort(place, kind="stable") if locks[32 * s + way] == 0]
-    queue = [way for way in queue if place[way] > hand[s]] + [
-        way for way in queue if place[way] <= hand[s]
-    ]
+def sieve_victim(s, amount, use, now, state):
+    """The first row from the hand on, not used again; see `kernels.policies.sieve_victim`."""
+    stamps = state.stamp[32 * s : 32 * s + 32]
+    free = state.locks[32 * s : 32 * s + 32] == 0
+    place = stamps // 2 * np.int64(32) + np.arange(32)
+    by_age = [int(way) for way in np.argsort(place, kind="stable") if free[way]]
+    ahead = [way for way in by_age if place[way] > state.hand[s]]
+    behind = [way for way in by_age if place[way] <= state.hand[s]]
+    queue = ahead + behind
     for way in queue + queue:  # after a whole round nobody has the bit
-        if mine[way] % 2 == 0:
-            hand[s] = place[way]
+        if stamps[way] % 2 == 0:
+            state.hand[s] = place[way]
             return way
-        mine[way] -= 1
+        stamps[way] -= 1
     return -1
 
 
-def lookahead_touch(line, fresh, amount, use, now, stamp, next_use):
+def lookahead_touch(line, fresh, amount, use, now, state):
     """Stamped with the batch that used it and the one that will; see
     `kernels.policies.lookahead_touch`.
     """
-    stamp[line] = now
-    next_use[line] = use
+    state.stamp[line] = now
+    state.next_use[line] = use
 
 
-def lookahead_victim(s, amount, use, now, locks, stamp, next_use, hand):
+def lookahead_victim(s, amount, use, now, state):
     """The row used last, or nobody; see `kernels.policies.lookahead_victim`."""
-    mine = next_use[32 * s : 32 * s + 32]
-    known = (mine > now) & (mine < NEVER)
-    ahead = np.where(known, np.minimum(np.where(known, mine, now) - now, FAR - 1), FAR)
-    order = np.lexsort((np.arange(32), stamp[32 * s : 32 * s + 32], -ahead))
-    free = [int(way) for way in order if locks[32 * s + way] == 0]
-    return -1 if not free or (known[free[0]] and mine[free[0]] < use) else free[0]
+    next_use = state.next_use[32 * s : 32 * s + 32]
+    known = (next_use > now) & (next_use < NEVER)
+    ahead = np.where(known, np.minimum(np.where(known, next_use, now) - now, FAR - 1), FAR)
+    order = np.lexsort((np.arange(32), state.stamp[32 * s : 32 * s + 32], -ahead))
+    free = [int(way) for way in order if state.locks[32 * s + way] == 0]
+    return -1 if not free or (known[free[0]] and next_use[free[0]] < use) else free[0]

@@ -4,18 +4,39 @@ whole numbers.
 How many words a bag is cut into is the kernel's business; the twin says how few could hold it.
 """
 
+from itertools import pairwise
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from neocpu.reference.exact import exact_sum, rounded, whole
 
 
-def terms_of_bag(values, index, weights, lo, hi, base, stride, width):
-    """Terms of one bag, f32[m, width]: rows at base + index*stride, times their weights; index < 0
-    left out.
+class Terms(NamedTuple):
+    """Terms of sums, for twins that ask for some; shapes as of the kernels' record."""
+
+    values: Any
+    index: Any
+    weights: Any
+
+
+class Bag(NamedTuple):
+    """One bag, for twins that ask for one; as the kernels' record."""
+
+    lo: int
+    hi: int
+    base: int
+    stride: int
+    width: int
+
+
+def terms_of_bag(terms, lo, hi, base, stride, width):
+    """Terms of the lookups [lo, hi), f32[m, width]: rows at base + index*stride, times their
+    weights; index < 0 left out.
     """
-    kept = np.flatnonzero(index[lo:hi] >= 0) + lo
-    found = values[base + index[kept, None] * stride + np.arange(width)]
-    return found * weights[kept, None] if weights.size else found
+    kept = np.flatnonzero(terms.index[lo:hi] >= 0) + lo
+    rows = terms.values[base + terms.index[kept, None] * stride + np.arange(width)]
+    return rows * terms.weights[kept, None] if terms.weights.size else rows
 
 
 def words_of_terms(terms):
@@ -39,57 +60,41 @@ def words_of_terms(terms):
     return out
 
 
-def round_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
+def round_bag(terms, bag, out, acc):
     """out[:width] = exact sum of one bag, rounded once; shapes as in the kernel."""
-    out[:width] = [
-        exact_sum(t) for t in terms_of_bag(values, index, weights, lo, hi, base, stride, width).T
-    ]
+    out[: bag.width] = [exact_sum(column) for column in terms_of_bag(terms, *bag).T]
 
 
-def sum_bag(values, index, weights, lo, hi, base, stride, width, out, acc):
+def sum_bag(terms, bag, out, acc):
     """out[:width] = first words of one bag; returns how few words could hold it; shapes as in the
     kernel.
     """
-    words = words_of_terms(terms_of_bag(values, index, weights, lo, hi, base, stride, width))
-    out[:width] = words[0]
+    words = words_of_terms(terms_of_bag(terms, *bag))
+    out[: bag.width] = words[0]
     return len(words)
 
 
-def _bags(base, width, offsets, column, out):
-    """(bag, line of out, first lookup, last, base, width) of all bags."""
-    for bag in range(base.size * len(out)):
-        k, s = divmod(bag, len(out))
-        yield (
-            bag,
-            out[s, column[k] : column[k] + width[k]],
-            offsets[bag],
-            offsets[bag + 1],
-            base[k],
-            width[k],
-        )
-
-
-def pooled_sum(table, base, width, offsets, rows, weights, out, column):
-    """out[s, column[k] : + width[k]] = exact sum of bag k*S + s, rounded once; shapes as in the
-    kernel.
-    """
-    for _, line, lo, hi, first, size in _bags(base, width, offsets, column, out):
-        round_bag(table, rows, weights, lo, hi, first, size, size, line, None)
-
-
-def pooled_words(table, base, width, offsets, rows, weights, out, column, used):
+def pooled_words(table, entries, bags, lines, out, used):
     """First words of all bags, and how few words could hold each; shapes as in the kernel."""
-    for bag, line, lo, hi, first, size in _bags(base, width, offsets, column, out):
-        used[bag] = sum_bag(table, rows, weights, lo, hi, first, size, size, line, None)
+    terms = Terms(table, bags.rows, bags.weights)
+    for k, (begin, end) in enumerate(pairwise(entries.first)):
+        width = entries.width[k]
+        for b in range(begin, end):
+            place = lines.place[k] + (b - begin) * lines.pitch[k]
+            lo = bags.offsets[b]
+            hi = bags.offsets[b + 1]
+            words = words_of_terms(
+                terms_of_bag(terms, lo, hi, entries.base[k], entries.stride[k], width)
+            )
+            out[place : place + width] = words[0]
+            used[b] = len(words)
 
 
-def bag_words(values, index, weights, lo, hi, base, stride, width, used, place, start, out, extra):
+def bag_words(terms, bags, out, extra):
     """All words of some bags, zeros after the last; shapes as in the kernel."""
-    for i in range(lo.size):
-        found = words_of_terms(
-            terms_of_bag(values, index, weights, lo[i], hi[i], base[i], stride[i], width[i])
-        )
-        words = np.zeros((used[i], width[i]))
-        words[: len(found)] = found
-        out[place[i] : place[i] + width[i]] = words[0]
-        extra[start[i] : start[i] + words[1:].size] = words[1:].reshape(-1)
+    for lo, hi, base, stride, width, used, place, start in zip(*bags):
+        fewest = words_of_terms(terms_of_bag(terms, lo, hi, base, stride, width))
+        words = np.zeros((used, width))
+        words[: len(fewest)] = fewest
+        out[place : place + width] = words[0]
+        extra[start : start + words[1:].size] = words[1:].reshape(-1)

@@ -12,24 +12,24 @@ def round_words(words, n, scratch):
     return np.float32(exact_sum(words[:n]))
 
 
-def combine_words(
-    recv, group_start, source, stride, width, column, extra_key, extra_start, extra, out
-):
-    """out[s, column[g] + c] = all words of (g, s, c), received or extra, rounded once; shapes as in
-    the kernel.
+def combine_words(parts, further, out):
+    """out[s, column[g] + c] = all words of (g, s, c), first and further ones, rounded once; shapes
+    as in the kernel.
     """
     samples = out.shape[0]
-    for g, lo in enumerate(group_start[:-1]):
+    for g, (width, column) in enumerate(zip(parts.width, parts.column)):
         for s in range(samples):
-            blocks = [
-                recv[source[j] + s * stride[j] :][: width[g]] for j in range(lo, group_start[g + 1])
+            starts = [
+                parts.source[j] + s * parts.stride[j]
+                for j in range(parts.first[g], parts.first[g + 1])
             ]
+            blocks = [parts.words[start:][:width] for start in starts]
             blocks += [
-                extra[extra_start[k] :][: width[g]]
-                for k in np.flatnonzero(extra_key == g * samples + s)
+                further.words[further.start[k] :][:width]
+                for k in np.flatnonzero(further.key == g * samples + s)
             ]
-            for c in range(width[g]):
-                out[s, column[g] + c] = exact_sum(block[c] for block in blocks)
+            for c in range(width):
+                out[s, column + c] = exact_sum(block[c] for block in blocks)
 
 
 def sum_words(words, order, starts, out):

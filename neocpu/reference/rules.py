@@ -7,7 +7,6 @@ imports NumPy only, so the config and `--help` can list the rules without Numba.
 docs/arithmetic.md §5.
 """
 
-from collections import namedtuple
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import numpy as np
 from neocpu.reference.elementary import exp, log
 
 
-class Hyper(NamedTuple):
+class HyperParameters(NamedTuple):
     """What a rule reads at one step t, computed in fp64 and rounded to fp32 once; a flag is 0 or 1.
 
     lr : learning rate after its schedule. correction1, correction2 : 1 / (1 - beta^t).
@@ -58,7 +57,7 @@ class Hyper(NamedTuple):
     lower_bound: np.float32
 
 
-HYPER = Hyper._fields
+HYPER = HyperParameters._fields
 
 
 @cache
@@ -67,7 +66,8 @@ def state_record(names: tuple[str, ...]) -> Any:
     row's.
     """
     name = "states_of_" + "__".join(names)
-    record: Any = namedtuple(name, names, module=__name__)  # type: ignore[misc]
+    record: Any = NamedTuple(name, [(state, Any) for state in names])  # type: ignore[misc]
+    record.__module__ = __name__
     globals()[name] = record  # cached kernels name the class of an argument so
     return record
 

@@ -11,10 +11,10 @@ ABSENT = -(2**63)  # an integer field that is empty
 VECTOR = 4  # length of the planted vectors
 
 
-def _draws(key, step, row0, rows, draws):
-    """Uniform fp64[rows, draws] in [0, 1)."""
-    words = np.empty((rows, 2 * draws), np.uint32)
-    random_words(key, row0, 0, step, words)
+def _draws(draws, rows, count):
+    """Uniform fp64[rows, count] in [0, 1)."""
+    words = np.empty((rows, 2 * count), np.uint32)
+    random_words(draws.key, draws.row0, 0, draws.step, words)
     pairs = words[:, 0::2].astype(np.uint64) + words[:, 1::2].astype(np.uint64) * np.uint64(2**32)
     return (pairs // np.uint64(2**11)).astype(np.float64) / 2.0**53
 
@@ -27,24 +27,26 @@ def code_of(rank, name):
     return x ^ (x >> np.uint32(16))
 
 
-def missing_groups(key, step, row0, rates, out):
+def missing_groups(draws, rates, out):
     """Which groups of fields are missing; see `kernels.synthetic.missing_groups`."""
-    out[:] = _draws(key, step, row0, out.shape[0], out.shape[1]) < rates
+    out[:] = _draws(draws, out.shape[0], out.shape[1]) < rates
 
 
-def integers(key, step, row0, absent, knots, starts, slopes, shift, out):
+def integers(draws, absent, quantiles, out):
     """Values of an integer field; see `kernels.synthetic.integers`."""
-    u = _draws(key, step, row0, out.size, 1)[:, 0]
+    u = _draws(draws, out.size, 1)[:, 0]
+    knots, starts, slopes, shift = quantiles
     j = np.searchsorted(knots[1:], u, side="right")
     x = exp(starts[j] + (u - knots[j]) * slopes[j]) - shift + 0.5
     out[:] = np.where(absent != 0, ABSENT, np.floor(x).astype(np.int64))
 
 
-def integer_effects(values, center, scale, slope, missing_effect, vector, logit, vectors):
+def integer_effects(values, terms, logit, vectors):
     """Terms of an integer field; see `kernels.synthetic.integer_effects`."""
+    center, scale, slope, missing, vector = terms
     absent = values == ABSENT
     t = (log1p(np.maximum(values, 0).astype(np.float64)) - center) * scale
-    logit += np.where(absent, missing_effect, slope * t)
+    logit += np.where(absent, missing, slope * t)
     vectors[~absent] += (t[:, None] * vector)[~absent]
 
 
@@ -53,11 +55,11 @@ def square_norms(vectors, out):
     out[:] = np.add.accumulate(vectors * vectors, axis=1)[:, -1]
 
 
-def bag_lengths(key, step, row0, absent, mean, geometric, out):
+def bag_lengths(draws, absent, mean, geometric, out):
     """Codes per row; see `kernels.synthetic.bag_lengths`."""
     out[:] = int(mean)
     if geometric and mean > 1.0:
-        u = _draws(key, step, row0, out.size, 1)[:, 0]
+        u = _draws(draws, out.size, 1)[:, 0]
         out[:] = 1 + (log(1.0 - u) / log(np.array([1.0 - 1.0 / mean]))).astype(np.int64)
     out[absent != 0] = 0
 
@@ -70,30 +72,16 @@ def _reused_ranks(u, cuts, firsts, most):
     return np.minimum(np.floor(x) + 1.0, most)
 
 
-def bags(
-    key,
-    effect_key,
-    name,
-    step,
-    row0,
-    offsets,
-    absent,
-    law,
-    cuts,
-    firsts,
-    amplitudes,
-    codes,
-    logit,
-    vectors,
-    squares,
-):
+def bags(draws, offsets, absent, category, codes, sums):
     """Codes of one category and their effects; see `kernels.synthetic.bags`."""
+    effect_key, name, law, cuts, firsts, amplitudes = category
+    logit, vectors, squares = sums
     top, q, power, first, span, ranks = law.tolist()
     lengths = np.diff(offsets)
     row = np.repeat(np.arange(logit.size), lengths)
     place = np.arange(row.size) - offsets[row]
     width = int(lengths.max(initial=0))
-    u = _draws(key, step, row0, logit.size, width + 1)[row, place + 1]
+    u = _draws(draws, logit.size, width + 1)[row, place + 1]
     if cuts.size:
         rank = _reused_ranks(u, cuts, firsts, ranks).astype(np.int64)
     else:
@@ -111,9 +99,9 @@ def bags(
         (words[:, 4:] - 2**31).astype(np.float64) / 2.0**31 * (amplitudes[2] * damping)[:, None]
     )
     bag = np.zeros((logit.size, VECTOR))
-    here = absent[row] == 0
-    np.add.at(logit, row[here], effect[here])
-    np.add.at(bag, row[here], vector[here])
+    present = absent[row] == 0
+    np.add.at(logit, row[present], effect[present])
+    np.add.at(bag, row[present], vector[present])
     if amplitudes[2] != 0.0:
         vectors += bag
         squares += np.add.accumulate(bag * bag, axis=1)[:, -1]
@@ -143,10 +131,10 @@ def calibrate(raw, sigma, rate):
     return scale, 0.5 * (low + high)
 
 
-def clicks(key, step, row0, raw, scale, bias, probability, labels):
+def clicks(draws, raw, scale, bias, probability, labels):
     """Probabilities and labels; see `kernels.synthetic.clicks`."""
     probability[:] = sigmoid(raw * scale + bias)
-    labels[:] = _draws(key, step, row0, raw.size, 1)[:, 0] < probability
+    labels[:] = _draws(draws, raw.size, 1)[:, 0] < probability
 
 
 def tally(probability, labels, histogram):

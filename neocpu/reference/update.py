@@ -5,7 +5,7 @@ then the rule's formula.
 import numpy as np
 
 from neocpu.reference import rules
-from neocpu.reference.pooling import round_bag, sum_bag
+from neocpu.reference.pooling import Bag, Terms, round_bag, sum_bag
 
 
 def square_tree(x, size: int) -> np.float32:
@@ -42,9 +42,9 @@ def _tree_size(columns) -> int:
 
 def _merge(segments, gradient, u: int, out) -> None:
     """out = the exact sum of the gradients of unique row u, rounded once."""
-    lo = segments.starts[u]
-    hi = segments.starts[u + 1]
-    round_bag(gradient, segments.place, segments.weights, lo, hi, 0, 1, out.size, out, None)
+    terms = Terms(gradient, segments.place, segments.weights)
+    bag = Bag(segments.starts[u], segments.starts[u + 1], 0, 1, out.size)
+    round_bag(terms, bag, out, None)
 
 
 def fused(rule, limited):
@@ -144,12 +144,10 @@ def pack(gradient, column, width, start, out):
 def merge_words(segments, gradient, out, used):
     """fp64 sums of merged gradients, and the words each needs; see `kernels.update.merge_words`."""
     width = out.shape[1]
+    terms = Terms(gradient, segments.place, segments.weights)
     for u in range(out.shape[0]):
-        lo = segments.starts[u]
-        hi = segments.starts[u + 1]
-        used[u] = sum_bag(
-            gradient, segments.place, segments.weights, lo, hi, 0, 1, width, out[u], None
-        )
+        bag = Bag(segments.starts[u], segments.starts[u + 1], 0, 1, width)
+        used[u] = sum_bag(terms, bag, out[u], None)
 
 
 def square_nodes(gradient, width, first, size, out):

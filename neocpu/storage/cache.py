@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from neocpu.kernels import cache as kernels
 from neocpu.kernels import hashing
+from neocpu.kernels.operands import BatchRows, CacheState, Evicted, Misses, RowsFound
 from neocpu.reference.policies import DEFAULT, NEVER, POLICIES, Policy
 from neocpu.storage.arena import Arena
 from neocpu.storage.placement import WAYS, sets_for
@@ -127,6 +128,15 @@ class Cache:
         )
         self._next_use = self._state["next_use"] if self.policy.next_use else _NONE
         self._hand = np.full(sets if self.policy.hand else 0, -1)
+        self._known = CacheState(
+            prints=self._prints,
+            tags=self._tags,
+            locks=self._locks,
+            dirty=self._dirty,
+            stamp=self._stamp,
+            next_use=self._next_use,
+            hand=self._hand,
+        )
         self._work = np.empty((0, 5), np.int64)
         self._missing = np.empty((5, 0), np.int64)
         self._counts = _Counts() if self.policy.counts else None
@@ -146,24 +156,13 @@ class Cache:
             self._missing = np.empty(self._work.T.shape, np.int64)
         lines = np.empty_like(ids)
         misses, lookups = np.empty((2, -(-ids.size // kernels.CHUNK)), np.int64)
+        rows = BatchRows(ids, counts, next_use)
         self._find(
-            ids,
-            counts,
-            next_use,
-            self.batch,
-            self._prints,
-            self._tags,
-            self._locks,
-            self._stamp,
-            self._next_use,
-            lines,
-            self._missing[0],
-            misses,
-            lookups,
+            rows, self.batch, self._known, RowsFound(lines, self._missing[0], misses, lookups)
         )
         miss_count = kernels.gather(misses, self._missing[0], lines, self._missing[1])
         missed, sets, old_ids, old_lines, old_stamps = self._missing[:, :miss_count]
-        old_dirty = np.empty(miss_count, np.uint8)
+        evicted = Evicted(old_ids, old_lines, old_stamps, np.empty(miss_count, np.uint8))
         amounts = counts[missed]
         order = _NONE
         # Where ways are scarce, rows looked up most, or used again soonest, get a line first.
@@ -172,36 +171,15 @@ class Cache:
             order = np.argsort(-amounts, kind="stable")
         elif next_use.size:
             order = np.argsort(next_use[missed], kind="stable")
-        self._populate(
-            ids,
-            missed,
-            sets,
-            amounts,
-            next_use,
-            order,
-            self._work[:miss_count],
-            self.batch,
-            self._prints,
-            self._tags,
-            self._locks,
-            self._dirty,
-            self._stamp,
-            self._next_use,
-            self._hand,
-            lines,
-            old_ids,
-            old_lines,
-            old_stamps,
-            old_dirty,
-        )
+        newcomers = Misses(missed, sets, amounts, order)
+        work = self._work[:miss_count]
+        self._populate(rows, newcomers, work, self.batch, self._known, lines, evicted)
         if self._counts:
-            evicted = old_ids >= 0
-            self._counts.put(old_ids[evicted], old_stamps[evicted])
+            leaving = old_ids >= 0
+            self._counts.put(old_ids[leaving], old_stamps[leaving])
         moves = np.empty((4, miss_count), np.int64)
         dirty = np.empty(miss_count, np.bool_)
-        evictions, fills, outside = kernels.settle(
-            ids, counts, missed, lines, old_ids, old_lines, old_dirty, moves, dirty
-        )
+        evictions, fills, outside = kernels.settle(rows, missed, lines, evicted, moves, dirty)
         increments = (1, lookups.sum(), ids.size, miss_count, miss_count - fills, outside)
         for name, increment in zip(STATISTICS, increments):
             self._statistics[name] += int(increment)

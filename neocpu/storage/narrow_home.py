@@ -1,6 +1,5 @@
 """How are rows kept in fewer bytes than in the cache above them?
 
-<<<<<<< HEAD
 They are encoded when they leave the cache, and decoded when they come up.
 
     cache      slots of fp32 or fp16 numbers, updated like rows that live there

@@ -1,10 +1,15 @@
 """How is a bag of rows summed without leaving the registers? Blocks of columns, fp64 accumulators,
 exponents on the side.
 
-    sum_rows    walks the rows of a bag for some columns: each fp32 term is widened and added in fp64; beside it an integer
-                maximum and minimum of the bit patterns keeps the range of exponents, which tells
-                whether the fp64 sum is exact (`docs/arithmetic.md` §3)
-    cut_rows    the same walk for a range that is too wide: each term is cut on a grid, parts and rests are added apart
+    sum_rows     walks the rows of a bag for some columns: each fp32 term is widened and added in
+                 fp64; beside it an integer maximum and minimum of the bit patterns keeps the range
+                 of exponents, which tells whether the fp64 sum is exact (`docs/arithmetic.md` §3)
+    plain_rows   the same walk without the range
+    cut_rows     the same walk for a range that is too wide: each term is cut on a grid, parts and
+                 rests are added apart
+
+Each makes an intrinsic for a number of columns (`sum_rows_16`). They take the terms, a bag and the
+first column (`operands.Terms`, `operands.Bag`), and where the sums go.
 
 Rows of any format are decoded to fp32 in registers (`decoders.py`), the terms from then on are
 fp32 numbers.
@@ -28,8 +33,9 @@ from neocpu.kernels.simd.decoders import RowDecoder
 from neocpu.kernels.simd.flags import QUIET, quiet_product
 from neocpu.kernels.simd.tiles import LANES
 
-NEAR = 4  # lookups
-WIDE = LANES == 16  # 32 registers of 512 bits hold 128 columns of fp64 sums, 16 of 256 bits hold 32
+NEAR = 4  # lookups between asking for a row and its turn
+# 32 registers of 512 bits hold 128 columns of fp64 sums, 16 of 256 bits hold 32.
+WIDE = LANES == 16
 
 
 @register_jitable
@@ -41,22 +47,28 @@ def far_of(size):
 
 
 class Walk:
-    """The loop over the rows of a bag, for one block of columns."""
+    """The loop over the rows of a bag, for one block of columns.
+
+    Arguments of its intrinsics begin with: terms (`Terms`), bag (`Bag`), column.
+    """
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any, block: int) -> None:
-        self.context = context
         self.builder = builder
         self.block = block
         self.lanes = min(block, LANES)
         self.f32 = ir.VectorType(F32, self.lanes)
         self.f64 = ir.VectorType(F64, self.lanes)
         self.int = ir.VectorType(I32, self.lanes)
-        self.index, self.weights = (data(context, builder, signature, args, p) for p in (1, 2))
-        self.lo, self.hi, self.base, self.stride, self.column = args[3:8]
-        self.rows = RowDecoder(context, builder, signature, args, self.stride)
-        index, weights = (
-            context.make_array(signature.args[p])(context, builder, args[p]) for p in (1, 2)
+        kinds = signature.args[0].types
+        values, index, weights = (
+            context.make_array(kind)(context, builder, array)
+            for kind, array in zip(kinds, cgutils.unpack_tuple(builder, args[0]))
         )
+        self.index = index.data
+        self.weights = weights.data
+        self.lo, self.hi, self.base, self.stride, _ = cgutils.unpack_tuple(builder, args[1])
+        self.column = args[2]
+        self.rows = RowDecoder(context, builder, kinds[0], values.data, self.stride)
         self.last = builder.sub(index.nitems, I64(1))
         self.weighted = builder.icmp_signed(">", weights.nitems, I64(0))
         self.one = cgutils.alloca_once_value(builder, F32(1.0))
@@ -92,9 +104,9 @@ class Walk:
         _, row = self.row(b.select(b.icmp_signed("<", far, self.last), far, self.last))
         codes = self.rows.codes(row, self.column)
         size = self.rows.bytes_of(self.block)
-        places = (
-            [*range(0, size, 64)] if self.rows.name == "fp32" else [*range(0, size, 64), size - 1]
-        )
+        places = [*range(0, size, 64)]
+        if self.rows.name != "fp32":  # not aligned: the last byte may be in one more line
+            places.append(size - 1)
         lines = [b.gep(codes, [I64(at)]) for at in dict.fromkeys(places)]
         for line in [*lines, self.rows.header(row)] if self.rows.scaled else lines:
             call(b, "llvm.prefetch.p0", ir.VoidType(), line, I32(0), I32(locality), I32(1))
@@ -123,12 +135,12 @@ class Walk:
         with cgutils.for_range_slice(b, self.lo, self.hi, I64(1)) as (j, _):
             self.fetch(j, far_of(self.rows.bytes_of(self.block)), 2)
             self.fetch(j, NEAR, 3)
-            number, here = self.row(j)
+            number, row = self.row(j)
             with b.if_then(b.icmp_signed(">=", number, I64(0)), likely=True):
                 scale = splat(b, b.load(self.weight(j)), self.lanes) if weighted else None
-                scales = self.rows.scales(here, self.lanes)
+                scales = self.rows.scales(row, self.lanes)
                 for i in range(self.block // self.lanes):
-                    term = self.rows.vector(here, scales, self.column, self.lanes * i, self.lanes)
+                    term = self.rows.vector(row, scales, self.column, self.lanes * i, self.lanes)
                     body(i, product(b, term, scale) if weighted else term)
 
     def store(self, slots: list[Any], out: Any, first: int) -> None:
@@ -145,7 +157,9 @@ class Walk:
         return call(self.builder, f"llvm.vector.reduce.{name}.v{self.lanes}i32", I32, value)
 
 
-def _sum_rows(block: int) -> Any:
+def sum_rows(block: int) -> Any:
+    """Intrinsic: fp64 sums of `block` columns of a bag, and the range of their exponents."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         walk = Walk(context, builder, signature, args, block)
         high = walk.variable(walk.int, 0)
@@ -163,15 +177,26 @@ def _sum_rows(block: int) -> Any:
             walk.add(sums[i], builder.fpext(term, walk.f64))
 
         walk.each(body)
-        walk.store(sums, data(context, builder, signature, args, 8), 0)
+        walk.store(sums, data(context, builder, signature, args, 3), 0)
         most = walk.reduce("umax", high)
         least = walk.reduce("umin", low)
         return builder.or_(builder.shl(builder.zext(most, I64), I64(32)), builder.zext(least, I64))
 
-    return codegen
+    @intrinsic
+    def sums_and_range(typingctx, terms, bag, column, out):
+        """out[:block] (f64) = sums of columns column .. column + block of the terms of a bag.
+
+        Returns (largest bits << 32 | smallest bits), bits without sign, shifted left by one; zeros
+        count as largest in the minimum.
+        """
+        return types.int64(terms, bag, types.int64, out), codegen
+
+    return sums_and_range
 
 
-def _plain_rows(block: int) -> Any:
+def plain_rows(block: int) -> Any:
+    """Intrinsic: the sums of `sum_rows` alone; weighted only if `QUIET`."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         walk = Walk(context, builder, signature, args, block)
         sums = [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)]
@@ -186,16 +211,23 @@ def _plain_rows(block: int) -> Any:
                 walk.loop(body, False)
         else:
             walk.loop(body, False)
-        walk.store(sums, data(context, builder, signature, args, 8), 0)
+        walk.store(sums, data(context, builder, signature, args, 3), 0)
         return context.get_dummy_value()
 
-    return codegen
+    @intrinsic
+    def plain_sums(typingctx, terms, bag, column, out):
+        """out[:block] (f64) = sums of columns column .. column + block of the terms of a bag."""
+        return types.void(terms, bag, types.int64, out), codegen
+
+    return plain_sums
 
 
-def _cut_rows(block: int) -> Any:
+def cut_rows(block: int) -> Any:
+    """Intrinsic: sums of the parts of the terms on a grid, and of what the grid leaves of them."""
+
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         walk = Walk(context, builder, signature, args, block)
-        sigma = splat(builder, args[8], walk.lanes)
+        sigma = splat(builder, args[3], walk.lanes)
         parts, rests = (
             [walk.variable(walk.f64, 0.0) for _ in range(block // walk.lanes)] for _ in range(2)
         )
@@ -211,108 +243,33 @@ def _cut_rows(block: int) -> Any:
             )
 
         walk.each(body)
-        out = data(context, builder, signature, args, 9)
+        out = data(context, builder, signature, args, 4)
         walk.store(parts, out, 0)
         walk.store(rests, out, block)
         return context.get_dummy_value()
 
-    return codegen
+    @intrinsic
+    def cut_sums(typingctx, terms, bag, column, sigma, out):
+        """out[:block] (f64) = sums of q = (x + sigma) - sigma, out[block : 2 * block] of x - q."""
+        return types.void(terms, bag, types.int64, types.float64, out), codegen
+
+    return cut_sums
 
 
-def _sum_signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
-    i = types.int64
-    return i(values, index, weights, i, i, i, i, i, out)
+# As many columns at once as the registers hold, and half of that.
+LONG, SHORT = (128, 64) if WIDE else (32, 16)
 
-
-def _plain_signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
-    i = types.int64
-    return types.void(values, index, weights, i, i, i, i, i, out)
-
-
-def _cut_signature(values: Any, index: Any, weights: Any, out: Any) -> Any:
-    i = types.int64
-    return types.void(values, index, weights, i, i, i, i, i, types.float64, out)
-
-
-@intrinsic
-def sum_rows_64(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """out[:64] = fp64 sums over j in [lo, hi) of values[base + index[j]*stride + column + c] (times
-    weights[j], if there are any; index < 0 is skipped).
-
-    Returns (largest bits << 32 | smallest bits), bits without sign, shifted left by one; zeros
-    count as largest in the minimum.
-    """
-    return _sum_signature(values, index, weights, out), _sum_rows(64)
-
-
-@intrinsic
-def sum_rows_128(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """`sum_rows_64` for 128 columns."""
-    return _sum_signature(values, index, weights, out), _sum_rows(128)
-
-
-@intrinsic
-def sum_rows_32(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """`sum_rows_64` for 32 columns."""
-    return _sum_signature(values, index, weights, out), _sum_rows(32)
-
-
-@intrinsic
-def sum_rows_16(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """`sum_rows_64` for 16 columns."""
-    return _sum_signature(values, index, weights, out), _sum_rows(16)
-
-
-@intrinsic
-def sum_rows_4(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """`sum_rows_64` for 4 columns."""
-    return _sum_signature(values, index, weights, out), _sum_rows(4)
-
-
-@intrinsic
-def sum_rows_1(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """`sum_rows_64` for one column."""
-    return _sum_signature(values, index, weights, out), _sum_rows(1)
-
-
-@intrinsic
-def plain_rows_long(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """Sums as of `sum_rows_64` with no range, weighted only if `QUIET`: of 128 columns (of 32 where
-    there are 16 registers).
-    """
-    return _plain_signature(values, index, weights, out), _plain_rows(128 if WIDE else 32)
-
-
-@intrinsic
-def plain_rows_short(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """`plain_rows_long` for half as many columns."""
-    return _plain_signature(values, index, weights, out), _plain_rows(64 if WIDE else 16)
-
-
-@intrinsic
-def plain_rows_16(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """`plain_rows_long` for 16 columns."""
-    return _plain_signature(values, index, weights, out), _plain_rows(16)
-
-
-@intrinsic
-def plain_rows_1(typingctx, values, index, weights, lo, hi, base, stride, column, out):
-    """`plain_rows_long` for one column."""
-    return _plain_signature(values, index, weights, out), _plain_rows(1)
-
-
-@intrinsic
-def cut_rows_16(typingctx, values, index, weights, lo, hi, base, stride, column, sigma, out):
-    """out[:16] = fp64 sums of the terms' parts q = (x + sigma) - sigma, out[16:32] of their rests;
-    else as `sum_rows_64`.
-    """
-    return _cut_signature(values, index, weights, out), _cut_rows(16)
-
-
-@intrinsic
-def cut_rows_1(typingctx, values, index, weights, lo, hi, base, stride, column, sigma, out):
-    """`cut_rows_16` for one column."""
-    return _cut_signature(values, index, weights, out), _cut_rows(1)
+sum_rows_long = sum_rows(LONG)
+sum_rows_short = sum_rows(SHORT)
+sum_rows_16 = sum_rows(16)
+sum_rows_4 = sum_rows(4)
+sum_rows_1 = sum_rows(1)
+plain_rows_long = plain_rows(LONG)
+plain_rows_short = plain_rows(SHORT)
+plain_rows_16 = plain_rows(16)
+plain_rows_1 = plain_rows(1)
+cut_rows_16 = cut_rows(16)
+cut_rows_1 = cut_rows(1)
 
 
 def _pairs(builder: Any, a: Any, b: Any) -> Any:
@@ -347,9 +304,11 @@ def _halves(builder: Any, a: Any) -> Any:
     )
 
 
-def _square_tree(block: int) -> Any:
-    """Eight lanes: that is how the row was stored, and a wider load would wait until it is in the
-    cache.
+def square_tree(block: int) -> Any:
+    """Intrinsic: sum of squares of `block` columns as a binary tree, adjacent pairs first.
+
+    It loads eight lanes at a time: that is how the row was stored, and a wider load would wait
+    until the row is in the cache.
     """
     vector = ir.VectorType(F32, 8)
 
@@ -377,19 +336,16 @@ def _square_tree(block: int) -> Any:
             x = builder.fadd(even, odd)
         return builder.extract_element(x, I32(0))
 
-    return codegen
+    @intrinsic
+    def square_sum_tree(typingctx, g, offset):
+        """Sum of squares of g[offset : offset + block] (f32) as a tree, adjacent pairs first."""
+        return types.float32(g, types.int64), codegen
+
+    return square_sum_tree
 
 
-@intrinsic
-def square_tree_64(typingctx, g, offset):
-    """Sum of squares of g[offset : offset + 64] (f32) as a binary tree, adjacent pairs first."""
-    return types.float32(g, types.int64), _square_tree(64)
-
-
-@intrinsic
-def square_tree_16(typingctx, g, offset):
-    """Sum of squares of g[offset : offset + 16] (f32) as a binary tree, adjacent pairs first."""
-    return types.float32(g, types.int64), _square_tree(16)
+square_tree_64 = square_tree(64)
+square_tree_16 = square_tree(16)
 
 
 @inlined

@@ -7,8 +7,8 @@ the dtype says how.
 Numba compiles a kernel per dtype, so the decoder is picked when it is compiled. It follows from the
 format's record; `DECODERS` has those that the processor does faster in another way. Small floats
 are shifted into place and multiplied by a power of two, which is exact, subnormals included.
-Row-scaled integers are fma(q, scale, bias): rounded once. A row starts at element base + row * stride; for
-row-scaled integers an element is a byte and the stride the bytes of a row.
+Row-scaled integers are fma(q, scale, bias): rounded once. A row starts at element base + row *
+stride; for row-scaled integers an element is a byte and the stride the bytes of a row.
 """
 
 import math
@@ -20,11 +20,12 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from neocpu.formats import FORMATS, FP16, INFERENCE, SmallFloat
-from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, splat
+from neocpu.kernels.simd import F32, F64, I8, I32, I64, call, data, prefetch_line, splat
 from neocpu.kernels.simd.tiles import LANES, target
 
 ROWS = FORMATS | INFERENCE  # formats that kernels read
 _I16 = ir.IntType(16)
+_NAN = 0x7FC00000  # bits of the one NaN that is stored
 HALVES = "+f16c" in target()[1].split(",")  # the processor decodes fp16 itself
 WIDE_HALVES = "+avx512fp16" in target()[1].split(",")
 
@@ -37,16 +38,17 @@ def format_of(kind: Any) -> str:
 class RowDecoder:
     """The rows of one array, as LLVM values: addresses of rows, vectors of their numbers."""
 
-    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, stride: Any) -> None:
+    def __init__(self, context: Any, builder: Any, kind: Any, values: Any, stride: Any) -> None:
+        """`kind`: Numba's type of the array; `values`: pointer to its elements; `stride`: i64."""
         self.builder = builder
-        self.name = format_of(signature.args[0])
+        self.name = format_of(kind)
         self.form = ROWS[self.name]
         self.bits = self.form.bits
         self.scaled = bool(self.form.header)
         # bytes of a scale or a bias
         self.word = 4 if self.scaled and self.form.header[0][1] == "<f4" else 2
-        self.size = I64(context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype)))
-        self.values = builder.bitcast(data(context, builder, signature, args, 0), I8.as_pointer())
+        self.size = I64(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+        self.values = builder.bitcast(values, I8.as_pointer())
         self.row_bytes = builder.mul(stride, self.size)
 
     def row(self, element: Any) -> Any:
@@ -197,73 +199,105 @@ def _e5m2(b: Any, code: Any, lanes: int) -> Any:
 DECODERS = {"fp16": _half, "bf16": _bf16, "fp8_e5m2": _e5m2}
 
 
+def _decoder(context: Any, builder: Any, signature: Any, args: Any) -> RowDecoder:
+    """Of intrinsics whose arguments begin with (values, row, stride)."""
+    values = data(context, builder, signature, args, 0)
+    return RowDecoder(context, builder, signature.args[0], values, args[2])
+
+
 @intrinsic
 def number_at(typingctx, values, row, stride, column):
     """fp32 number of one column of the row that starts at element `row`."""
 
     def codegen(context, builder, signature, args):
-        rows = RowDecoder(context, builder, signature, args, args[2])
-        here = rows.row(args[1])
-        return builder.extract_element(
-            rows.vector(here, rows.scales(here, 1), args[3], 0, 1), I32(0)
-        )
+        rows = _decoder(context, builder, signature, args)
+        address = rows.row(args[1])
+        number = rows.vector(address, rows.scales(address, 1), args[3], 0, 1)
+        return builder.extract_element(number, I32(0))
 
     i = types.int64
     return types.float32(values, i, i, i), codegen
 
 
-def _copy_row(context: Any, b: Any, signature: Any, args: Any, wide: bool) -> Any:
-    """(values, row, stride, width, out): the numbers of a row into out, as fp32, or plus zero as
-    fp64.
+def _as_stored(builder: Any, numbers: Any) -> Any:
+    """The numbers as they are, fp32."""
+    return numbers
+
+
+def _plus_zero(builder: Any, numbers: Any) -> Any:
+    """-0 becomes +0."""
+    return builder.fadd(numbers, ir.Constant(numbers.type, [0.0] * numbers.type.count))
+
+
+def _canonical(builder: Any, numbers: Any) -> Any:
+    """-0 becomes +0, every NaN the one that is stored."""
+    y = _plus_zero(builder, numbers)
+    nan = builder.bitcast(
+        ir.Constant(ir.VectorType(I32, y.type.count), [_NAN] * y.type.count), y.type
+    )
+    return builder.select(builder.fcmp_ordered("ord", y, y), y, nan)
+
+
+def _widened(builder: Any, numbers: Any) -> Any:
+    """fp64, -0 as +0."""
+    return _plus_zero(builder, builder.fpext(numbers, ir.VectorType(F64, numbers.type.count)))
+
+
+def _row_copy(finish: Any, element: Any, most: int = LANES) -> Any:
+    """Intrinsic: the numbers of a row into an array of `element`, each through `finish`, `most` of
+    them at once.
     """
-    width = args[3]
-    kind = F64 if wide else F32
-    rows = RowDecoder(context, b, signature, args, args[2])
-    here = rows.row(args[1])
-    to = data(context, b, signature, args, 4)
-    done = b.and_(width, I64(-LANES))
-    for lanes, first, last in ((LANES, I64(0), done), (1, done, width)):
-        scales = rows.scales(here, lanes)
-        vector = ir.VectorType(kind, lanes)
-        with cgutils.for_range_slice(b, first, last, I64(lanes)) as (c, _):
-            numbers = rows.vector(here, scales, c, 0, lanes)
-            if wide:
-                numbers = b.fadd(b.fpext(numbers, vector), ir.Constant(vector, [0.0] * lanes))
-            b.store(numbers, b.bitcast(b.gep(to, [c]), vector.as_pointer()), align=8 if wide else 4)
-    return context.get_dummy_value()
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        width = args[3]
+        rows = _decoder(context, b, signature, args)
+        address = rows.row(args[1])
+        out = data(context, b, signature, args, 4)
+        done = b.and_(width, I64(-most))
+        for lanes, first, last in ((most, I64(0), done), (1, done, width)):
+            scales = rows.scales(address, lanes)
+            vector = ir.VectorType(element, lanes)
+            with cgutils.for_range_slice(b, first, last, I64(lanes)) as (c, _):
+                numbers = finish(b, rows.vector(address, scales, c, 0, lanes))
+                target = b.bitcast(b.gep(out, [c]), vector.as_pointer())
+                b.store(numbers, target, align=8 if element == F64 else 4)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def copy_row(typingctx, values, row, stride, width, out):
+        """out[:width] = the numbers of the row that starts at element `row`."""
+        i = types.int64
+        return types.void(values, i, i, i, out), codegen
+
+    return copy_row
 
 
-@intrinsic
-def read_row(typingctx, values, row, stride, width, out):
-    """out[:width] = the numbers of the row that starts at element `row`, as fp32; out f32[:]."""
-    i = types.int64
-    return types.void(values, i, i, i, out), lambda *given: _copy_row(*given, False)
+read_row = _row_copy(_as_stored, F32)
+canonical_row = _row_copy(_canonical, F32, min(LANES, 8))
+widened_row = _row_copy(_widened, F64)
 
 
-@intrinsic
-def widened_row(typingctx, values, row, stride, width, out):
-    """out[:width] = the numbers of the row that starts at element `row`, as fp64, -0 as +0; out
-    f64[:].
-    """
-    i = types.int64
-    return types.void(values, i, i, i, out), lambda *given: _copy_row(*given, True)
-
-
-@intrinsic
-def fetch_row(typingctx, values, row, stride, width):
-    """Prefetch the row that starts at element `row`."""
+def _row_fetch(locality: int) -> Any:
+    """Intrinsic: prefetch a row into the first-level cache (locality 3) or the second (2)."""
 
     def codegen(context, builder, signature, args):
         b = builder
-        width = args[3]
-        rows = RowDecoder(context, b, signature, args, args[2])
-        here = rows.row(args[1])
-        size = b.lshr(b.mul(width, I64(rows.bits)), I64(3))
-        with cgutils.for_range_slice(
-            b, I64(0), b.add(size, I64(8 if rows.scaled else 0)), I64(64)
-        ) as (at, _):
-            call(b, "llvm.prefetch.p0", ir.VoidType(), b.gep(here, [at]), I32(0), I32(3), I32(1))
+        rows = _decoder(context, b, signature, args)
+        address = rows.row(args[1])
+        size = b.lshr(b.mul(args[3], I64(rows.bits)), I64(3))
+        end = b.add(size, I64(8 if rows.scaled else 0))
+        with cgutils.for_range_slice(b, I64(0), end, I64(64)) as (at, _):
+            prefetch_line(b, b.gep(address, [at]), locality)
         return context.get_dummy_value()
 
-    i = types.int64
-    return types.void(values, i, i, i), codegen
+    @intrinsic
+    def fetch(typingctx, values, row, stride, width):
+        """Prefetch the row that starts at element `row`."""
+        i = types.int64
+        return types.void(values, i, i, i), codegen
+
+    return fetch
+
+
+fetch_row = _row_fetch(3)
+fetch_row_far = _row_fetch(2)

@@ -65,7 +65,7 @@ def tells(typingctx, values):
 
 @intrinsic
 def rounded(typingctx):
-    """Has a floating-point operation of this thread rounded since the last call? Clears the flag."""
+    """Has this thread rounded a number since the last call? Clears the flag."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if not X86:

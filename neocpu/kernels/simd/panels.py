@@ -192,7 +192,7 @@ def transpose_block(typingctx, x, x_at, stride, rows, out, out_at, step):
 
 @intrinsic
 def mirror_block(typingctx, x, x_at, stride):
-    """x[x_at + r*stride + c] = x[x_at + c*stride + r] for r < c < LANES: mirrors a lower triangle."""
+    """Mirror a lower triangle: x[x_at + r*stride + c] = x[x_at + c*stride + r], r < c < LANES."""
 
     def codegen(context, builder, signature, args):
         (base,) = _bases(context, builder, signature, args, 0)

@@ -1,9 +1,10 @@
 """How does a row of numbers become a row of 8-, 4- or 2-bit codes? Its range first, then 32 columns
 at a time.
 
-    row_range     minimum and maximum as FBGEMM's AVX2 code finds them, NaN and signed zeros included
+    row_range     minimum and maximum as FBGEMM's AVX2 code finds them, also of NaN and zeros
     quick_range   the same numbers of ordinary rows, in four independent chains
-    write_codes   (x - low) * inverse, rounded by adding 2^23; the lowest bytes are the codes, squeezed into words
+    write_codes   (x - low) * inverse, rounded by adding 2^23; the lowest bytes are the codes,
+                  squeezed into words
     read_codes    words spread to bytes, then fma(code, scale, bias)
 
 The last columns, fewer than eight, take the same way, through a buffer if they do not fill whole

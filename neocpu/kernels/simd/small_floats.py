@@ -4,7 +4,8 @@ time; LLVM adds the lanes.
 Codes of magnitudes ascend with the magnitudes, so a small float is a shift of the fp32 bits:
 
     normal      (bits + half an ulp, made even by the bit above - bias) >> dropped bits
-    subnormal   |x| + 2^(23 + lowest exponent - mantissa bits): fp32 addition itself rounds at the right place
+    subnormal   |x| + 2^(23 + lowest exponent - mantissa bits): fp32 addition itself rounds at the
+                right place
     overflow    the code after the largest finite one: infinity (IEEE-754) or NaN (e4m3fn)
 
 Numba widens integer arithmetic to 64 bits, which halves the lanes; here it stays at 32. Each

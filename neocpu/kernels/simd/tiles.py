@@ -9,7 +9,7 @@ and a row of the B panel (NC floats):
               b0 b1 ... (NV vectors)         tile[i][j] = fma(splat a[i], b[j], tile[i][j])
     A   a0    t  t
     [K] a1    t  t          12 x (2 x 16) on AVX-512: 24 accumulators + 2 + 1 of 32 registers
-    [MR]...   t  t           6 x (2 x 8) on AVX2,  8 x (2 x 4) on 128-bit vectors with 32 registers (NEON)
+    [MR]...   t  t           6 x (2 x 8) on AVX2, 8 x (2 x 4) on 32 registers of 128 bits (NEON)
 
 The shape follows the vectors of the processor that LLVM compiles for (NUMBA_CPU_NAME and
 NUMBA_CPU_FEATURES override the host's); the bits do not: every output element is its own chain

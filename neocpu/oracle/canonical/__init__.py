@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.formats import FORMATS
+from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth.bags import SCALED, JaggedBatch, bags_of, row_bytes
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
@@ -88,10 +89,14 @@ class LookupArguments:
             self.place = np.cumsum(elements) - elements
             self.pitch = bags.dims
 
+    def entries(self, first: NDArray[np.int64]) -> Entries:
+        """The record that kernels take; first i64[K+1]: bags (or lookups) of each entry."""
+        return Entries(self.base, self.width, self.stride, first)
+
     @property
-    def tables(self) -> tuple[Any, ...]:
-        """First arguments of every kernel: the tables and where features begin in them."""
-        return self.table, self.base, self.width, self.stride
+    def lines(self) -> Lines:
+        """Where pooled rows go."""
+        return Lines(self.place, self.pitch)
 
 
 def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arrays:
@@ -104,26 +109,23 @@ def lookup_bits(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
             width = int(bags.dims[0]) if bags.dims.size else 0
             first_lookup = offsets[arguments.first_bag]
             out = np.zeros((rows.size, width), np.float32)
+            lines = Lines(first_lookup[:-1] * width, bags.dims)
             kernels.gathered_rows(
-                *arguments.tables,
-                first_lookup,
+                arguments.table,
+                arguments.entries(first_lookup),
                 rows,
                 weights,
-                first_lookup[:-1] * width,
-                bags.dims,
+                lines,
                 out.reshape(-1),
             )
         else:
             out = np.zeros(arguments.shape, np.float32)
             kernels.pooled_rows(
-                *arguments.tables,
-                arguments.first_bag,
-                offsets,
-                rows,
-                weights,
+                arguments.table,
+                arguments.entries(arguments.first_bag),
+                Bags(offsets, rows, weights),
                 options["pooling"] == "mean",
-                arguments.place,
-                arguments.pitch,
+                arguments.lines,
                 out.reshape(-1),
             )
     return {"out": encoded(out, str(options["output_format"]), backend)}
@@ -140,14 +142,12 @@ def weight_gradient_bits(inputs: Arrays, options: dict[str, Value], backend: str
     gradient = np.ascontiguousarray(inputs["grad_output"], np.float32).reshape(-1)
     with np.errstate(all="ignore"):
         backend_module("lookup", backend).weight_gradients(
-            *arguments.tables,
-            arguments.first_bag,
-            offsets,
-            rows,
+            arguments.table,
+            arguments.entries(arguments.first_bag),
+            Bags(offsets, rows, NONE),
             gradient,
             options["pooling"] == "mean",
-            arguments.place,
-            arguments.pitch,
+            arguments.lines,
             out,
         )
     return {"per_sample_weights_grad": out}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.oracle.canonical import NONE, backend_module
 from neocpu.oracle.operator import Arrays, Value
 from neocpu.oracle.truth import layout as truth_layout
@@ -130,7 +131,10 @@ def segment_sum(inputs: Arrays, options: dict[str, Value], backend: str) -> Arra
     zero = np.zeros(1, np.int64)
     width = np.array([values.shape[1]])
     rows = np.arange(len(values))
-    kernels = backend_module("pooling", backend)
+    entries = Entries(zero, width, width, np.array([0, len(out)]))
+    bags = Bags(offsets, rows, NONE)
+    lines = Lines(zero, width)
+    kernels = backend_module("lookup", backend)
     with np.errstate(all="ignore"):
-        kernels.pooled_sum(table, zero, width, offsets, rows, NONE, out, zero)
+        kernels.pooled_rows(table, entries, bags, False, lines, out.reshape(-1))
     return {"sums": out}

@@ -36,9 +36,7 @@ def optimizer_of(options: dict[str, Value]) -> SparseOptimizer:
 
 
 def segments_of(inputs: Arrays, options: dict[str, Value]) -> tuple[JaggedBatch, Segments, Floats]:
-    """The bags, their segments (lookups by table and row), and the flat gradient, clipped and
-    divided.
-    """
+    """The bags, their segments, and the flat gradient, clipped and divided."""
     bags, _, _, weights = lookups_of(inputs, options)
     gradient = divided(inputs, options, bags)
     global_row = bags.tables.first_row[bags.table] + bags.row
