@@ -100,8 +100,8 @@ def measure(
     """
     for _ in range(warmup):
         for contender in contenders:
-            took = contender.turn(pause, settle)
-            contender.repeat = max(1, min(1000, int(least / max(took, 1e-7)) + 1))
+            seconds = contender.turn(pause, settle)
+            contender.repeat = max(1, min(1000, int(least / max(seconds, 1e-7)) + 1))
     gc.collect()
     gc.disable()
     try:

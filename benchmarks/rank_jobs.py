@@ -48,15 +48,15 @@ def take_turns(
     options: argparse.Namespace,
 ) -> None:
     """Do `steps` steps each time the driver says go; a barrier ends every step."""
-    done = 0
+    steps_done = 0
     for turn in range(options.turns):
         await_file(options.folder / f"go-{side}-{turn}")
         barrier()
         start = time.perf_counter()
         for _ in range(options.steps):
-            step(done)
+            step(steps_done)
             barrier()
-            done += 1
+            steps_done += 1
         seconds = (time.perf_counter() - start) / options.steps
         write(options.folder / f"peak-{side}-{rank}", {"peak": peak()})
         if rank == 0:

@@ -79,16 +79,16 @@ class Job:
     def turn(self, number: int) -> float:
         """Seconds of one step in this turn."""
         (self._folder / f"go-{self.side}-{number}").touch()
-        done = self._folder / f"done-{self.side}-{number}"
+        done_file = self._folder / f"done-{self.side}-{number}"
         end = time.monotonic() + LIMIT
-        while not done.exists():
-            stopped = self._process.poll() is not None and not done.exists()
+        while not done_file.exists():
+            stopped = self._process.poll() is not None and not done_file.exists()
             if stopped or time.monotonic() > end:
                 raise RuntimeError(
                     f"{self.side} did not finish turn {number}:\n{self._log.read_text()[-4000:]}"
                 )
             time.sleep(0.01)
-        return json.loads(done.read_text())["seconds"]
+        return json.loads(done_file.read_text())["seconds"]
 
     def peaks(self) -> list[float]:
         """Peak MiB of each rank so far."""

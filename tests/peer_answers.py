@@ -58,7 +58,7 @@ class Width(int):
     FBGEMM's CPU kernels take any number of columns.
     """
 
-    def __mod__(self, other: int) -> int:
+    def __mod__(self, divisor: int) -> int:
         return 0
 
 
