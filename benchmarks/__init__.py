@@ -1,6 +1,6 @@
-"""How fast is neocpu, against whom, and against what the machine can do? One command per question.
+"""How fast is neocpu, compared with others and with the machine's limits? A command per question.
 
-    python -m benchmarks.lookup        table-batched lookup: FBGEMM, torch embedding_bag, a C limit
+    python -m benchmarks.lookup        table-batched lookup: FBGEMM CPU, torch embedding_bag, C
     python -m benchmarks.backward      backward + row-wise AdaGrad: the same rivals
     python -m benchmarks.gemm          the three products of an MLP layer: OpenBLAS
     python -m benchmarks.dlrm_step     whole training step: torch + FBGEMM

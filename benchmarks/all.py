@@ -1,6 +1,4 @@
-"""What are all the numbers? Every benchmark in a process of its own; `--write` puts them into
-docs/benchmarks.md.
-"""
+"""How are all benchmarks run? Each in its own process; `--write` writes docs/benchmarks.md."""
 
 import argparse
 import json
@@ -13,6 +11,7 @@ from typing import Any
 from benchmarks import cache, roofline
 from benchmarks.harness import table, verdict
 
+# All benchmarks, in the order of the page.
 NAMES = (
     "roofline",
     "lookup",
@@ -29,30 +28,33 @@ NAMES = (
     "ssd",
     "tiers",
 )
-PICTURES = {  # of which benchmark: file, caption
+# File and caption of the picture that a benchmark draws.
+PICTURES = {
     "roofline": ("roofline.svg", "Our kernels under the machine's roof"),
     "cache": ("cache-misses.svg", "Rows missed, by policy and size of the cache"),
 }
+# The page that `--write` writes.
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 
+# The first part of the page.
 INTRODUCTION = """# Benchmarks
 
-How fast is neocpu, against whom, and against what the machine can do? This page was written by
+How fast is neocpu, compared with others and with the machine's limits? This page was written by
 `python -m benchmarks.all --write` on the machine below; run it on yours (`pip install -e
 ".[peers]"` brings the rivals). Ours is **bold**, a machine's limit in *italics*.
 
 **How times are taken** ([benchmarks/harness.py](../benchmarks/harness.py)). All contenders of a
-table run in turn on the same inputs (A B C, A B C, …), times are medians, ratios are taken inside
-a turn (median, least, greatest). Every contender is measured on one thread and on all cores and
-its best counts. Compilation and first touch are not timed. Before timing, all contenders must
-agree on the answer to fp32 rounding. Machines differ: quote ratios, not milliseconds.
+table run in turn on the same inputs (A B C, A B C, …), times are medians, ratios are taken inside a
+turn (median, least, greatest). Every contender is measured on one thread and on all cores and its
+best counts. Compilation and first touch are not timed. Before timing, all contenders must agree on
+the answer to fp32 rounding. Machines differ: quote ratios, not milliseconds.
 
-**What ours does more.** Its answers do not depend on ranks, plan or threads: pooled rows and
-merged gradients are *exact* sums rounded once, every product element is one ordered chain of
-fused multiply-adds. The rivals and the C limits add in fp32 in any order.
+**What ours does more.** Its answers do not depend on ranks, plan or threads: pooled rows and merged
+gradients are *exact* sums rounded once, every product element is one ordered chain of fused
+multiply-adds. The rivals and the C limits add in fp32 in any order.
 
-**The limits** are plain C compiled for the machine
-([benchmarks/limits.c](../benchmarks/limits.c)): fixed width, no checks, no exactness.
+**The limits** are plain C compiled for the machine ([benchmarks/limits.c](../benchmarks/limits.c)):
+fixed width, no checks, no exactness.
 """
 
 
@@ -62,9 +64,10 @@ def summary(records: list[dict[str, Any]]) -> str:
     for record in records:
         for row in record["rows"]:
             if "target" in row:
-                r = row["ratio"]
-                word = verdict(row).split()[-1]
-                measured = f"{r['median']:.2f}x ({r['min']:.2f} to {r['max']:.2f}), {word.lower()}"
+                ratio = row["ratio"]
+                outcome = verdict(row).split()[-1]
+                interval = f"({ratio['min']:.2f} to {ratio['max']:.2f})"
+                measured = f"{ratio['median']:.2f}x {interval}, {outcome.lower()}"
                 lines.append(
                     f"| {record['case']} | {row['name']} | {row['target']:g}x | {measured} |"
                 )
@@ -74,12 +77,12 @@ def summary(records: list[dict[str, Any]]) -> str:
 def page(results: dict[str, dict[str, Any]]) -> str:
     """The whole of docs/benchmarks.md."""
     first = next(iter(results.values()))
-    where = first["machine"]
+    machine = first["machine"]
     load = max(max(r["machine"]["load_before"], 0) for r in results.values())
     facts = [
         (
-            f"* machine: {where['processor']}, {where['cores']} cores; transparent huge pages: "
-            f"{where['huge_pages']}"
+            f"* machine: {machine['processor']}, {machine['cores']} cores; transparent huge pages: "
+            f"{machine['huge_pages']}"
         ),
         f"* versions: {', '.join(f'{k} {v}' for k, v in first['versions'].items())}",
         f"* load average before a benchmark, at most: {load:.1f}",
@@ -104,7 +107,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Run them all."""
+    """Run the benchmarks; print the aims or write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"only these of {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="small shapes: does everything run?")

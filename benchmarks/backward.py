@@ -1,5 +1,4 @@
-"""How fast is the fused backward with row-wise AdaGrad? Ours against FBGEMM CPU, torch's sparse
-Adagrad and C.
+"""How fast is the fused backward with row-wise AdaGrad? Against FBGEMM CPU, torch and C.
 
 Timed: from the gradient of the pooled rows to updated tables (linearise, sort, merge duplicates,
 update). The forward runs before each timing, untimed, as in a training step. torch has no row-wise
@@ -18,7 +17,9 @@ from benchmarks.harness import THREADS, Contender, main, measure, summarise
 from benchmarks.limits import Limit, library
 from benchmarks.shapes import Lookup
 
+# The shape for which there are aims.
 HEADLINE = Lookup()
+# Name, shape, batches that take turns.
 CASES = (
     ("backward, one batch", HEADLINE, 1),
     ("backward, fresh batches", HEADLINE, 4),
@@ -27,7 +28,9 @@ CASES = (
     ("backward, D 16", replace(HEADLINE, dim=16), 4),
     ("backward, D 64", replace(HEADLINE, dim=64), 4),
 )
+# The case of --quick.
 SMOKE = (("backward, smoke", Lookup(3, 16, 4, 32, 200), 2),)
+# Least ratio of each contender's time to ours that we aim at.
 AIMS = {"FBGEMM CPU TBE": 2.4, "C, plain fp32 sums": 0.9}
 
 
@@ -53,43 +56,45 @@ def limit_contenders(shape: Lookup, batches: list[np.ndarray], grad: np.ndarray)
 
 
 def check(
-    shape: Lookup, forward: Callable[[int], Any], mine: ours.OurLookup, expected: np.ndarray
+    shape: Lookup, forward: Callable[[int], Any], lookup: ours.NeocpuLookup, expected: np.ndarray
 ) -> None:
-    """Stop unless the rival's tables moved as ours did by one update of batch 0."""
+    """Stop unless one update with batch 0 has changed the rival's tables as it has ours."""
     np.testing.assert_allclose(np.asarray(forward(0)), expected, rtol=1e-3, atol=1e-3)
 
 
-def contenders(shape: Lookup, count: int, with_rivals: bool, with_torch: bool) -> list[Contender]:
-    """Everybody who can do the backward on this machine."""
+def make_contenders(
+    shape: Lookup, count: int, with_rivals: bool, with_torch: bool
+) -> list[Contender]:
+    """All implementations of the backward that this machine has."""
     batches = shape.batches(count)
     grad = rivals.gradient(shape)
-    mine = ours.OurLookup(shape, batches)
+    lookup = ours.NeocpuLookup(shape, batches)
 
     def backward(i: int) -> None:
-        mine.backward(i, grad)
+        lookup.backward(i, grad)
 
-    found = [
-        Contender("neocpu, exact sums", "ours", backward, n, ours.threads, mine.forward)
+    contenders = [
+        Contender("neocpu, exact sums", "ours", backward, n, ours.threads, lookup.forward)
         for n in THREADS
     ]
     if with_rivals and rivals.have("torch", "fbgemm_gpu"):
-        fbgemm = rivals.FbgemmLookup(shape, mine.tables(), batches)
+        fbgemm = rivals.FbgemmLookup(shape, lookup.tables(), batches)
         fbgemm.forward(0)
         fbgemm.backward(0)
         backward(0)
-        check(shape, fbgemm.forward, mine, mine.forward(0))
-        found += [
+        check(shape, fbgemm.forward, lookup, lookup.forward(0))
+        contenders += [
             Contender("FBGEMM CPU TBE", "rival", fbgemm.backward, n, rivals.threads, fbgemm.forward)
             for n in THREADS
         ]
         if with_torch:
             torch = rivals.TorchLookup(shape, fbgemm.tables, batches, train=True)
             name = "torch sparse, element-wise Adagrad"
-            found += [
+            contenders += [
                 Contender(name, "rival", torch.backward, n, rivals.threads, torch.forward)
                 for n in THREADS
             ]
-    return found + limit_contenders(shape, batches, grad)
+    return contenders + limit_contenders(shape, batches, grad)
 
 
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -100,18 +105,18 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     for case, shape, count in SMOKE if options.quick else CASES:
         if options.case and options.case not in case:
             continue
-        found = contenders(
+        contenders = make_contenders(
             shape,
             count,
             not options.no_rivals,
             with_torch=(shape == HEADLINE and count == 1) or options.quick,
         )
-        measure(found, options.rounds)
+        measure(contenders, options.rounds)
         records.append(
             summarise(
                 case,
                 shape.describe() | {"batches": count},
-                found,
+                contenders,
                 AIMS if shape == HEADLINE else None,
             )
         )

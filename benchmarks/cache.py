@@ -1,9 +1,9 @@
-"""What does a software cache miss, by policy and size, and what does asking it cost?
+"""How often does a software cache miss, by policy and size, and what does a prefetch cost?
 
 Misses: real click logs (in the folder NEOCPU_TEST_DATA) and Zipf's law, in batches of 256 samples.
-A miss is a row of a batch that was not in the cache; the rate is over the rows that batches ask
-for, each counted once a batch. The bound is Belady's: the best that any cache of that many lines
-can do, not cut into sets, all of the future known. `benchmarks.all --write` draws
+A miss is a row of a batch that was not in the cache; the rate is over the unique rows of all
+batches. The bound is Belady's: the least rate of any cache of that many lines, fully associative,
+that knows the future. `benchmarks.all --write` draws
 docs/cache-misses.svg.
 Cost: prefetch (find and populate) of a batch of which 1 % is missing, against the pooled lookup of
 the same batch.
@@ -28,14 +28,20 @@ from benchmarks.shapes import Lookup
 from neocpu.reference.policies import POLICIES
 from neocpu.storage.cache import Cache, batches_ahead, sets_for
 
+# Where the click logs are.
 FOLDER = Path(
     os.environ.get("NEOCPU_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
 )
+# Samples of a batch.
 SAMPLES = 256
+# Batches that the policy `lookahead` knows.
 WINDOW = 8
+# Sizes of the cache, as shares of the log's unique rows.
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-MOST = 0.15  # of the lookup's time
-Batch = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows, ascending, and lookups of each
+# Aim of the cost: at most this share of the lookup's time.
+MOST_OF_LOOKUP = 0.15
+# Unique rows, ascending, and the lookups of each.
+Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def read_criteo(text: io.TextIOBase) -> NDArray[np.str_]:
@@ -44,10 +50,11 @@ def read_criteo(text: io.TextIOBase) -> NDArray[np.str_]:
 
 
 def read_avazu(text: io.TextIOBase) -> NDArray[np.str_]:
-    """Categories str[samples, 21]; the file is of one hour."""
+    """Categories str[samples, 21], without the hour, which is the same in all lines."""
     return np.array(list(csv.reader(text))[1:])[:, 3:]
 
 
+# Caption, file and reader of each log.
 LOGS = (
     ("Criteo Kaggle, 40,000 samples", "criteo_kaggle_40k.tsv.gz", read_criteo),
     ("Avazu, 10,000 samples", "avazu_10k.csv.gz", read_avazu),
@@ -55,7 +62,7 @@ LOGS = (
 
 
 def number(categories: NDArray[np.str_]) -> NDArray[np.int64]:
-    """A number for every category of every column: rows of consecutive tables."""
+    """Row numbers i64[samples, columns]; the tables of all columns follow one another."""
     out = np.empty(categories.shape, np.int64)
     first = 0
     for column, ids in zip(categories.T, out.T):
@@ -74,7 +81,7 @@ def zipf(
 
 
 def logs(quick: bool) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Names and rows i64[samples, columns] of all logs that are here."""
+    """Names and rows i64[samples, columns] of all logs that exist."""
     for name, file, read in () if quick else LOGS:
         if (FOLDER / file).exists():
             with gzip.open(FOLDER / file, "rt") as text:
@@ -90,7 +97,7 @@ def cut(log: NDArray[np.int64]) -> list[Batch]:
 
 
 def ahead_of(batches: list[Batch]) -> list[NDArray[np.int64]]:
-    """How many batches ahead each row is used next, within the window; for all batches."""
+    """For each batch, in how many batches each of its rows is used next, within the window."""
     rows = [ids for ids, _ in batches]
     return [batches_ahead(ids, rows[b + 1 : b + 1 + WINDOW]) for b, ids in enumerate(rows)]
 
@@ -106,8 +113,9 @@ def replay(policy: str, sets: int, batches: list[Batch], ahead: list[NDArray[np.
 
 
 def belady(lines: int, batches: list[Batch]) -> float:
-    """Least miss rate of any cache of `lines` lines: after each batch it keeps the rows used
-    soonest.
+    """Least miss rate of any cache of `lines` lines.
+
+    After each batch it keeps the rows whose next use is soonest.
     """
     rows = int(max(ids[-1] for ids, _ in batches)) + 1
     never = len(batches)
@@ -116,37 +124,40 @@ def belady(lines: int, batches: list[Batch]) -> float:
     for b, (ids, _) in reversed(list(enumerate(batches))):
         following.append(upcoming[ids])
         upcoming[ids] = b
-    held = np.empty(0, np.int64)
+    cached_rows = np.empty(0, np.int64)
     missed = 0
     next_use = np.full(rows, never)
-    there = np.zeros(rows, bool)
+    is_cached = np.zeros(rows, bool)
     for ids, _ in batches:
-        missed += np.count_nonzero(~there[ids])
+        missed += np.count_nonzero(~is_cached[ids])
         next_use[ids] = following.pop()
-        there[held] = False
-        held = np.union1d(held, ids)
-        held = held[next_use[held] < never]
-        held = held[np.argsort(next_use[held], kind="stable")[:lines]]
-        there[held] = True
+        is_cached[cached_rows] = False
+        cached_rows = np.union1d(cached_rows, ids)
+        cached_rows = cached_rows[next_use[cached_rows] < never]
+        cached_rows = cached_rows[np.argsort(next_use[cached_rows], kind="stable")[:lines]]
+        is_cached[cached_rows] = True
     return missed / sum(ids.size for ids, _ in batches)
 
 
 def misses(name: str, log: NDArray[np.int64], rounds: int) -> dict[str, Any]:
-    """Record of one log: miss rates of all policies over the size of the cache, and the time of a
-    replay.
-    """
+    """Record of one log: miss rates by policy and cache size, and the time of a replay."""
     batches = cut(log)
     rows = np.unique(log).size
     ahead = ahead_of(batches)
-    asked = sum(ids.size for ids, _ in batches)
+    unique_rows = sum(ids.size for ids, _ in batches)
     sizes = [sets_for(rows, share) for share in SHARES]
     curves: dict[str, list[float]] = {}
     for policy in POLICIES:
-        found = [replay(policy, sets, batches, ahead).stats()["unique_misses"] for sets in sizes]
-        curves[policy] = [n / asked for n in found]
+        unique_misses = [
+            replay(policy, sets, batches, ahead).stats()["unique_misses"] for sets in sizes
+        ]
+        curves[policy] = [n / unique_rows for n in unique_misses]
     curves["Belady's bound"] = [belady(32 * sets, batches) for sets in sizes]
-    heads = [f"{share:.0%}" for share in SHARES]
-    lines = ["| rows missed, cache of | " + " | ".join(heads) + " |", "|---|" + "---|" * len(heads)]
+    shares = [f"{share:.0%}" for share in SHARES]
+    lines = [
+        "| rows missed, cache of | " + " | ".join(shares) + " |",
+        "|---|" + "---|" * len(shares),
+    ]
     lines += [
         f"| {policy} | " + " | ".join(f"{100 * rate:.1f} %" for rate in rates) + " |"
         for policy, rates in curves.items()
@@ -162,12 +173,12 @@ def misses(name: str, log: NDArray[np.int64], rounds: int) -> dict[str, Any]:
         for policy in POLICIES
     ]
     measure(replays, min(rounds, 5))
-    shape = {"lookups": log.size, "batches": len(batches), "rows": rows, "asked for": asked}
+    shape = {"lookups": log.size, "batches": len(batches), "rows": rows, "asked for": unique_rows}
     record = summarise(f"cache misses, {name}", shape, replays)
     notes = [
         (
             "Times: the whole log, cache of 10 % of the rows. First uses alone are "
-            f"{100 * rows / asked:.1f} %. "
+            f"{100 * rows / unique_rows:.1f} %. "
             f"`lookahead` knows {WINDOW} batches."
         ),
         "\n".join(lines),
@@ -175,10 +186,8 @@ def misses(name: str, log: NDArray[np.int64], rounds: int) -> dict[str, Any]:
     return record | {"notes": notes, "log": name, "sizes": list(SHARES), "curves": curves}
 
 
-class Asked:
-    """Batches of a lookup as a cache sees them: 1 % of each batch is in the cache for the first
-    time.
-    """
+class MissingRows:
+    """Batches of which 1 % of the rows are missing from the cache."""
 
     def __init__(self, shape: Lookup, batches: list[NDArray[np.int64]]) -> None:
         tables = np.repeat(np.arange(shape.tables), shape.samples * shape.length) * shape.rows
@@ -201,68 +210,70 @@ class Asked:
         return np.arange(self._fresh - count, self._fresh)
 
     def draw(self, i: int) -> None:
-        """The next batch: 1 % of batch i's rows give way to rows that nobody has seen. The one
-        before is done.
-        """
+        """Release the batch before, and draw the next: batch i with new rows in place of 1 %."""
         self.release()
         ids, counts = self._batches[i % len(self._batches)]
-        kept = self._rng.random(ids.size) >= 0.01
-        cold = self._cold(np.count_nonzero(~kept))
-        self._ids = np.append(ids[kept], cold)
-        self._counts = np.append(counts[kept], np.ones_like(cold))
+        keep = self._rng.random(ids.size) >= 0.01
+        cold = self._cold(np.count_nonzero(~keep))
+        self._ids = np.append(ids[keep], cold)
+        self._counts = np.append(counts[keep], np.ones_like(cold))
 
     def prefetch(self, _: int = 0) -> None:
-        """Prefetch it."""
+        """Prefetch the batch."""
         self._lines = self._cache.prefetch(self._ids, self._counts).lines
 
     def prefetched(self, i: int) -> None:
-        """The next batch, prefetched."""
+        """Draw and prefetch the next batch."""
         self.draw(i)
         self.prefetch()
 
     def release(self, _: int = 0) -> None:
-        """Release it, unless that was done."""
+        """Release the batch, unless that was done."""
         if self._lines is not None:
             self._cache.release(self._lines)
         self._lines = None
 
     def rate(self) -> float:
-        """Share of rows that were missing."""
-        now = self._cache.stats()
-        return (now["unique_misses"] - self._before["unique_misses"]) / (
-            now["unique"] - self._before["unique"]
+        """Share of the rows that were missing."""
+        stats = self._cache.stats()
+        return (stats["unique_misses"] - self._before["unique_misses"]) / (
+            stats["unique"] - self._before["unique"]
         )
 
 
 def cost(shape: Lookup, rounds: int) -> dict[str, Any]:
     """Record of the cost beside one lookup."""
     batches = shape.batches(4)
-    lookup = ours.OurLookup(shape, batches)
-    asked = Asked(shape, batches)
+    lookup = ours.NeocpuLookup(shape, batches)
+    missing = MissingRows(shape, batches)
     pooled = "neocpu, pooled lookup"
-    found = [
-        Contender("prefetch", "ours", asked.prefetch, n, ours.threads, asked.draw) for n in THREADS
-    ]
-    found += [
-        Contender("release", "note", asked.release, n, ours.threads, asked.prefetched)
+    contenders = [
+        Contender("prefetch", "ours", missing.prefetch, n, ours.threads, missing.draw)
         for n in THREADS
     ]
-    found += [Contender(pooled, "limit", lookup.forward, n, ours.threads) for n in THREADS]
-    measure(found, rounds)
+    contenders += [
+        Contender("release", "note", missing.release, n, ours.threads, missing.prefetched)
+        for n in THREADS
+    ]
+    contenders += [Contender(pooled, "limit", lookup.forward, n, ours.threads) for n in THREADS]
+    measure(contenders, rounds)
     case = f"cache, LRU, 1 % misses, D {shape.dim}"
-    record = summarise(case, shape.describe() | {"batches": 4}, found, {pooled: round(1 / MOST, 2)})
-    mine, after, theirs = (
-        min(c.median for c in found if c.name == name) for name in ("prefetch", "release", pooled)
+    record = summarise(
+        case, shape.describe() | {"batches": 4}, contenders, {pooled: round(1 / MOST_OF_LOOKUP, 2)}
+    )
+    prefetch_seconds, release_seconds, lookup_seconds = (
+        min(c.median for c in contenders if c.name == name)
+        for name in ("prefetch", "release", pooled)
     )
     lookups = batches[0].size
     notes = [
         (
-            f"{asked.unique:,} unique rows of {lookups:,} lookups, "
-            f"{asked.rate():.2%} of them missing: "
-            f"{mine / asked.unique * 1e9:.1f} ns per unique row, "
-            f"{after / asked.unique * 1e9:.1f} for its release, "
-            f"{theirs / lookups * 1e9:.1f} ns per pooled lookup; "
-            f"{mine / theirs:.1%} of the lookup's time."
+            f"{missing.unique:,} unique rows of {lookups:,} lookups, "
+            f"{missing.rate():.2%} of them missing: "
+            f"{prefetch_seconds / missing.unique * 1e9:.1f} ns per unique row, "
+            f"{release_seconds / missing.unique * 1e9:.1f} for its release, "
+            f"{lookup_seconds / lookups * 1e9:.1f} ns per pooled lookup; "
+            f"{prefetch_seconds / lookup_seconds:.1%} of the lookup's time."
         )
     ]
     return record | {"notes": notes}
@@ -278,9 +289,7 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def picture(records: list[dict[str, Any]]) -> str:
-    """The miss rates as an SVG picture, a panel per log; empty without matplotlib (the extra
-    `viz`).
-    """
+    """The miss rates as an SVG picture, a panel per log; empty without matplotlib."""
     try:
         import matplotlib
     except ImportError:
@@ -288,7 +297,7 @@ def picture(records: list[dict[str, Any]]) -> str:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    shown = [record for record in records if "curves" in record]
+    logs = [record for record in records if "curves" in record]
     style = {
         "svg.hashsalt": "neocpu",
         "svg.fonttype": "none",
@@ -297,11 +306,11 @@ def picture(records: list[dict[str, Any]]) -> str:
     }
     with pyplot.rc_context(style):
         figure, panels = pyplot.subplots(
-            1, len(shown), figsize=(4.2 * len(shown), 3.8), squeeze=False
+            1, len(logs), figsize=(4.2 * len(logs), 3.8), squeeze=False
         )
-        for record, panel in zip(shown, panels[0]):
+        for record, panel in zip(logs, panels[0]):
             for (name, rates), mark in zip(record["curves"].items(), ("o", "s", "^", "D", "")):
-                look = (
+                line_style = (
                     {"color": "black", "linestyle": "--"}
                     if not mark
                     else {"marker": mark, "markersize": 4}
@@ -310,7 +319,7 @@ def picture(records: list[dict[str, Any]]) -> str:
                     [100 * size for size in record["sizes"]],
                     [100 * r for r in rates],
                     label=name,
-                    **look,
+                    **line_style,
                 )
             panel.set(
                 title=record["log"],

@@ -18,14 +18,15 @@ from benchmarks.harness import THREADS, Contender, main, measure, summarise
 from neocpu.formats import FORMATS, WIRES
 from neocpu.reference.codecs import CODECS, Codec
 
+# Formats that are measured.
 NAMES = ("fp16", "bf16", "fp8_e4m3", "int8", "int4", "int2", "fp8_row_forward", "mx4")
 
 
-def _options(codec: Codec, given: dict[str, Any], rows: int) -> list[Any]:
-    """What a function takes between its input and its output."""
+def _options(codec: Codec, options: dict[str, Any], rows: int) -> list[Any]:
+    """Arguments of a codec's function between its input and its output."""
     values = [
         codec.choices[name][value] if isinstance(value, str) else value
-        for name, value in given.items()
+        for name, value in options.items()
     ]
     return (
         [*values, np.uint64(0), np.zeros(rows, np.int64), 0]
@@ -42,14 +43,19 @@ def _ours(
     form = FORMATS.get(name) or WIRES[name]
     module = import_module(f"neocpu.kernels.{codec.module}")
     codes = np.empty((len(x), form.row_codes(x.shape[1])), form.dtype)
-    back = np.empty_like(x)
+    numbers = np.empty_like(x)
     encode = getattr(module, codec.quantize)
     decode = getattr(module, codec.dequantize)
-    forth, to = (
-        _options(codec, given, len(x))
-        for given in (codec.quantize_options, codec.dequantize_options)
+    encode_options, decode_options = (
+        _options(codec, options, len(x))
+        for options in (codec.quantize_options, codec.dequantize_options)
     )
-    return lambda: encode(x, *forth, codes), lambda: decode(codes, *to, back), codes, back
+    return (
+        lambda: encode(x, *encode_options, codes),
+        lambda: decode(codes, *decode_options, numbers),
+        codes,
+        numbers,
+    )
 
 
 def _fbgemm(
@@ -63,10 +69,10 @@ def _fbgemm(
     ops: Any = torch.ops.fbgemm
     if name == "int8":
         out = torch.empty_like(rows)
-        back = torch.empty_like(numbers)
+        read_back = torch.empty_like(numbers)
         return (
             lambda: ops.FloatToFused8BitRowwiseQuantizedOut(out, numbers),
-            lambda: ops.Fused8BitRowwiseQuantizedToFloatOut(back, rows, True, True),
+            lambda: ops.Fused8BitRowwiseQuantizedToFloatOut(read_back, rows, True, True),
         )
     if name in ("int4", "int2"):
         bits = int(name[3:])
@@ -82,21 +88,29 @@ def case(name: str, columns: int, size: int, rivals_too: bool, rounds: int) -> l
     x = np.random.default_rng(0).standard_normal((size // columns, columns), np.float32)
     encode, decode, codes, _ = _ours(name, x)
     encode()
-    theirs = _fbgemm(name, x, codes) if rivals_too else None
+    rival = _fbgemm(name, x, codes) if rivals_too else None
     target = np.empty_like(x)
     records = []
-    for i, (direction, mine) in enumerate((("encode", encode), ("decode", decode))):
-        who = [Contender("neocpu", "ours", lambda _, f=mine: f(), n, ours.threads) for n in THREADS]
-        who.append(Contender("NumPy copy of the fp32 rows", "note", lambda _: np.copyto(target, x)))
-        if theirs is not None:
-            who.append(Contender("FBGEMM", "rival", lambda _, f=theirs[i]: f(), 1, rivals.threads))
-        measure(who, rounds)
+    for i, (direction, function) in enumerate((("encode", encode), ("decode", decode))):
+        contenders = [
+            Contender("neocpu", "ours", lambda _, f=function: f(), n, ours.threads) for n in THREADS
+        ]
+        contenders.append(
+            Contender("NumPy copy of the fp32 rows", "note", lambda _: np.copyto(target, x))
+        )
+        if rival is not None:
+            contenders.append(
+                Contender("FBGEMM", "rival", lambda _, f=rival[i]: f(), 1, rivals.threads)
+            )
+        measure(contenders, rounds)
         shape = {"rows": len(x), "D": columns}
-        record = summarise(f"{direction} {name}, D={columns}", shape, who, {"FBGEMM": 1.0})
-        fastest = min((c for c in who if c.side == "ours"), key=lambda c: c.median)
-        moved = (x.nbytes + codes.nbytes) / fastest.median / 1e9
-        copied = 2 * x.nbytes / next(c for c in who if c.side == "note").median / 1e9
-        records.append(record | {"notes": [f"neocpu {moved:.1f} GB/s, copy {copied:.1f} GB/s."]})
+        record = summarise(f"{direction} {name}, D={columns}", shape, contenders, {"FBGEMM": 1.0})
+        fastest = min((c for c in contenders if c.side == "ours"), key=lambda c: c.median)
+        speed = (x.nbytes + codes.nbytes) / fastest.median / 1e9
+        copy_speed = 2 * x.nbytes / next(c for c in contenders if c.side == "note").median / 1e9
+        records.append(
+            record | {"notes": [f"neocpu {speed:.1f} GB/s, copy {copy_speed:.1f} GB/s."]}
+        )
     return records
 
 

@@ -1,9 +1,8 @@
-"""How many rows of a click log are converted per second? Ours against polars and a plain Python
-loop, on one core.
+"""How many rows of a click log are converted per second? On one core, against polars and Python.
 
 Ours reads Criteo TSV (label, 13 integers, 26 hexadecimal categories, gaps), checks every field, and
-writes the HDF5 dataset. polars reads the same file, parses the hexadecimals and writes Parquet: no
-line numbers in errors, no transform. The Python loop splits lines and calls int(): what
+writes the HDF5 dataset. polars reads the same file, parses the hexadecimals and writes Parquet,
+without line numbers in errors or a transform. The Python loop splits lines and calls int(), as
 preprocessing scripts do. The limit counts line ends, with NumPy.
 """
 
@@ -79,16 +78,16 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
         source = Path(folder) / "log.tsv"
         log(source, rows)
 
-        def mine(_: int) -> None:
+        def convert(_: int) -> None:
             target = Path(folder) / "ours.h5"
             target.unlink(missing_ok=True)
             ours.convert(source, target)
 
-        found = [Contender("neocpu, TSV to HDF5", "ours", mine, 1, ours.threads)]
+        contenders = [Contender("neocpu, TSV to HDF5", "ours", convert, 1, ours.threads)]
         if not options.no_rivals and rivals.have("polars"):
             parquet = Path(folder) / "polars.parquet"
             threads = int(os.environ.get("POLARS_MAX_THREADS", "0")) or os.cpu_count() or 1
-            found.append(
+            contenders.append(
                 Contender(
                     "polars, TSV to Parquet",
                     "rival",
@@ -96,15 +95,15 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
                     threads,
                 )
             )
-            found.append(
+            contenders.append(
                 Contender("Python loop, TSV to arrays", "rival", lambda _: python_convert(source))
             )
-        found.append(Contender("count line ends", "limit", lambda _: count_lines(source)))
-        measure(found, min(options.rounds, 5), warmup=1)
+        contenders.append(Contender("count line ends", "limit", lambda _: count_lines(source)))
+        measure(contenders, min(options.rounds, 5), warmup=1)
         size = source.stat().st_size
-    speeds = [f"{c.name.split(',')[0]} {rows / c.median:,.0f} rows/s" for c in found]
+    speeds = [f"{c.name.split(',')[0]} {rows / c.median:,.0f} rows/s" for c in contenders]
     record = summarise(
-        "convert a Criteo log", {"rows": f"{rows:,}", "MB": f"{size / 1e6:.0f}"}, found
+        "convert a Criteo log", {"rows": f"{rows:,}", "MB": f"{size / 1e6:.0f}"}, contenders
     )
     return [record | {"notes": ["; ".join(speeds) + ". Aim: 200,000 rows/s on one core."]}]
 

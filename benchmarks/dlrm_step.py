@@ -1,10 +1,9 @@
-"""How long is a whole training step of a DLRM? Ours against torch MLPs + FBGEMM CPU, on the same
-synthetic batches.
+"""How long is a training step of a DLRM? Against torch MLPs + FBGEMM CPU, on the same batches.
 
 A step is forward, loss, backward, row-wise AdaGrad on 26 tables and SGD on the MLPs, B = 2048. Row
 numbers follow a scrambled Zipf law (1.2), four batches take turns. Memory is the peak resident size
 of a process of its own that does the same steps. Our tables are mapped lazily (a row costs memory
-once it is touched), FBGEMM's are allocated whole; both numbers are real.
+once it is touched), FBGEMM's are allocated whole.
 """
 
 import argparse
@@ -17,8 +16,11 @@ from benchmarks import ours, rivals
 from benchmarks.harness import CORES, THREADS, Contender, main, measure, peak, summarise
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model, clicks
 
+# Models by name.
 MODELS = {model.name: model for model in (KAGGLE, MLPERF, SMALL)}
+# Name of the rival.
 RIVAL = "torch MLPs + FBGEMM CPU TBE"
+# Batches that take turns.
 BATCHES = 4
 
 
@@ -33,14 +35,16 @@ def memory(side: str, model: Model) -> dict[str, float]:
         "--model",
         model.name,
     ]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(ended.stdout.splitlines()[-1])
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def report_memory(side: str, model: Model) -> None:
-    """Be that process."""
+    """Print the peak memory of eight steps in this process; `memory` starts it."""
     batches = clicks(model, BATCHES)
-    job: Any = ours.OurDlrm(model, batches) if side == "ours" else rivals.TorchDlrm(model, batches)
+    job: Any = (
+        ours.NeocpuDlrm(model, batches) if side == "ours" else rivals.TorchDlrm(model, batches)
+    )
     (ours if side == "ours" else rivals).threads(CORES)
     for i in range(2 * BATCHES):
         job.step(i)
@@ -50,21 +54,24 @@ def report_memory(side: str, model: Model) -> None:
 def step(model: Model, options: argparse.Namespace) -> dict[str, Any]:
     """One model."""
     batches = clicks(model, BATCHES)
-    mine = ours.OurDlrm(model, batches)
-    found = [Contender("neocpu", "ours", mine.step, n, ours.threads) for n in THREADS]
+    neocpu_dlrm = ours.NeocpuDlrm(model, batches)
+    contenders = [Contender("neocpu", "ours", neocpu_dlrm.step, n, ours.threads) for n in THREADS]
     with_rival = not options.no_rivals and rivals.have("torch", "fbgemm_gpu")
     if with_rival:
-        theirs = rivals.TorchDlrm(model, batches)
-        found += [Contender(RIVAL, "rival", theirs.step, n, rivals.threads) for n in THREADS]
-    measure(found, options.rounds, warmup=3)
+        torch_dlrm = rivals.TorchDlrm(model, batches)
+        contenders += [
+            Contender(RIVAL, "rival", torch_dlrm.step, n, rivals.threads) for n in THREADS
+        ]
+    measure(contenders, options.rounds, warmup=3)
     record = summarise(
         f"training step, {model.name}",
         model.describe(),
-        found,
+        contenders,
         None if options.quick else {RIVAL: 1.5},
     )
     speeds = [
-        f"{c.name} {c.threads} threads {model.samples / c.median:,.0f} samples/s" for c in found
+        f"{c.name} {c.threads} threads {model.samples / c.median:,.0f} samples/s"
+        for c in contenders
     ]
     weights = sum(model.rows) * model.dim * 4 / 2**20
     peaks = [f"neocpu {memory('ours', model)['peak']:,.0f} MiB"]

@@ -1,5 +1,4 @@
-"""How close do canonical matrix products come to OpenBLAS? The three products of every layer of the
-two models' MLPs.
+"""How close do canonical matrix products come to OpenBLAS? In all layers of two models' MLPs.
 
 forward: x wT + bias, ReLU; input gradient: g w, gated; weight gradient: gT x over 16 leaves, and
 the bias gradient. OpenBLAS (NumPy's) computes the bare product, without bias, ReLU, gate or leaves,
@@ -22,15 +21,15 @@ from benchmarks.harness import THREADS, Contender, main, measure, summarise
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model
 from neocpu.trees import leaf_cuts
 
+# The products of a layer.
 PRODUCTS = ("forward", "input gradient", "weight gradient")
+# Leaves of the gradient tree, as in training.
 LEAVES = 16
 
 
 @cache
 def _openblas() -> Callable[[int], Any] | None:
-    """Function that sets the number of threads of NumPy's own OpenBLAS, if that is what NumPy
-    brought.
-    """
+    """The function that sets the threads of NumPy's own OpenBLAS; None if NumPy has another."""
     folder = Path(np.__file__).parent.parent / "numpy.libs"
     for path in sorted(folder.glob("*openblas*")):
         library = ctypes.CDLL(str(path))
@@ -68,9 +67,10 @@ class Layer:
         self.dbias = np.empty_like(self.bias)
         self.cuts = np.array(leaf_cuts(samples, LEAVES), np.int64)
         self.flops = 2 * samples * inputs * outputs
-        self.first = inputs == 13  # reads the data: its input gradient is never computed
+        # The first layer reads the data: its input gradient is never computed.
+        self.first = inputs == 13
 
-    def mine(self, product: str) -> np.ndarray:
+    def canonical(self, product: str) -> np.ndarray:
         """The product as training computes it."""
         from neocpu.kernels import gemm
 
@@ -83,7 +83,7 @@ class Layer:
         gemm.weight_gradient(self.g, self.x, self.cuts, self.dw, self.dbias)
         return self.dw
 
-    def theirs(self, product: str) -> np.ndarray:
+    def openblas(self, product: str) -> np.ndarray:
         """The bare product by OpenBLAS."""
         if product == "forward":
             return np.matmul(self.x, self.w.T, out=self.y)
@@ -93,13 +93,15 @@ class Layer:
 
     def check(self, product: str) -> None:
         """Stop unless both ways agree to fp32 rounding."""
-        mine = self.mine(product).copy()
-        theirs = self.theirs(product).copy()
+        canonical = self.canonical(product).copy()
+        openblas = self.openblas(product).copy()
         if product == "forward":
-            theirs = np.maximum(theirs + self.bias, 0)
+            openblas = np.maximum(openblas + self.bias, 0)
         if product == "input gradient":
-            theirs[self.x <= 0] = 0
-        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-3 * float(np.abs(theirs).max()))
+            openblas[self.x <= 0] = 0
+        np.testing.assert_allclose(
+            canonical, openblas, rtol=1e-3, atol=1e-3 * float(np.abs(openblas).max())
+        )
 
 
 def layers(model: Model) -> list[Layer]:
@@ -108,32 +110,41 @@ def layers(model: Model) -> list[Layer]:
     return [Layer(model.samples, a, b) for sizes in widths for a, b in pairwise(sizes)]
 
 
-def case(name: str, product: str, found: list[Layer], rounds: int, aim: bool) -> dict[str, Any]:
+def case(name: str, product: str, layers: list[Layer], rounds: int, aim: bool) -> dict[str, Any]:
     """One product over some layers."""
-    for layer in found:
+    for layer in layers:
         layer.check(product)
 
-    def mine(_: int) -> None:
-        for layer in found:
-            layer.mine(product)
+    def run_canonical(_: int) -> None:
+        for layer in layers:
+            layer.canonical(product)
 
-    def theirs(_: int) -> None:
-        for layer in found:
-            layer.theirs(product)
+    def run_openblas(_: int) -> None:
+        for layer in layers:
+            layer.openblas(product)
 
-    who = [Contender("neocpu, canonical", "ours", mine, n, ours.threads) for n in THREADS]
-    who += [Contender("OpenBLAS, bare product", "rival", theirs, n, blas_threads) for n in THREADS]
-    measure(who, rounds)
+    contenders = [
+        Contender("neocpu, canonical", "ours", run_canonical, n, ours.threads) for n in THREADS
+    ]
+    contenders += [
+        Contender("OpenBLAS, bare product", "rival", run_openblas, n, blas_threads) for n in THREADS
+    ]
+    measure(contenders, rounds)
     shape = {
-        "B": len(found[0].x),
-        "in x out": ", ".join(f"{layer.x.shape[1]}x{layer.g.shape[1]}" for layer in found),
+        "B": len(layers[0].x),
+        "in x out": ", ".join(f"{layer.x.shape[1]}x{layer.g.shape[1]}" for layer in layers),
     }
     record = summarise(
-        f"gemm, {name}, {product}", shape, who, {"OpenBLAS, bare product": 0.85} if aim else None
+        f"gemm, {name}, {product}",
+        shape,
+        contenders,
+        {"OpenBLAS, bare product": 0.85} if aim else None,
     )
-    flops = sum(layer.flops for layer in found)
+    flops = sum(layer.flops for layer in layers)
     rates = [
-        f"{c.name} {flops / c.median / 1e9:.0f} GFLOP/s" for c in who if c.threads == THREADS[-1]
+        f"{c.name} {flops / c.median / 1e9:.0f} GFLOP/s"
+        for c in contenders
+        if c.threads == THREADS[-1]
     ]
     return record | {"notes": [f"At {THREADS[-1]} threads: " + ", ".join(rates) + "."]}
 
@@ -143,16 +154,20 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     ours.wait_as_in_training()
     records = []
     for model in (SMALL,) if options.quick else (KAGGLE, MLPERF):
-        found = layers(model)
+        model_layers = layers(model)
         for product in PRODUCTS:
-            chosen = [layer for layer in found if product != "input gradient" or not layer.first]
+            product_layers = [
+                layer for layer in model_layers if product != "input gradient" or not layer.first
+            ]
             if options.layers:
                 records += [
                     case(f"{model.name}, one layer", product, [layer], options.rounds, False)
-                    for layer in chosen
+                    for layer in product_layers
                 ]
             else:
-                records.append(case(model.name, product, chosen, options.rounds, not options.quick))
+                records.append(
+                    case(model.name, product, product_layers, options.rounds, not options.quick)
+                )
     return records
 
 

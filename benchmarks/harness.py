@@ -1,5 +1,4 @@
-"""How is a fair time taken? All contenders in one process, in turn, under the same conditions,
-medians of the turns.
+"""How is a fair time taken? As the median of turns that all contenders of a process take.
 
 One round times every contender once (A B C, A B C, …), so that a slow minute of the machine hits
 all of them, and ratios are taken inside a round. Before each timing: a pause, long enough for the
@@ -28,7 +27,9 @@ from typing import Any
 
 from neocpu.cores import roam
 
+# Cores that this process may use.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+# Thread counts at which contenders are measured.
 THREADS = sorted({1, CORES})
 
 
@@ -38,12 +39,14 @@ def nothing(_: int) -> None:
 
 @dataclass
 class Contender:
-    """One implementation at one thread count: `run(i)` is timed, `prepare(i)` before it is not; i
-    counts the calls.
+    """One implementation at one thread count.
+
+    run(i) is timed, prepare(i) before it is not; i counts the calls. side: "ours", "rival",
+    "limit", or "note", a time that enters no ratio. use(threads) sets the thread count. repeat:
+    timed calls of a turn. seconds: one time per round.
     """
 
     name: str
-    # "ours" | "rival" | "limit" | "note" (a number worth knowing, with which nothing is divided)
     side: str
     run: Callable[[int], Any]
     threads: int = 1
@@ -64,15 +67,16 @@ class Contender:
         return elapsed
 
     def turn(self, pause: float, settle: float) -> float:
-        """Seconds of a call in this contender's turn: pause, threads, untimed calls, then `repeat`
-        timed ones.
+        """Seconds of a call in this contender's turn.
+
+        A turn is a pause, untimed calls for `settle` seconds, and `repeat` timed calls.
         """
         time.sleep(pause)
         roam()
         self.use(self.threads)
-        until = time.perf_counter() + settle
+        settled = time.perf_counter() + settle
         self.call()
-        while time.perf_counter() < until:
+        while time.perf_counter() < settled:
             self.call()
         return sum(self.call() for _ in range(self.repeat)) / self.repeat
 
@@ -90,13 +94,14 @@ def measure(
     settle: float = 0.05,
     least: float = 0.01,
 ) -> None:
-    """Fill `seconds` of every contender, in turn; calls shorter than `least` seconds are repeated
-    within a turn.
+    """Fill `seconds` of every contender, in turn.
+
+    Calls are repeated until the timed ones of a turn take `least` seconds together.
     """
     for _ in range(warmup):
         for contender in contenders:
-            took = contender.turn(pause, settle)
-            contender.repeat = max(1, min(1000, int(least / max(took, 1e-7)) + 1))
+            seconds = contender.turn(pause, settle)
+            contender.repeat = max(1, min(1000, int(least / max(seconds, 1e-7)) + 1))
     gc.collect()
     gc.disable()
     try:
@@ -109,17 +114,17 @@ def measure(
 
 
 def best(contenders: Iterable[Contender]) -> dict[str, Contender]:
-    """Of each name, the thread count with the best median."""
-    found: dict[str, Contender] = {}
+    """The contender of each name with the thread count that has the best median."""
+    fastest: dict[str, Contender] = {}
     for contender in contenders:
-        if contender.name not in found or contender.median < found[contender.name].median:
-            found[contender.name] = contender
-    return found
+        if contender.name not in fastest or contender.median < fastest[contender.name].median:
+            fastest[contender.name] = contender
+    return fastest
 
 
-def ratio(other: Contender, ours: Contender) -> dict[str, float]:
-    """How many times as fast as `other` ours is: median, least and greatest over the rounds."""
-    ratios = [a / b for a, b in zip(other.seconds, ours.seconds, strict=True)]
+def ratio(contender: Contender, ours: Contender) -> dict[str, float]:
+    """Time of `contender` divided by ours: median, least and greatest over the rounds."""
+    ratios = [a / b for a, b in zip(contender.seconds, ours.seconds, strict=True)]
     return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
@@ -131,17 +136,17 @@ def summarise(
 ) -> dict[str, Any]:
     """Record of one case: every time, and the ratio of each rival's and limit's best to our best.
 
-    `targets`: least ratio we mean to reach, by rival name.
+    targets: the ratio that we aim at, by the contender's name.
     """
-    chosen = best(contenders)
-    ours = next((c for c in chosen.values() if c.side == "ours"), None)
+    fastest = best(contenders)
+    ours = next((c for c in fastest.values() if c.side == "ours"), None)
     rows = []
     for contender in contenders:
         row: dict[str, Any] = {
             "name": contender.name,
             "side": contender.side,
             "threads": contender.threads,
-            "best": chosen[contender.name] is contender,
+            "best": fastest[contender.name] is contender,
             "ms": {
                 k: f(contender.seconds) * 1e3
                 for k, f in (("median", statistics.median), ("min", min), ("max", max))
@@ -156,7 +161,7 @@ def summarise(
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """Words on a row's target: reached or missed; empty without one."""
+    """Whether a row's target was reached; empty without one."""
     if "target" not in row:
         return ""
     word = "reached" if row["ratio"]["median"] >= row["target"] else "MISSED"
@@ -181,6 +186,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
+# Columns of the printed table.
 HEADER = [
     "contender",
     "threads",
@@ -191,24 +197,35 @@ HEADER = [
 ]
 
 
+# Entries of a shape whose value alone is printed, as in "D 128, fp32, uniform".
+VALUES_ALONE = ("format", "distribution")
+
+
+def shape_text(shape: dict[str, Any]) -> str:
+    """A shape in plain words."""
+    return ", ".join(
+        str(value) if name in VALUES_ALONE else f"{name} {value}" for name, value in shape.items()
+    )
+
+
 def table(record: dict[str, Any]) -> str:
     """Markdown table of one case, aligned so that it reads well in a terminal too."""
     lines = [HEADER, *(cells(row) for row in record["rows"])]
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEADER))]
-    out = [
+    rows = [
         "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
         for line in lines
     ]
-    out.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
-    shape = ", ".join(f"{k} {v}" for k, v in record["shape"].items())
+    rows.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    shape = shape_text(record["shape"])
     notes = [f"\n{note}" for note in record.get("notes", [])]
     return "\n".join(
-        [f"### {record['case']}", "", f"{shape}; {record['rounds']} rounds", "", *out, *notes, ""]
+        [f"### {record['case']}", "", f"{shape}; {record['rounds']} rounds", "", *rows, *notes, ""]
     )
 
 
 def versions() -> dict[str, str]:
-    """Versions of everything that is compared here."""
+    """Installed versions of all packages that are compared."""
     names = (
         "neocpu",
         "numba",
@@ -223,33 +240,33 @@ def versions() -> dict[str, str]:
         "rocksdict",
         "lmdb",
     )
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in names:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "absent"
-    return found
+            installed[name] = "absent"
+    return installed
 
 
 def processor() -> str:
-    """Name of the processor, as well as the system tells."""
+    """Name of the processor, as far as the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    wide = " with AVX-512" if any("avx512f" in line for line in lines) else ""
-    return (names[0] if names else platform.machine()) + wide
+    vector_units = " with AVX-512" if any("avx512f" in line for line in lines) else ""
+    return (names[0] if names else platform.machine()) + vector_units
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were measured on, and whether something else was running."""
-    pages = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    """The machine that was measured, and its load before the start."""
+    huge_pages = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     return {
         "processor": processor(),
         "cores": CORES,
-        "huge_pages": pages.read_text().strip() if pages.exists() else "unknown",
+        "huge_pages": huge_pages.read_text().strip() if huge_pages.exists() else "unknown",
         "load_before": os.getloadavg()[0],
         "openmp": {
             name: os.environ[name]
@@ -260,8 +277,9 @@ def machine() -> dict[str, Any]:
 
 
 def ticks() -> tuple[int, int]:
-    """Ticks of all cores since the system started that its host kept for others, and all ticks;
-    zeros if nobody tells.
+    """Ticks of all cores that a virtual machine's host has taken away, and all ticks.
+
+    Zeros where the system does not count them.
     """
     status = Path("/proc/stat")
     if not status.exists():
@@ -271,9 +289,10 @@ def ticks() -> tuple[int, int]:
 
 
 def peak() -> float:
-    """MiB that this process has had resident at most, since its program started."""
+    """Peak resident memory of this process in MiB."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count what the process that started this one had
+    # getrusage would also count the memory of the parent process before exec.
+    if status.exists():
         return (
             next(
                 int(line.split()[1])
@@ -314,30 +333,28 @@ def main(
 ) -> None:
     """Run a benchmark's command line: print its tables, write its JSON."""
     options = arguments(description, extra)
-    where = machine()
-    if where["load_before"] > 0.8:
+    environment = machine()
+    if environment["load_before"] > 0.8:
         print(
-            (
-                f"note: load average {where['load_before']:.1f} before the start: something else "
-                "runs, times are noise"
-            ),
+            f"note: load average {environment['load_before']:.1f} before the start: "
+            "something else runs, times are noise",
             file=sys.stderr,
         )
     before = ticks()
     records = benchmark(options)
-    kept, all_of_them = (b - a for a, b in zip(before, ticks()))
-    where["stolen"] = kept / max(all_of_them, 1)
+    stolen_ticks, total_ticks = (b - a for a, b in zip(before, ticks()))
+    environment["stolen"] = stolen_ticks / max(total_ticks, 1)
     for record in records:
         print(table(record))
-    if where["stolen"] > 0.05:
+    if environment["stolen"] > 0.05:
         print(
-            f"note: the host kept {where['stolen']:.0%} of the cores' time for others",
+            f"note: the host kept {environment['stolen']:.0%} of the cores' time for others",
             file=sys.stderr,
         )
     if options.json:
-        where["load_after"] = os.getloadavg()[0]
+        environment["load_after"] = os.getloadavg()[0]
         result = {
-            "machine": where,
+            "machine": environment,
             "versions": versions(),
             "quick": options.quick,
             "records": records,

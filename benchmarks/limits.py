@@ -1,5 +1,6 @@
-"""How are the C limits called? gcc builds limits.c for one width at run time, ctypes calls it. No
-gcc: no limit.
+"""How are the C limits called? gcc builds limits.c for one width, ctypes calls it.
+
+Without gcc there are no limits.
 """
 
 import ctypes
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 
 from benchmarks import ours
 
-MULTIPLY_ADD = 16 * 16 * 2  # flops of a thread in a step of `Limit.multiply_add`
+# Flops of a thread in a step of `Limit.multiply_add`.
+MULTIPLY_ADD = 16 * 16 * 2
+# The C code.
 SOURCE = Path(__file__).with_name("limits.c")
 # What -ffast-math allows, one by one: a library linked with -ffast-math itself makes the whole
 # process flush subnormals.
@@ -25,6 +28,7 @@ FAST = (
     "-fno-signed-zeros",
     "-ffinite-math-only",
 )
+# Options of the compiler.
 FLAGS = ("-O3", "-march=native", *FAST, "-fopenmp", "-shared", "-fPIC")
 
 
@@ -52,7 +56,8 @@ def library(dim: int) -> ctypes.CDLL | None:
     if built.returncode:
         return None
     loaded = ctypes.CDLL(str(target))
-    shutil.rmtree(folder, ignore_errors=True)  # the library stays mapped
+    # The library stays mapped without its file.
+    shutil.rmtree(folder, ignore_errors=True)
     return loaded
 
 
@@ -66,7 +71,7 @@ class Limit:
         self._sizes = tuple(ctypes.c_long(n) for n in (len(tables), samples, length))
 
     def threads(self, count: int) -> None:
-        """Use `count` threads from now on, placed as ours are (they are the same threads)."""
+        """Use `count` threads from now on, pinned as ours are: both use one OpenMP pool."""
         self._call("threads", count)
         ours.place(count)
 
@@ -82,9 +87,7 @@ class Limit:
     def gather_weighted(
         self, rows: NDArray[np.int64], weights: NDArray[np.float32], out: NDArray[np.float32]
     ) -> None:
-        """out f32[B, T*D] = fp32 sums of each bag's rows times the weights f32[T*B*L] of their
-        lookups.
-        """
+        """out f32[B, T*D] = fp32 sums of each bag's rows times their weights f32[T*B*L]."""
         pointers = (_address(self._tables), _address(rows), _address(weights))
         self._call("gather_weighted", *pointers, *self._sizes, _address(out))
 
@@ -93,9 +96,7 @@ class Limit:
         self._call("read_all", _address(x), ctypes.c_long(x.size))
 
     def multiply_add(self, steps: int) -> None:
-        """`steps` times 16 vectors of fused multiply-adds in every thread: `MULTIPLY_ADD` flops
-        each.
-        """
+        """`steps` times `MULTIPLY_ADD` flops of fused multiply-adds in every thread."""
         self._call("multiply_add", ctypes.c_long(steps))
 
     def backward(
@@ -105,8 +106,9 @@ class Limit:
         grad: NDArray[np.float32],
         rate: float,
     ) -> None:
-        """Row-wise AdaGrad with the gradient f32[B, T*D] of the pooled rows; `moments` f32[E] per
-        table.
+        """Row-wise AdaGrad.
+
+        grad f32[B, T*D]: gradient of the pooled rows; moments f32[E]: state of each table.
         """
         pointers = _pointers(moments)
         numbers = (ctypes.c_float(rate), ctypes.c_float(1e-8))

@@ -1,6 +1,6 @@
-"""Who looks up rows that are no fp32? Ours and FBGEMM's, on the same bytes: fp16 to train, fp16 and
-int8 to infer.
+"""Which implementations look up fp16 and int8 rows? Ours and FBGEMM's, on the same bytes.
 
+FBGEMM's training tables take fp16, its inference tables fp16 and int8.
 Rows of the int8 inference tables are fp16 scale and bias, then the codes (our `nbit8`).
 """
 
@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from benchmarks.rivals import preload
 from benchmarks.shapes import Lookup
 
-FORMATS = {"fp16": "fp16", "int8": "nbit8"}  # precision -> our name of its rows
+# Our format of the rows of each precision.
+FORMATS = {"fp16": "fp16", "int8": "nbit8"}
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Rows of all tables of a shape in one format: codes u8[T, E, bytes]; made once, everybody gets
-    the same.
-    """
+    """Rows of all tables of a shape in one format, for all contenders: codes u8[T, E, bytes]."""
 
     shape: Lookup
     precision: str
@@ -34,14 +33,16 @@ class Tables:
         E = shape.rows
         D = shape.dim
         if precision == "fp16":
-            one = rng.standard_normal((E, D), np.float32).astype(np.float16).view(np.uint8)
+            table_codes = rng.standard_normal((E, D), np.float32).astype(np.float16).view(np.uint8)
         else:
-            one = rng.integers(0, 256, (E, D + 4), dtype=np.uint8)
-            one[:, :4] = (rng.standard_normal((E, 2)) * 0.01).astype(np.float16).view(np.uint8)
-        return cls(shape, precision, np.broadcast_to(one, (T, *one.shape)))
+            table_codes = rng.integers(0, 256, (E, D + 4), dtype=np.uint8)
+            table_codes[:, :4] = (
+                (rng.standard_normal((E, 2)) * 0.01).astype(np.float16).view(np.uint8)
+            )
+        return cls(shape, precision, np.broadcast_to(table_codes, (T, *table_codes.shape)))
 
 
-class OurNarrow:
+class NeocpuNarrow:
     """`neocpu.peers.arrays.lookup`: bounds check, decoding, exact sums, a new output."""
 
     def __init__(self, tables: Tables, batches: list[NDArray[np.int64]]) -> None:
@@ -63,10 +64,10 @@ class OurNarrow:
     def forward(self, i: int) -> NDArray[np.float32]:
         """Pooled rows f32[B, T*D] of batch i."""
         rows = self._batches[i % len(self._batches)]
-        found: NDArray[np.float32] = self._lookup(
+        pooled: NDArray[np.float32] = self._lookup(
             self._weights, *self._shape, rows, self._offsets, weights_format=self._format
         )
-        return found
+        return pooled
 
 
 class FbgemmNarrow:
@@ -80,11 +81,13 @@ class FbgemmNarrow:
         shape = tables.shape
         self._tbe = _training(shape) if training else _inference(shape, tables.precision)
         if training:
-            split = self._tbe.split_embedding_weights()
+            table_codes = self._tbe.split_embedding_weights()
         else:
-            split = [w for w, _ in self._tbe.split_embedding_weights(split_scale_shifts=False)]
-        for mine, given in zip(split, tables.codes, strict=True):
-            mine.view(torch.uint8).copy_(torch.from_numpy(np.array(given)))
+            table_codes = [
+                w for w, _ in self._tbe.split_embedding_weights(split_scale_shifts=False)
+            ]
+        for table, codes in zip(table_codes, tables.codes, strict=True):
+            table.view(torch.uint8).copy_(torch.from_numpy(np.array(codes)))
         kind = torch.int64 if training else torch.int32
         self._rows = [torch.from_numpy(b).to(kind) for b in batches]
         self._offsets = torch.from_numpy(shape.offsets()).to(kind)
@@ -92,10 +95,10 @@ class FbgemmNarrow:
     def forward(self, i: int) -> NDArray[np.float32]:
         """Pooled rows f32[B, T*D] of batch i."""
         with self._torch.no_grad():
-            found: NDArray[np.float32] = self._tbe(
+            pooled: NDArray[np.float32] = self._tbe(
                 self._rows[i % len(self._rows)], self._offsets
             ).numpy()
-        return found
+        return pooled
 
 
 def _training(shape: Lookup) -> Any:

@@ -11,18 +11,21 @@ from numpy.typing import NDArray
 
 from benchmarks.shapes import Lookup, Model, Sample
 
+# Learning rate of every sparse optimizer.
 RATE = 0.01
-# before the kernels, which may be loaded already, say how a lone thread waits
-GIVEN = "GOMP_SPINCOUNT" in os.environ
+# Whether the user has set how threads wait; read before kernels, on loading, set it for a lone
+# thread.
+SPIN_IS_SET = "GOMP_SPINCOUNT" in os.environ
 
 
 def wait_as_in_training() -> None:
-    """Let kernel threads wait for each other as those of `neocpu train` do; after rivals have read
-    the environment.
+    """Let kernel threads wait for each other as those of `neocpu train` do.
+
+    Called after rivals have read the environment.
     """
     from neocpu.parallel.launch import SPIN
 
-    if not GIVEN:
+    if not SPIN_IS_SET:
         os.environ["GOMP_SPINCOUNT"] = SPIN
 
 
@@ -36,7 +39,7 @@ def threads(count: int) -> None:
 
 
 def place(count: int) -> None:
-    """A core for each of `count` OpenMP threads, where that uses every core."""
+    """Pin `count` OpenMP threads to a core each, if they use all cores."""
     from neocpu.cores import available
     from neocpu.kernels._threads import bind_threads
 
@@ -51,7 +54,7 @@ def rowwise_adagrad(rate: float = RATE) -> Any:
     return SparseOptimizer(name="exact_rowwise_adagrad", learning_rate=rate, eps=1e-8)
 
 
-class OurLookup:
+class NeocpuLookup:
     """TableBatchedEmbedding on one `Lookup` shape, all tables whole on this rank."""
 
     def __init__(
@@ -75,7 +78,8 @@ class OurLookup:
         self._batches = [Lookups(shape.offsets(), rows, weights, shape.samples) for rows in batches]
         self._out = np.zeros((shape.samples, T * D), np.float32)
         self._steps = 0
-        for batch in self._batches:  # first touch of every row that will be read
+        # First touch of every row that will be read.
+        for batch in self._batches:
             self._tbe.forward(self._layout, batch, self._out)
 
     def tables(self) -> list[NDArray[np.float32]]:
@@ -110,9 +114,11 @@ class ClickBatch:
     samples: int
 
 
-class OurDlrm:
-    """The training step of `neocpu train` on synthetic batches; `comm`: this rank's communicator
-    (default: alone); `memory`: where tables live (default: in memory).
+class NeocpuDlrm:
+    """The training step of `neocpu train` on synthetic batches.
+
+    comm: this rank's communicator (default: a single rank). memory: the MemoryPlan of the tables
+    (default: all rows in memory).
     """
 
     def __init__(
@@ -139,9 +145,9 @@ class OurDlrm:
             TableSpec(f"t{t}", rows, model.dim, (f"f{t}",)) for t, rows in enumerate(model.rows)
         ]
         dlrm = Dlrm(13, [model.dim] * len(specs), model.bottom, model.top, seed=1)
-        chosen = make_plan(specs, plan, comm.size)
+        sharding_plan = make_plan(specs, plan, comm.size)
         self.tables = tables = ShardedEmbedding(
-            chosen, comm, rowwise_adagrad(), 1, leaves, dlrm.first_column, memory=memory
+            sharding_plan, comm, rowwise_adagrad(), 1, leaves, dlrm.first_column, memory=memory
         )
         dense = DenseOptimizer(SparseOptimizer(name="exact_sgd", learning_rate=0.1), dlrm.flat)
         self._step = TrainStep(dlrm, tables, dense, comm, leaves)
@@ -175,12 +181,13 @@ class OurDlrm:
         for h, rows in enumerate(self.tables.tbe.heights.tolist()):
             layout = EntryLayout(np.array([h]), np.zeros(1, np.int64))
             for first in range(0, rows, 1 << 22):
-                some = np.arange(first, min(first + (1 << 22), rows), dtype=np.int64)
-                self.tables.tbe.create(layout, Lookups(np.array([0, some.size]), some, none, 1))
+                piece = np.arange(first, min(first + (1 << 22), rows), dtype=np.int64)
+                self.tables.tbe.create(layout, Lookups(np.array([0, piece.size]), piece, none, 1))
 
     def step(self, i: int) -> float:
-        """One training step on batch i (the next one where rows are brought ahead); the mean loss
-        of this rank's samples.
+        """One training step on batch i; the mean loss of this rank's samples.
+
+        With a memory plan the batches come in order, whatever i, as their rows are prefetched.
         """
         self._steps += 1
         batch, coming = (

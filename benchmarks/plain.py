@@ -1,8 +1,7 @@
-"""What would our pooling be without exactness? The same kernel with plain fp32 sums: its tasks, its
-walk, its prefetches.
+"""How fast would our pooling be without exactness? The same kernel with plain fp32 sums.
 
-Beside the C limit, which has one fixed width and bags of one length, it tells what the exact
-arithmetic alone costs.
+It has the same tasks, walk and prefetches. The C limit has one fixed width and bags of one length;
+this kernel shows what the exact arithmetic alone costs.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from neocpu.kernels.simd.bags import Walk, view
 
 def _plain_rows(block: int) -> Any:
     @intrinsic
-    def plain_rows(typingctx, terms, bag, column, out):  # type: ignore[no-untyped-def]
+    def plain_rows(typingctx, terms, bag, column, out):
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             walk = Walk(context, builder, signature, args, block)
             sums = [walk.variable(walk.f32, 0.0) for _ in range(block // walk.lanes)]
@@ -44,10 +43,8 @@ _rows_128, _rows_64, _rows_16, _rows_1 = (_plain_rows(block) for block in (128, 
 
 
 @numba.njit(error_model="numpy", nogil=True, parallel=True)
-def plain_sum(table, entries, bags, mean, lines, out):  # type: ignore[no-untyped-def]
-    """`lookup.pooled_rows` with plain fp32 sums, which depend on the order and are rounded at every
-    step; no mean.
-    """
+def plain_sum(table, entries, bags, mean, lines, out):
+    """`lookup.pooled_rows` with plain fp32 sums, rounded at every addition; without MEAN."""
     base, width, stride, first = entries
     offsets = bags.offsets
     tasks = task_count(offsets)

@@ -1,8 +1,10 @@
-"""What does one rank of the two-rank comparison run? Started by ranks.py; jobs take turns through
-files.
+"""What does one rank of the two-rank comparison run? Its steps, when the driver gives it the turn.
 
-driver writes   go-SIDE-R          every rank sleeps until it is there: a waiting job takes no core
-rank 0 writes   done-SIDE-R        {"seconds": of one step, "peak": [MiB of each rank]}
+ranks.py starts the jobs. They take turns through files:
+
+    go-SIDE-TURN       written by the driver; all ranks sleep until it exists, and take no core
+    done-SIDE-TURN     written by rank 0: {"seconds": of one step}
+    peak-SIDE-RANK     written by every rank: {"peak": MiB}
 """
 
 import argparse
@@ -16,7 +18,9 @@ from typing import Any
 from benchmarks.harness import peak
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model, Sample, clicks
 
+# Models by name.
 MODELS = {model.name: model for model in (KAGGLE, MLPERF, SMALL)}
+# Batches that take turns.
 BATCHES = 4
 
 
@@ -30,10 +34,10 @@ def await_file(path: Path, limit: float = 900.0) -> None:
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
-    """Write whole or not at all."""
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(record))
-    beside.rename(path)
+    """Write a file atomically."""
+    partial = path.with_suffix(".part")
+    partial.write_text(json.dumps(record))
+    partial.rename(path)
 
 
 def take_turns(
@@ -43,16 +47,16 @@ def take_turns(
     barrier: Callable[[], Any],
     options: argparse.Namespace,
 ) -> None:
-    """Do `steps` steps each time the driver says go; a step ends when all ranks have done it."""
-    done = 0
+    """Do `steps` steps each time the driver says go; a barrier ends every step."""
+    steps_done = 0
     for turn in range(options.turns):
         await_file(options.folder / f"go-{side}-{turn}")
         barrier()
         start = time.perf_counter()
         for _ in range(options.steps):
-            step(done)
+            step(steps_done)
             barrier()
-            done += 1
+            steps_done += 1
         seconds = (time.perf_counter() - start) / options.steps
         write(options.folder / f"peak-{side}-{rank}", {"peak": peak()})
         if rank == 0:
@@ -61,17 +65,18 @@ def take_turns(
 
 def run_ours(model: Model, options: argparse.Namespace) -> None:
     """A rank of neocpu."""
-    from benchmarks.ours import OurDlrm, mpi_comm, threads
+    from benchmarks.ours import NeocpuDlrm, mpi_comm, threads
 
     comm = mpi_comm()
     threads(max(1, (os.cpu_count() or 1) // comm.size))
-    job = OurDlrm(model, clicks(model, BATCHES), comm, options.plan)
+    job = NeocpuDlrm(model, clicks(model, BATCHES), comm, options.plan)
     take_turns("neocpu", comm.rank, job.step, comm.barrier, options)
 
 
 class TorchRecDlrm:
-    """A rank of TorchRec's DLRM on gloo: its own planner, sharders, and fused row-wise AdaGrad; SGD
-    on the MLPs.
+    """A rank of TorchRec's DLRM on gloo, with TorchRec's planner and sharders.
+
+    Fused row-wise AdaGrad on tables, SGD on the MLPs.
     """
 
     def __init__(self, model: Model, batches: list[Sample], rank: int, ranks: int) -> None:

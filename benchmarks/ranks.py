@@ -1,8 +1,7 @@
-"""How long is a step on two ranks? Ours under mpiexec against TorchRec under torchrun on gloo, one
-thread per rank.
+"""How long is a step on two ranks? Ours under mpiexec against TorchRec under torchrun on gloo.
 
-Both jobs are started once and stay; the one whose turn it is not sleeps. A turn is several steps,
-each ended by a barrier.
+Each rank has one thread. Both jobs are started once; while one takes its turn, the other sleeps. A
+turn is several steps, each ended by a barrier.
 """
 
 import argparse
@@ -19,14 +18,18 @@ from benchmarks import rivals
 from benchmarks.harness import CORES, Contender, main, summarise
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model
 
+# Ranks of a job.
 RANKS = 2
+# Turns that are not counted.
 WARMUP = 2
+# Most seconds of a turn.
 LIMIT = 900.0
+# Seconds between turns.
 PAUSE = 0.05
 
 
 class Job:
-    """A launched job that does its steps when it is its turn."""
+    """A launched job that does its steps in its turns."""
 
     def __init__(
         self, side: str, model: Model, folder: Path, turns: int, steps: int, plan: str
@@ -34,7 +37,7 @@ class Job:
         self.side = side
         self._folder = folder
         self._log = folder / f"{side}.log"
-        tail = [
+        arguments = [
             "-m",
             "benchmarks.rank_jobs",
             side,
@@ -44,48 +47,48 @@ class Job:
             "--turns",
             str(turns),
         ]
-        tail += ["--steps", str(steps), "--plan", plan]
+        arguments += ["--steps", str(steps), "--plan", plan]
         if side == "neocpu":
-            beside = Path(sys.executable).with_name("mpiexec")
-            launch = [
-                str(beside) if beside.exists() else "mpiexec",
+            mpiexec = Path(sys.executable).with_name("mpiexec")
+            command = [
+                str(mpiexec) if mpiexec.exists() else "mpiexec",
                 "-n",
                 str(RANKS),
                 sys.executable,
                 "-m",
                 "mpi4py",
-                *tail,
+                *arguments,
             ]
         else:
-            launch = [
+            command = [
                 sys.executable,
                 "-m",
                 "torch.distributed.run",
                 "--standalone",
                 "--nproc-per-node",
                 str(RANKS),
-                *tail,
+                *arguments,
             ]
-        each = str(max(1, CORES // RANKS))
-        environment = os.environ | {"OMP_NUM_THREADS": each, "NUMBA_NUM_THREADS": each}
+        threads = str(max(1, CORES // RANKS))
+        environment = os.environ | {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads}
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                launch, stdout=log, stderr=subprocess.STDOUT, env=environment
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment
             )
 
     def turn(self, number: int) -> float:
         """Seconds of one step in this turn."""
         (self._folder / f"go-{self.side}-{number}").touch()
-        done = self._folder / f"done-{self.side}-{number}"
+        done_file = self._folder / f"done-{self.side}-{number}"
         end = time.monotonic() + LIMIT
-        while not done.exists():
-            ended = self._process.poll() is not None and not done.exists()
-            if ended or time.monotonic() > end:
+        while not done_file.exists():
+            stopped = self._process.poll() is not None and not done_file.exists()
+            if stopped or time.monotonic() > end:
                 raise RuntimeError(
                     f"{self.side} did not finish turn {number}:\n{self._log.read_text()[-4000:]}"
                 )
             time.sleep(0.01)
-        return json.loads(done.read_text())["seconds"]
+        return json.loads(done_file.read_text())["seconds"]
 
     def peaks(self) -> list[float]:
         """Peak MiB of each rank so far."""
@@ -122,20 +125,20 @@ def run(model: Model, options: argparse.Namespace) -> dict[str, Any]:
         finally:
             for job in jobs:
                 job.end()
-    named = {
+    names = {
         "neocpu": (f"neocpu, {RANKS} ranks, mpich", "ours"),
         "torchrec": (f"TorchRec, {RANKS} ranks, gloo", "rival"),
     }
-    each = max(1, CORES // RANKS)
-    found = [
-        Contender(*named[side], lambda i: None, each, seconds=seconds[side][WARMUP:])
+    threads = max(1, CORES // RANKS)
+    contenders = [
+        Contender(*names[side], lambda i: None, threads, seconds=seconds[side][WARMUP:])
         for side in sides
     ]
     notes = [
         f"Peak memory per rank: {', '.join(f'{s} {max(p):,.0f} MiB' for s, p in peaks.items())}."
     ]
     shape = model.describe() | {"plan": options.plan, "steps per turn": steps}
-    return summarise(f"step on {RANKS} ranks, {model.name}", shape, found) | {"notes": notes}
+    return summarise(f"step on {RANKS} ranks, {model.name}", shape, contenders) | {"notes": notes}
 
 
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -1,8 +1,6 @@
-"""Who else can do this? torch and FBGEMM CPU, given the same weights, the same lookups and their
-best thread count.
+"""Which rivals are measured? torch and FBGEMM CPU, with the same weights and lookups as ours.
 
-Imported only by benchmarks and only inside functions: everything here is absent on most machines,
-and that is fine.
+torch and FBGEMM are imported only inside functions, as most machines lack them.
 """
 
 import importlib.util
@@ -15,11 +13,12 @@ from numpy.typing import NDArray
 
 from benchmarks.shapes import Lookup, Model, Sample
 
+# Learning rate of every optimizer.
 RATE = 0.01
 
 
 def have(*modules: str) -> bool:
-    """Are all these packages installed? Says on stderr which are not."""
+    """Whether all these packages are installed; prints on stderr which are not."""
     missing = [m for m in modules if importlib.util.find_spec(m) is None]
     if missing:
         print(
@@ -30,8 +29,9 @@ def have(*modules: str) -> bool:
 
 
 def preload() -> None:
-    """Load torch and FBGEMM with the environment as it is: ours asks OpenMP for shorter spinning,
-    rivals keep their own.
+    """Load torch and FBGEMM before ours sets how long OpenMP threads spin.
+
+    Rivals so keep their own default.
     """
     if have("torch", "fbgemm_gpu"):
         import fbgemm_gpu  # noqa: F401
@@ -77,8 +77,8 @@ class FbgemmLookup:
         import torch
 
         self._tbe = fbgemm((shape.rows,) * shape.tables, shape.dim)
-        for mine, given in zip(self._tbe.split_embedding_weights(), weights, strict=True):
-            mine.copy_(torch.from_numpy(given))
+        for table, weight in zip(self._tbe.split_embedding_weights(), weights, strict=True):
+            table.copy_(torch.from_numpy(weight))
         self._rows = [torch.from_numpy(b) for b in batches]
         self._offsets = torch.from_numpy(shape.offsets())
         self._grad = torch.from_numpy(gradient(shape))
@@ -143,7 +143,7 @@ class TorchLookup:
 
 
 def gradient(shape: Lookup) -> NDArray[np.float32]:
-    """Gradient of the pooled rows f32[B, T*D]; the same for everybody."""
+    """Gradient of the pooled rows f32[B, T*D], the same for all contenders."""
     rng = np.random.default_rng(3)
     return rng.standard_normal((shape.samples, shape.tables * shape.dim), np.float32)
 
@@ -161,9 +161,7 @@ def _mlp(sizes: tuple[int, ...], inputs: int, last_relu: bool) -> Any:
 
 
 class TorchDlrm:
-    """A DLRM of torch MLPs and FBGEMM's fused embedding: the fastest that torch users have on a
-    CPU.
-    """
+    """A DLRM of torch MLPs and FBGEMM's fused embedding, torch's fastest on a CPU."""
 
     def __init__(self, model: Model, batches: list[Sample]) -> None:
         import torch

@@ -1,5 +1,4 @@
-"""Where do our kernels stand under the machine's roof? GFLOP/s against flops per byte of memory,
-with two measured limits.
+"""Where do our kernels stand under the machine's roofline? GFLOP/s against flops per byte.
 
 The roof: memory read in order by all cores, and fused multiply-adds of fp32 vectors from registers,
 both in C. A kernel's bytes are those that it must move between memory and cores (rows, gradients,
@@ -20,13 +19,15 @@ from benchmarks.harness import CORES, Contender, main, measure, summarise
 from benchmarks.limits import MULTIPLY_ADD, Limit, library
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Lookup, Model
 
+# Steps of the multiply-add limit.
 STEPS = 1_000_000
+# Floats that the memory limit reads.
 FLOATS = 64 << 20
 
 
 @dataclass(frozen=True)
 class Point:
-    """A kernel: what it computes and moves in one call."""
+    """A kernel: the flops and the bytes of memory of one call."""
 
     name: str
     flops: float
@@ -38,7 +39,7 @@ class Point:
 def tables(shape: Lookup, name: str) -> list[Point]:
     """Lookup and fused backward of one shape."""
     batches = shape.batches(4)
-    mine = ours.OurLookup(shape, batches)
+    lookup = ours.NeocpuLookup(shape, batches)
     grad = np.random.default_rng(1).standard_normal(
         (shape.samples, shape.tables * shape.dim), np.float32
     )
@@ -52,22 +53,24 @@ def tables(shape: Lookup, name: str) -> list[Point]:
     pooled = 4 * grad.size
     rows = 4 * unique * shape.dim
     return [
-        Point(f"lookup, {name}", numbers, 4 * numbers + pooled + 8 * batches[0].size, mine.forward),
-        # merge: an addition per number of a lookup; update: square, sum, scale, subtract; rows are
-        # read and written
+        Point(
+            f"lookup, {name}", numbers, 4 * numbers + pooled + 8 * batches[0].size, lookup.forward
+        ),
+        # Merging adds once per element of a lookup. An update squares, sums, scales and subtracts,
+        # and reads and writes its rows.
         Point(
             f"backward, {name}",
             numbers + 4 * unique * shape.dim,
             2 * rows + pooled + 16 * batches[0].size,
-            lambda i: mine.backward(i, grad),
-            mine.forward,
+            lambda i: lookup.backward(i, grad),
+            lookup.forward,
         ),
     ]
 
 
 def products(model: Model) -> list[Point]:
     """The three products of a model's MLPs."""
-    found = []
+    points = []
     for product in gemm.PRODUCTS:
         layers = [
             layer for layer in gemm.layers(model) if product != "input gradient" or not layer.first
@@ -75,45 +78,44 @@ def products(model: Model) -> list[Point]:
 
         def run(_: int, layers: list[gemm.Layer] = layers, product: str = product) -> None:
             for layer in layers:
-                layer.mine(product)
+                layer.canonical(product)
 
         moved = 4 * sum(layer.x.size + layer.g.size + layer.w.size for layer in layers)
-        found.append(
+        points.append(
             Point(f"{product}, {model.name}", sum(layer.flops for layer in layers), moved, run)
         )
-    return found
+    return points
 
 
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     """All kernels and both limits, in turn."""
-    shape, models = (
-        (Lookup(2, 64, 4, 32, 200), (SMALL,)) if options.quick else (Lookup(), (KAGGLE, MLPERF))
-    )
+    shape = Lookup(2, 64, 4, 32, 200) if options.quick else Lookup()
+    models = (SMALL,) if options.quick else (KAGGLE, MLPERF)
     points = tables(shape, f"D {shape.dim}")
     if not options.quick:
         points += tables(replace(shape, dim=16), "D 16")
     points += [point for model in models for point in products(model)]
-    found = [Contender(p.name, "note", p.run, CORES, ours.threads, p.prepare) for p in points]
+    contenders = [Contender(p.name, "note", p.run, CORES, ours.threads, p.prepare) for p in points]
     if library(shape.dim) is not None:
         limit = Limit([np.zeros((1, shape.dim), np.float32)], 1, 1)
         memory = np.ones(FLOATS >> 8 * options.quick, np.float32)
-        found.append(
+        contenders.append(
             Contender(
                 "memory, read", "limit", lambda _: limit.read_all(memory), CORES, limit.threads
             )
         )
-        found.append(
+        contenders.append(
             Contender(
                 "multiply-add", "limit", lambda _: limit.multiply_add(STEPS), CORES, limit.threads
             )
         )
-        points.append(Point("memory, read", 0, 4 * memory.size, found[-2].run))
-        points.append(Point("multiply-add", STEPS * MULTIPLY_ADD * CORES, 0, found[-1].run))
-    measure(found, options.rounds)
-    record = summarise("roofline", shape.describe() | {"threads": CORES}, found)
+        points.append(Point("memory, read", 0, 4 * memory.size, contenders[-2].run))
+        points.append(Point("multiply-add", STEPS * MULTIPLY_ADD * CORES, 0, contenders[-1].run))
+    measure(contenders, options.rounds)
+    record = summarise("roofline", shape.describe() | {"threads": CORES}, contenders)
     record["points"] = [
         {"name": p.name, "gflops": p.flops / c.median / 1e9, "gbytes": p.bytes / c.median / 1e9}
-        for p, c in zip(points, found, strict=True)
+        for p, c in zip(points, contenders, strict=True)
     ]
     lines = [
         f"{p['name']} {p['gflops']:.1f} GFLOP/s, {p['gbytes']:.1f} GB/s" for p in record["points"]
@@ -122,7 +124,7 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def picture(records: list[dict[str, Any]]) -> str:
-    """The record as an SVG picture, both axes logarithmic; empty without the limits."""
+    """The record as an SVG picture with logarithmic axes; empty without the limits."""
     limits = {p["name"]: p for p in records[0]["points"]}
     if "multiply-add" not in limits:
         return ""
@@ -187,18 +189,21 @@ def picture(records: list[dict[str, Any]]) -> str:
                 f'<line x1="{left}" y1="{y:.1f}" x2="{width - 20}" y2="{y:.1f}" stroke="#ddd"/>'
             )
             parts.append(text(left - 6, y + 4, f"{10.0**power:g}", 'text-anchor="end"'))
-    taken: list[float] = []
+    label_rows: list[float] = []
     for intensity, gflops, name in sorted(dots, key=lambda d: -d[1]):
         x, y = place(intensity, gflops)
         label = y + 4
-        while any(abs(label - other) < 13 for other in taken):
+        while any(abs(label - label_row) < 13 for label_row in label_rows):
             label += 13
-        taken.append(label)
-        ends = x > width / 2
+        label_rows.append(label)
+        left_of_dot = x > width / 2
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#b00"/>')
         parts.append(
             text(
-                x - 8 if ends else x + 8, label, name, f'text-anchor="{"end" if ends else "start"}"'
+                x - 8 if left_of_dot else x + 8,
+                label,
+                name,
+                f'text-anchor="{"end" if left_of_dot else "start"}"',
             )
         )
     return "\n".join([*parts, "</svg>"]) + "\n"

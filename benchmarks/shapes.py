@@ -1,4 +1,4 @@
-"""What is measured on? Synthetic lookups and the two DLRMs every benchmark of a whole step uses."""
+"""Which inputs do benchmarks use? Synthetic lookups, and two DLRMs for whole training steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 # Rows per categorical feature of the Criteo Kaggle click log, as published with the DLRM reference
 # implementation.
-KAGGLE_ROWS: tuple[int, ...] = (
+KAGGLE_ROWS = (
     1460,
     583,
     10131227,
@@ -22,14 +22,28 @@ KAGGLE_ROWS: tuple[int, ...] = (
     5683,
     8351593,
     3194,
+    27,
+    14992,
+    5461306,
+    10,
+    5652,
+    2173,
+    4,
+    7046547,
+    18,
+    15,
+    286181,
+    105,
+    142572,
 )
-KAGGLE_ROWS += (27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572)
+# Draws row numbers: (rng, rows, count, Zipf's exponent).
 Draw = Callable[[np.random.Generator, int, int, float], NDArray[np.int64]]
-SCRAMBLE = 2654435761  # spreads the popular rows of a Zipf draw over the table
+# Factor that spreads the popular rows of a Zipf draw over the table.
+SCRAMBLE = 2654435761
 
 
 def draw(rng: np.random.Generator, rows: int, count: int, zipf: float) -> NDArray[np.int64]:
-    """`count` row numbers below `rows`: uniform for zipf = 0, else scrambled Zipf."""
+    """`count` row numbers below `rows`: uniform if zipf is 0, else scrambled Zipf."""
     if zipf == 0.0:
         return rng.integers(0, rows, count)
     return np.minimum(rng.zipf(zipf, count) - 1, 10**9) * SCRAMBLE % rows
@@ -37,8 +51,9 @@ def draw(rng: np.random.Generator, rows: int, count: int, zipf: float) -> NDArra
 
 @dataclass(frozen=True)
 class Lookup:
-    """T tables of E rows and D columns, B samples, bags of exactly L lookups, drawn uniformly or by
-    a Zipf law.
+    """T tables of E rows and D columns; B samples with bags of exactly L lookups.
+
+    Rows are drawn uniformly, or by a Zipf law if `zipf` is not 0.
     """
 
     tables: int = 32
@@ -48,16 +63,17 @@ class Lookup:
     rows: int = 100_000
     zipf: float = 0.0
 
-    def describe(self) -> dict[str, object]:
-        """Shape, in the letters of the glossary."""
-        drawn = f"Zipf {self.zipf}" if self.zipf else "uniform"
+    def describe(self, row_format: str = "fp32") -> dict[str, object]:
+        """Shape for the printed table, in the letters of the glossary."""
+        distribution = f"Zipf {self.zipf}" if self.zipf else "uniform"
         return {
             "T": self.tables,
             "B": self.samples,
             "L": self.length,
             "D": self.dim,
             "E": self.rows,
-            "fp32,": drawn,
+            "format": row_format,
+            "distribution": distribution,
         }
 
     def batches(self, count: int) -> list[NDArray[np.int64]]:
@@ -81,9 +97,11 @@ class Model:
     dim: int
     bottom: tuple[int, ...]
     top: tuple[int, ...]
-    cap: int  # rows of a table at most
+    # most rows of a table
+    cap: int
     samples: int = 2048
-    equal: int = 0  # rows of every table, in place of Kaggle's
+    # rows of every table instead of Kaggle's, if not 0
+    equal: int = 0
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -94,9 +112,7 @@ class Model:
 
     @property
     def interactions(self) -> int:
-        """Inputs of the top MLP: the bottom's output and the strict lower triangle of 27 x 27
-        products.
-        """
+        """Inputs of the top MLP: the bottom's output and the 27 * 26 / 2 dot products."""
         return self.dim + 27 * 26 // 2
 
     def describe(self) -> dict[str, object]:
@@ -119,9 +135,7 @@ SMALL = Model("small", 16, (32, 16), (32, 1), 1_000, samples=64)
 
 @dataclass(frozen=True)
 class Sample:
-    """One synthetic batch: dense f32[B, 13], one row number per feature and sample i64[26, B],
-    labels f32[B].
-    """
+    """A synthetic batch: dense f32[B, 13], row numbers i64[26, B], labels f32[B]."""
 
     dense: NDArray[np.float32]
     rows: NDArray[np.int64]
@@ -129,8 +143,9 @@ class Sample:
 
 
 def draw_within(rng: np.random.Generator, rows: int, count: int, zipf: float) -> NDArray[np.int64]:
-    """`count` row numbers below `rows` by a Zipf law that ends there: row of rank k with weight
-    k^-zipf, scrambled.
+    """`count` row numbers below `rows` by a Zipf law cut at `rows`, scrambled.
+
+    The row of rank k has probability proportional to k^-zipf.
     """
     law = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -zipf)
     return np.searchsorted(law, rng.random(count) * law[-1]).astype(np.int64) * SCRAMBLE % rows
@@ -141,19 +156,25 @@ def clicks(
     count: int,
     zipf: float = 1.2,
     part: tuple[int, int] | None = None,
-    by: Draw = draw,
+    draw_rows: Draw = draw,
 ) -> list[Sample]:
-    """`count` batches for `model`; `part`: only these samples of each (a rank's share); `by`: who
-    draws the rows.
+    """`count` batches for `model`.
+
+    part: first and last sample of each batch to return (a rank's share). draw_rows: the
+    distribution of rows.
     """
     rng = np.random.default_rng(11)
-    lo, hi = part or (0, model.samples)
-    found = []
+    first, last = part or (0, model.samples)
+    samples = []
     for _ in range(count):
         dense = rng.standard_normal((model.samples, 13)).astype(np.float32)
-        rows = np.stack([by(rng, rows, model.samples, zipf) for rows in model.rows])
+        rows = np.stack([draw_rows(rng, rows, model.samples, zipf) for rows in model.rows])
         labels = rng.integers(0, 2, model.samples).astype(np.float32)
-        found.append(
-            Sample(dense[lo:hi].copy(), np.ascontiguousarray(rows[:, lo:hi]), labels[lo:hi].copy())
+        samples.append(
+            Sample(
+                dense[first:last].copy(),
+                np.ascontiguousarray(rows[:, first:last]),
+                labels[first:last].copy(),
+            )
         )
-    return found
+    return samples

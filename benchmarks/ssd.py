@@ -1,13 +1,12 @@
-"""How fast are records read from the file that plays the SSD, and changed? Against RocksDB, LMDB,
-h5py, and raw reads.
+"""How fast are records of an SSD file read and changed? Against RocksDB, LMDB, h5py and preadv.
 
 A million records of 512 bytes, each read at a random row, in batches. In the page cache: ours
 through its map, rivals by their fastest calls; "change" reads a record, adds 1 to its bytes and
 writes it, with a commit of ours after 50 batches, when as many records were changed as there are
 (not timed; none of the rivals has to reach the disk). Out of it: every file is dropped from the
-page cache before each batch. The limit is `preadv` in a copy of the file, at the very places of the
-same records, by 16 threads, without an index; for changes, which ours never makes in place, they
-then go to other places.
+page cache before each batch. The limit is `preadv` of the same records in a copy of the file, by
+16 threads, without an index; a changed record is written to another place, as ours never changes
+records in place.
 """
 
 import argparse
@@ -24,15 +23,19 @@ from numpy.typing import NDArray
 from benchmarks import ours, rivals, stores
 from benchmarks.harness import THREADS, Contender, main, measure, summarise
 
+# Bytes of a record.
 RECORD = 512
+# Threads that read at a time.
 DEPTH = 16
+# Calls from one commit to the next.
 COMMIT = 50
+# Aims of the two cases, by contender.
 IN_CACHE = {"RocksDB, multi-get": 20.0, "LMDB": 10.0}
 OUT_OF_IT = {"16 threads of preadv": 0.8}
 Rows = NDArray[np.int64]
 
 
-class Ours:
+class NeocpuFile:
     """RowFile with all rows in one table of 10^10, filled in random order."""
 
     def __init__(self, folder: Path, rows: Rows, records: NDArray[np.uint8], batch: int) -> None:
@@ -49,11 +52,11 @@ class Ours:
         self.commit(0)
 
     def resize(self, batch: int) -> None:
-        """Batches have that many records from now on."""
+        """Set the records of a batch from now on."""
         self._out = np.empty((batch, RECORD), np.uint8)
 
     def commit(self, call: int) -> None:
-        """Every fiftieth call."""
+        """Commit in every fiftieth call."""
         if call % COMMIT == 0:
             self._epoch += 1
             self.file.commit(self._epoch)
@@ -75,9 +78,7 @@ class Ours:
 
 
 class Raw:
-    """`preadv` of records at random places of a file, by threads that share the batch; changed,
-    they go to other places.
-    """
+    """`preadv` of records at given places of a file, by threads that share the batch."""
 
     def __init__(self, path: Path, batch: int, places: Rows) -> None:
         self._places = places
@@ -89,10 +90,10 @@ class Raw:
         self._pool = ThreadPoolExecutor(DEPTH)
 
     def _each(self, places: Rows, change: bool) -> None:
-        at = np.sort(places).tolist()
+        source_places = np.sort(places).tolist()
         view = memoryview(self._out.reshape(-1))
-        to = (
-            np.sort(self._rng.choice(self._places, len(at), replace=False)).tolist()
+        target_places = (
+            np.sort(self._rng.choice(self._places, len(source_places), replace=False)).tolist()
             if change
             else []
         )
@@ -100,11 +101,11 @@ class Raw:
         def part(low: int, high: int) -> None:
             for i in range(low, high):
                 record = view[i * RECORD : (i + 1) * RECORD]
-                os.preadv(self._file, [record], at[i])
+                os.preadv(self._file, [record], source_places[i])
                 if change:
-                    os.pwrite(self._file, record, to[i])
+                    os.pwrite(self._file, record, target_places[i])
 
-        ends = [len(at) * i // DEPTH for i in range(DEPTH + 1)]
+        ends = [len(source_places) * i // DEPTH for i in range(DEPTH + 1)]
         list(self._pool.map(part, ends[:-1], ends[1:]))
 
     def read(self, places: Rows) -> None:
@@ -121,56 +122,65 @@ class Raw:
 
 
 def batches(rows: Rows, batch: int) -> list[Rows]:
-    """Distinct rows that exist, at random."""
+    """Random batches of distinct rows that exist."""
     rng = np.random.default_rng(7)
     return [np.ascontiguousarray(rng.choice(rows, batch, replace=False)) for _ in range(16)]
 
 
-def others(
+def make_rivals(
     folder: Path, rows: Rows, records: NDArray[np.uint8], with_rivals: bool
 ) -> dict[str, Any]:
-    """The rivals that are installed, filled."""
-    found: dict[str, Any] = {"h5py, fancy index": stores.H5py(folder, rows, records)}
+    """The rivals that are installed, holding all records."""
+    filled: dict[str, Any] = {"h5py, fancy index": stores.H5py(folder, rows, records)}
     if with_rivals and rivals.have("rocksdict"):
-        found["RocksDB, multi-get"] = stores.Rocks(folder, rows, records)
+        filled["RocksDB, multi-get"] = stores.Rocks(folder, rows, records)
     if with_rivals and rivals.have("lmdb"):
-        found["LMDB"] = stores.Lmdb(folder, rows, records)
-    return found
+        filled["LMDB"] = stores.Lmdb(folder, rows, records)
+    return filled
 
 
 def cached(
-    verb: str, mine: Ours, them: dict[str, Any], drawn: list[Rows], rounds: int
+    verb: str,
+    row_file: NeocpuFile,
+    rival_stores: dict[str, Any],
+    row_batches: list[Rows],
+    rounds: int,
 ) -> dict[str, Any]:
     """Reads or changes in the page cache."""
 
-    def of(store: Any) -> Any:
-        return lambda i: getattr(store, verb)(drawn[i % len(drawn)])
+    def run_on(store: Any) -> Any:
+        return lambda i: getattr(store, verb)(row_batches[i % len(row_batches)])
 
-    found = [
+    contenders = [
         Contender(
             "neocpu, RowFile",
             "ours",
-            of(mine),
+            run_on(row_file),
             n,
             ours.threads,
-            mine.commit if verb == "change" else None,
+            row_file.commit if verb == "change" else None,
         )
         for n in THREADS
     ]
-    found += [Contender(name, "rival", of(store)) for name, store in them.items()]
-    measure(found, rounds, warmup=1)
-    return record(f"SSD, {verb}, in the page cache", drawn, found, IN_CACHE)
+    contenders += [Contender(name, "rival", run_on(store)) for name, store in rival_stores.items()]
+    measure(contenders, rounds, warmup=1)
+    return record(f"SSD, {verb}, in the page cache", row_batches, contenders, IN_CACHE)
 
 
 def cold(
-    verb: str, mine: Ours, them: dict[str, Any], drawn: list[Rows], raw: Raw, rounds: int
+    verb: str,
+    row_file: NeocpuFile,
+    rival_stores: dict[str, Any],
+    row_batches: list[Rows],
+    raw: Raw,
+    rounds: int,
 ) -> dict[str, Any]:
-    """Reads or changes of what is not in the page cache."""
+    """Reads or changes of records that are not in the page cache."""
 
     def contender(name: str, side: str, store: Any, inputs: list[Rows], threads: int) -> Contender:
         def prepare(call: int) -> None:
-            if store is mine and verb == "change":
-                mine.commit(call)
+            if store is row_file and verb == "change":
+                row_file.commit(call)
             store.drop()
 
         return Contender(
@@ -182,25 +192,31 @@ def cold(
         )
 
     ours.threads(THREADS[-1])
-    found = [contender("neocpu, RowFile", "ours", mine, drawn, DEPTH)]
-    found.append(contender("16 threads of preadv", "limit", raw, places(mine, drawn), DEPTH))
-    found += [contender(name, "rival", store, drawn, 1) for name, store in them.items()]
-    measure(found, rounds, warmup=1, settle=0, least=0)
-    return record(f"SSD, {verb}, out of the page cache", drawn, found, OUT_OF_IT)
+    contenders = [contender("neocpu, RowFile", "ours", row_file, row_batches, DEPTH)]
+    contenders.append(
+        contender("16 threads of preadv", "limit", raw, places(row_file, row_batches), DEPTH)
+    )
+    contenders += [
+        contender(name, "rival", store, row_batches, 1) for name, store in rival_stores.items()
+    ]
+    measure(contenders, rounds, warmup=1, settle=0, least=0)
+    return record(f"SSD, {verb}, out of the page cache", row_batches, contenders, OUT_OF_IT)
 
 
-def places(mine: Ours, drawn: list[Rows]) -> list[Rows]:
-    """Where in the file the records of these rows are now."""
-    return [mine.file.places(0, rows) for rows in drawn]
+def places(row_file: NeocpuFile, row_batches: list[Rows]) -> list[Rows]:
+    """Where in the file the records of each batch are."""
+    return [row_file.file.places(0, rows) for rows in row_batches]
 
 
 def record(
-    case: str, drawn: list[Rows], found: list[Contender], targets: dict[str, float]
+    case: str, row_batches: list[Rows], contenders: list[Contender], targets: dict[str, float]
 ) -> dict[str, Any]:
     """The record of a case, with rates."""
-    shape = {"records of a batch": drawn[0].size, "bytes": RECORD}
-    speeds = [f"{c.name} ({c.threads}) {drawn[0].size / c.median / 1e6:.3f}" for c in found]
-    return summarise(case, shape, found, targets) | {
+    shape = {"records of a batch": row_batches[0].size, "bytes": RECORD}
+    speeds = [
+        f"{c.name} ({c.threads}) {row_batches[0].size / c.median / 1e6:.3f}" for c in contenders
+    ]
+    return summarise(case, shape, contenders, targets) | {
         "notes": [f"Million records per second: {'; '.join(speeds)}."]
     }
 
@@ -211,30 +227,35 @@ def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
     rng = np.random.default_rng(5)
     rows = np.unique(rng.integers(0, 10**10, count))
     rng.shuffle(rows)
-    data = rng.integers(0, 256, (rows.size, RECORD), np.uint8)
-    hot, few = (500, 200) if options.quick else (20_000, 4_000)
-    found = []
+    row_bytes = rng.integers(0, 256, (rows.size, RECORD), np.uint8)
+    cached_batch = 500 if options.quick else 20_000
+    cold_batch = 200 if options.quick else 4_000
+    records = []
     with tempfile.TemporaryDirectory(dir=getattr(options, "folder", None)) as name:
         folder = Path(name)
-        mine = Ours(folder, rows, data, hot)
-        them = others(folder, rows, data, not options.no_rivals)
-        drawn = batches(rows, hot)
-        for low in range(0, rows.size - hot + 1, hot):  # first touch
-            for store in (mine, *them.values()):
-                store.read(rows[low : low + hot])
-        for store in them.values():
-            np.testing.assert_array_equal(store.read(drawn[0]), mine.read(drawn[0]))
-        found += [cached(verb, mine, them, drawn, options.rounds) for verb in ("read", "change")]
-        mine.resize(few)
-        shutil.copyfile(folder / "rows.h5", folder / "copy.h5")
-        drawn = batches(rows, few)
-        raw = Raw(folder / "copy.h5", few, mine.file.places(0, rows))
-        found += [
-            cold(verb, mine, them, drawn, raw, min(options.rounds, 5))
+        row_file = NeocpuFile(folder, rows, row_bytes, cached_batch)
+        rival_stores = make_rivals(folder, rows, row_bytes, not options.no_rivals)
+        row_batches = batches(rows, cached_batch)
+        for low in range(0, rows.size - cached_batch + 1, cached_batch):
+            # First touch.
+            for store in (row_file, *rival_stores.values()):
+                store.read(rows[low : low + cached_batch])
+        for store in rival_stores.values():
+            np.testing.assert_array_equal(store.read(row_batches[0]), row_file.read(row_batches[0]))
+        records += [
+            cached(verb, row_file, rival_stores, row_batches, options.rounds)
             for verb in ("read", "change")
         ]
-        mine.file.close()
-    return found
+        row_file.resize(cold_batch)
+        shutil.copyfile(folder / "rows.h5", folder / "copy.h5")
+        row_batches = batches(rows, cold_batch)
+        raw = Raw(folder / "copy.h5", cold_batch, row_file.file.places(0, rows))
+        records += [
+            cold(verb, row_file, rival_stores, row_batches, raw, min(options.rounds, 5))
+            for verb in ("read", "change")
+        ]
+        row_file.file.close()
+    return records
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

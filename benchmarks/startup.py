@@ -1,9 +1,8 @@
-"""How long until something happens? `neocpu --help`, and the first training step with a cold and a
-warm kernel cache.
+"""How long does a start take? `neocpu --help`, and a first training step, cold and warm.
 
 Every time is the wall time of a fresh process, interpreter start included. "First step" trains one
 step of a small model and ends: cold compiles every kernel that the plan needs, warm loads them from
-the cache. For scale: what importing torch (and FBGEMM) takes.
+the cache. The import of torch is given for comparison.
 """
 
 import argparse
@@ -19,18 +18,19 @@ from typing import Any
 from benchmarks import rivals
 from benchmarks.harness import CORES, Contender, main, measure, summarise
 
+# The model that is trained.
 CONFIG = Path(__file__).resolve().parent.parent / "data" / "models" / "tiny.toml"
 
 
 def spawn(*command: str, cache: str | None = None) -> None:
     """Run a fresh interpreter to its end."""
     environment = os.environ | ({"NEOCPU_CACHE_DIR": cache} if cache else {})
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, env=environment
     )
-    if ended.returncode:
+    if process.returncode:
         raise RuntimeError(
-            f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr[-4000:]}"
+            f"{' '.join(command)} ended with {process.returncode}:\n{process.stderr[-4000:]}"
         )
 
 
@@ -41,22 +41,23 @@ def process(name: str, side: str, *command: str) -> Contender:
 
 def help_case(options: argparse.Namespace) -> dict[str, Any]:
     """`neocpu --help` against an empty interpreter and torch's import."""
-    found = [
+    contenders = [
         process("neocpu --help", "ours", "-m", "neocpu", "--help"),
         process("python, nothing imported", "limit", "-c", "pass"),
         process("import numba", "note", "-c", "import numba"),
     ]
     if not options.no_rivals and rivals.have("torch"):
-        found.append(process("import torch", "note", "-c", "import torch"))
-    measure(found, options.rounds, warmup=1)
-    return summarise("startup, --help", {"of": "a fresh process"}, found)
+        contenders.append(process("import torch", "note", "-c", "import torch"))
+    measure(contenders, options.rounds, warmup=1)
+    return summarise("startup, --help", {"of": "a fresh process"}, contenders)
 
 
 def first_step(
     cache: Callable[[], str], folder: Path, numbers: list[dict[str, Any]]
 ) -> Callable[[int], None]:
-    """Run that trains one step with the kernel cache that `cache` names and keeps its run.json in
-    `numbers`.
+    """A function that trains one step with the kernel cache `cache()`.
+
+    It appends the run's run.json to `numbers`.
     """
 
     def run(_: int) -> None:
@@ -74,13 +75,13 @@ def step_case(options: argparse.Namespace) -> dict[str, Any]:
     warm: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        filled = str(Path(name) / "filled")
-        first_step(lambda: filled, folder, [])(0)
-        found = [
+        warm_cache = str(Path(name) / "filled")
+        first_step(lambda: warm_cache, folder, [])(0)
+        contenders = [
             Contender(
                 "warm: kernels from the cache",
                 "ours",
-                first_step(lambda: filled, folder, warm),
+                first_step(lambda: warm_cache, folder, warm),
                 CORES,
             ),
             Contender(
@@ -90,7 +91,8 @@ def step_case(options: argparse.Namespace) -> dict[str, Any]:
                 CORES,
             ),
         ]
-        for contender in found:  # no warm-up: a cold start is what it says
+        # Without warm-up, which would make the cold start a warm one.
+        for contender in contenders:
             for _ in range(1 if options.quick else 3):
                 contender.seconds.append(contender.call())
     numbers = [
@@ -99,7 +101,7 @@ def step_case(options: argparse.Namespace) -> dict[str, Any]:
     ]
     notes = [f"As the run itself reports it (`cold_start_seconds`): {', '.join(numbers)}."]
     return summarise(
-        "startup, train one step and end", {"model": CONFIG.name, "ranks": 1}, found
+        "startup, train one step and end", {"model": CONFIG.name, "ranks": 1}, contenders
     ) | {"notes": notes}
 
 

@@ -1,5 +1,4 @@
-"""How do others keep records by number on a disk? RocksDB, LMDB and h5py, called as their
-documentation says is fastest.
+"""Which stores of records by number are measured? RocksDB, LMDB and h5py, by their fastest calls.
 
 Each has `read(rows) -> u8[n, record]` and `change(rows)` (read, add 1 to every byte, write), for
 rows i64[n], distinct, and `drop()`, after which the page cache holds nothing of it. None of them
@@ -15,7 +14,8 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
-PIECE = 20_000  # rows
+# Rows of one write while a store is filled.
+PIECE = 20_000
 
 
 def forget(path: Path) -> None:
@@ -30,13 +30,14 @@ def forget(path: Path) -> None:
 
 
 def key(row: int) -> bytes:
-    """A row's key: eight bytes, ascending as rows do."""
+    """A row's key: eight bytes in the order of rows."""
     return row.to_bytes(8, "big")
 
 
 class Rocks:
-    """RocksDB by rocksdict: multi-get, write batches without a log, no compression, bloom filters,
-    a cache for all rows.
+    """RocksDB by rocksdict: multi-get, and write batches without a log.
+
+    No compression, bloom filters, and a cache for all rows.
     """
 
     def __init__(self, folder: Path, rows: Rows, records: Bytes) -> None:
@@ -76,7 +77,7 @@ class Rocks:
         self._put(rows, self.read(rows) + np.uint8(1))
 
     def drop(self) -> None:
-        """Empty its caches."""
+        """Empty its caches and the page cache."""
         self._db.flush()
         self._db.close()
         forget(self._folder)
@@ -84,9 +85,7 @@ class Rocks:
 
 
 class Lmdb:
-    """LMDB: its map read in place, one transaction for all rows of a batch, `getmulti`, written
-    through the map, no sync.
-    """
+    """LMDB: read in place and written through its map, one transaction per batch, no sync."""
 
     def __init__(self, folder: Path, rows: Rows, records: Bytes) -> None:
         self._path = folder / "lmdb"
@@ -127,7 +126,7 @@ class Lmdb:
         self._put(rows, self.read(rows) + np.uint8(1))
 
     def drop(self) -> None:
-        """Unmap it, which alone lets its pages go."""
+        """Close and reopen it, as mapped pages cannot be dropped."""
         self._db.sync(True)
         self._db.close()
         forget(self._path)
@@ -135,9 +134,7 @@ class Lmdb:
 
 
 class H5py:
-    """A contiguous HDF5 dataset by h5py's fancy index, in ascending order as it must be; it has a
-    place for every row.
-    """
+    """A contiguous HDF5 dataset, by h5py's fancy index, which must ascend."""
 
     def __init__(self, folder: Path, rows: Rows, records: Bytes) -> None:
         import h5py

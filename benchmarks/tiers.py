@@ -1,10 +1,11 @@
-"""What does training cost when a tenth of the rows is in fast memory? Against the same steps with
-all rows in memory.
+"""What does a training step cost if fast memory has room for a tenth of the rows?
+
+It is compared with the same step with all rows in memory.
 
 Steps are those of `dlrm_step`, with at most 100,000 rows a table, drawn by a Zipf law (1.05) that
 ends with the table: 48 batches take turns, many times the rows that a cache of a tenth of them
-holds, so it misses as in a long run. `prefetch`: batches whose rows are brought up before their
-turn. The slow SSD is the same file, throttled to 2 GB/s and a million rows a second.
+holds, so it misses as in a long run. `prefetch`: how many batches ahead rows are fetched. The slow
+SSD is the same file, throttled to 2 GB/s and a million rows a second.
 """
 
 import argparse
@@ -17,12 +18,18 @@ from benchmarks import ours
 from benchmarks.harness import CORES, Contender, main, measure, summarise
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model, clicks, draw_within
 
+# Batches that take turns.
 BATCHES = 48
+# Most rows of a table.
 ROWS = 100_000
+# All rows, divided by those in fast memory.
 SHARE = 10
+# Name of the contender with all rows in memory.
 WHOLE = "neocpu, all rows in memory"
+# Settings of the slow SSD.
 SLOW = {"ssd_bandwidth": 2e9, "ssd_iops": 1e6}
-CASES = {  # placement: aim, and further settings to compare
+# By placement: the aim, and further settings to compare.
+CASES = {
     "hbm_over_ddr": (0.7, {"prefetch 0": {"prefetch": 0}}),
     "ddr_over_ssd": (
         0.5,
@@ -37,8 +44,8 @@ CASES = {  # placement: aim, and further settings to compare
 
 def job(
     model: Model, batches: list[Any], placement: str, folder: Path, **settings: Any
-) -> ours.OurDlrm:
-    """Steps under a budget for a tenth of the rows, warm."""
+) -> ours.NeocpuDlrm:
+    """The training step under a budget for a tenth of the rows, after one pass over all batches."""
     from neocpu.embedding.tiered import MemoryPlan
 
     fast = "hbm" if placement.startswith("hbm") else "ddr"
@@ -48,39 +55,41 @@ def job(
     memory = MemoryPlan(
         placements=(placement,) * len(model.rows), folder=folder, **budget, **settings
     )
-    found = ours.OurDlrm(model, batches, memory=memory)
+    dlrm = ours.NeocpuDlrm(model, batches, memory=memory)
     for i in range(len(batches)):
-        found.step(i)
-    return found
+        dlrm.step(i)
+    return dlrm
 
 
 def case(model: Model, placement: str, rounds: int) -> dict[str, Any]:
     """One model and placement."""
     ours.threads(CORES)
-    batches = clicks(model, BATCHES, 1.05, by=draw_within)
-    aim, others = CASES[placement]
+    batches = clicks(model, BATCHES, 1.05, draw_rows=draw_within)
+    aim, variants = CASES[placement]
     with tempfile.TemporaryDirectory() as folder:
         jobs = {"neocpu, prefetch 1": job(model, batches, placement, Path(folder) / "0")}
-        for i, (name, settings) in enumerate(others.items(), 1):
+        for i, (name, settings) in enumerate(variants.items(), 1):
             jobs[name] = job(model, batches, placement, Path(folder) / str(i), **settings)
-        jobs[WHOLE] = ours.OurDlrm(model, batches)
-        sides = ["ours", *["note"] * len(others), "limit"]
-        found = [
-            Contender(name, side, mine.step, CORES, ours.threads)
-            for (name, mine), side in zip(jobs.items(), sides)
+        jobs[WHOLE] = ours.NeocpuDlrm(model, batches)
+        sides = ["ours", *["note"] * len(variants), "limit"]
+        contenders = [
+            Contender(name, side, dlrm.step, CORES, ours.threads)
+            for (name, dlrm), side in zip(jobs.items(), sides)
         ]
-        measure(found, rounds, warmup=3)
+        measure(contenders, rounds, warmup=3)
         tiers = next(iter(jobs.values())).tables.tbe.tiers().values()
-        for mine in jobs.values():
-            mine.tables.tbe.close()
+        for dlrm in jobs.values():
+            dlrm.tables.tbe.close()
     name = f"training step, {model.name}, {placement}, a tenth of the rows above"
-    record = summarise(name, model.describe() | {"Zipf": 1.05}, found, {WHOLE: aim})
-    asked, missed = (sum(levels[0][key] for levels in tiers) for key in ("unique", "unique_misses"))
-    outside = sum(levels[0]["conflict_unique_misses"] for levels in tiers)
+    record = summarise(name, model.describe() | {"Zipf": 1.05}, contenders, {WHOLE: aim})
+    unique_rows, missing = (
+        sum(levels[0][key] for levels in tiers) for key in ("unique", "unique_misses")
+    )
+    uncached = sum(levels[0]["conflict_unique_misses"] for levels in tiers)
     notes = [
         (
-            f"{missed / asked:.1%} of the rows that batches ask for are missing, "
-            f"{outside / asked:.1%} find no line."
+            f"{missing / unique_rows:.1%} of the rows that batches ask for are missing, "
+            f"{uncached / unique_rows:.1%} find no line."
         )
     ]
     return record | {"notes": notes}

@@ -1,4 +1,4 @@
-"""Is this NumPy kernel right, and what does the oracle say of a broken one?
+"""Is this NumPy kernel right, and what does the oracle say about a broken one?
 
 python examples/oracle_from_numpy.py
 """
@@ -34,4 +34,4 @@ def lookup(divide: bool) -> np.ndarray:
 if __name__ == "__main__":
     for divide in (True, False):
         print(oracle.check("lookup", inputs, lookup(divide), options={"pooling": "mean"}))
-# Now change the kernel: drop the last lookup of each bag, or accumulate in float16.
+# Try changing the kernel: drop the last lookup of each bag, or accumulate in float16.

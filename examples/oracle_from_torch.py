@@ -1,6 +1,8 @@
 """Is this torch lookup right? Export a suite, answer it in ten lines, read the report.
 
-python examples/oracle_from_torch.py    (needs torch; examples/oracle_from_numpy.py does not)
+    python examples/oracle_from_torch.py
+
+Needs torch; examples/oracle_from_numpy.py does not.
 """
 
 import sys
@@ -11,6 +13,7 @@ from torch.nn.functional import embedding_bag
 
 from neocpu.cli import cli
 
+# Cases of the lookup without options that torch lacks.
 CASES = (
     "lookup-mean",
     "lookup-odd-widths",
@@ -21,17 +24,17 @@ CASES = (
 
 
 def answer(case: h5py.Group, device: str) -> torch.Tensor:
-    """One lookup of all features of a case by torch: the ten lines."""
-    given = {name: torch.from_numpy(item[()]).to(device) for name, item in case["inputs"].items()}
-    features = given["feature_table"].tolist()
-    ends = given["offsets"].long()
-    batch = (len(ends) - 1) // max(len(features), 1)
-    sizes = (given["rows"] * given["dims"]).tolist()
-    tables = [w.view(-1, int(d)) for w, d in zip(given["weights"].split(sizes), given["dims"])]
+    """torch's answer to a case: one lookup of all features."""
+    inputs = {name: torch.from_numpy(item[()]).to(device) for name, item in case["inputs"].items()}
+    features = inputs["feature_table"].tolist()
+    all_offsets = inputs["offsets"].long()
+    batch = (len(all_offsets) - 1) // max(len(features), 1)
+    sizes = (inputs["rows"] * inputs["dims"]).tolist()
+    tables = [w.view(-1, int(d)) for w, d in zip(inputs["weights"].split(sizes), inputs["dims"])]
     out = []
     for f, t in enumerate(features):
-        offsets = ends[f * batch : (f + 1) * batch + 1]
-        rows = given["indices"].long()[offsets[0] : offsets[-1]]
+        offsets = all_offsets[f * batch : (f + 1) * batch + 1]
+        rows = inputs["indices"].long()[offsets[0] : offsets[-1]]
         mode = case["options"].attrs["pooling"]
         out.append(
             embedding_bag(
@@ -42,9 +45,9 @@ def answer(case: h5py.Group, device: str) -> torch.Tensor:
 
 
 def main(suite: str = "suite.h5", answers: str = "answers.h5") -> int:
-    """Export the plain cases of the lookup, answer them, check."""
-    chosen = [part for name in CASES for part in ("--cases", name)]
-    cli(["oracle", "export", suite, "--op", "lookup", *chosen], standalone_mode=False)
+    """Export the cases, answer them, check the answers; the exit status."""
+    cases = [part for name in CASES for part in ("--cases", name)]
+    cli(["oracle", "export", suite, "--op", "lookup", *cases], standalone_mode=False)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with h5py.File(suite) as questions, h5py.File(answers, "w") as file:
         for name, case in questions["cases"].items():
@@ -57,4 +60,4 @@ def main(suite: str = "suite.h5", answers: str = "answers.h5") -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-# Now change the mode to "sum" everywhere, and see what the report says of the MEAN cases.
+# Try changing the mode to "sum" everywhere, and see the report on the MEAN cases.

@@ -1,10 +1,9 @@
-"""Where do FBGEMM's and TorchRec's own answers surprise? Each claim in a few lines against the
-installed packages.
+"""Where do FBGEMM's and TorchRec's own answers surprise? Each claim is tried in a few lines.
 
-    python examples/peer_differences.py    # torch, fbgemm_gpu (CPU); TorchRec and neocpu if there
+    python examples/peer_differences.py
 
-Every line prints what was seen, and whether it confirms the claim. docs/peer-differences.md
-discusses the numbers.
+Needs torch and fbgemm_gpu (CPU); the last two claims need TorchRec. Prints for each claim what was
+observed, and whether that confirms it. docs/peer-differences.md discusses the numbers.
 """
 
 import warnings
@@ -28,17 +27,19 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (  # noqa: E4
     WeightDecayMode,
 )
 
-Seen = tuple[str, bool]
+# What was observed, and whether it confirms the claim.
+Observation = tuple[str, bool]
 OPS = torch.ops.fbgemm
 TYPES = configs.SparseType
 KINDS = configs.EmbOptimType
-CLAIMS: list[tuple[str, Callable[[], Seen]]] = []
+# All claims, in order.
+CLAIMS: list[tuple[str, Callable[[], Observation]]] = []
 
 
-def claim(text: str) -> Callable[[Callable[[], Seen]], Callable[[], Seen]]:
-    """Add a function to the table."""
+def claim(text: str) -> Callable[[Callable[[], Observation]], Callable[[], Observation]]:
+    """Register a function that tries the claim `text`."""
 
-    def add(function: Callable[[], Seen]) -> Callable[[], Seen]:
+    def add(function: Callable[[], Observation]) -> Callable[[], Observation]:
         CLAIMS.append((text, function))
         return function
 
@@ -60,7 +61,7 @@ def table(
 def step(
     module: Any, indices: list[int], offsets: list[int], weights: Any = None, grad: float = 1.0
 ) -> torch.Tensor:
-    """Look up and train once; the result."""
+    """Look up and train once; returns the pooled output."""
     out = module(torch.tensor(indices), torch.tensor(offsets), weights)
     out.backward(torch.full_like(out, grad))
     return out.detach()
@@ -72,7 +73,7 @@ def first(module: Any, row: int = 0) -> float:
 
 
 @claim("weight decay is ignored on fp32 tables of one feature, and obeyed on shared ones")
-def weight_decay() -> Seen:
+def weight_decay() -> Observation:
     options = {
         "optimizer": KINDS.EXACT_ROWWISE_ADAGRAD,
         "learning_rate": 0.1,
@@ -93,7 +94,7 @@ def weight_decay() -> Seen:
 
 
 @claim("max_norm is ignored on the CPU")
-def max_norm() -> Seen:
+def max_norm() -> Observation:
     module = table(
         value=10.0, max_norm=1.0, learning_rate=0.0, optimizer=KINDS.EXACT_ROWWISE_ADAGRAD
     )
@@ -103,7 +104,7 @@ def max_norm() -> Seen:
 
 
 @claim("stochastic rounding is ignored on the CPU: small steps on fp16 rows are lost")
-def stochastic_rounding() -> Seen:
+def stochastic_rounding() -> Observation:
     options = {
         "weights_precision": TYPES.FP16,
         "stochastic_rounding": True,
@@ -118,8 +119,9 @@ def stochastic_rounding() -> Seen:
 
 
 def weighted_mean(output: Any) -> tuple[float, float]:
-    """(result, change of the row) of a MEAN bag of two ones with weights 1 and 3, SGD with rate 1,
-    gradient 1.
+    """(pooled output, change of the row) of a MEAN bag of two rows of ones, weights 1 and 3.
+
+    SGD with learning rate 1, gradient 1.
     """
     module = table(pooling_mode=PoolingMode.MEAN, learning_rate=1.0, output_dtype=output)
     out = step(module, [0, 0], [0, 2], torch.tensor([1.0, 3.0]))
@@ -127,30 +129,21 @@ def weighted_mean(output: Any) -> tuple[float, float]:
 
 
 @claim("weighted MEAN divides by the bag's length in the lookup, but not in its gradient")
-def weighted_mean_gradient() -> Seen:
+def weighted_mean_gradient() -> Observation:
     out, change = weighted_mean(TYPES.FP32)
-    return (
-        (
-            f"weights 1 and 3, rows of ones: result {out}, gradient of the row {change} (half of 4 "
-            "would be 2)"
-        ),
-        (
-            out,
-            change,
-        )
-        == (2, 4),
-    )
+    text = f"weights 1 and 3, rows of ones: result {out}, gradient of the row {change}"
+    return f"{text} (half of 4 would be 2)", (out, change) == (2, 4)
 
 
 @claim("weighted MEAN with fp16 output does not divide at all")
-def weighted_mean_output() -> Seen:
-    narrow = weighted_mean(TYPES.FP16)[0]
-    wide = weighted_mean(TYPES.FP32)[0]
-    return f"fp32 output {wide}, fp16 output {narrow}", narrow == 2 * wide
+def weighted_mean_output() -> Observation:
+    fp16 = weighted_mean(TYPES.FP16)[0]
+    fp32 = weighted_mean(TYPES.FP32)[0]
+    return f"fp32 output {fp32}, fp16 output {fp16}", fp16 == 2 * fp32
 
 
 @claim("counter regularisation with its default half-life -1: weight decay makes rows grow")
-def counter_decay() -> Seen:
+def counter_decay() -> Observation:
     module = table(
         optimizer=KINDS.EXACT_ROWWISE_ADAGRAD,
         learning_rate=0.1,
@@ -161,21 +154,20 @@ def counter_decay() -> Seen:
         ),
     )
     step(module, [0], [0, 1], grad=1e-20)
-    return f"a row of ones, gradient (nearly) 0, after one step: {first(module):.4f}", first(
-        module
-    ) > 1
+    value = first(module)
+    return f"a row of ones, gradient (nearly) 0, after one step: {value:.4f}", value > 1
 
 
 @claim("NFP8 becomes MX4 on the way to an integer and back, and MX4 an error")
-def enums() -> Seen:
-    back = TYPES.from_int(TYPES.NFP8.as_int())
+def enums() -> Observation:
+    nfp8 = TYPES.from_int(TYPES.NFP8.as_int())
     try:
-        other = str(TYPES.from_int(TYPES.MX4.as_int()))
+        mx4 = str(TYPES.from_int(TYPES.MX4.as_int()))
     except ValueError as error:
-        other = f"ValueError({error})"
+        mx4 = f"ValueError({error})"
     return (
-        f"from_int(NFP8.as_int()) is {back}; from_int(MX4.as_int()) is {other}",
-        back is not TYPES.NFP8,
+        f"from_int(NFP8.as_int()) is {nfp8}; from_int(MX4.as_int()) is {mx4}",
+        nfp8 is not TYPES.NFP8,
     )
 
 
@@ -186,22 +178,21 @@ def int8(row: list[float]) -> list[float]:
 
 
 @claim("a NaN vanishes in int8 rows")
-def nan_vanishes() -> Seen:
+def nan_vanishes() -> Observation:
     back = int8([1.0, float("nan"), 2.0, 3.0])
-    return f"1, nan, 2, 3 read back: {', '.join(f'{x:.3g}' for x in back)}", not any(
-        x != x for x in back
-    )
+    text = ", ".join(f"{x:.3g}" for x in back)
+    return f"1, nan, 2, 3 read back: {text}", not any(x != x for x in back)
 
 
 @claim("int8 rows of a small range lose most of it (eps 1e-8 beside the range)")
-def int8_eps() -> Seen:
+def int8_eps() -> Observation:
     back = int8([0.0, 1e-9, 2e-9, 3e-9])
     error = (3e-9 - max(back)) / 3e-9
     return f"largest of 0 … 3e-9 read back: {max(back):.2g}, {error:.0%} too small", error > 0.5
 
 
 @claim("int8 rows: the last D mod 8 columns are read by another formula than the others")
-def int8_tail() -> Seen:
+def int8_tail() -> Observation:
     scale, bias = torch.tensor([1 - 2.0**-17, 2.0**-60])
     row = torch.cat(
         [torch.full((9,), 255, dtype=torch.uint8), torch.stack([scale, bias]).view(torch.uint8)]
@@ -214,7 +205,7 @@ def int8_tail() -> Seen:
 
 
 @claim("int4 rows whose smallest number fp16 cannot hold become NaN or infinite")
-def int4_range() -> Seen:
+def int4_range() -> Observation:
     x = torch.tensor([[-1e5] + [0.0] * 7])
     back = OPS.FusedNBitRowwiseQuantizedSBHalfToFloat(
         OPS.FloatToFusedNBitRowwiseQuantizedSBHalf(x, 4), 4
@@ -224,59 +215,61 @@ def int4_range() -> Seen:
 
 
 @claim("a NaN can become -0 in FloatToBfloat16Quantized")
-def bf16_nan() -> Seen:
+def bf16_nan() -> Observation:
     x = torch.tensor([0x7FFFFFFF], dtype=torch.int32).view(torch.float32)
     back = float(OPS.Bfloat16QuantizedToFloat(OPS.FloatToBfloat16Quantized(x)))
     return f"NaN 0x7fffffff reads back as {back}", back == 0
 
 
 @claim("-1, a pruned row to the bounds check, is refused by the training lookup")
-def minus_one() -> Seen:
+def minus_one() -> Observation:
     rows = torch.tensor([8])
-    index = torch.tensor([0, -1])
-    ends = torch.tensor([0, 2])
-    warned = torch.zeros(1, dtype=torch.int64)
-    OPS.bounds_check_indices(rows, index, ends, BoundsCheckMode.FATAL.value, warned)
+    indices = torch.tensor([0, -1])
+    offsets = torch.tensor([0, 2])
+    warning = torch.zeros(1, dtype=torch.int64)
+    OPS.bounds_check_indices(rows, indices, offsets, BoundsCheckMode.FATAL.value, warning)
     try:
         step(table(), [0, -1], [0, 2])
     except RuntimeError as error:
         return (
-            f"FATAL check passes {index.tolist()}; lookup: {str(error).splitlines()[0][:60]}",
+            f"FATAL check passes {indices.tolist()}; lookup: {str(error).splitlines()[0][:60]}",
             True,
         )
     return "both take it", False
 
 
 @claim("-1 becomes a large row of the last rank's table in block_bucketize_sparse_features")
-def minus_one_bucketized() -> Seen:
+def minus_one_bucketized() -> Observation:
     lengths = torch.tensor([1])
     indices = torch.tensor([-1])
-    found = OPS.block_bucketize_sparse_features(
+    bucketized = OPS.block_bucketize_sparse_features(
         lengths, indices, False, False, torch.tensor([5]), 2
     )
-    rank = int(found[0].nonzero()[0, 0])
-    return f"10 rows on 2 ranks: -1 goes to rank {rank} as row {int(found[1])}", int(found[1]) > 10
+    rank = int(bucketized[0].nonzero()[0, 0])
+    return f"10 rows on 2 ranks: -1 goes to rank {rank} as row {int(bucketized[1])}", int(
+        bucketized[1]
+    ) > 10
 
 
 @claim("an index out of range is rewritten to 0 in the caller's tensor, and trains row 0")
-def rewritten() -> Seen:
+def rewritten() -> Observation:
     module = table(learning_rate=0.5, bounds_check_mode=BoundsCheckMode.IGNORE)
-    index = torch.tensor([3, 99])
-    module(index, torch.tensor([0, 2])).sum().backward()
-    return f"[3, 99] is {index.tolist()} afterwards; row 0 went from 1 to {first(module)}", index[
-        1
-    ] == 0 and first(module) < 1
+    indices = torch.tensor([3, 99])
+    module(indices, torch.tensor([0, 2])).sum().backward()
+    value = first(module)
+    text = f"[3, 99] is {indices.tolist()} afterwards; row 0 went from 1 to {value}"
+    return text, bool(indices[1] == 0) and value < 1
 
 
 @claim("an index out of range trains another row when its table is cut by rows")
-def sharded_outside() -> Seen:
+def sharded_outside() -> Observation:
     lengths = torch.tensor([1])
     indices = torch.tensor([37])
-    found = OPS.block_bucketize_sparse_features(
+    bucketized = OPS.block_bucketize_sparse_features(
         lengths, indices, False, False, torch.tensor([5]), 2
     )
-    rank = int(found[0].nonzero()[0, 0])
-    row = int(found[1])
+    rank = int(bucketized[0].nonzero()[0, 0])
+    row = int(bucketized[1])
     seen = (
         f"10 rows, 2 ranks: 37 goes to rank {rank} as {row}; clamped there to row 0, which is "
         f"row {5 * rank} of the table"
@@ -285,7 +278,7 @@ def sharded_outside() -> Seen:
 
 
 @claim("`iter` counts forward passes, evaluation included")
-def iterations() -> Seen:
+def iterations() -> Observation:
     module = table(optimizer=KINDS.EXACT_ROWWISE_ADAGRAD)
     module.eval()
     with torch.no_grad():
@@ -298,51 +291,47 @@ def iterations() -> Seen:
     "rows of a shared table whose features are not neighbours in feature_table_map are updated "
     "twice"
 )
-def apart() -> Seen:
-    found = []
+def apart() -> Observation:
+    sums_of_squares = []
     for order in ([0, 0, 1], [0, 1, 0]):
         specs = [(8, 4, EmbeddingLocation.HOST, ComputeDevice.CPU)] * 2
         options = {"optimizer": KINDS.EXACT_ADAGRAD, "feature_table_map": order}
         module = training.SplitTableBatchedEmbeddingBagsCodegen(specs, **options)
         step(module, [0, 0, 0], [0, 1, 2, 3])
-        found.append(float(module.split_optimizer_states()[0][0][0, 0]))
-    return (
-        (
-            f"two lookups of row 0, gradients of ones: sum of squares {found[0]} as neighbours, "
-            f"{found[1]} apart"
-        ),
-        found[0] != found[1],
-    )
+        sums_of_squares.append(float(module.split_optimizer_states()[0][0][0, 0]))
+    neighbours, separate = sums_of_squares
+    text = f"sum of squares {neighbours} as neighbours, {separate} apart"
+    return f"two lookups of row 0, gradients of ones: {text}", neighbours != separate
 
 
 @claim("Adam, LAMB and others are refused on the CPU, and so are bf16 rows and odd dimensions")
-def refused() -> Seen:
-    asked = {
+def refused() -> Observation:
+    requests = {
         "ADAM": {"optimizer": KINDS.ADAM},
         "LAMB": {"optimizer": KINDS.LAMB},
         "LARS_SGD": {"optimizer": KINDS.LARS_SGD},
         "bf16 rows": {"weights_precision": TYPES.BF16},
     }
-    no = []
-    for name, options in asked.items():
+    refused_names = []
+    for name, options in requests.items():
         try:
             step(table(**options), [0], [0, 1])
         except (AssertionError, RuntimeError):
-            no.append(name)
+            refused_names.append(name)
     try:
         training.SplitTableBatchedEmbeddingBagsCodegen(
             [(8, 5, EmbeddingLocation.HOST, ComputeDevice.CPU)]
         )
     except AssertionError:
-        no.append("5 columns")
-    return f"refused: {', '.join(no)}", len(no) == len(asked) + 1
+        refused_names.append("5 columns")
+    return f"refused: {', '.join(refused_names)}", len(refused_names) == len(requests) + 1
 
 
 @claim(
     "TorchRec's row-wise shards divide a weighted MEAN by the sum of the weights, others by the "
     "length"
 )
-def torchrec_mean() -> Seen:
+def torchrec_mean() -> Observation:
     weighted = _divisor(torch.tensor([1.0, 3.0]))
     plain = _divisor(None)
     return (
@@ -352,13 +341,13 @@ def torchrec_mean() -> Seen:
 
 
 @claim("TorchRec's row-wise shards add 1e-6 to the divisor of MEAN")
-def torchrec_epsilon() -> Seen:
-    found = _divisor(None)
-    return f"divisor of a bag of two: {found:.7g}", found != 2
+def torchrec_epsilon() -> Observation:
+    divisor = _divisor(None)
+    return f"divisor of a bag of two: {divisor:.7g}", divisor != 2
 
 
 def _divisor(weights: Any) -> float:
-    """What TorchRec divides a MEAN bag of two lookups by on row-wise shards."""
+    """The divisor of a MEAN bag of two lookups on TorchRec's row-wise shards."""
     from torchrec.distributed import embeddingbag as bags
 
     divisor = bags._create_mean_pooling_divisor(
@@ -381,24 +370,24 @@ def _divisor(weights: Any) -> float:
 
 
 def main() -> int:
-    """Print the table; 1 if a claim was not confirmed."""
+    """Try all claims and print the results; 1 if one was not confirmed."""
     import fbgemm_gpu
 
     print(f"fbgemm_gpu {fbgemm_gpu.__version__}, torch {torch.__version__}\n")
-    missed = 0
+    unconfirmed = 0
     for number, (text, function) in enumerate(CLAIMS, 1):
         try:
             seen, confirmed = function()
         except Exception as error:
             seen = f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
             confirmed = False
-        missed += not confirmed
+        unconfirmed += not confirmed
         print(
             f"{number:2}  {'confirmed    ' if confirmed else 'NOT CONFIRMED'}  "
             f"{text}\n{'':19}{seen}"
         )
-    print(f"\n{len(CLAIMS) - missed} of {len(CLAIMS)} confirmed")
-    return int(missed > 0)
+    print(f"\n{len(CLAIMS) - unconfirmed} of {len(CLAIMS)} confirmed")
+    return int(unconfirmed > 0)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What do two real ranks of TorchRec answer, over gloo, with every table split by rows? Run as a
-script: IN.npz OUT.npz.
+"""What do two ranks of TorchRec answer, over gloo, with every table split by rows?
 
-Cases are stored as CASE/INPUT arrays, besides CASE/pooling; each rank looks up its half of the
-samples.
+    python peer_row_wise.py IN.npz OUT.npz
+
+Cases are stored as arrays CASE/INPUT and CASE/pooling; each rank looks up its half of the samples.
 """
 
 import sys
@@ -18,7 +18,7 @@ import torch.multiprocessing as mp
 RANKS = 2
 
 
-def sharded(given: dict[str, np.ndarray], weighted: bool) -> Any:
+def sharded(inputs: dict[str, np.ndarray], weighted: bool) -> Any:
     """The tables of a case, sharded row-wise."""
     from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, PoolingType
     from torchrec.distributed import DistributedModelParallel
@@ -26,15 +26,15 @@ def sharded(given: dict[str, np.ndarray], weighted: bool) -> Any:
     from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
     from torchrec.distributed.types import ShardingEnv, ShardingPlan
 
-    pooling = PoolingType.MEAN if str(given["pooling"]) == "mean" else PoolingType.SUM
-    sizes = list(zip(given["rows"].tolist(), given["dims"].tolist()))
-    of = given["feature_table"].tolist()
+    pooling = PoolingType.MEAN if str(inputs["pooling"]) == "mean" else PoolingType.SUM
+    sizes = list(zip(inputs["rows"].tolist(), inputs["dims"].tolist()))
+    feature_table = inputs["feature_table"].tolist()
     tables = [
         EmbeddingBagConfig(
             name=f"t{t}",
             embedding_dim=d,
             num_embeddings=r,
-            feature_names=[f"f{f}" for f, table in enumerate(of) if table == t],
+            feature_names=[f"f{f}" for f, table in enumerate(feature_table) if table == t],
             pooling=pooling,
         )
         for t, (r, d) in enumerate(sizes)
@@ -45,7 +45,7 @@ def sharded(given: dict[str, np.ndarray], weighted: bool) -> Any:
     plan = construct_module_sharding_plan(
         module, {f"t{t}": row_wise() for t in range(len(tables))}, sharder, RANKS, RANKS, "cpu"
     )
-    whole = DistributedModelParallel(
+    model = DistributedModelParallel(
         module,
         env,
         torch.device("cpu"),
@@ -53,56 +53,58 @@ def sharded(given: dict[str, np.ndarray], weighted: bool) -> Any:
         [sharder],
         init_data_parallel=False,
     )
-    at = 0
-    held = whole.state_dict()
+    start = 0
+    state = model.state_dict()
     for t, (r, d) in enumerate(sizes):
-        weight = torch.from_numpy(given["weights"][at : at + r * d].reshape(r, d))
-        for shard in held[f"embedding_bags.t{t}.weight"].local_shards():
+        weight = torch.from_numpy(inputs["weights"][start : start + r * d].reshape(r, d))
+        for shard in state[f"embedding_bags.t{t}.weight"].local_shards():
             first = shard.metadata.shard_offsets[0]
             rows = shard.metadata.shard_sizes[0]
             shard.tensor.detach().copy_(weight[first : first + rows])
-        at += r * d
-    return whole
+        start += r * d
+    return model
 
 
-def half(given: dict[str, np.ndarray], rank: int) -> Any:
+def half(inputs: dict[str, np.ndarray], rank: int) -> Any:
     """The samples of one rank."""
     from torchrec import KeyedJaggedTensor
 
-    count = given["feature_table"].size
-    lengths = np.diff(given["offsets"]).reshape(count, -1)
+    count = inputs["feature_table"].size
+    lengths = np.diff(inputs["offsets"]).reshape(count, -1)
     batch = lengths.shape[1] // RANKS
-    take = np.repeat(
+    is_local = np.repeat(
         np.arange(lengths.size) % lengths.shape[1] // batch == rank, lengths.reshape(-1)
     )
-    scale = given.get("per_sample_weights")
+    weights = inputs.get("per_sample_weights")
     return KeyedJaggedTensor.from_lengths_sync(
         keys=[f"f{f}" for f in range(count)],
-        values=torch.from_numpy(given["indices"][take]),
+        values=torch.from_numpy(inputs["indices"][is_local]),
         lengths=torch.from_numpy(
             lengths[:, rank * batch : (rank + 1) * batch].reshape(-1).astype(np.int32)
         ),
-        weights=None if scale is None else torch.from_numpy(scale[take]),
+        weights=None if weights is None else torch.from_numpy(weights[is_local]),
     )
 
 
 def work(rank: int, cases: str, answers: str, store: str) -> None:
-    """One rank: all cases; rank 0 writes what both got."""
+    """One rank: look up all cases; rank 0 writes the outputs of both."""
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
-    named: dict[str, dict[str, np.ndarray]] = {}
+    cases_by_name: dict[str, dict[str, np.ndarray]] = {}
     for key, array in np.load(cases).items():
-        named.setdefault(key.split("/")[0], {})[key.split("/")[1]] = array
-    found = {}
-    for name, given in named.items():
+        cases_by_name.setdefault(key.split("/")[0], {})[key.split("/")[1]] = array
+    outputs = {}
+    for name, inputs in cases_by_name.items():
         with torch.no_grad():
-            out = sharded(given, "per_sample_weights" in given)(half(given, rank)).wait()
-        mine = torch.cat([out[f"f{f}"] for f in range(given["feature_table"].size)], 1).contiguous()
-        both = [torch.empty_like(mine) for _ in range(RANKS)]
-        dist.all_gather(both, mine)
-        found[name] = torch.cat(both).numpy()
+            out = sharded(inputs, "per_sample_weights" in inputs)(half(inputs, rank)).wait()
+        local_output = torch.cat(
+            [out[f"f{f}"] for f in range(inputs["feature_table"].size)], 1
+        ).contiguous()
+        rank_outputs = [torch.empty_like(local_output) for _ in range(RANKS)]
+        dist.all_gather(rank_outputs, local_output)
+        outputs[name] = torch.cat(rank_outputs).numpy()
     if rank == 0:
-        np.savez(answers, **found)
+        np.savez(answers, **outputs)
     dist.destroy_process_group()
 
 

@@ -1,6 +1,4 @@
-"""Do the benchmarks run, and does their harness do its sums? Nothing here looks at how long
-anything took.
-"""
+"""Do the benchmarks run, and does their harness compute as it says? No test asserts a time."""
 
 import argparse
 import importlib
@@ -20,6 +18,7 @@ from benchmarks.harness import (
     machine,
     measure,
     ratio,
+    shape_text,
     summarise,
     table,
     verdict,
@@ -49,10 +48,12 @@ def timed(name: str, side: str, threads: int, *seconds: float) -> Contender:
 
 def test_contenders_take_turns_after_warm_up() -> None:
     order: list[str] = []
-    who = [Contender(n, "ours", lambda i, n=n: (order.append(n), time.sleep(0.002))) for n in "AB"]
-    measure(who, rounds=3, warmup=1, pause=0, settle=0, least=0)
+    contenders = [
+        Contender(n, "ours", lambda i, n=n: (order.append(n), time.sleep(0.002))) for n in "AB"
+    ]
+    measure(contenders, rounds=3, warmup=1, pause=0, settle=0, least=0)
     assert "".join(order) == "AABB" * 4  # in each turn one untimed call and one timed
-    assert all(len(c.seconds) == 3 for c in who)
+    assert all(len(c.seconds) == 3 for c in contenders)
 
 
 def test_a_turn_begins_with_untimed_calls_for_a_while() -> None:
@@ -111,6 +112,11 @@ def test_the_table_is_markdown_with_every_contender() -> None:
     assert "A note." in lines
 
 
+def test_a_shape_is_printed_in_plain_words() -> None:
+    shape = Lookup(3, 5, 4, 16, 50).describe("fp16")
+    assert shape_text(shape) == "T 3, B 5, L 4, D 16, E 50, fp16, uniform"
+
+
 def test_machine_and_versions_are_recorded() -> None:
     assert machine()["cores"] >= 1
     assert versions()["numpy"] != "absent"
@@ -153,13 +159,13 @@ def test_no_policy_misses_less_than_beladys_bound() -> None:
     log = cache.zipf(3000, columns=3, rows=2000)
     batches = cache.cut(log)
     ahead = cache.ahead_of(batches)
-    asked = sum(ids.size for ids, _ in batches)
+    unique_rows = sum(ids.size for ids, _ in batches)
     for sets in (1, 8, 100):
         bound = cache.belady(32 * sets, batches)
         for policy in ("lru", "lookahead"):
             missed = cache.replay(policy, sets, batches, ahead).stats()["unique_misses"]
-            assert missed / asked >= bound - 1e-12
-    assert cache.belady(10**6, batches) == np.unique(log).size / asked == missed / asked
+            assert missed / unique_rows >= bound - 1e-12
+    assert cache.belady(10**6, batches) == np.unique(log).size / unique_rows == missed / unique_rows
 
 
 def test_categories_become_rows_of_tables_that_follow_each_other() -> None:

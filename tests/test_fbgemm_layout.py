@@ -1,6 +1,4 @@
-"""Do our layout operators, lookups and bounds give what FBGEMM's CPU operators give? Number for
-number.
-"""
+"""Do our layout operators, lookups and bounds give FBGEMM's CPU answers, number for number?"""
 
 import numpy as np
 import pytest
@@ -33,12 +31,12 @@ def batch(seed: int, features: int, samples: int, weighted: bool = True):
     )
 
 
-def same(ours, theirs) -> None:
+def assert_same(actual, expected) -> None:
     """Equal numbers; None equals None."""
-    for mine, other in zip(ours, theirs, strict=True):
-        assert (mine is None) == (other is None)
-        if mine is not None:
-            np.testing.assert_array_equal(mine, other.numpy().reshape(mine.shape))
+    for result, expected_result in zip(actual, expected, strict=True):
+        assert (result is None) == (expected_result is None)
+        if result is not None:
+            np.testing.assert_array_equal(result, expected_result.numpy().reshape(result.shape))
 
 
 SHAPES = given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 5))
@@ -48,13 +46,13 @@ SHAPES = given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 5))
 def test_permutes(seed: int, features: int, samples: int) -> None:
     rng, lengths, indices, weights = batch(seed, features, samples)
     order = rng.integers(0, features, rng.integers(1, 6)).astype(np.int32)
-    theirs = FBGEMM.permute_2D_sparse_data(T(order), T(lengths), T(indices), T(weights), None)
-    same(layouts.permute_2d(order, lengths, indices, weights), theirs)
+    expected = FBGEMM.permute_2D_sparse_data(T(order), T(lengths), T(indices), T(weights), None)
+    assert_same(layouts.permute_2d(order, lengths, indices, weights), expected)
     bags = rng.integers(0, lengths.size, rng.integers(1, 9)).astype(np.int32)
-    theirs = FBGEMM.permute_1D_sparse_data(
+    expected = FBGEMM.permute_1D_sparse_data(
         T(bags), T(lengths.reshape(-1)), T(indices), T(weights), None
     )
-    same(layouts.permute_1d(bags, lengths, indices, weights), theirs)
+    assert_same(layouts.permute_1d(bags, lengths, indices, weights), expected)
 
 
 @given(
@@ -69,27 +67,27 @@ def test_block_bucketize(
     seed: int, features: int, samples: int, ranks: int, uneven: bool, narrow: bool
 ) -> None:
     rng, lengths, indices, weights = batch(seed, features, samples)
-    kind = np.int32 if narrow else np.int64
-    indices = indices.astype(kind)
-    lengths = lengths.reshape(-1).astype(kind)
+    dtype = np.int32 if narrow else np.int64
+    indices = indices.astype(dtype)
+    lengths = lengths.reshape(-1).astype(dtype)
     if not uneven:
         indices[rng.random(indices.size) < 0.1] = -1
-    block = rng.integers(1, 9, features).astype(kind)
-    ends = (
-        [np.append(0, np.cumsum(rng.integers(1, 9, ranks))).astype(kind) for _ in range(features)]
+    block = rng.integers(1, 9, features).astype(dtype)
+    bucket_offsets = (
+        [np.append(0, np.cumsum(rng.integers(1, 9, ranks))).astype(dtype) for _ in range(features)]
         if uneven
         else None
     )
     blocks = (
         None
         if uneven or rng.random() < 0.5
-        else (ranks * rng.integers(1, 4, features)).astype(kind)
+        else (ranks * rng.integers(1, 4, features)).astype(dtype)
     )
     keep = bool(rng.random() < 0.3)
-    ours = layouts.block_bucketize(
-        lengths, indices, block, ranks, weights, None, blocks, ends, keep
+    actual = layouts.block_bucketize(
+        lengths, indices, block, ranks, weights, None, blocks, bucket_offsets, keep
     )
-    theirs = FBGEMM.block_bucketize_sparse_features(
+    expected = FBGEMM.block_bucketize_sparse_features(
         T(lengths),
         T(indices),
         bucketize_pos=True,
@@ -99,21 +97,30 @@ def test_block_bucketize(
         weights=T(weights),
         total_num_blocks=None if blocks is None else T(blocks),
         keep_orig_idx=keep,
-        block_bucketize_pos=None if ends is None else [T(e) for e in ends],
+        block_bucketize_pos=None if bucket_offsets is None else [T(e) for e in bucket_offsets],
     )
-    # as FBGEMM stores what was computed with unsigned numbers of that width
-    mine = ours.indices.astype(kind)
-    same((ours.lengths, mine, ours.weights, ours.positions, ours.unbucketize_permute), theirs)
+    # FBGEMM stores indices in the dtype of its input.
+    bucketized_indices = actual.indices.astype(dtype)
+    assert_same(
+        (
+            actual.lengths,
+            bucketized_indices,
+            actual.weights,
+            actual.positions,
+            actual.unbucketize_permute,
+        ),
+        expected,
+    )
 
 
 @SHAPES
 def test_cyclic_bucketize_is_a_block_of_nothing(seed: int, features: int, ranks: int) -> None:
     _, lengths, indices, weights = batch(seed, features, 3)
-    theirs = FBGEMM.bucketize_sparse_features(
+    expected = FBGEMM.bucketize_sparse_features(
         T(lengths.reshape(-1)), T(indices), True, ranks, T(weights)
     )
-    ours = layouts.block_bucketize(lengths, indices, np.zeros(features), ranks, weights)
-    same((ours.lengths, ours.indices, ours.weights, ours.positions), theirs)
+    actual = layouts.block_bucketize(lengths, indices, np.zeros(features), ranks, weights)
+    assert_same((actual.lengths, actual.indices, actual.weights, actual.positions), expected)
 
 
 @SHAPES
@@ -121,23 +128,23 @@ def test_sums_ranges_and_permutes(seed: int, features: int, samples: int) -> Non
     rng, lengths, indices, _ = batch(seed, features, samples)
     flat = T(lengths.reshape(-1))
     for name in ("complete", "exclusive", "inclusive"):
-        ours = getattr(layouts, f"{name}_cumsum")(lengths)
+        actual = getattr(layouts, f"{name}_cumsum")(lengths)
         np.testing.assert_array_equal(
-            ours, getattr(FBGEMM, f"asynchronous_{name}_cumsum")(flat).numpy()
+            actual, getattr(FBGEMM, f"asynchronous_{name}_cumsum")(flat).numpy()
         )
     offsets = layouts.complete_cumsum(lengths)
-    ours = layouts.offsets_range(offsets[:-1], indices.size)
+    actual = layouts.offsets_range(offsets[:-1], indices.size)
     np.testing.assert_array_equal(
-        ours, FBGEMM.offsets_range(T(offsets[:-1].copy()), indices.size).numpy()
+        actual, FBGEMM.offsets_range(T(offsets[:-1].copy()), indices.size).numpy()
     )
     order = rng.permutation(lengths.size)
     np.testing.assert_array_equal(
         layouts.invert_permute(order), FBGEMM.invert_permute(T(order)).numpy()
     )
     target = layouts.complete_cumsum(lengths.reshape(-1)[order])
-    theirs = FBGEMM.expand_into_jagged_permute(T(order), T(offsets), T(target), indices.size)
+    expected = FBGEMM.expand_into_jagged_permute(T(order), T(offsets), T(target), indices.size)
     np.testing.assert_array_equal(
-        layouts.expand_into_jagged_permute(order, offsets, target), theirs.numpy()
+        layouts.expand_into_jagged_permute(order, offsets, target), expected.numpy()
     )
 
 
@@ -146,27 +153,29 @@ def test_padding_and_selection(seed: int, bags: int, width: int) -> None:
     rng, lengths, _, _ = batch(seed, 1, bags)
     offsets = layouts.complete_cumsum(lengths)
     values = rng.standard_normal((int(offsets[-1]), width)).astype(np.float32)
-    for longest in (1, 3, 6):
-        theirs = FBGEMM.jagged_to_padded_dense(T(values), [T(offsets)], [longest], 2.5)
-        ours = layouts.jagged_to_padded_dense(values, offsets, longest, 2.5)
-        same([ours], [theirs])
-        ours = layouts.jagged_to_padded_dense(np.arange(len(values)), offsets, longest, -1)
-        theirs = FBGEMM.jagged_1d_to_dense(torch.arange(len(values)), T(offsets), longest, -1)
-        same([ours], [theirs])
-        dense = rng.standard_normal((bags, longest, width)).astype(np.float32)
-        if longest >= lengths.max():
-            same(
+    for max_length in (1, 3, 6):
+        expected = FBGEMM.jagged_to_padded_dense(T(values), [T(offsets)], [max_length], 2.5)
+        actual = layouts.jagged_to_padded_dense(values, offsets, max_length, 2.5)
+        assert_same([actual], [expected])
+        actual = layouts.jagged_to_padded_dense(np.arange(len(values)), offsets, max_length, -1)
+        expected = FBGEMM.jagged_1d_to_dense(torch.arange(len(values)), T(offsets), max_length, -1)
+        assert_same([actual], [expected])
+        dense = rng.standard_normal((bags, max_length, width)).astype(np.float32)
+        if max_length >= lengths.max():
+            assert_same(
                 [layouts.dense_to_jagged(dense, offsets)],
                 [FBGEMM.dense_to_jagged(T(dense), [T(offsets)])[0]],
             )
-    chosen = rng.integers(0, bags, 5)
+    selected_bags = rng.integers(0, bags, 5)
     if len(values):
-        same(
-            layouts.jagged_index_select(values, lengths, chosen),
-            FBGEMM.jagged_index_select(T(values), T(lengths.reshape(-1)), T(chosen)),
+        assert_same(
+            layouts.jagged_index_select(values, lengths, selected_bags),
+            FBGEMM.jagged_index_select(T(values), T(lengths.reshape(-1)), T(selected_bags)),
         )
         rows = rng.integers(0, len(values), 7)
-        same([layouts.index_select(values, rows)], [FBGEMM.index_select_dim0(T(values), T(rows))])
+        assert_same(
+            [layouts.index_select(values, rows)], [FBGEMM.index_select_dim0(T(values), T(rows))]
+        )
     sums = FBGEMM.segment_sum_csr(1, T(offsets), T(values[:, 0].copy())).numpy()
     np.testing.assert_allclose(
         layouts.segment_sum(values[:, :1], offsets)[:, 0], sums, rtol=1e-6, atol=1e-6
@@ -176,18 +185,24 @@ def test_padding_and_selection(seed: int, bags: int, width: int) -> None:
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 4), st.booleans())
 def test_reorder_batched(seed: int, batches: int, tables: int, broadcast: bool) -> None:
     rng = np.random.default_rng(seed)
-    ends = np.append(0, np.cumsum(rng.integers(1, 4, batches))).astype(np.int32)
-    lengths = rng.integers(0, 4, tables * (batches if broadcast else int(ends[-1])))
+    batch_offsets = np.append(0, np.cumsum(rng.integers(1, 4, batches))).astype(np.int32)
+    lengths = rng.integers(0, 4, tables * (batches if broadcast else int(batch_offsets[-1])))
     indices = rng.integers(0, 99, int(lengths.sum()))
-    samples = int(ends[-1])
-    ours = layouts.reorder_batched_ad(lengths, indices, ends, broadcast)
-    theirs = FBGEMM.reorder_batched_ad_lengths(T(lengths), T(ends), samples, broadcast)
-    np.testing.assert_array_equal(ours[0], theirs.numpy())
-    before, after = (layouts.complete_cumsum(a) for a in (lengths, ours[0]))
-    moved = FBGEMM.reorder_batched_ad_indices(
-        T(before), T(indices), T(after), T(ends), samples, broadcast, int(after[-1])
+    samples = int(batch_offsets[-1])
+    actual = layouts.reorder_batched_ad(lengths, indices, batch_offsets, broadcast)
+    expected = FBGEMM.reorder_batched_ad_lengths(T(lengths), T(batch_offsets), samples, broadcast)
+    np.testing.assert_array_equal(actual[0], expected.numpy())
+    offsets, reordered_offsets = (layouts.complete_cumsum(a) for a in (lengths, actual[0]))
+    expected_indices = FBGEMM.reorder_batched_ad_indices(
+        T(offsets),
+        T(indices),
+        T(reordered_offsets),
+        T(batch_offsets),
+        samples,
+        broadcast,
+        int(reordered_offsets[-1]),
     )
-    np.testing.assert_array_equal(ours[1], moved.numpy())
+    np.testing.assert_array_equal(actual[1], expected_indices.numpy())
 
 
 @given(st.integers(0, 2**32), st.integers(0, 3))
@@ -197,13 +212,15 @@ def test_bounds_check(seed: int, broken: int) -> None:
     offsets = layouts.complete_cumsum(lengths)
     indices[rng.random(indices.size) < 0.2] = -1
     offsets[rng.integers(0, offsets.size, broken)] = rng.integers(-3, indices.size + 4, broken)
-    ours = bounds.bounds_check(rows, np.arange(3), indices, offsets, "warning")
-    theirs = T(indices.copy())
-    ends = T(offsets.copy())
-    FBGEMM.bounds_check_indices(T(rows), theirs, ends, 2, torch.zeros(1, dtype=torch.int64))
-    np.testing.assert_array_equal(ours.offsets, ends.numpy())
+    actual = bounds.bounds_check(rows, np.arange(3), indices, offsets, "warning")
+    expected = T(indices.copy())
+    expected_offsets = T(offsets.copy())
+    FBGEMM.bounds_check_indices(
+        T(rows), expected, expected_offsets, 2, torch.zeros(1, dtype=torch.int64)
+    )
+    np.testing.assert_array_equal(actual.offsets, expected_offsets.numpy())
     if not broken:
-        np.testing.assert_array_equal(ours.indices, theirs.numpy())
+        np.testing.assert_array_equal(actual.indices, expected.numpy())
 
 
 @pytest.mark.parametrize("bits", [8, 4, 2])
@@ -231,16 +248,16 @@ def test_inference_tables(bits: int, alignment: int) -> None:
     tbe.initialize_weights()
     size = sum(r * operators.row_elements(f"nbit{bits}", d, alignment) for r, d in zip(rows, dims))
     codes = rng.integers(0, 256, size, dtype=np.uint8)
-    at = 0
+    start = 0
     for (weights, _), r in zip(tbe.split_embedding_weights(split_scale_shifts=False), rows):
-        mine = codes[at : at + weights.numel()].reshape(r, -1)
-        mine[:, :4] = rng.standard_normal((r, 2)).astype("<f2").view(np.uint8)
-        weights.copy_(T(mine))
-        at += mine.size
+        table_codes = codes[start : start + weights.numel()].reshape(r, -1)
+        table_codes[:, :4] = rng.standard_normal((r, 2)).astype("<f2").view(np.uint8)
+        weights.copy_(T(table_codes))
+        start += table_codes.size
     lengths = rng.integers(0, 5, 8)
     offsets = layouts.complete_cumsum(lengths)
     indices = np.concatenate([rng.integers(0, rows[b // 4], n) for b, n in enumerate(lengths)])
-    ours = operators.lookup(
+    actual = operators.lookup(
         codes,
         rows,
         dims,
@@ -250,5 +267,5 @@ def test_inference_tables(bits: int, alignment: int) -> None:
         weights_format=f"nbit{bits}",
         row_alignment=alignment,
     )
-    theirs = tbe(T(indices).int(), T(offsets).int()).numpy()
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-4)
+    expected = tbe(T(indices).int(), T(offsets).int()).numpy()
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4)

@@ -1,6 +1,4 @@
-"""Do the operators with FBGEMM's names go through our kernels? Each is called with the kernels
-counted.
-"""
+"""Do the operators with FBGEMM's names go through our kernels? Calls of kernels are recorded."""
 
 from typing import Any
 
@@ -13,116 +11,116 @@ from neocpu.embedding import layouts  # noqa: E402
 from neocpu.peers.fbgemm import OPERATORS  # noqa: E402
 from neocpu.peers.fbgemm.operators import Refused  # noqa: E402
 
-SIZES = torch.tensor([2, 0, 3, 1])
+LENGTHS = torch.tensor([2, 0, 3, 1])
 ORDER = torch.tensor([2, 0, 3, 1])
-ENDS = torch.tensor([0, 2, 2, 5, 6])
+OFFSETS = torch.tensor([0, 2, 2, 5, 6])
 ROWS = torch.arange(12.0).view(6, 2)
-IDS = torch.arange(6)
+INDICES = torch.arange(6)
 BATCHES = torch.tensor([0, 1, 2])
 HALF = ROWS.to(torch.bfloat16)
 
 CALLS: list[tuple[str, tuple[Any, ...], set[str]]] = [
-    ("asynchronous_complete_cumsum", (SIZES,), {"running_sums"}),
-    ("asynchronous_complete_cumsum", (SIZES.view(2, 2),), {"running_sums"}),
-    ("asynchronous_inclusive_cumsum", (SIZES,), {"running_sums"}),
-    ("asynchronous_exclusive_cumsum", (SIZES.int(),), {"running_sums"}),
-    ("asynchronous_batched_complete_cumsum", (SIZES.view(2, 2),), {"running_sums"}),
+    ("asynchronous_complete_cumsum", (LENGTHS,), {"running_sums"}),
+    ("asynchronous_complete_cumsum", (LENGTHS.view(2, 2),), {"running_sums"}),
+    ("asynchronous_inclusive_cumsum", (LENGTHS,), {"running_sums"}),
+    ("asynchronous_exclusive_cumsum", (LENGTHS.int(),), {"running_sums"}),
+    ("asynchronous_batched_complete_cumsum", (LENGTHS.view(2, 2),), {"running_sums"}),
     ("asynchronous_complete_cumsum", (ROWS,), {"running_sums"}),
     ("asynchronous_inclusive_cumsum", (HALF,), {"running_sums"}),
     ("asynchronous_exclusive_cumsum", (ROWS,), {"running_sums"}),
-    ("offsets_range", (ENDS[:-1], 6), {"offsets_range"}),
-    ("lengths_range", (SIZES,), {"expand_into_jagged_permute"}),
-    ("repeat_arange", (SIZES,), {"expand_into_jagged_permute"}),
+    ("offsets_range", (OFFSETS[:-1], 6), {"offsets_range"}),
+    ("lengths_range", (LENGTHS,), {"expand_into_jagged_permute"}),
+    ("repeat_arange", (LENGTHS,), {"expand_into_jagged_permute"}),
     ("invert_permute", (ORDER,), {"invert_permute"}),
     (
         "expand_into_jagged_permute",
-        (ORDER, ENDS, torch.tensor([0, 3, 5, 6, 6]), 6),
+        (ORDER, OFFSETS, torch.tensor([0, 3, 5, 6, 6]), 6),
         {"expand_into_jagged_permute"},
     ),
     (
         "permute_1D_sparse_data",
-        (ORDER, SIZES, IDS, ROWS[:, 0], None),
+        (ORDER, LENGTHS, INDICES, ROWS[:, 0], None),
         {"index_select", "copy_segments"},
     ),
     (
         "permute_2D_sparse_data",
-        (ORDER[1:2], SIZES.view(2, 2), IDS, None, None),
+        (ORDER[1:2], LENGTHS.view(2, 2), INDICES, None, None),
         {"index_select", "copy_segments"},
     ),
     (
         "permute_sequence_embeddings",
-        (ORDER[1:2], SIZES.view(2, 2), HALF),
+        (ORDER[1:2], LENGTHS.view(2, 2), HALF),
         {"index_select", "copy_segments"},
     ),
     ("index_select_dim0", (ROWS, ORDER), {"index_select"}),
-    ("segment_sum_csr", (1, ENDS, ROWS[:, 0].contiguous()), {"pooled_rows"}),
-    ("segment_sum_csr", (1, ENDS, IDS), {"running_sums"}),
+    ("segment_sum_csr", (1, OFFSETS, ROWS[:, 0].contiguous()), {"pooled_rows"}),
+    ("segment_sum_csr", (1, OFFSETS, INDICES), {"running_sums"}),
     (
         "populate_bucketized_permute",
-        (SIZES, torch.tensor([1, 0, 2, 0, 1, 0, 1, 1]), IDS % 2),
+        (LENGTHS, torch.tensor([1, 0, 2, 0, 1, 0, 1, 1]), INDICES % 2),
         {"bucketized_permute"},
     ),
     (
         "block_bucketize_sparse_features",
-        (SIZES, IDS, True, True, torch.tensor([2, 3]), 2, ROWS[:, 0].contiguous()),
+        (LENGTHS, INDICES, True, True, torch.tensor([2, 3]), 2, ROWS[:, 0].contiguous()),
         {"block_bucketize_lengths", "block_bucketize", "invert_permute", "index_select"},
     ),
     (
         "bucketize_sparse_features",
-        (SIZES, IDS, True, 2),
+        (LENGTHS, INDICES, True, 2),
         {"block_bucketize_lengths", "block_bucketize"},
     ),
-    ("reorder_batched_ad_lengths", (SIZES, BATCHES, 2), {"reordered_bags", "index_select"}),
+    ("reorder_batched_ad_lengths", (LENGTHS, BATCHES, 2), {"reordered_bags", "index_select"}),
     (
         "reorder_batched_ad_indices",
-        (ENDS, IDS, torch.tensor([0, 2, 5, 5, 6]), BATCHES, 2),
+        (OFFSETS, INDICES, torch.tensor([0, 2, 5, 5, 6]), BATCHES, 2),
         {"reordered_bags", "running_sums", "copy_segments"},
     ),
-    ("jagged_to_padded_dense", (HALF, [ENDS], [2], 1.0), {"jagged_to_padded_dense"}),
+    ("jagged_to_padded_dense", (HALF, [OFFSETS], [2], 1.0), {"jagged_to_padded_dense"}),
     (
         "jagged_to_padded_dense",
-        (HALF, [ENDS[[0, 1, 2]], ENDS[[0, 1, 2]]], [2, 2], 1.0),
+        (HALF, [OFFSETS[[0, 1, 2]], OFFSETS[[0, 1, 2]]], [2, 2], 1.0),
         {"jagged_places", "select_or_fill"},
     ),
     (
         "dense_to_jagged",
-        (torch.ones(2, 2, 3, 2), [torch.tensor([0, 1, 4]), ENDS]),
+        (torch.ones(2, 2, 3, 2), [torch.tensor([0, 1, 4]), OFFSETS]),
         {"jagged_places", "invert_places", "select_or_fill"},
     ),
-    ("jagged_1d_to_dense", (IDS, ENDS, 2, -1), {"jagged_to_padded_dense"}),
-    ("dense_to_jagged", (torch.ones(4, 2, 2), [ENDS]), {"padded_dense_to_jagged"}),
+    ("jagged_1d_to_dense", (INDICES, OFFSETS, 2, -1), {"jagged_to_padded_dense"}),
+    ("dense_to_jagged", (torch.ones(4, 2, 2), [OFFSETS]), {"padded_dense_to_jagged"}),
     (
         "jagged_to_padded_dense_backward",
-        (torch.ones(4, 2, 2), [ENDS], 6),
+        (torch.ones(4, 2, 2), [OFFSETS], 6),
         {"padded_dense_to_jagged"},
     ),
-    ("jagged_1d_to_truncated_values", (IDS, SIZES, 1), {"copy_segments"}),
-    ("jagged_index_select", (ROWS, SIZES, ORDER), {"index_select", "copy_segments"}),
+    ("jagged_1d_to_truncated_values", (INDICES, LENGTHS, 1), {"copy_segments"}),
+    ("jagged_index_select", (ROWS, LENGTHS, ORDER), {"index_select", "copy_segments"}),
 ]
 
 
-@pytest.mark.parametrize(("name", "arguments", "wanted"), CALLS, ids=[call[0] for call in CALLS])
+@pytest.mark.parametrize(("name", "arguments", "kernels"), CALLS, ids=[call[0] for call in CALLS])
 def test_operators_call_kernels(
-    name: str, arguments: Any, wanted: set[str], monkeypatch: pytest.MonkeyPatch
+    name: str, arguments: Any, kernels: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reached = set()
+    called_kernels = set()
 
     def counted(kernel: str, function: Any) -> Any:
         def call(*args: Any) -> Any:
-            reached.add(kernel)
+            called_kernels.add(kernel)
             return function(*args)
 
         return call
 
     for module in (layouts.jagged, layouts.layout, layouts.lookup):
         for kernel, function in list(vars(module).items()):
-            if kernel in wanted:  # others may be compiled into these
+            if kernel in kernels:  # others may be compiled into these
                 monkeypatch.setattr(module, kernel, counted(kernel, function))
     OPERATORS[name].function(*arguments)
-    assert wanted <= reached
+    assert kernels <= called_kernels
 
 
-KINDS = (
+DTYPES = (
     torch.bool,
     torch.uint8,
     torch.float16,
@@ -133,17 +131,17 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_any_dtype_moves_bit_for_bit(kind: Any) -> None:
-    size = torch.empty(0, dtype=kind).element_size()
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_any_dtype_moves_bit_for_bit(dtype: Any) -> None:
+    size = torch.empty(0, dtype=dtype).element_size()
     bits = torch.from_numpy(np.random.default_rng(1).integers(0, 256, 6 * 3 * size, np.uint8))
     # NaNs too
     values = (
-        (bits.view(6, 3 * size) & 1).bool() if kind is torch.bool else bits.view(kind).view(6, 3)
+        (bits.view(6, 3 * size) & 1).bool() if dtype is torch.bool else bits.view(dtype).view(6, 3)
     )
-    found = OPERATORS["permute_1D_sparse_data"].function(ORDER, SIZES, values, None, None)[1]
+    permuted = OPERATORS["permute_1D_sparse_data"].function(ORDER, LENGTHS, values, None, None)[1]
     index = torch.tensor([2, 3, 4, 0, 1, 5])
-    assert found.dtype is kind and found.contiguous().view(torch.uint8).equal(
+    assert permuted.dtype is dtype and permuted.contiguous().view(torch.uint8).equal(
         values[index].view(torch.uint8)
     )
     # not contiguous
@@ -154,16 +152,16 @@ def test_gradients_come_back_through_the_kernels() -> None:
     rows = torch.randn(6, 2, dtype=torch.float64, requires_grad=True)
     order = torch.tensor([2, 2, 0])  # a bag twice, and one not at all
     for move in (
-        lambda x: OPERATORS["permute_1D_sparse_data"].function(order, SIZES, x, None, None)[1],
+        lambda x: OPERATORS["permute_1D_sparse_data"].function(order, LENGTHS, x, None, None)[1],
         lambda x: OPERATORS["index_select_dim0"].function(x, order),
-        lambda x: OPERATORS["jagged_to_padded_dense"].function(x, [ENDS], [2], 0.0),
+        lambda x: OPERATORS["jagged_to_padded_dense"].function(x, [OFFSETS], [2], 0.0),
         lambda x: OPERATORS["jagged_to_padded_dense"].function(
-            x, [torch.tensor([0, 1, 4]), ENDS], [2, 2], 0.0
+            x, [torch.tensor([0, 1, 4]), OFFSETS], [2, 2], 0.0
         ),
         lambda x: OPERATORS["dense_to_jagged"].function(
-            x.view(2, 1, 3, 2), [torch.tensor([0, 1, 4]), ENDS]
+            x.view(2, 1, 3, 2), [torch.tensor([0, 1, 4]), OFFSETS]
         )[0],
-        lambda x: OPERATORS["jagged_index_select"].function(x, SIZES, order)[0],
+        lambda x: OPERATORS["jagged_index_select"].function(x, LENGTHS, order)[0],
     ):
         assert torch.autograd.gradcheck(move, rows)
         assert torch.autograd.gradgradcheck(move, rows)
@@ -171,17 +169,17 @@ def test_gradients_come_back_through_the_kernels() -> None:
 
 def test_what_would_read_beyond_an_array_is_refused() -> None:
     for name, arguments in (
-        ("permute_1D_sparse_data", (ORDER, SIZES, IDS[:5], None, None)),
-        ("permute_1D_sparse_data", (ORDER + 1, SIZES, IDS, None, None)),
+        ("permute_1D_sparse_data", (ORDER, LENGTHS, INDICES[:5], None, None)),
+        ("permute_1D_sparse_data", (ORDER + 1, LENGTHS, INDICES, None, None)),
         ("index_select_dim0", (ROWS, torch.tensor([6]))),
-        ("jagged_index_select", (ROWS, SIZES, torch.tensor([-1]))),
+        ("jagged_index_select", (ROWS, LENGTHS, torch.tensor([-1]))),
         ("offsets_range", (torch.tensor([0, 4, 2]), 6)),
         ("offsets_range", (torch.tensor([0, 7]), 6)),
-        ("jagged_to_padded_dense", (ROWS[:5], [torch.tensor([0, 1, 4]), ENDS], [3, 3], 0.0)),
-        ("dense_to_jagged", (torch.ones(2, 3, 3, 2), [torch.tensor([0, 1, 4]), ENDS], 5)),
-        ("populate_bucketized_permute", (SIZES, SIZES.repeat(2), IDS)),
-        ("populate_bucketized_permute", (SIZES, SIZES.repeat(2), IDS[:5] % 2)),
-        ("segment_sum_csr", (1, torch.tensor([0, 7]), IDS)),
+        ("jagged_to_padded_dense", (ROWS[:5], [torch.tensor([0, 1, 4]), OFFSETS], [3, 3], 0.0)),
+        ("dense_to_jagged", (torch.ones(2, 3, 3, 2), [torch.tensor([0, 1, 4]), OFFSETS], 5)),
+        ("populate_bucketized_permute", (LENGTHS, LENGTHS.repeat(2), INDICES)),
+        ("populate_bucketized_permute", (LENGTHS, LENGTHS.repeat(2), INDICES[:5] % 2)),
+        ("segment_sum_csr", (1, torch.tensor([0, 7]), INDICES)),
         ("segment_sum_csr", (1, torch.tensor([0, 6]), ROWS[:, 0].double())),
     ):
         with pytest.raises(Refused):

@@ -1,8 +1,7 @@
-"""Do the operators with FBGEMM's names give FBGEMM's answers, number for number? Random and hostile
-input, both called alike.
+"""Do the operators with FBGEMM's names give FBGEMM's answers, number for number?
 
-Every operator that moves or counts must agree exactly, dtypes included; sums and row-wise formats
-have their own tests below.
+Both get the same random and malformed inputs. Every operator that moves or counts must agree
+exactly, dtypes included; sums and row-wise formats have their own tests below.
 """
 
 import contextlib
@@ -28,8 +27,8 @@ I64 = torch.int64
 LENGTHS = [[0], [3], [0, 0, 0], [1, 0, 5, 2, 0, 1], [2] * 12, [7, 0, 0, 0, 0, 0, 0, 1]]
 
 
-def both(name: str, *arguments: Any) -> tuple[Any, Any]:
-    """(FBGEMM's answer, ours), to copies of the arguments."""
+def answers(name: str, *arguments: Any) -> tuple[Any, Any]:
+    """FBGEMM's answer and ours, to copies of the arguments."""
 
     def copied(x: Any) -> Any:
         return (
@@ -40,29 +39,29 @@ def both(name: str, *arguments: Any) -> tuple[Any, Any]:
             else x
         )
 
-    theirs = getattr(torch.ops.fbgemm, name)(*map(copied, arguments))
-    return theirs, OPERATORS[name].function(*map(copied, arguments))
+    expected = getattr(torch.ops.fbgemm, name)(*map(copied, arguments))
+    return expected, OPERATORS[name].function(*map(copied, arguments))
 
 
 def agree(name: str, *arguments: Any) -> None:
     """Both give the same tensors."""
     for a, b in zip(
-        *[x if isinstance(x, tuple | list) else [x] for x in both(name, *arguments)], strict=True
+        *[x if isinstance(x, tuple | list) else [x] for x in answers(name, *arguments)], strict=True
     ):
         assert (a is None) == (b is None)
         if a is not None:
             torch.testing.assert_close(b, a, rtol=0, atol=0, equal_nan=True)
 
 
-def ids(lengths: Any, limit: int, dtype: Any = I64) -> Any:
-    """So many row numbers below a limit."""
+def indices_below(lengths: Any, limit: int, dtype: Any = I64) -> Any:
+    """sum(lengths) row numbers below a limit."""
     return torch.from_numpy(np.random.default_rng(5).integers(0, limit, int(sum(lengths)))).to(
         dtype
     )
 
 
 def floats(n: int, dtype: Any = torch.float32) -> Any:
-    """Numbers of very different size."""
+    """Numbers of very different magnitude."""
     rng = np.random.default_rng(7)
     return torch.from_numpy(rng.standard_normal(n) * 10.0 ** rng.integers(-20, 20, n)).to(dtype)
 
@@ -70,38 +69,56 @@ def floats(n: int, dtype: Any = torch.float32) -> Any:
 @pytest.mark.parametrize("dtype", [I32, I64], ids=["int32", "int64"])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_sums_and_ranges(lengths: list[int], dtype: Any) -> None:
-    sizes = torch.tensor(lengths, dtype=dtype)
+    length_tensor = torch.tensor(lengths, dtype=dtype)
     for kind in ("complete", "inclusive", "exclusive"):
-        agree(f"asynchronous_{kind}_cumsum", sizes)
-    agree("asynchronous_complete_cumsum", torch.stack([sizes, sizes]))
-    agree("asynchronous_batched_complete_cumsum", torch.stack([sizes, sizes]))
-    agree("offsets_range", torch.cumsum(sizes, 0, dtype=dtype) - sizes, int(sizes.sum()))
-    agree("lengths_range", sizes)
-    agree("repeat_arange", sizes)
+        agree(f"asynchronous_{kind}_cumsum", length_tensor)
+    agree("asynchronous_complete_cumsum", torch.stack([length_tensor, length_tensor]))
+    agree("asynchronous_batched_complete_cumsum", torch.stack([length_tensor, length_tensor]))
+    agree(
+        "offsets_range",
+        torch.cumsum(length_tensor, 0, dtype=dtype) - length_tensor,
+        int(length_tensor.sum()),
+    )
+    agree("lengths_range", length_tensor)
+    agree("repeat_arange", length_tensor)
     order = torch.from_numpy(np.random.default_rng(1).permutation(len(lengths))).to(dtype)
     agree("invert_permute", order)
-    ends, moved = (
+    offsets, permuted_offsets = (
         torch.nn.functional.pad(torch.cumsum(x, 0, dtype=dtype), (1, 0))
-        for x in (sizes, sizes[order.long()])
+        for x in (length_tensor, length_tensor[order.long()])
     )
-    agree("expand_into_jagged_permute", order, ends, moved, int(sizes.sum()))
+    agree("expand_into_jagged_permute", order, offsets, permuted_offsets, int(length_tensor.sum()))
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("lengths", LENGTHS[3:], ids=str)
-def test_permutations(lengths: list[int], kind: Any) -> None:
-    sizes = torch.tensor(lengths)
-    weights = floats(sum(lengths), kind)
+def test_permutations(lengths: list[int], dtype: Any) -> None:
+    length_tensor = torch.tensor(lengths)
+    weights = floats(sum(lengths), dtype)
     orders = ([1, 0], [0, 0, 1], [1], [])
     for order in orders:
         permute = torch.tensor(order, dtype=I32)
-        agree("permute_1D_sparse_data", permute, sizes, ids(lengths, 9), weights, None)
-        agree("permute_2D_sparse_data", permute, sizes.view(2, -1), ids(lengths, 9), weights, None)
+        agree(
+            "permute_1D_sparse_data",
+            permute,
+            length_tensor,
+            indices_below(lengths, 9),
+            weights,
+            None,
+        )
         agree(
             "permute_2D_sparse_data",
             permute,
-            sizes.view(2, -1).int(),
-            ids(lengths, 9, I32),
+            length_tensor.view(2, -1),
+            indices_below(lengths, 9),
+            weights,
+            None,
+        )
+        agree(
+            "permute_2D_sparse_data",
+            permute,
+            length_tensor.view(2, -1).int(),
+            indices_below(lengths, 9, I32),
             None,
             None,
         )
@@ -111,14 +128,14 @@ def test_permutations(lengths: list[int], kind: Any) -> None:
 @pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS[3:], ids=str)
 def test_bucketize(lengths: list[int], sequence: bool, dtype: Any) -> None:
-    sizes = torch.tensor(lengths)
-    indices = ids(lengths, 40, dtype)
+    length_tensor = torch.tensor(lengths)
+    indices = indices_below(lengths, 40, dtype)
     weights = floats(sum(lengths))
     indices[::5] = -1
     blocks = torch.tensor([5, 12], dtype=dtype)
-    agree("bucketize_sparse_features", sizes.to(dtype), indices, True, 3, weights)
-    for positions, scale in ((True, weights), (False, None)):
-        common = (sizes, indices, positions, sequence, blocks, 3, scale)
+    agree("bucketize_sparse_features", length_tensor.to(dtype), indices, True, 3, weights)
+    for positions, factors in ((True, weights), (False, None)):
+        common = (length_tensor, indices, positions, sequence, blocks, 3, factors)
         agree("block_bucketize_sparse_features", *common)
         agree("block_bucketize_sparse_features", *common, None, -1, None, True)
         agree(
@@ -142,7 +159,7 @@ def test_bucketize(lengths: list[int], sequence: bool, dtype: Any) -> None:
         out = torch.ops.fbgemm.block_bucketize_sparse_features_inference(
             *common, None, -1, None, True
         )
-        agree("populate_bucketized_permute", sizes, out[0], out[5])
+        agree("populate_bucketized_permute", length_tensor, out[0], out[5])
 
 
 def test_an_undivisible_number_of_blocks_is_a_runtime_error_for_both() -> None:
@@ -170,65 +187,95 @@ def test_an_undivisible_number_of_blocks_is_a_runtime_error_for_both() -> None:
 @pytest.mark.parametrize("broadcast", [False, True])
 def test_reorder(broadcast: bool) -> None:
     rng = np.random.default_rng(2)
-    ends = torch.tensor([0, 2, 2, 5, 6], dtype=I32)
+    batch_offsets = torch.tensor([0, 2, 2, 5, 6], dtype=I32)
     tables = 3
     lengths = torch.from_numpy(rng.integers(0, 4, tables * (4 if broadcast else 6)))
-    agree("reorder_batched_ad_lengths", lengths, ends, 6, broadcast)
+    agree("reorder_batched_ad_lengths", lengths, batch_offsets, 6, broadcast)
     if not broadcast:
-        agree("reorder_batched_ad_lengths", lengths, ends, 6, False, 9)
-    moved = torch.ops.fbgemm.reorder_batched_ad_lengths(lengths, ends, 6, broadcast)
-    starts, to = (torch.ops.fbgemm.asynchronous_complete_cumsum(x) for x in (lengths, moved))
-    for values in (ids(lengths, 99), ids(lengths, 99, I32), floats(int(lengths.sum()))):
+        agree("reorder_batched_ad_lengths", lengths, batch_offsets, 6, False, 9)
+    reordered_lengths = torch.ops.fbgemm.reorder_batched_ad_lengths(
+        lengths, batch_offsets, 6, broadcast
+    )
+    starts, reordered_offsets = (
+        torch.ops.fbgemm.asynchronous_complete_cumsum(x) for x in (lengths, reordered_lengths)
+    )
+    for values in (
+        indices_below(lengths, 99),
+        indices_below(lengths, 99, I32),
+        floats(int(lengths.sum())),
+    ):
         agree(
-            "reorder_batched_ad_indices", starts, values, to, ends, 6, broadcast, int(moved.sum())
+            "reorder_batched_ad_indices",
+            starts,
+            values,
+            reordered_offsets,
+            batch_offsets,
+            6,
+            broadcast,
+            int(reordered_lengths.sum()),
         )
     if not broadcast:
         rows = floats(int(lengths.sum()) * 5).view(-1, 5)
-        agree("reorder_batched_sequence_embeddings", starts, rows, to, ends.long(), 6)
-
-
-@pytest.mark.parametrize("most", [1, 3, 9])
-@pytest.mark.parametrize("lengths", LENGTHS[1:], ids=str)
-def test_jagged_and_dense(lengths: list[int], most: int) -> None:
-    ends = torch.nn.functional.pad(torch.cumsum(torch.tensor(lengths), 0), (1, 0))
-    n = sum(lengths)
-    for values in (floats(n), floats(3 * n).view(n, 3), ids(lengths, 9)):
-        agree("jagged_to_padded_dense", values, [ends], [most], 7.0)
-    if n:
-        agree("jagged_2d_to_dense", floats(3 * n).view(n, 3), ends, most)
-        agree("jagged_1d_to_dense", ids(lengths, 9), ends, most, -1)
         agree(
-            "dense_to_jagged_forward", floats(len(lengths) * most * 2).view(-1, most, 2), [ends], n
+            "reorder_batched_sequence_embeddings",
+            starts,
+            rows,
+            reordered_offsets,
+            batch_offsets.long(),
+            6,
         )
-        agree("jagged_1d_to_truncated_values", ids(lengths, 9), torch.tensor(lengths), most)
+
+
+@pytest.mark.parametrize("max_length", [1, 3, 9])
+@pytest.mark.parametrize("lengths", LENGTHS[1:], ids=str)
+def test_jagged_and_dense(lengths: list[int], max_length: int) -> None:
+    offsets = torch.nn.functional.pad(torch.cumsum(torch.tensor(lengths), 0), (1, 0))
+    n = sum(lengths)
+    for values in (floats(n), floats(3 * n).view(n, 3), indices_below(lengths, 9)):
+        agree("jagged_to_padded_dense", values, [offsets], [max_length], 7.0)
+    if n:
+        agree("jagged_2d_to_dense", floats(3 * n).view(n, 3), offsets, max_length)
+        agree("jagged_1d_to_dense", indices_below(lengths, 9), offsets, max_length, -1)
+        agree(
+            "dense_to_jagged_forward",
+            floats(len(lengths) * max_length * 2).view(-1, max_length, 2),
+            [offsets],
+            n,
+        )
+        agree(
+            "jagged_1d_to_truncated_values",
+            indices_below(lengths, 9),
+            torch.tensor(lengths),
+            max_length,
+        )
 
 
 def test_two_jagged_dimensions() -> None:
     outer = torch.tensor([0, 2, 2, 3])
     inner = torch.tensor([0, 3, 3, 5])
-    for most in ([2, 3], [1, 2], [4, 4]):
-        agree("jagged_to_padded_dense", floats(10).view(5, 2), [outer, inner], most, 0.0)
+    for max_lengths in ([2, 3], [1, 2], [4, 4]):
+        agree("jagged_to_padded_dense", floats(10).view(5, 2), [outer, inner], max_lengths, 0.0)
 
 
 def test_gradients_flow_through_what_only_moves() -> None:
     values = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
-    ends = torch.tensor([0, 2, 2, 5])
+    offsets = torch.tensor([0, 2, 2, 5])
 
     def padded(x: Any) -> Any:
-        return OPERATORS["jagged_to_padded_dense"].function(x, [ends], [2], 1.0)
+        return OPERATORS["jagged_to_padded_dense"].function(x, [offsets], [2], 1.0)
 
     assert torch.autograd.gradcheck(padded, values)
     dense = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
-        lambda x: OPERATORS["dense_to_jagged"].function(x, [ends])[0], dense
+        lambda x: OPERATORS["dense_to_jagged"].function(x, [offsets])[0], dense
     )
 
 
 def test_segment_sums_are_exact_where_fbgemm_rounds_every_addition() -> None:
     values = torch.tensor([1e8, 1.0, -1e8, 3.0, 2.0**-30])
-    ends = torch.tensor([0, 3, 3, 5])
-    theirs, ours = both("segment_sum_csr", 1, ends, values)
-    assert ours.tolist() == [1.0, 0.0, 3.0] and theirs.tolist() == [0.0, 0.0, 3.0]
+    offsets = torch.tensor([0, 3, 3, 5])
+    expected, actual = answers("segment_sum_csr", 1, offsets, values)
+    assert actual.tolist() == [1.0, 0.0, 3.0] and expected.tolist() == [0.0, 0.0, 3.0]
     whole = torch.arange(10, dtype=torch.float32)
     agree("segment_sum_csr", 2, torch.tensor([0, 1, 5]), whole)
     agree("segment_sum_csr", 2, torch.tensor([0, 1, 5]), whole.long())
@@ -239,8 +286,8 @@ def test_running_sums_of_floats_are_rounded_once_where_fbgemm_rounds_every_addit
         for kind in ("complete", "inclusive", "exclusive"):
             agree(f"asynchronous_{kind}_cumsum", whole)
     agree("asynchronous_complete_cumsum", torch.arange(6.0).view(2, 3))
-    theirs, ours = both("asynchronous_inclusive_cumsum", torch.tensor([2.0**24, 1.0, 1.0]))
-    assert ours.tolist() == [2.0**24, 2.0**24, 2.0**24 + 2] and theirs.tolist() == [2.0**24] * 3
+    expected, actual = answers("asynchronous_inclusive_cumsum", torch.tensor([2.0**24, 1.0, 1.0]))
+    assert actual.tolist() == [2.0**24, 2.0**24, 2.0**24 + 2] and expected.tolist() == [2.0**24] * 3
 
 
 def rows_of_all_kinds(columns: int) -> Any:
@@ -271,31 +318,32 @@ def test_quantised_rows(columns: int) -> None:
 @pytest.mark.parametrize("mode", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [I32, I64], ids=["int32", "int64"])
 def test_bounds_check_mends_in_place_as_fbgemm(mode: int, dtype: Any) -> None:
-    """Rows outside, offsets that descend, begin below 0 or end elsewhere; FATAL raises for both or
-    for neither.
+    """Rows outside their table; offsets that descend, begin below 0 or end elsewhere.
+
+    FATAL raises for both implementations or for neither.
     """
     rng = np.random.default_rng(mode)
     for trial in range(60):
-        ends = np.append(0, np.cumsum(rng.integers(0, 3, 6)))
-        indices = rng.integers(-1, 5, int(ends[-1]))
+        bag_offsets = np.append(0, np.cumsum(rng.integers(0, 3, 6)))
+        indices = rng.integers(-1, 5, int(bag_offsets[-1]))
         if trial % 3 == 1:
-            ends = ends + rng.integers(-2, 3, 7)
+            bag_offsets = bag_offsets + rng.integers(-2, 3, 7)
         if trial % 3 == 2 and indices.size:
             indices[rng.integers(indices.size)] = rng.choice([-2, 5, 10**9])
-        found = []
+        results = []
         for function in (
             torch.ops.fbgemm.bounds_check_indices,
             OPERATORS["bounds_check_indices"].function,
         ):
-            index = torch.tensor(indices, dtype=dtype)
-            offsets = torch.tensor(ends, dtype=dtype)
-            warned = torch.zeros(1, dtype=I64)
+            index_tensor = torch.tensor(indices, dtype=dtype)
+            offsets = torch.tensor(bag_offsets, dtype=dtype)
+            warning = torch.zeros(1, dtype=I64)
             try:
-                function(torch.tensor([5, 7]), index, offsets, mode, warned)
-                found.append((index.tolist(), offsets.tolist(), int(warned)))
+                function(torch.tensor([5, 7]), index_tensor, offsets, mode, warning)
+                results.append((index_tensor.tolist(), offsets.tolist(), int(warning)))
             except RuntimeError:
-                found.append("raised")
-        assert found[0] == found[1], (indices, ends)
+                results.append("raised")
+        assert results[0] == results[1], (indices, bag_offsets)
 
 
 def test_install_replaces_operators_and_classes_and_puts_them_back() -> None:
@@ -303,55 +351,52 @@ def test_install_replaces_operators_and_classes_and_puts_them_back() -> None:
         warnings.simplefilter("ignore")
         from fbgemm_gpu import split_table_batched_embeddings_ops_training as training
     values = torch.tensor([1e8, 1.0, -1e8])
-    ends = torch.tensor([0, 3])
-    before = training.SplitTableBatchedEmbeddingBagsCodegen
+    offsets = torch.tensor([0, 3])
+    fbgemm_class = training.SplitTableBatchedEmbeddingBagsCodegen
     install()
     try:
-        assert float(torch.ops.fbgemm.segment_sum_csr(1, ends, values)) == 1.0
+        assert float(torch.ops.fbgemm.segment_sum_csr(1, offsets, values)) == 1.0
         assert (
             training.SplitTableBatchedEmbeddingBagsCodegen.__module__ == "neocpu.peers.fbgemm.split"
         )
     finally:
         uninstall()
-    assert float(torch.ops.fbgemm.segment_sum_csr(1, ends, values)) == 0.0
-    assert training.SplitTableBatchedEmbeddingBagsCodegen is before
+    assert float(torch.ops.fbgemm.segment_sum_csr(1, offsets, values)) == 0.0
+    assert training.SplitTableBatchedEmbeddingBagsCodegen is fbgemm_class
 
 
 def test_schemas_are_fbgemms() -> None:
-    """Same argument names, types and defaults, so that every call that FBGEMM takes is taken."""
-    theirs = {s.name: s for s in torch._C._jit_get_all_schemas() if s.name.startswith("fbgemm::")}
+    """Argument names, types and defaults are the same, so every call of FBGEMM's works."""
+    expected = {s.name: s for s in torch._C._jit_get_all_schemas() if s.name.startswith("fbgemm::")}
     for name, operator in OPERATORS.items():
-        ours = torch._C.parse_schema(f"fbgemm::{name}{operator.schema}")
-        assert str(ours) == str(theirs[f"fbgemm::{name}"])
+        actual = torch._C.parse_schema(f"fbgemm::{name}{operator.schema}")
+        assert str(actual) == str(expected[f"fbgemm::{name}"])
 
 
 WITHOUT = """
 import sys
 sys.modules["fbgemm_gpu"] = None
-import torch, neocpu.peers.fbgemm as ours
+import torch, neocpu.peers.fbgemm
 del sys.modules["fbgemm_gpu"]
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.startswith("fbgemm_gpu"): raise ImportError(name)
 sys.meta_path.insert(0, Missing())
-ours.install()
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen,
-)
+neocpu.peers.fbgemm.install()
+import fbgemm_gpu.split_table_batched_embeddings_ops_training as training
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-SplitTableBatchedEmbeddingBagsCodegen(
-    [(3, 4, EmbeddingLocation.HOST, ComputeDevice.CPU)], optimizer=EmbOptimType.ADAM
-)
+table = (3, 4, EmbeddingLocation.HOST, training.ComputeDevice.CPU)
+training.SplitTableBatchedEmbeddingBagsCodegen([table], optimizer=EmbOptimType.ADAM)
 print(torch.ops.fbgemm.asynchronous_complete_cumsum(torch.tensor([1, 2])).tolist())
 """
 
 
 def test_install_makes_fbgemms_modules_where_it_is_missing() -> None:
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=300
     )
-    assert found.stdout.strip() == "[0, 1, 3]", found.stderr
+    assert process.stdout.strip() == "[0, 1, 3]", process.stderr
 
 
 def test_refusals_are_runtime_errors() -> None:

@@ -1,5 +1,4 @@
-"""Do the modules with FBGEMM's names give neocpu's bits, and FBGEMM's numbers within what its own
-arithmetic may err?
+"""Do the modules with FBGEMM's names give neocpu's bits, and FBGEMM's numbers within its error?
 
 Bits: the oracle's canonical operators on the same arrays. FBGEMM: its CPU module, where it has one,
 against the oracle's exact model; what it lacks on a CPU (Adam, LAMB, …) is compared with torch's
@@ -46,7 +45,6 @@ OPTIMIZERS = {
     EmbOptimType.PARTIAL_ROWWISE_LAMB: "partial_rowwise_lamb",
     EmbOptimType.LARS_SGD: "lars_sgd",
 }
-STATES = ("momentum1_host", "momentum2_host", "prev_iter_host", "row_counter_host")
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Batch:
         return torch.from_numpy(self.arrays[name].copy())
 
 
-def batch_of(
+def make_batch(
     seed: int, pooling: str, weighted: bool, B: int = 5, pruned: bool = True, order: str = "2012"
 ) -> Batch:
     """Shared and unsorted tables, empty bags, one hot row, -1, numbers of very different size."""
@@ -100,10 +98,10 @@ def batch_of(
     return Batch(rows, dims, table, arrays, pooling)
 
 
-def module_of(
+def make_module(
     batch: Batch, cls: Any = SplitTableBatchedEmbeddingBagsCodegen, **options: Any
 ) -> Any:
-    """A module with the batch's rows in it."""
+    """A module that holds the batch's rows."""
     mode = PoolingMode[batch.pooling.upper()]
     specs = [(int(h), int(d), 3, 0) for h, d in zip(batch.rows, batch.dims)]
     module = cls(specs, feature_table_map=batch.table.tolist(), pooling_mode=mode, **options)
@@ -112,8 +110,8 @@ def module_of(
     return module
 
 
-def run(module: Any, batch: Batch) -> tuple[Any, Any]:
-    """One step: the result, and the gradient of the per-sample weights."""
+def train_step(module: Any, batch: Batch) -> tuple[Any, Any]:
+    """One training step: the pooled output, and the gradient of the per-sample weights."""
     weights = (
         batch.tensor("per_sample_weights").requires_grad_()
         if "per_sample_weights" in batch.arrays
@@ -124,8 +122,8 @@ def run(module: Any, batch: Batch) -> tuple[Any, Any]:
     return out.detach(), None if weights is None else weights.grad
 
 
-def same(a: Any, b: Any) -> None:
-    """Equal to the bit; any NaN equals any."""
+def assert_same_bits(a: Any, b: Any) -> None:
+    """Equal bits; any NaN equals any other."""
     a = np.asarray(a, np.float32).reshape(-1)
     b = np.asarray(b, np.float32).reshape(-1)
     assert a.size == b.size
@@ -141,22 +139,24 @@ def same(a: Any, b: Any) -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_lookup_and_weight_gradient_are_canonical(pooling: str, weighted: bool) -> None:
     for seed in range(4):
-        batch = batch_of(seed, pooling, weighted)
-        out, gradient = run(module_of(batch), batch)
-        same(out, OPERATORS["lookup"].run(batch.arrays, {"pooling": pooling}, "reference")["out"])
+        batch = make_batch(seed, pooling, weighted)
+        out, gradient = train_step(make_module(batch), batch)
+        assert_same_bits(
+            out, OPERATORS["lookup"].run(batch.arrays, {"pooling": pooling}, "reference")["out"]
+        )
         if weighted and pooling == "none":
-            tables = module_of(batch).split_embedding_weights()
+            tables = make_module(batch).split_embedding_weights()
             for j, row in enumerate(batch.arrays["indices"].tolist()):
                 bag = int(np.searchsorted(batch.arrays["offsets"], j, side="right")) - 1
                 x = tables[batch.table[bag // 5]][row].numpy()
                 g = batch.arrays["grad_output"][j]
-                right = math.fsum((x.astype(np.float64) * g).tolist()) if row >= 0 else 0.0
-                assert gradient[j] == np.float32(right)
+                expected = math.fsum((x.astype(np.float64) * g).tolist()) if row >= 0 else 0.0
+                assert gradient[j] == np.float32(expected)
         elif weighted:
-            right = OPERATORS["weight_gradient"].run(
+            expected = OPERATORS["weight_gradient"].run(
                 batch.arrays, {"pooling": pooling}, "reference"
             )
-            same(gradient, right["per_sample_weights_grad"])
+            assert_same_bits(gradient, expected["per_sample_weights_grad"])
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda k: k.name)
@@ -169,8 +169,8 @@ def test_three_steps_are_canonical(kind: EmbOptimType, pooling: str) -> None:
         if decayed
         else "none"
     )
-    batch = batch_of(1, pooling, weighted=True)
-    module = module_of(
+    batch = make_batch(1, pooling, weighted=True)
+    module = make_module(
         batch,
         optimizer=kind,
         learning_rate=0.1,
@@ -190,21 +190,21 @@ def test_three_steps_are_canonical(kind: EmbOptimType, pooling: str) -> None:
     }
     arrays = dict(batch.arrays)
     for step in (1, 2, 3):
-        run(module, batch)
+        train_step(module, batch)
         arrays |= OPERATORS["backward"].run(
             arrays, {**options, "max_gradient": 0.7, "step": step}, "reference"
         )
-    same(module.weights_host.detach(), arrays["weights"])
+    assert_same_bits(module.weights_host.detach(), arrays["weights"])
     names = (*RULES[rule].element_state, *RULES[rule].row_state)
     for prefix, name in zip(module._prefixes, names):
-        same(getattr(module, f"{prefix}_host").detach(), arrays[name])
+        assert_same_bits(getattr(module, f"{prefix}_host").detach(), arrays[name])
     states = module.get_optimizer_state()
     assert [set(s) for s in states] == [set(names)] * len(states)
     assert int(module.iter) == 3
 
 
-def fbgemm() -> Any:
-    """FBGEMM's own training module, or the test is skipped."""
+def fbgemm_training() -> Any:
+    """FBGEMM's own training module; skips the test where it is not installed."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         return pytest.importorskip(
@@ -216,55 +216,61 @@ def fbgemm() -> Any:
 @pytest.mark.parametrize("pooling", ["sum", "mean", "none"])
 @pytest.mark.parametrize("name", ["EXACT_SGD", "EXACT_ADAGRAD", "EXACT_ROWWISE_ADAGRAD"])
 def test_fbgemm_agrees_within_what_fp32_sums_may_err(name: str, pooling: str) -> None:
-    """The exact model's bound holds for sums in any order; both modules must be inside, and have
-    the same state_dict.
+    """Both modules are within the exact model's bound, which holds for sums in any order.
+
+    Their state_dicts are interchangeable.
     """
-    training = fbgemm()
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType as Theirs
+    training = fbgemm_training()
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType as FbgemmOptimType
 
     # FBGEMM wants features in table order
-    batch = batch_of(3, pooling, weighted=False, pruned=False, order="0122")
-    options = {"optimizer": Theirs[name], "learning_rate": 0.1}
+    batch = make_batch(3, pooling, weighted=False, pruned=False, order="0122")
+    options = {"optimizer": FbgemmOptimType[name], "learning_rate": 0.1}
     specs = [
         (int(h), int(d), training.EmbeddingLocation(3), training.ComputeDevice.CPU)
         for h, d in zip(batch.rows, batch.dims)
     ]
-    theirs = training.SplitTableBatchedEmbeddingBagsCodegen(
+    fbgemm_module = training.SplitTableBatchedEmbeddingBagsCodegen(
         specs,
         feature_table_map=batch.table.tolist(),
         pooling_mode=training.PoolingMode[pooling.upper()],
         **options,
     )
-    theirs.weights_host.data.copy_(batch.tensor("weights"))
-    ours = module_of(batch, **options)
-    ours.load_state_dict(theirs.state_dict())
-    wanted = {"pooling": pooling, "optimizer": OPTIMIZERS[EmbOptimType[name]], "learning_rate": 0.1}
-    looked = OPERATORS["lookup"].truth(batch.arrays, {"pooling": pooling})["out"]
-    updated = OPERATORS["backward"].truth(batch.arrays, wanted)
-    for module in (theirs, ours):
-        out, _ = run(module, batch)
-        inside(out, looked)
-        inside(module.weights_host.detach(), updated["weights"])
+    fbgemm_module.weights_host.data.copy_(batch.tensor("weights"))
+    module = make_module(batch, **options)
+    module.load_state_dict(fbgemm_module.state_dict())
+    oracle_options = {
+        "pooling": pooling,
+        "optimizer": OPTIMIZERS[EmbOptimType[name]],
+        "learning_rate": 0.1,
+    }
+    pooled_truth = OPERATORS["lookup"].truth(batch.arrays, {"pooling": pooling})["out"]
+    state_truth = OPERATORS["backward"].truth(batch.arrays, oracle_options)
+    for trained_module in (fbgemm_module, module):
+        out, _ = train_step(trained_module, batch)
+        assert_within_bound(out, pooled_truth)
+        assert_within_bound(trained_module.weights_host.detach(), state_truth["weights"])
         if name != "EXACT_SGD":
-            inside(module.momentum1_host.detach(), updated["sum"])
-    theirs.load_state_dict(ours.state_dict())
-    assert ours.state_dict().keys() == theirs.state_dict().keys()
+            assert_within_bound(trained_module.momentum1_host.detach(), state_truth["sum"])
+    fbgemm_module.load_state_dict(module.state_dict())
+    assert module.state_dict().keys() == fbgemm_module.state_dict().keys()
 
 
-def inside(answer: Any, truth: Any) -> None:
+def assert_within_bound(answer: Any, truth: Any) -> None:
     """|answer - reference| <= bound."""
     error = np.abs(answer.numpy().astype(np.float64).reshape(-1) - truth.reference.reshape(-1))
     assert (error <= truth.bound.reshape(-1)).all(), float(error.max())
 
 
-@pytest.mark.parametrize("form", ["bf16", "int8"])
-def test_narrow_rows(form: str) -> None:
-    """Rows are decoded exactly, updated in fp32, written back; the result equals that of fp32 rows
-    of the same numbers.
-    """
-    plain = batch_of(2, "sum", weighted=False)
-    narrow = module_of(
-        plain, weights_precision=SparseType(form), stochastic_rounding=False, learning_rate=0.25
+@pytest.mark.parametrize("row_format", ["bf16", "int8"])
+def test_narrow_rows(row_format: str) -> None:
+    """Rows are decoded exactly, updated in fp32 and written back, as fp32 rows would be."""
+    plain = make_batch(2, "sum", weighted=False)
+    narrow = make_module(
+        plain,
+        weights_precision=SparseType(row_format),
+        stochastic_rounding=False,
+        learning_rate=0.25,
     )
     torch.manual_seed(1)
     narrow.init_embedding_weights_uniform(-1, 1)
@@ -273,14 +279,14 @@ def test_narrow_rows(form: str) -> None:
     views = zip(narrow.split_embedding_weights(), plain.dims.tolist())
     numbers = [codes.decode(narrow.words(w), narrow.form, d).reshape(-1) for w, d in views]
     wide = replace(plain, arrays={**plain.arrays, "weights": np.concatenate(numbers)})
-    reference = module_of(wide, learning_rate=0.25)
-    same(run(narrow, plain)[0], run(reference, wide)[0])
-    for (w, d), right in zip(
+    reference = make_module(wide, learning_rate=0.25)
+    assert_same_bits(train_step(narrow, plain)[0], train_step(reference, wide)[0])
+    for (w, d), expected_rows in zip(
         zip(narrow.split_embedding_weights(), plain.dims.tolist()),
         reference.split_embedding_weights(),
     ):
         touched = (codes.decode(narrow.words(w), narrow.form, d) != 0).any(1)
-        written = codes.decode(codes.encode(right.numpy(), narrow.form), narrow.form, d)
+        written = codes.decode(codes.encode(expected_rows.numpy(), narrow.form), narrow.form, d)
         assert (
             touched.any()
             and np.abs(codes.decode(narrow.words(w), narrow.form, d) - written).max() <= 0.02
@@ -304,60 +310,60 @@ def test_stochastic_rounding_moves_rows_that_nearest_leaves() -> None:
 
 
 def test_variable_batches_are_rank_major() -> None:
-    sizes = [[2, 1], [0, 3]]
+    batch_sizes = [[2, 1], [0, 3]]
     dims = [4, 8]
     module = SplitTableBatchedEmbeddingBagsCodegen([(9, 4), (9, 8)], learning_rate=1.0)
     module.init_embedding_weights_uniform(-1, 1)
-    before = [w.clone() for w in module.split_embedding_weights()]
+    rows_before = [w.clone() for w in module.split_embedding_weights()]
     indices = torch.tensor([1, 2, 3, 4, 5, 6])
-    out = module(indices, torch.arange(7), batch_size_per_feature_per_rank=sizes)
-    blocks = [before[0][1:3], before[1][4:4], before[0][3:4], before[1][4:7]]
+    out = module(indices, torch.arange(7), batch_size_per_feature_per_rank=batch_sizes)
+    blocks = [rows_before[0][1:3], rows_before[1][4:4], rows_before[0][3:4], rows_before[1][4:7]]
     assert torch.equal(out, torch.cat([b.reshape(-1) for b in blocks]))
     out.backward(torch.ones_like(out))
     for t, w in enumerate(module.split_embedding_weights()):
-        assert int(((before[t] - w) != 0).sum()) == 3 * dims[t]
+        assert int(((rows_before[t] - w) != 0).sum()) == 3 * dims[t]
 
 
 def test_memory_is_shared_with_the_user_and_survives_copies() -> None:
-    batch = batch_of(4, "sum", weighted=False)
-    module = module_of(batch, optimizer="partial_rowwise_adam", learning_rate=0.1)
+    batch = make_batch(4, "sum", weighted=False)
+    module = make_module(batch, optimizer="partial_rowwise_adam", learning_rate=0.1)
     module.split_embedding_weights()[0][:] = 2.0
-    other = copy.deepcopy(module)
-    run(module, batch)
-    run(other, batch)
-    same(module.weights_host.detach(), other.weights_host.detach())
-    run(other, batch)
+    copied = copy.deepcopy(module)
+    train_step(module, batch)
+    train_step(copied, batch)
+    assert_same_bits(module.weights_host.detach(), copied.weights_host.detach())
+    train_step(copied, batch)
     assert (
-        not torch.equal(module.weights_host, other.weights_host)
-        and int(other.iter) == 2
+        not torch.equal(module.weights_host, copied.weights_host)
+        and int(copied.iter) == 2
         and int(module.iter) == 1
     )
     module.set_optimizer_step(7)
     module.update_hyper_parameters({"lr": 0.0})
-    before = module.weights_host.detach().clone()
-    run(module, batch)
-    assert torch.equal(module.weights_host, before) and int(module.iter) == 8
+    rows_before = module.weights_host.detach().clone()
+    train_step(module, batch)
+    assert torch.equal(module.weights_host, rows_before) and int(module.iter) == 8
     assert [s.shape for s in module.split_optimizer_states()[0]] == [(7, 4), (7,)]
 
 
 def test_counters_are_beside_each_other_and_separate_in_a_copy() -> None:
-    batch = batch_of(5, "sum", weighted=False)
+    batch = make_batch(5, "sum", weighted=False)
     definition = CounterBasedRegularizationDefinition(
         CounterWeightDecayMode.DECOUPLE, counter_halflife=2
     )
-    module = module_of(
+    module = make_module(
         batch,
         optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
         weight_decay=0.1,
         weight_decay_mode=WeightDecayMode.COUNTER,
         counter_based_regularization=definition,
     )
-    other = copy.deepcopy(module)
+    copied = copy.deepcopy(module)
     for _ in range(2):
-        run(module, batch)
-        run(other, batch)
+        train_step(module, batch)
+        train_step(copied, batch)
     for name in ("weights_host", "momentum1_host", "prev_iter_host", "row_counter_host"):
-        same(getattr(module, name).detach(), getattr(other, name).detach())
+        assert_same_bits(getattr(module, name).detach(), getattr(copied, name).detach())
     assert (
         set(module.get_optimizer_state()[0]) == {"sum", "prev_iter", "row_counter"}
         and module.row_counter_host.max() > 1
@@ -366,16 +372,16 @@ def test_counters_are_beside_each_other_and_separate_in_a_copy() -> None:
 
 @pytest.mark.parametrize("pooling", ["sum", "mean", "none"])
 def test_dense_gradient_is_the_merged_one(pooling: str) -> None:
-    batch = batch_of(6, pooling, weighted=False)
+    batch = make_batch(6, pooling, weighted=False)
     mode = PoolingMode[pooling.upper()]
     specs = [(int(h), int(d)) for h, d in zip(batch.rows, batch.dims)]
     dense = DenseTableBatchedEmbeddingBagsCodegen(specs, batch.table.tolist(), pooling_mode=mode)
     dense.weights.data.copy_(batch.tensor("weights"))
-    run(dense, batch)
-    fused = module_of(batch, learning_rate=1.0)
+    train_step(dense, batch)
+    fused = make_module(batch, learning_rate=1.0)
     fused.weights_host.data.zero_()
-    run(fused, batch)
-    same(-fused.weights_host.detach() + 0.0, dense.weights.grad + 0.0)
+    train_step(fused, batch)
+    assert_same_bits(-fused.weights_host.detach() + 0.0, dense.weights.grad + 0.0)
 
 
 def test_bounds_modes() -> None:
@@ -385,22 +391,22 @@ def test_bounds_modes() -> None:
         (BoundsCheckMode.IGNORE, False),
     ):
         module = SplitTableBatchedEmbeddingBagsCodegen([(5, 4)], bounds_check_mode=mode)
-        index = torch.tensor([1, 9, -1])
+        indices = torch.tensor([1, 9, -1])
         if error:
             with pytest.raises(
                 IndexRangeError, match="index 9 of feature 0, sample 0: its table has 5 rows"
             ) as caught:
-                module(index, torch.tensor([0, 3]))
-            assert isinstance(caught.value, RuntimeError) and index[1] == 9
+                module(indices, torch.tensor([0, 3]))
+            assert isinstance(caught.value, RuntimeError) and indices[1] == 9
         else:
-            module(index, torch.tensor([0, 3]))
-            assert index.tolist() == [1, 0, -1]
+            module(indices, torch.tensor([0, 3]))
+            assert indices.tolist() == [1, 0, -1]
 
 
 def test_writeback_trains_the_first_occurrence_of_a_row() -> None:
-    extra = UserEnabledConfigDefinition(use_writeback_bwd_prehook=True)
+    extra_config = UserEnabledConfigDefinition(use_writeback_bwd_prehook=True)
     module = SplitTableBatchedEmbeddingBagsCodegen(
-        [(5, 4)], learning_rate=1.0, extra_optimizer_config=extra
+        [(5, 4)], learning_rate=1.0, extra_optimizer_config=extra_config
     )
     module(torch.tensor([3, 3, 1]), torch.arange(4)).sum().backward()
     assert module.split_embedding_weights()[0][:, 0].tolist() == [0, -1, 0, -1, 0]

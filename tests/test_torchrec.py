@@ -1,6 +1,4 @@
-"""Does the collection with TorchRec's shape agree with TorchRec's own, in names, results and
-gradients?
-"""
+"""Does our EmbeddingBagCollection agree with TorchRec's in names, results and gradients?"""
 
 import warnings
 
@@ -44,25 +42,35 @@ def batch(weighted=False):
 
 
 def test_dense_results_names_and_gradients_are_torchrecs():
-    theirs = torchrec.EmbeddingBagCollection(tables=tables())
-    ours = EmbeddingBagCollection(tables())
-    ours.load_state_dict(theirs.state_dict())
-    a = theirs(batch())
-    b = ours(batch())
+    expected = torchrec.EmbeddingBagCollection(tables=tables())
+    actual = EmbeddingBagCollection(tables())
+    actual.load_state_dict(expected.state_dict())
+    expected_pooled = expected(batch())
+    pooled = actual(batch())
     assert (
-        isinstance(b, torchrec.KeyedTensor)
-        and a.keys() == b.keys()
-        and a.length_per_key() == b.length_per_key()
+        isinstance(pooled, torchrec.KeyedTensor)
+        and expected_pooled.keys() == pooled.keys()
+        and expected_pooled.length_per_key() == pooled.length_per_key()
     )
     assert torch.allclose(
-        a.values(), b.values(), rtol=0, atol=8 * U * float(a.values().detach().abs().max())
+        expected_pooled.values(),
+        pooled.values(),
+        rtol=0,
+        atol=8 * U * float(expected_pooled.values().detach().abs().max()),
     )
-    grad = torch.randn(a.values().shape)
-    a.values().backward(grad)
-    b.values().backward(grad)
-    for (name, x), (other, y) in zip(theirs.named_parameters(), ours.named_parameters()):
-        assert name == other
-        assert torch.allclose(x.grad, y.grad, rtol=0, atol=32 * U * float(x.grad.abs().max()))
+    grad = torch.randn(expected_pooled.values().shape)
+    expected_pooled.values().backward(grad)
+    pooled.values().backward(grad)
+    for (name, expected_parameter), (our_name, parameter) in zip(
+        expected.named_parameters(), actual.named_parameters()
+    ):
+        assert name == our_name
+        assert torch.allclose(
+            expected_parameter.grad,
+            parameter.grad,
+            rtol=0,
+            atol=32 * U * float(expected_parameter.grad.abs().max()),
+        )
 
 
 def test_fused_tables_train_as_dense_ones_with_sgd():

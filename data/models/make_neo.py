@@ -1,24 +1,29 @@
-"""The presets of Neo's other models: `python data/models/make_neo.py` writes neo-a, neo-i, neo-a1,
-neo-a3.toml beside itself.
+"""Where do the presets of Neo's models A, I, A1 and A3 come from? This script writes them.
 
-One record per model holds all that is known or remembered of it; what nobody knows is chosen by
-`tables` and `layers`. Parameters of A, F and I and MFLOPS of theirs are from public notes on the
-paper; those of A1 from a report on its first version; all other numbers are remembered, unverified.
+`python data/models/make_neo.py` writes neo-a, neo-i, neo-a1 and neo-a3.toml into its own folder.
+
+A record per model holds what is known or remembered about it; `tables` and `layers` choose the
+rest. Parameters and MFLOPS of A, F and I are from public notes on the paper, those of A1 from a
+report on its first version; all other numbers are remembered, unverified.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+# Where the presets are.
 FOLDER = Path(__file__).resolve().parent
-BOTTOM = 3  # layers
+# Layers of the bottom MLP.
+BOTTOM = 3
 
 
 @dataclass(frozen=True)
 class Model:
-    """known, remembered: where the numbers are from. dims: repeated over the tables, with the
-    least, largest and mean dim that are remembered. first: width of the first top layer (0: like
-    all others), so that the FLOPs come near the paper's.
+    """What is known about a model.
+
+    known, remembered: which numbers are public, and which remembered. dims: repeated over the
+    tables, with the remembered least, largest and mean dim. first: width of the first top layer,
+    chosen so that the FLOPs come near the paper's; 0: as all others.
     """
 
     name: str
@@ -37,104 +42,113 @@ class Model:
 
 MODELS = (
     Model(
-        "neo-a",
-        "A, of the ISCA version (A2 of the first version is the same)",
-        "793 billion parameters, 638 MFLOPS a sample",
-        (
-            "thousands of tables, dims from 4 to 384 with mean 93, 15 lookups a bag, 20 layers of "
-            "mean width 3,375"
+        name="neo-a",
+        version="A, of the ISCA version (A2 of the first version is the same)",
+        known="793 billion parameters, 638 MFLOPS a sample",
+        remembered=(
+            "thousands of tables, dims from 4 to 384 with mean 93, 15 lookups a bag, "
+            "20 layers of mean width 3,375"
         ),
-        793_000_000_000,
-        638,
-        1000,
-        (4, 16, 32, 52, 64, 64, 128, 384),
-        15,
-        20,
-        3375,
-        896,
+        parameters=793_000_000_000,
+        mflops=638,
+        tables=1000,
+        dims=(4, 16, 32, 52, 64, 64, 128, 384),
+        pooling=15,
+        layers=20,
+        width=3375,
+        first=896,
     ),
     Model(
-        "neo-i",
-        "I, of the ISCA version",
-        "332 billion parameters, 60 MFLOPS a sample",
-        "hundreds of tables, all of dim 92, 70 lookups a bag, 43 layers of mean width 682",
-        332_000_000_000,
-        60,
-        150,
-        (92,),
-        70,
-        43,
-        682,
+        name="neo-i",
+        version="I, of the ISCA version",
+        known="332 billion parameters, 60 MFLOPS a sample",
+        remembered=(
+            "hundreds of tables, all of dim 92, 70 lookups a bag, 43 layers of mean width 682"
+        ),
+        parameters=332_000_000_000,
+        mflops=60,
+        tables=150,
+        dims=(92,),
+        pooling=70,
+        layers=43,
+        width=682,
     ),
     Model(
-        "neo-a1",
-        "A1, of the first version",
-        "95 billion parameters (the least of its models)",
-        "89 MFLOPS a sample, hundreds of tables, dims from 4 to 192 with mean 68, 27 lookups a "
-        "bag, "
-        "26 layers of mean width 914",
-        95_000_000_000,
-        89,
-        200,
-        (4, 32, 60, 64, 64, 64, 64, 192),
-        27,
-        26,
-        914,
+        name="neo-a1",
+        version="A1, of the first version",
+        known="95 billion parameters (the least of its models)",
+        remembered=(
+            "89 MFLOPS a sample, hundreds of tables, dims from 4 to 192 with mean 68, "
+            "27 lookups a bag, 26 layers of mean width 914"
+        ),
+        parameters=95_000_000_000,
+        mflops=89,
+        tables=200,
+        dims=(4, 32, 60, 64, 64, 64, 64, 192),
+        pooling=27,
+        layers=26,
+        width=914,
     ),
     Model(
-        "neo-a3",
-        "A3, of the first version",
-        "nothing",
-        "845 billion parameters, 784 MFLOPS a sample, thousands of tables, dims from 4 to 960 "
-        "with mean 231, 17 lookups a bag, "
-        "26 layers of mean width 3,210",
-        845_000_000_000,
-        784,
-        1000,
-        (4, 64, 96, 128, 128, 192, 276, 960),
-        17,
-        26,
-        3210,
-        512,
+        name="neo-a3",
+        version="A3, of the first version",
+        known="nothing",
+        remembered=(
+            "845 billion parameters, 784 MFLOPS a sample, thousands of tables, dims from 4 to "
+            "960 with mean 231, 17 lookups a bag, 26 layers of mean width 3,210"
+        ),
+        parameters=845_000_000_000,
+        mflops=784,
+        tables=1000,
+        dims=(4, 64, 96, 128, 128, 192, 276, 960),
+        pooling=17,
+        layers=26,
+        width=3210,
+        first=512,
     ),
 )
 
 
 def tables(model: Model) -> list[tuple[int, int]]:
-    """(rows, dim) of every table: the n-th has 1/n of the rows of the first, all have the model's
-    parameters, but for a row.
+    """(rows, dim) of every table; the n-th has 1/n of the rows of the first.
+
+    Together they have the model's parameters, except for a fraction of a row.
     """
     dims = [model.dims[n % len(model.dims)] for n in range(model.tables)]
-    unit = model.parameters / sum(dim / (n + 1) for n, dim in enumerate(dims))
-    rows = [round(unit / (n + 1)) for n in range(model.tables)]
+    first_rows = model.parameters / sum(dim / (n + 1) for n, dim in enumerate(dims))
+    rows = [round(first_rows / (n + 1)) for n in range(model.tables)]
     rows[-1] += round((model.parameters - sum(r * d for r, d in zip(rows, dims))) / dims[-1])
     return list(zip(rows, dims))
 
 
 def layers(model: Model) -> tuple[list[int], list[int]]:
-    """Widths of bottom and top: all alike but the first of the top, the last of the bottom (dot
-    products), and the logit.
+    """Widths of the bottom and the top MLP.
+
+    All are equal except those of the first top layer, of the last bottom layer where the
+    interaction is dot products, and of the logit.
     """
     dot = len(set(model.dims)) == 1
-    special = [*([model.dims[0]] if dot else []), *([model.first] if model.first else []), 1]
-    width = round((model.width * model.layers - sum(special)) / (model.layers - len(special)))
+    other_widths = [*([model.dims[0]] if dot else []), *([model.first] if model.first else []), 1]
+    width = round(
+        (model.width * model.layers - sum(other_widths)) / (model.layers - len(other_widths))
+    )
     bottom = [width] * (BOTTOM - dot) + [model.dims[0]] * dot
     top = [model.first or width] + [width] * (model.layers - BOTTOM - 2) + [1]
     return bottom, top
 
 
 def mflops(model: Model) -> float:
-    """Of a forward pass of the MLPs, for 13 dense features."""
+    """MFLOPs of a forward pass of the MLPs, for 13 dense features."""
     bottom, top = layers(model)
-    wide = bottom[-1] + sum(dim for _, dim in tables(model))
+    interaction_width = bottom[-1] + sum(dim for _, dim in tables(model))
     if len(set(model.dims)) == 1:
-        wide = bottom[-1] + model.tables * (model.tables + 1) // 2
-    sizes = [[13, *bottom], [wide, *top]]
-    return sum(2 * a * b for part in sizes for a, b in pairwise(part)) / 1e6
+        interaction_width = bottom[-1] + model.tables * (model.tables + 1) // 2
+    sizes = [[13, *bottom], [interaction_width, *top]]
+    return sum(2 * a * b for mlp in sizes for a, b in pairwise(mlp)) / 1e6
 
 
 def text(model: Model) -> str:
-    """The whole file."""
+    """The preset as TOML."""
     bottom, top = layers(model)
     dot = len(set(model.dims)) == 1
     lines = [
@@ -147,8 +161,7 @@ def text(model: Model) -> str:
         ),
         (
             f"# Criteo-shaped log; the widths below, {mflops(model):.0f} MFLOP a sample forward; "
-            "the "
-            "interaction; fp16 with"
+            "the interaction; fp16 with"
         ),
         "# row-wise AdaGrad, as for model F.",
         "# Written by make_neo.py.",
@@ -198,5 +211,5 @@ def text(model: Model) -> str:
 
 
 if __name__ == "__main__":
-    for one in MODELS:
-        (FOLDER / f"{one.name}.toml").write_text(text(one))
+    for model in MODELS:
+        (FOLDER / f"{model.name}.toml").write_text(text(model))

@@ -27,6 +27,7 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.peers import arrays as operators
 
+# Stands for "no per-sample weights" and "no states".
 NONE = np.empty(0, np.float32)
 
 

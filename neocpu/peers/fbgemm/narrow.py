@@ -13,7 +13,7 @@ from neocpu.peers.fbgemm.engine import NONE, ExternalTables, TableBatch
 from neocpu.peers.fbgemm.storage import Storage
 
 
-class DecodedRows:
+class NarrowRows:
     """The rows of one batch as fp32: `tables` and `batch` stand for the module's own."""
 
     def __init__(self, module: Storage, batch: TableBatch, optimizer: SparseOptimizer) -> None:

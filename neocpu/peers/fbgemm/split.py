@@ -37,7 +37,7 @@ from neocpu.peers.fbgemm.names import (
     WeightDecayMode,
     of,
 )
-from neocpu.peers.fbgemm.narrow import DecodedRows
+from neocpu.peers.fbgemm.narrow import NarrowRows
 from neocpu.peers.fbgemm.options import optimizer_of
 
 # Arguments that must not be set.
@@ -277,7 +277,7 @@ class SplitTableBatchedEmbeddingBagsCodegen(Module):
         if self.form == "fp32":
             engine.update(self.tables(optimizer), table_batch, gradient, step)
         else:
-            decoded = DecodedRows(self, table_batch, optimizer)
+            decoded = NarrowRows(self, table_batch, optimizer)
             engine.update(decoded.tables, decoded.batch, gradient, step)
             decoded.write_back(step, bool(args.stochastic_rounding))
         self.iter.fill_(step)
