@@ -1,8 +1,8 @@
 """How does a checkpoint hold numbers? As what their format keeps of them: the same numbers in half
 or a quarter of the bytes.
 
-fp16 as HDF5's half floats; other small floats as unsigned integers. Every number of a table is one of its
-format, so nothing is rounded; hashes and digests are of the numbers. All other fields, and
+fp16 as HDF5's half floats; other small floats as unsigned integers. Every number of a table is one
+of its format, so nothing is rounded; hashes and digests are of the numbers. All other fields, and
 bf16_split, are float32. A quantised file (Check-N-Run) has the weights of float32 tables as rows of
 int8 or int4 (`docs/formats.md`), which does round them. NumPy only: no kernels.
 """
