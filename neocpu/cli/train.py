@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neocpu import config as configs
+from neocpu.kernels.choice import FAMILIES, use
 from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
 from neocpu.training.run_folder import has_results
 
@@ -42,8 +43,18 @@ STARTED = time.time()
 @click.option(
     "--resume", is_flag=True, help="Go on from the newest complete checkpoint of the folder."
 )
+@click.option(
+    "--kernels",
+    type=click.Choice(FAMILIES),
+    help="Run the textbook kernels instead of the tuned ones: slower, the same digest.",
+)
 def train(
-    config: Path, ranks: int | None, out: Path | None, overrides: tuple[str, ...], resume: bool
+    config: Path,
+    ranks: int | None,
+    out: Path | None,
+    overrides: tuple[str, ...],
+    resume: bool,
+    kernels: str | None,
 ) -> None:
     """Train a model as CONFIG says, and print the digest of what was learnt.
 
@@ -54,9 +65,11 @@ def train(
     \b
     --set training.steps=100 --set 'parallel.plan={"C*" = "row_wise"}' --set data.train=train.h5
     """
+    if kernels:
+        use(kernels)  # also for the processes that this one starts
     settings = configs.load(config, overrides)
     if ranks is not None and ranks > 1 and not launched():
-        exec_mpiexec(ranks, arguments(config, ranks, out, overrides, resume))
+        exec_mpiexec(ranks, arguments(config, ranks, out, overrides, resume, kernels))
     comm = get_comm(ranks, settings.parallel.ranks_per_node or None)
     prepare_threads(comm, settings.training.threads or None)
 
@@ -90,7 +103,12 @@ def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
 
 
 def arguments(
-    config: Path, ranks: int, out: Path | None, overrides: tuple[str, ...], resume: bool
+    config: Path,
+    ranks: int,
+    out: Path | None,
+    overrides: tuple[str, ...],
+    resume: bool,
+    kernels: str | None = None,
 ) -> list[str]:
     """The command line once more, for the ranks that mpiexec starts."""
     line = ["train", str(config), "--ranks", str(ranks)]
@@ -100,6 +118,8 @@ def arguments(
         line += ["--set", override]
     if resume:
         line.append("--resume")
+    if kernels:
+        line += ["--kernels", kernels]
     return line
 
 

@@ -17,6 +17,7 @@ from neocpu.embedding.rounded import NO_HALVES, rounded
 from neocpu.embedding.rows import RowStore
 from neocpu.formats import table_format
 from neocpu.kernels import narrow
+from neocpu.kernels.choice import chosen
 from neocpu.kernels.records import CodedTable, Segments, ShardPlaces, one_by_one
 from neocpu.reference.codecs import LAYOUTS, ROUNDINGS
 from neocpu.reference.rules import HyperParameters, Rule
@@ -59,7 +60,7 @@ class CodedRowStore(RowStore):
         rows: Ints,
     ) -> None:
         table = self._coded_table(self.rounding, step, rows)
-        fused = narrow.fused(rule, limited)
+        fused = chosen("narrow", "fused")(rule, limited)
         states = rule.element_record(*self.element_states)
         fused(table, states, row_state, places, segments, gradient, hyper)
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.lookups import EntryLayout, Floats, Ints, Lookups
-from neocpu.kernels import lookup, update
+from neocpu.kernels.choice import chosen
 from neocpu.kernels.operands import Bags, Entries, Lines
 from neocpu.kernels.records import Segments, ShardPlaces
 from neocpu.reference.rules import HyperParameters, Rule
@@ -62,7 +62,8 @@ class RowStore:
         entries = entries_of(places, layout.shard, samples)
         bags = Bags(lookups.offsets, lookups.rows, lookups.weights)
         lines = Lines(layout.column, np.full(layout.column.size, columns))
-        lookup.pooled_rows(self.table, entries, bags, False, lines, out.reshape(-1))
+        pooled_rows = chosen("lookup", "pooled_rows")
+        pooled_rows(self.table, entries, bags, False, lines, out.reshape(-1))
 
     def update(
         self,
@@ -79,7 +80,7 @@ class RowStore:
         """The fused update of unique rows, which may be slots; `rows` i64[U]: their numbers in the
         shard.
         """
-        fused = update.fused(rule, limited)
+        fused = chosen("update", "fused")(rule, limited)
         states = rule.element_record(*self.element_states)
         fused(self.table, states, row_state, places, segments, gradient, hyper)
 

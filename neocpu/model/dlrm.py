@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.kernels import interaction as kernels
 from neocpu.kernels import loss as losses
+from neocpu.kernels.choice import chosen
 from neocpu.model.layout import ModelLayout
 from neocpu.model.mlp import F32, Buffer, Mlp, initialise
 
@@ -76,7 +76,7 @@ class Dlrm:
         z = E
         if self.layout.interaction == "dot":
             z = self._z.matrix(len(E))
-            kernels.dot_forward(E, self.first_column, self.layout.diagonal, z)
+            chosen("interaction", "dot_forward")(E, self.first_column, self.layout.diagonal, z)
         self._logits = self._top.forward(z)
         return self._logits.reshape(-1)
 
@@ -115,7 +115,9 @@ class Dlrm:
         assert dz is not None
         if self.layout.interaction == "dot":
             dE = self._de.matrix(len(self._E))
-            kernels.dot_backward(self._E, dz, self.first_column, self.layout.diagonal, dE)
+            chosen("interaction", "dot_backward")(
+                self._E, dz, self.first_column, self.layout.diagonal, dE
+            )
         else:
             dE = dz
         self._bottom.backward(dE[:, : self.first_column], need_input=False)

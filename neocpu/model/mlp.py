@@ -17,7 +17,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.kernels import gemm, philox
+from neocpu.kernels import philox
+from neocpu.kernels.choice import chosen
 from neocpu.reference.philox import INIT, tensor_key
 
 F32 = NDArray[np.float32]
@@ -87,7 +88,7 @@ class Mlp:
         for layer, (weight, bias) in enumerate(zip(self._weights, self._biases)):
             output = self._values[layer].matrix(len(x))
             relu = self.last_relu or layer < self.layers - 1
-            gemm.layer(self._inputs[-1], weight, bias, relu, output)
+            chosen("gemm", "layer")(self._inputs[-1], weight, bias, relu, output)
             self._inputs.append(output)
         return self._inputs[-1]
 
@@ -105,12 +106,14 @@ class Mlp:
         self._outer = [gradient]
         for layer in range(self.layers - 1, 0, -1):
             inner = self._gradients[layer].matrix(len(gradient))
-            gemm.input_gradient(self._outer[0], self._weights[layer], self._inputs[layer], inner)
+            chosen("gemm", "input_gradient")(
+                self._outer[0], self._weights[layer], self._inputs[layer], inner
+            )
             self._outer.insert(0, inner)
         if not need_input:
             return None
         input_gradient = self._gradients[0].matrix(len(gradient))
-        gemm.input_gradient(self._outer[0], self._weights[0], _NO_GATE, input_gradient)
+        chosen("gemm", "input_gradient")(self._outer[0], self._weights[0], _NO_GATE, input_gradient)
         return input_gradient
 
     def weight_gradients(self, cuts: NDArray[np.int64], into: Mapping[str, F32]) -> None:
@@ -122,4 +125,4 @@ class Mlp:
         for layer, (outer, inputs) in enumerate(zip(self._outer, self._inputs)):
             weight = into[f"{self.name}.{layer}.weight"]
             bias = into[f"{self.name}.{layer}.bias"]
-            gemm.weight_gradient(outer, inputs, cuts, weight, bias)
+            chosen("gemm", "weight_gradient")(outer, inputs, cuts, weight, bias)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from neocpu.kernels import cache as kernels
 from neocpu.kernels import hashing
+from neocpu.kernels.choice import chosen
 from neocpu.kernels.operands import BatchRows, CacheState, Evicted, Misses, RowsFound
 from neocpu.reference.policies import DEFAULT, NEVER, POLICIES, Policy
 from neocpu.storage.arena import Arena
@@ -117,7 +118,7 @@ class Cache:
         self.lines = sets * WAYS
         self.policy = POLICIES[policy]
         self.batch = 0
-        self._find = kernels.finder(policy)
+        self._find = chosen("cache", "finder")(policy)
         self._populate = kernels.populator(policy)
         line = line_of(self.policy)
         self._arena = Arena(Arena.space(self.lines, np.uint8) + Arena.space(self.lines, line))
@@ -214,7 +215,7 @@ class Cache:
     def locate(self, ids: Ints) -> Ints:
         """Current line of every row, or -1; rows may repeat, in any order. Changes nothing."""
         out = np.empty_like(ids)
-        kernels.locate(ids, self._prints, self._tags, out)
+        chosen("cache", "locate")(ids, self._prints, self._tags, out)
         return out
 
     def expect(self, ids: Ints, ahead: int) -> None:

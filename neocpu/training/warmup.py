@@ -39,6 +39,7 @@ from neocpu.ingest.loader import warm_up_reading
 from neocpu.jagged import KJT
 from neocpu.kernels._cache import ADVICE, activity, cache_folder, cannot_write, write
 from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
+from neocpu.kernels.choice import family
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.threads import run_threads
@@ -74,6 +75,7 @@ def signature(config: Config, plan: Plan) -> str:
     optimizer = config.optimizer
     return _hash(
         [
+            family(),
             _ways(plan),
             plan.ranks > 1,
             config.parallel.route,
@@ -93,7 +95,13 @@ def memory_signature(config: Config, plan: Plan, placements: Collection[str]) ->
     if not any(PLACEMENTS[name].caches for name in placements):
         return ""
     return _hash(
-        [_deepest(placements), config.memory.policy, _formats(plan), config.optimizer.sparse.name]
+        [
+            family(),
+            _deepest(placements),
+            config.memory.policy,
+            _formats(plan),
+            config.optimizer.sparse.name,
+        ]
     )
 
 

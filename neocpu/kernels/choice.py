@@ -1,0 +1,45 @@
+"""Which of two kernels with the same bits runs: the tuned one, or its plain sibling?
+
+`use("plain")` chooses the siblings in `kernels/plain/` for this process (`neocpu train --kernels
+plain`), and for the processes that it starts: the choice is in the environment. A kernel without a
+sibling is the tuned one in both families.
+"""
+
+import os
+from importlib import import_module
+from typing import Any
+
+FAMILIES = ("tuned", "plain")
+VARIABLE = "NEOCPU_KERNELS"
+
+
+def family() -> str:
+    """The family that is used now. Raises ValueError where the environment names no family."""
+    name = os.environ.get(VARIABLE) or FAMILIES[0]
+    if name not in FAMILIES:
+        raise ValueError(f"{VARIABLE}={name}: choose one of {', '.join(FAMILIES)}")
+    return name
+
+
+def use(name: str) -> None:
+    """Use a family from now on; objects ask for their kernels when they call them."""
+    os.environ[VARIABLE] = name
+    family()
+
+
+def chosen(module: str, kernel: str) -> Any:
+    """The kernel of this name in `neocpu/kernels/`, or its sibling in `neocpu/kernels/plain/`."""
+    if family() == "plain" and module in PLAIN and kernel in PLAIN[module]:
+        return getattr(import_module(f"neocpu.kernels.plain.{module}"), kernel)
+    return getattr(import_module(f"neocpu.kernels.{module}"), kernel)
+
+
+# What has a plain sibling.
+PLAIN = {
+    "lookup": ("pooled_rows",),
+    "update": ("fused",),
+    "narrow": ("fused",),
+    "gemm": ("layer", "input_gradient", "weight_gradient"),
+    "interaction": ("dot_forward", "dot_backward"),
+    "cache": ("locate", "finder"),
+}
