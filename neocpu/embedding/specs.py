@@ -204,7 +204,7 @@ class TableKeys:
 
 
 @dataclass(frozen=True)
-class Bag:
+class BatchKey:
     """One key of the batch's KJT: the bags of one feature, as row numbers of one table."""
 
     key: str
@@ -212,14 +212,14 @@ class Bag:
     table: int
 
 
-def bags(tables: Sequence[TableSpec]) -> tuple[Bag, ...]:
+def bags(tables: Sequence[TableSpec]) -> tuple[BatchKey, ...]:
     """Keys of the KJT: every (table, feature) pair in table order.
 
     A key is the feature's name, or `feature@table` where one feature looks up several tables.
     """
     uses = Counter(feature for table in tables for feature in table.features)
     return tuple(
-        Bag(feature if uses[feature] == 1 else f"{feature}@{table.name}", feature, number)
+        BatchKey(feature if uses[feature] == 1 else f"{feature}@{table.name}", feature, number)
         for number, table in enumerate(tables)
         for feature in table.features
     )

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.specs import Bag, TableSpec, bags
+from neocpu.embedding.specs import BatchKey, TableSpec, bags
 from neocpu.errors import DataError
 from neocpu.ingest.dataset import BagColumn, Dataset
 from neocpu.ingest.dataset_layout import BLOCK
@@ -255,13 +255,13 @@ class Loader:
             first += size
         return KJT(tuple(bag.key for bag in self.bags), lengths, values, weights)
 
-    def rows_of(self, bag: Bag, codes: Codes) -> NDArray[np.int64]:
+    def rows_of(self, bag: BatchKey, codes: Codes) -> NDArray[np.int64]:
         """The row of a bag's table that each code is looked up in."""
         out = np.empty(codes.size, np.int64)
         self._rows(bag, codes, out)
         return out
 
-    def _rows(self, bag: Bag, codes: Codes, out: NDArray[np.int64]) -> None:
+    def _rows(self, bag: BatchKey, codes: Codes, out: NDArray[np.int64]) -> None:
         if bag.feature in self._maps:
             self._maps[bag.feature].rows(codes, out)
         else:

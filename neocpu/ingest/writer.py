@@ -69,7 +69,8 @@ class _Part:
         self.path = path
         self.dtype = np.dtype(dtype)
         self.size = 0
-        self._file: BinaryIO = open(path, "wb", buffering=1 << 16)  # noqa: SIM115 (closed by delete)
+        # `delete` closes it
+        self._file: BinaryIO = open(path, "wb", buffering=1 << 16)  # noqa: SIM115
 
     def append(self, values: ArrayLike) -> None:
         array = np.ascontiguousarray(values, self.dtype).reshape(-1)

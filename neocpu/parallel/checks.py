@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neocpu.embedding.specs import Bag, TableSpec
+from neocpu.embedding.specs import BatchKey, TableSpec
 from neocpu.errors import IndexRangeError
 from neocpu.jagged import KJT
 from neocpu.kernels.bucketize import first_outside
 
 
 def find_refusal(
-    kjt: KJT, tables: Sequence[TableSpec], bags: Sequence[Bag], samples: int, first: int
+    kjt: KJT, tables: Sequence[TableSpec], bags: Sequence[BatchKey], samples: int, first: int
 ) -> IndexRangeError | None:
     """Why this rank's part of a batch cannot be looked up, or None.
 

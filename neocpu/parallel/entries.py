@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Entries:
+class RoutedEntries:
     """K entries in the order in which they travel; a slice of them is Entries again."""
 
     key: Ints  # [K] key of the batch
@@ -53,8 +53,8 @@ class Entries:
     def __len__(self) -> int:
         return self.key.size
 
-    def __getitem__(self, part: slice) -> "Entries":
-        return Entries(*(getattr(self, name)[part] for name in self.__dataclass_fields__))
+    def __getitem__(self, part: slice) -> "RoutedEntries":
+        return RoutedEntries(*(getattr(self, name)[part] for name in self.__dataclass_fields__))
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ class RankEntries:
     copies.
     """
 
-    travel: Entries
+    travel: RoutedEntries
     cuts: tuple[int, int, int, int, int]  # whole | whole with scalars | parts with scalars | parts
-    copies: Entries
+    copies: RoutedEntries
 
     @property
-    def whole(self) -> Entries:
+    def whole(self) -> RoutedEntries:
         return self.travel[: self.cuts[2]]
 
     @property
-    def parts(self) -> Entries:
+    def parts(self) -> RoutedEntries:
         return self.travel[self.cuts[2] :]
 
 
@@ -97,9 +97,9 @@ def rank_entries(plan: Plan, rank: int, first_column: int, row_scalars: int) -> 
         left, right = shard.cols
         for key in keys[shard.table]:
             classes[kind].append((key, position, lo, hi, right - left, int(columns[key]) + left))
-    cuts = np.cumsum([0] + [len(entries) for entries in classes[:4]])
+    first, second, third, last = np.cumsum([len(entries) for entries in classes[:4]]).tolist()
     travel = [entry for entries in classes[:4] for entry in entries]
-    return RankEntries(_table(travel), tuple(int(c) for c in cuts), _table(classes[4]))  # type: ignore[arg-type]
+    return RankEntries(_table(travel), (0, first, second, third, last), _table(classes[4]))
 
 
 def _kind(plan: Plan, shard: Shard, row_scalars: int) -> int:
@@ -110,5 +110,5 @@ def _kind(plan: Plan, shard: Shard, row_scalars: int) -> int:
     return scalars if shard.rows == (0, spec.rows) else 3 - scalars
 
 
-def _table(rows: list[tuple[int, ...]]) -> Entries:
-    return Entries(*np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 6).T))
+def _table(rows: list[tuple[int, ...]]) -> RoutedEntries:
+    return RoutedEntries(*np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 6).T))

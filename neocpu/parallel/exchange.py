@@ -35,7 +35,7 @@ from neocpu.kernels.rounding import FurtherWords, WordParts, combine_words
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.checks import find_refusal
 from neocpu.parallel.comm import Comm, Request
-from neocpu.parallel.entries import Entries, Ints, key_columns, rank_entries
+from neocpu.parallel.entries import Ints, RoutedEntries, key_columns, rank_entries
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.shapes import Shape, part_of
@@ -375,7 +375,7 @@ class Output:
         combine_words(parts, FurtherWords(further.key, further.start, further.words), out)
 
 
-def _groups(parts: list[Entries]) -> tuple[Ints, Ints, list[list[Groups]]]:
+def _groups(parts: list[RoutedEntries]) -> tuple[Ints, Ints, list[list[Groups]]]:
     """Columns that the same row shards share: (widths i64[G], first columns in E i64[G], groups of
     all ranks' entries).
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.tbe import Lookups
 from neocpu.kernels.bucketize import lengths_to_offsets
-from neocpu.parallel.entries import Entries, Ints, RankEntries
+from neocpu.parallel.entries import Ints, RankEntries, RoutedEntries
 from neocpu.parallel.shipment import Groups
 
 
@@ -107,7 +107,7 @@ class Shape:
         """Columns of dE[b, columns] -> their gradients [b, C_q], rank after rank."""
         return np.ascontiguousarray(self.scatter_jobs[:, [2, 3, 0, 1, 4, 5]])
 
-    def _jobs(self, blocks: Sequence[Entries]) -> Ints:
+    def _jobs(self, blocks: Sequence[RoutedEntries]) -> Ints:
         jobs: list[list[int]] = []
         base = 0
         for entries in blocks:

@@ -26,7 +26,7 @@ from neocpu.kernels.rounding import divide_columns
 from neocpu.kernels.update import clip
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm, Request
-from neocpu.parallel.entries import Entries, Ints
+from neocpu.parallel.entries import Ints, RoutedEntries
 from neocpu.parallel.exchange import Exchange, Input, Output
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.replicas import Replicas, RowWords
@@ -292,5 +292,5 @@ class StartedLookup:
         self._owner._finish(self._input, self._output, out)
 
 
-def _layout(entries: Entries, lo: int, hi: int, column: Ints) -> EntryLayout:
+def _layout(entries: RoutedEntries, lo: int, hi: int, column: Ints) -> EntryLayout:
     return EntryLayout(entries.shard[lo:hi], column[lo:hi])

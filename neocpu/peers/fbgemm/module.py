@@ -224,7 +224,8 @@ class Module(Storage):
             if name == "lr":
                 self.set_learning_rate(value)
             elif name in SETTABLE:
-                self.optimizer_args = self.optimizer_args._replace(**{name: value})  # type: ignore[arg-type]
+                setting: dict[str, Any] = {name: value}
+                self.optimizer_args = self.optimizer_args._replace(**setting)
             else:
                 raise NotImplementedError(f"Setting hyper-parameter {name} is not supported")
 
