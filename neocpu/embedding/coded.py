@@ -115,12 +115,12 @@ class Decoded:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Floats:
-        wanted = np.arange(self.shape[0], dtype=np.int64)[rows]
-        flat = np.ascontiguousarray(wanted.reshape(-1))
+        row_numbers = np.arange(self.shape[0], dtype=np.int64)[rows]
+        flat = np.ascontiguousarray(row_numbers.reshape(-1))
         out = np.empty(flat.size * self.shape[1], np.float32)
         to = np.arange(flat.size, dtype=np.int64) * self.shape[1]
         self._store.open(self._places, one_by_one(self._shard, flat, to), to, out)
-        return out.reshape(*wanted.shape, self.shape[1])
+        return out.reshape(*row_numbers.shape, self.shape[1])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self[:].astype(dtype or np.float32, copy=False)

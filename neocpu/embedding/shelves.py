@@ -35,10 +35,10 @@ def shelve(specs: Sequence[TableSpec], sizes: Ints) -> Shelves:
     base = np.zeros(store.size, np.int64)
     elements = []
     for i, spec in enumerate(kinds.values()):
-        mine = np.flatnonzero(store == i)
+        in_store = np.flatnonzero(store == i)
         line = 64 // spec.lookup_bytes
-        whole = -(-sizes[mine] // line) * line  # every shard begins on a cache line
-        base[mine] = np.cumsum(whole) - whole
+        whole = -(-sizes[in_store] // line) * line  # every shard begins on a cache line
+        base[in_store] = np.cumsum(whole) - whole
         elements.append(int(whole.sum()))
     return Shelves(store, base, list(kinds.values()), elements)
 

@@ -189,16 +189,16 @@ def host_name() -> str:
         return socket.gethostname()
 
 
-def share_of_cores(mine: set[int], quota: float, others: Sequence[set[int]]) -> int:
-    """Threads for a rank on cores `mine` beside other ranks of its host: a core is divided among
-    those who may use it.
+def share_of_cores(my_cores: set[int], quota: float, other_ranks: Sequence[set[int]]) -> int:
+    """Threads for a rank on `my_cores` beside other ranks of its host.
 
+    A core is divided among the ranks that may use it.
     So 8 cores for 4 unbound ranks are 2 each, and a rank that its launcher bound to 8 cores of its
     own keeps 8.
     """
-    everyone = [mine, *others]
-    own = sum(1 / sum(core in cpus for cpus in everyone) for core in mine)
-    return max(1, int(min(own, quota / len(everyone)) + 1e-9))
+    all_ranks = [my_cores, *other_ranks]
+    share = sum(1 / sum(core in cpus for cpus in all_ranks) for core in my_cores)
+    return max(1, int(min(share, quota / len(all_ranks)) + 1e-9))
 
 
 def prepare_threads(comm: Comm, threads: int | None = None) -> int:
@@ -215,22 +215,22 @@ def prepare_threads(comm: Comm, threads: int | None = None) -> int:
     """
     if comm.rank:
         os.environ.setdefault(CACHE_QUIET, "1")
-    mine, others = _cores_on_this_host(comm)
+    my_cores, other_cores = _cores_on_this_host(comm)
     if threads is None:
-        asked = os.environ.get("NUMBA_NUM_THREADS", "")
+        requested = os.environ.get("NUMBA_NUM_THREADS", "")
         threads = (
-            int(asked)
-            if asked.isdigit()
-            else share_of_cores(mine, core_quota(), list(others.values()))
+            int(requested)
+            if requested.isdigit()
+            else share_of_cores(my_cores, core_quota(), list(other_cores.values()))
         )
     if "numba" in sys.modules:
         from neocpu.kernels._threads import use_threads
 
         return use_threads(threads)
     os.environ["NUMBA_NUM_THREADS"] = str(threads)
-    if own_cores(comm.rank, mine, others, threads) and not PLACED & os.environ.keys():
+    if own_cores(comm.rank, my_cores, other_cores, threads) and not PLACED & os.environ.keys():
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
-    elif others:
+    elif other_cores:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return threads
 
@@ -245,33 +245,36 @@ def bind_kernel_threads(comm: Comm) -> bool:
     """
     from neocpu.kernels._threads import bind_threads, thread_count
 
-    mine, others = _cores_on_this_host(comm)
-    chosen = own_cores(comm.rank, mine, others, thread_count())
+    my_cores, other_cores = _cores_on_this_host(comm)
+    chosen = own_cores(comm.rank, my_cores, other_cores, thread_count())
     return bool(chosen) and "OMP_PROC_BIND" not in os.environ and bind_threads(chosen)
 
 
-def own_cores(rank: int, mine: set[int], others: Mapping[int, set[int]], threads: int) -> list[int]:
+def own_cores(
+    rank: int, my_cores: set[int], other_cores: Mapping[int, set[int]], threads: int
+) -> list[int]:
     """The cores for a rank's `threads` threads, when the ranks with the same cores use each of them
     once; else none.
 
-    mine : cores that the rank may run on. others : those of the other ranks of its host, by rank.
+    my_cores : those that the rank may run on. other_cores : of the other ranks of its host, by
+        rank.
     """
-    sharing = sorted([rank, *(other for other, cpus in others.items() if cpus == mine)])
-    apart = all(cpus == mine or not cpus & mine for cpus in others.values())
-    if threads < 2 or not apart or threads * len(sharing) != len(mine):
+    sharing = sorted([rank, *(peer for peer, cpus in other_cores.items() if cpus == my_cores)])
+    apart = all(cpus == my_cores or not cpus & my_cores for cpus in other_cores.values())
+    if threads < 2 or not apart or threads * len(sharing) != len(my_cores):
         return []
     first = sharing.index(rank) * threads
-    return sorted(mine)[first : first + threads]
+    return sorted(my_cores)[first : first + threads]
 
 
 def _cores_on_this_host(comm: Comm) -> tuple[set[int], dict[int, set[int]]]:
     """Cores that this rank may run on, and those of the other ranks of its host, by rank.
     Collective.
     """
-    told = json.dumps([host_name(), sorted(cores.available())]).encode()
-    ranks = [json.loads(data) for data in comm.allgather_bytes(told)]
-    host, mine = ranks[comm.rank]
-    return set(mine), {
+    facts = json.dumps([host_name(), sorted(cores.available())]).encode()
+    ranks = [json.loads(data) for data in comm.allgather_bytes(facts)]
+    host, my_cores = ranks[comm.rank]
+    return set(my_cores), {
         r: set(cpus) for r, (name, cpus) in enumerate(ranks) if name == host and r != comm.rank
     }
 
