@@ -3,6 +3,7 @@ skipped.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numba
 import pytest
@@ -30,6 +31,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Workers for `-n auto`: several for the whole suite, none where files are named."""
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS
     return workers.count() if whole else 0
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.GroupScheduling:
+    """The groups of `workers.py` stay on one worker each."""
+    return workers.GroupScheduling(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m quick` selects

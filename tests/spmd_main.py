@@ -10,7 +10,8 @@ import traceback
 import warnings
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+TESTS = Path(__file__).resolve().parent
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]  # bodies import test files, and those `tests.x`
 
 import draws
 from mpi4py import MPI

@@ -12,7 +12,10 @@ A file stays on one worker, and some files share one:
 otherwise.
 """
 
+from pathlib import Path
+
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from neocpu import cores
 
@@ -63,13 +66,26 @@ def group_of(file: str, test: str) -> str | None:
     return None
 
 
+def name_of(nodeid: str) -> tuple[str, str]:
+    """(file without "test_", test without its parameters) of a node id."""
+    file, _, test = nodeid.partition("::")
+    return Path(file).stem.removeprefix("test_"), test.partition("[")[0]
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Hands out whole groups, in the order of the tests.
+
+    xdist's own groups hang on a suffix of node ids that pytest 9.2 computes anew.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, test = name_of(nodeid)
+        return group_of(file, test) or file
+
+
 def arrange(items: list[pytest.Item]) -> None:
-    """Mark the tests, and sort them by groups."""
-    groups: dict[pytest.Item, str | None] = {}
+    """Mark the quick tests, and sort all by groups."""
     for item in items:
-        file = item.path.stem.removeprefix("test_")
-        groups[item] = group_of(file, item.name.split("[")[0])
-        item.add_marker(pytest.mark.xdist_group(groups[item] or file))
-        if file in QUICK:
+        if name_of(item.nodeid)[0] in QUICK:
             item.add_marker(pytest.mark.quick)
-    items.sort(key=lambda item: _PLACES[groups[item]])
+    items.sort(key=lambda item: _PLACES[group_of(*name_of(item.nodeid))])
