@@ -52,34 +52,34 @@ def _merged(h, state):
 
 
 @register_jitable
-def _xxh64(x, at, count, seed):
-    """XXH64 of x[at : at + count] (u8): uint64."""
-    end = at + count
+def _xxh64(x, position, count, seed):
+    """XXH64 of x[position : position + count] (u8): uint64."""
+    end = position + count
     if count >= 32:
         a = seed + _P1 + _P2
         b = seed + _P2
         c = seed
         d = seed - _P1
-        while at + 32 <= end:
-            a = _round(a, load_u64(x, at))
-            b = _round(b, load_u64(x, at + 8))
-            c = _round(c, load_u64(x, at + 16))
-            d = _round(d, load_u64(x, at + 24))
-            at += 32
+        while position + 32 <= end:
+            a = _round(a, load_u64(x, position))
+            b = _round(b, load_u64(x, position + 8))
+            c = _round(c, load_u64(x, position + 16))
+            d = _round(d, load_u64(x, position + 24))
+            position += 32
         h = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
         h = _merged(_merged(_merged(_merged(h, a), b), c), d)
     else:
         h = seed + _P5
     h += np.uint64(count)
-    while at + 8 <= end:
-        h = _rotated(h ^ _round(np.uint64(0), load_u64(x, at)), 27) * _P1 + _P4
-        at += 8
-    if at + 4 <= end:
-        h = _rotated(h ^ (np.uint64(load_u32(x, at)) * _P1), 23) * _P2 + _P3
-        at += 4
-    while at < end:
-        h = _rotated(h ^ (np.uint64(x[at]) * _P5), 11) * _P1
-        at += 1
+    while position + 8 <= end:
+        h = _rotated(h ^ _round(np.uint64(0), load_u64(x, position)), 27) * _P1 + _P4
+        position += 8
+    if position + 4 <= end:
+        h = _rotated(h ^ (np.uint64(load_u32(x, position)) * _P1), 23) * _P2 + _P3
+        position += 4
+    while position < end:
+        h = _rotated(h ^ (np.uint64(x[position]) * _P5), 11) * _P1
+        position += 1
     h = (h ^ (h >> np.uint64(33))) * _P2
     h = (h ^ (h >> np.uint64(29))) * _P3
     return h ^ (h >> np.uint64(32))

@@ -37,7 +37,8 @@ _POINT = np.uint8(46)
 # value of each byte as a hexadecimal digit, 255 if it is none
 _HEX = np.full(256, 255, np.uint8)
 for _digit, _letter in enumerate("0123456789abcdef"):
-    _HEX[ord(_letter)] = _HEX[ord(_letter.upper())] = _digit
+    _HEX[ord(_letter)] = _digit
+    _HEX[ord(_letter.upper())] = _digit
 # powers of ten that are exact in fp64
 _POWERS = np.array([float(f"1e{power}") for power in range(23)])
 
