@@ -68,11 +68,12 @@ class _Float:
         """Code of the magnitude: nearest, ties to even."""
         b = self.builder
         a = self.bounded
-        even = b.and_(b.lshr(a, self.drop), _i32(1))
+        last_kept = b.and_(b.lshr(a, self.drop), _i32(1))
         half = b.sub(b.shl(_i32(1), b.sub(self.drop, _i32(1))), _i32(1))
-        normal = b.lshr(b.sub(b.add(b.add(a, half), even), self.rebias), self.drop)
-        moved = b.bitcast(b.fadd(b.bitcast(a, F32), b.bitcast(self.magic, F32)), I32)
-        code = b.select(b.icmp_unsigned("<", a, self.least), b.sub(moved, self.magic), normal)
+        normal = b.lshr(b.sub(b.add(b.add(a, half), last_kept), self.rebias), self.drop)
+        magic_sum = b.bitcast(b.fadd(b.bitcast(a, F32), b.bitcast(self.magic, F32)), I32)
+        subnormal = b.sub(magic_sum, self.magic)
+        code = b.select(b.icmp_unsigned("<", a, self.least), subnormal, normal)
         return self.umin(code, self.over)
 
     def _parts(self) -> tuple[Any, Any, Any]:
@@ -86,11 +87,12 @@ class _Float:
         normal = b.icmp_unsigned(">", exponent, _i32(0))
         significand = b.or_(b.and_(a, _i32(0x7FFFFF)), b.select(normal, _i32(1 << 23), _i32(0)))
         exponent = b.select(normal, exponent, _i32(1))
-        # exponent of the smallest normal number
-        first = b.add(b.lshr(self.rebias, _i32(23)), _i32(1))
-        below = b.sub(first, exponent)
+        # A subnormal number of the format drops as many more bits as its exponent is below that of
+        # the least normal number.
+        least_exponent = b.add(b.lshr(self.rebias, _i32(23)), _i32(1))
+        below = b.sub(least_exponent, exponent)
         below = b.select(b.icmp_signed(">", below, _i32(0)), below, _i32(0))
-        upper = b.shl(b.sub(b.add(exponent, below), first), self.mantissa)
+        upper = b.shl(b.sub(b.add(exponent, below), least_exponent), self.mantissa)
         return significand, b.add(self.drop, below), upper
 
     def down(self) -> Any:
@@ -106,13 +108,14 @@ class _Float:
         b = self.builder
         significand, drop, upper = self._parts()
         units = b.lshr(significand, self.umin(drop, _i32(31)))
+        # The fraction of a unit in 1 / 2^32: the dropped bits, aligned to the top of a word.
         below_word = b.icmp_unsigned("<", drop, _i32(32))
         near = b.shl(significand, b.select(below_word, b.sub(_i32(32), drop), _i32(0)))
         far = b.lshr(
             significand, b.select(below_word, _i32(0), self.umin(b.sub(drop, _i32(32)), _i32(31)))
         )
-        sum_ = b.add(b.select(below_word, near, far), word)
-        carry = b.zext(b.icmp_unsigned("<", sum_, word), I32)
+        fraction = b.select(below_word, near, far)
+        carry = b.zext(b.icmp_unsigned("<", b.add(fraction, word), word), I32)
         return b.select(
             b.icmp_unsigned(">", self.bounded, top),
             self.nearest(),
