@@ -63,10 +63,6 @@ def row_range(typingctx, line):
         any_nan = cgutils.alloca_once(b, I1)
         b.store(call(b, f"llvm.vector.reduce.or.v{lanes}i1", I1, b.load(unordered)), any_nan)
 
-        def compare(value: Any, order: str, slot: Any) -> None:
-            m = b.load(slot)
-            b.store(b.select(b.fcmp_ordered(order, value, m), value, m), slot)
-
         # Lanes compared one by one would wait for each comparison. Without NaN and infinity, a
         # tree that keeps the first of equal numbers finds the same number, and the same zero.
         for order, lane_slot, slot in extrema.values():
@@ -79,7 +75,8 @@ def row_range(typingctx, line):
         with cgutils.for_range_slice(b, whole, n, I64(1)) as (j, _):
             x = b.load(b.gep(line, [j]))
             for order, _, slot in extrema.values():
-                compare(x, order, slot)
+                m = b.load(slot)
+                b.store(b.select(b.fcmp_ordered(order, x, m), x, m), slot)
             b.store(b.or_(b.load(any_nan), b.fcmp_unordered("uno", x, x)), any_nan)
         values = [
             b.load(extrema["low"][2]),
@@ -135,21 +132,12 @@ def quick_range(typingctx, line):
         with cgutils.for_range_slice(b, whole, n, I64(1)) as (j, _):
             compare(1, splat(b, b.load(b.gep(line, [j])), lanes))
 
-        def merge(slots: Any, order: str) -> Any:
-            m = b.load(slots[0])
-            for slot in slots[1:]:
-                x = b.load(slot)
-                m = b.select(b.fcmp_ordered(order, x, m), x, m)
-            for distance in (4, 2, 1):
-                m = _reduced(b, m, order, distance)
-            return b.extract_element(m, I32(0))
-
         unordered_lanes = b.or_(
             b.or_(b.load(unordered[0]), b.load(unordered[1])),
             b.or_(b.load(unordered[2]), b.load(unordered[3])),
         )
         any_nan = call(b, f"llvm.vector.reduce.or.v{lanes}i1", I1, unordered_lanes)
-        values = [merge(low, "<"), merge(high, ">"), b.zext(any_nan, ir.IntType(8))]
+        values = [_extremum(b, low, "<"), _extremum(b, high, ">"), b.zext(any_nan, ir.IntType(8))]
         return context.make_tuple(b, signature.return_type, values)
 
     return types.Tuple((types.float32, types.float32, types.uint8))(line), codegen
@@ -160,6 +148,17 @@ def _reduced(b: Any, m: Any, order: str, distance: int) -> Any:
     numbers = [min(i + distance, ROW_LANES - 1) for i in range(ROW_LANES)]
     x = b.shuffle_vector(m, m, ir.Constant(ir.VectorType(I32, ROW_LANES), numbers))
     return b.select(b.fcmp_ordered(order, x, m), x, m)
+
+
+def _extremum(b: Any, slots: Any, order: str) -> Any:
+    """The least or greatest number of several chains of lanes."""
+    m = b.load(slots[0])
+    for slot in slots[1:]:
+        x = b.load(slot)
+        m = b.select(b.fcmp_ordered(order, x, m), x, m)
+    for distance in (4, 2, 1):
+        m = _reduced(b, m, order, distance)
+    return b.extract_element(m, I32(0))
 
 
 def _vector(kind: Any, lanes: int) -> Any:
