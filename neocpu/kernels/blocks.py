@@ -1,9 +1,11 @@
-"""How do columns of many tables move between one wide matrix and the messages of an exchange? As
-strided blocks.
+"""How do columns of many tables move between one wide matrix and the messages of an exchange?
 
-A job is six numbers: `from` and `from_stride`, `to` and `to_stride`, `rows`, `width`: row i of the
-block stands at `from + i*from_stride` of a flat array and at `to + i*to_stride` of another, `width`
-elements each. One list of jobs packs or unpacks a whole exchange in one call.
+As strided blocks. A job describes one block by six numbers, all in elements of flat arrays:
+
+    source, source_stride, target, target_stride, rows, width
+
+Row i of the block has `width` elements, from source + i*source_stride on in one array and from
+target + i*target_stride on in the other. One list of jobs packs or unpacks a whole exchange.
 """
 
 from neocpu.kernels._jit import kernel
@@ -18,48 +20,52 @@ def copy_blocks(source, target, jobs):
     Order: none; the blocks of the target must not overlap.
     """
     for j in range(jobs.shape[0]):
-        a = jobs[j, 0]
-        a_stride = jobs[j, 1]
-        b = jobs[j, 2]
-        b_stride = jobs[j, 3]
+        source_start = jobs[j, 0]
+        source_stride = jobs[j, 1]
+        target_start = jobs[j, 2]
+        target_stride = jobs[j, 3]
         width = jobs[j, 5]
         for i in range(jobs[j, 4]):
-            x = source[a + i * a_stride : a + i * a_stride + width]
-            y = target[b + i * b_stride : b + i * b_stride + width]
+            a = source_start + i * source_stride
+            b = target_start + i * target_stride
+            x = source[a : a + width]
+            y = target[b : b + width]
             for c in range(width):
                 y[c] = x[c]
 
 
 @kernel
 def add_blocks(source, target, jobs):
-    """Add blocks of exact words to others and leave the rounding errors behind: target =
-    fl64(target + source), source = what that lost (0 where the sum is not finite). Returns whether
-    any error is not zero.
+    """Add blocks of exact words: target = fl64(target + source), source = its rounding error.
 
+    source + target stays the same number; the error is 0 where the sum is not finite. Returns
+    whether any error is not zero.
     Shapes: source f64[n] (overwritten in the blocks), target f64[m], jobs i64[J, 6] as in
     `copy_blocks`.
-    Source: Knuth's TwoSum; docs/arithmetic.md §3. source + target is the same number before and
-    after.
+    Source: Knuth's TwoSum; docs/arithmetic.md §3.
     Order: jobs in the given order, so blocks of the target may repeat; blocks of the source must
     not overlap.
     """
-    lost = False
+    any_error = False
     for j in range(jobs.shape[0]):
-        a = jobs[j, 0]
-        a_stride = jobs[j, 1]
-        b = jobs[j, 2]
-        b_stride = jobs[j, 3]
+        source_start = jobs[j, 0]
+        source_stride = jobs[j, 1]
+        target_start = jobs[j, 2]
+        target_stride = jobs[j, 3]
         width = jobs[j, 5]
         for i in range(jobs[j, 4]):
-            x = source[a + i * a_stride : a + i * a_stride + width]
-            y = target[b + i * b_stride : b + i * b_stride + width]
+            a = source_start + i * source_stride
+            b = target_start + i * target_stride
+            x = source[a : a + width]
+            y = target[b : b + width]
             for c in range(width):
                 total = y[c] + x[c]
-                kept = total - y[c]
-                error = (y[c] - (total - kept)) + (x[c] - kept)
-                if total - total != 0.0:  # an infinity or a NaN carries its meaning alone
+                addend = total - y[c]
+                error = (y[c] - (total - addend)) + (x[c] - addend)
+                # The error of an infinite or NaN sum would be NaN and spoil later sums.
+                if total - total != 0.0:
                     error = 0.0
                 y[c] = total
                 x[c] = error
-                lost |= error != 0.0
-    return lost
+                any_error |= error != 0.0
+    return any_error

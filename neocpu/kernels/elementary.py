@@ -1,19 +1,18 @@
 """How are exp, log and log1p computed so that every machine, and NumPy, gives the same bits?
 
-In fp64, from additions, multiplications and divisions in the order written here, without fused
-multiply-add and without any C library (`docs/arithmetic.md` §8). Errors stay below one unit in the
-last place of fp64, so that rounding once to fp32 nearly always gives the correctly rounded fp32
-result.
+In fp64, by additions, multiplications and divisions in the order written here, without fused
+multiply-add and without the C library (`docs/arithmetic.md` §8). The error is below one unit in the
+last place of fp64, so one more rounding to fp32 nearly always gives the correctly rounded result.
 
     exp    x = k ln2 + r, |r| <= 0.35:  2^k * (1 + (r + (r*r*q(r) + c))),
-           c what r lost to rounding, q Taylor to r^14
+           c the rounding error of r, q the Taylor series up to r^14
     log    x = 2^k (1 + f), 1 + f in [0.7, 1.42):  s = f / (2 + f),
            log(1 + f) = 2 atanh(s) = f - (h - s*(h + R)),
-           h = f*f/2, R the rest of the atanh series, Taylor to s^23
-    log1p  the same with f = x where no power of two is needed, else with what 1 + x lost to
-    rounding added back
+           h = f*f/2, R the rest of the atanh series, up to s^23
+    log1p  the same with f = x where no power of two is needed,
+           else the logarithm of 1 + x plus a correction for its rounding error
 
-Scalar functions compose into other kernels; `*_array` are kernels over arrays. A NaN comes out as
+Other kernels call the scalar functions; `*_array` are kernels over arrays. Every NaN result is
 0x7ff8000000000000.
 """
 
@@ -24,12 +23,15 @@ from neocpu.kernels._jit import kernel
 
 # 0x3fe62e42fee00000: 32 significant bits, so k * _LN2_HIGH is exact for |k| < 2^11
 _LN2_HIGH = 0.6931471803691238
-_LN2_LOW = 1.9082149292705877e-10  # 0x3dea39ef35793c76: ln 2 - _LN2_HIGH
+# 0x3dea39ef35793c76: ln 2 - _LN2_HIGH
+_LN2_LOW = 1.9082149292705877e-10
 _LOG2_E = 1.4426950408889634
 # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer, ties to even
 _ROUND = 6755399441055744.0
-_ONE_BITS = 4607182418800017408  # of 1.0
-_SQRT_HALF_BITS = 4604544271217802189  # of sqrt(1/2)
+# bits of 1.0
+_ONE_BITS = 4607182418800017408
+# bits of sqrt(1/2)
+_SQRT_HALF_BITS = 4604544271217802189
 
 
 @register_jitable
@@ -40,7 +42,7 @@ def _power_of_two(k):
 
 @register_jitable
 def exp(x):
-    """e^x in fp64; inf above 709.78, through the subnormals to +0 below -745.13."""
+    """e^x in fp64; inf above 709.78, subnormal below -708.4, +0 below -745.13."""
     if x != x:
         return np.nan
     if x > 709.782712893384:
@@ -66,15 +68,17 @@ def exp(x):
     q = q * r + 1.0 / 6.0
     q = q * r + 0.5
     y = 1.0 + (r + (r * r * q + c))
+    # 2^k itself may be outside the range of fp64 where the result is not.
     half = np.int64(k) >> 1
     return (y * _power_of_two(half)) * _power_of_two(np.int64(k) - half)
 
 
 @register_jitable
 def _split(x):
-    """(k, m) with x = 2^k m exactly and m in [sqrt(1/2), sqrt(2)); x positive, finite."""
+    """(k, m) with x = 2^k m exactly and m in [sqrt(1/2), sqrt(2)), for positive finite x."""
     scaled = 0
     if x < 2.2250738585072014e-308:
+        # 2^54 makes a subnormal number normal.
         x = x * 18014398509481984.0
         scaled = 54
     bits = np.float64(x).view(np.int64)
@@ -84,7 +88,7 @@ def _split(x):
 
 @register_jitable
 def _log_tail(f, k, c):
-    """k ln2 + log(1 + f) + c, |f| <= 0.42, c tiny."""
+    """k ln2 + log(1 + f) + c, for |f| <= 0.42 and a tiny correction c."""
     s = f / (2.0 + f)
     half = 0.5 * f * f
     z = s * s
@@ -104,7 +108,7 @@ def _log_tail(f, k, c):
 
 @register_jitable
 def log(x):
-    """Natural logarithm in fp64; log(0) = -inf, of a negative number NaN."""
+    """Natural logarithm in fp64; log(0) = -inf, NaN for negative x."""
     if not x >= 0.0:
         return np.nan
     if x == 0.0:

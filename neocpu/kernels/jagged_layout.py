@@ -1,13 +1,15 @@
-"""How is jagged data moved about: permuted, selected, padded, reordered? Copies of segments, and
-numbers that say from where.
+"""How is jagged data permuted, selected, padded and reordered?
 
-    segment t of a result is a segment of the input; starts, offsets say where each begins
+Segments are copied, and maps of positions say where each one comes from.
+
+    segment t of the result is segment[t] of the input;
+    starts and offsets say where each begins
 
         values   | a a | b | c c c |        segment = 2, 0        | c c c | a a |
                  starts 0   2   3                                 offsets 0    3    5
 
-FBGEMM has a dozen operators for this; one copy (`copy_segments`) and a few maps do the same.
-Nothing is computed with values, so they may be of any dtype.
+FBGEMM has a dozen operators for this; here they are one copy (`copy_segments`) and a few maps.
+Values are copied and never computed with, so they may have any dtype.
 """
 
 from numba import prange
@@ -15,12 +17,13 @@ from numba import prange
 from neocpu.kernels._jit import kernel, parallel_kernel
 from neocpu.kernels.simd.bags import view
 
-RUN = 64  # segments of a task
+# segments or rows that one task of a parallel loop copies
+RUN = 64
 
 
 @parallel_kernel
 def copy_segments(values, starts, segment, offsets, width, out):
-    """Segment t of out = as many rows of values from starts[segment[t]] on as offsets says.
+    """Segment t of out = offsets[t+1] - offsets[t] rows of values from starts[segment[t]] on.
 
     Shapes: values, out 1-D of one dtype, rows of `width` elements; starts i64[N]; segment i64[S];
     offsets i64[S+1].
@@ -31,24 +34,24 @@ def copy_segments(values, starts, segment, offsets, width, out):
         for t in range(task * RUN, min(task * RUN + RUN, segment.size)):
             n = (offsets[t + 1] - offsets[t]) * width
             source = view(values, starts[segment[t]] * width, n)
-            to = view(out, offsets[t] * width, n)
+            target = view(out, offsets[t] * width, n)
             for i in range(n):
-                to[i] = source[i]
+                target[i] = source[i]
 
 
 @parallel_kernel
 def index_select(values, index, width, out):
     """Row i of out = row index[i] of values.
 
-    Shapes: values, out 1-D of one dtype, rows of `width` elements; index i64[n]. Source: FBGEMM
-    index_select_dim0. Order: none.
+    Shapes: values, out 1-D of one dtype, rows of `width` elements; index i64[n].
+    Source: FBGEMM index_select_dim0. Order: none.
     """
     for task in prange((index.size + RUN - 1) // RUN):
         for i in range(task * RUN, min(task * RUN + RUN, index.size)):
             source = view(values, index[i] * width, width)
-            to = view(out, i * width, width)
+            target = view(out, i * width, width)
             for c in range(width):
-                to[c] = source[c]
+                target[c] = source[c]
 
 
 @parallel_kernel
@@ -57,44 +60,45 @@ def select_or_fill(values, index, width, filler, out):
 
     Shapes: values, out 1-D of one dtype, rows of `width` elements; index i64[n]; filler of that
     dtype.
-    Source: FBGEMM jagged_to_padded_dense, dense_to_jagged of several jagged dimensions. Order:
-    none.
+    Source: FBGEMM jagged_to_padded_dense, dense_to_jagged of several jagged dimensions.
+    Order: none.
     """
     for task in prange((index.size + RUN - 1) // RUN):
         for i in range(task * RUN, min(task * RUN + RUN, index.size)):
-            to = view(out, i * width, width)
+            target = view(out, i * width, width)
             if index[i] < 0:
                 for c in range(width):
-                    to[c] = filler
+                    target[c] = filler
             else:
                 source = view(values, index[i] * width, width)
                 for c in range(width):
-                    to[c] = source[c]
+                    target[c] = source[c]
 
 
 @parallel_kernel
 def jagged_to_padded_dense(values, offsets, width, longest, padding, out):
     """out[b] = the first `longest` rows of bag b, then rows of `padding`.
 
-    Shapes: values, out 1-D of one dtype, rows of `width` elements; offsets i64[B+1]; out has B *
-    longest rows; padding of that dtype. Source: FBGEMM jagged_to_padded_dense. Order: none.
+    Shapes: values, out 1-D of one dtype, rows of `width` elements; offsets i64[B+1]; out has
+    B * longest rows; padding of that dtype.
+    Source: FBGEMM jagged_to_padded_dense. Order: none.
     """
     for b in prange(offsets.size - 1):
         full = longest * width
         n = min((offsets[b + 1] - offsets[b]) * width, full)
         source = view(values, offsets[b] * width, n)
-        to = view(out, b * full, full)
+        target = view(out, b * full, full)
         for i in range(n):
-            to[i] = source[i]
+            target[i] = source[i]
         for i in range(n, full):
-            to[i] = padding
+            target[i] = padding
 
 
 @parallel_kernel
 def padded_dense_to_jagged(dense, offsets, width, longest, out):
     """Bag b of out = the first rows of dense[b]; zeros where a bag is longer than `longest`.
 
-    Shapes: dense, out 1-D of one dtype, rows of `width` elements, dense B * longest of them;
+    Shapes: dense, out 1-D of one dtype, rows of `width` elements; dense has B * longest rows;
     offsets i64[B+1].
     Source: FBGEMM dense_to_jagged. Order: none.
     """
@@ -102,18 +106,18 @@ def padded_dense_to_jagged(dense, offsets, width, longest, out):
         n = (offsets[b + 1] - offsets[b]) * width
         m = min(n, longest * width)
         source = view(dense, b * longest * width, m)
-        to = view(out, offsets[b] * width, n)
+        target = view(out, offsets[b] * width, n)
         for i in range(m):
-            to[i] = source[i]
+            target[i] = source[i]
         for i in range(m, n):
-            to[i] = 0
+            target[i] = 0
 
 
 @kernel
 def expand_into_jagged_permute(permute, input_offsets, output_offsets, out):
-    """Where each lookup of permuted segments comes from: out[output_offsets[t] + i] =
-    input_offsets[permute[t]] + i.
+    """Source position of each lookup of permuted segments.
 
+    out[output_offsets[t] + i] = input_offsets[permute[t]] + i.
     Shapes: permute i64[S]; input_offsets i64[N+1]; output_offsets i64[S+1]; out
     i64[output_offsets[S]].
     Source: FBGEMM expand_into_jagged_permute.
@@ -126,10 +130,11 @@ def expand_into_jagged_permute(permute, input_offsets, output_offsets, out):
 
 @kernel
 def jagged_places(bags, offsets, longest, places):
-    """places[i*longest + j] = the j-th entry of bag bags[i], -1 where the bag has none, or is none.
+    """places[i*longest + j] = position of entry j of bag bags[i], -1 where there is no such entry.
 
-    Shapes: bags i64[n], -1: none; offsets i64[B+1]; places i64[n * longest]. Every jagged dimension
-    is one call: its entries are the bags of the next one. Source: FBGEMM jagged_to_padded_dense.
+    One call resolves one jagged dimension: its entries are the bags of the next one.
+    Shapes: bags i64[n], -1 for no bag; offsets i64[B+1]; places i64[n * longest].
+    Source: FBGEMM jagged_to_padded_dense.
     """
     for i in range(bags.size):
         bag = bags[i]
@@ -144,9 +149,9 @@ def jagged_places(bags, offsets, longest, places):
 
 @kernel
 def invert_places(places, out):
-    """out[places[i]] = i, and -1 where no place leads; -1 leads nowhere.
+    """out[places[i]] = i for places[i] >= 0, and -1 everywhere else.
 
-    Shapes: places i64[n], none twice but -1; out i64[m]. Source: FBGEMM dense_to_jagged.
+    Shapes: places i64[n], -1 or distinct; out i64[m]. Source: FBGEMM dense_to_jagged.
     """
     out[:] = -1
     for i in range(places.size):
@@ -156,18 +161,18 @@ def invert_places(places, out):
 
 @kernel
 def bucketized_permute(offsets, bucket, starts, out):
-    """Where each lookup went: the next free place of its rank and bag.
+    """Position of each lookup after bucketization: the next free one of its rank and bag.
 
-    Shapes: offsets i64[bags+1]; bucket i64[n]: the rank of each lookup; starts i64[ranks*bags]:
-    where the lookups of (rank, bag) begin, moved on to their ends; out i64[n]. Source: FBGEMM
-    populate_bucketized_permute. Order: lookups ascending.
+    Shapes: offsets i64[bags+1]; bucket i64[n], the rank of each lookup; starts i64[ranks*bags],
+    where the lookups of (rank, bag) begin, on return where they end; out i64[n].
+    Source: FBGEMM populate_bucketized_permute. Order: lookups ascending.
     """
     bags = offsets.size - 1
     for b in range(bags):
         for j in range(offsets[b], offsets[b + 1]):
-            slot = bucket[j] * bags + b
-            out[j] = starts[slot]
-            starts[slot] += 1
+            segment = bucket[j] * bags + b
+            out[j] = starts[segment]
+            starts[segment] += 1
 
 
 @kernel
@@ -179,71 +184,70 @@ def invert_permute(permute, out):
 
 @kernel
 def offsets_range(offsets, out):
-    """Position of every lookup in its bag: 0, 1, … from each offset on; a bag ends where the next
-    begins, the last with out.
+    """Position of every lookup in its bag: 0, 1, 2, ... from each offset on.
 
-    Shapes: offsets i64[B], the first is 0; out i64[n]. Source: FBGEMM offsets_range.
+    Shapes: offsets i64[B], the first is 0 and the last bag ends with out; out i64[n].
+    Source: FBGEMM offsets_range.
     """
     for b in range(offsets.size):
-        last = offsets[b + 1] if b + 1 < offsets.size else out.size
-        for i in range(offsets[b], last):
+        end = offsets[b + 1] if b + 1 < offsets.size else out.size
+        for i in range(offsets[b], end):
             out[i] = i - offsets[b]
 
 
 @kernel
 def recat(features, ranks, stagger, out):
-    """Order of (rank, feature) segments, as they arrive from all ranks, that makes them
-    feature-major.
+    """Permutation that makes (rank, feature) segments feature-major, as all ranks send them.
 
-    Shapes: out i64[features * ranks]; stagger: 1, or the number of nodes: ranks are then taken
-    across nodes first.
+    Shapes: out i64[features * ranks]; stagger i64: 1, or the number of nodes, and then the ranks
+    are taken across nodes first.
     Source: TorchRec _get_recat.
     """
-    at = 0
-    nodes = ranks // stagger
+    position = 0
+    ranks_per_node = ranks // stagger
     for feature in range(features):
-        for local in range(nodes):
-            for other in range(stagger):
-                out[at] = feature + (local + nodes * other) * features
-                at += 1
+        for local_rank in range(ranks_per_node):
+            for node in range(stagger):
+                out[position] = feature + (local_rank + ranks_per_node * node) * features
+                position += 1
 
 
 @kernel
 def reordered_bags(batch_offsets, tables, broadcast, out):
-    """Which bag of batches, each table-major, is at each place of the table-major whole.
+    """Source bag of each bag when batches, each table-major, are joined into one table-major batch.
 
-    Shapes: batch_offsets i64[N+1]: batch b has the samples [batch_offsets[b], batch_offsets[b+1]);
-    broadcast: batch b has one bag for each table, which all its samples get; out i64[tables *
-    batch_offsets[N]].
+    Shapes: batch_offsets i64[N+1], batch b has the samples [batch_offsets[b], batch_offsets[b+1]);
+    broadcast bool: a batch has one bag for each table, which all its samples share;
+    out i64[tables * batch_offsets[N]].
     Source: FBGEMM reorder_batched_ad_lengths, reorder_batched_ad_indices.
     """
     batches = batch_offsets.size - 1
-    at = 0
+    position = 0
     for t in range(tables):
         for b in range(batches):
             first = batch_offsets[b]
             count = batch_offsets[b + 1] - batch_offsets[b]
             for i in range(count):
-                out[at] = tables * b + t if broadcast else tables * first + t * count + i
-                at += 1
+                out[position] = tables * b + t if broadcast else tables * first + t * count + i
+                position += 1
 
 
 @kernel
 def mark_unique(values, order, unique, inverse, counts):
-    """Different values ascending, which of them each value is, and how often each occurs; returns
-    how many there are.
+    """Unique values ascending, the number of each value among them, and how often each occurs.
 
-    Shapes: values, inverse i64[n]; order i64[n], a permutation that sorts them; unique, counts
-    i64[n], filled from the front.
+    Returns how many unique values there are.
+    Shapes: values, inverse i64[n]; order i64[n], a permutation that sorts the values; unique,
+    counts i64[n], filled from the front.
     Source: FBGEMM jagged_unique_indices.
     """
-    found = 0
+    unique_count = 0
     for i in range(order.size):
         value = values[order[i]]
         if i == 0 or value != values[order[i - 1]]:
-            unique[found] = value
-            counts[found] = 0
-            found += 1
-        counts[found - 1] += 1
-        inverse[order[i]] = found - 1
-    return found
+            unique[unique_count] = value
+            counts[unique_count] = 0
+            unique_count += 1
+        counts[unique_count - 1] += 1
+        inverse[order[i]] = unique_count - 1
+    return unique_count

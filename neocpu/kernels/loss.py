@@ -1,7 +1,6 @@
-"""How wrong is a prediction, and which way is down? The loss of every sample, its gradient, and the
-prediction itself.
+"""What are the prediction, the loss and the gradient of every sample?
 
-The mean is over the *global* batch: the gradient is divided once, here, by its number of samples;
+The mean is over the *global* batch: the gradient is divided here, once, by its number of samples;
 nothing else on the training path divides by a batch or world size (`docs/arithmetic.md` §7).
 """
 
@@ -15,11 +14,12 @@ from neocpu.kernels.elementary import exp, log1p
 def bce(logit, label, batch, prediction, gradient, loss):
     """Binary cross-entropy with logits.
 
-    Shapes: logit, label f32[b]; batch i64, samples of the global batch; prediction, gradient, loss
-    f32[b].
-    Source: docs/arithmetic.md §7. Order: z in fp64, e = exp(-|z|); prediction = (1 or e) / (1 + e)
-    rounded once; loss = (max(z, 0) - z*y) + log1p(e) rounded once; gradient = fl(fl(prediction -
-    label) / float32(batch)).
+    Shapes: logit, label f32[b]; batch i64, samples of the global batch; prediction, gradient,
+    loss f32[b].
+    Source: docs/arithmetic.md §7.
+    Order: z in fp64, e = exp(-|z|); prediction = (1 if z >= 0 else e) / (1 + e), rounded once;
+    loss = (max(z, 0) - z*y) + log1p(e), rounded once;
+    gradient = fl(fl(prediction - label) / float32(batch)).
     """
     samples = np.float32(batch)
     for i in range(logit.size):
@@ -36,10 +36,10 @@ def bce(logit, label, batch, prediction, gradient, loss):
 def mse(logit, label, batch, prediction, gradient, loss):
     """Squared error; the prediction is the logit itself.
 
-    Shapes: logit, label f32[b]; batch i64, samples of the global batch; prediction, gradient, loss
-    f32[b].
-    Source: docs/arithmetic.md §7. Order: t = fl(z - y); loss = fl(t*t); gradient = fl(fl(2*t) /
-    float32(batch)).
+    Shapes: logit, label f32[b]; batch i64, samples of the global batch; prediction, gradient,
+    loss f32[b].
+    Source: docs/arithmetic.md §7.
+    Order: t = fl(z - y); loss = fl(t*t); gradient = fl(fl(2*t) / float32(batch)).
     """
     samples = np.float32(batch)
     two = np.float32(2)

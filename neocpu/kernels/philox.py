@@ -1,14 +1,14 @@
-"""Where do random numbers come from? From a cipher of (tensor, row, column, step), so no order of
-drawing exists.
+"""Where do random numbers come from, so that the order of drawing does not matter?
 
-Philox4x32-10 (Salmon et al., SC 2011, "Parallel random numbers: as easy as 1, 2, 3") turns a
-128-bit counter and a 64-bit key into four 32-bit words. The key says which tensor and purpose
-(`reference.philox.tensor_key`), the counter says where:
+From a function of (tensor, row, column, step): Philox4x32-10 (Salmon et al., SC 2011, "Parallel
+random numbers: as easy as 1, 2, 3") maps a 128-bit counter and a 64-bit key to four 32-bit words.
+The key stands for the tensor and the purpose (`reference.philox.tensor_key`), the counter for the
+element:
 
     counter = (row low 32, row high 32, column // 4, step)
     word i -> column 4 * (column // 4) + i
 
-Any rank can draw any number, and the rows of a huge table exist only when they are touched
+Any rank can draw any number, and a row of a huge table is created only when it is first used
 (`docs/arithmetic.md` §9).
 """
 
@@ -29,9 +29,7 @@ _U32 = np.uint64(32)
 
 @register_jitable
 def splitmix64(x):
-    """One step of SplitMix64 (Steele, Lea, Flood 2014) as a 64-bit mixing function: uint64 ->
-    uint64.
-    """
+    """One step of SplitMix64 (Steele, Lea, Flood 2014) as a mixing function of a uint64."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -40,9 +38,7 @@ def splitmix64(x):
 
 @register_jitable
 def philox4x32(key, row, block, step):
-    """Four random words, each a uint64 below 2^32, of uint64 key, row, block = column // 4 and
-    step.
-    """
+    """Four 32-bit random words, as uint64, of uint64 key, row, block = column // 4 and step."""
     k0 = key & _MASK
     k1 = key >> _U32
     c0 = row & _MASK
@@ -63,9 +59,7 @@ def philox4x32(key, row, block, step):
 
 @register_jitable
 def symmetric(word, scale):
-    """fp32 in [-scale, scale) from a random word: an exact factor (u - 2^23) * 2^-23, u = word >>
-    8, times scale.
-    """
+    """fp32 in [-scale, scale): (u - 2^23) * 2^-23, which is exact, times scale; u = word >> 8."""
     return (np.float32(np.int64(word >> _U8) - 8388608) * np.float32(1.0 / 8388608.0)) * scale
 
 
@@ -73,58 +67,55 @@ def symmetric(word, scale):
 def uniform_rows(key, rows, column0, scale, out):
     """Initial values of some rows of a tensor: uniform in [-scale, scale).
 
-    Shapes: key uint64; rows i64[u] row numbers; column0 i64, the column of out[:, 0]; scale f32;
-    out f32[u, c].
-    Source: docs/arithmetic.md §9 (step 0). Order: none, each element depends on its own row and
-    column only.
+    Shapes: key uint64; rows i64[u]; column0 i64, the column of out[:, 0]; scale f32; out f32[u, c].
+    Source: docs/arithmetic.md §9 (step 0).
+    Order: none, each element depends on its own row and column only.
     """
     columns = out.shape[1]
     first = np.int64(column0)
     for r in prange(rows.size):
-        line = out[r]
+        row = out[r]
         for block in range(first // 4, (first + columns + 3) // 4):
             words = philox4x32(np.uint64(key), np.uint64(rows[r]), np.uint64(block), np.uint64(0))
-            at = 4 * block - first
+            column = 4 * block - first
             for i in range(4):
-                if 0 <= at + i < columns:
-                    line[at + i] = symmetric(words[i], scale)
+                if 0 <= column + i < columns:
+                    row[column + i] = symmetric(words[i], scale)
 
 
 @kernel
 def random_words(key, row0, column0, step, out):
-    """Raw 32-bit random words of consecutive rows and columns, for shuffles and generators (one
-    thread).
+    """Raw 32-bit random words of consecutive rows and columns, for shuffles and generators.
 
+    The words of an even column and the next one make a 64-bit word, low + high * 2^32.
     Shapes: key uint64; row0, column0, step i64; out u32[u, c], out[r, c] belongs to row row0 + r,
     column column0 + c.
-    Source: docs/arithmetic.md §9. Two neighbours (even, odd column) make a 64-bit word: low + high
-    * 2^32.
+    Source: docs/arithmetic.md §9.
     """
     columns = out.shape[1]
     first = np.int64(column0)
     for r in range(out.shape[0]):
-        line = out[r]
+        row = out[r]
         for block in range(first // 4, (first + columns + 3) // 4):
             words = philox4x32(
                 np.uint64(key), np.uint64(row0 + r), np.uint64(block), np.uint64(step)
             )
-            at = 4 * block - first
+            column = 4 * block - first
             for i in range(4):
-                if 0 <= at + i < columns:
-                    line[at + i] = np.uint32(words[i])
+                if 0 <= column + i < columns:
+                    row[column + i] = np.uint32(words[i])
 
 
 @kernel
 def random_words64(key, rows, column, step, out):
-    """One 64-bit random word per row: the words of columns `column` (even; low half) and `column +
-    1` (one thread).
+    """One 64-bit random word per row: the words of `column` (low half) and `column + 1`.
 
-    Shapes: key uint64; rows i64[n]; column, step i64; out u64[n].
+    Shapes: key uint64; rows i64[n]; column i64, even; step i64; out u64[n].
     Source: docs/arithmetic.md §9.
     """
     block = np.uint64(np.int64(column) // 4)
-    second = np.int64(column) & 2
+    upper_pair = np.int64(column) & 2
     for r in range(rows.size):
         words = philox4x32(np.uint64(key), np.uint64(rows[r]), block, np.uint64(step))
-        low, high = (words[2], words[3]) if second else (words[0], words[1])
+        low, high = (words[2], words[3]) if upper_pair else (words[0], words[1])
         out[r] = low | (high << _U32)

@@ -1,12 +1,20 @@
-"""In which slot is a row? An open-addressing hash map of one word per row, for rows that are few
-among very many.
+"""In which slot of the file is a row?
 
-A word is row * 2^shift + slot + 1, 0 where nothing is; row r belongs at splitmix64(r) mod 2^k and
-on to the next free word. A slot's status is a byte: FREE, LIVE (of the last commit), FRESH (written
-since), REPLACED (its row is elsewhere since), HELD (replaced before the last commit). A row is
-written where it is if that slot is fresh, else it moves to a free slot: what was committed is never
-touched. The free slots are taken in ascending order, round and round, so that new records lie
-together.
+An open-addressing hash map with linear probing, one word for each stored row, answers it: few of
+the rows that a table may have are stored. A word is row * 2^shift + slot + 1, or 0 if it is empty;
+the probe for row r starts at splitmix64(r) mod 2^k.
+
+The status of a slot is one byte:
+
+    FREE      no record
+    LIVE      a record of the last commit
+    FRESH     written since the last commit
+    REPLACED  a record of the last commit whose row has been written elsewhere since
+    HELD      replaced before the last commit
+
+A row is overwritten in place only if its slot is fresh; otherwise it moves to a free slot, so that
+a commit stays intact until the next one. Free slots are taken in ascending order and cyclically, so
+that new records are contiguous.
 """
 
 import numpy as np
@@ -16,35 +24,38 @@ from neocpu.kernels._jit import kernel
 from neocpu.kernels.philox import splitmix64
 from neocpu.kernels.simd import prefetch
 
-AHEAD = 12  # rows
+# rows between a prefetch of the map and the use of it
+AHEAD = 12
 FREE = 0
 LIVE = 1
 FRESH = 2
 REPLACED = 3
 HELD = 4
+# `place_rows` gives these in place of the slot that a row left
 NEW = -1
 STAYED = -2
 
 
 @register_jitable
-def _place(row, words, shift):
-    """Where the word of `row` is, or the free place where it belongs."""
+def _position(row, words, shift):
+    """Position of the word of `row`, or of the empty word where it would be entered."""
     mask = np.uint64(words.size - 1)
     bits = np.uint64(shift)
-    at = splitmix64(np.uint64(row)) & mask
-    while words[at] != 0 and words[at] >> bits != np.uint64(row):
-        at = (at + np.uint64(1)) & mask
-    return at
+    position = splitmix64(np.uint64(row)) & mask
+    while words[position] != 0 and words[position] >> bits != np.uint64(row):
+        position = (position + np.uint64(1)) & mask
+    return position
 
 
 @register_jitable
 def _slot(word, shift):
-    """Slot in a word; -1 in an empty one."""
+    """Slot of a word, -1 if the word is empty."""
     return np.int64(word & ((np.uint64(1) << np.uint64(shift)) - np.uint64(1))) - 1
 
 
 @register_jitable
 def _word(row, slot, shift):
+    """Word of the map for a row and its slot."""
     return (np.uint64(row) << np.uint64(shift)) | np.uint64(slot + 1)
 
 
@@ -57,26 +68,25 @@ def find_slots(rows, words, shift, slots):
     mask = np.uint64(words.size - 1)
     for i in range(rows.size):
         prefetch(words, np.int64(splitmix64(np.uint64(rows[min(i + AHEAD, rows.size - 1)])) & mask))
-        slots[i] = _slot(words[_place(rows[i], words, shift)], shift)
+        slots[i] = _slot(words[_position(rows[i], words, shift)], shift)
 
 
 @kernel
 def place_rows(rows, words, shift, status, first, slots, old):
-    """Give every row a slot to be written in: the one it has if that is fresh, else the next free
-    one.
+    """Choose the slot in which each row is written: its own if that is fresh, else a free one.
 
     Returns where the search for free slots stopped.
     Shapes: rows i64[n], distinct; words u64[2^k] with room for them; status u8[slots] with a free
-    slot for each; first i64: where the search begins; slots i64[n]; old i64[n]: the slot that a row
+    slot for each; first i64, where the search begins; slots i64[n]; old i64[n], the slot that a row
     left, NEW if it had none, STAYED if it stays.
     Order: rows ascending in i.
     """
-    at = np.int64(first)
+    free = np.int64(first)
     mask = np.uint64(words.size - 1)
     for i in range(rows.size):
         prefetch(words, np.int64(splitmix64(np.uint64(rows[min(i + AHEAD, rows.size - 1)])) & mask))
-        place = _place(rows[i], words, shift)
-        slot = _slot(words[place], shift)
+        position = _position(rows[i], words, shift)
+        slot = _slot(words[position], shift)
         if slot >= 0 and status[slot] == FRESH:
             slots[i] = slot
             old[i] = STAYED
@@ -85,45 +95,46 @@ def place_rows(rows, words, shift, status, first, slots, old):
         if slot >= 0:
             status[slot] = REPLACED
             old[i] = slot
-        while status[at] != FREE:
-            at = at + 1 if at + 1 < status.size else 0
-        status[at] = FRESH
-        slots[i] = at
-        words[place] = _word(rows[i], at, shift)
-    return at
+        while status[free] != FREE:
+            free = free + 1 if free + 1 < status.size else 0
+        status[free] = FRESH
+        slots[i] = free
+        words[position] = _word(rows[i], free, shift)
+    return free
 
 
 @kernel
 def insert_rows(rows, slots, words, shift):
-    """Enter rows with their slots; returns the first row that was in the map already, as its place
-    in `rows`, or -1.
+    """Enter rows with their slots; returns the first i whose row is in the map already, or -1.
 
     Shapes: rows, slots i64[n]; words u64[2^k] with room for them.
     """
     mask = np.uint64(words.size - 1)
     for i in range(rows.size):
         prefetch(words, np.int64(splitmix64(np.uint64(rows[min(i + AHEAD, rows.size - 1)])) & mask))
-        place = _place(rows[i], words, shift)
-        if words[place] != 0:
+        position = _position(rows[i], words, shift)
+        if words[position] != 0:
             return i
-        words[place] = _word(rows[i], slots[i], shift)
+        words[position] = _word(rows[i], slots[i], shift)
     return -1
 
 
 @kernel
 def rehash(words, shift, larger):
-    """Enter every word of one map into another, empty one. Shapes: words u64[2^k]; larger u64[2^m],
-    with room.
+    """Enter every word of a map into an empty one.
+
+    Shapes: words u64[2^k]; larger u64[2^m], with room for them.
     """
     for word in words:
         if word != 0:
-            larger[_place(word >> np.uint64(shift), larger, shift)] = word
+            larger[_position(word >> np.uint64(shift), larger, shift)] = word
 
 
 @kernel
 def count_ranges(words, shift, wide, counts):
-    """How many rows are in each range of 2^wide row numbers. Shapes: words u64[2^k]; counts
-    i64[ranges], added to.
+    """Add to counts how many rows are in each range of 2^wide row numbers.
+
+    Shapes: words u64[2^k]; wide i64; counts i64[ranges].
     """
     for word in words:
         if word != 0:
@@ -132,13 +143,14 @@ def count_ranges(words, shift, wide, counts):
 
 @kernel
 def rows_between(words, shift, low, high, out):
-    """Rows in [low, high) of the map, in no order, into `out`; returns how many. Shapes: words
-    u64[2^k]; out i64[enough].
+    """Copy the rows of the map in [low, high) to `out`, in no order; returns how many.
+
+    Shapes: words u64[2^k]; low, high i64; out i64, with room for them.
     """
-    n = 0
+    count = 0
     for word in words:
         row = np.int64(word >> np.uint64(shift))
         if word != 0 and low <= row < high:
-            out[n] = row
-            n += 1
-    return n
+            out[count] = row
+            count += 1
+    return count

@@ -1,11 +1,15 @@
-"""How do records travel between a mapped file and memory, and how is one told from a damaged one?
+"""How are records copied between a mapped file and memory, and how is a damaged one detected?
 
-Records of `stride` bytes fill extents of `per` slots each; slot s lies at byte origin[s // per] +
-(s % per) * stride. Beside each record lies its tag of 16 bytes: row i64, low half of XXH64(record,
-seed row) u32, low half of XXH64(these 12 bytes, seed slot + table * 2^48) u32. So a tag proves
-itself and its place, and a record that it is the one of its row. Source of the hash: the xxHash
-specification (Collet), 64 bits; every single word of the input changes it with certainty before it
-is cut.
+Records of `stride` bytes fill extents of `per` slots each; slot s begins at byte
+origin[s // per] + (s % per) * stride. Every record has a tag of 16 bytes:
+
+    bytes 0-7    i64, its row
+    bytes 8-11   u32, low half of XXH64(record, seed = row)
+    bytes 12-15  u32, low half of XXH64(bytes 0-11, seed = slot + table * 2^48)
+
+The last hash verifies the tag and its slot, the other one that the record is that of the row.
+Source of the hash: the xxHash specification (Collet), 64 bits. A change of any single word of the
+input always changes the full hash; only its truncation to 32 bits can hide the change.
 """
 
 import numpy as np
@@ -16,8 +20,12 @@ from neocpu.kernels._jit import kernel, parallel_kernel
 from neocpu.kernels.simd import prefetch
 from neocpu.kernels.simd.memory import copy_bytes, load_u32, load_u64, store_u32, store_u64
 
-AHEAD = 6  # records
-TAG = 16  # bytes
+# records between a prefetch and the copy
+AHEAD = 6
+# bytes of a tag
+TAG = 16
+
+# The five primes of the specification.
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3 = np.uint64(0x165667B19E3779F9)
@@ -26,49 +34,52 @@ _P5 = np.uint64(0x27D4EB2F165667C5)
 
 
 @register_jitable
-def _turn(x, bits):
+def _rotated(x, bits):
+    """x (u64) rotated left."""
     return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
 
 
 @register_jitable
 def _round(state, word):
-    return _turn(state + word * _P2, 31) * _P1
+    """The specification's round: one lane takes in one word."""
+    return _rotated(state + word * _P2, 31) * _P1
 
 
 @register_jitable
-def _joined(h, state):
+def _merged(h, state):
+    """The specification's mergeAccumulator."""
     return (h ^ _round(np.uint64(0), state)) * _P1 + _P4
 
 
 @register_jitable
-def _xxh64(x, at, count, seed):
-    """XXH64 of x[at : at + count] (u8): uint64."""
-    end = at + count
+def _xxh64(x, position, count, seed):
+    """XXH64 of x[position : position + count] (u8): uint64."""
+    end = position + count
     if count >= 32:
         a = seed + _P1 + _P2
         b = seed + _P2
         c = seed
         d = seed - _P1
-        while at + 32 <= end:
-            a = _round(a, load_u64(x, at))
-            b = _round(b, load_u64(x, at + 8))
-            c = _round(c, load_u64(x, at + 16))
-            d = _round(d, load_u64(x, at + 24))
-            at += 32
-        h = _turn(a, 1) + _turn(b, 7) + _turn(c, 12) + _turn(d, 18)
-        h = _joined(_joined(_joined(_joined(h, a), b), c), d)
+        while position + 32 <= end:
+            a = _round(a, load_u64(x, position))
+            b = _round(b, load_u64(x, position + 8))
+            c = _round(c, load_u64(x, position + 16))
+            d = _round(d, load_u64(x, position + 24))
+            position += 32
+        h = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
+        h = _merged(_merged(_merged(_merged(h, a), b), c), d)
     else:
         h = seed + _P5
     h += np.uint64(count)
-    while at + 8 <= end:
-        h = _turn(h ^ _round(np.uint64(0), load_u64(x, at)), 27) * _P1 + _P4
-        at += 8
-    if at + 4 <= end:
-        h = _turn(h ^ (np.uint64(load_u32(x, at)) * _P1), 23) * _P2 + _P3
-        at += 4
-    while at < end:
-        h = _turn(h ^ (np.uint64(x[at]) * _P5), 11) * _P1
-        at += 1
+    while position + 8 <= end:
+        h = _rotated(h ^ _round(np.uint64(0), load_u64(x, position)), 27) * _P1 + _P4
+        position += 8
+    if position + 4 <= end:
+        h = _rotated(h ^ (np.uint64(load_u32(x, position)) * _P1), 23) * _P2 + _P3
+        position += 4
+    while position < end:
+        h = _rotated(h ^ (np.uint64(x[position]) * _P5), 11) * _P1
+        position += 1
     h = (h ^ (h >> np.uint64(33))) * _P2
     h = (h ^ (h >> np.uint64(29))) * _P3
     return h ^ (h >> np.uint64(32))
@@ -76,16 +87,16 @@ def _xxh64(x, at, count, seed):
 
 @register_jitable
 def tag_hash(tags, at, slot, table):
-    """What the last four bytes of the tag at byte `at` must be: uint32."""
+    """Expected value of the last four bytes of the tag at byte `at`: uint32."""
     return np.uint32(_xxh64(tags, at, 12, np.uint64(slot) + (np.uint64(table) << np.uint64(48))))
 
 
 @parallel_kernel
 def gather_records(file, slots, origin, per, stride, size, out):
-    """Records of slots, one after the other: the first `size` bytes of each.
+    """Copy the first `size` bytes of the record in each slot to consecutive places of `out`.
 
-    Shapes: file u8[:], the mapped file; slots i64[n], -1: that part of `out` stays as it is; origin
-    i64[extents]; out u8[n*size].
+    Shapes: file u8[:], the mapped file; slots i64[n], -1 leaves that part of `out` as it is;
+    origin i64[extents]; out u8[n*size].
     """
     for i in prange(slots.size):
         next_slot = slots[min(i + AHEAD, slots.size - 1)]
@@ -100,10 +111,10 @@ def gather_records(file, slots, origin, per, stride, size, out):
 
 @parallel_kernel
 def scatter_records(records, slots, origin, per, stride, size, file):
-    """Put records of `size` bytes, one after the other, into their slots.
+    """Copy consecutive records of `size` bytes to their slots.
 
-    Shapes: records u8[n*size]; slots i64[n], distinct, -1: not to be put; origin i64[extents]; file
-    u8[:], the mapped file.
+    Shapes: records u8[n*size]; slots i64[n], distinct, -1 skips the record; origin i64[extents];
+    file u8[:], the mapped file.
     """
     for i in prange(slots.size):
         slot = slots[i]
@@ -113,9 +124,10 @@ def scatter_records(records, slots, origin, per, stride, size, file):
 
 @parallel_kernel
 def make_tags(records, size, rows, slots, table, tags):
-    """The tags of records.
+    """Compute the tags of records.
 
-    Shapes: records u8[n*size]; rows, slots i64[n]; table: its number in the file; tags u8[n*16].
+    Shapes: records u8[n*size]; rows, slots i64[n]; table i64, its number in the file;
+    tags u8[n*16].
     """
     for i in prange(rows.size):
         store_u64(tags, i * TAG, np.uint64(rows[i]))
@@ -125,9 +137,9 @@ def make_tags(records, size, rows, slots, table, tags):
 
 @kernel
 def rows_of_tags(tags, slots, table, rows):
-    """Row numbers that tags hold; returns the first tag that is damaged, or -1.
+    """Read the rows from tags; returns the number of the first damaged tag, or -1.
 
-    Shapes: tags u8[n*16]; slots i64[n]; table: its number in the file; rows i64[n].
+    Shapes: tags u8[n*16]; slots i64[n]; table i64, its number in the file; rows i64[n].
     """
     for i in range(slots.size):
         if load_u32(tags, i * TAG + 12) != tag_hash(tags, i * TAG, slots[i], table):

@@ -1,8 +1,7 @@
-"""How do rows travel between slots of memory, and between slots and records? As bytes, many at a
-time.
+"""How are rows copied between slots of memory, and between slots and records?
 
-A field is what all slots keep of one kind, a weight or a state, side by side: u8[slots * size]. A
-record is a row's fields, one after the other: u8[record].
+As bytes, many rows in one call. A field holds one kind of data, weights or optimizer state, of all
+slots: u8[slots * size]. A record holds all fields of one row: u8[record].
 """
 
 from numba import prange
@@ -13,20 +12,30 @@ from neocpu.kernels.simd.memory import copy_bytes
 
 @parallel_kernel
 def copy_slots(field, size, source, target):
-    """From slots source[i] to slots target[i], i64[n]; targets are distinct, none is a source."""
+    """Copy slots source[i] to slots target[i].
+
+    Shapes: field u8[slots * size]; source, target i64[n].
+    The targets are distinct and no target is a source.
+    """
     for i in prange(source.size):
         copy_bytes(field, source[i] * size, field, target[i] * size, size)
 
 
 @parallel_kernel
 def pack_slots(field, size, slots, records, record, at):
-    """From slots i64[n] to bytes [at, at + size) of records u8[n * record]."""
+    """Copy slots to bytes [at, at + size) of records.
+
+    Shapes: field u8[slots * size]; slots i64[n]; records u8[n * record].
+    """
     for i in prange(slots.size):
         copy_bytes(field, slots[i] * size, records, i * record + at, size)
 
 
 @parallel_kernel
 def unpack_slots(records, record, at, size, slots, field):
-    """From bytes [at, at + size) of records u8[n * record] to slots i64[n], distinct."""
+    """Copy bytes [at, at + size) of records to slots.
+
+    Shapes: records u8[n * record]; slots i64[n], distinct; field u8[slots * size].
+    """
     for i in prange(slots.size):
         copy_bytes(records, i * record + at, field, slots[i] * size, size)

@@ -1,16 +1,17 @@
-"""How does a click log become numbers? First the borders of its fields, then each kind of field by
-a small parser.
+"""How does a click log become numbers?
 
-Text is bytes (u8), a whole number of lines. A field is text[begin:end]; the borders of all fields
-of a block are two matrices [columns, lines], so that neighbouring columns of one kind are one flat
-run of fields:
+First the borders of all fields are found, then a small parser reads each kind of field.
+
+Text is bytes (u8) and holds whole lines. A field is text[begin:end]; the borders of all fields of a
+block are two matrices [columns, lines], so that neighbouring columns of one kind are one contiguous
+range of fields:
 
     "0\\t1\\t68fd1e64\\n1\\t\\t8cf07265\\n"
     begin [[0, 13], [2, 15], [4, 16]]   end [[1, 14], [3, 15], [12, 24]]
 
-Every parser gives each field a status: 0 good, 1 empty (value 0), 2 and above: what is wrong with
-it. Lines that cannot be split have empty fields only. Nothing is rounded except where
-`parse_decimals` and `squash` say so.
+Every parser gives each field a status: 0 is valid, 1 empty (value 0), 2 and above an error. All
+fields of a line that cannot be split are empty. Only `parse_decimals` and `squash` round, and say
+so.
 """
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from neocpu.kernels._jit import kernel
 from neocpu.kernels.elementary import log1p
 
-# Status of a field; `neocpu.ingest.text` turns them into sentences.
+# Status of a field; `neocpu.ingest.text` turns it into an error message.
 _EMPTY = 1
 _NOT_HEX = 2
 _TOO_LONG = 3
@@ -33,22 +34,25 @@ _ZERO = np.uint8(48)
 _MINUS = np.uint8(45)
 _PLUS = np.uint8(43)
 _POINT = np.uint8(46)
-_HEX = np.full(256, 255, np.uint8)  # value of a hexadecimal digit, 255 of any other byte
+# value of each byte as a hexadecimal digit, 255 if it is none
+_HEX = np.full(256, 255, np.uint8)
 for _digit, _letter in enumerate("0123456789abcdef"):
-    _HEX[ord(_letter)] = _HEX[ord(_letter.upper())] = _digit
-_POWERS = np.array([float(f"1e{power}") for power in range(23)])  # each exact in fp64
+    _HEX[ord(_letter)] = _digit
+    _HEX[ord(_letter.upper())] = _digit
+# powers of ten that are exact in fp64
+_POWERS = np.array([float(f"1e{power}") for power in range(23)])
 
 
 @kernel
 def split_lines(text, delimiter, quote, begin, end, first, found):
-    """Borders of all fields of a block of lines; each line ends with a newline, with or without a
-    carriage return.
+    """Borders of all fields of a block of lines, which end with LF or CR LF.
 
+    A line whose number of fields is not `columns` gets empty fields. A field that opens with a
+    quote reaches to the closing quote; inside it a doubled quote stands for one (`hash_text` skips
+    the second). Quoted fields do not span lines.
     Shapes: text u8[n]; delimiter, quote u8 (quote 0: none); begin, end i32[columns, lines]; first
     i64[lines + 1], where each line starts (last entry: n); found i32[lines], the number of fields,
-    -1 where a quote is not closed. A line with another number of fields than `columns` gets empty
-    ones. A field that opens with a quote reaches to the closing one; a doubled quote inside stands
-    for one (`hash_text` skips it). Quoted fields do not span lines.
+    -1 where a quote is not closed.
     """
     columns, lines = begin.shape
     p = np.int64(0)
@@ -67,12 +71,12 @@ def split_lines(text, delimiter, quote, begin, end, first, found):
                     column = -1
                     break
                 p += 1
-                bad = (
+                malformed = (
                     text[p] != delimiter
                     and text[p] != _NEWLINE
                     and not (text[p] == _RETURN and text[p + 1] == _NEWLINE)
                 )
-                if bad:
+                if malformed:
                     column = -1
                     break
                 if text[p] == _RETURN:
@@ -112,16 +116,17 @@ def parse_hex(text, begin, end, digits, out, status):
         start = begin[i]
         stop = end[i]
         value = np.uint64(0)
-        seen = np.uint8(0)
-        for p in range(start, stop):  # no branch on the text: digits and letters come at random
+        union = np.uint8(0)
+        # No branch on the text: digits and letters come at random and would be mispredicted.
+        for p in range(start, stop):
             digit = _HEX[text[p]]
-            seen |= digit
+            union |= digit
             value = (value << np.uint64(4)) | np.uint64(digit)
-        bad = np.uint8(_NOT_HEX if seen > 15 else _TOO_LONG if stop - start > digits else 0)
+        code = np.uint8(_NOT_HEX if union > 15 else _TOO_LONG if stop - start > digits else 0)
         if stop == start:
-            bad = np.uint8(_EMPTY)
-        out[i] = value if bad == 0 else np.uint64(0)
-        status[i] = bad
+            code = np.uint8(_EMPTY)
+        out[i] = value if code == 0 else np.uint64(0)
+        status[i] = code
 
 
 @kernel
@@ -141,31 +146,32 @@ def parse_integers(text, begin, end, out, status):
         negative = text[p] == _MINUS
         if negative or text[p] == _PLUS:
             p += 1
-        bad = _NOT_INTEGER if p == stop else 0
+        code = _NOT_INTEGER if p == stop else 0
         value = np.uint64(0)
         for q in range(p, stop):
             digit = np.uint64(text[q] - _ZERO)
             if text[q] < _ZERO or digit > 9:
-                bad = _NOT_INTEGER
+                code = _NOT_INTEGER
                 break
-            if bad == 0 and (
+            # The first bound, 2^63 // 10, keeps value * 10 + digit below 2^64.
+            if code == 0 and (
                 value > np.uint64(922337203685477580)
                 or value * np.uint64(10) + digit > (limit if negative else limit - np.uint64(1))
             ):
-                bad = _TOO_LARGE
+                code = _TOO_LARGE
             value = value * np.uint64(10) + digit
         signed = np.int64(value)
-        out[i] = 0 if bad else (-signed if negative else signed)
-        status[i] = bad
+        out[i] = 0 if code else (-signed if negative else signed)
+        status[i] = code
 
 
 @kernel
 def parse_decimals(text, begin, end, out, status):
-    """Decimal numbers (sign, digits, point, exponent) as fp64, where one exact step suffices.
+    """Decimal numbers (sign, digits, point, exponent) as fp64, where one rounding suffices.
 
-    A number with at most 15 digits and a power of ten within 10^±22 is one IEEE multiplication or
-    division of exact values, hence correctly rounded. Longer ones have status 7 and value 0:
-    whoever calls converts their text exactly.
+    A number of at most 15 digits and a power of ten within 10^±22 is one IEEE multiplication or
+    division of exact values, hence correctly rounded. Longer ones get status 7 and value 0, and
+    the caller converts their text exactly.
     Shapes: text u8[t]; begin, end i32[n]; out f64[n]; status u8[n].
     """
     for i in range(begin.size):
@@ -179,8 +185,8 @@ def parse_decimals(text, begin, end, out, status):
         if negative or text[p] == _PLUS:
             p += 1
         mantissa = np.int64(0)
-        digits = 0
-        seen = 0
+        significant = 0
+        digit_count = 0
         power = np.int64(0)
         point = False
         while p < stop and (
@@ -189,29 +195,30 @@ def parse_decimals(text, begin, end, out, status):
             if text[p] == _POINT:
                 point = True
             else:
-                seen += 1
-                if digits > 0 or text[p] != _ZERO:
-                    digits += 1
-                if digits <= 15:
+                digit_count += 1
+                if significant > 0 or text[p] != _ZERO:
+                    significant += 1
+                if significant <= 15:
                     mantissa = mantissa * 10 + np.int64(text[p] - _ZERO)
                 if point:
                     power -= 1
             p += 1
-        bad = seen == 0
-        if not bad and p < stop and (text[p] | 32) == 101:  # e or E
+        malformed = digit_count == 0
+        if not malformed and p < stop and (text[p] | 32) == 101:  # e or E
             p += 1
             minus = p < stop and text[p] == _MINUS
             if p < stop and (minus or text[p] == _PLUS):
                 p += 1
-            bad = p == stop
+            malformed = p == stop
             exponent = np.int64(0)
             while p < stop and text[p] >= _ZERO and text[p] <= 57:
+                # the limit only keeps a long exponent from overflowing
                 exponent = min(exponent * 10 + np.int64(text[p] - _ZERO), 100000)
                 p += 1
             power += -exponent if minus else exponent
-        if bad or p < stop:
+        if malformed or p < stop:
             status[i] = _NOT_NUMBER
-        elif digits > 15 or power > 22 or power < -22:
+        elif significant > 15 or power > 22 or power < -22:
             status[i] = _INEXACT
         else:
             value = np.float64(mantissa)
@@ -222,10 +229,10 @@ def parse_decimals(text, begin, end, out, status):
 
 @kernel
 def hash_text(text, begin, end, quote, out, status):
-    """FNV-1a 64 hash of each field's bytes; of a doubled quote only the first counts (quote 0:
-    none).
+    """FNV-1a 64-bit hash of each field's bytes; a doubled quote counts as one.
 
-    Shapes: text u8[t]; begin, end i32[n]; quote u8; out u64[n], 0 for an empty field; status u8[n].
+    Shapes: text u8[t]; begin, end i32[n]; quote u8 (0: none); out u64[n], 0 for an empty field;
+    status u8[n].
     Source: Fowler, Noll, Vo; offset 0xcbf29ce484222325, prime 0x100000001b3 (docs/arithmetic.md
     §10).
     """
@@ -247,7 +254,7 @@ def hash_text(text, begin, end, quote, out, status):
 
 @kernel
 def count_items(text, begin, end, separator, lengths):
-    """How many items a list field holds: separators + 1, none in an empty field.
+    """Number of items of each list field: separators + 1, or 0 if the field is empty.
 
     Shapes: text u8[t]; begin, end i32[n]; separator u8; lengths i32[n].
     """
@@ -261,31 +268,29 @@ def count_items(text, begin, end, separator, lengths):
 
 @kernel
 def split_items(text, begin, end, separator, item_begin, item_end):
-    """Borders of the items of list fields, one field after the other; see `count_items` for their
-    number.
+    """Borders of the items of all list fields; `count_items` gives their numbers.
 
     Shapes: text u8[t]; begin, end i32[n]; separator u8; item_begin, item_end i32[sum of lengths].
     """
-    k = 0
+    item = 0
     for i in range(begin.size):
         start = begin[i]
         if start == end[i]:
             continue
         for p in range(begin[i], end[i]):
             if text[p] == separator:
-                item_begin[k] = start
-                item_end[k] = p
-                k += 1
+                item_begin[item] = start
+                item_end[item] = p
+                item += 1
                 start = p + 1
-        item_begin[k] = start
-        item_end[k] = end[i]
-        k += 1
+        item_begin[item] = start
+        item_end[item] = end[i]
+        item += 1
 
 
 @kernel
 def find_last(text, begin, end, mark, out):
-    """Position of the last `mark` in each field, the field's end where there is none
-    ("code:weight").
+    """Position of the last `mark` in each field (as in "code:weight"), else the field's end.
 
     Shapes: text u8[t]; begin, end i32[n]; mark u8; out i32[n].
     """
@@ -298,8 +303,7 @@ def find_last(text, begin, end, mark, out):
 
 @kernel
 def squash(x, out):
-    """out = fp32 of log1p(max(x, 0)), computed in fp64; NaN stays NaN. The default transform of
-    dense columns.
+    """Default transform of dense columns: log1p(max(x, 0)) in fp64, rounded to fp32; NaN stays.
 
     Shapes: x f64[n]; out f32[n]. Source: docs/arithmetic.md §10, after the DLRM reference.
     """

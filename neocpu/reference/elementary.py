@@ -1,5 +1,4 @@
-"""What do exp, log, log1p, sigmoid and softplus give, to the bit? The twin of
-`kernels/elementary.py`.
+"""What are exp, log, log1p, sigmoid and softplus, to the bit? The twin of `kernels/elementary.py`.
 
 Every line is one fp64 operation per element in the order of `docs/arithmetic.md` §8; scaling by
 powers of two is exact and uses `np.frexp` and `np.ldexp`. NumPy's own transcendental functions

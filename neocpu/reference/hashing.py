@@ -1,6 +1,4 @@
-"""Which row does a category code get? The plain twin of `kernels/hashing.py`, and the key of a
-feature.
-"""
+"""Which row does a category code get? The plain twin of `kernels/hashing.py`."""
 
 import numpy as np
 
@@ -8,9 +6,7 @@ from neocpu.reference.philox import fnv1a64, splitmix64
 
 
 def feature_key(seed: int, feature: str) -> np.uint64:
-    """The part of the row hash that does not depend on the code: splitmix64(seed ^
-    FNV1a64(feature)).
-    """
+    """Key of a feature in the row hash: splitmix64(seed ^ FNV1a64(feature))."""
     return np.uint64(splitmix64(seed % 2**64 ^ fnv1a64(feature)))
 
 
@@ -19,7 +15,8 @@ def hash_rows(codes, key, rows, out):
     out[:] = [splitmix64(int(key) ^ code) % int(rows) for code in codes.tolist()]
 
 
-def _place(code, keys, values):
+def _slot(code, keys, values):
+    """Slot of `code`, or the free slot where it would be entered."""
     slots = (np.arange(keys.size) + splitmix64(code) % keys.size) % keys.size
     return slots[(values[slots] == 0) | (keys[slots] == code)][0]
 
@@ -30,25 +27,23 @@ def count_codes(codes, keys, counts, first):
         if 2 * counts[-1] >= keys.size:
             return i
         code = int(codes[i])
-        at = _place(code, keys, counts[:-1])
-        counts[-1] += counts[at] == 0
-        keys[at] = code
-        counts[at] += 1
+        slot = _slot(code, keys, counts[:-1])
+        counts[-1] += counts[slot] == 0
+        keys[slot] = code
+        counts[slot] += 1
     return codes.size
 
 
 def fill_map(codes, values, keys, slots):
-    """Put distinct codes with their values into a hash map; see `kernels.hashing.fill_map`."""
+    """Enter distinct codes with their values into a hash map; see `kernels.hashing.fill_map`."""
     for code, value in zip(codes.tolist(), values.tolist()):
-        at = _place(code, keys, slots)
-        keys[at] = code
-        slots[at] = value
+        slot = _slot(code, keys, slots)
+        keys[slot] = code
+        slots[slot] = value
 
 
 def add_counts(codes, counts, keys, slots, out):
-    """Add to the counts of codes in a hash map; returns how many are new; see
-    `kernels.hashing.add_counts`.
-    """
+    """Add to the counts of codes in a hash map; see `kernels.hashing.add_counts`."""
     before = np.count_nonzero(slots)
     look_up(codes, keys, slots, out)
     out += counts
@@ -58,5 +53,5 @@ def add_counts(codes, counts, keys, slots, out):
 
 def look_up(codes, keys, slots, out):
     """Value of every code, 0 where there is none; see `kernels.hashing.look_up`."""
-    known = dict(zip(keys[slots != 0].tolist(), slots[slots != 0].tolist()))
-    out[:] = [known.get(code, 0) for code in codes.tolist()]
+    value_of_code = dict(zip(keys[slots != 0].tolist(), slots[slots != 0].tolist()))
+    out[:] = [value_of_code.get(code, 0) for code in codes.tolist()]

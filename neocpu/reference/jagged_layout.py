@@ -1,5 +1,6 @@
-"""Where does jagged data go? The plain twin of `kernels/jagged_layout.py`: one array of sources,
-then NumPy takes.
+"""Where does jagged data go? The plain twin of `kernels/jagged_layout.py`.
+
+One array holds the source of every row; NumPy indexing does the rest.
 """
 
 from itertools import pairwise
@@ -8,7 +9,7 @@ import numpy as np
 
 
 def _sources(starts, lengths):
-    """Numbers starts[t], starts[t]+1, …: lengths[t] of them, one run after the other."""
+    """Concatenated ranges: starts[t], starts[t]+1, ..., lengths[t] numbers for each t."""
     ends = np.cumsum(lengths)
     return np.arange(int(ends[-1]) if ends.size else 0) + np.repeat(
         starts - (ends - lengths), lengths
@@ -33,26 +34,26 @@ def select_or_fill(values, index, width, filler, out):
 
 
 def _mask(offsets, longest):
-    """Which places of [B, longest] hold a row of their bag."""
+    """bool[B, longest]: is there such a row in the bag?"""
     return np.arange(longest) < np.diff(offsets)[:, None]
 
 
 def jagged_to_padded_dense(values, offsets, width, longest, padding, out):
-    """Bags side by side, padded or cut off; shapes as in the kernel."""
+    """Bags padded or cut off to one length; shapes as in the kernel."""
     out[...] = padding
     inside = _mask(offsets, longest)
-    kept = np.minimum(np.diff(offsets), longest)
+    lengths = np.minimum(np.diff(offsets), longest)
     out.reshape(-1, width)[inside.reshape(-1)] = values.reshape(-1, width)[
-        _sources(offsets[:-1], kept)
+        _sources(offsets[:-1], lengths)
     ]
 
 
 def padded_dense_to_jagged(dense, offsets, width, longest, out):
-    """The rows of all bags out of the dense array, zeros beyond it; shapes as in the kernel."""
+    """Rows of all bags from the dense array, zeros beyond it; shapes as in the kernel."""
     rows = out.reshape(-1, width)
     rows[offsets[0] : offsets[-1]] = 0
-    kept = np.minimum(np.diff(offsets), longest)
-    rows[_sources(offsets[:-1], kept)] = dense.reshape(-1, width)[
+    lengths = np.minimum(np.diff(offsets), longest)
+    rows[_sources(offsets[:-1], lengths)] = dense.reshape(-1, width)[
         _mask(offsets, longest).reshape(-1)
     ]
 
@@ -65,40 +66,40 @@ def expand_into_jagged_permute(permute, input_offsets, output_offsets, out):
 
 
 def jagged_places(bags, offsets, longest, places):
-    """Entries of all bags side by side, cut off or followed by -1; shapes as in the kernel."""
-    known = (bags >= 0) & (bags < offsets.size - 1)
+    """Entries of all bags, cut off or padded with -1; shapes as in the kernel."""
+    valid = (bags >= 0) & (bags < offsets.size - 1)
     counts = np.zeros_like(bags)
     starts = np.zeros_like(bags)
-    counts[known] = np.diff(offsets)[bags[known]]
-    starts[known] = offsets[bags[known]]
-    inside = np.arange(longest)
+    counts[valid] = np.diff(offsets)[bags[valid]]
+    starts[valid] = offsets[bags[valid]]
+    entry = np.arange(longest)
     places.reshape(bags.size, longest)[...] = np.where(
-        inside < counts[:, None], starts[:, None] + inside, -1
+        entry < counts[:, None], starts[:, None] + entry, -1
     )
 
 
 def invert_places(places, out):
-    """Which place leads to each number, -1: none; shapes as in the kernel."""
+    """The inverse of a partial map, -1 where there is none; shapes as in the kernel."""
     out[:] = -1
     (used,) = np.nonzero(places >= 0)
     out[places[used]] = used
 
 
 def bucketized_permute(offsets, bucket, starts, out):
-    """Starts, and places among the lookups of one (rank, bag); shapes as in the kernel."""
-    slot = bucket * (offsets.size - 1) + np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
-    order = np.argsort(slot, kind="stable")
-    ascending = slot[order]
+    """Start of each (rank, bag) plus the lookup's number in it; shapes as in the kernel."""
+    segment = bucket * (offsets.size - 1) + np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+    order = np.argsort(segment, kind="stable")
+    ascending = segment[order]
     out[order] = (
         starts[ascending]
-        + np.arange(slot.size)
+        + np.arange(segment.size)
         - np.searchsorted(ascending, ascending, side="left")
     )
-    starts += np.bincount(slot, minlength=starts.size)
+    starts += np.bincount(segment, minlength=starts.size)
 
 
 def invert_permute(permute, out):
-    """The permutation that undoes this one; shapes as in the kernel."""
+    """The inverse permutation; shapes as in the kernel."""
     out[:] = np.argsort(permute, kind="stable")
 
 
@@ -110,7 +111,7 @@ def offsets_range(offsets, out):
 
 
 def recat(features, ranks, stagger, out):
-    """Segments of (rank, feature), feature by feature; shapes as in the kernel."""
+    """Feature-major order of (rank, feature) segments; shapes as in the kernel."""
     order = np.arange(ranks).reshape(stagger, -1).T.reshape(-1) if ranks else np.empty(0, np.int64)
     out[:] = (np.arange(features)[:, None] + order * features).reshape(-1)
 
@@ -120,17 +121,19 @@ def reordered_bags(batch_offsets, tables, broadcast, out):
     blocks = []
     for b, (lo, hi) in enumerate(pairwise(batch_offsets.tolist())):
         if broadcast:
-            mine = np.arange(tables)[:, None] + tables * b
+            bags = np.arange(tables)[:, None] + tables * b
         else:
-            mine = tables * lo + np.arange(tables * (hi - lo)).reshape(tables, hi - lo)
-        blocks.append(np.broadcast_to(mine, (tables, hi - lo)))
+            bags = tables * lo + np.arange(tables * (hi - lo)).reshape(tables, hi - lo)
+        blocks.append(np.broadcast_to(bags, (tables, hi - lo)))
     out[:] = np.concatenate([*blocks, np.empty((tables, 0), np.int64)], axis=1).reshape(-1)
 
 
 def mark_unique(values, order, unique, inverse, counts):
-    """Different values, the way back, and how often each occurs; shapes as in the kernel."""
-    found, back, count = np.unique(values, return_inverse=True, return_counts=True)
-    unique[: found.size] = found
-    counts[: found.size] = count
-    inverse[:] = back
-    return found.size
+    """Unique values, their inverse and their counts; shapes as in the kernel."""
+    unique_values, positions, occurrences = np.unique(
+        values, return_inverse=True, return_counts=True
+    )
+    unique[: unique_values.size] = unique_values
+    counts[: unique_values.size] = occurrences
+    inverse[:] = positions
+    return unique_values.size

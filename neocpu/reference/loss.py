@@ -1,6 +1,4 @@
-"""What are the loss, the prediction and the gradient of a sample, to the bit? The plain twin of
-`kernels/loss.py`.
-"""
+"""What are the loss and the gradient of a sample, to the bit? The twin of `kernels/loss.py`."""
 
 import numpy as np
 

@@ -1,12 +1,13 @@
-"""Which random number belongs to (seed, purpose, tensor, row, column, step)? The plain twin of
-`kernels/philox.py`.
+"""Which random number belongs to (seed, purpose, tensor, row, column, step)?
 
-Also the place where keys are made: a tensor's key mixes the seed, the purpose and the tensor's
-name, so two tensors, or two uses of one tensor, never share a stream (`docs/arithmetic.md` §9).
+The plain twin of `kernels/philox.py`, and the keys: the key of a tensor mixes the seed, the purpose
+and the tensor's name, so two tensors, or two uses of one tensor, never share a stream
+(`docs/arithmetic.md` §9).
 """
 
 import numpy as np
 
+# purposes of random numbers
 INIT = 1
 STOCHASTIC_ROUNDING = 2
 BLOCK_PERMUTATION = 3
@@ -34,9 +35,7 @@ def fnv1a64(text: str) -> int:
 
 
 def tensor_key(seed: int, purpose: int, name: str) -> np.uint64:
-    """Philox key of one tensor for one purpose; its low half is key word 0, its high half key word
-    1.
-    """
+    """Philox key of a tensor for one purpose: key word 0 in the low half, 1 in the high half."""
     h = splitmix64(seed & _MASK64)
     h = splitmix64(h ^ purpose)
     return np.uint64(splitmix64(h ^ fnv1a64(name)))
@@ -70,27 +69,23 @@ def _philox4x32(key: np.uint64, row: np.ndarray, block: np.ndarray, step: int) -
 
 def words_at(key: np.uint64, rows: np.ndarray, columns: np.ndarray, step: int) -> np.ndarray:
     """Word u32[u, c] of every (row, column)."""
-    four = _philox4x32(key, rows[:, None], (columns // 4)[None, :], step)
-    return np.take_along_axis(four, (columns % 4)[None, None, :], axis=0)[0]
+    words = _philox4x32(key, rows[:, None], (columns // 4)[None, :], step)
+    return np.take_along_axis(words, (columns % 4)[None, None, :], axis=0)[0]
 
 
 def uniform_rows(key, rows, column0, scale, out):
-    """Initial values of some rows of a tensor, uniform in [-scale, scale); see
-    `kernels.philox.uniform_rows`.
-    """
+    """Initial values of some rows of a tensor; see `kernels.philox.uniform_rows`."""
     words = words_at(key, rows, column0 + np.arange(out.shape[1]), 0)
     factor = (words >> np.uint32(8)).astype(np.float64) / 2.0**23 - 1.0
     out[:] = factor.astype(np.float32) * np.float32(scale)
 
 
 def random_words(key, row0, column0, step, out):
-    """Raw 32-bit words of rows row0.. and columns column0..; see `kernels.philox.random_words`."""
+    """Raw 32-bit words of consecutive rows and columns; see `kernels.philox.random_words`."""
     out[:] = words_at(key, row0 + np.arange(out.shape[0]), column0 + np.arange(out.shape[1]), step)
 
 
 def random_words64(key, rows, column, step, out):
-    """One 64-bit word per row from columns `column` (even) and `column + 1`; see
-    `kernels.philox.random_words64`.
-    """
+    """One 64-bit word per row; see `kernels.philox.random_words64`."""
     pair = words_at(key, rows, column + np.arange(2), step).astype(np.uint64)
     out[:] = pair[:, 0] + (pair[:, 1] << np.uint64(32))

@@ -1,14 +1,17 @@
-"""Which cache policies exist, what do they remember, and whom do they evict? The registry, and the
-twin of `kernels/policies.py`: touches of whole arrays of lines, victims among the lines of one set.
+"""Which cache policies exist, what do they record, and which row do they evict?
 
-This file imports NumPy only, so the config and `--help` can list the policies without Numba.
+The registry, and the twin of `kernels/policies.py`: it touches whole arrays of lines and chooses a
+victim among the lines of one set. This file imports NumPy only, so the config and `--help` can list
+the policies without Numba.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+# next use of a row that no known batch uses
 NEVER = np.iinfo(np.int64).max
+# Lookahead tells the next uses of rows apart up to this many batches ahead.
 FAR = 1 << 20
 
 
@@ -16,10 +19,12 @@ FAR = 1 << 20
 class Policy:
     """A cache policy.
 
-    counts: it decides by how often a row was looked up since the start, so counts of rows outside
-    the cache are kept too. next_use: it reads the batch that will use each row next (`NEVER`: none
-    known), and keeps it for each line. hand: it keeps a place for each set. source: who described
-    it.
+    name     : its name in the config
+    about    : what it evicts, one clause for `--help`
+    source   : where it is described
+    counts   : it needs the lookups of every row since the start, also of rows outside the cache
+    next_use : it needs, and keeps for each line, the next batch that uses a row (`NEVER`: unknown)
+    hand     : it keeps a position in the queue of each set
     """
 
     name: str
@@ -62,14 +67,14 @@ POLICIES = {
 DEFAULT = "lru"
 
 
-def _first_least(keys, free):
-    """The lowest way of least key among the free ones, or -1."""
-    ways = np.flatnonzero(free)
+def _first_least(keys, unlocked):
+    """The lowest unlocked way with the least key, or -1."""
+    ways = np.flatnonzero(unlocked)
     return int(ways[np.argmin(keys[ways])]) if ways.size else -1
 
 
 def lru_touch(line, fresh, amount, use, now, state):
-    """Stamped with the batch that used it; see `kernels.policies.lru_touch`."""
+    """Stamp lines with the batch that used them; see `kernels.policies.lru_touch`."""
     state.stamp[line] = now
 
 
@@ -79,18 +84,18 @@ def lru_victim(s, amount, use, now, state):
 
 
 def lfu_touch(line, fresh, amount, use, now, state):
-    """Stamped with its lookups in all batches; see `kernels.policies.lfu_touch`."""
+    """Stamp lines with lookups in all batches; see `kernels.policies.lfu_touch`."""
     state.stamp[line] = np.where(fresh, 0, state.stamp[line]) + amount
 
 
 def lfu_victim(s, amount, use, now, state):
-    """The least frequently used row, or nobody; see `kernels.policies.lfu_victim`."""
+    """The least frequently used row, or -1; see `kernels.policies.lfu_victim`."""
     way = lru_victim(s, amount, use, now, state)
     return -1 if way >= 0 and state.stamp[32 * s + way] > amount else way
 
 
 def sieve_touch(line, fresh, amount, use, now, state):
-    """Stamped with its birth and whether it was used again; see `kernels.policies.sieve_touch`."""
+    """Stamp lines with their batch and used-again bit; see `kernels.policies.sieve_touch`."""
     state.stamp[line] = np.where(
         fresh, 2 * now + (np.asarray(amount) > 1), state.stamp[line] // 2 * 2 + 1
     )
@@ -99,33 +104,35 @@ def sieve_touch(line, fresh, amount, use, now, state):
 def sieve_victim(s, amount, use, now, state):
     """The first row from the hand on, not used again; see `kernels.policies.sieve_victim`."""
     stamps = state.stamp[32 * s : 32 * s + 32]
-    free = state.locks[32 * s : 32 * s + 32] == 0
-    place = stamps // 2 * np.int64(32) + np.arange(32)
-    by_age = [int(way) for way in np.argsort(place, kind="stable") if free[way]]
-    ahead = [way for way in by_age if place[way] > state.hand[s]]
-    behind = [way for way in by_age if place[way] <= state.hand[s]]
+    unlocked = state.locks[32 * s : 32 * s + 32] == 0
+    position = stamps // 2 * np.int64(32) + np.arange(32)
+    by_age = [int(way) for way in np.argsort(position, kind="stable") if unlocked[way]]
+    ahead = [way for way in by_age if position[way] > state.hand[s]]
+    behind = [way for way in by_age if position[way] <= state.hand[s]]
     queue = ahead + behind
-    for way in queue + queue:  # after a whole round nobody has the bit
+    # The first round clears the bits, so the second round finds a victim if the first did not.
+    for way in queue + queue:
         if stamps[way] % 2 == 0:
-            state.hand[s] = place[way]
+            state.hand[s] = position[way]
             return way
         stamps[way] -= 1
     return -1
 
 
 def lookahead_touch(line, fresh, amount, use, now, state):
-    """Stamped with the batch that used it and the one that will; see
-    `kernels.policies.lookahead_touch`.
-    """
+    """Stamp lines with their last batch, keep the next; see `kernels.policies.lookahead_touch`."""
     state.stamp[line] = now
     state.next_use[line] = use
 
 
 def lookahead_victim(s, amount, use, now, state):
-    """The row used last, or nobody; see `kernels.policies.lookahead_victim`."""
+    """The row used farthest ahead, or -1; see `kernels.policies.lookahead_victim`."""
     next_use = state.next_use[32 * s : 32 * s + 32]
     known = (next_use > now) & (next_use < NEVER)
-    ahead = np.where(known, np.minimum(np.where(known, next_use, now) - now, FAR - 1), FAR)
-    order = np.lexsort((np.arange(32), state.stamp[32 * s : 32 * s + 32], -ahead))
-    free = [int(way) for way in order if state.locks[32 * s + way] == 0]
-    return -1 if not free or (known[free[0]] and next_use[free[0]] < use) else free[0]
+    distance = np.where(known, np.minimum(np.where(known, next_use, now) - now, FAR - 1), FAR)
+    order = np.lexsort((np.arange(32), state.stamp[32 * s : 32 * s + 32], -distance))
+    candidates = [int(way) for way in order if state.locks[32 * s + way] == 0]
+    if not candidates:
+        return -1
+    way = candidates[0]
+    return -1 if known[way] and next_use[way] < use else way

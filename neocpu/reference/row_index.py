@@ -1,6 +1,4 @@
-"""In which slot is a row? The plain twin of `kernels/row_index.py`, and the names of a slot's
-status.
-"""
+"""In which slot is a row? The plain twin of `kernels/row_index.py`, with the status of slots."""
 
 import numpy as np
 
@@ -15,61 +13,62 @@ NEW = -1
 STAYED = -2
 
 
-def _known(words, shift):
+def _slot_of_row(words, shift):
+    """Slot of every row of the map."""
     return {int(w) >> shift: int(w) % 2**shift - 1 for w in words[words != 0]}
 
 
-def _place(row, words, shift):
+def _position(row, words, shift):
+    """Position of the word of `row`, or of the empty word where it would be entered."""
     order = (np.arange(words.size) + splitmix64(row) % words.size) % words.size
-    there = words[order]
-    return order[(there == 0) | (there >> np.uint64(shift) == row)][0]
+    probed = words[order]
+    return order[(probed == 0) | (probed >> np.uint64(shift) == row)][0]
 
 
 def _enter(row, slot, words, shift):
-    words[_place(row, words, shift)] = row << shift | (slot + 1)
+    words[_position(row, words, shift)] = row << shift | (slot + 1)
 
 
 def find_slots(rows, words, shift, slots):
     """Slot of every row, or -1; see `kernels.row_index.find_slots`."""
-    known = _known(words, shift)
-    slots[:] = [known.get(row, -1) for row in rows.tolist()]
+    slot_of_row = _slot_of_row(words, shift)
+    slots[:] = [slot_of_row.get(row, -1) for row in rows.tolist()]
 
 
 def place_rows(rows, words, shift, status, first, slots, old):
-    """Give every row a slot to be written in; see `kernels.row_index.place_rows`."""
-    known = _known(words, shift)
-    at = int(first)
+    """Choose the slot in which each row is written; see `kernels.row_index.place_rows`."""
+    slot_of_row = _slot_of_row(words, shift)
+    free = int(first)
     for i, row in enumerate(rows.tolist()):
-        slot = known.get(row, -1)
+        slot = slot_of_row.get(row, -1)
         old[i] = STAYED
         if slot < 0 or status[slot] != FRESH:
             old[i] = NEW
             if slot >= 0:
                 status[slot] = REPLACED
                 old[i] = slot
-            at = slot = int((at + np.flatnonzero(np.roll(status, -at) == FREE)[0]) % status.size)
+            free = int((free + np.flatnonzero(np.roll(status, -free) == FREE)[0]) % status.size)
+            slot = free
             status[slot] = FRESH
             _enter(row, slot, words, shift)
         slots[i] = slot
-    return at
+    return free
 
 
 def insert_rows(rows, slots, words, shift):
-    """Enter rows with their slots; the first one known already or -1; see
-    `kernels.row_index.insert_rows`.
-    """
-    known = set(_known(words, shift))
+    """Enter rows with their slots, up to one that is there; see `kernels.row_index.insert_rows`."""
+    stored_rows = set(_slot_of_row(words, shift))
     for i, (row, slot) in enumerate(zip(rows.tolist(), slots.tolist())):
-        if row in known:
+        if row in stored_rows:
             return i
-        known.add(row)
+        stored_rows.add(row)
         _enter(row, slot, words, shift)
     return -1
 
 
 def rehash(words, shift, larger):
-    """Enter every word of one map into another; see `kernels.row_index.rehash`."""
-    for row, slot in _known(words, shift).items():
+    """Enter every word of a map into an empty one; see `kernels.row_index.rehash`."""
+    for row, slot in _slot_of_row(words, shift).items():
         _enter(row, slot, larger, shift)
 
 

@@ -1,9 +1,8 @@
-"""How do records travel between a mapped file and memory? The plain twin of
-`kernels/row_records.py`.
-"""
+"""How are records copied from and to a mapped file? The plain twin of `kernels/row_records.py`."""
 
 import numpy as np
 
+# the five primes of the xxHash specification, under its numbers 1 to 5
 _P = [
     np.uint64(p)
     for p in (
@@ -17,17 +16,18 @@ _P = [
 ]
 
 
-def _turn(x, bits):
+def _rotated(x, bits):
     return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
 
 
 def _round(state, word):
-    return _turn(state + word * _P[2], 31) * _P[1]
+    return _rotated(state + word * _P[2], 31) * _P[1]
 
 
 def xxh64(records, seeds):
-    """XXH64 of every row of records u8[n, size], with seeds u64[n]: u64[n]; all records at once,
-    word by word.
+    """XXH64, u64[n], of every row of records u8[n, size] with seeds u64[n].
+
+    All records are hashed together, word by word.
     """
     n, size = records.shape
     whole = size // 32 * 32
@@ -38,7 +38,7 @@ def xxh64(records, seeds):
         for step in range(words.shape[1]):
             lanes = [_round(state, words[:, step, i]) for i, state in enumerate(lanes)]
         h = sum(
-            (_turn(state, bits) for state, bits in zip(lanes, (1, 7, 12, 18))),
+            (_rotated(state, bits) for state, bits in zip(lanes, (1, 7, 12, 18))),
             np.zeros(n, np.uint64),
         )
         for state in lanes:
@@ -46,42 +46,43 @@ def xxh64(records, seeds):
     else:
         h = seeds + _P[5]
     h = h + np.uint64(size)
-    at = whole
+    position = whole
     for width, code in ((8, "<u8"), (4, "<u4"), (1, "u1")):
-        while at + width <= size:
-            word = (
-                np.ascontiguousarray(records[:, at : at + width]).view(code)[:, 0].astype(np.uint64)
-            )
+        while position + width <= size:
+            column = np.ascontiguousarray(records[:, position : position + width])
+            word = column.view(code)[:, 0].astype(np.uint64)
             if width == 8:
-                h = _turn(h ^ _round(np.zeros_like(word), word), 27) * _P[1] + _P[4]
+                h = _rotated(h ^ _round(np.zeros_like(word), word), 27) * _P[1] + _P[4]
             elif width == 4:
-                h = _turn(h ^ (word * _P[1]), 23) * _P[2] + _P[3]
+                h = _rotated(h ^ (word * _P[1]), 23) * _P[2] + _P[3]
             else:
-                h = _turn(h ^ (word * _P[5]), 11) * _P[1]
-            at += width
+                h = _rotated(h ^ (word * _P[5]), 11) * _P[1]
+            position += width
     for shift, factor in ((33, _P[2]), (29, _P[3]), (32, np.uint64(1))):
         h = (h ^ (h >> np.uint64(shift))) * factor
     return h
 
 
-def _places(slots, origin, per, stride, size):
+def _byte_positions(slots, origin, per, stride, size):
     return (origin[slots // per] + slots % per * stride)[:, None] + np.arange(size)
 
 
 def gather_records(file, slots, origin, per, stride, size, out):
-    """Records of slots, one after the other; see `kernels.row_records.gather_records`."""
-    found = slots >= 0
-    out.reshape(slots.size, size)[found] = file[_places(slots[found], origin, per, stride, size)]
+    """Copy the records of slots; see `kernels.row_records.gather_records`."""
+    copied = slots >= 0
+    positions = _byte_positions(slots[copied], origin, per, stride, size)
+    out.reshape(slots.size, size)[copied] = file[positions]
 
 
 def scatter_records(records, slots, origin, per, stride, size, file):
-    """Put records into their slots; see `kernels.row_records.scatter_records`."""
-    put = slots >= 0
-    file[_places(slots[put], origin, per, stride, size)] = records.reshape(slots.size, size)[put]
+    """Copy records to their slots; see `kernels.row_records.scatter_records`."""
+    copied = slots >= 0
+    positions = _byte_positions(slots[copied], origin, per, stride, size)
+    file[positions] = records.reshape(slots.size, size)[copied]
 
 
 def make_tags(records, size, rows, slots, table, tags):
-    """The tags of records; see `kernels.row_records.make_tags`."""
+    """Compute the tags of records; see `kernels.row_records.make_tags`."""
     out = tags.reshape(rows.size, 16)
     out[:, :8] = rows.astype("<i8").view(np.uint8).reshape(-1, 8)
     out[:, 8:12] = _low(xxh64(records.reshape(rows.size, size), rows.astype(np.uint64)))
@@ -89,19 +90,16 @@ def make_tags(records, size, rows, slots, table, tags):
 
 
 def _low(hashes):
+    """Low halves of hashes u64[n] as bytes u8[n, 4]."""
     return hashes.astype("<u4").view(np.uint8).reshape(-1, 4)
 
 
 def rows_of_tags(tags, slots, table, rows):
-    """Row numbers that tags hold; the first damaged tag or -1; see
-    `kernels.row_records.rows_of_tags`.
-    """
-    given = tags.reshape(slots.size, 16)
-    wrong = (
-        given[:, 12:]
-        != _low(xxh64(given[:, :12], slots.astype(np.uint64) + np.uint64(table << 48)))
-    ).any(axis=1)
-    bad = int(np.flatnonzero(wrong)[0]) if wrong.any() else -1
-    good = slots.size if bad < 0 else bad
-    rows[:good] = np.ascontiguousarray(given[:good, :8]).view("<i8")[:, 0]
-    return bad
+    """Read the rows from tags, up to a damaged one; see `kernels.row_records.rows_of_tags`."""
+    lines = tags.reshape(slots.size, 16)
+    hashes = _low(xxh64(lines[:, :12], slots.astype(np.uint64) + np.uint64(table << 48)))
+    damaged = (lines[:, 12:] != hashes).any(axis=1)
+    first_damaged = int(np.flatnonzero(damaged)[0]) if damaged.any() else -1
+    intact = slots.size if first_damaged < 0 else first_damaged
+    rows[:intact] = np.ascontiguousarray(lines[:intact, :8]).view("<i8")[:, 0]
+    return first_damaged

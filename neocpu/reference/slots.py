@@ -1,18 +1,16 @@
-"""How do rows travel between slots of memory, and between slots and records? The plain twin of
-`kernels/slots.py`.
-"""
+"""How are rows copied between slots and records? The plain twin of `kernels/slots.py`."""
 
 
 def copy_slots(field, size, source, target):
-    """From slots source[i] to slots target[i]."""
+    """Copy slots source[i] to slots target[i]; shapes as in the kernel."""
     field.reshape(-1, size)[target] = field.reshape(-1, size)[source]
 
 
 def pack_slots(field, size, slots, records, record, at):
-    """From slots to bytes [at, at + size) of records."""
+    """Copy slots to bytes [at, at + size) of records; shapes as in the kernel."""
     records.reshape(-1, record)[:, at : at + size] = field.reshape(-1, size)[slots]
 
 
 def unpack_slots(records, record, at, size, slots, field):
-    """From bytes [at, at + size) of records to slots."""
+    """Copy bytes [at, at + size) of records to slots; shapes as in the kernel."""
     field.reshape(-1, size)[slots] = records.reshape(-1, record)[:, at : at + size]

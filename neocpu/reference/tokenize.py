@@ -1,4 +1,4 @@
-"""What do the parsers of a click log mean, in plain Python? The twin of `kernels/tokenize.py`."""
+"""What do the parsers of a click log compute? The plain twin of `kernels/tokenize.py`."""
 
 import itertools
 import re
@@ -17,8 +17,9 @@ INEXACT = 7
 
 
 def _fields(text, begin, end):
-    whole = bytes(text)
-    return [whole[b:e] for b, e in zip(begin.tolist(), end.tolist())]
+    """Bytes of every field."""
+    block = bytes(text)
+    return [block[b:e] for b, e in zip(begin.tolist(), end.tolist())]
 
 
 def _quoted(line, delimiter, quote):
@@ -29,18 +30,19 @@ def _quoted(line, delimiter, quote):
         b"(?:%b((?:[^%b]|%b%b)*)%b|((?!%b)[^%b]*))(%b|\\Z)" % (q, q, q, q, q, q, d, d), re.DOTALL
     )
     spans = []
-    at = 0
+    position = 0
     while True:
-        match = field.match(line, at)
+        match = field.match(line, position)
         if match is None:
             return None
         spans.append(match.span(1 if match.group(1) is not None else 2))
         if not match.group(3):
             return spans
-        at = match.end()
+        position = match.end()
 
 
 def _plain(line, delimiter):
+    """Spans of the fields of a line without quotes."""
     cuts = [-1, *(i for i, byte in enumerate(line) if byte == delimiter), len(line)]
     return [(a + 1, b) for a, b in itertools.pairwise(cuts)]
 
@@ -62,9 +64,9 @@ def split_lines(text, delimiter, quote, begin, end, first, found):
 def parse_hex(text, begin, end, digits, out, status):
     """Hexadecimal fields; see `kernels.tokenize.parse_hex`."""
     for i, field in enumerate(_fields(text, begin, end)):
-        good = re.fullmatch(b"[0-9a-fA-F]+", field)
+        match = re.fullmatch(b"[0-9a-fA-F]+", field)
         status[i] = (
-            EMPTY if not field else NOT_HEX if not good else TOO_LONG if len(field) > digits else 0
+            EMPTY if not field else NOT_HEX if not match else TOO_LONG if len(field) > digits else 0
         )
         out[i] = 0 if status[i] else int(field, 16)
 
@@ -72,10 +74,10 @@ def parse_hex(text, begin, end, digits, out, status):
 def parse_integers(text, begin, end, out, status):
     """Decimal integers; see `kernels.tokenize.parse_integers`."""
     for i, field in enumerate(_fields(text, begin, end)):
-        good = re.fullmatch(b"[+-]?[0-9]+", field)
-        value = int(field) if good else 0
+        match = re.fullmatch(b"[+-]?[0-9]+", field)
+        value = int(field) if match else 0
         fits = -(2**63) <= value < 2**63
-        status[i] = EMPTY if not field else NOT_INTEGER if not good else 0 if fits else TOO_LARGE
+        status[i] = EMPTY if not field else NOT_INTEGER if not match else 0 if fits else TOO_LARGE
         out[i] = value if fits else 0
 
 
@@ -83,11 +85,11 @@ def parse_decimals(text, begin, end, out, status):
     """Decimal numbers, where few digits make them exact; see `kernels.tokenize.parse_decimals`."""
     for i, field in enumerate(_fields(text, begin, end)):
         out[i] = 0.0
-        good = re.fullmatch(rb"[+-]?(?=\.?[0-9])([0-9]*)\.?([0-9]*)(?:[eE]([+-]?[0-9]+))?", field)
-        if not field or not good:
+        match = re.fullmatch(rb"[+-]?(?=\.?[0-9])([0-9]*)\.?([0-9]*)(?:[eE]([+-]?[0-9]+))?", field)
+        if not field or not match:
             status[i] = NOT_NUMBER if field else EMPTY
             continue
-        whole, fraction, exponent = good.groups(b"")
+        whole, fraction, exponent = match.groups(b"")
         power = max(-100000, min(int(exponent or 0), 100000)) - len(fraction)
         short = len((whole + fraction).lstrip(b"0")) <= 15 and -22 <= power <= 22
         status[i] = 0 if short else INEXACT
@@ -107,7 +109,7 @@ def hash_text(text, begin, end, quote, out, status):
 
 
 def count_items(text, begin, end, separator, lengths):
-    """How many items a list field holds; see `kernels.tokenize.count_items`."""
+    """Number of items of each list field; see `kernels.tokenize.count_items`."""
     fields = _fields(text, begin, end)
     lengths[:] = [field.count(bytes([separator])) + 1 if field else 0 for field in fields]
 
@@ -115,15 +117,20 @@ def count_items(text, begin, end, separator, lengths):
 def split_items(text, begin, end, separator, item_begin, item_end):
     """Borders of the items of list fields; see `kernels.tokenize.split_items`."""
     fields = zip(begin.tolist(), _fields(text, begin, end))
-    spans = [(at + a, at + b) for at, field in fields if field for a, b in _plain(field, separator)]
+    spans = [
+        (start + a, start + b)
+        for start, field in fields
+        if field
+        for a, b in _plain(field, separator)
+    ]
     item_begin[:] = [a for a, _ in spans]
     item_end[:] = [b for _, b in spans]
 
 
 def find_last(text, begin, end, mark, out):
     """Position of the last mark in each field; see `kernels.tokenize.find_last`."""
-    places = [field.rfind(bytes([mark])) for field in _fields(text, begin, end)]
-    out[:] = np.where(np.array(places, int) < 0, end, begin + np.array(places, int))
+    positions = [field.rfind(bytes([mark])) for field in _fields(text, begin, end)]
+    out[:] = np.where(np.array(positions, int) < 0, end, begin + np.array(positions, int))
 
 
 def squash(x, out):

@@ -1,6 +1,7 @@
-"""How is a row found in the cache? Its set is a remainder, without a division; the byte by which it
-is found among the set's 32 is found by one vector comparison, whose answer is a mask, bit w for way
-w.
+"""How is a row found in the cache?
+
+The set is a remainder, computed without a division. One vector comparison of the set's 32 tag bytes
+then gives a mask of the ways that may hold the row, bit w for way w.
 """
 
 from llvmlite import ir
@@ -9,21 +10,22 @@ from numba.extending import intrinsic
 
 from neocpu.kernels.simd import I1, I8, I32, I64, call, data, splat, vector_pointer
 
+# lines of a set; as many bytes as one AVX2 vector has, and as many bits as the mask
 WAYS = 32
 
 
 @intrinsic
 def matching(typingctx, array, first, byte):
-    """Mask of the ways w with array[first + w] == byte, of a contiguous u8 array."""
+    """Mask i64 of the ways w with array[first + w] == byte, for a contiguous u8 array."""
 
     def codegen(context, builder, signature, args):
         vector = ir.VectorType(I8, WAYS)
         pointer = vector_pointer(
             builder, data(context, builder, signature, args, 0), args[1], vector
         )
-        loaded = builder.load(pointer, align=1)
-        found = builder.icmp_unsigned("==", loaded, splat(builder, args[2], WAYS))
-        return builder.zext(builder.bitcast(found, I32), I64)
+        tags = builder.load(pointer, align=1)
+        matches = builder.icmp_unsigned("==", tags, splat(builder, args[2], WAYS))
+        return builder.zext(builder.bitcast(matches, I32), I64)
 
     if byte == types.uint8:
         return types.int64(array, types.int64, byte), codegen
@@ -32,7 +34,7 @@ def matching(typingctx, array, first, byte):
 
 @intrinsic
 def lowest(typingctx, mask):
-    """Number of the lowest bit that is set in an i64, which must not be 0."""
+    """Number of the lowest bit that is set in an i64 other than 0."""
 
     def codegen(context, builder, signature, args):
         return call(builder, "llvm.cttz.i64", I64, args[0], I1(1))
@@ -44,8 +46,9 @@ def lowest(typingctx, mask):
 
 @intrinsic
 def remainder(typingctx, x, divisor, inverse):
-    """x % divisor of u64, with inverse = (2^64 - 1) // divisor: the quotient's estimate is at most
-    one too low.
+    """x % divisor of u64, with inverse = (2^64 - 1) // divisor.
+
+    The high half of x * inverse is the quotient or one less, so one subtraction corrects it.
     """
 
     def codegen(context, builder, signature, args):

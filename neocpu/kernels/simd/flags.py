@@ -1,12 +1,12 @@
-"""Has this thread rounded? x86 keeps a sticky flag, and so tells for nothing whether plain fp64
-sums were exact.
+"""Has this thread rounded?
 
-Reading the flag waits until all earlier arithmetic is done, some hundred cycles, so it is asked
-once for a group of bags. Other processors: `tells` is False, and exactness is found out by the
-range of exponents (`bags.py`).
+x86 has a sticky flag that every inexact operation sets, so it tells at no cost whether plain fp64
+sums were exact. Reading the flag waits for all earlier arithmetic, some hundred cycles, so it is
+read once for a group of bags. On other processors `tells` is False, and the range of exponents
+decides whether a sum is exact (`bags.py`).
 
-A lookup's weight times its row is rounded by definition, which must not raise the flag: AVX-512 has
-multiplications that leave it alone. Without them weighted sums are not asked about.
+The product of a weight and a row is rounded by definition and must not set the flag. AVX-512 has
+multiplications that leave it as it is; without them the flag is not used for weighted sums.
 """
 
 import platform
@@ -23,21 +23,23 @@ from neocpu.kernels.simd.decoders import ROWS, format_of
 from neocpu.kernels.simd.tiles import LANES
 
 X86 = platform.machine() in ("x86_64", "AMD64")
-QUIET = X86 and LANES == 16  # are there multiplications that leave the flag alone?
-INEXACT = 0x20  # "precision" flag of MXCSR
-# rounding of an AVX-512 instruction: to nearest even, no flag, whatever MXCSR says
+# Are there multiplications that leave the flag as it is? AVX-512 has them.
+QUIET = X86 and LANES == 16
+# the precision flag PE of MXCSR
+INEXACT = 0x20
+# operand of an AVX-512 instruction: round to nearest even and set no flag, whatever MXCSR says
 _NEAREST_QUIETLY = 8
 
 
 def quiet_product(builder: Any, x: Any, y: Any) -> Any:
-    """fl(x * y) of two vectors of up to 16 floats; the flag stays as it is. Only where `QUIET`."""
+    """fl(x * y) of two vectors of up to 16 floats without setting the flag; only if `QUIET`."""
     lanes = x.type.count
     wide = ir.VectorType(F32, 16)
-    nothing = ir.Constant(x.type, ir.Undefined)
+    undefined = ir.Constant(x.type, ir.Undefined)
     mask = ir.VectorType(I32, 16)
     if lanes < 16:
         repeat = ir.Constant(mask, [i % lanes for i in range(16)])
-        x, y = (builder.shuffle_vector(v, nothing, repeat) for v in (x, y))
+        x, y = (builder.shuffle_vector(v, undefined, repeat) for v in (x, y))
     product = call(builder, "llvm.x86.avx512.mul.ps.512", wide, x, y, I32(_NEAREST_QUIETLY))
     if lanes == 16:
         return product
@@ -47,15 +49,13 @@ def quiet_product(builder: Any, x: Any, y: Any) -> Any:
 
 @inlined
 def may_ask(values, weights):
-    """Is `rounded` to be asked about sums of rows of this format with these weights, if any?"""
+    """Does `rounded` tell whether sums of rows of this format, maybe weighted, are exact?"""
     return tells(values) and (QUIET or weights.size == 0)
 
 
 @intrinsic
 def tells(typingctx, values):
-    """Does `rounded` speak of the sums of rows of this format alone? Not where decoding them rounds
-    already.
-    """
+    """Do only the sums of rows of this format set the flag, and not the decoding of rows, too?"""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return I1(int(X86 and not ROWS[format_of(signature.args[0])].header))
@@ -70,11 +70,11 @@ def rounded(typingctx):
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if not X86:
             return I1(1)
-        word = cgutils.alloca_once(builder, I32)
-        pointer = builder.bitcast(word, I8.as_pointer())
+        control = cgutils.alloca_once(builder, I32)
+        pointer = builder.bitcast(control, I8.as_pointer())
         call(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), pointer)
-        state = builder.load(word)
-        builder.store(builder.and_(state, I32(0xFFFFFFFF ^ INEXACT)), word)
+        state = builder.load(control)
+        builder.store(builder.and_(state, I32(0xFFFFFFFF ^ INEXACT)), control)
         call(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), pointer)
         return builder.icmp_unsigned("!=", builder.and_(state, I32(INEXACT)), I32(0))
 

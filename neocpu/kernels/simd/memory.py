@@ -1,8 +1,7 @@
-"""How does a kernel move bytes that are aligned to nothing? By memcpy, and by words loaded and
-stored at any byte.
+"""How does a kernel move unaligned bytes?
 
-Words are little-endian, as the machines that Numba knows are, and as the files say that these
-kernels read.
+By memcpy, and by words that are loaded and stored at any byte. Words are little-endian, as on all
+machines that Numba supports and in the file formats that these kernels read.
 """
 
 from llvmlite import ir
@@ -12,25 +11,28 @@ from numba.extending import intrinsic
 
 from neocpu.kernels.simd import I64, data
 
+# LLVM type of each word
 _WORDS = {types.uint64: ir.IntType(64), types.uint32: ir.IntType(32)}
 
 
 def _pointer(context, builder, signature, args, array, at, kind):
-    first = builder.gep(data(context, builder, signature, args, array), [args[at]])
-    return builder.bitcast(first, kind.as_pointer())
+    """Pointer to `kind` at the byte args[at] of the array args[array]."""
+    byte = builder.gep(data(context, builder, signature, args, array), [args[at]])
+    return builder.bitcast(byte, kind.as_pointer())
 
 
 @intrinsic
 def copy_bytes(typingctx, source, source_at, target, target_at, count):
-    """target[target_at : target_at + count] = source[source_at : source_at + count], arrays of u8
-    that do not overlap.
+    """target[target_at : target_at + count] = source[source_at : source_at + count].
+
+    Both are u8 arrays and do not overlap.
     """
 
     def codegen(context, builder, signature, args):
-        here, there = (
+        source_byte, target_byte = (
             builder.gep(data(context, builder, signature, args, i), [args[i + 1]]) for i in (0, 2)
         )
-        cgutils.raw_memcpy(builder, there, here, args[4], I64(1), align=1)
+        cgutils.raw_memcpy(builder, target_byte, source_byte, args[4], I64(1), align=1)
         return context.get_dummy_value()
 
     n = types.int64
@@ -38,7 +40,7 @@ def copy_bytes(typingctx, source, source_at, target, target_at, count):
 
 
 def _load(kind):
-    """Intrinsic: the word of type `kind` at byte `at` of a u8 array."""
+    """Intrinsic: load the word of type `kind` at byte `at` of a u8 array."""
 
     @intrinsic
     def load(typingctx, array, at):
@@ -53,7 +55,7 @@ def _load(kind):
 
 
 def _store(kind):
-    """Intrinsic: put a word of type `kind` at byte `at` of a u8 array."""
+    """Intrinsic: store a word of type `kind` at byte `at` of a u8 array."""
 
     @intrinsic
     def store(typingctx, array, at, word):

@@ -1,8 +1,8 @@
-"""How do blocks of floats get to where a tile needs them, and finished tiles to where they belong?
+"""How are the panels of a matrix product packed, and its finished tiles stored?
 
-Copies, sums, transposes and the last step of a matrix product, on vectors of LANES floats. All take
-flat positions in contiguous float32 arrays of any shape. Nothing here multiplies; only `add_floats`
-and `finish_tile` add, one plain fp32 addition per element.
+By copies, sums, transposes and the last step of a product, on vectors of LANES floats. All take
+flat positions in contiguous float32 arrays of any shape. Nothing is multiplied here, and only
+`add_floats` and `finish_tile` add: one plain fp32 addition per element.
 """
 
 from llvmlite import ir
@@ -18,7 +18,7 @@ _ZERO = ir.Constant(_VECTOR, [0.0] * LANES)
 
 
 def _bases(context, builder, signature, args, *positions):
-    """Pointers to the element that a pair (array, position) of arguments names."""
+    """Pointers to the elements args[q][args[q + 1]] of the arrays at these argument positions."""
     return [
         builder.gep(data(context, builder, signature, args, q), [args[q + 1]]) for q in positions
     ]
@@ -112,10 +112,10 @@ def add_floats(typingctx, x, x_at, out, out_at, count):
             )
         with builder.if_then(builder.icmp_signed("<", whole, args[4])):
             mask = _lanes_below(builder, builder.sub(args[4], whole))
-            left, right = (
+            sums, addends = (
                 _masked_load(builder, base, whole, mask, _ZERO) for base in (target, source)
             )
-            _masked_store(builder, builder.fadd(left, right), target, whole, mask)
+            _masked_store(builder, builder.fadd(sums, addends), target, whole, mask)
         return context.get_dummy_value()
 
     n = types.int64
@@ -139,15 +139,18 @@ def _copy(lanes):
     return copy
 
 
-# one step of a panel; one vector
+# one step of an A panel
 copy_a = _copy(MR)
+# one step of a B panel
 copy_b = _copy(NC)
+# one vector
 copy_lanes = _copy(LANES)
 
 
 def _transposed(builder, rows):
-    """Columns of a LANES x LANES block given as row vectors: log2(LANES) rounds of exchanges
-    between pairs of rows.
+    """Columns of a LANES x LANES block whose row vectors are given.
+
+    log2(LANES) rounds exchange half of the elements between pairs of rows.
     """
     width = LANES // 2
     while width:
@@ -155,35 +158,34 @@ def _transposed(builder, rows):
             if i & width == 0:
                 a = rows[i]
                 b = rows[i + width]
-                keep = [c if c & width == 0 else LANES + c - width for c in range(LANES)]
-                give = [c + width if c & width == 0 else LANES + c for c in range(LANES)]
-                mask = [ir.Constant(ir.VectorType(I32, LANES), m) for m in (keep, give)]
-                rows[i], rows[i + width] = (
-                    builder.shuffle_vector(a, b, mask[0]),
-                    builder.shuffle_vector(a, b, mask[1]),
+                lower = [c if c & width == 0 else LANES + c - width for c in range(LANES)]
+                upper = [c + width if c & width == 0 else LANES + c for c in range(LANES)]
+                lower_mask, upper_mask = (
+                    ir.Constant(ir.VectorType(I32, LANES), lanes) for lanes in (lower, upper)
                 )
+                rows[i] = builder.shuffle_vector(a, b, lower_mask)
+                rows[i + width] = builder.shuffle_vector(a, b, upper_mask)
         width //= 2
     return rows
 
 
 @intrinsic
 def transpose_block(typingctx, x, x_at, stride, rows, out, out_at, step):
-    """out[out_at + k*step + r] = x[x_at + min(r, rows - 1)*stride + k] for r, k < LANES; `rows` may
-    be 0 or negative.
+    """out[out_at + k*step + r] = x[x_at + min(r, rows - 1)*stride + k] for r, k < LANES.
 
-    Beyond the last row the last one is repeated: a value that nobody uses, but never a slow
-    subnormal left in memory.
+    `rows` may be 0 or negative. The last row is repeated beyond the end: its values are not used,
+    but leftovers in memory may be subnormal numbers, which make arithmetic slow.
     """
 
     def codegen(context, builder, signature, args):
         source, target = _bases(context, builder, signature, args, 0, 4)
         last = builder.sub(args[3], I64(1))
-        lines = []
+        vectors = []
         for r in range(LANES):
             row = builder.select(builder.icmp_signed("<", I64(r), last), I64(r), last)
-            lines.append(_load(builder, source, builder.mul(args[2], row)))
-        for k, line in enumerate(_transposed(builder, lines)):
-            _store(builder, line, target, builder.mul(args[6], I64(k)))
+            vectors.append(_load(builder, source, builder.mul(args[2], row)))
+        for k, column in enumerate(_transposed(builder, vectors)):
+            _store(builder, column, target, builder.mul(args[6], I64(k)))
         return context.get_dummy_value()
 
     n = types.int64
@@ -196,83 +198,97 @@ def mirror_block(typingctx, x, x_at, stride):
 
     def codegen(context, builder, signature, args):
         (base,) = _bases(context, builder, signature, args, 0)
-        places = [builder.mul(args[2], I64(r)) for r in range(LANES)]
-        rows = [_load(builder, base, place) for place in places]
-        for r, (place, turned) in enumerate(zip(places, _transposed(builder, list(rows)))):
+        starts = [builder.mul(args[2], I64(r)) for r in range(LANES)]
+        rows = [_load(builder, base, start) for start in starts]
+        columns = _transposed(builder, list(rows))
+        for r, (start, column) in enumerate(zip(starts, columns)):
             mask = ir.Constant(
                 ir.VectorType(I32, LANES), [c if c <= r else LANES + c for c in range(LANES)]
             )
-            _store(builder, builder.shuffle_vector(rows[r], turned, mask), base, place)
+            _store(builder, builder.shuffle_vector(rows[r], column, mask), base, start)
         return context.get_dummy_value()
 
     n = types.int64
     return types.void(x, n, n), codegen
 
 
-# what is done to a finished tile
+# What `finish_tile` does to a tile: nothing, add a bias, add a bias and apply ReLU, or clear the
+# elements whose gate is not positive.
 PLAIN = 0
 BIAS = 1
 BIAS_RELU = 2
 GATE = 3
 
 
-def _shut(builder, value, switch):
-    """`value`, or +0 where `switch` <= 0; a NaN switch leaves the value."""
-    return builder.select(builder.fcmp_ordered("<=", switch, _ZERO), _ZERO, value)
+def _gated(builder, value, gate):
+    """`value`, but +0 where `gate` <= 0; a NaN gate keeps the value."""
+    return builder.select(builder.fcmp_ordered("<=", gate, _ZERO), _ZERO, value)
 
 
-def _finished(builder, value, other, mode):
-    """One vector of a tile, finished in a mode known when the code is made."""
+def _finished(builder, value, operand, mode):
+    """One vector of a tile, finished by `mode`, which is known when the code is generated."""
     if mode == GATE:
-        return _shut(builder, value, other)
+        return _gated(builder, value, operand)
     if mode == PLAIN:
         return value
-    moved = builder.fadd(value, other)
-    return _shut(builder, moved, moved) if mode == BIAS_RELU else moved
+    biased = builder.fadd(value, operand)
+    return _gated(builder, biased, biased) if mode == BIAS_RELU else biased
 
 
 @intrinsic
 def finish_tile(
-    typingctx, tiles, at, rows, columns, other, other_at, other_step, mode, out, out_at, out_step
+    typingctx,
+    tiles,
+    at,
+    rows,
+    columns,
+    operand,
+    operand_at,
+    operand_step,
+    mode,
+    out,
+    out_at,
+    out_step,
 ):
     """out[out_at + i*out_step + j] = finished tiles[at + i*NC + j] for i < rows, j < columns.
 
-    `other` is a bias (other_step 0) or a gate laid out as out; with PLAIN it is not read.
+    The operand is a bias (operand_step 0) or a gate with the layout of out; PLAIN does not read it.
     """
 
     def codegen(context, builder, signature, args):
-        source, extra, target = _bases(context, builder, signature, args, 0, 4, 8)
+        source, operand, target = _bases(context, builder, signature, args, 0, 4, 8)
         masks = [_lanes_below(builder, builder.sub(args[3], I64(j * LANES))) for j in range(NV)]
 
-        def place(row, step, j):
+        def position(row, step, j):
             return builder.add(builder.mul(row, step), I64(j * LANES))
 
         def emit_rows(mode, whole):
             with cgutils.for_range(builder, args[2]) as loop:
                 for j in range(NV):
-                    value = _load(builder, source, place(loop.index, I64(NC), j))
-                    beside, there = (place(loop.index, args[step], j) for step in (6, 10))
+                    value = _load(builder, source, position(loop.index, I64(NC), j))
+                    operand_at = position(loop.index, args[6], j)
+                    target_at = position(loop.index, args[10], j)
                     if mode == PLAIN:
-                        other = None
+                        vector = None
                     elif whole:
-                        other = _load(builder, extra, beside)
+                        vector = _load(builder, operand, operand_at)
                     else:
-                        other = _masked_load(builder, extra, beside, masks[j], _ZERO)
-                    done = _finished(builder, value, other, mode)
+                        vector = _masked_load(builder, operand, operand_at, masks[j], _ZERO)
+                    finished = _finished(builder, value, vector, mode)
                     if whole:
-                        _store(builder, done, target, there)
+                        _store(builder, finished, target, target_at)
                     else:
-                        _masked_store(builder, done, target, there, masks[j])
+                        _masked_store(builder, finished, target, target_at, masks[j])
 
         full = builder.icmp_signed("==", args[3], I64(NC))
         for mode in (PLAIN, BIAS, BIAS_RELU, GATE):
             chosen = builder.icmp_signed("==", args[7], I64(mode))
-            with builder.if_then(chosen), builder.if_else(full) as (fast, edge):
-                with fast:
+            with builder.if_then(chosen), builder.if_else(full) as (inner, edge):
+                with inner:
                     emit_rows(mode, True)
                 with edge:
                     emit_rows(mode, False)
         return context.get_dummy_value()
 
     n = types.int64
-    return types.void(tiles, n, n, n, other, n, n, n, out, n, n), codegen
+    return types.void(tiles, n, n, n, operand, n, n, n, out, n, n), codegen

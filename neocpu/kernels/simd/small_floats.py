@@ -1,15 +1,15 @@
-"""How is a number rounded to a small float without a branch? In 32-bit integers, one lane at a
-time; LLVM adds the lanes.
+"""How is a number rounded to a small float without a branch?
 
-Codes of magnitudes ascend with the magnitudes, so a small float is a shift of the fp32 bits:
+In 32-bit integers; the code below is for one number, and LLVM vectorizes it. Codes ascend with the
+magnitudes, so the code of a small float is a shift of the fp32 bits:
 
-    normal      (bits + half an ulp, made even by the bit above - bias) >> dropped bits
-    subnormal   |x| + 2^(23 + lowest exponent - mantissa bits): fp32 addition itself rounds at the
-                right place
+    normal      (bits + half an ulp - 1 + the last bit kept - bias) >> dropped bits
+    subnormal   |x| + 2^(23 + lowest exponent - mantissa bits), which fp32 addition rounds at the
+                right bit
     overflow    the code after the largest finite one: infinity (IEEE-754) or NaN (e4m3fn)
 
-Numba widens integer arithmetic to 64 bits, which halves the lanes; here it stays at 32. Each
-function takes the words that `codecs.words_of` makes of a layout.
+Numba would widen integer arithmetic to 64 bits and so halve the lanes; these intrinsics keep it at
+32. Each takes the words of a layout that `codecs.words_of` computes.
 """
 
 from typing import Any
@@ -28,7 +28,20 @@ def _i32(value: int) -> Any:
 
 
 class _Float:
-    """The parts of an fp32 number, and the words of a layout, as LLVM values."""
+    """An fp32 number and the words of a layout, as LLVM values.
+
+    drop      : mantissa bits of fp32 that the format drops
+    rebias    : difference of the exponent biases, in the exponent's place
+    least     : bits of the least normal number of the format
+    magic     : bits of the power of two that rounds a subnormal number when it is added
+    over      : code after the largest finite one
+    quiet     : code of NaN
+    limit     : bits to which magnitudes are limited before they are rounded
+    shift     : bits between the sign of fp32 and that of the code
+    mantissa  : mantissa bits of the format
+    magnitude : bits of |x|
+    bounded   : the magnitude, at most limit
+    """
 
     def __init__(self, builder: Any, x: Any, words: Any) -> None:
         self.builder = b = builder
@@ -45,8 +58,8 @@ class _Float:
         ) = (b.extract_value(words, i) for i in range(9))
         bits = b.bitcast(x, I32)
         self.sign = b.lshr(b.and_(bits, _i32(0x80000000)), self.shift)
-        self.given = b.and_(bits, _i32(0x7FFFFFFF))
-        self.a = self.umin(self.given, self.limit)
+        self.magnitude = b.and_(bits, _i32(0x7FFFFFFF))
+        self.bounded = self.umin(self.magnitude, self.limit)
 
     def umin(self, x: Any, y: Any) -> Any:
         return self.builder.select(self.builder.icmp_unsigned("<", x, y), x, y)
@@ -54,58 +67,65 @@ class _Float:
     def nearest(self) -> Any:
         """Code of the magnitude: nearest, ties to even."""
         b = self.builder
-        a = self.a
-        even = b.and_(b.lshr(a, self.drop), _i32(1))
+        a = self.bounded
+        last_kept = b.and_(b.lshr(a, self.drop), _i32(1))
         half = b.sub(b.shl(_i32(1), b.sub(self.drop, _i32(1))), _i32(1))
-        normal = b.lshr(b.sub(b.add(b.add(a, half), even), self.rebias), self.drop)
-        moved = b.bitcast(b.fadd(b.bitcast(a, F32), b.bitcast(self.magic, F32)), I32)
-        code = b.select(b.icmp_unsigned("<", a, self.least), b.sub(moved, self.magic), normal)
+        normal = b.lshr(b.sub(b.add(b.add(a, half), last_kept), self.rebias), self.drop)
+        magic_sum = b.bitcast(b.fadd(b.bitcast(a, F32), b.bitcast(self.magic, F32)), I32)
+        subnormal = b.sub(magic_sum, self.magic)
+        code = b.select(b.icmp_unsigned("<", a, self.least), subnormal, normal)
         return self.umin(code, self.over)
 
-    def _place(self) -> tuple[Any, Any, Any]:
-        """(24-bit significand, how many of its bits are dropped, code of the power of two that the
-        kept ones stand on).
+    def _parts(self) -> tuple[Any, Any, Any]:
+        """(24-bit significand, how many of its bits are dropped, code of the exponent).
+
+        The code of the magnitude is the sum of the exponent's code and the kept bits.
         """
         b = self.builder
-        a = self.a
+        a = self.bounded
         exponent = b.lshr(a, _i32(23))
         normal = b.icmp_unsigned(">", exponent, _i32(0))
         significand = b.or_(b.and_(a, _i32(0x7FFFFF)), b.select(normal, _i32(1 << 23), _i32(0)))
         exponent = b.select(normal, exponent, _i32(1))
-        # exponent of the smallest normal number
-        first = b.add(b.lshr(self.rebias, _i32(23)), _i32(1))
-        below = b.sub(first, exponent)
+        # A subnormal number of the format drops as many more bits as its exponent is below that of
+        # the least normal number.
+        least_exponent = b.add(b.lshr(self.rebias, _i32(23)), _i32(1))
+        below = b.sub(least_exponent, exponent)
         below = b.select(b.icmp_signed(">", below, _i32(0)), below, _i32(0))
-        upper = b.shl(b.sub(b.add(exponent, below), first), self.mantissa)
+        upper = b.shl(b.sub(b.add(exponent, below), least_exponent), self.mantissa)
         return significand, b.add(self.drop, below), upper
 
     def down(self) -> Any:
         """Code of the magnitude: towards zero."""
-        significand, drop, upper = self._place()
+        significand, drop, upper = self._parts()
         return self.builder.add(upper, self.builder.lshr(significand, self.umin(drop, _i32(31))))
 
     def random(self, word: Any, top: Any) -> Any:
-        """Code of the magnitude: up if word / 2^32 + fraction >= 1. Beyond the largest finite
-        number: nearest.
+        """Code of the magnitude: rounded up if word / 2^32 + fraction >= 1.
+
+        Numbers beyond the largest finite one are rounded to nearest.
         """
         b = self.builder
-        significand, drop, upper = self._place()
+        significand, drop, upper = self._parts()
         units = b.lshr(significand, self.umin(drop, _i32(31)))
-        few = b.icmp_unsigned("<", drop, _i32(32))
-        near = b.shl(significand, b.select(few, b.sub(_i32(32), drop), _i32(0)))
+        # The fraction of a unit in 1 / 2^32: the dropped bits, aligned to the top of a word.
+        below_word = b.icmp_unsigned("<", drop, _i32(32))
+        near = b.shl(significand, b.select(below_word, b.sub(_i32(32), drop), _i32(0)))
         far = b.lshr(
-            significand, b.select(few, _i32(0), self.umin(b.sub(drop, _i32(32)), _i32(31)))
+            significand, b.select(below_word, _i32(0), self.umin(b.sub(drop, _i32(32)), _i32(31)))
         )
-        sum_ = b.add(b.select(few, near, far), word)
-        carry = b.zext(b.icmp_unsigned("<", sum_, word), I32)
+        fraction = b.select(below_word, near, far)
+        carry = b.zext(b.icmp_unsigned("<", b.add(fraction, word), word), I32)
         return b.select(
-            b.icmp_unsigned(">", self.a, top), self.nearest(), b.add(b.add(upper, units), carry)
+            b.icmp_unsigned(">", self.bounded, top),
+            self.nearest(),
+            b.add(b.add(upper, units), carry),
         )
 
     def code(self, magnitude: Any) -> Any:
-        """With NaN and the sign."""
+        """Code of the number: that of its magnitude, or NaN, and the sign."""
         b = self.builder
-        nan = b.icmp_unsigned(">", self.a, _i32(0x7F800000))
+        nan = b.icmp_unsigned(">", self.bounded, _i32(0x7F800000))
         return b.or_(b.select(nan, self.quiet, magnitude), self.sign)
 
 
@@ -122,8 +142,9 @@ def nearest_code(typingctx, x, words):
 
 @intrinsic
 def random_code(typingctx, x, word, top, words):
-    """int32 code of fp32 x: one of its neighbours, by a random uint32; `top` int32 bits of the
-    largest finite number.
+    """int32 code of fp32 x, rounded to one of its neighbours by a random uint32.
+
+    `top` int32: bits of the largest finite number of the format.
     """
 
     def codegen(context, builder, signature, args):
@@ -136,15 +157,15 @@ def random_code(typingctx, x, word, top, words):
 
 @intrinsic
 def truncated_code(typingctx, x, top, words):
-    """int32 code of fp32 x: the neighbour towards zero, which never is infinity unless x is."""
+    """int32 code of fp32 x, rounded towards zero; only an infinite x gives infinity."""
 
     def codegen(context, builder, signature, args):
         x, top, words = args
         number = _Float(builder, x, words)
-        inside = number.umin(number.a, top)
-        finite = builder.icmp_unsigned("<", number.given, _i32(0x7F800000))
-        infinite = builder.icmp_unsigned(">", number.a, top)
-        number.a = builder.select(finite, inside, number.a)
+        inside = number.umin(number.bounded, top)
+        finite = builder.icmp_unsigned("<", number.magnitude, _i32(0x7F800000))
+        infinite = builder.icmp_unsigned(">", number.bounded, top)
+        number.bounded = builder.select(finite, inside, number.bounded)
         return number.code(
             builder.select(
                 finite, number.down(), builder.select(infinite, number.over, number.down())
@@ -156,7 +177,7 @@ def truncated_code(typingctx, x, top, words):
 
 @intrinsic
 def half_up_code(typingctx, x):
-    """int32 bf16 code of fp32 x: half an ulp is added to the bits, whatever they mean (FBGEMM)."""
+    """int32 bf16 code of fp32 x: half an ulp is added to the bits, also of NaN (FBGEMM)."""
 
     def codegen(context, builder, signature, args):
         return builder.lshr(builder.add(builder.bitcast(args[0], I32), _i32(0x8000)), _i32(16))
@@ -191,8 +212,8 @@ def number_of_code(typingctx, code, words):
         normal = b.add(b.shl(c, drop), rebias)
         low = b.bitcast(b.fsub(b.bitcast(b.add(c, magic), F32), b.bitcast(magic, F32)), I32)
         value = b.select(b.icmp_unsigned("<", c, b.shl(_i32(1), mantissa)), low, normal)
-        # IEEE-754: `over` is infinity, above it NaN. e4m3fn: `over` is NaN, its mantissa is all
-        # ones. HFP8: never reached.
+        # IEEE-754: `over` is infinity and codes above it are NaN. e4m3fn: `over` is NaN, whose
+        # mantissa is all ones. HFP8: no code reaches `over`.
         infinite = b.icmp_unsigned(
             "==", b.and_(c, b.sub(b.shl(_i32(1), mantissa), _i32(1))), _i32(0)
         )
@@ -215,8 +236,9 @@ def magnitude(typingctx, x):
 
 @intrinsic
 def code4(typingctx, x, inverse):
-    """uint8 e2m1 code of x * inverse: nearest, halves away from zero, largest 6, which infinity and
-    NaN become too.
+    """uint8 e2m1 code of x * inverse: nearest, ties away from zero.
+
+    Numbers beyond 6, the largest one, become 6, and so do infinity and NaN.
     """
 
     def codegen(context, b, signature, args):
@@ -226,18 +248,18 @@ def code4(typingctx, x, inverse):
         six = ir.Constant(F32, 6.0)
         a = b.select(b.fcmp_ordered("<", a, six), a, six)
         normal = b.sub(b.lshr(b.add(b.bitcast(a, I32), _i32(1 << 21)), _i32(22)), _i32(252))
-        low = [
+        steps = [
             b.zext(b.fcmp_ordered(">=", a, ir.Constant(F32, edge)), I32) for edge in (0.25, 0.75)
         ]
         small = b.fcmp_ordered("<", a, ir.Constant(F32, 1.0))
-        return b.trunc(b.or_(b.select(small, b.add(*low), normal), sign), ir.IntType(8))
+        return b.trunc(b.or_(b.select(small, b.add(*steps), normal), sign), ir.IntType(8))
 
     return types.uint8(types.float32, types.float32), codegen
 
 
 @intrinsic
 def number4(typingctx, code):
-    """fp32 number of an e2m1 code (uint8, of which four bits count)."""
+    """fp32 number of an e2m1 code, the low four bits of a uint8."""
 
     def codegen(context, b, signature, args):
         code = b.zext(args[0], I32)

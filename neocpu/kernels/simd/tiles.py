@@ -1,9 +1,9 @@
-"""How does a matrix product keep the floating-point units busy? With a tile of C in registers, fed
-from packed panels.
+"""How does a matrix product keep the floating-point units busy?
 
-The tile has MR rows and NV vectors of LANES columns: MR * NV accumulators, each a chain of fused
-multiply-adds over ascending k. One step reads a column of the A panel (MR floats, each broadcast)
-and a row of the B panel (NC floats):
+It computes a tile of C in registers from packed panels of A and B. The tile has MR rows and NV
+vectors of LANES columns: MR * NV accumulators, each a chain of fused multiply-adds over ascending
+k. One step reads a column of the A panel (MR floats, each broadcast) and a row of the B panel (NC
+floats):
 
               B panel [K][NC]
               b0 b1 ... (NV vectors)         tile[i][j] = fma(splat a[i], b[j], tile[i][j])
@@ -12,8 +12,8 @@ and a row of the B panel (NC floats):
     [MR]...   t  t           6 x (2 x 8) on AVX2, 8 x (2 x 4) on 32 registers of 128 bits (NEON)
 
 The shape follows the vectors of the processor that LLVM compiles for (NUMBA_CPU_NAME and
-NUMBA_CPU_FEATURES override the host's); the bits do not: every output element is its own chain
-whatever the tile (`docs/arithmetic.md` §1).
+NUMBA_CPU_FEATURES override the host's). The bits of the result do not depend on it: in a tile of
+any shape every output element is a chain of its own (`docs/arithmetic.md` §1).
 """
 
 from itertools import product
@@ -50,9 +50,7 @@ declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 
 
 def tile_shape(name: str, features: str) -> tuple[int, int, int]:
-    """(MR, NV, LANES) for a processor: LLVM compiles one 16-lane FMA for it, and the registers it
-    uses tell.
-    """
+    """(MR, NV, LANES) for a processor, from the registers that LLVM uses for a 16-lane FMA."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     triple = llvm.get_process_triple()
@@ -68,13 +66,14 @@ def tile_shape(name: str, features: str) -> tuple[int, int, int]:
 
 MR, NV, LANES = tile_shape(*target())
 NC = NV * LANES
-# or packing by transposed blocks would spill into its own panel
+# Otherwise packing by transposed blocks would write beyond its own panel.
 assert MR < LANES or MR % LANES == 0
 
 
 class _Tile:
-    """Code of one register tile: MR rows, `vectors` vectors of columns, accumulators that LLVM
-    keeps in registers.
+    """Code of one tile of MR rows and `vectors` vectors of columns.
+
+    LLVM keeps the accumulators in registers.
     """
 
     def __init__(self, builder, vectors, left, right, steps):
@@ -84,12 +83,12 @@ class _Tile:
         self.right = right
         self.steps = steps
         self.vector = ir.VectorType(F32, LANES)
-        self.places = list(product(range(MR), range(vectors)))
-        self.sums = {t: cgutils.alloca_once(builder, self.vector) for t in self.places}
+        self.cells = list(product(range(MR), range(vectors)))
+        self.sums = {t: cgutils.alloca_once(builder, self.vector) for t in self.cells}
 
     def start(self):
-        """Every chain starts at +0."""
-        for t in self.places:
+        """Start every chain at +0."""
+        for t in self.cells:
             self.builder.store(ir.Constant(self.vector, [0.0] * LANES), self.sums[t])
 
     def _cell(self, base, stride, i, j):
@@ -97,51 +96,50 @@ class _Tile:
         return vector_pointer(self.builder, base, at, self.vector)
 
     def load(self, base, stride):
-        """Chains go on from the values in memory."""
-        for i, j in self.places:
+        """Continue the chains from the values in memory."""
+        for i, j in self.cells:
             self.builder.store(
                 self.builder.load(self._cell(base, stride, i, j), align=4), self.sums[i, j]
             )
 
     def add(self, base, stride):
-        """Chains become fl(value in memory + chain)."""
-        for i, j in self.places:
-            there = self.builder.load(self._cell(base, stride, i, j), align=4)
+        """Replace each chain by fl(value in memory + chain)."""
+        for i, j in self.cells:
+            addend = self.builder.load(self._cell(base, stride, i, j), align=4)
             self.builder.store(
-                self.builder.fadd(there, self.builder.load(self.sums[i, j])), self.sums[i, j]
+                self.builder.fadd(addend, self.builder.load(self.sums[i, j])), self.sums[i, j]
             )
 
     def store(self, base, stride):
-        """Leave the chains in memory."""
-        for i, j in self.places:
+        """Store the chains to memory."""
+        for i, j in self.cells:
             self.builder.store(
                 self.builder.load(self.sums[i, j]), self._cell(base, stride, i, j), align=4
             )
 
     def step(self, k, skip=None, gap=None):
-        """One fma per chain: column k of the left, row k of the right panel; without row `skip` if
-        `gap`.
+        """One fma per chain, of column k of the left panel and row k of the right panel.
+
+        If `gap` (i1) is true, the chains of row `skip` leave the step out.
         """
         b = self.builder
-        ap, bp = (
+        column, row_start = (
             b.gep(base, [b.mul(k, stride)])
             for base, stride in zip((self.left, self.right), self.steps)
         )
         row = [
-            b.load(vector_pointer(b, bp, I64(LANES * j), self.vector), align=4)
+            b.load(vector_pointer(b, row_start, I64(LANES * j), self.vector), align=4)
             for j in range(self.vectors)
         ]
         for i in range(MR):
-            coefficient = splat(b, b.load(b.gep(ap, [I64(i)])), LANES)
+            coefficient = splat(b, b.load(b.gep(column, [I64(i)])), LANES)
             for j in range(self.vectors):
-                old = b.load(self.sums[i, j])
-                new = call(b, f"llvm.fma.v{LANES}f32", self.vector, coefficient, row[j], old)
-                b.store(b.select(gap, old, new) if i == skip else new, self.sums[i, j])
+                chain = b.load(self.sums[i, j])
+                longer = call(b, f"llvm.fma.v{LANES}f32", self.vector, coefficient, row[j], chain)
+                b.store(b.select(gap, chain, longer) if i == skip else longer, self.sums[i, j])
 
     def run(self, first, last, ahead=None, pace=None):
-        """Steps first <= k < last; step k asks for the cache line of ahead[k*pace], into the
-        second-level cache.
-        """
+        """Steps first <= k < last; step k prefetches ahead[k*pace] into the second-level cache."""
         with cgutils.for_range_slice(self.builder, first, last, I64(1)) as (k, _):
             if ahead is not None:
                 prefetch_line(self.builder, self.builder.gep(ahead, [self.builder.mul(k, pace)]), 2)
@@ -149,12 +147,14 @@ class _Tile:
 
 
 def _chains(vectors):
-    """Intrinsic: c[c_at + i*c_step + j] = chain over k < count of fma(a[a_at + k*a_step + i],
-    b[b_at + k*b_step + j]).
+    """Intrinsic: a tile of c, one chain of fused multiply-adds for each element.
 
-    The chains start at +0 if `fresh`, else at what c holds. If `below` is not 0, they are added to
-    the values `below` places earlier in c, and the sum stays there. Step k asks for the cache line
-    of b[coming + k*pace].
+    c[c_at + i*c_step + j] = chain over k < count of
+                             fma(a[a_at + k*a_step + i], b[b_at + k*b_step + j])
+
+    The chains start at +0 if `fresh`, else at the values of c. If `below` is not 0, they are added
+    to the values `below` elements earlier in c instead, where the sums are stored. Step k
+    prefetches b[coming + k*pace].
     """
 
     @intrinsic
@@ -181,10 +181,11 @@ def _chains(vectors):
                 for q in (0, 3, 7)
             )
             tile = _Tile(builder, vectors, pa, pb, (args[2], args[5]))
-            with builder.if_else(builder.icmp_signed("!=", args[10], I64(0))) as (new, old):
-                with new:
+            is_fresh = builder.icmp_signed("!=", args[10], I64(0))
+            with builder.if_else(is_fresh) as (fresh_tile, stored_tile):
+                with fresh_tile:
                     tile.start()
-                with old:
+                with stored_tile:
                     tile.load(pc, args[9])
             ahead = builder.gep(data(context, builder, signature, args, 3), [args[12]])
             tile.run(I64(0), args[6], ahead, args[13])
@@ -200,15 +201,17 @@ def _chains(vectors):
     return chains
 
 
-# NC columns, LANES columns
+# a tile of NC columns
 tile_chains = _chains(NV)
+# a tile of LANES columns
 slim_chains = _chains(1)
 
 
 @intrinsic
 def gap_chains(typingctx, a, a_at, a_step, b, b_at, b_step, count, at, gap, c, c_at, c_step):
-    """`slim_chains` from +0, but the chain of row i leaves out step k = at + i if `gap` (a row and
-    itself).
+    """`slim_chains` from +0; if `gap` is not 0, the chains of row i leave out step k = at + i.
+
+    The gap leaves out the product of a row and itself.
     """
 
     def codegen(context, builder, signature, args):
