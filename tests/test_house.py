@@ -76,7 +76,6 @@ LONG_FUNCTIONS: dict[str, str] = {
     "cli/generate.py:generate": "a command's options",
     "kernels/gemm.py:_leaves": "one loop nest",
     "kernels/gemm.py:_product": "one loop nest",
-    "kernels/simd/quantize.py:row_range": "a builder of LLVM code",
     "kernels/update.py:_fuse": "a factory: the kernel within",
     "kernels/update.py:update_task": "one loop nest",
     "oracle/cases/backward.py:_numbers": "a list of cases",
