@@ -52,11 +52,12 @@ MEMORIES: dict[str, tuple[str, ...]] = {
 # plans where a route has something to carry
 PARTIAL_WORDS = ("row_wise", "table_row_wise", "grid_shard", "mixed")
 # What the code generator is told to compile for, FMA always among it; "host" is all that this
-# machine has.
+# machine has. "plain": the textbook kernels, for this machine.
 CPUS: dict[str, dict[str, str]] = {
     "host": {},
     "x86-64-v3": {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""},  # AVX2, no AVX-512
     "x86-64-v2+fma": {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": "+avx,+fma"},  # no AVX2
+    "plain": {"NEOCPU_KERNELS": "plain"},
 }
 ROWS = 203  # no multiple of a batch
 
@@ -227,6 +228,7 @@ def chosen(scope: str, ranks: Sequence[int] = RANKS) -> dict[str, list[Case]]:
         return {
             "host": pairwise(product(ranks, memories=MEMORIES)) + other_families,
             "x86-64-v3": [Case(MAIN, 1, "table_wise", 2)],
+            "plain": [Case(MAIN, 2, "mixed", 1), Case(MAIN, 2, "column_wise", 1, memory="cached")],
         }
     other_families = [
         case for name in FAMILIES if name != MAIN for case in pairwise(product(ranks, name))
