@@ -14,6 +14,7 @@ from benchmarks.harness import table, verdict
 # All benchmarks, in the order of the page.
 NAMES = (
     "roofline",
+    "ladder",
     "lookup",
     "pooling",
     "backward",

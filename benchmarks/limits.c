@@ -103,6 +103,17 @@ static void scatter(const uint32_t *key, const uint32_t *bag, uint32_t *key2, ui
     }
 }
 
+/* One row-wise AdaGrad update of the row w by its merged gradient. */
+always void adagrad(float *w, float *moment, const vec *sum, float rate, float eps) {
+    vec squares = {0}, step = {0};
+    for (int k = 0; k < BLOCKS; k++) squares += sum[k] * sum[k];
+    float mean = 0;
+    for (int c = 0; c < LANES; c++) mean += squares[c];
+    *moment += mean / D;
+    step += rate / (sqrtf(*moment) + eps);
+    for (int k = 0; k < BLOCKS; k++) *(vec *)(w + LANES * k) -= sum[k] * step;
+}
+
 /* Sort the lookups of each table by row, add the gradients of a row, one row-wise AdaGrad update per row. */
 void backward(float *const *tables, float *const *moments, const int64_t *rows, long T, long B, long L, const float *grad,
               float rate, float eps) {
@@ -122,7 +133,7 @@ void backward(float *const *tables, float *const *moments, const int64_t *rows, 
         }
         for (long i = 0; i < n;) {
             uint32_t row = key[i];
-            vec sum[BLOCKS], squares = {0};
+            vec sum[BLOCKS];
             for (int k = 0; k < BLOCKS; k++) sum[k] = (vec){0};
             for (; i < n && key[i] == row; i++) {
                 const float *g = grad + (bag[i] * T + t) * D;
@@ -137,16 +148,35 @@ void backward(float *const *tables, float *const *moments, const int64_t *rows, 
                 ask(tables[t] + (size_t)key[i + NEAR] * D, 1);
                 ask(grad + (bag[i + NEAR] * T + t) * D, 1);
             }
-            for (int k = 0; k < BLOCKS; k++) squares += sum[k] * sum[k];
-            float mean = 0;
-            for (int c = 0; c < LANES; c++) mean += squares[c];
-            float moment = moments[t][row] += mean / D;
-            vec step = {0};
-            step += rate / (sqrtf(moment) + eps);
-            float *w = tables[t] + (size_t)row * D;
-            for (int k = 0; k < BLOCKS; k++) *(vec *)(w + LANES * k) -= sum[k] * step;
+            adagrad(tables[t] + (size_t)row * D, moments[t] + row, sum, rate, eps);
         }
         free(memory);
+    }
+}
+
+/* The same for lookups that are sorted: unique rows [first[t], first[t+1]) are of table t, row unique[u] has the gradients from the
+ * elements place[starts[u]] .. place[starts[u+1]-1] on. */
+void update(float *const *tables, float *const *moments, const int64_t *first, const int64_t *unique, const int64_t *starts,
+            const int64_t *place, long T, const float *grad, float rate, float eps) {
+    #pragma omp parallel for schedule(dynamic, 1)
+    for (long t = 0; t < T; t++) {
+        long end = first[t + 1];
+        for (long u = first[t]; u < end; u++) {
+            if (u + FAR < end) {
+                ask(tables[t] + unique[u + FAR] * D, 0);
+                ask(grad + place[starts[u + FAR]], 0);
+                __builtin_prefetch(moments[t] + unique[u + FAR], 1);
+            }
+            if (u + NEAR < end) {
+                ask(tables[t] + unique[u + NEAR] * D, 1);
+                ask(grad + place[starts[u + NEAR]], 1);
+            }
+            vec sum[BLOCKS];
+            for (int k = 0; k < BLOCKS; k++) sum[k] = (vec){0};
+            for (long j = starts[u]; j < starts[u + 1]; j++)
+                for (int k = 0; k < BLOCKS; k++) sum[k] += *(const vec *)(grad + place[j] + LANES * k);
+            adagrad(tables[t] + unique[u] * D, moments[t] + unique[u], sum, rate, eps);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import ours
+from neocpu.kernels.records import Segments
 
 # Flops of a thread in a step of `Limit.multiply_add`.
 MULTIPLY_ADD = 16 * 16 * 2
@@ -120,4 +121,30 @@ class Limit:
             *self._sizes,
             _address(grad),
             *numbers,
+        )
+
+    def update(
+        self,
+        moments: list[NDArray[np.float32]],
+        segments: Segments,
+        grad: NDArray[np.float32],
+        rate: float,
+    ) -> None:
+        """Row-wise AdaGrad of lookups that are sorted: merge and update alone.
+
+        segments: of all tables, one shard each; grad f32[:], flat; moments as in `backward`.
+        """
+        pointers = _pointers(moments)
+        self._call(
+            "update",
+            _address(self._tables),
+            _address(pointers),
+            _address(segments.first),
+            _address(segments.unique),
+            _address(segments.starts),
+            _address(segments.place),
+            self._sizes[0],
+            _address(grad),
+            ctypes.c_float(rate),
+            ctypes.c_float(1e-8),
         )

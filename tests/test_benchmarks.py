@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import all as everything
-from benchmarks import cache
+from benchmarks import cache, ladder
 from benchmarks.harness import (
     Contender,
     best,
@@ -153,6 +153,16 @@ def test_the_roofline_is_a_picture_with_a_dot_for_every_kernel() -> None:
         "memory, read in order: 20 GB/s",
     } <= set(words)
     assert picture([{"points": points}]) == ""  # no C compiler, no roof
+
+
+def test_the_bound_of_a_kernel_is_set_by_what_takes_longer() -> None:
+    # 100 bytes in 2 s; all steps of multiply-adds in 8 s
+    machine = (timed("read", "limit", 1, 2.0), timed("fma", "limit", 1, 8.0), 100)
+    flops = ladder.STEPS * ladder.MULTIPLY_ADD
+    by_memory = ladder.Work(run=lambda module: None, results=(), flops=flops / 8, bytes=400)
+    by_arithmetic = ladder.Work(run=lambda module: None, results=(), flops=flops, bytes=100)
+    assert ladder.bound(by_memory, machine) == (8.0, "memory")
+    assert ladder.bound(by_arithmetic, machine) == (8.0, "multiply-adds")
 
 
 def test_no_policy_misses_less_than_beladys_bound() -> None:
