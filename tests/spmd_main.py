@@ -10,8 +10,9 @@ import traceback
 import warnings
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent
-sys.path[:0] = [str(TESTS), str(TESTS.parent)]  # bodies import test files, and those `tests.x`
+# bodies import test files, and those import `tests.x`
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import draws
 from mpi4py import MPI
