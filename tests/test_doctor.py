@@ -137,7 +137,7 @@ def test_a_read_only_cache_is_told_with_the_kernels_that_it_has(
     monkeypatch.setattr(_cache, "write", refuse)
     check = next(check_folders(ALONE, 1))
     assert check.state == "warn"
-    assert "1 kernels" in check.found
+    assert "1 kernels" in check.finding
 
 
 def test_huge_pages_are_asked_for() -> None:

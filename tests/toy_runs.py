@@ -49,7 +49,7 @@ def format_run() -> dict[str, object]:
     (path,) = (FOLDER / "format" / "checkpoints").glob("*.h5")
     with CheckpointFile(path) as file:
         recomputed = file.recomputed_digest()
-        weight = file._file["tables/one/weight"]
+        weight = file.links[0].file["tables/one/weight"]
         stored = [weight.dtype.str, str(weight.attrs["format"])]
     numbers = np.asarray(load(path).tables["one"][:], np.float32)
     all_numbers = np.empty((1, 256), np.float32)

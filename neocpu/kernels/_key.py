@@ -35,6 +35,7 @@ import numba
 import numpy as np
 from numba.core import types
 from numba.core.cpu_options import AbstractOptionValue
+from numba.core.descriptors import TargetDescriptor
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
@@ -142,6 +143,8 @@ def _describe(value: Any, refer: Callable[[Any], str]) -> Iterator[str]:
         yield from _options(value.locals)
     elif isinstance(value, ModuleType):
         yield f"module {value.__name__}"
+    elif isinstance(value, TargetDescriptor):
+        yield "target"  # which one is in `environment`
     elif _is_named(value) and hasattr(value, "__name__"):
         yield f"named {_name(value)}"
     elif isinstance(value, FunctionType):
