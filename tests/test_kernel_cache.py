@@ -494,3 +494,23 @@ def test_kernels_use_nothing_that_the_key_cannot_see() -> None:
 
 def test_plain_functions_stay_plain_where_numba_is_switched_off() -> None:
     assert _cache.keep(np.sum) is np.sum
+
+
+def test_keys_do_not_depend_on_the_process() -> None:
+    """Sets have another order in every process; a key that one enters would never be found again."""
+    program = (
+        "from neocpu.kernels import _key, update; from neocpu.reference.rules import RULES; "
+        "print(_key.key(update.fused(RULES['exact_rowwise_adagrad'], False)))"
+    )
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(keys) == 1

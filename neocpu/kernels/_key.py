@@ -154,6 +154,8 @@ def _describe(value: Any, refer: Callable[[Any], str]) -> Iterator[str]:
     elif isinstance(value, tuple | list):
         yield f"{refer(type(value))} of {len(value)}"
         yield from (refer(item) for item in value)
+    elif isinstance(value, set | frozenset):
+        yield f"{type(value).__name__} {sorted(map(repr, value))!r}"  # no order of its own
     elif isinstance(value, Mapping):
         yield f"mapping of {len(value)}"
         for name, item in value.items():
@@ -282,10 +284,17 @@ def _constant(value: Any, names: set[str]) -> str:
     return f"{type(value).__name__} {value!r}\n"
 
 
+# What compiles and keeps kernels; the options with which it compiles are in every key (`_options`,
+# INLINED). Sets that it holds have another order in each process.
+_MACHINERY = ("neocpu.kernels._cache", "neocpu.kernels._jit", "neocpu.kernels._key")
+
+
 def _is_named(value: Any) -> bool:
-    """Is it of a package whose version stands for it?"""
+    """Is it of a package whose version stands for it, or no part of any kernel's code?"""
     module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return isinstance(module, str) and module.partition(".")[0] in _NAMED
+    if not isinstance(module, str):
+        return False
+    return module.partition(".")[0] in _NAMED or module in _MACHINERY
 
 
 def _name(value: Any) -> str:
