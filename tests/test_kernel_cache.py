@@ -497,7 +497,7 @@ def test_plain_functions_stay_plain_where_numba_is_switched_off() -> None:
 
 
 def test_keys_do_not_depend_on_the_process() -> None:
-    """Sets have another order in every process; a key that one enters would never be found again."""
+    """Sets have another order in every process; a key with one would never be found again."""
     program = (
         "from neocpu.kernels import _key, update; from neocpu.reference.rules import RULES; "
         "print(_key.key(update.fused(RULES['exact_rowwise_adagrad'], False)))"
