@@ -41,8 +41,8 @@ class Model:
 
     def find(self, number):
         s = murmur(number) % self.sets
-        found = [way for way, row in self.ways.setdefault(s, {}).items() if row.number == number]
-        return s, found[0] if found else None
+        ways = [way for way, row in self.ways.setdefault(s, {}).items() if row.number == number]
+        return s, ways[0] if ways else None
 
     def prefetch(self, batch, ahead):
         """batch: {row: lookups}; ahead: {row: batches until it is used again}. Returns (lines,

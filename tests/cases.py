@@ -67,16 +67,17 @@ def floats(rng: np.random.Generator, shape: int | tuple[int, ...], fill: str) ->
     return x
 
 
-def assert_same(ours: np.ndarray, theirs: np.ndarray) -> None:
+def assert_same(answer: np.ndarray, expected: np.ndarray) -> None:
     """Equal bits; a NaN equals any NaN (they are given their one form where they are hashed)."""
-    nan = np.isnan(ours)
-    np.testing.assert_array_equal(nan, np.isnan(theirs))
-    if np.where(nan, 0, ours).tobytes() != np.where(nan, 0, theirs).tobytes():
+    nan = np.isnan(answer)
+    np.testing.assert_array_equal(nan, np.isnan(expected))
+    if np.where(nan, 0, answer).tobytes() != np.where(nan, 0, expected).tobytes():
         where = np.argwhere(
-            (ours.view(np.uint8) != theirs.view(np.uint8)).reshape(*ours.shape, -1).any(-1) & ~nan
+            (answer.view(np.uint8) != expected.view(np.uint8)).reshape(*answer.shape, -1).any(-1)
+            & ~nan
         )[:3]
         raise AssertionError(
-            "\n".join(f"{tuple(i)}: {ours[tuple(i)]!r} {theirs[tuple(i)]!r}" for i in where)
+            "\n".join(f"{tuple(i)}: {answer[tuple(i)]!r} {expected[tuple(i)]!r}" for i in where)
         )
 
 

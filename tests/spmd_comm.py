@@ -120,12 +120,12 @@ def split_groups_by_color_and_orders_by_key(comm: Comm) -> None:
 def agree_raises_the_lowest_ranks_error_everywhere(comm: Comm) -> None:
     comm.agree(None)
     for speaker in {0, comm.size // 2, comm.size - 1}:
-        mine = DataError(f"line {comm.rank} is bad") if comm.rank >= speaker else None
+        own_error = DataError(f"line {comm.rank} is bad") if comm.rank >= speaker else None
         with pytest.raises(DataError) as caught:
-            comm.agree(mine)
+            comm.agree(own_error)
         assert str(caught.value) == f"line {speaker} is bad"
         assert caught.value.spoken_by == speaker  # type: ignore[attr-defined]
-        assert (caught.value is mine) == (comm.rank == speaker)
+        assert (caught.value is own_error) == (comm.rank == speaker)
     with pytest.raises(KeyError if comm.rank == 0 else RuntimeError, match="'k'"):
         comm.agree(KeyError("k") if comm.rank == 0 else None)
 

@@ -120,9 +120,12 @@ def global_batch(case: Case, step: int) -> tuple[KJT, np.ndarray]:
         gradient[rng.random(gradient.shape) < 0.05] = 3e38
         chosen = rng.random(gradient.shape) < 0.02
         gradient[chosen] = rng.choice(SPECIAL, int(chosen.sum()))
-    given = [np.concatenate([np.empty(0), *parts]) for parts in (values, weights)]
+    lookup_arrays = [np.concatenate([np.empty(0), *parts]) for parts in (values, weights)]
     kjt = KJT(
-        tuple(k.key for k in keys), lengths, given[0].astype(np.int64), given[1].astype(np.float32)
+        tuple(k.key for k in keys),
+        lengths,
+        lookup_arrays[0].astype(np.int64),
+        lookup_arrays[1].astype(np.float32),
     )
     return kjt, gradient
 
@@ -167,7 +170,7 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
     )
     spread_exponents(embedding, case)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
-    found = []
+    outputs = []
     coming = []
     for step in range(1, case.steps + 1):
         gradient = global_batch(case, step)[1]
@@ -183,12 +186,12 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         assert (out[:, : case.first_column] == 9).all(), (
             "columns in front of the tables were touched"
         )
-        found.append(out)
-        mine = np.ascontiguousarray(gradient[lo:hi])
-        before = mine.copy()
-        embedding.backward(mine, step)
-        assert mine.tobytes() == before.tobytes(), "the caller's gradient was modified"
-    return found, embedding
+        outputs.append(out)
+        own_gradient = np.ascontiguousarray(gradient[lo:hi])
+        before = own_gradient.copy()
+        embedding.backward(own_gradient, step)
+        assert own_gradient.tobytes() == before.tobytes(), "the caller's gradient was modified"
+    return outputs, embedding
 
 
 def spread_exponents(embedding: ShardedEmbedding, case: Case) -> None:
@@ -215,22 +218,24 @@ def spread_exponents(embedding: ShardedEmbedding, case: Case) -> None:
         embedding.tbe.load_rows(i, rows, values)
 
 
-def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEmbedding) -> str:
+def digest(comm: Comm, case: Case, outputs: list[np.ndarray], embedding: ShardedEmbedding) -> str:
     """SHA-256 over every E and every state tensor of all ranks, whatever the plan: the same on
     every rank.
     """
     plan = embedding.plan
     sha = hashlib.sha256()
     embedding.tbe.flush()
-    for out in found:
+    for out in outputs:
         for part in comm.allgather_bytes(canonical(out).tobytes()):
             sha.update(part)
     for number, spec in enumerate(plan.tables):
         whole: dict[str, np.ndarray] = {}
         for shard in plan.of_table(number):
-            mine = plan.local(comm.rank)
+            own_shards = plan.local(comm.rank)
             state = (
-                state_of(embedding.tbe, mine.index(shard), shard.shape[0]) if shard in mine else {}
+                state_of(embedding.tbe, own_shards.index(shard), shard.shape[0])
+                if shard in own_shards
+                else {}
             )
             names = max(comm.allgather_bytes(",".join(state).encode())).decode().split(",")
             for name in names:
@@ -260,14 +265,14 @@ def digest(comm: Comm, case: Case, found: list[np.ndarray], embedding: ShardedEm
 def state_of(tbe: TableBatchedEmbedding, shard: int, height: int) -> dict[str, np.ndarray]:
     """A shard's rows that exist, with their states, among zeros; and which they are."""
     rows = tbe.existing(shard, 0, height)
-    found = {"touched": np.zeros(height, np.float32)}
+    states = {"touched": np.zeros(height, np.float32)}
     for name, values in {
         **tbe.values(shard, rows),
         "touched": np.ones(rows.size, np.float32),
     }.items():
-        found[name] = np.zeros((height, *values.shape[1:]), np.float32)
-        found[name][rows] = values
-    return found
+        states[name] = np.zeros((height, *values.shape[1:]), np.float32)
+        states[name][rows] = values
+    return states
 
 
 def canonical(values: np.ndarray) -> np.ndarray:
@@ -287,11 +292,11 @@ def unsharded(case: Case) -> str:
 def expect(comm: Comm, *cases: Case) -> None:
     """Every case ends with the digest of its unsharded twin, on every rank."""
     for case in cases:
-        found = digest(comm, case, *train(comm, case))
+        checksum = digest(comm, case, *train(comm, case))
         answer = comm.allgather_bytes(unsharded(case).encode() if comm.rank == 0 else b"")[
             0
         ].decode()
-        assert found == answer, f"{case} on {comm.size} ranks"
+        assert checksum == answer, f"{case} on {comm.size} ranks"
 
 
 RANKS = (1, 2, 3, 4, 8)
@@ -392,11 +397,11 @@ def a_bad_lookup_is_refused_by_all(comm: Comm) -> None:
     kjt, _ = global_batch(case, 1)
     for broken_rank in range(comm.size):
         first, last = rank_samples(broken_rank, comm.size, case.batch, case.leaves)
-        theirs = samples_of(kjt, first, last)
-        mine = samples_of(kjt, lo, hi)
+        broken_samples = samples_of(kjt, first, last)
+        own_samples = samples_of(kjt, lo, hi)
         expected = ""
-        if theirs.values.size:  # break the last lookup of that rank
-            bag = int(np.searchsorted(theirs.offsets, theirs.values.size)) - 1
+        if broken_samples.values.size:  # break the last lookup of that rank
+            bag = int(np.searchsorted(broken_samples.offsets, broken_samples.values.size)) - 1
             key, sample = divmod(bag, last - first)
             spec = case.tables[bags(case.tables)[key].table]
             expected = (
@@ -405,8 +410,8 @@ def a_bad_lookup_is_refused_by_all(comm: Comm) -> None:
                 f"of the batch: row {10**6} is outside [-1, {spec.rows})"
             )
             if comm.rank == broken_rank:
-                mine = replace(mine, values=np.append(mine.values[:-1], 10**6))
-        assert message(embedding, mine, case.batch) == expected
+                own_samples = replace(own_samples, values=np.append(own_samples.values[:-1], 10**6))
+        assert message(embedding, own_samples, case.batch) == expected
     out = np.empty((hi - lo, embedding.columns), np.float32)
     embedding.forward(samples_of(kjt, lo, hi), case.batch).finish(out)
 

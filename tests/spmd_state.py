@@ -42,8 +42,8 @@ def metrics_are_those_of_one_rank(comm: Comm) -> None:
     random = np.random.default_rng(3)
     p = np.round(random.random(3000), 2).astype(np.float32)
     y = (random.random(3000) < p).astype(np.float32)
-    mine = np.arange(3000) % comm.size == comm.rank
-    assert compute(p[mine], y[mine], "bce", comm) == compute(p, y, "bce", SingleComm())
+    samples = np.arange(3000) % comm.size == comm.rank
+    assert compute(p[samples], y[samples], "bce", comm) == compute(p, y, "bce", SingleComm())
 
 
 @spmd(3)

@@ -71,8 +71,8 @@ def test_add_blocks_matches_its_twin_and_loses_nothing(
     twin = [source.copy(), target.copy()]
     lost = kernels.add_blocks(source, target, jobs)
     assert lost == twins.add_blocks(*twin, jobs)
-    for mine, other in zip((source, target), twin):
-        assert np.array_equal(mine, other, equal_nan=True)
+    for answer, expected in zip((source, target), twin):
+        assert np.array_equal(answer, expected, equal_nan=True)
     if not special:  # jobs are disjoint here: word by word, nothing is lost
         for start, stride, to, to_stride, rows, width in jobs.tolist():
             for i in range(rows):

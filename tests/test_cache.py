@@ -143,8 +143,8 @@ def test_kernels_are_their_twins(policy, seed, trace, batches, flight):
         missing = ids.size - np.isin(ids, pairs[0].tags[pairs[0].prints > 0]).sum()
         order = rng.permutation(missing) if rng.random() < 0.5 else EMPTY
         results = [pair.step(now, ids, counts, use, order) for pair in pairs]
-        for ours, theirs in zip(*results):
-            np.testing.assert_array_equal(ours, theirs)
+        for answer, expected in zip(*results):
+            np.testing.assert_array_equal(answer, expected)
         held.append(results[0][6])
         if len(held) > flight:
             lines = held.pop(0)
@@ -200,8 +200,8 @@ def test_counts_in_a_hash_map(seed):
                 out,
             ]
         results.append([keys, slots, *outs])
-    for ours, theirs in zip(*results):
-        np.testing.assert_array_equal(ours, theirs)
+    for answer, expected in zip(*results):
+        np.testing.assert_array_equal(answer, expected)
 
 
 def check(cache, model, batch, ahead):
@@ -476,7 +476,7 @@ def test_large_batches_are_their_twins():
         )
         missing = ids.size - np.isin(ids, pairs[0].tags[pairs[0].prints > 0]).sum()
         order = EMPTY if now == 1 else rng.permutation(missing)
-        for ours, theirs in zip(*(pair.step(now, ids, counts, EMPTY, order) for pair in pairs)):
-            np.testing.assert_array_equal(ours, theirs)
+        for answer, expected in zip(*(pair.step(now, ids, counts, EMPTY, order) for pair in pairs)):
+            np.testing.assert_array_equal(answer, expected)
         for pair in pairs:
             pair.locks[:] = 0

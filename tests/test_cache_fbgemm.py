@@ -35,10 +35,10 @@ class Fbgemm:
         for number, count in sorted(batch.items()):
             self.counts[number] = self.counts.get(number, 0) + count
             s = murmur(number) % self.sets
-            found = np.flatnonzero(self.state[s] == number)
-            self.last[s, found] = self.time
-            if found.size:
-                hits.add((s, int(found[0])))
+            ways = np.flatnonzero(self.state[s] == number)
+            self.last[s, ways] = self.time
+            if ways.size:
+                hits.add((s, int(ways[0])))
             else:
                 misses.setdefault(s, []).append(number)
         evicted = []

@@ -104,10 +104,10 @@ def test_the_twin_writes_the_same_codes(name):
         decoded(name, all_codes(name), twin).view(np.uint32),
     )
     for rounding in (STOCHASTIC, *((FBGEMM,) if name == "fp16" else ())):
-        ours, theirs = (
+        codes, expected = (
             drawn(name, x, 3, column0=5, rounding=rounding, module=m) for m in (codecs, twin)
         )
-        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(codes, expected)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

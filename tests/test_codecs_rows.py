@@ -62,16 +62,16 @@ def read(module, name, codes, *options, columns):
 
 def check(kernels, twin, name, x, *options, width, reader, reader_options=()):
     """Both write the same bytes, and read these and any others alike; returns the bytes."""
-    ours = written(kernels, name, x, *options, width=width)
-    np.testing.assert_array_equal(ours, written(twin, name, x, *options, width=width))
-    noise = np.random.default_rng(0).integers(0, 256, ours.shape, dtype=np.uint8)
-    for codes in (ours, noise):
+    answer = written(kernels, name, x, *options, width=width)
+    np.testing.assert_array_equal(answer, written(twin, name, x, *options, width=width))
+    noise = np.random.default_rng(0).integers(0, 256, answer.shape, dtype=np.uint8)
+    for codes in (answer, noise):
         numbers = (
             read(module, reader, codes, *reader_options, columns=x.shape[1])
             for module in (kernels, twin)
         )
         assert_same(*numbers)
-    return ours
+    return answer
 
 
 @given(seed=st.integers(0, 2**32), columns=COLUMNS)
@@ -186,14 +186,14 @@ def test_rows_of_inference_tables(seed, columns, bits, size, last, alignment):
 def test_tables_without_rows_or_columns(rows, columns):
     x = np.zeros((rows, columns), np.float32)
     options = (KEY, np.arange(rows), 1)
-    for kernels, twin, name, given_options, width in (
+    for kernels, twin, name, arguments, width in (
         (codecs_rows, rows_twin, "quantize_int8", (0,), columns + 8),
         (codecs_rows, rows_twin, "quantize_nbit", (4,), (columns + 1) // 2 + 4),
         (codecs_rows, rows_twin, "quantize_randomly", (4, *options), (columns + 1) // 2 + 4),
         (codecs_mx, mx_twin, "quantize_mx4", (0, *options), WIRES["mx4"].row_bytes(columns)),
     ):
-        ours, theirs = (written(m, name, x, *given_options, width=width) for m in (kernels, twin))
-        np.testing.assert_array_equal(ours, theirs)
+        answer, expected = (written(m, name, x, *arguments, width=width) for m in (kernels, twin))
+        np.testing.assert_array_equal(answer, expected)
 
 
 def test_golden_bytes_of_one_row():

@@ -67,7 +67,7 @@ def script(tmp_path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "finding"),
     [
         ("echo '<1|Other MPI>'; echo '<1|Other MPI>'", "is not the launcher of Other MPI"),
         ("echo 'no slots' >&2; exit 3", "no slots"),
@@ -76,13 +76,13 @@ def script(tmp_path: Path, text: str) -> Path:
     ],
 )
 def test_a_wrong_mpi_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, found: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, finding: str
 ) -> None:
     path = script(tmp_path, text)
     monkeypatch.setattr(launch, "find_mpiexec", lambda: path)
     check = try_mpi(path, seconds=2)
     assert check.state == "bad"
-    assert found in check.finding
+    assert finding in check.finding
     assert check.advice
 
 

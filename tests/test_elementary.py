@@ -65,11 +65,11 @@ SPECIAL = np.array(
 
 
 def both(name, x):
-    ours = np.empty_like(x)
-    theirs = np.empty_like(x)
-    getattr(elementary, name + "_array")(x, ours)
-    getattr(twin, name + "_array")(x, theirs)
-    return ours, theirs
+    answer = np.empty_like(x)
+    expected = np.empty_like(x)
+    getattr(elementary, name + "_array")(x, answer)
+    getattr(twin, name + "_array")(x, expected)
+    return answer, expected
 
 
 def inputs(seed, n):
@@ -89,8 +89,8 @@ def inputs(seed, n):
 @SETTINGS
 @given(seed=st.integers(0, 2**32))
 def test_kernel_equals_twin(name, seed):
-    ours, theirs = both(name, inputs(seed, 300))
-    assert ours.tobytes() == theirs.tobytes()
+    answer, expected = both(name, inputs(seed, 300))
+    assert answer.tobytes() == expected.tobytes()
 
 
 def exact_log(x: Fraction) -> Fraction:
@@ -143,9 +143,9 @@ def test_errors_stay_below_one_ulp_or_so(name):
     if name.startswith("log"):
         x = np.concatenate([np.exp(rng.uniform(-30, 30, 60)), rng.uniform(-0.6, 3, 60)])
         x = x if name == "log1p" else np.abs(x)
-    ours, _ = both(name, x)
+    answer, _ = both(name, x)
     worst = 0.0
-    for value, argument in zip(ours.tolist(), map(Fraction, x.tolist())):
+    for value, argument in zip(answer.tolist(), map(Fraction, x.tolist())):
         if name == "exp":
             exact = exact_exp(argument)
         elif name == "log":
@@ -175,10 +175,10 @@ def test_errors_stay_below_one_ulp_or_so(name):
 )
 def test_limits(name, points):
     x = np.array([x for x, _ in points] + [np.nan], np.float64)
-    ours, _ = both(name, x)
-    np.testing.assert_array_equal(ours, np.array([y for _, y in points] + [np.nan]))
+    answer, _ = both(name, x)
+    np.testing.assert_array_equal(answer, np.array([y for _, y in points] + [np.nan]))
 
 
 def test_signs_of_zero_survive_log1p():
-    ours, _ = both("log1p", np.array([0.0, -0.0]))
-    assert np.signbit(ours).tolist() == [False, True]
+    answer, _ = both("log1p", np.array([0.0, -0.0]))
+    assert np.signbit(answer).tolist() == [False, True]

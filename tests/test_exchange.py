@@ -118,14 +118,14 @@ def test_every_route_brings_gradients_back(
     journey = Journey(seed, ranks, min(ranks, ranks_per_node))
 
     def body(comm: Comm) -> np.ndarray:
-        mine = np.ascontiguousarray(
+        rows = np.ascontiguousarray(
             journey.gradient[journey.cuts[comm.rank] : journey.cuts[comm.rank + 1]]
         )
-        return Started(ROUTES[route].gradients(journey.map(comm), mine, Buffers())).wait().copy()
+        return Started(ROUTES[route].gradients(journey.map(comm), rows, Buffers())).wait().copy()
 
-    for held, found in zip(journey.held, journey.run(body)):
+    for held, rank_gradient in zip(journey.held, journey.run(body)):
         columns = [journey.homes[g] + c for g in held for c in range(journey.widths[g])]
-        assert np.array_equal(found, journey.gradient[:, columns])
+        assert np.array_equal(rank_gradient, journey.gradient[:, columns])
 
 
 def sent_bytes(journey: Journey, route: str) -> dict[str, int]:
@@ -134,10 +134,10 @@ def sent_bytes(journey: Journey, route: str) -> dict[str, int]:
     def body(comm: Comm) -> dict[str, Any]:
         job = Shipment(journey.map(comm), journey.words[comm.rank].copy(), [], Buffers())
         Started(ROUTES[route].words(job)).wait()
-        mine = np.ascontiguousarray(
+        rows = np.ascontiguousarray(
             journey.gradient[journey.cuts[comm.rank] : journey.cuts[comm.rank + 1]]
         )
-        Started(ROUTES[route].gradients(journey.map(comm), mine, Buffers())).wait()
+        Started(ROUTES[route].gradients(journey.map(comm), rows, Buffers())).wait()
         return comm.traffic()["alltoallv"]
 
     traffic = journey.run(body)[0]
@@ -254,10 +254,10 @@ def test_entries_cover_every_key_once(
     ]
     schemes = [names[i] for i in rng.integers(0, len(names), len(tables))]
     plan = place(tables, schemes, ranks, min(ranks, ranks_per_node))
-    found = [rank_entries(plan, rank, 2, int(scalars)) for rank in range(ranks)]
+    all_entries = [rank_entries(plan, rank, 2, int(scalars)) for rank in range(ranks)]
     columns = 2 + sum(tables[bag.table].dim for bag in bags(tables))
     count = np.zeros((7, columns), int)
-    for rank, entries in enumerate(found):
+    for rank, entries in enumerate(all_entries):
         travel = entries.travel
         for e in range(len(travel)):
             home = slice(travel.home[e], travel.home[e] + travel.width[e])

@@ -86,10 +86,10 @@ def test_training_equals_plain_arrays(mix):
     plain = Rounded(optimizer, tables)
     for step in range(1, 6):
         lookups, grad = batch(rng, int(rng.integers(0, 5)), weighted=step % 2 == 0)
-        ours, theirs = (np.full((lookups.samples, COLUMNS), 7, np.float32) for _ in "ab")
-        tbe.forward(KEYS, lookups, ours)
-        plain.forward(lookups, theirs)
-        assert_same(ours, theirs)
+        answer, expected = (np.full((lookups.samples, COLUMNS), 7, np.float32) for _ in "ab")
+        tbe.forward(KEYS, lookups, answer)
+        plain.forward(lookups, expected)
+        assert_same(answer, expected)
         tbe.backward(KEYS, lookups, grad, step)
         plain.backward(lookups, grad, step)
         plain.check(tbe)
@@ -99,7 +99,7 @@ def test_training_equals_plain_arrays(mix):
 @pytest.mark.parametrize("mix", MIXES)
 def test_threads_change_no_bit(mix):
     optimizer = record(RULE, "l2")
-    found = []
+    results = []
     before = thread_count()
     for threads in (1, 2):
         use_threads(threads)  # as many as there are
@@ -110,9 +110,9 @@ def test_threads_change_no_bit(mix):
             lookups, grad = batch(rng, 300, weighted=step == 2)
             tbe.forward(KEYS, lookups, out[step - 1])
             tbe.backward(KEYS, lookups, grad, step)
-        found.append([*out, *(values for i in range(3) for values in tbe.state(i).values())])
+        results.append([*out, *(values for i in range(3) for values in tbe.state(i).values())])
     use_threads(before)
-    for one, two in zip(*found, strict=True):
+    for one, two in zip(*results, strict=True):
         assert_same(one, two)
 
 
@@ -161,10 +161,10 @@ def test_any_plan_and_ranks_give_the_bits_of_one(plan):
         )
         for ranks in (1, 2, 3):
             with np.errstate(all="ignore"):
-                found = run_threads(
+                digests = run_threads(
                     ranks, lambda comm, case=case: digest(comm, case, *train(comm, case))
                 )
-                assert set(found) == {unsharded(case)}, (ranks, special)
+                assert set(digests) == {unsharded(case)}, (ranks, special)
 
 
 FORMATS = (

@@ -36,12 +36,12 @@ def matrix(rng, shape, fill):
     return values
 
 
-def assert_same(ours, theirs):
-    nan = np.isnan(ours)
-    np.testing.assert_array_equal(nan, np.isnan(theirs))
+def assert_same(answer, expected):
+    nan = np.isnan(answer)
+    np.testing.assert_array_equal(nan, np.isnan(expected))
     assert (
-        np.where(nan, np.float32(0), ours).tobytes()
-        == np.where(nan, np.float32(0), theirs).tobytes()
+        np.where(nan, np.float32(0), answer).tobytes()
+        == np.where(nan, np.float32(0), expected).tobytes()
     )
 
 
@@ -74,8 +74,8 @@ def test_kernels_equal_twins(b, k, n, seed, fill, levels):
     leaves = 1 << levels
     cuts = np.array([leaf * b // leaves for leaf in range(leaves + 1)])
     arguments = (x, w, bias, bool(seed % 2), g, gate, cuts)
-    for ours, theirs in zip(all_three(gemm, *arguments), all_three(twin, *arguments)):
-        assert_same(ours, theirs)
+    for answer, expected in zip(all_three(gemm, *arguments), all_three(twin, *arguments)):
+        assert_same(answer, expected)
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_long_chains_cross_cache_blocks(b, k, n, leaves):
     x, w, bias, g = (matrix(rng, shape, "normal") for shape in [(b, k), (n, k), (n,), (b, n)])
     cuts = np.array([leaf * b // leaves for leaf in range(leaves + 1)])
     arguments = (x, w, bias, True, g, x, cuts)
-    theirs = all_three(twin, *arguments)
+    expected = all_three(twin, *arguments)
     before = numba.get_num_threads()
     try:
         for threads in {1, before}:
             numba.set_num_threads(threads)
-            for a, c in zip(all_three(gemm, *arguments), theirs):
+            for a, c in zip(all_three(gemm, *arguments), expected):
                 assert_same(a, c)
     finally:
         numba.set_num_threads(before)
@@ -103,10 +103,12 @@ def test_cuts_may_start_inside_the_batch():
     g = matrix(rng, (50, 7), "normal")
     x = matrix(rng, (50, 9), "normal")
     cuts = np.array([20, 20, 31, 40, 50])
-    ours, theirs = [[np.empty((7, 9), np.float32), np.empty(7, np.float32)] for _ in range(2)]
-    gemm.weight_gradient(g, x, cuts, *ours)
-    twin.weight_gradient(g, x, cuts, *theirs)
-    for a, c in zip(ours, theirs):
+    gradients, expected = [
+        [np.empty((7, 9), np.float32), np.empty(7, np.float32)] for _ in range(2)
+    ]
+    gemm.weight_gradient(g, x, cuts, *gradients)
+    twin.weight_gradient(g, x, cuts, *expected)
+    for a, c in zip(gradients, expected):
         assert_same(a, c)
 
 

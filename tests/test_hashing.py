@@ -26,11 +26,11 @@ def codes_of(seed, dtype, n=300, distinct=50):
 def test_rows_equal_twin(seed, dtype, rows):
     codes = codes_of(seed, dtype)
     key = feature_key(seed, "C1")
-    mine = np.empty(codes.size, np.int64)
-    its = np.empty(codes.size, np.int64)
-    hashing.hash_rows(codes, key, rows, mine)
-    twin.hash_rows(codes, key, rows, its)
-    assert np.array_equal(mine, its) and mine.min() >= 0 and mine.max() < rows
+    answer = np.empty(codes.size, np.int64)
+    expected = np.empty(codes.size, np.int64)
+    hashing.hash_rows(codes, key, rows, answer)
+    twin.hash_rows(codes, key, rows, expected)
+    assert np.array_equal(answer, expected) and answer.min() >= 0 and answer.max() < rows
 
 
 @pytest.mark.parametrize("seed", [0, -1, 2**70])
@@ -42,14 +42,14 @@ def test_any_integer_is_a_seed(seed):
 @given(SEEDS, DTYPES, st.sampled_from([16, 64, 256]), st.integers(0, 5))
 def test_counts_equal_twin_and_stop_at_half_full(seed, dtype, slots, first):
     codes = codes_of(seed, dtype)
-    found = []
+    calls = []
     for module in (hashing, twin):
         keys = np.zeros(slots, np.uint64)
         counts = np.zeros(slots + 1, np.int64)
-        found.append((module.count_codes(codes, keys, counts, first), keys, counts))
-    assert found[0][0] == found[1][0]
-    assert np.array_equal(found[0][1], found[1][1]) and np.array_equal(found[0][2], found[1][2])
-    stop, keys, counts = found[0]
+        calls.append((module.count_codes(codes, keys, counts, first), keys, counts))
+    assert calls[0][0] == calls[1][0]
+    assert np.array_equal(calls[0][1], calls[1][1]) and np.array_equal(calls[0][2], calls[1][2])
+    stop, keys, counts = calls[0]
     values, expected = np.unique(codes[first:stop], return_counts=True)
     used = counts[:-1] > 0
     assert dict(zip(keys[used].tolist(), counts[:-1][used].tolist())) == dict(
@@ -64,7 +64,7 @@ def test_maps_equal_twin(seed, dtype):
     codes = codes_of(seed, dtype)
     known = np.unique(codes_of(seed, dtype))[::2].astype(np.uint64)
     maps = []
-    found = []
+    row_numbers = []
     for module in (hashing, twin):
         keys = np.zeros(128, np.uint64)
         slots = np.zeros(128, np.int64)
@@ -72,7 +72,7 @@ def test_maps_equal_twin(seed, dtype):
         module.fill_map(known, np.arange(1, known.size + 1), keys, slots)
         module.look_up(codes, keys, slots, out)
         maps.append((keys, slots))
-        found.append(out)
-    assert np.array_equal(maps[0], maps[1]) and np.array_equal(found[0], found[1])
+        row_numbers.append(out)
+    assert np.array_equal(maps[0], maps[1]) and np.array_equal(row_numbers[0], row_numbers[1])
     at = {code: row + 1 for row, code in enumerate(known.tolist())}
-    assert found[0].tolist() == [at.get(code, 0) for code in codes.tolist()]
+    assert row_numbers[0].tolist() == [at.get(code, 0) for code in codes.tolist()]

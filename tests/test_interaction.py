@@ -23,12 +23,12 @@ def matrix(rng, shape, fill):
     return values
 
 
-def assert_same(ours, theirs):
-    nan = np.isnan(ours)
-    np.testing.assert_array_equal(nan, np.isnan(theirs))
+def assert_same(answer, expected):
+    nan = np.isnan(answer)
+    np.testing.assert_array_equal(nan, np.isnan(expected))
     assert (
-        np.where(nan, np.float32(0), ours).tobytes()
-        == np.where(nan, np.float32(0), theirs).tobytes()
+        np.where(nan, np.float32(0), answer).tobytes()
+        == np.where(nan, np.float32(0), expected).tobytes()
     )
 
 
@@ -45,11 +45,11 @@ def check(samples, count, dim, diagonal, fill, seed):
     pairs = count * (count - 1) // 2 + (count if diagonal else 0)
     e = matrix(rng, (samples, count * dim), fill)
     g = matrix(rng, (samples, dim + pairs), fill)
-    for ours, theirs in zip(
+    for answer, expected in zip(
         both_directions(interaction, e, g, dim, diagonal),
         both_directions(twin, e, g, dim, diagonal),
     ):
-        assert_same(ours, theirs)
+        assert_same(answer, expected)
 
 
 @SETTINGS

@@ -29,7 +29,7 @@ def test_bucketize_matches_its_twin(
     entries = entries if keys else 0
     key = rng.integers(0, max(keys, 1), entries)
     lo, hi = np.sort(rng.integers(0, high + 1, (2, entries)), axis=0)
-    found = []
+    results = []
     for module in (kernels, twins):
         counts = np.full(entries * samples, -7, np.int32)
         ranges = kernels.RowRanges(key, lo, hi)
@@ -37,8 +37,8 @@ def test_bucketize_matches_its_twin(
         rows = np.full(int(counts.sum()) + 1, -7, np.int64)
         row_weights = np.zeros(rows.size if weights.size else 0, np.float32)
         module.bucketize(Bags(offsets, values, weights), ranges, samples, rows, row_weights)
-        found.append((counts.tobytes(), rows[:-1].tobytes(), row_weights[:-1].tobytes()))
-    assert found[0] == found[1]
+        results.append((counts.tobytes(), rows[:-1].tobytes(), row_weights[:-1].tobytes()))
+    assert results[0] == results[1]
 
 
 def test_pruned_lookups_go_nowhere() -> None:
@@ -64,9 +64,9 @@ def test_first_outside_matches_its_twin(seed: int, keys: int, samples: int, brok
     values = rng.integers(-1, np.repeat(limit, per_key))
     if values.size:
         values[rng.integers(0, values.size, broken)] = rng.choice([-2, 9, -(2**63), 2**63 - 1])
-    found = kernels.first_outside(offsets, values, limit, samples)
-    assert found == twins.first_outside(offsets, values, limit, samples)
-    assert (found >= 0) == bool(values.size and broken)
+    position = kernels.first_outside(offsets, values, limit, samples)
+    assert position == twins.first_outside(offsets, values, limit, samples)
+    assert (position >= 0) == bool(values.size and broken)
 
 
 @PROFILE
@@ -83,12 +83,12 @@ def test_lengths_to_offsets_matches_its_twin(lengths: list[int]) -> None:
 def test_running_sums_match_their_twin(seed: int, count: int) -> None:
     lengths = np.random.default_rng(seed).integers(0, 2**40, count)
     for first, size in ((0, count + 1), (0, count), (1, count)):
-        ours, theirs = np.full((2, size), 7)
-        kernels.running_sums(lengths, first, ours)
-        twins.running_sums(lengths, first, theirs)
+        sums, expected = np.full((2, size), 7)
+        kernels.running_sums(lengths, first, sums)
+        twins.running_sums(lengths, first, expected)
         assert (
-            ours.tolist()
-            == theirs.tolist()
+            sums.tolist()
+            == expected.tolist()
             == np.append(0, np.cumsum(lengths))[first : first + size].tolist()
         )
 

@@ -18,13 +18,13 @@ DTYPES = (np.int64, np.float32)
 
 def same(name: str, *arguments, out: int, dtype=np.int64) -> np.ndarray:
     """What a kernel writes into `out` elements; its twin must write the same bytes."""
-    found = []
+    lines = []
     for module in (kernels, twins):
         line = np.full(out, 7, dtype)
         getattr(module, name)(*arguments, line)
-        found.append(line)
-    assert found[0].tobytes() == found[1].tobytes()
-    return found[0]
+        lines.append(line)
+    assert lines[0].tobytes() == lines[1].tobytes()
+    return lines[0]
 
 
 def jagged(seed: int, bags: int):
@@ -163,8 +163,8 @@ def test_permutations_and_positions(seed: int, bags: int) -> None:
     permute = rng.permutation(bags)
     inverse = same("invert_permute", permute, out=bags)
     assert permute[inverse].tolist() == list(range(bags))
-    found = same("offsets_range", offsets[:-1], out=int(offsets[-1]) if bags else 0)
-    assert found.tolist() == [i for n in np.diff(offsets).tolist() for i in range(n)]
+    positions = same("offsets_range", offsets[:-1], out=int(offsets[-1]) if bags else 0)
+    assert positions.tolist() == [i for n in np.diff(offsets).tolist() for i in range(n)]
 
 
 @pytest.mark.parametrize(
@@ -189,14 +189,14 @@ def test_recat(features: int, ranks: int, stagger: int, order: list[int]) -> Non
 def test_batches_become_one(seed: int, batches: int, tables: int, broadcast: bool) -> None:
     sizes = np.random.default_rng(seed).integers(0, 4, batches)
     ends = np.append(0, np.cumsum(sizes)).astype(np.int64)
-    found = same("reordered_bags", ends, tables, broadcast, out=tables * int(ends[-1]))
+    order = same("reordered_bags", ends, tables, broadcast, out=tables * int(ends[-1]))
     expected = [
         tables * b + t if broadcast else tables * ends[b] + t * n + i
         for t in range(tables)
         for b, n in enumerate(sizes.tolist())
         for i in range(n)
     ]
-    assert found.tolist() == expected
+    assert order.tolist() == expected
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(0, 60))

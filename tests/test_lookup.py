@@ -71,23 +71,23 @@ def test_every_format_is_decoded_exactly(form: str, fill: str) -> None:
         rng = np.random.default_rng(width)
         table, _, stride = table_of(rng, form, np.array([5]), np.array([width]), fill)
         for row in (0, 4):
-            ours = np.full(width + 1, 7, np.float32)
+            numbers = np.full(width + 1, 7, np.float32)
             apart = np.empty(width, np.float32)
-            read(table, row * stride[0], stride[0], width, ours, apart)
-            theirs = twins.rows_as_numbers(table, 0, stride[0], width, np.array([row]))[0]
-            assert_same(ours[:width], theirs)
-            assert_same(apart, theirs)
-            assert ours[width] == 7
+            read(table, row * stride[0], stride[0], width, numbers, apart)
+            expected = twins.rows_as_numbers(table, 0, stride[0], width, np.array([row]))[0]
+            assert_same(numbers[:width], expected)
+            assert_same(apart, expected)
+            assert numbers[width] == 7
 
 
 @pytest.mark.parametrize("form", list(SMALL))
 def test_every_code_of_a_small_float(form: str) -> None:
     dtype = np.dtype(SMALL[form])
     codes = np.arange(2 ** (8 * dtype.itemsize)).astype(dtype).view([(form, dtype)])
-    ours, apart = np.empty((2, codes.size), np.float32)
-    read(codes, 0, codes.size, codes.size, ours, apart)
-    assert_same(ours, twins.rows_as_numbers(codes, 0, codes.size, codes.size, np.array([0]))[0])
-    assert_same(apart, ours)
+    numbers, apart = np.empty((2, codes.size), np.float32)
+    read(codes, 0, codes.size, codes.size, numbers, apart)
+    assert_same(numbers, twins.rows_as_numbers(codes, 0, codes.size, codes.size, np.array([0]))[0])
+    assert_same(apart, numbers)
 
 
 def case(seed: int, form: str, fill: str, weighted: bool, one_width: bool = False):
@@ -180,9 +180,9 @@ def test_exact_dot(seed: int, one: str, other: str, width: int) -> None:
         y[half : 2 * half] = y[:half]
     words, scratch = np.empty((2, max(width, 16)))
     with np.errstate(all="ignore"):
-        ours = kernels.exact_dot(x, y, words, scratch)
-        theirs = twins.exact_dot(x, y, None, None)
-    assert_same(np.float32([ours]), np.float32([theirs]))
+        product = kernels.exact_dot(x, y, words, scratch)
+        expected = twins.exact_dot(x, y, None, None)
+    assert_same(np.float32([product]), np.float32([expected]))
 
 
 def test_a_dot_product_is_rounded_once() -> None:
@@ -224,10 +224,10 @@ def test_the_operator_is_the_kernel_that_trains(samples: int) -> None:
     bags = Bags(offsets, indices, NONE)
     kernels.pooled_rows(weights, entries, bags, False, lines, out.reshape(-1))
     for kind in (np.int32, np.int64):
-        found = operators.lookup(
+        answer = operators.lookup(
             weights, rows, dims, table, indices.astype(kind), offsets.astype(kind)
         )
-        assert_same(found, out)
+        assert_same(answer, out)
     mean = operators.lookup(weights, rows, dims, table, indices, offsets, pooling="mean")
     length = np.repeat(np.diff(offsets).reshape(table.size, samples).T, width, axis=1)
     assert_same(mean, out / np.maximum(length, 1).astype(np.float32))
@@ -299,11 +299,11 @@ def test_bounds_kernels_match_their_twins(seed: int, broken: int, bags: int) -> 
     wrong = rng.integers(0, bags + 1, broken)
     offsets[wrong] = rng.choice([-(2**62), -2, 0, 1, n, n + 3, 2**62], broken)
     assert kernels.first_malformed(offsets, n) == twins.first_malformed(offsets, n)
-    ours = offsets.copy()
-    theirs = offsets.copy()
-    assert kernels.mend_offsets(ours, n) == twins.mend_offsets(theirs, n)
-    assert ours.tolist() == theirs.tolist()
-    assert (np.diff(ours) >= 0).all() or broken > 1
+    answer = offsets.copy()
+    expected = offsets.copy()
+    assert kernels.mend_offsets(answer, n) == twins.mend_offsets(expected, n)
+    assert answer.tolist() == expected.tolist()
+    assert (np.diff(answer) >= 0).all() or broken > 1
     entries = int(rng.integers(0, 4))
     first = np.sort(rng.integers(0, n + 1, entries + 1))
     limit = rng.integers(1, 9, entries)
@@ -314,11 +314,11 @@ def test_bounds_kernels_match_their_twins(seed: int, broken: int, bags: int) -> 
         first, rows, limit, *counts[2:]
     )
     assert counts[:2].tolist() == counts[2:].tolist()
-    ours = rows.copy()
-    theirs = rows.copy()
-    kernels.mend_rows(first, ours, limit, -1)
-    twins.mend_rows(first, theirs, limit, -1)
-    assert ours.tolist() == theirs.tolist()
+    answer = rows.copy()
+    expected = rows.copy()
+    kernels.mend_rows(first, answer, limit, -1)
+    twins.mend_rows(first, expected, limit, -1)
+    assert answer.tolist() == expected.tolist()
 
 
 def test_wrong_rows_are_named_counted_and_mended_in_a_copy() -> None:
@@ -326,35 +326,35 @@ def test_wrong_rows_are_named_counted_and_mended_in_a_copy() -> None:
     table = np.array([1, 0, 1])
     indices = np.array([3, 4, -1, 9, -2, 10, 0], np.int32)
     offsets = np.array([0, 1, 2, 4, 4, 6, 7], np.int32)
-    given_rows = indices.copy()
-    given_offsets = offsets.copy()
+    indices_before = indices.copy()
+    offsets_before = offsets.copy()
     with pytest.raises(
         IndexRangeError,
         match=r"table 1, feature 0, sample 1, position 0: row 4 is outside \[0, 4\)",
     ):
         bounds_check(rows, table, indices, offsets)
     for mode in ("warning", "ignore"):
-        found = bounds_check(rows, table, indices, offsets, mode)
-        assert found.indices.tolist() == [3, 0, -1, 9, 0, 0, 0]
+        bounds = bounds_check(rows, table, indices, offsets, mode)
+        assert bounds.indices.tolist() == [3, 0, -1, 9, 0, 0, 0]
         assert (
-            found.outside.tolist() == [0, 3]
-            and found.pruned.tolist() == [1, 0]
-            and found.malformed == 0
+            bounds.outside.tolist() == [0, 3]
+            and bounds.pruned.tolist() == [1, 0]
+            and bounds.malformed == 0
         )
     nothing = bounds_check(rows, table, indices, offsets, "warning", outside=-1)
     assert nothing.indices.tolist() == [3, -1, -1, 9, -1, -1, 0]
-    assert (indices == given_rows).all() and (offsets == given_offsets).all()
+    assert (indices == indices_before).all() and (offsets == offsets_before).all()
 
 
 @pytest.mark.parametrize(
-    ("given_", "mended"), [([0, 3, 2], [0, 3, 3]), ([-2, 9, 3], [0, 3, 3]), ([0, 1, 2], [0, 1, 3])]
+    ("offsets", "mended"), [([0, 3, 2], [0, 3, 3]), ([-2, 9, 3], [0, 3, 3]), ([0, 1, 2], [0, 1, 3])]
 )
-def test_wrong_offsets_are_mended_as_fbgemm_does(given_: list[int], mended: list[int]) -> None:
+def test_wrong_offsets_are_mended_as_fbgemm_does(offsets: list[int], mended: list[int]) -> None:
     indices = np.array([0, 1, 2])
     with pytest.raises(IndexRangeError, match="offsets"):
-        bounds_check([5], [0], indices, np.array(given_))
-    found = bounds_check([5], [0], indices, np.array(given_), "ignore")
-    assert found.offsets.tolist() == mended and found.malformed > 0
+        bounds_check([5], [0], indices, np.array(offsets))
+    bounds = bounds_check([5], [0], indices, np.array(offsets), "ignore")
+    assert bounds.offsets.tolist() == mended and bounds.malformed > 0
 
 
 def test_what_does_not_fit_is_said() -> None:

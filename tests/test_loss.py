@@ -11,12 +11,12 @@ from neocpu.reference import loss as twin
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=25)
 
 
-def assert_same(ours, theirs):
-    nan = np.isnan(ours)
-    np.testing.assert_array_equal(nan, np.isnan(theirs))
+def assert_same(answer, expected):
+    nan = np.isnan(answer)
+    np.testing.assert_array_equal(nan, np.isnan(expected))
     assert (
-        np.where(nan, np.float32(0), ours).tobytes()
-        == np.where(nan, np.float32(0), theirs).tobytes()
+        np.where(nan, np.float32(0), answer).tobytes()
+        == np.where(nan, np.float32(0), expected).tobytes()
     )
 
 
@@ -35,10 +35,10 @@ def test_kernels_equal_twins(name, n, batch, seed):
     if n > 6:
         logit[:7] = [0, -0.0, np.inf, -np.inf, np.nan, 3e38, -3e38]
     label = rng.choice(np.float32([0, 1, 0.25]), n)
-    for ours, theirs in zip(
+    for answer, expected in zip(
         run(loss, name, logit, label, batch), run(twin, name, logit, label, batch)
     ):
-        assert_same(ours, theirs)
+        assert_same(answer, expected)
 
 
 def test_bce_is_the_negative_log_likelihood():

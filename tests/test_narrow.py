@@ -47,9 +47,9 @@ def anywhere(rng, places):
     )
 
 
-def assert_same_arrays(ours, theirs):
+def assert_same_arrays(answers, expected):
     """Equal bits of arrays of numbers or codes."""
-    for a, b in zip(ours, theirs):
+    for a, b in zip(answers, expected):
         assert_same(a, b) if a.dtype == np.float32 else np.testing.assert_array_equal(a, b)
 
 
@@ -155,7 +155,7 @@ def test_small_steps_are_lost_by_nearest_and_kept_on_average_by_stochastic_round
     segments = one_by_one(0, none, none)
     gradient = np.full(width, -(2.0**-10), np.float32)
     hyper = SparseOptimizer("exact_sgd", 1.0).hyper(1)
-    found = {}
+    results = {}
     for rounding in ("nearest", "stochastic"):
         codes = coded(np.ones(width, np.float32), form)
         for step in range(1, 9):
@@ -164,9 +164,9 @@ def test_small_steps_are_lost_by_nearest_and_kept_on_average_by_stochastic_round
             twin.fused(rule, False)(table, states, NONE, places, segments, gradient, hyper)
         numbers = np.empty((1, width), np.float32)
         decode_rows(codes.reshape(1, -1), LAYOUTS[form], numbers)
-        found[rounding] = numbers
-    assert (found["nearest"] == 1).all()
+        results[rounding] = numbers
+    assert (results["nearest"] == 1).all()
     # 8 steps, each up with probability 1/8
     mean = 8 * 2.0**-10
     spread = 2.0**-7 * np.sqrt(8 / 8) / np.sqrt(width)
-    assert abs(found["stochastic"].mean() - 1 - mean) < 4 * spread
+    assert abs(results["stochastic"].mean() - 1 - mean) < 4 * spread

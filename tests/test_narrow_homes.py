@@ -89,7 +89,7 @@ def steps(tbe, seed, count, first=1, most=60):
     """Lookups and updates; what was looked up, and of which rows."""
     layout = EntryLayout(np.zeros(1, np.int64), np.zeros(1, np.int64))
     rng = np.random.default_rng(seed)
-    found = []
+    outputs = []
     every = []
     for step in range(first, first + count):
         rows = rng.integers(0, ROWS, most)
@@ -98,45 +98,45 @@ def steps(tbe, seed, count, first=1, most=60):
         grad = rng.standard_normal((most, DIM)).astype(np.float32)
         tbe.forward(layout, lookups, out)
         tbe.backward(layout, lookups, grad, step)
-        found.append(out)
+        outputs.append(out)
         every.append(rows)
-    return np.concatenate(found), np.unique(np.concatenate(every))
+    return np.concatenate(outputs), np.unique(np.concatenate(every))
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("placement", ["hbm_over_ddr", "hbm_over_ddr_over_ssd"])
 def test_a_cache_of_all_rows_trains_them_in_fp32_and_rounds_once(form, placement, tmp_path):
-    mine = tiered(tmp_path, form, placement, hbm=10**6, ddr=10**6)
+    tiers = tiered(tmp_path, form, placement, hbm=10**6, ddr=10**6)
     every = np.arange(ROWS)
     plain = TableBatchedEmbedding(
-        [TableSpec("t", ROWS, DIM, ("f",))], mine.shards, SparseOptimizer("adam"), 1
+        [TableSpec("t", ROWS, DIM, ("f",))], tiers.shards, SparseOptimizer("adam"), 1
     )
-    start = mine.initial(0, every)
+    start = tiers.initial(0, every)
     codec = RowCodec(form, DIM)
     assert_same(start["weight"], codec.decode(codec.encode(plain.initial(0, every)["weight"])))
     plain.load_rows(
         0, every, {name: value for name, value in start.items() if "weight_" not in name}
     )
     for first, seed in ((1, 5), (9, 6)):
-        out, changed = steps(mine, seed, 8, first)
+        out, changed = steps(tiers, seed, 8, first)
         other, _ = steps(plain, seed, 8, first)
         assert_same(out, other)
-        mine.flush()
-        found = mine.values(0, changed)
+        tiers.flush()
+        contents = tiers.values(0, changed)
         wide = plain.values(0, changed)
-        assert_same(found["weight"], codec.decode(codec.encode(wide["weight"])))
-        assert_same(found["exp_avg"], wide["exp_avg"])
+        assert_same(contents["weight"], codec.decode(codec.encode(wide["weight"])))
+        assert_same(contents["exp_avg"], wide["exp_avg"])
         # from here on both have what is at home
-        plain.load_rows(0, changed, {"weight": found["weight"]})
-    rows = mine.existing(0, 0, ROWS)
-    found = mine.values(0, rows)
+        plain.load_rows(0, changed, {"weight": contents["weight"]})
+    rows = tiers.existing(0, 0, ROWS)
+    contents = tiers.values(0, rows)
     assert 200 < rows.size < ROWS
     again = tiered(tmp_path / "again", form, placement, hbm=10**6, ddr=10**6)
-    again.load_rows(0, rows, found)
+    again.load_rows(0, rows, contents)
     for name, value in again.values(0, rows).items():
-        assert_same(value, found[name])
-    assert_same(steps(again, 7, 4, 17)[0], steps(mine, 7, 4, 17)[0])
-    for tbe in (mine, again):
+        assert_same(value, contents[name])
+    assert_same(steps(again, 7, 4, 17)[0], steps(tiers, 7, 4, 17)[0])
+    for tbe in (tiers, again):
         tbe.close()
 
 
@@ -270,9 +270,9 @@ def test_checkpoints_of_changes_hold_what_whole_ones_hold(
     assert all(level["index_bytes"] for level in whole["tiers"] if level["tier"] == "ssd")
     out = tmp_path / "changes"
     for resume in (False, True):
-        found = run(many, out, *sets, "checkpoint.full_every=3", ranks=ranks, resume=resume)
+        summary = run(many, out, *sets, "checkpoint.full_every=3", ranks=ranks, resume=resume)
         assert (
-            found["digest"] == whole["digest"]
+            summary["digest"] == whole["digest"]
             and states(out)[0] == expected
             and len(states(out)[1]) == 4
         )

@@ -121,5 +121,5 @@ def test_dense_optimizer(name, mode):
         record_of_states = rule.element_record(*states)
         twin.elementwise(rule)(expected, record_of_states, kept, record.hyper(step))
     assert_same(parameters, expected)
-    for ours, theirs in zip(optimizer.state.values(), states):
-        assert_same(ours, theirs)
+    for state, expected_state in zip(optimizer.state.values(), states):
+        assert_same(state, expected_state)

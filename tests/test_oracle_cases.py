@@ -64,13 +64,13 @@ def test_our_kernels_lie_within_the_bounds_and_give_the_bits_of_their_twins(name
     case = CASES[name]
     check(case, "kernels")
     op = operator(case.op)
-    ours, twins = (
+    answers, expected = (
         op.run(case.inputs, case.options, backend) for backend in ("kernels", "reference")
     )
-    for output, array in ours.items():
+    for output, array in answers.items():
         nan = np.isnan(array)
-        assert (nan == np.isnan(twins[output])).all()
-        assert array[~nan].tobytes() == twins[output][~nan].tobytes()
+        assert (nan == np.isnan(expected[output])).all()
+        assert array[~nan].tobytes() == expected[output][~nan].tobytes()
 
 
 def test_there_are_enough_cases_of_every_operator() -> None:

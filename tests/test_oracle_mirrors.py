@@ -282,8 +282,8 @@ def test_bits_of_a_preset_are_asked_for_by_name() -> None:
     assert not report and report.failures[0].diagnoses[0].kind == "mirror"
     assert "these are the bits of fbgemm_cpu" in str(report)
     neocpu_out = oracle.run("lookup", inputs, options, "reference")["out"]
-    report_of_ours = oracle.check("lookup", inputs, neocpu_out, options, True, "fbgemm_cpu")
-    assert not report_of_ours and "bit for bit as fbgemm_cpu" in str(report_of_ours)
+    neocpu_report = oracle.check("lookup", inputs, neocpu_out, options, True, "fbgemm_cpu")
+    assert not neocpu_report and "bit for bit as fbgemm_cpu" in str(neocpu_report)
     assert oracle.check("lookup", inputs, neocpu_out, options, True, "exact")
 
 

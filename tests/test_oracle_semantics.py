@@ -430,8 +430,8 @@ def test_a_switch_does_what_its_example_says(name: str) -> None:
     np.testing.assert_allclose(
         numbers(OPERATORS[op].truth(inputs, options, frozenset({name}))[output]), bent, rtol=1e-8
     )
-    ours = OPERATORS[op].run(inputs, options, "reference")[output]
-    assert ours.size == len(right)
+    answer = OPERATORS[op].run(inputs, options, "reference")[output]
+    assert answer.size == len(right)
 
 
 def test_stochastic_rounding_that_is_ignored_always_goes_to_the_nearest() -> None:

@@ -46,9 +46,9 @@ def sum_in_limbs(values):
 def test_sums_in_limbs_are_exact_and_rounded_once(seed, fill):
     rng = np.random.default_rng(seed)
     values = floats(rng, int(rng.integers(0, 200)), fill)
-    ours = np.float32(sum_in_limbs(values))
+    total = np.float32(sum_in_limbs(values))
     with np.errstate(over="ignore"):
-        assert_same(np.array([ours]), np.array([np.float32(exact_sum(values.tolist()))]))
+        assert_same(np.array([total]), np.array([np.float32(exact_sum(values.tolist()))]))
 
 
 @given(seed=SEEDS, fill=st.sampled_from(FILLS), mean=st.booleans(), weighted=st.booleans())
@@ -87,8 +87,8 @@ def test_products(seed, fill, leaves):
                 getattr(module, name)(*arguments, *out)
             results.append(out)
         for result in results[1:]:
-            for ours, theirs in zip(result, results[0]):
-                assert_same(ours, theirs)
+            for answer, expected in zip(result, results[0]):
+                assert_same(answer, expected)
 
 
 @given(seed=SEEDS, diagonal=st.booleans())

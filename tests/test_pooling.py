@@ -164,16 +164,16 @@ def test_one_bag(seed, fill, width, weighted):
         case = random_case(seed, fill, 1, 1, 40, weighted, (width,))
         terms = Terms(case.table, case.bags.rows, case.bags.weights)
         bag = Bag(0, int(case.bags.offsets[1]), int(case.entries.base[0]), width, width)
-        ours, theirs = (np.full(width + 1, 7, np.float32) for _ in "ab")
-        pooling.round_bag(terms, bag, ours, np.empty(128))
-        twin.round_bag(terms, bag, theirs, np.empty(128))
-        assert_same(ours, theirs)
-        assert (ours.view(np.int32)[np.isnan(ours)] == 0x7FC00000).all()
-        ours64, theirs64 = (np.full(width, 7.0) for _ in "ab")
-        used = pooling.sum_bag(terms, bag, ours64, np.empty(128))
-        assert used >= twin.sum_bag(terms, bag, theirs64, np.empty(128))
+        answer, expected = (np.full(width + 1, 7, np.float32) for _ in "ab")
+        pooling.round_bag(terms, bag, answer, np.empty(128))
+        twin.round_bag(terms, bag, expected, np.empty(128))
+        assert_same(answer, expected)
+        assert (answer.view(np.int32)[np.isnan(answer)] == 0x7FC00000).all()
+        answer64, expected64 = (np.full(width, 7.0) for _ in "ab")
+        used = pooling.sum_bag(terms, bag, answer64, np.empty(128))
+        assert used >= twin.sum_bag(terms, bag, expected64, np.empty(128))
         if used == 1:
-            assert_same(ours64, theirs64 + 0.0)
+            assert_same(answer64, expected64 + 0.0)
 
 
 def test_tasks_share_all_bags():
@@ -237,10 +237,10 @@ def test_columns_whose_sums_round_are_found_block_by_block(spoiled):
         table[:3, column] = 2.0**60, 2.0**-30, -(2.0**60)
     terms = Terms(table.reshape(-1), np.arange(30), NONE)
     bag = Bag(0, 30, 0, 300, 300)
-    ours, theirs = (np.full(301, 7, np.float32) for _ in "ab")
-    pooling.round_bag(terms, bag, ours, np.empty(128))
-    twin.round_bag(terms, bag, theirs, np.empty(128))
-    assert_same(ours, theirs)
+    answer, expected = (np.full(301, 7, np.float32) for _ in "ab")
+    pooling.round_bag(terms, bag, answer, np.empty(128))
+    twin.round_bag(terms, bag, expected, np.empty(128))
+    assert_same(answer, expected)
 
 
 def test_the_processor_tells_of_rounding_where_it_is_asked():

@@ -24,15 +24,15 @@ MADE = {model.name: model for model in make_neo.MODELS}
     "path", [path for path in MODELS if path.stem not in MADE], ids=lambda path: path.stem
 )
 def test_presets_load_and_hold_the_26_categories(path):
-    given = config.load(path, ["data.train=a.tsv", "data.test=b.tsv"])
-    assert [table.name for table in given.tables] == [entry["name"] for entry in CATEGORIES]
+    settings = config.load(path, ["data.train=a.tsv", "data.test=b.tsv"])
+    assert [table.name for table in settings.tables] == [entry["name"] for entry in CATEGORIES]
     if path.stem == "criteo-kaggle":
-        assert [table.rows for table in given.tables] == [entry["rows"] for entry in CATEGORIES]
+        assert [table.rows for table in settings.tables] == [entry["rows"] for entry in CATEGORIES]
 
 
 def test_the_tiny_preset_names_the_committed_log():
-    given = config.load(ROOT / "data" / "models" / "tiny.toml")
-    assert all((ROOT / name).is_file() for name in (*given.data.train, *given.data.test))
+    settings = config.load(ROOT / "data" / "models" / "tiny.toml")
+    assert all((ROOT / name).is_file() for name in (*settings.data.train, *settings.data.test))
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -40,13 +40,13 @@ def test_the_papers_other_models_have_its_sizes(name):
     path = ROOT / "data" / "models" / f"{name}.toml"
     model = MADE[name]
     assert path.read_text() == make_neo.text(model), "run data/models/make_neo.py"
-    given = config.load(path)
-    dims = [table.dim for table in given.tables]
-    assert abs(sum(table.rows * table.dim for table in given.tables) - model.parameters) < 1000
-    assert {feature for table in given.tables for feature in table.features} == {
+    settings = config.load(path)
+    dims = [table.dim for table in settings.tables]
+    assert abs(sum(table.rows * table.dim for table in settings.tables) - model.parameters) < 1000
+    assert {feature for table in settings.tables for feature in table.features} == {
         f"C{i}" for i in range(1, 27)
     }
-    widths = (*given.model.bottom, *given.model.top)
+    widths = (*settings.model.bottom, *settings.model.top)
     assert len(widths) == model.layers and abs(sum(widths) / len(widths) - model.width) < 2
     assert 0.75 < make_neo.mflops(model) / model.mflops < 1.1
     for said in (
@@ -58,4 +58,4 @@ def test_the_papers_other_models_have_its_sizes(name):
     else:
         raise AssertionError(model.remembered)
     assert f"{model.pooling} lookups a bag" in model.remembered
-    assert model_lines(given)[0].startswith(f"{model.tables:,} tables".replace(",", ""))
+    assert model_lines(settings)[0].startswith(f"{model.tables:,} tables".replace(",", ""))

@@ -37,17 +37,17 @@ def parts(tmp_path_factory):
 def metrics_after_one_pass(parts, seed, out):
     """Metrics on the test part."""
     overrides = [*parts, "training.batch_size=128", f"training.seed={seed}"]
-    given = config.load(ROOT / "data" / "models" / "criteo-kaggle.toml", overrides)
-    assert not given.data.shuffle and given.training.epochs == 1
+    settings = config.load(ROOT / "data" / "models" / "criteo-kaggle.toml", overrides)
+    assert not settings.data.shuffle and settings.training.epochs == 1
     (summary,) = run_threads(
-        1, lambda comm: Trainer(given, comm, out).run()
+        1, lambda comm: Trainer(settings, comm, out).run()
     )  # one thread: as fast, on busy cores faster
     assert summary["samples"] == PARTS["train"]
     return summary["metrics"]["test"]
 
 
 def test_one_pass_over_real_clicks_reaches_a_small_dlrm(parts, tmp_path):
-    found = [metrics_after_one_pass(parts, seed, tmp_path / str(seed)) for seed in (1, 2, 3)]
-    shown = [(metrics["auc"], metrics["logloss"]) for metrics in found]
+    results = [metrics_after_one_pass(parts, seed, tmp_path / str(seed)) for seed in (1, 2, 3)]
+    shown = [(metrics["auc"], metrics["logloss"]) for metrics in results]
     assert mean(auc for auc, _ in shown) >= 0.765, shown
     assert mean(logloss for _, logloss in shown) <= 0.446, shown

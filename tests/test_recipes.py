@@ -54,8 +54,8 @@ def runs(package: Path, log: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("runs")
     done = python(package, str(ROOT / "tests" / "toy_runs.py"), str(log), str(folder))
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return results
 
 
 @pytest.mark.parametrize("toy", TOYS, ids=lambda toy: toy.recipe)

@@ -25,13 +25,13 @@ def test_sum_words(seed, fill, rows, columns):
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
         counts = rng.integers(1, 5, rows)
-        given_words = words(rng, (int(counts.sum()), columns), fill)
-        order = rng.permutation(len(given_words))
+        addends = words(rng, (int(counts.sum()), columns), fill)
+        order = rng.permutation(len(addends))
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        ours, theirs = (np.full((rows, columns), 7, np.float32) for _ in "ab")
-        rounding.sum_words(given_words, order, starts, ours)
-        twin.sum_words(given_words, order, starts, theirs)
-        assert_same(ours, theirs)
+        answer, expected = (np.full((rows, columns), 7, np.float32) for _ in "ab")
+        rounding.sum_words(addends, order, starts, answer)
+        twin.sum_words(addends, order, starts, expected)
+        assert_same(answer, expected)
 
 
 @given(
@@ -57,12 +57,12 @@ def test_combine_words(seed, fill, groups, samples, extras):
         ).astype(np.int64)
         extra = words(rng, int(extra_start[-1]), fill)
         column = np.cumsum(width) - width + 1
-        ours, theirs = (np.full((samples, 2 + int(width.sum())), 7, np.float32) for _ in "ab")
-        for module, out in ((rounding, ours), (twin, theirs)):
+        answer, expected = (np.full((samples, 2 + int(width.sum())), 7, np.float32) for _ in "ab")
+        for module, out in ((rounding, answer), (twin, expected)):
             parts = rounding.WordParts(recv, group_start, source, stride, width, column)
             further = rounding.FurtherWords(keys, extra_start, extra)
             module.combine_words(parts, further, out)
-        assert_same(ours, theirs)
+        assert_same(answer, expected)
 
 
 @given(seed=st.integers(0, 2**32), samples=st.integers(0, 9), fill=st.sampled_from(FILLS))
@@ -73,20 +73,20 @@ def test_divide_columns(seed, samples, fill):
     key = np.array([3, 0])
     column = np.array([1, 7])
     width = np.array([4, 5])
-    ours = x.copy()
-    theirs = x.copy()
+    answer = x.copy()
+    expected = x.copy()
     with np.errstate(all="ignore"):
-        rounding.divide_columns(ours, lengths, key, column, width)
-        twin.divide_columns(theirs, lengths, key, column, width)
-    assert_same(ours, theirs)
+        rounding.divide_columns(answer, lengths, key, column, width)
+        twin.divide_columns(expected, lengths, key, column, width)
+    assert_same(answer, expected)
 
 
 @given(seed=st.integers(0, 2**32), fill=st.sampled_from(FILLS), n=st.integers(0, 9))
 def test_round_words(seed, fill, n):
     with np.errstate(all="ignore"):
-        some = words(np.random.default_rng(seed), n, fill)
-        ours = np.float32(rounding.round_words(some, n, np.empty(n)))
-        assert_same(np.array([ours]), np.array([twin.round_words(some, n, np.empty(n))]))
+        addends = words(np.random.default_rng(seed), n, fill)
+        answer = np.float32(rounding.round_words(addends, n, np.empty(n)))
+        assert_same(np.array([answer]), np.array([twin.round_words(addends, n, np.empty(n))]))
 
 
 def test_the_twin_rounds_as_ieee_says():

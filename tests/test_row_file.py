@@ -38,14 +38,14 @@ def fill(file: RowFile, rng: np.random.Generator, model: Model, most: int = 60) 
 
 def content(file: RowFile) -> Model:
     """Everything in a file, every record checked."""
-    found: Model = []
+    model: Model = []
     for number, table in enumerate(file.tables):
         rows = np.concatenate([np.zeros(0, np.int64), *file.rows(number)])
         assert (np.diff(rows) > 0).all()
         out = np.zeros((rows.size, table.record), np.uint8)
         assert file.read(number, rows, out, check=True).all()
-        found.append(dict(zip(rows.tolist(), (record.tobytes() for record in out))))
-    return found
+        model.append(dict(zip(rows.tolist(), (record.tobytes() for record in out))))
+    return model
 
 
 def small(path: Path, commits: int = 3, seed: int = 0) -> Model:

@@ -30,7 +30,7 @@ def test_rows_are_placed_found_moved_and_listed(seed, n, height, k):
         words = np.zeros(2**k, np.uint64)
         status = np.zeros(150, np.uint8)
         status[rng.random(150) < 0.2] = index_twin.HELD
-        found = []
+        places = []
         first = int(rng.integers(150))
         for _ in range(3):
             rows = np.unique(rng.integers(0, height, min(n, 12)))
@@ -40,7 +40,7 @@ def test_rows_are_placed_found_moved_and_listed(seed, n, height, k):
             np.testing.assert_array_equal(seen, slots)
             if rng.random() < 0.5:
                 status[status == index_twin.FRESH] = index_twin.LIVE  # a commit
-            found += [slots, old, np.array([first])]
+            places += [slots, old, np.array([first])]
         asked = rng.integers(0, height, n)
         seen = np.zeros(n, np.int64)
         module.find_slots(asked, words, shift, seen)
@@ -51,9 +51,9 @@ def test_rows_are_placed_found_moved_and_listed(seed, n, height, k):
         counts = np.zeros((height >> wide) + 1, np.int64)
         module.count_ranges(words, shift, wide, counts)
         m = module.rows_between(words, shift, height // 4, height, out)
-        results.append([words, status, *found, seen, np.sort(larger), counts, np.sort(out[:m])])
-    for ours, theirs in zip(*results):
-        np.testing.assert_array_equal(ours, theirs)
+        results.append([words, status, *places, seen, np.sort(larger), counts, np.sort(out[:m])])
+    for answer, expected in zip(*results):
+        np.testing.assert_array_equal(answer, expected)
 
 
 def test_rows_are_inserted_once():
@@ -98,8 +98,8 @@ def test_records_travel_and_carry_tags(seed, n, size, pad):
         tags[flip // 8] ^= 1 << flip % 8
         assert module.rows_of_tags(tags, slots, 3, seen) == flip // 128
         results.append([file, out, tags])
-    for ours, theirs in zip(*results):
-        np.testing.assert_array_equal(ours, theirs)
+    for answer, expected in zip(*results):
+        np.testing.assert_array_equal(answer, expected)
 
 
 @pytest.mark.parametrize(
@@ -135,5 +135,5 @@ def test_rows_travel_between_slots_and_records(seed, n, size, at, pad):
         module.pack_slots(field, size, order[:n], records, record, at)
         module.unpack_slots(np.roll(records, 1), record, at, size, order[5 : 5 + n], field)
         results.append((field, records))
-    for ours, theirs in zip(*results):
-        np.testing.assert_array_equal(ours, theirs)
+    for answer, expected in zip(*results):
+        np.testing.assert_array_equal(answer, expected)

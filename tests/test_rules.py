@@ -29,10 +29,10 @@ def test_every_rule_has_a_kernel_function_and_a_twin():
     for name, rule in RULES.items():
         assert rule.name == name and len(rule.element_state) <= 2 and rule.row_scalars <= 2
         for phase in (name, f"{name}_prepare", f"{name}_direct"):
-            ours = getattr(rules, phase, None)
-            theirs = getattr(twin, phase, None)
-            assert (ours and ours.__doc__) == (theirs and theirs.__doc__)
-            assert (ours is not None) >= (phase == name and rule.updates)
+            function = getattr(rules, phase, None)
+            twin_function = getattr(twin, phase, None)
+            assert (function and function.__doc__) == (twin_function and twin_function.__doc__)
+            assert (function is not None) >= (phase == name and rule.updates)
         assert hasattr(rules, f"{name}_direct") == rule.direct
         assert (twin.prepare(name) is twin.regularise) != hasattr(rules, f"{name}_prepare")
     assert set(DENSE_NAMES.values()) <= {

@@ -54,7 +54,7 @@ def test_every_kernel_is_its_twin(seed, shards, chunks, height, split, by_bag):
         module.place_chunks(counts, np.searchsorted(owner, np.arange(shards + 1)), groups, start)
         kept.append(counts.copy())
         keys = np.full(int(start[-1]), 7, np.uint64)
-        found = np.zeros(start.size, np.int64)
+        unique_counts = np.zeros(start.size, np.int64)
         module.deal_lookups(rows, offsets, by_bag, chunks, bits, counts, keys)
         kept.append(keys.copy())
         row_groups = RowGroups(
@@ -62,8 +62,8 @@ def test_every_kernel_is_its_twin(seed, shards, chunks, height, split, by_bag):
             row=(np.arange(start.size - 1) % (1 << split)) << (height_bits - split),
             bits=np.full(start.size - 1, height_bits - split),
         )
-        module.sort_groups(keys, np.empty_like(keys), row_groups, bits, found[1:])
-        first = np.cumsum(found)
+        module.sort_groups(keys, np.empty_like(keys), row_groups, bits, unique_counts[1:])
+        first = np.cumsum(unique_counts)
         written = Segments(
             shards=np.arange(shards),
             first=first[np.append(0, np.cumsum(groups))],
@@ -73,14 +73,14 @@ def test_every_kernel_is_its_twin(seed, shards, chunks, height, split, by_bag):
             weights=np.zeros(keys.size if weights.size else 0, np.float32),
         )
         module.write_segments(keys, row_groups, first, bits, place_of, weights, written)
-        results.append([*kept, counts, start, keys, found, *written])
-    for ours, theirs in zip(*results):
-        np.testing.assert_array_equal(ours, theirs)
+        results.append([*kept, counts, start, keys, unique_counts, *written])
+    for answer, expected in zip(*results):
+        np.testing.assert_array_equal(answer, expected)
 
 
 def check(layout, lookups, heights, stride=1000):
     """`sorting.sort` against a dictionary of rows."""
-    found = sorting.sort(layout, lookups, heights, stride, sorting.Scratch())
+    runs = sorting.sort(layout, lookups, heights, stride, sorting.Scratch())
     expected: dict[tuple[int, int], list] = {}
     for k, shard in enumerate(layout.shard.tolist()):
         for s in range(lookups.samples):
@@ -89,13 +89,13 @@ def check(layout, lookups, heights, stride=1000):
                     weight = float(lookups.weights[j]) if lookups.weights.size else 1.0
                     place = (int(layout.column[k]) + s * stride, weight)
                     expected.setdefault((shard, int(lookups.rows[j])), []).append(place)
-    owner = np.repeat(found.shards, np.diff(found.first)).tolist()
-    assert list(zip(owner, found.unique.tolist())) == sorted(expected)
-    assert found.starts[0] == 0 and found.starts[-1] == found.place.size
-    weights = found.weights.tolist() if found.weights.size else [1.0] * found.place.size
-    pairs = list(zip(found.place.tolist(), weights))
+    owner = np.repeat(runs.shards, np.diff(runs.first)).tolist()
+    assert list(zip(owner, runs.unique.tolist())) == sorted(expected)
+    assert runs.starts[0] == 0 and runs.starts[-1] == runs.place.size
+    weights = runs.weights.tolist() if runs.weights.size else [1.0] * runs.place.size
+    pairs = list(zip(runs.place.tolist(), weights))
     for u, key in enumerate(sorted(expected)):
-        assert sorted(pairs[found.starts[u] : found.starts[u + 1]]) == sorted(expected[key])
+        assert sorted(pairs[runs.starts[u] : runs.starts[u + 1]]) == sorted(expected[key])
 
 
 @given(

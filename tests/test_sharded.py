@@ -42,8 +42,8 @@ answer = lru_cache(maxsize=None)(unsharded)
 
 def expect(case: Case, ranks: int) -> None:
     alone = replace(case, plan="table_wise", shards=(), route="direct", ranks_per_node=1)
-    found = run_threads(ranks, lambda comm: digest(comm, case, *train(comm, case)))
-    assert set(found) == {answer(alone)}
+    digests = run_threads(ranks, lambda comm: digest(comm, case, *train(comm, case)))
+    assert set(digests) == {answer(alone)}
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -213,8 +213,8 @@ def test_it_is_what_the_norm_says(ranks: int, plan: str, limit: float) -> None:
     def body(comm: Comm) -> list[np.ndarray]:
         return train(comm, case)[0]
 
-    found = run_threads(ranks, body)
-    outs = [np.concatenate([out[step] for out in found]) for step in range(2)]
+    rank_outs = run_threads(ranks, body)
+    outs = [np.concatenate([out[step] for out in rank_outs]) for step in range(2)]
     before = initial_weights(case)
     for step, out in enumerate(outs, 1):
         kjt, gradient = global_batch(case, step)

@@ -88,10 +88,10 @@ class Plain:
 
     def forward(self, lookups, out):
         for k, s, rows, weights in self.terms(lookups):
-            found = self.weights[KEYS.shard[k]][rows]
-            found = found if weights is None else found * weights[:, None]
-            out[s, KEYS.column[k] : KEYS.column[k] + found.shape[1]] = [
-                exact_sum(t) for t in found.T
+            vectors = self.weights[KEYS.shard[k]][rows]
+            vectors = vectors if weights is None else vectors * weights[:, None]
+            out[s, KEYS.column[k] : KEYS.column[k] + vectors.shape[1]] = [
+                exact_sum(t) for t in vectors.T
             ]
 
     def backward(self, lookups, grad, step):
@@ -132,8 +132,8 @@ class Plain:
             assert set(tbe.state(i)) == {"weight", *self.names}
             assert_same(tbe.state(i)["weight"][there], self.weights[shard.table][rows, cols][there])
             for name, state in self.states[shard.table].items():
-                mine = state[rows, cols] if name in self.rule.element_state else state[rows, 0]
-                assert_same(tbe.state(i)[name][there], np.ascontiguousarray(mine)[there])
+                expected = state[rows, cols] if name in self.rule.element_state else state[rows, 0]
+                assert_same(tbe.state(i)[name][there], np.ascontiguousarray(expected)[there])
             missing = np.flatnonzero(~there)
             assert_same(
                 tbe.initial(i, missing)["weight"], self.weights[shard.table][rows, cols][missing]
@@ -184,10 +184,10 @@ def test_training_equals_plain_arrays(name, mode):
     plain = Plain(optimizer)
     for step in range(1, 6):
         lookups, grad = batch(rng, int(rng.integers(0, 5)), weighted=step % 2 == 0)
-        ours, theirs = (np.full((lookups.samples, COLUMNS), 7, np.float32) for _ in "ab")
-        tbe.forward(KEYS, lookups, ours)
-        plain.forward(lookups, theirs)
-        assert_same(ours, theirs)
+        answer, expected = (np.full((lookups.samples, COLUMNS), 7, np.float32) for _ in "ab")
+        tbe.forward(KEYS, lookups, answer)
+        plain.forward(lookups, expected)
+        assert_same(answer, expected)
         tbe.backward(KEYS, lookups, grad, step)
         plain.backward(lookups, grad, step)
         plain.check(tbe)
@@ -203,10 +203,10 @@ def test_wild_gradients(fill):
     with np.errstate(all="ignore"):
         for step in (1, 2):
             lookups, grad = batch(rng, 4, True, fill)
-            ours, theirs = (np.full((4, COLUMNS), 7, np.float32) for _ in "ab")
-            tbe.forward(KEYS, lookups, ours)
-            plain.forward(lookups, theirs)
-            assert_same(ours, theirs)
+            answer, expected = (np.full((4, COLUMNS), 7, np.float32) for _ in "ab")
+            tbe.forward(KEYS, lookups, answer)
+            plain.forward(lookups, expected)
+            assert_same(answer, expected)
             tbe.backward(KEYS, lookups, grad, step)
             plain.backward(lookups, grad, step)
             plain.check(tbe)
@@ -261,7 +261,7 @@ def test_words_of_row_shards_add_up(fill):
         for samples in (0, 1, 6):
             lookups, _ = batch(rng, samples, samples == 6)
             expected = np.full((samples, COLUMNS), 7, np.float32)
-            found = np.full((samples, 40), 7, np.float32)
+            answer = np.full((samples, 40), 7, np.float32)
             whole.forward(KEYS, lookups, expected)
             words = np.full((samples, 3 * 40), np.nan)
             layout = EntryLayout(np.repeat(np.arange(3), 2), np.arange(6) * 20)
@@ -283,8 +283,8 @@ def test_words_of_row_shards_add_up(fill):
                 start=np.arange(order.size + 1) * 20,
                 words=np.concatenate([*pieces, np.empty(0)]),
             )
-            rounding.combine_words(first_words, further, found)
-            assert_same(found, np.ascontiguousarray(expected[:, 1:41]))
+            rounding.combine_words(first_words, further, answer)
+            assert_same(answer, np.ascontiguousarray(expected[:, 1:41]))
 
 
 @pytest.mark.parametrize("name", PHASES)
@@ -298,10 +298,10 @@ def test_column_shards_share_their_scalars(name, mode):
     layout = EntryLayout(np.arange(4), np.array([s.cols[0] for s in shards]))
     for step in (1, 2):
         lookups, grad = batch(rng, 5, True)
-        mine = cut(lookups, shards, 2, (3,))
+        shard_lookups = cut(lookups, shards, 2, (3,))
         gradient = np.ascontiguousarray(grad[:, 42:172])
-        parts.forward(layout, mine, np.empty((5, 130), np.float32))
-        merged = parts.merge(layout, mine, gradient, step)
+        parts.forward(layout, shard_lookups, np.empty((5, 130), np.float32))
+        merged = parts.merge(layout, shard_lookups, gradient, step)
         for number, phase in enumerate(parts.rounds):
             terms = {}
             for i in range(4):
@@ -350,14 +350,14 @@ def test_unique_gradients(fill):
                 )
                 for row, weight in zip(rows.tolist(), weights):
                     expected.setdefault(h, {}).setdefault(row, []).append(g * weight)
-            found = tbe.unique_gradient(KEYS, lookups, grad)
-            assert list(found) == [0, 1, 2] and all(
-                v.shape == (r.size, TABLES[h].dim) for h, (r, v) in found.items()
+            gradients = tbe.unique_gradient(KEYS, lookups, grad)
+            assert list(gradients) == [0, 1, 2] and all(
+                v.shape == (r.size, TABLES[h].dim) for h, (r, v) in gradients.items()
             )
             for h, rows in expected.items():
-                assert found[h][0].tolist() == sorted(rows)
+                assert gradients[h][0].tolist() == sorted(rows)
                 assert_same(
-                    found[h][1],
+                    gradients[h][1],
                     np.float32([[exact_sum(t) for t in np.array(rows[i]).T] for i in sorted(rows)]),
                 )
     assert not any(tbe.touched(i).any() for i in range(3))  # nothing is read or written
@@ -402,7 +402,7 @@ def test_a_large_shard_of_which_many_rows_exist_is_made_whole():
 def test_lines_of_gradients_that_lie_a_power_of_two_apart_are_packed(weighted, monkeypatch):
     packed = []
     monkeypatch.setattr(
-        update, "pack", lambda *given, pack=update.pack: packed.append(pack(*given))
+        update, "pack", lambda *arguments, pack=update.pack: packed.append(pack(*arguments))
     )
     rng = np.random.default_rng(9)
     tbes = [TableBatchedEmbedding(TABLES, WHOLE, record("adam"), SEED) for _ in "ab"]

@@ -24,11 +24,11 @@ def split(module, data, columns, delimiter=b"\t", quote=b"\0"):
     begin = np.full((columns, lines), -7, np.int32)
     end = np.full((columns, lines), -7, np.int32)
     first = np.empty(lines + 1, np.int64)
-    found = np.empty(lines, np.int32)
+    field_counts = np.empty(lines, np.int32)
     module.split_lines(
-        bytes_of(data), np.uint8(delimiter[0]), np.uint8(quote[0]), begin, end, first, found
+        bytes_of(data), np.uint8(delimiter[0]), np.uint8(quote[0]), begin, end, first, field_counts
     )
-    return begin, end, first, found
+    return begin, end, first, field_counts
 
 
 def fields(data, begin, end):
@@ -51,13 +51,13 @@ def parse(module, name, values, *extra, out=np.uint64):
 
 
 def same(name, values, *extra, out=np.uint64):
-    ours = parse(tokenize, name, values, *extra, out=out)
-    theirs = parse(twin, name, values, *extra, out=out)
-    for mine, its in zip(ours, theirs):
-        assert mine.tobytes() == its.tobytes(), [
-            v for v, a, b in zip(values, mine, its) if a.tobytes() != b.tobytes()
+    answers = parse(tokenize, name, values, *extra, out=out)
+    expected = parse(twin, name, values, *extra, out=out)
+    for answer, twin_answer in zip(answers, expected):
+        assert answer.tobytes() == twin_answer.tobytes(), [
+            v for v, a, b in zip(values, answer, twin_answer) if a.tobytes() != b.tobytes()
         ]
-    return ours
+    return answers
 
 
 def random_fields(seed, alphabet, longest=12):
@@ -75,21 +75,21 @@ def test_split_lines_equals_twin_on_random_bytes(seed, columns, quotes):
     letters = list(b'\t\t\t\n\n\r""ab' if quotes else b"\t\t\t\n\n\rab\x00\xff")
     data = bytes(rng.choice(letters, rng.integers(0, 400)).astype(np.uint8)) + b"\n"
     quote = b'"' if quotes else b"\0"
-    for mine, its in zip(
+    for answer, expected in zip(
         split(tokenize, data, columns, quote=quote), split(twin, data, columns, quote=quote)
     ):
-        assert np.array_equal(mine, its), data
+        assert np.array_equal(answer, expected), data
 
 
 @pytest.mark.parametrize("module", [tokenize, twin])
 def test_split_lines_knows_line_ends_counts_and_quotes(module):
     data = b"1\t2\t3\r\n\t\t\n4\t5\n6\t7\t8\t9\n\n"
-    begin, end, first, found = split(module, data, 3)
+    begin, end, first, field_counts = split(module, data, 3)
     assert fields(data, begin, end) == [[b"1", b"2", b"3"], [b"", b"", b""], *[[b""] * 3] * 3]
-    assert found.tolist() == [3, 3, 2, 4, 1] and first.tolist() == [0, 7, 10, 14, 22, 23]
+    assert field_counts.tolist() == [3, 3, 2, 4, 1] and first.tolist() == [0, 7, 10, 14, 22, 23]
     data = b'"a,b","c ""d""",e\r\n"open,b,c\n"x"y,b,c\n"","",""\n'
-    begin, end, _, found = split(module, data, 3, b",", b'"')
-    assert fields(data, begin, end)[0] == [b"a,b", b'c ""d""', b"e"] and found.tolist() == [
+    begin, end, _, field_counts = split(module, data, 3, b",", b'"')
+    assert fields(data, begin, end)[0] == [b"a,b", b'c ""d""', b"e"] and field_counts.tolist() == [
         3,
         -1,
         -1,
@@ -214,7 +214,7 @@ def test_text_hash_is_fnv1a():
 def test_lists_equal_twin(seed):
     values = random_fields(seed, b"ab||:")
     text, begin, end = flat(values)
-    found = []
+    results = []
     for module in (tokenize, twin):
         lengths = np.empty(len(values), np.int32)
         module.count_items(text, begin, end, np.uint8(ord("|")), lengths)
@@ -222,11 +222,11 @@ def test_lists_equal_twin(seed):
         module.split_items(text, begin, end, np.uint8(ord("|")), first, last)
         mark = np.empty(len(values), np.int32)
         module.find_last(text, begin, end, np.uint8(ord(":")), mark)
-        found.append((lengths, first, last, mark))
-    for mine, its in zip(*found):
-        assert np.array_equal(mine, its)
+        results.append((lengths, first, last, mark))
+    for answer, expected in zip(*results):
+        assert np.array_equal(answer, expected)
     whole = b"".join(values)
-    items = [whole[a:b] for a, b in zip(found[0][1], found[0][2])]
+    items = [whole[a:b] for a, b in zip(results[0][1], results[0][2])]
     assert items == [item for value in values if value for item in value.split(b"|")]
 
 
@@ -241,8 +241,8 @@ def test_squash_equals_twin(seed):
             rng.normal(0, 9, 99),
         ]
     )
-    mine = np.empty(x.size, np.float32)
-    its = np.empty(x.size, np.float32)
-    tokenize.squash(x, mine)
-    twin.squash(x, its)
-    assert mine.tobytes() == its.tobytes() and mine[2] == 0 and mine[4] == np.inf
+    answer = np.empty(x.size, np.float32)
+    expected = np.empty(x.size, np.float32)
+    tokenize.squash(x, answer)
+    twin.squash(x, expected)
+    assert answer.tobytes() == expected.tobytes() and answer[2] == 0 and answer[4] == np.inf

@@ -112,14 +112,14 @@ def batches(tables, loss):
 class Peer:
     """The same model in torch."""
 
-    def __init__(self, given, parameters):
-        self.given = given
-        self.tables = given.tables
+    def __init__(self, options, parameters):
+        self.options = options
+        self.tables = options.tables
         self.dense = {
             name: torch.nn.Parameter(torch.tensor(value)) for name, value in parameters.items()
         }
-        sparse = given.optimizer.sparse
-        seed = given.training.seed
+        sparse = options.optimizer.sparse
+        seed = options.training.seed
         start = [
             initial_rows(table, sparse, seed, np.arange(table.rows))["weight"]
             for table in self.tables
@@ -131,7 +131,7 @@ class Peer:
             torch.full((table.rows,), sparse.initial_accumulator_value) for table in self.tables
         ]
         self.rowwise = sparse.name == "exact_rowwise_adagrad"
-        self.optimizers = [self._optimizer(given.optimizer.dense, list(self.dense.values()))]
+        self.optimizers = [self._optimizer(options.optimizer.dense, list(self.dense.values()))]
         if not self.rowwise:
             self.optimizers.append(self._optimizer(sparse, self.rows))
 
@@ -180,17 +180,17 @@ class Peer:
         """Loss of each sample."""
         self.seen = [np.zeros(table.rows, bool) for table in self.tables]
         parts = [self._mlp("bottom", torch.tensor(batch.dense), True), *self._pool(batch)]
-        if self.given.model.interaction == "cat":
+        if self.options.model.interaction == "cat":
             z = torch.cat(parts, dim=1)
         else:
             stack = torch.stack(parts, dim=1)
             i, j = torch.tril_indices(
-                len(parts), len(parts), 0 if self.given.model.diagonal else -1
+                len(parts), len(parts), 0 if self.options.model.diagonal else -1
             )
             z = torch.cat([parts[0], torch.bmm(stack, stack.transpose(1, 2))[:, i, j]], dim=1)
         logits = self._mlp("top", z, False)[:, 0]
         labels = torch.tensor(batch.labels)
-        if self.given.model.loss == "mse":
+        if self.options.model.loss == "mse":
             return (logits - labels) ** 2
         return torch.nn.functional.binary_cross_entropy_with_logits(
             logits, labels, reduction="none"
@@ -215,7 +215,7 @@ class Peer:
             for t, rows in enumerate(self.rows):
                 if self.rowwise:
                     self.sums[t] += (rows.grad**2).mean(dim=1)
-                    record = self.given.optimizer.sparse
+                    record = self.options.optimizer.sparse
                     rows -= (record.learning_rate / (self.sums[t].sqrt() + record.eps))[
                         :, None
                     ] * rows.grad
@@ -243,14 +243,17 @@ class Peer:
 @pytest.mark.parametrize("loss", ["bce", "mse"])
 @pytest.mark.parametrize("model", MODELS)
 def test_three_steps_agree(model, loss, rule):
-    given = settings(model, loss, rule)
+    options = settings(model, loss, rule)
     world = build(
-        given, SingleComm(), place(given.tables, ["table_wise"] * len(given.tables), 1, 1), DENSE
+        options,
+        SingleComm(),
+        place(options.tables, ["table_wise"] * len(options.tables), 1, 1),
+        DENSE,
     )
-    peer = Peer(given, world.model.parameters)
+    peer = Peer(options, world.model.parameters)
     before = {name: value.copy() for name, value in world.model.parameters.items()}
     before |= {t: rows.detach().numpy().copy() for t, rows in enumerate(peer.rows)}
-    for step, batch in enumerate(batches(given.tables, loss), 1):
+    for step, batch in enumerate(batches(options.tables, loss), 1):
         ours = world.step(batch, step).loss
         np.testing.assert_allclose(
             ours, peer.step(batch), rtol=0, atol=N * U * max(1.0, ours.max())

@@ -53,15 +53,15 @@ def test_rows_are_found_claimed_and_made(seed, shards, n, element_states, per_ro
         table = np.full(elements, 7, np.float32)
         states = [np.full(elements, 7, np.float32) for _ in names]
         row_state = np.full(rows_there * per_row, 7, np.float32)
-        found = []
+        fresh_rows = []
         for _ in range(2):
             rows = again.integers(-1, np.repeat(heights[owner], np.diff(chunk)), n)
             # -1: not looked at
             origin = np.where(again.random(owner.size) < 0.2, -1, row_base[owner])
             module.find_untouched(rows, chunk, origin, touched, fresh, count)
-            found += [count.copy(), *(fresh[a : a + m].copy() for a, m in zip(chunk, count))]
+            fresh_rows += [count.copy(), *(fresh[a : a + m].copy() for a, m in zip(chunk, count))]
             new = module.claim_rows(chunk, count, touched, fresh)
-            found.append(fresh[:new].copy())
+            fresh_rows.append(fresh[:new].copy())
             module.make_rows(
                 fresh[:new],
                 places,
@@ -71,6 +71,6 @@ def test_rows_are_found_claimed_and_made(seed, shards, n, element_states, per_ro
                 row_state,
             )
             table[:3] += 1  # a trained row must not be made again
-        results.append([touched, row_state, table, *states, *found])
-    for ours, theirs in zip(*results):
-        np.testing.assert_array_equal(ours, theirs)
+        results.append([touched, row_state, table, *states, *fresh_rows])
+    for answer, expected in zip(*results):
+        np.testing.assert_array_equal(answer, expected)

@@ -74,9 +74,9 @@ def copy_of(store):
     return StoredRows(store.table.copy(), states)
 
 
-def assert_same_rows(ours, theirs):
+def assert_same_rows(answer, expected):
     """Equal numbers and states of two stores."""
-    for a, b in zip((ours.table, *ours.states), (theirs.table, *theirs.states)):
+    for a, b in zip((answer.table, *answer.states), (expected.table, *expected.states)):
         assert_same(a, b)
 
 
@@ -144,9 +144,9 @@ def test_fused_update(name, seed, fill, most, mode, weighted):
             kernel = module.fused(rule, limited)
             kernel(rows.table, rows.states, row_states, places, segments, gradient, hyper)
             results.append((rows, row_states))
-    (ours, our_row_states), (theirs, their_row_states) = results
-    assert_same_rows(ours, theirs)
-    assert_same(our_row_states, their_row_states)
+    (answer, answer_row_states), (expected, expected_row_states) = results
+    assert_same_rows(answer, expected)
+    assert_same(answer_row_states, expected_row_states)
 
 
 @pytest.mark.parametrize("name", PHASES)
@@ -181,9 +181,9 @@ def test_phases(name, seed, fill, mode):
                 step = module.stepped(rule, phase)
                 step(rows.table, rows.states, row_states, places, segments, offsets, g, sums, hyper)
             results.append((rows, row_states, g))
-    (ours, *our_arrays), (theirs, *their_arrays) = results
-    assert_same_rows(ours, theirs)
-    for a, b in zip(our_arrays, their_arrays):
+    (answer, *answer_arrays), (expected, *expected_arrays) = results
+    assert_same_rows(answer, expected)
+    for a, b in zip(answer_arrays, expected_arrays):
         assert_same(a, b)
 
 
@@ -195,14 +195,14 @@ def test_elementwise_update(name, mode, size):
     rule = RULES[name]
     parameters = floats(rng, size, "normal")
     states = [np.abs(floats(rng, size, "normal")) for _ in rule.element_state]
-    ours = StoredRows(parameters, rule.element_record(*states))
-    theirs = copy_of(ours)
+    answer = StoredRows(parameters, rule.element_record(*states))
+    expected = copy_of(answer)
     for step in (1, 2):
         hyper = SparseOptimizer(name, 0.1, weight_decay=0.01, weight_decay_mode=mode).hyper(step)
         g = floats(rng, size, "normal")
-        update.elementwise(rule)(ours.table, ours.states, g.copy(), hyper)
-        twin.elementwise(rule)(theirs.table, theirs.states, g.copy(), hyper)
-    assert_same_rows(ours, theirs)
+        update.elementwise(rule)(answer.table, answer.states, g.copy(), hyper)
+        twin.elementwise(rule)(expected.table, expected.states, g.copy(), hyper)
+    assert_same_rows(answer, expected)
 
 
 @pytest.mark.parametrize("name", ["exact_sgd", "lars_sgd", "lamb"])
@@ -231,9 +231,9 @@ def test_merged(name, seed, fill, mode, weighted):
                 rows.table, rows.states, places, segments, gradient, hyper, offsets, out
             )
             results.append((rows, out))
-    (ours, our_gradient), (theirs, their_gradient) = results
-    assert_same_rows(ours, theirs)
-    assert_same(our_gradient, their_gradient)
+    (answer, answer_gradient), (expected, expected_gradient) = results
+    assert_same_rows(answer, expected)
+    assert_same(answer_gradient, expected_gradient)
 
 
 @given(
@@ -244,11 +244,11 @@ def test_merged(name, seed, fill, mode, weighted):
 @settings(max_examples=10)
 def test_clip(seed, fill, limit):
     g = floats(np.random.default_rng(seed), 5000, fill)
-    ours = np.empty_like(g)
-    theirs = np.empty_like(g)
-    update.clip(g, np.float32(limit), ours)
-    twin.clip(g, np.float32(limit), theirs)
-    assert_same(ours, theirs)
+    answer = np.empty_like(g)
+    expected = np.empty_like(g)
+    update.clip(g, np.float32(limit), answer)
+    twin.clip(g, np.float32(limit), expected)
+    assert_same(answer, expected)
 
 
 def test_pack():
@@ -257,12 +257,12 @@ def test_pack():
     gradient = floats(rng, 7 * 70, "normal").reshape(7, 70)
     column = np.array([60, 0, 50, 20])
     start = 7 * (np.cumsum(width) - width)
-    ours = np.zeros(7 * 60, np.float32)
-    theirs = np.zeros(7 * 60, np.float32)
-    update.pack(gradient, column, width, start, ours)
-    twin.pack(gradient, column, width, start, theirs)
-    assert_same(ours, theirs)
-    assert_same(ours[start[2] : start[2] + 7], gradient[:, 50])
+    answer = np.zeros(7 * 60, np.float32)
+    expected = np.zeros(7 * 60, np.float32)
+    update.pack(gradient, column, width, start, answer)
+    twin.pack(gradient, column, width, start, expected)
+    assert_same(answer, expected)
+    assert_same(answer[start[2] : start[2] + 7], gradient[:, 50])
 
 
 @given(
@@ -282,9 +282,9 @@ def test_merge_words(seed, fill, width, weighted):
             used = np.zeros(count, np.int64)
             module.merge_words(segments, gradient, out, used)
             results.append((out, used))
-        (ours, used), (theirs, enough) = results
+        (answer, used), (expected, enough) = results
         assert (used >= enough).all()
-        assert_same(ours[used == 1], theirs[used == 1] + 0.0)
+        assert_same(answer[used == 1], expected[used == 1] + 0.0)
 
 
 @pytest.mark.parametrize(
@@ -294,11 +294,11 @@ def test_merge_words(seed, fill, width, weighted):
 def test_square_nodes(width, first, size):
     rng = np.random.default_rng(width)
     g = floats(rng, 7 * width, "normal")
-    ours = np.empty(7, np.float32)
-    theirs = np.empty(7, np.float32)
-    update.square_nodes(g, width, first, size, ours)
-    twin.square_nodes(g, width, first, size, theirs)
-    assert_same(ours, theirs)
+    answer = np.empty(7, np.float32)
+    expected = np.empty(7, np.float32)
+    update.square_nodes(g, width, first, size, answer)
+    twin.square_nodes(g, width, first, size, expected)
+    assert_same(answer, expected)
 
 
 def test_the_twin_of_the_column_tree_is_the_definition():

@@ -31,18 +31,18 @@ def pooled(
 def main(asked: str, answered: str, device: str) -> None:
     """Both versions' answers to one question."""
     with np.load(asked) as stored:
-        given = {
+        inputs = {
             name: torch.from_numpy(stored[name]).to(device)
             for name in ("weights", "indices", "offsets")
         }
         width = int(stored["dims"][0])
-    bags = given["offsets"].numel() - 1
-    found = {}
+    bags = inputs["offsets"].numel() - 1
+    answers = {}
     for name, lost in (("right", 0), ("broken", 1)):
         out = torch.zeros(bags, width, device=device)
-        pooled[(bags,)](*given.values(), out, width, triton.next_power_of_2(width), lost)
-        found[name] = out.cpu().numpy()
-    np.savez(answered, **found)
+        pooled[(bags,)](*inputs.values(), out, width, triton.next_power_of_2(width), lost)
+        answers[name] = out.cpu().numpy()
+    np.savez(answered, **answers)
 
 
 if __name__ == "__main__":
