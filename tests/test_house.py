@@ -21,6 +21,7 @@ ROOMS = {
     for level, names in enumerate(
         (
             ("errors", "trees"),
+            ("hdf5",),
             ("records", "formats"),
             ("jagged", "floats", "cores"),
             ("kernels",),
@@ -45,7 +46,7 @@ HOMES = {
     "numba": ("kernels/",),
     "llvmlite": ("kernels/simd/", "kernels/_key.py"),
     "mpi4py": ("parallel/mpi.py",),
-    "h5py": ("storage/hdf5.py", "ingest/", "training/checkpoint/", "oracle/"),
+    "h5py": ("hdf5/", "storage/hdf5.py", "ingest/", "training/checkpoint/", "oracle/"),
     "click": ("cli/",),
     "rich": ("cli/",),
     "polars": ("ingest/",),

@@ -1,0 +1,216 @@
+"""How does an HDF5 file come to be, when a full disk can crash HDF5?
+
+HDF5 lays it out in memory; we write it. Groups, attributes and small arrays have their contents in
+the draft, large arrays only their places, where they are written later, by any process and without
+HDF5. Text is of fixed length: HDF5 keeps what is variable in a heap that has no checksums.
+
+    with Draft() as draft:
+        draft.set("", {"format": "…", "version": 1})
+        draft.put("index", numbers)
+        draft.reserve("rows", (10**9,), "<i8")
+        image = draft.image()
+    image.write(path)
+    …                              # rows, at image.offsets["rows"]
+    image.seal(path, ["rows"])     # rows have checksums of their own
+
+Only compressed columns are written by HDF5 itself, as nobody knows their size before: then the
+draft is a file, and disk space is claimed before each block.
+"""
+
+import errno
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import h5py
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from neocpu.hdf5 import seal
+from neocpu.hdf5.sparse import SparseFile
+
+SEALED = "sealed"  # attribute of the root: the file is whole only with its seal
+SLACK = 4 << 20  # bytes for HDF5's own metadata, beside those of chunks
+CHUNK_METADATA = 512  # bytes that the place of a chunk takes, at most
+LIBVER = "v110"  # the first whose metadata has checksums
+
+
+def allocate(handle: int, first: int, count: int) -> None:
+    """Claim disk space for a part of a file, so that writing it cannot fail on a full disk.
+
+    Raises OSError where there is none; does nothing where the file system cannot tell.
+    """
+    try:
+        if count > 0:
+            os.posix_fallocate(handle, first, count)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+    except AttributeError:  # not on this system
+        pass
+
+
+def put_bytes(handle: int, data: Any, first: int) -> None:
+    """Write all of a buffer at a place of a file. Raises OSError."""
+    rest = memoryview(data).cast("B")
+    while rest:
+        written = os.pwrite(handle, rest, first)
+        rest = rest[written:]
+        first += written
+
+
+@dataclass(frozen=True)
+class Image:
+    """The bytes of a draft, without those of arrays that are only reserved.
+
+    pieces : (first byte, bytes). size : of the file without its seal. offsets : first byte of each
+    reserved array (0 if it is empty). ranges : of each large array, where its elements are.
+    """
+
+    pieces: list[tuple[int, bytes]]
+    size: int
+    offsets: dict[str, int]
+    ranges: dict[str, list[seal.Range]]
+
+    def write(self, path: Path) -> None:
+        """Make the file, with disk space for all of it and its seal. Raises OSError."""
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            os.ftruncate(handle, self.size)
+            allocate(handle, 0, self.size + seal.size_of(len(self.ranges)))
+            for first, data in self.pieces:
+                put_bytes(handle, data, first)
+        finally:
+            os.close(handle)
+
+    def seal(self, path: Path, left_out: Iterable[str] = ()) -> None:
+        """Complete and sync a file in which all is written. Raises OSError.
+
+        left_out : arrays that have checksums of their own.
+        """
+        seal.write(path, self.size, [each for name in left_out for each in self.ranges[name]])
+
+
+class Draft:
+    """An HDF5 file that is laid out in memory, or, for compressed columns, at `path`.
+
+    order : groups keep the order in which names came. A context manager.
+
+    Raises OSError where a file at `path` cannot be made.
+    """
+
+    def __init__(self, path: Path | None = None, *, order: bool = False) -> None:
+        self._path = path
+        self._order = order
+        self._large: list[str] = []
+        self._chunks = 0
+        self._memory = SparseFile()
+        target: Any = self._memory
+        options: dict[str, Any] = {}
+        if path is not None:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+            allocate(handle, 0, SLACK)
+            os.close(handle)
+            target = path
+            options = {"locking": False}
+        self._file = h5py.File(target, "w", libver=LIBVER, track_order=order, **options)
+        self.set("", {SEALED: 1})
+
+    def set(self, name: str, attributes: Mapping[str, Any]) -> None:
+        """Give a group or an array ("": the root) attributes: text, numbers, arrays of numbers."""
+        item = self._file[name] if name else self._file
+        for key, value in attributes.items():
+            if isinstance(value, str):
+                text = fixed_text(value)
+                item.attrs.create(key, text, dtype=text.dtype)
+            else:
+                item.attrs[key] = value
+
+    def group(self, name: str) -> None:
+        """Make an empty group."""
+        self._file.create_group(name, track_order=self._order)
+
+    def put(self, name: str, values: ArrayLike, *, compress: bool = False) -> None:
+        """An array with its contents; `compress`: by gzip."""
+        array = np.asarray(values)
+        options: dict[str, Any] = {}
+        if compress and array.ndim and array.size:
+            options = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
+        self._file.create_dataset(name, data=array, track_times=False, **options)
+
+    def text(self, name: str, text: str) -> None:
+        """A text."""
+        content = fixed_text(text)
+        self._file.create_dataset(name, data=content, dtype=content.dtype, track_times=False)
+
+    def reserve(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+        """An array that is written later, in one piece from `Image.offsets[name]` on."""
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_layout(h5py.h5d.CONTIGUOUS)
+        properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        kind = h5py.h5t.py_create(np.dtype(dtype))
+        space = h5py.h5s.create_simple(shape)
+        folder, _, last = name.rpartition("/")
+        group = self._file.require_group(folder) if folder else self._file
+        h5py.h5d.create(group.id, last.encode(), kind, space, properties)
+        self._large.append(name)
+
+    def columns(
+        self, name: str, shape: tuple[int, ...], dtype: str, options: Mapping[str, Any]
+    ) -> None:
+        """A chunked array, in a draft at a path; `options`: h5py's, with "chunks"."""
+        self._file.create_dataset(name, shape, dtype, track_times=False, **options)
+        self._large.append(name)
+
+    def put_rows(self, name: str, first: int, values: NDArray[Any]) -> None:
+        """Rows first, first + 1, … of a chunked array, whole chunks.
+
+        Raises OSError if the disk has no room for them, before HDF5 is asked to write.
+        """
+        assert self._path is not None
+        column = self._file[name]
+        self._chunks += -(-values.shape[0] // column.chunks[0])
+        end = self._file.id.get_filesize()
+        # A chunk that cannot be compressed is stored as it is, and a little more.
+        most = values.nbytes + values.nbytes // 64 + CHUNK_METADATA * self._chunks + SLACK
+        handle = os.open(self._path, os.O_RDWR)
+        try:
+            allocate(handle, end, most)
+        finally:
+            os.close(handle)
+        column[first : first + values.shape[0]] = values
+
+    def image(self) -> Image:
+        """The bytes of the file; the draft is at its end. Raises OSError."""
+        self._file.flush()
+        offsets = {name: self._file[name].id.get_offset() or 0 for name in self._large}
+        ranges = {name: _ranges(self._file[name]) for name in self._large}
+        size = self._file.id.get_filesize()
+        self._file.close()
+        if self._path is not None:
+            os.truncate(self._path, size)
+        return Image(list(self._memory.pieces()), size, offsets, ranges)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def fixed_text(text: str) -> NDArray[Any]:
+    """A text as HDF5's text of fixed length in UTF-8."""
+    content = text.encode()
+    return np.array(content, h5py.string_dtype("utf-8", max(len(content), 1)))
+
+
+def _ranges(dataset: h5py.Dataset) -> list[seal.Range]:
+    """Where the elements of an array are in the file."""
+    if dataset.chunks is None:
+        return [(dataset.id.get_offset() or 0, dataset.nbytes)]
+    ranges: list[seal.Range] = []
+    dataset.id.chunk_iter(lambda chunk: ranges.append((chunk.byte_offset, chunk.size)))
+    return seal.joined(ranges)
