@@ -1,4 +1,9 @@
-"""Do kernels stay inside their arrays? With pages that nobody may touch behind every table."""
+"""Do kernels stay inside their arrays? With pages that nobody may touch behind every table, and with
+every index checked.
+
+`NUMBA_BOUNDSCHECK=1 pytest -m quick` checks the indices of all kernels, in minutes, as they are
+compiled anew; a test here those of the kernels that lay out lookups.
+"""
 
 import os
 import signal
@@ -26,6 +31,22 @@ assert not second.any()
 beyond = np.lib.stride_tricks.as_strided(first, (1001 + 16,))
 print("inside", flush=True)
 sys.exit(int(beyond[-1]))
+"""
+
+OUTSIDE = """
+import numpy as np
+from numba import prange
+from neocpu.kernels._jit import parallel_kernel
+
+@parallel_kernel
+def fill(array, count):
+    for i in prange(count):
+        array[i] = i
+
+array = np.zeros(4)
+fill(array, 4)
+assert array.tolist() == [0, 1, 2, 3]
+fill(array, 5)
 """
 
 
@@ -69,3 +90,20 @@ def test_regions_of_an_arena_do_not_overlap() -> None:
     assert [set(region.tolist()) for region in regions] == [{1}, set(), {3}, {4}]
     assert all(region.ctypes.data % 64 == 0 for region in regions)
     assert np.all(regions[3] == 4)
+
+
+def test_indices_are_checked_in_parallel_loops_too() -> None:
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1"}
+    command = [sys.executable, "-c", OUTSIDE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "IndexError: index is out of bounds" in done.stderr
+
+
+def test_kernels_that_lay_out_lookups_stay_inside_their_arrays() -> None:
+    folder = Path(__file__).parent
+    files = [str(folder / f"test_{name}.py") for name in ("jagged", "jagged_layout", "segments")]
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *files]
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout

@@ -53,7 +53,12 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def parallel_kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function whose `prange` loops are spread over Numba's threads."""
+    """Compile a function whose `prange` loops are spread over Numba's threads.
+
+    With NUMBA_BOUNDSCHECK=1 for one thread: an IndexError in a parallel loop would be lost.
+    """
+    if numba.config.BOUNDSCHECK:
+        return kernel(function)
     return keep(numba.njit(parallel=_PRANGE, **_OPTIONS)(function))
 
 

@@ -145,7 +145,7 @@ def running_sums(lengths, first, out):
     FBGEMM asynchronous_{complete,exclusive,inclusive}_cumsum. Order: exact integers.
     """
     total = 0
-    for i in range(first):
+    for i in range(min(first, lengths.size)):  # of no lengths, there is no first one
         total += lengths[i]
     for i in range(out.size):
         out[i] = total
