@@ -1,5 +1,5 @@
-"""Do kernels stay inside their arrays? With pages that nobody may touch behind every table, and with
-every index checked.
+"""Do kernels stay inside their arrays? With pages that nobody may touch behind every table, and
+with every index checked.
 
 `NUMBA_BOUNDSCHECK=1 pytest -m quick` checks the indices of all kernels, in minutes, as they are
 compiled anew; a test here those of the kernels that lay out lookups.
