@@ -37,7 +37,15 @@ from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.ingest.loader import warm_up_reading
 from neocpu.jagged import KJT
-from neocpu.kernels._cache import ADVICE, activity, cache_folder, cannot_write, write
+from neocpu.kernels._cache import (
+    ADVICE,
+    activity,
+    cache_folder,
+    cannot_write,
+    is_sound,
+    refusal,
+    write,
+)
 from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.kernels.choice import family
 from neocpu.parallel.comm import Comm, SingleComm
@@ -139,12 +147,14 @@ def _deepest(placements: Collection[str]) -> str:
 
 
 def is_warm(marker: Path) -> bool:
-    """Are the kernels that a marker lists all in its folder?"""
+    """Are the kernels that a marker lists all in its folder, whole and trusted?"""
     try:
-        names = json.loads(marker.read_text(encoding="utf-8"))
-        return all((marker.parent / name).exists() for name in names)
-    except (OSError, ValueError, TypeError):
+        names = json.loads(marker.read_bytes()) if marker.is_file() and not refusal() else []
+    except (OSError, ValueError, RecursionError):
+        return False  # damaged: the walk writes it again
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return False
+    return bool(names) and all(is_sound(marker.parent / Path(name).name) for name in names)
 
 
 def warm_up(
