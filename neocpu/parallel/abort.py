@@ -60,8 +60,8 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
         return _end_job(error, "neocpu: interrupted", 128 + signal.SIGINT, abort)
     except NeocpuError as error:
         if error.exit_status > 128:
-            return _leave_together(f"neocpu: {error}", error.exit_status)
-        return _end_job(error, f"neocpu: error: {error}", error.exit_status, abort)
+            return _leave_together(f"neocpu: {_one_line(error)}", error.exit_status)
+        return _end_job(error, f"neocpu: error: {_one_line(error)}", error.exit_status, abort)
     except BaseException as error:
         rank = _job["rank"]
         where = "" if rank is None else f" on rank {rank}"
@@ -103,9 +103,16 @@ def _marker() -> Path:
 
 
 def _print(text: str) -> None:
-    sys.stdout.flush()
-    sys.stderr.write(text.rstrip("\n") + "\n")
-    sys.stderr.flush()
+    """Say it on stderr; the exit status says enough where that cannot be written."""
+    for stream, words in ((sys.stdout, ""), (sys.stderr, text.rstrip("\n") + "\n")):
+        with suppress(OSError, ValueError, AttributeError):  # full, closed, or none
+            stream.write(words)
+            stream.flush()
+
+
+def _one_line(error: BaseException) -> str:
+    """Its message without line ends, as those that HDF5 writes."""
+    return " ".join(line.strip() for line in str(error).splitlines())
 
 
 def _claim(marker: Path) -> bool:
