@@ -157,6 +157,12 @@ def is_warm(marker: Path) -> bool:
     return bool(names) and all(is_sound(marker.parent / Path(name).name) for name in names)
 
 
+def is_ready(config: Config, plan: Plan, placements: Collection[str]) -> bool:
+    """Are all kernels of a run in the cache? Arguments as for `warm_up`."""
+    names = [signature(config, plan), memory_signature(config, plan, placements)]
+    return all(is_warm(cache_folder() / f"warm-{name}") for name in names if name)
+
+
 def warm_up(
     config: Config,
     plan: Plan,
