@@ -2,6 +2,7 @@
 throughout?
 """
 
+import errno
 import gzip
 import json
 import sys
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 
 import neocpu
 from neocpu.cli import cli, predict
+from neocpu.cli import train as train_command
 from neocpu.errors import CheckpointError, TrainingError
 from neocpu.training.checkpoint.reading import CheckpointFile
 
@@ -92,6 +94,20 @@ def test_a_resumed_run_ends_with_the_same_digest(folder: Path) -> None:
     assert "resuming from step-00000002.h5" in done.output
     assert done.output.splitlines()[-1] == f"digest {summary(folder)['digest']}"
     assert invoke("checkpoint", "diff", newest(folder), newest(folder, "halves")).return_value == 0
+
+
+def test_a_summary_that_nobody_can_read_ends_no_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(train_command, "print_summary", full)
+    monkeypatch.setattr(train_command, "forget_output", lambda: None)
+    done = train(folder, "full", "training.steps=1")
+    assert done.return_value is None
+    assert "stdout cannot be written (No space left on device); the summary is" in done.output
+    assert summary(folder, "full")["steps"] == 1
 
 
 def test_resume_without_a_checkpoint_says_so(folder: Path) -> None:

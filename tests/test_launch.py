@@ -2,6 +2,7 @@
 one message?
 """
 
+import errno
 import io
 import os
 import signal
@@ -287,6 +288,16 @@ def test_a_stream_that_was_closed_does_not_change_the_exit_status(
     for stream in (None, closed):
         alone.setattr(sys, "stderr", stream)
         assert run_guarded(wrong) == 2
+
+
+def test_what_the_machine_lacks_is_no_bug(alone: pytest.MonkeyPatch, capsys) -> None:
+    def too_many() -> int:
+        raise OSError(errno.EMFILE, "Too many open files", "/data/a.h5")
+
+    assert run_guarded(too_many) == 1
+    words = capsys.readouterr().err
+    assert words.startswith("neocpu: error: /data/a.h5: Too many open files; raise the limit")
+    assert words.count("\n") == 1
 
 
 def test_bugs_have_a_traceback(alone: pytest.MonkeyPatch, capsys) -> None:

@@ -7,6 +7,7 @@ An error raised by `comm.agree` is printed only by the rank it came from. `StopS
 and Ctrl-C into a flag that training looks at.
 """
 
+import errno
 import hashlib
 import os
 import signal
@@ -24,6 +25,13 @@ from typing import Any, Self
 from neocpu.errors import NeocpuError
 
 PATIENCE = 5.0  # seconds that a rank with nothing to say gives the one that speaks
+# errors of the system that are no bugs, and what helps
+REMEDIES = {
+    errno.EMFILE: "raise the limit of open files of this process (`ulimit -n`)",
+    errno.ENFILE: "this host has too many open files; end other programs",
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room: the quota on that disk is used up",
+}
 _job: dict[str, Any] = {"token": None, "rank": None, "abort": None}
 
 
@@ -45,10 +53,10 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
     abort : ends the job before `join_job` was called, for a rank that fails while others already
         wait for it.
 
-    A NeocpuError is printed without traceback and sets its own status; Ctrl-C gives 130; anything
-    else is a bug and is printed with traceback and rank, status 1. All ranks are expected to leave
-    together, and nothing is aborted, after SystemExit, and after a NeocpuError with a status above
-    128: a run that a signal stopped.
+    A NeocpuError is printed without traceback and sets its own status; Ctrl-C gives 130; what the
+    machine lacks (`REMEDIES`) is one line and status 1; anything else is a bug and is printed with
+    traceback and rank, status 1. All ranks are expected to leave together, and nothing is aborted,
+    after SystemExit, and after a NeocpuError with a status above 128: a run that a signal stopped.
     """
     try:
         return main() or 0
@@ -63,6 +71,8 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
             return _leave_together(f"neocpu: {_one_line(error)}", error.exit_status)
         return _end_job(error, f"neocpu: error: {_one_line(error)}", error.exit_status, abort)
     except BaseException as error:
+        if lack := _what_lacks(error):
+            return _end_job(error, f"neocpu: error: {lack}", 1, abort)
         rank = _job["rank"]
         where = "" if rank is None else f" on rank {rank}"
         text = (
@@ -70,6 +80,14 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
             + f"neocpu: unexpected {type(error).__name__}{where}: {error}"
         )
         return _end_job(error, text, 1, abort)
+
+
+def _what_lacks(error: BaseException) -> str:
+    """What the machine lacks, and what helps, where that is what an error of the system says."""
+    if not isinstance(error, OSError) or error.errno not in REMEDIES:
+        return ""
+    file = f"{error.filename}: " if error.filename else ""
+    return f"{file}{error.strerror}; {REMEDIES[error.errno]}"
 
 
 def _end_job(
