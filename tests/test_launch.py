@@ -335,6 +335,20 @@ def test_one_of_many_speaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
     assert ended == [1, 1, 1]
 
 
+def test_a_second_command_of_a_shell_with_stale_variables_speaks_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    monkeypatch.setattr(guard.tempfile, "gettempdir", lambda: str(tmp_path))
+
+    def wrong() -> int:
+        raise EnvironmentProblem("alone")
+
+    for seconds in (0, 60):  # the second command starts a minute later
+        monkeypatch.setattr(guard, "_STARTED", time.time() + seconds)
+        assert guard.guard(wrong, lambda status: None) == 1
+        assert capsys.readouterr().err == "neocpu: error: alone\n"
+
+
 def test_signals_become_a_number() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with StopSignal() as stop:

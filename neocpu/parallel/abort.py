@@ -32,6 +32,7 @@ REMEDIES = {
     errno.ENOSPC: "make room on that disk",
     errno.EDQUOT: "make room: the quota on that disk is used up",
 }
+_STARTED = time.time()  # of this process, nearly
 _job: dict[str, Any] = {"token": None, "rank": None, "abort": None}
 
 
@@ -134,10 +135,14 @@ def _one_line(error: BaseException) -> str:
 
 
 def _claim(marker: Path) -> bool:
-    """Did this process create the marker? If the folder cannot be written, everybody speaks."""
+    """Did this process create the marker? If the folder cannot be written, everybody speaks.
+
+    A marker from before this process started is of an earlier one with the same parent, a shell.
+    """
     with suppress(OSError):  # another user's, or just removed by another rank
         for old in marker.parent.glob("neocpu-*.said"):
-            if time.time() - old.stat().st_mtime > 86400:
+            written = old.stat().st_mtime
+            if time.time() - written > 86400 or (old == marker and written < _STARTED - 1.0):
                 old.unlink()
     try:
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
