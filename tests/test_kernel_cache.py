@@ -405,6 +405,19 @@ def test_a_damaged_marker_is_not_warm(
     assert not is_warm(marker)
 
 
+def test_what_killed_processes_left_goes_after_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
+    for name in (".12-ab", ".13-cd", "probe-12", "x.nbc"):
+        path = _cache.cache_folder() / name
+        _cache.write(path, b"")
+        if name != ".13-cd":
+            os.utime(path, (0, 0))
+    _cache.remove_leftovers()
+    assert {path.name for path in _cache.cache_folder().iterdir()} == {".13-cd", "x.nbc"}
+
+
 def test_a_marker_counts_only_with_whole_and_trusted_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

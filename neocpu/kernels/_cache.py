@@ -24,6 +24,7 @@ import os
 import pickle
 import secrets
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,19 @@ def write(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers() -> None:
+    """Remove what processes that were killed while they wrote left in the cache folder.
+
+    A file that is a day old: processes of other hosts may be writing, each for a moment.
+    """
+    folder = cache_folder()
+    for pattern in (".[0-9]*-*", "probe-[0-9]*"):
+        for path in folder.glob(pattern):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > 86400:
+                    path.unlink()
 
 
 def is_sound(path: Path) -> bool:

@@ -89,7 +89,9 @@ def has_fma() -> bool:
 
     The compiler is asked for one: where it has none, it calls a function of the C library.
     """
-    code = cpu_target.target_context.codegen()
+    machine = getattr(cpu_target.target_context.codegen(), "_tm", None)
+    if machine is None:
+        return True  # another version of Numba; not known, so not refused
     source = f"""
 target triple = "{cpu_kind()[0]}"
 declare double @llvm.fma.f64(double, double, double)
@@ -97,7 +99,7 @@ define double @probe(double %a, double %b, double %c) {{
   %d = call double @llvm.fma.f64(double %a, double %b, double %c)
   ret double %d
 }}"""
-    assembly: str = code._tm.emit_assembly(llvmlite.binding.parse_assembly(source))
+    assembly: str = machine.emit_assembly(llvmlite.binding.parse_assembly(source))
     return re.search(r"\b_?fma\b", assembly) is None
 
 

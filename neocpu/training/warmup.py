@@ -44,6 +44,7 @@ from neocpu.kernels._cache import (
     cannot_write,
     is_sound,
     refusal,
+    remove_leftovers,
     write,
 )
 from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
@@ -246,6 +247,7 @@ def _compiling(tell: Callable[[str], None] | None, watch: Watch) -> Iterator[lis
 def _mark(marker: Path) -> None:
     """Remember that the kernels that this process has used are in the cache, if they are."""
     if not activity.trouble:
+        remove_leftovers()
         with contextlib.suppress(OSError):
             write(marker, json.dumps(sorted(activity.files)).encode())
 
