@@ -152,6 +152,8 @@ class MemoryConfig:
     prefetch : batches whose rows are brought up before their turn.
     lookahead : batches that the policy `lookahead` knows.
     warm : whether the most frequent rows of the train data are in the caches before the first step.
+    check : whether a run is refused that, by an estimate, needs more memory than its hosts have
+        (false: it is told, and started).
     """
 
     placement: PlanSpec = "hbm"
@@ -167,6 +169,7 @@ class MemoryConfig:
     prefetch: int = 1
     lookahead: int = 8
     warm: bool = False
+    check: bool = True
 
     def header(self) -> dict[str, Any]:
         """What decides which rows are in a cache at a time."""
@@ -286,7 +289,12 @@ LEAST = {
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
 }
-MOST = {"training.seed": 2**64 - 1, "training.batch_size": 2**31 - 1, "training.leaves": 2**20}
+MOST = {
+    "training.seed": 2**64 - 1,
+    "training.batch_size": 2**31 - 1,
+    "training.leaves": 2**20,
+    "training.threads": 1024,  # more than any machine has cores for one rank
+}
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -296,8 +304,10 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"{error}"
+        if isinstance(error, UnicodeDecodeError):
+            why = "it is not UTF-8 text"
         raise ConfigError(f"{path}: cannot read the config: {why}") from error
     return loads(text, str(path), overrides)
 
@@ -344,8 +354,8 @@ def _table(reader: Reader, name: str, tree: Any, model: ModelConfig) -> TableSpe
     """The table `name`, with the defaults of `model`."""
     key = f"tables.{name}"
     keys = TableKeys(**reader.keys(TableKeys, tree, key))
-    if not name or "/" in name or name in (".", ".."):
-        raise reader.wrong(key, "a table's name may not be empty, '.' or contain '/'")
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        raise reader.wrong(key, "a table's name may not be empty, '.' or contain '/' or NUL")
     if not keys.rows:
         raise reader.wrong(key, f"its number of rows is missing; write {key}.rows = 1000")
     features = keys.features or (name,)

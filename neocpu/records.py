@@ -132,6 +132,7 @@ class Reader:
     def value(self, hint: Any, value: Any, key: str) -> Any:
         """A value of the annotated type."""
         if hint == Paths and isinstance(value, str):
+            self._check(key, value)
             return (value,)
         if get_origin(hint) is tuple:
             if not isinstance(value, list):
@@ -162,6 +163,8 @@ class Reader:
             near = get_close_matches(value, allowed, 1)
             hint = f"did you mean {near[0]!r}? Choose" if near else "choose"
             raise self.wrong(key, f"{value!r} is not allowed; {hint} one of {', '.join(allowed)}")
+        if isinstance(value, str) and "\0" in value:
+            raise self.wrong(key, f"{value!r} contains a NUL character")
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
             raise self.wrong(key, f"{value} must be a finite number, at least 0")
         if type(value) is int:

@@ -11,7 +11,7 @@ import pytest
 from neocpu import cli
 from neocpu.cli import COMMANDS, run
 from neocpu.cli.train import default_folder
-from neocpu.errors import ConfigError
+from neocpu.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.comm import SingleComm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,6 +75,38 @@ def test_python_m_neocpu_is_the_command() -> None:
     assert done.returncode == 0 and done.stdout.startswith("neocpu, version ")
 
 
+def test_a_closed_stderr_is_opened_on_nothing() -> None:
+    """Or the next file that is opened would be what C libraries print to."""
+    code = (
+        "import os, sys; from neocpu.cli import main; sys.argv = ['neocpu', 'train', 'gone.toml']; "
+        "status = main(); print(status, [os.path.realpath(f'/proc/self/fd/{n}') for n in (0, 2)])"
+    )
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "{code}" 0<&- 2>&-', sys.executable],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "2 ['/dev/null', '/dev/null']\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("NUMBA_NUM_THREADS", "0", "NUMBA_NUM_THREADS=0: not a number of threads; give 1 or more"),
+        ("NUMBA_NUM_THREADS", "many", "NUMBA_NUM_THREADS=many: not a number of threads"),
+        ("NUMBA_THREADING_LAYER", "gomp", "no such layer; choose one of default, threadsafe"),
+        ("NUMBA_DISABLE_JIT", "1", "switches Numba's compiler off"),
+    ],
+)
+def test_variables_with_which_no_kernel_runs_are_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(EnvironmentProblem, match=message):
+        run(["train", str(TINY)])
+
+
 def test_importing_neocpu_is_light_and_names_are_public() -> None:
     code = (
         "import sys, neocpu; assert not {'numba', 'mpi4py', 'numpy'} & set(sys.modules);"
@@ -135,6 +167,15 @@ def test_train_with_ranks_becomes_mpiexec(monkeypatch: pytest.MonkeyPatch) -> No
 def test_usage_errors_are_config_errors() -> None:
     with pytest.raises(ConfigError, match="No such option"):
         run(["doctor", "--nonsense"])
+
+
+def test_the_end_of_a_file_is_no_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(*arguments: object) -> None:
+        raise EOFError("Ran out of input")
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", end)
+    with pytest.raises(EOFError, match="Ran out of input"):
+        run(["doctor"])
 
 
 def test_runs_without_out_get_folders_of_their_own(

@@ -2,6 +2,7 @@
 throughout?
 """
 
+import errno
 import gzip
 import json
 import sys
@@ -15,7 +16,8 @@ from click.testing import CliRunner, Result
 
 import neocpu
 from neocpu.cli import cli, predict
-from neocpu.errors import CheckpointError, TrainingError
+from neocpu.cli import train as train_command
+from neocpu.errors import CheckpointError, DataError, TrainingError
 from neocpu.training.checkpoint.reading import CheckpointFile
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -94,6 +96,20 @@ def test_a_resumed_run_ends_with_the_same_digest(folder: Path) -> None:
     assert invoke("checkpoint", "diff", newest(folder), newest(folder, "halves")).return_value == 0
 
 
+def test_a_summary_that_nobody_can_read_ends_no_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(train_command, "print_summary", full)
+    monkeypatch.setattr(train_command, "forget_output", lambda: None)
+    done = train(folder, "full", "training.steps=1")
+    assert done.return_value is None
+    assert "stdout cannot be written (No space left on device); the summary is" in done.output
+    assert summary(folder, "full")["steps"] == 1
+
+
 def test_resume_without_a_checkpoint_says_so(folder: Path) -> None:
     done = train(folder, "none", "training.steps=1", resume=True)
     assert "no complete checkpoint" in done.output and "starting at step 0" in done.output
@@ -170,6 +186,18 @@ def test_predict_writes_all_rows_in_order(folder: Path) -> None:
 def test_predictions_that_fail_leave_no_file(tmp_path: Path) -> None:
     writer = predict.ScoreWriter(tmp_path / "scores.csv")
     writer.write(np.array([0.1, 0.25], np.float32))
+    writer.discard()
+    assert not list(tmp_path.iterdir())
+
+
+def test_predictions_on_a_full_disk_are_told(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    (tmp_path / ".p.csv.partial").symlink_to("/dev/full")
+    writer = predict.ScoreWriter(tmp_path / "p.csv")
+    writer.write(np.zeros(10, np.float32))
+    with pytest.raises(DataError, match="cannot be written: No space left on device"):
+        writer.finish()
     writer.discard()
     assert not list(tmp_path.iterdir())
 

@@ -206,6 +206,7 @@ def test_header_holds_what_decides_the_bits_and_nothing_else() -> None:
         "parallel.route=two_level",
         "parallel.ranks_per_node=2",
         "parallel.memory=9",
+        "memory.check=false",
         "eval.every_steps=3",
         "checkpoint.every_steps=3",
         "checkpoint.keep=9",
@@ -228,6 +229,19 @@ def test_header_holds_what_decides_the_bits_and_nothing_else() -> None:
     ]
     for override in bound:
         assert configs.loads(SMALL, "x", [override]).header() != header, override
+
+
+def test_texts_with_nul_and_more_threads_than_cores_are_refused() -> None:
+    for override, message in (
+        ('data.train="a\\u0000b"', r"data\.train: 'a\\x00b' contains a NUL character"),
+        ('data.valid=["x", "a\\u0000b"]', r"data\.valid\[1\]: .* contains a NUL character"),
+        ('tables."a\\u0000b".rows=3', "may not be empty, '.' or contain '/' or NUL"),
+        ("training.threads=100000", "100000 is too large; allowed: 0 to 1024"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            configs.loads(SMALL, "x", [override])
+    with pytest.raises(ConfigError, match="cannot read the config: embedded null byte"):
+        configs.load("a\0b.toml")
 
 
 def test_route_names_are_those_of_the_registry() -> None:

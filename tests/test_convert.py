@@ -4,6 +4,7 @@ text is to blame?
 
 import gzip
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from neocpu.ingest.convert import ConvertOptions, convert
 from neocpu.ingest.copies import ensure_dataset
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.read_ahead import read_ahead
+from neocpu.ingest.readers import kind_of
 from neocpu.reference.elementary import log1p
 from neocpu.reference.philox import fnv1a64
 
@@ -188,6 +190,25 @@ def test_files_that_are_not_logs(tmp_path):
     with pytest.raises(DataError, match=r"none\.tsv: cannot be read: No such file"):
         convert([tmp_path / "none.tsv"], tmp_path / "x.h5", "criteo")
     assert os.listdir(tmp_path) == ["log.tsv"]
+
+
+def test_pipes_are_refused_at_once(tmp_path):
+    pipe = tmp_path / "pipe.tsv"
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)  # or opening it to read would block
+    try:
+        os.write(writer, b"0\t1\t2\t3\n")
+        with pytest.raises(
+            DataError, match=r"pipe\.tsv: not a regular file; .* write them to a file"
+        ):
+            convert([pipe], tmp_path / "log.h5", "criteo")
+    finally:
+        os.close(writer)
+    for path in ("/dev/stdin", "/dev/null", "/proc/self/fd/0"):
+        with pytest.raises(DataError, match="not a regular file"):
+            kind_of(Path(path))
+    with pytest.raises(DataError, match="embedded null byte"):
+        kind_of(Path("a\0b"))
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):

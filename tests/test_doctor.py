@@ -1,5 +1,6 @@
 """Does `neocpu doctor` see what is wrong and say what to do?"""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -133,11 +134,28 @@ def test_a_read_only_cache_is_told_with_the_kernels_that_it_has(
 
     monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
     assert next(check_folders(ALONE, 1)).state == "ok"
-    (_cache.cache_folder() / "loss.bce-0.nbc").touch()
-    monkeypatch.setattr(_cache, "write", refuse)
+    kernel_file = _cache.cache_folder() / "loss.bce-0.nbc"
+    kernel_file.write_bytes(_cache.MAGIC + hashlib.sha256(b"").digest())
+    (_cache.cache_folder() / "damaged.nbc").touch()
     check = next(check_folders(ALONE, 1))
     assert check.state == "warn"
     assert "1 kernels" in check.finding
+    assert "1 files cannot be used, for example damaged.nbc" in check.finding
+    monkeypatch.setattr(_cache, "write", refuse)
+    check = next(check_folders(ALONE, 1))
+    assert check.state == "warn"
+    assert "1 kernels" in check.finding and "cannot be written" in check.finding
+
+
+def test_a_cache_that_others_can_write_is_bad(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o777)
+    check = next(check_folders(ALONE, 1))
+    assert check.state == "bad"
+    assert f"{tmp_path}: everybody can write to it" in check.finding
+    assert "NEOCPU_CACHE_DIR" in check.advice
 
 
 def test_huge_pages_are_asked_for() -> None:

@@ -5,14 +5,18 @@ factory, an intrinsic and a parallel loop, small enough to compile in a second.
 """
 
 import ast
+import hashlib
 import importlib
 import json
 import os
+import pickle
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numba
@@ -20,8 +24,9 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from neocpu.kernels import _cache, _key
+from neocpu.kernels import _cache, _key, _trust
 from neocpu.kernels._jit import kernel
+from neocpu.training.warmup import is_warm
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLEES = '''
@@ -275,21 +280,163 @@ def test_an_edited_callee_recompiles_what_uses_it_and_nothing_else(
     assert results == RESULTS | dict.fromkeys(users, changed)
 
 
-def test_damaged_files_are_compiled_again(cache: Path, tmp_path: Path) -> None:
+def with_hash(content: bytes) -> bytes:
+    """A file of the cache whose checksum is right."""
+    return _cache.MAGIC + hashlib.sha256(content).digest() + content
+
+
+@pytest.mark.parametrize("kind", ["cut", "odd"])
+def test_damaged_files_are_compiled_again(cache: Path, tmp_path: Path, kind: str) -> None:
     installation = install(tmp_path)
-    for number, path in enumerate(kernel_files(cache)):
-        data = path.read_bytes()
-        middle = len(data) // 2
-        bad = (
-            b"",
-            data[:10],
-            data[:middle],
-            data[:-1],
-            data[:middle] + b"\0" * (len(data) - middle),
-        )
-        path.write_bytes(bad[number])
-    assert run(installation, cache) == (RESULTS, set(RESULTS), "")
+    files = kernel_files(cache)
+    if kind == "cut":
+        for number, path in enumerate(files):
+            data = path.read_bytes()
+            middle = len(data) // 2
+            bad = (
+                b"",
+                data[:10],
+                data[:middle],
+                data[:-1],
+                data[:middle] + b"\0" * (len(data) - middle),
+            )
+            path.write_bytes(bad[number])
+    else:
+        files[0].write_bytes(with_hash(b""))  # EOFError
+        files[1].write_bytes(with_hash(pickle.dumps(())))  # TypeError
+        files[2].chmod(0o666)
+        for path in files[3:]:
+            path.unlink()
+        files[3].mkdir()
+        os.mkfifo(files[4])
+    results, compiled, err = run(installation, cache)
+    assert (results, compiled) == (RESULTS, set(RESULTS))
+    assert len(err.splitlines()) == 1
+    assert "a kernel is compiled again, because its file cannot be used: " in err
     assert run(installation, cache) == (RESULTS, set(), "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "user", "group", "reason"),
+    [
+        (stat.S_IFDIR | 0o755, 0, 0, ""),
+        (stat.S_IFDIR | 0o700, 700, 700, ""),
+        (stat.S_IFDIR | 0o775, 700, 0, ""),
+        (stat.S_IFDIR | 0o775, 700, 700, ""),  # a group of this user alone
+        (stat.S_IFDIR | 0o1777, 0, 0, ""),
+        (stat.S_IFDIR | 0o755, 800, 0, "it belongs to another user (number 800)"),
+        (stat.S_IFDIR | 0o1777, 800, 0, "it belongs to another user (number 800)"),
+        (stat.S_IFDIR | 0o777, 700, 700, "everybody can write to it (mode 0777)"),
+        (stat.S_IFDIR | 0o775, 700, 900, "group number 900 can write to it (mode 0775)"),
+        (stat.S_IFREG | 0o644, 700, 900, ""),
+        (stat.S_IFREG | 0o646, 700, 900, "everybody can write to it (mode 0646)"),
+        (stat.S_IFREG | 0o1666, 700, 900, "everybody can write to it (mode 1666)"),
+    ],
+)
+def test_what_others_could_have_written_is_not_trusted(
+    monkeypatch: pytest.MonkeyPatch, mode: int, user: int, group: int, reason: str
+) -> None:
+    def account(number: int) -> Any:
+        if number != 700:
+            raise KeyError(number)
+        return SimpleNamespace(pw_name="me", pw_gid=700, gr_name="me", gr_mem=[])
+
+    monkeypatch.setattr(_trust.os, "geteuid", lambda: 700)
+    monkeypatch.setattr(_trust, "pwd", SimpleNamespace(getpwuid=account))
+    monkeypatch.setattr(_trust, "grp", SimpleNamespace(getgrgid=account))
+    assert _trust._reason(os.stat_result((mode, 1, 1, 1, user, group, 0, 0, 0, 0))) == reason
+
+
+@pytest.mark.parametrize("which", ["base", "environment"])
+def test_a_foreign_folder_is_said_once_and_never_read(
+    cache: Path, tmp_path: Path, which: str
+) -> None:
+    installation = install(tmp_path)
+    (folder,) = cache.iterdir()
+    foreign = cache if which == "base" else folder
+    foreign.chmod(0o777)
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
+    results, compiled, err = run(installation, cache, "scale,apart")
+    assert compiled == {"scale", "apart"}
+    assert results == {name: RESULTS[name] for name in compiled}
+    assert len(err.splitlines()) == 1
+    assert f"{foreign}: everybody can write to it (mode 0777); set NEOCPU_CACHE_DIR to a" in err
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
+
+
+def test_folders_and_files_are_made_for_one_user_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path / "a" / "cache"))
+    before = os.umask(0)
+    try:
+        _cache.write(_cache.cache_folder() / "x.nbc", with_hash(b"x"))
+    finally:
+        os.umask(before)
+    assert _cache.refusal() == ""
+    assert _cache.is_sound(_cache.cache_folder() / "x.nbc")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"3",
+        b'"x"',
+        b"[3]",
+        b'["gone.nbc"]',
+        b'["\\u0000"]',
+        b"\xff",
+        b"[" * 9999,
+    ],
+    ids=lambda content: content[:12].decode("latin-1"),
+)
+def test_a_damaged_marker_is_not_warm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
+    _cache.write(_cache.cache_folder() / "x.nbc", with_hash(b"x"))
+    marker = _cache.cache_folder() / "warm-1"
+    _cache.write(marker, b'["x.nbc"]')
+    assert is_warm(marker)
+    marker.write_bytes(content)
+    assert not is_warm(marker)
+
+
+def test_what_killed_processes_left_goes_after_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
+    for name in (".12-ab", ".13-cd", "probe-12", "x.nbc"):
+        path = _cache.cache_folder() / name
+        _cache.write(path, b"")
+        if name != ".13-cd":
+            os.utime(path, (0, 0))
+    _cache.remove_leftovers()
+    assert {path.name for path in _cache.cache_folder().iterdir()} == {".13-cd", "x.nbc"}
+
+
+def test_a_marker_counts_only_with_whole_and_trusted_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
+    kernel_file = _cache.cache_folder() / "x.nbc"
+    marker = _cache.cache_folder() / "warm-1"
+    _cache.write(kernel_file, with_hash(b"x"))
+    _cache.write(marker, b'["x.nbc"]')
+    kernel_file.write_bytes(with_hash(b"x")[:-1])
+    assert not is_warm(marker)
+    kernel_file.write_bytes(with_hash(b"x"))
+    assert is_warm(marker)
+    tmp_path.chmod(0o777)
+    assert not is_warm(marker)
+    tmp_path.chmod(0o700)
+    for odd in (os.mkfifo, os.mkdir):
+        marker.unlink()
+        odd(marker)
+        assert not is_warm(marker)
 
 
 def test_processes_that_compile_the_same_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -320,13 +467,13 @@ def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path) -> None:
 def read_only(folder: Path) -> str:
     """Text of a sitecustomize that lets nobody write below a folder: root may write anywhere."""
     return f"""
-import io, os, pathlib
-real = pathlib.Path.open
-def refuse(path, mode="r", *rest, **more):
-    if "w" in mode and str(path).startswith({str(folder)!r}):
+import os
+real = os.open
+def refuse(path, flags, *rest, **more):
+    if flags & os.O_CREAT and str(path).startswith({str(folder)!r}):
         raise OSError(30, "Read-only file system")
-    return real(path, mode, *rest, **more)
-pathlib.Path.open = refuse
+    return real(path, flags, *rest, **more)
+os.open = refuse
 """
 
 

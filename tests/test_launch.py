@@ -2,8 +2,11 @@
 one message?
 """
 
+import errno
+import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -27,6 +30,7 @@ from neocpu.parallel.launch import (
     run_guarded,
     share_of_cores,
 )
+from neocpu.parallel.stale import check_launch
 
 try:
     find_mpiexec()
@@ -210,6 +214,45 @@ assert os.sched_getaffinity(0) == available()
     assert run.returncode == 0, run.stderr
 
 
+# ---- a launcher that is no more ----
+
+
+def test_connections_that_are_not_there_are_told(alone: pytest.MonkeyPatch) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        server.listen()
+        uri = f"x.0;tcp4://127.0.0.1:{port}"
+        check_launch({"PMI_FD": str(server.fileno()), "PMIX_SERVER_URI2": uri})
+        descriptor = str(server.fileno())
+    with pytest.raises(EnvironmentProblem, match=rf"PMI_FD={descriptor} is no open .*-u PMI_FD"):
+        check_launch({"PMI_FD": descriptor})
+    if Path("/proc/net/tcp").exists():
+        with pytest.raises(EnvironmentProblem, match="no launcher listens there; start ranks"):
+            check_launch({"PMIX_SERVER_URI2": uri})
+    alone.setenv("PMI_SIZE", "4")
+    alone.setenv("PMI_FD", descriptor)
+    with pytest.raises(EnvironmentProblem, match="env -u PMI_FD -u PMI_SIZE neocpu"):
+        get_comm()
+
+
+def test_a_start_of_mpi_that_never_returns_is_ended_with_a_message() -> None:
+    code = (
+        "import ctypes; from neocpu.parallel.stale import started_in_time\n"
+        "with started_in_time({}):\n    pass\n"
+        "with started_in_time({'NEOCPU_MPI_START': '0.5', 'PMI_SIZE': '4'}):\n"
+        "    ctypes.PyDLL(None).sleep(60)"  # as MPI: nothing else of Python runs meanwhile
+    )
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert time.monotonic() - began < 30
+    assert done.returncode == -signal.SIGTERM
+    assert done.stderr.startswith("neocpu: error: MPI has not started within 0.5 s; start ranks")
+    assert "env -u PMI_SIZE neocpu" in done.stderr and done.stderr.count("\n") == 1
+
+
 # ---- the guard, alone ----
 
 
@@ -223,6 +266,38 @@ def test_users_errors_have_no_traceback_and_their_own_status(
     assert capsys.readouterr().err == "neocpu: error: no key 'modle.bottom'\n"
     assert run_guarded(lambda: None) == 0
     assert run_guarded(lambda: 7) == 7
+
+
+def test_messages_of_several_lines_become_one(alone: pytest.MonkeyPatch, capsys) -> None:
+    def wrong() -> int:
+        raise DataError("unable to open file\n  (file signature\n  not found)\n")
+
+    assert run_guarded(wrong) == 1
+    text = "neocpu: error: unable to open file (file signature not found)\n"
+    assert capsys.readouterr().err == text
+
+
+def test_a_stream_that_was_closed_does_not_change_the_exit_status(
+    alone: pytest.MonkeyPatch,
+) -> None:
+    def wrong() -> int:
+        raise ConfigError("no key")
+
+    closed = io.StringIO()
+    closed.close()
+    for stream in (None, closed):
+        alone.setattr(sys, "stderr", stream)
+        assert run_guarded(wrong) == 2
+
+
+def test_what_the_machine_lacks_is_no_bug(alone: pytest.MonkeyPatch, capsys) -> None:
+    def too_many() -> int:
+        raise OSError(errno.EMFILE, "Too many open files", "/data/a.h5")
+
+    assert run_guarded(too_many) == 1
+    words = capsys.readouterr().err
+    assert words.startswith("neocpu: error: /data/a.h5: Too many open files; raise the limit")
+    assert words.count("\n") == 1
 
 
 def test_bugs_have_a_traceback(alone: pytest.MonkeyPatch, capsys) -> None:
@@ -258,6 +333,20 @@ def test_one_of_many_speaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap
         guard.leave_job()
     assert capsys.readouterr().err == "neocpu: error: line 3\n"
     assert ended == [1, 1, 1]
+
+
+def test_a_second_command_of_a_shell_with_stale_variables_speaks_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    monkeypatch.setattr(guard.tempfile, "gettempdir", lambda: str(tmp_path))
+
+    def wrong() -> int:
+        raise EnvironmentProblem("alone")
+
+    for seconds in (0, 60):  # the second command starts a minute later
+        monkeypatch.setattr(guard, "_STARTED", time.time() + seconds)
+        assert guard.guard(wrong, lambda status: None) == 1
+        assert capsys.readouterr().err == "neocpu: error: alone\n"
 
 
 def test_signals_become_a_number() -> None:
@@ -355,6 +444,29 @@ def test_a_failing_rank_ends_the_job_with_one_message(
     assert words.count("neocpu: ") == 1, words
     assert message in words
     assert ("Traceback" in words) == (way == "bug")
+
+
+@needs_mpi
+def test_local_ranks_start_whatever_a_scheduler_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (
+        ("SLURM_JOB_ID", "3"),
+        ("SLURM_JOBID", "3"),
+        ("SLURM_NODELIST", "node[1-2]"),
+        ("SLURM_JOB_NODELIST", "node[1-2]"),
+        ("SLURM_NNODES", "2"),
+        ("SLURM_TASKS_PER_NODE", "2(x2)"),
+        ("PBS_NODEFILE", "/nowhere"),
+    ):
+        monkeypatch.setenv(name, value)
+    running = job(tmp_path, "start", ranks=2)
+    try:
+        _, words = running.communicate(timeout=30)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+    assert running.returncode == 0, words
 
 
 @needs_mpi

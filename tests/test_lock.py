@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from neocpu.errors import TrainingError
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.threads import run_threads
+from neocpu.storage import lock as storage_lock
+from neocpu.storage.leftovers import part_of, remove_parts
 from neocpu.training import run_folder as lock
 from neocpu.training.run_folder import RunLock
 
@@ -49,6 +52,100 @@ def test_a_second_run_is_refused_and_a_killed_one_leaves_the_folder_free(
         pass
 
 
+RACE = """
+import multiprocessing, os, subprocess, sys
+from pathlib import Path
+from neocpu.storage import lock
+
+PROCESSES, ROUNDS = 6, 150
+folder, dead = Path(sys.argv[1]), sys.argv[2]
+fork = multiprocessing.get_context("fork")
+meeting = fork.Barrier(PROCESSES)
+claims = fork.Array("i", ROUNDS)
+
+def race(rank):
+    for number in range(ROUNDS):
+        path = folder / f"{number}.held"
+        if rank == 0:
+            path.write_text(dead)
+        meeting.wait()
+        claimed = lock.claim(path)
+        with claims.get_lock():
+            claims[number] += claimed
+        meeting.wait()
+
+racers = [fork.Process(target=race, args=(rank,)) for rank in range(PROCESSES)]
+for racer in racers:
+    racer.start()
+for racer in racers:
+    racer.join()
+print([claims[number] for number in range(ROUNDS) if claims[number] != 1])
+"""
+
+
+@pytest.fixture(scope="module")
+def dead() -> str:
+    """The line of a lock file whose process is no more."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return f"process {process.pid} on {socket.gethostname()} since 2020-01-01 00:00:00\n"
+
+
+def test_of_many_processes_that_find_a_dead_ones_file_one_gets_it(
+    tmp_path: Path, dead: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RACE, str(tmp_path), dead],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+    assert len(list(tmp_path.iterdir())) == 150  # and nothing beside the lock files
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_who_sees_a_dead_holder_does_not_remove_the_next_one(
+    tmp_path: Path, dead: str, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process stops after it saw that the holder is dead; another one claims meanwhile."""
+    path = tmp_path / "x.held"
+    path.write_text(dead)
+    looks_dead = storage_lock._holder_is_dead
+    inner: list[bool] = []
+
+    def pause(text: str) -> bool:
+        monkeypatch.setattr(storage_lock, "_holder_is_dead", looks_dead)
+        inner.append(storage_lock.claim(path))
+        return True
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse_links)
+    monkeypatch.setattr(storage_lock, "_holder_is_dead", pause)
+    assert [storage_lock.claim(path), *inner] == [False, True]
+    assert f"process {os.getpid()} on" in path.read_text()
+
+
+def refuse_links(*paths: object) -> None:
+    """`os.link` of a file system that has none."""
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def test_a_process_killed_while_it_replaces_a_dead_holder_stops_nobody(
+    tmp_path: Path, dead: str
+) -> None:
+    path = tmp_path / "x.held"
+    path.write_text(dead)
+    stale = storage_lock._read(path)
+    assert stale is not None
+    storage_lock._successor(path, stale).write_text(dead)
+    (tmp_path / ".x.held.1-2").write_text(dead)
+    assert storage_lock.claim(path)
+    assert not storage_lock.claim(path)
+    assert [left.name for left in tmp_path.iterdir()] == ["x.held"]
+
+
 def test_results_are_not_overwritten(tmp_path: Path) -> None:
     out = tmp_path / "new" / "run"
     with RunLock(out, SingleComm(), resume=False):
@@ -60,6 +157,36 @@ def test_results_are_not_overwritten(tmp_path: Path) -> None:
     for _ in range(2):
         with RunLock(out, SingleComm(), resume=True):
             pass
+
+
+def test_what_a_killed_run_had_not_finished_goes_at_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for name in (".plan.json.123", ".metrics.jsonl.7", "checkpoints/.step-00000002.h5.partial"):
+        (tmp_path / name).write_text("half")
+    (tmp_path / ".plan.json.mine").write_text("another program's")
+    with RunLock(tmp_path, SingleComm(), resume=False):
+        assert sorted(path.name for path in tmp_path.rglob("*")) == [
+            ".plan.json.mine",
+            "checkpoints",
+            "lock",
+        ]
+
+
+def test_parts_of_dead_processes_of_this_host_go(tmp_path: Path, dead: str) -> None:
+    path = tmp_path / "log[1].tsv"
+    number = dead.split()[1]
+    mine = part_of(path)
+    dead_one = mine.with_name(mine.name.rpartition("-")[0] + f"-{number}")
+    elsewhere = path.with_name(f".{path.name}.part-elsewhere-{number}")
+    for part in (mine, dead_one, elsewhere):
+        part.write_text("half")
+    remove_parts(path)
+    assert sorted(tmp_path.iterdir()) == sorted([mine, elsewhere])
+
+
+def test_a_name_with_nul_is_an_error_with_words() -> None:
+    with pytest.raises(TrainingError, match="cannot be used for results: embedded null byte"):
+        RunLock(Path("a\0b"), SingleComm(), resume=False).__enter__()
 
 
 def test_all_ranks_hear_the_same(tmp_path: Path) -> None:

@@ -87,6 +87,10 @@ def test_answers_of_every_kind_pass_and_a_changed_one_fails(
             tmp_path / "r.html",
         )
         assert done.return_value == int(wrong), done.output
+        nowhere = tmp_path / "none" / "r.html"
+        told = invoke("oracle", "check", suite, path, "--html", nowhere)
+        assert told.return_value == 1 and done.output in told.output
+        assert f"{nowhere}: cannot be written: No such file or directory" in told.output
         report = json.loads((tmp_path / "r.json").read_text())
         assert report["passed"] is not wrong and report["counts"]["failed"] == int(wrong)
         page = (tmp_path / "r.html").read_text()

@@ -3,7 +3,10 @@ through?
 """
 
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +17,7 @@ from neocpu.errors import NeocpuError, TrainingError
 from neocpu.ingest.convert import ConvertOptions, convert, expected_bytes
 from neocpu.ingest.copies import missing_copies
 from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
 from neocpu.training import preflight, trainer
 from neocpu.training.datasets import open_splits
@@ -205,6 +209,69 @@ def test_huge_pages_are_asked_for_only_where_they_fit(log, tmp_path, monkeypatch
     monkeypatch.setattr(preflight, "available_memory", lambda: 1 << 20)
     with pytest.raises(TrainingError, match="largest table, one"):
         Trainer(config_of(log), None, tmp_path / "none").run()
+
+
+MEASURED = """
+import re, sys
+from pathlib import Path
+from neocpu.parallel.comm import SingleComm
+from neocpu.training import preflight
+from neocpu.training.trainer import Trainer
+from tests.small_run import config_of
+
+estimates = []
+def check(needs, ranks, working, available=None, once=0):
+    estimates.append(sum(need.bytes for need in needs) + working + once)
+    return 0
+preflight.check_memory = check
+Trainer(config_of(sys.argv[1]), SingleComm(), Path(sys.argv[2])).run()
+peak = re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())
+print(estimates[0] >> 20, int(peak[1]) >> 10)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak")
+def test_the_estimate_of_a_small_run_is_what_it_takes(log, tmp_path):
+    for name in ("cold", "warm"):  # if nobody compiled its kernels before, the second run is warm
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURED, str(log), str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        estimate, peak = map(int, done.stdout.split())
+        assert peak < estimate < 1.5 * peak, name
+
+
+def test_many_small_ranks_share_what_is_there_once(log):
+    run = config_of(log)
+    working = preflight.working_memory(run, place(run.tables, ["table_wise"] * 2, 64))
+    # one such rank alone was measured to hold 226 MiB, half of them libraries that all share
+    assert preflight.fits([], 64, working, 8 << 30)
+    assert not preflight.fits([], 64, working, 6 << 30)
+    with pytest.raises(TrainingError, match=r"112\.0 MiB of memory per rank, 7\.2 GiB for 64 rank"):
+        preflight.check_memory([], 64, working, 6 << 30)
+
+
+def test_who_insists_is_warned_and_runs(log, tmp_path, monkeypatch):
+    monkeypatch.setattr(preflight, "available_memory", lambda: 1 << 20)
+    with pytest.raises(
+        TrainingError, match=r"estimate, and memory\.check=false starts all the same"
+    ):
+        Trainer(config_of(log), None, tmp_path / "refused").run()
+    run = config_of(log, "memory.check=false")
+    lines = []
+
+    def body(comm):
+        report = RunReport(tmp_path / "out", comm.rank, tell=lines.append)
+        return Trainer(run, comm, tmp_path / "out", report=report).run()["digest"]
+
+    (digest,) = set(run_threads(2, body))
+    assert sum(line.startswith("warning: this run needs ") for line in lines) == 1
+    monkeypatch.undo()
+    assert digest == Trainer(config_of(log), None, tmp_path / "free").run()["digest"]
 
 
 def raw_log(path, rows):

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,88 @@ def test_without_matplotlib_there_is_no_picture(
     report.metrics(1, 10, "train", measured(0.5))
     report.finish({})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl", "run.json"]
+
+
+def test_what_a_picture_raises_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(picture: Path) -> None:
+        raise ValueError("Key backend: 'nonsense' is not a valid value;\n supported are ['agg']")
+
+    monkeypatch.setattr(reports, "draw", fail)
+    shown: list[str] = []
+    RunReport(tmp_path, 0, tell=shown.append).finish({"digest": "ab"})
+    assert json.loads((tmp_path / "run.json").read_text()) == {"digest": "ab"}
+    (line,) = shown
+    assert line == (
+        f"warning: {tmp_path}/loss.png cannot be written: Key backend: 'nonsense' is not a valid "
+        "value; supported are ['agg']; the run goes on without it"
+    )
+
+
+def test_metrics_on_a_full_disk_are_told_once_and_no_half_line_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.write
+    full = True
+
+    def write(file: int, data: bytes) -> int:
+        return real(file, data[:20] if full else data)
+
+    shown: list[str] = []
+    report = RunReport(tmp_path, 0, tell=shown.append)
+    report.metrics(1, 10, "train", measured(0.5))
+    monkeypatch.setattr(reports.os, "write", write)
+    for step in (2, 3):
+        report.metrics(step, 10 * step, "train", measured(0.5))
+    full = False
+    report.metrics(4, 40, "train", measured(0.5))
+    assert [line["step"] for line in lines(tmp_path)] == [1, 4]
+    (line,) = (line for line in shown if not line.startswith("step "))
+    assert line == (
+        f"warning: {tmp_path}/metrics.jsonl cannot be written: No space left on device; the run "
+        "goes on without it"
+    )
+    assert len(shown) == 5
+
+
+def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    shown: list[str] = []
+    report = RunReport(out, 0, tell=shown.append)
+    report.metrics(1, 10, "train", measured(0.5))
+    shutil.rmtree(out)
+    report.metrics(2, 20, "train", measured(0.5))
+    report.metrics(3, 30, "train", measured(0.5))
+    assert [line["step"] for line in lines(out)] == [2, 3]
+    assert [line for line in shown if not line.startswith("step ")] == [
+        f"{out} was removed while the run writes to it, and is made again"
+    ]
+    shutil.rmtree(out)
+    out.write_text("in the way")
+    report.finish({})
+    assert [line.split(":")[0] for line in shown[-2:]] == ["warning", "warning"]
+
+
+def test_a_line_that_nobody_can_read_ends_no_run(tmp_path: Path) -> None:
+    shown: list[str] = []
+
+    def tell(text: str) -> None:
+        shown.append(text)
+        raise BrokenPipeError(32, "Broken pipe")
+
+    report = RunReport(tmp_path, 0, tell=tell)
+    for step in (1, 2):
+        report.metrics(step, 10, "train", measured(0.5))
+    assert len(shown) == 1
+    assert len(lines(tmp_path)) == 2
+
+
+def test_bytes_that_are_no_text_are_dropped_on_resume(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\xff\xfe\n' + b"[" * 9999)
+    RunReport(tmp_path, 0).metrics(2, 20, "train", measured(0.5))
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
 
 
 def test_other_ranks_write_and_say_nothing(tmp_path: Path) -> None:

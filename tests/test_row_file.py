@@ -1,5 +1,6 @@
 """Does a file of rows return exactly what was written and committed, even to concurrent readers?"""
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -274,3 +275,11 @@ def test_tier_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(StorageError, match="other bytes"):
         run(["tier", "compact", str(path)])
     assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_pipe_is_no_file_of_rows(tmp_path, write):
+    os.mkfifo(tmp_path / "pipe.h5")
+    for path in (tmp_path / "pipe.h5", Path("/dev/null")):
+        with pytest.raises(StorageError, match="not a regular file"):
+            RowFile(path, write=write)

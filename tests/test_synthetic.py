@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +30,7 @@ from neocpu.ingest.synthetic import (
 )
 from neocpu.kernels import synthetic as kernels
 from neocpu.reference import synthetic as twin
+from neocpu.storage.leftovers import part_of
 
 SETTINGS = settings(deadline=None, derandomize=True, max_examples=15)
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -428,7 +428,7 @@ def test_targets_that_cannot_be_written_say_so(log, tmp_path):
     assert not list(tmp_path.iterdir())
     full = Path("/dev/full")
     if full.exists():
-        part = tmp_path / f".log.tsv.part-{os.getpid()}"
+        part = part_of(tmp_path / "log.tsv")
         part.symlink_to(full)
         with pytest.raises(DataError, match="No space left"):
             generate.write_log(log, tmp_path / "log.tsv", 0, 2000)

@@ -139,7 +139,8 @@ def test_a_batch_beyond_cache_and_scratch_is_refused(tmp_path):
     tier, *_ = stack("ddr_over_ssd", tmp_path, scratch=8)
     with pytest.raises(
         TrainingError,
-        match=r"looks up 100 rows of table t .* 32 lines and 8 rows beside .*memory\.ddr",
+        match=r"looks up 100 rows of table t .* 32 lines in sets of 32, and a row belongs to one "
+        r"set: 68 of these rows find theirs full, and only 8 such rows .*memory\.ddr",
     ):
         tier.begin(visit(np.arange(100)))
     assert tier.begin(visit(np.arange(32))).size == 32  # and no line stayed locked

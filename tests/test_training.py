@@ -3,6 +3,8 @@ helpful error?
 """
 
 import json
+import shutil
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
+from neocpu.training.results import RunReport
 from neocpu.training.trainer import Trainer
 from tests.small_run import BATCH, CONFIG, ROWS, config_of, write_log
 
@@ -43,6 +46,23 @@ def test_a_run_ends_with_its_epochs_or_its_steps(log, tmp_path, overrides, steps
     assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == [
         f"step-{steps:08d}.h5"
     ]
+
+
+def test_a_run_whose_folder_is_removed_ends_with_its_checkpoint_and_digest(log, tmp_path):
+    whole = train(log, tmp_path / "whole")
+    out = tmp_path / "out"
+    lines = []
+
+    @contextmanager
+    def progress(total, done):
+        yield lambda step, samples: shutil.rmtree(out) if step == 2 else None
+
+    report = RunReport(out, 0, tell=lines.append, progress=progress)
+    summary = Trainer(config_of(log), SingleComm(), out, report=report).run()
+    assert summary["digest"] == whole["digest"]
+    assert json.loads((out / "run.json").read_text())["digest"] == whole["digest"]
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-00000003.h5"]
+    assert sum("was removed while the run writes to it" in line for line in lines) == 1
 
 
 def test_more_passes_learn_more(log, tmp_path):

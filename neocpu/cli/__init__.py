@@ -8,12 +8,15 @@ From `neocpu train` to a training step: `cli/train.py`, `training/trainer.py` (t
 `training/world.py` (its objects), `training/step.py` (the step).
 """
 
+import os
+import sys
 from importlib import import_module
 
 import click
 
 from neocpu import __version__
 from neocpu.errors import ConfigError
+from neocpu.parallel.environment import check_variables
 from neocpu.parallel.launch import run_guarded
 
 # name -> (module:function, its line in `neocpu --help`, which is that of the function's docstring)
@@ -80,6 +83,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="neocpu")
 def cli() -> None:
     """Train deep learning recommendation models, to the same bits on any number of ranks."""
+    check_variables()
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -95,9 +99,31 @@ def run(arguments: list[str] | None = None) -> int:
             command = error.ctx.command_path
         raise ConfigError(f"{error.format_message()} (see `{command} --help`)") from error
     except click.Abort as error:
+        if isinstance(error.__cause__, EOFError):
+            raise error.__cause__ from None  # of a damaged file: nothing here asks questions
         raise KeyboardInterrupt from error
 
 
 def main() -> int:
     """Entry point of `neocpu`."""
+    open_streams()
     return run_guarded(run)
+
+
+def open_streams() -> None:
+    """Open stdin, stdout and stderr that whoever started this process had closed, on nothing.
+
+    The next file that is opened, maybe a checkpoint, would get the number of a closed stderr, and
+    with it what C libraries print there.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

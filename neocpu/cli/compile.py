@@ -33,10 +33,12 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     prepare_threads(comm, settings.training.threads or None)
 
     from neocpu.cli.progress import compiling_on_terminal
+    from neocpu.parallel.environment import check_kernels
     from neocpu.training.datasets import converted
     from neocpu.training.plans import make_plan, memory_plan
     from neocpu.training.warmup import warm_up
 
+    check_kernels()
     splits = converted(settings, comm)
     tell = click.echo if comm.rank == 0 else None
     if tell and splits is None and settings.parallel.plan == "auto":

@@ -230,22 +230,13 @@ def check_pages(comm: Comm, threads: int) -> Iterator[Check]:
 
 def check_folders(comm: Comm, threads: int) -> Iterator[Check]:
     """The folder of compiled kernels, and room on the disk here."""
-    from neocpu.kernels._cache import ADVICE, cache_folder, cannot_write
+    from neocpu.kernels._cache import OWN, cache_folder, refusal
 
-    folder = cache_folder()
-    obstacle = cannot_write()
-    ready = len(list(folder.glob("*.nbc")))
-    kernels = f"{folder}, {ready} kernels for this compiler and CPU"
-    if not obstacle:
-        yield Check("kernel cache", "ok", kernels)
-    elif ready:
-        text = f"{kernels}, cannot be written: what it lacks is compiled in memory"
-        yield Check(
-            "kernel cache", "warn", text, f"`neocpu compile` fills it beforehand, or {ADVICE}"
-        )
+    if reason := refusal():
+        text = f"{reason}: not used, because others could have written it; kernels are compiled "
+        yield Check("kernel cache", "bad", f"{text}in memory, in every process again", OWN)
     else:
-        text = f"{obstacle}: kernels are compiled in memory, in every process again"
-        yield Check("kernel cache", "bad", text, ADVICE)
+        yield check_cache(cache_folder())
     free = shutil.disk_usage(".").free
     yield _room(
         "disk",
@@ -254,6 +245,28 @@ def check_folders(comm: Comm, threads: int) -> Iterator[Check]:
         LITTLE_DISK,
         "checkpoints may not fit: choose --out",
     )
+
+
+def check_cache(folder: Path) -> Check:
+    """The kernels of a cache folder that is trusted: are they whole, and can more be kept?"""
+    from neocpu.kernels._cache import ADVICE, cannot_write, is_sound
+
+    files = list(folder.glob("*.nbc"))
+    damaged = [path.name for path in files if not is_sound(path)]
+    ready = len(files) - len(damaged)
+    kernels = f"{folder}, {ready} kernels for this compiler and CPU"
+    obstacle = cannot_write()
+    if obstacle and not ready:
+        text = f"{obstacle}: kernels are compiled in memory, in every process again"
+        return Check("kernel cache", "bad", text, ADVICE)
+    if obstacle:
+        text = f"{kernels}, cannot be written: what it lacks is compiled in memory"
+        advice = f"`neocpu compile` fills it beforehand, or {ADVICE}"
+        return Check("kernel cache", "warn", text, advice)
+    if damaged:
+        text = f"{kernels}; {len(damaged)} files cannot be used, for example {damaged[0]}"
+        return Check("kernel cache", "warn", text, "remove them; runs compile them again")
+    return Check("kernel cache", "ok", kernels)
 
 
 def check_memory(comm: Comm, threads: int) -> Iterator[Check]:

@@ -186,8 +186,14 @@ def check(
 
     with Suite(suite) as questions, read_answers(answers) as answer_arrays:
         report = check_suite(questions, answer_arrays, bits, preset)
+    click.secho(str(report), fg="green" if report else None)
+    status = 0 if report else 1
     for path, write in ((as_json, report.to_json), (as_html, report.to_html)):
         if path is not None:
-            path.write_text(write(), encoding="utf-8")
-    click.secho(str(report), fg="green" if report else None)
-    return 0 if report else 1
+            try:
+                path.write_text(write(), encoding="utf-8")
+            except OSError as error:
+                # the verdict stands, but a program that waits for the file must see that it lacks
+                click.echo(f"neocpu: {path}: cannot be written: {error.strerror}", err=True)
+                status = 1
+    return status

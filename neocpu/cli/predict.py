@@ -1,6 +1,8 @@
 """`neocpu predict`: what does a checkpoint's model predict for each sample of some data?"""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -98,14 +100,25 @@ class ScoreWriter:
         """Append predictions f32[n], each with the fewest digits that give the same fp32 back."""
         lines = [f"{sample},{value!s}\n" for sample, value in enumerate(predictions, self._samples)]
         self._samples += len(lines)
-        self._file.write("".join(lines))
+        with self._explained():
+            self._file.write("".join(lines))
 
     def finish(self) -> None:
         """Give the file its name."""
-        self._file.close()
-        os.replace(self._partial, self.path)
+        with self._explained():
+            self._file.close()
+            os.replace(self._partial, self.path)
 
     def discard(self) -> None:
         """Remove the file unless `finish` gave it its name."""
-        self._file.close()
+        with suppress(OSError):  # what could not be written is not wanted any more
+            self._file.close()
         self._partial.unlink(missing_ok=True)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn what a full disk raises into a DataError."""
+        try:
+            yield
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be written: {error.strerror}") from error

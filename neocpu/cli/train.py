@@ -3,6 +3,8 @@
 The run itself is `training/trainer.py`.
 """
 
+import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +84,21 @@ def train(
         settings, comm, folder, resume=resume, report=report, started=STARTED, bind=True
     ).run()
     if comm.rank == 0:
-        print_summary(summary, folder)
+        try:
+            print_summary(summary, folder)
+        except OSError as error:  # a full disk, or a pipe that nobody reads
+            forget_output()
+            reason = f"stdout cannot be written ({error.strerror})"
+            click.echo(f"neocpu: {reason}; the summary is {folder / 'run.json'}", err=True)
+
+
+def forget_output() -> None:
+    """Let stdout lead nowhere, with what could not be written: Python would try again at its end,
+    and give another exit status.
+    """
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:

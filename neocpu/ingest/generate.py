@@ -21,6 +21,7 @@ from neocpu.ingest.dataset import DatasetWriter
 from neocpu.ingest.synthetic import ABSENT, Block, SyntheticCriteo, Tally, criteo_shape
 from neocpu.kernels.elementary import log1p_array
 from neocpu.kernels.synthetic import format_rows
+from neocpu.storage.leftovers import part_of, remove_parts
 
 Progress = Callable[[int], None]  # called with the number of samples written so far
 
@@ -108,7 +109,8 @@ def write_log(
             "multi-hot bags"
         )
     path = Path(path)
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    remove_parts(path)
+    part = part_of(path)
     tally = Tally()
     done = 0
     try:

@@ -8,6 +8,7 @@ field holds, so that one tokenizer and one set of error messages serve all three
 
 import gzip
 import io
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,18 +35,33 @@ class TextBlock(NamedTuple):
 def kind_of(path: Path) -> str:
     """What a file is by its first bytes: hdf5, parquet, gzip or text.
 
-    Raises DataError if it cannot be read.
+    Raises DataError if it cannot be read, or is no file with a name of its own.
     """
     try:
+        _require_file(path)
         with open(path, "rb") as file:
             start = file.read(8)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"{str(path)!r}: cannot be read: {error}") from error
     if start == b"\x89HDF\r\n\x1a\n":
         return "hdf5"
     if start[:4] == b"PAR1":
         return "parquet"
     return "gzip" if start[:2] == b"\x1f\x8b" else "text"
+
+
+def _require_file(path: Path) -> None:
+    """Raise DataError for a pipe, a device or /dev/stdin."""
+    mode = path.stat().st_mode
+    folder = path.parent.resolve()
+    unnamed = folder == Path("/dev") or Path("/proc") in folder.parents
+    if unnamed or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(
+            f"{path}: not a regular file; data are read more than once, and their converted copy "
+            "is found again by their name, so write them to a file first"
+        )
 
 
 def text_blocks(path: Path, block: int = BLOCK_BYTES) -> Iterator[TextBlock]:

@@ -23,6 +23,7 @@ import dis
 import functools
 import hashlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import llvmlite
+import llvmlite.binding
 import numba
 import numpy as np
 from numba.core import types
@@ -79,6 +81,26 @@ def cpu_kind() -> tuple[str, str, str]:
     """(target triple, CPU name, CPU features) that kernels are compiled for."""
     triple, name, features = cpu_target.target_context.codegen().magic_tuple()[:3]
     return triple, name, features
+
+
+@functools.cache
+def has_fma() -> bool:
+    """Does the CPU that kernels are compiled for have a fused multiply-add?
+
+    The compiler is asked for one: where it has none, it calls a function of the C library.
+    """
+    machine = getattr(cpu_target.target_context.codegen(), "_tm", None)
+    if machine is None:
+        return True  # another version of Numba; not known, so not refused
+    source = f"""
+target triple = "{cpu_kind()[0]}"
+declare double @llvm.fma.f64(double, double, double)
+define double @probe(double %a, double %b, double %c) {{
+  %d = call double @llvm.fma.f64(double %a, double %b, double %c)
+  ret double %d
+}}"""
+    assembly: str = machine.emit_assembly(llvmlite.binding.parse_assembly(source))
+    return re.search(r"\b_?fma\b", assembly) is None
 
 
 @functools.cache
@@ -286,7 +308,7 @@ def _constant(value: Any, names: set[str]) -> str:
 
 # What compiles and keeps kernels; the options with which it compiles are in every key (`_options`,
 # INLINED). Sets that it holds have another order in each process.
-_MACHINERY = ("neocpu.kernels._cache", "neocpu.kernels._jit", "neocpu.kernels._key")
+_MACHINERY = tuple(f"neocpu.kernels.{name}" for name in ("_cache", "_jit", "_key", "_trust"))
 
 
 def _is_named(value: Any) -> bool:

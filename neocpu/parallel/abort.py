@@ -7,6 +7,7 @@ An error raised by `comm.agree` is printed only by the rank it came from. `StopS
 and Ctrl-C into a flag that training looks at.
 """
 
+import errno
 import hashlib
 import os
 import signal
@@ -24,6 +25,14 @@ from typing import Any, Self
 from neocpu.errors import NeocpuError
 
 PATIENCE = 5.0  # seconds that a rank with nothing to say gives the one that speaks
+# errors of the system that are no bugs, and what helps
+REMEDIES = {
+    errno.EMFILE: "raise the limit of open files of this process (`ulimit -n`)",
+    errno.ENFILE: "this host has too many open files; end other programs",
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room: the quota on that disk is used up",
+}
+_STARTED = time.time()  # of this process, nearly
 _job: dict[str, Any] = {"token": None, "rank": None, "abort": None}
 
 
@@ -45,10 +54,10 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
     abort : ends the job before `join_job` was called, for a rank that fails while others already
         wait for it.
 
-    A NeocpuError is printed without traceback and sets its own status; Ctrl-C gives 130; anything
-    else is a bug and is printed with traceback and rank, status 1. All ranks are expected to leave
-    together, and nothing is aborted, after SystemExit, and after a NeocpuError with a status above
-    128: a run that a signal stopped.
+    A NeocpuError is printed without traceback and sets its own status; Ctrl-C gives 130; what the
+    machine lacks (`REMEDIES`) is one line and status 1; anything else is a bug and is printed with
+    traceback and rank, status 1. All ranks are expected to leave together, and nothing is aborted,
+    after SystemExit, and after a NeocpuError with a status above 128: a run that a signal stopped.
     """
     try:
         return main() or 0
@@ -60,9 +69,11 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
         return _end_job(error, "neocpu: interrupted", 128 + signal.SIGINT, abort)
     except NeocpuError as error:
         if error.exit_status > 128:
-            return _leave_together(f"neocpu: {error}", error.exit_status)
-        return _end_job(error, f"neocpu: error: {error}", error.exit_status, abort)
+            return _leave_together(f"neocpu: {_one_line(error)}", error.exit_status)
+        return _end_job(error, f"neocpu: error: {_one_line(error)}", error.exit_status, abort)
     except BaseException as error:
+        if lack := _what_lacks(error):
+            return _end_job(error, f"neocpu: error: {lack}", 1, abort)
         rank = _job["rank"]
         where = "" if rank is None else f" on rank {rank}"
         text = (
@@ -70,6 +81,14 @@ def guard(main: Callable[[], int | None], abort: Callable[[int], None] | None = 
             + f"neocpu: unexpected {type(error).__name__}{where}: {error}"
         )
         return _end_job(error, text, 1, abort)
+
+
+def _what_lacks(error: BaseException) -> str:
+    """What the machine lacks, and what helps, where that is what an error of the system says."""
+    if not isinstance(error, OSError) or error.errno not in REMEDIES:
+        return ""
+    file = f"{error.filename}: " if error.filename else ""
+    return f"{file}{error.strerror}; {REMEDIES[error.errno]}"
 
 
 def _end_job(
@@ -103,16 +122,27 @@ def _marker() -> Path:
 
 
 def _print(text: str) -> None:
-    sys.stdout.flush()
-    sys.stderr.write(text.rstrip("\n") + "\n")
-    sys.stderr.flush()
+    """Say it on stderr; the exit status says enough where that cannot be written."""
+    for stream, words in ((sys.stdout, ""), (sys.stderr, text.rstrip("\n") + "\n")):
+        with suppress(OSError, ValueError, AttributeError):  # full, closed, or none
+            stream.write(words)
+            stream.flush()
+
+
+def _one_line(error: BaseException) -> str:
+    """Its message without line ends, as those that HDF5 writes."""
+    return " ".join(line.strip() for line in str(error).splitlines())
 
 
 def _claim(marker: Path) -> bool:
-    """Did this process create the marker? If the folder cannot be written, everybody speaks."""
+    """Did this process create the marker? If the folder cannot be written, everybody speaks.
+
+    A marker from before this process started is of an earlier one with the same parent, a shell.
+    """
     with suppress(OSError):  # another user's, or just removed by another rank
         for old in marker.parent.glob("neocpu-*.said"):
-            if time.time() - old.stat().st_mtime > 86400:
+            written = old.stat().st_mtime
+            if time.time() - written > 86400 or (old == marker and written < _STARTED - 1.0):
                 old.unlink()
     try:
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

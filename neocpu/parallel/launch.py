@@ -19,6 +19,8 @@ from neocpu import cores
 from neocpu.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.abort import StopSignal, guard, join_job
 from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.environment import check_threads, check_variables
+from neocpu.parallel.stale import advice, check_launch, is_stale, started_in_time
 
 __all__ = [
     "StopSignal",
@@ -47,6 +49,9 @@ SIZES = (
     "JSM_NAMESPACE_SIZE",
     "SLURM_STEP_NUM_TASKS",
 )
+
+# by which launchers find the hosts of a job: Slurm, PBS, LSF, LoadLeveler, Cobalt, Grid Engine
+SCHEDULERS = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "LOADL_", "COBALT_", "PE_HOSTFILE")
 
 # the user decides how threads are placed and how they wait
 PLACED = {"OMP_PROC_BIND", "OMP_WAIT_POLICY"}
@@ -82,11 +87,14 @@ def get_comm(ranks: int | None = None, ranks_per_node: int | None = None) -> Com
     Raises
     ------
     ConfigError : another number of ranks was started than asked for.
-    EnvironmentProblem : no MPI library, or one that does not belong to the launcher.
+    EnvironmentProblem : no MPI library, one that does not belong to the launcher, or variables of a
+        launcher that is no more.
     """
     comm: Comm = SingleComm()
     if launched():
-        from neocpu.parallel import mpi
+        check_launch()
+        with started_in_time():
+            from neocpu.parallel import mpi
 
         expected = launched_ranks()
         if expected > 1 and mpi.world_size() == 1:
@@ -96,7 +104,7 @@ def get_comm(ranks: int | None = None, ranks_per_node: int | None = None) -> Com
                 "launcher belongs to another MPI. Use the mpiexec of that "
                 f"library{_beside_hint()}, or point mpi4py to "
                 "the launcher's (MPI4PY_LIBMPI=/path/libmpi.so), or with Slurm try srun's "
-                "--mpi=pmi2 or --mpi=pmix"
+                f"--mpi=pmi2 or --mpi=pmix. Otherwise {advice()}"
             )
         comm = mpi.MpiComm(ranks_per_node=ranks_per_node)
         token = comm.allgather_bytes(secrets.token_hex(8).encode())[0].decode()
@@ -113,7 +121,7 @@ def run_guarded(main: Callable[[], int | None]) -> int:
     """Exit status of `main`; if a rank fails, its message is printed once and the whole job ends
     (`guard.py`).
     """
-    return guard(main, abort_job if launched() else None)
+    return guard(main, abort_job if launched() and not is_stale() else None)
 
 
 def abort_job(status: int) -> None:
@@ -123,7 +131,8 @@ def abort_job(status: int) -> None:
     if not launched():
         return
     try:
-        from neocpu.parallel import mpi
+        with started_in_time():
+            from neocpu.parallel import mpi
     except EnvironmentProblem:
         return
     mpi.abort_world(status)
@@ -147,9 +156,13 @@ def mpiexec_command(ranks: int, arguments: Sequence[str]) -> tuple[list[str], di
     """(command, environment) that run `python ARGUMENTS` on so many ranks of this machine.
 
     Open MPI refuses root, and more ranks than cores, and binds ranks to cores, unless told
-    otherwise; other MPIs ignore these variables, and what the user set stays.
+    otherwise; other MPIs ignore these variables, and what the user set stays. Variables of
+    schedulers do not: mpiexec would start ranks through them on the hosts of a job, and wait for
+    ever where that job is no more.
     """
-    environment = dict(os.environ)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(SCHEDULERS)
+    }
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
         environment.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
@@ -212,10 +225,14 @@ def prepare_threads(comm: Comm, threads: int | None = None) -> int:
     (GOMP_SPINCOUNT): a core that halts is slow to come back, above all a virtual one. Otherwise
     ranks that share a host sleep at once (OMP_WAIT_POLICY). Where numba is already imported (a
     notebook), it is told the number, but cannot exceed what it started with. Collective.
+
+    Raises EnvironmentProblem for variables of Numba's that make no sense, and for more threads than
+    can be started.
     """
     if comm.rank:
         os.environ.setdefault(CACHE_QUIET, "1")
     my_cores, other_cores = _cores_on_this_host(comm)
+    check_variables()
     if threads is None:
         requested = os.environ.get("NUMBA_NUM_THREADS", "")
         threads = (
@@ -227,6 +244,7 @@ def prepare_threads(comm: Comm, threads: int | None = None) -> int:
         from neocpu.kernels._threads import use_threads
 
         return use_threads(threads)
+    check_threads(threads)
     os.environ["NUMBA_NUM_THREADS"] = str(threads)
     if own_cores(comm.rank, my_cores, other_cores, threads) and not PLACED & os.environ.keys():
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN)

@@ -193,6 +193,6 @@ def running() -> bool:
 
 
 def abort_world(status: int) -> None:
-    """End all ranks of the job with this exit status, if MPI still runs."""
-    if running():
+    """End all ranks of the job with this exit status, if there are others and MPI still runs."""
+    if running() and world_size() > 1:
         MPI.COMM_WORLD.Abort(status)

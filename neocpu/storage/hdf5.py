@@ -24,6 +24,7 @@ import contextlib
 import errno
 import json
 import os
+import stat
 import struct
 import time
 import zlib
@@ -363,14 +364,21 @@ def publish(new: Path, path: Path) -> None:
 
 def open_file(path: Path, write: bool) -> int:
     """A descriptor of a file of rows. Raises StorageError."""
+    flags = os.O_RDWR if write else os.O_RDONLY
+    for name in ("O_CLOEXEC", "O_NONBLOCK"):  # a pipe would block for ever
+        flags |= getattr(os, name, 0)
     try:
-        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
+        handle = os.open(path, flags)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         advice = "make it with RowFile.create" if missing else "mend its permissions"
         raise StorageError(
             f"{path}: cannot be opened: {error.strerror}; {advice}, or choose another one"
         ) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise StorageError(f"{path}: not a file of rows (not a regular file)")
+    return handle
 
 
 def sync_folder(path: Path) -> None:

@@ -7,10 +7,14 @@ that made it is known to be dead.
 
 import contextlib
 import errno
+import glob
+import hashlib
 import os
+import secrets
 import socket
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from neocpu.errors import StorageError
 
@@ -23,6 +27,8 @@ __all__ = ["UNSUPPORTED", "claim", "fcntl", "holder"]
 
 # what `flock` reports on file systems without locks
 UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+ATTEMPTS = 10  # to make a lock file that others release meanwhile
+NAME = 100  # characters of a lock file's name in the names of its successors
 
 
 def held_by(path: Path) -> Path:
@@ -41,20 +47,100 @@ def holder() -> str:
 def claim(lock_file: Path) -> bool:
     """Make a lock file; false if another process has it.
 
-    A lock file of a dead process of this host is replaced.
+    A lock file of a dead process of this host is replaced. Of processes that find the same one, the
+    one that makes its `_successor` replaces it; the others would remove the new holder's file. A
+    process that dies in between leaves a successor, which is claimed in the same way.
     """
-    for _ in range(2):
+    for _ in range(ATTEMPTS):
+        if _make(lock_file):
+            _remove_leftovers(lock_file)
+            return True
+        stale = _read(lock_file)
+        if stale is None:
+            continue  # released meanwhile
+        if not _holder_is_dead(stale.text):
+            return False
+        successor = _successor(lock_file, stale)
+        if not claim(successor):
+            return False
         try:
-            file = os.open(lock_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            if not _holder_is_dead(lock_file):
-                return False
-            lock_file.unlink(missing_ok=True)
-            continue
-        with os.fdopen(file, "w") as text:
-            text.write(holder())
-        return True
+            if _read(lock_file) == stale:
+                os.replace(_private(lock_file), lock_file)
+                _remove_leftovers(lock_file)
+                return True
+        finally:
+            successor.unlink(missing_ok=True)
     return False
+
+
+class _Content(NamedTuple):
+    """What a lock file says, and which file it is: `inode` and `written` (ns) change with it."""
+
+    text: str
+    inode: int
+    written: int
+
+
+def _read(lock_file: Path) -> _Content | None:
+    """The content of a lock file; None if there is no such file."""
+    try:
+        with open(lock_file, errors="replace") as file:
+            status = os.fstat(file.fileno())
+            return _Content(file.read(), status.st_ino, status.st_mtime_ns)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return _Content("", 0, 0)  # another user's
+
+
+def _successor(lock_file: Path, stale: _Content) -> Path:
+    """The lock file that gives the right to replace this very content of a lock file."""
+    identity = hashlib.sha256(repr(stale).encode()).hexdigest()[:16]
+    return lock_file.with_name(f"{lock_file.name[:NAME]}.{identity}")
+
+
+def _private(lock_file: Path) -> Path:
+    """A new file of this process alone that names it as the holder."""
+    name = f".{lock_file.name[:NAME]}.{os.getpid()}-{secrets.token_hex(8)}"
+    private = lock_file.with_name(name)
+    private.write_text(holder())
+    return private
+
+
+def _remove_leftovers(lock_file: Path) -> None:
+    """Remove what processes that were killed in `claim` left; the caller holds the lock.
+
+    Nobody needs their files: a successor counts only while the content that it succeeds is there.
+    """
+    name = glob.escape(lock_file.name[:NAME])
+    for pattern in (f"{name}.*", f".{name}.*"):
+        for path in lock_file.parent.glob(pattern):
+            content = _read(path)
+            if content is not None and path != lock_file and _holder_is_dead(content.text):
+                path.unlink(missing_ok=True)
+
+
+def _make(lock_file: Path) -> bool:
+    """Make a lock file with its content at once; false if there is one.
+
+    File systems without links get an empty file that is then filled.
+    """
+    private = _private(lock_file)
+    try:
+        os.link(private, lock_file)
+        return True
+    except FileExistsError:
+        # a network file system may report this for a link that it has just made
+        with contextlib.suppress(OSError):
+            return os.path.samefile(private, lock_file)
+        return False
+    except OSError:
+        with contextlib.suppress(FileExistsError), open(lock_file, "x") as file:
+            file.write(holder())
+            return True
+        return False
+    finally:
+        private.unlink(missing_ok=True)
 
 
 class FileLock:
@@ -98,15 +184,15 @@ class FileLock:
             self._lock_file = None
 
 
-def _holder_is_dead(lock_file: Path) -> bool:
-    """Whether the holder was a process of this host that does not exist any more."""
+def _holder_is_dead(text: str) -> bool:
+    """Whether a lock file's text names a process of this host that does not exist any more."""
     try:
-        word, pid, _, host = lock_file.read_text().split()[:4]
+        word, pid, _, host = text.split()[:4]
         if word != "process" or host != socket.gethostname():
             return False
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except (OSError, ValueError):
+    except (OSError, ValueError, OverflowError):
         return False
     return False

@@ -26,6 +26,7 @@ from neocpu.storage.cache import Moves, batches_ahead
 from neocpu.storage.homes import Memory
 from neocpu.storage.levels import Level, Slots
 from neocpu.storage.mover import Job, Mover
+from neocpu.storage.placement import WAYS
 
 Ints = NDArray[np.int64]
 NONE = np.empty(0, np.int64)
@@ -98,6 +99,7 @@ class Tier:
         if self._home is None and aside.size > self._free.size:
             self._last = self._mover.run(lambda: self.level.move(moves))
             self.level.cache.release(moves.lines, False)
+            visit.aside = aside
             return False
         visit.slots = moves.lines + self.level.first
         visit.lines = moves.lines
@@ -150,9 +152,10 @@ class Tier:
                 lines = self.level.cache.lines
                 raise TrainingError(
                     f"a batch looks up {visit.rows.size:,} rows of table {self.table} on this "
-                    f"rank, but its cache has {lines:,} lines and {self._free.size:,} rows beside "
-                    f"them; raise memory.{self.level.name}, use more ranks, or lower "
-                    "training.batch_size"
+                    f"rank. Its cache has {lines:,} lines in sets of {WAYS}, and a row belongs to "
+                    f"one set: {visit.aside.size:,} of these rows find theirs full, and only "
+                    f"{self._free.size:,} such rows have room beside the cache; raise "
+                    f"memory.{self.level.name}, use more ranks, or lower training.batch_size"
                 )
         self._wait(visit)
         self._coming.remove(visit)

@@ -20,7 +20,11 @@ from neocpu.parallel.plan import Plan
 from neocpu.training.state_blocks import BLOCK
 
 PAGE = 4096
-PROGRAM = 300 << 20  # bytes of Python, Numba and MPI
+# Bytes of the program itself, from what ranks of runs were measured to hold (Linux, x86-64, MPICH;
+# Private_* and Shared_* of /proc/self/smaps_rollup), and an eighth more.
+PROGRAM = 112 << 20  # of each rank: Python, Numba, MPI; 95 to 101 MiB
+SHARED = 164 << 20  # of each host: libraries, 112 MiB, and what its first rank does alone, 35 MiB
+COMPILER = 312 << 20  # of the rank that compiles, which keeps it; 277 MiB
 BLOCK_ENTRY = 48  # bytes that a checkpoint keeps of a block of rows: number, size, hash
 PER_TABLE = 4 << 10  # bytes that HDF5 takes for a table's datasets
 OVERHEAD = 256 << 10  # bytes of a checkpoint for all else: names, texts, HDF5's own structures
@@ -90,7 +94,8 @@ def _largest_first(sizes: Iterable[tuple[str, int]]) -> list[Need]:
 def working_memory(config: Config, plan: Plan) -> int:
     """Bytes that a rank needs besides tables.
 
-    These are activations, gradients and messages of one batch, and the program itself.
+    These are activations, gradients and messages of one batch, and the program itself; what it
+    takes once on a host is in SHARED and COMPILER.
     """
     samples = -(-config.training.batch_size // plan.ranks)
     columns = config.model.bottom[-1] + sum(plan.tables[bag.table].dim for bag in bags(plan.tables))
@@ -108,20 +113,29 @@ def human(size: float) -> str:
 
 
 def fits(
-    needs: Sequence[Need], host_ranks: int, working: int, available: int | None = None
+    needs: Sequence[Need],
+    host_ranks: int,
+    working: int,
+    available: int | None = None,
+    once: int = SHARED,
 ) -> bool:
     """Is there memory for the ranks of this host? Arguments as for `check_memory`."""
     if available is None:
         available = available_memory()
-    return (sum(need.bytes for need in needs) + working) * host_ranks <= available
+    return (sum(need.bytes for need in needs) + working) * host_ranks + once <= available
 
 
 def check_memory(
-    needs: Sequence[Need], host_ranks: int, working: int, available: int | None = None
+    needs: Sequence[Need],
+    host_ranks: int,
+    working: int,
+    available: int | None = None,
+    once: int = SHARED,
 ) -> int:
     """Bytes that this rank needs.
 
     working : bytes that a rank needs besides tables (activations, buffers, dense parameters).
+    once : bytes that all ranks of a host need together, beside what each needs.
     available : bytes of this host for its `host_ranks` ranks (None: those that are available now).
 
     Raises TrainingError where the ranks of this host together need more than that.
@@ -129,17 +143,18 @@ def check_memory(
     total = sum(need.bytes for need in needs) + working
     if available is None:
         available = available_memory()
-    if fits(needs, host_ranks, working, available):
+    if fits(needs, host_ranks, working, available, once):
         return total
     largest = ""
     if needs:
         largest = f"the largest table, {needs[0].table}, takes {human(needs[0].bytes)} of it; "
     raise TrainingError(
-        f"this run needs {human(total)} of memory per rank, {human(total * host_ranks)} for "
+        f"this run needs {human(total)} of memory per rank, {human(total * host_ranks + once)} for "
         f"{host_ranks} rank(s) on this host, but {human(available)} are available; {largest}use "
         "more hosts, a plan that shards it (parallel.plan=row_wise), memory.placement=ddr_over_ssd "
         "with a memory.ddr, fewer tables.NAME.rows, a smaller model.embedding_dim, a narrower "
-        "model.embedding_format, or optimizer.sparse.name=exact_rowwise_adagrad"
+        "model.embedding_format, or optimizer.sparse.name=exact_rowwise_adagrad; this is an "
+        "estimate, and memory.check=false starts all the same"
     )
 
 

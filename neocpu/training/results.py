@@ -7,9 +7,13 @@
 
 What is shown meanwhile is not decided here: `tell`, `progress` and `compiling` are callbacks of
 whoever runs the training.
+
+None of this decides what is learnt, so nothing that goes wrong here (a full disk, a folder that was
+removed, a terminal that was closed) ends a run: it is told once, and the run goes on.
 """
 
 import contextlib
+import errno
 import importlib.util
 import json
 import os
@@ -67,12 +71,16 @@ class RunReport:
         self.compiling = compiling
         self._first = rank == 0
         self._tell = tell or silent if self._first else silent
+        self._failed: set[str] = set()  # files of which it was told that they cannot be written
         self._progress = progress or no_progress if self._first else no_progress
         self._trimmed = False
 
     def tell(self, text: str) -> None:
-        """One line for whoever watches."""
-        self._tell(text)
+        """One line for whoever watches, as long as anybody can."""
+        try:
+            self._tell(text)
+        except (OSError, ValueError):  # a full disk, a pipe or a stream that was closed
+            self._tell = silent
 
     def progress(self, total: int, done: int) -> AbstractContextManager[Advance]:
         """Progress over `total` steps, of which `done` are done."""
@@ -88,7 +96,7 @@ class RunReport:
         if not self._first:
             return
         self.tell(plan.text(state_floats))
-        write_json(self.out / "plan.json", plan.to_dict())
+        self._write("plan.json", lambda path: write_json(path, plan.to_dict()))
         for line in placement_lines:
             self.tell(line)
 
@@ -99,15 +107,10 @@ class RunReport:
         """
         if not self._first:
             return
-        path = self.out / "metrics.jsonl"
-        if not self._trimmed:
-            self._trimmed = True
-            _keep_before(path, step)
         values = metrics.to_dict()
         measured = values.pop("samples")
         line = {"step": step, "samples": samples, "split": split, "measured": measured, **values}
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        self._write("metrics.jsonl", lambda path: self._append(path, step, json.dumps(line)))
         defined = {name: value for name, value in values.items() if value is not None}
         numbers = ", ".join(f"{name} {value:.5f}" for name, value in defined.items())
         self.tell(f"step {step}, {split}: {numbers}")
@@ -115,8 +118,43 @@ class RunReport:
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, and the picture if it can be drawn."""
         if self._first:
-            write_json(self.out / "run.json", summary)
-            draw(self.out)
+            self._write("run.json", lambda path: write_json(path, summary))
+            self._write("loss.png", draw)
+
+    def _append(self, path: Path, step: int, line: str) -> None:
+        """Add a line to metrics.jsonl, whole or not at all."""
+        if not self._trimmed:
+            _keep_before(path, step)
+            self._trimmed = True
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            before = os.fstat(file).st_size
+            data = f"{line}\n".encode()
+            if os.write(file, data) < len(data):
+                os.ftruncate(file, before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(file)
+
+    def _write(self, name: str, write: Callable[[Path], None]) -> None:
+        """Write a file of the folder, which is made again if it was removed; tell once what fails.
+
+        Whatever is raised is told: what a picture can raise is up to matplotlib's installation.
+        """
+        try:
+            if not self.out.is_dir():
+                self.out.mkdir(parents=True)
+                self.tell(f"{self.out} was removed while the run writes to it, and is made again")
+            write(self.out / name)
+        except Exception as error:
+            if name not in self._failed:
+                self._failed.add(name)
+                reason = error.strerror if isinstance(error, OSError) else None
+                text = " ".join(f"{reason or error}".split())
+                self.tell(
+                    f"warning: {self.out / name} cannot be written: {text or type(error).__name__};"
+                    " the run goes on without it"
+                )
 
 
 def _keep_before(path: Path, step: int) -> None:
@@ -124,8 +162,8 @@ def _keep_before(path: Path, step: int) -> None:
     if not path.exists():
         return
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             if json.loads(line)["step"] < step:
                 lines.append(line + "\n")
     _replace(path, "".join(lines))
@@ -138,7 +176,7 @@ def write_json(path: Path, data: Any) -> None:
 
 def _replace(path: Path, text: str) -> None:
     """Write a file under another name, then give it its own."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")  # `run_folder.UNFINISHED`
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
@@ -160,9 +198,9 @@ def versions() -> dict[str, str]:
     return names
 
 
-def draw(out: Path) -> None:
-    """Draw OUT/metrics.jsonl as OUT/loss.png, if matplotlib is there and anything was measured."""
-    path = out / "metrics.jsonl"
+def draw(picture: Path) -> None:
+    """Draw metrics.jsonl beside it, if matplotlib is there and anything was measured."""
+    path = picture.with_name("metrics.jsonl")
     if importlib.util.find_spec("matplotlib") is None or not path.exists():
         return
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -185,4 +223,4 @@ def draw(out: Path) -> None:
     axes.set_ylabel(name)
     axes.legend()
     axes.grid(alpha=0.3)
-    figure.savefig(out / "loss.png", dpi=150)
+    figure.savefig(picture, dpi=150)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from neocpu.config import Config
 from neocpu.embedding.tiered import MemoryPlan
-from neocpu.errors import NeocpuError
+from neocpu.errors import NeocpuError, TrainingError
+from neocpu.kernels._cache import cannot_write
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.storage.arena import HUGE
@@ -18,6 +19,7 @@ from neocpu.storage.placement import PLACEMENTS
 from neocpu.training import preflight
 from neocpu.training.checkpoint import checkpoints
 from neocpu.training.datasets import Splits
+from neocpu.training.warmup import is_ready
 
 
 @dataclass(frozen=True)
@@ -52,20 +54,24 @@ def check_room(run: PlannedRun, comm: Comm, tell: Callable[[str], None]) -> bool
     """
     error: NeocpuError | None = None
     huge = False
+    warning = ""
     try:
-        huge = _check_memory(run, comm)
+        huge, warning = _check_memory(run, comm)
         if comm.rank == 0:
             _check_disks(run, comm.size, tell)
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
+    warnings = [text.decode() for text in comm.allgather_bytes(warning.encode()) if text]
+    if warnings:
+        tell(warnings[0])
     return huge
 
 
-def _check_memory(run: PlannedRun, comm: Comm) -> bool:
-    """Whether this host's ranks fit with tables on huge pages.
+def _check_memory(run: PlannedRun, comm: Comm) -> tuple[bool, str]:
+    """(do this host's ranks fit with tables on huge pages, a warning that they fit with none).
 
-    Raises TrainingError if they do not even fit with small ones.
+    Raises TrainingError if they do not even fit with small ones, unless the config insists.
     """
     pooling = run.splits.pooling_factors()
     lookups = {name: int(run.samples * factor) + 1 for name, factor in pooling.items()}
@@ -82,11 +88,27 @@ def _check_memory(run: PlannedRun, comm: Comm) -> bool:
         )
         for page in (HUGE, preflight.PAGE)
     )
-    working = preflight.working_memory(run.config, run.plan) + run.config.checkpoint.memory
+    working = preflight.working_memory(run.config, run.plan)
+    # parameters with their state, and about as much for gradients
+    working += 2 * preflight.dense_bytes(run.config, run.splits.dense_features)
+    # a snapshot holds copies of rows, and no more of them than there are
+    working += min(run.config.checkpoint.memory, sum(need.bytes for need in small_needs))
     host_ranks = int((comm.nodes == comm.node_of(comm.rank)).sum())
-    huge = preflight.fits(huge_needs, host_ranks, working)
-    preflight.check_memory(huge_needs if huge else small_needs, host_ranks, working)
-    return huge
+    once = preflight.SHARED
+    if not is_ready(run.config, run.plan, run.memory.placements):
+        if cannot_write():
+            working += preflight.COMPILER  # each rank compiles for itself
+        else:
+            once += preflight.COMPILER
+    huge = preflight.fits(huge_needs, host_ranks, working, once=once)
+    try:
+        needs = huge_needs if huge else small_needs
+        preflight.check_memory(needs, host_ranks, working, once=once)
+    except TrainingError as problem:
+        if run.config.memory.check:
+            raise
+        return huge, f"warning: {problem}"
+    return huge, ""
 
 
 def _check_disks(run: PlannedRun, ranks: int, tell: Callable[[str], None]) -> None:

@@ -22,6 +22,13 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 RESULTS = ("run.json", "metrics.jsonl", "checkpoints/*.h5")
+# names under which results are written before they get their own
+UNFINISHED = (
+    ".run.json.[0-9]*",
+    ".plan.json.[0-9]*",
+    ".metrics.jsonl.[0-9]*",
+    "checkpoints/.step-*.partial",
+)
 
 
 def has_results(out: Path) -> Path | None:
@@ -49,10 +56,11 @@ class RunLock:
             try:
                 self._take()
                 self._refuse_results()
-            except OSError as problem:
+                self._remove_leftovers()
+            except (OSError, ValueError) as problem:  # ValueError: a NUL character in the name
+                reason = problem.strerror if isinstance(problem, OSError) else problem
                 error = TrainingError(
-                    f"{self.out}: cannot be used for results: {problem.strerror}; choose another "
-                    "--out"
+                    f"{self.out}: cannot be used for results: {reason}; choose another --out"
                 )
             except NeocpuError as problem:
                 error = problem
@@ -123,6 +131,14 @@ class RunLock:
                 f"{self.out} already has results ({result.relative_to(self.out)}); go on with "
                 "--resume, choose another --out, or remove it"
             )
+
+    def _remove_leftovers(self) -> None:
+        """Remove files that killed runs had not finished: the folder is locked, so nobody writes
+        them any more.
+        """
+        for pattern in UNFINISHED:
+            for path in self.out.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def _release(self) -> None:
         if self._file is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.comm import Comm
+from neocpu.parallel.environment import check_kernels
 from neocpu.training import checkpoint as checkpoints
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.datasets import open_paths
@@ -37,6 +38,7 @@ def restore(
     overrides : of keys of the config. labelled : do raw logs have a label column? need_labels :
     refuse datasets without labels.
     """
+    check_kernels()
     with CheckpointFile(path) as file:
         config = file.config(overrides)
     splits = open_paths(

@@ -14,6 +14,7 @@ from neocpu.cores import roam
 from neocpu.errors import NeocpuError
 from neocpu.floats import keep_subnormals, require_subnormals
 from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.planner.capacity import placement_lines
 from neocpu.training.clock import StepClock
@@ -97,6 +98,7 @@ class Trainer:
             run early.
         """
         keep_subnormals()
+        check_kernels()
         try:
             with RunLock(self.out, self.comm, resume=self.resume):
                 splits = open_splits(self.config, self.comm, self.out, self.report.tell)

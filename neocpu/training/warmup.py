@@ -37,7 +37,16 @@ from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.ingest.loader import warm_up_reading
 from neocpu.jagged import KJT
-from neocpu.kernels._cache import ADVICE, activity, cache_folder, cannot_write, write
+from neocpu.kernels._cache import (
+    ADVICE,
+    activity,
+    cache_folder,
+    cannot_write,
+    is_sound,
+    refusal,
+    remove_leftovers,
+    write,
+)
 from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.kernels.choice import family
 from neocpu.parallel.comm import Comm, SingleComm
@@ -139,12 +148,20 @@ def _deepest(placements: Collection[str]) -> str:
 
 
 def is_warm(marker: Path) -> bool:
-    """Are the kernels that a marker lists all in its folder?"""
+    """Are the kernels that a marker lists all in its folder, whole and trusted?"""
     try:
-        names = json.loads(marker.read_text(encoding="utf-8"))
-        return all((marker.parent / name).exists() for name in names)
-    except (OSError, ValueError, TypeError):
+        names = json.loads(marker.read_bytes()) if marker.is_file() and not refusal() else []
+    except (OSError, ValueError, RecursionError):
+        return False  # damaged: the walk writes it again
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return False
+    return bool(names) and all(is_sound(marker.parent / Path(name).name) for name in names)
+
+
+def is_ready(config: Config, plan: Plan, placements: Collection[str]) -> bool:
+    """Are all kernels of a run in the cache? Arguments as for `warm_up`."""
+    names = [signature(config, plan), memory_signature(config, plan, placements)]
+    return all(is_warm(cache_folder() / f"warm-{name}") for name in names if name)
 
 
 def warm_up(
@@ -230,6 +247,7 @@ def _compiling(tell: Callable[[str], None] | None, watch: Watch) -> Iterator[lis
 def _mark(marker: Path) -> None:
     """Remember that the kernels that this process has used are in the cache, if they are."""
     if not activity.trouble:
+        remove_leftovers()
         with contextlib.suppress(OSError):
             write(marker, json.dumps(sorted(activity.files)).encode())
 

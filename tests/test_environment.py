@@ -1,0 +1,74 @@
+"""Is an environment in which kernels cannot run told at once, in words?"""
+
+import os
+import platform
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from neocpu.errors import EnvironmentProblem
+from neocpu.kernels import _key, _threads
+from neocpu.parallel.environment import check_kernels, check_threads, check_variables
+
+OLD_CPU = """
+from neocpu.errors import EnvironmentProblem
+from neocpu.parallel.environment import check_kernels
+try:
+    check_kernels()
+except EnvironmentProblem as problem:
+    print(problem)
+"""
+
+
+def test_usual_variables_pass() -> None:
+    check_variables({})
+    check_variables(
+        {"NUMBA_NUM_THREADS": " 4", "NUMBA_THREADING_LAYER": "omp", "NUMBA_DISABLE_JIT": "0"}
+    )
+
+
+def test_more_threads_than_a_limit_allows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    running: list[threading.Thread] = []
+
+    def limited(thread: threading.Thread) -> None:
+        if len(running) == 3:
+            raise RuntimeError("can't start new thread")
+        running.append(thread)
+        start(thread)
+
+    check_threads(8)
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(EnvironmentProblem, match=r"for 8 threads, .* only 3 \(`ulimit -u`"):
+        check_threads(8)
+    assert not any(thread.is_alive() for thread in running)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other CPUs always have it")
+def test_a_cpu_without_fused_multiply_add_is_told_before_anything_is_compiled() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OLD_CPU],
+        env={**os.environ, "NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.startswith("this CPU (x86-64-v2) has no fused multiply-add"), done.stderr
+    assert done.stdout.count("\n") == 1
+
+
+def test_this_cpu_has_it() -> None:
+    assert _key.has_fma()
+    check_kernels()
+
+
+def test_a_layer_that_is_not_installed_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise ValueError("No threading layer could be loaded.\nHINT:\nIntel TBB is required")
+
+    monkeypatch.setattr(_threads, "threading_layer", missing)
+    with pytest.raises(EnvironmentProblem, match=r"loaded\. HINT: Intel TBB .*unset NUMBA_THREAD"):
+        check_kernels()
