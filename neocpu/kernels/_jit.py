@@ -57,7 +57,7 @@ def parallel_kernel(function: Callable[..., Any]) -> Any:
 
     With NUMBA_BOUNDSCHECK=1 for one thread: an IndexError in a parallel loop would be lost.
     """
-    if numba.config.BOUNDSCHECK:
+    if getattr(numba.config, "BOUNDSCHECK", None):
         return kernel(function)
     return keep(numba.njit(parallel=_PRANGE, **_OPTIONS)(function))
 
