@@ -30,6 +30,7 @@ ROOMS = {
             ("embedding",),
             ("peers",),
             ("parallel",),
+            ("zionex",),
             ("planner",),
             ("model",),
             ("ingest",),
@@ -41,7 +42,17 @@ ROOMS = {
     )
     for name in names
 }
-CORE = {"kernels", "reference", "storage", "embedding", "parallel", "planner", "model", "training"}
+CORE = {
+    "kernels",
+    "reference",
+    "storage",
+    "embedding",
+    "parallel",
+    "zionex",
+    "planner",
+    "model",
+    "training",
+}
 HOMES = {
     "numba": ("kernels/",),
     "llvmlite": ("kernels/simd/", "kernels/_key.py"),

@@ -37,6 +37,7 @@ from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
 from neocpu.kernels import _key
+from neocpu.kernels._folder import base_folder
 from neocpu.kernels._trust import distrust, read
 
 QUIET = "NEOCPU_CACHE_QUIET"  # set on ranks that leave it to rank 0 to speak
@@ -125,10 +126,7 @@ activity = Activity()
 
 def cache_folder() -> Path:
     """Folder of the kernels that this process can use: one per compiler and kind of CPU."""
-    base = os.environ.get("NEOCPU_CACHE_DIR") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "neocpu"
-    )
-    return Path(base) / _key.environment()
+    return base_folder() / _key.environment()
 
 
 def refusal() -> str:

@@ -1,0 +1,112 @@
+"""How does an achieved rate depend on size? As a curve through measured points.
+
+Between two points the rate follows the straight line of a log-log plot, so a curve is monotone
+wherever its points are; beyond the first and the last point it is flat.
+
+    bytes/s |            ._____
+            |         .
+            |   .
+            |___._________________ bytes, both axes logarithmic
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Rates at sizes: `sizes` ascending, both positive and of one length, at least one point.
+
+    Raises ValueError for points that are not so.
+    """
+
+    sizes: tuple[float, ...]
+    rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if reason := fault(self.sizes, self.rates):
+            raise ValueError(reason)
+
+    @cached_property
+    def _log_points(self) -> tuple[Floats, Floats]:
+        return np.log(np.array(self.sizes)), np.log(np.array(self.rates))
+
+    @overload
+    def rate(self, size: float) -> float: ...
+
+    @overload
+    def rate(self, size: Floats) -> Floats: ...
+
+    def rate(self, size: float | Floats) -> float | Floats:
+        """The rate at a size (or at each of f64[n] sizes); 0 counts as the smallest size."""
+        sizes = np.asarray(size, np.float64)
+        log_sizes, log_rates = self._log_points
+        logs = np.log(np.maximum(sizes, self.sizes[0]))
+        rates = np.exp(np.interp(logs, log_sizes, log_rates))
+        # exp(log(rate)) may miss a point, or its neighbours' range, by an ulp
+        place = np.searchsorted(np.array(self.sizes), sizes, side="right") - 1
+        left = np.array(self.rates)[np.clip(place, 0, None)]
+        right = np.array(self.rates)[np.clip(place + 1, 0, len(self.rates) - 1)]
+        right = np.where(place < 0, left, right)
+        rates = np.clip(rates, np.minimum(left, right), np.maximum(left, right))
+        exact = np.array(self.sizes)[np.clip(place, 0, None)] == sizes
+        rates = np.where(exact, left, rates)
+        return float(rates) if rates.ndim == 0 else rates
+
+    def seconds(self, size: float) -> float:
+        """Seconds for so much work: size / rate."""
+        return size / self.rate(size)
+
+    def stretched(self, sizes: float = 1.0, rates: float = 1.0) -> "Curve":
+        """The curve with its sizes and its rates multiplied by factors."""
+        return replace(
+            self,
+            sizes=tuple(size * sizes for size in self.sizes),
+            rates=tuple(rate * rates for rate in self.rates),
+        )
+
+
+def fault(sizes: Sequence[float], rates: Sequence[float]) -> str:
+    """Why these are no points of a curve; "" if they are."""
+    if not sizes:
+        return "a curve needs at least one point"
+    if len(sizes) != len(rates):
+        return f"{len(sizes)} sizes but {len(rates)} rates"
+    if min(sizes) <= 0 or min(rates) <= 0:
+        return "sizes and rates of a curve must be above 0"
+    if any(left >= right for left, right in pairwise(sizes)):
+        return "sizes of a curve must be ascending, each once"
+    return ""
+
+
+def rate_between(curves: Sequence[tuple[float, Curve]], parameter: float, size: float) -> float:
+    """The rate at (parameter, size), from curves that were measured at some parameters.
+
+    curves : (parameter, curve) pairs, parameters positive and distinct, in any order. Between two
+        parameters rates are interpolated as along a curve; beyond them the nearest curve holds.
+    """
+    ordered = sorted(curves, key=lambda pair: pair[0])
+    across = Curve(
+        tuple(float(value) for value, _ in ordered), tuple(curve.rate(size) for _, curve in ordered)
+    )
+    return across.rate(parameter)
+
+
+def true_seconds(seconds: Sequence[float]) -> tuple[float, ...]:
+    """Measured seconds of ascending sizes, freed of noise that only more work can show.
+
+    Noise makes a measurement longer, never shorter: where more work took less time, the smaller
+    work cannot need more than that.
+    """
+    best: list[float] = []
+    for value in reversed(seconds):
+        best.append(min(value, best[-1]) if best else value)
+    return tuple(reversed(best))

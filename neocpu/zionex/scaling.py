@@ -1,0 +1,111 @@
+"""What if a part of the machine were faster? The same machine with one number multiplied."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from neocpu.errors import ConfigError
+from neocpu.zionex.machine import (
+    COLUMNS,
+    EMBEDDING_WORK,
+    FABRIC,
+    LINK_CLASSES,
+    MEMORIES,
+    Machine,
+)
+
+# short names of what is often scaled
+ALIASES = {
+    "nic": "between_nodes.bandwidth",
+    "nvlink": "inside_node.bandwidth",
+    "pcie": "host_device.bandwidth",
+}
+
+
+def scaled(machine: Machine, key: str, factor: float) -> Machine:
+    """The machine with one quantity multiplied, and the curves that hang on it.
+
+    key : `part.quantity`, with or without the unit ("between_nodes.bandwidth",
+        "compute.fp32_flops", "hbm.capacity"), `nodes`, `ranks_per_node`, or one of ALIASES.
+
+    Curves of a link go as latency + bytes / bandwidth does: f times the bandwidth is f times the
+    rate at f times the size, f times the latency the same rate at f times the size. Curves of moves
+    go as min(operations x bytes, bandwidth): f times the bandwidth is f times the rate at f times
+    the size, f times the operations the same rate at 1/f of the size. Rates of products and
+    embeddings are multiplied.
+
+    Raises ConfigError for a key that does not exist, a factor that is not above 0, and numbers of
+    nodes or ranks that would not be whole.
+    """
+    if not 0 < factor < float("inf"):
+        raise ConfigError(f"machine.{key}: the factor {factor} must be a number above 0")
+    if key in ("nodes", "ranks_per_node"):
+        count = _whole(key, getattr(machine, key) * factor)
+        return _with(machine, {key: count})
+    part, _, quantity = ALIASES.get(key, key).partition(".")
+    parts = (*MEMORIES, *LINK_CLASSES, *FABRIC, "compute")
+    if part not in parts:
+        known = ", ".join((*parts, "nodes", "ranks_per_node", *ALIASES))
+        raise ConfigError(f"machine.{key}: no such quantity; the parts are {known}")
+    record = getattr(machine, part)
+    names = [spec.name for spec in fields(record) if spec.name != "shared"]
+    name = next((name for name in names if quantity in (name, _without_unit(name))), "")
+    if not name:
+        short = ", ".join(map(_without_unit, names))
+        raise ConfigError(f"machine.{key}: {part} has no {quantity!r}; it has {short}")
+    value = getattr(record, name) * factor
+    value = _whole(key, value) if type(getattr(record, name)) is int else value
+    changed = _with(machine, {part: replace(record, **{name: value})})
+    return _scaled_curves(changed, part, name, factor)
+
+
+def _whole(key: str, value: float) -> int:
+    """A number of nodes or ranks; ConfigError unless it is whole and above 0. Bytes are rounded."""
+    if key.endswith(("capacity", "capacity_bytes")):
+        return round(value)
+    if value < 1 or value != int(value):
+        raise ConfigError(f"machine.{key}: {value:g} is not a whole number above 0")
+    return int(value)
+
+
+def _without_unit(name: str) -> str:
+    """The short name of a quantity: bandwidth_bytes_per_s -> bandwidth."""
+    for unit in ("_bytes_per_s", "_per_s", "_bytes", "_s"):
+        if name.endswith(unit):
+            return name.removesuffix(unit)
+    return name
+
+
+def _scaled_curves(machine: Machine, part: str, name: str, factor: float) -> Machine:
+    """The machine with the curves that hang on `part.name` scaled too."""
+    if part in LINK_CLASSES:
+        rate = factor if name == "bandwidth_bytes_per_s" else 1.0
+        return _with_curves(machine, "transfers", "link", part, factor, rate)
+    if part == "compute" and name != "launch_s":
+        precision = name.removesuffix("_flops_per_s")
+        return _with_curves(machine, "products", "precision", precision, 1.0, factor)
+    if part in MEMORIES and name == "operations_per_s":
+        return _with_curves(machine, "moves", "memory", part, 1.0 / factor, 1.0)
+    if part in MEMORIES and name == "bandwidth_bytes_per_s":
+        machine = _with_curves(machine, "moves", "memory", part, factor, factor)
+        if part == ("hbm" if machine.hbm.capacity_bytes else "ddr"):
+            for work in EMBEDDING_WORK:
+                machine = _with_curves(machine, "embeddings", "work", work, 1.0, factor)
+    return machine
+
+
+def _with_curves(
+    machine: Machine, kind: str, key: str, value: str, sizes: float, rates: float
+) -> Machine:
+    """The machine with the curves of one kind whose `key` is `value` stretched."""
+    curves = []
+    for record in getattr(machine, kind):
+        if getattr(record, key) == value:
+            curve = record.curve.stretched(sizes, rates)
+            columns = COLUMNS[type(record)]
+            record = replace(record, **dict(zip(columns, (curve.sizes, curve.rates))))
+        curves.append(record)
+    return _with(machine, {kind: tuple(curves)})
+
+
+def _with(machine: Machine, values: dict[str, Any]) -> Machine:
+    return replace(machine, **values)
