@@ -1,6 +1,8 @@
 """Does `neocpu doctor` see what is wrong and say what to do?"""
 
 import hashlib
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from neocpu.cli.doctor import (
     Check,
     check_cpu,
     check_folders,
+    check_machine,
     check_mpi,
     check_pages,
     check_threads,
@@ -21,6 +24,7 @@ from neocpu.errors import EnvironmentProblem
 from neocpu.kernels import _cache, _threads
 from neocpu.parallel import launch
 from neocpu.parallel.comm import SingleComm
+from neocpu.zionex import machine_file
 
 ALONE = SingleComm()
 
@@ -43,6 +47,7 @@ def test_every_topic_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
         "kernel cache",
         "disk",
         "memory",
+        "machine file",
     ):
         assert (
             sum(line[7:].startswith(topic.ljust(18)) for line in result.output.splitlines()) == 1
@@ -160,3 +165,21 @@ def test_a_cache_that_others_can_write_is_bad(
 
 def test_huge_pages_are_asked_for() -> None:
     assert next(check_pages(ALONE, 1)).topic == "huge pages"
+
+
+def test_the_machine_file_is_shown_with_its_age(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NEOCPU_CACHE_DIR", str(tmp_path))
+    (check,) = check_machine(ALONE, 1)
+    assert (check.state, check.finding) == ("ok", "none; `neocpu calibrate` measures this machine")
+    path = machine_file.this_machine_path()
+    machine_file.save(path, machine_file.text(machine_file.load("fat-tree")))
+    os.utime(path, (time.time() - 3 * 86400 - 60, time.time() - 3 * 86400 - 60))
+    (check,) = check_machine(ALONE, 1)
+    assert check.state == "ok"
+    assert check.finding.startswith(f"{path}, 3 day(s) old: products 14,000 GFLOP/s, lookups")
+    path.write_text("nodes = 0")
+    (check,) = check_machine(ALONE, 1)
+    assert check.state == "warn"
+    assert "nodes: 0 is too small" in check.finding and "neocpu calibrate" in check.advice

@@ -33,7 +33,10 @@ FIRST: dict[str, tuple[str, ...]] = {
     "toys": ("recipes",),
 }
 LAST: dict[str, tuple[str, ...]] = {
-    "mpiexec": ("spmd", "resume", "launch", "comm", "readme", "cli", "doctor", "promise"),
+    "mpiexec": (
+        *("spmd", "resume", "launch", "comm", "readme", "cli", "doctor", "promise"),
+        "calibrate",
+    ),
 }
 
 # `pytest -m quick`: under a minute once kernels are compiled, and no mpiexec. Files that take less

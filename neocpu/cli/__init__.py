@@ -47,6 +47,10 @@ COMMANDS = {
         "neocpu.cli.compile:compile",
         "Compile the kernels that CONFIG needs, so that runs start at once.",
     ),
+    "calibrate": (
+        "neocpu.cli.calibrate:calibrate",
+        "Measure what this machine achieves, and write it to a machine file.",
+    ),
     "oracle": (
         "neocpu.cli.oracle:oracle",
         "Export cases that break embedding kernels; check answers, and explain what is wrong.",

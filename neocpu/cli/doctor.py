@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +16,7 @@ from pathlib import Path
 import click
 
 from neocpu.cores import available
-from neocpu.errors import EnvironmentProblem
+from neocpu.errors import ConfigError, EnvironmentProblem
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.launch import (
     core_quota,
@@ -293,6 +294,31 @@ def _room(topic: str, size: int, finding: str, little: int, advice: str) -> Chec
     return Check(topic, "ok", finding) if size >= little else Check(topic, "warn", finding, advice)
 
 
+def check_machine(comm: Comm, threads: int) -> Iterator[Check]:
+    """The machine file of this host, which planning and predictions may use; no run needs it."""
+    from neocpu.zionex import machine_file
+    from neocpu.zionex.calibration import figures
+
+    path = machine_file.this_machine_path()
+    if not path.exists():
+        yield Check("machine file", "ok", "none; `neocpu calibrate` measures this machine")
+        return
+    try:
+        machine = machine_file.load(path)
+        age = time.time() - path.stat().st_mtime
+    except (ConfigError, OSError) as error:
+        yield Check("machine file", "warn", f"{error}", "`neocpu calibrate` writes it anew")
+        return
+    numbers = ", ".join(f"{what} {amount}" for what, amount in figures(machine))
+    yield Check("machine file", "ok", f"{path}, {_days(age)} old: {numbers}")
+
+
+def _days(seconds: float) -> str:
+    """Seconds as "3 day(s)", or as hours below a day."""
+    days, rest = divmod(max(seconds, 0.0), 86400)
+    return f"{days:.0f} day(s)" if days else f"{rest / 3600:.0f} hour(s)"
+
+
 CHECKS: tuple[Callable[[Comm, int], Iterator[Check]], ...] = (
     check_mpi,
     check_threads,
@@ -300,4 +326,5 @@ CHECKS: tuple[Callable[[Comm, int], Iterator[Check]], ...] = (
     check_pages,
     check_folders,
     check_memory,
+    check_machine,
 )

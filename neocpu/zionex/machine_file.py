@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -263,15 +264,29 @@ def _literal(value: Any) -> str:
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, int):
         return f"{value:_}"
-    return f"{value!r}"
+    if value.is_integer() and value < 1e9:
+        return f"{int(value):_}"
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+def check_writable(path: Path) -> None:
+    """Raise ConfigError if a file of this name could not be written, before it is worth a lot."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def save(path: Path, content: str) -> None:
     """Write a machine file so that readers see all of it or nothing. Raises ConfigError."""
+    check_writable(path)
     new = path.with_name(f".{path.name}.new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(content, encoding="utf-8")
         os.replace(new, path)
     except OSError as error:
+        new.unlink(missing_ok=True)
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
