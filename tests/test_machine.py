@@ -263,6 +263,7 @@ def test_without_curves_times_come_from_peaks():
         + "[ssd]\ncapacity_bytes = 1\nbandwidth_bytes_per_s = 1e6\noperations_per_s = 10\n"
     )
     assert machine.product_seconds(10, 10, 10) == 2000 / 1e9
+    assert machine.product_seconds(10, 10, 10, "fp8") == math.inf
     assert machine.transfer_seconds("alltoallv", "inside_node", 2, 1e9) == pytest.approx(1.001)
     assert machine.transfer_seconds("alltoallv", "between_nodes", 2, 1) == math.inf
     assert machine.transfer_seconds("alltoallv", "between_nodes", 2, 0) == 0

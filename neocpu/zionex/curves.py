@@ -9,6 +9,8 @@ wherever its points are; beyond the first and the last point it is flat.
             |___._________________ bytes, both axes logarithmic
 """
 
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,8 +38,8 @@ class Curve:
             raise ValueError(reason)
 
     @cached_property
-    def _log_points(self) -> tuple[Floats, Floats]:
-        return np.log(np.array(self.sizes)), np.log(np.array(self.rates))
+    def _log_points(self) -> list[tuple[float, float]]:
+        return [(math.log(size), math.log(rate)) for size, rate in zip(self.sizes, self.rates)]
 
     @overload
     def rate(self, size: float) -> float: ...
@@ -46,20 +48,25 @@ class Curve:
     def rate(self, size: Floats) -> Floats: ...
 
     def rate(self, size: float | Floats) -> float | Floats:
-        """The rate at a size (or at each of f64[n] sizes); 0 counts as the smallest size."""
-        sizes = np.asarray(size, np.float64)
-        log_sizes, log_rates = self._log_points
-        logs = np.log(np.maximum(sizes, self.sizes[0]))
-        rates = np.exp(np.interp(logs, log_sizes, log_rates))
-        # exp(log(rate)) may miss a point, or its neighbours' range, by an ulp
-        place = np.searchsorted(np.array(self.sizes), sizes, side="right") - 1
-        left = np.array(self.rates)[np.clip(place, 0, None)]
-        right = np.array(self.rates)[np.clip(place + 1, 0, len(self.rates) - 1)]
-        right = np.where(place < 0, left, right)
-        rates = np.clip(rates, np.minimum(left, right), np.maximum(left, right))
-        exact = np.array(self.sizes)[np.clip(place, 0, None)] == sizes
-        rates = np.where(exact, left, rates)
-        return float(rates) if rates.ndim == 0 else rates
+        """The rate at a size, or at each of f64[n] sizes; 0 counts as the smallest size."""
+        if isinstance(size, np.ndarray):
+            return np.array([self._rate(each) for each in size.tolist()], np.float64)
+        return self._rate(size)
+
+    def _rate(self, size: float) -> float:
+        place = bisect_right(self.sizes, size) - 1
+        if place < 0:
+            return self.rates[0]
+        left = self.rates[place]
+        if size == self.sizes[place] or place == len(self.sizes) - 1:
+            return left
+        right = self.rates[place + 1]
+        log_size, log_left = self._log_points[place]
+        next_size, log_right = self._log_points[place + 1]
+        share = (math.log(size) - log_size) / (next_size - log_size)
+        rate = math.exp(log_left + share * (log_right - log_left))
+        # Rounding may leave the range of the neighbours by an ulp.
+        return min(max(rate, min(left, right)), max(left, right))
 
     def seconds(self, size: float) -> float:
         """Seconds for so much work: size / rate."""
@@ -93,6 +100,8 @@ def rate_between(curves: Sequence[tuple[float, Curve]], parameter: float, size: 
     curves : (parameter, curve) pairs, parameters positive and distinct, in any order. Between two
         parameters rates are interpolated as along a curve; beyond them the nearest curve holds.
     """
+    if len(curves) == 1:
+        return curves[0][1].rate(size)
     ordered = sorted(curves, key=lambda pair: pair[0])
     across = Curve(
         tuple(float(value) for value, _ in ordered), tuple(curve.rate(size) for _, curve in ordered)

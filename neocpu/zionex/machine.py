@@ -13,8 +13,7 @@ and collectives) and moves of rows between memories, each by size. What has no c
 from peaks: latency + bytes / bandwidth. `docs/zionex.md` has the file format.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -200,6 +199,22 @@ class Machine:
 
     # ---- achieved rates ----
 
+    @cached_property
+    def _curves(self) -> dict[tuple[Any, ...], list[tuple[float, Curve]]]:
+        """(ranks, curve) pairs by what they are of: the kind of rates, and its other fields."""
+        curves: dict[tuple[Any, ...], list[tuple[float, Curve]]] = {}
+        measured: tuple[Rates, ...] = (
+            *self.products,
+            *self.embeddings,
+            *self.transfers,
+            *self.moves,
+        )
+        for rates in measured:
+            beside = ("ranks", *COLUMNS[type(rates)])
+            what = [getattr(rates, f.name) for f in fields(rates) if f.name not in beside]
+            curves.setdefault((type(rates), *what), []).append((float(rates.ranks), rates.curve))
+        return curves
+
     def product_flops_per_s(
         self, m: int, n: int, k: int, precision: str = "fp32", product: str = "forward"
     ) -> float:
@@ -207,20 +222,23 @@ class Machine:
 
         A product that was not measured is as fast as a forward one.
         """
-        curves = [rates for rates in self.products if rates.precision == precision]
-        chosen = [rates for rates in curves if rates.product == product] or [
-            rates for rates in curves if rates.product == "forward"
-        ]
-        if chosen:
-            return rate_between(_by_ranks(chosen), self.ranks_per_node, min(m, n, k))
+        curves = self._curves.get((ProductRates, precision, product))
+        curves = curves or self._curves.get((ProductRates, precision, "forward"))
+        if curves:
+            return rate_between(curves, self.ranks_per_node, min(m, n, k))
         peak: float = getattr(self.compute, f"{precision}_flops_per_s")
         return peak
 
     def product_seconds(
         self, m: int, n: int, k: int, precision: str = "fp32", product: str = "forward"
     ) -> float:
-        """Seconds of a rank for a product of 2 m n k operations, its start included."""
+        """Seconds of a rank for a product of 2 m n k operations, its start included.
+
+        Infinite where it has no units of this precision.
+        """
         rate = self.product_flops_per_s(m, n, k, precision, product)
+        if not rate:
+            return float("inf")
         return self.compute.launch_s + 2.0 * m * n * k / rate
 
     def embedding_bytes_per_s(self, work: str, rows: int, row_bytes: float) -> float:
@@ -229,16 +247,24 @@ class Machine:
         Without a measured curve: lookups at the bandwidth of the memory that holds tables, updates
         at half of it.
         """
-        surfaces: list[tuple[float, float]] = []
-        measured = [rates for rates in self.embeddings if rates.work == work]
-        for height in sorted({rates.rows for rates in measured}):
-            of_height = _by_ranks([rates for rates in measured if rates.rows == height])
-            surfaces.append((height, rate_between(of_height, self.ranks_per_node, row_bytes)))
-        if surfaces:
-            heights, speeds = zip(*surfaces)
-            return Curve(tuple(map(float, heights)), tuple(speeds)).rate(float(rows))
+        speeds = [
+            (float(height), rate_between(curves, self.ranks_per_node, row_bytes))
+            for height, curves in self._heights.get(work, ())
+        ]
+        if speeds:
+            return Curve(*zip(*speeds)).rate(rows)
         memory = self.hbm if self.hbm.capacity_bytes else self.ddr
         return self.share(memory.bandwidth_bytes_per_s, memory) / (1 if work == "lookup" else 2)
+
+    @cached_property
+    def _heights(self) -> dict[str, list[tuple[int, list[tuple[float, Curve]]]]]:
+        """(rows of the tables, curves) pairs, ascending, by work."""
+        heights: dict[str, list[tuple[int, list[tuple[float, Curve]]]]] = {}
+        for (kind, *what), curves in self._curves.items():
+            if kind is EmbeddingRates:
+                work, rows = what
+                heights.setdefault(work, []).append((rows, curves))
+        return {work: sorted(pairs, key=lambda pair: pair[0]) for work, pairs in heights.items()}
 
     def share(self, amount: float, memory: MemoryPeak) -> float:
         """A rank's part of a memory's capacity, bandwidth or operations while all ranks use it."""
@@ -251,11 +277,9 @@ class Machine:
         measured curve latency + bytes / bandwidth.
         """
         peak: LinkPeak = getattr(self, link)
-        measured = [
-            rates for rates in self.transfers if (rates.operation, rates.link) == (operation, link)
-        ]
-        if measured:
-            return max(peak.latency_s, size / rate_between(_by_ranks(measured), ranks, size))
+        curves = self._curves.get((TransferRates, operation, link))
+        if curves:
+            return max(peak.latency_s, size / rate_between(curves, ranks, size))
         if not peak.bandwidth_bytes_per_s:
             return float("inf") if size else 0.0
         return peak.latency_s + size / peak.bandwidth_bytes_per_s
@@ -266,12 +290,10 @@ class Machine:
         Without a measured curve: latency, then bandwidth or operations, whichever takes longer.
         """
         peak: MemoryPeak = getattr(self, memory)
-        measured = [
-            rates for rates in self.moves if (rates.memory, rates.operation) == (memory, operation)
-        ]
+        curves = self._curves.get((MoveRates, memory, operation))
         size = records * record_bytes
-        if measured:
-            rate = rate_between(_by_ranks(measured), self.ranks_per_node, record_bytes)
+        if curves:
+            rate = rate_between(curves, self.ranks_per_node, record_bytes)
             return max(peak.latency_s if records else 0.0, size / rate)
         if not records:
             return 0.0
@@ -281,7 +303,3 @@ class Machine:
         if peak.operations_per_s:
             seconds = max(seconds, records / self.share(peak.operations_per_s, peak))
         return peak.latency_s + seconds
-
-
-def _by_ranks(curves: Iterable[Any]) -> list[tuple[float, Curve]]:
-    return [(float(rates.ranks), rates.curve) for rates in curves]
