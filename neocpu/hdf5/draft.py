@@ -34,6 +34,7 @@ from neocpu.hdf5.sparse import SparseFile
 SEALED = "sealed"  # attribute of the root: the file is whole only with its seal
 SLACK = 4 << 20  # bytes for HDF5's own metadata, beside those of chunks
 CHUNK_METADATA = 512  # bytes that the place of a chunk takes, at most
+ALIGNED = 64  # bytes; an array of more than a few begins at a multiple of it
 LIBVER = "v110"  # the first whose metadata has checksums
 
 
@@ -113,7 +114,8 @@ class Draft:
         self._chunks = 0
         self._memory = SparseFile()
         target: Any = self._memory
-        options: dict[str, Any] = {}
+        # NumPy and Numba are slower with mapped arrays that are not aligned.
+        options: dict[str, Any] = {"alignment_threshold": 512, "alignment_interval": ALIGNED}
         if path is not None:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
             try:
