@@ -415,11 +415,11 @@ def test_vocabulary_is_fitted_stored_and_applied(tmp_path):
     assert test.vocabularies["C1"].tolist() == [0xA, 0xB, 0xC] and all_rows(test).features[
         "C1"
     ].codes.tolist() == [0xE]
-    made(tmp_path, line())
+    convert([source(tmp_path, line())], tmp_path / "plain.h5", "criteo")
     with pytest.raises(
         DataError, match="has no vocabulary; convert the train file with --min-count N"
     ):
-        made(tmp_path, line(), vocabulary=tmp_path / "out.h5")
+        made(tmp_path, line(), vocabulary=tmp_path / "plain.h5")
 
 
 def test_a_raw_log_is_converted_once_per_content_and_options(tmp_path):

@@ -23,6 +23,7 @@ from neocpu.ingest.dataset_layout import VERSION, FeatureColumn
 from neocpu.ingest.readers import UNIT, Parquet, TextBlock, kind_of, text_blocks
 from neocpu.ingest.schema import TRANSFORMS, Schema
 from neocpu.ingest.table import table_schema
+from neocpu.ingest.targets import refuse_sources
 from neocpu.ingest.text import Fault, Parsed, TextParser
 from neocpu.ingest.vocabulary import CodeCounter, FrequentCodes, frequent_of, read_vocabularies
 from neocpu.ingest.writer import DatasetWriter
@@ -132,9 +133,14 @@ class _Faults:
             path.unlink(missing_ok=True)
             return None
         more = [] if self.count <= REPORTED else [f"… and {self.count - REPORTED} more"]
-        path.write_text(
-            "\n".join([f"{self.count} faulty lines were skipped", *self.lines, *more]) + "\n"
-        )
+        lines = [f"{self.count} faulty lines were skipped", *self.lines, *more]
+        try:
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise DataError(
+                f"{path}: the report of {self.count} faulty lines cannot be written: "
+                f"{error.strerror}; the dataset is complete"
+            ) from error
         return path
 
 
@@ -211,12 +217,16 @@ def convert(
 ) -> Conversion:
     """Convert logs of one kind (`criteo`, `avazu`, `table`) into one dataset, in bounded memory.
 
-    Raises DataError (a faulty line, an unreadable or empty source, a full disk), ConfigError
-    (options).
+    Raises DataError (a faulty line, an unreadable or empty source, a full disk, a target that is
+    also a source), ConfigError (options).
     """
     options = options or ConvertOptions()
     paths = [Path(source) for source in sources]
     target = Path(target)
+    report_path = target.with_name(target.name + ".errors.txt")
+    inputs = [*paths, *(path for path in (options.schema, options.vocabulary) if path is not None)]
+    for written in (target, report_path):
+        refuse_sources(written, inputs)
     schema = schema_of(kind, options)
     total = sum(path.stat().st_size for path in paths if path.exists())
     faults = _Faults(options.on_error)
@@ -256,7 +266,7 @@ def convert(
         writer.attributes["skipped"] = faults.count
         if options.min_count:
             writer.attributes["vocabulary_min_count"] = options.min_count
-    report = faults.report(target.with_name(target.name + ".errors.txt"))
+    report = faults.report(report_path)
     return Conversion(target, writer.rows, faults.count, report)
 
 
