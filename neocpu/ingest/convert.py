@@ -241,10 +241,11 @@ def convert(
             source = _source(path, schema)
             line = source.lines_before
             for block in source.blocks:
-                parsed = source.parser.parse(block.text)
-                faults.add(path, source.unit, line, parsed.faults)
-                line += parsed.lines
-                _append(writer, parsed, counters)
+                for text in _pieces(block.text, len(source.parser.schema.columns)):
+                    parsed = source.parser.parse(text)
+                    faults.add(path, source.unit, line, parsed.faults)
+                    line += parsed.lines
+                    _append(writer, parsed, counters)
                 if progress is not None:
                     progress(before + block.done, total, writer.rows)
             if line == source.lines_before and not faults.skip:
@@ -268,6 +269,19 @@ def convert(
             writer.attributes["vocabulary_min_count"] = options.min_count
     report = faults.report(report_path)
     return Conversion(target, writer.rows, faults.count, report)
+
+
+def _pieces(text: NDArray[np.uint8], columns: int) -> Iterator[NDArray[np.uint8]]:
+    """Lines of a block, so many at a time that their fields are not many more than its bytes.
+
+    A good line has a byte for each of its columns; empty lines would take `columns` fields each.
+    """
+    most = text.size // max(columns, 1) + 1
+    ends = np.flatnonzero(text == ord("\n")) + 1
+    first = 0
+    for last in [*ends[most - 1 : -1 : most].tolist(), text.size]:
+        yield text[first:last]
+        first = last
 
 
 def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWriter:
