@@ -211,6 +211,13 @@ def _parquet(folder: Path) -> Path:
 def _read_dataset(path: Path) -> Any:
     """All values and everything about them."""
     data = Dataset(path)
+    try:
+        return _all_of(data)
+    finally:
+        data.close()  # an error keeps it alive, and HDF5 opens no file for writing that it reads
+
+
+def _all_of(data: Dataset) -> Any:
     samples = data.take(np.arange(data.rows, dtype=np.int64))
     bags = tuple(
         (name, *(None if part is None else part.tobytes() for part in bag))

@@ -158,6 +158,8 @@ class File:
         Elements that are mapped cannot be read beyond the end of a file: the system ends the
         process.
         """
+        if self._handle < 0:
+            raise self.kind.error(f"{self.path}: is closed")
         size = os.fstat(self._handle).st_size
         if size < self._status.st_size:
             raise self.damaged(

@@ -78,6 +78,11 @@ class Dataset:
         )
         self.skipped = [file.skipped for file in self._files]
 
+    def close(self) -> None:
+        """Close the files, as the last reference does; nothing can be taken any more."""
+        for file in self._files:
+            file.close()
+
     def other_dense(self, other: "Dataset") -> str:
         """How the dense inputs of another dataset differ from these ("" if they mean the same)."""
         return _dense_difference(self._files[0], other._files[0])

@@ -169,7 +169,7 @@ class DatasetFile:
         except BaseException:
             self._file.close()
             raise
-        weakref.finalize(self, self._file.close)
+        self.close = weakref.finalize(self, self._file.close)
 
     # ---- the layout ----
 
