@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from real_data import real_data
 
+from neocpu.cli import run
 from neocpu.errors import ConfigError, DataError
 from neocpu.ingest import readers
 from neocpu.ingest.convert import ConvertOptions, _pieces, convert
@@ -568,9 +569,16 @@ def test_columns_of_parquet_that_are_no_fields_are_told(tmp_path):
         convert([tmp_path / "log.parquet"], tmp_path / "x.h5", "table", options)
 
 
-def test_a_report_that_cannot_be_written_is_told(tmp_path):
+def test_a_report_that_cannot_be_written_is_told(tmp_path, capsys):
     (tmp_path / "x.h5.errors.txt").mkdir()
     log = source(tmp_path, line() + "\nwrong\n")
-    with pytest.raises(DataError, match=r"errors\.txt: the report of 1 faulty lines cannot be"):
-        convert([log], tmp_path / "x.h5", "criteo", ConvertOptions(on_error="skip"))
+    done = convert([log], tmp_path / "x.h5", "criteo", ConvertOptions(on_error="skip"))
+    assert done.report is None and done.trouble == "Is a directory" and done.skipped == 1
     assert Dataset(tmp_path / "x.h5").rows == 1
+    run(
+        [
+            *("data", "convert", "criteo", str(log), str(tmp_path / "x.h5")),
+            *("--on-error", "skip", "--force"),
+        ]
+    )
+    assert "report of them cannot be written: Is a directory" in capsys.readouterr().out

@@ -464,3 +464,26 @@ def test_no_write_of_hdf5_meets_the_end_of_the_disk(tmp_path, compress, limit):
     assert done.returncode == 0 and not done.stderr, done.stderr
     assert "a.h5: writing failed ([Errno 27] File too large)" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- file systems without locks ----
+
+
+@pytest.mark.parametrize("compress", ["none", "gzip"])
+def test_locks_are_neither_needed_nor_taken(tmp_path, monkeypatch, compress):
+    fcntl = pytest.importorskip("fcntl")
+    opened = []
+
+    class Recorded(h5py.File):
+        def __init__(self, name, *arguments, **options):
+            opened.append((name, options.get("locking")))
+            super().__init__(name, *arguments, **options)
+
+    monkeypatch.setattr(h5py, "File", Recorded)
+    path = tmp_path / "a.h5"
+    written = write(path, 50, compress=compress)
+    with open(path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert taken(path) == written
+    assert opened
+    assert all(locking is False for name, locking in opened if isinstance(name, str | os.PathLike))

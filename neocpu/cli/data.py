@@ -139,7 +139,10 @@ def _run(
     click.echo(f"{dst}: {conversion.rows:,} row{'s' * (conversion.rows != 1)}")
     if conversion.skipped:
         lines = "line was" if conversion.skipped == 1 else "lines were"
-        click.echo(f"{conversion.skipped:,} faulty {lines} skipped; see {conversion.report}")
+        where = f"see {conversion.report}"
+        if conversion.trouble:
+            where = f"the report of them cannot be written: {conversion.trouble}"
+        click.echo(f"{conversion.skipped:,} faulty {lines} skipped; {where}")
 
 
 def _convert_options(arguments: dict[str, Any], **more: Any) -> tuple[bool, "ConvertOptions"]:

@@ -6,6 +6,7 @@ every machine. A faulty line stops the conversion and is named (file, line, colu
 dataset.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -73,13 +74,14 @@ class Conversion:
     """The result of a conversion.
 
     rows: samples written. skipped: faulty lines left out. report: the file that lists these (None
-    where there were none).
+    where there were none, or it could not be written: why says trouble).
     """
 
     path: Path
     rows: int
     skipped: int
     report: Path | None
+    trouble: str = ""
 
 
 def schema_of(kind: str, options: ConvertOptions) -> Schema:
@@ -128,20 +130,19 @@ class _Faults:
             if len(self.lines) < REPORTED:
                 self.lines.append(description)
 
-    def report(self, path: Path) -> Path | None:
+    def report(self, path: Path) -> str:
+        """Write the report, or remove an older one. Returns why it cannot be written, or ""."""
         if not self.count:
-            path.unlink(missing_ok=True)
-            return None
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            return ""
         more = [] if self.count <= REPORTED else [f"… and {self.count - REPORTED} more"]
         lines = [f"{self.count} faulty lines were skipped", *self.lines, *more]
         try:
             path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            raise DataError(
-                f"{path}: the report of {self.count} faulty lines cannot be written: "
-                f"{error.strerror}; the dataset is complete"
-            ) from error
-        return path
+        except OSError as error:  # the dataset is complete all the same
+            return error.strerror or str(error)
+        return ""
 
 
 class _Source(NamedTuple):
@@ -267,8 +268,9 @@ def convert(
         writer.attributes["skipped"] = faults.count
         if options.min_count:
             writer.attributes["vocabulary_min_count"] = options.min_count
-    report = faults.report(report_path)
-    return Conversion(target, writer.rows, faults.count, report)
+    trouble = faults.report(report_path)
+    report = report_path if faults.count and not trouble else None
+    return Conversion(target, writer.rows, faults.count, report, trouble)
 
 
 def _pieces(text: NDArray[np.uint8], columns: int) -> Iterator[NDArray[np.uint8]]:
