@@ -8,6 +8,8 @@ import os
 import platform
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -17,6 +19,7 @@ from hdf5_edits import edit
 from neocpu.errors import DataError
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
+from neocpu.ingest.readers import kind_of
 from neocpu.ingest.writer import DatasetWriter
 
 COLUMNS = (
@@ -124,11 +127,31 @@ def test_a_stranger_reads_the_file_with_h5py(tmp_path):
         assert file["features/C2/codes"][start : start + len(written[7][3])].tolist() == list(
             written[7][3]
         )
-    assert Dataset(tmp_path / "a.h5").attributes["note"] == ["x", 1]
+    data = Dataset(tmp_path / "a.h5")
+    assert data.attributes["note"] == ["x", 1]
+    assert list(data.attributes) == ["format", "version", "rows", "neocpu", "note"]
+
+
+def test_columns_are_aligned(tmp_path):
+    write(tmp_path / "a.h5", 5000)
+    with h5py.File(tmp_path / "a.h5") as file:
+        for name in ("labels", "dense", "features/C1/codes", "features/C2/weights"):
+            assert file[name].id.get_offset() % 64 == 0
+
+
+def test_a_nul_in_a_path_is_told(tmp_path):
+    for action in (
+        lambda: Dataset("a\0b"),
+        lambda: kind_of(Path("a\0b")),
+        lambda: DatasetWriter(tmp_path / "a\0b", [], []),
+    ):
+        with pytest.raises(DataError, match=r"a\\x00b': cannot be"):
+            action()
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):
     write(tmp_path / "a.h5", 5000, pieces=1)
+    time.sleep(1.1)  # HDF5's times are in seconds
     write(tmp_path / "b.h5", 5000, pieces=9)
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
@@ -396,6 +419,14 @@ def test_other_schemas_are_refused(tmp_path, change, message, sealed):
         unsealed(path)
     edit(path, change)
     with pytest.raises(DataError, match=rf"a\.h5: truncated or damaged.*{message}.*copy it again"):
+        Dataset(path)
+
+
+def test_a_sealed_column_has_checksums(tmp_path):
+    path = tmp_path / "a.h5"
+    write(path, 60)
+    edit(path, lambda file: file.__delitem__("labels_crc32"))
+    with pytest.raises(DataError, match="/labels lacks its checksums"):
         Dataset(path)
 
 

@@ -33,6 +33,8 @@ class Column:
         blocks = -(-array.shape[0] // BLOCK)
         name = array.name + CRC
         self.checked = name in file
+        if file.sealed and array.size and not self.checked:
+            raise file.damaged(f"/{array.name} lacks its checksums")
         if self.checked:
             self._checksums = file.array(name, "uint32", (blocks,)).read()
             self._verified = np.zeros(blocks, bool)
@@ -99,12 +101,18 @@ class CompressedColumn(Column):
     def read(self, first: int, end: int) -> NDArray[Any]:
         """Entries [first, end), verified."""
         start = first // BLOCK * BLOCK
+        if first < end <= start + BLOCK:
+            return self._block(first // BLOCK)[first - start : end - start]
+        return self._whole_blocks(start, end)[first - start : end - start]
+
+    def _whole_blocks(self, start: int, end: int) -> NDArray[Any]:
+        """The blocks with entries [start, end), decompressed and verified."""
         entries = self._array.rows(start, -(-end // BLOCK) * BLOCK)
         if self.checked:
             for number, block in enumerate(range(start // BLOCK, -(-end // BLOCK))):
                 if not self._verified[block]:
                     self._compare(block, entries[number * BLOCK : (number + 1) * BLOCK])
-        return entries[first - start : end - start]
+        return entries
 
     def gather(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         """A copy of the entries at indices i64[n]."""
@@ -119,8 +127,8 @@ class CompressedColumn(Column):
         if index in self._kept:
             self._kept.move_to_end(index)
         else:
-            end = min((index + 1) * BLOCK, self.shape[0])
-            self._kept[index] = self.read(index * BLOCK, end)
+            first = index * BLOCK
+            self._kept[index] = self._whole_blocks(first, first + BLOCK)
             if len(self._kept) > KEPT_BLOCKS:
                 self._kept.popitem(last=False)
         return self._kept[index]

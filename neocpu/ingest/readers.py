@@ -43,6 +43,8 @@ def kind_of(path: Path) -> str:
             start = file.read(8)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the path
+        raise DataError(f"{str(path)!r}: cannot be read: {error}") from error
     if start == b"\x89HDF\r\n\x1a\n":
         return "hdf5"
     if start[:4] == b"PAR1":

@@ -78,6 +78,8 @@ class DatasetWriter:
             raise DataError(
                 f"{self.path}: cannot write into {self.path.parent}: {error.strerror}"
             ) from error
+        except ValueError as error:  # a NUL in the path
+            raise DataError(f"{str(self.path)!r}: cannot be written: {error}") from error
         try:
             self._parts = self._make_parts()
         except OSError as error:
