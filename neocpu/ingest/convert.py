@@ -9,7 +9,7 @@ dataset.
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -251,26 +251,39 @@ def convert(
                     progress(before + block.done, total, writer.rows)
             if line == source.lines_before and not faults.skip:
                 raise DataError(f"{path}: has no rows")
-            before += path.stat().st_size
-        if options.min_count:
-            vocabularies |= {
-                name: counter.frequent(options.min_count) for name, counter in counters.items()
-            }
-        if options.frequencies:
-            writer.frequencies = {
-                name: (*frequent_of(counter), getattr(counter, "short", 0))
-                for name, counter in counters.items()
-            }
+            before += _size(path)
         writer.vocabularies.update(vocabularies)
-        writer.attributes["source"] = [
-            {"name": path.name, "bytes": path.stat().st_size} for path in paths
-        ]
+        _keep_counts(writer, counters, options)
+        writer.attributes["source"] = [{"name": path.name, "bytes": _size(path)} for path in paths]
         writer.attributes["skipped"] = faults.count
         if options.min_count:
             writer.attributes["vocabulary_min_count"] = options.min_count
     trouble = faults.report(report_path)
     report = report_path if faults.count and not trouble else None
     return Conversion(target, writer.rows, faults.count, report, trouble)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a source, which may be gone by now."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _keep_counts(
+    writer: DatasetWriter, counters: Mapping[str, CodeCounter], options: ConvertOptions
+) -> None:
+    """Give the dataset what was counted: vocabularies, and how often frequent codes occur."""
+    if options.min_count:
+        writer.vocabularies.update(
+            {name: counter.frequent(options.min_count) for name, counter in counters.items()}
+        )
+    if options.frequencies:
+        writer.frequencies = {
+            name: (*frequent_of(counter), getattr(counter, "short", 0))
+            for name, counter in counters.items()
+        }
 
 
 def _pieces(text: NDArray[np.uint8], columns: int) -> Iterator[NDArray[np.uint8]]:
