@@ -79,6 +79,7 @@ def test_answers_of_every_kind_pass_and_a_changed_one_fails(
         done = invoke(
             "oracle",
             "check",
+            "--force",
             suite,
             path,
             "--json",
@@ -163,7 +164,7 @@ def test_export_draws_its_progress_on_terminals_alone(
     monkeypatch.setattr("neocpu.oracle.suite.ask", lambda case, backend: ask(case, "reference"))
     for forced in ("", "1"):  # rich draws where it is told that colours are seen
         monkeypatch.setenv("FORCE_COLOR", forced)
-        done = invoke("oracle", "export", tmp_path / "s.h5", "--op", "recat")
+        done = invoke("oracle", "export", tmp_path / "s.h5", "--op", "recat", "--force")
         assert "sha256" in done.stdout and "answering" not in done.stdout
         assert ("answering" in done.stderr) == bool(forced) and (forced or not done.stderr)
 

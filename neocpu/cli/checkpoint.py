@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from neocpu.cli.targets import check_target, force_option
+
 if TYPE_CHECKING:
     from neocpu.training.checkpoint.reading import CheckpointFile
 
@@ -107,11 +109,13 @@ def diff(first: Path, second: Path) -> int:
 @checkpoint.command()
 @click.argument("file", type=FILE)
 @click.argument("target", type=FILE)
-def merge(file: Path, target: Path) -> None:
+@force_option("TARGET")
+def merge(file: Path, target: Path, force: bool) -> None:
     """Write FILE, and the files that it is based on, as TARGET: one whole checkpoint."""
     from neocpu.training.checkpoint.reading import CheckpointFile
     from neocpu.training.checkpoint.tools import merge as write
 
+    check_target(target, force, [file])
     with CheckpointFile(file) as source:
         write(source, target)
         click.echo(
@@ -128,7 +132,8 @@ def merge(file: Path, target: Path) -> None:
     is_flag=True,
     help="Whole tables, initial values filled in, instead of the learnt rows only.",
 )
-def export(file: Path, target: Path, dense: bool) -> None:
+@force_option("TARGET")
+def export(file: Path, target: Path, dense: bool, force: bool) -> None:
     """Write FILE as TARGET, an .npz or .safetensors file.
 
     Tables come as rows (numbers of the learnt rows), weight and optimizer state; names are those in
@@ -138,6 +143,7 @@ def export(file: Path, target: Path, dense: bool) -> None:
     from neocpu.training.checkpoint.tools import entries
     from neocpu.training.checkpoint.tools import export as write
 
+    check_target(target, force, [file])
     with CheckpointFile(file) as source:
         write(source, target, dense=dense)
         click.echo(

@@ -68,6 +68,7 @@ class File:
         self.kind = kind
         self._handle = self._open()
         self._h5: h5py.File | None = None
+        self._opened: dict[str, h5py.Dataset] = {}
         self._map: mmap.mmap | None = None
         try:
             self._status = os.fstat(self._handle)
@@ -158,6 +159,8 @@ class File:
         Elements that are mapped cannot be read beyond the end of a file: the system ends the
         process.
         """
+        if self._handle < 0:
+            raise self.kind.error(f"{self.path}: is closed")
         size = os.fstat(self._handle).st_size
         if size < self._status.st_size:
             raise self.damaged(
@@ -238,6 +241,7 @@ class File:
 
     def close(self) -> None:
         """Close the file; maps of it stay valid."""
+        self._opened.clear()
         if self._h5 is not None:
             with contextlib.suppress(*PROBLEMS):
                 self._h5.close()
@@ -283,7 +287,9 @@ class File:
         """Elements of an array that only HDF5 can read."""
         with self.readable():
             assert self._h5 is not None
-            elements: NDArray[Any] = np.asarray(self._h5[name][where])
+            if name not in self._opened:  # which takes longer than to read a chunk
+                self._opened[name] = self._h5[name]
+            elements: NDArray[Any] = np.asarray(self._opened[name][where])
             return elements
 
 

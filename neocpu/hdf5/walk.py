@@ -76,7 +76,7 @@ def one_line(error: object) -> str:
 
 def walk(file: h5py.File, size: int) -> dict[str, Object]:
     """All objects of a file of `size` bytes, by name. Raises NotAcceptable, or one of PROBLEMS."""
-    return {item.name: item for item in _Walk(size).group(file.id, "", 0)}
+    return {item.name: item for item in _Walk(size).group(file["/"].id, "", 0)}
 
 
 class _Walk:
@@ -121,8 +121,10 @@ class _Walk:
     def _attributes(self, item: Any, name: str) -> dict[str, Any]:
         """All attributes of an object, as Python's numbers and text, or arrays of them."""
         values = {}
+        ordered = item.get_create_plist().get_attr_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
+        by = h5py.h5.INDEX_CRT_ORDER if ordered else h5py.h5.INDEX_NAME
         for number in range(h5py.h5a.get_num_attrs(item)):
-            attribute = h5py.h5a.open(item, index=number)
+            attribute = h5py.h5a.open(item, index=number, index_type=by)
             key = attribute.name.decode("utf-8", "backslashreplace")
             where = f"attribute {key} of /{name}"
             kind = attribute.get_type()
