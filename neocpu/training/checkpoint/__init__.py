@@ -6,9 +6,8 @@ Saving is `saving.py`; loading is here: every rank reads and verifies the blocks
 need.
 """
 
-import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +15,127 @@ import numpy as np
 
 from neocpu.errors import CheckpointError, TrainingError
 from neocpu.parallel.comm import Comm
+from neocpu.training.checkpoint.folder import checkpoints
 from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.checkpoint.saving import checkpoints, save
+from neocpu.training.checkpoint.saving import save
 from neocpu.training.identity import refuse_other_data
+from neocpu.training.results import silent
 from neocpu.training.state import dense_fields
 
-__all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "save"]
+__all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "resume", "save"]
+
+Tell = Callable[[str], None]
 
 
-def latest(out: Path, comm: Comm) -> Path | None:
-    """The newest complete checkpoint with a sound index in a folder of results; None without one.
+def latest(out: Path, comm: Comm, tell: Tell = silent) -> Path | None:
+    """The newest complete checkpoint with a sound index in a folder of results.
 
+    None where there are no checkpoints. `tell`: is given a line for each that is passed over.
     Collective.
+
+    Raises CheckpointError on all ranks where none of several can be used, or the folder cannot be
+    read.
     """
-    newest = ""
-    if comm.rank == 0:
-        for path in reversed(checkpoints(out)):
-            with contextlib.suppress(CheckpointError), CheckpointFile(path):
-                newest = str(path.resolve())
-                break
-    newest = comm.allgather_bytes(newest.encode())[0].decode()
-    return Path(newest) if newest else None
+    return _Candidates(out, comm, tell).next()
+
+
+class _Candidates:
+    """The checkpoints of a folder, newest first, as far as they can be used; all is collective."""
+
+    def __init__(self, out: Path, comm: Comm, tell: Tell) -> None:
+        self._out = out
+        self._comm = comm
+        self._tell = tell
+        self._refused: list[str] = []
+        self._left: list[Path] = []
+        error: CheckpointError | None = None
+        if comm.rank == 0:
+            try:
+                self._left = checkpoints(out)
+            except CheckpointError as problem:
+                error = problem
+        comm.agree(error)
+
+    def next(self) -> Path | None:
+        """The next one that can be opened; None where there are none at all.
+
+        Raises CheckpointError where there are some, but all were refused.
+        """
+        newest = ""
+        error: CheckpointError | None = None
+        while self._left and not newest:  # on rank 0
+            path = self._left.pop()
+            try:
+                with CheckpointFile(path):
+                    newest = str(path.resolve())
+            except CheckpointError as problem:
+                self.refuse(path, str(problem))
+        if self._comm.rank == 0 and not newest and self._refused:
+            error = CheckpointError(
+                f"{self._out} has checkpoints, but none that can be used, and a run from step 0 "
+                f"would overwrite them: {'; '.join(self._refused)}. Choose another --out, upgrade "
+                "neocpu if they are newer, or remove them"
+            )
+        self._comm.agree(error)
+        newest = self._comm.allgather_bytes(newest.encode())[0].decode()
+        return Path(newest) if newest else None
+
+    def refuse(self, path: Path, why: str) -> None:
+        """Say that a file is passed over, and why."""
+        self._refused.append(why if str(path) in why else f"{path}: {why}")
+        self._tell(f"passing over {path.name}: {why}")
+
+    @property
+    def last(self) -> bool:
+        """Whether no others are left."""
+        return not self._comm.largest(len(self._left))
+
+
+def resume(
+    out: Path, world: Any, data: Mapping[str, Any] | None = None, *, split: str, tell: Tell
+) -> tuple[Path, int] | None:
+    """Bring a world that was just built to the newest sound checkpoint of a folder of results.
+
+    Returns the checkpoint and its step; None where there is none, so that the run starts at step
+    0. One with a damaged block is passed over before any of its rows are in the world. Collective.
+
+    data, split, tell : as for `load`; `tell` is also given a line for each file that is passed
+        over.
+
+    Raises CheckpointError on all ranks as `load` does, and where there are checkpoints but none
+    that can be used.
+    """
+    candidates = _Candidates(out, world.comm, tell)
+    while (path := candidates.next()) is not None:
+        trouble = "" if candidates.last else _damage(path, world)
+        if not trouble:
+            return path, load(path, world, data, split=split, tell=tell)
+        candidates.refuse(path, trouble)
+    return None
+
+
+def _damage(path: Path, world: Any) -> str:
+    """What is wrong with the blocks of a file that any rank needs; "": nothing. Collective."""
+    trouble = ""
+    try:
+        with CheckpointFile(path) as file:
+            if not differences(file.header, world.config.header()):
+                for number, rows in _needed(file, world):
+                    for _ in file.blocks(number, *rows):
+                        pass
+    except CheckpointError as problem:
+        trouble = str(problem)
+    troubles = world.comm.allgather_bytes(trouble.encode())
+    return next((text.decode() for text in troubles if text), "")
+
+
+def _needed(file: CheckpointFile, world: Any) -> Iterator[tuple[int, tuple[int, int]]]:
+    """The tensors of a file that a rank loads, and which of their rows."""
+    for name in dense_fields(world):
+        number = file.number(f"dense/{name}")
+        yield number, (0, file.tensors[number].rows)
+    for shard in world.plan.local(world.comm.rank):
+        yield file.number(f"tables/{world.plan.tables[shard.table].name}"), shard.rows
 
 
 def load(
@@ -45,7 +144,7 @@ def load(
     data: Mapping[str, Any] | None = None,
     *,
     split: str | None = None,
-    tell: Callable[[str], None] | None = None,
+    tell: Tell = silent,
 ) -> int:
     """Bring a world that was just built to the state of a checkpoint, of any ranks and plan.
 
@@ -66,24 +165,21 @@ def load(
         with CheckpointFile(path) as file:
             refuse_changes(file, world.config.header())
             if data is not None:
-                refuse_other_data(file.path, json.loads(file.text("data")), data, split)
+                refuse_other_data(file.path, file.json("data"), data, split)
             _load_dense(file, world)
             _load_tables(file, world)
             step = file.step
             quantized = file.quantized
     except CheckpointError as problem:
         error = problem
-    except OSError as problem:
-        error = CheckpointError(f"{path}: cannot be read: {problem}")
     except TrainingError as problem:  # a weight that the table's format does not have
         error = CheckpointError(f"{path}: {problem}")
     world.comm.agree(error)
-    if tell:
-        caveat = ""
-        if quantized:
-            caveat = f"; it is rounded to {quantized}, so the bits will not be those of a run that "
-            caveat += "went on"
-        tell(f"resuming from {path.name}{caveat}")
+    caveat = ""
+    if quantized:
+        caveat = f"; it is rounded to {quantized}, so the bits will not be those of a run that "
+        caveat += "went on"
+    tell(f"resuming from {path.name}{caveat}")
     return step
 
 
