@@ -46,7 +46,7 @@ HOMES = {
     "numba": ("kernels/",),
     "llvmlite": ("kernels/simd/", "kernels/_key.py"),
     "mpi4py": ("parallel/mpi.py",),
-    "h5py": ("hdf5/", "storage/hdf5.py", "ingest/", "oracle/"),
+    "h5py": ("hdf5/", "storage/hdf5.py", "ingest/"),
     "click": ("cli/",),
     "rich": ("cli/",),
     "polars": ("ingest/",),

@@ -18,6 +18,7 @@ from neocpu.oracle.answers import Answers, read_answers
 from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check_suite
 from neocpu.oracle.suite import Suite, ask, golden_cases, suite_digest, write_suite
+from tests.hdf5_edits import as_older
 
 GOLDEN = Path(__file__).resolve().parent.parent / "data" / "oracle-golden.h5"
 
@@ -133,7 +134,7 @@ def test_damaged_and_foreign_files_are_named(suite: Path, tmp_path: Path) -> Non
     with pytest.raises(OracleError, match="truncated"):
         Suite(tmp_path / "s.h5")
     (tmp_path / "s.h5").write_bytes(suite.read_bytes())
-    with h5py.File(tmp_path / "s.h5", "r+") as file:
+    with as_older(tmp_path / "s.h5") as file:
         name = next(iter(file["cases"]))
         file[f"cases/{name}/outputs/out/bound"][...] = 1e9
     with (
