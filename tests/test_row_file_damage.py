@@ -146,6 +146,33 @@ def test_foreign_missing_newer_and_other_files(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["r.h5"]
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("rows", "many"), ("record", -3), ("columns", [1, 2]), ("strange", 1)]
+)
+def test_attributes_that_no_file_of_ours_has(tmp_path: Path, key: str, value: object) -> None:
+    path = tmp_path / "r.h5"
+    small(path)
+    with h5py.File(path, "r+") as file:
+        file["tables/C1"].attrs[key] = value
+    with pytest.raises(StorageError, match="damaged file of rows") as caught:
+        hdf5.read(path)  # without the guard, which knows that the file was changed
+    assert "\n" not in str(caught.value)
+
+
+def test_what_hdf5_says_in_several_lines_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.h5"
+    small(path)
+
+    def broken(*_: object) -> None:
+        raise NotImplementedError("several\n  lines\tof\x00text")
+
+    monkeypatch.setattr(hdf5, "_opened", broken)
+    with pytest.raises(StorageError, match=r"cannot be read: several lines of\?text; restore"):
+        RowFile(path)
+
+
 def test_one_process_at_a_time_with_locks_and_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,7 +143,7 @@ def _keys(source: str, names: Iterable[str]) -> dict[str, str]:
     return keys
 
 
-class _File(Answers):
+class _FileAnswers(Answers):
     """Answers in a file; `_array` reads one, and may raise anything."""
 
     def __init__(self, path: Path) -> None:
@@ -172,7 +172,7 @@ class _File(Answers):
             )
 
 
-class _HDF5(_File):
+class _HDF5(_FileAnswers):
     """Datasets of an HDF5 file; an attribute `format` names the narrow format of integer codes."""
 
     def __init__(self, path: Path) -> None:
@@ -200,7 +200,7 @@ class _HDF5(_File):
         self._file.close()
 
 
-class _Npz(_File):
+class _Npz(_FileAnswers):
     """Arrays of an npz file."""
 
     def __init__(self, path: Path) -> None:
@@ -250,7 +250,7 @@ def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     raise ValueError(f"a header of version {version}")
 
 
-class _Safetensors(_File):
+class _Safetensors(_FileAnswers):
     """Tensors of a safetensors file.
 
     8 bytes with the length of the header, the header as JSON, then raw little-endian elements.
