@@ -10,7 +10,6 @@ Everything else (ranks, plan, threads, number of steps, paths) may.
 """
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.parallel.plan import PlanSpec, choose_schemes
-from neocpu.records import Paths, Reader, apply_override
+from neocpu.records import Paths, Reader, apply_override, toml_tree
 from neocpu.reference.policies import DEFAULT, POLICIES
 from neocpu.reference.rules import RULES
 from neocpu.storage.placement import choose_placements
@@ -306,8 +305,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def loads(text: str, source: str = "config", overrides: Sequence[str] = ()) -> Config:
     """A config from TOML text; `source` is what messages call it."""
     try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        tree = toml_tree(text)
+    except ValueError as error:
         raise ConfigError(f"{source}: not valid TOML: {error}") from error
     set_by = {apply_override(tree, override): override for override in overrides}
     reader = Reader(source, set_by, CHOICES, LEAST, MOST)

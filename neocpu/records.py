@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from neocpu.errors import ConfigError
 
 Paths = tuple[str, ...]
+MOST_NESTED = 32  # tables and lists in one another
 _EXPECTED = {
     int: "a whole number",
     float: "a number",
@@ -171,6 +172,25 @@ class Reader:
                 raise self.wrong(key, f"{value} is too {size}; allowed: {least} to {most}")
 
 
+def toml_tree(text: str) -> dict[str, Any]:
+    """The tree of a TOML text; ValueError where it is not TOML, or nested without measure."""
+    try:
+        tree = tomllib.loads(text)
+        _check_depth(tree, MOST_NESTED)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return tree
+
+
+def _check_depth(tree: Any, left: int) -> None:
+    """Raise ValueError where tables and lists are nested deeper than that."""
+    if not left:
+        raise ValueError(f"nested deeper than {MOST_NESTED} tables or lists")
+    for value in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(value, dict | list):
+            _check_depth(value, left - 1)
+
+
 def apply_override(tree: dict[str, Any], override: str) -> str:
     """Set one key of a TOML tree by `key=value`; returns the key.
 
@@ -179,16 +199,16 @@ def apply_override(tree: dict[str, Any], override: str) -> str:
     """
     key, equals, text = (part.strip() for part in override.partition("="))
     try:
-        path = _path(tomllib.loads(f"{key} = 0")) if equals else []
-    except tomllib.TOMLDecodeError:
+        path = _path(toml_tree(f"{key} = 0")) if equals else []
+    except ValueError:
         path = []
     if not path:
         raise ConfigError(
             f"--set {override}: write it as key=value, for example training.steps=100"
         )
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = toml_tree(f"value = {text}")["value"]
+    except ValueError:
         value = text
     for depth, name in enumerate(path[:-1]):
         tree = tree.setdefault(name, {})

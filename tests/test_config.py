@@ -237,3 +237,13 @@ def test_route_names_are_those_of_the_registry() -> None:
 
     assert set(configs.ROUTE_NAMES) == set(ROUTES)
     assert (configs.FORMATS, configs.ON_ERROR, configs.ROWS_BY) == (KINDS, ON_ERROR, ROWS_BY)
+
+
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 5000, "a." * 3000 + "b = 1", "seed = " + "9" * 5000]
+)
+def test_toml_without_measure_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"x\.toml: not valid TOML: "):
+        configs.loads(text, "x.toml")
+    with pytest.raises(ConfigError):
+        configs.loads(SMALL, "x.toml", ["training.steps=" + "{a=" * 2000])

@@ -27,7 +27,6 @@ name = "topics"            # another name for the feature (one column only)
 """
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from neocpu.ingest.schema import (
     LabelField,
     Schema,
 )
+from neocpu.records import toml_tree
 
 _TOP = {
     "delimiter": str,
@@ -141,10 +141,10 @@ def table_schema(path: str | Path, transform: str = "log1p") -> Schema:
     """
     path = Path(path)
     try:
-        entries = tomllib.loads(path.read_text())
+        entries = toml_tree(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from error
     top = _Reader(path, "", entries, _TOP)
     label = None

@@ -1,6 +1,13 @@
-"""Where do rows live in memory? In regions of one lazily committed mapping."""
+"""Where do rows live in memory? In regions of one lazily committed mapping.
 
+With NEOCPU_GUARD_PAGES=1 every region ends at a page that nobody may touch, so that an index beyond
+a table ends the process there and then, instead of reading the rows of the next one: a check for
+those who change kernels.
+"""
+
+import ctypes
 import mmap
+import os
 import sys
 from typing import Any
 
@@ -13,6 +20,8 @@ HUGE = 2 << 20  # bytes of a huge page
 # Promise no memory for rows that may never be touched (the constant is new in Python 3.13).
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 LINE = 64  # bytes of a cache line: regions begin on one
+GUARDED = os.environ.get("NEOCPU_GUARD_PAGES", "0") not in ("", "0")
+_PAGE = mmap.PAGESIZE
 
 
 class Arena:
@@ -45,10 +54,24 @@ class Arena:
     @staticmethod
     def space(count: int, dtype: DTypeLike) -> int:
         """Bytes that a region of `count` elements takes."""
-        return -(-count * np.dtype(dtype).itemsize // LINE) * LINE
+        size = -(-count * np.dtype(dtype).itemsize // LINE) * LINE
+        return (-(-size // _PAGE) + 1) * _PAGE if GUARDED else size
 
     def take(self, count: int, dtype: DTypeLike) -> NDArray[Any]:
         """The next region: `count` zeros, aligned to a cache line."""
         start = self._used
         self._used += self.space(count, dtype)
+        if GUARDED:
+            start = self._guard(count * np.dtype(dtype).itemsize)
         return np.frombuffer(self._map, dtype, count, start)
+
+    def _guard(self, size: int) -> int:
+        """Forbid the last page of the newest region; returns where its `size` bytes begin.
+
+        They end right before that page, but for the rest of a cache line.
+        """
+        guard = self._used - _PAGE
+        address = np.frombuffer(self._map, np.uint8).ctypes.data + guard
+        if ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(address), _PAGE, 0):
+            raise OSError(ctypes.get_errno(), "a page cannot be guarded")
+        return guard - -(-size // LINE) * LINE
