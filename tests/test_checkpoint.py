@@ -28,7 +28,7 @@ from neocpu.training.checkpoint.layout import RowWriter
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.initial import initial_rows
 from neocpu.training.state import digest
-from tests.hdf5_edits import as_older, sealed_anew
+from tests.sealed_files import as_older, sealed_anew
 
 TOML = """
 [model]

@@ -28,7 +28,7 @@ from neocpu.training.checkpoint.tools import merge
 from neocpu.training.initial import initial_rows
 from neocpu.training.state import digest
 from neocpu.training.trainer import Trainer
-from tests.hdf5_edits import as_older
+from tests.sealed_files import as_older
 from tests.small_run import config_of
 
 SETS = ("optimizer.sparse.name=exact_adagrad",)

@@ -26,7 +26,7 @@ from neocpu.training.checkpoint.saving import Saver
 from neocpu.training.checkpoint.tools import export, merge
 from neocpu.training.state import digest
 from neocpu.training.state_blocks import Tensor
-from tests.hdf5_edits import as_older, sealed_anew
+from tests.sealed_files import as_older, sealed_anew
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.tools import Difference, export, first_difference
 from neocpu.training.initial import initial_rows
 from neocpu.training.inspect import TrainedModel
-from tests.hdf5_edits import as_older
+from tests.sealed_files import as_older
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from neocpu.oracle import answers
 from neocpu.oracle.answers import read_answers
 from neocpu.oracle.cases import all_cases
 from neocpu.oracle.suite import Suite, ask, write_suite
-from tests.hdf5_edits import as_older, sealed_anew
+from tests.sealed_files import as_older, sealed_anew
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from neocpu.oracle.answers import Answers, read_answers
 from neocpu.oracle.cases import all_cases
 from neocpu.oracle.checking import check_suite
 from neocpu.oracle.suite import Suite, ask, golden_cases, suite_digest, write_suite
-from tests.hdf5_edits import as_older
+from tests.sealed_files import as_older
 
 GOLDEN = Path(__file__).resolve().parent.parent / "data" / "oracle-golden.h5"
 
