@@ -24,6 +24,7 @@ from neocpu.training.checkpoint.layout import TEXTS, lay_out
 from neocpu.training.checkpoint.reading import CheckpointFile, base_of
 from neocpu.training.checkpoint.saving import Saver
 from neocpu.training.checkpoint.tools import export, merge
+from neocpu.training.run_folder import RunLock
 from neocpu.training.state import digest
 from neocpu.training.state_blocks import Tensor
 from tests.sealed_files import as_older, sealed_anew
@@ -117,6 +118,12 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
     monkeypatch.setattr(os, "listdir", denied)
     with pytest.raises(CheckpointError, match="cannot be listed: Permission denied"):
         checkpoint.latest(out, SingleComm())
+    for again in (False, True):
+        with (
+            pytest.raises(CheckpointError, match="cannot be listed: Permission denied"),
+            RunLock(out, SingleComm(), resume=again),
+        ):
+            pass
 
 
 def test_a_file_without_permission_is_an_error_with_a_word(
@@ -246,6 +253,18 @@ def test_what_no_run_writes_is_refused_with_a_word(out: Path, edit: Edit, sealed
     with pytest.raises(CheckpointError) as caught, CheckpointFile(path) as checkpoint_file:
         checkpoint_file.recomputed_digest()
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"splits": 3}', '{"splits": {"train": []}, "vocabularies": {}}', "[" * 9999]
+)
+def test_a_description_of_data_that_is_none_is_refused(out: Path, text: str) -> None:
+    path = checkpoints(out)[0]
+    with sealed_anew(path) as file:
+        replace("run/data", text)(file)
+    data = {"splits": {}, "vocabularies": {}}
+    with pytest.raises(CheckpointError, match="/run/data"):
+        checkpoint.load(path, make(SingleComm(), TABLE_WISE, SETS, learnt=False), data)
 
 
 def test_a_link_to_another_file_is_not_followed(out: Path) -> None:

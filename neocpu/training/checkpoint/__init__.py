@@ -165,7 +165,7 @@ def load(
         with CheckpointFile(path) as file:
             refuse_changes(file, world.config.header())
             if data is not None:
-                refuse_other_data(file.path, file.json("data"), data, split)
+                refuse_other_data(file.path, file.data(), data, split)
             _load_dense(file, world)
             _load_tables(file, world)
             step = file.step

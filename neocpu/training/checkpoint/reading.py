@@ -133,6 +133,22 @@ class CheckpointFile:
         """A JSON object among the texts in /run."""
         return self.links[-1].json(name)
 
+    def data(self) -> dict[str, Any]:
+        """The description of the data that the run was trained on (`training/identity.py`)."""
+        data = self.json("data")
+        splits = data.get("splits")
+        words = data.get("vocabularies")
+        if data and not (isinstance(splits, dict) and isinstance(words, dict)):
+            raise self.links[-1].damaged("/run/data does not describe data")
+        for split in (splits or {}).values():
+            match split:
+                case {"rows": int(), "fingerprint": str(), "files": [*files]} if all(
+                    isinstance(name, str) for name in files
+                ):
+                    continue
+            raise self.links[-1].damaged("/run/data does not describe data")
+        return data
+
     def config(self, overrides: Sequence[str] = ()) -> Config:
         """The config of the run that wrote the checkpoint, with further overrides."""
         newest = self.links[-1]
