@@ -212,6 +212,8 @@ EDITS: dict[str, Edit] = {
     "rows beyond the table": overwrite("tables/C4/rows", -1, 10**12),
     "rows twice": overwrite("tables/C4/rows", 1, 0),
     "blocks of a dense parameter": overwrite("dense/top.0.bias/block_rows", 0, 0),
+    "format is numbers": note("/", "format", [1, 2]),
+    "format is empty": note("/", "format", np.zeros((2, 0))),
     "a negative step": note("/", "step", -1),
     "a step that is text": note("/", "step", "three"),
     "another seed": note("/", "seed", 4),
