@@ -50,11 +50,11 @@ class Recovery:
 
         Returns its step, 0 where there are no checkpoints.
         """
-        found = checkpoint.resume(self._out, self._world, self._data, split="train", tell=tell)
-        if found is None:
+        resumed = checkpoint.resume(self._out, self._world, self._data, split="train", tell=tell)
+        if resumed is None:
             tell(f"no complete checkpoint in {self._out}: starting at step 0")
             return 0
-        path, step = found
+        path, step = resumed
         self._saver.resume(path, step)
         self.resumed_from = path
         self._begun = step

@@ -85,13 +85,13 @@ def _expired(path: Path, keep: int, bases: Bases) -> list[Path]:
 
 def bases_in(folder: Path) -> list[Path]:
     """Files of a folder that other checkpoints of it are based on."""
-    found = []
+    bases = []
     for path in sorted(folder.glob("*.h5")):
         with contextlib.suppress(CheckpointError, OSError):
             base = base_of(path)
             if base is not None:
-                found.append(path.with_name(base))
-    return found
+                bases.append(path.with_name(base))
+    return bases
 
 
 def _sync(folder: Path) -> None:
