@@ -1,20 +1,15 @@
-"""Readers of data for `tests/fuzz.py`: small valid inputs, all that a reader gives, and mutations.
-
-A mutation changes a file in place and says what it did. `equal`: a file that is accepted all the
-same must give the value of the original (its bytes are under checksums). Where it is false, any
-value will do, but nothing other than a NeocpuError may be raised.
-"""
+"""Which data do the readers of logs and data sets get from `tests.fuzz`?"""
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
-from hdf5_edits import edit
+from fuzzing import Random, Reader, damaged, mutate_bytes
+from sealed_files import edit
 
 from neocpu.ingest.card import make_card
 from neocpu.ingest.convert import ConvertOptions, convert
@@ -25,25 +20,6 @@ from neocpu.ingest.vocabulary import frequencies
 from neocpu.ingest.writer import DatasetWriter
 
 SAMPLES = 5000  # two blocks
-Rng = np.random.Generator
-
-
-class Mutation(NamedTuple):
-    """What was done to a file, and whether it must give the same value if it is accepted."""
-
-    what: str
-    equal: bool
-
-
-@dataclass(frozen=True)
-class Reader:
-    """One kind of input. make: a small valid one in a folder. read: all that it holds, as bytes and
-    tuples. mutate: changes it in place.
-    """
-
-    make: Callable[[Path], Path]
-    read: Callable[[Path], Any]
-    mutate: Callable[[Path, Rng], Mutation]
 
 
 def readers() -> dict[str, Reader]:
@@ -255,55 +231,7 @@ def _read_schema(path: Path) -> Any:
     return repr(table_schema(path))
 
 
-# ---- mutations of bytes ----
-
-
-def _spans(contents: bytearray, rng: Rng) -> tuple[int, int]:
-    """A random span [first, end), often short."""
-    size = max(len(contents), 1)
-    first = int(rng.integers(size))
-    length = int(rng.integers(1, 2 + min(size, 10 ** int(rng.integers(1, 6)))))
-    return first, min(first + length, size)
-
-
-NUMBERS = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
-
-
-def mutate_bytes(contents: bytearray, rng: Rng) -> str:
-    """Change the bytes of a file, in one of many ways; says which."""
-    first, end = _spans(contents, rng)
-    way = int(rng.integers(9))
-    if way == 0:
-        contents[first] ^= 1 << int(rng.integers(8))
-        return f"bit of byte {first} flipped"
-    if way == 1:
-        for place in rng.integers(0, len(contents), 1 + int(rng.integers(8))):
-            contents[place] = int(rng.integers(256))
-        return "some bytes replaced"
-    if way == 2:
-        del contents[first:]
-        return f"cut to {first} bytes"
-    if way == 3:
-        del contents[first:end]
-        return f"bytes {first} to {end} removed"
-    if way == 4:
-        contents[end:end] = contents[first:end]
-        return f"bytes {first} to {end} twice"
-    if way == 5:
-        page = first // 4096 * 4096
-        end = min(page + 4096, len(contents))
-        contents[page:end] = bytes(end - page)
-        return f"page at {page} zeroed"
-    if way == 6:
-        contents[first : first + 8] = rng.bytes(8)
-        return f"8 random bytes at {first}"
-    if way == 7:
-        number = NUMBERS[int(rng.integers(len(NUMBERS)))]
-        contents[first : first + 8] = number.to_bytes(8, "little")
-        return f"the number {number} at {first}"
-    contents += rng.bytes(1 + int(rng.integers(300)))
-    return "random bytes appended"
-
+# ---- mutations of logs ----
 
 PIECES = (
     *(b"\n", b"\n" * 5000, b"\r", b"\r\n", b"\0", b"\t", b",", b'"', b'""', b"|", b":", b"\x1f"),
@@ -312,54 +240,42 @@ PIECES = (
 )
 
 
-def _mutate_binary(path: Path, rng: Rng) -> Mutation:
+def _mutate_binary(path: Path, chance: Random) -> bool:
     """Bytes alone."""
-    contents = bytearray(path.read_bytes())
-    what = mutate_bytes(contents, rng)
-    path.write_bytes(contents)
-    return Mutation(what, False)
+    mutate_bytes(path, chance)
+    return True
 
 
-def _mutate_text(path: Path, rng: Rng) -> Mutation:
-    """Bytes, or pieces that mean something to a parser; gzip once in a while inside."""
+def _mutate_text(path: Path, chance: Random) -> bool:
+    """Bytes, or pieces that mean something to a parser; those of a gzip file inside, sometimes."""
     contents = bytearray(path.read_bytes())
-    packed = contents[:2] == b"\x1f\x8b" and rng.random() < 0.5
+    packed = contents[:2] == b"\x1f\x8b" and chance.random() < 0.5
     if packed:
         contents = bytearray(gzip.decompress(contents))
-    steps = []
-    for _ in range(1 + int(rng.integers(3))):
-        if not contents:
-            break
-        if rng.random() < 0.5:
-            steps.append(mutate_bytes(contents, rng))
+    for _ in range(1 + int(chance.integers(3))):
+        if not contents or chance.random() < 0.5:
+            contents = damaged(contents, chance)
             continue
-        first, end = _spans(contents, rng)
-        piece = PIECES[int(rng.integers(len(PIECES)))]
-        if rng.random() < 0.3:
-            contents[first : min(end, first + 20)] = piece
-        else:
-            contents[first:first] = piece
-        steps.append(f"{piece[:20]!r} at {first}")
+        first = int(chance.integers(len(contents)))
+        piece = PIECES[int(chance.integers(len(PIECES)))]
+        replaced = int(chance.choice([0, 0, 1, 20]))
+        contents[first : first + replaced] = piece
     path.write_bytes(gzip.compress(contents) if packed else contents)
-    return Mutation("; ".join(steps), False)
+    return True
 
 
 # ---- mutations of HDF5's structure ----
 
 
-def _mutate_hdf5(path: Path, rng: Rng) -> Mutation:
+def _mutate_hdf5(path: Path, chance: Random) -> bool:
     """Bytes as they are, or an edit by h5py, which may be sealed anew."""
-    if rng.random() < 0.5:
-        contents = bytearray(path.read_bytes())
-        sealed = b"NEOSEAL1" in contents[-128:]
-        what = mutate_bytes(contents, rng)
-        path.write_bytes(contents)
-        return Mutation(what, sealed)
-    number = int(rng.integers(len(EDITS)))
-    reseal = rng.random() < 0.8
-    note: list[str] = []
-    edit(path, lambda file: note.append(EDITS[number](file, rng)), reseal=reseal)
-    return Mutation(f"{note[0]}, {'sealed anew' if reseal else 'not sealed'}", False)
+    if chance.random() < 0.5:
+        sealed = b"NEOSEAL1" in path.read_bytes()[-128:]
+        mutate_bytes(path, chance)
+        return not sealed
+    change = EDITS[int(chance.integers(len(EDITS)))]
+    edit(path, lambda file: change(file, chance), reseal=chance.random() < 0.8)
+    return True
 
 
 def _names(file: h5py.File) -> list[str]:
@@ -373,7 +289,7 @@ def _arrays(file: h5py.File) -> list[str]:
     return [name for name in _names(file) if isinstance(file[name], h5py.Dataset)]
 
 
-def _any(names: list[str], rng: Rng) -> str:
+def _any(names: list[str], rng: Random) -> str:
     return names[int(rng.integers(len(names)))]
 
 
@@ -386,7 +302,7 @@ def _replace(file: h5py.File, name: str, values: Any, **options: Any) -> None:
         file[name].attrs[key] = value
 
 
-def _other_type(file: h5py.File, rng: Rng) -> str:
+def _other_type(file: h5py.File, rng: Random) -> str:
     name = _any(_arrays(file), rng)
     kind = _any(["f8", "f4", "f2", ">i4", "i8", "u1", "u8", "i4", "S3", "c8", "V4"], rng)
     values = np.zeros(file[name].shape, kind)
@@ -396,7 +312,7 @@ def _other_type(file: h5py.File, rng: Rng) -> str:
     return f"/{name} as {kind}"
 
 
-def _other_shape(file: h5py.File, rng: Rng) -> str:
+def _other_shape(file: h5py.File, rng: Random) -> str:
     name = _any(_arrays(file), rng)
     values = file[name][()]
     ways: list[Any] = [values[:-1], values[None], values.reshape(-1), values[:0], values.T]
@@ -406,7 +322,7 @@ def _other_shape(file: h5py.File, rng: Rng) -> str:
     return f"/{name} has shape {ways[number].shape}"
 
 
-def _other_storage(file: h5py.File, rng: Rng) -> str:
+def _other_storage(file: h5py.File, rng: Random) -> str:
     name = _any(_arrays(file), rng)
     ways: list[dict[str, Any]] = [
         {"compression": "gzip"},
@@ -423,7 +339,7 @@ def _other_storage(file: h5py.File, rng: Rng) -> str:
     return f"/{name} stored with {options}"
 
 
-def _other_elements(file: h5py.File, rng: Rng) -> str:
+def _other_elements(file: h5py.File, rng: Random) -> str:
     name = _any(_arrays(file), rng)
     array = file[name]
     if not array.size:
@@ -441,7 +357,7 @@ ODD_VALUES: tuple[Any, ...] = (
 )
 
 
-def _other_attribute(file: h5py.File, rng: Rng) -> str:
+def _other_attribute(file: h5py.File, rng: Random) -> str:
     name = _any(_names(file), rng)
     keys = list(file[name].attrs)
     key = _any([*keys, "new"], rng)
@@ -453,13 +369,13 @@ def _other_attribute(file: h5py.File, rng: Rng) -> str:
     return f"{key} of {name} is {value!r:.60}"
 
 
-def _removed(file: h5py.File, rng: Rng) -> str:
+def _removed(file: h5py.File, rng: Random) -> str:
     name = _any(_names(file)[1:], rng)
     del file[name]
     return f"/{name} removed"
 
 
-def _link(file: h5py.File, rng: Rng) -> str:
+def _link(file: h5py.File, rng: Random) -> str:
     name = _any(_names(file)[1:], rng)
     way = int(rng.integers(4))
     target = _any(_names(file)[1:], rng)
@@ -476,7 +392,7 @@ def _link(file: h5py.File, rng: Rng) -> str:
     return f"/{name} is a link or a type"
 
 
-def _added(file: h5py.File, rng: Rng) -> str:
+def _added(file: h5py.File, rng: Random) -> str:
     parent = _any(["/", "features", "features/C1"], rng)
     name = _any(["x", "[/a]".replace("/", ""), "\u202e", "a\nb", "weights", "lengths"], rng)
     if f"{parent}/{name}" in file:
@@ -488,13 +404,13 @@ def _added(file: h5py.File, rng: Rng) -> str:
     return f"{name!r} added to {parent}"
 
 
-def _deep(file: h5py.File, rng: Rng) -> str:
+def _deep(file: h5py.File, rng: Random) -> str:
     depth = int(rng.integers(1, 60))
     file.create_group("/".join(["g"] * depth))
     return f"{depth} groups in groups"
 
 
-EDITS: tuple[Callable[[h5py.File, Rng], str], ...] = (
+EDITS: tuple[Callable[[h5py.File, Random], str], ...] = (
     _other_type,
     _other_shape,
     _other_storage,
@@ -505,21 +421,3 @@ EDITS: tuple[Callable[[h5py.File, Rng], str], ...] = (
     _added,
     _deep,
 )
-
-
-def cases(name: str, folder: Path, seeds: range) -> Iterator[tuple[int, Mutation, Any, Any]]:
-    """(seed, mutation, value or NeocpuError, value of the original) of one reader, by seed."""
-    from neocpu.errors import NeocpuError
-
-    reader = readers()[name]
-    path = reader.make(folder)
-    contents = path.read_bytes()
-    original = reader.read(path)
-    for seed in seeds:
-        path.write_bytes(contents)
-        mutation = reader.mutate(path, np.random.default_rng([seed]))
-        try:
-            value = reader.read(path)
-        except NeocpuError as error:
-            value = error
-        yield seed, mutation, value, original

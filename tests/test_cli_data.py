@@ -7,7 +7,7 @@ import sys
 
 import click
 import pytest
-from hdf5_edits import edit
+from sealed_files import edit
 
 from neocpu.cli import cli, run
 from neocpu.errors import ConfigError, DataError

@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hdf5_edits import edit
+from sealed_files import edit
 
 from neocpu.errors import DataError
 from neocpu.ingest.dataset import Dataset

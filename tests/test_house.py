@@ -46,7 +46,7 @@ HOMES = {
     "numba": ("kernels/",),
     "llvmlite": ("kernels/simd/", "kernels/_key.py"),
     "mpi4py": ("parallel/mpi.py",),
-    "h5py": ("hdf5/", "storage/hdf5.py", "training/checkpoint/", "oracle/"),
+    "h5py": ("hdf5/", "storage/hdf5.py"),
     "click": ("cli/",),
     "rich": ("cli/",),
     "polars": ("ingest/",),

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from sealed_files import as_older
 
 from neocpu.cli import cli
 from neocpu.errors import OracleError
@@ -138,7 +139,7 @@ def test_damaged_and_foreign_files_are_named(suite: Path, tmp_path: Path) -> Non
     with pytest.raises(OracleError, match="truncated"):
         Suite(tmp_path / "s.h5")
     (tmp_path / "s.h5").write_bytes(suite.read_bytes())
-    with h5py.File(tmp_path / "s.h5", "r+") as file:
+    with as_older(tmp_path / "s.h5") as file:
         name = next(iter(file["cases"]))
         file[f"cases/{name}/outputs/out/bound"][...] = 1e9
     with (

@@ -1,6 +1,5 @@
 """`neocpu checkpoint`: look into checkpoints, verify, compare and export them."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,7 @@ def show(files: tuple[Path, ...]) -> None:
 def _card(file: "CheckpointFile") -> None:
     """Print what one checkpoint holds."""
     attributes = file.attributes
-    versions = json.loads(file.text("versions"))
+    versions = file.json("versions")
     click.echo(f"{file.path}: checkpoint of step {file.step}, {file.path.stat().st_size:,} bytes")
     click.echo(f"  digest    {file.digest}")
     if file.links[1:]:
@@ -45,8 +44,8 @@ def _card(file: "CheckpointFile") -> None:
     if file.quantized:
         click.echo(f"  rounded   weights of float32 tables, to {file.quantized} rows")
     click.echo(
-        f"  written   {attributes['created']} by {attributes['ranks']} rank(s), neocpu "
-        f"{versions['neocpu']}"
+        f"  written   {attributes.get('created')} by {attributes.get('ranks')} rank(s), neocpu "
+        f"{versions.get('neocpu')}"
     )
     config = file.config()
     sparse = config.optimizer.sparse.name
@@ -60,9 +59,8 @@ def _card(file: "CheckpointFile") -> None:
         f"  model     bottom {list(model.bottom)}, {model.interaction}, top {list(model.top)}, "
         f"{model.loss}"
     )
-    overrides = json.loads(file.text("overrides"))
-    if overrides:
-        click.echo(f"  --set     {'  '.join(overrides)}")
+    if config.overrides:
+        click.echo(f"  --set     {'  '.join(config.overrides)}")
     for number, tensor in enumerate(file.tensors):
         count = int(file.index.rows[file.index.of(number)].sum())
         fields = ", ".join(f"{name}{list(shape) if shape else ''}" for name, shape in tensor.fields)

@@ -225,7 +225,8 @@ class File:
     def _check_kind(self) -> None:
         """Refuse files of another kind, newer ones, and those that lost their seal."""
         attributes = self.attributes()
-        if self.kind.format and attributes.get("format") != self.kind.format:
+        name = attributes.get("format")
+        if self.kind.format and not (isinstance(name, str) and name == self.kind.format):
             raise self._error(self.kind.foreign)
         if self.kind.format:
             version = self.attribute("version", int)

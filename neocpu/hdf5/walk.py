@@ -24,6 +24,10 @@ MOST_OBJECTS = 200_000
 MOST_DEPTH = 16  # of groups in groups
 MOST_TEXT = 64 << 20  # bytes of all attributes
 MOST_CHUNK = 256 << 20  # bytes of a chunk, decompressed
+# of the processor, for a small file, and a second more for so many bytes of objects
+SECONDS = 4
+BYTES_PER_SECOND = 2 << 20
+MOST_SECONDS = 56
 FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32015: "zstd"}
 # what h5py raises for files that HDF5 cannot read
 PROBLEMS = (
@@ -261,20 +265,26 @@ def _text(value: Any, where: str) -> str:
 
 
 def main(path: str) -> int:
-    """Walk a file in a process of its own, which may use 10 s and 3 GiB."""
+    """Walk a file in a process of its own, which may use some seconds and 3 GiB.
+
+    Raises OSError if the file is gone.
+    """
     import os
+
+    size = os.stat(path).st_size
 
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CPU, (10, 11))
+        seconds = SECONDS + min(size // BYTES_PER_SECOND, MOST_SECONDS)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(ImportError):
         import hdf5plugin  # noqa: F401  (registers zstd)
     try:
         with h5py.File(path, "r", locking=False) as file:
-            walk(file, os.stat(path).st_size)
+            walk(file, size)
     except (NotAcceptable, *PROBLEMS) as error:
         print(json.dumps([isinstance(error, NotAcceptable), one_line(error)]))
         return 1

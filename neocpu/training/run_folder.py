@@ -15,6 +15,7 @@ from typing import Self
 from neocpu.errors import NeocpuError, TrainingError
 from neocpu.parallel.comm import Comm
 from neocpu.storage.lock import UNSUPPORTED, claim, holder
+from neocpu.training.checkpoint.folder import checkpoints
 
 try:
     import fcntl
@@ -125,6 +126,7 @@ class RunLock:
 
     def _refuse_results(self) -> None:
         """TrainingError if a new run would write among the results of another one."""
+        checkpoints(self.out)  # raises an error where nobody can tell what is there
         result = has_results(self.out)
         if result is not None and not self.resume:
             raise TrainingError(
