@@ -422,6 +422,14 @@ def test_other_schemas_are_refused(tmp_path, change, message, sealed):
         Dataset(path)
 
 
+def test_names_that_are_not_text_are_told(tmp_path):
+    path = tmp_path / "a.h5"
+    write(path, 60)
+    edit(path, lambda file: h5py.h5g.create(file["features"].id, b"\xff"))
+    with pytest.raises(DataError, match="/features has an object whose name is not text in UTF-8"):
+        Dataset(path)
+
+
 def test_a_sealed_column_has_checksums(tmp_path):
     path = tmp_path / "a.h5"
     write(path, 60)
