@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -503,6 +504,17 @@ def test_no_write_of_hdf5_meets_the_end_of_the_disk(tmp_path, compress, limit):
     assert done.returncode == 0 and not done.stderr, done.stderr
     assert "a.h5: writing failed ([Errno 27] File too large)" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with (
+        pytest.raises(DataError, match=r"a\.h5: writing failed .*the folder .*folder is gone"),
+        DatasetWriter(folder / "a.h5", [], [FeatureColumn("C1")]) as writer,
+    ):
+        writer.append([0], np.empty((1, 0)), {"C1": [7]})
+        shutil.rmtree(folder)
 
 
 # ---- file systems without locks ----
