@@ -34,7 +34,7 @@ def readers() -> dict[str, Reader]:
         "criteo-gzip": Reader(_criteo_gzip, _convert("criteo"), _mutate_text),
         "avazu": Reader(_avazu, _convert("avazu"), _mutate_text),
         "table": Reader(_table, _convert("table"), _mutate_text),
-        "table-schema": Reader(_schema, _read_schema, _mutate_text),
+        "table-schema": Reader(_schema, _read_schema, _mutate_schema),
         "parquet": Reader(_parquet, _convert("table"), _mutate_binary),
     }
     try:
@@ -264,6 +264,32 @@ def _mutate_text(path: Path, chance: Random) -> bool:
     return True
 
 
+TOML_VALUES = (
+    *("1", "-1", "99999999999999999999", "1.5", "nan", "true", "[]", "{}", '""', '"y"', '"site"'),
+    *('["site"]', '["site", "site"]', "[1]", '[["a"]]', '"\\u0000"', '"\\t"', '","', "'\"'"),
+    *('"|"', '":"', '"int"', '"hex"', '"hour"', '"none"', "1979-05-27", "[" * 200 + "]" * 200),
+)
+
+
+def _mutate_schema(path: Path, chance: Random) -> bool:
+    """Other values of keys, lines that are gone or there twice; else bytes."""
+    if chance.random() < 0.3:
+        return _mutate_text(path, chance)
+    lines = path.read_text().splitlines()
+    for _ in range(1 + int(chance.integers(3))):
+        number = int(chance.integers(len(lines)))
+        way = int(chance.integers(5))
+        key = lines[number].partition("=")[0].strip()
+        if way == 0:
+            del lines[number]
+        elif way == 1:
+            lines.insert(int(chance.integers(len(lines))), lines[number])
+        elif key and "=" in lines[number]:
+            lines[number] = f"{key} = {TOML_VALUES[int(chance.integers(len(TOML_VALUES)))]}"
+    path.write_text("\n".join(lines))
+    return True
+
+
 # ---- mutations of HDF5's structure ----
 
 
@@ -392,15 +418,29 @@ def _link(file: h5py.File, rng: Random) -> str:
     return f"/{name} is a link or a type"
 
 
+NEW_NAMES = (
+    b"x",
+    b"[a]",
+    b"a\nb",
+    b"weights",
+    b"lengths",
+    b"codes_crc32",
+    b"\xff",
+    b"\xe2\x80\xae",
+)
+
+
 def _added(file: h5py.File, rng: Random) -> str:
     parent = _any(["/", "features", "features/C1"], rng)
-    name = _any(["x", "[/a]".replace("/", ""), "\u202e", "a\nb", "weights", "lengths"], rng)
-    if f"{parent}/{name}" in file:
+    name = NEW_NAMES[int(rng.integers(len(NEW_NAMES)))]
+    group = file[parent]
+    if name in [child.encode("utf-8", "surrogateescape") for child in group]:
         return "nothing"
     if rng.random() < 0.5:
-        file.create_group(f"{parent}/{name}")
+        h5py.h5g.create(group.id, name)
     else:
-        file[f"{parent}/{name}"] = np.arange(3)
+        array = file.create_dataset(None, data=np.arange(3))
+        h5py.h5o.link(array.id, group.id, name)
     return f"{name!r} added to {parent}"
 
 

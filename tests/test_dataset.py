@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -422,6 +423,14 @@ def test_other_schemas_are_refused(tmp_path, change, message, sealed):
         Dataset(path)
 
 
+def test_names_that_are_not_text_are_told(tmp_path):
+    path = tmp_path / "a.h5"
+    write(path, 60)
+    edit(path, lambda file: h5py.h5g.create(file["features"].id, b"\xff"))
+    with pytest.raises(DataError, match="/features has an object whose name is not text in UTF-8"):
+        Dataset(path)
+
+
 def test_a_sealed_column_has_checksums(tmp_path):
     path = tmp_path / "a.h5"
     write(path, 60)
@@ -495,6 +504,17 @@ def test_no_write_of_hdf5_meets_the_end_of_the_disk(tmp_path, compress, limit):
     assert done.returncode == 0 and not done.stderr, done.stderr
     assert "a.h5: writing failed ([Errno 27] File too large)" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with (
+        pytest.raises(DataError, match=r"a\.h5: writing failed .*the folder .*folder is gone"),
+        DatasetWriter(folder / "a.h5", [], [FeatureColumn("C1")]) as writer,
+    ):
+        writer.append([0], np.empty((1, 0)), {"C1": [7]})
+        shutil.rmtree(folder)
 
 
 # ---- file systems without locks ----

@@ -112,6 +112,7 @@ class Draft:
         self._order = order
         self._large: list[str] = []
         self._chunks = 0
+        self._claimed = SLACK if path is not None else 0  # bytes
         self._memory = SparseFile()
         target: Any = self._memory
         # NumPy and Numba are slower with mapped arrays that are not aligned.
@@ -195,11 +196,15 @@ class Draft:
         """Claim disk space for bytes that HDF5 is going to write, and some for its metadata."""
         if self._path is None:
             return
+        end = self._file.id.get_filesize()
+        if end + count + SLACK // 2 <= self._claimed:
+            return
         handle = os.open(self._path, os.O_RDWR)
         try:
-            allocate(handle, self._file.id.get_filesize(), count + SLACK)
+            allocate(handle, end, count + SLACK)
         finally:
             os.close(handle)
+        self._claimed = end + count + SLACK
 
     def image(self) -> Image:
         """The bytes of the file; the draft is at its end. Raises OSError."""

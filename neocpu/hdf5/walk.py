@@ -98,6 +98,8 @@ class _Walk:
         self._note(group, name)
         entries = h5py.Group(group)
         children = list(entries)
+        if not all(isinstance(child, str) for child in children):
+            raise NotAcceptable(f"/{name} has an object whose name is not text in UTF-8")
         if len(self._addresses) + len(children) > MOST_OBJECTS:
             raise NotAcceptable(f"more than {MOST_OBJECTS:,} objects")
         yield Object(name, self._attributes(group, name), tuple(children))
