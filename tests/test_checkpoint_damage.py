@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -30,11 +31,18 @@ from neocpu.training.state import digest
 from neocpu.training.state_blocks import Tensor
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with whole checkpoints of steps 1 to 3, each of other rows."""
-    chain(tmp_path, SingleComm(), TABLE_WISE, range(1, 4), full_every=1)
-    return tmp_path
+    folder = tmp_path_factory.mktemp("written")
+    chain(folder, SingleComm(), TABLE_WISE, range(1, 4), full_every=1)
+    return folder
+
+
+@pytest.fixture
+def out(tmp_path: Path, written: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(written, tmp_path / "out"))
 
 
 def flip(path: Path, where: int) -> None:

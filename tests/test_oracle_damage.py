@@ -5,6 +5,7 @@ import os
 import struct
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,18 @@ def test_suites_that_nobody_writes(
     with (sealed_anew if sealed else as_older)(suite) as file:
         edit(file)
     refused(suite)
+
+
+def test_arrays_that_are_large_once_they_are_decompressed(suite: Path) -> None:
+    with as_older(suite) as file:
+        inputs = first_case(file)["inputs"]
+        packed = zlib.compress(bytes(1 << 27))
+        zeros = inputs.create_dataset(
+            "zeros", (1 << 29,), "u1", compression="gzip", chunks=(1 << 27,)
+        )
+        for first in range(0, 1 << 29, 1 << 27):
+            zeros.id.write_direct_chunk((first,), packed)
+    refused(suite, "takes 536,870,912 bytes")
 
 
 def test_a_full_disk_leaves_no_half_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

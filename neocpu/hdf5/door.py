@@ -204,8 +204,12 @@ class File:
             raise self.damaged(error) from error
         except OSError as error:
             raise self.damaged(error) from error
-        if found is None and (trouble := probe.trouble(self.path)):
-            raise self.damaged(trouble)
+        if found is None:
+            size = self._status.st_size
+            if size < (end := _end_of_hdf5(self._handle)):
+                raise self.damaged(f"truncated: it has {size:,} of {end:,} bytes")
+            if trouble := probe.trouble(self.path):
+                raise self.damaged(trouble)
         return found is not None
 
     def _walk(self) -> dict[str, Object]:
@@ -346,6 +350,17 @@ class Array:
             self._file.mapped(), self.dtype, self.size, self._item.offset or 0
         )
         return elements.reshape(self.shape)
+
+
+def _end_of_hdf5(handle: int) -> int:
+    """How many bytes a file has at least, as its superblock says; 0 if that is unknown."""
+    head = os.pread(handle, 52, 0).ljust(52, b"\0")
+    # version of the superblock -> where it notes the size of addresses, and the end of the file
+    places = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
+    size, place = places.get(head[8], (0, 0))
+    if head[size] != 8:
+        return 0
+    return int.from_bytes(head[place : place + 8], "little")
 
 
 def _needs_hdf5(item: Object) -> bool:

@@ -44,6 +44,7 @@ KIND = Kind(
     newer="{path}: suite of version {version}, this neocpu reads {newest}: export again",
 )
 COMPRESSED = 512  # bytes of an array from which on it is compressed
+MOST_BYTES = 256 << 20  # of an array, decompressed
 # what the content of a case may raise
 PROBLEMS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 CASES_PER_OPERATOR = 2  # in the golden suite
@@ -326,6 +327,8 @@ def _expected(file: File, place: str) -> Expected:
 
 
 def _get(stored: StoredArray) -> Array:
+    if stored.nbytes > MOST_BYTES:
+        raise ValueError(f"{stored.name} takes {stored.nbytes:,} bytes")
     array = stored.read()
     form = stored.attributes.get("format", "")
     if isinstance(form, str) and form in CODES:

@@ -290,8 +290,8 @@ def _refuse_sources(file: CheckpointFile, target: Path) -> None:
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(path), status):
                 raise CheckpointError(
-                    f"{target} would overwrite {path}, which {file.path} or another checkpoint "
-                    "consists of; choose another name"
+                    f"{target}: writing it would overwrite {path.name}, of which {file.path} or "
+                    "another checkpoint consists; choose another name"
                 )
 
 
