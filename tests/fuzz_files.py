@@ -173,7 +173,7 @@ def _mutate_answers(path: Path, chance: Random) -> bool:
 
 def _chain(folder: Path) -> list[Path]:
     """Two checkpoints: a whole one, and one of changes."""
-    from tests.test_checkpoint import TABLE_WISE, make
+    from test_checkpoint import TABLE_WISE, make
 
     world = make(SingleComm(), TABLE_WISE)
     saver = Saver(folder, world, keep=9, full_every=4)
@@ -326,7 +326,7 @@ def _read_answers(path: Path) -> Any:
 
 
 def _rows(folder: Path) -> Path:
-    from tests.test_row_file import small
+    from test_row_file import small
 
     path = folder / "rows.h5"
     small(path)
