@@ -2,6 +2,7 @@
 text is to blame?
 """
 
+import dataclasses
 import gzip
 import os
 from pathlib import Path
@@ -523,6 +524,18 @@ def test_reading_ahead_passes_items_errors_and_the_end():
 
 
 # ---- inputs that no log has ----
+
+
+@pytest.mark.parametrize("kind", ["criteo", "avazu", "table"])
+@pytest.mark.parametrize("contents", [b"", b"\xef\xbb\xbf", gzip.compress(b"")])
+def test_an_empty_file_is_told(tmp_path, kind, contents):
+    schema = source(tmp_path, '[[category]]\ncolumns = ["c"]\n', "s.toml")
+    log = source(tmp_path, contents)
+    options = ConvertOptions(schema=schema if kind == "table" else None)
+    with pytest.raises(DataError, match=r"log\.tsv: has no rows"):
+        convert([log], tmp_path / "x.h5", kind, options)
+    skipping = dataclasses.replace(options, on_error="skip")
+    assert convert([log], tmp_path / "x.h5", kind, skipping).rows == 0
 
 
 def test_a_first_line_that_is_no_header_is_told(tmp_path):

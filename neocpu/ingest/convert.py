@@ -170,8 +170,9 @@ def _source(path: Path, schema: Schema) -> _Source:
     if not schema.header:
         return _Source(TextParser(schema), blocks)
     start = next(blocks, None)
-    if start is None:
-        return _Source(TextParser(schema), iter(()))
+    if start is None:  # an empty file names no columns
+        columns = schema.columns or tuple(schema.used)
+        return _Source(TextParser(replace(schema, columns=columns)), iter(()))
     cut = int(np.flatnonzero(start.text == 10)[0]) + 1
     if not schema.columns:
         schema = schema.with_header(
