@@ -5,8 +5,8 @@ A file stays on one worker, and some files share one:
 
 * Files that need the same kernels stand in a group, or two workers would compile them both. These
   groups come first, the longest at the head, so that all kernels are soon in the cache.
-* Whatever starts mpiexec is the last group: its ranks poll while they wait, and by then they find
-  the cores free and the kernels compiled.
+* Whatever starts mpiexec is in the last groups, of which no more than two run at once: ranks poll
+  while they wait, and by then the kernels are compiled.
 
 `pytest tests/test_x.py` runs in one process, where a debugger works; `-n 0` and `-n 4` decide
 otherwise.
@@ -34,7 +34,8 @@ FIRST: dict[str, tuple[str, ...]] = {
     "damage": ("checkpoint", "checkpoint_damage", "oracle_damage", "fuzz"),
 }
 LAST: dict[str, tuple[str, ...]] = {
-    "mpiexec": ("spmd", "resume", "launch", "comm", "readme", "cli", "doctor", "promise"),
+    "promise": ("promise", "readme"),
+    "mpiexec": ("resume", "spmd", "launch", "comm", "doctor"),
 }
 
 # `pytest -m quick`: under a minute once kernels are compiled, and no mpiexec. Files that take less
