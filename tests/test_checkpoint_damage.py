@@ -323,6 +323,23 @@ def test_unreadable_files_and_what_they_may_need_are_not_deleted(tmp_path: Path)
         assert whole.recomputed_digest() == whole.digest
 
 
+def test_a_file_that_cannot_be_read_is_set_aside_not_replaced(tmp_path: Path) -> None:
+    world = make(SingleComm(), TABLE_WISE, SETS)
+    saver = Saver(tmp_path, world)
+    learn(world, 1)
+    saver.save(1)
+    newer = checkpoints(tmp_path)[0]
+    with sealed_anew(newer) as file:
+        file.attrs["version"] = 99
+    content = newer.read_bytes()
+    for _ in range(2):  # what can be read is replaced
+        saver.save(1)
+        kept = sorted(os.listdir(tmp_path / "checkpoints"))
+        assert kept == ["step-00000001.h5", "step-00000001.h5.unusable"]
+        assert newer.with_name("step-00000001.h5.unusable").read_bytes() == content
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000001.h5"]
+
+
 def test_hdf5_never_opens_a_file_that_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,12 +49,26 @@ class Bases:
 
 
 def publish(partial: Path, path: Path, keep: int, bases: Bases) -> None:
-    """Give a complete file its name, and delete files that no longer matter. Raises OSError."""
+    """Give a complete file its name, and delete files that no longer matter. Raises OSError.
+
+    A file of that name that cannot be read (a newer version's, perhaps) becomes NAME.unusable.
+    """
+    _set_aside(path, bases)
     os.replace(partial, path)
     _sync(path.parent)
     for old in _expired(path, keep, bases):
         with contextlib.suppress(OSError):
             old.unlink()
+
+
+def _set_aside(path: Path, bases: Bases) -> None:
+    """Keep a file that is in the way and cannot be read: somebody else may read it."""
+    try:
+        bases.of(path)
+    except FileNotFoundError:
+        return
+    except (CheckpointError, OSError):
+        os.replace(path, path.with_name(f"{path.name}.unusable"))
 
 
 def _expired(path: Path, keep: int, bases: Bases) -> list[Path]:
