@@ -41,11 +41,11 @@ LAST: dict[str, tuple[str, ...]] = {
 # `pytest -m quick`: under a minute once kernels are compiled, and no mpiexec. Files that take less
 # than two seconds of it; those of kernels, formats, plans, config, codecs and the oracle's truth.
 QUICK_FILES = """
-    blocks cache cache_fbgemm capacity codecs codecs_rows config dense_reduction device elementary
-    exchange floats gemm hashing hdf5 house interaction jagged jagged_layout lock lookup loss metrics
-    model narrow optimizers oracle_compare oracle_diagnose oracle_semantics oracle_truth philox
-    plan planner pooling presets report rounding row_kernels rule_formulas rules segments sharding
-    state tbe threads tokenize touch update vocabulary
+    blocks cache cache_fbgemm capacity codecs codecs_rows config dense_reduction device
+    elementary exchange floats gemm hashing hdf5 house interaction jagged jagged_layout lock
+    lookup loss metrics model narrow optimizers oracle_compare oracle_diagnose oracle_semantics
+    oracle_truth philox plan planner pooling presets report rounding row_kernels rule_formulas
+    rules segments sharding state tbe threads tokenize touch update vocabulary
 """
 QUICK = frozenset(QUICK_FILES.split())
 
