@@ -323,3 +323,8 @@ def test_several_copies_share_a_disk(tmp_path, free):
     free(70 * MIB)
     with pytest.raises(TrainingError, match=r"60\.0 MiB of it for a\.h5"):
         check_conversions(needs, print)
+
+
+def test_a_folder_that_is_not_there_yet_or_any_more_has_the_room_of_its_disk(tmp_path):
+    free = preflight.free_bytes(tmp_path)
+    assert abs(preflight.free_bytes(tmp_path / "a" / "b") - free) < free // 4  # others write too

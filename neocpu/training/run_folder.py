@@ -79,6 +79,17 @@ class RunLock:
         trace: TracebackType | None,
     ) -> None:
         self._release()
+        if isinstance(error, FileNotFoundError) and self._had(error.filename):
+            raise TrainingError(
+                f"{error.filename} was removed while the run used it; start the run again"
+            ) from error
+
+    def _had(self, name: str | bytes | int | None) -> bool:
+        """Whether a file is in this folder, or the folder itself."""
+        if not isinstance(name, str):
+            return False
+        path = Path(name).absolute()
+        return self.out.absolute() in (path, *path.parents)
 
     def _take(self) -> None:
         """Lock the folder for this process; TrainingError if another one holds it."""
