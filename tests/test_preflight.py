@@ -232,7 +232,7 @@ print(estimates[0] >> 20, int(peak[1]) >> 10)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak")
 def test_the_estimate_of_a_small_run_is_what_it_takes(log, tmp_path):
-    # The first run may compile some of its kernels, or all: nobody knows before. The second is warm.
+    # The first run may compile some kernels, or all: nobody knows before. The second is warm.
     for name in ("cold", "warm"):
         done = subprocess.run(
             [sys.executable, "-c", MEASURED, str(log), str(tmp_path / name)],
