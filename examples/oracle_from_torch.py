@@ -35,7 +35,7 @@ def answer(case: h5py.Group, device: str) -> torch.Tensor:
     for f, t in enumerate(features):
         offsets = all_offsets[f * batch : (f + 1) * batch + 1]
         rows = inputs["indices"].long()[offsets[0] : offsets[-1]]
-        mode = case["options"].attrs["pooling"]
+        mode = case["options"].attrs["pooling"].decode()
         out.append(
             embedding_bag(
                 rows, tables[t], offsets - offsets[0], mode=mode, include_last_offset=True

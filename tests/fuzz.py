@@ -92,6 +92,8 @@ def damage(reader: Reader, name: str, original: Path, path: Path, seed: int, num
 def work(name: str, seed: int, first: int, seconds: float, state: mmap.mmap, said: Any) -> None:
     """Read inputs first, first + 1, … for some seconds; runs in a process of its own."""
     os.setpgid(0, 0)
+    with open(os.devnull, "w") as sink:  # libraries in other languages print their own tracebacks
+        os.dup2(sink.fileno(), 2)
     reader = readers()[name]
     with tempfile.TemporaryDirectory(prefix="neocpu-fuzz-") as folder:
         (Path(folder) / "valid").mkdir()

@@ -32,11 +32,11 @@ def mutate_bytes(path: Path, chance: Random) -> None:
     """Damage a file somewhere: bits, bytes, spans that go, come twice or are zeroed, its end."""
     data = bytearray(path.read_bytes())
     for _ in range(int(chance.choice([1, 1, 1, 2, 4]))):
-        data = _damaged(data, chance)
+        data = damaged(data, chance)
     path.write_bytes(data)
 
 
-def _damaged(data: bytearray, chance: Random) -> bytearray:
+def damaged(data: bytearray, chance: Random) -> bytearray:
     """One piece of damage."""
     if not data:
         return bytearray(chance.bytes(int(chance.integers(1, 64))))

@@ -262,9 +262,18 @@ class Soak:
         (folder / "clock" / "sitecustomize.py").write_text(CLOCK)
         write_data(folder)
 
-    def faults(self) -> list[Fault]:
-        """Those that can be made here."""
-        return [fault for fault in FAULTS if self.disk.mounted or not fault.needs_disk]
+    def faults(self, job: Job) -> list[Fault]:
+        """Those that can be made here, to this job.
+
+        A signal asks for a checkpoint, which rounds the rows in caches wider than their homes: jobs
+        that are not free would end with other bits (docs/memory.md §4).
+        """
+        return [
+            fault
+            for fault in FAULTS
+            if (self.disk.mounted or not fault.needs_disk)
+            and (job.free or fault.strike is not _terminate)
+        ]
 
     def job(self, job: Job, until: Callable[[], bool]) -> None:
         """Live until the job has reached its end, or `until` says so."""
@@ -292,7 +301,7 @@ class Soak:
         chance = self.chance
         self.lives += 1
         before = self._newest()
-        faults = chance.sample(self.faults(), chance.randint(1, 5))
+        faults = chance.sample(self.faults(job), chance.randint(1, 5))
         faults.sort(key=lambda fault: fault.fatal)  # what may end it comes last
         settings = [each for fault in faults for each in fault.settings]
         ranks = chance.randint(1, self.ranks) if job.free else 1

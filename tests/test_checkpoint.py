@@ -12,18 +12,19 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from sealed_files import as_older, sealed_anew
 
 from neocpu import config as configs
 from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.errors import CheckpointError
+from neocpu.hdf5 import draft
 from neocpu.model.layout import ModelLayout
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
 from neocpu.reference.rules import RULES
 from neocpu.training import checkpoint
-from neocpu.training.checkpoint import snapshot as checkpoint_snapshot
 from neocpu.training.checkpoint.layout import RowWriter
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.initial import initial_rows
@@ -203,7 +204,7 @@ def test_a_flipped_bit_is_found_and_named(written: Path, dataset: str, tensor: s
 
 
 def test_a_flipped_bit_on_one_rank_is_everybodys_error(written: Path) -> None:
-    with h5py.File(written, "r+") as file:
+    with as_older(written) as file:
         file["tables/C1/weight"][-1, 0] += 1
 
     def body(comm: Comm) -> str:
@@ -216,7 +217,7 @@ def test_a_flipped_bit_on_one_rank_is_everybodys_error(written: Path) -> None:
 
 
 def test_damaged_index_and_header(written: Path) -> None:
-    with h5py.File(written, "r+") as file:
+    with as_older(written) as file:
         file["tables/C3/block_sha256"][0, 3] ^= 1
     with pytest.raises(CheckpointError, match="index does not have the digest"):
         CheckpointFile(written)
@@ -241,7 +242,7 @@ def test_truncated_foreign_newer_incomplete(written: Path, tmp_path: Path) -> No
     ):
         path = tmp_path / f"{key}.h5"
         path.write_bytes(whole)
-        with h5py.File(path, "r+") as file:
+        with sealed_anew(path) as file:
             file.attrs[key] = value
         with pytest.raises(CheckpointError, match=message):
             CheckpointFile(path)
@@ -266,7 +267,7 @@ def test_a_full_disk_leaves_older_checkpoints_alone(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if where == "reserve":
-        monkeypatch.setattr(checkpoint_snapshot, "reserve", full)
+        monkeypatch.setattr(draft, "allocate", full)
     else:
         monkeypatch.setattr(RowWriter, "_put", full)
 

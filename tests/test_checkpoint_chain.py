@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from sealed_files import as_older
 from test_checkpoint import MIXED, TABLE_WISE, make
 
 import neocpu
@@ -122,7 +123,7 @@ def test_rows_that_are_initial_again_and_new_ones(tmp_path: Path) -> None:
         gone = file["tables/C1/gone"][:]
         assert gone.size and (gone % 3 == 0).all()
         assert file["tables/C1/block_gone"][:].sum() == gone.size
-        assert file["tables/C4/rows"].size < 60 and file.attrs["base"] == paths[0].name
+        assert file["tables/C4/rows"].size < 60 and file.attrs["base"].decode() == paths[0].name
     with CheckpointFile(paths[1]) as file:
         assert not np.isin(gone, file.rows(file.number("tables/C1"))).any()
 
@@ -174,14 +175,14 @@ def test_missing_and_damaged_links_are_named(tmp_path: Path) -> None:
     second.write_bytes(kept[:3000])
     with pytest.raises(
         CheckpointError,
-        match=r"00003.h5: .*which cannot be used: .*00002.h5: damaged checkpoint: truncated",
+        match=r"00003.h5: .*which cannot be used: .*00002.h5: damaged checkpoint: .*truncated",
     ):
         CheckpointFile(third)
     second.write_bytes(first.read_bytes())
     with pytest.raises(CheckpointError, match="that is another file now"):
         CheckpointFile(third)
     second.write_bytes(kept)
-    with h5py.File(second, "r+") as file:
+    with as_older(second) as file:
         file["tables/C3/weight"][3, 0] += 1
     with (
         CheckpointFile(third) as file,

@@ -81,7 +81,7 @@ def test_files_are_read_loaded_merged_and_shown(tmp_path: Path) -> None:
     path = checkpoint.checkpoints(tmp_path)[2]
     with h5py.File(path, locking=False) as file, CheckpointFile(path) as whole:
         weight = file["tables/C1/weight"]
-        assert weight.attrs["quantized"] == "int8" and file.attrs["version"] == 4
+        assert weight.attrs["quantized"] == b"int8" and file.attrs["version"] == 4
         assert (
             weight.shape[1] == whole.tensors[whole.number("tables/C1")].fields[0][1][0] + 8
             and weight.dtype == np.uint8

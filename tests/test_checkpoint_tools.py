@@ -4,10 +4,10 @@ import json
 import zipfile
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from sealed_files import as_older
 from test_checkpoint import TABLE_WISE, make
 
 import neocpu
@@ -123,7 +123,7 @@ def test_digest_and_show(written: Path) -> None:
         "dense adam",
     ):
         assert words in card
-    with h5py.File(written, "r+") as file:
+    with as_older(written) as file:
         file["tables/C4/sum"][3] += 1
     with pytest.raises(CheckpointError, match="tables/C4, block"):
         invoke("digest", written)
@@ -193,7 +193,7 @@ def test_exports_that_cannot_be(written: Path, tmp_path: Path) -> None:
         invoke("export", written, tmp_path / "a.onnx")
     with pytest.raises(CheckpointError, match="could not be written"):
         invoke("export", written, tmp_path / "gone" / "a.npz")
-    with h5py.File(written, "r+") as file:
+    with as_older(written) as file:
         file["tables/C1/weight"][0, 0] += 1
     with pytest.raises(CheckpointError, match="tables/C1, block 0"):
         invoke("export", written, tmp_path / "a.npz")

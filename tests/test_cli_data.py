@@ -1,13 +1,17 @@
 """Do `neocpu data convert` and `show` do what they say, and speak plainly when they cannot?"""
 
 import json
+import os
 import subprocess
 import sys
 
+import click
 import pytest
+from sealed_files import edit
 
-from neocpu.cli import run
+from neocpu.cli import cli, run
 from neocpu.errors import ConfigError, DataError
+from neocpu.ingest.convert import convert
 from neocpu.ingest.dataset import Dataset
 
 ROW = "\t".join(["1", *map(str, range(13)), *(f"{i:x}" for i in range(26))])
@@ -165,3 +169,143 @@ def test_help_imports_no_numba(command):
     code = call + "finally: assert 'numba' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "Usage: neocpu data" in done.stdout, done.stderr
+
+
+# ---- files that exist, and files that are read ----
+
+
+@pytest.mark.parametrize("name", ["same", "spelling", "symlink", "hardlink"])
+def test_a_target_is_never_a_source(log, tmp_path, monkeypatch, name):
+    before = log.read_bytes()
+    target = tmp_path / "alias.tsv"
+    if name == "same":
+        target = log
+    elif name == "spelling":
+        (tmp_path / "folder").mkdir()
+        target = tmp_path / "folder" / ".." / "log.tsv"
+    elif name == "symlink":
+        target.symlink_to(log)
+    else:
+        target.hardlink_to(log)
+    for force in ([], ["--force"]):
+        with pytest.raises(DataError, match="is read by the same command"):
+            run(["data", "convert", "criteo", str(log), str(target), *force])
+    with pytest.raises(DataError, match="is read by the same command"):
+        convert([log], target, "criteo")
+    assert log.read_bytes() == before
+
+
+def test_no_target_is_a_schema_a_vocabulary_or_the_report_of_a_source(log, tmp_path):
+    schema = tmp_path / "s.toml"
+    schema.write_text('[[category]]\ncolumns = ["a"]\n')
+    table = tmp_path / "t.csv"
+    table.write_text("a\n1\n")
+    with pytest.raises(DataError, match="is read by the same command"):
+        run(["data", "convert", "table", str(schema), str(table), str(schema), "--force"])
+    words = tmp_path / "words.h5"
+    run(["data", "convert", "criteo", str(log), str(words), "--min-count", "1"])
+    line = ["data", "convert", "criteo", str(log), str(words), "--vocabulary", str(words)]
+    with pytest.raises(DataError, match="is read by the same command"):
+        run([*line, "--force"])
+    report = tmp_path / "x.h5.errors.txt"
+    log.rename(report)
+    with pytest.raises(DataError, match=r"errors\.txt: is read by the same command"):
+        run(["data", "convert", "criteo", str(report), str(tmp_path / "x.h5")])
+    assert report.exists() and Dataset(words).rows == 3
+
+
+WRITERS = {
+    "data convert criteo": ["{source}", "{target}"],
+    "data convert avazu": ["{source}", "{target}"],
+    "data convert table": ["{source}", "{source}", "{target}"],
+    "data generate": ["criteo", "{target}", "--rows", "3"],
+    "predict": ["{source}", "{source}", "--out", "{target}"],
+    "checkpoint merge": ["{source}", "{target}"],
+    "checkpoint export": ["{source}", "{target}"],
+    "oracle export": ["{target}"],
+    "oracle check": ["{source}", "{source}", "--json", "{target}"],
+}
+
+
+@pytest.mark.parametrize("command", WRITERS)
+def test_every_command_replaces_a_file_only_by_force(tmp_path, command):
+    source = tmp_path / "source"
+    target = tmp_path / "target"
+    source.write_text("source")
+    target.write_text("precious")
+    words = [word.format(source=source, target=target) for word in WRITERS[command]]
+    with pytest.raises(ConfigError, match="target exists; --force replaces it"):
+        run([*command.split(), *words])
+    if "{source}" in WRITERS[command]:
+        words = [word.format(source=source, target=source) for word in WRITERS[command]]
+        with pytest.raises(DataError, match="is read by the same command"):
+            run([*command.split(), *words, "--force"])
+    assert target.read_text() == "precious" and source.read_text() == "source"
+
+
+def commands(group, name=""):
+    """(name, command) of all commands."""
+    context = click.Context(group)
+    for child in group.list_commands(context):
+        command = group.get_command(context, child)
+        path = f"{name} {child}".strip()
+        if isinstance(command, click.Group):
+            yield from commands(command, path)
+        else:
+            yield path, command
+
+
+def test_force_is_where_files_are_written_and_nowhere_else():
+    with_force = {
+        name
+        for name, command in commands(cli)
+        if any(parameter.name == "force" for parameter in command.params)
+    }
+    assert with_force == set(WRITERS)
+    writes = {"dst", "target", "out", "as_json", "as_html"}
+    named = {
+        name
+        for name, command in commands(cli)
+        for parameter in command.params
+        if parameter.name in writes and not getattr(parameter, "is_flag", False)
+    }
+    # `oracle export` names its file "suite"; `train --out` is a folder with rules of its own
+    assert named - {"train"} == set(WRITERS) - {"oracle export"}
+
+
+# ---- markup in names ----
+
+
+def test_names_with_markup_are_shown_as_they_are(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "d[" / "a]"
+    folder.mkdir(parents=True)
+    out = folder / "[bold]b.h5"
+    schema = tmp_path / "s.toml"
+    schema.write_text('[[dense]]\ncolumns = ["x"]\n[[category]]\ncolumns = ["y[red]", "[bold]z"]\n')
+    table = tmp_path / "[red]t.csv"
+    table.write_text("x,y[red],[bold]z\n1,2,3\n")
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    run(["data", "convert", "table", str(schema), str(table), str(out)])
+    run(["data", "generate", "criteo", str(folder / "[link]g.h5"), "--rows", "3"])
+    capsys.readouterr()
+    monkeypatch.undo()
+    monkeypatch.setenv("COLUMNS", "200")
+    edit(out, lambda file: file["dense"].attrs.__setitem__("columns", '["x[/a]"]'))
+    run(["data", "show", str(out)])
+    shown = capsys.readouterr().out
+    for name in ("d[/a]/[bold]b.h5", "x[/a]", "y[red]", "[bold]z"):
+        assert name in shown
+
+
+def test_names_that_are_not_text_are_shown(tmp_path, capfd):
+    source = os.fsdecode(os.fsencode(str(tmp_path)) + b"/\xff.tsv")
+    with open(source, "w") as file:
+        file.write(ROW + "\n")
+    target = str(tmp_path / "a.h5")
+    lines = ["data", "convert", "criteo", source, target]
+    for words in (lines, ["data", "show", target], ["data", "show", source]):
+        done = subprocess.run(
+            [sys.executable, "-m", "neocpu", *words], capture_output=True, text=True, check=False
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.returncode == (words[-1] == source)

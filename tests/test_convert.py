@@ -2,6 +2,7 @@
 text is to blame?
 """
 
+import dataclasses
 import gzip
 import os
 from pathlib import Path
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from real_data import real_data
 
+from neocpu.cli import run
 from neocpu.errors import ConfigError, DataError
 from neocpu.ingest import readers
-from neocpu.ingest.convert import ConvertOptions, convert
+from neocpu.ingest.convert import ConvertOptions, _pieces, convert
 from neocpu.ingest.copies import ensure_dataset
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.read_ahead import read_ahead
@@ -436,11 +438,11 @@ def test_vocabulary_is_fitted_stored_and_applied(tmp_path):
     assert test.vocabularies["C1"].tolist() == [0xA, 0xB, 0xC] and all_rows(test).features[
         "C1"
     ].codes.tolist() == [0xE]
-    made(tmp_path, line())
+    convert([source(tmp_path, line())], tmp_path / "plain.h5", "criteo")
     with pytest.raises(
         DataError, match="has no vocabulary; convert the train file with --min-count N"
     ):
-        made(tmp_path, line(), vocabulary=tmp_path / "out.h5")
+        made(tmp_path, line(), vocabulary=tmp_path / "plain.h5")
 
 
 def test_a_raw_log_is_converted_once_per_content_and_options(tmp_path):
@@ -519,3 +521,98 @@ def test_reading_ahead_passes_items_errors_and_the_end():
     next(items)
     items.close()
     assert closed == [True]
+
+
+# ---- inputs that no log has ----
+
+
+@pytest.mark.parametrize("kind", ["criteo", "avazu", "table"])
+@pytest.mark.parametrize("contents", [b"", b"\xef\xbb\xbf", gzip.compress(b"")])
+def test_an_empty_file_is_told(tmp_path, kind, contents):
+    schema = source(tmp_path, '[[category]]\ncolumns = ["c"]\n', "s.toml")
+    log = source(tmp_path, contents)
+    options = ConvertOptions(schema=schema if kind == "table" else None)
+    with pytest.raises(DataError, match=r"log\.tsv: has no rows"):
+        convert([log], tmp_path / "x.h5", kind, options)
+    skipping = dataclasses.replace(options, on_error="skip")
+    assert convert([log], tmp_path / "x.h5", kind, skipping).rows == 0
+
+
+def test_a_first_line_that_is_no_header_is_told(tmp_path):
+    for text in ("a" * 200_000 + "\n1\n", '"y\rz",c\n1,2\n', "a\rb\n1\n"):
+        with pytest.raises(DataError, match=r"log\.tsv: (its first line|column)") as caught:
+            table(tmp_path, text, '[[category]]\ncolumns = ["c"]\n')
+        assert len(str(caught.value)) < 5000
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("a = " + "[" * 5000, "not a TOML file"),
+        ("a = " + "9" * 5000, "not a TOML file"),
+        ('columns = [1, 2]\n[[category]]\ncolumns = ["c"]\n', "list of column names"),
+        ('columns = [["c"]]\n[[category]]\ncolumns = ["c"]\n', "list of column names"),
+        ('quote = ","\n[[category]]\ncolumns = ["c"]\n', "quote and delimiter are both ','"),
+        ('delimiter = "\\u0000"\n[[category]]\ncolumns = ["c"]\n', "one ASCII character"),
+        ("x = 1\n", "unknown key 'x'; allowed: delimiter, quote, header"),
+    ],
+)
+def test_odd_schemas_are_told(tmp_path, schema, message):
+    with pytest.raises(ConfigError, match=message):
+        table(tmp_path, "c\n1\n", schema)
+
+
+def test_a_column_name_that_hdf5_cannot_hold_is_told(tmp_path):
+    with pytest.raises(DataError, match="cannot name a column"):
+        table(tmp_path, "c\0\n1\n", '[[category]]\ncolumns = ["c\\u0000"]\n')
+
+
+def test_blocks_of_empty_lines_take_little_memory(tmp_path):
+    text = np.full(1 << 20, ord("\n"), np.uint8)
+    pieces = list(_pieces(text, 40))
+    assert sum(piece.size for piece in pieces) == text.size
+    assert max(piece.size for piece in pieces) * 40 < 2 * text.size
+    good = np.frombuffer((line() + "\n").encode() * 100, np.uint8)
+    assert len(list(_pieces(good, 40))) == 1
+
+
+def test_a_panic_of_polars_is_an_error(tmp_path, monkeypatch):
+    polars = pytest.importorskip("polars")
+
+    def panic(*_):
+        raise polars.exceptions.PanicException("index out of bounds:\nthe len is 3")
+
+    polars.DataFrame({"c": [1]}).write_parquet(tmp_path / "log.parquet")
+    (tmp_path / "s.toml").write_text('[[category]]\ncolumns = ["c"]\n')
+    options = ConvertOptions(schema=tmp_path / "s.toml")
+    for name in ("scan_parquet", "len"):
+        with monkeypatch.context() as patch:
+            patch.setattr(polars, name, panic)
+            message = r"log\.parquet: .*: index out of bounds: the len is 3$"
+            with pytest.raises(DataError, match=message):
+                convert([tmp_path / "log.parquet"], tmp_path / "x.h5", "table", options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.parquet", "s.toml"]
+
+
+def test_columns_of_parquet_that_are_no_fields_are_told(tmp_path):
+    polars = pytest.importorskip("polars")
+    polars.DataFrame({"c": [[1, 2], [3]]}).write_parquet(tmp_path / "log.parquet")
+    (tmp_path / "s.toml").write_text('[[category]]\ncolumns = ["c"]\n')
+    options = ConvertOptions(schema=tmp_path / "s.toml")
+    with pytest.raises(DataError, match=r"log\.parquet: rows from 1: "):
+        convert([tmp_path / "log.parquet"], tmp_path / "x.h5", "table", options)
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path, capsys):
+    (tmp_path / "x.h5.errors.txt").mkdir()
+    log = source(tmp_path, line() + "\nwrong\n")
+    done = convert([log], tmp_path / "x.h5", "criteo", ConvertOptions(on_error="skip"))
+    assert done.report is None and done.trouble == "Is a directory" and done.skipped == 1
+    assert Dataset(tmp_path / "x.h5").rows == 1
+    run(
+        [
+            *("data", "convert", "criteo", str(log), str(tmp_path / "x.h5")),
+            *("--on-error", "skip", "--force"),
+        ]
+    )
+    assert "report of them cannot be written: Is a directory" in capsys.readouterr().out

@@ -2,19 +2,25 @@
 wrong with it?
 """
 
+import contextlib
 import itertools
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from sealed_files import edit
 
 from neocpu.errors import DataError
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
+from neocpu.ingest.readers import kind_of
 from neocpu.ingest.writer import DatasetWriter
 
 COLUMNS = (
@@ -115,18 +121,38 @@ def test_equal_bags_are_stored_as_fixed_ones(tmp_path):
 def test_a_stranger_reads_the_file_with_h5py(tmp_path):
     written = write(tmp_path / "a.h5", 30)
     with h5py.File(tmp_path / "a.h5") as file:
-        assert file.attrs["format"] == "neocpu-dataset" and file.attrs["rows"] == 30
+        assert file.attrs["format"].decode() == "neocpu-dataset" and file.attrs["rows"] == 30
         assert file["labels"].chunks is None and file["dense"].shape == (30, 2)
         assert file["features/C1/codes"][7] == written[7][2]
         start = file["features/C2/lengths"][:7].sum()
         assert file["features/C2/codes"][start : start + len(written[7][3])].tolist() == list(
             written[7][3]
         )
-    assert Dataset(tmp_path / "a.h5").attributes["note"] == ["x", 1]
+    data = Dataset(tmp_path / "a.h5")
+    assert data.attributes["note"] == ["x", 1]
+    assert list(data.attributes) == ["format", "version", "rows", "neocpu", "note"]
+
+
+def test_columns_are_aligned(tmp_path):
+    write(tmp_path / "a.h5", 5000)
+    with h5py.File(tmp_path / "a.h5") as file:
+        for name in ("labels", "dense", "features/C1/codes", "features/C2/weights"):
+            assert file[name].id.get_offset() % 64 == 0
+
+
+def test_a_nul_in_a_path_is_told(tmp_path):
+    for action in (
+        lambda: Dataset("a\0b"),
+        lambda: kind_of(Path("a\0b")),
+        lambda: DatasetWriter(tmp_path / "a\0b", [], []),
+    ):
+        with pytest.raises(DataError, match=r"a\\x00b': cannot be"):
+            action()
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):
     write(tmp_path / "a.h5", 5000, pieces=1)
+    time.sleep(1.1)  # HDF5's times are in seconds
     write(tmp_path / "b.h5", 5000, pieces=9)
     assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
@@ -241,8 +267,7 @@ def test_broken_and_foreign_files_are_named_with_a_remedy(tmp_path):
         (lambda file: file.attrs.__setitem__("rows", 4999), "has shape"),
     ):
         broken.write_bytes(contents)
-        with h5py.File(broken, "r+") as file:
-            change(file)
+        edit(broken, change)
         with pytest.raises(DataError, match=message):
             Dataset(broken)
     with pytest.raises(DataError, match="no dataset file was given"):
@@ -260,3 +285,256 @@ def test_files_with_other_columns_do_not_go_together(tmp_path):
             writer.vocabularies["C1"] = np.array(codes, np.uint32)
     with pytest.raises(DataError, match="feature C1 has another vocabulary"):
         Dataset([tmp_path / "c.h5", tmp_path / "d.h5"])
+
+
+# ---- damage ----
+
+
+def taken(path):
+    data = Dataset(path)
+    return as_tuples(data.take(np.arange(data.rows)))
+
+
+@pytest.mark.parametrize("compress", ["none", "gzip"])
+@pytest.mark.parametrize("name", ["labels", "dense", "C1/codes", "C2/lengths", "C2/weights"])
+def test_a_flipped_bit_of_a_column_is_told_with_its_block(tmp_path, compress, name):
+    path = tmp_path / "a.h5"
+    write(path, 9000, compress=compress)
+    name = f"features/{name}" if "/" in name else name
+    with h5py.File(path) as file:
+        column = file[name]
+        if compress == "none":
+            place = column.id.get_offset() + 5000 * column.dtype.itemsize * column[:1].size
+        else:
+            chunk = column.id.get_chunk_info(1)
+            place = chunk.byte_offset + chunk.size // 2
+    contents = bytearray(path.read_bytes())
+    contents[place] ^= 4
+    path.write_bytes(contents)
+    data = Dataset(path)
+    assert data.take(np.array([0, 4095]), ["C1"]).labels.size == 2
+    reason = "block 1 of" if compress == "none" else "(block 1 of|nflate|filter)"
+    with pytest.raises(
+        DataError, match=rf"a\.h5: truncated or damaged.*{reason}.*convert it again"
+    ):
+        data.take(np.array([0, 4096]))
+
+
+def test_every_byte_of_a_file_is_covered(tmp_path):
+    path = tmp_path / "a.h5"
+    written = write(path, 60)
+    contents = path.read_bytes()
+    assert taken(path) == written
+    rng = np.random.default_rng(3)
+    for place in rng.choice(len(contents), 300, replace=False):
+        changed = bytearray(contents)
+        changed[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(changed)
+        with contextlib.suppress(DataError):  # gaps between arrays have no meaning
+            assert taken(path) == written
+
+
+def unsealed(path):
+    """The file as neocpu 0.1.0 wrote it: no checksums, no seal, text of variable length."""
+
+    def change(file):
+        del file.attrs["sealed"]
+        names = [""]
+        file.visit(names.append)
+        for name in names:
+            if name.endswith("_crc32"):
+                del file[name]
+                continue
+            attributes = file[name or "/"].attrs
+            for key, value in attributes.items():
+                if isinstance(value, bytes):
+                    attributes[key] = value.decode()
+
+    edit(path, change, reseal=False)
+
+
+@pytest.mark.parametrize("compress", ["none", "gzip"])
+def test_files_of_older_versions_stay_readable(tmp_path, compress):
+    written = write(tmp_path / "a.h5", 9000, compress=compress)
+    unsealed(tmp_path / "a.h5")
+    assert taken(tmp_path / "a.h5") == written
+    assert Dataset(tmp_path / "a.h5").attributes["note"] == ["x", 1]
+
+
+@pytest.mark.parametrize("lengths", [(3, 2), (3, 3 + (1 << 29)), (3, -1)])
+def test_lengths_of_old_files_are_compared_with_their_offsets(tmp_path, lengths):
+    path = tmp_path / "a.h5"
+    with DatasetWriter(path, [], [FeatureColumn("C", hotness=0)]) as writer:
+        bags = BagColumn(np.arange(10), np.array([3, 4, 3], np.int32))
+        writer.append([0, 1, 0], np.empty((3, 0)), {"C": bags})
+    unsealed(path)
+    assert Dataset(path).take(np.array([1])).features["C"].codes.tolist() == [3, 4, 5, 6]
+
+    def change(file):
+        file["features/C/lengths"][0] = lengths[1]
+
+    edit(path, change)
+    with pytest.raises(DataError, match=r"block 0 of /features/C/lengths.*block_offsets says 10"):
+        Dataset(path).take(np.array([1]))
+
+
+def as_external_link(file):
+    del file["labels"]
+    file["labels"] = h5py.ExternalLink("other.h5", "/labels")
+
+
+def retyped(name, dtype):
+    def change(file):
+        values = file[name][()]
+        attributes = dict(file[name].attrs)
+        del file[name]
+        file[name] = values.astype(dtype)
+        file[name].attrs.update(attributes)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (as_external_link, "/labels is a link to another place or file"),
+        (retyped("features/C1/codes", "float64"), "C1/codes has elements float64, expected uint32"),
+        (retyped("labels", "float64"), "/labels has elements float64, expected float32"),
+        (retyped("features/C2/lengths", "int64"), "expected int32"),
+        (retyped("features/C2/block_offsets", "int32"), "expected int64"),
+        (lambda f: f["features/C2/block_offsets"].__setitem__(0, 1), "does not ascend from 0"),
+        (lambda f: f["features/C1"].attrs.__setitem__("hotness", -1), "hotness of .*C1 is -1"),
+        (lambda f: f["features/C1"].attrs.__setitem__("hotness", 2**40), "hotness of"),
+        (lambda f: f["features/C1"].attrs.__delitem__("kind"), "lacks its attribute kind"),
+        (lambda f: f.attrs.__setitem__("rows", "many"), "attribute rows of / is str"),
+        (lambda f: f["dense"].attrs.__setitem__("columns", "[" * 10**5), "no list of names"),
+        (lambda f: f["dense"].attrs.__setitem__("missing", 3), "attribute missing"),
+        (lambda f: f.__delitem__("features/C2/lengths"), "it lacks /features/C2/lengths"),
+    ],
+)
+@pytest.mark.parametrize("sealed", [True, False])
+def test_other_schemas_are_refused(tmp_path, change, message, sealed):
+    path = tmp_path / "a.h5"
+    write(path, 60)
+    if not sealed:
+        unsealed(path)
+    edit(path, change)
+    with pytest.raises(DataError, match=rf"a\.h5: truncated or damaged.*{message}.*copy it again"):
+        Dataset(path)
+
+
+def test_names_that_are_not_text_are_told(tmp_path):
+    path = tmp_path / "a.h5"
+    write(path, 60)
+    edit(path, lambda file: h5py.h5g.create(file["features"].id, b"\xff"))
+    with pytest.raises(DataError, match="/features has an object whose name is not text in UTF-8"):
+        Dataset(path)
+
+
+def test_a_sealed_column_has_checksums(tmp_path):
+    path = tmp_path / "a.h5"
+    write(path, 60)
+    edit(path, lambda file: file.__delitem__("labels_crc32"))
+    with pytest.raises(DataError, match="/labels lacks its checksums"):
+        Dataset(path)
+
+
+def test_a_file_that_is_cut_while_it_is_in_use_is_an_error(tmp_path):
+    path = tmp_path / "a.h5"
+    write(path, 9000)
+    data = Dataset(path)
+    data.take(np.array([1]))
+    os.truncate(path, 1000)
+    with pytest.raises(DataError, match=r"it was cut from .* to 1,000 bytes while it was in use"):
+        data.take(np.array([8999]))
+
+
+def test_many_files_need_few_descriptors(tmp_path):
+    write(tmp_path / "a.h5", 10)
+    program = (
+        "import resource, sys, numpy\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
+        "from neocpu.ingest.dataset import Dataset\n"
+        "print(Dataset([sys.argv[1]] * 50).take(numpy.arange(500)).labels.size)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "a.h5"], capture_output=True, text=True
+    )
+    assert done.stdout == "500\n", done.stderr
+
+
+def test_descriptors_are_given_back(tmp_path):
+    write(tmp_path / "a.h5", 10)
+    before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
+    for _ in range(5):
+        Dataset(tmp_path / "a.h5")
+    after = len(os.listdir("/proc/self/fd")) if before else 0
+    assert after <= before + 1
+
+
+# ---- full disks ----
+
+LIMITED = """
+import resource, sys, pathlib
+import numpy as np
+from neocpu.errors import DataError
+from neocpu.ingest.writer import DatasetWriter, FeatureColumn
+path, compress, limit = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+codes = np.random.default_rng(0).integers(0, 2**32, 9000, np.uint32)
+try:
+    with DatasetWriter(path, [], [FeatureColumn("A"), FeatureColumn("B")], compress=compress) as w:
+        w.append(np.zeros(9000), np.zeros((9000, 0)), {"A": codes, "B": codes})
+    print("written")
+except DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("compress", ["none", "gzip"])
+@pytest.mark.parametrize("limit", [4096, 40_000, 60_000, 110_000, 5_000_000])
+def test_no_write_of_hdf5_meets_the_end_of_the_disk(tmp_path, compress, limit):
+    arguments = [str(tmp_path / "a.h5"), compress, str(limit)]
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, *arguments], capture_output=True, text=True
+    )
+    if limit == 5_000_000:
+        assert done.stdout == "written\n"
+        return
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert "a.h5: writing failed ([Errno 27] File too large)" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with (
+        pytest.raises(DataError, match=r"a\.h5: writing failed .*the folder .*folder is gone"),
+        DatasetWriter(folder / "a.h5", [], [FeatureColumn("C1")]) as writer,
+    ):
+        writer.append([0], np.empty((1, 0)), {"C1": [7]})
+        shutil.rmtree(folder)
+
+
+# ---- file systems without locks ----
+
+
+@pytest.mark.parametrize("compress", ["none", "gzip"])
+def test_locks_are_neither_needed_nor_taken(tmp_path, monkeypatch, compress):
+    fcntl = pytest.importorskip("fcntl")
+    opened = []
+
+    class Recorded(h5py.File):
+        def __init__(self, name, *arguments, **options):
+            opened.append((name, options.get("locking")))
+            super().__init__(name, *arguments, **options)
+
+    monkeypatch.setattr(h5py, "File", Recorded)
+    path = tmp_path / "a.h5"
+    written = write(path, 50, compress=compress)
+    with open(path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert taken(path) == written
+    assert opened
+    assert all(locking is False for name, locking in opened if isinstance(name, str | os.PathLike))

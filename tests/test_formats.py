@@ -207,11 +207,12 @@ def test_a_run_learns_and_comes_back_under_another_plan(log, tmp_path):
     with CheckpointFile(path) as file:
         assert file.recomputed_digest() == whole["digest"] and file.attributes["version"] == 2
         kinds = {
-            name: file.links[0].file[f"tables/{name}/weight"].dtype.str for name in ("one", "many")
+            name: file.links[0].file.array(f"tables/{name}/weight").dtype.str
+            for name in ("one", "many")
         }
         assert (
             kinds == {"one": "<u2", "many": "<f4"}
-            and file.links[0].file["tables/one/weight"].attrs["format"] == "bf16"
+            and file.links[0].file.array("tables/one/weight").attributes["format"] == "bf16"
         )
     table = load(path).tables["one"]
     assert not (table[:].view(np.uint32) & 0xFFFF).any() and table.learnt.size

@@ -5,6 +5,7 @@ one message?
 import errno
 import io
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -486,3 +487,19 @@ def test_a_signal_to_mpiexec_reaches_the_ranks(tmp_path: Path) -> None:
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 143, words
     assert words.count("neocpu: stopped by a signal\n") == words.count("neocpu: ") == 1
+
+
+def test_nobody_watches_ranks_whose_parent_is_a_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "from neocpu.parallel.stale import _parent_launches; print(_parent_launches())"
+    for name, launches in (("hydra_pmi_proxy", True), ("bash-of-a-user", False)):
+        program = tmp_path / name  # its children see this name
+        program.symlink_to(shutil.which("bash") or "/bin/bash")
+        done = subprocess.run(
+            [str(program), "-c", f"{sys.executable} -c '{body}'; true"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == str(launches)

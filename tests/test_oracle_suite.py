@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from sealed_files import as_older
 
 from neocpu.cli import cli
 from neocpu.errors import OracleError
@@ -79,6 +80,7 @@ def test_answers_of_every_kind_pass_and_a_changed_one_fails(
         done = invoke(
             "oracle",
             "check",
+            "--force",
             suite,
             path,
             "--json",
@@ -137,7 +139,7 @@ def test_damaged_and_foreign_files_are_named(suite: Path, tmp_path: Path) -> Non
     with pytest.raises(OracleError, match="truncated"):
         Suite(tmp_path / "s.h5")
     (tmp_path / "s.h5").write_bytes(suite.read_bytes())
-    with h5py.File(tmp_path / "s.h5", "r+") as file:
+    with as_older(tmp_path / "s.h5") as file:
         name = next(iter(file["cases"]))
         file[f"cases/{name}/outputs/out/bound"][...] = 1e9
     with (
@@ -163,7 +165,7 @@ def test_export_draws_its_progress_on_terminals_alone(
     monkeypatch.setattr("neocpu.oracle.suite.ask", lambda case, backend: ask(case, "reference"))
     for forced in ("", "1"):  # rich draws where it is told that colours are seen
         monkeypatch.setenv("FORCE_COLOR", forced)
-        done = invoke("oracle", "export", tmp_path / "s.h5", "--op", "recat")
+        done = invoke("oracle", "export", tmp_path / "s.h5", "--op", "recat", "--force")
         assert "sha256" in done.stdout and "answering" not in done.stdout
         assert ("answering" in done.stderr) == bool(forced) and (forced or not done.stderr)
 

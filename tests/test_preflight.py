@@ -232,7 +232,8 @@ print(estimates[0] >> 20, int(peak[1]) >> 10)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak")
 def test_the_estimate_of_a_small_run_is_what_it_takes(log, tmp_path):
-    for name in ("cold", "warm"):  # if nobody compiled its kernels before, the second run is warm
+    # The first run may compile some kernels, or all: nobody knows before. The second is warm.
+    for name in ("cold", "warm"):
         done = subprocess.run(
             [sys.executable, "-c", MEASURED, str(log), str(tmp_path / name)],
             capture_output=True,
@@ -242,7 +243,8 @@ def test_the_estimate_of_a_small_run_is_what_it_takes(log, tmp_path):
         )
         assert done.returncode == 0, done.stderr
         estimate, peak = map(int, done.stdout.split())
-        assert peak < estimate < 1.5 * peak, name
+        assert peak < estimate, name
+    assert estimate < 1.5 * peak
 
 
 def test_many_small_ranks_share_what_is_there_once(log):
@@ -323,3 +325,8 @@ def test_several_copies_share_a_disk(tmp_path, free):
     free(70 * MIB)
     with pytest.raises(TrainingError, match=r"60\.0 MiB of it for a\.h5"):
         check_conversions(needs, print)
+
+
+def test_a_folder_that_is_not_there_yet_or_any_more_has_the_room_of_its_disk(tmp_path):
+    free = preflight.free_bytes(tmp_path)
+    assert abs(preflight.free_bytes(tmp_path / "a" / "b") - free) < free // 4  # others write too

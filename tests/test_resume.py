@@ -175,8 +175,15 @@ def test_sigterm_leaves_a_checkpoint_to_resume_from(
 
 
 def test_resume_without_a_checkpoint_starts_anew_and_says_so(folder: Path) -> None:
-    (folder / "none" / "checkpoints").mkdir(parents=True)
-    (folder / "none" / "checkpoints" / "step-00000003.h5").write_bytes(b"not a checkpoint")
+    unreadable = folder / "none" / "checkpoints" / "step-00000003.h5"
+    unreadable.parent.mkdir(parents=True)
+    unreadable.write_bytes(b"not a checkpoint")
+    done = finish(start(folder, "none", 2, "training.steps=2", resume=True))
+    assert done.returncode == 1, done.stderr
+    assert "from step 0 would overwrite them" in done.stderr and "step-00000003.h5" in done.stderr
+    assert "passing over step-00000003.h5: " in done.stdout
+    assert unreadable.read_bytes() == b"not a checkpoint"
+    unreadable.unlink()
     done = finish(start(folder, "none", 2, "training.steps=2", resume=True))
     assert done.returncode == 0, done.stderr
     assert "no complete checkpoint in" in done.stdout and "starting at step 0" in done.stdout

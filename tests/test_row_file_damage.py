@@ -146,6 +146,56 @@ def test_foreign_missing_newer_and_other_files(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["r.h5"]
 
 
+def test_a_header_that_became_zeros_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "r.h5"
+    small(path)  # of three commits, the last of which is in page 1
+    data = bytearray(path.read_bytes())
+    at = hdf5.read(path).commits + 4096
+    data[at : at + 4096] = bytes(4096)
+    path.write_bytes(data)
+    with RowFile(path) as file:
+        assert file.epoch == 2  # as after a kill while the header was written
+        assert verify(file) == ["page 1 of /commits: 2 of its 2 copies of a header are damaged"]
+    with RowFile.create(tmp_path / "new.h5", TABLES) as file:
+        assert verify(file) == []
+
+
+@pytest.mark.parametrize("pages", [0, 1, 2, 3, 6, 9])
+def test_a_file_that_ends_in_its_commits_is_told(tmp_path: Path, pages: int) -> None:
+    path = tmp_path / "r.h5"
+    small(path)
+    os.truncate(path, hdf5.read(path).commits + 4096 * pages + 7)
+    with pytest.raises(StorageError, match="damaged file of rows"):
+        RowFile(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("rows", "many"), ("record", -3), ("columns", [1, 2]), ("strange", 1)]
+)
+def test_attributes_that_no_file_of_ours_has(tmp_path: Path, key: str, value: object) -> None:
+    path = tmp_path / "r.h5"
+    small(path)
+    with h5py.File(path, "r+") as file:
+        file["tables/C1"].attrs[key] = value
+    with pytest.raises(StorageError, match="damaged file of rows") as caught:
+        hdf5.read(path)  # without the guard, which knows that the file was changed
+    assert "\n" not in str(caught.value)
+
+
+def test_what_hdf5_says_in_several_lines_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.h5"
+    small(path)
+
+    def broken(*_: object) -> None:
+        raise NotImplementedError("several\n  lines\tof\x00text")
+
+    monkeypatch.setattr(hdf5, "_opened", broken)
+    with pytest.raises(StorageError, match=r"cannot be read: several lines of\?text; restore"):
+        RowFile(path)
+
+
 def test_one_process_at_a_time_with_locks_and_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

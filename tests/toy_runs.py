@@ -49,8 +49,8 @@ def format_run() -> dict[str, object]:
     (path,) = (FOLDER / "format" / "checkpoints").glob("*.h5")
     with CheckpointFile(path) as file:
         recomputed = file.recomputed_digest()
-        weight = file.links[0].file["tables/one/weight"]
-        stored = [weight.dtype.str, str(weight.attrs["format"])]
+        weight = file.links[0].file.array("tables/one/weight")
+        stored = [weight.dtype.str, weight.attributes["format"]]
     numbers = np.asarray(load(path).tables["one"][:], np.float32)
     all_numbers = np.empty((1, 256), np.float32)
     decode_rows(np.arange(256, dtype=np.uint8)[None], LAYOUTS[FORM], all_numbers)

@@ -5,8 +5,8 @@ A file stays on one worker, and some files share one:
 
 * Files that need the same kernels stand in a group, or two workers would compile them both. These
   groups come first, the longest at the head, so that all kernels are soon in the cache.
-* Whatever starts mpiexec is the last group: its ranks poll while they wait, and by then they find
-  the cores free and the kernels compiled.
+* Whatever starts mpiexec is in the last groups, of which no more than two run at once: ranks poll
+  while they wait, and by then the kernels are compiled.
 
 `pytest tests/test_x.py` runs in one process, where a debugger works; `-n 0` and `-n 4` decide
 otherwise.
@@ -31,22 +31,22 @@ FIRST: dict[str, tuple[str, ...]] = {
     "lookups": ("lookup", "codecs_rows", "codecs", "pooling", "cache"),
     "benchmarks": ("benchmarks",),
     "toys": ("recipes",),
+    "damage": ("checkpoint", "checkpoint_damage", "oracle_damage", "fuzz"),
 }
 LAST: dict[str, tuple[str, ...]] = {
-    "mpiexec": (
-        *("spmd", "resume", "launch", "comm", "readme", "cli", "doctor", "promise"),
-        "calibrate",
-    ),
+    "promise": ("promise", "readme"),
+    "mpiexec": ("resume", "spmd", "launch", "comm", "doctor", "calibrate"),
 }
 
 # `pytest -m quick`: under a minute once kernels are compiled, and no mpiexec. Files that take less
 # than two seconds of it; those of kernels, formats, plans, config, codecs and the oracle's truth.
 QUICK_FILES = """
-    blocks cache cache_fbgemm capacity codecs codecs_rows config dense_reduction device elementary
-    exchange floats gemm hashing house interaction jagged jagged_layout lock lookup loss machine
-    metrics model narrow optimizers oracle_compare oracle_diagnose oracle_semantics oracle_truth
-    philox plan planner pooling presets report rounding row_kernels rule_formulas rules segments
-    sharding state tbe threads tokenize touch update vocabulary
+    blocks cache cache_fbgemm capacity codecs codecs_rows config dense_reduction device
+    elementary exchange floats gemm hashing hdf5 house interaction jagged jagged_layout lock
+    lookup loss machine metrics model narrow optimizers oracle_compare oracle_diagnose
+    oracle_semantics oracle_truth philox plan planner pooling presets report rounding
+    row_kernels rule_formulas rules segments sharding state tbe threads tokenize touch update
+    vocabulary
 """
 QUICK = frozenset(QUICK_FILES.split())
 

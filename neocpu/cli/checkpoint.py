@@ -1,10 +1,11 @@
 """`neocpu checkpoint`: look into checkpoints, verify, compare and export them."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from neocpu.cli.targets import check_target, force_option
 
 if TYPE_CHECKING:
     from neocpu.training.checkpoint.reading import CheckpointFile
@@ -31,7 +32,7 @@ def show(files: tuple[Path, ...]) -> None:
 def _card(file: "CheckpointFile") -> None:
     """Print what one checkpoint holds."""
     attributes = file.attributes
-    versions = json.loads(file.text("versions"))
+    versions = file.json("versions")
     click.echo(f"{file.path}: checkpoint of step {file.step}, {file.path.stat().st_size:,} bytes")
     click.echo(f"  digest    {file.digest}")
     if file.links[1:]:
@@ -43,8 +44,8 @@ def _card(file: "CheckpointFile") -> None:
     if file.quantized:
         click.echo(f"  rounded   weights of float32 tables, to {file.quantized} rows")
     click.echo(
-        f"  written   {attributes['created']} by {attributes['ranks']} rank(s), neocpu "
-        f"{versions['neocpu']}"
+        f"  written   {attributes.get('created')} by {attributes.get('ranks')} rank(s), neocpu "
+        f"{versions.get('neocpu')}"
     )
     config = file.config()
     sparse = config.optimizer.sparse.name
@@ -58,9 +59,8 @@ def _card(file: "CheckpointFile") -> None:
         f"  model     bottom {list(model.bottom)}, {model.interaction}, top {list(model.top)}, "
         f"{model.loss}"
     )
-    overrides = json.loads(file.text("overrides"))
-    if overrides:
-        click.echo(f"  --set     {'  '.join(overrides)}")
+    if config.overrides:
+        click.echo(f"  --set     {'  '.join(config.overrides)}")
     for number, tensor in enumerate(file.tensors):
         count = int(file.index.rows[file.index.of(number)].sum())
         fields = ", ".join(f"{name}{list(shape) if shape else ''}" for name, shape in tensor.fields)
@@ -107,11 +107,13 @@ def diff(first: Path, second: Path) -> int:
 @checkpoint.command()
 @click.argument("file", type=FILE)
 @click.argument("target", type=FILE)
-def merge(file: Path, target: Path) -> None:
+@force_option("TARGET")
+def merge(file: Path, target: Path, force: bool) -> None:
     """Write FILE, and the files that it is based on, as TARGET: one whole checkpoint."""
     from neocpu.training.checkpoint.reading import CheckpointFile
     from neocpu.training.checkpoint.tools import merge as write
 
+    check_target(target, force, [file])
     with CheckpointFile(file) as source:
         write(source, target)
         click.echo(
@@ -128,7 +130,8 @@ def merge(file: Path, target: Path) -> None:
     is_flag=True,
     help="Whole tables, initial values filled in, instead of the learnt rows only.",
 )
-def export(file: Path, target: Path, dense: bool) -> None:
+@force_option("TARGET")
+def export(file: Path, target: Path, dense: bool, force: bool) -> None:
     """Write FILE as TARGET, an .npz or .safetensors file.
 
     Tables come as rows (numbers of the learnt rows), weight and optimizer state; names are those in
@@ -138,6 +141,7 @@ def export(file: Path, target: Path, dense: bool) -> None:
     from neocpu.training.checkpoint.tools import entries
     from neocpu.training.checkpoint.tools import export as write
 
+    check_target(target, force, [file])
     with CheckpointFile(file) as source:
         write(source, target, dense=dense)
         click.echo(

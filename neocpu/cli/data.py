@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neocpu.cli.generate import generate
+from neocpu.cli.targets import check_target, force_option
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from neocpu.ingest.card import Card
     from neocpu.ingest.convert import ConvertOptions
 
@@ -85,7 +88,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 is_flag=True,
                 help="The log has no labels (to be scored by `neocpu predict`).",
             ),
-            click.option("--force", is_flag=True, help="Replace DST if it exists."),
+            force_option("DST"),
         )
     ):
         command = option(command)
@@ -100,9 +103,9 @@ def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(
@@ -121,8 +124,8 @@ def _run(
 ) -> None:
     from neocpu.ingest.convert import convert as run
 
-    if dst.exists() and not force:
-        raise click.UsageError(f"{dst} exists; --force replaces it")
+    option_files = [path for path in (options.schema, options.vocabulary) if path is not None]
+    check_target(dst, force, [*sources, *option_files])
     if options.min_count and options.vocabulary:
         raise click.UsageError(
             "--min-count fits a vocabulary and --vocabulary takes another file's; give one of them"
@@ -136,7 +139,10 @@ def _run(
     click.echo(f"{dst}: {conversion.rows:,} row{'s' * (conversion.rows != 1)}")
     if conversion.skipped:
         lines = "line was" if conversion.skipped == 1 else "lines were"
-        click.echo(f"{conversion.skipped:,} faulty {lines} skipped; see {conversion.report}")
+        where = f"see {conversion.report}"
+        if conversion.trouble:
+            where = f"the report of them cannot be written: {conversion.trouble}"
+        click.echo(f"{conversion.skipped:,} faulty {lines} skipped; {where}")
 
 
 def _convert_options(arguments: dict[str, Any], **more: Any) -> tuple[bool, "ConvertOptions"]:
@@ -219,64 +225,77 @@ def show(file: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _print(card: "Card") -> None:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     rate = "no labels" if card.positive_rate is None else f"mean label {card.positive_rate:.4f}"
     console.print(
-        f"{', '.join(card.files)}: {card.rows:,} rows, {rate}", highlight=False, soft_wrap=True
+        f"{', '.join(card.files)}: {card.rows:,} rows, {rate}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
-    rows = max(card.rows, 1)
     if card.dense:
-        dense = Table("dense (as stored)", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for title in ("least", "mean", "most", "missing"):
-            dense.add_column(title, justify="right")
-        for column in card.dense:
-            numbers = (
-                f"{column.least:.4g}",
-                f"{column.mean:.4g}",
-                f"{column.most:.4g}",
-                f"{column.missing / rows:.1%}",
-            )
-            dense.add_row(column.name, *numbers)
-        console.print(dense)
+        console.print(_dense_table(card))
     if card.features:
-        fitted = any(feature.vocabulary for feature in card.features)
-        table = Table("feature", "kind", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for title in (
-            "distinct",
-            "once",
-            "top",
-            "top 10",
-            "a row",
-            "missing",
-            *["vocabulary"] * fitted,
-        ):
-            table.add_column(title, justify="right")
-        for feature in card.features:
-            bag = (
-                f"{feature.bag_mean:.2f} ({feature.bag_least} to {feature.bag_most})"
-                if feature.bag_least != feature.bag_most
-                else ""
-            )
-            table.add_row(
-                feature.name,
-                feature.kind + (" weighted" if feature.weighted else ""),
-                f"{feature.distinct:,}",
-                f"{feature.once:,}",
-                f"{feature.top_share:.1%}",
-                f"{feature.top10_share:.1%}",
-                bag or str(feature.bag_most),
-                f"{feature.missing / rows:.1%}",
-                *[f"{feature.vocabulary:,}"] * fitted,
-            )
-        console.print(table)
+        console.print(_feature_table(card))
     for key, value in card.attributes.items():
         if key not in ("format", "rows"):
             text = value if isinstance(value, str) else json.dumps(value)
             console.print(f"{key}: {text}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _dense_table(card: "Card") -> "Table":
+    """A line for each dense column; names may hold what rich takes for markup."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = max(card.rows, 1)
+    dense = Table("dense (as stored)", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("least", "mean", "most", "missing"):
+        dense.add_column(title, justify="right")
+    for column in card.dense:
+        numbers = (
+            f"{column.least:.4g}",
+            f"{column.mean:.4g}",
+            f"{column.most:.4g}",
+            f"{column.missing / rows:.1%}",
+        )
+        dense.add_row(Text(column.name), *numbers)
+    return dense
+
+
+def _feature_table(card: "Card") -> "Table":
+    """A line for each feature."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = max(card.rows, 1)
+    fitted = any(feature.vocabulary for feature in card.features)
+    table = Table("feature", "kind", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    titles = ("distinct", "once", "top", "top 10", "a row", "missing")
+    for title in (*titles, *["vocabulary"] * fitted):
+        table.add_column(title, justify="right")
+    for feature in card.features:
+        bag = (
+            f"{feature.bag_mean:.2f} ({feature.bag_least} to {feature.bag_most})"
+            if feature.bag_least != feature.bag_most
+            else ""
+        )
+        table.add_row(
+            Text(feature.name),
+            Text(feature.kind + (" weighted" if feature.weighted else "")),
+            f"{feature.distinct:,}",
+            f"{feature.once:,}",
+            f"{feature.top_share:.1%}",
+            f"{feature.top10_share:.1%}",
+            bag or str(feature.bag_most),
+            f"{feature.missing / rows:.1%}",
+            *[f"{feature.vocabulary:,}"] * fitted,
+        )
+    return table
 
 
 data.add_command(generate)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from neocpu.cli.targets import check_target, force_option
+
 FORMATS = ("h5", "tsv")
 
 
@@ -64,7 +66,7 @@ FORMATS = ("h5", "tsv")
     show_default=True,
     help="h5 only.",
 )
-@click.option("--force", is_flag=True, help="Replace DST if it exists.")
+@force_option("DST")
 def generate(
     shape: str,
     dst: Path,
@@ -87,13 +89,13 @@ def generate(
     score: the best a model can reach.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     from neocpu.ingest.generate import write_dataset, write_log
     from neocpu.ingest.synthetic import Reuse, SyntheticCriteo, parse_hotness
 
-    if dst.exists() and not force:
-        raise click.UsageError(f"{dst} exists; --force replaces it")
+    check_target(dst, force)
     if reuse_rows is not None and reuse is None:
         raise click.UsageError("--reuse-rows says for how many rows --reuse holds: give that too")
     log = SyntheticCriteo(
@@ -108,7 +110,7 @@ def generate(
         raise click.UsageError("--compress is for .h5 files; name the raw file .gz to compress it")
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(dst.name, total=rows)
+        task = bar.add_task(escape(dst.name), total=rows)
 
         def progress(done: int) -> None:
             bar.update(task, completed=done)

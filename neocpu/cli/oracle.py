@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from neocpu.cli.targets import check_target, force_option
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -132,8 +134,14 @@ def _mirrors(case: "Case") -> "Iterator[str]":
     is_flag=True,
     help="Rewrite the suite that the repository keeps: data/oracle-golden.h5.",
 )
+@force_option("SUITE.h5")
 def export(
-    suite: Path | None, ops: tuple[str, ...], patterns: tuple[str, ...], seed: int, golden: bool
+    suite: Path | None,
+    ops: tuple[str, ...],
+    patterns: tuple[str, ...],
+    seed: int,
+    golden: bool,
+    force: bool,
 ) -> None:
     """Write cases with their answers and bounds to one self-describing HDF5 file."""
     from rich.console import Console
@@ -144,6 +152,8 @@ def export(
 
     if golden == (suite is not None) or (golden and (ops or patterns or seed)):
         raise ConfigError("give a file to write, or --golden alone")
+    if suite is not None:
+        check_target(suite, force)
     chosen = golden_cases() if golden else _cases(ops, patterns, seed)
     path = GOLDEN if suite is None else suite
     screen = Console(stderr=True)
@@ -171,6 +181,7 @@ def export(
 @click.option(
     "--html", "as_html", type=FILE, metavar="FILE", help="Write the report as one HTML page."
 )
+@force_option("a report")
 def check(
     suite: Path,
     answers: Path,
@@ -178,12 +189,18 @@ def check(
     preset: str | None,
     as_json: Path | None,
     as_html: Path | None,
+    force: bool,
 ) -> int:
     """Compare ANSWERS (HDF5, npz, safetensors) with a suite; exit status 1 if one is wrong."""
     from neocpu.oracle.answers import read_answers
     from neocpu.oracle.checking import check_suite
     from neocpu.oracle.suite import Suite
 
+    for report_path in (as_json, as_html):
+        if report_path is not None:
+            check_target(report_path, force, [suite, answers])
+    if as_json is not None and as_json == as_html:
+        raise click.UsageError(f"{as_json}: --json and --html cannot write the same file")
     with Suite(suite) as questions, read_answers(answers) as answer_arrays:
         report = check_suite(questions, answer_arrays, bits, preset)
     click.secho(str(report), fg="green" if report else None)

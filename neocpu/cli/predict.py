@@ -10,6 +10,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.cli.targets import check_target, force_option
 from neocpu.errors import DataError
 from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
 
@@ -23,6 +24,7 @@ from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_thr
     required=True,
     help="CSV file to write.",
 )
+@force_option("OUT")
 @click.option("--unlabelled", is_flag=True, help="The raw log has no label column.")
 @click.option(
     "--ranks",
@@ -40,6 +42,7 @@ def predict(
     checkpoint: Path,
     data: tuple[str, ...],
     out: Path,
+    force: bool,
     unlabelled: bool,
     ranks: int | None,
     overrides: tuple[str, ...],
@@ -49,10 +52,13 @@ def predict(
     OUT has the columns row (from 0, over all DATA files) and prediction (click probability; for mse
     the number itself).
     """
+    check_target(out, force, [checkpoint, *map(Path, data)])
     if ranks is not None and ranks > 1 and not launched():
         line = ["predict", str(checkpoint), *data, "--out", str(out), "--ranks", str(ranks)]
         for override in overrides:
             line += ["--set", override]
+        if force:
+            line.append("--force")
         if unlabelled:
             line.append("--unlabelled")
         exec_mpiexec(ranks, line)

@@ -14,7 +14,6 @@ import click
 from neocpu import config as configs
 from neocpu.kernels.choice import FAMILIES, use
 from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
-from neocpu.training.run_folder import has_results
 
 if TYPE_CHECKING:
     from neocpu.parallel.comm import Comm
@@ -106,6 +105,8 @@ def default_folder(config: Path, resume: bool, comm: "Comm") -> Path:
 
     Collective.
     """
+    from neocpu.training.run_folder import has_results
+
     free = Path("runs") / config.stem
     last_used = free
     number = 2

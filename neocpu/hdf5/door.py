@@ -68,6 +68,7 @@ class File:
         self.kind = kind
         self._handle = self._open()
         self._h5: h5py.File | None = None
+        self._opened: dict[str, h5py.Dataset] = {}
         self._map: mmap.mmap | None = None
         try:
             self._status = os.fstat(self._handle)
@@ -158,6 +159,8 @@ class File:
         Elements that are mapped cannot be read beyond the end of a file: the system ends the
         process.
         """
+        if self._handle < 0:
+            raise self.kind.error(f"{self.path}: is closed")
         size = os.fstat(self._handle).st_size
         if size < self._status.st_size:
             raise self.damaged(
@@ -201,8 +204,12 @@ class File:
             raise self.damaged(error) from error
         except OSError as error:
             raise self.damaged(error) from error
-        if found is None and (trouble := probe.trouble(self.path)):
-            raise self.damaged(trouble)
+        if found is None:
+            size = self._status.st_size
+            if size < (end := _end_of_hdf5(self._handle)):
+                raise self.damaged(f"truncated: it has {size:,} of {end:,} bytes")
+            if trouble := probe.trouble(self.path):
+                raise self.damaged(trouble)
         return found is not None
 
     def _walk(self) -> dict[str, Object]:
@@ -222,7 +229,8 @@ class File:
     def _check_kind(self) -> None:
         """Refuse files of another kind, newer ones, and those that lost their seal."""
         attributes = self.attributes()
-        if self.kind.format and attributes.get("format") != self.kind.format:
+        name = attributes.get("format")
+        if self.kind.format and not (isinstance(name, str) and name == self.kind.format):
             raise self._error(self.kind.foreign)
         if self.kind.format:
             version = self.attribute("version", int)
@@ -238,6 +246,7 @@ class File:
 
     def close(self) -> None:
         """Close the file; maps of it stay valid."""
+        self._opened.clear()
         if self._h5 is not None:
             with contextlib.suppress(*PROBLEMS):
                 self._h5.close()
@@ -283,7 +292,9 @@ class File:
         """Elements of an array that only HDF5 can read."""
         with self.readable():
             assert self._h5 is not None
-            elements: NDArray[Any] = np.asarray(self._h5[name][where])
+            if name not in self._opened:  # which takes longer than to read a chunk
+                self._opened[name] = self._h5[name]
+            elements: NDArray[Any] = np.asarray(self._opened[name][where])
             return elements
 
 
@@ -339,6 +350,17 @@ class Array:
             self._file.mapped(), self.dtype, self.size, self._item.offset or 0
         )
         return elements.reshape(self.shape)
+
+
+def _end_of_hdf5(handle: int) -> int:
+    """How many bytes a file has at least, as its superblock says; 0 if that is unknown."""
+    head = os.pread(handle, 52, 0).ljust(52, b"\0")
+    # version of the superblock -> where it notes the size of addresses, and the end of the file
+    places = {0: (13, 40), 1: (13, 44), 2: (9, 28), 3: (9, 28)}
+    size, place = places.get(head[8], (0, 0))
+    if head[size] != 8:
+        return 0
+    return int.from_bytes(head[place : place + 8], "little")
 
 
 def _needs_hdf5(item: Object) -> bool:

@@ -34,6 +34,7 @@ from neocpu.hdf5.sparse import SparseFile
 SEALED = "sealed"  # attribute of the root: the file is whole only with its seal
 SLACK = 4 << 20  # bytes for HDF5's own metadata, beside those of chunks
 CHUNK_METADATA = 512  # bytes that the place of a chunk takes, at most
+ALIGNED = 64  # bytes; an array of more than a few begins at a multiple of it
 LIBVER = "v110"  # the first whose metadata has checksums
 
 
@@ -74,12 +75,17 @@ class Image:
     offsets: dict[str, int]
     ranges: dict[str, list[seal.Range]]
 
-    def write(self, path: Path) -> None:
-        """Make the file, with disk space for all of it and its seal. Raises OSError."""
+    def write(self, path: Path, *, claim: bool = True) -> None:
+        """Make the file. Raises OSError.
+
+        claim : with disk space for all of it and its seal; else whoever writes its large arrays
+        finds out that the disk is full.
+        """
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
             os.ftruncate(handle, self.size)
-            allocate(handle, 0, self.size + seal.size_of(len(self.ranges)))
+            if claim:
+                allocate(handle, 0, self.size + seal.size_of(len(self.ranges)))
             for first, data in self.pieces:
                 put_bytes(handle, data, first)
         finally:
@@ -106,13 +112,17 @@ class Draft:
         self._order = order
         self._large: list[str] = []
         self._chunks = 0
+        self._claimed = SLACK if path is not None else 0  # bytes
         self._memory = SparseFile()
         target: Any = self._memory
-        options: dict[str, Any] = {}
+        # NumPy and Numba are slower with mapped arrays that are not aligned.
+        options: dict[str, Any] = {"alignment_threshold": 512, "alignment_interval": ALIGNED}
         if path is not None:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
-            allocate(handle, 0, SLACK)
-            os.close(handle)
+            try:
+                allocate(handle, 0, SLACK)
+            finally:
+                os.close(handle)
             target = path
             options = {"locking": False}
         self._file = h5py.File(target, "w", libver=LIBVER, track_order=order, **options)
@@ -120,6 +130,7 @@ class Draft:
 
     def set(self, name: str, attributes: Mapping[str, Any]) -> None:
         """Give a group or an array ("": the root) attributes: text, numbers, arrays of numbers."""
+        self._claim(sum(np.asarray(value).nbytes for value in attributes.values()))
         item = self._file[name] if name else self._file
         for key, value in attributes.items():
             if isinstance(value, str):
@@ -130,6 +141,7 @@ class Draft:
 
     def group(self, name: str) -> None:
         """Make an empty group."""
+        self._claim(0)
         self._file.create_group(name, track_order=self._order)
 
     def put(self, name: str, values: ArrayLike, *, compress: bool = False) -> None:
@@ -138,11 +150,13 @@ class Draft:
         options: dict[str, Any] = {}
         if compress and array.ndim and array.size:
             options = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
+        self._claim(array.nbytes)
         self._file.create_dataset(name, data=array, track_times=False, **options)
 
     def text(self, name: str, text: str) -> None:
         """A text."""
         content = fixed_text(text)
+        self._claim(content.nbytes)
         self._file.create_dataset(name, data=content, dtype=content.dtype, track_times=False)
 
     def reserve(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
@@ -151,6 +165,7 @@ class Draft:
         properties.set_layout(h5py.h5d.CONTIGUOUS)
         properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        properties.set_obj_track_times(False)  # the same contents are the same bytes
         kind = h5py.h5t.py_create(np.dtype(dtype))
         space = h5py.h5s.create_simple(shape)
         folder, _, last = name.rpartition("/")
@@ -162,6 +177,7 @@ class Draft:
         self, name: str, shape: tuple[int, ...], dtype: str, options: Mapping[str, Any]
     ) -> None:
         """A chunked array, in a draft at a path; `options`: h5py's, with "chunks"."""
+        self._claim(0)
         self._file.create_dataset(name, shape, dtype, track_times=False, **options)
         self._large.append(name)
 
@@ -170,18 +186,25 @@ class Draft:
 
         Raises OSError if the disk has no room for them, before HDF5 is asked to write.
         """
-        assert self._path is not None
         column = self._file[name]
         self._chunks += -(-values.shape[0] // column.chunks[0])
-        end = self._file.id.get_filesize()
         # A chunk that cannot be compressed is stored as it is, and a little more.
-        most = values.nbytes + values.nbytes // 64 + CHUNK_METADATA * self._chunks + SLACK
+        self._claim(values.nbytes + values.nbytes // 64 + CHUNK_METADATA * self._chunks)
+        column[first : first + values.shape[0]] = values
+
+    def _claim(self, count: int) -> None:
+        """Claim disk space for bytes that HDF5 is going to write, and some for its metadata."""
+        if self._path is None:
+            return
+        end = self._file.id.get_filesize()
+        if end + count + SLACK // 2 <= self._claimed:
+            return
         handle = os.open(self._path, os.O_RDWR)
         try:
-            allocate(handle, end, most)
+            allocate(handle, end, count + SLACK)
         finally:
             os.close(handle)
-        column[first : first + values.shape[0]] = values
+        self._claimed = end + count + SLACK
 
     def image(self) -> Image:
         """The bytes of the file; the draft is at its end. Raises OSError."""

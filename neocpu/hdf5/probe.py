@@ -7,13 +7,15 @@ older versions have none.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from neocpu.hdf5 import walk
 
-SECONDS = 20  # that the process may take; it starts in a quarter of one
+SECONDS = 120  # that the process may take, of which it may compute fewer (`walk.main`)
+ENDED = (-signal.SIGXCPU, -signal.SIGKILL)  # statuses of a process that computed too long
 # what an MPI told this process about itself is not for its child
 _OF_LAUNCHERS = ("PMI_", "PMIX_", "OMPI_", "HYDRA_", "MPI_")
 
@@ -40,6 +42,8 @@ def trouble(path: Path) -> str:
         return ""  # no process can be started; what follows is as careful as one process can be
     if done.returncode == 0:
         return ""
+    if done.returncode in ENDED:
+        return "HDF5 does not come to an end with it"
     try:
         _, reason = json.loads(done.stdout.splitlines()[-1])
     except (LookupError, ValueError):

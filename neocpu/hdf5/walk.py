@@ -24,6 +24,10 @@ MOST_OBJECTS = 200_000
 MOST_DEPTH = 16  # of groups in groups
 MOST_TEXT = 64 << 20  # bytes of all attributes
 MOST_CHUNK = 256 << 20  # bytes of a chunk, decompressed
+# of the processor, for a small file, and a second more for so many bytes of objects
+SECONDS = 4
+BYTES_PER_SECOND = 2 << 20
+MOST_SECONDS = 56
 FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32015: "zstd"}
 # what h5py raises for files that HDF5 cannot read
 PROBLEMS = (
@@ -76,7 +80,7 @@ def one_line(error: object) -> str:
 
 def walk(file: h5py.File, size: int) -> dict[str, Object]:
     """All objects of a file of `size` bytes, by name. Raises NotAcceptable, or one of PROBLEMS."""
-    return {item.name: item for item in _Walk(size).group(file.id, "", 0)}
+    return {item.name: item for item in _Walk(size).group(file["/"].id, "", 0)}
 
 
 class _Walk:
@@ -94,6 +98,8 @@ class _Walk:
         self._note(group, name)
         entries = h5py.Group(group)
         children = list(entries)
+        if not all(isinstance(child, str) for child in children):
+            raise NotAcceptable(f"/{name} has an object whose name is not text in UTF-8")
         if len(self._addresses) + len(children) > MOST_OBJECTS:
             raise NotAcceptable(f"more than {MOST_OBJECTS:,} objects")
         yield Object(name, self._attributes(group, name), tuple(children))
@@ -121,8 +127,10 @@ class _Walk:
     def _attributes(self, item: Any, name: str) -> dict[str, Any]:
         """All attributes of an object, as Python's numbers and text, or arrays of them."""
         values = {}
+        ordered = item.get_create_plist().get_attr_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
+        by = h5py.h5.INDEX_CRT_ORDER if ordered else h5py.h5.INDEX_NAME
         for number in range(h5py.h5a.get_num_attrs(item)):
-            attribute = h5py.h5a.open(item, index=number)
+            attribute = h5py.h5a.open(item, index=number, index_type=by)
             key = attribute.name.decode("utf-8", "backslashreplace")
             where = f"attribute {key} of /{name}"
             kind = attribute.get_type()
@@ -259,20 +267,26 @@ def _text(value: Any, where: str) -> str:
 
 
 def main(path: str) -> int:
-    """Walk a file in a process of its own, which may use 10 s and 3 GiB."""
+    """Walk a file in a process of its own, which may use some seconds and 3 GiB.
+
+    Raises OSError if the file is gone.
+    """
     import os
+
+    size = os.stat(path).st_size
 
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CPU, (10, 11))
+        seconds = SECONDS + min(size // BYTES_PER_SECOND, MOST_SECONDS)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(ImportError):
         import hdf5plugin  # noqa: F401  (registers zstd)
     try:
         with h5py.File(path, "r", locking=False) as file:
-            walk(file, os.stat(path).st_size)
+            walk(file, size)
     except (NotAcceptable, *PROBLEMS) as error:
         print(json.dumps([isinstance(error, NotAcceptable), one_line(error)]))
         return 1

@@ -6,9 +6,10 @@ every machine. A faulty line stops the conversion and is named (file, line, colu
 dataset.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from neocpu.ingest.dataset_layout import VERSION, FeatureColumn
 from neocpu.ingest.readers import UNIT, Parquet, TextBlock, kind_of, text_blocks
 from neocpu.ingest.schema import TRANSFORMS, Schema
 from neocpu.ingest.table import table_schema
+from neocpu.ingest.targets import refuse_sources
 from neocpu.ingest.text import Fault, Parsed, TextParser
 from neocpu.ingest.vocabulary import CodeCounter, FrequentCodes, frequent_of, read_vocabularies
 from neocpu.ingest.writer import DatasetWriter
@@ -72,13 +74,14 @@ class Conversion:
     """The result of a conversion.
 
     rows: samples written. skipped: faulty lines left out. report: the file that lists these (None
-    where there were none).
+    where there were none, or it could not be written: why says trouble).
     """
 
     path: Path
     rows: int
     skipped: int
     report: Path | None
+    trouble: str = ""
 
 
 def schema_of(kind: str, options: ConvertOptions) -> Schema:
@@ -127,15 +130,19 @@ class _Faults:
             if len(self.lines) < REPORTED:
                 self.lines.append(description)
 
-    def report(self, path: Path) -> Path | None:
+    def report(self, path: Path) -> str:
+        """Write the report, or remove an older one. Returns why it cannot be written, or ""."""
         if not self.count:
-            path.unlink(missing_ok=True)
-            return None
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            return ""
         more = [] if self.count <= REPORTED else [f"… and {self.count - REPORTED} more"]
-        path.write_text(
-            "\n".join([f"{self.count} faulty lines were skipped", *self.lines, *more]) + "\n"
-        )
-        return path
+        lines = [f"{self.count} faulty lines were skipped", *self.lines, *more]
+        try:
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="backslashreplace")
+        except OSError as error:  # the dataset is complete all the same
+            return error.strerror or str(error)
+        return ""
 
 
 class _Source(NamedTuple):
@@ -163,8 +170,9 @@ def _source(path: Path, schema: Schema) -> _Source:
     if not schema.header:
         return _Source(TextParser(schema), blocks)
     start = next(blocks, None)
-    if start is None:
-        return _Source(TextParser(schema), iter(()))
+    if start is None:  # an empty file names no columns
+        columns = schema.columns or tuple(schema.used)
+        return _Source(TextParser(replace(schema, columns=columns)), iter(()))
     cut = int(np.flatnonzero(start.text == 10)[0]) + 1
     if not schema.columns:
         schema = schema.with_header(
@@ -211,12 +219,16 @@ def convert(
 ) -> Conversion:
     """Convert logs of one kind (`criteo`, `avazu`, `table`) into one dataset, in bounded memory.
 
-    Raises DataError (a faulty line, an unreadable or empty source, a full disk), ConfigError
-    (options).
+    Raises DataError (a faulty line, an unreadable or empty source, a full disk, a target that is
+    also a source), ConfigError (options).
     """
     options = options or ConvertOptions()
     paths = [Path(source) for source in sources]
     target = Path(target)
+    report_path = target.with_name(target.name + ".errors.txt")
+    inputs = [*paths, *(path for path in (options.schema, options.vocabulary) if path is not None)]
+    for written in (target, report_path):
+        refuse_sources(written, inputs)
     schema = schema_of(kind, options)
     total = sum(path.stat().st_size for path in paths if path.exists())
     faults = _Faults(options.on_error)
@@ -231,33 +243,61 @@ def convert(
             source = _source(path, schema)
             line = source.lines_before
             for block in source.blocks:
-                parsed = source.parser.parse(block.text)
-                faults.add(path, source.unit, line, parsed.faults)
-                line += parsed.lines
-                _append(writer, parsed, counters)
+                for text in _pieces(block.text, len(source.parser.schema.columns)):
+                    parsed = source.parser.parse(text)
+                    faults.add(path, source.unit, line, parsed.faults)
+                    line += parsed.lines
+                    _append(writer, parsed, counters)
                 if progress is not None:
                     progress(before + block.done, total, writer.rows)
             if line == source.lines_before and not faults.skip:
                 raise DataError(f"{path}: has no rows")
-            before += path.stat().st_size
-        if options.min_count:
-            vocabularies |= {
-                name: counter.frequent(options.min_count) for name, counter in counters.items()
-            }
-        if options.frequencies:
-            writer.frequencies = {
-                name: (*frequent_of(counter), getattr(counter, "short", 0))
-                for name, counter in counters.items()
-            }
+            before += _size(path)
         writer.vocabularies.update(vocabularies)
-        writer.attributes["source"] = [
-            {"name": path.name, "bytes": path.stat().st_size} for path in paths
-        ]
+        _keep_counts(writer, counters, options)
+        writer.attributes["source"] = [{"name": path.name, "bytes": _size(path)} for path in paths]
         writer.attributes["skipped"] = faults.count
         if options.min_count:
             writer.attributes["vocabulary_min_count"] = options.min_count
-    report = faults.report(target.with_name(target.name + ".errors.txt"))
-    return Conversion(target, writer.rows, faults.count, report)
+    trouble = faults.report(report_path)
+    report = report_path if faults.count and not trouble else None
+    return Conversion(target, writer.rows, faults.count, report, trouble)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a source, which may be gone by now."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _keep_counts(
+    writer: DatasetWriter, counters: Mapping[str, CodeCounter], options: ConvertOptions
+) -> None:
+    """Give the dataset what was counted: vocabularies, and how often frequent codes occur."""
+    if options.min_count:
+        writer.vocabularies.update(
+            {name: counter.frequent(options.min_count) for name, counter in counters.items()}
+        )
+    if options.frequencies:
+        writer.frequencies = {
+            name: (*frequent_of(counter), getattr(counter, "short", 0))
+            for name, counter in counters.items()
+        }
+
+
+def _pieces(text: NDArray[np.uint8], columns: int) -> Iterator[NDArray[np.uint8]]:
+    """Lines of a block, so many at a time that their fields are not many more than its bytes.
+
+    A good line has a byte for each of its columns; empty lines would take `columns` fields each.
+    """
+    most = text.size // max(columns, 1) + 1
+    ends = np.flatnonzero(text == ord("\n")) + 1
+    first = 0
+    for last in [*ends[most - 1 : -1 : most].tolist(), text.size]:
+        yield text[first:last]
+        first = last
 
 
 def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWriter:

@@ -1,249 +1,27 @@
-"""How are the samples of a dataset read? Mapped, or through h5py where the file is compressed.
+"""How are the samples of a dataset read? Mapped, or through HDF5 where the file is compressed.
 
 A `Dataset` is one or several files whose samples are numbered through: file 2 continues where
 file 1 ends. `take(samples)` gathers any samples in any order; a rank therefore touches only the
-pages of its own samples. The layout is in `neocpu.ingest.dataset_layout`.
+pages of its own samples. One file is read in `neocpu.ingest.dataset_file`.
 """
 
-import contextlib
-import json
-from collections import OrderedDict
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import DataError
-from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
+from neocpu.ingest.dataset_file import DatasetFile, Samples, starts_to_indices
+from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 
-__all__ = ["BagColumn", "Dataset", "DatasetWriter", "FeatureColumn", "Samples", "is_dataset"]
-
-KEPT_BLOCKS = 40  # decompressed blocks kept per column: two windows of 16, and some to spare
+__all__ = ["BagColumn", "Dataset", "DatasetWriter", "FeatureColumn", "Samples"]
 
 
-def is_dataset(path: str | Path) -> bool:
-    """Whether the file starts like HDF5."""
-    with open(path, "rb") as file:
-        return file.read(8) == b"\x89HDF\r\n\x1a\n"
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Some samples: labels float32[n], dense float32[n, Nd], and the bags of chosen features."""
-
-    labels: NDArray[np.float32]
-    dense: NDArray[np.float32]
-    features: dict[str, BagColumn]
-
-
-class _Compressed:
-    """A chunked column: decompresses blocks of 4,096 entries on demand, and keeps the latest."""
-
-    def __init__(self, dataset: h5py.Dataset) -> None:
-        self._dataset = dataset
-        self.dtype = dataset.dtype
-        self.shape = dataset.shape
-        self._kept: OrderedDict[int, NDArray[Any]] = OrderedDict()
-
-    def _block(self, index: int) -> NDArray[Any]:
-        if index in self._kept:
-            self._kept.move_to_end(index)
-        else:
-            block: NDArray[Any] = self._dataset[index * BLOCK : (index + 1) * BLOCK]
-            self._kept[index] = block
-            if len(self._kept) > KEPT_BLOCKS:
-                self._kept.popitem(last=False)
-        return self._kept[index]
-
-    def __getitem__(self, indices: Any) -> NDArray[Any]:
-        """Entries at indices int64[n], or a slice."""
-        if isinstance(indices, slice):
-            contiguous: NDArray[Any] = self._dataset[indices]
-            return contiguous
-        entries = np.empty((indices.size, *self.shape[1:]), self.dtype)
-        blocks = indices // BLOCK
-        for index in np.unique(blocks):
-            positions = np.flatnonzero(blocks == index)
-            entries[positions] = self._block(int(index))[indices[positions] - index * BLOCK]
-        return entries
-
-
-Column = NDArray[Any] | _Compressed
-
-
-def _starts_to_indices(starts: NDArray[np.int64], lengths: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Positions of all codes of bags that begin at `starts`, one bag after the other."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    total = int(ends[-1]) if ends.size else 0
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)
-
-
-class _Feature:
-    """The columns of one feature in one file."""
-
-    def __init__(
-        self, hotness: int, columns: dict[str, Column], block_offsets: NDArray[np.int64] | None
-    ) -> None:
-        self.hotness = hotness
-        self._columns = columns
-        self._offsets = block_offsets
-        self._starts: OrderedDict[int, NDArray[np.int64]] = OrderedDict()
-
-    @property
-    def codes(self) -> Column:
-        return self._columns["codes"]
-
-    def _starts_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """First code of each sample: its block's offset plus the lengths before it in the block."""
-        assert self._offsets is not None
-        starts = np.empty(samples.size, np.int64)
-        blocks = samples // BLOCK
-        for index in np.unique(blocks):
-            block = int(index)
-            if block not in self._starts:
-                lengths = self._columns["lengths"][block * BLOCK : (block + 1) * BLOCK]
-                self._starts[block] = (
-                    self._offsets[block] + np.cumsum(lengths, dtype=np.int64) - lengths
-                )
-                if len(self._starts) > KEPT_BLOCKS:
-                    self._starts.popitem(last=False)
-            positions = np.flatnonzero(blocks == index)
-            starts[positions] = self._starts[block][samples[positions] - block * BLOCK]
-        return starts
-
-    def lengths(self, first: int, count: int) -> NDArray[np.int32]:
-        """Bag lengths of samples [first, first + count)."""
-        if self.hotness:
-            return np.full(count, self.hotness, np.int32)
-        return self._columns["lengths"][first : first + count]
-
-    def take(self, samples: NDArray[np.int64]) -> BagColumn:
-        """Bags of samples i64[n], in that order."""
-        weights = self._columns.get("weights")
-        if self.hotness:
-            return BagColumn(
-                self.codes[samples].reshape(-1),
-                None,
-                None if weights is None else weights[samples].reshape(-1),
-            )
-        lengths = self._columns["lengths"][samples]
-        indices = _starts_to_indices(self._starts_of(samples), lengths)
-        return BagColumn(
-            self.codes[indices], lengths, None if weights is None else weights[indices]
-        )
-
-
-class _File:
-    """One dataset file: its attributes checked, its columns mapped."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._h5 = self._open()
-        attributes = dict(self._h5.attrs.items())
-        if attributes.get("format") != FORMAT:
-            raise DataError(
-                f"{path}: an HDF5 file, but not a neocpu dataset; make one with `neocpu data "
-                "convert`"
-            )
-        if int(attributes["version"]) > VERSION:
-            raise DataError(
-                f"{path}: dataset version {attributes['version']}; this neocpu reads up to "
-                f"{VERSION}; upgrade"
-            )
-        self.attributes = {key: _plain(value) for key, value in attributes.items()}
-        try:
-            self._read(int(self.attributes["rows"]))
-        except KeyError as error:
-            raise self._broken(f"it lacks {error}") from error
-        # Maps stay valid without the open HDF5 file.
-        if not self._compressed:
-            self._h5.close()
-
-    def _open(self) -> h5py.File:
-        with contextlib.suppress(ImportError):
-            import hdf5plugin  # noqa: F401  (registers zstd)
-        try:
-            if not is_dataset(self.path):
-                raise DataError(
-                    f"{self.path}: not an HDF5 file; a raw log must be converted first: `neocpu "
-                    "data convert --help`"
-                )
-            return h5py.File(self.path, "r")
-        except FileNotFoundError as error:
-            raise DataError(f"{self.path}: no such file") from error
-        except OSError as error:
-            raise self._broken(str(error)) from error
-
-    def _broken(self, reason: str) -> DataError:
-        return DataError(
-            f"{self.path}: truncated or damaged dataset ({reason}); copy it again or convert it "
-            "again"
-        )
-
-    def _read(self, samples: int) -> None:
-        file = self._h5
-        self.samples = samples
-        self._compressed = False
-        self._size = self.path.stat().st_size
-        self.labels = self._column(file["labels"], (samples,)) if "labels" in file else None
-        self.dense_columns = tuple(json.loads(file["dense"].attrs["columns"]))
-        self.missing_dense = [int(count) for count in file["dense"].attrs["missing"]]
-        self.dense = self._column(file["dense"], (samples, len(self.dense_columns)))
-        self.features: dict[str, _Feature] = {}
-        self.columns: dict[str, FeatureColumn] = {}
-        self.missing: dict[str, int] = {}
-        self.vocabularies: dict[str, NDArray[Any]] = {}
-        self.frequencies: dict[str, tuple[NDArray[Any], NDArray[np.int64]]] = {}
-        for name, group in file.get("features", {}).items():
-            hotness = int(group.attrs["hotness"])
-            offsets = group["block_offsets"][:] if hotness == 0 else None
-            total = int(offsets[-1]) if offsets is not None else samples
-            shape = (total,) if hotness < 2 else (samples, hotness)
-            columns = {"codes": self._column(group["codes"], shape)}
-            if "weights" in group:
-                columns["weights"] = self._column(group["weights"], shape)
-            if hotness == 0:
-                columns["lengths"] = self._column(group["lengths"], (samples,))
-            self.features[name] = _Feature(hotness, columns, offsets)
-            kind = str(group.attrs["kind"])
-            dtype = group["codes"].dtype.name
-            self.columns[name] = FeatureColumn(name, dtype, hotness, "weights" in group, kind)
-            self.missing[name] = int(group.attrs["missing"])
-            if "vocabulary" in group:
-                self.vocabularies[name] = group["vocabulary"][:]
-            if "frequent" in group:
-                self.frequencies[name] = group["frequent"][:], group["frequent_counts"][:]
-
-    def _column(self, dataset: h5py.Dataset, shape: tuple[int, ...]) -> Column:
-        if dataset.shape != shape:
-            raise self._broken(f"{dataset.name} has shape {dataset.shape}, expected {shape}")
-        if dataset.chunks is not None:  # only compressed columns are chunked
-            self._compressed = True
-            return _Compressed(dataset)
-        if dataset.size == 0:
-            return np.empty(shape, dataset.dtype)
-        offset = dataset.id.get_offset()
-        if offset is None or offset + dataset.nbytes > self._size:
-            raise self._broken(f"{dataset.name} ends beyond the file")
-        return np.asarray(np.memmap(self.path, dataset.dtype, "r", offset, shape))
-
-
-def _plain(value: Any) -> Any:
-    """An attribute as Python: JSON where it is JSON, else text or a number."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, str) and value[:1] in "[{":
-        with contextlib.suppress(json.JSONDecodeError):
-            return json.loads(value)
-    return value
-
-
-def _dense_difference(first: _File, second: _File) -> str:
+def _dense_difference(first: DatasetFile, second: DatasetFile) -> str:
     """How the dense columns of a file differ from those of the first; "" if they mean the same."""
     transforms = [file.attributes.get("dense_transform") for file in (first, second)]
     for subject, expected, actual in (
@@ -273,7 +51,7 @@ class Dataset:
         if not path_list:
             raise DataError("no dataset file was given")
         self.paths = [Path(path) for path in path_list]
-        self._files = [_File(path) for path in self.paths]
+        self._files = [DatasetFile(path) for path in self.paths]
         first = self._files[0]
         for file in self._files[1:]:
             self._check_same(first, file)
@@ -298,14 +76,19 @@ class Dataset:
         self.missing_dense: NDArray[np.int64] = np.sum(
             [file.missing_dense for file in self._files], axis=0, dtype=np.int64
         )
-        self.skipped = [int(file.attributes.get("skipped", 0)) for file in self._files]
+        self.skipped = [file.skipped for file in self._files]
+
+    def close(self) -> None:
+        """Close the files, as the last reference does; nothing can be taken any more."""
+        for file in self._files:
+            file.close()
 
     def other_dense(self, other: "Dataset") -> str:
         """How the dense inputs of another dataset differ from these ("" if they mean the same)."""
         return _dense_difference(self._files[0], other._files[0])
 
     @staticmethod
-    def _check_same(first: _File, second: _File) -> None:
+    def _check_same(first: DatasetFile, second: DatasetFile) -> None:
         """Raises DataError where the columns of two files differ."""
         conflict = f"{second.path} does not go with {first.path}"
         if difference := _dense_difference(first, second):
@@ -342,16 +125,8 @@ class Dataset:
         file_indices = np.unique(file_of)
         if file_indices.size == 1:
             index = int(file_indices[0])
-            return self._take(index, samples - self._first_samples[index], names)
+            return self._files[index].take(samples - self._first_samples[index], names)
         return self._join(samples, file_of, file_indices, names)
-
-    def _take(self, index: int, samples: NDArray[np.int64], names: list[str]) -> Samples:
-        file = self._files[index]
-        labels = np.zeros(samples.size, np.float32)
-        if file.labels is not None:
-            labels = file.labels[samples]
-        bags = {name: file.features[name].take(samples) for name in names}
-        return Samples(labels, file.dense[samples], bags)
 
     def _join(
         self,
@@ -365,7 +140,7 @@ class Dataset:
         dense = np.zeros((samples.size, len(self.dense_columns)), np.float32)
         places = [np.flatnonzero(file_of == index) for index in file_indices]
         parts = [
-            self._take(int(i), samples[place] - self._first_samples[i], names)
+            self._files[i].take(samples[place] - self._first_samples[i], names)
             for i, place in zip(file_indices, places)
         ]
         for place, part in zip(places, parts):
@@ -390,7 +165,7 @@ class Dataset:
             lengths[place] = bag_lengths
             starts[place] = first + np.cumsum(bag_lengths, dtype=np.int64) - bag_lengths
             first += bag.codes.size
-        indices = _starts_to_indices(starts, lengths)
+        indices = starts_to_indices(starts, lengths)
         weights = None
         if column.weighted:
             parts_weights = [bag.weights for bag in bags if bag.weights is not None]
@@ -400,11 +175,12 @@ class Dataset:
     def code_blocks(
         self, feature: str, entries: int = 1 << 20
     ) -> Iterator[NDArray[np.unsignedinteger]]:
-        """All codes of a feature in file order, in blocks: for counting."""
+        """All codes of a feature in file order, in blocks of about `entries`: for counting."""
         for file in self._files:
-            codes = file.features[feature].codes
-            for first in range(0, codes.shape[0], entries):
-                yield codes[first : first + entries].reshape(-1)
+            shape = file.features[feature].codes.shape
+            step = max(1, entries // max(1, math.prod(shape[1:])))
+            for first in range(0, shape[0], step):
+                yield file.codes(feature, first, min(first + step, shape[0]))
 
     def frequencies(self, feature: str) -> list[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Frequent codes and their counts by file; empty if one of the files lacks them."""
@@ -423,7 +199,7 @@ class Dataset:
         """Bag lengths of a feature in file order, in blocks."""
         for file in self._files:
             for first in range(0, file.samples, entries):
-                yield file.features[feature].lengths(first, min(entries, file.samples - first))
+                yield file.lengths(feature, first, min(first + entries, file.samples))
 
     def sample_blocks(self, entries: int = 1 << 16) -> Iterator[Samples]:
         """Labels and dense columns in file order, in blocks, without features."""

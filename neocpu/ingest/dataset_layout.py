@@ -24,10 +24,20 @@ N is the number of samples (the attribute `rows`: one row of the log each), C1 a
 Codes are stored, not rows of tables: the loader maps them (`neocpu.ingest.loader`), so one file
 serves every table size. Datasets are contiguous and uncompressed unless compression was requested,
 so a rank maps what it needs.
+
+Beside each column (labels, dense, codes, lengths, weights) with elements is one of checksums:
+
+    labels_crc32, …    uint32[ceil(n/4096)]: the CRC-32 of each block of 4,096 entries of the first
+                       axis, little-endian and not compressed; verified when a block is first read
+
+All other bytes are under the file's seal (`neocpu.hdf5.seal`), which is verified before HDF5 reads
+the file. Files of neocpu 0.1.0 have neither and stay readable; lengths of their bags are compared
+with `block_offsets`.
 """
 
+import zlib
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +45,7 @@ from numpy.typing import NDArray
 FORMAT = "neocpu-dataset"
 VERSION = 1
 BLOCK = 4096  # samples; the unit of shuffling, of compression chunks and of `block_offsets`
+CRC = "_crc32"  # ends the name of a column's checksums
 COMPRESSIONS = ("none", "gzip", "zstd")
 
 
@@ -63,3 +74,9 @@ class BagColumn(NamedTuple):
     codes: NDArray[np.unsignedinteger]
     lengths: NDArray[np.int32] | None = None
     weights: NDArray[np.float32] | None = None
+
+
+def crc32_of(entries: NDArray[Any]) -> int:
+    """CRC-32 of the bytes of a contiguous array."""
+    content: Any = entries.reshape(-1).view(np.uint8)
+    return zlib.crc32(content)

@@ -6,6 +6,7 @@ thread. Parquet (through polars, imported only then) is written out as text with
 field holds, so that one tokenizer and one set of error messages serve all three.
 """
 
+import contextlib
 import gzip
 import io
 import stat
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import DataError
+from neocpu.hdf5.walk import one_line
 from neocpu.ingest.read_ahead import read_ahead
 
 BLOCK_BYTES = 1 << 20  # of one read
@@ -43,7 +45,7 @@ def kind_of(path: Path) -> str:
             start = file.read(8)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except ValueError as error:  # a NUL in the path
         raise DataError(f"{str(path)!r}: cannot be read: {error}") from error
     if start == b"\x89HDF\r\n\x1a\n":
         return "hdf5"
@@ -110,18 +112,31 @@ def _read(path: Path, stream: BinaryIO, block: int) -> bytes:
 
 
 class Parquet:
-    """A Parquet file as text: names and kinds of its columns, and blocks of lines of some."""
+    """A Parquet file as text: names and kinds of its columns, and blocks of lines of some.
+
+    Raises DataError for a file that polars cannot read.
+    """
 
     def __init__(self, path: Path) -> None:
         import polars
 
         self._polars = polars
         self.path = path
-        try:
+        with self._readable("not a readable Parquet file"):
             self._frame = polars.scan_parquet(path)
             self._types = dict(self._frame.collect_schema())
-        except (polars.exceptions.PolarsError, OSError) as error:
-            raise DataError(f"{path}: not a readable Parquet file: {error}") from error
+
+    @contextlib.contextmanager
+    def _readable(self, subject: str) -> Iterator[None]:
+        """What polars raises within means that the file is damaged; its panics are no
+        `Exception`.
+        """
+        errors = self._polars.exceptions
+        problems = (errors.PolarsError, errors.PanicException, OSError, RuntimeError, ValueError)
+        try:
+            yield
+        except (*problems, ArithmeticError, LookupError, MemoryError, TypeError) as error:
+            raise DataError(f"{self.path}: {subject}: {one_line(error)[:300]}") from error
 
     @property
     def columns(self) -> list[str]:
@@ -134,36 +149,40 @@ class Parquet:
 
     def blocks(self, columns: list[str], integers: set[str]) -> Iterator[TextBlock]:
         """Lines of these columns in this order; `integers` stored as floats are cast."""
-        pl = self._polars
         size = self.path.stat().st_size
-        rows = self._frame.select(pl.len()).collect().item()
-        chosen = []
-        for name in columns:
-            column = pl.col(name)
-            if name in integers and self._types[name].is_float():
-                # a number that is not an integer stays as it is, for the parser to refuse
-                integer = column.cast(pl.Int64, strict=False)
-                text = (
-                    pl.when(column == integer)
-                    .then(integer.cast(pl.String))
-                    .otherwise(column.cast(pl.String))
-                )
-                column = pl.when(column.is_nan()).then(None).otherwise(text).alias(name)
-            chosen.append(column.cast(pl.Int8) if self._types[name] == pl.Boolean else column)
+        with self._readable("the number of rows"):
+            rows = self._frame.select(self._polars.len()).collect().item()
+            chosen = [self._as_text(name, name in integers) for name in columns]
         step = 1 << 12
         slab = 1 << 18
         for first in range(0, rows, slab):
-            try:
+            with self._readable(f"rows from {first + 1}"):
                 frame = self._frame.select(chosen).slice(first, slab).collect()
-            except (pl.exceptions.PolarsError, OSError) as error:
-                raise DataError(
-                    f"{self.path}: rows from {first + 1}: {str(error).splitlines()[0]}"
-                ) from error
             for offset in range(0, frame.height, step):
-                out = io.BytesIO()
                 part = frame.slice(offset, step)
-                part.write_csv(
-                    out, include_header=False, separator=UNIT, quote_style="never", null_value=""
-                )
-                text = np.frombuffer(bytearray(out.getbuffer()), np.uint8)
+                with self._readable(f"rows from {first + offset + 1}"):
+                    text = self._lines_of(part)
                 yield TextBlock(text, size * (first + offset + part.height) // rows)
+
+    def _as_text(self, name: str, integer: bool) -> Any:
+        """The expression of a column that is written as the text of its values."""
+        pl = self._polars
+        column = pl.col(name)
+        if integer and self._types[name].is_float():
+            # a number that is not an integer stays as it is, for the parser to refuse
+            number = column.cast(pl.Int64, strict=False)
+            text = (
+                pl.when(column == number)
+                .then(number.cast(pl.String))
+                .otherwise(column.cast(pl.String))
+            )
+            column = pl.when(column.is_nan()).then(None).otherwise(text).alias(name)
+        return column.cast(pl.Int8) if self._types[name] == pl.Boolean else column
+
+    def _lines_of(self, frame: Any) -> NDArray[np.uint8]:
+        """Rows as lines of text."""
+        out = io.BytesIO()
+        frame.write_csv(
+            out, include_header=False, separator=UNIT, quote_style="never", null_value=""
+        )
+        return np.frombuffer(bytearray(out.getbuffer()), np.uint8)

@@ -10,6 +10,7 @@ from neocpu.errors import DataError
 TRANSFORMS = ("log1p", "none")
 LABEL_KINDS = ("click", "number")
 DENSE_KINDS = ("int", "float")
+SHOWN = 60  # column names in a message
 CATEGORY_KINDS = ("hex", "int", "text", "hour", "weekday")
 
 
@@ -93,17 +94,18 @@ class Schema:
     def with_header(self, line: str, path: Path) -> "Schema":
         """The schema with the columns of a header line.
 
-        Raises DataError if a column that the schema uses is missing.
+        Raises DataError if a column that the schema uses is missing, or the line is no header.
         """
-        names = next(
-            csv.reader(
+        try:
+            rows = csv.reader(
                 [line],
                 delimiter=self.delimiter,
                 quotechar=self.quote or None,
                 quoting=self._quoting,
-            ),
-            [],
-        )
+            )
+            names = next(rows, [])
+        except (csv.Error, TypeError, ValueError) as error:
+            raise DataError(f"{path}: its first line does not name columns: {error}") from error
         return self.with_columns([name.strip() for name in names], path)
 
     @property
@@ -114,9 +116,11 @@ class Schema:
         """The schema with these columns; each column that it uses must occur once."""
         faulty = [name for name in self.used if names.count(name) != 1]
         if faulty:
+            shown = ", ".join(map(repr, names[:SHOWN]))
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             raise DataError(
                 f"{path}: column {faulty[0]!r} is "
                 f"{'missing' if faulty[0] not in names else 'there more than once'}; "
-                f"the file has {', '.join(map(repr, names))}{'. ' + self.hint if self.hint else ''}"
+                f"the file has {shown[:2000]}{more}{'. ' + self.hint if self.hint else ''}"
             )
         return replace(self, columns=tuple(names))

@@ -79,7 +79,11 @@ class _Reader:
                 near = difflib.get_close_matches(key, allowed, 1)
                 raise self.error(
                     f"unknown key {key!r}"
-                    + (f"; did you mean {near[0]!r}?" if near else f"; allowed: {allowed}")
+                    + (
+                        f"; did you mean {near[0]!r}?"
+                        if near
+                        else f"; allowed: {', '.join(allowed)}"
+                    )
                 )
             if not isinstance(value, allowed[key]) or (
                 isinstance(value, bool) and allowed[key] is not bool
@@ -97,7 +101,8 @@ class _Reader:
 
     def byte(self, key: str, default: str) -> str:
         value: str = self.entries.get(key, default)
-        if len(value.encode()) > 1 or (key == "delimiter" and not value) or value in ("\n", "\r"):
+        empty = key == "delimiter" and not value
+        if len(value.encode()) > 1 or empty or value in ("\n", "\r", "\0"):
             raise self.error(f"{key} = {value!r} must be one ASCII character")
         return value
 
@@ -144,7 +149,7 @@ def table_schema(path: str | Path, transform: str = "log1p") -> Schema:
         entries = toml_tree(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except ValueError as error:  # an error of syntax, of UTF-8, a NUL in the path
         raise ConfigError(f"{path}: not a TOML file: {error}") from error
     top = _Reader(path, "", entries, _TOP)
     label = None
@@ -171,10 +176,14 @@ def table_schema(path: str | Path, transform: str = "log1p") -> Schema:
         raise top.error("no column is used; add [[dense]] or [[category]] entries")
     header = top.get("header", True)
     columns = tuple(top.get("columns", ()))
+    if not all(isinstance(column, str) for column in columns):
+        raise top.error("columns must be a list of column names")
     if not header and not columns:
         raise top.error("header = false needs columns = [...]")
     delimiter = top.byte("delimiter", ",")
     quote = top.byte("quote", "")
+    if quote == delimiter:
+        raise top.error(f"quote and delimiter are both {quote!r}")
     schema = Schema(
         "table", label, dense, categories, columns, delimiter, quote, header, f"{path} asks for it"
     )

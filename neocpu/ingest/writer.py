@@ -2,91 +2,28 @@
 
 Contiguous HDF5 datasets need their size before the first byte, and a stream does not know its
 length. So every column is appended to its own part file in a hidden folder beside the destination;
-`close` copies the parts one by one into the HDF5 file (deleting each at once, so that the disk
-holds the data little more than once) and renames it into place. A killed conversion leaves no half
-file under the final name. The layout is in `neocpu.ingest.dataset_layout`.
+`close` copies the parts one by one into the HDF5 file (`neocpu.ingest.assembly`; deleting each at
+once, so that the disk holds the data little more than once) and renames it into place. A killed
+conversion leaves no half file under the final name. The layout is in
+`neocpu.ingest.dataset_layout`.
 """
 
-import glob
 import json
 import os
-import platform
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
-import h5py
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu import __version__
 from neocpu.errors import DataError
-from neocpu.ingest.dataset_layout import (
-    BLOCK,
-    COMPRESSIONS,
-    FORMAT,
-    VERSION,
-    BagColumn,
-    FeatureColumn,
-)
-
-COPY = 1 << 20  # elements copied at a time from a part file
-
-
-def compression_options(compress: str) -> dict[str, Any]:
-    """h5py's keyword arguments for `--compress`. Raises DataError where zstd lacks its plugin."""
-    if compress == "gzip":
-        return {"compression": "gzip", "compression_opts": 4, "shuffle": True}
-    if compress == "zstd":
-        try:
-            import hdf5plugin
-        except ImportError as error:
-            raise DataError(
-                'zstd inside HDF5 needs a plugin: pip install "neocpu[zstd]", or use gzip'
-            ) from error
-        return {**hdf5plugin.Zstd(clevel=5), "shuffle": True}
-    if compress == "none":
-        return {}
-    raise DataError(f"unknown compression {compress!r}; choose one of {', '.join(COMPRESSIONS)}")
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-class _Part:
-    """A column on its way: an append-only file of one dtype."""
-
-    def __init__(self, path: Path, dtype: str) -> None:
-        self.path = path
-        self.dtype = np.dtype(dtype)
-        self.size = 0
-        # `delete` closes it
-        self._file: BinaryIO = open(path, "wb", buffering=1 << 16)  # noqa: SIM115
-
-    def append(self, values: ArrayLike) -> None:
-        array = np.ascontiguousarray(values, self.dtype).reshape(-1)
-        self._file.write(array.data if array.size else b"")
-        self.size += array.size
-
-    def blocks(self, length: int) -> Iterator[NDArray[Any]]:
-        """All elements of the column, `length` at a time."""
-        self._file.close()
-        with open(self.path, "rb") as file:
-            while (block := np.fromfile(file, self.dtype, length)).size:
-                yield block
-
-    def delete(self) -> None:
-        self._file.close()
-        self.path.unlink(missing_ok=True)
+from neocpu.ingest.assembly import COPY, Assembly, compression_options
+from neocpu.ingest.dataset_layout import BLOCK, FORMAT, VERSION, BagColumn, FeatureColumn
+from neocpu.ingest.part_file import PartFile, PartFolder
 
 
 class DatasetWriter:
@@ -134,42 +71,42 @@ class DatasetWriter:
             raise DataError(
                 f"{self.path}: the folder {self.path.parent} does not exist; create it first"
             )
-        self._folder = self.path.with_name(
-            f".{self.path.name}.part-{platform.node()}-{os.getpid()}"
-        )
-        self._remove_leftovers()
         self._finished = False
         try:
-            self._folder.mkdir()
+            self._folder = PartFolder(self.path)
         except OSError as error:
             raise DataError(
                 f"{self.path}: cannot write into {self.path.parent}: {error.strerror}"
             ) from error
-        self._parts: dict[str, _Part] = {"dense": self._part("dense", "float32")}
-        if labelled:
-            self._parts["labels"] = self._part("labels", "float32")
-        for index, feature in enumerate(self.features):
-            self._parts[f"codes/{feature.name}"] = self._part(f"codes-{index}", feature.dtype)
-            if feature.hotness == 0:
-                self._parts[f"lengths/{feature.name}"] = self._part(f"lengths-{index}", "int32")
-            if feature.weighted:
-                self._parts[f"weights/{feature.name}"] = self._part(f"weights-{index}", "float32")
+        except ValueError as error:  # a NUL in the path
+            raise DataError(f"{str(self.path)!r}: cannot be written: {error}") from error
+        try:
+            self._parts = self._make_parts()
+        except OSError as error:
+            self._folder.delete()
+            raise self._disk(error) from error
 
-    def _remove_leftovers(self) -> None:
-        """Delete the part files of writers of this path that were killed on this host."""
-        start = f".{self.path.name}.part-{platform.node()}-"
-        for folder in self.path.parent.glob(f"{glob.escape(start)}*"):
-            number = folder.name[len(start) :]
-            if number.isdigit() and not _is_running(int(number)):
-                shutil.rmtree(folder, ignore_errors=True)
+    def _make_parts(self) -> dict[str, PartFile]:
+        """An empty part file of each column. Raises OSError."""
+        parts = {"dense": self._folder.part("dense", "float32")}
+        if self._labelled:
+            parts["labels"] = self._folder.part("labels", "float32")
+        for index, feature in enumerate(self.features):
+            name = feature.name
+            parts[f"codes/{name}"] = self._folder.part(f"codes-{index}", feature.dtype)
+            if feature.hotness == 0:
+                parts[f"lengths/{name}"] = self._folder.part(f"lengths-{index}", "int32")
+            if feature.weighted:
+                parts[f"weights/{name}"] = self._folder.part(f"weights-{index}", "float32")
+        return parts
 
     def _check_columns(self) -> None:
         names = [feature.name for feature in self.features]
         for name in [*names, *self.dense]:
-            if not name or "/" in name or name == ".":
+            if not name or name == "." or "/" in name or "\0" in name or not _is_text(name):
                 raise DataError(
-                    f"{self.path}: {name!r} cannot name a column: names are not empty and have no "
-                    "'/'"
+                    f"{self.path}: {name!r} cannot name a column: names are text, not empty, and "
+                    "have no '/'"
                 )
         if len({*names}) != len(names) or len({*self.dense}) != len(self.dense):
             raise DataError(
@@ -180,9 +117,6 @@ class DatasetWriter:
                 raise DataError(
                     f"{self.path}: {feature}: dtype must be uint32 or uint64 and hotness at least 0"
                 )
-
-    def _part(self, name: str, dtype: str) -> _Part:
-        return _Part(self._folder / name, dtype)
 
     def append(
         self,
@@ -261,100 +195,75 @@ class DatasetWriter:
             raise self._disk(error) from error
 
     def _disk(self, error: Exception) -> DataError:
-        free = shutil.disk_usage(self.path.parent).free
-        return DataError(
-            f"{self.path}: writing failed ({error}); {free >> 20} MiB are free on that disk"
-        )
+        try:
+            free = f"{shutil.disk_usage(self.path.parent).free >> 20} MiB are free on that disk"
+        except OSError:
+            free = f"the folder {self.path.parent} is gone"
+        return DataError(f"{self.path}: writing failed ({error}); {free}")
 
     def close(self) -> None:
         """Lay out the HDF5 file and rename it into place."""
         if self._finished:
             return
-        target = self._folder / "dataset.h5"
+        target = self._folder.path / "dataset.h5"
         try:
-            with h5py.File(target, "w", libver="v110", track_order=True) as file:
+            with Assembly(target, self._compress) as file:
                 self._fill(file)
-            with open(target, "rb+") as handle:
-                os.fsync(handle.fileno())
+                file.finish()
             os.replace(target, self.path)
         except (OSError, RuntimeError) as error:  # h5py reports a full disk as either
             raise self._disk(error) from error
         finally:
             self.abort()
 
-    def _fill(self, file: h5py.File) -> None:
+    def _fill(self, file: Assembly) -> None:
         base = {"format": FORMAT, "version": VERSION, "rows": self.rows, "neocpu": __version__}
         for key, value in {**base, **self.attributes}.items():
-            file.attrs[key] = value if isinstance(value, str | int | float) else json.dumps(value)
+            plain = isinstance(value, str | int | float)
+            file.set("", {key: value if plain else json.dumps(value)})
         if self._labelled:
-            self._copy(file, "labels", "labels", (self.rows,))
-        dense = self._copy(file, "dense", "dense", (self.rows, len(self.dense)))
-        dense.attrs["columns"] = json.dumps(self.dense)
-        dense.attrs["missing"] = self.missing_dense
+            file.column("labels", self._parts["labels"], (self.rows,))
+        file.column("dense", self._parts["dense"], (self.rows, len(self.dense)))
+        file.set("dense", {"columns": json.dumps(self.dense), "missing": self.missing_dense})
+        if self.features:
+            file.group("features")
         for feature in self.features:
-            group = file.create_group(f"features/{feature.name}", track_order=True)
-            self._fill_feature(group, feature)
+            self._fill_feature(file, feature)
 
-    def _fill_feature(self, group: h5py.Group, feature: FeatureColumn) -> None:
-        codes = self._parts[f"codes/{feature.name}"]
-        hotness = feature.hotness
-        if hotness == 0 and self.rows and codes.size % self.rows == 0 and codes.size:
-            lengths = self._parts[f"lengths/{feature.name}"]
-            hotness = codes.size // self.rows
-            if any(not (block == hotness).all() for block in lengths.blocks(COPY)):
-                hotness = 0
+    def _fill_feature(self, file: Assembly, feature: FeatureColumn) -> None:
+        name = feature.name
+        group = f"features/{name}"
+        codes = self._parts[f"codes/{name}"]
+        hotness = feature.hotness or self._common_length(name, codes.size)
         shape = {0: (codes.size,), 1: (self.rows,)}.get(hotness, (self.rows, hotness))
+        file.group(group)
         if hotness == 0:
-            self._ragged(group, feature.name)
-        self._copy(group, "codes", f"codes/{feature.name}", shape)
+            lengths = self._parts[f"lengths/{name}"]
+            file.put(f"{group}/block_offsets", _block_offsets(lengths))
+            file.column(f"{group}/lengths", lengths, (self.rows,))
+        file.column(f"{group}/codes", codes, shape)
         if feature.weighted:
-            self._copy(group, "weights", f"weights/{feature.name}", shape)
-        group.attrs.update(
-            {"hotness": hotness, "kind": feature.kind, "missing": self.missing[feature.name]}
-        )
-        if feature.name in self.vocabularies:
-            group.create_dataset(
-                "vocabulary", data=self.vocabularies[feature.name].astype(codes.dtype)
-            )
-        if feature.name in self.frequencies:
-            frequent, counts, short = self.frequencies[feature.name]
-            group.create_dataset("frequent", data=frequent.astype(codes.dtype))
-            group.create_dataset("frequent_counts", data=counts).attrs["short"] = short
+            file.column(f"{group}/weights", self._parts[f"weights/{name}"], shape)
+        file.set(group, {"hotness": hotness, "kind": feature.kind, "missing": self.missing[name]})
+        if name in self.vocabularies:
+            file.put(f"{group}/vocabulary", self.vocabularies[name].astype(codes.dtype))
+        if name in self.frequencies:
+            frequent, counts, short = self.frequencies[name]
+            file.put(f"{group}/frequent", frequent.astype(codes.dtype))
+            file.put(f"{group}/frequent_counts", counts)
+            file.set(f"{group}/frequent_counts", {"short": short})
 
-    def _ragged(self, group: h5py.Group, name: str) -> None:
-        """Write offsets of every 4,096th sample: at most 4,095 lengths lead from one to any bag."""
-        lengths = self._parts[f"lengths/{name}"]
-        sums = (
-            [np.sum(block, dtype=np.int64) for block in lengths.blocks(BLOCK)]
-            if lengths.size
-            else []
-        )
-        group.create_dataset("block_offsets", data=np.cumsum(np.array([0, *sums], np.int64)))
-        self._copy(group, "lengths", f"lengths/{name}", (self.rows,))
-
-    def _copy(
-        self, group: h5py.Group, name: str, part: str, shape: tuple[int, ...]
-    ) -> h5py.Dataset:
-        column = self._parts[part]
-        options = compression_options(self._compress) if column.size else {}
-        if options:
-            options["chunks"] = (min(BLOCK, shape[0]), *shape[1:])
-        dataset = group.create_dataset(name, shape, column.dtype, **options)
-        width = int(np.prod(shape[1:]))
-        first = 0
-        for block in (
-            column.blocks(max(1, COPY // BLOCK // width) * BLOCK * width) if column.size else ()
-        ):
-            dataset[first : first + block.size // width] = block.reshape(-1, *shape[1:])
-            first += block.size // width
-        column.delete()
-        return dataset
+    def _common_length(self, name: str, codes: int) -> int:
+        """The length of all bags of a ragged feature; 0 if they differ, or are all empty."""
+        if not self.rows or not codes or codes % self.rows:
+            return 0
+        common = codes // self.rows
+        blocks = self._parts[f"lengths/{name}"].blocks(COPY)
+        return common if all((block == common).all() for block in blocks) else 0
 
     def abort(self) -> None:
         """Give up: remove everything written so far."""
-        for part in self._parts.values():
-            part.delete()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.delete()
         self._finished = True
 
     def __enter__(self) -> Self:
@@ -370,3 +279,19 @@ class DatasetWriter:
             self.close()
         else:
             self.abort()
+
+
+def _block_offsets(lengths: PartFile) -> NDArray[np.int64]:
+    """Codes before every 4,096th sample: at most 4,095 lengths lead from one to any bag."""
+    blocks = lengths.blocks(BLOCK) if lengths.size else ()
+    sums = [np.sum(block, dtype=np.int64) for block in blocks]
+    return np.cumsum(np.array([0, *sums], np.int64))
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written as UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

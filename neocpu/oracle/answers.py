@@ -5,23 +5,26 @@
     answers.safetensors   save_file({"lookup_ragged/output": y}, f)
 
 Answers are read one by one, when they are compared. Whatever is wrong with a file raises
-OracleError and says what to do.
+OracleError and says what to do. Nothing is allocated for an array before its size is known to be
+that of the bytes that the file has of it, at most `MOST_BYTES`.
 """
 
 import json
 import math
+import os
+import stat
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
-import h5py
 import numpy as np
 
 from neocpu.errors import OracleError
+from neocpu.hdf5.door import SIGNATURE, File, Kind
+from neocpu.hdf5.walk import one_line
 from neocpu.oracle.adapters import CODES, NAMES, Array, coded, to_numpy
 
-HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 ZIP_MAGIC = b"PK"
 ADVICE = "write answers as HDF5 (.h5), NumPy (.npz) or .safetensors, with keys like case/output"
 
@@ -40,7 +43,18 @@ SAFETENSORS = {
     "U8": "u1",
     "BOOL": "?",
 }
-LONGEST_HEADER = 100 << 20  # bytes; safetensors' own limit
+LONGEST_HEADER = 16 << 20  # bytes, of safetensors
+MOST_BYTES = 512 << 20  # of an array
+KIND = Kind(
+    format="",
+    version=0,
+    error=OracleError,
+    missing="{path}: no such file",
+    damaged="{path}: truncated or not readable ({why}); write the answers again",
+    no_hdf5="{path}: not an HDF5 file",
+    foreign="",
+    newer="",
+)
 
 
 class Answers(Mapping[str, Array]):
@@ -84,11 +98,8 @@ def read_answers(path: str | Path) -> Answers:
     that is no array.
     """
     path = Path(path)
-    if not path.is_file():
-        raise OracleError(f"{path}: no such file; {ADVICE}")
-    with open(path, "rb") as file:
-        head = file.read(9)
-    if head.startswith(HDF5_MAGIC):
+    head = _head(path)
+    if head.startswith(SIGNATURE):
         return _HDF5(path)
     if head.startswith(ZIP_MAGIC):
         return _Npz(path)
@@ -102,91 +113,170 @@ def read_answers(path: str | Path) -> Answers:
     raise OracleError(f"{path}: neither HDF5, npz nor safetensors; {ADVICE}")
 
 
-class _HDF5(Answers):
-    """Datasets of an HDF5 file; an attribute `format` names the narrow format of integer codes."""
+def _head(path: Path) -> bytes:
+    """The first bytes of a file of answers. Raises OracleError where there is no such file."""
+    try:
+        # A FIFO would wait for its writer.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OracleError(f"{path}: not a regular file; {ADVICE}")
+            return os.pread(handle, 9, 0)
+        finally:
+            os.close(handle)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise OracleError(f"{path}: no such file; {ADVICE}") from error
+    except (OSError, ValueError) as error:
+        raise OracleError(f"{str(path)!r}: cannot be read: {error}") from error
+
+
+def _keys(source: str, names: Iterable[str]) -> dict[str, str]:
+    """Names in a file by "case/output"; raises OracleError for two that are the same."""
+    keys: dict[str, str] = {}
+    for name in names:
+        key = name.strip("/")
+        if key in keys:
+            raise OracleError(f"{source}: has {key!r} twice; write the answers again")
+        if not name.isprintable():
+            raise OracleError(f"{source}: has a name that is no text: {name!r}")
+        keys[key] = name
+    return keys
+
+
+class _FileAnswers(Answers):
+    """Answers in a file; `_array` reads one, and may raise anything."""
 
     def __init__(self, path: Path) -> None:
         self.source = str(path)
-        try:
-            self._file = h5py.File(path, "r", locking=False)
-        except OSError as error:
-            raise OracleError(
-                f"{path}: truncated or not readable ({error}); write the answers again"
-            ) from error
-        names: list[str] = []
-        self._file.visititems(
-            lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None
-        )
-        self._named = dict.fromkeys(names)
 
     def _read(self, key: str) -> Array:
-        dataset = self._file[key]
-        form = str(dataset.attrs.get("format", ""))
         try:
-            array = np.asarray(dataset[()])
-        except (OSError, TypeError, ValueError) as error:
+            return self._array(key)
+        except OracleError:
+            raise
+        # NumPy, zipfile and its decompressors raise all kinds of errors for damaged bytes.
+        except Exception as error:
             raise OracleError(
-                f"{self.source}: {key} cannot be read ({error}); write the answers again"
+                f"{self.source}: {key} cannot be read ({one_line(error)}); write the answers again"
             ) from error
-        if form in CODES and array.dtype == np.dtype(CODES[form]):
-            return coded(array, form)
+
+    def _array(self, key: str) -> Array:
+        raise NotImplementedError
+
+    def _check_size(self, key: str, size: int) -> None:
+        """Raise OracleError for an array of too many bytes."""
+        if size > MOST_BYTES:
+            raise OracleError(
+                f"{self.source}: {key} takes {size:,} bytes; arrays of answers have at most "
+                f"{MOST_BYTES:,}"
+            )
+
+
+class _HDF5(_FileAnswers):
+    """Datasets of an HDF5 file; an attribute `format` names the narrow format of integer codes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._file = File(path, KIND)
+        try:
+            objects = self._file.objects
+            self._named = _keys(
+                self.source, (name for name in objects if objects[name].dtype is not None)
+            )
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _array(self, key: str) -> Array:
+        stored = self._file.array(key)
+        self._check_size(key, stored.nbytes)
+        array = stored.read()
+        form = stored.attributes.get("format", "")
+        if isinstance(form, str) and form in CODES and array.dtype == np.dtype(CODES[form]):
+            return coded(array, form).reshape(array.shape)
         return to_numpy(array, f"{self.source}: {key}")
 
     def close(self) -> None:
         self._file.close()
 
 
-class _Npz(Answers):
+class _Npz(_FileAnswers):
     """Arrays of an npz file."""
 
     def __init__(self, path: Path) -> None:
-        self.source = str(path)
-        stream = open(path, "rb")  # noqa: SIM115 (closed by close)
+        super().__init__(path)
         try:
-            self._file = np.load(stream, allow_pickle=False)
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            stream.close()
+            self._archive = zipfile.ZipFile(path)
+        except Exception as error:
             raise OracleError(
-                f"{path}: truncated or not an npz file ({error}); write the answers again"
+                f"{path}: truncated or not an npz file ({one_line(error)}); write the answers again"
             ) from error
-        self._stream = stream
-        self._members = {name.strip("/"): name for name in self._file.files}
-        self._named = dict.fromkeys(self._members)
+        try:
+            members = [info.filename for info in self._archive.infolist()]
+            self._named = _keys(self.source, (name.removesuffix(".npy") for name in members))
+        except BaseException:
+            self._archive.close()
+            raise
 
-    def _read(self, key: str) -> Array:
-        try:
-            return to_numpy(self._file[self._members[key]], f"{self.source}: {key}")
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise OracleError(
-                f"{self.source}: {key} cannot be read ({error}); write the answers again"
-            ) from error
+    def _array(self, key: str) -> Array:
+        member = self._archive.getinfo(f"{self._named[key]}.npy")
+        self._check_size(key, member.file_size)
+        with self._archive.open(member) as stream:
+            shape, fortran, dtype = _npy_header(stream)
+            size = math.prod(shape) * dtype.itemsize
+            if dtype.hasobject or min(shape, default=0) < 0:
+                raise OracleError(f"{self.source}: {key} is no array of numbers")
+            if stream.tell() + size != member.file_size:
+                raise OracleError(
+                    f"{self.source}: {key} of shape {list(shape)} {dtype} does not have "
+                    f"{member.file_size - stream.tell()} bytes; write the answers again"
+                )
+            data = stream.read()
+        order: Any = "F" if fortran else "C"
+        array = np.frombuffer(data, dtype).reshape(shape, order=order)
+        return to_numpy(array, f"{self.source}: {key}")
 
     def close(self) -> None:
-        self._file.close()
-        self._stream.close()
+        self._archive.close()
 
 
-class _Safetensors(Answers):
+def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in Fortran's order, and dtype, from the beginning of a member of an npz."""
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(stream)
+    raise ValueError(f"a header of version {version}")
+
+
+class _Safetensors(_FileAnswers):
     """Tensors of a safetensors file.
 
     8 bytes with the length of the header, the header as JSON, then raw little-endian elements.
     """
 
     def __init__(self, path: Path) -> None:
-        self.source = str(path)
-        self._size = path.stat().st_size
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            text = file.read(length)
-        self._start = 8 + length
+        super().__init__(path)
         try:
-            header = json.loads(text)
+            self._size = path.stat().st_size
+            with open(path, "rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                text = file.read(length)
+        except OSError as error:
+            raise self._damaged(one_line(error)) from error
+        self._start = 8 + length
+        if len(text) < length:
+            raise self._damaged(f"its header ends at byte {self._start} of {self._size}")
+        try:
+            header = json.loads(text, object_pairs_hook=_unique)
             header.pop("__metadata__", None)
-            self._entries = {
-                name.strip("/"): self._entry(name, entry) for name, entry in header.items()
-            }
-        except (ValueError, AttributeError, KeyError, TypeError) as error:
-            raise self._damaged(f"its header is no valid JSON of tensors ({error})") from error
+            names = _keys(self.source, header)
+            self._entries = {key: self._entry(key, header[name]) for key, name in names.items()}
+        except (ValueError, AttributeError, KeyError, RecursionError, TypeError) as error:
+            what = f"its header is no valid JSON of tensors ({one_line(error)})"
+            raise self._damaged(what) from error
+        self._refuse_overlaps()
         self._named = dict.fromkeys(self._entries)
 
     def _damaged(self, what: str) -> OracleError:
@@ -198,25 +288,46 @@ class _Safetensors(Answers):
     def _entry(self, name: str, entry: dict[str, Any]) -> tuple[str, tuple[int, ...], int]:
         """Element type, shape and first byte of a tensor, checked against both sizes."""
         kind = entry["dtype"]
-        shape = tuple(int(n) for n in entry["shape"])
+        shape = tuple(entry["shape"])
         first, last = entry["data_offsets"]
+        if not all(type(n) is int and n >= 0 for n in (*shape, first, last)):
+            raise ValueError(f"{name}: sizes that are no whole numbers")
         if kind not in SAFETENSORS and kind not in NAMES:
             raise OracleError(
                 f"{self.source}: {name}: elements of type {kind} are not known; give F32 or bytes "
                 "as U8"
             )
-        itemsize = _dtype(kind).itemsize
-        if not 0 <= first <= last or last - first != math.prod(shape) * itemsize:
+        size = math.prod(shape) * _dtype(kind).itemsize
+        if last - first != size:
             raise self._damaged(f"{name} of shape {list(shape)} {kind} in {last - first} bytes")
         if self._start + last > self._size:
             raise self._damaged(f"{name} ends at byte {self._start + last} of {self._size}")
+        self._check_size(name, size)
         return kind, shape, self._start + first
 
-    def _read(self, key: str) -> Array:
+    def _refuse_overlaps(self) -> None:
+        """Raise OracleError where two tensors share bytes."""
+        end = 0
+        by_place = sorted(self._entries.items(), key=lambda item: item[1][2])
+        for name, (kind, shape, first) in by_place:
+            size = math.prod(shape) * _dtype(kind).itemsize
+            if size and first < end:
+                raise self._damaged(f"{name} begins within another tensor")
+            end = max(end, first + size)
+
+    def _array(self, key: str) -> Array:
         kind, shape, first_byte = self._entries[key]
         count = math.prod(shape)
         elements = np.fromfile(self.source, _dtype(kind), count, offset=first_byte).reshape(shape)
-        return coded(elements, NAMES[kind]) if kind in NAMES else elements
+        return coded(elements, NAMES[kind]).reshape(shape) if kind in NAMES else elements
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; raises ValueError for a name that is there twice."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a name is there twice")
+    return value
 
 
 def _dtype(kind: str) -> np.dtype[Any]:

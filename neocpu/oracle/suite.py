@@ -8,9 +8,11 @@
                                 attributes: about, axes, format (of elements), exact
     /switches, /presets         what the oracle can tell apart, in words
 
-The hash covers names, options and numbers, not HDF5's bytes nor the prose; all NaNs hash alike.
+The hash covers names, options and numbers, not HDF5's bytes nor the prose; all NaNs hash alike. The
+file ends in a seal over all of its bytes (`hdf5/seal.py`).
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,23 +20,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import h5py
 import numpy as np
 
 from neocpu import __version__
 from neocpu.errors import OracleError
+from neocpu.hdf5.door import Array as StoredArray
+from neocpu.hdf5.door import File, Kind
+from neocpu.hdf5.draft import Draft
+from neocpu.hdf5.walk import one_line
 from neocpu.oracle.adapters import CODES, Array, coded, codes_of, format_of
 from neocpu.oracle.operator import Case, Field, Truth
 
 FORMAT = "neocpu-oracle-suite"
 VERSION = 1
+KIND = Kind(
+    format=FORMAT,
+    version=VERSION,
+    error=OracleError,
+    missing="{path}: no such file; make a suite with `neocpu oracle export {path}`",
+    damaged="{path}: a damaged or truncated suite: {why}; export it again",
+    no_hdf5="{path}: not an HDF5 file; make a suite with `neocpu oracle export`",
+    foreign="{path}: an HDF5 file, but not an oracle suite; is it the file of answers?",
+    newer="{path}: suite of version {version}, this neocpu reads {newest}: export again",
+)
+COMPRESSED = 512  # bytes of an array from which on it is compressed
+MOST_BYTES = 256 << 20  # of an array, decompressed
+# what the content of a case may raise
+PROBLEMS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 CASES_PER_OPERATOR = 2  # in the golden suite
 GOLDEN_BYTES = 2048  # of the inputs of a case in it, at most
 OPTIONAL_PARTS = ("lower", "upper", "probability")
 HOW_TO_ANSWER = (
     "Answer case by case: an array named CASE/OUT for each output, shaped as "
     "outputs/OUT/canonical, in HDF5, npz or safetensors; leave out what you do not have. "
-    "Then: neocpu oracle check SUITE.h5 ANSWERS"
+    "Then: neocpu oracle check SUITE.h5 ANSWERS. Text is of fixed length: h5py gives it as bytes"
 )
 
 
@@ -115,36 +134,42 @@ def write_suite(path: str | Path, questions: Iterable[Question], seed: int) -> s
     """Write a suite, in one go under its final name once it is complete; returns its SHA-256."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
+    with Draft() as draft:
+        digest = _write(draft, questions, seed)
+        image = draft.image()
     try:
-        with h5py.File(partial, "w", libver="v110") as file:
-            digest = _write(file, questions, seed)
+        image.write(partial)
+        image.seal(partial)
         partial.replace(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise OracleError(
             f"{path}: cannot be written ({error}); choose another place or make room"
         ) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError, ValueError):
+            partial.unlink(missing_ok=True)
     return digest
 
 
-def _write(file: h5py.File, questions: Iterable[Question], seed: int) -> str:
+def _write(draft: Draft, questions: Iterable[Question], seed: int) -> str:
     from neocpu.oracle.semantics import PRESETS, SWITCHES
 
     hashes = []
     for question in questions:
         name = question.case.name
         sha256 = question.sha256
-        _write_question(file.create_group(f"cases/{name}"), question, sha256)
+        _write_question(draft, f"cases/{name}", question, sha256)
         hashes.append((name, sha256))
     for switch in SWITCHES.values():
-        group = file.create_group(f"switches/{switch.name}")
-        group.attrs.update({"kind": switch.kind, "about": switch.about})
-    file.create_group("presets").attrs.update(
-        {preset: " ".join(sorted(switches)) for preset, switches in PRESETS.items()}
+        draft.group(f"switches/{switch.name}")
+        draft.set(f"switches/{switch.name}", {"kind": switch.kind, "about": switch.about})
+    draft.group("presets")
+    draft.set(
+        "presets", {preset: " ".join(sorted(switches)) for preset, switches in PRESETS.items()}
     )
     digest = suite_digest(hashes, seed)
-    file.attrs.update(
+    draft.set(
+        "",
         {
             "format": FORMAT,
             "version": VERSION,
@@ -152,46 +177,48 @@ def _write(file: h5py.File, questions: Iterable[Question], seed: int) -> str:
             "neocpu": __version__,
             "sha256": digest,
             "how_to_answer": HOW_TO_ANSWER,
-        }
+        },
     )
     return digest
 
 
-def _write_question(group: h5py.Group, question: Question, sha256: str) -> None:
+def _write_question(draft: Draft, place: str, question: Question, sha256: str) -> None:
     from neocpu.oracle.ops import OPERATORS
 
     case = question.case
-    group.attrs.update({"op": case.op, "about": case.about, "sha256": sha256})
-    group.create_group("options").attrs.update(case.options)
+    draft.group(place)
+    draft.set(place, {"op": case.op, "about": case.about, "sha256": sha256})
+    draft.group(f"{place}/options")
+    draft.set(f"{place}/options", case.options)
     fields = OPERATORS[case.op].inputs
     for name, array in case.inputs.items():
-        _put(group, f"inputs/{name}", array, fields.get(name.rsplit("/", 1)[-1], Field("")))
+        field = fields.get(name.rsplit("/", 1)[-1], Field(""))
+        _put(draft, f"{place}/inputs/{name}", array, field)
     for name, expected in question.outputs.items():
-        output = group.create_group(f"outputs/{name}")
-        output.attrs.update(
+        output = f"{place}/outputs/{name}"
+        draft.group(output)
+        draft.set(
+            output,
             {
                 "about": expected.field.about,
                 "axes": ", ".join(expected.field.axes),
                 "format": expected.truth.format,
                 "exact": expected.truth.exact,
                 "is_output": True,
-            }
+            },
         )
         for part, array in _arrays(expected).items():
-            _put(output, part, array, None)
+            _put(draft, f"{output}/{part}", array, None)
 
 
-def _put(group: h5py.Group, name: str, array: Array, field: Field | None) -> None:
+def _put(draft: Draft, name: str, array: Array, field: Field | None) -> None:
     codes = codes_of(array)
     form = format_of(array)
-    compression: dict[str, Any] = {}
-    if codes.nbytes > 512:
-        compression = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
-    dataset = group.create_dataset(name, data=codes, track_times=False, **compression)
+    draft.put(name, codes, compress=codes.nbytes > COMPRESSED)
     if form:
-        dataset.attrs["format"] = form
+        draft.set(name, {"format": form})
     if field is not None:
-        dataset.attrs.update({"about": field.about, "axes": ", ".join(field.axes)})
+        draft.set(name, {"about": field.about, "axes": ", ".join(field.axes)})
 
 
 class Suite(Mapping[str, Question]):
@@ -203,55 +230,50 @@ class Suite(Mapping[str, Question]):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise OracleError(
-                f"{path}: no such file; make a suite with `neocpu oracle export {path}`"
-            )
+        self._file = File(self.path, KIND)
         try:
-            self._file = h5py.File(self.path, "r", locking=False)
-        except OSError as error:
-            raise OracleError(
-                f"{path}: not an HDF5 file, or truncated ({error}); export it again"
-            ) from error
-        attributes = self._file.attrs
-        if attributes.get("format") != FORMAT:
+            if self._file.attribute("version", int) != VERSION:
+                raise OracleError(
+                    f"{path}: suite of version {self._file.attributes()['version']}, this neocpu "
+                    f"reads {VERSION}: export again"
+                )
+            self.seed = self._file.attribute("seed", int)
+            self.sha256 = self._file.attribute("sha256", str)
+            self.neocpu = self._file.attribute("neocpu", str)
+            self._hashes = {
+                name: self._file.attribute("sha256", str, f"cases/{name}")
+                for name in self._file.children("cases")
+            }
+            if suite_digest(self._hashes.items(), self.seed) != self.sha256:
+                raise OracleError(
+                    f"{path}: has not the cases, or the seed, that it was written with; export it "
+                    "again"
+                )
+        except BaseException:
             self._file.close()
-            raise OracleError(
-                f"{path}: an HDF5 file, but not an oracle suite; is it the file of answers?"
-            )
-        if int(attributes.get("version", 0)) != VERSION:
-            self._file.close()
-            raise OracleError(
-                f"{path}: suite of version {attributes.get('version')}, "
-                f"this neocpu reads {VERSION}: export again"
-            )
-        self.seed = int(attributes["seed"])
-        self.sha256 = str(attributes["sha256"])
-        self.neocpu = str(attributes["neocpu"])
-        self._names = list(self._file.get("cases", {}))
+            raise
 
     def __getitem__(self, name: str) -> Question:
-        if name not in self._names:
+        if name not in self._hashes:
             raise KeyError(name)
         try:
-            group = self._file[f"cases/{name}"]
-            question = _read(name, group)
-            written_sha256 = str(group.attrs["sha256"])
-        except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+            question = _read(self._file, name)
+            sha256 = question.sha256
+        except PROBLEMS as error:
             raise OracleError(
-                f"{self.path}: case {name} is damaged ({error}); export the suite again"
+                f"{self.path}: case {name} is damaged ({one_line(error)}); export the suite again"
             ) from error
-        if question.sha256 != written_sha256:
+        if sha256 != self._hashes[name]:
             raise OracleError(
                 f"{self.path}: case {name} was changed after it was written; export the suite again"
             )
         return question
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._hashes)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._hashes)
 
     def __enter__(self) -> Self:
         return self
@@ -260,43 +282,58 @@ class Suite(Mapping[str, Question]):
         self._file.close()
 
 
-def _read(name: str, group: h5py.Group) -> Question:
+def _read(file: File, name: str) -> Question:
+    place = f"cases/{name}"
     inputs: dict[str, Array] = {}
     outputs: dict[str, Expected] = {}
-
-    def visit_input(key: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            inputs[key] = _get(item)
-
-    def visit_output(key: str, item: Any) -> None:
-        if isinstance(item, h5py.Group) and item.attrs.get("is_output"):
-            outputs[key] = _expected(item)
-
-    if "inputs" in group:
-        group["inputs"].visititems(visit_input)
-    group["outputs"].visititems(visit_output)
-    options = {key: _plain(value) for key, value in group["options"].attrs.items()}
-    return Question(
-        Case(name, str(group.attrs["op"]), inputs, options, str(group.attrs["about"])), outputs
+    for key in _below(file, f"{place}/inputs"):
+        if file.objects[f"{place}/inputs/{key}"].dtype is not None:
+            inputs[key] = _get(file.array(f"{place}/inputs/{key}"))
+    for key in _below(file, f"{place}/outputs"):
+        output = f"{place}/outputs/{key}"
+        if file.attributes(output).get("is_output"):
+            outputs[key] = _expected(file, output)
+    case = Case(
+        name=name,
+        op=file.attribute("op", str, place),
+        inputs=inputs,
+        options=file.attributes(f"{place}/options"),
+        about=file.attribute("about", str, place),
     )
+    return Question(case, outputs)
 
 
-def _expected(group: h5py.Group) -> Expected:
-    parts = {name: _get(item) for name, item in group.items() if isinstance(item, h5py.Dataset)}
+def _below(file: File, place: str) -> Iterator[str]:
+    """Names of all that is below a group, relative to it."""
+    for child in file.children(place):
+        yield child
+        yield from (f"{child}/{name}" for name in _below(file, f"{place}/{child}"))
+
+
+def _expected(file: File, place: str) -> Expected:
+    parts = {
+        name: _get(file.array(f"{place}/{name}"))
+        for name in file.children(place)
+        if file.objects[f"{place}/{name}"].dtype is not None
+    }
     canonical = parts.pop("canonical", None)
-    truth = Truth(**parts, exact=bool(group.attrs["exact"]), format=str(group.attrs["format"]))
-    axes = tuple(axis for axis in str(group.attrs["axes"]).split(", ") if axis)
-    return Expected(truth, canonical, Field(str(group.attrs["about"]), axes))
+    truth = Truth(
+        **parts,
+        exact=file.attribute("exact", bool, place),
+        format=file.attribute("format", str, place),
+    )
+    axes = tuple(axis for axis in file.attribute("axes", str, place).split(", ") if axis)
+    return Expected(truth, canonical, Field(file.attribute("about", str, place), axes))
 
 
-def _get(dataset: h5py.Dataset) -> Array:
-    array = np.asarray(dataset[()])
-    form = str(dataset.attrs.get("format", ""))
-    return coded(array, form).reshape(array.shape) if form in CODES else array
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+def _get(stored: StoredArray) -> Array:
+    if stored.nbytes > MOST_BYTES:
+        raise ValueError(f"{stored.name} takes {stored.nbytes:,} bytes")
+    array = stored.read()
+    form = stored.attributes.get("format", "")
+    if isinstance(form, str) and form in CODES:
+        return coded(array, form).reshape(array.shape)
+    return array
 
 
 def golden_cases() -> list[Case]:

@@ -30,6 +30,8 @@ REMEDIES = {
     errno.EMFILE: "raise the limit of open files of this process (`ulimit -n`)",
     errno.ENFILE: "this host has too many open files; end other programs",
     errno.ENOSPC: "make room on that disk",
+    errno.EROFS: "nothing can be written there; mount it for writing, or choose another folder",
+    errno.EIO: "the disk fails; look at the system's log, and use another one",
     errno.EDQUOT: "make room: the quota on that disk is used up",
 }
 _STARTED = time.time()  # of this process, nearly

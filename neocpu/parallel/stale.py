@@ -18,6 +18,18 @@ from neocpu.errors import EnvironmentProblem
 
 PATIENCE = "NEOCPU_MPI_START"  # seconds that MPI may take to start
 SECONDS = 60.0
+# how the names of processes begin that start ranks, as the system shortens them
+LAUNCHERS = (
+    "hydra_",
+    "pmi_proxy",
+    "mpiexec",
+    "mpirun",
+    "orted",
+    "prte",
+    "slurmstepd",
+    "flux",
+    "jsm",
+)
 PREFIXES = ("PMI_", "PMIX_", "OMPI_", "MV2_", "FLUX_", "JSM_", "SLURM_STEP_", "HYDI_")
 
 
@@ -64,12 +76,14 @@ def started_in_time(variables: Mapping[str, str] = os.environ) -> Iterator[None]
     """End this process, with a message, if the block takes longer than MPI may take to start.
 
     A child process watches: MPI's start does not return to Python, whose threads then wait too.
+    Where the parent is a launcher, the variables are its own: then ranks may start as slowly as
+    many on few cores do, and nobody watches unless NEOCPU_MPI_START says how long.
     """
     try:
         seconds = float(variables.get(PATIENCE, SECONDS))
     except ValueError:
         seconds = SECONDS
-    if not hasattr(os, "fork"):
+    if not hasattr(os, "fork") or (PATIENCE not in variables and _parent_launches()):
         yield
         return
     text = (
@@ -92,6 +106,15 @@ def started_in_time(variables: Mapping[str, str] = os.environ) -> Iterator[None]
         with suppress(OSError):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+def _parent_launches() -> bool:
+    """Whether the parent of this process is part of a launcher, by its name."""
+    try:
+        name = Path(f"/proc/{os.getppid()}/comm").read_text().strip()
+    except OSError:
+        return False
+    return name.startswith(LAUNCHERS)
 
 
 def _watch(parent: int, text: str, seconds: float) -> None:

@@ -23,6 +23,7 @@ extents: kilobytes) are first saved in FILE.growing, and `recover` puts them bac
 import contextlib
 import errno
 import json
+import math
 import os
 import stat
 import struct
@@ -37,13 +38,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import StorageError
+from neocpu.hdf5.door import starts_like_hdf5
+from neocpu.hdf5.walk import PROBLEMS, one_line
 from neocpu.storage import metadata_check
 from neocpu.storage.metadata_check import COMMITS, PAGE
 
 FORMAT = "neocpu-rows"
 VERSION = 1
 INDEX_EXTENT = 1 << 20  # bytes
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
 TAG = np.dtype([("row", "<i8"), ("record", "<u4"), ("tag", "<u4")])
 _UNDO = struct.Struct("<8sqqI")  # magic, size of the file, pieces, CRC-32 of what follows
 _UNDO_MAGIC = b"NEOGROW1"
@@ -182,8 +184,7 @@ def read(path: Path, handle: int | None = None) -> FileLayout:
     Raises StorageError for a file that is missing, foreign, newer, truncated or damaged.
     """
     try:
-        with open(path, "rb") as plain:
-            foreign = plain.read(8) != SIGNATURE
+        foreign = not starts_like_hdf5(path)
     except OSError as error:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
     if foreign:
@@ -192,20 +193,13 @@ def read(path: Path, handle: int | None = None) -> FileLayout:
         commits = metadata_check.find(handle)
         if commits is not None and not metadata_check.check(handle, commits):
             raise damaged(path, "HDF5's metadata has other bytes than were written")
+    size = path.stat().st_size
     try:
         with _opened(path, "r") as file:
-            layout = _layout(path, file)
-    except (
-        AttributeError,
-        LookupError,
-        ValueError,
-        TypeError,
-        OSError,
-        RuntimeError,
-        OverflowError,
-    ) as error:
-        raise damaged(path, f"truncated, or its HDF5 metadata cannot be read: {error}") from error
-    size = path.stat().st_size
+            layout = _layout(path, file, size)
+    except PROBLEMS as error:
+        why = f"truncated, or its HDF5 metadata cannot be read: {one_line(error)}"
+        raise damaged(path, why) from error
     for extents in layout.all():
         if extents.origin.size and int(extents.origin.max()) + extents.size > size:
             raise damaged(
@@ -223,10 +217,10 @@ def damaged(path: Path, reason: str) -> StorageError:
     )
 
 
-def _layout(path: Path, file: h5py.File) -> FileLayout:
+def _layout(path: Path, file: h5py.File, size: int) -> FileLayout:
     if _plain(file.attrs.get("format")) != FORMAT:
         raise StorageError(f"{path}: an HDF5 file, but not a neocpu file of rows")
-    if file.attrs["version"] > VERSION:
+    if int(file.attrs["version"]) > VERSION:
         raise StorageError(
             f"{path}: a file of rows of version {file.attrs['version']}; this neocpu reads up to "
             f"{VERSION}; upgrade"
@@ -242,9 +236,9 @@ def _layout(path: Path, file: h5py.File) -> FileLayout:
             for key, value in file[f"tables/{name}"].attrs.items()
             if key != "number"
         }
-        tables.append(RowTable(name, **attributes))
-        records.append(_extents(file, f"tables/{name}/records"))
-        tags.append(_extents(file, f"tables/{name}/tags"))
+        tables.append(_checked(RowTable(name, **attributes)))
+        records.append(_extents(file, f"tables/{name}/records", size))
+        tags.append(_extents(file, f"tables/{name}/tags", size))
         if (
             records[-1].per != tags[-1].per
             or records[-1].stride < tables[-1].record
@@ -258,16 +252,29 @@ def _layout(path: Path, file: h5py.File) -> FileLayout:
         tables=tuple(tables),
         extent=int(file.attrs["extent"]),
         commits=commits,
-        index=_extents(file, "index"),
+        index=_extents(file, "index", size),
         records=records,
         tags=tags,
     )
 
 
-def _extents(file: h5py.File, name: str) -> Extents:
+def _checked(table: RowTable) -> RowTable:
+    """The description of a table; raises ValueError unless its numbers are some."""
+    numbers = (table.rows, table.record, table.first_row, table.first_column, table.columns)
+    if not all(type(number) is int and 0 <= number < 2**62 for number in numbers):
+        raise ValueError(f"tables/{table.name} has impossible attributes")
+    if not (table.rows and table.record and isinstance(table.layout, str)):
+        raise ValueError(f"tables/{table.name} has no rows, or no layout")
+    return table
+
+
+def _extents(file: h5py.File, name: str, size: int) -> Extents:
+    """Where the items of a dataset are in a file of `size` bytes. Raises one of PROBLEMS."""
     data = file[name]
     per = data.chunks[0]
-    stride = data.dtype.itemsize * int(np.prod(data.shape[1:], dtype=np.int64))
+    stride = data.dtype.itemsize * math.prod(data.shape[1:])
+    if data.shape[0] * stride > size or not stride:
+        raise ValueError(f"/{name} has more items than the file has bytes")
     origin = np.full(data.shape[0] // per, -1, np.int64)
 
     def note(chunk: Any) -> None:
@@ -312,7 +319,7 @@ def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, i
                 data = file[extents.name]
                 data.resize(extent_counts[extents.name] * data.chunks[0], axis=0)
             file.flush()
-            grown = [_extents(file, extents.name) for extents in growing]
+            grown = [_extents(file, extents.name, size + need) for extents in growing]
         os.fsync(handle)
         reserve(handle, size, os.fstat(handle).st_size - size)
     except (OSError, RuntimeError, ValueError) as error:

@@ -51,10 +51,11 @@ def newest(commits: bytes) -> Guard:
     """The newest intact guard in the bytes of /commits."""
     guard = Guard(number=0, place=1, pieces=[], checksum=0)
     for place in range(2):
-        text = commits[(2 + place * PAGES) * PAGE :][: PAGES * PAGE]
+        text = commits[(2 + place * PAGES) * PAGE :][: PAGES * PAGE].ljust(_GUARD.size, b"\0")
         magic, number, count, crc = _GUARD.unpack_from(text)
         body = text[_GUARD.size :][: 16 * count + 4]
-        if magic == _MAGIC and zlib.crc32(body) == crc and number > guard.number:
+        whole = magic == _MAGIC and len(body) == 16 * count + 4 and zlib.crc32(body) == crc
+        if whole and number > guard.number:
             pieces = [struct.unpack_from("<qq", body, 16 * i) for i in range(count)]
             (pieces_crc,) = struct.unpack_from("<I", body, 16 * count)
             guard = Guard(number, place, pieces, pieces_crc)

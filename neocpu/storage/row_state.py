@@ -41,10 +41,12 @@ def load(path: Path, layout: FileLayout, io: RawFile) -> CommitState:
     pages = [os.pread(io.handle, PAGE, layout.commits + i * PAGE) for i in range(2)]
     copies = [headers(page) for page in pages]
     newest = [max((h for h in pair if h), key=lambda h: h.epoch, default=None) for pair in copies]
+    # Before the first commit one of the pages was never written.
+    committed = any(h is not None and h.epoch > 0 for h in newest)
     noticed = [
         f"page {i} of /commits: {pair.count(None)} of its 2 copies of a header are damaged"
         for i, (pair, page) in enumerate(zip(copies, pages))
-        if None in pair and any(page)
+        if None in pair and (committed or any(page))
     ]
     # A kill may have cut off the newer page while it was written: then the older one counts.
     number = max(range(2), key=lambda i: getattr(newest[i], "epoch", -1))

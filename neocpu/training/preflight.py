@@ -6,6 +6,7 @@ bytes, one page)`. Tables get huge pages where even those fit, small ones otherw
 has the rows that were touched.
 """
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -234,6 +235,14 @@ class CheckpointNeeds:
         return min(max(self.saves, len(self.present) + 1), self.keep + 1 + self.based)
 
 
+def free_bytes(folder: Path) -> int:
+    """Free bytes of the disk on which a folder is, or will be made."""
+    for path in (folder, *folder.absolute().parents):
+        with contextlib.suppress(FileNotFoundError):
+            return shutil.disk_usage(path).free
+    raise TrainingError(f"{folder}: neither it nor any folder above it exists")
+
+
 def check_checkpoints(out: Path, needs: CheckpointNeeds, tell: Callable[[str], None]) -> int:
     """Will the checkpoints in folder `out` fit? Returns the bytes that one can take, at most.
 
@@ -243,7 +252,7 @@ def check_checkpoints(out: Path, needs: CheckpointNeeds, tell: Callable[[str], N
     written = sum(needs.present)
     least = max(needs.files * needs.dense - written, needs.dense)
     most = max(needs.files * needs.one - written, needs.one)
-    free = shutil.disk_usage(out).free
+    free = free_bytes(out)
     if most <= free:
         return needs.one
     files = f"{needs.files} of {human(needs.one)}"
@@ -282,8 +291,7 @@ def check_rows(
     most = sum(need.bytes for need in needs)
     if budget:
         most = min(most, ranks * budget)
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
+    free = free_bytes(folder)
     if most > free:
         tell(
             f"warning: rows on the SSD may need up to {human(most)} in {folder}, most of it for "

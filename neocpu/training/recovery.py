@@ -46,15 +46,15 @@ class Recovery:
         self._cost = (0, 0.0)
 
     def resume(self, tell: Callable[[str], None]) -> int:
-        """Bring the world to the state of the newest complete checkpoint of the folder.
+        """Bring the world to the state of the newest sound checkpoint of the folder.
 
-        Returns its step, 0 without one.
+        Returns its step, 0 where there are no checkpoints.
         """
-        path = checkpoint.latest(self._out, self._world.comm)
-        if path is None:
+        resumed = checkpoint.resume(self._out, self._world, self._data, split="train", tell=tell)
+        if resumed is None:
             tell(f"no complete checkpoint in {self._out}: starting at step 0")
             return 0
-        step = checkpoint.load(path, self._world, self._data, split="train", tell=tell)
+        path, step = resumed
         self._saver.resume(path, step)
         self.resumed_from = path
         self._begun = step

@@ -15,6 +15,7 @@ from typing import Self
 from neocpu.errors import NeocpuError, TrainingError
 from neocpu.parallel.comm import Comm
 from neocpu.storage.lock import UNSUPPORTED, claim, holder
+from neocpu.training.checkpoint.folder import checkpoints
 
 try:
     import fcntl
@@ -78,6 +79,17 @@ class RunLock:
         trace: TracebackType | None,
     ) -> None:
         self._release()
+        if isinstance(error, FileNotFoundError) and self._had(error.filename):
+            raise TrainingError(
+                f"{error.filename} was removed while the run used it; start the run again"
+            ) from error
+
+    def _had(self, name: str | bytes | int | None) -> bool:
+        """Whether a file is in this folder, or the folder itself."""
+        if not isinstance(name, str):
+            return False
+        path = Path(name).absolute()
+        return self.out.absolute() in (path, *path.parents)
 
     def _take(self) -> None:
         """Lock the folder for this process; TrainingError if another one holds it."""
@@ -125,6 +137,7 @@ class RunLock:
 
     def _refuse_results(self) -> None:
         """TrainingError if a new run would write among the results of another one."""
+        checkpoints(self.out)  # raises an error where nobody can tell what is there
         result = has_results(self.out)
         if result is not None and not self.resume:
             raise TrainingError(

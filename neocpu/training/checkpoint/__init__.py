@@ -6,37 +6,70 @@ Saving is `saving.py`; loading is here: every rank reads and verifies the blocks
 need.
 """
 
-import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from neocpu.errors import CheckpointError, TrainingError
-from neocpu.parallel.comm import Comm
+from neocpu.training.checkpoint.candidates import Candidates, Tell, latest
+from neocpu.training.checkpoint.folder import checkpoints
 from neocpu.training.checkpoint.reading import CheckpointFile
-from neocpu.training.checkpoint.saving import checkpoints, save
+from neocpu.training.checkpoint.saving import save
 from neocpu.training.identity import refuse_other_data
+from neocpu.training.results import silent
 from neocpu.training.state import dense_fields
 
-__all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "save"]
+__all__ = ["checkpoints", "differences", "latest", "load", "refuse_changes", "resume", "save"]
 
 
-def latest(out: Path, comm: Comm) -> Path | None:
-    """The newest complete checkpoint with a sound index in a folder of results; None without one.
+def resume(
+    out: Path, world: Any, data: Mapping[str, Any] | None = None, *, split: str, tell: Tell
+) -> tuple[Path, int] | None:
+    """Bring a world that was just built to the newest sound checkpoint of a folder of results.
 
-    Collective.
+    Returns the checkpoint and its step; None where there is none, so that the run starts at step
+    0. One with a damaged block is passed over before any of its rows are in the world. Collective.
+
+    data, split, tell : as for `load`; `tell` is also given a line for each file that is passed
+        over.
+
+    Raises CheckpointError on all ranks as `load` does, and where there are checkpoints but none
+    that can be used.
     """
-    newest = ""
-    if comm.rank == 0:
-        for path in reversed(checkpoints(out)):
-            with contextlib.suppress(CheckpointError), CheckpointFile(path):
-                newest = str(path.resolve())
-                break
-    newest = comm.allgather_bytes(newest.encode())[0].decode()
-    return Path(newest) if newest else None
+    candidates = Candidates(out, world.comm, tell)
+    while (path := candidates.next()) is not None:
+        trouble = "" if candidates.last else _damage(path, world)
+        if not trouble:
+            return path, load(path, world, data, split=split, tell=tell)
+        candidates.refuse(path, trouble)
+    return None
+
+
+def _damage(path: Path, world: Any) -> str:
+    """What is wrong with the blocks of a file that any rank needs; "": nothing. Collective."""
+    trouble = ""
+    try:
+        with CheckpointFile(path) as file:
+            if not differences(file.header, world.config.header()):
+                for number, rows in _needed(file, world):
+                    for _ in file.blocks(number, *rows):
+                        pass
+    except CheckpointError as problem:
+        trouble = str(problem)
+    troubles = world.comm.allgather_bytes(trouble.encode())
+    return next((text.decode() for text in troubles if text), "")
+
+
+def _needed(file: CheckpointFile, world: Any) -> Iterator[tuple[int, tuple[int, int]]]:
+    """The tensors of a file that a rank loads, and which of their rows."""
+    for name in dense_fields(world):
+        number = file.number(f"dense/{name}")
+        yield number, (0, file.tensors[number].rows)
+    for shard in world.plan.local(world.comm.rank):
+        yield file.number(f"tables/{world.plan.tables[shard.table].name}"), shard.rows
 
 
 def load(
@@ -45,7 +78,7 @@ def load(
     data: Mapping[str, Any] | None = None,
     *,
     split: str | None = None,
-    tell: Callable[[str], None] | None = None,
+    tell: Tell = silent,
 ) -> int:
     """Bring a world that was just built to the state of a checkpoint, of any ranks and plan.
 
@@ -66,24 +99,21 @@ def load(
         with CheckpointFile(path) as file:
             refuse_changes(file, world.config.header())
             if data is not None:
-                refuse_other_data(file.path, json.loads(file.text("data")), data, split)
+                refuse_other_data(file.path, file.data(), data, split)
             _load_dense(file, world)
             _load_tables(file, world)
             step = file.step
             quantized = file.quantized
     except CheckpointError as problem:
         error = problem
-    except OSError as problem:
-        error = CheckpointError(f"{path}: cannot be read: {problem}")
     except TrainingError as problem:  # a weight that the table's format does not have
         error = CheckpointError(f"{path}: {problem}")
     world.comm.agree(error)
-    if tell:
-        caveat = ""
-        if quantized:
-            caveat = f"; it is rounded to {quantized}, so the bits will not be those of a run that "
-            caveat += "went on"
-        tell(f"resuming from {path.name}{caveat}")
+    caveat = ""
+    if quantized:
+        caveat = f"; it is rounded to {quantized}, so the bits will not be those of a run that "
+        caveat += "went on"
+    tell(f"resuming from {path.name}{caveat}")
     return step
 
 

@@ -25,7 +25,7 @@ def on_first_rank(comm: Comm, path: Path, work: Callable[[], bytes | None]) -> b
             result = work()
         except OSError as problem:
             error = failed(path, problem)
-        except RuntimeError as problem:  # HDF5 reports some failures of the disk so
-            error = failed(path, OSError(str(problem)))
+        except CheckpointError as problem:
+            error = problem
     comm.agree(error)
     return comm.allgather_bytes(result or b"")[0]

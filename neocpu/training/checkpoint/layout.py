@@ -31,19 +31,22 @@ base_step and base_digest name that; tables have the rows that were updated sinc
 All datasets are contiguous and allocated early, so that every rank can write its rows at known
 offsets and anybody can map them. The digest of the whole follows from header, step and block hashes
 (`docs/arithmetic.md` §11); that of an increment from the blocks of its base, updated by its own.
+
+HDF5 lays the file out in memory and never opens it for writing (`hdf5/draft.py`). A file ends in a
+seal over all but rows and fields, which the block hashes cover.
 """
 
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.hdf5.draft import Draft, Image, put_bytes
 from neocpu.training.checkpoint.number_codes import Code
 from neocpu.training.state_blocks import Blocks, Index, Ints, Tensor
 
@@ -56,42 +59,57 @@ Offsets = dict[str, int]
 
 
 def lay_out(
-    path: Path,
     tensors: Sequence[Tensor],
     counts: Ints,
     attributes: Mapping[str, Any],
     texts: Mapping[str, str],
-) -> Offsets:
-    """Create a file with room for its datasets; their byte offsets by "TENSOR/FIELD".
+) -> Image:
+    """A file with room for its datasets, as bytes; its offsets are by "TENSOR/FIELD".
 
     counts : i64[T, 3], of each tensor the rows, rows gone and blocks in the file.
-    attributes : with a base, the file holds changes. texts : by name in TEXTS.
+    attributes : with "digest"; with a base, the file holds changes. texts : by name in TEXTS.
     """
     changes = "base" in attributes
     version = _version(tensors, changes)
-    with h5py.File(path, "w", libver="v110", locking=False) as file:
-        file.attrs.update({"format": FORMAT, "version": version, "complete": False, **attributes})
+    with Draft() as draft:
+        draft.set("", {"format": FORMAT, "version": version, "complete": True, **attributes})
         for name in TEXTS:
-            file.create_dataset(
-                f"run/{name}", data=texts[name].encode(), dtype=h5py.string_dtype("utf-8")
-            )
-        offsets: Offsets = {}
+            draft.text(f"run/{name}", texts[name])
         for tensor, (rows, gone, blocks) in zip(tensors, counts.tolist()):
-            group = file.create_group(tensor.name)
-            group.attrs["rows"] = tensor.rows
-            group.attrs["fields"] = json.dumps(tensor.fields)
+            draft.group(tensor.name)
+            draft.set(tensor.name, {"rows": tensor.rows, "fields": json.dumps(tensor.fields)})
             for name, dtype, shape in datasets(tensor, changes):
                 count = rows
                 if name == "gone":
                     count = gone
                 elif name.startswith("block"):
                     count = blocks
-                offsets[f"{tensor.name}/{name}"] = _allocate(group, name, (count, *shape), dtype)
+                draft.reserve(f"{tensor.name}/{name}", (count, *shape), dtype)
             if tensor.coded:
-                group["weight"].attrs["format"] = tensor.format
+                draft.set(f"{tensor.name}/weight", {"format": tensor.format})
             if tensor.quantized:
-                group["weight"].attrs["quantized"] = tensor.quantized
-    return offsets
+                draft.set(f"{tensor.name}/weight", {"quantized": tensor.quantized})
+        return draft.image()
+
+
+def create(image: Image, path: Path) -> Image:
+    """Write what `lay_out` returned, with disk space for all of the file.
+
+    Returns what `seal` needs of it. Raises OSError.
+    """
+    image.write(path)
+    return replace(image, pieces=[])
+
+
+def seal(image: Image, path: Path, tensors: Sequence[Tensor]) -> None:
+    """Complete and sync a file in which all is written. Raises OSError."""
+    hashed = [f"{tensor.name}/{name}" for tensor in tensors for name in hashed_arrays(tensor)]
+    image.seal(path, hashed)
+
+
+def hashed_arrays(tensor: Tensor) -> list[str]:
+    """Datasets of a tensor that the hashes of its blocks cover, so that the seal need not."""
+    return [*(["rows"] if tensor.table else []), *(name for name, _ in tensor.fields)]
 
 
 def _version(tensors: Sequence[Tensor], changes: bool) -> int:
@@ -126,21 +144,6 @@ def file_bytes(tensors: Sequence[Tensor], counts: Ints) -> int:
             row_bytes += 8  # its number
         total += rows * row_bytes + 8 * gone + 48 * blocks
     return total
-
-
-def _allocate(group: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) -> int:
-    """Create a contiguous dataset whose space exists now and is not filled.
-
-    Returns its offset in the file (0 if it is empty).
-    """
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_layout(h5py.h5d.CONTIGUOUS)
-    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    space = h5py.h5s.create_simple(shape)
-    kind = h5py.h5t.py_create(np.dtype(dtype))
-    dataset = h5py.h5d.create(group.id, name.encode(), kind, space, properties)
-    return dataset.get_offset() or 0
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ class Part:
 class RowWriter:
     """Writes the parts of one rank, in order, into a file that `lay_out` made.
 
-    offsets : what `lay_out` returned. before : i64[T, 3], counts of what lower ranks write.
+    offsets : of what `lay_out` returned. before : i64[T, 3], counts of what lower ranks write.
     """
 
     def __init__(
@@ -219,12 +222,8 @@ class RowWriter:
         """Write entries first, first + 1, ... of a dataset."""
         if not values.size:
             return
-        data = values.reshape(-1).view(np.uint8).data
         offset = self._offsets[name] + first * (values.nbytes // len(values))
-        while data:
-            written = os.pwrite(self._file, data, offset)
-            data = data[written:]
-            offset += written
+        put_bytes(self._file, values.reshape(-1).view(np.uint8).data, offset)
 
     def close(self) -> None:
         """Sync what was written to the disk."""
@@ -232,10 +231,3 @@ class RowWriter:
             os.fsync(self._file)
         finally:
             os.close(self._file)
-
-
-def complete(path: Path, digest: str) -> None:
-    """Add the digest to a file in which all else is written, and mark it complete."""
-    with h5py.File(path, "r+", locking=False) as file:
-        file.attrs["digest"] = digest
-        file.attrs["complete"] = True

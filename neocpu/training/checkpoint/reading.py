@@ -4,22 +4,23 @@ A row is what the newest file that has it says (`layout.py`). Whatever is read i
 the hashes of whole blocks, which the digest of the newest file covers.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config, loads
-from neocpu.errors import CheckpointError
+from neocpu.errors import CheckpointError, ConfigError
 from neocpu.training.checkpoint.layout import file_bytes
-from neocpu.training.checkpoint.links import Joined, Link, merged
+from neocpu.training.checkpoint.links import Joined, Link, base_of, merged
+from neocpu.training.initial import fields_of
 from neocpu.training.state_blocks import BLOCK, Blocks, Index, Ints, digest_of
+
+__all__ = ["CheckpointFile", "base_of"]
 
 READ = 4 << 20  # bytes of rows that are read at a time
 
@@ -47,15 +48,37 @@ class CheckpointFile:
             while (base := self.links[0].base) is not None:
                 self.links.insert(0, self._open_base(self.links[0], *base))
             self.index = self._whole_index()
-        except CheckpointError:
+            self._check_config()
+        except BaseException:
             self.close()
             raise
+
+    def _check_config(self) -> None:
+        """Raise CheckpointError unless the config is that of the header.
+
+        Initial values come from the config, but the digest covers the header.
+        """
+        newest = self.links[-1]
+        try:
+            config = self.config()
+            header = config.header()
+        except (ConfigError, RecursionError) as error:
+            raise newest.damaged(f"its config cannot be used: {error}") from error
+        disagreement = _disagreement(self.header, header)
+        if disagreement:
+            raise newest.damaged(f"its config and its header disagree: {disagreement}")
+        specs = {f"tables/{spec.name}": spec for spec in config.tables}
+        for tensor in self.tensors:
+            if not tensor.table:
+                continue
+            spec = specs[tensor.name]
+            fields = (("weight", (spec.dim,)), *fields_of(spec, config.optimizer.sparse))
+            if (tensor.rows, tensor.fields) != (spec.rows, fields):
+                raise newest.damaged(f"{tensor.name} is another table than in its config")
 
     def _open_base(self, link: Link, name: str, digest: str) -> Link:
         """The file that `link` is based on."""
         try:
-            if Path(name).name != name:
-                raise CheckpointError(f"{name}: no name of a file beside it")
             base = Link(self.path.with_name(name))
         except CheckpointError as error:
             raise CheckpointError(
@@ -106,9 +129,30 @@ class CheckpointFile:
         """One of the texts in /run."""
         return self.links[-1].text(name)
 
+    def json(self, name: str) -> dict[str, Any]:
+        """A JSON object among the texts in /run."""
+        return self.links[-1].json(name)
+
+    def data(self) -> dict[str, Any]:
+        """The description of the data that the run was trained on (`training/identity.py`)."""
+        data = self.json("data")
+        splits = data.get("splits")
+        words = data.get("vocabularies")
+        if data and not (isinstance(splits, dict) and isinstance(words, dict)):
+            raise self.links[-1].damaged("/run/data does not describe data")
+        for split in (splits or {}).values():
+            match split:
+                case {"rows": int(), "fingerprint": str(), "files": [*files]} if all(
+                    isinstance(name, str) for name in files
+                ):
+                    continue
+            raise self.links[-1].damaged("/run/data does not describe data")
+        return data
+
     def config(self, overrides: Sequence[str] = ()) -> Config:
         """The config of the run that wrote the checkpoint, with further overrides."""
-        all_overrides = [*json.loads(self.text("overrides")), *overrides]
+        newest = self.links[-1]
+        all_overrides = [*newest.strings(self.text("overrides"), "/run/overrides"), *overrides]
         return loads(self.text("config"), f"{self.path} (config)", all_overrides)
 
     def number(self, name: str) -> int:
@@ -187,11 +231,11 @@ class CheckpointFile:
 
     def _verified(self, blocks: Blocks, hashes: NDArray[np.uint8]) -> Blocks:
         """The blocks; raises CheckpointError unless they have these hashes u8[m, 32]."""
+        tensor = self.tensors[blocks.tensor]
         recomputed = np.frombuffer(b"".join(blocks.sha256()), np.uint8).reshape(-1, 32)
         wrong = np.flatnonzero((recomputed != hashes).any(axis=1))
-        if not wrong.size and int(blocks.counts.sum()) == blocks.rows.size:
+        if not wrong.size and _rows_of(blocks, tensor.rows):
             return blocks
-        tensor = self.tensors[blocks.tensor]
         block = int(blocks.numbers[wrong[0] if wrong.size else -1])
         last_row = min((block + 1) * BLOCK, tensor.rows) - 1
         bases = ""
@@ -229,10 +273,28 @@ class CheckpointFile:
         self.close()
 
 
-def base_of(path: Path) -> str | None:
-    """Name of the file that a file is based on; None for a whole file, or an unreadable one."""
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            return str(file.attrs["base"]) if "base" in file.attrs else None
-    except OSError:
-        return None
+def _rows_of(blocks: Blocks, rows: int) -> bool:
+    """Whether the rows of blocks of a tensor with so many rows are in these blocks, ascending."""
+    numbers = blocks.rows
+    return bool(
+        int(blocks.counts.sum()) == numbers.size
+        and (np.diff(numbers) > 0).all()
+        and (numbers // BLOCK == np.repeat(blocks.numbers, blocks.counts)).all()
+        and (not numbers.size or numbers[-1] < rows)
+    )
+
+
+def _disagreement(stored: Any, computed: Any, key: str = "") -> str:
+    """The first place where a header lacks or contradicts what is stored; "": there is none.
+
+    A newer program may have more keys.
+    """
+    if isinstance(stored, Mapping) and isinstance(computed, Mapping):
+        pairs = [(f"{key}.{name}", value, computed.get(name)) for name, value in stored.items()]
+    elif isinstance(stored, list) and isinstance(computed, list) and len(stored) == len(computed):
+        pairs = [(f"{key}[{i}]", *pair) for i, pair in enumerate(zip(stored, computed))]
+    elif isinstance(stored, bool) == isinstance(computed, bool) and stored == computed:
+        return ""
+    else:
+        return f"{key.strip('.')} is {str(computed)[:60]} and {str(stored)[:60]}"
+    return next(filter(None, (_disagreement(*pair[1:], pair[0]) for pair in pairs)), "")

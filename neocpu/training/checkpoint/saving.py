@@ -6,8 +6,8 @@ Hashed and copied as it is now, written under a temporary name, renamed once it 
                and keeps what is to be written
     write      a thread of every rank writes and syncs what was kept,     training goes on
                and commits its SSD file
-    finish     all ranks have written: rank 0 marks the file complete,    training waits
-               renames it, deletes old ones
+    finish     all ranks have written: rank 0 seals the file, renames     training waits
+               it, deletes old ones
 
 Where a rank would keep more than it has room for, all go through their blocks again and write them
 while training waits. Until a file is renamed, older checkpoints stay as they are. Files between two
@@ -16,7 +16,6 @@ whole ones hold only the rows that changed (Check-N-Run).
 
 import contextlib
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,23 +26,16 @@ from typing import Any
 import numpy as np
 
 from neocpu.errors import CheckpointError
-from neocpu.training.checkpoint import snapshot as checkpoint_snapshot
+from neocpu.hdf5.draft import Image
 from neocpu.training.checkpoint.first_rank import failed, on_first_rank
-from neocpu.training.checkpoint.layout import Offsets, complete, file_bytes, lay_out
-from neocpu.training.checkpoint.reading import CheckpointFile, base_of
+from neocpu.training.checkpoint.folder import FOLDER, Bases, publish
+from neocpu.training.checkpoint.layout import Offsets, create, file_bytes, lay_out, seal
+from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.snapshot import Share, Snapshot, facts_of, shares_of, write_share
 from neocpu.training.state import State, state_of
 from neocpu.training.state_blocks import Index, Ints, Tensor, digest_of
 
-FOLDER = "checkpoints"
 ROOM = 128 << 20  # bytes of rows that a rank keeps in memory until they are written
-
-
-def checkpoints(out: Path) -> list[Path]:
-    """Checkpoints in a folder of results, oldest first."""
-    return sorted(
-        (Path(out) / FOLDER).glob("step-????????*.h5"), key=lambda path: (len(path.name), path.name)
-    )
 
 
 def save(
@@ -83,12 +75,17 @@ class _Newest:
 
 @dataclass
 class _Pending:
-    """A file that is being written, under the name `partial` until it is complete."""
+    """A file that is being written, under the name `partial` until it is complete.
+
+    image : on rank 0, what sealing it takes.
+    """
 
     partial: Path
     path: Path
     step: int
+    tensors: Sequence[Tensor] = ()
     digest: str = ""
+    image: Image | None = None
     thread: threading.Thread | None = None
     error: BaseException | None = None
 
@@ -133,6 +130,7 @@ class Saver:
         self._background = background
         self._newest: _Newest | None = None
         self._pending: _Pending | None = None
+        self._bases = Bases()
         self.counts = {"written": 0, "of_changes": 0, "in_background": 0, "bytes": 0}
         self.stalled = 0.0
         self.safe = -1
@@ -234,9 +232,11 @@ class Saver:
         if base:
             index = written_index.over(base.index)
             attributes |= {"base": base.name, "base_step": base.step, "base_digest": base.digest}
+        pending.tensors = state.tensors
         pending.digest = digest_of(self.world.config.header(), step, state.tensors, index)
+        attributes["digest"] = pending.digest
         before, counts = shares_of(self.comm, snapshot.counts)
-        offsets = self._lay_out(pending, state.tensors, counts, attributes, texts)
+        offsets = self._lay_out(pending, counts, attributes, texts)
         in_memory = not self.comm.largest(int(snapshot.room < 0))
         share = Share(
             path=pending.partial,
@@ -308,23 +308,22 @@ class Saver:
     def _lay_out(
         self,
         pending: _Pending,
-        tensors: Sequence[Tensor],
         counts: Ints,
         attributes: Mapping[str, Any],
         texts: Mapping[str, str],
     ) -> Offsets:
         """Create the file on rank 0; the offsets of its datasets on all."""
 
-        def create() -> bytes:
+        def make() -> bytes:
             self.folder.mkdir(parents=True, exist_ok=True)
             # killed runs leave partial files; no other run can be writing, the folder is locked
             for old in self.folder.glob(".step-*.partial"):
                 old.unlink()
-            offsets = lay_out(pending.partial, tensors, counts, attributes, texts)
-            checkpoint_snapshot.reserve(pending.partial)
-            return json.dumps(offsets).encode()
+            image = lay_out(pending.tensors, counts, attributes, texts)
+            pending.image = create(image, pending.partial)
+            return json.dumps(image.offsets).encode()
 
-        offsets: Offsets = json.loads(on_first_rank(self.comm, pending.path, create))
+        offsets: Offsets = json.loads(on_first_rank(self.comm, pending.path, make))
         return offsets
 
     def _end(self) -> None:
@@ -337,45 +336,20 @@ class Saver:
         try:
             error = pending.error
             self.comm.agree(failed(pending.path, error) if isinstance(error, OSError) else error)
-            on_first_rank(self.comm, pending.path, lambda: _publish(pending, self._keep))
+            on_first_rank(self.comm, pending.path, lambda: self._publish(pending))
         except BaseException:
             self._newest = None
             self._remove(pending)
             raise
         self.safe = pending.step
 
+    def _publish(self, pending: _Pending) -> None:
+        """Complete a file that all ranks have written, and delete old ones; on rank 0."""
+        assert pending.image is not None
+        seal(pending.image, pending.partial, pending.tensors)
+        publish(pending.partial, pending.path, self._keep, self._bases)
+
     def _remove(self, pending: _Pending) -> None:
         if self.comm.rank == 0:
             with contextlib.suppress(OSError):
                 pending.partial.unlink(missing_ok=True)
-
-
-def _publish(pending: _Pending, keep: int) -> None:
-    """Give a complete file its name, and delete old ones.
-
-    The newest `keep` stay, and so do the files that they are based on.
-    """
-    complete(pending.partial, pending.digest)
-    _sync(pending.partial)
-    os.replace(pending.partial, pending.path)
-    _sync(pending.path.parent)
-    older = [path for path in checkpoints(pending.path.parent.parent) if path != pending.path]
-    expired = max(len(older) - (keep - 1), 0)
-    needed = {pending.path.name, *(path.name for path in older[expired:])}
-    for name in list(needed):
-        base = base_of(pending.path.with_name(name))
-        while base is not None and base not in needed:
-            needed.add(base)
-            base = base_of(pending.path.with_name(base))
-    for path in older[:expired]:
-        if path.name not in needed:
-            path.unlink()
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

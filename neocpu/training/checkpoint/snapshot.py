@@ -5,7 +5,6 @@ needs no other rank.
 """
 
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -133,13 +132,3 @@ def facts_of(
         "versions": json.dumps(versions()),
     }
     return attributes, texts
-
-
-def reserve(path: Path) -> None:
-    """Claim the file's space, so that a full disk is noticed before anything is written."""
-    file = os.open(path, os.O_RDWR)
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file, 0, max(os.fstat(file).st_size, 1))
-    finally:
-        os.close(file)

@@ -5,6 +5,7 @@ data), with the names that the file uses: "dense/bottom.0.weight/value", "tables
 "tables/C1/weight", "tables/C1/sum".
 """
 
+import contextlib
 import json
 import os
 import zipfile
@@ -18,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import CheckpointError, ConfigError
-from neocpu.training.checkpoint.layout import TEXTS, Part, complete, lay_out
+from neocpu.training.checkpoint.folder import bases_in
+from neocpu.training.checkpoint.layout import TEXTS, Part, create, lay_out, seal
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.checkpoint.snapshot import Share, write_share
 from neocpu.training.initial import initial_rows
@@ -26,7 +28,7 @@ from neocpu.training.state_blocks import BLOCK, Blocks, Ints, Tensor, Values
 
 PIECE = 16 * BLOCK  # rows of a whole table that are made at a time
 # attributes that a merged file does not take over
-OF_ONE_FILE = ("format", "version", "complete", "digest", "base", "base_step", "base_digest")
+OF_ONE_FILE = ("format", "version", "complete", "sealed", "base", "base_step", "base_digest")
 Parts = Callable[[], Iterator[NDArray[Any]]]
 
 
@@ -214,8 +216,10 @@ def export(file: CheckpointFile, target: Path, *, dense: bool = False) -> None:
 
     Verifies what it reads.
 
-    Raises ConfigError for another name, CheckpointError where it cannot be read or written.
+    Raises ConfigError for another name, CheckpointError where it cannot be read or written, or
+    where `target` is a checkpoint that is needed.
     """
+    _refuse_sources(file, target)
     if target.suffix not in WRITERS:
         raise ConfigError(f"{target}: an export ends in one of {', '.join(WRITERS)}")
     partial = target.with_name(f".{target.name}.partial")
@@ -228,7 +232,7 @@ def export(file: CheckpointFile, target: Path, *, dense: bool = False) -> None:
             f"{target} could not be written: {error.strerror or error}"
         ) from error
     finally:
-        partial.unlink(missing_ok=True)
+        _remove(partial)
 
 
 def merge(file: CheckpointFile, target: Path) -> None:
@@ -236,8 +240,10 @@ def merge(file: CheckpointFile, target: Path) -> None:
 
     Verifies what it reads.
 
-    Raises CheckpointError where it cannot be read or written.
+    Raises CheckpointError where it cannot be read or written, or where `target` is a checkpoint
+    that is needed.
     """
+    _refuse_sources(file, target)
     tensors = [replace(tensor, quantized="") for tensor in file.tensors]
     counts = np.zeros((len(tensors), 3), np.int64)
     for number in range(len(tensors)):
@@ -247,11 +253,13 @@ def merge(file: CheckpointFile, target: Path) -> None:
     attributes = {k: value for k, value in file.attributes.items() if k not in OF_ONE_FILE}
     attributes["seed"] = np.uint64(attributes["seed"])
     partial = target.with_name(f".{target.name}.partial")
+    image = lay_out(tensors, counts, attributes, texts)
     try:
+        image = create(image, partial)
         share = Share(
             path=partial,
             tensors=tensors,
-            offsets=lay_out(partial, tensors, counts, attributes, texts),
+            offsets=image.offsets,
             before=np.zeros_like(counts),
             index=file.index,
             parts=_all_parts(file, tensors),
@@ -259,14 +267,37 @@ def merge(file: CheckpointFile, target: Path) -> None:
         error = write_share(share)
         if error is not None:
             raise error
-        complete(partial, file.digest)
+        seal(image, partial, tensors)
         os.replace(partial, target)
-    # HDF5 reports some failures of the disk as RuntimeError
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         raise CheckpointError(
-            f"{target} could not be written: {getattr(error, 'strerror', None) or error}"
+            f"{target} could not be written: {error.strerror or error}"
         ) from error
     finally:
+        _remove(partial)
+
+
+def _refuse_sources(file: CheckpointFile, target: Path) -> None:
+    """Raise CheckpointError where a target is one of the files of `file`, or of another chain."""
+    try:
+        status = os.stat(target)
+    except OSError:  # there is no such file, or writing it will say what is wrong
+        return
+    needed = {link.path for link in file.links}
+    for folder in {file.path.parent, target.parent, target.resolve().parent}:
+        needed.update(bases_in(folder))
+    for path in sorted(needed):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(path), status):
+                raise CheckpointError(
+                    f"{target}: writing it would overwrite {path.name}, of which {file.path} or "
+                    "another checkpoint consists; choose another name"
+                )
+
+
+def _remove(partial: Path) -> None:
+    """Remove a file that was not completed, if it is there."""
+    with contextlib.suppress(OSError):
         partial.unlink(missing_ok=True)
 
 

@@ -1,0 +1,32 @@
+"""May a command replace a file? Only with --force, and never one that it reads.
+
+So it is for all commands that write files which the command line names: `data convert`,
+`data generate`, `predict`, `checkpoint merge`, `checkpoint export`, `oracle export`,
+`oracle check`. `tier compact` rewrites its file by definition, `oracle export --golden` the
+repository's, and `train` looks after its own folder.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from neocpu.ingest.targets import refuse_sources
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def force_option(target: str) -> Callable[[Command], Command]:
+    """The option --force of a command that writes the file `target`, its name in the help."""
+    return click.option("--force", is_flag=True, help=f"Replace {target} if it exists.")
+
+
+def check_target(target: Path, force: bool, sources: Iterable[Path] = ()) -> None:
+    """Raise DataError if the target is a source; UsageError if it exists and nobody said --force.
+
+    `sources`: all files that the command reads.
+    """
+    refuse_sources(target, sources)
+    if target.exists() and not force:
+        raise click.UsageError(f"{target} exists; --force replaces it")

@@ -1,0 +1,76 @@
+"""From which checkpoint does a run go on? The newest that can be used; why not others is said."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from neocpu.errors import CheckpointError
+from neocpu.parallel.comm import Comm
+from neocpu.training.checkpoint.folder import checkpoints
+from neocpu.training.checkpoint.reading import CheckpointFile
+from neocpu.training.results import silent
+
+Tell = Callable[[str], None]
+
+
+class Candidates:
+    """The checkpoints of a folder, newest first, as far as they can be used; all is collective."""
+
+    def __init__(self, out: Path, comm: Comm, tell: Tell) -> None:
+        self._out = out
+        self._comm = comm
+        self._tell = tell
+        self._refused: list[str] = []
+        self._left: list[Path] = []
+        error: CheckpointError | None = None
+        if comm.rank == 0:
+            try:
+                self._left = checkpoints(out)
+            except CheckpointError as problem:
+                error = problem
+        comm.agree(error)
+
+    def next(self) -> Path | None:
+        """The next one that can be opened; None where there are none at all.
+
+        Raises CheckpointError where there are some, but all were refused.
+        """
+        newest = ""
+        error: CheckpointError | None = None
+        while self._left and not newest:  # on rank 0
+            path = self._left.pop()
+            try:
+                with CheckpointFile(path):
+                    newest = str(path.resolve())
+            except CheckpointError as problem:
+                self.refuse(path, str(problem))
+        if self._comm.rank == 0 and not newest and self._refused:
+            error = CheckpointError(
+                f"{self._out} has checkpoints, but none that can be used, and a run from step 0 "
+                f"would overwrite them: {'; '.join(self._refused)}. Choose another --out, upgrade "
+                "neocpu if they are newer, or remove them"
+            )
+        self._comm.agree(error)
+        newest = self._comm.allgather_bytes(newest.encode())[0].decode()
+        return Path(newest) if newest else None
+
+    def refuse(self, path: Path, why: str) -> None:
+        """Say that a file is passed over, and why."""
+        self._refused.append(why if str(path) in why else f"{path}: {why}")
+        self._tell(f"passing over {path.name}: {why}")
+
+    @property
+    def last(self) -> bool:
+        """Whether no others are left."""
+        return not self._comm.largest(len(self._left))
+
+
+def latest(out: Path, comm: Comm, tell: Tell = silent) -> Path | None:
+    """The newest complete checkpoint with a sound index in a folder of results.
+
+    None where there are no checkpoints. `tell`: is given a line for each that is passed over.
+    Collective.
+
+    Raises CheckpointError on all ranks where none of several can be used, or the folder cannot be
+    read.
+    """
+    return Candidates(out, comm, tell).next()
