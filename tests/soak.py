@@ -108,7 +108,9 @@ class Disk:
         self.mounted = os.path.ismount(folder)
 
     def fill(self, left: int) -> None:
-        """Take all space but `left` bytes."""
+        """Take all space but `left` bytes, where it can be written."""
+        if os.statvfs(self.folder).f_flag & os.ST_RDONLY:
+            return
         with open(self.folder / "ballast", "wb") as file, contextlib.suppress(OSError):
             while True:
                 os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, 1 << 16)
