@@ -224,6 +224,7 @@ WRITERS = {
     "checkpoint export": ["{source}", "{target}"],
     "oracle export": ["{target}"],
     "oracle check": ["{source}", "{source}", "--json", "{target}"],
+    "calibrate": ["--out", "{target}"],
 }
 
 

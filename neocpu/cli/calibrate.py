@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from neocpu.cli.targets import check_target, force_option
+
 if TYPE_CHECKING:
     from neocpu.zionex.calibration import Tell
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="The file to write.  [default: that of `this-machine`]",
 )
+@force_option("the file of --out")
 @click.option("--quick", is_flag=True, help="Fewer sizes and tries: seconds, and rough.")
 @click.option(
     "--ranks",
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
     default=Path(),
     help="On the disk that plays the SSD.  [default: the current folder]",
 )
-def calibrate(out: Path | None, quick: bool, ranks: tuple[int, ...], folder: Path) -> None:
+def calibrate(
+    out: Path | None, force: bool, quick: bool, ranks: tuple[int, ...], folder: Path
+) -> None:
     """Measure what this machine achieves, and write it to a machine file.
 
     Lookups, updates, matrix products, copies, collectives and memory tiers, with the kernels that
@@ -45,6 +50,8 @@ def calibrate(out: Path | None, quick: bool, ranks: tuple[int, ...], folder: Pat
     """
     from neocpu.zionex import calibration, machine_file
 
+    if out is not None:
+        check_target(out, force)
     path = out or machine_file.this_machine_path()
     machine_file.check_writable(path)
     with progress(1 + len(set(ranks))) as tell:

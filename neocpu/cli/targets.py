@@ -2,8 +2,9 @@
 
 So it is for all commands that write files which the command line names: `data convert`,
 `data generate`, `predict`, `checkpoint merge`, `checkpoint export`, `oracle export`,
-`oracle check`. `tier compact` rewrites its file by definition, `oracle export --golden` the
-repository's, and `train` looks after its own folder.
+`oracle check`, `calibrate`. `tier compact` rewrites its file by definition, `oracle export --golden` the
+repository's, `train` looks after its own folder, and `calibrate` without --out measures its own
+file anew.
 """
 
 from collections.abc import Callable, Iterable
