@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from neocpu.errors import DataError
 from neocpu.hdf5 import seal
+from neocpu.hdf5.disk import allocate
 from neocpu.hdf5.door import File, Kind
-from neocpu.hdf5.draft import Draft, Image, allocate
+from neocpu.hdf5.draft import Draft, Image
 from neocpu.hdf5.sparse import PAGE, SparseFile
 
 KIND = Kind(

@@ -1,6 +1,7 @@
 """HDF5 files that others may have made, damaged or cut: laid out in memory, sealed, and read
 through one door.
 
+    disk.py    writes bytes to files, and claims space for them
     draft.py   lays a file out in memory, so that a full disk is our error and not HDF5's
     seal.py    a checksum over all that HDF5 reads before it reads data
     walk.py    looks at every object of a file, and refuses what ours never have

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from neocpu.errors import NeocpuError
 from neocpu.hdf5 import probe, seal
+from neocpu.hdf5.disk import SIGNATURE
 from neocpu.hdf5.draft import SEALED
 from neocpu.hdf5.walk import PROBLEMS, NotAcceptable, Object, one_line, walk
 
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
 LARGEST_READ = 1 << 30  # bytes of a compressed array that are read at once
 Value = TypeVar("Value")
 
@@ -46,12 +46,6 @@ class Kind:
     no_hdf5: str
     foreign: str
     newer: str
-
-
-def starts_like_hdf5(path: str | Path) -> bool:
-    """Whether a file has HDF5's first bytes. Raises OSError."""
-    with open(path, "rb") as file:
-        return file.read(8) == SIGNATURE
 
 
 class File:

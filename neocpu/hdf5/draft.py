@@ -17,7 +17,6 @@ Only compressed columns are written by HDF5 itself, as nobody knows their size b
 draft is a file, and disk space is claimed before each block.
 """
 
-import errno
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu.hdf5 import seal
+from neocpu.hdf5.disk import allocate, put_bytes
 from neocpu.hdf5.sparse import SparseFile
 
 SEALED = "sealed"  # attribute of the root: the file is whole only with its seal
@@ -36,30 +36,6 @@ SLACK = 4 << 20  # bytes for HDF5's own metadata, beside those of chunks
 CHUNK_METADATA = 512  # bytes that the place of a chunk takes, at most
 ALIGNED = 64  # bytes; an array of more than a few begins at a multiple of it
 LIBVER = "v110"  # the first whose metadata has checksums
-
-
-def allocate(handle: int, first: int, count: int) -> None:
-    """Claim disk space for a part of a file, so that writing it cannot fail on a full disk.
-
-    Raises OSError where there is none; does nothing where the file system cannot tell.
-    """
-    try:
-        if count > 0:
-            os.posix_fallocate(handle, first, count)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-    except AttributeError:  # not on this system
-        pass
-
-
-def put_bytes(handle: int, data: Any, first: int) -> None:
-    """Write all of a buffer at a place of a file. Raises OSError."""
-    rest = memoryview(data).cast("B")
-    while rest:
-        written = os.pwrite(handle, rest, first)
-        rest = rest[written:]
-        first += written
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from neocpu.hdf5.disk import put_bytes
+
 MAGIC = b"NEOSEAL1"
 _TAIL = struct.Struct("<8sqq32s32s")
 _RANGE = struct.Struct("<qq")
@@ -64,13 +66,9 @@ def write(path: Path, size: int, left_out: Iterable[Range]) -> None:
         body = b"".join(_RANGE.pack(*each) for each in ranges)
         head = _TAIL.pack(MAGIC, size, len(ranges), _hash(handle, size, ranges), b"")
         body += head[:-32]
-        data = memoryview(body + hashlib.sha256(body).digest())
-        at = size
-        while data:
-            written = os.pwrite(handle, data, at)
-            at += written
-            data = data[written:]
-        os.ftruncate(handle, at)
+        body += hashlib.sha256(body).digest()
+        put_bytes(handle, body, size)
+        os.ftruncate(handle, size + len(body))
         os.fsync(handle)
     finally:
         os.close(handle)

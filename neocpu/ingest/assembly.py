@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu.errors import DataError
-from neocpu.hdf5.draft import Draft, put_bytes
+from neocpu.hdf5.disk import put_bytes
+from neocpu.hdf5.draft import Draft
 from neocpu.ingest.dataset_layout import BLOCK, COMPRESSIONS, CRC, crc32_of
 from neocpu.ingest.part_file import PartFile
 

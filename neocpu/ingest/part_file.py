@@ -5,9 +5,6 @@ removed by the next writer of the same path on the same host.
 """
 
 import contextlib
-import glob
-import os
-import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +12,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from neocpu.storage.leftovers import part_of, remove_parts
 
 
 class PartFile:
@@ -54,9 +53,8 @@ class PartFolder:
     """The hidden folder of one writer of `target`. Raises OSError if it cannot be made."""
 
     def __init__(self, target: Path) -> None:
-        start = f".{target.name}.part-{platform.node()}-"
-        _remove_leftovers(target.parent, start)
-        self.path = target.with_name(f"{start}{os.getpid()}")
+        remove_parts(target)
+        self.path = part_of(target)
         self.path.mkdir()
         self._parts: list[PartFile] = []
 
@@ -71,21 +69,3 @@ class PartFolder:
         for part in self._parts:
             part.delete()
         shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _remove_leftovers(folder: Path, start: str) -> None:
-    """Delete the part folders of writers of this path that were killed on this host."""
-    for leftover in folder.glob(f"{glob.escape(start)}*"):
-        number = leftover.name[len(start) :]
-        if number.isdigit() and not _is_running(int(number)):
-            shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True

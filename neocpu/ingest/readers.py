@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import DataError
+from neocpu.hdf5.disk import SIGNATURE
 from neocpu.hdf5.walk import one_line
 from neocpu.ingest.read_ahead import read_ahead
 
@@ -47,7 +48,7 @@ def kind_of(path: Path) -> str:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:  # a NUL in the path
         raise DataError(f"{str(path)!r}: cannot be read: {error}") from error
-    if start == b"\x89HDF\r\n\x1a\n":
+    if start == SIGNATURE:
         return "hdf5"
     if start[:4] == b"PAR1":
         return "parquet"

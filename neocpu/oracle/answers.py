@@ -21,7 +21,8 @@ from typing import IO, Any, Self
 import numpy as np
 
 from neocpu.errors import OracleError
-from neocpu.hdf5.door import SIGNATURE, File, Kind
+from neocpu.hdf5.disk import SIGNATURE
+from neocpu.hdf5.door import File, Kind
 from neocpu.hdf5.walk import one_line
 from neocpu.oracle.adapters import CODES, NAMES, Array, coded, to_numpy
 

@@ -21,7 +21,6 @@ extents: kilobytes) are first saved in FILE.growing, and `recover` puts them bac
 """
 
 import contextlib
-import errno
 import json
 import math
 import os
@@ -38,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import StorageError
-from neocpu.hdf5.door import starts_like_hdf5
+from neocpu.hdf5.disk import allocate, starts_like_hdf5
 from neocpu.hdf5.walk import PROBLEMS, one_line
 from neocpu.storage import metadata_check
 from neocpu.storage.metadata_check import COMMITS, PAGE
@@ -307,7 +306,7 @@ def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, i
         need += (extent_counts[extents.name] - extents.origin.size) * (extents.size + PAGE)
     try:
         # A full disk must be noticed here: in the middle of HDF5's writes it is harder to undo.
-        reserve(handle, size, need)
+        allocate(handle, size, need)
         _save(path, handle, layout, size)
     except OSError as error:
         os.ftruncate(handle, size)
@@ -321,7 +320,7 @@ def grow(path: Path, handle: int, layout: FileLayout, extent_counts: dict[str, i
             file.flush()
             grown = [_extents(file, extents.name, size + need) for extents in growing]
         os.fsync(handle)
-        reserve(handle, size, os.fstat(handle).st_size - size)
+        allocate(handle, size, os.fstat(handle).st_size - size)
     except (OSError, RuntimeError, ValueError) as error:
         recover(path, handle)
         raise full(path, need, error) from error
@@ -343,18 +342,6 @@ def full(path: Path, need: int, error: BaseException) -> StorageError:
         f"{path}: cannot grow by {need:,} bytes: {reason}; free space on that disk, what was "
         "committed is safe"
     )
-
-
-def reserve(handle: int, start: int, count: int) -> None:
-    """Allocate disk space for a part of a file, so that writing it cannot fail on a full disk."""
-    try:
-        if count > 0:
-            os.posix_fallocate(handle, start, count)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            raise
-    except AttributeError:  # not on this system
-        pass
 
 
 def publish(new: Path, path: Path) -> None:

@@ -1,14 +1,15 @@
 """What did processes leave that were killed while they wrote a file? Parts under another name.
 
-A file is written as `.NAME.part-HOST-PROCESS` and renamed once it is whole. Who writes the same
-file next removes the parts of processes of this host that are no more; those of other hosts stay,
-because nobody here knows whether they run.
+A file is written as `.NAME.part-HOST-PROCESS`, or in a folder of that name, and renamed once it is
+whole. Who writes the same file next removes the parts of processes of this host that are no more;
+those of other hosts stay, because nobody here knows whether they run.
 """
 
 import contextlib
 import glob
 import os
 import platform
+import shutil
 from pathlib import Path
 
 __all__ = ["part_of", "remove_parts"]
@@ -25,6 +26,9 @@ def remove_parts(path: Path) -> None:
     for part in path.parent.glob(f"{glob.escape(prefix)}*"):
         number = part.name[len(prefix) :]
         if number.isascii() and number.isdigit() and not _is_running(int(number)):
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
+                continue
             with contextlib.suppress(OSError):
                 part.unlink()
 

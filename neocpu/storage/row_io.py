@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.hdf5.disk import put_bytes
 from neocpu.kernels import row_records
 from neocpu.storage.device import Device
 from neocpu.storage.hdf5 import Extents
@@ -102,11 +103,7 @@ class RawFile:
 
     def put_at(self, at: int, data: bytes | memoryview) -> None:
         """Write bytes into the file, from byte `at` on."""
-        data = memoryview(data)
-        while data:
-            written = os.pwrite(self.handle, data, at)
-            data = data[written:]
-            at = at + written
+        put_bytes(self.handle, data, at)
 
     def gather(self, extents: Extents, slots: Ints, out: Bytes) -> None:
         """Read the first `size` bytes of the records of slots i64[n] into out u8[n, size].

@@ -46,7 +46,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.hdf5.draft import Draft, Image, put_bytes
+from neocpu.hdf5.disk import put_bytes
+from neocpu.hdf5.draft import Draft, Image
 from neocpu.training.checkpoint.number_codes import Code
 from neocpu.training.state_blocks import Blocks, Index, Ints, Tensor
 
