@@ -1,4 +1,4 @@
-"""What does a planner answer? A plan, what it costs, and what the alternatives of each table cost."""
+"""What does a planner answer? A plan, its cost, and what each table's alternatives cost."""
 
 from dataclasses import dataclass, field
 
