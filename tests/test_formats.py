@@ -18,7 +18,8 @@ from neocpu.errors import CheckpointError, TrainingError
 from neocpu.kernels._threads import thread_count, use_threads
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
-from neocpu.planner.cost import Workload, shard_cost
+from neocpu.planner.cost import shard_cost
+from neocpu.planner.work import Workload
 from neocpu.reference import codecs, narrow
 from neocpu.reference.philox import STOCHASTIC_ROUNDING, tensor_key
 from neocpu.training.checkpoint.number_codes import Code

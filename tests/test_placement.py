@@ -16,8 +16,8 @@ from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import ConfigError, TrainingError
 from neocpu.parallel.plan import place
 from neocpu.planner.auto import make_plan
-from neocpu.planner.cost import Workload
 from neocpu.planner.tiers import CODE, KINDS, TOO_LARGE, StepModel, demands, place_tables
+from neocpu.planner.work import Workload
 from neocpu.storage.placement import PLACEMENTS
 from tests.small_run import config_of
 

@@ -8,7 +8,8 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError, PlanError
 from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.planner.auto import make_plan
-from neocpu.planner.cost import Workload, shard_cost
+from neocpu.planner.cost import shard_cost
+from neocpu.planner.work import Workload
 
 KAGGLE = (
     1460,

@@ -20,7 +20,8 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.errors import PlanError
 from neocpu.parallel.plan import AUTO, Plan, PlanSpec, choose_schemes, shard_bytes, unfit
 from neocpu.parallel.sharding import SCHEMES, RankLayout, Shard
-from neocpu.planner.cost import Cost, Workload, table_costs
+from neocpu.planner.cost import Cost, table_costs
+from neocpu.planner.work import Workload
 
 # Costs that differ by less are equal: they are sums of floats in different orders.
 TOLERANCE = 1e-9

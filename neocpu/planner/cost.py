@@ -16,29 +16,16 @@ weight (4 in fp32), s floats of optimizer state per row:
                                merged gradients come back to all ranks
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import shard_bytes
 from neocpu.parallel.sharding import Shard
+from neocpu.planner.work import Workload
 
 # Cost of a byte between ranks, in bytes of memory traffic: it is written, moved and read.
 LINK = 2.0
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What a step does to the tables.
-
-    batch : samples of the global batch.
-    pooling : mean lookups per bag by table name (default 1).
-    state_floats : optimizer floats per element and per row.
-    """
-
-    batch: int = 2048
-    pooling: Mapping[str, float] = field(default_factory=dict)
-    state_floats: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ from numpy.typing import NDArray
 from neocpu.errors import TrainingError
 from neocpu.parallel.plan import Plan, shard_bytes
 from neocpu.parallel.sharding import Shard
-from neocpu.planner.cost import Workload, lookups_of
+from neocpu.planner.cost import lookups_of
+from neocpu.planner.work import Workload
 from neocpu.storage.placement import AUTO, LINE_BYTES, LOAD_FACTOR, PLACEMENTS, SCRATCH, WAYS
 
 Floats = NDArray[np.float64]

@@ -11,8 +11,8 @@ from neocpu.embedding.tiered import MemoryPlan
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.planner import auto
-from neocpu.planner.cost import Workload
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
+from neocpu.planner.work import Workload
 from neocpu.storage.placement import AUTO, choose_placements
 
 

@@ -1,0 +1,336 @@
+"""How many seconds does a step take on a machine? Phase by phase and rank by rank.
+
+The ranks wait for each other in every exchange, so a step takes, beside what is the same for all
+plans, the sum over the phases of the time of the slowest rank:
+
+    step = fixed + sum over phases p of max over ranks r of load[r, p]
+
+A load is a sum over the rank's rectangles. With n lookups of a rectangle of h rows by d columns in
+a step, B samples, f features, p bytes per number of the table (`docs/zionex.md`):
+
+    input      n indices and the lengths of B f bags arrive
+    lookup     n p d bytes are read, at the machine's lookup rate for h rows of p d bytes
+    output     B f d numbers leave: pooled, or partial sums of row-split tables by their route
+    gradient   B f d numbers arrive
+    update     n p d bytes, at the machine's update rate
+    prefetch   rows that the fast memory lacks come up, and others go down
+    replicas   data_parallel: sums of touched rows are exchanged, every copy is updated
+
+Exchanges take bytes times seconds per byte; a call's latency is in the fixed part. Seconds per byte
+are those at the size of message that the tables together cause, so loads add up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from neocpu.embedding.specs import TableSpec
+from neocpu.parallel.plan import Plan
+from neocpu.parallel.sharding import SCHEMES
+from neocpu.planner.work import WIRE_BYTES, Floats, Rectangles, TableArrays, Workload, touched
+from neocpu.zionex.machine import Machine
+
+PHASES = ("input", "lookup", "output", "gradient", "update", "prefetch", "replicas")
+SCHEME_NAMES = tuple(SCHEMES)
+# Rows are cut over ranks: partial sums travel.
+ROW_SPLIT = np.array([name in ("row_wise", "table_row_wise", "grid_shard") for name in SCHEMES])
+COPIED = np.array([name == "data_parallel" for name in SCHEMES])
+# A cache that holds the share s of the rows hits s^HIT_POWER of the lookups (`planner/tiers.py`).
+HIT_POWER = 0.25
+# Rows moved by a miss: one comes up, one goes down.
+SWAPPED = 2.0
+BELOW = ("ddr", "ssd")
+
+
+class CostModel(Protocol):
+    """What the search asks of a model of costs.
+
+    phases : names of the columns of loads. synchronised : whether ranks wait for each other after
+    every phase (the step is the sum of the phases' maxima), or once (the maximum of the sums).
+    fixed_seconds : of every plan.
+    """
+
+    phases: tuple[str, ...]
+    synchronised: bool
+    fixed_seconds: float
+
+    def seconds(self, rectangles: Rectangles) -> Floats:
+        """Seconds of each rectangle on its rank in each phase, f64[n, phases]."""
+
+
+def rectangles_of(plan: Plan) -> Rectangles:
+    """The rectangles of a plan, whole in fast memory, in the order of `plan.shards`."""
+    number = {name: place for place, name in enumerate(SCHEME_NAMES)}
+    scheme = np.array([number[name] for name in plan.schemes], np.int64)
+    table = np.array([shard.table for shard in plan.shards], np.int64)
+    edges = np.array([(*shard.rows, *shard.cols) for shard in plan.shards], np.float64)
+    edges = edges.reshape(-1, 4)
+    return Rectangles(
+        table=table,
+        scheme=scheme[table],
+        rows=edges[:, 1] - edges[:, 0],
+        width=edges[:, 3] - edges[:, 2],
+        rank=np.array([shard.rank for shard in plan.shards], np.int64),
+        share=np.ones(table.size),
+        below=np.zeros(table.size, np.int64),
+    )
+
+
+def loads_of(model: CostModel, rectangles: Rectangles, ranks: int) -> Floats:
+    """Seconds of each rank in each phase, f64[ranks, phases]."""
+    loads = np.zeros((ranks, len(model.phases)))
+    np.add.at(loads, rectangles.rank, model.seconds(rectangles))
+    return loads
+
+
+def step_seconds(model: CostModel, loads: Floats) -> float:
+    """Seconds of a step: what is fixed, and the slowest ranks of the phases."""
+    slowest = loads.max(axis=0).sum() if model.synchronised else loads.sum(axis=1).max()
+    return model.fixed_seconds + float(slowest)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ranks of a run: how many, how many on a node, and the route of partial sums."""
+
+    ranks: int
+    ranks_per_node: int
+    route: str = "direct"
+
+    @property
+    def nodes(self) -> int:
+        """Nodes, the last of which may have fewer ranks."""
+        return -(-self.ranks // self.ranks_per_node)
+
+
+class StepSeconds:
+    """The cost of steps of one model on one machine; a `CostModel`.
+
+    Parameters
+    ----------
+    machine : links and rates; its own numbers of nodes and ranks do not matter here.
+    tables, work, layout : the model, what a step does, and the ranks.
+    """
+
+    phases = PHASES
+    synchronised = True
+
+    def __init__(
+        self, machine: Machine, tables: Sequence[TableSpec], work: Workload, layout: Layout
+    ) -> None:
+        self.machine = machine
+        self.tables = tuple(tables)
+        self.work = work
+        self.layout = layout
+        self.arrays = TableArrays.of(tables, work)
+
+    # ---- exchanges ----
+
+    @cached_property
+    def shares(self) -> tuple[float, float]:
+        """Parts of a message to all ranks that go to the same node and to other nodes."""
+        ranks = self.layout.ranks
+        neighbours = min(self.layout.ranks_per_node, ranks)
+        return (neighbours - 1) / ranks, (ranks - neighbours) / ranks
+
+    @cached_property
+    def _link_seconds(self) -> dict[str, tuple[float, float]]:
+        """(latency, seconds per byte) of an alltoallv by link class, at the workload's messages."""
+        arrays = self.arrays
+        message = float((4 * arrays.bags * arrays.dim).sum()) / self.layout.ranks
+        inside, between = self.shares
+        link_seconds = {}
+        for link, part in (("inside_node", inside), ("between_nodes", between)):
+            if not part:
+                link_seconds[link] = (0.0, 0.0)
+                continue
+            size = max(message * part, 1.0)
+            group = self.layout.ranks
+            if link == "inside_node":
+                group = min(self.layout.ranks_per_node, group)
+            near = self.machine.transfer_seconds("alltoallv", link, group, size / 2)
+            far = self.machine.transfer_seconds("alltoallv", link, group, 2 * size)
+            # A curve may be flat where latency rules: then nothing of it hangs on bytes.
+            slope = max(0.0, (far - near) / (1.5 * size))
+            link_seconds[link] = (max(0.0, near - slope * size / 2), slope)
+        return link_seconds
+
+    @cached_property
+    def _oversubscribed(self) -> float:
+        """How many times longer bytes between nodes take because uplinks are narrower."""
+        slowest = 1.0
+        _, between = self.shares
+        for level in (self.machine.rack, self.machine.spine):
+            if level.nodes and between:
+                below = min(level.nodes * self.layout.ranks_per_node, self.layout.ranks)
+                leaving = (self.layout.ranks - below) / self.layout.ranks
+                slowest = max(slowest, leaving / between * level.oversubscription)
+        return slowest
+
+    @cached_property
+    def byte_seconds(self) -> dict[str, float]:
+        """Seconds per byte: "all", to all ranks alike; "inside" and "between" one link each."""
+        inside, between = self.shares
+        inside_byte = self._link_seconds["inside_node"][1]
+        between_byte = self._link_seconds["between_nodes"][1] * self._oversubscribed
+        return {
+            "all": max(inside * inside_byte, between * between_byte),
+            "inside": inside_byte,
+            "between": between_byte,
+        }
+
+    @cached_property
+    def latency_seconds(self) -> float:
+        """Of one exchange of all ranks."""
+        return max(latency for latency, _ in self._link_seconds.values())
+
+    def partial_byte_seconds(self) -> float:
+        """Seconds of a holder per byte of a row-split rectangle's block [samples, columns]."""
+        cost = self.byte_seconds
+        nodes = self.layout.nodes
+        per_node = min(self.layout.ranks_per_node, self.layout.ranks)
+        if self.layout.route == "reduce_scatter":
+            return cost["between" if nodes > 1 else "inside"]
+        if self.layout.route == "two_level" and nodes > 1:
+            in_node = (per_node - 1) / per_node * cost["inside"]
+            return in_node + (nodes - 1) / nodes / per_node * cost["between"]
+        return cost["all"]
+
+    # ---- rectangles ----
+
+    def seconds(self, rectangles: Rectangles) -> Floats:
+        """Seconds of each rectangle on its rank in each phase, f64[n, PHASES]."""
+        r = rectangles
+        tables = TableArrays(*(column[r.table] for column in self.arrays))
+        wires = self.work.wires
+        copied = COPIED[r.scheme]
+        part = ROW_SPLIT[r.scheme] & (r.rows < tables.rows)
+        cut = r.rows / tables.rows
+        samples = np.where(copied, 1.0 / self.layout.ranks, 1.0)
+        lookups = tables.lookups * cut * samples
+        row_bytes = tables.lookup_bytes * r.width
+        numbers = np.where(copied, 0.0, tables.bags * r.width)
+        travel = np.where(part, self.partial_byte_seconds(), self.byte_seconds["all"])
+        sent = np.where(part, WIRE_BYTES[wires.partial], WIRE_BYTES[wires.forward])
+        arriving = tables.index_bytes * lookups + 4.0 * tables.bags
+
+        out = np.zeros((r.table.size, len(PHASES)))
+        out[:, 0] = np.where(copied, 0.0, arriving) * self.byte_seconds["all"]
+        out[:, 1] = lookups * row_bytes / self._rates("lookup", r.rows, row_bytes)
+        out[:, 2] = numbers * sent * travel
+        out[:, 3] = numbers * WIRE_BYTES[wires.backward] * travel
+        out[:, 4] = lookups * row_bytes / self._rates("update", r.rows, row_bytes)
+        out[:, 5] = self._prefetch(r, tables, lookups)
+        out[:, 6] = np.where(copied, self._replicas(r, tables, lookups), 0.0)
+        return out
+
+    def _rates(self, work: str, rows: Floats, row_bytes: Floats) -> Floats:
+        """Bytes a second of lookups or updates, f64[n]; each pair of sizes is asked once."""
+        pairs, place = np.unique(np.stack([rows, row_bytes], axis=1), axis=0, return_inverse=True)
+        rates = [
+            self.machine.embedding_bytes_per_s(work, max(int(height), 1), size)
+            for height, size in pairs.tolist()
+        ]
+        return np.array(rates)[place.reshape(-1)]
+
+    def _prefetch(self, r: Rectangles, tables: TableArrays, lookups: Floats) -> Floats:
+        """Seconds to bring missing rows up, and others down."""
+        seconds = np.zeros(r.table.size)
+        missing = r.share < 1.0
+        if not missing.any():
+            return seconds
+        distinct = np.minimum(tables.distinct * r.rows / tables.rows, lookups)
+        misses = distinct * (1.0 - np.maximum(r.share, 0.0) ** HIT_POWER)
+        record = (
+            tables.lookup_bytes + tables.state_bytes_of_number
+        ) * r.width + tables.state_bytes_of_row
+        for place, memory in enumerate(BELOW):
+            for i in np.flatnonzero(missing & (r.below == place)).tolist():
+                count = max(int(misses[i] * SWAPPED / 2), 1)
+                up = self.machine.move_seconds(memory, "read", count, float(record[i]))
+                down = self.machine.move_seconds(memory, "write", count, float(record[i]))
+                seconds[i] = up + down
+        return seconds
+
+    def _replicas(self, r: Rectangles, tables: TableArrays, lookups: Floats) -> Floats:
+        """Seconds to sum the touched rows of copies on their owners, share and apply the sums."""
+        ranks = self.layout.ranks
+        if ranks == 1:
+            return np.zeros(r.table.size)
+        touched_here = np.minimum(touched(lookups, tables.rows), lookups)
+        touched_anywhere = np.maximum(tables.distinct, touched_here)
+        words = 8.0 * (r.width + 1.0) * touched_here
+        sums = (4.0 * r.width + 8.0) * touched_anywhere
+        row_bytes = tables.lookup_bytes * r.width
+        applied = (touched_anywhere - touched_here) * row_bytes
+        return (words + sums) * self.byte_seconds["all"] + applied / self._rates(
+            "update", r.rows, row_bytes
+        )
+
+    # ---- what is the same for all plans ----
+
+    @cached_property
+    def fixed(self) -> dict[str, float]:
+        """Seconds of a rank beside its rectangles, by name."""
+        exchanges = 5 if self.layout.ranks > 1 else 0
+        forward, backward = self._products
+        memory = self.machine.hbm if self.machine.hbm.capacity_bytes else self.machine.ddr
+        bandwidth = self.machine.share(memory.bandwidth_bytes_per_s, memory)
+        parameters = self.work.dense.parameters
+        return {
+            "latency": exchanges * self.latency_seconds,
+            "dense_forward": forward,
+            "dense_backward": backward,
+            "dense_exchange": self.dense_exchange_seconds,
+            # weights and one state are read and written, gradients read
+            "dense_update": 20.0 * parameters / bandwidth if bandwidth else 0.0,
+        }
+
+    @cached_property
+    def fixed_seconds(self) -> float:
+        """All of `fixed`."""
+        return sum(self.fixed.values())
+
+    @cached_property
+    def _products(self) -> tuple[float, float]:
+        """Seconds of a rank's dense products: (forward, backward)."""
+        dense = self.work.dense
+        samples = -(-self.work.batch // self.layout.ranks)
+        machine = self.machine
+        forward = 0.0
+        backward = 0.0
+        for inputs, outputs in dense.layers:
+            forward += machine.product_seconds(samples, outputs, inputs, dense.precision)
+            backward += machine.product_seconds(
+                samples, inputs, outputs, dense.precision, "input_gradient"
+            )
+            backward += machine.product_seconds(
+                outputs, inputs, samples, dense.precision, "weight_gradient"
+            )
+        if dense.vectors:
+            # Each sample's pairs are a small product, which moves more than it computes.
+            memory = machine.hbm if machine.hbm.capacity_bytes else machine.ddr
+            bandwidth = machine.share(memory.bandwidth_bytes_per_s, memory)
+            moved = 4.0 * samples * dense.vectors * (dense.width + dense.vectors / 2)
+            forward += moved / bandwidth
+            backward += 2.0 * moved / bandwidth
+        return forward, backward
+
+    @cached_property
+    def dense_exchange_seconds(self) -> float:
+        """Seconds to sum the dense gradients over all ranks."""
+        ranks = self.layout.ranks
+        size = WIRE_BYTES[self.work.wires.dense] * self.work.dense.parameters
+        if ranks == 1 or not size:
+            return 0.0
+        link = "between_nodes" if self.layout.nodes > 1 else "inside_node"
+        machine = self.machine
+        if any(rates.operation == "allreduce" for rates in machine.transfers):
+            return machine.transfer_seconds("allreduce", link, ranks, size)
+        # ours: slices to their owners, sums to all
+        half = size * (ranks - 1) / ranks
+        slices = machine.transfer_seconds("alltoallv", link, ranks, half)
+        return slices + machine.transfer_seconds("allgatherv", link, ranks, half)

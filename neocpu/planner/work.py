@@ -1,0 +1,143 @@
+"""What does a step do, for a planner? Lookups of each table, the dense layers, and the wires.
+
+Everything is a mean or a shape; nothing depends on where tables are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.embedding.specs import TableSpec
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Bytes of a number on a wire; scales of blocks are left out.
+WIRE_BYTES = {
+    "fp64": 8.0,
+    "fp32": 4.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "int4": 0.5,
+}
+
+
+@dataclass(frozen=True)
+class Wires:
+    """Formats of numbers that travel, keys of WIRE_BYTES.
+
+    forward : pooled vectors. backward : their gradients. partial : sums of row-split tables (ours
+    are exact fp64 words). dense : gradients of the dense parameters.
+    """
+
+    forward: str = "fp32"
+    backward: str = "fp32"
+    partial: str = "fp64"
+    dense: str = "fp32"
+
+
+@dataclass(frozen=True)
+class DenseWork:
+    """The dense part of a model.
+
+    layers : (inputs, outputs) of each, bottom MLP first. vectors : that the dot interaction
+    multiplies in pairs (0: they are concatenated). width : of these vectors. precision : of the
+    products, one of `zionex.machine.PRECISIONS`.
+    """
+
+    layers: tuple[tuple[int, int], ...] = ()
+    vectors: int = 0
+    width: int = 0
+    precision: str = "fp32"
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases of all layers."""
+        return sum((inputs + 1) * outputs for inputs, outputs in self.layers)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a step does.
+
+    batch : samples of the global batch.
+    pooling : mean lookups per bag by table name (default 1).
+    state_floats : optimizer floats per element and per row.
+    distinct : distinct rows that a step looks up, by table name, where they were measured (default:
+        as many as uniform lookups would touch).
+    dense, wires : the dense part, and formats of what travels.
+    """
+
+    batch: int = 2048
+    pooling: Mapping[str, float] = field(default_factory=dict)
+    state_floats: tuple[int, int] = (0, 1)
+    distinct: Mapping[str, float] = field(default_factory=dict)
+    dense: DenseWork = field(default_factory=DenseWork)
+    wires: Wires = field(default_factory=Wires)
+
+
+class TableArrays(NamedTuple):
+    """Tables side by side, f64[tables] each.
+
+    lookups : of a step, by all samples and features. bags : of a step. lookup_bytes : of a number
+    that a lookup reads. index_bytes : of a lookup that travels, with its weight if it has one.
+    state_bytes_of_number, state_bytes_of_row : optimizer state.
+    """
+
+    rows: Floats
+    dim: Floats
+    bags: Floats
+    lookups: Floats
+    distinct: Floats
+    lookup_bytes: Floats
+    index_bytes: Floats
+    state_bytes_of_number: Floats
+    state_bytes_of_row: Floats
+
+    @classmethod
+    def of(cls, tables: Sequence[TableSpec], work: Workload) -> "TableArrays":
+        """The tables under a workload."""
+        rows = np.array([float(table.rows) for table in tables])
+        bags = np.array([float(work.batch * len(table.features)) for table in tables])
+        lookups = bags * np.array([work.pooling.get(table.name, 1.0) for table in tables])
+        measured = np.array([work.distinct.get(table.name, np.nan) for table in tables])
+        distinct = np.where(np.isnan(measured), touched(lookups, rows), measured)
+        per_number, per_row = work.state_floats
+        return cls(
+            rows=rows,
+            dim=np.array([float(table.dim) for table in tables]),
+            bags=bags,
+            lookups=lookups,
+            distinct=np.minimum(distinct, rows),
+            lookup_bytes=np.array([float(table.lookup_bytes) for table in tables]),
+            index_bytes=np.array([8.0 + 4.0 * table.weighted for table in tables]),
+            state_bytes_of_number=np.full(len(tables), 4.0 * per_number),
+            state_bytes_of_row=np.full(len(tables), 4.0 * per_row),
+        )
+
+
+def touched(lookups: Floats, rows: Floats) -> Floats:
+    """Expected distinct rows of so many uniform lookups: h (1 - (1 - 1/h)^n)."""
+    return -rows * np.expm1(lookups * np.log1p(-1.0 / np.maximum(rows, 2.0)))
+
+
+class Rectangles(NamedTuple):
+    """Rectangles of tables side by side, [n] each; a data_parallel table has one for each rank.
+
+    table : its number. scheme : its number in the order of `sharding.SCHEMES`. rows, width :
+    of the rectangle. rank : that holds it. share : of its rows that the fast memory holds; 1 where
+    all are. below : where the others are, 0 for DDR and 1 for SSD.
+    """
+
+    table: Ints
+    scheme: Ints
+    rows: Floats
+    width: Floats
+    rank: Ints
+    share: Floats
+    below: Ints
