@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from neocpu.parallel.comm import LINKS
 from neocpu.planner.demand import Numbers
-from neocpu.planner.rectangles import Ints
+from neocpu.planner.shard_columns import Ints
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.jagged import KJT
-from neocpu.planner.rectangles import Ints, Rectangles
+from neocpu.planner.shard_columns import Ints, ShardColumns
 
 # i64 where they were counted, f64 where they are expected
 Numbers = NDArray[Any]
@@ -35,7 +35,7 @@ def owner_cuts(rows: int, ranks: int) -> Ints:
 class Demand(Protocol):
     """What the samples of one step look up."""
 
-    def lookups(self, rectangles: Rectangles) -> Numbers:
+    def lookups(self, rectangles: ShardColumns) -> Numbers:
         """Lookups that samples of rank s send to rank q's rectangles: [ranks, ranks], [s, q]."""
 
     def unique(self, table: int, lo: Ints, hi: Ints) -> Numbers:
@@ -82,7 +82,7 @@ class CountedDemand:
         ]
         self._anywhere = [np.unique(np.concatenate([empty, *runs])) for runs in self._unique]
 
-    def lookups(self, rectangles: Rectangles) -> Numbers:
+    def lookups(self, rectangles: ShardColumns) -> Numbers:
         """Lookups that samples of rank s send to rank q's rectangles: i64[ranks, ranks]."""
         counts = np.zeros((self._ranks, self._ranks), np.int64)
         for table, keys in enumerate(self._keys):
@@ -138,7 +138,7 @@ class MeanDemand:
         per_sample = [len(spec.features) * pooling.get(spec.name, 1.0) for spec in tables]
         self._per_sample = np.array(per_sample, np.float64)
 
-    def lookups(self, rectangles: Rectangles) -> Numbers:
+    def lookups(self, rectangles: ShardColumns) -> Numbers:
         """Lookups that samples of rank s send to rank q's rectangles: f64[ranks, ranks]."""
         table = rectangles.table
         share = (rectangles.hi - rectangles.lo) / self._rows[table]

@@ -39,7 +39,7 @@ import numpy as np
 from neocpu.parallel.plan import Plan
 from neocpu.planner.collectives import Collective
 from neocpu.planner.demand import Demand, Numbers, sample_cuts
-from neocpu.planner.rectangles import Ints, Rectangles
+from neocpu.planner.shard_columns import Ints, ShardColumns
 from neocpu.planner.traffic_routes import ROUTE_CALLS, groups_of
 from neocpu.trees import aligned_nodes, rank_leaves
 
@@ -68,7 +68,7 @@ class StepShape:
 
 def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
     """The calls of one training step, in their order. Raises KeyError for an unknown route."""
-    rectangles = Rectangles.of(plan)
+    rectangles = ShardColumns.of(plan)
     dense = dense_traffic(plan.ranks, step)
     if _alone(rectangles, step):
         return tuple(dense)
@@ -115,7 +115,7 @@ def dense_traffic(ranks: int, step: StepShape) -> list[Collective]:
     ]
 
 
-def _alone(rectangles: Rectangles, step: StepShape) -> bool:
+def _alone(rectangles: ShardColumns, step: StepShape) -> bool:
     """One rank that holds every table whole: lookups are used where they are."""
     cut = rectangles.copies | rectangles.parts
     if any(step.row_scalars):
@@ -129,7 +129,7 @@ def _equal(name: str, ranks: int, size: int) -> Collective:
     return Collective(name, "alltoallv", np.full((ranks, ranks), size, np.int64))
 
 
-def _input(plan: Plan, rectangles: Rectangles, samples: Ints, demand: Demand) -> list[Collective]:
+def _input(plan: Plan, rectangles: ShardColumns, samples: Ints, demand: Demand) -> list[Collective]:
     """The calls of the input distribution."""
     entries = rectangles.sum_by_rank(rectangles.keys, ~rectangles.copies)
     lookups = demand.lookups(rectangles)
@@ -143,7 +143,7 @@ def _input(plan: Plan, rectangles: Rectangles, samples: Ints, demand: Demand) ->
     return calls
 
 
-def _whole(rectangles: Rectangles, samples: Ints) -> tuple[list[Collective], list[Collective]]:
+def _whole(rectangles: ShardColumns, samples: Ints) -> tuple[list[Collective], list[Collective]]:
     """The calls of pooled output and of its gradients."""
     whole = ~rectangles.copies & ~rectangles.parts
     if not whole.any():
@@ -181,7 +181,7 @@ def _replicas(plan: Plan, demand: Demand) -> list[Collective]:
 
 
 def _row_scalars(
-    plan: Plan, step: StepShape, demand: Demand, rectangles: Rectangles
+    plan: Plan, step: StepShape, demand: Demand, rectangles: ShardColumns
 ) -> list[Collective]:
     """The calls that share row scalars between rectangles of the same rows (`parallel/scalars.py`).
 
@@ -216,7 +216,7 @@ def _row_scalars(
     ]
 
 
-def _column_nodes(table: Rectangles, dim: int) -> Ints:
+def _column_nodes(table: ShardColumns, dim: int) -> Ints:
     """Maximal aligned nodes of the column tree that each rectangle of one table sends: i64[S]."""
     root = 1 << (dim - 1).bit_length()
     spans = np.stack([table.left, np.where(table.right == dim, root, table.right)], axis=1)

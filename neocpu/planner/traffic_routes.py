@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from neocpu.planner.collectives import Collective
-from neocpu.planner.rectangles import Flags, Ints, Rectangles
+from neocpu.planner.shard_columns import Flags, Ints, ShardColumns
 
 WORD = 8  # bytes of an fp64 word
 NUMBER = 4  # bytes of an fp32 gradient
@@ -81,7 +81,7 @@ class Groups:
         return sums.astype(np.int64)
 
 
-def groups_of(rectangles: Rectangles, samples: Ints, ranks_per_node: int) -> Groups:
+def groups_of(rectangles: ShardColumns, samples: Ints, ranks_per_node: int) -> Groups:
     """The groups of all parts; columns are divided at every edge of a table's rectangles."""
     parts = rectangles.select(np.flatnonzero(rectangles.parts))
     order = np.argsort(parts.table, kind="stable")

@@ -19,7 +19,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Rectangles:
+class ShardColumns:
     """S rectangles of a plan, sorted as `Plan.shards`: i64[S] each, flags bool[S].
 
     table : number of the table. lo, hi : its rows [lo, hi). left, right : its columns.
@@ -41,7 +41,7 @@ class Rectangles:
     narrow: Flags
 
     @classmethod
-    def of(cls, plan: Plan) -> "Rectangles":
+    def of(cls, plan: Plan) -> "ShardColumns":
         """The rectangles of a plan."""
         numbers = (n for s in plan.shards for n in (s.table, *s.rows, *s.cols, s.rank))
         columns = np.fromiter(numbers, np.int64, 6 * len(plan.shards)).reshape(-1, 6).T
@@ -75,7 +75,7 @@ class Rectangles:
         totals = np.bincount(self.rank[chosen], amounts[chosen], self.ranks)
         return totals.astype(np.int64)
 
-    def select(self, chosen: Flags | Ints) -> "Rectangles":
+    def select(self, chosen: Flags | Ints) -> "ShardColumns":
         """Some of the rectangles."""
         columns = [f.name for f in fields(self) if f.name != "ranks"]
-        return Rectangles(self.ranks, **{name: getattr(self, name)[chosen] for name in columns})
+        return ShardColumns(self.ranks, **{name: getattr(self, name)[chosen] for name in columns})
