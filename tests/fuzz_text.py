@@ -1,5 +1,6 @@
 """Readers of text that people write: the config, keys on the command line, and plan files."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,41 @@ def _mutate(path: Path, chance: Random) -> bool:
     return True
 
 
+VALUES: tuple[Any, ...] = (
+    *(0, 1, 3, -1, 2**31, 2**63, 10**400, 0.5, True, None, "", "auto", "row_wise", "wide"),
+    *([], {}, [0, 1], [1, 0], [0.0, 1.0], "\n", "\u202e", "\ud800", ["x"] * 99, {"rank": 0}),
+)
+
+
+def _mutate_plan(path: Path, chance: Random) -> bool:
+    """Damage the text, or put other values somewhere into the tree."""
+    if chance.random() < 0.3:
+        return _mutate(path, chance)
+    tree = json.loads(path.read_text())
+    for _ in range(int(chance.integers(1, 4))):
+        node = tree
+        while True:
+            keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+            key = keys[int(chance.integers(len(keys)))]
+            if isinstance(node[key], dict | list) and node[key] and chance.random() < 0.8:
+                node = node[key]
+                continue
+            break
+        if chance.random() < 0.2:
+            del node[key]
+        elif isinstance(node, list) and chance.random() < 0.3:
+            node.append(node[key])
+        else:
+            node[key] = VALUES[int(chance.integers(len(VALUES)))]
+        if not node:
+            break
+    path.write_text(json.dumps(tree))
+    return True
+
+
 def readers() -> dict[str, Reader]:
     """The config, and plan files."""
     return {
         "config": Reader(_make, _read, _mutate),
-        "plan": Reader(_make_plan, _read_plan, _mutate),
+        "plan": Reader(_make_plan, _read_plan, _mutate_plan),
     }
