@@ -10,6 +10,7 @@ from neocpu.config import Config
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
+from neocpu.parallel.shared_plan import plan_on_first_rank
 from neocpu.planner import auto
 from neocpu.planner.cost import Workload
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
@@ -19,19 +20,23 @@ from neocpu.storage.placement import AUTO, choose_placements
 def make_plan(
     config: Config, comm: Comm, pooling: Mapping[str, float], ranks: int | None = None
 ) -> Plan:
-    """Which rank holds which rectangle of which table.
+    """Which rank holds which rectangle of which table. Collective.
 
     pooling : mean lookups per sample of each table (1 where a table is missing).
     ranks : of a run that is only planned for; None: those of `comm`.
     """
     per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
-    return auto.make_plan(
+    return plan_on_first_rank(
+        comm,
         config.tables,
-        config.parallel.plan,
-        ranks or comm.size,
-        per_node,
-        workload(config, pooling),
-        config.parallel.memory or None,
+        lambda: auto.make_plan(
+            config.tables,
+            config.parallel.plan,
+            ranks or comm.size,
+            per_node,
+            workload(config, pooling),
+            config.parallel.memory or None,
+        ),
     )
 
 
