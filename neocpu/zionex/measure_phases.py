@@ -13,6 +13,7 @@ workloads serve nothing else; models and plans that are predicted later play no 
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,8 +33,11 @@ BATCHES = 3
 # steps that do not count, and steps of which the fastest counts, phase by phase
 COLD = 2
 STEPS = 12
-# bytes that are touched between two steps
-ELSEWHERE = 16 << 20
+FEWEST_STEPS = 4
+# seconds of a workload after which no more than the fewest steps are made
+BUDGET = 0.4
+# bytes that are touched between two phases, as many as E of 1,024 samples with 2,000 columns has
+ELSEWHERE = 8 << 20
 # of weighing errors anew
 ROUNDS = 10
 # errors below are as good as none
@@ -106,11 +110,13 @@ class PhaseClock:
         self._comm = comm
         self._step: dict[str, int] = {}
         self.least: dict[str, float] = {}
-        # what else a step touches between two turns of a phase
+        self.spent = 0.0
+        # what a step touches between two phases, which find little of theirs in the caches
         self._elsewhere = np.zeros(ELSEWHERE // 8)
 
     def __call__(self, phase: str, work: Callable[[], T]) -> T:
         """Do the work of a phase, all ranks beginning together."""
+        self._elsewhere += 1.0
         self._comm.barrier()
         begin = time.perf_counter_ns()
         result = work()
@@ -121,9 +127,19 @@ class PhaseClock:
         """A step is over; it counts if it was `warm`."""
         for phase, elapsed in self._step.items():
             seconds = max(self._comm.largest(elapsed), 1) * 1e-9
+            self.spent += seconds
             if warm:
                 self.least[phase] = min(seconds, self.least.get(phase, seconds))
-        self._elsewhere += 1.0
+
+    def steps(self, run: Callable[[int], None]) -> dict[str, float]:
+        """Call `run(step)` for steps until enough were timed; the least seconds of each phase."""
+        for step in range(COLD + STEPS):
+            # all ranks see the same times, so they stop together
+            if step >= COLD + FEWEST_STEPS and self.spent > BUDGET:
+                break
+            run(step)
+            self.end_step(step >= COLD)
+        return self.least
 
 
 class Workbench:
@@ -162,11 +178,12 @@ class Workbench:
     def measure(self) -> dict[str, float]:
         """Seconds of each phase of a step. Collective."""
         clock = PhaseClock(self._comm)
-        for step in range(COLD + STEPS):
+
+        def run(step: int) -> None:
             self._step += 1
             self._run(clock, self._batches[step % BATCHES])
-            clock.end_step(step >= COLD)
-        return clock.least
+
+        return clock.steps(run)
 
     def _run(self, clock: PhaseClock, kjt: KJT) -> None:
         """The phases of a step, one by one (`parallel/sharded.py`)."""
@@ -260,10 +277,8 @@ def measure_phases(comm: Comm, machine: Machine) -> list[Any]:
     for dense in DENSE_DESIGNS:
         model = DenseBench(dense, comm, machine)
         clock = PhaseClock(comm)
-        for step in range(COLD + STEPS):
-            model.run(clock)
-            clock.end_step(step >= COLD)
-        timed += [Timed(name, model.amounts(name), s) for name, s in clock.least.items()]
+        least = clock.steps(partial(model.run, clock))
+        timed += [Timed(name, model.amounts(name), s) for name, s in least.items()]
     for design in designs(comm.size):
         bench = Workbench(design, comm, machine)
         timed += [Timed(name, bench.amounts(name), s) for name, s in bench.measure().items()]
