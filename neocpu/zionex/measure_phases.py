@@ -11,7 +11,7 @@ workloads serve nothing else; models and plans that are predicted later play no 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -32,10 +32,12 @@ LEAVES = 16
 BATCHES = 3
 # steps that do not count, and steps of which the fastest counts, phase by phase
 COLD = 2
-STEPS = 12
+STEPS = 10
 FEWEST_STEPS = 4
 # seconds of a workload after which no more than the fewest steps are made
-BUDGET = 0.4
+BUDGET = 0.2
+# over all workloads, so that a slow moment of the machine spoils one at most
+PASSES = 2
 # bytes that are touched between two phases, as many as E of 1,024 samples with 2,000 columns has
 ELSEWHERE = 8 << 20
 # of weighing errors anew
@@ -273,22 +275,34 @@ def measure_phases(comm: Comm, machine: Machine) -> list[Any]:
 
     machine : with the rates of embeddings and products that the job measured.
     """
-    timed: list[Timed] = []
-    for dense in DENSE_DESIGNS:
-        model = DenseBench(dense, comm, machine)
-        clock = PhaseClock(comm)
-        least = clock.steps(partial(model.run, clock))
-        timed += [Timed(name, model.amounts(name), s) for name, s in least.items()]
-    for design in designs(comm.size):
-        bench = Workbench(design, comm, machine)
-        timed += [Timed(name, bench.amounts(name), s) for name, s in bench.measure().items()]
-        bench.close()
+    best: dict[tuple[int, str], Timed] = {}
+    for _ in range(PASSES):
+        for number, (bench, seconds) in enumerate(_all_workloads(comm, machine)):
+            for name, least in seconds.items():
+                before = best.get((number, name))
+                if before is None or least < before.seconds:
+                    best[number, name] = Timed(name, bench.amounts(name), least)
+    timed = list(best.values())
     names = dict.fromkeys(each.phase for each in timed)
     return [
         PhaseCosts(name, comm.size, **fit(name, [t for t in timed if t.phase == name]))
         for name in names
         if name in TERMS
     ]
+
+
+def _all_workloads(
+    comm: Comm, machine: Machine
+) -> Iterator[tuple[DenseBench | Workbench, dict[str, float]]]:
+    """Every workload, and the least seconds of its phases in a few steps. Collective."""
+    for dense in DENSE_DESIGNS:
+        model = DenseBench(dense, comm, machine)
+        clock = PhaseClock(comm)
+        yield model, clock.steps(partial(model.run, clock))
+    for design in designs(comm.size):
+        bench = Workbench(design, comm, machine)
+        yield bench, bench.measure()
+        bench.close()
 
 
 def fit(phase: str, timed: list[Timed]) -> dict[str, float]:
