@@ -13,6 +13,7 @@ and collectives) and moves of rows between memories, each by size. What has no c
 from peaks: latency + bytes / bandwidth. `docs/zionex.md` has the file format.
 """
 
+import sys
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -259,7 +260,7 @@ class Machine:
             return Curve(*zip(*speeds))
         memory = self.hbm if self.hbm.capacity_bytes else self.ddr
         rate = self.share(memory.bandwidth_bytes_per_s, memory) / (1 if work == "lookup" else 2)
-        return Curve((1.0,), (rate,))
+        return Curve((1.0,), (rate or sys.float_info.min,))
 
     @cached_property
     def _heights(self) -> dict[str, list[tuple[int, list[tuple[float, Curve]]]]]:
