@@ -3,7 +3,7 @@
 The run's config, put as the questions that `planner/` answers. Every rank gets the same answers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +14,16 @@ from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan, is_plan_file
 from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
+from neocpu.planner.placements import Capacity
+from neocpu.planner.planners import PLANNERS
+from neocpu.planner.seconds import Layout, StepSeconds
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
 from neocpu.planner.work import Workload
 from neocpu.records import choose
 from neocpu.storage.placement import AUTO, PLACEMENTS, choose_placements
+from neocpu.zionex import machine_file
+from neocpu.zionex.generic import GENERIC
+from neocpu.zionex.machine import Machine
 
 
 def make_plan(
@@ -33,6 +39,8 @@ def make_plan(
     budget = config.parallel.memory or None
     spec = config.parallel.plan
     if not (isinstance(spec, str) and is_plan_file(spec)):
+        if config.parallel.planner != "greedy":
+            return _planned(config, comm, ranks or comm.size, per_node, work)
         return auto.make_plan(config.tables, spec, ranks or comm.size, per_node, work, budget)
 
     content = _shared_text(spec, comm)
@@ -50,13 +58,53 @@ def make_plan(
     return replace(plan, placements=planned.placements)
 
 
-def _shared_text(path: str, comm: Comm) -> str:
-    """The text of a plan file: rank 0 reads it for all, so that all ranks plan alike."""
+def _planned(config: Config, comm: Comm, ranks: int, per_node: int | None, work: Workload) -> Plan:
+    """The plan of the planner that the config names. Collective where a file describes the machine.
+
+    Rows are placed by `memory_plan`, under this plan.
+    """
+    layout = Layout(ranks, min(per_node or ranks, ranks), config.parallel.route)
+    model = StepSeconds(planning_machine(config, comm), config.tables, work, layout)
+    planner = PLANNERS[config.parallel.planner]
+    return planner(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
+
+
+def planning_machine(config: Config, comm: Comm) -> Machine:
+    """The machine of `parallel.machine`, which rank 0 reads for all; without a name a generic one.
+
+    Collective. Raises ConfigError on every rank where it cannot be read.
+    """
+    name = config.parallel.machine
+    if not name:
+        return GENERIC
+    return machine_file.loads(_shared_text(name, comm, machine_file.read_text), name)
+
+
+def capacity(config: Config) -> Capacity:
+    """The config's budgets of a rank; without any there is no limit.
+
+    As in `planner/tiers.py`: with memory.ddr alone nothing is in HBM, with memory.hbm alone nothing
+    on SSD.
+    """
+    memory = config.memory
+    present = {"hbm": not memory.ddr or memory.hbm, "ddr": True, "ssd": memory.ddr}
+    return Capacity(
+        hbm=memory.hbm,
+        ddr=memory.ddr,
+        ssd=memory.ssd,
+        total=config.parallel.memory,
+        memories=tuple(name for name, there in present.items() if there),
+        placements=choose_placements([t.name for t in config.tables], memory.placement),
+    )
+
+
+def _shared_text(path: str, comm: Comm, read: Callable[[str], str] = plan_file.read_text) -> str:
+    """The text of a file: rank 0 reads it for all, so that all ranks plan alike."""
     error: NeocpuError | None = None
     content = b""
     if comm.rank == 0:
         try:
-            content = plan_file.read_text(path).encode()
+            content = read(path).encode()
         except NeocpuError as problem:
             error = problem
     comm.agree(error)
