@@ -3,15 +3,16 @@
 The run's config, put as the questions that `planner/` answers. Every rank gets the same answers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from neocpu.config import Config, MemoryConfig
 from neocpu.embedding.tiered import MemoryPlan
-from neocpu.errors import ConfigError, NeocpuError
+from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan, is_plan_file
+from neocpu.parallel.shared_plan import plan_on_first_rank
 from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
 from neocpu.planner.placements import Capacity
@@ -29,55 +30,48 @@ from neocpu.zionex.machine import Machine
 def make_plan(
     config: Config, comm: Comm, pooling: Mapping[str, float], ranks: int | None = None
 ) -> Plan:
-    """Which rank holds which rectangle of which table. Collective where a file says so.
+    """Which rank holds which rectangle of which table. Collective.
 
     pooling : mean lookups per sample of each table (1 where a table is missing).
     ranks : of a run that is only planned for; None: those of `comm`.
     """
     per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
     work = workload(config, pooling)
+    count = ranks or comm.size
+    return plan_on_first_rank(comm, config.tables, lambda: _plan(config, count, per_node, work))
+
+
+def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
+    """The plan of a file, or one that is made."""
     budget = config.parallel.memory or None
     spec = config.parallel.plan
     if not (isinstance(spec, str) and is_plan_file(spec)):
         if config.parallel.planner != "greedy":
-            return _planned(config, comm, ranks or comm.size, per_node, work)
-        return auto.make_plan(config.tables, spec, ranks or comm.size, per_node, work, budget)
-
-    content = _shared_text(spec, comm)
-    error: NeocpuError | None = None
-    try:
-        planned = bind(plan_file.loads(content, spec), config.tables, ranks or comm.size)
-        # every table by its own name: no name is a pattern for others
-        schemes = dict(zip((table.name for table in config.tables), planned.schemes))
-        plan = auto.make_plan(
-            config.tables, schemes, ranks or comm.size, per_node, work, budget, planned.fixed
-        )
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
+            return _planned(config, ranks, per_node, work)
+        return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
+    file = plan_file.loads(plan_file.read_text(spec), spec)
+    planned = bind(file, config.tables, ranks)
+    # every table by its own name: no name is a pattern for others
+    schemes = dict(zip((table.name for table in config.tables), planned.schemes))
+    plan = auto.make_plan(config.tables, schemes, ranks, per_node, work, budget, planned.fixed)
     return replace(plan, placements=planned.placements)
 
 
-def _planned(config: Config, comm: Comm, ranks: int, per_node: int | None, work: Workload) -> Plan:
-    """The plan of the planner that the config names. Collective where a file describes the machine.
-
-    Rows are placed by `memory_plan`, under this plan.
-    """
+def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
+    """The plan of the planner that the config names; rows are placed by `memory_plan`, under it."""
     layout = Layout(ranks, min(per_node or ranks, ranks), config.parallel.route)
-    model = StepSeconds(planning_machine(config, comm), config.tables, work, layout)
+    model = StepSeconds(planning_machine(config), config.tables, work, layout)
     planner = PLANNERS[config.parallel.planner]
     return planner(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
 
 
-def planning_machine(config: Config, comm: Comm) -> Machine:
-    """The machine of `parallel.machine`, which rank 0 reads for all; without a name a generic one.
+def planning_machine(config: Config) -> Machine:
+    """The machine of `parallel.machine`; without a name a generic one.
 
-    Collective. Raises ConfigError on every rank where it cannot be read.
+    Raises ConfigError where its file cannot be read.
     """
     name = config.parallel.machine
-    if not name:
-        return GENERIC
-    return machine_file.loads(_shared_text(name, comm, machine_file.read_text), name)
+    return machine_file.load(name) if name else GENERIC
 
 
 def capacity(config: Config) -> Capacity:
@@ -96,19 +90,6 @@ def capacity(config: Config) -> Capacity:
         memories=tuple(name for name, there in present.items() if there),
         placements=choose_placements([t.name for t in config.tables], memory.placement),
     )
-
-
-def _shared_text(path: str, comm: Comm, read: Callable[[str], str] = plan_file.read_text) -> str:
-    """The text of a file: rank 0 reads it for all, so that all ranks plan alike."""
-    error: NeocpuError | None = None
-    content = b""
-    if comm.rank == 0:
-        try:
-            content = read(path).encode()
-        except NeocpuError as problem:
-            error = problem
-    comm.agree(error)
-    return comm.allgather_bytes(content)[0].decode()
 
 
 def placements_of(config: Config, plan: Plan) -> tuple[str, ...]:

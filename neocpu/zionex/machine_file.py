@@ -115,18 +115,14 @@ def load(machine: str | Path) -> Machine:
 
     Raises ConfigError naming the file, the key, its value, and what is allowed.
     """
-    return loads(read_text(machine), str(find(machine)))
-
-
-def read_text(machine: str | Path) -> str:
-    """The text of a machine's file, by name or path. Raises ConfigError where it cannot be read."""
     path = find(machine)
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: it is not UTF-8 text") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the machine: {error.strerror}") from error
+    return loads(text, str(path))
 
 
 def loads(text: str, source: str = "machine") -> Machine:
