@@ -61,7 +61,9 @@ def _without(answer: Answer, table: int, options: Options) -> PlanDraft:
     rectangles = type(answer.rectangles)(*(column[ours] for column in answer.rectangles))
     loads = answer.loads.copy()
     np.subtract.at(loads, rectangles.rank, answer.model.seconds(rectangles))
-    if not answer.model.synchronised:
+    if answer.model.synchronised:
+        loads = loads[:, options.active]
+    else:
         loads = loads.sum(axis=1, keepdims=True)
     memory = np.concatenate(
         [answer.memory, answer.memory.sum(axis=1, keepdims=True)], axis=1
@@ -106,7 +108,7 @@ def _priced(answer: Answer, base: PlanDraft, candidate: int) -> Alternative:
         columns=int(options.width[options.pieces(candidate)].max()),
         placement=options.placement(candidate),
         home=int(ranks[0]),
-        seconds=answer.model.fixed_seconds + objective(seconds),
+        seconds=answer.model.fixed_seconds + objective(seconds) + _elsewhere(answer, options),
         missing_bytes=max(int(np.ceil(missing)), 0),
     )
 
@@ -124,3 +126,10 @@ def _rectangles(base: PlanDraft, inserted: Insertion) -> tuple[Ints, Ints]:
     if options.home[inserted.candidate] == RANK:
         return inserted.ranks, options.repeated(inserted.candidate)
     return spread(options, inserted.candidate, inserted.node, base.layout)
+
+
+def _elsewhere(answer: Answer, options: Options) -> float:
+    """Seconds of phases in which no option of the table has a part."""
+    if not answer.model.synchronised:
+        return 0.0
+    return objective(np.delete(answer.loads, options.active, axis=1))
