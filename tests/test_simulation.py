@@ -1,10 +1,14 @@
 """Does the simulated step obey the laws of time and links, and agree with the planner?"""
 
+import json
 from dataclasses import replace
+from itertools import pairwise
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from neocpu.cli import run as command
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
 from neocpu.parallel.plan import place
@@ -15,6 +19,7 @@ from neocpu.simulation.costs import StageOptions, copy_seconds, stage_works
 from neocpu.simulation.engine import Work, run, unrolled
 from neocpu.simulation.scenario import Scenario, placed_by, simulate
 from neocpu.simulation.schedule import EXCHANGE, PIPELINES, STEP, check, pipelined
+from neocpu.simulation.trace import trace_text, traced_ranks
 from neocpu.zionex.machine import FabricLevel
 from neocpu.zionex.machine_file import load
 from neocpu.zionex.scaling import scaled
@@ -218,3 +223,99 @@ def test_algorithms_wires_readers_and_caches_count():
         replace(step, options=StageOptions(algorithm="gossip"))
     with pytest.raises(ConfigError, match="choose one of off, input, full"):
         replace(step, pipeline="on")
+
+
+# ---- the command ----
+
+CONFIG = """
+[data]
+format = "criteo"
+[model]
+embedding_dim = 16
+bottom = [32, 16]
+top = [32, 1]
+[tables]
+"C*".rows = 1000
+[training]
+batch_size = 1024
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "model.toml"
+    tables = "\n".join(f"C{i}.rows = {1000 * i}" for i in range(1, 27))
+    path.write_text(CONFIG.replace('"C*".rows = 1000', tables))
+    return path
+
+
+def simulated(capsys, *words):
+    """What `neocpu simulate` prints."""
+    command(["simulate", *map(str, words)])
+    return capsys.readouterr().out
+
+
+def test_the_command_prints_traces_and_draws(config, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("neocpu.simulation.sweep.MOST_RANKS", 32)
+    trace = tmp_path / "trace.json"
+    picture = tmp_path / "scaling.svg"
+    files = ["--trace", trace, "--scaling", picture]
+    shown = simulated(capsys, config, "--ranks", 16, "--set", "work.pooling=3", *files)
+    assert "QPS" in shown and "exchange of pooled vectors" in shown and "busiest stream" in shown
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == set(range(16))
+    slices = [event for event in events if event["ph"] == "X"]
+    assert all(event["dur"] > 0 and event["ts"] >= 0 for event in slices)
+    compute = sorted(
+        (event["ts"], event["ts"] + event["dur"])
+        for event in slices
+        if event["pid"] == 3 and event["tid"] == 2
+    )
+    assert all(left[1] <= right[0] + 0.01 for left, right in pairwise(compute))
+    root = ElementTree.fromstring(picture.read_text())
+    assert root.tag.endswith("svg") and "32 ranks" in picture.read_text()
+
+
+def test_a_trace_of_many_ranks_is_a_sample():
+    step, placed = scenario(16)
+    line = simulate(step, placed).timeline
+    assert traced_ranks(line, 16) == list(range(16))
+    assert len(traced_ranks(line, 5)) <= 5
+    assert json.loads(trace_text(line, "t", 5))["otherData"]["ranks"].endswith("of 16 ranks")
+
+
+def test_what_if_keys(config, capsys):
+    def qps(*words):
+        shown = simulated(capsys, config, "--ranks", 16, "--set", "work.pooling=9", *words)
+        line = next(line for line in shown.splitlines() if line.startswith("QPS"))
+        return float(line.split()[1].replace(",", ""))
+
+    plain = qps()
+    assert qps("--set", "machine.nic=2x") > plain
+    assert qps("--set", "machine.ranks_per_node=16") > plain
+    assert qps("--set", "wires.forward=fp16", "--set", "wires.backward=bf16") > plain
+    assert qps("--set", "work.samples_per_rank=512") > plain
+    assert qps("--set", "readers.per_node=8000") == pytest.approx(16000, rel=1e-3)
+    for key, why in {
+        "machine.warp=2x": "no such quantity",
+        "machine.nic=fast": "neither a factor",
+        "wires.forward=fp3": "is not allowed; one of",
+        "wires.sideways=fp16": "unknown; choose one of wires.forward",
+        "work.lookups=3": "keys of the simulator are work.pooling",
+        "cache.share=2": "must be from 0 to 1",
+        "work.precision=fp8": "has no units for fp8",
+        "training.batch=3": "training.batch",
+    }.items():
+        with pytest.raises(ConfigError, match=why):
+            qps("--set", key)
+    with pytest.raises(ConfigError, match="is unknown; choose one of"):
+        qps("--planner", "chance")
+
+
+def test_the_smallest_machine(config, capsys, monkeypatch):
+    monkeypatch.setattr("neocpu.simulation.sweep.MOST_RANKS", 64)
+    words = [config, "--ranks", 8, "--set", "work.pooling=9", "--planner", "size"]
+    shown = simulated(capsys, *words, "--target-qps", "1e6")
+    assert "are the fewest for 1,000,000 samples/s" in shown
+    with pytest.raises(ConfigError, match="are not reached by 64 ranks"):
+        simulated(capsys, *words, "--target-qps", "1e15")

@@ -5,7 +5,6 @@
 The plan is the planner's; scenarios that differ in pipelining or algorithm share one.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -156,8 +155,3 @@ def _bytes(scenario: Scenario, rectangles: Rectangles) -> Floats:
             row_bytes[key] = float(scenario.tables[table].row_bytes(int(width), state))
         sizes[i] = row_bytes[key]
     return sizes * rectangles.rows
-
-
-def rank_counts(most: int, least: int = 8) -> Sequence[int]:
-    """Powers of two from `least` to `most`."""
-    return [least << power for power in range(20) if least << power <= most]

@@ -1,0 +1,109 @@
+"""What does a simulation say? Step time, QPS, the breakdown, and what limits the step, as lines."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from neocpu.simulation.scenario import Simulated, simulate
+from neocpu.zionex.scaling import scaled
+
+# What a machine might have twice as much of.
+PARTS = ("nic", "nvlink", "pcie", "hbm.bandwidth", "ddr.bandwidth", "compute.{}_flops")
+PART_NAMES = {
+    "nic": "links between nodes",
+    "nvlink": "links inside a node",
+    "pcie": "links to the host",
+    "hbm.bandwidth": "HBM bandwidth",
+    "ddr.bandwidth": "DDR bandwidth",
+    "compute.{}_flops": "FLOP rate",
+}
+
+
+class Gain(NamedTuple):
+    """How many times as fast a step is with twice of a part."""
+
+    part: str
+    gain: float
+
+
+def gains(outcome: Simulated) -> list[Gain]:
+    """What twice of each part of the machine would bring, largest first; the plan stays."""
+    scenario = outcome.scenario
+    result = []
+    for part in PARTS:
+        key = part.format(scenario.work.dense.precision)
+        machine = scaled(scenario.machine, key, 2.0)
+        faster = simulate(replace(scenario, machine=machine), outcome.placed)
+        result.append(Gain(PART_NAMES[part], outcome.step / faster.step))
+    return sorted(result, key=lambda gain: -gain.gain)
+
+
+def report_lines(outcome: Simulated) -> Iterator[str]:
+    """Everything, as lines of text."""
+    scenario = outcome.scenario
+    parts = outcome.breakdown
+    yield (
+        f"{scenario.machine.name}: {scenario.ranks} ranks on {scenario.layout.nodes} node(s), "
+        f"{scenario.work.batch:,} samples a step, pipeline {scenario.pipeline}, "
+        f"exchanges {scenario.options.algorithm}"
+    )
+    yield (
+        f"plan by {outcome.placed.planner}: imbalance {outcome.imbalance:.2f} (loads of the "
+        f"fullest rank / mean), {outcome.placed.memory / 1e9:,.1f} GB on the fullest rank"
+    )
+    yield ""
+    yield f"step   {seconds(outcome.step)}"
+    yield f"QPS    {outcome.samples_per_s:,.0f} samples/s"
+    yield ""
+    yield f"{'phase':30}{'serialised':>12}{'exposed':>12}{'of the step':>13}{'longest path':>14}"
+    for share in parts.shares:
+        if not share.serialised:
+            continue
+        yield (
+            f"{share.phase:30}{seconds(share.serialised):>12}{seconds(share.exposed):>12}"
+            f"{share.exposed / parts.step:>12.1%}{seconds(parts.path[share.phase]):>15}"
+        )
+    for name, value in (("waiting for slower ranks", parts.waiting), ("nothing", parts.idle)):
+        if value > 1e-9 * parts.step:
+            yield f"{name:42}{seconds(value):>12}{value / parts.step:>12.1%}"
+    yield f"{'step':42}{seconds(parts.step):>12}"
+    yield ""
+    yield from bound_lines(outcome)
+
+
+def bound_lines(outcome: Simulated) -> Iterator[str]:
+    """What limits the step: the busiest stream, the longest path, what more would bring."""
+    parts = outcome.breakdown
+    busiest = max(parts.busy, key=lambda name: parts.busy[name])
+    part = parts.busy[busiest] / parts.step
+    yield f"busiest stream: {busiest}, {part:.0%} of the step; no overlap makes the step shorter"
+    longest = max(parts.path, key=lambda name: parts.path[name])
+    yield f"longest path: mostly {longest}, {parts.path[longest] / parts.step:.0%} of the step"
+    useful = [f"{gain.part} {gain.gain:.2f}x" for gain in gains(outcome) if gain.gain > 1.005]
+    yield f"twice of these makes it faster: {', '.join(useful) or 'none of its parts'}"
+
+
+def seconds(value: float) -> str:
+    """A time in the unit that suits it."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.2g} us" if value else "0"
+
+
+def sweep_lines(outcomes: Sequence[Simulated]) -> Iterator[str]:
+    """A row for each number of ranks."""
+    yield f"{'ranks':>6}{'step':>12}{'QPS':>14}{'efficiency':>12}{'imbalance':>11}  mostly"
+    for outcome, efficiency in zip(outcomes, efficiencies(outcomes)):
+        path = outcome.breakdown.path
+        yield (
+            f"{outcome.scenario.ranks:>6}{seconds(outcome.step):>12}"
+            f"{outcome.samples_per_s:>14,.0f}{efficiency:>11.0%} {outcome.imbalance:>11.2f}"
+            f"  {max(path, key=lambda name: path[name])}"
+        )
+
+
+def efficiencies(outcomes: Sequence[Simulated]) -> list[float]:
+    """QPS per rank over that of the first."""
+    per_rank = [outcome.samples_per_s / outcome.scenario.ranks for outcome in outcomes]
+    return [value / per_rank[0] for value in per_rank]
