@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from benchmarks import reproduction
 from neocpu.cli import run as command
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
@@ -319,3 +320,28 @@ def test_the_smallest_machine(config, capsys, monkeypatch):
     assert "are the fewest for 1,000,000 samples/s" in shown
     with pytest.raises(ConfigError, match="are not reached by 64 ranks"):
         simulated(capsys, *words, "--target-qps", "1e15")
+
+
+# ---- the reproduction table ----
+
+
+def test_the_reproduction_runs_and_its_memory_rows_are_exact(capsys):
+    rows = {row.what: row for row in reproduction.main(["--quick"])}
+    shown = capsys.readouterr().out
+    for name, expected in (
+        ("F: fp32, AdaGrad, TB", 96),
+        ("F: fp32, row-wise AdaGrad, TB", 48),
+        ("F: fp16, row-wise AdaGrad, TB", 24),
+    ):
+        assert rows[name].value == expected == rows[name].expected
+        assert name in shown
+    assert rows["F: software cache against unified memory"].value > 1
+
+
+def test_the_reproduction_table_has_its_place_in_the_docs(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text(reproduction.PAGE.read_text())
+    monkeypatch.setattr(reproduction, "PAGE", page)
+    reproduction.write("| one |\n")
+    reproduction.write("| two |\n")
+    assert "| two |" in page.read_text() and "| one |" not in page.read_text()

@@ -1,19 +1,19 @@
 """Who places the tables of a scenario? The planners, or plain balancing by size.
 
-`size` gives every table its scheme (table_wise where none is named) and balances bytes: a plan that
-knows neither lookups nor links, to compare with.
+`size` is the search with bytes for costs: plans that know neither lookups nor links, to compare
+with.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 
 import numpy as np
 
 from neocpu.errors import ConfigError
-from neocpu.parallel.plan import AUTO, PlanSpec, choose_schemes, place
+from neocpu.parallel.plan import AUTO, PlanSpec
 from neocpu.planner.placements import Capacity
 from neocpu.planner.planners import PLANNERS
-from neocpu.simulation.scenario import Placed, Scenario, placed_by
+from neocpu.planner.work import Floats, Rectangles
+from neocpu.simulation.scenario import Placed, Scenario
 
 SIZE = "size"
 NAMES = (*PLANNERS, SIZE)
@@ -26,43 +26,57 @@ def placed_with(planner: str, spec: PlanSpec = AUTO) -> Callable[[Scenario], Pla
     """
     if planner not in NAMES:
         raise ConfigError(f"--planner: {planner!r} is unknown; choose one of {', '.join(NAMES)}")
-    if planner == SIZE:
-        return lambda scenario: _by_size(scenario, spec)
     return lambda scenario: _planned(scenario, spec, planner)
 
 
 def _planned(scenario: Scenario, spec: PlanSpec, planner: str) -> Placed:
-    """A planner's answer; where the share of cached rows is given, memory has no limit for it."""
-    given = scenario.cache_share
-    capacity = Capacity.of_machine(scenario.machine) if given is None else Capacity()
-    answer = PLANNERS[planner](
-        scenario.tables, spec, scenario.layout, scenario.model, scenario.work, capacity
-    )
+    """A planner's answer.
+
+    Where the share of rows in fast memory is given, only all memories of a rank together limit it:
+    rows that the fast memory holds are not below it as well.
+    """
+    share = scenario.cache_share
+    capacity = Capacity.of_machine(scenario.machine)
+    if share is not None:
+        capacity = Capacity(total=capacity.hbm + capacity.ddr + capacity.ssd)
+    search = PLANNERS["search" if planner == SIZE else planner]
+    model = Sizes(scenario) if planner == SIZE else scenario.model
+    answer = search(scenario.tables, spec, scenario.layout, model, scenario.work, capacity)
     rectangles = answer.rectangles
-    if given is not None:
-        rectangles = rectangles._replace(share=np.full(rectangles.table.size, given))
+    if share is not None:
+        rectangles = rectangles._replace(share=np.full(rectangles.table.size, share))
     return Placed(
         rectangles=rectangles,
         memory=float(answer.memory.sum(axis=1).max()),
-        planner=answer.planner,
-        bound=answer.bound,
+        planner=planner,
+        bound=0.0 if planner == SIZE else answer.bound,
     )
 
 
-def _by_size(scenario: Scenario, spec: PlanSpec) -> Placed:
-    """Tables spread by their bytes."""
-    schemes = choose_schemes(scenario.tables, _without_auto(spec))
-    layout = scenario.layout
-    plan = place(scenario.tables, schemes, layout.ranks, layout.ranks_per_node)
-    return replace(placed_by(scenario, plan), planner=SIZE)
+# Weight of columns beside bytes: enough that no table is cut without a need.
+COLUMNS = 0.01
 
 
-def _without_auto(spec: PlanSpec) -> PlanSpec:
-    """The schemes, with whole tables where the planner would choose."""
-    if isinstance(spec, Mapping):
-        return {name: _whole(scheme) for name, scheme in spec.items()}
-    return _whole(spec)
+class Sizes:
+    """A cost model that knows sizes alone: parts of all bytes, and of all columns a little."""
 
+    phases = ("size",)
+    synchronised = False
+    fixed_seconds = 0.0
 
-def _whole(scheme: str) -> str:
-    return "table_wise" if scheme == AUTO else scheme
+    def __init__(self, scenario: Scenario) -> None:
+        per_number, per_row = scenario.work.state_floats
+        tables = scenario.tables
+        numbers = np.array([table.row_bytes(table.dim, (0, 0)) / table.dim for table in tables])
+        self.number_bytes = numbers + 4.0 * per_number
+        self.row_bytes = 4.0 * per_row
+        self.columns = float(sum(table.dim for table in tables))
+        rows = np.array([float(table.rows) for table in tables])
+        dims = np.array([float(table.dim) for table in tables])
+        self.bytes = float((rows * (dims * self.number_bytes + self.row_bytes)).sum())
+
+    def seconds(self, rectangles: Rectangles) -> Floats:
+        """Cost of each rectangle, f64[n, 1]; that of whole tables is 1 + COLUMNS in all."""
+        row_bytes = rectangles.width * self.number_bytes[rectangles.table] + self.row_bytes
+        part = rectangles.rows * row_bytes / self.bytes
+        return (part + COLUMNS * rectangles.width / self.columns)[:, None]

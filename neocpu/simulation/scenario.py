@@ -5,6 +5,7 @@
 The plan is the planner's; scenarios that differ in pipelining or algorithm share one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from neocpu.simulation.breakdown import Breakdown, breakdown
 from neocpu.simulation.collectives import ALGORITHMS
 from neocpu.simulation.costs import StageOptions, stage_works
 from neocpu.simulation.engine import Timeline, run, unrolled
-from neocpu.simulation.schedule import PIPELINES, pipelined
+from neocpu.simulation.schedule import PIPELINES, Stage, pipelined
 from neocpu.zionex.machine import Machine
 
 # Batches simulated before those that are measured: until the pipeline is full.
@@ -111,12 +112,17 @@ class Simulated:
         return float(sums.max() / sums.mean()) if sums.any() else 1.0
 
 
-def simulate(scenario: Scenario, placed: Placed) -> Simulated:
-    """Run the steps of a scenario."""
+def simulate(
+    scenario: Scenario, placed: Placed, schedule: Sequence[Stage] | None = None
+) -> Simulated:
+    """Run the steps of a scenario; `schedule`: instead of that of its pipeline.
+
+    Raises ConfigError where the machine lacks what the step needs.
+    """
     model = scenario.model
     loads = loads_of(model, placed.rectangles, scenario.ranks)
     works = stage_works(model, loads, scenario.options)
-    stages = pipelined(scenario.pipeline)
+    stages = pipelined(scenario.pipeline) if schedule is None else schedule
     for name, work in works.items():
         if not np.isfinite(work.seconds).all():
             raise ConfigError(
