@@ -48,6 +48,8 @@ PAGE_BYTES = 4096
 NARROW = Wires(forward="fp16", backward="bf16", partial="fp16", dense="fp32")
 WIDE = Wires(forward="fp32", backward="fp32", partial="fp32", dense="fp32")
 TB = 1e12
+# How F's memory is known.
+KNOWN = "arithmetic; memory, high"
 
 
 @dataclass(frozen=True)
@@ -169,12 +171,16 @@ A_BEFORE = Case("neo-a", form="fp32", wires=WIDE, planner="size")
 def speed_rows() -> Iterator[Row]:
     """Samples a second on 128 GPUs, and how it scales."""
     wide_f = replace(F, wires=WIDE)
+    a1 = replace(A_BEFORE, model="neo-a1")
+    a3 = replace(A_BEFORE, model="neo-a3")
     for what, case, paper, source, expected in (
         ("QPS of A, 128 GPUs", A, "1.2 M", "memory, medium", 1.2e6),
         ("QPS of A2 (first version), 128 GPUs", A_BEFORE, "622 K", "memory, low", 622e3),
         ("QPS of F, 128 GPUs", F, "1.7 M", "notes", 1.7e6),
         ("QPS of F1 (first version), 128 GPUs", wide_f, "970 K", "memory, low", 970e3),
         ("QPS of I, 128 GPUs", I, "3.4 M", "memory, medium", 3.4e6),
+        ("QPS of A1 (first version), 128 GPUs", a1, "1,047 K", "memory, low", 1047e3),
+        ("QPS of A3 (first version), 128 GPUs", a3, "360 K", "memory, low", 360e3),
     ):
         value = rate(case)
         yield Row(what, paper, source, expected, value, _count(value))
@@ -237,7 +243,7 @@ def memory_rows() -> Iterator[Row]:
         value = (size.numbers + size.per_element) / TB
         rows = f" + {size.per_row / TB:.2f} of rows" if size.per_row else ""
         what = f"F: {form}, {name}, TB"
-        yield Row(what, str(expected), "arithmetic", float(expected), value, f"{value:g}{rows}")
+        yield Row(what, str(expected), KNOWN, float(expected), value, f"{value:g}{rows}")
 
 
 def _gain(what: str, paper: str, source: str, expected: float | None, value: float) -> Row:

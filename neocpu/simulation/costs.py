@@ -6,14 +6,13 @@ takes what the planner says. This file splits them into stages and adds what a p
 know, because no plan changes it: readers, and copies from the host.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from neocpu.planner.seconds import StepSeconds
 from neocpu.planner.work import WIRE_BYTES, Floats
-from neocpu.simulation.collectives import BETWEEN, INSIDE, MEASURED, Network, Price
+from neocpu.simulation.collectives import MEASURED, Network, Price
 from neocpu.simulation.engine import Work
 from neocpu.zionex.machine import Machine
 
@@ -79,40 +78,45 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
 
 
 class _Exchanges:
-    """Work of exchanges, as the machine's curves or an algorithm have it."""
+    """Work of exchanges, as the machine's curves or an algorithm have it.
+
+    What a measured exchange takes of the links is what its bytes would at their peaks, sent in
+    pairs or along rings: a machine that achieves a quarter of a peak leaves room beside it.
+    """
 
     def __init__(self, model: StepSeconds, algorithm: str) -> None:
         self.model = model
         self.algorithm = algorithm
         self.network = Network(model.machine, model.layout)
-        self.wire = BETWEEN if model.layout.nodes > 1 else INSIDE
 
     def alltoall(self, seconds: Floats, latency: float, calls: int) -> Work:
         """The exchange that the planner reckons at `seconds` f64[ranks] and a latency."""
-        if self.algorithm == MEASURED or not calls or self.model.layout.ranks == 1:
-            return Work(seconds + latency, {self.wire: 1.0})
         byte_seconds = self.model.byte_seconds["all"]
         size = seconds / byte_seconds if byte_seconds else seconds * 0.0
-        return _work(self.network.price("alltoall", self.algorithm), size, calls)
+        if self.algorithm == MEASURED or not calls or self.model.layout.ranks == 1:
+            return _work(seconds + latency, size, self.network.price("alltoall", "pairwise"))
+        price = self.network.price("alltoall", self.algorithm)
+        return _work(calls * price.latency + size * price.byte_seconds, size, price)
 
     def allreduce(self, seconds: float, part: float) -> Work:
         """The sum of a part of the dense gradients, all of which the planner reckons at seconds."""
         ranks = self.model.layout.ranks
-        if self.algorithm == MEASURED or ranks == 1:
-            return Work(np.full(ranks, seconds * part), {self.wire: 1.0})
         work = self.model.work
         size = np.full(ranks, part * WIRE_BYTES[work.wires.dense] * work.dense.parameters)
-        return _work(self.network.price("allreduce", self.algorithm), size, 1)
+        if self.algorithm == MEASURED or ranks == 1:
+            price = self.network.price("allreduce", "ring")
+            return _work(np.full(ranks, seconds * part), size, price)
+        price = self.network.price("allreduce", self.algorithm)
+        return _work(price.latency + size * price.byte_seconds, size, price)
 
 
-def _work(price: Price, size: Floats, calls: int) -> Work:
-    """So many calls that together exchange `size` f64[ranks] bytes."""
-    seconds = calls * price.latency + size * price.byte_seconds
+def _work(seconds: Floats, size: Floats, price: Price) -> Work:
+    """The work of an exchange of `size` f64[ranks] bytes that keeps links busy as `price` says."""
     longest = float(seconds.max())
+    if not longest:
+        return Work(seconds)
     largest = float(size.max())
-    uses: Mapping[str, float] = {}
-    if longest:
-        uses = {link: largest * busy / longest for link, busy in price.uses.items()}
+    uses = {link: min(1.0, largest * busy / longest) for link, busy in price.uses.items()}
     return Work(seconds, uses)
 
 
