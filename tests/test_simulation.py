@@ -22,7 +22,7 @@ from neocpu.simulation.scenario import Scenario, placed_by, simulate
 from neocpu.simulation.schedule import EXCHANGE, PIPELINES, STEP, check, pipelined
 from neocpu.simulation.trace import trace_text, traced_ranks
 from neocpu.zionex.machine import FabricLevel
-from neocpu.zionex.machine_file import load
+from neocpu.zionex.machine_file import load, preset_names
 from neocpu.zionex.scaling import scaled
 
 ZIONEX = load("zionex")
@@ -187,6 +187,7 @@ def test_the_breakdown_adds_up(scheme, pipeline):
         assert -1e-12 <= share.exposed <= share.serialised * (1 + 1e-9) + 1e-12
         assert share.serialised <= share.busiest * (1 + 1e-9)
     assert parts.step >= max(parts.busy.values()) * (1 - 1e-9)
+    assert parts.step >= max(parts.links.values()) * (1 - 1e-9)
     assert sum(parts.path.values()) <= parts.step * (1 + 1e-9)
 
 
@@ -311,6 +312,22 @@ def test_what_if_keys(config, capsys):
             qps("--set", key)
     with pytest.raises(ConfigError, match="is unknown; choose one of"):
         qps("--planner", "chance")
+
+
+def test_a_plan_file_is_simulated_as_it_stands(config, tmp_path, capsys):
+    plan = tmp_path / "plan.json"
+    command(["plan", str(config), "--ranks", "16", "--out", str(plan)])
+    capsys.readouterr()
+    words = [config, "--set", f"parallel.plan={plan}", "--set", "work.pooling=9"]
+    assert f"plan by {plan}" in simulated(capsys, *words, "--ranks", 16)
+    with pytest.raises(ConfigError, match="the plan is for 16 rank"):
+        simulated(capsys, *words, "--ranks", 8)
+
+
+@pytest.mark.parametrize("machine", preset_names())
+def test_every_preset_is_simulated(config, capsys, machine):
+    words = [config, "--machine", machine, "--set", "training.batch_size=65536"]
+    assert "samples/s" in simulated(capsys, *words, "--ranks", 24, "--planner", "greedy")
 
 
 def test_the_smallest_machine(config, capsys, monkeypatch):

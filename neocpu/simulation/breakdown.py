@@ -25,7 +25,7 @@ PHASES = {
     "exchange of pooled vectors": ("output",),
     "MLPs forward": ("bottom_forward", "top_forward"),
     "MLPs backward": ("upper_backward", "lower_backward", "bottom_backward"),
-    "exchange of their gradients": ("gradient",),
+    "exchange of pooled gradients": ("gradient",),
     "sums of dense gradients": ("upper_sums", "lower_sums", "bottom_sums"),
     "embedding update": ("update",),
     "exchange of replicas": ("replicas",),
@@ -49,7 +49,8 @@ class Breakdown:
     """A step in the steady state.
 
     step : seconds. waiting : for slower ranks. idle : nothing under way. busy : seconds of each
-    queue on its busiest rank. path : seconds of each phase on the longest path to the end.
+    queue on its busiest rank. links : seconds that each link class would be busy at its peak.
+    path : seconds of each phase on the longest path to the end.
     """
 
     step: float
@@ -57,6 +58,7 @@ class Breakdown:
     waiting: float
     idle: float
     busy: dict[str, float]
+    links: dict[str, float]
     path: dict[str, float]
 
 
@@ -82,6 +84,7 @@ def breakdown(line: Timeline, first: int, last: int) -> Breakdown:
         waiting=waiting / steps,
         idle=idle / steps,
         busy=_busy(tasks),
+        links=_links(tasks),
         path={phase: seconds / steps for phase, seconds in _path(line, begin, last).items()},
     )
 
@@ -101,6 +104,16 @@ def _busy(tasks: list[Task]) -> dict[str, float]:
             seconds = np.full_like(seconds, seconds.max())
         busy[task.stage.queue] = busy.get(task.stage.queue, 0.0) + seconds
     return {QUEUES[queue]: float(seconds.max()) for queue, seconds in busy.items()}
+
+
+def _links(tasks: list[Task]) -> dict[str, float]:
+    """Seconds of each link class in a step, were it used at its peak."""
+    links: dict[str, float] = {}
+    for task in tasks:
+        longest = float(task.work.seconds.max())
+        for link, part in task.work.uses.items():
+            links[link] = links.get(link, 0.0) + part * longest
+    return links
 
 
 def _exposed(line: Timeline, begin: float, end: float) -> tuple[dict[str, float], float, float]:

@@ -31,7 +31,7 @@ COLOURS = {
     "dense update": "#7cc4a1",
     "exchange of inputs": "#f2c14e",
     "exchange of pooled vectors": "#e07b39",
-    "exchange of their gradients": "#b8432f",
+    "exchange of pooled gradients": "#b8432f",
     "sums of dense gradients": "#8a4f9e",
     "exchange of replicas": "#d98cb3",
     "prefetch": "#6b6b6b",

@@ -9,23 +9,28 @@ from collections.abc import Callable
 import numpy as np
 
 from neocpu.errors import ConfigError
-from neocpu.parallel.plan import AUTO, PlanSpec
+from neocpu.parallel.plan import AUTO, PlanSpec, is_plan_file
+from neocpu.planner import auto, plan_file
+from neocpu.planner.bound_plan import bind
 from neocpu.planner.placements import Capacity
 from neocpu.planner.planners import PLANNERS
 from neocpu.planner.work import Floats, Rectangles
-from neocpu.simulation.scenario import Placed, Scenario
+from neocpu.simulation.scenario import Placed, Scenario, placed_by
 
 SIZE = "size"
 NAMES = (*PLANNERS, SIZE)
 
 
 def placed_with(planner: str, spec: PlanSpec = AUTO) -> Callable[[Scenario], Placed]:
-    """What places the tables of a scenario under schemes `spec`; ConfigError for another name.
+    """What places the tables of a scenario under schemes `spec`, or as a plan file `spec` says.
 
-    It raises PlanError for tables that do not fit the machine.
+    It raises PlanError for tables that do not fit the machine. Raises ConfigError for a planner
+    that there is not.
     """
     if planner not in NAMES:
         raise ConfigError(f"--planner: {planner!r} is unknown; choose one of {', '.join(NAMES)}")
+    if isinstance(spec, str) and is_plan_file(spec):
+        return lambda scenario: _from_file(scenario, spec)
     return lambda scenario: _planned(scenario, spec, planner)
 
 
@@ -51,6 +56,25 @@ def _planned(scenario: Scenario, spec: PlanSpec, planner: str) -> Placed:
         planner=planner,
         bound=0.0 if planner == SIZE else answer.bound,
     )
+
+
+def _from_file(scenario: Scenario, path: str) -> Placed:
+    """What a plan file says, whoever plans; tables that it does not cut are cut by their schemes.
+
+    Raises ConfigError for a file that is damaged or of another run, as a training with it does.
+    """
+    planned = bind(
+        plan_file.loads(plan_file.read_text(path), path), scenario.tables, scenario.ranks
+    )
+    plan = auto.make_plan(
+        scenario.tables,
+        dict(zip((table.name for table in scenario.tables), planned.schemes)),
+        scenario.ranks,
+        scenario.layout.ranks_per_node,
+        scenario.work,
+        fixed=planned.fixed,
+    )
+    return placed_by(scenario, plan, path)
 
 
 # Weight of columns beside bytes: enough that no table is cut without a need.

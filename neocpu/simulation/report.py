@@ -7,34 +7,35 @@ from typing import NamedTuple
 from neocpu.simulation.scenario import Simulated, simulate
 from neocpu.zionex.scaling import scaled
 
-# What a machine might have twice as much of.
-PARTS = ("nic", "nvlink", "pcie", "hbm.bandwidth", "ddr.bandwidth", "compute.{}_flops")
-PART_NAMES = {
-    "nic": "links between nodes",
-    "nvlink": "links inside a node",
-    "pcie": "links to the host",
-    "hbm.bandwidth": "HBM bandwidth",
-    "ddr.bandwidth": "DDR bandwidth",
-    "compute.{}_flops": "FLOP rate",
-}
+# What a machine might do better: (quantity, factor, in words); {} is the precision of products.
+PARTS = (
+    ("nic", 2.0, "twice the bandwidth between nodes"),
+    ("between_nodes.latency", 0.5, "half the latency between nodes"),
+    ("nvlink", 2.0, "twice the bandwidth inside a node"),
+    ("inside_node.latency", 0.5, "half the latency inside a node"),
+    ("pcie", 2.0, "twice the bandwidth to the host"),
+    ("hbm.bandwidth", 2.0, "twice the HBM bandwidth"),
+    ("ddr.bandwidth", 2.0, "twice the DDR bandwidth"),
+    ("compute.{}_flops", 2.0, "twice the FLOP rate"),
+)
 
 
 class Gain(NamedTuple):
-    """How many times as fast a step is with twice of a part."""
+    """How many times as fast a step is with a better part."""
 
     part: str
     gain: float
 
 
 def gains(outcome: Simulated) -> list[Gain]:
-    """What twice of each part of the machine would bring, largest first; the plan stays."""
+    """What each better part of the machine would bring, largest first; the plan stays."""
     scenario = outcome.scenario
     result = []
-    for part in PARTS:
-        key = part.format(scenario.work.dense.precision)
-        machine = scaled(scenario.machine, key, 2.0)
+    for key, factor, words in PARTS:
+        quantity = key.format(scenario.work.dense.precision)
+        machine = scaled(scenario.machine, quantity, factor)
         faster = simulate(replace(scenario, machine=machine), outcome.placed)
-        result.append(Gain(PART_NAMES[part], outcome.step / faster.step))
+        result.append(Gain(words, outcome.step / faster.step))
     return sorted(result, key=lambda gain: -gain.gain)
 
 
@@ -51,6 +52,12 @@ def report_lines(outcome: Simulated) -> Iterator[str]:
         f"plan by {outcome.placed.planner}: imbalance {outcome.imbalance:.2f} (loads of the "
         f"fullest rank / mean), {outcome.placed.memory / 1e9:,.1f} GB on the fullest rank"
     )
+    if outcome.placed.bound:
+        above = outcome.planned_step / outcome.placed.bound - 1
+        yield (
+            f"without overlap its step takes {seconds(outcome.planned_step)}, within {above:.1%} "
+            "of what any plan could reach"
+        )
     yield ""
     yield f"step   {seconds(outcome.step)}"
     yield f"QPS    {outcome.samples_per_s:,.0f} samples/s"
@@ -77,10 +84,16 @@ def bound_lines(outcome: Simulated) -> Iterator[str]:
     busiest = max(parts.busy, key=lambda name: parts.busy[name])
     part = parts.busy[busiest] / parts.step
     yield f"busiest stream: {busiest}, {part:.0%} of the step; no overlap makes the step shorter"
+    links = [
+        f"{name.replace('_', ' ')} {busy / parts.step:.0%}"
+        for name, busy in sorted(parts.links.items(), key=lambda item: -item[1])
+    ]
+    if links:
+        yield f"links, of what their peaks would carry: {', '.join(links)}"
     longest = max(parts.path, key=lambda name: parts.path[name])
     yield f"longest path: mostly {longest}, {parts.path[longest] / parts.step:.0%} of the step"
     useful = [f"{gain.part} {gain.gain:.2f}x" for gain in gains(outcome) if gain.gain > 1.005]
-    yield f"twice of these makes it faster: {', '.join(useful) or 'none of its parts'}"
+    yield f"what makes it faster: {', '.join(useful) or 'no single part of the machine'}"
 
 
 def seconds(value: float) -> str:

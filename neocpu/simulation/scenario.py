@@ -13,7 +13,7 @@ import numpy as np
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
 from neocpu.parallel.plan import Plan
-from neocpu.planner.seconds import Layout, StepSeconds, loads_of, rectangles_of
+from neocpu.planner.seconds import Layout, StepSeconds, loads_of, rectangles_of, step_seconds
 from neocpu.planner.work import Floats, Rectangles, Workload
 from neocpu.simulation.breakdown import Breakdown, breakdown
 from neocpu.simulation.collectives import ALGORITHMS
@@ -104,6 +104,11 @@ class Simulated:
     def samples_per_s(self) -> float:
         """QPS: samples of all ranks a second."""
         return self.scenario.work.batch / self.step if self.step else float("inf")
+
+    @property
+    def planned_step(self) -> float:
+        """Seconds of a step by the planner's model, in which nothing overlaps."""
+        return step_seconds(self.scenario.model, self.loads)
 
     @property
     def imbalance(self) -> float:
