@@ -301,6 +301,12 @@ def test_what_if_keys(config, capsys):
     for key, why in {
         "machine.warp=2x": "no such quantity",
         "machine.nic=fast": "neither a factor",
+        "machine.nic=nanx": "must be a number above 0",
+        "machine.nodes=1e999": "at least 0",
+        "machine.ranks_per_node=2.5": "not a whole number",
+        "machine.rack.nodes=2.5": "not a whole number",
+        "machine.spine.oversubscription=0.5": "at least 1",
+        "work.pooling=0": "must be at least",
         "wires.forward=fp3": "is not allowed; one of",
         "wires.sideways=fp16": "unknown; choose one of wires.forward",
         "work.lookups=3": "keys of the simulator are work.pooling",

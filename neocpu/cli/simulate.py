@@ -24,7 +24,12 @@ path_type = click.Path(path_type=Path)
 @click.option(
     "--ranks", type=click.IntRange(1), default=None, help="Ranks; by default all of the machine."
 )
-@click.option("--planner", default="search", show_default=True, help="Who places tables.")
+@click.option(
+    "--planner",
+    default="search",
+    show_default=True,
+    help="One of planner/planners.py, or size: balanced by bytes alone.",
+)
 @click.option(
     "--pipeline",
     default="full",

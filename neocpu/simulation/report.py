@@ -106,6 +106,8 @@ def seconds(value: float) -> str:
 
 def sweep_lines(outcomes: Sequence[Simulated]) -> Iterator[str]:
     """A row for each number of ranks."""
+    first = outcomes[0].scenario
+    yield f"{first.work.batch // first.ranks:,} samples per rank"
     yield f"{'ranks':>6}{'step':>12}{'QPS':>14}{'efficiency':>12}{'imbalance':>11}  mostly"
     for outcome, efficiency in zip(outcomes, efficiencies(outcomes)):
         path = outcome.breakdown.path

@@ -20,6 +20,8 @@ from typing import Any
 from neocpu.errors import ConfigError
 from neocpu.planner.work import WIRE_BYTES, Wires
 from neocpu.zionex.machine import PRECISIONS, Machine
+from neocpu.zionex.machine_file import loads
+from neocpu.zionex.machine_file import text as machine_text
 from neocpu.zionex.scaling import changed
 
 WIRES = ("forward", "backward", "partial", "dense")
@@ -44,10 +46,11 @@ class WhatIf:
     readers_per_node: float = 0.0
 
     def of_machine(self, machine: Machine) -> Machine:
-        """The machine with its changes."""
+        """The machine with its changes; ConfigError for what a machine cannot be."""
         for key, text in self.machine:
             machine = changed(machine, key, text)
-        return machine
+        # read back, so that it is checked as a file is
+        return loads(machine_text(machine), "--set machine") if self.machine else machine
 
 
 def changes(overrides: Sequence[str]) -> WhatIf:
@@ -80,7 +83,7 @@ def changes(overrides: Sequence[str]) -> WhatIf:
 
 # key -> field of WhatIf, type, least value
 _NUMBERS: dict[str, tuple[str, type, float]] = {
-    "work.pooling": ("pooling", float, 0.0),
+    "work.pooling": ("pooling", float, 0.001),
     "work.dense_features": ("dense_features", int, 1),
     "work.samples_per_rank": ("samples_per_rank", int, 1),
     "cache.share": ("cache_share", float, 0.0),

@@ -65,15 +65,17 @@ def changed(machine: Machine, key: str, text: str) -> Machine:
         ) from None
     if text.endswith("x"):
         return scaled(machine, key, value)
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"machine.{key}: {text} must be a number, at least 0")
     if key in COUNTS:
         return _with(machine, {key: _whole(key, value)})
     part, name = _quantity(machine, key)
     record = getattr(machine, part)
     current = getattr(record, name)
+    if type(current) is int and value != int(value):
+        raise ConfigError(f"machine.{key}: {text} is not a whole number")
     if current and value > 0:
         return scaled(machine, key, value / current)
-    if not 0 <= value < float("inf"):
-        raise ConfigError(f"machine.{key}: {text} must be a number, at least 0")
     number = int(value) if type(current) is int else value
     return _with(machine, {part: replace(record, **{name: number})})
 
