@@ -214,6 +214,9 @@ def test_algorithms_wires_readers_and_caches_count():
     for algorithm in collectives.ALGORITHMS:
         options = replace(step.options, algorithm=algorithm)
         assert 0 < simulate(replace(step, options=options), placed).step < 1
+    mixed = replace(step, options=replace(step.options, algorithm="pairwise", sums="ring"))
+    pairs = replace(step, options=replace(step.options, algorithm="pairwise"))
+    assert simulate(mixed, placed).step < simulate(pairs, placed).step
     narrow = replace(step, work=replace(step.work, wires=Wires(forward="fp16", backward="bf16")))
     assert simulate(narrow, placed).step < plain.step
     starved = replace(step, options=replace(step.options, readers=1000.0))

@@ -42,6 +42,7 @@ path_type = click.Path(path_type=Path)
     show_default=True,
     help="Of exchanges: the machine's curves, or pairwise, ring, tree, hierarchical at its peaks.",
 )
+@click.option("--sums", default="", help="Algorithm of dense sums; by default that of exchanges.")
 @click.option("--steps", type=click.IntRange(1), default=4, show_default=True, help="Measured.")
 @click.option("--trace", type=path_type, help="Write a trace for ui.perfetto.dev (.json).")
 @click.option("--scaling", type=path_type, help="Write a picture of 8 to 4,096 ranks (.svg).")
@@ -61,6 +62,7 @@ def simulate(
     planner: str,
     pipeline: str,
     algorithm: str,
+    sums: str,
     steps: int,
     trace: Path | None,
     scaling: Path | None,
@@ -86,8 +88,9 @@ def simulate(
 
     changed = changes(overrides)
     settings = configs.load(config, changed.config)
+    course = Course(pipeline=pipeline, algorithm=algorithm, sums=sums, steps=steps)
     place = placed_with(planner, settings.parallel.plan)
-    step = _scenario(settings, machine, ranks, changed, Course(pipeline, algorithm, steps))
+    step = _scenario(settings, machine, ranks, changed, course)
     if target_qps is not None:
         _print_smallest(step, place, target_qps)
     else:

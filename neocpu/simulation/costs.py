@@ -25,12 +25,14 @@ CALLS = 5
 class StageOptions:
     """How a step's costs are put on stages.
 
-    algorithm : of exchanges, one of `collectives.ALGORITHMS`. bottom_layers : how many of the
+    algorithm : of exchanges, one of `collectives.ALGORITHMS`. sums : of dense gradients, likewise;
+    "": as algorithm. bottom_layers : how many of the
     dense layers are the bottom MLP's. dense_features : numbers of a sample besides its lookups.
     readers : samples a second that arrive for a rank; 0: as many as it takes.
     """
 
     algorithm: str = MEASURED
+    sums: str = ""
     bottom_layers: int = 1
     dense_features: int = 13
     readers: float = 0.0
@@ -53,7 +55,7 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
     def alike(seconds: float) -> Work:
         return Work(np.full(ranks, seconds))
 
-    exchanges = _Exchanges(model, options.algorithm)
+    exchanges = _Exchanges(model, options)
     return {
         "read": alike(_read_seconds(model, options)),
         "copy": alike(copy_seconds(model, options)),
@@ -84,9 +86,10 @@ class _Exchanges:
     pairs or along rings: a machine that achieves a quarter of a peak leaves room beside it.
     """
 
-    def __init__(self, model: StepSeconds, algorithm: str) -> None:
+    def __init__(self, model: StepSeconds, options: StageOptions) -> None:
         self.model = model
-        self.algorithm = algorithm
+        self.algorithm = options.algorithm
+        self.sums = options.sums or options.algorithm
         self.network = Network(model.machine, model.layout)
 
     def alltoall(self, seconds: Floats, latency: float, calls: int) -> Work:
@@ -103,10 +106,10 @@ class _Exchanges:
         ranks = self.model.layout.ranks
         work = self.model.work
         size = np.full(ranks, part * WIRE_BYTES[work.wires.dense] * work.dense.parameters)
-        if self.algorithm == MEASURED or ranks == 1:
+        if self.sums == MEASURED or ranks == 1:
             price = self.network.price("allreduce", "ring")
             return _work(np.full(ranks, seconds * part), size, price)
-        price = self.network.price("allreduce", self.algorithm)
+        price = self.network.price("allreduce", self.sums)
         return _work(price.latency + size * price.byte_seconds, size, price)
 
 

@@ -43,10 +43,12 @@ def report_lines(outcome: Simulated) -> Iterator[str]:
     """Everything, as lines of text."""
     scenario = outcome.scenario
     parts = outcome.breakdown
+    options = scenario.options
+    sums = f", dense sums {options.sums}" if options.sums else ""
     yield (
         f"{scenario.machine.name}: {scenario.ranks} ranks on {scenario.layout.nodes} node(s), "
         f"{scenario.work.batch:,} samples a step, pipeline {scenario.pipeline}, "
-        f"exchanges {scenario.options.algorithm}"
+        f"exchanges {options.algorithm}{sums}"
     )
     yield (
         f"plan by {outcome.placed.planner}: imbalance {outcome.imbalance:.2f} (loads of the "

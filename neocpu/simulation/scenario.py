@@ -48,11 +48,12 @@ class Scenario:
 
     def __post_init__(self) -> None:
         if self.pipeline not in PIPELINES:
-            raise ConfigError(f"pipeline: {self.pipeline!r}; choose one of {', '.join(PIPELINES)}")
-        if self.options.algorithm not in ALGORITHMS:
-            raise ConfigError(
-                f"algorithm: {self.options.algorithm!r}; choose one of {', '.join(ALGORITHMS)}"
-            )
+            known = ", ".join(PIPELINES)
+            raise ConfigError(f"pipeline: {self.pipeline!r} is unknown; choose one of {known}")
+        for name in (self.options.algorithm, self.options.sums or self.options.algorithm):
+            if name not in ALGORITHMS:
+                known = ", ".join(ALGORITHMS)
+                raise ConfigError(f"algorithm: {name!r} is unknown; choose one of {known}")
 
     @property
     def layout(self) -> Layout:

@@ -21,10 +21,11 @@ DENSE_FEATURES = {"criteo": 13}
 
 @dataclass(frozen=True)
 class Course:
-    """How steps go: one of schedule.PIPELINES, one of collectives.ALGORITHMS, steps measured."""
+    """How steps go: one of schedule.PIPELINES, algorithms as in StageOptions, steps measured."""
 
     pipeline: str = "full"
     algorithm: str = MEASURED
+    sums: str = ""
     steps: int = 4
 
 
@@ -84,6 +85,7 @@ def scenario_of(
         pipeline=course.pipeline,
         options=StageOptions(
             algorithm=course.algorithm,
+            sums=course.sums,
             bottom_layers=len(config.model.bottom),
             dense_features=features,
             readers=readers,
