@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.parallel.sharding import SCHEMES, RankLayout
-from neocpu.planner.options import ALL, CODES, NODE, RANK, Candidates
+from neocpu.planner.cuts import ALL, NODE, RANK
+from neocpu.planner.options import CODES, Options
 from neocpu.planner.partition import Packing, Partitioner, fits
 from neocpu.planner.seconds import Layout
 from neocpu.planner.work import Floats, Ints
@@ -24,7 +25,7 @@ class Spread(NamedTuple):
     pieces: Ints
 
 
-def spread(options: Candidates, candidate: int, node: int, layout: Layout) -> Spread:
+def spread(options: Options, candidate: int, node: int, layout: Layout) -> Spread:
     """The rectangles of a NODE or ALL candidate, in the order of their ranks."""
     if options.scheme[candidate] == CODES["grid_shard"]:
         return _grid(options, candidate, layout)
@@ -32,7 +33,7 @@ def spread(options: Candidates, candidate: int, node: int, layout: Layout) -> Sp
     return Spread(node * layout.ranks_per_node + np.arange(pieces.size), pieces)
 
 
-def _grid(options: Candidates, candidate: int, layout: Layout) -> Spread:
+def _grid(options: Options, candidate: int, layout: Layout) -> Spread:
     """A grid's rectangles; equal ones are of one piece."""
     part = options.pieces(candidate)
     sizes = zip(options.rows[part].tolist(), options.width[part].tolist())
@@ -61,7 +62,7 @@ def objective(seconds: Floats) -> float:
 
 
 @dataclass
-class Draft:
+class PlanDraft:
     """A plan under construction.
 
     options : all candidates. choice : i64[tables], each table's candidate. node : i64[tables], home
@@ -69,7 +70,7 @@ class Draft:
     phases], bytes f64[ranks, memories] : of the ranks. limits : f64[memories] of a rank.
     """
 
-    options: Candidates
+    options: Options
     layout: Layout
     limits: Floats
     choice: Ints
@@ -90,7 +91,7 @@ class Draft:
         """Is there memory for it on all ranks?"""
         return fits(self.bytes, self.limits)
 
-    def copy(self) -> "Draft":
+    def copy(self) -> "PlanDraft":
         """A draft of its own, for changes."""
         return replace(
             self,
@@ -139,8 +140,8 @@ def sums_by_rank(columns: Floats, pieces: Ints, ranks: Ints, count: int) -> Floa
 
 
 def build(
-    options: Candidates, layout: Layout, limits: Floats, choice: Ints, partitioner: Partitioner
-) -> Draft | None:
+    options: Options, layout: Layout, limits: Floats, choice: Ints, partitioner: Partitioner
+) -> PlanDraft | None:
     """A draft of the chosen candidates, or None where they do not fit.
 
     First come rectangles that have no choice, then nodes, then a partitioner's items.
@@ -178,7 +179,7 @@ def build(
     item_rank = partitioner(packing)
     if item_rank is None:
         return None
-    draft = Draft(
+    draft = PlanDraft(
         options=options,
         layout=layout,
         limits=limits,
@@ -195,7 +196,7 @@ def build(
     return draft if draft.fits else None
 
 
-def items_of(options: Candidates, choice: Ints, tables: Ints) -> tuple[Ints, Ints]:
+def items_of(options: Options, choice: Ints, tables: Ints) -> tuple[Ints, Ints]:
     """(piece, table) of the items of some tables, i64[n] each."""
     chosen = choice[tables]
     kinds = options.piece[chosen + 1] - options.piece[chosen]
@@ -208,7 +209,7 @@ def items_of(options: Candidates, choice: Ints, tables: Ints) -> tuple[Ints, Int
 
 
 def best_node(
-    options: Candidates,
+    options: Options,
     layout: Layout,
     limits: Floats,
     candidate: int,

@@ -18,8 +18,9 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.errors import PlanError
 from neocpu.parallel.plan import PlanSpec, choose_schemes
 from neocpu.planner.answer import Answer
-from neocpu.planner.drafts import Draft, build
-from neocpu.planner.options import RANK, Candidates, candidates_of
+from neocpu.planner.cuts import RANK
+from neocpu.planner.drafts import PlanDraft, build
+from neocpu.planner.options import Options, options_of
 from neocpu.planner.partition import PARTITIONERS, greedy
 from neocpu.planner.placements import Capacity
 from neocpu.planner.prices import cheapest, memory_prices
@@ -53,7 +54,7 @@ def plan_tables(
     """
     capacity = capacity or Capacity()
     schemes = choose_schemes(tables, spec)
-    options = candidates_of(tables, schemes, layout, model, work, capacity)
+    options = options_of(tables, schemes, layout, model, work, capacity)
     drafts = list(starts(options, layout, capacity.limits))
     if not drafts:
         raise _does_not_fit(tables, options, layout, capacity)
@@ -64,7 +65,7 @@ def plan_tables(
 # ---- proposals ----
 
 
-def affordable(options: Candidates, peak: float, peak_bytes: Floats) -> Floats:
+def affordable(options: Options, peak: float, peak_bytes: Floats) -> Floats:
     """Seconds f64[candidates] of those whose largest rectangle is small enough, else infinite.
 
     peak : seconds that it may take. peak_bytes : f64[memories]. A table whose candidates are all
@@ -79,7 +80,7 @@ def affordable(options: Candidates, peak: float, peak_bytes: Floats) -> Floats:
     return np.where(excess <= least[options.table], options.seconds.sum(axis=1), np.inf)
 
 
-def proposals(options: Candidates, layout: Layout, limits: Floats) -> Iterator[list[Ints]]:
+def proposals(options: Options, layout: Layout, limits: Floats) -> Iterator[list[Ints]]:
     """Lists of choices i64[tables], each list tighter in memory than the one before."""
     least = cheapest(options, options.seconds.sum(axis=1))
     fair = float(options.seconds[least].sum()) / layout.ranks
@@ -94,7 +95,7 @@ def proposals(options: Candidates, layout: Layout, limits: Floats) -> Iterator[l
         yield choices
 
 
-def starts(options: Candidates, layout: Layout, limits: Floats) -> Iterator[Draft]:
+def starts(options: Options, layout: Layout, limits: Floats) -> Iterator[PlanDraft]:
     """Drafts that fit: the proposals, partitioned.
 
     All proposals are partitioned greedily, the best of them and whole tables by every partitioner.
@@ -121,7 +122,7 @@ def starts(options: Candidates, layout: Layout, limits: Floats) -> Iterator[Draf
             return
 
 
-def _whole_tables(options: Candidates) -> Ints:
+def _whole_tables(options: Options) -> Ints:
     """The cheapest uncut candidate of each table on one rank; any where there is none."""
     cost = options.seconds.sum(axis=1)
     uncut = (options.home == RANK) & (options.parts == 1)
@@ -129,7 +130,7 @@ def _whole_tables(options: Candidates) -> Ints:
 
 
 def _does_not_fit(
-    tables: Sequence[TableSpec], options: Candidates, layout: Layout, capacity: Capacity
+    tables: Sequence[TableSpec], options: Options, layout: Layout, capacity: Capacity
 ) -> PlanError:
     """The error that names the table that needs most of a rank, and what all of them need."""
     limits = capacity.limits
