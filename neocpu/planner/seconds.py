@@ -50,12 +50,14 @@ class CostModel(Protocol):
 
     phases : names of the columns of loads. synchronised : whether ranks wait for each other after
     every phase (the step is the sum of the phases' maxima), or once (the maximum of the sums).
-    fixed_seconds : of every plan.
     """
 
     phases: tuple[str, ...]
     synchronised: bool
-    fixed_seconds: float
+
+    @property
+    def fixed_seconds(self) -> float:
+        """Seconds of every plan."""
 
     def seconds(self, rectangles: Rectangles) -> Floats:
         """Seconds of each rectangle on its rank in each phase, f64[n, phases]."""
@@ -115,8 +117,8 @@ class StepSeconds:
     tables, work, layout : the model, what a step does, and the ranks.
     """
 
-    phases = PHASES
-    synchronised = True
+    phases: tuple[str, ...] = PHASES
+    synchronised: bool = True
 
     def __init__(
         self, machine: Machine, tables: Sequence[TableSpec], work: Workload, layout: Layout
