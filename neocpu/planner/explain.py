@@ -269,8 +269,8 @@ class Explainer:
         if own > kept_own * (1 + EQUAL):
             worst = int((rival.own - kept.own).argmax())
             return (
-                f"a step would take as long, with {own / max(kept_own, 1e-300):.3g} times the "
-                f"work, most of it {phases[worst]}{_reason(rival, phases[worst])}"
+                f"a step would take as long, with {_more(own / max(kept_own, 1e-300))}, most of "
+                f"it {phases[worst]}{_reason(rival, phases[worst])}"
             )
         return "it costs the same: other ranks decide how long the step takes"
 
@@ -283,6 +283,11 @@ def _within(answer: Answer) -> str:
         f"within {100 * answer.above_bound:.1f} % of what any plan could reach "
         f"({seconds_text(answer.bound)})"
     )
+
+
+def _more(ratio: float) -> str:
+    """How much more work, in words."""
+    return f"{100 * (ratio - 1):.1f} % more work" if ratio < 1.5 else f"{ratio:.3g} times the work"
 
 
 def _reason(rival: Trial, phase: str) -> str:

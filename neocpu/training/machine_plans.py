@@ -1,6 +1,6 @@
 """What does a config ask of a planner on a machine? Its tables, dense layers, batch and wires."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from neocpu.config import Config, MemoryConfig
@@ -13,7 +13,7 @@ from neocpu.planner.planners import PLANNERS
 from neocpu.planner.question import ModelMaker, Question
 from neocpu.planner.seconds import Layout, StepSeconds
 from neocpu.planner.work import DenseWork, Workload
-from neocpu.storage.placement import choose_placements
+from neocpu.storage.placement import PLACEMENTS, choose_placements
 from neocpu.training.plans import workload
 from neocpu.zionex.machine import Machine
 
@@ -37,7 +37,7 @@ def question_of(
     ranks_per_node : None: the config's, else the machine's. pooling : mean lookups per sample of
     each table. dense_features : of the data, where it was looked at.
 
-    Raises ConfigError for an unknown planner or cost model.
+    Raises ConfigError for an unknown planner or cost model, and memories that the machine lacks.
     """
     for name, known, option in (
         (planner, PLANNERS, "--planner"),
@@ -50,6 +50,8 @@ def question_of(
     features = dense_features or DENSE_FEATURES.get(config.data.format, 1)
     lookups = workload(config, pooling or {})
     spec = config.parallel.plan
+    placements = _placements(config)
+    _check_memories(machine, placements)
     return Question(
         tables=config.tables,
         work=Workload(
@@ -61,7 +63,7 @@ def question_of(
         layout=layout,
         machine=machine,
         spec=AUTO if is_plan_file(spec) else spec,
-        placements=_placements(config),
+        placements=placements,
         planner=planner,
         cost_model=cost_model,
         make_model=COST_MODELS[cost_model],
@@ -98,3 +100,18 @@ def _placements(config: Config) -> tuple[str, ...]:
     if placement == MemoryConfig().placement:
         return (AUTO,)
     return choose_placements([table.name for table in config.tables], placement)
+
+
+def _check_memories(machine: Machine, placements: Iterable[str]) -> None:
+    """Raise ConfigError for a placement in memories that a machine lacks."""
+    for name in sorted(set(placements) - {AUTO}):
+        placement = PLACEMENTS[name]
+        needed = [placement.whole, *placement.caches, "ssd" * placement.ssd]
+        lacking = [
+            memory for memory in needed if memory and not getattr(machine, memory).capacity_bytes
+        ]
+        if lacking:
+            raise ConfigError(
+                f"memory.placement: {name!r} needs {' and '.join(lacking)}, which "
+                f"{machine.name} lacks; let the planner choose: --set memory.placement=auto"
+            )
