@@ -4,20 +4,18 @@ A `Question` can be asked again with something changed: more ranks, other rows, 
 is how explanations and remedies are computed (`explain.py`, `remedies.py`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import AUTO, Plan, PlanSpec
 from neocpu.planner.answer import Answer
+from neocpu.planner.models import ModelFactory
 from neocpu.planner.placements import Capacity
 from neocpu.planner.planners import PLANNERS
 from neocpu.planner.pricing import answer_of_plan
 from neocpu.planner.seconds import CostModel, Layout, StepSeconds
 from neocpu.planner.work import Workload
 from neocpu.zionex.machine import Machine
-
-ModelMaker = Callable[[Machine, tuple[TableSpec, ...], Workload, Layout], CostModel]
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Question:
     placements: tuple[str, ...] = (AUTO,)
     planner: str = "search"
     cost_model: str = "neo"
-    make_model: ModelMaker = field(default=StepSeconds)
+    make_model: ModelFactory = field(default=StepSeconds)
 
     @property
     def model(self) -> CostModel:

@@ -8,10 +8,11 @@ from neocpu.embedding.specs import bags
 from neocpu.errors import ConfigError
 from neocpu.model.layout import ModelLayout
 from neocpu.parallel.plan import AUTO, Plan, is_plan_file
+from neocpu.planner.models import COST_MODELS
 from neocpu.planner.placements import Capacity
 from neocpu.planner.planners import PLANNERS
-from neocpu.planner.question import ModelMaker, Question
-from neocpu.planner.seconds import Layout, StepSeconds
+from neocpu.planner.question import Question
+from neocpu.planner.seconds import Layout
 from neocpu.planner.work import DenseWork, Workload
 from neocpu.storage.placement import PLACEMENTS, choose_placements
 from neocpu.training.plans import workload
@@ -19,7 +20,6 @@ from neocpu.zionex.machine import Machine
 
 # Numbers of a sample, by format of the log, where no converted data tells.
 DENSE_FEATURES = {"criteo": 13}
-COST_MODELS: dict[str, ModelMaker] = {"neo": StepSeconds}
 
 
 def question_of(

@@ -14,6 +14,7 @@ from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan, is_plan_file
 from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
+from neocpu.planner.plan_file import PlanFile
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
 from neocpu.planner.work import Workload
 from neocpu.records import choose
@@ -38,15 +39,26 @@ def make_plan(
     content = _shared_text(spec, comm)
     error: NeocpuError | None = None
     try:
-        planned = bind(plan_file.loads(content, spec), config.tables, ranks or comm.size)
-        # every table by its own name: no name is a pattern for others
-        schemes = dict(zip((table.name for table in config.tables), planned.schemes))
-        plan = auto.make_plan(
-            config.tables, schemes, ranks or comm.size, per_node, work, budget, planned.fixed
-        )
+        file = plan_file.loads(content, spec)
+        plan = plan_of_file(config, file, ranks or comm.size, per_node, work)
     except NeocpuError as problem:
         error = problem
     comm.agree(error)
+    return plan
+
+
+def plan_of_file(
+    config: Config, file: PlanFile, ranks: int, per_node: int | None, work: Workload
+) -> Plan:
+    """The plan of a file for a run; the planner completes what the file leaves open.
+
+    Raises ConfigError and PlanError as `bind` does, and PlanError for what does not fit.
+    """
+    planned = bind(file, config.tables, ranks)
+    # every table by its own name: no name is a pattern for others
+    schemes = dict(zip((table.name for table in config.tables), planned.schemes))
+    budget = config.parallel.memory or None
+    plan = auto.make_plan(config.tables, schemes, ranks, per_node, work, budget, planned.fixed)
     return replace(plan, placements=planned.placements)
 
 
