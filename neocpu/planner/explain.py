@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from neocpu.planner.answer import Answer
-from neocpu.planner.question import Question
+from neocpu.planner.question import Question, any_plan
 from neocpu.planner.resources import bounding
 from neocpu.planner.seconds import StepSeconds
 from neocpu.planner.trials import Trial, Trials, is_same, of_answer
@@ -116,7 +116,7 @@ class Explainer:
         rate = answer.work.batch / answer.seconds if answer.seconds else 0.0
         yield (
             f"a step takes {seconds_text(answer.seconds)}: {count_text(rate)} samples/s, "
-            f"{_within(answer)}"
+            f"{_within(question, answer)}"
         )
         shares = bounding(answer)
         total = sum(shares.values()) or 1.0
@@ -275,12 +275,12 @@ class Explainer:
         return "it costs the same: other ranks decide how long the step takes"
 
 
-def _within(answer: Answer) -> str:
+def _within(question: Question, answer: Answer) -> str:
     """How far any plan could be better, in words."""
     if not 0 < answer.bound < float("inf"):
         return "no bound is known"
     return (
-        f"within {100 * answer.above_bound:.1f} % of what any plan could reach "
+        f"within {100 * answer.above_bound:.1f} % of what {any_plan(question)} could reach "
         f"({seconds_text(answer.bound)})"
     )
 

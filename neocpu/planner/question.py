@@ -58,3 +58,8 @@ class Question:
         return answer_of_plan(
             plan, self.layout, self.model, self.work, self.capacity, AUTO, planner
         )
+
+
+def any_plan(question: Question) -> str:
+    """Which plans the bound of its answer holds for."""
+    return "any plan" if question.spec == AUTO else "any plan of the schemes named"
