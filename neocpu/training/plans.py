@@ -9,9 +9,10 @@ from pathlib import Path
 
 from neocpu.config import Config, MemoryConfig
 from neocpu.embedding.tiered import MemoryPlan
-from neocpu.errors import ConfigError, NeocpuError
+from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan, is_plan_file
+from neocpu.parallel.shared_plan import plan_on_first_rank
 from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
 from neocpu.planner.plan_file import PlanFile
@@ -24,27 +25,25 @@ from neocpu.storage.placement import AUTO, PLACEMENTS, choose_placements
 def make_plan(
     config: Config, comm: Comm, pooling: Mapping[str, float], ranks: int | None = None
 ) -> Plan:
-    """Which rank holds which rectangle of which table. Collective where a file says so.
+    """Which rank holds which rectangle of which table. Collective.
 
     pooling : mean lookups per sample of each table (1 where a table is missing).
     ranks : of a run that is only planned for; None: those of `comm`.
     """
     per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
     work = workload(config, pooling)
+    count = ranks or comm.size
+    return plan_on_first_rank(comm, config.tables, lambda: _plan(config, count, per_node, work))
+
+
+def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
+    """The plan of a file, or one that is made."""
     budget = config.parallel.memory or None
     spec = config.parallel.plan
     if not (isinstance(spec, str) and is_plan_file(spec)):
-        return auto.make_plan(config.tables, spec, ranks or comm.size, per_node, work, budget)
-
-    content = _shared_text(spec, comm)
-    error: NeocpuError | None = None
-    try:
-        file = plan_file.loads(content, spec)
-        plan = plan_of_file(config, file, ranks or comm.size, per_node, work)
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
-    return plan
+        return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
+    file = plan_file.loads(plan_file.read_text(spec), spec)
+    return plan_of_file(config, file, ranks, per_node, work)
 
 
 def plan_of_file(
@@ -60,19 +59,6 @@ def plan_of_file(
     budget = config.parallel.memory or None
     plan = auto.make_plan(config.tables, schemes, ranks, per_node, work, budget, planned.fixed)
     return replace(plan, placements=planned.placements)
-
-
-def _shared_text(path: str, comm: Comm) -> str:
-    """The text of a plan file: rank 0 reads it for all, so that all ranks plan alike."""
-    error: NeocpuError | None = None
-    content = b""
-    if comm.rank == 0:
-        try:
-            content = plan_file.read_text(path).encode()
-        except NeocpuError as problem:
-            error = problem
-    comm.agree(error)
-    return comm.allgather_bytes(content)[0].decode()
 
 
 def placements_of(config: Config, plan: Plan) -> tuple[str, ...]:
