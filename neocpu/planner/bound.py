@@ -6,7 +6,9 @@ q(c) of its dearest rectangle in all phases, and m(c, k) bytes of memory k, of w
 M(k). The slowest rank of phase p takes M_p seconds, and T is the sum of M_p over the phases.
 
 1. M_p >= mean load of the phase = (1/R) sum over t of s(c(t), p): a maximum is at least the mean.
-2. M_p >= q(c(t), p) for every t: some rank has that rectangle.
+2. M_p >= q(c(t), p) for every t: some rank has that rectangle. (Where ranks share cores the model
+   divides the slowest rank's seconds by their crowding, but never below the mean; then q is divided
+   likewise, here and in 5.)
 3. So for weights w(t, p) >= 0 with z(p) = 1 - sum over t of w(t, p) >= 0, as M_p is at least every
    weighted mean of these,
        T >= sum over t of [ sum over p of z(p) s(c(t), p) / R + w(t, p) q(c(t), p) ]
@@ -56,13 +58,14 @@ def lower_bound(options: Options, layout: Layout, limits: Floats) -> float:
     saved = float(prices[limited] @ budgets[limited]) / layout.ranks
     priced = np.where(possible, options.bytes @ prices / layout.ranks, np.inf)
     brackets = _brackets(options, layout, priced)
+    dearest = options.peak / options.crowding
 
     def bound_of(peak: float) -> float:
         """f(peak)."""
-        least = np.minimum.reduceat(np.where(options.peak <= peak, brackets, np.inf), heads)
+        least = np.minimum.reduceat(np.where(dearest <= peak, brackets, np.inf), heads)
         return float(least.sum()) - saved
 
-    peaks = np.unique(options.peak[possible])
+    peaks = np.unique(dearest[possible])
     # the first interval [peaks[i], peaks[i + 1]) that can hold the seconds of a plan
     low = 0
     high = peaks.size - 1
@@ -84,7 +87,7 @@ def _brackets(options: Options, layout: Layout, priced: Floats) -> Floats:
     heads = options.start[:-1]
     tables = heads.size
     mean = options.seconds / layout.ranks
-    peak = np.maximum.reduceat(options.piece_seconds, options.piece[:-1])
+    peak = np.maximum.reduceat(options.piece_seconds, options.piece[:-1]) / options.crowding
     # weights of the mean, and of each table's dearest rectangle, by phase; each column's sum is 1
     gains = np.zeros((tables + 1, mean.shape[1]))
     gains[1:] = np.log(FIRST / tables)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from neocpu.embedding.specs import TableSpec
 from neocpu.planner.cuts import Cuts, ways_to_cut
 from neocpu.planner.placements import Capacity, Variant
-from neocpu.planner.seconds import SCHEME_NAMES, CostModel, Layout
+from neocpu.planner.seconds import SCHEME_NAMES, CostModel, Layout, slowest_seconds
 from neocpu.planner.work import Floats, Ints, Rectangles, Workload
 from neocpu.storage.placement import LINE_BYTES
 from neocpu.zionex.machine import MEMORIES
@@ -36,7 +36,8 @@ class Options(NamedTuple):
     Of pieces: rows, width, copies (rectangles of this kind). piece_phases : f64[pieces, phases] in
     s. active : phases that take any time. piece_seconds : what ranks wait for: these phases, or
     the sum f64[pieces, 1] of all where the model is not synchronised. piece_bytes : f64[pieces,
-    memories], in hbm, ddr, ssd, and of all rows once.
+    memories], in hbm, ddr, ssd, and of all rows once. crowding, occasional : of the model, see
+    `seconds.step_seconds`; occasional f64 by column of piece_seconds.
     """
 
     table_rows: Ints
@@ -55,6 +56,8 @@ class Options(NamedTuple):
     width: Floats
     copies: Ints
     active: Ints
+    crowding: float
+    occasional: Floats
     piece_phases: Floats
     piece_seconds: Floats
     piece_bytes: Floats
@@ -62,6 +65,15 @@ class Options(NamedTuple):
     bytes: Floats
     peak: Floats
     peak_bytes: Floats
+
+    def objective(self, seconds: Floats) -> float:
+        """Seconds of a step beside what is fixed; f64[ranks, k] as columns of `piece_seconds`.
+
+        The sum over the phases of the slowest ranks; of a model whose ranks wait once a step there
+        is one phase.
+        """
+        slowest = slowest_seconds(seconds, self.crowding)
+        return float((slowest + self.occasional * seconds.any(axis=0)).sum())
 
     def pieces(self, candidate: int) -> slice:
         """The pieces of a candidate."""
@@ -151,8 +163,12 @@ def _priced(
     phases = model.seconds(rectangles)
     active = np.flatnonzero(phases.any(axis=0))
     seconds = phases.sum(axis=1, keepdims=True)
+    crowding = 1.0
+    occasional = np.zeros(1)
     if model.synchronised and active.size:
         seconds = np.ascontiguousarray(phases[:, active])
+        crowding = getattr(model, "crowding", 1.0)
+        occasional = getattr(model, "occasional_seconds", np.zeros(len(model.phases)))[active]
     size_bytes = bytes_of(tables, rectangles, variants, variant, work)
     first = np.searchsorted(owner, np.arange(columns["table"].size + 1))
     heads = first[:-1]
@@ -167,6 +183,8 @@ def _priced(
         width=rectangles.width,
         copies=copies,
         active=active,
+        crowding=crowding,
+        occasional=occasional,
         piece_phases=phases,
         piece_seconds=seconds,
         piece_bytes=size_bytes,
