@@ -127,12 +127,15 @@ class ParallelConfig:
     the path of a plan file that ends in .json (docs/planner.md).
     ranks_per_node : 0: the real hosts. route : how sums of row-split tables travel. memory : bytes
     for tables on each rank (0: no limit).
+    machine : on which the traffic of the run is reckoned in seconds when it ends: a preset, the
+    path of a .toml file, or "this-machine" ("": none; docs/zionex.md).
     """
 
     plan: PlanSpec = "auto"
     ranks_per_node: int = 0
     route: str = "direct"
     memory: int = 0
+    machine: str = ""
 
 
 @dataclass(frozen=True)

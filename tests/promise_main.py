@@ -42,7 +42,11 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
     """The config of a case over the data in `folder`."""
     config = configs.loads(
         FAMILIES[case.family].toml(folder),
-        overrides=[f"parallel.route={case.route}", *MEMORIES[case.memory]],
+        overrides=[
+            f"parallel.route={case.route}",
+            f"parallel.machine={case.machine}",
+            *MEMORIES[case.memory],
+        ],
     )
     # a pattern that matches no table would be refused: the plan goes through the same checks as a
     # user's
