@@ -21,7 +21,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from promise_cases import FAMILIES, MEMORIES, PLANS, RANKS_PER_NODE, Case, other_plan
+from promise_cases import (
+    FAMILIES,
+    MEMORIES,
+    PLANNERS,
+    PLANS,
+    RANKS_PER_NODE,
+    Case,
+    other_plan,
+)
 
 from neocpu import config as configs
 from neocpu.kernels._jit import cpu_kind
@@ -45,6 +53,7 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
         overrides=[
             f"parallel.route={case.route}",
             f"parallel.machine={case.machine}",
+            f"parallel.planner={PLANNERS[case.threads]}",
             *MEMORIES[case.memory],
         ],
     )

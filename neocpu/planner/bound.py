@@ -19,7 +19,7 @@ of p at which f changes. Prices are chosen well, but any would do.
 
 import numpy as np
 
-from neocpu.planner.options import Candidates
+from neocpu.planner.options import Options
 from neocpu.planner.prices import memory_prices
 from neocpu.planner.seconds import Layout
 from neocpu.planner.work import Floats
@@ -28,7 +28,7 @@ from neocpu.planner.work import Floats
 ROUNDING = 1e-9
 
 
-def lower_bound(options: Candidates, layout: Layout, limits: Floats) -> float:
+def lower_bound(options: Options, layout: Layout, limits: Floats) -> float:
     """Seconds, beside what is fixed, that no plan of these candidates can stay below.
 
     limits : f64[memories], bytes of a rank. Infinite where no candidate of a table fits a rank.

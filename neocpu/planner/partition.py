@@ -221,7 +221,9 @@ def _repaired(packing: Packing, ranks: Ints) -> Ints | None:
     for rank in np.flatnonzero((size > limits).any(axis=1)).tolist():
         items = np.flatnonzero(ranks == rank)
         # those that cost the least seconds for their bytes leave first
-        for item in items[np.argsort(weights[items] / np.maximum(fill[items], 1e-30))].tolist():
+        for item in items[
+            np.argsort(weights[items] / np.maximum(fill[items], 1e-30), kind="stable")
+        ].tolist():
             if (size[rank] <= limits).all():
                 break
             size[rank] -= packing.bytes[item]

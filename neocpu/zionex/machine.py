@@ -13,6 +13,7 @@ and collectives) and moves of rows between memories, each by size. What has no c
 from peaks: latency + bytes / bandwidth. `docs/zionex.md` has the file format.
 """
 
+import sys
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -28,6 +29,32 @@ PRODUCTS = ("forward", "input_gradient", "weight_gradient")
 EMBEDDING_WORK = ("lookup", "update")
 TRANSFERS = ("copy", "alltoall", "alltoallv", "allgatherv", "reduce_scatter", "allreduce")
 MOVES = ("read", "write")
+# of our own step, as far as they depend on tables; see `PhaseCosts`
+PHASES = (
+    "input",
+    "lookup",
+    "lookup_words",
+    "output",
+    "output_words",
+    "gradient",
+    "gradient_words",
+    "update",
+    "update_columns",
+    "replicas",
+    "dense_forward",
+    "dense_backward",
+)
+# what `PhaseCosts` count, in the order of their fields
+COUNTED = (
+    "call_s",
+    "entry_s",
+    "bag_s",
+    "lookup_s",
+    "number_s",
+    "row_s",
+    "row_number_s",
+    "curve",
+)
 
 
 @dataclass(frozen=True)
@@ -154,6 +181,29 @@ class MoveRates:
         return Curve(self.record_bytes, self.bytes_per_s)
 
 
+@dataclass(frozen=True)
+class PhaseCosts:
+    """Measured seconds of a phase of our own training step on each of so many ranks of a node.
+
+    phase : one of PHASES. call_s : each time. entry_s : for each pair of a key and a rectangle of
+    the rank. bag_s : for each bag of the global batch and entry. lookup_s : for each lookup of a
+    rectangle. number_s : for each number of the bags of entries. row_s : for each unique row.
+    row_number_s : for each number of unique rows. curve : times the seconds by the rates of
+    embeddings, or of products.
+    """
+
+    phase: str = "input"
+    ranks: int = 1
+    call_s: float = 0.0
+    entry_s: float = 0.0
+    bag_s: float = 0.0
+    lookup_s: float = 0.0
+    number_s: float = 0.0
+    row_s: float = 0.0
+    row_number_s: float = 0.0
+    curve: float = 0.0
+
+
 Rates = ProductRates | EmbeddingRates | TransferRates | MoveRates
 # the two columns of each kind of rates: sizes, rates
 COLUMNS: dict[type, tuple[str, str]] = {
@@ -185,6 +235,7 @@ class Machine:
     embeddings: tuple[EmbeddingRates, ...] = ()
     transfers: tuple[TransferRates, ...] = ()
     moves: tuple[MoveRates, ...] = ()
+    phases: tuple[PhaseCosts, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -198,6 +249,17 @@ class Machine:
         return below * self.between_nodes.bandwidth_bytes_per_s / switch.oversubscription
 
     # ---- achieved rates ----
+
+    def phase_costs(self, phase: str, ranks: int) -> PhaseCosts | None:
+        """Measured costs of a phase on the number of ranks of a node nearest below `ranks`.
+
+        The least number that was measured if none is below; None where nothing was.
+        """
+        costs = sorted((c for c in self.phases if c.phase == phase), key=lambda c: c.ranks)
+        below = [c for c in costs if c.ranks <= ranks]
+        if below:
+            return below[-1]
+        return costs[0] if costs else None
 
     @cached_property
     def _curves(self) -> dict[tuple[Any, ...], list[tuple[float, Curve]]]:
@@ -247,14 +309,19 @@ class Machine:
         Without a measured curve: lookups at the bandwidth of the memory that holds tables, updates
         at half of it.
         """
+        return self.embedding_curve(work, row_bytes).rate(rows)
+
+    def embedding_curve(self, work: str, row_bytes: float) -> Curve:
+        """Rows of a table -> `embedding_bytes_per_s`, for rows of one size."""
         speeds = [
             (float(height), rate_between(curves, self.ranks_per_node, row_bytes))
             for height, curves in self._heights.get(work, ())
         ]
         if speeds:
-            return Curve(*zip(*speeds)).rate(rows)
+            return Curve(*zip(*speeds))
         memory = self.hbm if self.hbm.capacity_bytes else self.ddr
-        return self.share(memory.bandwidth_bytes_per_s, memory) / (1 if work == "lookup" else 2)
+        rate = self.share(memory.bandwidth_bytes_per_s, memory) / (1 if work == "lookup" else 2)
+        return Curve((1.0,), (rate or sys.float_info.min,))
 
     @cached_property
     def _heights(self) -> dict[str, list[tuple[int, list[tuple[float, Curve]]]]]:
