@@ -18,12 +18,3 @@ def test_beyond_memory_ends_with_one_digest_for_each_model(
     assert len(digests) == 4 and len(set(digests[:3])) == 1
     assert "more than memory.hbm allows" in told and "12,000,000,000,000 parameters" in told
     assert told.endswith("No bit depends on where a row lives.\n")
-
-
-def test_ranks_of_several_nodes_on_few_cores_learn_what_one_learns(
-    capsys: pytest.CaptureFixture[str], mpiexec: None
-) -> None:
-    emulate_128_ranks.main(ranks=32, steps=2, tables=48)
-    told = capsys.readouterr().out
-    assert told.endswith("32 ranks, 4 nodes of up to 8: the same digest as one rank.\n")
-    assert "on zionex, 16 x 8" in told and "memory of" in told
