@@ -2,12 +2,15 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_run import config_of, write_log
 
 from neocpu.cli.train import machine_lines
+from neocpu.config import Config
 from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm, Traffic
 from neocpu.parallel.threads import run_threads
@@ -64,6 +67,11 @@ def test_traffic_counts_the_time_of_waiting() -> None:
     assert traffic.waited["alltoallv"] >= 0.0 and traffic.state() == {}
 
 
+def train(settings: Config, out: Path, comm: Comm) -> dict[str, Any]:
+    """Summary of a run."""
+    return Trainer(settings, comm, out).run()
+
+
 def test_a_run_tells_the_time_of_its_traffic_and_learns_the_same(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.h5")
     summaries = {}
@@ -71,11 +79,7 @@ def test_a_run_tells_the_time_of_its_traffic_and_learns_the_same(tmp_path: Path)
         settings = config_of(
             log, f"parallel.machine={machine}", "parallel.plan=row_wise", "training.steps=3"
         )
-        out = tmp_path / f"run-{machine}"
-
-        def body(comm: Comm, settings=settings, out=out) -> dict:  # type: ignore[no-untyped-def, type-arg]
-            return Trainer(settings, comm, out).run()
-
+        body = partial(train, settings, tmp_path / f"run-{machine}")
         summaries[machine] = run_threads(2, body, ranks_per_node=1)[0]
     assert summaries[""]["digest"] == summaries["zionex"]["digest"]
     assert "machine" not in summaries[""]
