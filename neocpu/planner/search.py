@@ -97,12 +97,17 @@ def proposals(options: Options, layout: Layout, limits: Floats) -> Iterator[list
     for full, largest in TIGHTER if np.isfinite(limits).any() else TIGHTER[:1]:
         choices: list[Ints] = []
         for part in PEAKS:
-            cost = affordable(options, max(part * fair, 1e-300), limits * largest)
+            cost = affordable(options, max(part * fair, 1e-300), _part(limits, largest))
             prices = memory_prices(options, cost, limits * layout.ranks * full)
             choice = cheapest(options, cost + options.bytes @ prices)
             if not any((choice == earlier).all() for earlier in choices):
                 choices.append(choice)
         yield choices
+
+
+def _part(limits: Floats, part: float) -> Floats:
+    """A part of each limit; what has none keeps none."""
+    return np.where(np.isfinite(limits), part * np.nan_to_num(limits, posinf=0.0), np.inf)
 
 
 def starts(options: Options, layout: Layout, limits: Floats) -> Iterator[PlanDraft]:
