@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from neocpu.planner.answer import Answer
-from neocpu.planner.question import Question, any_plan
+from neocpu.planner.question import PlanQuestion, any_plan
 from neocpu.planner.resources import bounding
 from neocpu.planner.seconds import StepSeconds
 from neocpu.planner.trials import Trial, Trials, is_same, of_answer
@@ -50,7 +50,7 @@ class Explainer:
     question, answer : what was asked, and what a planner said.
     """
 
-    def __init__(self, question: Question, answer: Answer) -> None:
+    def __init__(self, question: PlanQuestion, answer: Answer) -> None:
         self.question = question
         self.answer = answer
         self.trials = Trials(answer, question.capacity)
@@ -120,7 +120,11 @@ class Explainer:
         )
         shares = bounding(answer)
         total = sum(shares.values()) or 1.0
-        parts = [f"{name} {100 * part / total:.0f} %" for name, part in shares.items()]
+        parts = [
+            f"{name} {100 * part / total:.0f} %"
+            for name, part in shares.items()
+            if part >= 0.005 * total
+        ]
         yield f"what bounds it: {', '.join(parts[:5])}"
         yield from answer.notes
 
@@ -275,7 +279,7 @@ class Explainer:
         return "it costs the same: other ranks decide how long the step takes"
 
 
-def _within(question: Question, answer: Answer) -> str:
+def _within(question: PlanQuestion, answer: Answer) -> str:
     """How far any plan could be better, in words."""
     if not 0 < answer.bound < float("inf"):
         return "no bound is known"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import sqrt
 
 from neocpu.errors import ConfigError
-from neocpu.planner.question import Question
+from neocpu.planner.question import PlanQuestion
 from neocpu.planner.seconds import CostModel
 from neocpu.planner.trials import Trial, Trials, is_same, of_answer
 from neocpu.planner.units import bytes_text
@@ -24,7 +24,7 @@ GAIN = 1e-3
 
 
 def turning_points(
-    question: Question, trials: Trials, table: int, machine: bool = False
+    question: PlanQuestion, trials: Trials, table: int, machine: bool = False
 ) -> Iterator[str]:
     """Sentences about what would change the way in which a table is kept.
 
@@ -64,7 +64,7 @@ def turning_points(
         yield f"no other way wins between 1/64 and 64 times the present {', '.join(without)}"
 
 
-def _machine_keys(question: Question) -> Iterator[tuple[str, str, float]]:
+def _machine_keys(question: PlanQuestion) -> Iterator[tuple[str, str, float]]:
     """(key for `scaled`, words, bytes/s) of what may be faster or slower."""
     machine = question.machine
     if question.layout.nodes > 1:

@@ -11,7 +11,7 @@ from neocpu.parallel.plan import AUTO, Plan, is_plan_file
 from neocpu.planner.models import COST_MODELS
 from neocpu.planner.placements import Capacity
 from neocpu.planner.planners import PLANNERS
-from neocpu.planner.question import Question
+from neocpu.planner.question import PlanQuestion
 from neocpu.planner.seconds import Layout
 from neocpu.planner.work import DenseWork, Workload
 from neocpu.storage.placement import PLACEMENTS, choose_placements
@@ -31,7 +31,7 @@ def question_of(
     dense_features: int | None = None,
     planner: str = "search",
     cost_model: str = "neo",
-) -> Question:
+) -> PlanQuestion:
     """The question of a config.
 
     ranks_per_node : None: the config's, else the machine's. pooling : mean lookups per sample of
@@ -52,7 +52,7 @@ def question_of(
     spec = config.parallel.plan
     placements = _placements(config)
     _check_memories(machine, placements)
-    return Question(
+    return PlanQuestion(
         tables=config.tables,
         work=Workload(
             batch=lookups.batch,
