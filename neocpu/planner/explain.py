@@ -126,6 +126,10 @@ class Explainer:
             if part >= 0.005 * total
         ]
         yield f"what bounds it: {', '.join(parts[:5])}"
+        waits = _waiting(answer)
+        if answer.layout.ranks > 1 and answer.seconds:
+            share = 100 * waits / answer.seconds
+            yield f"imbalance: a rank waits {seconds_text(waits)} ({share:.1f} %) for slower ones"
         yield from answer.notes
 
     def _phases(self) -> Iterator[str]:
@@ -277,6 +281,12 @@ class Explainer:
                 f"it {phases[worst]}{_reason(rival, phases[worst])}"
             )
         return "it costs the same: other ranks decide how long the step takes"
+
+
+def _waiting(answer: Answer) -> float:
+    """Seconds of a step that a rank waits for slower ones, on average."""
+    mean = float(answer.loads.sum(axis=1).mean())
+    return answer.seconds - answer.model.fixed_seconds - mean
 
 
 def _within(question: PlanQuestion, answer: Answer) -> str:

@@ -18,6 +18,8 @@ from neocpu.zionex.scaling import scaled
 
 FACTORS = (4.0, 64.0)
 HALVINGS = 5
+# Other ways that are looked at, the cheapest as things are.
+RIVALS = 12
 # Another way must be better by this part of the step, or of the table's work where the step is the
 # same, or chance would decide.
 GAIN = 1e-3
@@ -31,12 +33,13 @@ def turning_points(
     machine : look at the machine's links and memory too, which takes longer.
     """
     kept = of_answer(trials, table)
-    ways = trials.of_schemes(table)
-    ways = [way for way in ways if way.fits]
-    present = next((way for way in ways if is_same(way, kept)), None)
-    if present is None or len(ways) < 2:
+    fitting = [way for way in trials.of_schemes(table) if way.fits]
+    present = next((way for way in fitting if is_same(way, kept)), None)
+    rivals = [way for way in fitting if way is not present][:RIVALS]
+    if present is None or not rivals:
         yield "nothing: there is no other way that fits"
         return
+    ways = [present, *rivals]
     name = trials.answer.plan.tables[table].name
     lookups = question.work.pooling.get(name, 1.0)
 
