@@ -23,6 +23,8 @@ FEW_RANKS = 16
 FULLEST = 4
 # Tables that are shown where not all are asked for: those with most work.
 FEW_TABLES = 10
+# Of more tables it is not computed what would change each of them.
+MOST_TURNED = 50
 # Steps that differ by a smaller part are as long.
 EQUAL = 1e-3
 # What lengthens a phase, by how a table is cut.
@@ -234,6 +236,8 @@ class Explainer:
             )
             if rival:
                 yield f"{'':12}why: {self._against(rival, kept)}"
+                if len(shown) > MOST_TURNED:
+                    continue
                 for line in turning_points(self.question, self.trials, number):
                     yield f"{'':12}{line}"
         if len(shown) < len(tables):
