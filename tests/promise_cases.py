@@ -41,6 +41,8 @@ PLANS: dict[str, str | dict[str, str]] = {
 }
 # who chooses under "auto", by threads of a rank
 PLANNERS = {1: "greedy", 2: "search"}
+# with so many threads, "mixed" is read from a plan file that was edited
+EDITED_WITH_THREADS = 2
 _LEVELS = (
     '{ "one" = "ddr", "few" = "hbm_over_ddr", "wide" = "ddr_over_ssd", "*" = '
     '"hbm_over_ddr_over_ssd" }'
