@@ -3,9 +3,10 @@
     mpiexec -n W python -m mpi4py -m benchmarks.prediction_job RESULT PLANS STEPS PASSES SECONDS
 
 Rank 0 writes RESULT, a JSON list: for every plan its model, seed, seconds of a step and of each
-phase. PLANS is a number of plans, or FIRST:END of their seeds. A step is timed from a barrier to the next. Phases are timed in steps of their own, with a
-barrier in front of every phase; a phase takes as long as the slowest rank. Of all steps, in every
-pass over the plans, the shortest counts. After SECONDS no further plan begins.
+phase. PLANS is a number of plans, or FIRST:END of their seeds. A step is timed from a barrier to
+the next. Phases are timed in steps of their own, with a barrier in front of every phase; a phase
+takes as long as the slowest rank. Of all steps, in every pass over the plans, the shortest counts.
+After SECONDS no further plan begins.
 """
 
 import json

@@ -35,6 +35,7 @@ ROOMS = {
             ("model",),
             ("ingest",),
             ("config",),
+            ("simulation",),
             ("training",),
             ("oracle",),
             ("cli",),
@@ -51,6 +52,7 @@ CORE = {
     "zionex",
     "planner",
     "model",
+    "simulation",
     "training",
 }
 HOMES = {
@@ -62,9 +64,10 @@ HOMES = {
     "rich": ("cli/",),
     "polars": ("ingest/",),
     "matplotlib": ("training/results.py",),
+    "scipy": ("planner/exact.py",),
     "torch": ("peers/fbgemm/", "oracle/adapters.py", "peers/torchrec.py"),
 }
-GIVEN = {"numba", "llvmlite", "numpy", "mpi4py", "h5py", "matplotlib"}
+GIVEN = {"numba", "llvmlite", "numpy", "mpi4py", "h5py", "matplotlib", "scipy"}
 
 # Limits, and what may exceed them: name -> why it is one thing all the same.
 FILE_LINES = 400

@@ -7,7 +7,7 @@ lower bound hold under memory limits (`bound.py`).
 
 import numpy as np
 
-from neocpu.planner.options import Candidates
+from neocpu.planner.options import Options
 from neocpu.planner.work import Floats, Ints
 
 # Halvings of the interval in which a price is looked for.
@@ -16,7 +16,7 @@ HALVINGS = 30
 FACTOR = 8.0
 
 
-def cheapest(options: Candidates, cost: Floats) -> Ints:
+def cheapest(options: Options, cost: Floats) -> Ints:
     """The first candidate of least cost of each table, i64[tables]; cost f64[candidates]."""
     heads = options.start[:-1]
     least = np.minimum.reduceat(cost, heads)
@@ -24,7 +24,7 @@ def cheapest(options: Candidates, cost: Floats) -> Ints:
     return equal[np.searchsorted(options.table[equal], np.arange(heads.size))]
 
 
-def memory_prices(options: Candidates, cost: Floats, budgets: Floats) -> Floats:
+def memory_prices(options: Options, cost: Floats, budgets: Floats) -> Floats:
     """Seconds per byte f64[memories] with which the cheapest candidates keep within budgets.
 
     cost : f64[candidates] seconds, infinite for those that are left out. budgets : f64[memories],

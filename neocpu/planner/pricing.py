@@ -9,16 +9,9 @@ from neocpu.parallel.plan import AUTO, Plan, PlanSpec, choose_schemes
 from neocpu.parallel.sharding import SCHEMES, Shard, column_blocks
 from neocpu.planner.answer import Answer
 from neocpu.planner.bound import lower_bound
-from neocpu.planner.drafts import Draft, Spread, rank_layout, sums_by_rank
-from neocpu.planner.options import (
-    CODES,
-    NODE,
-    RANK,
-    Candidates,
-    bytes_of,
-    candidates_of,
-    with_variants,
-)
+from neocpu.planner.cuts import NODE, RANK
+from neocpu.planner.drafts import PlanDraft, Spread, rank_layout, sums_by_rank
+from neocpu.planner.options import CODES, Options, bytes_of, options_of, with_variants
 from neocpu.planner.placements import Capacity
 from neocpu.planner.seconds import (
     SCHEME_NAMES,
@@ -32,7 +25,7 @@ from neocpu.planner.work import Floats, Ints, Rectangles, Workload
 
 
 def answer_of(
-    draft: Draft,
+    draft: PlanDraft,
     tables: Sequence[TableSpec],
     model: CostModel,
     work: Workload,
@@ -79,6 +72,7 @@ def answer_of(
         seconds=step_seconds(model, loads),
         bound=model.fixed_seconds + lower_bound(options, layout, draft.limits),
         planner=planner,
+        budget=capacity,
     )
 
 
@@ -106,7 +100,7 @@ def answer_of_plan(
     pieces = np.arange(rectangles.table.size)
     size = sums_by_rank(each, pieces, rectangles.rank, layout.ranks)
     schemes = choose_schemes(plan.tables, spec)
-    options = candidates_of(plan.tables, schemes, layout, model, work, capacity)
+    options = options_of(plan.tables, schemes, layout, model, work, capacity)
     return Answer(
         plan=plan,
         placements=tuple(variants[v].name for v in first.tolist()),
@@ -120,10 +114,11 @@ def answer_of_plan(
         seconds=step_seconds(model, loads),
         bound=model.fixed_seconds + lower_bound(options, layout, capacity.limits),
         planner=planner,
+        budget=capacity,
     )
 
 
-def draft_of(options: Candidates, plan: Plan, layout: Layout, limits: Floats) -> Draft | None:
+def draft_of(options: Options, plan: Plan, layout: Layout, limits: Floats) -> PlanDraft | None:
     """The draft of a plan whose schemes are among the candidates; None where one is not.
 
     Rows are placed as the first variant of each candidate has them.
@@ -148,7 +143,7 @@ def draft_of(options: Candidates, plan: Plan, layout: Layout, limits: Floats) ->
             pieces.append(options.repeated(candidate))
             ranks.append(np.array([shard.rank for shard in shards], np.int64))
     empty = np.zeros(0, np.int64)
-    draft = Draft(
+    draft = PlanDraft(
         options=options,
         layout=layout,
         limits=limits,
@@ -165,7 +160,7 @@ def draft_of(options: Candidates, plan: Plan, layout: Layout, limits: Floats) ->
 
 
 def _candidate_of(
-    options: Candidates, scheme: str, table: int, shards: Sequence[Shard], layout: Layout
+    options: Options, scheme: str, table: int, shards: Sequence[Shard], layout: Layout
 ) -> int | None:
     """The first candidate that cuts a table into these rectangles; None where there is none."""
     blocks = len({shard.cols for shard in shards})
@@ -185,7 +180,7 @@ def _candidate_of(
     return None
 
 
-def _shards(draft: Draft, tables: Sequence[TableSpec]) -> tuple[list[Shard], Ints]:
+def _shards(draft: PlanDraft, tables: Sequence[TableSpec]) -> tuple[list[Shard], Ints]:
     """(shards in order, their pieces i64[n])."""
     options = draft.options
     layout = rank_layout(draft.layout)
@@ -205,7 +200,10 @@ def _shards(draft: Draft, tables: Sequence[TableSpec]) -> tuple[list[Shard], Int
         else:
             scheme = SCHEMES[SCHEME_NAMES[int(options.scheme[candidate])]]
             cut = scheme.cut(number, table.rows, table.dim, layout, int(draft.node[number]))
-        order = sorted(range(len(cut)), key=cut.__getitem__)
-        shards.extend(cut[i] for i in order)
-        pieces.append(part.pieces[order])
+        if options.scheme[candidate] == CODES["grid_shard"]:
+            order = sorted(range(len(cut)), key=cut.__getitem__)
+            cut = [cut[i] for i in order]
+            part = Spread(part.ranks[order], part.pieces[order])
+        shards.extend(cut)
+        pieces.append(part.pieces)
     return shards, np.concatenate(pieces)

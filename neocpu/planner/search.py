@@ -17,21 +17,32 @@ import numpy as np
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import PlanError
 from neocpu.parallel.plan import PlanSpec, choose_schemes
+from neocpu.planner import auto
 from neocpu.planner.answer import Answer
-from neocpu.planner.drafts import Draft, build
-from neocpu.planner.options import RANK, Candidates, candidates_of
-from neocpu.planner.partition import PARTITIONERS, greedy
+from neocpu.planner.cuts import RANK
+from neocpu.planner.drafts import PlanDraft, build, lay
+from neocpu.planner.local_search import improve
+from neocpu.planner.options import Options, options_of
+from neocpu.planner.partition import PARTITIONERS
 from neocpu.planner.placements import Capacity
 from neocpu.planner.prices import cheapest, memory_prices
-from neocpu.planner.pricing import answer_of
+from neocpu.planner.pricing import answer_of, draft_of
 from neocpu.planner.seconds import CostModel, Layout
 from neocpu.planner.work import Floats, Ints, Workload
 
+# Work of the local search for a table and rank (see `local_search.Budget`), and its limits.
+WORK = 30.0
+LEAST_WORK = 1e6
+MOST_WORK = 2e8
+# Drafts of different candidates that the local search starts from.
+SEEDS = 1
+# Tables times ranks for which the planner that counts bytes is asked too.
+MOST_FOR_AUTO = 4096
 # Largest rectangles of a proposal, as parts of a rank's fair share.
 PEAKS = (np.inf, 1.0, 0.5, 0.25, 0.125)
 # Where memory is short: (part of all memory that a proposal may take, part of a rank's memory that
 # one rectangle may), tried in this order.
-TIGHTER = ((0.98, 1.0), (0.95, 0.5), (0.9, 0.25), (0.85, 0.125), (0.8, 0.06), (0.9, 0.0))
+TIGHTER = ((0.98, 1.0), (0.95, 0.5), (0.9, 0.25), (0.85, 0.125), (0.8, 0.06), (0.9, 1e-9))
 
 
 def plan_tables(
@@ -53,18 +64,23 @@ def plan_tables(
     """
     capacity = capacity or Capacity()
     schemes = choose_schemes(tables, spec)
-    options = candidates_of(tables, schemes, layout, model, work, capacity)
+    options = options_of(tables, schemes, layout, model, work, capacity)
     drafts = list(starts(options, layout, capacity.limits))
+    drafts += _byte_counting(tables, spec, layout, work, capacity, options)
     if not drafts:
         raise _does_not_fit(tables, options, layout, capacity)
-    best = min(drafts, key=lambda draft: draft.value)
+    seeds = _different(drafts, SEEDS)
+    total = min(max(WORK * len(tables) * layout.ranks, LEAST_WORK), MOST_WORK)
+    best = min(
+        (improve(draft, total / len(seeds)) for draft in seeds), key=lambda draft: draft.value
+    )
     return answer_of(best, tables, model, work, capacity)
 
 
 # ---- proposals ----
 
 
-def affordable(options: Candidates, peak: float, peak_bytes: Floats) -> Floats:
+def affordable(options: Options, peak: float, peak_bytes: Floats) -> Floats:
     """Seconds f64[candidates] of those whose largest rectangle is small enough, else infinite.
 
     peak : seconds that it may take. peak_bytes : f64[memories]. A table whose candidates are all
@@ -79,14 +95,14 @@ def affordable(options: Candidates, peak: float, peak_bytes: Floats) -> Floats:
     return np.where(excess <= least[options.table], options.seconds.sum(axis=1), np.inf)
 
 
-def proposals(options: Candidates, layout: Layout, limits: Floats) -> Iterator[list[Ints]]:
+def proposals(options: Options, layout: Layout, limits: Floats) -> Iterator[list[Ints]]:
     """Lists of choices i64[tables], each list tighter in memory than the one before."""
     least = cheapest(options, options.seconds.sum(axis=1))
     fair = float(options.seconds[least].sum()) / layout.ranks
     for full, largest in TIGHTER if np.isfinite(limits).any() else TIGHTER[:1]:
         choices: list[Ints] = []
         for part in PEAKS:
-            cost = affordable(options, max(part * fair, 1e-300), limits * largest)
+            cost = affordable(options, max(part * fair, 1e-300), _part(limits, largest))
             prices = memory_prices(options, cost, limits * layout.ranks * full)
             choice = cheapest(options, cost + options.bytes @ prices)
             if not any((choice == earlier).all() for earlier in choices):
@@ -94,34 +110,70 @@ def proposals(options: Candidates, layout: Layout, limits: Floats) -> Iterator[l
         yield choices
 
 
-def starts(options: Candidates, layout: Layout, limits: Floats) -> Iterator[Draft]:
+def _part(limits: Floats, part: float) -> Floats:
+    """A part of each limit; what has none keeps none."""
+    return np.where(np.isfinite(limits), part * np.nan_to_num(limits, posinf=0.0), np.inf)
+
+
+def starts(options: Options, layout: Layout, limits: Floats) -> Iterator[PlanDraft]:
     """Drafts that fit: the proposals, partitioned.
 
     All proposals are partitioned greedily, the best of them and whole tables by every partitioner.
     """
-    whole = _whole_tables(options)
-    for partitioner in PARTITIONERS.values():
-        draft = build(options, layout, limits, whole, partitioner)
-        if draft is not None:
-            yield draft
+
+    def drafts(choices: Sequence[Ints], names: Sequence[str]) -> Iterator[PlanDraft]:
+        for choice in choices:
+            laid = lay(options, layout, limits, choice)
+            if laid is None:
+                continue
+            for name in names:
+                draft = build(options, layout, limits, laid, PARTITIONERS[name])
+                if draft is not None:
+                    yield draft
+
+    yield from drafts([_whole_tables(options)], tuple(PARTITIONERS))
     for choices in proposals(options, layout, limits):
-        drafts = [build(options, layout, limits, choice, greedy) for choice in choices]
-        fitting = [draft for draft in drafts if draft is not None]
+        fitting = list(drafts(choices, ["greedy"]))
         yield from fitting
         best = min(fitting, key=lambda draft: draft.value, default=None)
-        tried = [best.choice] if best is not None else choices
-        found = best is not None
-        for choice in tried:
-            for partitioner in PARTITIONERS.values():
-                draft = build(options, layout, limits, choice, partitioner)
-                if draft is not None:
-                    found = True
-                    yield draft
-        if found:
+        # where the greedy one fails, another may fit
+        thorough = list(drafts([best.choice] if best else choices, tuple(PARTITIONERS)))
+        yield from thorough
+        if best or thorough:
             return
 
 
-def _whole_tables(options: Candidates) -> Ints:
+def _different(drafts: Sequence[PlanDraft], most: int) -> list[PlanDraft]:
+    """The best drafts, at most so many, each with other candidates than those before."""
+    seeds: list[PlanDraft] = []
+    for draft in sorted(drafts, key=lambda draft: draft.value):
+        if len(seeds) < most and not any((draft.choice == seed.choice).all() for seed in seeds):
+            seeds.append(draft)
+    return seeds
+
+
+def _byte_counting(
+    tables: Sequence[TableSpec],
+    spec: PlanSpec,
+    layout: Layout,
+    work: Workload,
+    capacity: Capacity,
+    options: Options,
+) -> list[PlanDraft]:
+    """The draft of `auto.make_plan`'s plan, if it fits; none where making it would take long."""
+    if len(tables) * layout.ranks > MOST_FOR_AUTO:
+        return []
+    try:
+        plan = auto.make_plan(
+            tables, spec, layout.ranks, layout.ranks_per_node, work, capacity.total or None
+        )
+    except PlanError:
+        return []
+    draft = draft_of(options, plan, layout, capacity.limits)
+    return [draft] if draft is not None and draft.fits else []
+
+
+def _whole_tables(options: Options) -> Ints:
     """The cheapest uncut candidate of each table on one rank; any where there is none."""
     cost = options.seconds.sum(axis=1)
     uncut = (options.home == RANK) & (options.parts == 1)
@@ -129,7 +181,7 @@ def _whole_tables(options: Candidates) -> Ints:
 
 
 def _does_not_fit(
-    tables: Sequence[TableSpec], options: Candidates, layout: Layout, capacity: Capacity
+    tables: Sequence[TableSpec], options: Options, layout: Layout, capacity: Capacity
 ) -> PlanError:
     """The error that names the table that needs most of a rank, and what all of them need."""
     limits = capacity.limits

@@ -15,10 +15,17 @@ from neocpu.parallel.plan import Plan, is_plan_file
 from neocpu.parallel.shared_plan import plan_on_first_rank
 from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
+from neocpu.planner.placements import Capacity
+from neocpu.planner.plan_file import PlanFile
+from neocpu.planner.planners import PLANNERS
+from neocpu.planner.seconds import Layout, StepSeconds
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
 from neocpu.planner.work import Workload
 from neocpu.records import choose
 from neocpu.storage.placement import AUTO, PLACEMENTS, choose_placements
+from neocpu.zionex import machine_file
+from neocpu.zionex.generic import GENERIC
+from neocpu.zionex.machine import Machine
 
 
 def make_plan(
@@ -40,13 +47,61 @@ def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> P
     budget = config.parallel.memory or None
     spec = config.parallel.plan
     if not (isinstance(spec, str) and is_plan_file(spec)):
+        if config.parallel.planner != "greedy":
+            return _planned(config, ranks, per_node, work)
         return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
     file = plan_file.loads(plan_file.read_text(spec), spec)
+    return plan_of_file(config, file, ranks, per_node, work)
+
+
+def plan_of_file(
+    config: Config, file: PlanFile, ranks: int, per_node: int | None, work: Workload
+) -> Plan:
+    """The plan of a file for a run; the planner completes what the file leaves open.
+
+    Raises ConfigError and PlanError as `bind` does, and PlanError for what does not fit.
+    """
     planned = bind(file, config.tables, ranks)
     # every table by its own name: no name is a pattern for others
     schemes = dict(zip((table.name for table in config.tables), planned.schemes))
+    budget = config.parallel.memory or None
     plan = auto.make_plan(config.tables, schemes, ranks, per_node, work, budget, planned.fixed)
     return replace(plan, placements=planned.placements)
+
+
+def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
+    """The plan of the planner that the config names; rows are placed by `memory_plan`, under it."""
+    layout = Layout(ranks, min(per_node or ranks, ranks), config.parallel.route)
+    model = StepSeconds(planning_machine(config), config.tables, work, layout)
+    planner = PLANNERS[config.parallel.planner]
+    return planner(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
+
+
+def planning_machine(config: Config) -> Machine:
+    """The machine of `parallel.machine`; without a name a generic one.
+
+    Raises ConfigError where its file cannot be read.
+    """
+    name = config.parallel.machine
+    return machine_file.load(name) if name else GENERIC
+
+
+def capacity(config: Config) -> Capacity:
+    """The config's budgets of a rank; without any there is no limit.
+
+    As in `planner/tiers.py`: with memory.ddr alone nothing is in HBM, with memory.hbm alone nothing
+    on SSD.
+    """
+    memory = config.memory
+    present = {"hbm": not memory.ddr or memory.hbm, "ddr": True, "ssd": memory.ddr}
+    return Capacity(
+        hbm=memory.hbm,
+        ddr=memory.ddr,
+        ssd=memory.ssd,
+        total=config.parallel.memory,
+        memories=tuple(name for name, there in present.items() if there),
+        placements=choose_placements([t.name for t in config.tables], memory.placement),
+    )
 
 
 def placements_of(config: Config, plan: Plan) -> tuple[str, ...]:
