@@ -5,6 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.prediction import compare, rank_correlation
+from benchmarks.prediction_job import Run
+from benchmarks.prediction_models import MODELS, draw_plan
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
 from neocpu.parallel.plan import place
@@ -135,3 +138,17 @@ def test_every_phase_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(cost.ranks == 2 for cost in costs)
     assert len(measure_phases.as_values(costs)) == len(costs)
     assert set(PHASES) - {"prefetch"} <= set(MEASURED_PHASES)
+
+
+def test_the_prediction_benchmark_times_a_step_and_its_phases() -> None:
+    """Two ranks, a model of two tables; what is predicted has the phases that are timed."""
+    model = replace(
+        MODELS[0], batch=32, rows=(50, 60), dims=(16, 16), pooling=(1, 2), bottom=(16,), top=(1,)
+    )
+    record = run_threads(2, lambda comm: Run(model, comm, 3).measure(1))[0]
+    cost = StepSeconds(MACHINE, model.tables, model.work, Layout(2, 2))
+    loads = loads_of(cost, rectangles_of(draw_plan(model, 2, 3)), 2)
+    assert set(record["phases"]) <= set(cost.phase_seconds(loads))
+    assert record["step"] > 0
+    assert compare([(1.0, 1.1), (2.0, 1.8), (4.0, 5.0)])["error"] == pytest.approx(0.1)
+    assert rank_correlation([1.0, 2.0, 4.0], [1.1, 1.8, 5.0]) == pytest.approx(1.0)
