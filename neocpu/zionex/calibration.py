@@ -39,7 +39,7 @@ from neocpu.zionex.machine import (
 JOB = "neocpu.zionex.measure"
 RANKS = (2, 4)  # of the jobs under mpiexec
 FIRST_LIMIT = 600.0  # seconds of the job that compiles kernels
-LIMIT = 180.0  # seconds of each other job
+LIMIT = 300.0  # seconds of each other job
 PATIENCE = 5.0  # seconds from asking a job to end until it is killed
 TOPICS = 5  # that a job tells
 # tell(ranks of the job, topic)
