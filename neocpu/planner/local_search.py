@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from neocpu.planner.cuts import ALL, NODE, RANK
 from neocpu.planner.drafts import PlanDraft, Spread, spread, spread_on_nodes
+from neocpu.planner.options import Options
 from neocpu.planner.partition import TOLERANCE, fits
 from neocpu.planner.work import Floats, Ints
 
@@ -45,7 +46,9 @@ CALL = 400.0
 # Tables of a rank that are cut otherwise, the dearest ones.
 TABLES = 8
 # Candidates of a table that are tried when it is cut otherwise, cheapest first.
-CUTS = 6
+CUTS = 16
+# Of them, with the same cut in other memories.
+PLACEMENTS_OF_CUT = 2
 
 
 @dataclass
@@ -166,10 +169,9 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
         return False
     heat = norm.heat()
     heat[rank] = np.inf
-    count = min(PARTNERS, ranks - 1)
-    partners = np.argsort(heat, kind="stable")[:count]
-    near = np.zeros(ranks, bool)
-    near[partners] = True
+    near = _partners(draft, heat)
+    partners = np.flatnonzero(near)
+    count = partners.size
     yours = _some(np.flatnonzero(near[draft.item_rank]), FROM_PARTNERS)
     # a move is a swap with nothing: one such item for each partner
     seconds = draft.options.piece_seconds
@@ -207,6 +209,21 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
     draft.bytes[other] -= more_bytes
     norm.touch(np.array([rank, other]))
     return True
+
+
+def _partners(draft: PlanDraft, heat: Floats) -> NDArray[np.bool_]:
+    """The ranks to trade with, bool[ranks]: the least loaded, and those with most memory left.
+
+    heat : f64[ranks], infinite for the rank that trades.
+    """
+    near = np.zeros(heat.size, bool)
+    near[np.argsort(heat, kind="stable")[:PARTNERS]] = True
+    limited = np.isfinite(draft.limits)
+    if limited.any():
+        full = (draft.bytes[:, limited] / np.maximum(draft.limits[limited], 1.0)).max(axis=1)
+        near[np.argsort(full, kind="stable")[: PARTNERS // 2]] = True
+    near[np.isinf(heat)] = False
+    return near
 
 
 def _some(items: Ints, most: int) -> Ints:
@@ -267,14 +284,12 @@ def recut_table(norm: Norm, table: int, budget: Budget) -> bool:
     options = draft.options
     ground = without(norm, table)
     present = int(draft.choice[table])
-    totals = options.seconds[options.start[table] : options.start[table + 1]].sum(axis=1)
-    cheapest_first = options.start[table] + np.argsort(totals, kind="stable")
     best = None
     least = norm.now * (1.0 - GAIN)
     # The slowest ranks take at least the mean: what adds more than the gap cannot gain.
     gap = draft.value * draft.layout.ranks - float(draft.seconds.sum())
     dearest = float(options.seconds[present].sum()) + gap
-    for candidate in [c for c in cheapest_first.tolist() if c != present][:CUTS]:
+    for candidate in _others(options, table, present)[:CUTS]:
         if budget.left <= 0 or float(options.seconds[candidate].sum()) >= dearest:
             break
         inserted = insert(norm, ground, candidate, budget)
@@ -285,6 +300,20 @@ def recut_table(norm: Norm, table: int, budget: Budget) -> bool:
         return False
     apply(norm, table, best)
     return True
+
+
+def _others(options: Options, table: int, present: int) -> list[int]:
+    """Candidates of a table but the present one, cheapest first, few placements of each cut."""
+    first = int(options.start[table])
+    totals = options.seconds[first : options.start[table + 1]].sum(axis=1)
+    seen: dict[tuple[int, int], int] = {}
+    candidates = []
+    for candidate in (first + np.argsort(totals, kind="stable")).tolist():
+        cut = int(options.scheme[candidate]), int(options.parts[candidate])
+        if candidate != present and seen.get(cut, 0) < PLACEMENTS_OF_CUT:
+            seen[cut] = seen.get(cut, 0) + 1
+            candidates.append(candidate)
+    return candidates
 
 
 def without(norm: Norm, table: int) -> Ground:
@@ -318,27 +347,38 @@ def insert(norm: Norm, ground: Ground, candidate: int, budget: Budget) -> Insert
     if home == NODE:
         budget.spend(CALL + draft.layout.ranks)
         return _insert_on_node(norm, ground, candidate)
-    ground = ground.copy()
+    return _insert_items(norm, ground.copy(), candidate, budget)
+
+
+def _insert_items(norm: Norm, ground: Ground, candidate: int, budget: Budget) -> Insertion | None:
+    """The ranks on which a candidate's items go best; None where they do not fit.
+
+    Equal items go to different ranks, so all of them are placed at once. `ground` is changed.
+    """
+    draft = norm.draft
+    options = draft.options
     limits = draft.limits * (1.0 + TOLERANCE)
-    ranks = []
-    value = np.inf
-    for piece in options.repeated(candidate).tolist():
-        budget.spend(CALL + draft.layout.ranks)
-        seconds = ground.seconds + options.piece_seconds[piece]
-        size = ground.bytes + options.piece_bytes[piece]
-        powers = norm.power(seconds)
-        values = norm.value(ground.sums - ground.powers + powers)
-        values = np.where((size <= limits).all(axis=1), values, np.inf)
-        rank = int(values.argmin())
-        value = float(values[rank])
-        if not np.isfinite(value):
-            return None
-        ranks.append(rank)
-        ground.sums = ground.sums - ground.powers[rank] + powers[rank]
-        ground.seconds[rank] = seconds[rank]
-        ground.bytes[rank] = size[rank]
-        ground.powers[rank] = powers[rank]
-    return Insertion(candidate, 0, np.array(ranks, np.int64), value)
+    chosen = []
+    for piece in range(int(options.piece[candidate]), int(options.piece[candidate + 1])):
+        left = int(options.copies[piece])
+        while left:
+            budget.spend(CALL + draft.layout.ranks)
+            seconds = ground.seconds + options.piece_seconds[piece]
+            size = ground.bytes + options.piece_bytes[piece]
+            powers = norm.power(seconds)
+            values = norm.value(ground.sums - ground.powers + powers)
+            values = np.where((size <= limits).all(axis=1), values, np.inf)
+            ranks = np.argsort(values, kind="stable")[:left]
+            ranks = ranks[np.isfinite(values[ranks])]
+            if not ranks.size:
+                return None
+            ground.seconds[ranks] = seconds[ranks]
+            ground.bytes[ranks] = size[ranks]
+            ground.powers[ranks] = powers[ranks]
+            ground.sums = ground.powers.sum(axis=0)
+            chosen.append(ranks)
+            left -= ranks.size
+    return Insertion(candidate, 0, np.concatenate(chosen), float(norm.value(ground.sums)))
 
 
 def _insert_on_node(norm: Norm, ground: Ground, candidate: int) -> Insertion | None:
