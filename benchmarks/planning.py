@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from neocpu.embedding.specs import TableSpec
+from neocpu.errors import PlanError
 from neocpu.planner.bound import lower_bound
 from neocpu.planner.drafts import build, lay
 from neocpu.planner.models import COST_MODELS
@@ -156,7 +157,11 @@ def compare_models(path: Path, ranks: int = 128, batch: int = 512) -> None:
         above = ""
         for kind, factory in COST_MODELS.items():
             model = factory(machine, specs, work, layout)
-            answer = plan_tables(specs, "auto", layout, model, work, capacity)
+            try:
+                answer = plan_tables(specs, "auto", layout, model, work, capacity)
+            except PlanError:
+                cells.append("does not fit")
+                continue
             step = step_seconds(ours, loads_of(ours, answer.rectangles, ranks))
             cells.append(f"{1e3 * step:.2f} ms")
             if kind == "neo":

@@ -13,21 +13,19 @@ best draft by the true sum is the result.
 Work is counted, not timed, so the result depends on the arguments only.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.planner.cuts import ALL, NODE, RANK
-from neocpu.planner.drafts import PlanDraft, Spread, spread, spread_on_nodes
+from neocpu.planner.drafts import PlanDraft
+from neocpu.planner.insertion import Insertion, insert, without
+from neocpu.planner.norms import CALL, Budget, Norm
 from neocpu.planner.options import Options
-from neocpu.planner.partition import TOLERANCE, fits
+from neocpu.planner.partition import TOLERANCE
 from neocpu.planner.work import Floats, Ints
 
 # Doublings of the exponent 1 of each level of the norm: q = 32, 128.
 LEVELS = (5, 7)
-# Loads count as at most so many times the slowest rank's, or their powers would overflow.
-HIGHEST = 100.0
 # Ranks with which a rank trades at a time, the least loaded ones.
 PARTNERS = 16
 # Rectangles of a rank, and of its partners, that are looked at together.
@@ -41,72 +39,12 @@ PASSES = 6
 ENOUGH = 1e-4
 # Part of the work that goes into other cuts.
 RECUTS = 0.4
-# Work of a call, whatever it looks at.
-CALL = 400.0
 # Tables of a rank that are cut otherwise, the dearest ones.
 TABLES = 8
 # Candidates of a table that are tried when it is cut otherwise, cheapest first.
 CUTS = 16
 # Of them, with the same cut in other memories.
 PLACEMENTS_OF_CUT = 2
-
-
-@dataclass
-class Budget:
-    """Work that is left: pairs of rectangles, and candidates times ranks, yet to be looked at."""
-
-    left: float
-
-    def spend(self, work: float) -> None:
-        """Some of it is done."""
-        self.left -= work
-
-
-class Norm:
-    """The soft sum of a draft's loads, and what changes would make of it."""
-
-    def __init__(self, draft: PlanDraft, doublings: int) -> None:
-        self.draft = draft
-        self.doublings = doublings
-        self.scale = np.maximum(draft.seconds.max(axis=0), 1e-300)
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Compute the powers of all loads anew."""
-        self.powers = self.power(self.draft.seconds)
-        self.sums = self.powers.sum(axis=0)
-
-    def power(self, seconds: Floats) -> Floats:
-        """(seconds / scale)^q, any shape [..., phases]."""
-        powers = np.clip(seconds / self.scale, 0.0, HIGHEST)
-        for _ in range(self.doublings):
-            powers = powers * powers
-        return powers
-
-    def value(self, sums: Floats) -> Floats:
-        """The norm from sums of powers f64[..., phases]."""
-        roots = np.maximum(sums, 0.0)
-        for _ in range(self.doublings):
-            roots = np.sqrt(roots)
-        return roots @ self.scale
-
-    @property
-    def now(self) -> float:
-        """The norm of the draft as it is."""
-        return float(self.value(self.sums))
-
-    def heat(self) -> Floats:
-        """How much each rank's load adds to the norm, f64[ranks]."""
-        sums = np.maximum(self.sums, 1e-300)
-        roots = sums
-        for _ in range(self.doublings):
-            roots = np.sqrt(roots)
-        return self.powers @ (self.scale * roots / sums)
-
-    def touch(self, ranks: Ints) -> None:
-        """Some ranks have other loads now."""
-        self.powers[ranks] = self.power(self.draft.seconds[ranks])
-        self.sums = self.powers.sum(axis=0)
 
 
 def improve(draft: PlanDraft, work: float) -> PlanDraft:
@@ -236,30 +174,6 @@ def _some(items: Ints, most: int) -> Ints:
 # ---- other cuts ----
 
 
-@dataclass
-class Ground:
-    """Loads of the ranks without one table: as in the draft, their powers and the sums of these."""
-
-    seconds: Floats
-    bytes: Floats
-    powers: Floats
-    sums: Floats
-
-    def copy(self) -> "Ground":
-        """One to build on."""
-        return Ground(self.seconds.copy(), self.bytes.copy(), self.powers.copy(), self.sums.copy())
-
-
-@dataclass
-class Insertion:
-    """Where a candidate's rectangles go best: its node, ranks of its items; the norm then."""
-
-    candidate: int
-    node: int
-    ranks: Ints
-    value: float
-
-
 def _recut(norm: Norm, rank: int, seen: NDArray[np.bool_], budget: Budget) -> None:
     """Cut or place tables of a rank otherwise where that lowers the norm; `seen` ones are left."""
     draft = norm.draft
@@ -314,98 +228,6 @@ def _others(options: Options, table: int, present: int) -> list[int]:
             seen[cut] = seen.get(cut, 0) + 1
             candidates.append(candidate)
     return candidates
-
-
-def without(norm: Norm, table: int) -> Ground:
-    """The loads without a table."""
-    draft = norm.draft
-    options = draft.options
-    part = draft.rectangles_of(table)
-    seconds = draft.seconds.copy()
-    size = draft.bytes.copy()
-    np.subtract.at(seconds, part.ranks, options.piece_seconds[part.pieces])
-    np.subtract.at(size, part.ranks, options.piece_bytes[part.pieces])
-    powers = norm.powers.copy()
-    ranks = np.unique(part.ranks)
-    powers[ranks] = norm.power(seconds[ranks])
-    return Ground(seconds, size, powers, powers.sum(axis=0))
-
-
-def insert(norm: Norm, ground: Ground, candidate: int, budget: Budget) -> Insertion | None:
-    """The best homes of a candidate's rectangles on some ground, None where they do not fit.
-
-    Items are placed one by one, each where the norm is least.
-    """
-    draft = norm.draft
-    options = draft.options
-    none = np.zeros(0, np.int64)
-    home = int(options.home[candidate])
-    if home == ALL:
-        budget.spend(CALL + draft.layout.ranks)
-        value = _value_with(norm, ground, spread(options, candidate, 0, draft.layout))
-        return None if value is None else Insertion(candidate, 0, none, value)
-    if home == NODE:
-        budget.spend(CALL + draft.layout.ranks)
-        return _insert_on_node(norm, ground, candidate)
-    return _insert_items(norm, ground.copy(), candidate, budget)
-
-
-def _insert_items(norm: Norm, ground: Ground, candidate: int, budget: Budget) -> Insertion | None:
-    """The ranks on which a candidate's items go best; None where they do not fit.
-
-    Equal items go to different ranks, so all of them are placed at once. `ground` is changed.
-    """
-    draft = norm.draft
-    options = draft.options
-    limits = draft.limits * (1.0 + TOLERANCE)
-    chosen = []
-    for piece in range(int(options.piece[candidate]), int(options.piece[candidate + 1])):
-        left = int(options.copies[piece])
-        while left:
-            budget.spend(CALL + draft.layout.ranks)
-            seconds = ground.seconds + options.piece_seconds[piece]
-            size = ground.bytes + options.piece_bytes[piece]
-            powers = norm.power(seconds)
-            values = norm.value(ground.sums - ground.powers + powers)
-            values = np.where((size <= limits).all(axis=1), values, np.inf)
-            ranks = np.argsort(values, kind="stable")[:left]
-            ranks = ranks[np.isfinite(values[ranks])]
-            if not ranks.size:
-                return None
-            ground.seconds[ranks] = seconds[ranks]
-            ground.bytes[ranks] = size[ranks]
-            ground.powers[ranks] = powers[ranks]
-            ground.sums = ground.powers.sum(axis=0)
-            chosen.append(ranks)
-            left -= ranks.size
-    return Insertion(candidate, 0, np.concatenate(chosen), float(norm.value(ground.sums)))
-
-
-def _insert_on_node(norm: Norm, ground: Ground, candidate: int) -> Insertion | None:
-    """The node on which a candidate's rectangles go best; None where they fit on none."""
-    options = norm.draft.options
-    ranks, pieces = spread_on_nodes(options, candidate, norm.draft.layout)
-    limits = norm.draft.limits * (1.0 + TOLERANCE)
-    room = np.all(ground.bytes[ranks] + options.piece_bytes[pieces] <= limits, axis=(1, 2))
-    powers = norm.power(ground.seconds[ranks] + options.piece_seconds[pieces])
-    sums = ground.sums - ground.powers[ranks].sum(axis=1) + powers.sum(axis=1)
-    values = np.where(room, norm.value(sums), np.inf)
-    place = int(values.argmin())
-    if not np.isfinite(values[place]):
-        return None
-    node = int(options.first_node[candidate]) + place
-    return Insertion(candidate, node, np.zeros(0, np.int64), float(values[place]))
-
-
-def _value_with(norm: Norm, ground: Ground, part: Spread) -> float | None:
-    """The norm with more rectangles, at most one on a rank; None where they do not fit."""
-    options = norm.draft.options
-    size = ground.bytes[part.ranks] + options.piece_bytes[part.pieces]
-    if not fits(size, norm.draft.limits):
-        return None
-    powers = norm.power(ground.seconds[part.ranks] + options.piece_seconds[part.pieces])
-    sums = ground.sums - ground.powers[part.ranks].sum(axis=0) + powers.sum(axis=0)
-    return float(norm.value(sums))
 
 
 def apply(norm: Norm, table: int, insertion: Insertion) -> None:
