@@ -56,6 +56,7 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
         FAMILIES[case.family].toml(folder),
         overrides=[
             f"parallel.route={case.route}",
+            f"parallel.machine={case.machine}",
             f"parallel.planner={PLANNERS[case.threads]}",
             *MEMORIES[case.memory],
         ],
