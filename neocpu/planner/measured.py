@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.planner.work import Floats
+from neocpu.planner.work import Floats, Workload
 from neocpu.zionex.machine import COUNTED, Machine, PhaseCosts
+from neocpu.zionex.measure_dense import dense_amounts, parameter_amounts, product_curves
 
 # phases of a step that are measured, in the order of `MeasuredPhases.phases`
 MEASURED = ("input", "lookup", "output", "gradient", "update", "replicas")
@@ -79,10 +80,28 @@ class MeasuredPhases:
             + costs.curve * amounts.curve
         )
 
-    def dense_seconds(self, phase: str, amounts: tuple[float, ...]) -> float:
-        """Seconds of "dense_forward" or "dense_backward"; amounts as `dense_amounts` gives them."""
-        costs = self.costs(phase)
-        return sum(getattr(costs, name) * amount for name, amount in zip(COUNTED, amounts))
+    def dense(self, node: Machine, step: Workload, ranks: int) -> dict[str, float]:
+        """Seconds of the dense phases of one of so many ranks, by name.
+
+        node : the machine with as many ranks on a node as there are here. Empty where nothing was
+        measured.
+        """
+        if not self.any:
+            return {}
+        work = step.dense
+        samples = -(-step.batch // ranks)
+        vectors = work.vectors
+        curves = product_curves(node, work.layers, samples)
+        amounts = {
+            name: dense_amounts(work.layers, samples, vectors, work.width, curves[name])
+            for name in ("dense_forward", "dense_backward")
+        }
+        for name in ("dense_exchange", "dense_update"):
+            amounts[name] = parameter_amounts(work.parameters)
+        return {
+            name: sum(getattr(self.costs(name), cost) * x for cost, x in zip(COUNTED, each))
+            for name, each in amounts.items()
+        }
 
     def phases(
         self, kinds: Kinds, amounts: Amounts, update_curve: Floats, distinct: Floats

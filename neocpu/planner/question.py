@@ -1,7 +1,7 @@
 """What is a planner asked? Tables and a workload, on so many ranks of a machine.
 
-A `Question` can be asked again with something changed: more ranks, other rows, a faster link. That
-is how explanations and remedies are computed (`explain.py`, `remedies.py`).
+A question can be asked again with something changed: more ranks, other rows, a faster link. That is
+how explanations and remedies are computed (`explain.py`, `remedies.py`).
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from neocpu.zionex.machine import Machine
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanQuestion:
     """Tables, a workload, ranks of a machine, and who is asked.
 
     spec : `parallel.plan`, schemes or `auto`. placements : of each table, or one for all ("auto":
@@ -60,6 +60,6 @@ class Question:
         )
 
 
-def any_plan(question: Question) -> str:
+def any_plan(question: PlanQuestion) -> str:
     """Which plans the bound of its answer holds for."""
     return "any plan" if question.spec == AUTO else "any plan of the schemes named"

@@ -36,7 +36,6 @@ from neocpu.parallel.sharding import SCHEMES
 from neocpu.planner.measured import MEASURED, Amounts, Kinds, MeasuredPhases
 from neocpu.planner.work import WIRE_BYTES, Floats, Rectangles, TableArrays, Workload, touched
 from neocpu.zionex.machine import Machine
-from neocpu.zionex.measure_dense import dense_amounts
 
 PHASES = ("input", "lookup", "output", "gradient", "update", "prefetch", "replicas")
 SCHEME_NAMES = tuple(SCHEMES)
@@ -356,7 +355,7 @@ class StepSeconds:
         memory = self._node.hbm if self._node.hbm.capacity_bytes else self._node.ddr
         bandwidth = self._node.share(memory.bandwidth_bytes_per_s, memory)
         parameters = self.work.dense.parameters
-        return {
+        fixed = {
             "latency": exchanges * self.latency_seconds,
             "calls": sum(self.call_seconds.values()),
             "dense_forward": forward,
@@ -365,6 +364,7 @@ class StepSeconds:
             # weights and one state are read and written, gradients read
             "dense_update": 20.0 * parameters / bandwidth if bandwidth else 0.0,
         }
+        return fixed | self._measured.dense(self._node, self.work, self.layout.ranks)
 
     @cached_property
     def fixed_seconds(self) -> float:
@@ -386,16 +386,6 @@ class StepSeconds:
             )
             backward += machine.product_seconds(
                 outputs, inputs, samples, dense.precision, "weight_gradient"
-            )
-        if self._measured.any:
-            starts = machine.compute.launch_s * len(dense.layers)
-            amounts = [
-                dense_amounts(dense.layers, samples, dense.vectors, dense.width, curve)
-                for curve in (forward - starts, backward - 2 * starts)
-            ]
-            return (
-                self._measured.dense_seconds("dense_forward", amounts[0]),
-                self._measured.dense_seconds("dense_backward", amounts[1]),
             )
         if dense.vectors:
             # Each sample's pairs are a small product, which moves more than it computes.
