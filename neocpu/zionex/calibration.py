@@ -181,7 +181,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
         embeddings=_collect(EmbeddingRates, jobs, "embeddings"),
         transfers=_collect(TransferRates, jobs, "transfers"),
         moves=_collect(MoveRates, jobs, "moves"),
-        phases=tuple(PhaseCosts(**costs) for job in jobs for costs in job.curves["phases"]),
+        phases=tuple(PhaseCosts(**costs) for job in jobs for costs in job.curves.get("phases", ())),
     )
     copies = [t for t in machine.transfers if t.operation == "copy"]
     reads = [m for m in machine.moves if (m.memory, m.operation) == ("ssd", "read")]
