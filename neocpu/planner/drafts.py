@@ -1,0 +1,230 @@
+"""What is a plan while it is being made? A candidate for each table, and where its rectangles are.
+
+A draft keeps the loads of all ranks up to date, so that a change costs as much as what it touches.
+Rectangles that may be on any rank are its *items*, one by one; the others follow from the candidate
+and its node.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from neocpu.parallel.sharding import SCHEMES, RankLayout
+from neocpu.planner.cuts import ALL, NODE, RANK
+from neocpu.planner.options import CODES, Options
+from neocpu.planner.partition import Packing, Partitioner, fits
+from neocpu.planner.seconds import Layout
+from neocpu.planner.work import Floats, Ints
+
+
+class Spread(NamedTuple):
+    """Rectangles that follow from a candidate and its node: their ranks and pieces, i64[n] each."""
+
+    ranks: Ints
+    pieces: Ints
+
+
+def spread(options: Options, candidate: int, node: int, layout: Layout) -> Spread:
+    """The rectangles of a NODE or ALL candidate, in the order of their ranks."""
+    if options.scheme[candidate] == CODES["grid_shard"]:
+        return _grid(options, candidate, layout)
+    pieces = options.repeated(candidate)
+    return Spread(node * layout.ranks_per_node + np.arange(pieces.size), pieces)
+
+
+def _grid(options: Options, candidate: int, layout: Layout) -> Spread:
+    """A grid's rectangles; equal ones are of one piece."""
+    part = options.pieces(candidate)
+    sizes = zip(options.rows[part].tolist(), options.width[part].tolist())
+    number = {size: part.start + place for place, size in enumerate(sizes)}
+    table = int(options.table[candidate])
+    rows = int(options.table_rows[table])
+    dim = int(options.table_dim[table])
+    cut = SCHEMES["grid_shard"].cut(table, rows, dim, rank_layout(layout), 0)
+    return Spread(
+        np.array([shard.rank for shard in cut], np.int64),
+        np.array([number[float(s.shape[0]), float(s.shape[1])] for s in cut], np.int64),
+    )
+
+
+def rank_layout(layout: Layout) -> RankLayout:
+    """The layout as schemes know it."""
+    return RankLayout(layout.ranks, min(layout.ranks_per_node, layout.ranks))
+
+
+def objective(seconds: Floats) -> float:
+    """Seconds of a step beside what is fixed: the sum over the phases of the slowest ranks.
+
+    seconds : f64[ranks, phases]; of a model whose ranks wait once a step there is one phase.
+    """
+    return float(seconds.max(axis=0).sum())
+
+
+@dataclass
+class PlanDraft:
+    """A plan under construction.
+
+    options : all candidates. choice : i64[tables], each table's candidate. node : i64[tables], home
+    of those on one node. item_table, item_piece, item_rank : i64[items]. seconds f64[ranks,
+    phases], bytes f64[ranks, memories] : of the ranks. limits : f64[memories] of a rank.
+    """
+
+    options: Options
+    layout: Layout
+    limits: Floats
+    choice: Ints
+    node: Ints
+    item_table: Ints
+    item_piece: Ints
+    item_rank: Ints
+    seconds: Floats
+    bytes: Floats
+
+    @property
+    def value(self) -> float:
+        """Seconds of a step beside what is fixed."""
+        return objective(self.seconds)
+
+    @property
+    def fits(self) -> bool:
+        """Is there memory for it on all ranks?"""
+        return fits(self.bytes, self.limits)
+
+    def copy(self) -> "PlanDraft":
+        """A draft of its own, for changes."""
+        return replace(
+            self,
+            choice=self.choice.copy(),
+            node=self.node.copy(),
+            item_table=self.item_table.copy(),
+            item_piece=self.item_piece.copy(),
+            item_rank=self.item_rank.copy(),
+            seconds=self.seconds.copy(),
+            bytes=self.bytes.copy(),
+        )
+
+    def rectangles_of(self, table: int) -> Spread:
+        """Ranks and pieces of a table's rectangles."""
+        candidate = int(self.choice[table])
+        if self.options.home[candidate] == RANK:
+            items = np.flatnonzero(self.item_table == table)
+            return Spread(self.item_rank[items], self.item_piece[items])
+        return spread(self.options, candidate, int(self.node[table]), self.layout)
+
+    def all_rectangles(self) -> tuple[Ints, Spread]:
+        """(table, ranks and pieces) of all rectangles, table by table."""
+        parts = [Spread(self.item_rank, self.item_piece)]
+        tables = [self.item_table]
+        for table in np.flatnonzero(self.options.home[self.choice] != RANK).tolist():
+            part = spread(self.options, int(self.choice[table]), int(self.node[table]), self.layout)
+            parts.append(part)
+            tables.append(np.full(part.ranks.size, table))
+        table_of = np.concatenate(tables)
+        order = np.argsort(table_of, kind="stable")
+        ranks = np.concatenate([part.ranks for part in parts])[order]
+        pieces = np.concatenate([part.pieces for part in parts])[order]
+        return table_of[order], Spread(ranks, pieces)
+
+    def recount(self) -> None:
+        """Compute the loads anew, free of the rounding of many changes."""
+        _, (ranks, pieces) = self.all_rectangles()
+        self.seconds = sums_by_rank(self.options.piece_seconds, pieces, ranks, self.layout.ranks)
+        self.bytes = sums_by_rank(self.options.piece_bytes, pieces, ranks, self.layout.ranks)
+
+
+def sums_by_rank(columns: Floats, pieces: Ints, ranks: Ints, count: int) -> Floats:
+    """f64[count, k]: sums of columns f64[n, k] of pieces on ranks."""
+    sums = [np.bincount(ranks, columns[pieces, k], count) for k in range(columns.shape[1])]
+    return np.stack(sums, axis=1)
+
+
+def build(
+    options: Options, layout: Layout, limits: Floats, choice: Ints, partitioner: Partitioner
+) -> PlanDraft | None:
+    """A draft of the chosen candidates, or None where they do not fit.
+
+    First come rectangles that have no choice, then nodes, then a partitioner's items.
+    """
+    ranks = layout.ranks
+    seconds = np.zeros((ranks, options.piece_seconds.shape[1]))
+    size = np.zeros((ranks, options.piece_bytes.shape[1]))
+    homes = options.home[choice]
+    for table in np.flatnonzero(homes == ALL).tolist():
+        part = spread(options, int(choice[table]), 0, layout)
+        seconds[part.ranks] += options.piece_seconds[part.pieces]
+        size[part.ranks] += options.piece_bytes[part.pieces]
+    if not fits(size, limits):
+        return None
+    node = np.zeros(choice.size, np.int64)
+    on_nodes = np.flatnonzero(homes == NODE)
+    dearest_first = np.argsort(-options.seconds[choice[on_nodes]].sum(axis=1), kind="stable")
+    for table in on_nodes[dearest_first].tolist():
+        home = best_node(options, layout, limits, int(choice[table]), seconds, size)
+        if home is None:
+            return None
+        node[table] = home
+        part = spread(options, int(choice[table]), home, layout)
+        seconds[part.ranks] += options.piece_seconds[part.pieces]
+        size[part.ranks] += options.piece_bytes[part.pieces]
+    on_ranks = np.flatnonzero(homes == RANK)
+    item_piece, item_table = items_of(options, choice, on_ranks)
+    packing = Packing(
+        seconds=options.piece_seconds[item_piece],
+        bytes=options.piece_bytes[item_piece],
+        rank_seconds=seconds,
+        rank_bytes=size,
+        limits=limits,
+    )
+    item_rank = partitioner(packing)
+    if item_rank is None:
+        return None
+    draft = PlanDraft(
+        options=options,
+        layout=layout,
+        limits=limits,
+        choice=choice.copy(),
+        node=node,
+        item_table=item_table,
+        item_piece=item_piece,
+        item_rank=item_rank,
+        seconds=seconds,
+        bytes=size,
+    )
+    draft.seconds += sums_by_rank(options.piece_seconds, item_piece, item_rank, ranks)
+    draft.bytes += sums_by_rank(options.piece_bytes, item_piece, item_rank, ranks)
+    return draft if draft.fits else None
+
+
+def items_of(options: Options, choice: Ints, tables: Ints) -> tuple[Ints, Ints]:
+    """(piece, table) of the items of some tables, i64[n] each."""
+    chosen = choice[tables]
+    kinds = options.piece[chosen + 1] - options.piece[chosen]
+    owner = np.repeat(np.arange(tables.size), kinds)
+    behind = kinds.cumsum()
+    within = np.arange(owner.size) - np.repeat(behind - kinds, kinds)
+    pieces = options.piece[chosen][owner] + within
+    copies = options.copies[pieces]
+    return np.repeat(pieces, copies), np.repeat(tables[owner], copies)
+
+
+def best_node(
+    options: Options,
+    layout: Layout,
+    limits: Floats,
+    candidate: int,
+    seconds: Floats,
+    size: Floats,
+) -> int | None:
+    """The node where a candidate's dearest rank ends lowest; None where no node has room."""
+    best = None
+    least = np.inf
+    for node in range(int(options.first_node[candidate]), int(options.last_node[candidate])):
+        part = spread(options, candidate, node, layout)
+        if not fits(size[part.ranks] + options.piece_bytes[part.pieces], limits):
+            continue
+        height = (seconds[part.ranks] + options.piece_seconds[part.pieces]).sum(axis=1).max()
+        if height < least:
+            least = height
+            best = node
+    return best
