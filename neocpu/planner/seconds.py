@@ -53,9 +53,14 @@ class CostModel(Protocol):
     fixed_seconds : of every plan.
     """
 
-    phases: tuple[str, ...]
-    synchronised: bool
-    fixed_seconds: float
+    @property
+    def phases(self) -> tuple[str, ...]: ...
+
+    @property
+    def synchronised(self) -> bool: ...
+
+    @property
+    def fixed_seconds(self) -> float: ...
 
     def seconds(self, rectangles: Rectangles) -> Floats:
         """Seconds of each rectangle on its rank in each phase, f64[n, phases]."""

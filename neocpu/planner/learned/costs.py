@@ -33,7 +33,7 @@ EXTRA_PHASES = ("replicas",)
 EVERYWHERE = ("row_wise", "data_parallel")
 
 
-class Piece(NamedTuple):
+class TablePart(NamedTuple):
     """What is placed: table number, "table_wise" or one of EVERYWHERE, and columns."""
 
     table: int
@@ -80,26 +80,26 @@ class LearnedCosts:
         arrays = self.arrays
         self.reuse = histograms(arrays.lookups, arrays.distinct) if reuse is None else reuse
         self.scale = work.batch / networks.batch
-        self.pieces: list[Piece] = []
-        self._number: dict[Piece, int] = {}
+        self.pieces: list[TablePart] = []
+        self._number: dict[TablePart, int] = {}
         self.features = np.zeros((0, FEATURES))
         self.hidden = np.zeros((0, HIDDEN), np.float32)
         self.facts = np.zeros((0, 4))  # size, dim, comm, extra by piece
         self.single = np.zeros(0)
         head = networks.compute.head.parameters
         self._inner, self._bias, self._outer, self._end = (p.astype(np.float32) for p in head)
-        self.numbers([Piece(t, "table_wise", table.dim) for t, table in enumerate(tables)])
+        self.numbers([TablePart(t, "table_wise", table.dim) for t, table in enumerate(tables)])
 
     # ---- pieces ----
 
-    def numbers(self, pieces: Sequence[Piece]) -> list[int]:
+    def numbers(self, pieces: Sequence[TablePart]) -> list[int]:
         """Numbers of pieces, the same ones for equal pieces; new ones are described and priced."""
         fresh = [piece for piece in dict.fromkeys(pieces) if piece not in self._number]
         if fresh:
             self._add(fresh)
         return [self._number[piece] for piece in pieces]
 
-    def _add(self, fresh: list[Piece]) -> None:
+    def _add(self, fresh: list[TablePart]) -> None:
         ranks = self.layout.ranks
         table = np.array([piece.table for piece in fresh])
         rows = np.array([self._rows(piece) for piece in fresh], np.float64)
@@ -123,11 +123,17 @@ class LearnedCosts:
         self.facts = np.concatenate([self.facts, facts])
         self.single = np.concatenate([self.single, self.compute(hidden)])
 
-    def _rows(self, piece: Piece) -> int:
+    def phases_of_tables(self) -> Floats:
+        """Seconds of whole tables under the shared model, f64[tables, phases]."""
+        count = len(self.tables)
+        scheme = np.full(count, SCHEME_NAMES.index("table_wise"))
+        return self._priced(np.arange(count), scheme, self.arrays.rows, self.arrays.dim)
+
+    def _rows(self, piece: TablePart) -> int:
         rows = self.tables[piece.table].rows
         return -(-rows // self.layout.ranks) if piece.scheme == "row_wise" else rows
 
-    def _facts(self, fresh: list[Piece], rows: Floats, width: Floats) -> Floats:
+    def _facts(self, fresh: list[TablePart], rows: Floats, width: Floats) -> Floats:
         """Bytes, columns that travel, seconds of exchanges and of copies, f64[n, 4]."""
         scheme = np.array([SCHEME_NAMES.index(piece.scheme) for piece in fresh])
         table = np.array([piece.table for piece in fresh])
@@ -147,6 +153,15 @@ class LearnedCosts:
         self, table: Ints, scheme: Ints, rows: Floats, width: Floats
     ) -> tuple[Floats, Floats]:
         """Seconds of (exchanges, extras) under the shared model."""
+        seconds = self._priced(table, scheme, rows, width)
+        names = self.model.phases
+        zeros = np.zeros(table.size)
+        comm = [seconds[:, names.index(name)] for name in COMM_PHASES if name in names]
+        extra = [seconds[:, names.index(name)] for name in EXTRA_PHASES if name in names]
+        return sum(comm, zeros), sum(extra, zeros)
+
+    def _priced(self, table: Ints, scheme: Ints, rows: Floats, width: Floats) -> Floats:
+        """Seconds of rectangles under the shared model, f64[n, phases]."""
         count = table.size
         zeros = np.zeros(count, np.int64)
         rectangles = Rectangles(
@@ -158,11 +173,7 @@ class LearnedCosts:
             share=np.ones(count),
             below=zeros,
         )
-        seconds = self.model.seconds(rectangles)
-        names = self.model.phases
-        comm = [seconds[:, names.index(name)] for name in COMM_PHASES if name in names]
-        extra = [seconds[:, names.index(name)] for name in EXTRA_PHASES if name in names]
-        return sum(comm, np.zeros(count)), sum(extra, np.zeros(count))
+        return self.model.seconds(rectangles)
 
     # ---- ranks ----
 
@@ -182,7 +193,9 @@ class LearnedCosts:
         np.maximum(scratch, 0, out=scratch)
         return np.maximum((scratch @ self._outer)[..., 0] + self._end[0], 0)
 
-    def loads(self, pieces: Sequence[int], ranks: Ints, everywhere: Sequence[int] = ()) -> Loads:
+    def loads(
+        self, pieces: Sequence[int] | Ints, ranks: Ints, everywhere: Sequence[int] = ()
+    ) -> Loads:
         """What ranks have when piece i is on ranks[i]; `everywhere`: pieces that all ranks have."""
         count = self.layout.ranks
         chosen = np.asarray(pieces, np.int64)

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.planner.learned.costs import LearnedCosts, Loads
-from neocpu.planner.learned.greedy_grid import Placed, Variant
+from neocpu.planner.learned.greedy_grid import Cutting, Placed
 from neocpu.planner.learned.nets import Adam, Array, clipped
-from neocpu.planner.learned.policy import COSTS, LATENT, Policy
+from neocpu.planner.learned.policy import COSTS, LATENT, PlacementPolicy
 from neocpu.planner.work import Floats, Ints
 
 ENTROPY = 1e-3
 CLIP = 40.0
+TRY_SEED = 11
 
 
 @dataclass(frozen=True)
@@ -54,37 +55,49 @@ class Played:
 
 
 class Game:
-    """One task as the policy sees it: its tables in order, and their standardised features."""
+    """One task as the policy sees it: its tables in order, and their standardised features.
 
-    def __init__(self, costs: LearnedCosts, capacity: float) -> None:
-        count = len(costs.tables)
+    capacity : bytes of a rank; inf for no limit. cutting : what is placed, and what every rank has;
+    all tables by default.
+    """
+
+    def __init__(
+        self, costs: LearnedCosts, capacity: float, cutting: Cutting | None = None
+    ) -> None:
         self.costs = costs
         self.capacity = capacity
-        self.order = np.argsort(-costs.single[:count], kind="stable")
+        self.cutting = cutting or Cutting(tuple(range(len(costs.tables))))
+        free = np.array(self.cutting.free, np.int64)
+        self.places = np.argsort(-costs.single[free], kind="stable")
+        self.order = free[self.places]
         self.size = costs.facts[self.order, 0]
         ranks = costs.layout.ranks
-        self.share = ranks / count
-        self.mean_cost = max(float(costs.single[:count].sum()) / ranks, 1e-30)
+        self.share = ranks / max(free.size, 1)
+        self.mean_cost = max(float(costs.single[free].sum()) / ranks, 1e-30)
         self.mean_size = max(float(self.size.sum()) / ranks, 1.0)
         large = np.log2(np.maximum(self.size, 1.0)) / 10.0 - 2.0
-        scaled = costs.networks.compute.scaling(costs.features[:count])[self.order]
+        scaled = costs.networks.compute.scaling(costs.features)[self.order]
         self.tables = np.concatenate([scaled, large[:, None]], axis=1)
 
-    def play(self, policy: Policy, episodes: int, rng: np.random.Generator | None) -> Played:
+    def play(
+        self, policy: PlacementPolicy, episodes: int, rng: np.random.Generator | None
+    ) -> Played:
         """Play; without a generator each step takes the best-scored rank."""
         costs = self.costs
         ranks = costs.layout.ranks
         count = self.order.size
         latents = policy.latents(self.tables)
-        hidden = np.zeros((episodes, ranks, costs.hidden.shape[1]), np.float32)
-        facts = np.zeros((episodes, ranks, costs.facts.shape[1]))
+        none = np.zeros(0, np.int64)
+        shared = costs.loads(none, none, self.cutting.everywhere)
+        hidden = np.repeat(shared.hidden[None], episodes, axis=0)
+        facts = np.repeat(np.stack(shared[1:], axis=-1)[None], episodes, axis=0)
         sums = np.zeros((episodes, ranks, LATENT), latents.dtype)
         placed = np.zeros((episodes, count), np.int64)
         seen = np.zeros((episodes, count, ranks, COSTS))
         legal = np.ones((episodes, count, ranks), bool)
         complete = np.ones(episodes, bool)
         lanes = np.arange(episodes)
-        now = np.zeros((episodes, ranks))
+        now = costs.compute(hidden)
         for step, number in enumerate(self.order.tolist()):
             after = costs.compute(hidden + costs.hidden[number])
             size = facts[:, :, 0] + costs.facts[number, 0]
@@ -117,14 +130,26 @@ class Game:
         return np.stack(view, axis=-1)
 
 
-def place(policy: Policy, costs: LearnedCosts, capacity: float) -> Placed:
-    """The placement of the best-scored ranks; seconds inf where a table found no room."""
-    game = Game(costs, capacity)
-    played = game.play(policy, 1, None)
+def place(
+    policy: PlacementPolicy,
+    costs: LearnedCosts,
+    capacity: float,
+    cutting: Cutting | None = None,
+    tries: int = 0,
+) -> Placed:
+    """The placement of the best-scored ranks; seconds inf where a table found no room.
+
+    tries : episodes drawn from the policy beside it, of which the cheapest counts (ours).
+    """
+    game = Game(costs, capacity, cutting)
+    played = [game.play(policy, 1, None)]
+    if tries:
+        played.append(game.play(policy, tries, np.random.default_rng(TRY_SEED)))
+    seconds = np.concatenate([each.seconds for each in played])
+    best = int(seconds.argmin())
     ranks = np.zeros(game.order.size, np.int64)
-    ranks[game.order] = played.ranks[0]
-    variant = Variant(tuple(range(game.order.size)))
-    return Placed(variant, ranks, float(played.seconds[0]))
+    ranks[game.places] = np.concatenate([each.ranks for each in played])[best]
+    return Placed(game.cutting, ranks, float(seconds[best]))
 
 
 def rewards(game: Game, played: Played, kind: str) -> Floats:
@@ -137,7 +162,7 @@ def rewards(game: Game, played: Played, kind: str) -> Floats:
 
 
 def surrogate(
-    policy: Policy, game: Game, played: Played, advantage: Floats
+    policy: PlacementPolicy, game: Game, played: Played, advantage: Floats
 ) -> tuple[float, list[Array]]:
     """(the loss of the file's text, its gradients) for episodes that were played."""
     logits, trace = policy.run(game.tables, played.ranks, game.share, played.costs)
@@ -160,10 +185,10 @@ def surrogate(
 
 def teach(
     draw: Callable[[np.random.Generator], Game], lesson: Lesson = Lesson(), seed: int = 7
-) -> tuple[Policy, list[float]]:
+) -> tuple[PlacementPolicy, list[float]]:
     """(a trained policy, mean rewards by update); `draw` makes a random task."""
     rng = np.random.default_rng(seed)
-    policy = Policy(rng)
+    policy = PlacementPolicy(rng)
     policy.parameters = [parameter.astype(np.float32) for parameter in policy.parameters]
     adam = Adam(policy.parameters, lesson.rate)
     history = []

@@ -1,12 +1,12 @@
-"""Where do pieces go, table by table? NeuroShard's greedy grid, for many variants at once.
+"""Where do pieces go, table by table? NeuroShard's greedy grid, for many cuttings at once.
 
 Pieces by their own cost, dearest first; each goes to the rank whose set with it costs least, by
 the cost network (ties: fewer bytes, then the lower rank), among ranks with room for its bytes
 and whose dim sum stays at or below slack x mean. Eleven slacks are tried, and the cheapest
 complete placement counts.
 
-A variant is one choice of pieces. Variants and slacks go through the loop over pieces together,
-as arrays [variants x slacks, ranks, 64]: this is what makes a beam affordable in NumPy.
+A cutting is one choice of pieces. Cuttings and slacks go through the loop over pieces together,
+as arrays [cuttings x slacks, ranks, 64]: this is what makes a beam affordable in NumPy.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from neocpu.planner.learned.costs import LearnedCosts, Loads
 from neocpu.planner.work import Floats, Ints
 
 SLACKS = np.linspace(1.0, 1.5, 11)
-# Numbers that the hidden sums of a block of variants may take.
+# Numbers that the hidden sums of a block of cuttings may take.
 BLOCK = 1 << 19
 
 
 @dataclass(frozen=True)
-class Variant:
+class Cutting:
     """Pieces that are placed freely, and pieces of which every rank has a part; their numbers."""
 
     free: tuple[int, ...]
@@ -33,53 +33,53 @@ class Variant:
 
 @dataclass(frozen=True)
 class Placed:
-    """A variant with a rank for each of its free pieces; seconds inf where none was found."""
+    """A cutting with a rank for each of its free pieces; seconds inf where none was found."""
 
-    variant: Variant
+    cutting: Cutting
     ranks: Ints
     seconds: float
 
 
 def grid(
     costs: LearnedCosts,
-    variants: Sequence[Variant],
+    cuttings: Sequence[Cutting],
     capacity: float,
     slacks: Floats = SLACKS,
 ) -> list[Placed]:
-    """The cheapest placement of each variant over all slacks.
+    """The cheapest placement of each cutting over all slacks.
 
     capacity : bytes of a rank; inf for no limit.
     """
-    per_variant = slacks.size * costs.layout.ranks * HIDDEN
-    block = max(1, BLOCK // per_variant)
+    per_cutting = slacks.size * costs.layout.ranks * HIDDEN
+    block = max(1, BLOCK // per_cutting)
     placed: list[Placed] = []
-    for first in range(0, len(variants), block):
-        placed += _block(costs, variants[first : first + block], capacity, slacks)
+    for first in range(0, len(cuttings), block):
+        placed += _block(costs, cuttings[first : first + block], capacity, slacks)
     return placed
 
 
 def _block(
-    costs: LearnedCosts, variants: Sequence[Variant], capacity: float, slacks: Floats
+    costs: LearnedCosts, cuttings: Sequence[Cutting], capacity: float, slacks: Floats
 ) -> list[Placed]:
     ranks = costs.layout.ranks
-    count = max(len(variant.free) for variant in variants)
+    count = max(len(cutting.free) for cutting in cuttings)
     # A number behind all pieces stands for none: it adds nothing wherever it goes.
     none = len(costs.pieces)
     hidden = np.concatenate([costs.hidden, np.zeros((1, HIDDEN), np.float32)])
     facts = np.concatenate([costs.facts, np.zeros((1, 4))])
-    order = np.full((len(variants), count), none)
-    for v, variant in enumerate(variants):
-        free = np.array(variant.free, np.int64)
+    order = np.full((len(cuttings), count), none)
+    for v, cutting in enumerate(cuttings):
+        free = np.array(cutting.free, np.int64)
         by_cost = np.argsort(-costs.single[free], kind="stable")
         order[v, : free.size] = free[by_cost]
     sequence = np.repeat(order, slacks.size, axis=0)
     lanes = sequence.shape[0]
-    limits = _dim_limits(costs, variants, slacks)
+    limits = _dim_limits(costs, cuttings, slacks)
 
     sums = np.zeros((lanes, ranks, HIDDEN), np.float32)
     totals = np.zeros((lanes, ranks, 4))
-    for v, variant in enumerate(variants):
-        shared = np.array(variant.everywhere, np.int64)
+    for v, cutting in enumerate(cuttings):
+        shared = np.array(cutting.everywhere, np.int64)
         lane = slice(v * slacks.size, (v + 1) * slacks.size)
         sums[lane] += hidden[shared].sum(axis=0)
         totals[lane] += facts[shared].sum(axis=0)
@@ -102,29 +102,29 @@ def _block(
         totals[lane_numbers, rank] += facts[piece]
 
     seconds = costs.seconds(Loads(sums, *np.moveaxis(totals, -1, 0)))
-    seconds = np.where(complete, seconds, np.inf).reshape(len(variants), slacks.size)
+    seconds = np.where(complete, seconds, np.inf).reshape(len(cuttings), slacks.size)
     best = seconds.argmin(axis=1)
     result = []
-    for v, variant in enumerate(variants):
-        lane = v * slacks.size + int(best[v])
-        chosen = _in_order(variant, sequence[lane], placed[lane])
-        result.append(Placed(variant, chosen, float(seconds[v, best[v]])))
+    for v, cutting in enumerate(cuttings):
+        row = v * slacks.size + int(best[v])
+        chosen = _in_order(cutting, sequence[row], placed[row])
+        result.append(Placed(cutting, chosen, float(seconds[v, best[v]])))
     return result
 
 
-def _in_order(variant: Variant, sequence: Ints, placed: Ints) -> Ints:
-    """Ranks in the order of the variant's free pieces; equal pieces take theirs one by one."""
+def _in_order(cutting: Cutting, sequence: Ints, placed: Ints) -> Ints:
+    """Ranks in the order of the cutting's free pieces; equal pieces take theirs one by one."""
     by_piece: dict[int, list[int]] = {}
     for piece, rank in zip(sequence.tolist(), placed.tolist()):
         by_piece.setdefault(piece, []).append(rank)
-    return np.array([by_piece[piece].pop(0) for piece in variant.free], np.int64)
+    return np.array([by_piece[piece].pop(0) for piece in cutting.free], np.int64)
 
 
-def _dim_limits(costs: LearnedCosts, variants: Sequence[Variant], slacks: Floats) -> Floats:
-    """Largest dim sum of a rank, f64[variants x slacks]."""
+def _dim_limits(costs: LearnedCosts, cuttings: Sequence[Cutting], slacks: Floats) -> Floats:
+    """Largest dim sum of a rank, f64[cuttings x slacks]."""
     limits = []
-    for variant in variants:
-        free = costs.facts[np.array(variant.free, np.int64), 1].sum()
-        shared = costs.facts[np.array(variant.everywhere, np.int64), 1].sum()
+    for cutting in cuttings:
+        free = costs.facts[np.array(cutting.free, np.int64), 1].sum()
+        shared = costs.facts[np.array(cutting.everywhere, np.int64), 1].sum()
         limits.append(slacks * (free / costs.layout.ranks + shared))
     return np.concatenate(limits) * (1 + 1e-12)

@@ -5,7 +5,8 @@ for one that is here, `measure.py` takes them. Seconds to a minute, by a command
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from neocpu.planner.learned.cost_nets import CommNet
 from neocpu.planner.learned.costs import LearnedCosts
 from neocpu.planner.learned.episodes import Game, Lesson, teach
+from neocpu.planner.learned.measure import SAMPLINGS
 from neocpu.planner.learned.samples import (
     Ranges,
     draw_pool,
@@ -27,6 +29,7 @@ from neocpu.planner.learned.training import (
     train_compute,
 )
 from neocpu.planner.seconds import Layout, StepSeconds
+from neocpu.zionex import calibration
 from neocpu.zionex.machine import Machine
 
 # Samples of a step at which machines that are only described are asked.
@@ -38,10 +41,11 @@ TASK_TABLES = (10, 60)
 TASK_RANKS = (2, 4, 8)
 
 Tell = Callable[[str], None]
+MEASURE = "neocpu.planner.learned.measure"
 
 
 @dataclass(frozen=True)
-class Measured:
+class CostSamples:
     """What was measured or simulated: at this batch, and exchanges by number of ranks."""
 
     batch: int
@@ -53,21 +57,26 @@ class Measured:
 
 @dataclass(frozen=True)
 class Training:
-    """How long networks are trained: epochs over the samples, and the policy's lesson."""
+    """How long networks are trained: steps of Adam, and the policy's lesson."""
 
-    epochs: int = 120
-    lesson: Lesson = Lesson()
+    steps: int = 4000
+    lesson: Lesson = field(default_factory=Lesson)
+
+
+TRAININGS = {"full": Training(), "quick": Training(steps=100, lesson=Lesson(updates=10))}
+# Sets that are drawn for machines that are only described.
+SETS = {"full": 20_000, "quick": 1000}
 
 
 def simulated(
     machine: Machine, batch: int = BATCH, ranks: Sequence[int] = COMM_RANKS, sets: int = 20_000
-) -> Measured:
+) -> CostSamples:
     """Samples by the rates of a machine that is only described."""
     comm = {}
     for count in ranks:
         layout = Layout(count, min(count, machine.ranks_per_node))
         comm[count] = simulated_comm(machine, batch, layout, count=sets // 2)
-    return Measured(
+    return CostSamples(
         batch=batch,
         compute=simulated_compute(machine, batch, sets=sets),
         comm=comm,
@@ -76,21 +85,53 @@ def simulated(
     )
 
 
+def measured_here(
+    effort: str, ranks: Sequence[int], folder: Path, tell: Callable[[int, str], None]
+) -> CostSamples:
+    """Samples of this machine, by jobs of 2 and of `ranks` ranks; arguments and errors as of
+    `calibration.calibrate`.
+    """
+    jobs = calibration.run_jobs(effort, (2, *ranks), folder, tell, MEASURE)
+    sampling = SAMPLINGS[effort]
+    sets: Any = next(job.curves["sets"] for job in jobs if "sets" in job.curves)
+    comm = {}
+    for job in jobs:
+        exchanges: Any = job.curves["exchanges"]
+        if exchanges:
+            sums = np.array(exchanges["sums"])
+            offsets = np.array(exchanges["offsets"])
+            comm[job.ranks] = (
+                CommSamples(np.hstack([sums, offsets]), np.array(exchanges["forward"])),
+                CommSamples(sums, np.array(exchanges["backward"])),
+            )
+    return CostSamples(
+        batch=sampling.batch,
+        compute=ComputeSamples(
+            features=np.array(sets["features"]),
+            starts=np.array(sets["starts"], np.int64),
+            seconds=np.array(sets["seconds"]),
+        ),
+        comm=comm,
+        ranges=sampling.ranges,
+        origin=f"measured on {calibration.cpu_name()}, the least of {sampling.tries} tries",
+    )
+
+
 def learn(
     machine: Machine,
-    measured: Measured,
+    measured: CostSamples,
     training: Training = Training(),
     tell: Tell = lambda topic: None,
 ) -> Networks:
     """Trained networks of a machine."""
     tell(f"compute network, {measured.compute.seconds.size} sets")
-    compute, quality = train_compute(measured.compute, training.epochs)
+    compute, quality = train_compute(measured.compute, training.steps)
     facts: dict[str, Any] = {"origin": measured.origin, "compute": asdict(quality)}
     comm: dict[int, tuple[CommNet, CommNet]] = {}
     for ranks, (forward, backward) in measured.comm.items():
         tell(f"exchange networks of {ranks} ranks, {forward.seconds.shape[0]} exchanges")
-        forward_net, forward_quality = train_comm(forward, ranks, True, training.epochs)
-        backward_net, backward_quality = train_comm(backward, ranks, False, training.epochs)
+        forward_net, forward_quality = train_comm(forward, ranks, True, training.steps)
+        backward_net, backward_quality = train_comm(backward, ranks, False, training.steps)
         comm[ranks] = (forward_net, backward_net)
         facts[f"forward-{ranks}"] = asdict(forward_quality)
         facts[f"backward-{ranks}"] = asdict(backward_quality)

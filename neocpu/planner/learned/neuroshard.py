@@ -1,10 +1,10 @@
 """NeuroShard: which columns to split, by beam search, with the greedy grid inside.
 
     beam <- {no split}
-    10 times: for each of the 3 best variants
+    10 times: for each of the 3 best cuttings
         candidates = 10 largest and 10 dearest pieces
         split one candidate's columns in halves, if a half is a multiple of 4; place by the grid
-    keep the 3 best variants, and the best placement ever
+    keep the 3 best cuttings, and the best placement ever
 
 (MLSys 2023; its published source. Its cache of predictions by set is not needed: predictions of
 growing sets are sums here.) Ours, and not NeuroShard's: a whole candidate may be cut by rows
@@ -12,13 +12,12 @@ over all ranks, or copied to all; and the last placement is improved by moves an
 rank that costs most.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from neocpu.planner.learned.costs import EVERYWHERE, LearnedCosts, Loads, Piece
-from neocpu.planner.learned.greedy_grid import SLACKS, Placed, Variant, grid
+from neocpu.planner.learned.costs import EVERYWHERE, LearnedCosts, Loads, TablePart
+from neocpu.planner.learned.greedy_grid import SLACKS, Cutting, Placed, grid
 from neocpu.planner.work import Floats, Ints
 
 COLUMN_STEP = 4
@@ -31,16 +30,16 @@ ROUND = 1 << 24
 class Beam:
     """Size of the search: NeuroShard's.
 
-    width : variants kept. steps : splits of one variant. candidates : largest, and dearest, pieces
+    width : cuttings kept. steps : splits of one cutting. candidates : largest, and dearest, pieces
     that may be split. everywhere : whether rows may be cut and copies made (ours). effort : pieces
-    x ranks x slacks that all grids together may look at; it bounds the time, and the same everywhere.
+    x ranks x slacks that all grids together may look at: a bound of the time that no clock sets.
     """
 
     width: int = 3
     steps: int = 10
     candidates: int = 10
     everywhere: bool = True
-    effort: float = 3e7
+    effort: float = 1e7
 
 
 def search(
@@ -48,29 +47,28 @@ def search(
     capacity: float,
     beam: Beam = Beam(),
     slacks: Floats = SLACKS,
-    seeds: Sequence[Variant] = (),
+    start: Cutting | None = None,
+    locked: frozenset[int] = frozenset(),
 ) -> Placed:
     """The cheapest placement that was found; seconds inf where none fits.
 
-    capacity : bytes of a rank; inf for no limit. seeds : variants beside the unsplit one to begin
-    with.
+    capacity : bytes of a rank; inf for no limit. start : to begin with, all tables whole by
+    default. locked : tables that stay as they are.
     """
-    whole = Variant(tuple(range(len(costs.tables))))
+    start = start or Cutting(tuple(range(len(costs.tables))))
     price = float(len(costs.tables)) * costs.layout.ranks * slacks.size
     left = max(beam.effort / max(price, 1.0), 1.0)
-    begin = list(dict.fromkeys([whole, *seeds]))
-    placed = grid(costs, begin[: max(int(left), 1)], capacity, slacks)
-    left -= len(placed)
-    best = min(placed, key=lambda each: each.seconds)
-    kept = sorted(placed, key=lambda each: each.seconds)[: beam.width]
-    seen = set(begin)
+    kept = grid(costs, [start], capacity, slacks)
+    left -= 1
+    best = kept[0]
+    seen = {start}
     for _ in range(beam.steps):
         fresh = []
         for each in kept:
-            for variant in neighbours(costs, each.variant, beam):
-                if variant not in seen:
-                    seen.add(variant)
-                    fresh.append(variant)
+            for cutting in neighbours(costs, each.cutting, beam, locked):
+                if cutting not in seen:
+                    seen.add(cutting)
+                    fresh.append(cutting)
         fresh = fresh[: max(int(left), 0)]
         if not fresh:
             break
@@ -82,30 +80,37 @@ def search(
     return best
 
 
-def neighbours(costs: LearnedCosts, variant: Variant, beam: Beam) -> list[Variant]:
-    """Variants in which one more candidate is split, cut by rows, or copied."""
-    free = np.array(variant.free, np.int64)
+def neighbours(
+    costs: LearnedCosts, cutting: Cutting, beam: Beam, locked: frozenset[int] = frozenset()
+) -> list[Cutting]:
+    """Variants in which one more candidate is split, cut by rows, or copied.
+
+    locked : tables that stay as they are.
+    """
+    free = np.array(cutting.free, np.int64)
     if not free.size or costs.layout.ranks == 1:
         return []
     largest = np.argsort(-costs.facts[free, 0], kind="stable")[: beam.candidates]
     dearest = np.argsort(-costs.single[free], kind="stable")[: beam.candidates]
     places = list(dict.fromkeys([*dearest.tolist(), *largest.tolist()]))
-    changed: dict[Variant, None] = {}
+    changed: dict[Cutting, None] = {}
     for place in places:
         piece = costs.pieces[free[place]]
-        rest = variant.free[:place] + variant.free[place + 1 :]
+        if piece.table in locked:
+            continue
+        rest = cutting.free[:place] + cutting.free[place + 1 :]
         table = costs.tables[piece.table]
         half = piece.width // 2
         if piece.width % 2 == 0 and half % COLUMN_STEP == 0 and not table.unfit(cut=True):
-            number = costs.numbers([Piece(piece.table, "table_wise", half)])[0]
-            changed[Variant(tuple(sorted((*rest, number, number))), variant.everywhere)] = None
+            number = costs.numbers([TablePart(piece.table, "table_wise", half)])[0]
+            changed[Cutting(tuple(sorted((*rest, number, number))), cutting.everywhere)] = None
         if not beam.everywhere or piece.width != table.dim:
             continue
         for scheme in EVERYWHERE:
             if scheme == "data_parallel" and table.unfit(copied=True):
                 continue
-            number = costs.numbers([Piece(piece.table, scheme, table.dim)])[0]
-            changed[Variant(rest, tuple(sorted((*variant.everywhere, number))))] = None
+            number = costs.numbers([TablePart(piece.table, scheme, table.dim)])[0]
+            changed[Cutting(rest, tuple(sorted((*cutting.everywhere, number))))] = None
     return list(changed)
 
 
@@ -114,13 +119,13 @@ def improved(costs: LearnedCosts, placed: Placed, capacity: float) -> Placed:
 
     The best of all moves and swaps is made while it lowers the predicted cost.
     """
-    free = np.array(placed.variant.free, np.int64)
+    free = np.array(placed.cutting.free, np.int64)
     ranks = placed.ranks.copy()
     seconds = placed.seconds
     if not np.isfinite(seconds) or costs.layout.ranks == 1:
         return placed
     for _ in range(IMPROVEMENTS):
-        loads = costs.loads(free, ranks, placed.variant.everywhere)
+        loads = costs.loads(free, ranks, placed.cutting.everywhere)
         from_rank = int((costs.compute(loads.hidden) + loads.extra + loads.comm).argmax())
         moves = _moves(ranks, from_rank, costs.layout.ranks)
         if moves.size * costs.layout.ranks * 64 > ROUND:
@@ -136,7 +141,7 @@ def improved(costs: LearnedCosts, placed: Placed, capacity: float) -> Placed:
         ranks[moved] = rank
         if swapped >= 0:
             ranks[swapped] = from_rank
-    return Placed(placed.variant, ranks, seconds)
+    return Placed(placed.cutting, ranks, seconds)
 
 
 def _moves(ranks: Ints, from_rank: int, count: int) -> Ints:

@@ -38,7 +38,7 @@ class Trace(NamedTuple):
     sums: Array
 
 
-class Policy:
+class PlacementPolicy:
     """Scores of ranks; see the file's text."""
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -104,9 +104,7 @@ class Policy:
         """Gradients of the parameters from those of the logits [E, T, ranks]."""
         score_slopes, inputs_slope = self.score.gradients(trace.score, slope.reshape(-1, 1))
         shape = trace.sums.shape
-        product, direct, paid = (
-            part.reshape(shape) for part in np.split(inputs_slope, 3, axis=1)
-        )
+        product, direct, paid = (part.reshape(shape) for part in np.split(inputs_slope, 3, axis=1))
         cost_slopes, _ = self.cost.gradients(trace.cost, paid.reshape(-1, LATENT))
         sums_slope = direct + product * trace.latents[None, :, None, :]
         latents_slope = (product * trace.sums).sum(axis=(0, 2))

@@ -30,7 +30,7 @@ def histograms(lookups: Floats, distinct: Floats) -> Floats:
     """
     reuse = np.maximum(lookups / np.maximum(distinct, 1e-9), 1.0)
     unique, place = np.unique(np.round(reuse, 6), return_inverse=True)
-    rates = _rates(unique)
+    rates = _rates(unique.astype(np.float64))
     return np.array([_poisson_bins(rate) for rate in rates.tolist()])[place]
 
 

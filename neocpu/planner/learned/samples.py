@@ -41,15 +41,17 @@ class Pool:
 
 def draw_pool(count: int, batch: int, rng: np.random.Generator, ranges: Ranges) -> Pool:
     """Random tables; every second one has one lookup per sample, as categories have."""
-    rows = np.exp(rng.uniform(*np.log(ranges.rows), count)).astype(np.int64)
-    many = np.exp(rng.uniform(*np.log(ranges.pooling), count))
+    rows = _log_uniform(rng, ranges.rows, count).astype(np.int64)
+    many = _log_uniform(rng, ranges.pooling, count)
     pooling = np.where(rng.random(count) < 0.5, 1.0, np.maximum(np.round(many), 1.0))
     dims = rng.choice(ranges.dims, count)
-    tables = tuple(
-        TableSpec(f"t{i}", int(rows[i]), int(dims[i]), (f"f{i}",)) for i in range(count)
-    )
+    tables = tuple(TableSpec(f"t{i}", int(rows[i]), int(dims[i]), (f"f{i}",)) for i in range(count))
     lookups = {table.name: float(pooling[i]) for i, table in enumerate(tables)}
     return Pool(tables, Workload(batch, lookups))
+
+
+def _log_uniform(rng: np.random.Generator, bounds: tuple[float, float], count: int) -> Floats:
+    return np.exp(rng.uniform(np.log(bounds[0]), np.log(bounds[1]), count))
 
 
 def draw_sets(tables: int, count: int, rng: np.random.Generator) -> tuple[Ints, Ints]:

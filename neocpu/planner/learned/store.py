@@ -6,6 +6,7 @@ read the same file, and place tables alike.
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from neocpu.errors import ConfigError
 from neocpu.planner.learned.cost_nets import CommNet, ComputeNet
 from neocpu.planner.learned.features import Scaling
 from neocpu.planner.learned.nets import Array
-from neocpu.planner.learned.policy import Policy
+from neocpu.planner.learned.policy import PlacementPolicy
 from neocpu.zionex.machine_file import THIS_MACHINE, this_machine_path
 
 VERSION = 1
@@ -38,15 +39,18 @@ class Networks:
     batch: int
     compute: ComputeNet
     comm: Mapping[int, tuple[CommNet, CommNet]] = field(default_factory=dict)
-    policy: Policy | None = None
+    policy: PlacementPolicy | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def networks_path(machine: str) -> Path:
-    """The file of a machine's networks, which need not exist: beside that of this machine."""
+    """The file of a machine's networks by its name, which need not exist: HOST.learned.npz for
+    this machine, in the folder of its own file.
+    """
     here = this_machine_path()
-    stem = here.stem if machine == THIS_MACHINE else Path(machine).stem
-    return here.with_name(stem + SUFFIX)
+    if machine == THIS_MACHINE:
+        return here.with_name(here.stem + SUFFIX)
+    return here.with_name(re.sub(r"[^A-Za-z0-9.-]", "-", machine).strip(".") + SUFFIX)
 
 
 def pack(networks: Networks) -> bytes:
@@ -98,7 +102,7 @@ def load(path: Path, machine: str = THIS_MACHINE) -> Networks:
             f"`neocpu calibrate --learned{option}` trains and writes them"
         )
     try:
-        with np.load(path, allow_pickle=False) as data:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as data:
             arrays = {name: data[name] for name in data.files}
         header = json.loads(str(arrays.pop("header")))
         if header["version"] != VERSION:
@@ -113,7 +117,7 @@ def load(path: Path, machine: str = THIS_MACHINE) -> Networks:
 def _unpack(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Networks:
     rng = np.random.default_rng(0)
     units = header["units"]
-    scaling = Scaling(arrays["compute.mean"], arrays["compute.deviation"])
+    scaling = _scaling(arrays, "compute")
     compute = ComputeNet(rng, scaling, units["compute"])
     compute.parameters = _taken(arrays, "compute", compute.parameters)
     comm: dict[int, tuple[CommNet, CommNet]] = {}
@@ -121,14 +125,14 @@ def _unpack(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Networks:
         pair = []
         for name, offsets in ((f"forward-{ranks}", True), (f"backward-{ranks}", False)):
             net = CommNet(ranks, offsets, rng, units[name])
-            net.scaling = Scaling(arrays[f"{name}.mean"], arrays[f"{name}.deviation"])
-            net.largest = arrays[f"{name}.largest"]
+            net.scaling = _scaling(arrays, name)
+            net.largest = arrays[f"{name}.largest"].astype(np.float64)
             net.parameters = _taken(arrays, name, net.parameters)
             pair.append(net)
         comm[ranks] = (pair[0], pair[1])
     policy = None
     if header["policy"]:
-        policy = Policy(rng)
+        policy = PlacementPolicy(rng)
         policy.parameters = _taken(arrays, "policy", policy.parameters)
     return Networks(
         machine=header["machine"],
@@ -138,6 +142,11 @@ def _unpack(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Networks:
         policy=policy,
         facts=header["facts"],
     )
+
+
+def _scaling(arrays: Mapping[str, Array], name: str) -> Scaling:
+    mean = arrays[f"{name}.mean"].astype(np.float64)
+    return Scaling(mean, arrays[f"{name}.deviation"].astype(np.float64))
 
 
 def _taken(arrays: Mapping[str, Array], name: str, shapes: list[Array]) -> list[Array]:

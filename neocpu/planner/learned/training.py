@@ -64,7 +64,7 @@ def parts(count: int) -> tuple[Ints, Ints, Ints]:
     return order[2 * held :], order[:held], order[held : 2 * held]
 
 
-def train_compute(samples: ComputeSamples, epochs: int = 200) -> tuple[ComputeNet, Quality]:
+def train_compute(samples: ComputeSamples, steps: int = 4000) -> tuple[ComputeNet, Quality]:
     """The network of lookups and updates, and its quality on the test samples."""
     train, valid, test = parts(samples.seconds.size)
     ends = np.append(samples.starts[1:], samples.features.shape[0])
@@ -80,14 +80,14 @@ def train_compute(samples: ComputeSamples, epochs: int = 200) -> tuple[ComputeNe
         places = np.repeat(samples.starts[chosen] - firsts, lengths[chosen])
         return net.loss(inputs[places + np.arange(places.size)], firsts, targets[chosen])
 
-    net.parameters = _fit(net.parameters, loss, train, valid, epochs)
+    net.parameters = _fit(net.parameters, loss, train, valid, steps)
     sets = np.repeat(np.arange(lengths.size), lengths)
     predicted = net.seconds(samples.features, sets, lengths.size)
     return net, quality(predicted[test], samples.seconds[test])
 
 
 def train_comm(
-    samples: CommSamples, ranks: int, offsets: bool, epochs: int = 200
+    samples: CommSamples, ranks: int, offsets: bool, steps: int = 4000
 ) -> tuple[CommNet, Quality]:
     """A network of exchanges, and its quality on the test samples."""
     train, valid, test = parts(samples.seconds.shape[0])
@@ -102,7 +102,7 @@ def train_comm(
     def loss(chosen: Ints) -> tuple[float, list[Array]]:
         return net.loss(inputs[chosen], targets[chosen])
 
-    net.parameters = _fit(net.parameters, loss, train, valid, epochs)
+    net.parameters = _fit(net.parameters, loss, train, valid, steps)
     return net, quality(net.seconds(samples.inputs)[test], samples.seconds[test])
 
 
@@ -111,21 +111,21 @@ def _fit(
     loss: Callable[[Ints], tuple[float, list[Array]]],
     train: Ints,
     valid: Ints,
-    epochs: int,
+    steps: int,
 ) -> list[Array]:
     """The weights of the epoch that validates best; `loss` sees `parameters` as they change."""
     rng = np.random.default_rng(SEED + 2)
     adam = Adam(parameters, RATE)
-    steps = epochs * max(1, -(-train.size // BATCH))
-    step = 0
+    # Few samples make small batches, so that an epoch has steps.
+    batch = max(1, min(BATCH, train.size // 8))
     best = np.inf
     kept = [parameter.copy() for parameter in parameters]
-    for _ in range(epochs):
+    step = 0
+    while step < steps:
         order = rng.permutation(train)
-        for first in range(0, order.size, BATCH):
-            _, slopes = loss(order[first : first + BATCH])
-            # The rate falls to a tenth, which few samples need more than many.
-            adam.step(slopes, RATE * (1 - 0.9 * step / steps))
+        for first in range(0, order.size, batch):
+            _, slopes = loss(order[first : first + batch])
+            adam.step(slopes, RATE * max(1 - 0.95 * step / steps, 0.05))
             step += 1
         error, _ = loss(valid)
         if error < best:
