@@ -28,7 +28,7 @@ from neocpu.errors import ConfigError
 from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
-from neocpu.parallel.plan import PlanSpec, choose_schemes
+from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
 from neocpu.records import Paths, Reader, apply_override, toml_tree
 from neocpu.reference.policies import DEFAULT, POLICIES
 from neocpu.reference.rules import RULES
@@ -123,7 +123,8 @@ class EvalConfig:
 class ParallelConfig:
     """How tables are spread; never changes a bit.
 
-    plan : a scheme for all tables, "auto", or a table of shell patterns: `{ "C*" = "row_wise" }`.
+    plan : a scheme for all tables, "auto", a table of shell patterns: `{ "C*" = "row_wise" }`, or
+    the path of a plan file that ends in .json (docs/planner.md).
     ranks_per_node : 0: the real hosts. route : how sums of row-split tables travel. memory : bytes
     for tables on each rank (0: no limit).
     """
@@ -392,6 +393,7 @@ def _check_together(reader: Reader, config: Config) -> None:
         dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
         model = config.model
         ModelLayout(1, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss)
-        choose_schemes(config.tables, config.parallel.plan)
+        if not is_plan_file(config.parallel.plan):
+            choose_schemes(config.tables, config.parallel.plan)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error

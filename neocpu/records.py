@@ -150,7 +150,8 @@ class Reader:
                 f'expected a name in quotes, or a table like {{ "C*" = "NAME" }}, got {value!r}',
             )
         if hint is float and type(value) is int:
-            value = float(value)
+            # a larger one is no float; it is refused below
+            value = float(value) if abs(value) < 2**1023 else math.inf
         if type(value) is not hint:
             raise self.wrong(key, f"expected {_EXPECTED[hint]}, got {value!r}")
         self._check(key, value)

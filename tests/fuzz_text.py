@@ -1,5 +1,6 @@
-"""Readers of text that people write: the config, and the keys that are set on the command line."""
+"""Readers of text that people write: the config, keys on the command line, and plan files."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,14 @@ from fuzzing import Random, Reader, mutate_bytes
 from promise_cases import FAMILIES, MAIN
 
 from neocpu import config
+from neocpu.parallel.plan import place
+from neocpu.parallel.sharding import SCHEMES
+from neocpu.planner import plan_file
+from neocpu.planner.bound_plan import bind
 
-# words of TOML and of our configs, each where it does not belong
+NOTE = plan_file.MadeFor("zionex", "neo", "search", 64, 0.25, 0.2)
+
+# words of TOML, of JSON and of our keys, each where it does not belong
 WORDS = (
     "[training]",
     "[[tables]]",
@@ -41,6 +48,10 @@ WORDS = (
     "[" * 2000,
     "{a=" * 500,
     "a." * 3000,
+    '{"rank": 9, ',
+    '"rows": [0, 1e9], ',
+    '"shards": [',
+    "null",
 )
 
 
@@ -52,6 +63,20 @@ def _make(folder: Path) -> Path:
 
 def _read(path: Path) -> Any:
     return repr(config.load(path).header())
+
+
+def _make_plan(folder: Path) -> Path:
+    path = folder / "plan.json"
+    tables = config.loads(FAMILIES[MAIN].toml(Path("/data"))).tables
+    plan = place(tables, list(SCHEMES)[: len(tables)], 4, 2)
+    path.write_text(plan_file.text(plan, ["hbm"] * len(tables), NOTE))
+    return path
+
+
+def _read_plan(path: Path) -> Any:
+    tables = config.loads(FAMILIES[MAIN].toml(Path("/data"))).tables
+    bound = bind(plan_file.loads(plan_file.read_text(path), str(path)), tables, 4)
+    return repr((bound.schemes, sorted(bound.fixed.items()), bound.placements))
 
 
 def _mutate(path: Path, chance: Random) -> bool:
@@ -68,6 +93,41 @@ def _mutate(path: Path, chance: Random) -> bool:
     return True
 
 
+VALUES: tuple[Any, ...] = (
+    *(0, 1, 3, -1, 2**31, 2**63, 10**400, 0.5, True, None, "", "auto", "row_wise", "wide"),
+    *([], {}, [0, 1], [1, 0], [0.0, 1.0], "\n", "\u202e", "\ud800", ["x"] * 99, {"rank": 0}),
+)
+
+
+def _mutate_plan(path: Path, chance: Random) -> bool:
+    """Damage the text, or put other values somewhere into the tree."""
+    if chance.random() < 0.3:
+        return _mutate(path, chance)
+    tree = json.loads(path.read_text())
+    for _ in range(int(chance.integers(1, 4))):
+        node = tree
+        while True:
+            keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+            key = keys[int(chance.integers(len(keys)))]
+            if isinstance(node[key], dict | list) and node[key] and chance.random() < 0.8:
+                node = node[key]
+                continue
+            break
+        if chance.random() < 0.2:
+            del node[key]
+        elif isinstance(node, list) and chance.random() < 0.3:
+            node.append(node[key])
+        else:
+            node[key] = VALUES[int(chance.integers(len(VALUES)))]
+        if not node:
+            break
+    path.write_text(json.dumps(tree))
+    return True
+
+
 def readers() -> dict[str, Reader]:
-    """The config."""
-    return {"config": Reader(_make, _read, _mutate)}
+    """The config, and plan files."""
+    return {
+        "config": Reader(_make, _read, _mutate),
+        "plan": Reader(_make_plan, _read_plan, _mutate_plan),
+    }

@@ -134,6 +134,7 @@ def test_overrides_are_toml_else_text() -> None:
         ("optimizer.dense.name=exact_sgd", "one of sgd, adagrad, adam"),
         ("optimizer.sparse.learning_rate=-0.1", "-0.1 must be a finite number, at least 0"),
         ("optimizer.sparse.eps=nan", "must be a finite number"),
+        (f"optimizer.sparse.eps={'9' * 400}", "must be a finite number"),
         ("optimizer.dense.beta1=1.0", "optimizer.dense.beta1: 1.0 must be below 1"),
         ("optimizer.dense.weight_decay=0.1", 'weight_decay_mode: "none" makes weight_decay void'),
         (

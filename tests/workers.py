@@ -45,8 +45,8 @@ QUICK_FILES = """
     elementary exchange floats gemm hashing hdf5 house interaction jagged jagged_layout lock
     lookup loss machine metrics model narrow optimizers oracle_compare oracle_diagnose
     oracle_semantics oracle_truth philox plan planner pooling presets report rounding
-    row_kernels rule_formulas rules segments sharding state tbe threads tokenize touch update
-    vocabulary
+    row_kernels rule_formulas rules seconds segments sharding state tbe threads tokenize touch
+    update vocabulary
 """
 QUICK = frozenset(QUICK_FILES.split())
 

@@ -1,11 +1,13 @@
 """`neocpu plan`: which rank would hold what, and how many bytes is that? Nothing is run."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from neocpu import config as configs
+from neocpu.cli.targets import check_target, force_option
 from neocpu.parallel.comm import SingleComm
 
 if TYPE_CHECKING:
@@ -27,23 +29,41 @@ UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
     help="Count bytes, by format and optimizer, and by memory of a rank.",
 )
 @click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Write the plan to a .json file, which parallel.plan can name.",
+)
+@force_option("the file of --out")
+@click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
     help="Override a key, any number of times.",
 )
-def plan(config: Path, ranks: int, capacity: bool, overrides: tuple[str, ...]) -> None:
+def plan(
+    config: Path,
+    ranks: int,
+    capacity: bool,
+    out: Path | None,
+    force: bool,
+    overrides: tuple[str, ...],
+) -> None:
     """Show where CONFIG's tables would be, and how many bytes they take.
 
     Train data that is not converted yet is not looked at: `auto` then plans for one lookup per
     sample and feature.
     """
+    if out:
+        check_target(out, force, [config])
     settings = configs.load(config, overrides)
 
+    from neocpu.planner import plan_file
     from neocpu.planner.capacity import placement_lines
+    from neocpu.planner.plan_file import MadeFor
     from neocpu.training.datasets import converted
     from neocpu.training.plans import make_plan, memory_plan
+    from neocpu.zionex.machine_file import save
 
     comm = SingleComm()
     state = settings.optimizer.sparse.state_floats
@@ -59,6 +79,10 @@ def plan(config: Path, ranks: int, capacity: bool, overrides: tuple[str, ...]) -
         lines += ["", *placement_lines(sharding, memory, state)]
     for line in lines:
         click.echo(line)
+    if out:
+        note = MadeFor(planner="auto", batch_size=settings.training.batch_size)
+        save(out, plan_file.text(sharding, memory.placements, note))
+        click.echo(f"the plan is in {out}; train with it by parallel.plan = {json.dumps(str(out))}")
 
 
 def model_lines(settings: "Config") -> list[str]:

@@ -15,6 +15,7 @@ import mpi4py
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.cores import available
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.comm import Comm, Counts, Request, Traffic, nodes_of
 
@@ -29,6 +30,10 @@ except (ImportError, RuntimeError) as error:
     ) from error
 
 CHUNK = 1 << 30
+# Seconds that a rank without a core of its own sleeps between two looks at an exchange: at first,
+# and at most for each rank that shares its core, because those want their turn in between.
+FIRST_PAUSE = 20e-6
+PAUSE_PER_RANK = 50e-6
 LARGE_COUNTS = MPI.Get_version() >= (4, 0)
 _TAG = 77
 
@@ -36,12 +41,18 @@ _TAG = 77
 class _Started:
     """MPI requests under way, and the arrays that must live until they are done."""
 
-    def __init__(self, requests: Sequence[MPI.Request], arrays: tuple[NDArray[Any], ...]) -> None:
+    def __init__(
+        self, requests: Sequence[MPI.Request], arrays: tuple[NDArray[Any], ...], pause: float
+    ) -> None:
         self._requests = list(requests)
         self._arrays = arrays
+        self._pause = pause
 
     def wait(self) -> None:
-        MPI.Request.Waitall(self._requests)
+        if self._pause:
+            _doze(self._requests, FIRST_PAUSE, self._pause)
+        else:
+            MPI.Request.Waitall(self._requests)
         self._requests = []
 
 
@@ -52,6 +63,9 @@ class MpiComm(Comm):
     ranks_per_node : nodes are runs of this many ranks; None: the real hosts (ranks that can share
         memory).
     chunked : send point-to-point messages even if MPI has 64-bit counts (None: only if it has not).
+    pause : seconds that a waiting rank sleeps at most before it looks again; 0: it waits in MPI,
+        which polls (None: 0 where every rank of this host has a core; a rank that polls would take
+        the core of one that works).
     """
 
     def __init__(
@@ -63,6 +77,7 @@ class MpiComm(Comm):
         sent: Traffic | None = None,
         chunked: bool | None = None,
         chunk: int = CHUNK,
+        pause: float | None = None,
     ) -> None:
         self._comm = MPI.COMM_WORLD.Dup() if world is None else world
         rank = self._comm.Get_rank()
@@ -72,6 +87,7 @@ class MpiComm(Comm):
         super().__init__(rank, size, nodes, sent)
         self._chunked = not LARGE_COUNTS if chunked is None else chunked
         self._chunk = chunk
+        self.pause = _longest_pause(self._comm) if pause is None else pause
 
     def _exchange(
         self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
@@ -86,7 +102,7 @@ class MpiComm(Comm):
             [out, (sends, np.cumsum(sends) - sends), MPI.BYTE],
             [into, (recvs, np.cumsum(recvs) - recvs), MPI.BYTE],
         )
-        return _Started([request], (out, into, sends, recvs))
+        return _Started([request], (out, into, sends, recvs), self.pause)
 
     def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
         out = _bytes(send)
@@ -96,9 +112,10 @@ class MpiComm(Comm):
             sends = np.full(self.size, out.size, np.int64)
             self._start_messages(out, sends, np.zeros(self.size, np.int64), into, sizes).wait()
         else:
-            self._comm.Allgatherv(
+            request = self._comm.Iallgatherv(
                 [out, out.size, MPI.BYTE], [into, (sizes, np.cumsum(sizes) - sizes), MPI.BYTE]
             )
+            _Started([request], (out, into, sizes), self.pause).wait()
 
     def _start_messages(
         self,
@@ -121,7 +138,7 @@ class MpiComm(Comm):
             target = (self.rank + turn) % self.size
             for lo, hi in self._chunks(int(starts[target]), int(sends[target])):
                 requests.append(self._comm.Isend([out[lo:hi], hi - lo, MPI.BYTE], target, _TAG))
-        return _Started(requests, (out, into))
+        return _Started(requests, (out, into), self.pause)
 
     def _chunks(self, start: int, size: int) -> Iterator[tuple[int, int]]:
         for lo in range(start, start + size, self._chunk):
@@ -129,17 +146,13 @@ class MpiComm(Comm):
 
     def barrier(self) -> None:
         """Return once every rank has called."""
-        self._comm.Barrier()
+        _Started([self._comm.Ibarrier()], (), self.pause).wait()
 
     def quiet_barrier(self) -> None:
         """Return once every rank has called; asks and sleeps in turn, so that waiting takes no core
         from workers.
         """
-        request = self._comm.Ibarrier()
-        pause = 0.0005
-        while not request.Test():
-            time.sleep(pause)
-            pause = min(2 * pause, 0.05)
+        _doze([self._comm.Ibarrier()], 0.0005, 0.05)
 
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the ranks that gave the same color, ordered by (key, rank)."""
@@ -153,12 +166,28 @@ class MpiComm(Comm):
             sent=self.sent,
             chunked=self._chunked,
             chunk=self._chunk,
+            pause=self.pause,
         )
 
     def abort(self, status: int) -> None:
         """End all ranks of the job with this exit status."""
         MPI.COMM_WORLD.Abort(status)
         os._exit(status)
+
+
+def _doze(requests: Sequence[MPI.Request], pause: float, longest: float) -> None:
+    """Return when all requests are done; asks and sleeps in turn, in seconds, ever longer."""
+    while not MPI.Request.Testall(requests):
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
+
+
+def _longest_pause(comm: MPI.Comm) -> float:
+    """Seconds that a rank of this host may sleep while it waits; 0 where each has a core."""
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
+    ranks_per_core = host.Get_size() / len(available())
+    host.Free()
+    return PAUSE_PER_RANK * ranks_per_core if ranks_per_core > 1 else 0.0
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

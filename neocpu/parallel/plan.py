@@ -18,6 +18,7 @@ from neocpu.parallel.sharding import COLUMN_STEP, SCHEMES, RankLayout, Shard
 from neocpu.records import choose
 
 AUTO = "auto"
+FILE_SUFFIX = ".json"
 PlanSpec = str | Mapping[str, str]
 
 
@@ -25,6 +26,8 @@ PlanSpec = str | Mapping[str, str]
 class Plan:
     """`shards` of `tables` over `ranks` ranks; `schemes[t]` names how table t was cut. Check before
     use.
+
+    placements : of the rows, by table, where the plan came with them ("": not for this table).
     """
 
     tables: tuple[TableSpec, ...]
@@ -32,6 +35,7 @@ class Plan:
     shards: tuple[Shard, ...]
     ranks: int
     ranks_per_node: int
+    placements: tuple[str, ...] = ()
 
     @cached_property
     def _by_rank(self) -> tuple[tuple[Shard, ...], ...]:
@@ -234,6 +238,11 @@ def _check_cover(spec: TableSpec, shards: Sequence[Shard]) -> None:
         if not ranks
         else f"{where} are held more than once, by ranks {ranks}"
     )
+
+
+def is_plan_file(spec: PlanSpec) -> bool:
+    """Does `parallel.plan` name a plan file rather than schemes?"""
+    return isinstance(spec, str) and spec.endswith(FILE_SUFFIX)
 
 
 def choose_schemes(tables: Sequence[TableSpec], spec: PlanSpec) -> tuple[str, ...]:

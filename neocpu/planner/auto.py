@@ -13,7 +13,7 @@ A better search may replace this one: it returns a `Plan` as well. Costs and tie
 arguments only, so every rank makes the same plan.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neocpu.embedding.specs import TableSpec
@@ -58,6 +58,7 @@ def make_plan(
     ranks_per_node: int | None = None,
     work: Workload | None = None,
     budget: int | None = None,
+    fixed: Mapping[int, Sequence[Shard]] | None = None,
 ) -> Plan:
     """Checked plan for `parallel.plan` = `spec`; tables marked `auto` get a scheme here.
 
@@ -65,6 +66,7 @@ def make_plan(
     ranks_per_node : ranks of a node (None: one node).
     work : what a step does; it is used for costs only.
     budget : bytes that tables and their optimizer state may take on each rank; None: no limit.
+    fixed : rectangles of tables that are not to be cut here, by number; their schemes are named.
 
     Raises
     ------
@@ -76,8 +78,9 @@ def make_plan(
         raise PlanError(f"parallel.ranks_per_node is {ranks_per_node}; it must be at least 1")
     layout = RankLayout(ranks, min(ranks_per_node or ranks, ranks))
     work = work or Workload()
+    fixed = fixed or {}
     options = [
-        list(_options(number, table, scheme, layout, work))
+        list(_options(number, table, scheme, layout, work, fixed.get(number, ())))
         for number, (table, scheme) in enumerate(zip(tables, choose_schemes(tables, spec)))
     ]
     cheapest = [min(option.total for option in table_options) for table_options in options]
@@ -90,9 +93,22 @@ def make_plan(
 
 
 def _options(
-    number: int, table: TableSpec, scheme: str, layout: RankLayout, work: Workload
+    number: int,
+    table: TableSpec,
+    scheme: str,
+    layout: RankLayout,
+    work: Workload,
+    fixed: Sequence[Shard] = (),
 ) -> Iterator[Option]:
-    """Options of a table under its scheme, or under all for `auto`, each set of rectangles once."""
+    """Options of a table under its scheme, or under all for `auto`, each set of rectangles once.
+
+    fixed : its only rectangles, if there are any.
+    """
+    if fixed:
+        copied = scheme == "data_parallel"
+        costs = table_costs(table, fixed, layout.ranks, copied, work)
+        yield Option(scheme, tuple(fixed), costs)
+        return
     seen = set()
     for name in SCHEMES if scheme == AUTO else [scheme]:
         for home in SCHEMES[name].choices(layout):

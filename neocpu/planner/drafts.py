@@ -13,7 +13,7 @@ import numpy as np
 from neocpu.parallel.sharding import SCHEMES, RankLayout
 from neocpu.planner.cuts import ALL, NODE, RANK
 from neocpu.planner.options import CODES, Options
-from neocpu.planner.partition import Packing, Partitioner, fits
+from neocpu.planner.partition import TOLERANCE, Packing, Partitioner, fits
 from neocpu.planner.seconds import Layout
 from neocpu.planner.work import Floats, Ints
 
@@ -31,6 +31,14 @@ def spread(options: Options, candidate: int, node: int, layout: Layout) -> Sprea
         return _grid(options, candidate, layout)
     pieces = options.repeated(candidate)
     return Spread(node * layout.ranks_per_node + np.arange(pieces.size), pieces)
+
+
+def spread_on_nodes(options: Options, candidate: int, layout: Layout) -> Spread:
+    """A NODE candidate's rectangles on each of its nodes: ranks i64[nodes, n], pieces i64[n]."""
+    pieces = options.repeated(candidate)
+    nodes = np.arange(options.first_node[candidate], options.last_node[candidate])
+    ranks = nodes[:, None] * layout.ranks_per_node + np.arange(pieces.size)
+    return Spread(ranks, pieces)
 
 
 def _grid(options: Options, candidate: int, layout: Layout) -> Spread:
@@ -139,18 +147,33 @@ def sums_by_rank(columns: Floats, pieces: Ints, ranks: Ints, count: int) -> Floa
     return np.stack(sums, axis=1)
 
 
-def build(
-    options: Options, layout: Layout, limits: Floats, choice: Ints, partitioner: Partitioner
-) -> PlanDraft | None:
-    """A draft of the chosen candidates, or None where they do not fit.
+class Ground(NamedTuple):
+    """What a choice puts on the ranks before items are placed.
 
-    First come rectangles that have no choice, then nodes, then a partitioner's items.
+    choice, node : i64[tables]. seconds f64[ranks, phases], bytes f64[ranks, memories] : of
+    rectangles that have no choice, and of those on nodes.
+    """
+
+    choice: Ints
+    node: Ints
+    seconds: Floats
+    bytes: Floats
+
+
+def ground_of(options: Options, layout: Layout, limits: Floats, choice: Ints) -> Ground | None:
+    """Everything of a choice but its items, or None where that does not fit.
+
+    NODE candidates go one by one, the dearest first, where their dearest rank ends lowest.
     """
     ranks = layout.ranks
     seconds = np.zeros((ranks, options.piece_seconds.shape[1]))
     size = np.zeros((ranks, options.piece_bytes.shape[1]))
     homes = options.home[choice]
-    for table in np.flatnonzero(homes == ALL).tolist():
+    copied = options.scheme[choice] == CODES["data_parallel"]
+    pieces = options.piece[choice[copied]]
+    seconds += options.piece_seconds[pieces].sum(axis=0)
+    size += options.piece_bytes[pieces].sum(axis=0)
+    for table in np.flatnonzero((homes == ALL) & ~copied).tolist():
         part = spread(options, int(choice[table]), 0, layout)
         seconds[part.ranks] += options.piece_seconds[part.pieces]
         size[part.ranks] += options.piece_bytes[part.pieces]
@@ -167,32 +190,38 @@ def build(
         part = spread(options, int(choice[table]), home, layout)
         seconds[part.ranks] += options.piece_seconds[part.pieces]
         size[part.ranks] += options.piece_bytes[part.pieces]
-    on_ranks = np.flatnonzero(homes == RANK)
-    item_piece, item_table = items_of(options, choice, on_ranks)
+    return Ground(choice.copy(), node, seconds, size)
+
+
+def build(
+    options: Options, layout: Layout, limits: Floats, ground: Ground, partitioner: Partitioner
+) -> PlanDraft | None:
+    """A draft whose items a partitioner places, or None where they do not fit."""
+    on_ranks = np.flatnonzero(options.home[ground.choice] == RANK)
+    item_piece, item_table = items_of(options, ground.choice, on_ranks)
     packing = Packing(
         seconds=options.piece_seconds[item_piece],
         bytes=options.piece_bytes[item_piece],
-        rank_seconds=seconds,
-        rank_bytes=size,
+        rank_seconds=ground.seconds,
+        rank_bytes=ground.bytes,
         limits=limits,
     )
     item_rank = partitioner(packing)
     if item_rank is None:
         return None
+    count = layout.ranks
     draft = PlanDraft(
         options=options,
         layout=layout,
         limits=limits,
-        choice=choice.copy(),
-        node=node,
+        choice=ground.choice.copy(),
+        node=ground.node.copy(),
         item_table=item_table,
         item_piece=item_piece,
         item_rank=item_rank,
-        seconds=seconds,
-        bytes=size,
+        seconds=ground.seconds + sums_by_rank(options.piece_seconds, item_piece, item_rank, count),
+        bytes=ground.bytes + sums_by_rank(options.piece_bytes, item_piece, item_rank, count),
     )
-    draft.seconds += sums_by_rank(options.piece_seconds, item_piece, item_rank, ranks)
-    draft.bytes += sums_by_rank(options.piece_bytes, item_piece, item_rank, ranks)
     return draft if draft.fits else None
 
 
@@ -217,14 +246,11 @@ def best_node(
     size: Floats,
 ) -> int | None:
     """The node where a candidate's dearest rank ends lowest; None where no node has room."""
-    best = None
-    least = np.inf
-    for node in range(int(options.first_node[candidate]), int(options.last_node[candidate])):
-        part = spread(options, candidate, node, layout)
-        if not fits(size[part.ranks] + options.piece_bytes[part.pieces], limits):
-            continue
-        height = (seconds[part.ranks] + options.piece_seconds[part.pieces]).sum(axis=1).max()
-        if height < least:
-            least = height
-            best = node
-    return best
+    ranks, pieces = spread_on_nodes(options, candidate, layout)
+    room = (size[ranks] + options.piece_bytes[pieces] <= limits * (1.0 + TOLERANCE)).all(
+        axis=(1, 2)
+    )
+    heights = (seconds[ranks] + options.piece_seconds[pieces]).sum(axis=2).max(axis=1)
+    heights = np.where(room, heights, np.inf)
+    place = int(heights.argmin())
+    return int(options.first_node[candidate]) + place if np.isfinite(heights[place]) else None

@@ -198,7 +198,10 @@ def _shards(draft: PlanDraft, tables: Sequence[TableSpec]) -> tuple[list[Shard],
         else:
             scheme = SCHEMES[SCHEME_NAMES[int(options.scheme[candidate])]]
             cut = scheme.cut(number, table.rows, table.dim, layout, int(draft.node[number]))
-        order = sorted(range(len(cut)), key=cut.__getitem__)
-        shards.extend(cut[i] for i in order)
-        pieces.append(part.pieces[order])
+        if options.scheme[candidate] == CODES["grid_shard"]:
+            order = sorted(range(len(cut)), key=cut.__getitem__)
+            cut = [cut[i] for i in order]
+            part = Spread(part.ranks[order], part.pieces[order])
+        shards.extend(cut)
+        pieces.append(part.pieces)
     return shards, np.concatenate(pieces)

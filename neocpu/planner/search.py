@@ -19,15 +19,20 @@ from neocpu.errors import PlanError
 from neocpu.parallel.plan import PlanSpec, choose_schemes
 from neocpu.planner.answer import Answer
 from neocpu.planner.cuts import RANK
-from neocpu.planner.drafts import PlanDraft, build
+from neocpu.planner.drafts import PlanDraft, build, ground_of
+from neocpu.planner.local_search import improve
 from neocpu.planner.options import Options, options_of
-from neocpu.planner.partition import PARTITIONERS, greedy
+from neocpu.planner.partition import PARTITIONERS
 from neocpu.planner.placements import Capacity
 from neocpu.planner.prices import cheapest, memory_prices
 from neocpu.planner.pricing import answer_of
 from neocpu.planner.seconds import CostModel, Layout
 from neocpu.planner.work import Floats, Ints, Workload
 
+# Work of the local search for a table and rank (see `local_search.Budget`), and its limits.
+WORK = 20.0
+LEAST_WORK = 1e6
+MOST_WORK = 2e8
 # Largest rectangles of a proposal, as parts of a rank's fair share.
 PEAKS = (np.inf, 1.0, 0.5, 0.25, 0.125)
 # Where memory is short: (part of all memory that a proposal may take, part of a rank's memory that
@@ -58,7 +63,8 @@ def plan_tables(
     drafts = list(starts(options, layout, capacity.limits))
     if not drafts:
         raise _does_not_fit(tables, options, layout, capacity)
-    best = min(drafts, key=lambda draft: draft.value)
+    work_of_search = min(max(WORK * len(tables) * layout.ranks, LEAST_WORK), MOST_WORK)
+    best = improve(min(drafts, key=lambda draft: draft.value), work_of_search)
     return answer_of(best, tables, model, work, capacity)
 
 
@@ -100,25 +106,26 @@ def starts(options: Options, layout: Layout, limits: Floats) -> Iterator[PlanDra
 
     All proposals are partitioned greedily, the best of them and whole tables by every partitioner.
     """
-    whole = _whole_tables(options)
-    for partitioner in PARTITIONERS.values():
-        draft = build(options, layout, limits, whole, partitioner)
-        if draft is not None:
-            yield draft
+
+    def drafts(choices: Sequence[Ints], names: Sequence[str]) -> Iterator[PlanDraft]:
+        for choice in choices:
+            ground = ground_of(options, layout, limits, choice)
+            if ground is None:
+                continue
+            for name in names:
+                draft = build(options, layout, limits, ground, PARTITIONERS[name])
+                if draft is not None:
+                    yield draft
+
+    yield from drafts([_whole_tables(options)], tuple(PARTITIONERS))
     for choices in proposals(options, layout, limits):
-        drafts = [build(options, layout, limits, choice, greedy) for choice in choices]
-        fitting = [draft for draft in drafts if draft is not None]
+        fitting = list(drafts(choices, ["greedy"]))
         yield from fitting
         best = min(fitting, key=lambda draft: draft.value, default=None)
-        tried = [best.choice] if best is not None else choices
-        found = best is not None
-        for choice in tried:
-            for partitioner in PARTITIONERS.values():
-                draft = build(options, layout, limits, choice, partitioner)
-                if draft is not None:
-                    found = True
-                    yield draft
-        if found:
+        # where the greedy one fails, another may fit
+        thorough = list(drafts([best.choice] if best else choices, tuple(PARTITIONERS)))
+        yield from thorough
+        if best or thorough:
             return
 
 

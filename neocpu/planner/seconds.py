@@ -54,13 +54,16 @@ class CostModel(Protocol):
     """
 
     @property
-    def phases(self) -> tuple[str, ...]: ...
+    def phases(self) -> tuple[str, ...]:
+        """See above."""
 
     @property
-    def synchronised(self) -> bool: ...
+    def synchronised(self) -> bool:
+        """See above."""
 
     @property
-    def fixed_seconds(self) -> float: ...
+    def fixed_seconds(self) -> float:
+        """See above."""
 
     def seconds(self, rectangles: Rectangles) -> Floats:
         """Seconds of each rectangle on its rank in each phase, f64[n, phases]."""
@@ -233,13 +236,18 @@ class StepSeconds:
         return out
 
     def _rates(self, work: str, rows: Floats, row_bytes: Floats) -> Floats:
-        """Bytes a second of lookups or updates, f64[n]; each pair of sizes is asked once."""
-        pairs, place = np.unique(np.stack([rows, row_bytes], axis=1), axis=0, return_inverse=True)
-        rates = [
-            self.machine.embedding_bytes_per_s(work, max(int(height), 1), size)
-            for height, size in pairs.tolist()
-        ]
-        return np.array(rates)[place.reshape(-1)]
+        """Bytes a second of lookups or updates, f64[n]; each size of a row is asked once."""
+        rates = np.empty(rows.size)
+        sizes, place = np.unique(row_bytes, return_inverse=True)
+        by_size = np.argsort(place, kind="stable")
+        ends = np.searchsorted(place[by_size], np.arange(sizes.size + 1))
+        log_rows = np.log(np.maximum(np.floor(rows), 1.0))
+        for number, size in enumerate(sizes.tolist()):
+            curve = self.machine.embedding_curve(work, size)
+            same = by_size[ends[number] : ends[number + 1]]
+            log_rates = np.interp(log_rows[same], np.log(curve.sizes), np.log(curve.rates))
+            rates[same] = np.exp(log_rates)
+        return rates
 
     def _prefetch(self, r: Rectangles, tables: TableArrays, lookups: Floats) -> Floats:
         """Seconds to bring missing rows up, and others down."""

@@ -4,35 +4,93 @@ The run's config, put as the questions that `planner/` answers. Every rank gets 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from neocpu.config import Config
+from neocpu.config import Config, MemoryConfig
 from neocpu.embedding.tiered import MemoryPlan
+from neocpu.errors import ConfigError, NeocpuError
 from neocpu.parallel.comm import Comm
-from neocpu.parallel.plan import Plan
-from neocpu.planner import auto
+from neocpu.parallel.plan import Plan, is_plan_file
+from neocpu.planner import auto, plan_file
+from neocpu.planner.bound_plan import bind
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
 from neocpu.planner.work import Workload
-from neocpu.storage.placement import AUTO, choose_placements
+from neocpu.records import choose
+from neocpu.storage.placement import AUTO, PLACEMENTS, choose_placements
 
 
 def make_plan(
     config: Config, comm: Comm, pooling: Mapping[str, float], ranks: int | None = None
 ) -> Plan:
-    """Which rank holds which rectangle of which table.
+    """Which rank holds which rectangle of which table. Collective where a file says so.
 
     pooling : mean lookups per sample of each table (1 where a table is missing).
     ranks : of a run that is only planned for; None: those of `comm`.
     """
     per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
-    return auto.make_plan(
-        config.tables,
-        config.parallel.plan,
-        ranks or comm.size,
-        per_node,
-        workload(config, pooling),
-        config.parallel.memory or None,
+    work = workload(config, pooling)
+    budget = config.parallel.memory or None
+    spec = config.parallel.plan
+    if not (isinstance(spec, str) and is_plan_file(spec)):
+        return auto.make_plan(config.tables, spec, ranks or comm.size, per_node, work, budget)
+
+    content = _shared_text(spec, comm)
+    error: NeocpuError | None = None
+    try:
+        planned = bind(plan_file.loads(content, spec), config.tables, ranks or comm.size)
+        # every table by its own name: no name is a pattern for others
+        schemes = dict(zip((table.name for table in config.tables), planned.schemes))
+        plan = auto.make_plan(
+            config.tables, schemes, ranks or comm.size, per_node, work, budget, planned.fixed
+        )
+    except NeocpuError as problem:
+        error = problem
+    comm.agree(error)
+    return replace(plan, placements=planned.placements)
+
+
+def _shared_text(path: str, comm: Comm) -> str:
+    """The text of a plan file: rank 0 reads it for all, so that all ranks plan alike."""
+    error: NeocpuError | None = None
+    content = b""
+    if comm.rank == 0:
+        try:
+            content = plan_file.read_text(path).encode()
+        except NeocpuError as problem:
+            error = problem
+    comm.agree(error)
+    return comm.allgather_bytes(content)[0].decode()
+
+
+def placements_of(config: Config, plan: Plan) -> tuple[str, ...]:
+    """Placement of each table, which may be `auto`: what the config names, else what the plan does.
+
+    The config names one for all tables if `memory.placement` is another than its default, or for
+    those that its patterns match.
+
+    Raises ConfigError where a plan file would decide what is in caches of another format.
+    """
+    names = [table.name for table in config.tables]
+    spec = config.memory.placement
+    configured = choose_placements(names, spec)
+    if not any(plan.placements):
+        return configured
+    if isinstance(spec, str):
+        chosen = ("" if spec == MemoryConfig().placement else spec,) * len(names)
+    else:
+        chosen = choose("memory.placement", "placement", names, spec, (*PLACEMENTS, AUTO), "")
+    placements = tuple(
+        name or planned or default
+        for name, planned, default in zip(chosen, plan.placements, configured)
     )
+    for table, placement, default in zip(names, placements, configured):
+        if config.memory.cache_format and placement != default:
+            raise ConfigError(
+                f"{config.parallel.plan}: table {table!r} is placed in {placement}, but with "
+                "memory.cache_format the placement decides bits; say so in memory.placement"
+            )
+    return placements
 
 
 def workload(config: Config, pooling: Mapping[str, float]) -> Workload:
@@ -58,7 +116,7 @@ def memory_plan(
     """
     memory = config.memory
     work = workload(config, pooling)
-    placements = choose_placements([table.name for table in config.tables], memory.placement)
+    placements = placements_of(config, plan)
     slower = {"ddr": memory.ddr_bandwidth, "ssd": memory.ssd_bandwidth}
     speeds = SPEEDS | {name: speed for name, speed in slower.items() if speed}
     return MemoryPlan(

@@ -10,6 +10,7 @@ from pathlib import Path
 from neocpu.ingest.loader import Loader
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.environment import check_kernels
+from neocpu.parallel.plan import AUTO, is_plan_file
 from neocpu.training import checkpoint as checkpoints
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.datasets import open_paths
@@ -41,6 +42,9 @@ def restore(
     check_kernels()
     with CheckpointFile(path) as file:
         config = file.config(overrides)
+    if is_plan_file(config.parallel.plan) and not _names_plan(overrides):
+        # the run's plan was for its own ranks, and its file may be gone
+        config = replace(config, parallel=replace(config.parallel, plan=AUTO))
     splits = open_paths(
         config, comm, Path(path).parent, tell, {SPLIT: tuple(data)}, labelled=labelled
     )
@@ -53,6 +57,11 @@ def restore(
     world = build(config, comm, plan, splits.dense_features, memory=memory)
     checkpoints.load(path, world, splits.description())
     return world, splits.loader(SPLIT, labelled=need_labels)
+
+
+def _names_plan(overrides: Sequence[str]) -> bool:
+    """Does one of the overrides set `parallel.plan`?"""
+    return any(override.partition("=")[0].strip() == "parallel.plan" for override in overrides)
 
 
 def _temporary_folder() -> Path:

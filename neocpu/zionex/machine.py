@@ -13,6 +13,7 @@ and collectives) and moves of rows between memories, each by size. What has no c
 from peaks: latency + bytes / bandwidth. `docs/zionex.md` has the file format.
 """
 
+import sys
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -247,14 +248,19 @@ class Machine:
         Without a measured curve: lookups at the bandwidth of the memory that holds tables, updates
         at half of it.
         """
+        return self.embedding_curve(work, row_bytes).rate(rows)
+
+    def embedding_curve(self, work: str, row_bytes: float) -> Curve:
+        """Rows of a table -> `embedding_bytes_per_s`, for rows of one size."""
         speeds = [
             (float(height), rate_between(curves, self.ranks_per_node, row_bytes))
             for height, curves in self._heights.get(work, ())
         ]
         if speeds:
-            return Curve(*zip(*speeds)).rate(rows)
+            return Curve(*zip(*speeds))
         memory = self.hbm if self.hbm.capacity_bytes else self.ddr
-        return self.share(memory.bandwidth_bytes_per_s, memory) / (1 if work == "lookup" else 2)
+        rate = self.share(memory.bandwidth_bytes_per_s, memory) / (1 if work == "lookup" else 2)
+        return Curve((1.0,), (rate or sys.float_info.min,))
 
     @cached_property
     def _heights(self) -> dict[str, list[tuple[int, list[tuple[float, Curve]]]]]:

@@ -10,7 +10,7 @@ the planner found by itself, and the heuristics. Tables stay in the fastest memo
 fits there, `search` answers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -127,7 +127,7 @@ def _plan(
     capacity = capacity or Capacity()
     task = task_of(name, tables, spec, layout, model, work, capacity, networks)
     shared = SharedPrice(model, work, layout, capacity)
-    rivals = list(rival_placements(task))
+    rivals = rival_placements(task)
     own = propose(task)
     proposal = min([own, *rivals], key=lambda placed: placed.seconds)
     proposal = neuroshard.improved(task.costs, proposal, task.room)
@@ -185,12 +185,15 @@ def task_of(
     return Task(costs, cutting, locked, float(min(fastest, limits[3])))
 
 
-def rival_placements(task: Task) -> Iterator[Placed]:
-    """Whole tables by each heuristic and partitioner, those that find room for all."""
+def rival_placements(task: Task) -> list[Placed]:
+    """Whole tables by each heuristic and partitioner that finds room for all."""
+    return [placed for placed in whole_tables(task) if placed is not None]
+
+
+def whole_tables(task: Task) -> list[Placed | None]:
+    """Whole tables by HEURISTICS and PARTITIONERS, in their order; None where one finds no room."""
     costs = task.costs
     free = np.array(task.cutting.free, np.int64)
-    if not free.size:
-        return
     everywhere = list(task.cutting.everywhere)
     ranks = costs.layout.ranks
     sizes = costs.facts[free, 0]
@@ -207,10 +210,14 @@ def rival_placements(task: Task) -> Iterator[Placed]:
         limits=np.array([room]),
     )
     placements += [partitioner(packing) for partitioner in PARTITIONERS.values()]
+    answers: list[Placed | None] = []
     for placed in placements:
-        if placed is not None:
-            seconds = costs.seconds(costs.loads(task.cutting.free, placed, everywhere))
-            yield Placed(task.cutting, placed, float(seconds))
+        if placed is None:
+            answers.append(None)
+            continue
+        seconds = costs.seconds(costs.loads(free, placed, everywhere))
+        answers.append(Placed(task.cutting, placed, float(seconds)))
+    return answers
 
 
 def plan_of(costs: LearnedCosts, placed: Placed) -> Plan:

@@ -1,0 +1,254 @@
+"""Does a plan come back from its file, edited or not, and is every fault of a file named?"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_run
+from click.testing import CliRunner
+
+from neocpu import config as configs
+from neocpu.cli.plan import plan as command
+from neocpu.embedding.specs import TableSpec
+from neocpu.errors import ConfigError, NeocpuError, PlanError
+from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.plan import place
+from neocpu.parallel.sharding import SCHEMES, Shard
+from neocpu.parallel.threads import run_threads
+from neocpu.planner import plan_file
+from neocpu.planner.bound_plan import bind
+from neocpu.planner.plan_file import MadeFor, loads, text
+from neocpu.training.plans import make_plan, memory_plan
+from neocpu.training.trainer import Trainer
+
+TABLES = tuple(TableSpec(f"t{i}", 100 + i, 16, (f"f{i}",)) for i in range(len(SCHEMES)))
+PLAN = place(TABLES, list(SCHEMES), 4, 2)
+VALID = json.loads(text(PLAN))
+
+
+def edited(*path_and_value: Any) -> str:
+    """The valid file with one value set; a value that is a function takes the old one."""
+    *path, last, value = path_and_value
+    tree = json.loads(json.dumps(VALID))
+    inner = tree
+    for key in path:
+        inner = inner[key]
+    inner[last] = value
+    return json.dumps(tree)
+
+
+# ---- there and back ----
+
+
+def test_a_plan_comes_back_from_its_file() -> None:
+    note = MadeFor(machine="zionex", planner="search", batch_size=64, step_seconds=0.25)
+    placements = ["hbm", "ddr", *["hbm_over_ddr"] * (len(TABLES) - 2)]
+    content = text(PLAN, placements, note)
+    file = loads(content)
+    assert file.made_for == note and (file.ranks, file.ranks_per_node) == (4, 2)
+    bound = bind(file, TABLES, 4)
+    assert bound.schemes == PLAN.schemes and bound.placements == tuple(placements)
+    shards = {shard for shards in bound.fixed.values() for shard in shards}
+    copied = list(SCHEMES).index("data_parallel")
+    assert shards == {shard for shard in PLAN.shards if shard.table != copied}
+    # readable: a line for each table, and for each rectangle of several
+    assert '    {"name": "t0", "rows": 100, "dim": 16, "scheme": "table_wise", "pl' in content
+    assert max(map(len, content.splitlines())) < 160
+
+
+def test_the_plan_that_a_run_leaves_is_read_too() -> None:
+    bound = bind(loads(json.dumps(PLAN.to_dict())), TABLES, 4)
+    assert bound.schemes == PLAN.schemes
+    assert {shard for shards in bound.fixed.values() for shard in shards} == set(PLAN.shards)
+    with pytest.raises(ConfigError, match="neither a plan file nor the plan of a run: KeyError"):
+        loads('{"ranks": 1, "ranks_per_node": 1, "tables": [{"name": "t0"}]}')
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not valid JSON: Expecting value"),
+        ("[" * 10**5, "nested too deeply"),
+        (text(PLAN)[:400], "not valid JSON"),
+        ("[]", "this is no plan file"),
+        ('{"format": "other"}', "this is no plan file"),
+        ('{"format": "neocpu plan", "format": 1}', "the key 'format' is there twice"),
+        ('{"a\\nb": 1}', r"the key 'a\\nb' has characters"),
+        ('{"format": NaN}', "NaN is no number"),
+        ('{"format": "neocpu plan", "version": 1, "ranks": 1}', "tables: it is missing"),
+        (edited("version", 2), "version: 2 is newer"),
+        (edited("ranks", 0), "ranks: 0 is too small"),
+        (edited("ranks", 2.0), "ranks: expected a whole number, got 2.0"),
+        (edited("ranks_per_node", 5), "ranks_per_node: 5 is more than the 4 rank"),
+        (edited("rank", 4), "rank: no such key; did you mean ranks"),
+        (edited("made_for", "step_seconds", -1.0), "made_for.step_seconds: -1.0 must be"),
+        (edited("tables", {}), "tables: expected a list"),
+        (edited("tables", 0, 7), r"tables\[0\]: expected an object, got 7"),
+        (edited("tables", 0, "name", ""), r"tables\[0\].name: it is missing"),
+        (edited("tables", 0, "name", "t1"), "table 't1' is there twice"),
+        (edited("tables", 0, "scheme", "rowwise"), "tables.t0.scheme: 'rowwise' is not allowed"),
+        (edited("tables", 0, "placement", "gpu"), "tables.t0.placement: 'gpu' is not allowed"),
+        (edited("tables", 0, "shards", []), "tables.t0.shards: no such key"),
+        (edited("tables", 0, "rows", True), "tables.t0.rows: expected a whole number, got True"),
+        (edited("tables", 0, "rectangles", {}), "tables.t0.rectangles: expected a list"),
+        (edited("tables", 0, "rectangles", [[]]), r"rectangles\[0\]: expected an object"),
+        (edited("tables", 0, "rectangles", 0, "rank", -1), "expected the number of a rank, got -1"),
+        (edited("tables", 0, "rectangles", 0, "rows", [5, 5]), "of which the second is larger"),
+        (edited("tables", 0, "rectangles", 0, "cols", [0, 16]), "cols: no such key"),
+        (edited("tables", 0, "rectangles", [{"rank": 1}]), r"rectangles\[0\].rows: it is missing"),
+    ],
+)
+def test_a_fault_of_the_file_is_named(content: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        loads(content, "plan.json")
+
+
+def rectangle(rank: int, rows: list[int], columns: list[int]) -> dict[str, Any]:
+    return {"rank": rank, "rows": rows, "columns": columns}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (edited("tables", 0, "name", "t00"), "the config has no table 't00'; did you mean 't0'"),
+        (edited("tables", 0, "rows", 99), "has 99 rows in the plan, and 100 in the config"),
+        (edited("tables", 0, "dim", 8), "has 8 dim in the plan, and 16 in the config"),
+        (edited("tables", 0, "scheme", "auto"), "is auto but has rectangles"),
+        (
+            edited("tables", 0, "rectangles", [rectangle(r, [0, 100], [0, 16]) for r in (0, 1)]),
+            "is table_wise but is in 2 rectangles",
+        ),
+        (
+            edited("tables", 0, "rectangles", [rectangle(0, [0, 100], [0, 8])]),
+            "table_wise but has a rectangle without all columns",
+        ),
+        (
+            edited("tables", 2, "rectangles", [rectangle(0, [0, 50], [0, 16])]),
+            "column_wise but has a rectangle without all rows",
+        ),
+    ],
+)
+def test_what_does_not_go_with_the_run_is_named(content: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        bind(loads(content), TABLES, 4)
+
+
+@pytest.mark.parametrize(
+    ("rectangles", "message"),
+    [
+        ([rectangle(0, [0, 50], [0, 16])], "rows \\[50, 101\\), columns .* are on no rank"),
+        (
+            [rectangle(0, [0, 60], [0, 16]), rectangle(1, [50, 101], [0, 16])],
+            "are held more than once, by ranks \\[0, 1\\]",
+        ),
+        ([rectangle(4, [0, 101], [0, 16])], "is on a rank outside"),
+        ([rectangle(0, [0, 102], [0, 16])], "is empty or outside"),
+    ],
+)
+def test_gaps_and_overlaps_are_named(rectangles: list[Any], message: str) -> None:
+    file = loads(edited("tables", 1, "rectangles", rectangles), "plan.json")
+    with pytest.raises(PlanError, match=f"plan.json: table 't1'.*{message}"):
+        bind(file, TABLES, 4)
+
+
+def test_another_number_of_ranks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"is for 4 rank.s. and this run has 3; plan anew with"):
+        bind(loads(text(PLAN)), TABLES, 3)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "plan.json"
+    with pytest.raises(ConfigError, match="cannot read the plan: No such file"):
+        plan_file.read_text(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="it is not UTF-8 text"):
+        plan_file.read_text(path)
+    monkeypatch.setattr(plan_file, "MOST_BYTES", 0)
+    with pytest.raises(ConfigError, match="more than 0 bytes"):
+        plan_file.read_text(path)
+
+
+# ---- runs ----
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_run.write_log(tmp_path_factory.mktemp("log") / "log.h5")
+
+
+def test_an_edited_plan_trains_to_the_same_digest(log: Path, tmp_path: Path) -> None:
+    """Cut by hand as no scheme does it, and resumed under yet another plan."""
+    steps = "training.steps=3"
+
+    def digest(name: str, ranks: int, *overrides: str, resume: bool = False) -> str:
+        config = small_run.config_of(log, *overrides)
+        out = tmp_path / name
+        summaries = run_threads(ranks, lambda c: Trainer(config, c, out, resume=resume).run())
+        return str(summaries[0]["digest"])
+
+    whole = digest("whole", 1, steps)
+    path = tmp_path / "plan.json"
+    tables = small_run.config_of(log).tables
+    plan = place(tables, ["row_wise", "table_wise"], 3)
+    uneven = [Shard(0, (0, 7), (0, 4), 2), Shard(0, (7, 50), (0, 4), 0), plan.of_table(1)[0]]
+    by_hand = replace(plan, shards=tuple(uneven))
+    path.write_text(text(by_hand, ["hbm_over_ddr", "ddr"]))
+    chosen = f"parallel.plan={path}"
+    assert digest("file", 3, steps, chosen) == whole
+    saved = json.loads((tmp_path / "file" / "plan.json").read_text())
+    assert saved["tables"][0]["shards"] == [[2, 0, 7, 0, 4], [0, 7, 50, 0, 4]]
+    digest("resumed", 2, "training.steps=1", "parallel.plan=column_wise")
+    assert digest("resumed", 3, steps, chosen, resume=True) == whole
+    with pytest.raises(NeocpuError, match=r"is for 3 rank.s. and this run has 2"):
+        digest("two", 2, chosen)
+
+
+def test_a_file_may_leave_out_rectangles_and_tables(log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    tree = {"format": "neocpu plan", "version": 1, "ranks": 2}
+    path.write_text(json.dumps(tree | {"tables": [{"name": "many", "scheme": "row_wise"}]}))
+    config = small_run.config_of(log, f"parallel.plan={path}")
+    plan = make_plan(config, SingleComm(), {}, 2)
+    assert plan.schemes[1] == "row_wise" and len(plan.of_table(1)) == 2
+    assert plan.schemes[0] in SCHEMES
+
+
+def test_placements_of_the_file_count_unless_the_config_names_others(
+    log: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    plan = place(small_run.config_of(log).tables, ["table_wise"] * 2, 1)
+    path.write_text(text(plan, ["ddr", "hbm_over_ddr"]))
+
+    def placements(*overrides: str) -> tuple[str, ...]:
+        config = small_run.config_of(log, f"parallel.plan={path}", *overrides)
+        return memory_plan(config, make_plan(config, SingleComm(), {}), {}).placements
+
+    assert placements() == ("ddr", "hbm_over_ddr")
+    assert placements("memory.placement=ddr") == ("ddr", "ddr")
+    assert placements('memory.placement={ "many" = "hbm" }') == ("ddr", "hbm")
+    with pytest.raises(ConfigError, match=r"with memory.cache_format the placement decides bits"):
+        placements("memory.cache_format=fp32", "memory.placement={ one = 'hbm' }")
+
+
+# ---- the command ----
+
+
+def test_the_command_writes_a_plan_and_reads_it_back(log: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(small_run.CONFIG)
+    out = tmp_path / "plan.json"
+    line = [str(job), "--ranks", "2", "--out", str(out)]
+    result = CliRunner().invoke(command, line)
+    assert result.exit_code == 0, result.output
+    assert loads(out.read_text()).made_for.batch_size == small_run.BATCH
+    with_file = [str(job), "--ranks", "2", "--set", f"parallel.plan={out}"]
+    again = CliRunner().invoke(command, with_file)
+    assert again.output.splitlines() == result.output.splitlines()[:-1]
+    config = configs.load(job, [f"parallel.plan={out}"])
+    assert make_plan(config, SingleComm(), {}, 2).schemes

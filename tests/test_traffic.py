@@ -1,0 +1,256 @@
+"""Are the predicted bytes of a training step those that the ranks count, call by call?"""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+
+from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
+from neocpu.embedding.specs import TableSpec, bags
+from neocpu.jagged import KJT
+from neocpu.model.dlrm import Dlrm
+from neocpu.model.layout import ModelLayout
+from neocpu.parallel.comm import Comm, Traffic
+from neocpu.parallel.plan import Plan, place
+from neocpu.parallel.routes import ROUTES
+from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.sharding import SCHEMES, Shard
+from neocpu.parallel.threads import run_threads
+from neocpu.planner.collectives import Collective, link_report, total
+from neocpu.planner.demand import CountedDemand, MeanDemand, sample_cuts
+from neocpu.planner.traffic import StepShape, step_traffic
+from neocpu.planner.traffic_routes import ROUTE_CALLS
+from neocpu.training.step import TrainStep
+from neocpu.trees import rank_samples
+
+DENSE_FEATURES = 2
+FIRST_COLUMN = 3  # width of the bottom MLP
+PLAIN = (
+    TableSpec("few", 3, 8, ("x", "y")),  # fewer rows than ranks; two features
+    TableSpec("mean", 40, 12, ("y",), "mean"),  # a feature of two tables
+    TableSpec("wide", 25, 36, ("z",)),
+    TableSpec("both", 31, 20, ("u", "v"), "mean"),
+    TableSpec("thin", 9, 1, ("w",)),
+    TableSpec("odd", 17, 7, ("t",)),
+    TableSpec("one", 1, 4, ("s",), "mean"),
+)
+WEIGHTED = (*PLAIN[:5], TableSpec("weights", 19, 16, ("t", "r"), "sum", True))
+MIXED = (
+    "row_wise",
+    "data_parallel",
+    "grid_shard",
+    "column_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "table_wise",
+)
+LAMB = SparseOptimizer("partial_rowwise_lamb", learning_rate=0.05, max_norm=0.5)
+ADAGRAD = SparseOptimizer("exact_rowwise_adagrad", learning_rate=0.05)
+SGD = SparseOptimizer("exact_sgd", learning_rate=0.05)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training step under a plan."""
+
+    schemes: tuple[str, ...]
+    ranks: int
+    ranks_per_node: int = 8
+    route: str = "direct"
+    tables: tuple[TableSpec, ...] = PLAIN
+    optimizer: SparseOptimizer = ADAGRAD
+    batch: int = 11
+    leaves: int = 8
+    shards: tuple[Shard, ...] = ()  # of a plan that no scheme makes
+
+    @property
+    def plan(self) -> Plan:
+        if self.shards:
+            by_hand = ("by_hand",) * len(self.tables)
+            return Plan(self.tables, by_hand, self.shards, self.ranks, self.ranks).check()
+        schemes = [self.schemes[t % len(self.schemes)] for t in range(len(self.tables))]
+        ranks_per_node = min(self.ranks_per_node, self.ranks)
+        return place(self.tables, schemes, self.ranks, ranks_per_node)
+
+    @property
+    def kjt(self) -> KJT:
+        """The global batch; some bags are empty, some lookups pruned."""
+        rng = np.random.default_rng(self.batch)
+        keys = bags(self.tables)
+        lengths = rng.integers(0, 5, (len(keys), self.batch)).astype(np.int32)
+        lengths[rng.random(lengths.shape) < 0.3] = 0
+        heights = [self.tables[bag.table].rows for bag in keys]
+        rows = [rng.integers(-1, h, n) for h, n in zip(heights, lengths.sum(axis=1))]
+        values = np.concatenate([np.empty(0, np.int64), *rows])
+        weights = rng.integers(1, 9, values.size).astype(np.float32) / 8
+        return KJT(tuple(bag.key for bag in keys), lengths, values, weights)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A rank's samples of the batch."""
+
+    dense: np.ndarray
+    sparse: KJT
+    labels: np.ndarray
+    samples: int
+
+
+def rank_batch(comm: Comm, case: Case) -> Samples:
+    kjt = case.kjt
+    lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
+    starts = kjt.offsets[np.arange(len(kjt.keys)) * case.batch + lo]
+    ends = kjt.offsets[np.arange(len(kjt.keys)) * case.batch + hi]
+    picked = np.concatenate([np.arange(first, last) for first, last in zip(starts, ends)])
+    lengths = np.ascontiguousarray(kjt.lengths[:, lo:hi])
+    sparse = KJT(kjt.keys, lengths, kjt.values[picked], kjt.weights[picked])
+    dense = np.ones((hi - lo, DENSE_FEATURES), np.float32)
+    labels = (np.arange(lo, hi) % 2).astype(np.float32)
+    return Samples(dense, sparse, labels, case.batch)
+
+
+class Recorder(Traffic):
+    """Traffic that remembers every call: (verb, bytes to each rank)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[tuple[str, np.ndarray]] = []
+
+    def add(self, verb: str, links: np.ndarray, sizes: np.ndarray) -> None:
+        self.log.append((verb, sizes))
+        super().add(verb, links, sizes)
+
+
+def train(comm: Comm, case: Case) -> tuple[list[tuple[str, np.ndarray]], dict]:
+    """One training step; (this rank's calls, the traffic of all ranks)."""
+    dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
+    model = Dlrm(DENSE_FEATURES, dims, (FIRST_COLUMN,), (1,), "cat")
+    embedding = ShardedEmbedding(
+        case.plan, comm, case.optimizer, 1, case.leaves, FIRST_COLUMN, case.route
+    )
+    comm.sent = Recorder()
+    step = TrainStep(model, embedding, DenseOptimizer(SGD, model.flat), comm, case.leaves)
+    step(rank_batch(comm, case), 1)
+    log = list(comm.sent.log)
+    return log, comm.traffic()
+
+
+def shape_of(case: Case) -> StepShape:
+    dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
+    layout = ModelLayout(DENSE_FEATURES, tuple(dims), (FIRST_COLUMN,), (1,), "cat", False, "bce")
+    scalars = tuple(len(phase.of) for phase in case.optimizer.rounds)
+    return StepShape(case.batch, case.leaves, layout.parameters, case.route, scalars)
+
+
+def predict(case: Case) -> tuple[Collective, ...]:
+    cuts = sample_cuts(case.ranks, case.batch, case.leaves)
+    return step_traffic(case.plan, shape_of(case), CountedDemand(case.tables, case.kjt, cuts))
+
+
+def expect(case: Case) -> None:
+    """Every call of every rank sends what is predicted, and sums by verb and link are equal."""
+    calls = predict(case)
+    ranks_per_node = min(case.ranks_per_node, case.ranks)
+    counted = run_threads(case.ranks, partial(train, case=case), ranks_per_node=ranks_per_node)
+    for rank, (log, _) in enumerate(counted):
+        assert [verb for verb, _ in log] == [call.verb for call in calls], case
+        for (_, sizes), call in zip(log, calls):
+            predicted = call.matrix(case.ranks)[rank]
+            assert np.array_equal(sizes, predicted), (case, call.name, call.hop, rank)
+    assert link_report(calls, np.arange(case.ranks) // ranks_per_node) == counted[0][1]
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, "mixed"])
+def test_every_scheme(scheme: str) -> None:
+    schemes = MIXED if scheme == "mixed" else (scheme,)
+    for ranks, ranks_per_node in ((1, 1), (2, 2), (3, 2), (4, 2), (8, 3)):
+        expect(Case(schemes, ranks, ranks_per_node))
+    expect(Case(schemes, 4, 4, tables=WEIGHTED))
+
+
+@pytest.mark.parametrize("route", sorted(ROUTES))
+def test_every_route(route: str) -> None:
+    for ranks, ranks_per_node in ((2, 1), (3, 2), (4, 2), (8, 3)):
+        for scheme in ("row_wise", "table_row_wise", "grid_shard"):
+            expect(Case((scheme,), ranks, ranks_per_node, route))
+        expect(Case(MIXED, ranks, ranks_per_node, route, WEIGHTED))
+
+
+def test_every_route_has_its_prediction() -> None:
+    assert set(ROUTE_CALLS) == set(ROUTES)
+
+
+@pytest.mark.parametrize("scheme", ["column_wise", "grid_shard", "table_column_wise"])
+def test_phases_that_read_row_scalars(scheme: str) -> None:
+    """None, one number of each row, and two phases of which one reads two."""
+    for optimizer in (SGD, ADAGRAD, LAMB):
+        expect(Case((scheme,), 3, 2, optimizer=optimizer))
+    expect(Case(MIXED, 8, 4, "two_level", optimizer=LAMB))
+
+
+@pytest.mark.parametrize("batch", [0, 1, 5, 16])
+def test_odd_batches(batch: int) -> None:
+    for ranks in (2, 3, 4):
+        expect(Case(MIXED, ranks, 2, "two_level", WEIGHTED, batch=batch))
+    expect(Case(MIXED, 4, 2, "reduce_scatter", batch=batch, leaves=2))  # ranks without samples
+
+
+def test_rectangles_that_no_scheme_makes() -> None:
+    """Bands of rows that are cut at other columns, and several pieces on one rank."""
+    tables = (TableSpec("a", 10, 12, ("x", "y"), "mean"), TableSpec("b", 6, 8, ("y",)))
+    shards = (
+        Shard(0, (0, 4), (0, 12), 0),
+        Shard(0, (4, 10), (0, 4), 0),
+        Shard(0, (4, 10), (4, 8), 2),
+        Shard(0, (4, 7), (8, 12), 2),
+        Shard(0, (7, 10), (8, 12), 1),
+        Shard(1, (0, 6), (0, 4), 1),
+        Shard(1, (0, 6), (4, 8), 1),
+    )
+    for route in sorted(ROUTES):
+        expect(Case((), 3, 3, route, tables, LAMB, shards=shards))
+
+
+def test_expected_bytes_are_those_of_many_batches() -> None:
+    """Means over batches, where lookups are uniform and all bags have the expected length."""
+    lookups = {"few": 2.0, "mean": 3.0, "wide": 1.0}
+    case = Case(MIXED[1:4], 4, 2, "two_level", PLAIN[:3], batch=12)
+    cuts = sample_cuts(case.ranks, case.batch, case.leaves)
+    keys = bags(case.tables)
+    specs = [case.tables[bag.table] for bag in keys]
+    rng = np.random.default_rng(1)
+    sums: dict[str, float] = {}
+    batches = 300
+    for _ in range(batches):
+        lengths = np.array([[int(lookups[spec.name])] * case.batch for spec in specs], np.int32)
+        runs = [rng.integers(0, s.rows, n) for s, n in zip(specs, lengths.sum(axis=1))]
+        kjt = KJT(tuple(bag.key for bag in keys), lengths, np.concatenate(runs))
+        counted = CountedDemand(case.tables, kjt, cuts)
+        for call in step_traffic(case.plan, shape_of(case), counted):
+            sums[call.name] = sums.get(call.name, 0.0) + call.size.sum() / batches
+    demand = MeanDemand(case.tables, lookups, cuts)
+    calls = step_traffic(case.plan, shape_of(case), demand)
+    assert list(sums) == list(dict.fromkeys(call.name for call in calls))
+    for name, size in sums.items():
+        assert total(calls, case.ranks, name).sum() == pytest.approx(size, rel=0.01), name
+
+
+def test_a_thousand_tables_on_128_ranks() -> None:
+    """Expected traffic of a plan takes well under a second (0.1 s here)."""
+    rng = np.random.default_rng(2)
+    tables = tuple(
+        TableSpec(f"t{i}", int(rows), int(dim), (f"f{i}",))
+        for i, (rows, dim) in enumerate(
+            zip(rng.integers(1000, 10**7, 1000), rng.choice([32, 64, 128], 1000))
+        )
+    )
+    schemes = [MIXED[i % len(MIXED)] for i in range(len(tables))]
+    plan = place(tables, schemes, 128, 8)
+    step = StepShape(65536, 1024, 10**6, "two_level", (1,))
+    cuts = sample_cuts(128, step.batch, step.leaves)
+    start = time.process_time()
+    calls = step_traffic(plan, step, MeanDemand(tables, {}, cuts))
+    assert time.process_time() - start < 1.0
+    assert total(calls, 128).shape == (128, 128)
