@@ -249,5 +249,6 @@ def test_the_command_trains_for_a_machine_that_is_only_described(tmp_path: Path)
     networks = store.load(path)
     assert networks.machine == "zionex"
     assert set(networks.comm) == {2, 4, 8}
+    assert networks.facts["policy"]["cost_by_random"] < 1
     assert CliRunner().invoke(calibrate, command).exit_code == 2
     assert CliRunner().invoke(calibrate, ["--machine", "zionex"]).exit_code == 2

@@ -15,6 +15,7 @@ from neocpu.planner.learned.cost_nets import CommNet
 from neocpu.planner.learned.costs import LearnedCosts
 from neocpu.planner.learned.episodes import Game, Lesson, teach
 from neocpu.planner.learned.measure import SAMPLINGS
+from neocpu.planner.learned.policy import PlacementPolicy
 from neocpu.planner.learned.samples import (
     Ranges,
     draw_pool,
@@ -39,6 +40,11 @@ COMM_RANKS = (2, 4, 8)
 # Tables and ranks of the tasks that teach the policy.
 TASK_TABLES = (10, 60)
 TASK_RANKS = (2, 4, 8)
+
+# Tasks on which the policy is examined, and random placements of each.
+EXAM_SEED = 99
+EXAM_TASKS = 50
+EXAM_RANDOM = 10
 
 Tell = Callable[[str], None]
 MEASURE = "neocpu.planner.learned.measure"
@@ -139,13 +145,26 @@ def learn(
         machine=machine.name, batch=measured.batch, compute=compute, comm=comm, facts=facts
     )
     tell(f"policy, {training.lesson.updates} tasks")
-    policy, rewards = teach(_tasks(machine, networks, measured.ranges), training.lesson)
-    tenth = max(len(rewards) // 10, 1)
-    facts["policy"] = {
-        "first_rewards": float(np.mean(rewards[:tenth])),
-        "last_rewards": float(np.mean(rewards[-tenth:])),
-    }
+    draw = _tasks(machine, networks, measured.ranges)
+    policy, _ = teach(draw, training.lesson)
+    facts["policy"] = _against_random(policy, draw)
     return replace(networks, policy=policy, facts=facts)
+
+
+def _against_random(
+    policy: PlacementPolicy, draw: Callable[[np.random.Generator], Game]
+) -> dict[str, float]:
+    """Mean cost of the policy's placements by that of random ones, on tasks it has not seen."""
+    rng = np.random.default_rng(EXAM_SEED)
+    ratios = []
+    for _ in range(EXAM_TASKS):
+        game = draw(rng)
+        count = game.order.size
+        ranks = rng.integers(0, game.costs.layout.ranks, (EXAM_RANDOM, count))
+        random = [float(game.costs.seconds(game.costs.loads(game.order, r))) for r in ranks]
+        ratios.append(float(game.play(policy, 1, None).seconds[0]) / float(np.mean(random)))
+    finite = [ratio for ratio in ratios if np.isfinite(ratio)]
+    return {"tasks": len(finite), "cost_by_random": float(np.mean(finite))}
 
 
 def _tasks(
