@@ -1,9 +1,9 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-The records below list all keys and their defaults; those of tables and optimizers live beside their
-owners (`embedding/specs.py`, `embedding/optimizers.py`). `--set key=value` overrides single keys.
-An error names where the key was written, the key, its value, and what is allowed. Nothing here
-needs Numba or MPI.
+The records below list all keys and their defaults; those of data, tables and optimizers live
+beside their owners (`ingest/settings.py`, `embedding/specs.py`, `embedding/optimizers.py`).
+`--set key=value` overrides single keys. An error names where the key was written, the key, its
+value, and what is allowed. Nothing here needs Numba or MPI.
 
 `Config.header` is what decides the bits: it enters the digest, and none of it may change on resume.
 Everything else (ranks, plan, threads, number of steps, paths) may.
@@ -27,46 +27,17 @@ from neocpu.embedding.specs import (
 from neocpu.errors import ConfigError
 from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.schema import TRANSFORMS
+from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
-from neocpu.records import Paths, Reader, apply_override, toml_tree
+from neocpu.planner.planners import PLANNERS
+from neocpu.records import Reader, apply_override, toml_tree
 from neocpu.reference.policies import DEFAULT, POLICIES
 from neocpu.reference.rules import RULES
 from neocpu.storage.placement import choose_placements
 
-FORMATS = ("criteo", "avazu", "table")
-ON_ERROR = ("fail", "skip")
-ROWS_BY = ("hash", "vocabulary")
 # those of `parallel.routes`, which cannot be imported here: it needs Numba
 ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """Where the log is and how it becomes samples.
-
-    train, valid, test : paths of raw files, or of converted `.h5` ones.
-    schema : SCHEMA.toml, for format "table".
-    header : whether the first line of a raw Criteo log holds column names.
-    rows_by : how a category becomes a row: by "hash", or by a "vocabulary", which is that of the
-        dataset `vocabulary`, else that of the train data (raw files: codes seen at least
-        `min_count` times).
-    read_ahead : batches read ahead on a thread.
-    """
-
-    train: Paths = ()
-    valid: Paths = ()
-    test: Paths = ()
-    format: str = "criteo"
-    schema: str = ""
-    header: bool = False
-    shuffle: bool = True
-    rows_by: str = "hash"
-    vocabulary: str = ""
-    min_count: int = 0
-    dense_transform: str = "log1p"
-    on_error: str = "fail"
-    read_ahead: int = 2
 
 
 @dataclass(frozen=True)
@@ -127,11 +98,16 @@ class ParallelConfig:
     the path of a plan file that ends in .json (docs/planner.md).
     ranks_per_node : 0: the real hosts. route : how sums of row-split tables travel. memory : bytes
     for tables on each rank (0: no limit).
+    machine : that is planned for: a preset's name, a path, or "this-machine" ("": a generic one).
+    planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
+    (docs/planner.md).
     """
 
     plan: PlanSpec = "auto"
     ranks_per_node: int = 0
     route: str = "direct"
+    machine: str = ""
+    planner: str = "greedy"
     memory: int = 0
 
 
@@ -275,6 +251,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
     "parallel.route": ROUTE_NAMES,
+    "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
     "checkpoint.quantize": ("none", *SCALED),
 }

@@ -39,6 +39,8 @@ PLANS: dict[str, str | dict[str, str]] = {
     "mixed": MIXED,
     "auto": "auto",
 }
+# who chooses under "auto", by threads of a rank
+PLANNERS = {1: "greedy", 2: "search"}
 _LEVELS = (
     '{ "one" = "ddr", "few" = "hbm_over_ddr", "wide" = "ddr_over_ssd", "*" = '
     '"hbm_over_ddr_over_ssd" }'

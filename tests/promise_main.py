@@ -21,7 +21,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from promise_cases import FAMILIES, MEMORIES, PLANS, RANKS_PER_NODE, Case, other_plan
+from promise_cases import (
+    FAMILIES,
+    MEMORIES,
+    PLANNERS,
+    PLANS,
+    RANKS_PER_NODE,
+    Case,
+    other_plan,
+)
 
 from neocpu import config as configs
 from neocpu.kernels._jit import cpu_kind
@@ -42,7 +50,11 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
     """The config of a case over the data in `folder`."""
     config = configs.loads(
         FAMILIES[case.family].toml(folder),
-        overrides=[f"parallel.route={case.route}", *MEMORIES[case.memory]],
+        overrides=[
+            f"parallel.route={case.route}",
+            f"parallel.planner={PLANNERS[case.threads]}",
+            *MEMORIES[case.memory],
+        ],
     )
     # a pattern that matches no table would be refused: the plan goes through the same checks as a
     # user's

@@ -342,6 +342,7 @@ class Soak:
             yield f"memory.prefetch={chance.randrange(3)}"
             plan = chance.choice([name for name in PLANS if isinstance(PLANS[name], str)])
             yield f"parallel.plan={plan}"
+            yield f"parallel.planner={chance.choice(('greedy', 'search'))}"
             yield f"memory.placement={chance.choice(PLACEMENTS)}"
             yield f"memory.policy={chance.choice(POLICIES)}"
 

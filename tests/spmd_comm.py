@@ -178,6 +178,23 @@ def messages_in_small_chunks_arrive_too(comm: Comm) -> None:
     ranks = comm._comm  # type: ignore[attr-defined]
     chunked = MpiComm(ranks.Dup(), ranks_per_node=1, chunked=True, chunk=7)
     assert chunked.nodes.tolist() == list(range(comm.size))
+    every_verb_moves(chunked)
+    traffic_counts_payload_by_link(MpiComm(ranks.Dup(), ranks_per_node=1, chunked=True, chunk=7))
+
+
+@spmd(1, 2, 3, 4, 8)
+def messages_arrive_at_ranks_that_sleep_while_they_wait(comm: Comm) -> None:
+    if type(comm).__name__ != "MpiComm":
+        pytest.skip("how MPI ranks wait that share cores; threads sleep anyway")
+    from neocpu.parallel.mpi import MpiComm
+
+    ranks = comm._comm  # type: ignore[attr-defined]
+    every_verb_moves(MpiComm(ranks.Dup(), crowd=1.0, chunk=7))
+    traffic_counts_payload_by_link(MpiComm(ranks.Dup(), crowd=1.0))
+
+
+def every_verb_moves(comm: Comm) -> None:
+    """What comms must do, once more for one that moves messages in another way."""
     for body in (
         alltoallv_moves_every_dtype,
         alltoallv_of_nothing,
@@ -186,5 +203,4 @@ def messages_in_small_chunks_arrive_too(comm: Comm) -> None:
         small_things,
         split_groups_by_color_and_orders_by_key,
     ):
-        body(chunked)
-    traffic_counts_payload_by_link(MpiComm(ranks.Dup(), ranks_per_node=1, chunked=True, chunk=7))
+        body(comm)

@@ -49,7 +49,7 @@ if __name__ == "__main__":
             part = MPI.COMM_WORLD.Split(0 if takes_part else MPI.UNDEFINED, world.rank)
             if not takes_part:
                 continue
-            state, text = run(bodies[name], MpiComm(part, pause=world.pause), folder)
+            state, text = run(bodies[name], MpiComm(part), folder)
             events.write(json.dumps([name, int(ranks), state, text]) + "\n")
             if state == "failed":
                 events.flush()

@@ -1,15 +1,45 @@
 """Does the search find plans that are whole, that fit, and that are better than simple ones?"""
 
+import json
+import os
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from neocpu import config as configs
 from neocpu.embedding.specs import TableSpec
+from neocpu.errors import ConfigError, PlanError
+from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.plan import Plan, place
+from neocpu.parallel.sharding import Shard
+from neocpu.planner.alternatives import alternatives
 from neocpu.planner.answer import Answer
+from neocpu.planner.bound import lower_bound
+from neocpu.planner.cuts import ALL, RANK
+from neocpu.planner.drafts import build, lay, spread
+from neocpu.planner.models import COST_MODELS
+from neocpu.planner.options import Options, options_of
+from neocpu.planner.partition import PARTITIONERS
 from neocpu.planner.placements import Capacity
+from neocpu.planner.planners import PLANNERS
+from neocpu.planner.pricing import answer_of_plan
 from neocpu.planner.search import plan_tables
-from neocpu.planner.seconds import Layout, StepSeconds, loads_of, rectangles_of, step_seconds
+from neocpu.planner.seconds import (
+    CostModel,
+    Layout,
+    StepSeconds,
+    loads_of,
+    rectangles_of,
+    step_seconds,
+)
 from neocpu.planner.work import Workload
+from neocpu.training.plans import make_plan
 from neocpu.zionex.machine import LinkPeak, Machine, MemoryPeak
 
 MACHINE = Machine(
@@ -22,6 +52,7 @@ MACHINE = Machine(
     inside_node=LinkPeak(3e11, 1e-6),
     between_nodes=LinkPeak(2e10, 5e-6),
 )
+Shapes = list[tuple[int, int, int]]
 SHAPES = st.lists(
     st.tuples(st.integers(1, 10**5), st.sampled_from((1, 4, 16, 40, 128, 256)), st.integers(1, 40)),
     min_size=1,
@@ -30,41 +61,321 @@ SHAPES = st.lists(
 LAYOUTS = st.tuples(st.integers(1, 8), st.integers(1, 8)).map(
     lambda sizes: Layout(sizes[0], min(sizes))
 )
+ROUNDING = 1 + 1e-9
 
 
 def model_of(
-    shapes: list[tuple[int, int, int]], layout: Layout
-) -> tuple[StepSeconds, tuple[TableSpec, ...], Workload]:
+    shapes: Shapes, layout: Layout, name: str = "neo"
+) -> tuple[CostModel, tuple[TableSpec, ...], Workload]:
     tables = tuple(
         TableSpec(f"t{i}", rows, dim, (f"f{i}",)) for i, (rows, dim, _) in enumerate(shapes)
     )
     pooling = {f"t{i}": float(hotness) for i, (_, _, hotness) in enumerate(shapes)}
     work = Workload(batch=512, pooling=pooling)
-    return StepSeconds(MACHINE, tables, work, layout), tables, work
+    return COST_MODELS[name](MACHINE, tables, work, layout), tables, work
 
 
 def search(
-    shapes: list[tuple[int, int, int]], layout: Layout, capacity: Capacity | None = None
+    shapes: Shapes, layout: Layout, capacity: Capacity | None = None, name: str = "neo"
 ) -> Answer:
-    model, tables, work = model_of(shapes, layout)
+    model, tables, work = model_of(shapes, layout, name)
     return plan_tables(tables, "auto", layout, model, work, capacity)
 
 
-@given(shapes=SHAPES, layout=LAYOUTS)
+@settings(max_examples=30)
+@given(shapes=SHAPES, layout=LAYOUTS, name=st.sampled_from(sorted(COST_MODELS)))
 def test_the_answer_is_a_whole_plan_and_its_price(
-    shapes: list[tuple[int, int, int]], layout: Layout
+    shapes: Shapes, layout: Layout, name: str
 ) -> None:
-    answer = search(shapes, layout)
+    answer = search(shapes, layout, name=name)
     plan = answer.plan
     assert plan.shards == tuple(sorted(plan.shards))
     loads = loads_of(answer.model, answer.rectangles, layout.ranks)
     np.testing.assert_allclose(answer.loads, loads, rtol=1e-12)
     np.testing.assert_allclose(answer.seconds, step_seconds(answer.model, loads), rtol=1e-12)
-    for ours, theirs in zip(answer.rectangles, rectangles_of(plan)):
-        np.testing.assert_array_equal(ours, theirs)
-    state = answer.work.state_floats
-    assert answer.memory[:, 0].tolist() == plan.rank_bytes(state)
+    for ours, expected in zip(answer.rectangles, rectangles_of(plan)):
+        np.testing.assert_array_equal(ours, expected)
+    assert answer.memory[:, 0].tolist() == plan.rank_bytes(answer.work.state_floats)
     assert answer.bound <= answer.seconds
-    again = search(shapes, layout)
+    again = search(shapes, layout, name=name)
     assert again.plan == plan
     assert again.seconds == answer.seconds
+
+
+@settings(max_examples=25)
+@given(shapes=SHAPES, layout=LAYOUTS, name=st.sampled_from(sorted(COST_MODELS)))
+def test_never_worse_than_any_heuristic(shapes: Shapes, layout: Layout, name: str) -> None:
+    model, tables, work = model_of(shapes, layout, name)
+    best = plan_tables(tables, "auto", layout, model, work).seconds
+    heuristics = [PLANNERS["greedy"](tables, "auto", layout, model, work, None).plan]
+    for scheme in ("table_wise", "row_wise", "data_parallel"):
+        heuristics.append(
+            place(tables, [scheme] * len(tables), layout.ranks, layout.ranks_per_node)
+        )
+    for plan in heuristics[:2]:
+        assert best <= answer_of_plan(plan, layout, model, work).seconds * ROUNDING
+    options = options_of(tables, ["table_wise"] * len(tables), layout, model, work, Capacity())
+    laid = lay(options, layout, Capacity().limits, options.start[:-1])
+    assert laid is not None
+    for partitioner in PARTITIONERS.values():
+        draft = build(options, layout, Capacity().limits, laid, partitioner)
+        assert draft is not None
+        assert best <= (model.fixed_seconds + draft.value) * ROUNDING
+
+
+def every_plan(options: Options, layout: Layout, limits: np.ndarray) -> float:
+    """Seconds of the best plan, by looking at all of them; infinite where none fits."""
+    ways: list[list[tuple[np.ndarray, np.ndarray]]] = []
+    for table in range(options.start.size - 1):
+        of_table = []
+        for candidate in options.of_table(table):
+            home = options.home[candidate]
+            if home == RANK:
+                pieces = options.repeated(candidate)
+                homes = product(range(layout.ranks), repeat=pieces.size)
+                spreads = [(np.array(ranks), pieces) for ranks in homes]
+            elif home == ALL:
+                spreads = [tuple(spread(options, candidate, 0, layout))]
+            else:
+                nodes = range(options.first_node[candidate], options.last_node[candidate])
+                spreads = [tuple(spread(options, candidate, node, layout)) for node in nodes]
+            for ranks, pieces in spreads:
+                load = np.zeros((layout.ranks, options.piece_seconds.shape[1]))
+                size = np.zeros((layout.ranks, limits.size))
+                np.add.at(load, ranks, options.piece_seconds[pieces])
+                np.add.at(size, ranks, options.piece_bytes[pieces])
+                of_table.append((load, size))
+        ways.append(of_table)
+    best = np.inf
+    for chosen in product(*ways):
+        if (sum(size for _, size in chosen) <= limits * ROUNDING).all():
+            best = min(best, sum(load for load, _ in chosen).max(axis=0).sum())
+    return float(best)
+
+
+SMALL = st.lists(
+    st.tuples(st.integers(1, 5000), st.sampled_from((4, 16, 64, 128)), st.integers(1, 40)),
+    min_size=1,
+    max_size=2,
+)
+
+
+@settings(max_examples=12)
+@given(shapes=SMALL, layout=st.sampled_from([Layout(2, 2), Layout(2, 1), Layout(3, 3)]))
+def test_the_bound_holds_and_the_search_comes_close_in_small_cases(
+    shapes: Shapes, layout: Layout
+) -> None:
+    model, tables, work = model_of(shapes, layout)
+    options = options_of(tables, ["auto"] * len(tables), layout, model, work, Capacity())
+    limits = Capacity().limits
+    exact = every_plan(options, layout, limits)
+    answer = plan_tables(tables, "auto", layout, model, work)
+    found = answer.seconds - model.fixed_seconds
+    assert lower_bound(options, layout, limits) <= exact * ROUNDING
+    assert exact <= found * ROUNDING
+    assert found <= 1.1 * exact
+
+
+@settings(max_examples=4)
+@given(
+    shapes=st.lists(
+        st.tuples(st.integers(10, 5000), st.sampled_from((4, 16, 64)), st.integers(1, 40)),
+        min_size=2,
+        max_size=3,
+    ),
+    layout=st.sampled_from([Layout(2, 2), Layout(3, 3)]),
+    room=st.sampled_from((0.0, 0.7, 1.5)),
+)
+def test_the_solver_agrees(shapes: Shapes, layout: Layout, room: float) -> None:
+    pytest.importorskip("scipy", reason="scipy: the exact yardstick")
+    from neocpu.planner.exact import fewest_seconds
+
+    model, tables, work = model_of(shapes, layout)
+    total = sum(table.rows * table.row_bytes(table.dim, work.state_floats) for table in tables)
+    hbm = int(total / layout.ranks * room)
+    capacity = Capacity(hbm=hbm, memories=("hbm", "ddr"), placements=("auto",))
+    options = options_of(tables, ["auto"] * len(tables), layout, model, work, capacity)
+    exact = fewest_seconds(options, layout, capacity.limits, gap=1e-4)
+    assert lower_bound(options, layout, capacity.limits) <= exact * (1 + 2e-4)
+    answer = plan_tables(tables, "auto", layout, model, work, capacity)
+    found = answer.seconds - model.fixed_seconds
+    assert exact <= found * (1 + 2e-4)
+    event(f"search above exact: {int(100 * (found / exact - 1) + 0.5)} %")
+
+
+def test_what_does_not_fit_is_split_placed_below_or_refused() -> None:
+    shapes = [(10**4, 64, 30), (10**4, 64, 1), (10**4, 64, 1), (2000, 128, 40)]
+    layout = Layout(4, 4)
+    sizes = [rows * (4 * dim + 4) for rows, dim, _ in shapes]
+    half = sum(sizes) // 8
+    everywhere = ("hbm", "ddr", "ssd")
+    answer = search(shapes, layout, Capacity(hbm=half, memories=everywhere, placements=("auto",)))
+    assert (answer.memory[:, 0] <= half).all()
+    assert any(name != "hbm" for name in answer.placements)
+    # the tables that a step reads most keep the fast memory
+    assert answer.placements[0] == answer.placements[3] == "hbm"
+    assert answer.bound <= answer.seconds
+
+    total = sum(sizes) // 4 + 10**5
+    whole = search(shapes, layout, Capacity(total=total))
+    assert max(whole.plan.rank_bytes((0, 1))) <= total
+    with pytest.raises(PlanError, match=r"no plan was found that fits.*bytes in hbm"):
+        search(shapes, layout, Capacity(hbm=half))
+
+
+def test_rows_go_to_ssd_where_nothing_else_has_room() -> None:
+    shapes = [(10**5, 64, 2), (10**4, 64, 30)]
+    size = 10**4 * 260
+    capacity = Capacity(
+        hbm=size, ddr=2 * size, memories=("hbm", "ddr", "ssd"), placements=("auto",)
+    )
+    answer = search(shapes, Layout(2, 2), capacity)
+    assert answer.placements[0] == "hbm_over_ddr_over_ssd"
+    assert (answer.memory[:, :2] <= [size, 2 * size]).all()
+
+
+def test_row_scaled_tables_are_not_cut_by_columns() -> None:
+    layout = Layout(4, 2)
+    tables = [TableSpec("a", 100, 128, ("f",), format="int8", cache_format="fp32")]
+    work = Workload(batch=4096, pooling={"a": 50.0})
+    model = StepSeconds(MACHINE, tables, work, layout)
+    options = options_of(tables, ["auto"], layout, model, work, Capacity())
+    assert (options.parts == 1).all()
+    assert plan_tables(tables, "auto", layout, model, work).plan.check()
+
+
+def test_named_schemes_are_kept() -> None:
+    layout = Layout(4, 2)
+    shapes = [(100, 64, 3)] * 8
+    model, tables, work = model_of(shapes, layout)
+    schemes = [
+        "row_wise",
+        "column_wise",
+        "data_parallel",
+        "table_row_wise",
+        "table_column_wise",
+        "grid_shard",
+        "table_wise",
+        "table_wise",
+    ]
+    spec = {table.name: scheme for table, scheme in zip(tables, schemes)}
+    answer = plan_tables(tables, spec, layout, model, work)
+    assert list(answer.plan.schemes) == schemes
+    assert {shard.rank for shard in answer.plan.of_table(1)} <= set(range(4))
+    with pytest.raises(ConfigError, match="rowwise"):
+        plan_tables(tables, "rowwise", layout, model, work)
+
+
+def test_alternatives_are_priced_as_their_plans() -> None:
+    layout = Layout(4, 2)
+    answer = search([(5000, 64, 20), (100, 16, 1), (3000, 128, 9), (10, 8, 2)], layout)
+    plan = answer.plan
+    for table in range(4):
+        others = alternatives(answer, table)
+        assert [other.seconds for other in others] == sorted(other.seconds for other in others)
+        kept = [shard for shard in plan.shards if shard.table != table]
+        spec = plan.tables[table]
+        for other in others:
+            whole = Shard(table, (0, spec.rows), (0, spec.dim), other.home)
+            copies = [replace(whole, rank=rank) for rank in range(4)]
+            cut = {"table_wise": [whole], "data_parallel": copies}.get(other.scheme)
+            if cut is None:
+                continue
+            schemes = (*plan.schemes[:table], other.scheme, *plan.schemes[table + 1 :])
+            changed = replace(plan, schemes=schemes, shards=tuple(sorted(kept + cut)))
+            price = answer_of_plan(changed, layout, answer.model, answer.work)
+            assert other.seconds == pytest.approx(price.seconds)
+            assert other.missing_bytes == 0
+    tight = replace(answer, budget=Capacity(hbm=100_000), capacity=Capacity(hbm=100_000).bytes)
+    assert any(other.missing_bytes > 0 for other in alternatives(tight, 0))
+
+
+# ---- published models ----
+
+
+def shared(name: str) -> Any:
+    """A file of the test data."""
+    folder = os.environ.get("NEOCPU_TEST_DATA")
+    path = Path(folder or ".") / name
+    if not folder or not path.exists():
+        pytest.skip(f"NEOCPU_TEST_DATA has no {name}")
+    return json.loads(path.read_text())
+
+
+def imbalance(plan: Plan, work: Workload) -> float:
+    """Lookups that the ranks receive, the most over the mean; copies receive none."""
+    received = np.zeros(plan.ranks)
+    for shard in plan.shards:
+        if not plan.replicated(shard.table):
+            spec = plan.tables[shard.table]
+            part = shard.shape[0] / spec.rows
+            received[shard.rank] += work.pooling[spec.name] * part * work.batch
+    return float(received.max() / received.mean())
+
+
+def test_the_traced_plan_is_improved() -> None:
+    """MLPerf DLRMv2 on 8 ranks: one rank of the traced plan receives 3.9 times the mean."""
+    trace = shared("param_dlrm_8rank_decoded.json")
+    shapes = shared("table_configs.json")["mlperf_dlrmv2"]
+    tables = [
+        TableSpec(f"t{i}", rows, trace["config"]["dim"], (f"f{i}",))
+        for i, rows in enumerate(shapes["rows"])
+    ]
+    pooling = {f"t{i}": float(count) for i, count in enumerate(shapes["multi_hot_sizes"])}
+    work = Workload(batch=8 * trace["config"]["local_batch"], pooling=pooling)
+    layout = Layout(8, 8)
+    copied = trace["data_parallel_tables"]
+    shards = [
+        Shard(table, (0, tables[table].rows), (0, 16), int(rank))
+        for rank, numbers in trace["plan_table_wise"].items()
+        for table in numbers
+    ]
+    shards += [Shard(t, (0, tables[t].rows), (0, 16), rank) for t in copied for rank in range(8)]
+    schemes = tuple("data_parallel" if t in copied else "table_wise" for t in range(26))
+    traced = Plan(tuple(tables), schemes, tuple(sorted(shards)), 8, 8).check()
+    assert imbalance(traced, work) == pytest.approx(3.92, abs=0.01)
+
+    model = StepSeconds(MACHINE, tables, work, layout)
+    answer = plan_tables(tables, "auto", layout, model, work)
+    assert answer.seconds < answer_of_plan(traced, layout, model, work).seconds
+    # 100 of the 206 lookups of a sample are one table's, and 27 another's
+    assert imbalance(answer.plan, work) < 1.35
+
+
+# ---- training ----
+
+CONFIG = """
+[data]
+train = "none.h5"
+[parallel]
+planner = "search"
+[tables]
+a = { rows = 1000 }
+b = { rows = 50, features = ["b", "c"] }
+"""
+
+
+def test_a_config_chooses_its_planner_and_machine(tmp_path: Path) -> None:
+    comm = SingleComm()
+    plan = make_plan(configs.loads(CONFIG), comm, {}, 4)
+    assert plan.ranks == 4
+    machine = tmp_path / "box.toml"
+    machine.write_text("""name = "box"
+[hbm]
+capacity_bytes = 1_000_000
+bandwidth_bytes_per_s = 1e9
+[inside_node]
+bandwidth_bytes_per_s = 1e8
+[compute]
+fp32_flops_per_s = 1e9
+""")
+    named = configs.loads(CONFIG, overrides=[f"parallel.machine={machine}"])
+    assert make_plan(named, comm, {}, 4).check()
+    lost = configs.loads(CONFIG, overrides=["parallel.machine=nowhere.toml"])
+    with pytest.raises(ConfigError, match=r"nowhere.toml: cannot read the machine"):
+        make_plan(lost, comm, {}, 4)
+    with pytest.raises(ConfigError, match=r"parallel.planner"):
+        configs.loads(CONFIG, overrides=["parallel.planner=best"])
+    small = configs.loads(CONFIG, overrides=["parallel.memory=100"])
+    with pytest.raises(PlanError, match="no plan was found that fits"):
+        make_plan(small, comm, {}, 4)

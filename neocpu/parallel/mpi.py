@@ -15,7 +15,7 @@ import mpi4py
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.cores import available
+from neocpu import cores
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.comm import Comm, Counts, Request, Traffic, nodes_of
 
@@ -30,30 +30,60 @@ except (ImportError, RuntimeError) as error:
     ) from error
 
 CHUNK = 1 << 30
-# Seconds that a rank without a core of its own sleeps between two looks at an exchange: at first,
-# and at most for each rank that shares its core, because those want their turn in between.
-FIRST_PAUSE = 20e-6
-PAUSE_PER_RANK = 50e-6
+# Seconds between two questions whether messages have come, for each rank that shares a core: at
+# first, and at most. So asking takes a few hundredths of the cores.
+FIRST_SLEEP = 20e-6
+LAST_SLEEP = 1e-3
+# Ranks of a core from which on they sleep. Fewer wait in MPI's own way, which is quicker.
+CROWD = 8
 LARGE_COUNTS = MPI.Get_version() >= (4, 0)
 _TAG = 77
 
 
 class _Started:
-    """MPI requests under way, and the arrays that must live until they are done."""
+    """MPI requests under way, and the arrays that must live until they are done.
+
+    crowd : ranks that share a core, where waiting ranks sleep; 0: MPI waits in its own way, which
+    keeps a core busy.
+    """
 
     def __init__(
-        self, requests: Sequence[MPI.Request], arrays: tuple[NDArray[Any], ...], pause: float
+        self,
+        requests: Sequence[MPI.Request],
+        arrays: tuple[NDArray[Any], ...],
+        crowd: float = 0.0,
     ) -> None:
         self._requests = list(requests)
         self._arrays = arrays
-        self._pause = pause
+        self._crowd = crowd
 
     def wait(self) -> None:
-        if self._pause:
-            _doze(self._requests, FIRST_PAUSE, self._pause)
+        if self._crowd:
+            _sleep_until_done(self._requests, self._crowd)
         else:
             MPI.Request.Waitall(self._requests)
         self._requests = []
+
+
+def _sleep_until_done(requests: list[MPI.Request], crowd: float) -> None:
+    """Ask and sleep in turn, so that who waits takes no core.
+
+    A sleep takes a tenth of the time since a message last came or went: messages move only while
+    somebody asks, so an exchange under way must be asked about often, and a long wait for a rank
+    at work need not.
+    """
+    pending = len(requests)
+    quiet_since = time.perf_counter()
+    while pending:
+        done = MPI.Request.Testsome(requests)
+        if done is None:  # none is left
+            return
+        if done:
+            pending -= len(done)
+            quiet_since = time.perf_counter()
+        if pending:
+            quiet = time.perf_counter() - quiet_since
+            time.sleep(min(max(0.1 * quiet, FIRST_SLEEP * crowd), LAST_SLEEP * crowd))
 
 
 class MpiComm(Comm):
@@ -63,9 +93,8 @@ class MpiComm(Comm):
     ranks_per_node : nodes are runs of this many ranks; None: the real hosts (ranks that can share
         memory).
     chunked : send point-to-point messages even if MPI has 64-bit counts (None: only if it has not).
-    pause : seconds that a waiting rank sleeps at most before it looks again; 0: it waits in MPI,
-        which polls (None: 0 where every rank of this host has a core; a rank that polls would take
-        the core of one that works).
+    crowd : ranks that share a core, where those that wait sleep; 0: MPI waits in its own way, which
+        keeps a core busy; None: 0, unless many share one.
     """
 
     def __init__(
@@ -77,7 +106,7 @@ class MpiComm(Comm):
         sent: Traffic | None = None,
         chunked: bool | None = None,
         chunk: int = CHUNK,
-        pause: float | None = None,
+        crowd: float | None = None,
     ) -> None:
         self._comm = MPI.COMM_WORLD.Dup() if world is None else world
         rank = self._comm.Get_rank()
@@ -85,9 +114,10 @@ class MpiComm(Comm):
         if nodes is None:
             nodes = nodes_of(size, ranks_per_node) if ranks_per_node else _hosts(self._comm)
         super().__init__(rank, size, nodes, sent)
-        self._chunked = not LARGE_COUNTS if chunked is None else chunked
+        self._crowd = _crowd(self._comm) if crowd is None else crowd
+        # Of single messages it is known which have come; of MPI's collectives it is not.
+        self._chunked = not LARGE_COUNTS or self._crowd > 0 if chunked is None else chunked
         self._chunk = chunk
-        self.pause = _longest_pause(self._comm) if pause is None else pause
 
     def _exchange(
         self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
@@ -102,20 +132,52 @@ class MpiComm(Comm):
             [out, (sends, np.cumsum(sends) - sends), MPI.BYTE],
             [into, (recvs, np.cumsum(recvs) - recvs), MPI.BYTE],
         )
-        return _Started([request], (out, into, sends, recvs), self.pause)
+        return _Started([request], (out, into, sends, recvs))
 
     def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
         out = _bytes(send)
         into = _bytes(recv)
         sizes = counts * recv.itemsize
-        if self._chunked:
+        if self._crowd:
+            self._gather_in_rounds(out, into, sizes)
+        elif self._chunked:
             sends = np.full(self.size, out.size, np.int64)
             self._start_messages(out, sends, np.zeros(self.size, np.int64), into, sizes).wait()
         else:
-            request = self._comm.Iallgatherv(
+            self._comm.Allgatherv(
                 [out, out.size, MPI.BYTE], [into, (sizes, np.cumsum(sizes) - sizes), MPI.BYTE]
             )
-            _Started([request], (out, into, sizes), self.pause).wait()
+
+    def _gather_in_rounds(
+        self, out: NDArray[np.uint8], into: NDArray[np.uint8], sizes: Counts
+    ) -> None:
+        """All-gather in log2(ranks) rounds, each with one message out and one in (Bruck's).
+
+        Blocks of the ranks from this one on, around the ring, stand one after the other; each round
+        doubles them.
+        """
+        order = (np.arange(self.size) + self.rank) % self.size
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes[order])])
+        blocks = np.empty(into.size, np.uint8)
+        blocks[: out.size] = out
+        known = 1
+        while known < self.size:
+            more = min(known, self.size - known)
+            arriving = blocks[ends[known] : ends[known + more]]
+            leaving = blocks[: ends[more]]
+            requests = []
+            for view, peer, start in (
+                (arriving, self.rank + known, self._comm.Irecv),
+                (leaving, self.rank - known, self._comm.Isend),
+            ):
+                for lo, hi in self._chunks(0, view.size):
+                    message = [view[lo:hi], hi - lo, MPI.BYTE]
+                    requests.append(start(message, peer % self.size, _TAG))
+            _Started(requests, (leaving, arriving), self._crowd).wait()
+            known += more
+        starts = np.cumsum(sizes) - sizes
+        for place, rank in enumerate(order.tolist()):
+            into[starts[rank] : starts[rank] + sizes[rank]] = blocks[ends[place] : ends[place + 1]]
 
     def _start_messages(
         self,
@@ -138,7 +200,7 @@ class MpiComm(Comm):
             target = (self.rank + turn) % self.size
             for lo, hi in self._chunks(int(starts[target]), int(sends[target])):
                 requests.append(self._comm.Isend([out[lo:hi], hi - lo, MPI.BYTE], target, _TAG))
-        return _Started(requests, (out, into), self.pause)
+        return _Started(requests, (out, into), self._crowd)
 
     def _chunks(self, start: int, size: int) -> Iterator[tuple[int, int]]:
         for lo in range(start, start + size, self._chunk):
@@ -146,13 +208,20 @@ class MpiComm(Comm):
 
     def barrier(self) -> None:
         """Return once every rank has called."""
-        _Started([self._comm.Ibarrier()], (), self.pause).wait()
+        if self._crowd:
+            self.quiet_barrier()
+        else:
+            self._comm.Barrier()
 
     def quiet_barrier(self) -> None:
         """Return once every rank has called; asks and sleeps in turn, so that waiting takes no core
         from workers.
         """
-        _doze([self._comm.Ibarrier()], 0.0005, 0.05)
+        request = self._comm.Ibarrier()
+        pause = 0.0005
+        while not request.Test():
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
 
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the ranks that gave the same color, ordered by (key, rank)."""
@@ -166,7 +235,7 @@ class MpiComm(Comm):
             sent=self.sent,
             chunked=self._chunked,
             chunk=self._chunk,
-            pause=self.pause,
+            crowd=self._crowd,
         )
 
     def abort(self, status: int) -> None:
@@ -175,23 +244,21 @@ class MpiComm(Comm):
         os._exit(status)
 
 
-def _doze(requests: Sequence[MPI.Request], pause: float, longest: float) -> None:
-    """Return when all requests are done; asks and sleeps in turn, in seconds, ever longer."""
-    while not MPI.Request.Testall(requests):
-        time.sleep(pause)
-        pause = min(2 * pause, longest)
-
-
-def _longest_pause(comm: MPI.Comm) -> float:
-    """Seconds that a rank of this host may sleep while it waits; 0 where each has a core."""
-    host = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
-    ranks_per_core = host.Get_size() / len(available())
-    host.Free()
-    return PAUSE_PER_RANK * ranks_per_core if ranks_per_core > 1 else 0.0
-
-
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     return array.view(np.uint8) if array.size else np.empty(0, np.uint8)
+
+
+def _crowd(comm: MPI.Comm) -> float:
+    """Ranks that share a core on the fullest host, where they are CROWD or more; otherwise 0.
+
+    The same on all ranks, which must agree on how messages travel.
+    """
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.Get_rank())
+    ranks_per_core = np.array([host.Get_size() / len(cores.available())])
+    host.Free()
+    comm.Allreduce(MPI.IN_PLACE, [ranks_per_core, MPI.DOUBLE], MPI.MAX)
+    crowd = float(ranks_per_core[0])
+    return crowd if crowd >= CROWD else 0.0
 
 
 def _hosts(comm: MPI.Comm) -> Counts:

@@ -44,13 +44,20 @@ class Plan:
             by_rank[shard.rank].append(shard)
         return tuple(tuple(shards) for shards in by_rank)
 
+    @cached_property
+    def _by_table(self) -> tuple[tuple[Shard, ...], ...]:
+        by_table: list[list[Shard]] = [[] for _ in self.tables]
+        for shard in sorted(self.shards):
+            by_table[shard.table].append(shard)
+        return tuple(tuple(shards) for shards in by_table)
+
     def local(self, rank: int) -> tuple[Shard, ...]:
         """Rectangles of one rank, sorted by (table, rows, columns)."""
         return self._by_rank[rank]
 
     def of_table(self, table: int) -> tuple[Shard, ...]:
         """Rectangles of one table, sorted by (rows, columns, rank)."""
-        return tuple(sorted(shard for shard in self.shards if shard.table == table))
+        return self._by_table[table]
 
     def replicated(self, table: int) -> bool:
         """Is the whole table on every rank (data_parallel)?"""

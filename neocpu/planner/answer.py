@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from neocpu.parallel.plan import Plan
+from neocpu.planner.placements import Capacity
 from neocpu.planner.seconds import CostModel, Layout
 from neocpu.planner.work import Floats, Ints, Rectangles, Workload
 
@@ -31,7 +32,8 @@ class Answer:
     model, work, layout : what it was made for. rectangles : of the plan, with the shares of rows
     that fast memory holds. loads : f64[ranks, phases] in s. memory : i64[ranks, 3], bytes in hbm,
     ddr and ssd. capacity : i64[3] of a rank, 0 for no limit. placements : by table. seconds : of a
-    step. bound : seconds that no plan can stay below under this model. planner : its name.
+    step. bound : seconds that no plan can stay below under this model. planner : its name. budget :
+    what `capacity` is part of, and which placements tables may have.
     """
 
     plan: Plan
@@ -47,6 +49,7 @@ class Answer:
     bound: float
     planner: str = "search"
     notes: tuple[str, ...] = field(default=())
+    budget: Capacity = field(default_factory=Capacity)
 
     @property
     def above_bound(self) -> float:

@@ -147,7 +147,7 @@ def sums_by_rank(columns: Floats, pieces: Ints, ranks: Ints, count: int) -> Floa
     return np.stack(sums, axis=1)
 
 
-class Ground(NamedTuple):
+class Laid(NamedTuple):
     """What a choice puts on the ranks before items are placed.
 
     choice, node : i64[tables]. seconds f64[ranks, phases], bytes f64[ranks, memories] : of
@@ -160,7 +160,7 @@ class Ground(NamedTuple):
     bytes: Floats
 
 
-def ground_of(options: Options, layout: Layout, limits: Floats, choice: Ints) -> Ground | None:
+def lay(options: Options, layout: Layout, limits: Floats, choice: Ints) -> Laid | None:
     """Everything of a choice but its items, or None where that does not fit.
 
     NODE candidates go one by one, the dearest first, where their dearest rank ends lowest.
@@ -190,20 +190,20 @@ def ground_of(options: Options, layout: Layout, limits: Floats, choice: Ints) ->
         part = spread(options, int(choice[table]), home, layout)
         seconds[part.ranks] += options.piece_seconds[part.pieces]
         size[part.ranks] += options.piece_bytes[part.pieces]
-    return Ground(choice.copy(), node, seconds, size)
+    return Laid(choice.copy(), node, seconds, size)
 
 
 def build(
-    options: Options, layout: Layout, limits: Floats, ground: Ground, partitioner: Partitioner
+    options: Options, layout: Layout, limits: Floats, laid: Laid, partitioner: Partitioner
 ) -> PlanDraft | None:
     """A draft whose items a partitioner places, or None where they do not fit."""
-    on_ranks = np.flatnonzero(options.home[ground.choice] == RANK)
-    item_piece, item_table = items_of(options, ground.choice, on_ranks)
+    on_ranks = np.flatnonzero(options.home[laid.choice] == RANK)
+    item_piece, item_table = items_of(options, laid.choice, on_ranks)
     packing = Packing(
         seconds=options.piece_seconds[item_piece],
         bytes=options.piece_bytes[item_piece],
-        rank_seconds=ground.seconds,
-        rank_bytes=ground.bytes,
+        rank_seconds=laid.seconds,
+        rank_bytes=laid.bytes,
         limits=limits,
     )
     item_rank = partitioner(packing)
@@ -214,13 +214,13 @@ def build(
         options=options,
         layout=layout,
         limits=limits,
-        choice=ground.choice.copy(),
-        node=ground.node.copy(),
+        choice=laid.choice.copy(),
+        node=laid.node.copy(),
         item_table=item_table,
         item_piece=item_piece,
         item_rank=item_rank,
-        seconds=ground.seconds + sums_by_rank(options.piece_seconds, item_piece, item_rank, count),
-        bytes=ground.bytes + sums_by_rank(options.piece_bytes, item_piece, item_rank, count),
+        seconds=laid.seconds + sums_by_rank(options.piece_seconds, item_piece, item_rank, count),
+        bytes=laid.bytes + sums_by_rank(options.piece_bytes, item_piece, item_rank, count),
     )
     return draft if draft.fits else None
 

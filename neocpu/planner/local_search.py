@@ -220,7 +220,7 @@ def _some(items: Ints, most: int) -> Ints:
 
 
 @dataclass
-class _Ground:
+class Ground:
     """Loads of the ranks without one table: as in the draft, their powers and the sums of these."""
 
     seconds: Floats
@@ -228,9 +228,9 @@ class _Ground:
     powers: Floats
     sums: Floats
 
-    def copy(self) -> "_Ground":
+    def copy(self) -> "Ground":
         """One to build on."""
-        return _Ground(self.seconds.copy(), self.bytes.copy(), self.powers.copy(), self.sums.copy())
+        return Ground(self.seconds.copy(), self.bytes.copy(), self.powers.copy(), self.sums.copy())
 
 
 @dataclass
@@ -287,7 +287,7 @@ def recut_table(norm: Norm, table: int, budget: Budget) -> bool:
     return True
 
 
-def without(norm: Norm, table: int) -> _Ground:
+def without(norm: Norm, table: int) -> Ground:
     """The loads without a table."""
     draft = norm.draft
     options = draft.options
@@ -299,10 +299,10 @@ def without(norm: Norm, table: int) -> _Ground:
     powers = norm.powers.copy()
     ranks = np.unique(part.ranks)
     powers[ranks] = norm.power(seconds[ranks])
-    return _Ground(seconds, size, powers, powers.sum(axis=0))
+    return Ground(seconds, size, powers, powers.sum(axis=0))
 
 
-def insert(norm: Norm, ground: _Ground, candidate: int, budget: Budget) -> Insertion | None:
+def insert(norm: Norm, ground: Ground, candidate: int, budget: Budget) -> Insertion | None:
     """The best homes of a candidate's rectangles on some ground, None where they do not fit.
 
     Items are placed one by one, each where the norm is least.
@@ -341,7 +341,7 @@ def insert(norm: Norm, ground: _Ground, candidate: int, budget: Budget) -> Inser
     return Insertion(candidate, 0, np.array(ranks, np.int64), value)
 
 
-def _insert_on_node(norm: Norm, ground: _Ground, candidate: int) -> Insertion | None:
+def _insert_on_node(norm: Norm, ground: Ground, candidate: int) -> Insertion | None:
     """The node on which a candidate's rectangles go best; None where they fit on none."""
     options = norm.draft.options
     ranks, pieces = spread_on_nodes(options, candidate, norm.draft.layout)
@@ -357,7 +357,7 @@ def _insert_on_node(norm: Norm, ground: _Ground, candidate: int) -> Insertion | 
     return Insertion(candidate, node, np.zeros(0, np.int64), float(values[place]))
 
 
-def _value_with(norm: Norm, ground: _Ground, part: Spread) -> float | None:
+def _value_with(norm: Norm, ground: Ground, part: Spread) -> float | None:
     """The norm with more rectangles, at most one on a rank; None where they do not fit."""
     options = norm.draft.options
     size = ground.bytes[part.ranks] + options.piece_bytes[part.pieces]

@@ -72,6 +72,7 @@ def answer_of(
         seconds=step_seconds(model, loads),
         bound=model.fixed_seconds + lower_bound(options, layout, draft.limits),
         planner=planner,
+        budget=capacity,
     )
 
 
@@ -113,6 +114,7 @@ def answer_of_plan(
         seconds=step_seconds(model, loads),
         bound=model.fixed_seconds + lower_bound(options, layout, capacity.limits),
         planner=planner,
+        budget=capacity,
     )
 
 

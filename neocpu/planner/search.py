@@ -17,15 +17,16 @@ import numpy as np
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import PlanError
 from neocpu.parallel.plan import PlanSpec, choose_schemes
+from neocpu.planner import auto
 from neocpu.planner.answer import Answer
 from neocpu.planner.cuts import RANK
-from neocpu.planner.drafts import PlanDraft, build, ground_of
+from neocpu.planner.drafts import PlanDraft, build, lay
 from neocpu.planner.local_search import improve
 from neocpu.planner.options import Options, options_of
 from neocpu.planner.partition import PARTITIONERS
 from neocpu.planner.placements import Capacity
 from neocpu.planner.prices import cheapest, memory_prices
-from neocpu.planner.pricing import answer_of
+from neocpu.planner.pricing import answer_of, draft_of
 from neocpu.planner.seconds import CostModel, Layout
 from neocpu.planner.work import Floats, Ints, Workload
 
@@ -33,11 +34,13 @@ from neocpu.planner.work import Floats, Ints, Workload
 WORK = 20.0
 LEAST_WORK = 1e6
 MOST_WORK = 2e8
+# Tables times ranks for which the planner that counts bytes is asked too.
+MOST_FOR_AUTO = 4096
 # Largest rectangles of a proposal, as parts of a rank's fair share.
 PEAKS = (np.inf, 1.0, 0.5, 0.25, 0.125)
 # Where memory is short: (part of all memory that a proposal may take, part of a rank's memory that
 # one rectangle may), tried in this order.
-TIGHTER = ((0.98, 1.0), (0.95, 0.5), (0.9, 0.25), (0.85, 0.125), (0.8, 0.06), (0.9, 0.0))
+TIGHTER = ((0.98, 1.0), (0.95, 0.5), (0.9, 0.25), (0.85, 0.125), (0.8, 0.06), (0.9, 1e-9))
 
 
 def plan_tables(
@@ -61,6 +64,7 @@ def plan_tables(
     schemes = choose_schemes(tables, spec)
     options = options_of(tables, schemes, layout, model, work, capacity)
     drafts = list(starts(options, layout, capacity.limits))
+    drafts += _byte_counting(tables, spec, layout, work, capacity, options)
     if not drafts:
         raise _does_not_fit(tables, options, layout, capacity)
     work_of_search = min(max(WORK * len(tables) * layout.ranks, LEAST_WORK), MOST_WORK)
@@ -109,11 +113,11 @@ def starts(options: Options, layout: Layout, limits: Floats) -> Iterator[PlanDra
 
     def drafts(choices: Sequence[Ints], names: Sequence[str]) -> Iterator[PlanDraft]:
         for choice in choices:
-            ground = ground_of(options, layout, limits, choice)
-            if ground is None:
+            laid = lay(options, layout, limits, choice)
+            if laid is None:
                 continue
             for name in names:
-                draft = build(options, layout, limits, ground, PARTITIONERS[name])
+                draft = build(options, layout, limits, laid, PARTITIONERS[name])
                 if draft is not None:
                     yield draft
 
@@ -127,6 +131,27 @@ def starts(options: Options, layout: Layout, limits: Floats) -> Iterator[PlanDra
         yield from thorough
         if best or thorough:
             return
+
+
+def _byte_counting(
+    tables: Sequence[TableSpec],
+    spec: PlanSpec,
+    layout: Layout,
+    work: Workload,
+    capacity: Capacity,
+    options: Options,
+) -> list[PlanDraft]:
+    """The draft of `auto.make_plan`'s plan, if it fits; none where making it would take long."""
+    if len(tables) * layout.ranks > MOST_FOR_AUTO:
+        return []
+    try:
+        plan = auto.make_plan(
+            tables, spec, layout.ranks, layout.ranks_per_node, work, capacity.total or None
+        )
+    except PlanError:
+        return []
+    draft = draft_of(options, plan, layout, capacity.limits)
+    return [draft] if draft is not None and draft.fits else []
 
 
 def _whole_tables(options: Options) -> Ints:

@@ -9,58 +9,87 @@ from pathlib import Path
 
 from neocpu.config import Config, MemoryConfig
 from neocpu.embedding.tiered import MemoryPlan
-from neocpu.errors import ConfigError, NeocpuError
+from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan, is_plan_file
+from neocpu.parallel.shared_plan import plan_on_first_rank
 from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
+from neocpu.planner.placements import Capacity
+from neocpu.planner.planners import PLANNERS
+from neocpu.planner.seconds import Layout, StepSeconds
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
 from neocpu.planner.work import Workload
 from neocpu.records import choose
 from neocpu.storage.placement import AUTO, PLACEMENTS, choose_placements
+from neocpu.zionex import machine_file
+from neocpu.zionex.generic import GENERIC
+from neocpu.zionex.machine import Machine
 
 
 def make_plan(
     config: Config, comm: Comm, pooling: Mapping[str, float], ranks: int | None = None
 ) -> Plan:
-    """Which rank holds which rectangle of which table. Collective where a file says so.
+    """Which rank holds which rectangle of which table. Collective.
 
     pooling : mean lookups per sample of each table (1 where a table is missing).
     ranks : of a run that is only planned for; None: those of `comm`.
     """
     per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
     work = workload(config, pooling)
+    count = ranks or comm.size
+    return plan_on_first_rank(comm, config.tables, lambda: _plan(config, count, per_node, work))
+
+
+def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
+    """The plan of a file, or one that is made."""
     budget = config.parallel.memory or None
     spec = config.parallel.plan
     if not (isinstance(spec, str) and is_plan_file(spec)):
-        return auto.make_plan(config.tables, spec, ranks or comm.size, per_node, work, budget)
-
-    content = _shared_text(spec, comm)
-    error: NeocpuError | None = None
-    try:
-        planned = bind(plan_file.loads(content, spec), config.tables, ranks or comm.size)
-        # every table by its own name: no name is a pattern for others
-        schemes = dict(zip((table.name for table in config.tables), planned.schemes))
-        plan = auto.make_plan(
-            config.tables, schemes, ranks or comm.size, per_node, work, budget, planned.fixed
-        )
-    except NeocpuError as problem:
-        error = problem
-    comm.agree(error)
+        if config.parallel.planner != "greedy":
+            return _planned(config, ranks, per_node, work)
+        return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
+    file = plan_file.loads(plan_file.read_text(spec), spec)
+    planned = bind(file, config.tables, ranks)
+    # every table by its own name: no name is a pattern for others
+    schemes = dict(zip((table.name for table in config.tables), planned.schemes))
+    plan = auto.make_plan(config.tables, schemes, ranks, per_node, work, budget, planned.fixed)
     return replace(plan, placements=planned.placements)
 
 
-def _shared_text(path: str, comm: Comm) -> str:
-    """The text of a plan file: rank 0 reads it for all, so that all ranks plan alike."""
-    error: NeocpuError | None = None
-    content = b""
-    if comm.rank == 0:
-        try:
-            content = plan_file.read_text(path).encode()
-        except NeocpuError as problem:
-            error = problem
-    comm.agree(error)
-    return comm.allgather_bytes(content)[0].decode()
+def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
+    """The plan of the planner that the config names; rows are placed by `memory_plan`, under it."""
+    layout = Layout(ranks, min(per_node or ranks, ranks), config.parallel.route)
+    model = StepSeconds(planning_machine(config), config.tables, work, layout)
+    planner = PLANNERS[config.parallel.planner]
+    return planner(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
+
+
+def planning_machine(config: Config) -> Machine:
+    """The machine of `parallel.machine`; without a name a generic one.
+
+    Raises ConfigError where its file cannot be read.
+    """
+    name = config.parallel.machine
+    return machine_file.load(name) if name else GENERIC
+
+
+def capacity(config: Config) -> Capacity:
+    """The config's budgets of a rank; without any there is no limit.
+
+    As in `planner/tiers.py`: with memory.ddr alone nothing is in HBM, with memory.hbm alone nothing
+    on SSD.
+    """
+    memory = config.memory
+    present = {"hbm": not memory.ddr or memory.hbm, "ddr": True, "ssd": memory.ddr}
+    return Capacity(
+        hbm=memory.hbm,
+        ddr=memory.ddr,
+        ssd=memory.ssd,
+        total=config.parallel.memory,
+        memories=tuple(name for name, there in present.items() if there),
+        placements=choose_placements([t.name for t in config.tables], memory.placement),
+    )
 
 
 def placements_of(config: Config, plan: Plan) -> tuple[str, ...]:

@@ -1,0 +1,37 @@
+"""Which keys has `[data]` of a config?"""
+
+from dataclasses import dataclass
+
+from neocpu.records import Paths
+
+FORMATS = ("criteo", "avazu", "table")
+ON_ERROR = ("fail", "skip")
+ROWS_BY = ("hash", "vocabulary")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the log is and how it becomes samples.
+
+    train, valid, test : paths of raw files, or of converted `.h5` ones.
+    schema : SCHEMA.toml, for format "table".
+    header : whether the first line of a raw Criteo log holds column names.
+    rows_by : how a category becomes a row: by "hash", or by a "vocabulary", which is that of the
+        dataset `vocabulary`, else that of the train data (raw files: codes seen at least
+        `min_count` times).
+    read_ahead : batches read ahead on a thread.
+    """
+
+    train: Paths = ()
+    valid: Paths = ()
+    test: Paths = ()
+    format: str = "criteo"
+    schema: str = ""
+    header: bool = False
+    shuffle: bool = True
+    rows_by: str = "hash"
+    vocabulary: str = ""
+    min_count: int = 0
+    dense_transform: str = "log1p"
+    on_error: str = "fail"
+    read_ahead: int = 2
