@@ -38,6 +38,7 @@ from neocpu.planner.seconds import (
     step_seconds,
 )
 from neocpu.planner.work import Floats, Ints, Workload
+from neocpu.zionex.generic import GENERIC
 from neocpu.zionex.machine_file import THIS_MACHINE
 
 # Schemes that these planners know; tables of others need `search`.
@@ -168,6 +169,8 @@ def task_of(
             )
     if networks is None:
         machine = getattr(getattr(model, "machine", None), "name", "") or THIS_MACHINE
+        # A run that names no machine is planned for the generic one, and runs here.
+        machine = THIS_MACHINE if machine == GENERIC.name else machine
         networks = store.load(store.networks_path(machine), machine)
     costs = LearnedCosts(networks, tables, work, layout, model)
     everywhere = [
