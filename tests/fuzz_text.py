@@ -1,6 +1,7 @@
 """Readers of text that people write: the config, keys on the command line, and plan files."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from promise_cases import FAMILIES, MAIN
 from neocpu import config
 from neocpu.parallel.plan import place
 from neocpu.parallel.sharding import SCHEMES
-from neocpu.planner import plan_file
+from neocpu.planner import plan_file, torchrec_plan
 from neocpu.planner.bound_plan import bind
 
 NOTE = plan_file.MadeFor("zionex", "neo", "search", 64, 0.25, 0.2)
@@ -93,6 +94,18 @@ def _mutate(path: Path, chance: Random) -> bool:
     return True
 
 
+def _make_torchrec(folder: Path) -> Path:
+    path = folder / "torchrec.json"
+    shards = [{"offsets": [0, 0], "sizes": [9, 4], "rank": 1}]
+    entry = {"sharding_type": "row_wise", "compute_kernel": "fused", "shards": shards}
+    path.write_text(json.dumps({"format": torchrec_plan.FORMAT, "tables": {"a": entry}}))
+    return path
+
+
+def _read_torchrec(path: Path) -> Any:
+    return repr(torchrec_plan.loads(plan_file.read_text(path), "torchrec.json", 2).tables)
+
+
 VALUES: tuple[Any, ...] = (
     *(0, 1, 3, -1, 2**31, 2**63, 10**400, 0.5, True, None, "", "auto", "row_wise", "wide"),
     *([], {}, [0, 1], [1, 0], [0.0, 1.0], "\n", "\u202e", "\ud800", ["x"] * 99, {"rank": 0}),
@@ -116,9 +129,9 @@ def _mutate_plan(path: Path, chance: Random) -> bool:
         if chance.random() < 0.2:
             del node[key]
         elif isinstance(node, list) and chance.random() < 0.3:
-            node.append(node[key])
+            node.append(deepcopy(node[key]))
         else:
-            node[key] = VALUES[int(chance.integers(len(VALUES)))]
+            node[key] = deepcopy(VALUES[int(chance.integers(len(VALUES)))])
         if not node:
             break
     path.write_text(json.dumps(tree))
@@ -130,4 +143,5 @@ def readers() -> dict[str, Reader]:
     return {
         "config": Reader(_make, _read, _mutate),
         "plan": Reader(_make_plan, _read_plan, _mutate_plan),
+        "torchrec plan": Reader(_make_torchrec, _read_torchrec, _mutate_plan),
     }

@@ -226,6 +226,7 @@ WRITERS = {
     "oracle export": ["{target}"],
     "oracle check": ["{source}", "{source}", "--json", "{target}"],
     "calibrate": ["--out", "{target}"],
+    "simulate": ["{source}", "--trace", "{target}"],
 }
 
 
@@ -264,7 +265,7 @@ def test_force_is_where_files_are_written_and_nowhere_else():
         if any(parameter.name == "force" for parameter in command.params)
     }
     assert with_force == set(WRITERS)
-    writes = {"dst", "target", "out", "as_json", "as_html"}
+    writes = {"dst", "target", "out", "as_json", "as_html", "trace"}
     named = {
         name
         for name, command in commands(cli)

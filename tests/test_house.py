@@ -35,6 +35,7 @@ ROOMS = {
             ("model",),
             ("ingest",),
             ("config",),
+            ("simulation",),
             ("training",),
             ("oracle",),
             ("cli",),
@@ -51,6 +52,7 @@ CORE = {
     "zionex",
     "planner",
     "model",
+    "simulation",
     "training",
 }
 HOMES = {

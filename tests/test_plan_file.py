@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.plan import place
 from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.parallel.threads import run_threads
-from neocpu.planner import plan_file
+from neocpu.planner import plan_file, torchrec_plan
 from neocpu.planner.bound_plan import bind
 from neocpu.planner.plan_file import MadeFor, loads, text
 from neocpu.training.plans import make_plan, memory_plan
@@ -195,13 +196,18 @@ def test_an_edited_plan_trains_to_the_same_digest(log: Path, tmp_path: Path) -> 
     path = tmp_path / "plan.json"
     tables = small_run.config_of(log).tables
     plan = place(tables, ["row_wise", "table_wise"], 3)
-    uneven = [Shard(0, (0, 7), (0, 4), 2), Shard(0, (7, 50), (0, 4), 0), plan.of_table(1)[0]]
-    by_hand = replace(plan, shards=tuple(uneven))
+    heights = ((0, 7, 2), (7, 30, 0), (30, 50, 2))  # rank 2 has two rectangles
+    uneven = [Shard(0, (low, high), (0, 4), rank) for low, high, rank in heights]
+    by_hand = replace(plan, shards=(*uneven, plan.of_table(1)[0]))
     path.write_text(text(by_hand, ["hbm_over_ddr", "ddr"]))
     chosen = f"parallel.plan={path}"
     assert digest("file", 3, steps, chosen) == whole
     saved = json.loads((tmp_path / "file" / "plan.json").read_text())
-    assert saved["tables"][0]["shards"] == [[2, 0, 7, 0, 4], [0, 7, 50, 0, 4]]
+    assert saved["tables"][0]["shards"] == [
+        [2, 0, 7, 0, 4],
+        [0, 7, 30, 0, 4],
+        [2, 30, 50, 0, 4],
+    ]
     digest("resumed", 2, "training.steps=1", "parallel.plan=column_wise")
     assert digest("resumed", 3, steps, chosen, resume=True) == whole
     with pytest.raises(NeocpuError, match=r"is for 3 rank.s. and this run has 2"):
@@ -236,6 +242,89 @@ def test_placements_of_the_file_count_unless_the_config_names_others(
         placements("memory.cache_format=fp32", "memory.placement={ one = 'hbm' }")
 
 
+# ---- plans of TorchRec ----
+
+
+def torchrec_like() -> SimpleNamespace:
+    """What TorchRec 1.9 plans for four tables on two ranks, as far as it is looked at."""
+
+    def table(kind: str, kernel: str, *shards: tuple[list[int], list[int], int]) -> Any:
+        parts = [
+            SimpleNamespace(shard_offsets=at, shard_sizes=size, placement=f"rank:{r}/cuda:{r}")
+            for at, size, r in shards
+        ]
+        spec = SimpleNamespace(shards=parts) if parts else None
+        return SimpleNamespace(
+            sharding_type=kind, compute_kernel=kernel, ranks=[0, 1], sharding_spec=spec
+        )
+
+    whole = table("table_wise", "fused_uvm_caching", ([0, 0], [100, 16], 1))
+    # an empty shard, as TorchRec has it where rows are few
+    rows = table("row_wise", "fused", ([0, 0], [101, 16], 0), ([101, 0], [0, 16], 1))
+    columns = table("column_wise", "fused", ([0, 0], [102, 8], 1), ([0, 8], [102, 8], 0))
+    tables = {"t0": whole, "t1": rows, "t2": columns, "t3": table("data_parallel", "dense")}
+    return SimpleNamespace(plan={"sparse.ebc": tables})
+
+
+def test_a_plan_of_torchrec_becomes_ours() -> None:
+    content = json.dumps(torchrec_plan.describe(torchrec_like()))
+    bound = bind(torchrec_plan.loads(content, "torchrec.json", 2), TABLES[:4], 2)
+    assert bound.schemes == ("table_wise", "row_wise", "column_wise", "data_parallel")
+    assert bound.placements == ("hbm_over_ddr", "", "", "")
+    assert bound.fixed[1] == (Shard(1, (0, 101), (0, 16), 0),)
+    assert {(s.cols, s.rank) for s in bound.fixed[2]} == {((0, 8), 1), ((8, 16), 0)}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_torchrec_planned_itself_becomes_ours() -> None:
+    pytest.importorskip("torchrec", reason="torchrec is not installed")
+    import torch
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+    from torchrec.distributed.planner.types import ParameterConstraints
+
+    configs_of_tables = [
+        EmbeddingBagConfig(t.rows, t.dim, name=t.name, feature_names=list(t.features))
+        for t in TABLES
+    ]
+    constraints = {
+        table.name: ParameterConstraints(sharding_types=[scheme], min_partition=8)
+        for table, scheme in zip(TABLES, SCHEMES)
+        if scheme != "table_column_wise"
+    }
+    planner = EmbeddingShardingPlanner(
+        topology=Topology(world_size=4, local_world_size=2, compute_device="cuda"),
+        constraints=constraints,
+        batch_size=64,
+    )
+    collection = EmbeddingBagCollection(tables=configs_of_tables, device=torch.device("meta"))
+    sharding_plan = planner.plan(collection, [EmbeddingBagCollectionSharder()])
+    content = json.dumps(torchrec_plan.describe(sharding_plan))
+    bound = bind(torchrec_plan.loads(content, "torchrec.json", 4), TABLES, 4)
+    assert [s for s in bound.schemes if s != "auto"]
+    assert all(scheme in (*SCHEMES, "auto") for scheme in bound.schemes)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[" * 10**5, "nested too deeply"),
+        ("{}", 'which has "format": "torchrec plan"'),
+        ('{"format": "torchrec plan"}', "no plan of TorchRec: KeyError 'tables'"),
+        ('{"format": "torchrec plan", "tables": {"t0": 1}}', "no plan of TorchRec: TypeError"),
+        (
+            '{"format": "torchrec plan", "tables": {"t0": {"sharding_type": "x", "shards": []}}}',
+            "'x' is not allowed",
+        ),
+    ],
+)
+def test_faults_of_torchrecs_plans_are_named(content: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        torchrec_plan.loads(content, "torchrec.json", 2)
+
+
 # ---- the command ----
 
 
@@ -252,3 +341,12 @@ def test_the_command_writes_a_plan_and_reads_it_back(log: Path, tmp_path: Path) 
     assert again.output.splitlines() == result.output.splitlines()[:-1]
     config = configs.load(job, [f"parallel.plan={out}"])
     assert make_plan(config, SingleComm(), {}, 2).schemes
+    description = tmp_path / "torchrec.json"
+    shard = {"offsets": [0, 0], "sizes": [50, 4], "rank": 1}
+    entry = {"sharding_type": "table_wise", "compute_kernel": "fused", "shards": [shard]}
+    description.write_text(json.dumps({"format": "torchrec plan", "tables": {"one": entry}}))
+    given = CliRunner().invoke(
+        command, [str(job), "--ranks", "2", "--from-torchrec", str(description)]
+    )
+    assert given.exit_code == 0, given.output
+    assert given.output.splitlines()[1].split()[:3] == ["one", "table_wise", "1"]

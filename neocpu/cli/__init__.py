@@ -34,6 +34,10 @@ COMMANDS = {
         "neocpu.cli.plan:plan",
         "Show where CONFIG's tables would be, and how many bytes they take.",
     ),
+    "simulate": (
+        "neocpu.cli.simulate:simulate",
+        "Say how fast CONFIG would train on a machine, and what limits it.",
+    ),
     "checkpoint": (
         "neocpu.cli.checkpoint:checkpoint",
         "Show, verify, compare, merge and export checkpoints.",

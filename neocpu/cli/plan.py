@@ -1,4 +1,7 @@
-"""`neocpu plan`: which rank would hold what, and how many bytes is that? Nothing is run."""
+"""`neocpu plan`: which rank would hold what, and how many bytes is that? Nothing is run.
+
+With --machine also: how long would a step take there, and why?
+"""
 
 import json
 from pathlib import Path
@@ -9,31 +12,40 @@ import click
 from neocpu import config as configs
 from neocpu.cli.targets import check_target, force_option
 from neocpu.parallel.comm import SingleComm
+from neocpu.planner.units import bytes_text as human
 
 if TYPE_CHECKING:
     from neocpu.config import Config
     from neocpu.embedding.tiered import MemoryPlan
     from neocpu.parallel.plan import Plan
 
-UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
+path_type = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("config", type=path_type)
 @click.option(
-    "--ranks", type=click.IntRange(1), default=1, show_default=True, help="Ranks to plan for."
+    "--ranks",
+    type=click.IntRange(1),
+    help="Ranks to plan for.  [default: 1, or all of --machine]",
 )
 @click.option(
     "--capacity",
     is_flag=True,
     help="Count bytes, by format and optimizer, and by memory of a rank.",
 )
+@click.option("--machine", help="Plan for a machine and explain: a preset, or a .toml file.")
+@click.option("--ranks-per-node", type=click.IntRange(1), help="Of the machine, if not its own.")
+@click.option("--planner", help="Who plans for the machine.  [default: search]")
+@click.option("--cost-model", help="What a step costs there.  [default: neo]")
+@click.option("--explain", multiple=True, metavar="TABLE", help="Explain one table in full.")
+@click.option("--verbose", is_flag=True, help="Show all ranks and tables.")
+@click.option("--from-torchrec", type=path_type, help="Take a plan that TorchRec made (.json).")
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Write the plan to a .json file, which parallel.plan can name.",
+    "--out", type=path_type, help="Write the plan to a .json file, which parallel.plan can name."
 )
-@force_option("the file of --out")
+@click.option("--svg", type=path_type, help="Draw ranks, memories and links of the machine.")
+@force_option("the files of --out and --svg")
 @click.option(
     "--set",
     "overrides",
@@ -43,33 +55,72 @@ UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 )
 def plan(
     config: Path,
-    ranks: int,
+    ranks: int | None,
     capacity: bool,
+    machine: str | None,
+    ranks_per_node: int | None,
+    planner: str | None,
+    cost_model: str | None,
+    explain: tuple[str, ...],
+    verbose: bool,
+    from_torchrec: Path | None,
     out: Path | None,
+    svg: Path | None,
     force: bool,
     overrides: tuple[str, ...],
 ) -> None:
     """Show where CONFIG's tables would be, and how many bytes they take.
 
-    Train data that is not converted yet is not looked at: `auto` then plans for one lookup per
-    sample and feature.
+    With --machine: how long a step would take on it, what bounds it, why each table is kept as it
+    is, and what would change that. Train data that is not converted yet is not looked at: planners
+    then count one lookup per sample and feature.
     """
-    if out:
-        check_target(out, force, [config])
+    sources = [config, *([from_torchrec] if from_torchrec else [])]
+    for target in (out, svg):
+        if target:
+            check_target(target, force, sources)
+            sources.append(target)
     settings = configs.load(config, overrides)
 
+    from neocpu.cli.machine_plan import MachineOptions, given_plan, print_machine_plan
     from neocpu.planner import plan_file
-    from neocpu.planner.capacity import placement_lines
     from neocpu.planner.plan_file import MadeFor
+    from neocpu.zionex.machine_file import save
+
+    options = MachineOptions(
+        machine or "", ranks_per_node, planner, cost_model, explain, verbose, svg
+    )
+    options.check()
+    if machine:
+        if capacity:
+            for line in [*model_lines(settings), ""]:
+                click.echo(line)
+        sharding, placements, note = print_machine_plan(settings, ranks, options, from_torchrec)
+    else:
+        given = given_plan(settings, from_torchrec, ranks or 1) if from_torchrec else None
+        sharding, placements = print_plan(settings, ranks or 1, capacity, given)
+        note = MadeFor(planner="auto", batch_size=settings.training.batch_size)
+    if out:
+        save(out, plan_file.text(sharding, placements, note))
+        click.echo(f"the plan is in {out}; train with it by parallel.plan = {json.dumps(str(out))}")
+
+
+def print_plan(
+    settings: "Config", ranks: int, capacity: bool, given: "Plan | None"
+) -> tuple["Plan", tuple[str, ...]]:
+    """Print where tables are, without a machine; the plan, and its placements.
+
+    given : a plan that is there already.
+    """
+    from neocpu.planner.capacity import placement_lines
     from neocpu.training.datasets import converted
     from neocpu.training.plans import make_plan, memory_plan
-    from neocpu.zionex.machine_file import save
 
     comm = SingleComm()
     state = settings.optimizer.sparse.state_floats
     splits = converted(settings, comm)
     pooling = splits.pooling_factors() if splits else {}
-    sharding = make_plan(settings, comm, pooling, ranks)
+    sharding = given or make_plan(settings, comm, pooling, ranks)
     memory = memory_plan(settings, sharding, pooling)
     if capacity:
         lines = model_lines(settings) + rank_lines(settings, sharding, memory)
@@ -79,10 +130,7 @@ def plan(
         lines += ["", *placement_lines(sharding, memory, state)]
     for line in lines:
         click.echo(line)
-    if out:
-        note = MadeFor(planner="auto", batch_size=settings.training.batch_size)
-        save(out, plan_file.text(sharding, memory.placements, note))
-        click.echo(f"the plan is in {out}; train with it by parallel.plan = {json.dumps(str(out))}")
+    return sharding, memory.placements
 
 
 def model_lines(settings: "Config") -> list[str]:
@@ -120,9 +168,3 @@ def rank_lines(settings: "Config", sharding: "Plan", memory: "MemoryPlan") -> li
         slots = sum(room.slots for room in rooms)
         lines.append(f"{rank:<6}{memories}{slots:>18,}")
     return lines
-
-
-def human(size: int) -> str:
-    """Bytes in the largest unit that fits: 48187500000000 -> '48.19 TB'."""
-    name, unit = next(((name, unit) for name, unit in UNITS if size >= unit), ("B", 1))
-    return f"{size / unit:.2f} {name}" if unit > 1 else f"{size} B"

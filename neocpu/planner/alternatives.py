@@ -7,11 +7,11 @@ import numpy as np
 from neocpu.parallel.plan import AUTO
 from neocpu.planner.answer import Alternative, Answer
 from neocpu.planner.cuts import RANK
-from neocpu.planner.drafts import PlanDraft, objective, spread
+from neocpu.planner.drafts import PlanDraft, spread
 from neocpu.planner.local_search import LEVELS, Budget, Ground, Insertion, Norm, insert
 from neocpu.planner.options import Options, bytes_of, options_of
-from neocpu.planner.seconds import SCHEME_NAMES
-from neocpu.planner.work import Ints
+from neocpu.planner.seconds import SCHEME_NAMES, step_seconds
+from neocpu.planner.work import Floats, Ints, Rectangles
 
 
 def alternatives(answer: Answer, table: int) -> list[Alternative]:
@@ -21,10 +21,11 @@ def alternatives(answer: Answer, table: int) -> list[Alternative]:
     lacks.
     """
     options = _options(answer, table)
-    base = _without(answer, table, options)
+    loads = _loads_without(answer, table)
+    base = _without(answer, table, options, loads)
     chosen = _chosen(answer, table)
     priced = [
-        _priced(answer, base, candidate)
+        _priced(answer, base, loads, candidate)
         for candidate in options.of_table(table)
         if _kind(options, candidate) != chosen
     ]
@@ -55,14 +56,28 @@ def _chosen(answer: Answer, table: int) -> tuple[str, int, str, float]:
     return answer.plan.schemes[table], blocks, answer.placements[table], share
 
 
-def _without(answer: Answer, table: int, options: Options) -> PlanDraft:
-    """A draft of all tables but one, of which only the loads are known."""
+def _rectangles_of(answer: Answer, table: int) -> Rectangles:
+    """The rectangles of a table."""
     ours = answer.rectangles.table == table
-    rectangles = type(answer.rectangles)(*(column[ours] for column in answer.rectangles))
+    return Rectangles(*(column[ours] for column in answer.rectangles))
+
+
+def _loads_without(answer: Answer, table: int) -> Floats:
+    """Seconds of the ranks without a table, f64[ranks, phases]."""
+    rectangles = _rectangles_of(answer, table)
     loads = answer.loads.copy()
     np.subtract.at(loads, rectangles.rank, answer.model.seconds(rectangles))
-    if not answer.model.synchronised:
-        loads = loads.sum(axis=1, keepdims=True)
+    # what rounding leaves of a phase that no other table has
+    return np.where(loads > 1e-12 * answer.loads.max(axis=0), loads, 0.0)
+
+
+def _without(answer: Answer, table: int, options: Options, loads: Floats) -> PlanDraft:
+    """A draft of all tables but one, of which only the loads are known."""
+    rectangles = _rectangles_of(answer, table)
+    if answer.model.synchronised and options.active.size:
+        seconds = loads[:, options.active]
+    else:
+        seconds = loads.sum(axis=1, keepdims=True)
     memory = np.concatenate(
         [answer.memory, answer.memory.sum(axis=1, keepdims=True)], axis=1
     ).astype(np.float64)
@@ -82,13 +97,13 @@ def _without(answer: Answer, table: int, options: Options) -> PlanDraft:
         item_table=none,
         item_piece=none,
         item_rank=none,
-        seconds=np.maximum(loads, 0.0),
+        seconds=seconds,
         bytes=np.maximum(memory, 0.0),
     )
 
 
-def _priced(answer: Answer, base: PlanDraft, candidate: int) -> Alternative:
-    """A candidate in its best home."""
+def _priced(answer: Answer, base: PlanDraft, loads: Floats, candidate: int) -> Alternative:
+    """A candidate in its best home; loads : f64[ranks, phases] of all other tables."""
     inserted = _inserted(base, candidate)
     if inserted is None:
         anywhere = replace(base, limits=np.full(base.limits.size, np.inf))
@@ -96,9 +111,9 @@ def _priced(answer: Answer, base: PlanDraft, candidate: int) -> Alternative:
     assert inserted is not None
     options = base.options
     ranks, pieces = _rectangles(base, inserted)
-    seconds = base.seconds.copy()
+    loads = loads.copy()
     size = base.bytes.copy()
-    np.add.at(seconds, ranks, options.piece_seconds[pieces])
+    np.add.at(loads, ranks, options.piece_phases[pieces])
     np.add.at(size, ranks, options.piece_bytes[pieces])
     missing = np.where(np.isfinite(base.limits), size - base.limits, 0.0).max()
     return Alternative(
@@ -106,7 +121,7 @@ def _priced(answer: Answer, base: PlanDraft, candidate: int) -> Alternative:
         columns=int(options.width[options.pieces(candidate)].max()),
         placement=options.placement(candidate),
         home=int(ranks[0]),
-        seconds=answer.model.fixed_seconds + objective(seconds),
+        seconds=step_seconds(answer.model, loads),
         missing_bytes=max(int(np.ceil(missing)), 0),
     )
 

@@ -1,20 +1,29 @@
 """Below how many seconds can no plan stay? A bound for all plans that are made of the candidates.
 
-Let a plan take T seconds beside what is fixed, R ranks, candidate c(t) of table t with s(c) seconds
-in all, p(c) of its dearest rectangle, and m(c, k) bytes of memory k, of which a rank has M(k).
+Let a plan take T seconds beside what is fixed, on R ranks, with the candidate c(t) for table t.
+Candidate c has s(c, p) seconds in phase p in all, q(c, p) of its dearest rectangle in that phase,
+q(c) of its dearest rectangle in all phases, and m(c, k) bytes of memory k, of which a rank has
+M(k). The slowest rank of phase p takes M_p seconds, and T is the sum of M_p over the phases.
 
-1. T >= sum over phases of the mean load = (1/R) sum over t of s(c(t)), since a maximum is at least
-   the mean. Where ranks wait once a step the same holds of the sums.
-2. T >= p(c(t)) for every t: the rank of that rectangle has its load in every phase. So no table of
-   the plan uses a candidate with p(c) > T.
-3. Memory: sum over t of m(c(t), k) <= R M(k), so for all prices u(k) >= 0
-   T >= sum over t of [ s(c(t)) / R + sum over k of u(k) m(c(t), k) ] - sum over k of u(k) R M(k)
+1. M_p >= mean load of the phase = (1/R) sum over t of s(c(t), p): a maximum is at least the mean.
+2. M_p >= q(c(t), p) for every t: some rank has that rectangle. (Where ranks share cores the model
+   divides the slowest rank's seconds by their crowding, but never below the mean; then q is divided
+   likewise, here and in 5.)
+3. So for weights w(t, p) >= 0 with z(p) = 1 - sum over t of w(t, p) >= 0, as M_p is at least every
+   weighted mean of these,
+       T >= sum over t of [ sum over p of z(p) s(c(t), p) / R + w(t, p) q(c(t), p) ]
+   and at least the same with each table's candidate chosen so that its bracket is least.
+4. Memory: sum over t of m(c(t), k) <= R M(k). So for prices u(k) >= 0 the bracket may hold
+   sum over k of u(k) m(c(t), k) as well, if sum over k of u(k) R M(k) is subtracted from the whole
    (Lagrange). A candidate with a rectangle larger than M(k) is in no plan at all.
+5. T >= q(c(t)) for every t: the rank of that rectangle has its load in every phase. So no table of
+   the plan has a candidate with q(c) > T.
 
-Let f(x) be the right side of 3 with the least candidate of each table among those with p(c) <= x.
-By 2 every plan satisfies T >= f(T); f does not rise with x, so T is at least any x with f(x) >= x,
-and at least f(x) for the first x with f(x) <= x. The bound is found by halving between the values
-of p at which f changes. Prices are chosen well, but any would do.
+Let f(x) be the bound of 3 and 4 with candidates of q(c) <= x only. By 5 every plan has T >= f(T). f
+does not rise with x, so T is at least max(x, f(x)) for the first x, among the values of q, for
+which f(x) is below the next of them. Any weights and prices give a bound; those used are found by
+multiplicative updates, as for a game between the maxima and the tables (Freund and Schapire 1999).
+Where ranks wait once a step, its only phase is the sum of all.
 """
 
 import numpy as np
@@ -24,6 +33,11 @@ from neocpu.planner.prices import memory_prices
 from neocpu.planner.seconds import Layout
 from neocpu.planner.work import Floats
 
+# Updates of the weights, and their rate.
+UPDATES = 100
+RATE = 1.0
+# Weight of all tables together before the first update.
+FIRST = 0.1
 # Sums of floats in different orders may differ by such a part: the bound is lowered by it.
 ROUNDING = 1e-9
 
@@ -33,32 +47,68 @@ def lower_bound(options: Options, layout: Layout, limits: Floats) -> float:
 
     limits : f64[memories], bytes of a rank. Infinite where no candidate of a table fits a rank.
     """
-    ranks = layout.ranks
-    heads = options.start[:-1]
     possible = (options.peak_bytes <= limits).all(axis=1)
+    heads = options.start[:-1]
+    if not np.logical_or.reduceat(possible, heads).all():
+        return float("inf")
+    budgets = limits * layout.ranks
     seconds = np.where(possible, options.seconds.sum(axis=1), np.inf)
-    budgets = limits * ranks
     prices = memory_prices(options, seconds, budgets)
     limited = np.isfinite(budgets)
-    cost = seconds + options.bytes @ prices
-    saved = float(prices[limited] @ budgets[limited])
+    saved = float(prices[limited] @ budgets[limited]) / layout.ranks
+    priced = np.where(possible, options.bytes @ prices / layout.ranks, np.inf)
+    brackets = _brackets(options, layout, priced)
+    dearest = options.peak / options.crowding
 
-    def mean_load(peak: float) -> float:
+    def bound_of(peak: float) -> float:
         """f(peak)."""
-        least = np.minimum.reduceat(np.where(options.peak <= peak, cost, np.inf), heads)
-        return (float(least.sum()) - saved) / ranks
+        least = np.minimum.reduceat(np.where(dearest <= peak, brackets, np.inf), heads)
+        return float(least.sum()) - saved
 
-    peaks = np.unique(options.peak[possible])
-    if not peaks.size or not np.isfinite(mean_load(np.inf)):
-        return float("inf")
+    peaks = np.unique(dearest[possible])
     # the first interval [peaks[i], peaks[i + 1]) that can hold the seconds of a plan
     low = 0
     high = peaks.size - 1
     while low < high:
         middle = (low + high) // 2
-        if mean_load(peaks[middle]) < peaks[middle + 1]:
+        if bound_of(peaks[middle]) < peaks[middle + 1]:
             high = middle
         else:
             low = middle + 1
-    bound = max(float(peaks[low]), mean_load(peaks[low]))
+    bound = max(float(peaks[low]), bound_of(peaks[low]), 0.0)
     return bound * (1.0 - ROUNDING)
+
+
+def _brackets(options: Options, layout: Layout, priced: Floats) -> Floats:
+    """The brackets of 3 and 4, f64[candidates], under the best weights that were found.
+
+    priced : f64[candidates], seconds for bytes; infinite for candidates that are in no plan.
+    """
+    heads = options.start[:-1]
+    tables = heads.size
+    mean = options.seconds / layout.ranks
+    peak = np.maximum.reduceat(options.piece_seconds, options.piece[:-1]) / options.crowding
+    # weights of the mean, and of each table's dearest rectangle, by phase; each column's sum is 1
+    gains = np.zeros((tables + 1, mean.shape[1]))
+    gains[1:] = np.log(FIRST / tables)
+    best = np.zeros(0)
+    best_value = -np.inf
+    for update in range(UPDATES):
+        weights = np.exp(gains - gains.max(axis=0))
+        weights /= weights.sum(axis=0)
+        if update == 0:
+            weights[:] = 0.0
+            weights[0] = 1.0
+        brackets = mean @ weights[0] + (peak * weights[1:][options.table]).sum(axis=1) + priced
+        least = np.minimum.reduceat(brackets, heads)
+        value = float(least.sum())
+        if value > best_value:
+            best_value = value
+            best = brackets
+        equal = np.flatnonzero(brackets == least[options.table])
+        choice = equal[np.searchsorted(options.table[equal], np.arange(tables))]
+        means = mean[choice].sum(axis=0)
+        payoff = np.concatenate([means[None], peak[choice]])
+        scale = np.maximum(payoff.max(axis=0), 1e-300)
+        gains += RATE * payoff / scale
+    return best

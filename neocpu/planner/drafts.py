@@ -61,14 +61,6 @@ def rank_layout(layout: Layout) -> RankLayout:
     return RankLayout(layout.ranks, min(layout.ranks_per_node, layout.ranks))
 
 
-def objective(seconds: Floats) -> float:
-    """Seconds of a step beside what is fixed: the sum over the phases of the slowest ranks.
-
-    seconds : f64[ranks, phases]; of a model whose ranks wait once a step there is one phase.
-    """
-    return float(seconds.max(axis=0).sum())
-
-
 @dataclass
 class PlanDraft:
     """A plan under construction.
@@ -92,7 +84,7 @@ class PlanDraft:
     @property
     def value(self) -> float:
         """Seconds of a step beside what is fixed."""
-        return objective(self.seconds)
+        return self.options.objective(self.seconds)
 
     @property
     def fits(self) -> bool:

@@ -1,14 +1,15 @@
 """How good could a plan be at all? The exact answer for small cases, by mixed-integer programming.
 
     minimise    sum over phases p of m[p]
-    where       m[p] >= load of rank r in phase p                       for all r, p
+    where       m[p] >= load of rank r in phase p / crowding            for all r, p
+                m[p] >= mean load of phase p                            for all p
                 x[c] in {0, 1}, one candidate c for each table
                 y[i, r] in {0, 1}, each item i of candidate c on x[c] ranks
                 bytes of rank r in memory k <= its limit                for all r, k
 
-A candidate on a node has one y for each node. The solver is HiGHS, through SciPy, which is an extra
-(`pip install neocpu[solver]`); nothing but the yardstick needs it. Its time grows exponentially: a
-few tables on a few ranks take seconds.
+A candidate on a node has one y for each node. Calls that only some plans make are left out. The
+solver is HiGHS, through SciPy, which is an extra (`pip install neocpu[solver]`); nothing but the
+yardstick needs it. Its time grows exponentially: a few tables on a few ranks take seconds.
 """
 
 from typing import Any
@@ -71,6 +72,7 @@ class _Program:
 
     def __init__(self, options: Options, layout: Layout, limits: Floats) -> None:
         self.phases = options.piece_seconds.shape[1]
+        self.crowding = options.crowding
         self.limits = limits
         self.tables = options.start.size - 1
         self.ranks = layout.ranks
@@ -148,12 +150,17 @@ class _Program:
             for phase in range(self.phases):
                 row = np.zeros(self._size)
                 row[phase] = 1.0
-                row[binaries:chosen] = -loads[:, rank, phase]
+                row[binaries:chosen] = -loads[:, rank, phase] / self.crowding
                 add(row, 0.0, np.inf)
             for memory in np.flatnonzero(np.isfinite(self.limits)).tolist():
                 row = np.zeros(self._size)
                 row[binaries:chosen] = sizes[:, rank, memory] / self.limits[memory]
                 add(row, -np.inf, 1.0)
+        for phase in range(self.phases):
+            row = np.zeros(self._size)
+            row[phase] = 1.0
+            row[binaries:chosen] = -loads[:, :, phase].mean(axis=1)
+            add(row, 0.0, np.inf)
         for candidate, columns in self.groups:
             row = np.zeros(self._size)
             row[[binaries + column for column in columns]] = 1.0

@@ -5,7 +5,7 @@ guided by it alone soon ends. Instead of the maximum of a phase it lowers a norm
 
     soft = sum over phases p of ( sum over ranks r of load[r, p]^q )^(1/q)
 
-with q = 8, 32, 128 one after the other; the norm tends to the maximum. In each pass every rank, the
+with q = 32 and then 128; the norm tends to the maximum. In each pass every rank, the
 most loaded first, gives one rectangle to another rank or swaps two, as long as this lowers the
 norm, then tables on it are cut or placed otherwise (split, merged, copied, other memories). The
 best draft by the true sum is the result.
@@ -23,12 +23,12 @@ from neocpu.planner.drafts import PlanDraft, Spread, spread, spread_on_nodes
 from neocpu.planner.partition import TOLERANCE, fits
 from neocpu.planner.work import Floats, Ints
 
-# Doublings of the exponent 1 of each level of the norm: q = 8, 32, 128.
-LEVELS = (3, 5, 7)
+# Doublings of the exponent 1 of each level of the norm: q = 32, 128.
+LEVELS = (5, 7)
 # Loads count as at most so many times the slowest rank's, or their powers would overflow.
 HIGHEST = 100.0
 # Ranks with which a rank trades at a time, the least loaded ones.
-PARTNERS = 24
+PARTNERS = 16
 # Rectangles of a rank, and of its partners, that are looked at together.
 FROM_RANK = 64
 FROM_PARTNERS = 768

@@ -13,26 +13,31 @@ from numpy.typing import NDArray
 from neocpu.embedding.specs import TableSpec
 from neocpu.planner.cuts import Cuts, ways_to_cut
 from neocpu.planner.placements import Capacity, Variant
-from neocpu.planner.seconds import SCHEME_NAMES, CostModel, Layout
+from neocpu.planner.seconds import SCHEME_NAMES, CostModel, Layout, slowest_seconds
 from neocpu.planner.work import Floats, Ints, Rectangles, Workload
 from neocpu.storage.placement import LINE_BYTES
+from neocpu.zionex.machine import MEMORIES
 
+# Part of the fast memory that tables must leave free for caches to be left out.
+ROOMY = 0.5
 CODES = {name: code for code, name in enumerate(SCHEME_NAMES)}
 
 
 class Options(NamedTuple):
-    """Options of all tables, those of a table side by side; [n] each.
+    """Options of all tables, the candidates of a table side by side.
 
     table_rows, table_dim : i64[tables]. start : i64[tables + 1], first candidate of each table.
-    table, scheme, parts, home : of a
-    candidate; parts counts column blocks. first_node, last_node : homes that a NODE candidate may
-    have, the last one excluded. variant : its placement, an index into `variants`.
-    piece : i64[n + 1], its first piece. rows, width, copies : of pieces, so many rectangles each.
-    piece_phases : f64[pieces, phases], seconds by the model's phases. piece_seconds : those that
-    ranks wait for: the same, or their sum f64[pieces, 1] where the model is not synchronised.
-    piece_bytes : f64[pieces, memories]. seconds, bytes : of
-    all rectangles together. peak, peak_bytes : of the largest: seconds of all phases f64[n], bytes
-    f64[n, memories].
+
+    Of candidates, [n] each: table, scheme, parts (column blocks), home. first_node, last_node :
+    homes that a NODE candidate may have, the last one excluded. variant : its placement, an index
+    into `variants`. piece : i64[n + 1], its first piece. seconds, bytes : of all its rectangles.
+    peak, peak_bytes : of the largest: seconds of all phases f64[n], bytes f64[n, memories].
+
+    Of pieces: rows, width, copies (rectangles of this kind). piece_phases : f64[pieces, phases] in
+    s. active : phases that take any time. piece_seconds : what ranks wait for: these phases, or
+    the sum f64[pieces, 1] of all where the model is not synchronised. piece_bytes : f64[pieces,
+    memories], in hbm, ddr, ssd, and of all rows once. crowding, occasional : of the model, see
+    `seconds.step_seconds`; occasional f64 by column of piece_seconds.
     """
 
     table_rows: Ints
@@ -50,6 +55,9 @@ class Options(NamedTuple):
     rows: Floats
     width: Floats
     copies: Ints
+    active: Ints
+    crowding: float
+    occasional: Floats
     piece_phases: Floats
     piece_seconds: Floats
     piece_bytes: Floats
@@ -57,6 +65,15 @@ class Options(NamedTuple):
     bytes: Floats
     peak: Floats
     peak_bytes: Floats
+
+    def objective(self, seconds: Floats) -> float:
+        """Seconds of a step beside what is fixed; f64[ranks, k] as columns of `piece_seconds`.
+
+        The sum over the phases of the slowest ranks; of a model whose ranks wait once a step there
+        is one phase.
+        """
+        slowest = slowest_seconds(seconds, self.crowding)
+        return float((slowest + self.occasional * seconds.any(axis=0)).sum())
 
     def pieces(self, candidate: int) -> slice:
         """The pieces of a candidate."""
@@ -90,7 +107,35 @@ def options_of(
     """
     cuts = list(ways_to_cut(tables, schemes, layout))
     variants, allowed = capacity.variants([table.name for table in tables])
+    allowed = _worth_trying(tables, variants, allowed, layout, work, capacity)
     return _priced(tables, cuts, variants, allowed, model, work)
+
+
+def _worth_trying(
+    tables: Sequence[TableSpec],
+    variants: Sequence[Variant],
+    allowed: NDArray[np.bool_],
+    layout: Layout,
+    work: Workload,
+    capacity: Capacity,
+) -> NDArray[np.bool_]:
+    """The variants of `allowed` bool[tables, variants] that may be of use.
+
+    Where all tables together leave `ROOMY` of the fast memory free, those that leave as much of a
+    rank's are whole in it: nothing is faster.
+    """
+    if len(variants) == 1:
+        return allowed
+    memory = MEMORIES.index("hbm" if "hbm" in capacity.memories else "ddr")
+    room = capacity.limits[memory] * (1.0 - ROOMY)
+    sizes = np.array(
+        [table.rows * table.row_bytes(table.dim, work.state_floats) for table in tables], float
+    )
+    if sizes.sum() > room * layout.ranks:
+        return allowed
+    whole = np.array([variant.share == 1.0 for variant in variants])
+    small = (sizes <= room) & (allowed & whole).any(axis=1)
+    return allowed & (whole | ~small[:, None])
 
 
 def _priced(
@@ -116,7 +161,14 @@ def _priced(
     )
     rectangles = with_variants(rectangles, variants, variant)
     phases = model.seconds(rectangles)
-    seconds = phases if model.synchronised else phases.sum(axis=1, keepdims=True)
+    active = np.flatnonzero(phases.any(axis=0))
+    seconds = phases.sum(axis=1, keepdims=True)
+    crowding = 1.0
+    occasional = np.zeros(1)
+    if model.synchronised and active.size:
+        seconds = np.ascontiguousarray(phases[:, active])
+        crowding = getattr(model, "crowding", 1.0)
+        occasional = getattr(model, "occasional_seconds", np.zeros(len(model.phases)))[active]
     size_bytes = bytes_of(tables, rectangles, variants, variant, work)
     first = np.searchsorted(owner, np.arange(columns["table"].size + 1))
     heads = first[:-1]
@@ -130,6 +182,9 @@ def _priced(
         rows=rectangles.rows,
         width=rectangles.width,
         copies=copies,
+        active=active,
+        crowding=crowding,
+        occasional=occasional,
         piece_phases=phases,
         piece_seconds=seconds,
         piece_bytes=size_bytes,

@@ -58,30 +58,28 @@ def greedy(packing: Packing) -> Ints | None:
     Source: Graham 1969; TorchRec's GreedyPerfPartitioner.
     """
     weights = packing.seconds.sum(axis=1)
-    limits = packing.limits * (1.0 + TOLERANCE)
-    unlimited = bool(np.isinf(limits).all())
-    size = packing.rank_bytes.copy()
+    limited = np.flatnonzero(np.isfinite(packing.limits))
+    limits = (packing.limits[limited] * (1.0 + TOLERANCE)).tolist()
+    # lists: single numbers of arrays are slow
+    size = packing.rank_bytes[:, limited].tolist()
+    needs = packing.bytes[:, limited].tolist()
     heap = [(load, rank) for rank, load in enumerate(packing.rank_seconds.sum(axis=1).tolist())]
     heapify(heap)
     ranks = np.zeros(weights.size, np.int64)
     weight_list = weights.tolist()
     for item in np.argsort(-weights, kind="stable").tolist():
-        if unlimited:
-            load, rank = heap[0]
-            heapreplace(heap, (load + weight_list[item], rank))
-            ranks[item] = rank
-            continue
+        need = needs[item]
         full = []
         while heap:
-            load, rank = heappop(heap)
-            if (size[rank] + packing.bytes[item] <= limits).all():
+            load, rank = heap[0]
+            if all(held + more <= most for held, more, most in zip(size[rank], need, limits)):
                 break
-            full.append((load, rank))
+            full.append(heappop(heap))
         else:
             return None
-        size[rank] += packing.bytes[item]
+        heapreplace(heap, (load + weight_list[item], rank))
+        size[rank] = [held + more for held, more in zip(size[rank], need)]
         ranks[item] = rank
-        heappush(heap, (load + weight_list[item], rank))
         for entry in full:
             heappush(heap, entry)
     return ranks

@@ -31,9 +31,11 @@ from neocpu.planner.seconds import CostModel, Layout
 from neocpu.planner.work import Floats, Ints, Workload
 
 # Work of the local search for a table and rank (see `local_search.Budget`), and its limits.
-WORK = 20.0
+WORK = 30.0
 LEAST_WORK = 1e6
 MOST_WORK = 2e8
+# Drafts of different candidates that the local search starts from.
+SEEDS = 1
 # Tables times ranks for which the planner that counts bytes is asked too.
 MOST_FOR_AUTO = 4096
 # Largest rectangles of a proposal, as parts of a rank's fair share.
@@ -67,8 +69,11 @@ def plan_tables(
     drafts += _byte_counting(tables, spec, layout, work, capacity, options)
     if not drafts:
         raise _does_not_fit(tables, options, layout, capacity)
-    work_of_search = min(max(WORK * len(tables) * layout.ranks, LEAST_WORK), MOST_WORK)
-    best = improve(min(drafts, key=lambda draft: draft.value), work_of_search)
+    seeds = _different(drafts, SEEDS)
+    total = min(max(WORK * len(tables) * layout.ranks, LEAST_WORK), MOST_WORK)
+    best = min(
+        (improve(draft, total / len(seeds)) for draft in seeds), key=lambda draft: draft.value
+    )
     return answer_of(best, tables, model, work, capacity)
 
 
@@ -97,12 +102,17 @@ def proposals(options: Options, layout: Layout, limits: Floats) -> Iterator[list
     for full, largest in TIGHTER if np.isfinite(limits).any() else TIGHTER[:1]:
         choices: list[Ints] = []
         for part in PEAKS:
-            cost = affordable(options, max(part * fair, 1e-300), limits * largest)
+            cost = affordable(options, max(part * fair, 1e-300), _part(limits, largest))
             prices = memory_prices(options, cost, limits * layout.ranks * full)
             choice = cheapest(options, cost + options.bytes @ prices)
             if not any((choice == earlier).all() for earlier in choices):
                 choices.append(choice)
         yield choices
+
+
+def _part(limits: Floats, part: float) -> Floats:
+    """A part of each limit; what has none keeps none."""
+    return np.where(np.isfinite(limits), part * np.nan_to_num(limits, posinf=0.0), np.inf)
 
 
 def starts(options: Options, layout: Layout, limits: Floats) -> Iterator[PlanDraft]:
@@ -131,6 +141,15 @@ def starts(options: Options, layout: Layout, limits: Floats) -> Iterator[PlanDra
         yield from thorough
         if best or thorough:
             return
+
+
+def _different(drafts: Sequence[PlanDraft], most: int) -> list[PlanDraft]:
+    """The best drafts, at most so many, each with other candidates than those before."""
+    seeds: list[PlanDraft] = []
+    for draft in sorted(drafts, key=lambda draft: draft.value):
+        if len(seeds) < most and not any((draft.choice == seed.choice).all() for seed in seeds):
+            seeds.append(draft)
+    return seeds
 
 
 def _byte_counting(

@@ -18,10 +18,13 @@ a step, B samples, f features, p bytes per number of the table (`docs/zionex.md`
 
 Exchanges take bytes times seconds per byte; a call's latency is in the fixed part. Seconds per byte
 are those at the size of message that the tables together cause, so loads add up.
+
+Where our own step was measured on the machine (`planner/measured.py`), phases take what was
+measured for each entry, bag, lookup, number and row instead.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -30,8 +33,10 @@ import numpy as np
 from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharding import SCHEMES
+from neocpu.planner.measured import MEASURED, Amounts, Kinds, MeasuredPhases
 from neocpu.planner.work import WIRE_BYTES, Floats, Rectangles, TableArrays, Workload, touched
 from neocpu.zionex.machine import Machine
+from neocpu.zionex.measure_dense import dense_amounts
 
 PHASES = ("input", "lookup", "output", "gradient", "update", "prefetch", "replicas")
 SCHEME_NAMES = tuple(SCHEMES)
@@ -96,8 +101,22 @@ def loads_of(model: CostModel, rectangles: Rectangles, ranks: int) -> Floats:
 
 def step_seconds(model: CostModel, loads: Floats) -> float:
     """Seconds of a step: what is fixed, and the slowest ranks of the phases."""
-    slowest = loads.max(axis=0).sum() if model.synchronised else loads.sum(axis=1).max()
-    return model.fixed_seconds + float(slowest)
+    if not model.synchronised:
+        return model.fixed_seconds + float(loads.sum(axis=1).max())
+    occasional = getattr(model, "occasional_seconds", np.zeros(len(model.phases)))
+    present = occasional * loads.any(axis=0)
+    slowest = slowest_seconds(loads, getattr(model, "crowding", 1.0))
+    return model.fixed_seconds + float((slowest + present).sum())
+
+
+def slowest_seconds(loads: Floats, crowding: float = 1.0) -> Floats:
+    """Seconds of the slowest rank in each phase, f64[phases].
+
+    crowding : ranks for each core. Where ranks share cores, loads are those of ranks that all work;
+    one that works alone is faster.
+    """
+    slowest: Floats = loads.max(axis=0)
+    return np.maximum(slowest / crowding, loads.mean(axis=0)) if crowding > 1 else slowest
 
 
 @dataclass(frozen=True)
@@ -134,6 +153,11 @@ class StepSeconds:
         self.work = work
         self.layout = layout
         self.arrays = TableArrays.of(tables, work)
+        per_node = min(layout.ranks, layout.ranks_per_node)
+        # rates and shares are those of as many ranks as a node has here
+        self._node = replace(machine, ranks_per_node=per_node)
+        self._measured = MeasuredPhases(machine, per_node)
+        self.crowding = self._measured.crowding
 
     # ---- exchanges ----
 
@@ -233,7 +257,46 @@ class StepSeconds:
         out[:, 4] = lookups * row_bytes / self._rates("update", r.rows, row_bytes)
         out[:, 5] = self._prefetch(r, tables, lookups)
         out[:, 6] = np.where(copied, self._replicas(r, tables, lookups), 0.0)
+        if self._measured.any:
+            kinds = Kinds(copied, part, ~copied & (r.width < tables.dim), self.layout.ranks > 1)
+            bags = np.where(copied, tables.bags / self.layout.ranks, tables.bags)
+            rows = np.minimum(touched(lookups, r.rows), tables.distinct)
+            amounts = Amounts(
+                entries=tables.bags / self.work.batch,
+                bags=bags,
+                lookups=lookups,
+                numbers=bags * r.width,
+                rows=rows,
+                row_numbers=rows * r.width,
+                curve=out[:, 1],
+            )
+            places = [PHASES.index(phase) for phase in MEASURED]
+            out[:, places] = self._measured.phases(kinds, amounts, out[:, 4], tables.distinct)
         return out
+
+    @cached_property
+    def call_seconds(self) -> dict[str, float]:
+        """Measured seconds of each phase that has nothing to do, of those that every step has."""
+        alone = self.layout.ranks == 1
+        names = ["input", "lookup", "update"] if alone else MEASURED[:-1]
+        return {name: self._measured.call_seconds(name) for name in names}
+
+    @cached_property
+    def occasional_seconds(self) -> Floats:
+        """Measured seconds of calls that only some plans make, f64[PHASES]."""
+        replicas = self._measured.call_seconds("replicas") if self.layout.ranks > 1 else 0.0
+        return np.where(np.array(PHASES) == "replicas", replicas, 0.0)
+
+    def phase_seconds(self, loads: Floats) -> dict[str, float]:
+        """Seconds of a step by phase, dense parts among them; loads as `loads_of` gives them."""
+        slowest = slowest_seconds(loads, self.crowding) + self.occasional_seconds * loads.any(
+            axis=0
+        )
+        seconds = dict(zip(PHASES, slowest.tolist()))
+        seconds |= {name: fixed for name, fixed in self.fixed.items() if name != "calls"}
+        for name, fixed in self.call_seconds.items():
+            seconds[name] += fixed
+        return seconds
 
     def _rates(self, work: str, rows: Floats, row_bytes: Floats) -> Floats:
         """Bytes a second of lookups or updates, f64[n]; each size of a row is asked once."""
@@ -243,7 +306,7 @@ class StepSeconds:
         ends = np.searchsorted(place[by_size], np.arange(sizes.size + 1))
         log_rows = np.log(np.maximum(np.floor(rows), 1.0))
         for number, size in enumerate(sizes.tolist()):
-            curve = self.machine.embedding_curve(work, size)
+            curve = self._node.embedding_curve(work, size)
             same = by_size[ends[number] : ends[number + 1]]
             log_rates = np.interp(log_rows[same], np.log(curve.sizes), np.log(curve.rates))
             rates[same] = np.exp(log_rates)
@@ -263,8 +326,8 @@ class StepSeconds:
         for place, memory in enumerate(BELOW):
             for i in np.flatnonzero(missing & (r.below == place)).tolist():
                 count = max(int(misses[i] * SWAPPED / 2), 1)
-                up = self.machine.move_seconds(memory, "read", count, float(record[i]))
-                down = self.machine.move_seconds(memory, "write", count, float(record[i]))
+                up = self._node.move_seconds(memory, "read", count, float(record[i]))
+                down = self._node.move_seconds(memory, "write", count, float(record[i]))
                 seconds[i] = up + down
         return seconds
 
@@ -288,13 +351,14 @@ class StepSeconds:
     @cached_property
     def fixed(self) -> dict[str, float]:
         """Seconds of a rank beside its rectangles, by name."""
-        exchanges = 5 if self.layout.ranks > 1 else 0
+        exchanges = 5 if self.layout.ranks > 1 and not self._measured.any else 0
         forward, backward = self._products
-        memory = self.machine.hbm if self.machine.hbm.capacity_bytes else self.machine.ddr
-        bandwidth = self.machine.share(memory.bandwidth_bytes_per_s, memory)
+        memory = self._node.hbm if self._node.hbm.capacity_bytes else self._node.ddr
+        bandwidth = self._node.share(memory.bandwidth_bytes_per_s, memory)
         parameters = self.work.dense.parameters
         return {
             "latency": exchanges * self.latency_seconds,
+            "calls": sum(self.call_seconds.values()),
             "dense_forward": forward,
             "dense_backward": backward,
             "dense_exchange": self.dense_exchange_seconds,
@@ -312,7 +376,7 @@ class StepSeconds:
         """Seconds of a rank's dense products: (forward, backward)."""
         dense = self.work.dense
         samples = -(-self.work.batch // self.layout.ranks)
-        machine = self.machine
+        machine = self._node
         forward = 0.0
         backward = 0.0
         for inputs, outputs in dense.layers:
@@ -322,6 +386,16 @@ class StepSeconds:
             )
             backward += machine.product_seconds(
                 outputs, inputs, samples, dense.precision, "weight_gradient"
+            )
+        if self._measured.any:
+            starts = machine.compute.launch_s * len(dense.layers)
+            amounts = [
+                dense_amounts(dense.layers, samples, dense.vectors, dense.width, curve)
+                for curve in (forward - starts, backward - 2 * starts)
+            ]
+            return (
+                self._measured.dense_seconds("dense_forward", amounts[0]),
+                self._measured.dense_seconds("dense_backward", amounts[1]),
             )
         if dense.vectors:
             # Each sample's pairs are a small product, which moves more than it computes.

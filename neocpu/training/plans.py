@@ -16,6 +16,7 @@ from neocpu.parallel.shared_plan import plan_on_first_rank
 from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
 from neocpu.planner.placements import Capacity
+from neocpu.planner.plan_file import PlanFile
 from neocpu.planner.planners import PLANNERS
 from neocpu.planner.seconds import Layout, StepSeconds
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
@@ -50,9 +51,20 @@ def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> P
             return _planned(config, ranks, per_node, work)
         return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
     file = plan_file.loads(plan_file.read_text(spec), spec)
+    return plan_of_file(config, file, ranks, per_node, work)
+
+
+def plan_of_file(
+    config: Config, file: PlanFile, ranks: int, per_node: int | None, work: Workload
+) -> Plan:
+    """The plan of a file for a run; the planner completes what the file leaves open.
+
+    Raises ConfigError and PlanError as `bind` does, and PlanError for what does not fit.
+    """
     planned = bind(file, config.tables, ranks)
     # every table by its own name: no name is a pattern for others
     schemes = dict(zip((table.name for table in config.tables), planned.schemes))
+    budget = config.parallel.memory or None
     plan = auto.make_plan(config.tables, schemes, ranks, per_node, work, budget, planned.fixed)
     return replace(plan, placements=planned.placements)
 

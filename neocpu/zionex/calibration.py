@@ -31,6 +31,7 @@ from neocpu.zionex.machine import (
     Machine,
     MemoryPeak,
     MoveRates,
+    PhaseCosts,
     ProductRates,
     TransferRates,
 )
@@ -40,7 +41,7 @@ RANKS = (2, 4)  # of the jobs under mpiexec
 FIRST_LIMIT = 600.0  # seconds of the job that compiles kernels
 LIMIT = 180.0  # seconds of each other job
 PATIENCE = 5.0  # seconds from asking a job to end until it is killed
-TOPICS = 4  # that a job tells
+TOPICS = 5  # that a job tells
 # tell(ranks of the job, topic)
 Tell = Callable[[int, str], None]
 
@@ -195,6 +196,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
         embeddings=_collect(EmbeddingRates, jobs, "embeddings"),
         transfers=_collect(TransferRates, jobs, "transfers"),
         moves=_collect(MoveRates, jobs, "moves"),
+        phases=tuple(PhaseCosts(**costs) for job in jobs for costs in job.curves["phases"]),
     )
     copies = [t for t in machine.transfers if t.operation == "copy"]
     reads = [m for m in machine.moves if (m.memory, m.operation) == ("ssd", "read")]

@@ -29,6 +29,32 @@ PRODUCTS = ("forward", "input_gradient", "weight_gradient")
 EMBEDDING_WORK = ("lookup", "update")
 TRANSFERS = ("copy", "alltoall", "alltoallv", "allgatherv", "reduce_scatter", "allreduce")
 MOVES = ("read", "write")
+# of our own step, as far as they depend on tables; see `PhaseCosts`
+PHASES = (
+    "input",
+    "lookup",
+    "lookup_words",
+    "output",
+    "output_words",
+    "gradient",
+    "gradient_words",
+    "update",
+    "update_columns",
+    "replicas",
+    "dense_forward",
+    "dense_backward",
+)
+# what `PhaseCosts` count, in the order of their fields
+COUNTED = (
+    "call_s",
+    "entry_s",
+    "bag_s",
+    "lookup_s",
+    "number_s",
+    "row_s",
+    "row_number_s",
+    "curve",
+)
 
 
 @dataclass(frozen=True)
@@ -155,6 +181,29 @@ class MoveRates:
         return Curve(self.record_bytes, self.bytes_per_s)
 
 
+@dataclass(frozen=True)
+class PhaseCosts:
+    """Measured seconds of a phase of our own training step on each of so many ranks of a node.
+
+    phase : one of PHASES. call_s : each time. entry_s : for each pair of a key and a rectangle of
+    the rank. bag_s : for each bag of the global batch and entry. lookup_s : for each lookup of a
+    rectangle. number_s : for each number of the bags of entries. row_s : for each unique row.
+    row_number_s : for each number of unique rows. curve : times the seconds by the rates of
+    embeddings, or of products.
+    """
+
+    phase: str = "input"
+    ranks: int = 1
+    call_s: float = 0.0
+    entry_s: float = 0.0
+    bag_s: float = 0.0
+    lookup_s: float = 0.0
+    number_s: float = 0.0
+    row_s: float = 0.0
+    row_number_s: float = 0.0
+    curve: float = 0.0
+
+
 Rates = ProductRates | EmbeddingRates | TransferRates | MoveRates
 # the two columns of each kind of rates: sizes, rates
 COLUMNS: dict[type, tuple[str, str]] = {
@@ -186,6 +235,7 @@ class Machine:
     embeddings: tuple[EmbeddingRates, ...] = ()
     transfers: tuple[TransferRates, ...] = ()
     moves: tuple[MoveRates, ...] = ()
+    phases: tuple[PhaseCosts, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -199,6 +249,17 @@ class Machine:
         return below * self.between_nodes.bandwidth_bytes_per_s / switch.oversubscription
 
     # ---- achieved rates ----
+
+    def phase_costs(self, phase: str, ranks: int) -> PhaseCosts | None:
+        """Measured costs of a phase on the number of ranks of a node nearest below `ranks`.
+
+        The least number that was measured if none is below; None where nothing was.
+        """
+        costs = sorted((c for c in self.phases if c.phase == phase), key=lambda c: c.ranks)
+        below = [c for c in costs if c.ranks <= ranks]
+        if below:
+            return below[-1]
+        return costs[0] if costs else None
 
     @cached_property
     def _curves(self) -> dict[tuple[Any, ...], list[tuple[float, Curve]]]:

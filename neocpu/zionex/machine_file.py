@@ -26,6 +26,7 @@ from neocpu.zionex.machine import (
     LINK_CLASSES,
     MEMORIES,
     MOVES,
+    PHASES,
     PRECISIONS,
     PRODUCTS,
     SHARED,
@@ -37,6 +38,7 @@ from neocpu.zionex.machine import (
     Machine,
     MemoryPeak,
     MoveRates,
+    PhaseCosts,
     ProductRates,
     TransferRates,
 )
@@ -68,6 +70,7 @@ _CHOICES = {
     "transfers.link": LINK_CLASSES,
     "moves.memory": MEMORIES,
     "moves.operation": MOVES,
+    "phases.phase": PHASES,
 }
 
 
@@ -140,8 +143,10 @@ def loads(text: str, source: str = "machine") -> Machine:
             values[key] = reader.record(_SECTIONS[key], value, key)
         elif key in _CURVES:
             values[key] = tuple(_curves(reader, key, value))
+        elif key == "phases":
+            values[key] = tuple(_phases(reader, value))
         else:
-            raise reader.unknown(key, [*_TOP, *_SECTIONS, *_CURVES])
+            raise reader.unknown(key, [*_TOP, *_SECTIONS, *_CURVES, "phases"])
     machine = Machine(**values)
     _check_together(reader, machine)
     return machine
@@ -153,7 +158,7 @@ def _choices(tree: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     for key, allowed in _CHOICES.items():
         kind, _, name = key.partition(".")
         entries = tree.get(kind)
-        if kind in _CURVES and isinstance(entries, list):
+        if kind in (*_CURVES, "phases") and isinstance(entries, list):
             choices |= {f"{kind}[{i}].{name}": allowed for i in range(len(entries))}
     return choices
 
@@ -177,6 +182,24 @@ def _curves(reader: Reader, kind: str, entries: Any) -> list[Any]:
         what = _identity(record)
         if any(_identity(other) == what for other in records):
             raise reader.wrong(key, "a curve for the same thing is above: " + _in_words(record))
+        records.append(record)
+    return records
+
+
+def _phases(reader: Reader, entries: Any) -> list[PhaseCosts]:
+    """Costs of phases, each phase and number of ranks once, nothing below 0."""
+    if not isinstance(entries, list):
+        raise reader.wrong("phases", f"expected a list of tables [[phases]], got {entries!r}")
+    records: list[PhaseCosts] = []
+    for i, entry in enumerate(entries):
+        key = f"phases[{i}]"
+        record = reader.record(PhaseCosts, entry, key)
+        for spec in fields(record):
+            value = getattr(record, spec.name)
+            if spec.name != "phase" and not 0 <= value < float("inf"):
+                raise reader.wrong(f"{key}.{spec.name}", f"{value} is below 0, or infinite")
+        if any((r.phase, r.ranks) == (record.phase, record.ranks) for r in records):
+            raise reader.wrong(key, f"phase {record.phase}, ranks {record.ranks} is above already")
         records.append(record)
     return records
 
@@ -243,7 +266,7 @@ def text(
         for spec in fields(record):
             line = f"{spec.name} = {_literal(getattr(record, spec.name))}"
             lines += _noted(line, notes.get(f"{section}.{spec.name}", ""))
-    for kind in _CURVES:
+    for kind in (*_CURVES, "phases"):
         for record in getattr(machine, kind):
             lines += ["", f"[[{kind}]]"]
             lines += [

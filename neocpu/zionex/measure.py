@@ -23,9 +23,11 @@ from neocpu.parallel.launch import bind_kernel_threads, get_comm, prepare_thread
 from neocpu.zionex.machine import (
     PRODUCTS,
     EmbeddingRates,
+    Machine,
     ProductRates,
     TransferRates,
 )
+from neocpu.zionex.measure_phases import as_values, measure_phases
 from neocpu.zionex.measure_tiers import measure_ddr, measure_ssd
 from neocpu.zionex.timing import BATCHES, EFFORTS, Effort, Stopwatch, rates
 
@@ -188,6 +190,13 @@ def measure(
     embeddings = measure_embeddings(watch, effort, comm.size)
     tell("copies and collectives")
     transfers = measure_copies(watch, effort, comm.size) + measure_collectives(watch, effort, comm)
+    tell("phases of a step")
+    costs = []
+    if effort.phases:
+        machine = Machine(
+            ranks_per_node=comm.size, embeddings=tuple(embeddings), products=tuple(products)
+        )
+        costs = measure_phases(watch, comm, machine)
     tell("memory tiers")
     moves = measure_ddr(watch, effort, comm.size)
     ssd_moves, ssd_latency = measure_ssd(watch, effort, comm, folder)
@@ -206,7 +215,7 @@ def measure(
     result: dict[str, Any] = {
         kind: [asdict(c) for c in of_kind] for kind, of_kind in curves.items()
     }
-    return result | {"facts": facts}
+    return result | {"phases": as_values(costs), "facts": facts}
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ ALIASES = {
     "nvlink": "inside_node.bandwidth",
     "pcie": "host_device.bandwidth",
 }
+COUNTS = ("nodes", "ranks_per_node")
 
 
 def scaled(machine: Machine, key: str, factor: float) -> Machine:
@@ -38,24 +39,60 @@ def scaled(machine: Machine, key: str, factor: float) -> Machine:
     """
     if not 0 < factor < float("inf"):
         raise ConfigError(f"machine.{key}: the factor {factor} must be a number above 0")
-    if key in ("nodes", "ranks_per_node"):
+    if key in COUNTS:
         count = _whole(key, getattr(machine, key) * factor)
         return _with(machine, {key: count})
-    part, _, quantity = ALIASES.get(key, key).partition(".")
-    parts = (*MEMORIES, *LINK_CLASSES, *FABRIC, "compute")
-    if part not in parts:
-        known = ", ".join((*parts, "nodes", "ranks_per_node", *ALIASES))
-        raise ConfigError(f"machine.{key}: no such quantity; the parts are {known}")
+    part, name = _quantity(machine, key)
     record = getattr(machine, part)
-    names = [spec.name for spec in fields(record) if spec.name != "shared"]
-    name = next((name for name in names if quantity in (name, _without_unit(name))), "")
-    if not name:
-        short = ", ".join(map(_without_unit, names))
-        raise ConfigError(f"machine.{key}: {part} has no {quantity!r}; it has {short}")
     value = getattr(record, name) * factor
     value = _whole(key, value) if type(getattr(record, name)) is int else value
     changed = _with(machine, {part: replace(record, **{name: value})})
     return _scaled_curves(changed, part, name, factor)
+
+
+def changed(machine: Machine, key: str, text: str) -> Machine:
+    """The machine with one quantity multiplied ("2x") or set ("4"), and the curves that hang on it.
+
+    key : as for `scaled`. A quantity that was 0 has no curves: it is only set.
+
+    Raises ConfigError as `scaled` does, and for a text that is neither.
+    """
+    try:
+        value = float(text.removesuffix("x"))
+    except ValueError:
+        raise ConfigError(
+            f"machine.{key}: {text!r} is neither a factor like 2x nor a number like 4"
+        ) from None
+    if text.endswith("x"):
+        return scaled(machine, key, value)
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"machine.{key}: {text} must be a number, at least 0")
+    if key in COUNTS:
+        return _with(machine, {key: _whole(key, value)})
+    part, name = _quantity(machine, key)
+    record = getattr(machine, part)
+    current = getattr(record, name)
+    if type(current) is int and value != int(value):
+        raise ConfigError(f"machine.{key}: {text} is not a whole number")
+    if current and value > 0:
+        return scaled(machine, key, value / current)
+    number = int(value) if type(current) is int else value
+    return _with(machine, {part: replace(record, **{name: number})})
+
+
+def _quantity(machine: Machine, key: str) -> tuple[str, str]:
+    """(part, name of its field) of a key; ConfigError where there is none."""
+    part, _, quantity = ALIASES.get(key, key).partition(".")
+    parts = (*MEMORIES, *LINK_CLASSES, *FABRIC, "compute")
+    if part not in parts:
+        known = ", ".join((*parts, *COUNTS, *ALIASES))
+        raise ConfigError(f"machine.{key}: no such quantity; the parts are {known}")
+    names = [spec.name for spec in fields(getattr(machine, part)) if spec.name != "shared"]
+    name = next((name for name in names if quantity in (name, _without_unit(name))), "")
+    if not name:
+        short = ", ".join(map(_without_unit, names))
+        raise ConfigError(f"machine.{key}: {part} has no {quantity!r}; it has {short}")
+    return part, name
 
 
 def _whole(key: str, value: float) -> int:

@@ -19,7 +19,7 @@ class Effort:
         tables. copies, messages : bytes. records : their bytes. record_count : moved at a time.
     home_bytes : of the memory, or file, that records are moved from. tries : least number, of which
     the fastest counts. least : seconds that a try takes, if calls can be repeated. budget : seconds
-    for which further tries are made.
+    for which further tries are made. phases : whether those of our own step are measured.
     """
 
     sides: tuple[int, ...]
@@ -35,6 +35,7 @@ class Effort:
     tries: int
     least: float
     budget: float
+    phases: bool
 
 
 EFFORTS = {
@@ -42,8 +43,8 @@ EFFORTS = {
         sides=(1, 4, 16, 64, 256, 1024),
         samples=1024,
         bag=16,
-        heights=(1_000, 30_000, 300_000),
-        row_bytes=(32, 128, 512),
+        heights=(1_000, 30_000, 200_000),
+        row_bytes=(32, 128, 512, 2048),
         copies=(64, 4 << 10, 64 << 10, 1 << 20, 64 << 20),
         messages=(64, 1 << 10, 16 << 10, 256 << 10, 4 << 20),
         records=(64, 512, 4096),
@@ -52,6 +53,7 @@ EFFORTS = {
         tries=3,
         least=1e-3,
         budget=0.03,
+        phases=True,
     ),
     "quick": Effort(
         sides=(4, 64, 256),
@@ -67,6 +69,7 @@ EFFORTS = {
         tries=2,
         least=3e-4,
         budget=0.005,
+        phases=False,
     ),
 }
 

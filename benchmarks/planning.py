@@ -1,0 +1,147 @@
+"""How long does planning take, how much memory, and how far is the plan from the bound?
+
+Tables are drawn: rows log-uniform from 10 to 20 million, 16 to 256 columns, 1 to 63 lookups per
+bag, log-uniform; 512 samples of a rank; the machine is the preset `zionex`. Every line is a fresh
+process. "search" is `parallel.planner`; the others are single partitioners over whole tables
+("table_wise") and over the search's cheapest proposal, without local search.
+
+    python -m benchmarks.planning                 # 1,000 tables on 128 ranks, 10,000 on 1,024
+    python -m benchmarks.planning --quick         # 100 tables on 16 ranks
+    python -m benchmarks.planning --json planning.json
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neocpu.embedding.specs import TableSpec
+from neocpu.planner.bound import lower_bound
+from neocpu.planner.drafts import build, lay
+from neocpu.planner.options import options_of
+from neocpu.planner.partition import PARTITIONERS
+from neocpu.planner.placements import Capacity
+from neocpu.planner.prices import cheapest
+from neocpu.planner.search import plan_tables
+from neocpu.planner.seconds import Layout, StepSeconds
+from neocpu.planner.work import Workload
+from neocpu.zionex.machine_file import load
+
+CASES = ((1_000, 128), (10_000, 1_024))
+QUICK = ((100, 16),)
+SEED = 7
+
+
+def model_of(tables: int, ranks: int) -> tuple[StepSeconds, tuple[TableSpec, ...], Workload]:
+    """The model of a case."""
+    rng = np.random.default_rng(SEED)
+    specs = tuple(
+        TableSpec(
+            name=f"t{i}",
+            rows=int(10 ** rng.uniform(1, 7.3)),
+            dim=int(rng.choice([16, 32, 64, 128, 256])),
+            features=(f"f{i}",),
+        )
+        for i in range(tables)
+    )
+    pooling = {spec.name: float(np.ceil(10 ** rng.uniform(0, 1.8))) for spec in specs}
+    work = Workload(batch=512 * ranks, pooling=pooling)
+    return StepSeconds(load("zionex"), specs, work, Layout(ranks, 8)), specs, work
+
+
+def plan(tables: int, ranks: int, planner: str) -> dict[str, Any]:
+    """One line: seconds, memory and distance to the bound of one planner in this process."""
+    model, specs, work = model_of(tables, ranks)
+    layout = model.layout
+    capacity = Capacity.of_machine(model.machine)
+    started = time.perf_counter()
+    processor = time.process_time()
+    if planner == "search":
+        answer = plan_tables(specs, "auto", layout, model, work, capacity)
+        above = answer.above_bound
+        step = answer.seconds
+    else:
+        choice_of, partitioner = planner.split()
+        options = options_of(specs, ["auto"] * tables, layout, model, work, capacity)
+        cost = options.seconds.sum(axis=1)
+        if choice_of == "table_wise":
+            cost = np.where((options.home == 0) & (options.parts == 1), cost, np.inf)
+        laid = lay(options, layout, capacity.limits, cheapest(options, cost))
+        draft = laid and build(options, layout, capacity.limits, laid, PARTITIONERS[partitioner])
+        if draft is None:
+            return {"planner": planner, "step_s": None}
+        step = model.fixed_seconds + draft.value
+        above = 0.0
+    record = {
+        "tables": tables,
+        "ranks": ranks,
+        "planner": planner,
+        "wall_s": time.perf_counter() - started,
+        "cpu_s": time.process_time() - processor,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "step_s": step,
+    }
+    if planner != "search":
+        bound = model.fixed_seconds + lower_bound(options, layout, capacity.limits)
+        above = step / bound - 1.0
+    return record | {"above_bound": above}
+
+
+def fresh(tables: int, ranks: int, planner: str) -> dict[str, Any]:
+    """The same in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.planning", "--one", planner]
+    command += ["--tables", str(tables), "--ranks", str(ranks)]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    record: dict[str, Any] = json.loads(process.stdout)
+    return record
+
+
+def line(record: dict[str, Any]) -> str:
+    """A record as a line of the table."""
+    if record["step_s"] is None:
+        return f"| {record['planner']} | | | | does not fit | |"
+    return (
+        f"| {record['planner']} | {record['wall_s']:.2f} s | {record['cpu_s']:.2f} s "
+        f"| {record['peak_mb']:,.0f} MB | {1e3 * record['step_s']:.2f} ms "
+        f"| {record['above_bound']:.1%} |"
+    )
+
+
+def main() -> None:
+    """Run the cases and print a table for each."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one small case")
+    parser.add_argument("--json", type=Path, help="write all records to this file")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--tables", type=int, default=0, help="tables of the only case")
+    parser.add_argument("--ranks", type=int, default=0, help="its ranks")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(plan(options.tables, options.ranks, options.one)))
+        return
+    cases = QUICK if options.quick else CASES
+    if options.tables and options.ranks:
+        cases = ((options.tables, options.ranks),)
+    planners = ["search"]
+    planners += [f"{what} {name}" for what in ("cheapest", "table_wise") for name in PARTITIONERS]
+    records = []
+    for tables, ranks in cases:
+        print(f"### {tables:,} tables on {ranks:,} ranks\n")
+        print("| planner | wall | processor | peak memory | step | above the bound |")
+        print("|---|---|---|---|---|---|")
+        for planner in planners:
+            records.append(fresh(tables, ranks, planner))
+            print(line(records[-1]), flush=True)
+        print()
+    if options.json:
+        options.json.write_text(json.dumps(records, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

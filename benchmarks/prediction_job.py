@@ -1,0 +1,228 @@
+"""What does one rank of the prediction benchmark do? Steps under many plans, whole and by phase.
+
+    mpiexec -n W python -m mpi4py -m benchmarks.prediction_job RESULT PLANS STEPS PASSES
+
+Rank 0 writes RESULT, a JSON list: for every plan its model, seed, seconds of a step and of each
+phase. A step is timed from a barrier to the next. Phases are timed in steps of their own, with a
+barrier in front of every phase; a phase takes as long as the slowest rank. Of all steps, in every
+pass over the plans, the shortest counts.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from benchmarks.prediction_models import DENSE_FEATURES, LEAVES, MODELS, Model, draw_plan
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.launch import bind_kernel_threads, get_comm, prepare_threads, run_guarded
+from neocpu.trees import rank_samples
+
+T = TypeVar("T")
+# Batches that take turns.
+BATCHES = 3
+# Steps before those that are timed.
+WARMUP = 3
+
+
+class PhaseClock:
+    """Seconds of the phases of one step on this rank."""
+
+    def __init__(self, comm: Comm) -> None:
+        self._comm = comm
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, phase: str, work: Callable[[], T]) -> T:
+        """Do the work of a phase, all ranks beginning together."""
+        self._comm.barrier()
+        start = time.perf_counter()
+        result = work()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+        return result
+
+
+class Run:
+    """One model under one plan."""
+
+    def __init__(self, model: Model, comm: Comm, seed: int) -> None:
+        from benchmarks.ours import ClickBatch, rowwise_adagrad
+        from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
+        from neocpu.model.dlrm import Dlrm
+        from neocpu.parallel.sharded import ShardedEmbedding
+        from neocpu.training.step import TrainStep
+
+        self._comm = comm
+        self._model = Dlrm(
+            DENSE_FEATURES, model.dims, model.bottom, model.top, model.interaction, seed=1
+        )
+        self._tables = ShardedEmbedding(
+            draw_plan(model, comm.size, seed),
+            comm,
+            rowwise_adagrad(),
+            1,
+            LEAVES,
+            self._model.first_column,
+        )
+        sgd = SparseOptimizer(name="exact_sgd", learning_rate=0.01)
+        self._dense = DenseOptimizer(sgd, self._model.flat)
+        self._step = TrainStep(self._model, self._tables, self._dense, comm, LEAVES)
+        lo, hi = rank_samples(comm.rank, comm.size, model.batch, LEAVES)
+        rng = np.random.default_rng(comm.rank)
+        self._batches = [
+            ClickBatch(
+                rng.standard_normal((hi - lo, DENSE_FEATURES), np.float32),
+                model.lookups(seed * BATCHES + i, lo, hi),
+                rng.integers(0, 2, hi - lo).astype(np.float32),
+                model.batch,
+            )
+            for i in range(BATCHES)
+        ]
+        self._steps = 0
+
+    def step(self) -> float:
+        """Seconds of a step, to the barrier after it."""
+        self._comm.barrier()
+        start = time.perf_counter()
+        self._steps += 1
+        self._step(self._batches[self._steps % BATCHES], self._steps)
+        self._comm.barrier()
+        return time.perf_counter() - start
+
+    def phases(self) -> dict[str, float]:
+        """Seconds of each phase of a step on this rank (`TrainStep.__call__`, taken apart)."""
+        self._steps += 1
+        batch = self._batches[self._steps % BATCHES]
+        model = self._model
+        clock = PhaseClock(self._comm)
+        coming = clock("input", lambda: self._started(batch))
+        E = np.empty((batch.labels.size, model.columns), np.float32)
+        clock("dense_forward", lambda: model.forward_bottom(batch.dense, E))
+        self._pool(clock, coming, E)
+        clock("dense_forward", lambda: model.forward_top(E))
+        dE = clock("dense_backward", lambda: self._backward(batch))
+        nodes = clock("dense_backward", lambda: self._step._dense_gradients(batch.samples))
+        reduced = clock("dense_exchange", lambda: self._step._reduction.start(nodes).wait())
+        self._update(clock, dE)
+        clock("dense_update", lambda: self._dense.step(reduced, self._steps))
+        return clock.seconds
+
+    def _started(self, batch: Any) -> Any:
+        coming = self._tables.start(batch.sparse, batch.samples)
+        coming.wait()
+        return coming
+
+    def _pool(self, clock: PhaseClock, coming: Any, E: Any) -> None:
+        """`ShardedEmbedding.forward` and `finish`."""
+        tables = self._tables
+        if tables.exchange.alone:
+            lookup = tables.forward(coming, self._model_batch)
+            clock("lookup", lambda: lookup.finish(E))
+            return
+        batch_input = coming.wait()
+        if tables._last is not None:
+            tables.exchange.release(tables._last)
+        tables._input = tables._last = batch_input
+        pooled = clock("lookup", lambda: tables._lookup(batch_input))
+        if batch_input.copies is not None:
+            clock("lookup", lambda: tables.tbe.forward(tables._copies, batch_input.copies, E))
+        shape = batch_input.shape
+        clock("output", lambda: tables.exchange.start_output(shape, *pooled).finish(E))
+
+    @property
+    def _model_batch(self) -> int:
+        return self._batches[0].samples
+
+    def _backward(self, batch: Any) -> Any:
+        self._model.loss_gradient(batch.labels, batch.samples)
+        return self._model.backward()
+
+    def _update(self, clock: PhaseClock, dE: Any) -> None:
+        """`ShardedEmbedding.backward`."""
+        from neocpu.parallel.started import Started
+
+        tables = self._tables
+        batch_input = tables._input
+        if tables.exchange.alone:
+            clock("update", lambda: tables.backward(dE, self._steps))
+            return
+        assert batch_input is not None
+        tables._input = None
+        shape = batch_input.shape
+        whole, parts = clock("gradient", lambda: tables.exchange.start_gradients(shape, dE).wait())
+
+        def update() -> None:
+            for i, block in ((0, whole), (3, parts)):
+                lookups = batch_input.classes[i]
+                if lookups is not None:
+                    tables.tbe.backward(tables._classes[i], lookups, block, self._steps)
+            if tables._any_scalars:
+                Started(tables._share(batch_input, whole, parts, self._steps)).wait()
+
+        def replicas() -> None:
+            words = tables._row_words(batch_input, dE)
+            merged = Started(tables._replicas.reduce(words)).wait()
+            for i, (rows, rounded) in zip(tables._copied, merged):
+                tables.tbe.apply_rows(i, rows, rounded, self._steps)
+
+        clock("update", update)
+        if tables._replicas:
+            clock("replicas", replicas)
+        tables.tbe.settle()
+
+    def measure(self, steps: int) -> dict[str, Any]:
+        """Shortest seconds of a step, and of each phase on the slowest rank. Collective."""
+        for _ in range(WARMUP):
+            self.step()
+        shortest = min(self.step() for _ in range(steps))
+        self.phases()
+        spans = [self.phases() for _ in range(max(2, steps // 2))]
+        everybody = self._comm.allgather_bytes(json.dumps(spans).encode())
+        ranks = [json.loads(text) for text in everybody]
+        slowest = [
+            {name: max(rank[i][name] for rank in ranks) for name in spans[0]}
+            for i in range(len(spans))
+        ]
+        phases = {name: min(span[name] for span in slowest) for name in spans[0]}
+        return {"step": shortest, "phases": phases}
+
+
+def merge(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """The shorter of two measurements."""
+    if old is None:
+        return new
+    phases = {name: min(seconds, new["phases"][name]) for name, seconds in old["phases"].items()}
+    return old | {"step": min(old["step"], new["step"]), "phases": phases}
+
+
+def measure_plans(comm: Comm, plans: int, steps: int, passes: int) -> list[dict[str, Any]]:
+    """Every model under so many plans, models taking turns. Collective."""
+    best: dict[tuple[str, int], dict[str, Any]] = {}
+    for _ in range(passes):
+        for seed in range(plans):
+            for model in MODELS:
+                run = Run(model, comm, seed)
+                seconds = run.measure(steps)
+                run._tables.tbe.close()
+                record = {"model": model.name, "ranks": comm.size, "seed": seed} | seconds
+                best[model.name, seed] = merge(best.get((model.name, seed)), record)
+    return list(best.values())
+
+
+def main() -> int:
+    """One rank."""
+    result, plans, steps, passes = sys.argv[1:]
+    comm = get_comm()
+    prepare_threads(comm)
+    bind_kernel_threads(comm)
+    records = measure_plans(comm, int(plans), int(steps), int(passes))
+    if comm.rank == 0:
+        Path(result).write_text(json.dumps(records), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_guarded(main))

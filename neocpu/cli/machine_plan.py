@@ -1,0 +1,136 @@
+"""`neocpu plan --machine`: how long would a step take there, why, and what if it does not fit?"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from neocpu.errors import ConfigError, PlanError
+from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.plan import is_plan_file
+
+if TYPE_CHECKING:
+    from neocpu.config import Config
+    from neocpu.parallel.plan import Plan
+    from neocpu.planner.answer import Answer
+    from neocpu.planner.plan_file import MadeFor
+    from neocpu.planner.question import Question
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """Options of the command that need a machine."""
+
+    machine: str
+    ranks_per_node: int | None
+    planner: str | None
+    cost_model: str | None
+    explain: tuple[str, ...]
+    verbose: bool
+    svg: Path | None
+
+    def check(self) -> None:
+        """Raise UsageError for options that have no effect without a machine."""
+        for name, value in vars(self).items():
+            if value and not self.machine:
+                option = name.replace("_", "-")
+                raise click.UsageError(f"--{option} needs --machine, a preset or a .toml file")
+
+
+def given_plan(settings: "Config", path: Path, ranks: int) -> "Plan":
+    """The plan that TorchRec made. Raises ConfigError and PlanError for one that does not fit."""
+    from neocpu.planner import plan_file, torchrec_plan
+    from neocpu.training.plans import plan_of_file, workload
+
+    file = torchrec_plan.loads(plan_file.read_text(path), str(path), ranks)
+    per_node = settings.parallel.ranks_per_node or None
+    return plan_of_file(settings, file, ranks, per_node, workload(settings, {}))
+
+
+def print_machine_plan(
+    settings: "Config", ranks: int | None, options: MachineOptions, from_torchrec: Path | None
+) -> tuple["Plan", tuple[str, ...], "MadeFor"]:
+    """Plan, explain and draw; the plan, its placements, and what it was made for.
+
+    Raises PlanError, after remedies were printed, for tables that do not fit.
+    """
+    from neocpu.planner.explain import Explainer
+    from neocpu.planner.plan_file import MadeFor
+    from neocpu.planner.remedies import remedy_lines
+
+    names = [table.name for table in settings.tables]
+    for name in options.explain:
+        if name not in names:
+            raise ConfigError(f"--explain: the config has no table {name!r}")
+    question = _question(settings, ranks, options)
+    given = None
+    if from_torchrec:
+        given = given_plan(settings, from_torchrec, question.layout.ranks)
+    try:
+        question, answer = _answer(settings, question, given)
+    except PlanError:
+        for line in remedy_lines(question):
+            click.echo(line)
+        raise
+    explainer = Explainer(question, answer)
+    for line in () if options.explain else explainer.overview(options.verbose):
+        click.echo(line)
+    for number, name in enumerate(options.explain):
+        for line in ["", *explainer.table(name)][number == 0 :]:
+            click.echo(line)
+    if options.svg:
+        _draw(question, answer, options.svg, settings)
+    note = MadeFor(
+        machine=question.machine.name,
+        cost_model=question.cost_model,
+        planner=answer.planner,
+        batch_size=answer.work.batch,
+        step_seconds=answer.seconds,
+        bound_seconds=answer.bound,
+    )
+    return answer.plan, answer.placements, note
+
+
+def _question(settings: "Config", ranks: int | None, options: MachineOptions) -> "Question":
+    """What the planner is asked; lookups come from converted train data, if there are any."""
+    from neocpu.training.datasets import converted
+    from neocpu.training.machine_plans import question_of
+    from neocpu.zionex.machine_file import load
+
+    machine = load(options.machine)
+    splits = converted(settings, SingleComm())
+    return question_of(
+        settings,
+        machine,
+        ranks or machine.ranks,
+        options.ranks_per_node,
+        splits.pooling_factors() if splits else {},
+        splits.dense_features if splits else None,
+        options.planner or "search",
+        options.cost_model or "neo",
+    )
+
+
+def _answer(
+    settings: "Config", question: "Question", given: "Plan | None"
+) -> tuple["Question", "Answer"]:
+    """The planner's answer, or the price of a plan that is given or that a file holds."""
+    from neocpu.training.machine_plans import placed_as
+    from neocpu.training.plans import make_plan
+
+    if given is None and not is_plan_file(settings.parallel.plan):
+        return question, question.answer()
+    plan = given or make_plan(settings, SingleComm(), {}, question.layout.ranks)
+    question = replace(question, placements=placed_as(plan, question.capacity))
+    return question, question.price(plan, "torchrec" if given else "file")
+
+
+def _draw(question: "Question", answer: "Answer", path: Path, settings: "Config") -> None:
+    """The picture of a plan."""
+    from neocpu.planner.plan_svg import plan_svg
+    from neocpu.zionex.machine_file import save
+
+    title = Path(settings.source).stem
+    save(path, plan_svg(question, answer, title, settings.training.leaves))
+    click.echo(f"the picture is in {path}")

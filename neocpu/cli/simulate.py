@@ -1,0 +1,177 @@
+"""`neocpu simulate`: how fast would a model train on a machine, and what limits it?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from neocpu import config as configs
+from neocpu.cli.targets import check_target, force_option
+from neocpu.errors import ConfigError
+
+if TYPE_CHECKING:
+    from neocpu.simulation.scenario import Scenario, Simulated
+    from neocpu.simulation.settings import Course
+    from neocpu.simulation.sweep import Planner
+    from neocpu.simulation.what_if import WhatIf
+
+path_type = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("config", type=path_type)
+@click.option("--machine", default="zionex", show_default=True, help="A preset, or a .toml file.")
+@click.option(
+    "--ranks", type=click.IntRange(1), default=None, help="Ranks; by default all of the machine."
+)
+@click.option(
+    "--planner",
+    default="search",
+    show_default=True,
+    help="One of planner/planners.py, or size: balanced by bytes alone.",
+)
+@click.option(
+    "--pipeline",
+    default="full",
+    show_default=True,
+    help="off; input: inputs of the next batch during a step; full: all that can overlap does.",
+)
+@click.option(
+    "--algorithm",
+    default="measured",
+    show_default=True,
+    help="Of exchanges: the machine's curves, or pairwise, ring, tree, hierarchical at its peaks.",
+)
+@click.option("--sums", default="", help="Algorithm of dense sums; by default that of exchanges.")
+@click.option("--steps", type=click.IntRange(1), default=4, show_default=True, help="Measured.")
+@click.option("--trace", type=path_type, help="Write a trace for ui.perfetto.dev (.json).")
+@click.option("--scaling", type=path_type, help="Write a picture of 8 to 4,096 ranks (.svg).")
+@click.option("--target-qps", type=float, help="Find the fewest nodes that reach it.")
+@force_option("the files of --trace and --scaling")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key of the config, of the machine (machine.nic=2x), or of the simulator.",
+)
+def simulate(
+    config: Path,
+    machine: str,
+    ranks: int | None,
+    planner: str,
+    pipeline: str,
+    algorithm: str,
+    sums: str,
+    steps: int,
+    trace: Path | None,
+    scaling: Path | None,
+    target_qps: float | None,
+    force: bool,
+    overrides: tuple[str, ...],
+) -> None:
+    """Say how fast CONFIG would train on a machine, and what limits it.
+
+    Nothing is run. Keys of the simulator: machine.*, wires.*, work.*, cache.share, readers.*; they
+    stand in docs/zionex.md.
+    """
+    sources = [config, Path(machine)]
+    for target in (trace, scaling):
+        if target:
+            check_target(target, force, sources)
+            sources.append(target)
+    from neocpu.simulation.planners import placed_with
+    from neocpu.simulation.report import report_lines
+    from neocpu.simulation.scenario import simulate as run_scenario
+    from neocpu.simulation.settings import Course
+    from neocpu.simulation.what_if import changes
+
+    changed = changes(overrides)
+    settings = configs.load(config, changed.config)
+    course = Course(pipeline=pipeline, algorithm=algorithm, sums=sums, steps=steps)
+    place = placed_with(planner, settings.parallel.plan)
+    step = _scenario(settings, machine, ranks, changed, course)
+    if target_qps is not None:
+        _print_smallest(step, place, target_qps)
+    else:
+        outcome = run_scenario(step, place(step))
+        for line in report_lines(outcome):
+            click.echo(line)
+        if trace:
+            _write_trace(outcome, trace)
+    if scaling:
+        _write_scaling(step, place, scaling, settings.source)
+
+
+def _scenario(
+    settings: configs.Config, name: str, ranks: int | None, changed: "WhatIf", course: "Course"
+) -> "Scenario":
+    """What is to be simulated; lookups per bag come from converted train data, if there are any."""
+    from neocpu.parallel.comm import SingleComm
+    from neocpu.simulation.settings import scenario_of, with_pooling
+    from neocpu.training.datasets import converted
+    from neocpu.training.plans import workload
+    from neocpu.zionex.machine_file import load
+
+    machine = load(name)
+    count = ranks or changed.of_machine(machine).ranks
+    step = scenario_of(settings, machine, count, changed, course)
+    splits = converted(settings, SingleComm())
+    if splits:
+        step = with_pooling(step, workload(settings, splits.pooling_factors()).pooling)
+    elif not changed.pooling:
+        click.echo("no converted train data: one lookup per bag; say otherwise by work.pooling")
+    return step
+
+
+def _print_smallest(step: "Scenario", place: "Planner", target: float) -> None:
+    """The fewest nodes that reach a number of samples a second."""
+    from neocpu.simulation.report import sweep_lines
+    from neocpu.simulation.sweep import MOST_RANKS, smallest
+
+    if not target > 0:
+        raise ConfigError(f"--target-qps: {target:g} must be above 0")
+    best, tried = smallest(step, place, target, MOST_RANKS)
+    if not tried:
+        raise ConfigError(
+            f"--target-qps: the tables do not fit {MOST_RANKS} ranks of {step.machine.name}"
+        )
+    tried.sort(key=lambda outcome: outcome.scenario.ranks)
+    for line in sweep_lines(tried):
+        click.echo(line)
+    if best is None:
+        raise ConfigError(
+            f"--target-qps: {target:,.0f} samples/s are not reached by {MOST_RANKS} ranks of "
+            f"{step.machine.name}"
+        )
+    nodes = best.scenario.layout.nodes
+    click.echo(f"{nodes} node(s) of {step.machine.name} are the fewest for {target:,.0f} samples/s")
+
+
+def _write_trace(outcome: "Simulated", path: Path) -> None:
+    from neocpu.simulation.trace import trace_text, traced_ranks
+    from neocpu.zionex.machine_file import save
+
+    scenario = outcome.scenario
+    save(path, trace_text(outcome.timeline, f"{scenario.ranks} ranks of {scenario.machine.name}"))
+    ranks = len(traced_ranks(outcome.timeline))
+    which = "all ranks" if ranks == scenario.ranks else f"{ranks} of {scenario.ranks} ranks"
+    click.echo(f"the trace of {which} is in {path}; open it in ui.perfetto.dev")
+
+
+def _write_scaling(step: "Scenario", place: "Planner", path: Path, name: str) -> None:
+    from neocpu.simulation.picture import scaling_svg
+    from neocpu.simulation.report import sweep_lines
+    from neocpu.simulation.sweep import MOST_RANKS, rank_counts, sweep
+    from neocpu.zionex.machine_file import save
+
+    outcomes, unfit = sweep(step, place, rank_counts(MOST_RANKS))
+    if not outcomes:
+        raise ConfigError(f"--scaling: the tables fit no machine of {unfit} ranks")
+    click.echo("")
+    for line in sweep_lines(outcomes):
+        click.echo(line)
+    if unfit:
+        click.echo(f"the tables do not fit {', '.join(map(str, unfit))} ranks")
+    save(path, scaling_svg(outcomes, f"{Path(name).stem} on {step.machine.name}"))
+    click.echo(f"the picture is in {path}")

@@ -1,0 +1,65 @@
+"""What is a planner asked? Tables and a workload, on so many ranks of a machine.
+
+A `Question` can be asked again with something changed: more ranks, other rows, a faster link. That
+is how explanations and remedies are computed (`explain.py`, `remedies.py`).
+"""
+
+from dataclasses import dataclass, field
+
+from neocpu.embedding.specs import TableSpec
+from neocpu.parallel.plan import AUTO, Plan, PlanSpec
+from neocpu.planner.answer import Answer
+from neocpu.planner.models import ModelFactory
+from neocpu.planner.placements import Capacity
+from neocpu.planner.planners import PLANNERS
+from neocpu.planner.pricing import answer_of_plan
+from neocpu.planner.seconds import CostModel, Layout, StepSeconds
+from neocpu.planner.work import Workload
+from neocpu.zionex.machine import Machine
+
+
+@dataclass(frozen=True)
+class Question:
+    """Tables, a workload, ranks of a machine, and who is asked.
+
+    spec : `parallel.plan`, schemes or `auto`. placements : of each table, or one for all ("auto":
+    the planner chooses). planner : a key of PLANNERS. make_model : the cost model.
+    """
+
+    tables: tuple[TableSpec, ...]
+    work: Workload
+    layout: Layout
+    machine: Machine
+    spec: PlanSpec = AUTO
+    placements: tuple[str, ...] = (AUTO,)
+    planner: str = "search"
+    cost_model: str = "neo"
+    make_model: ModelFactory = field(default=StepSeconds)
+
+    @property
+    def model(self) -> CostModel:
+        """The cost model, made anew."""
+        return self.make_model(self.machine, self.tables, self.work, self.layout)
+
+    @property
+    def capacity(self) -> Capacity:
+        """What the machine's memories leave for tables."""
+        return Capacity.of_machine(self.machine, self.placements)
+
+    def answer(self) -> Answer:
+        """The planner's answer. Raises ConfigError for schemes, PlanError for what does not fit."""
+        plan_tables = PLANNERS[self.planner]
+        return plan_tables(
+            self.tables, self.spec, self.layout, self.model, self.work, self.capacity
+        )
+
+    def price(self, plan: Plan, planner: str = "file") -> Answer:
+        """The price of a plan that is given."""
+        return answer_of_plan(
+            plan, self.layout, self.model, self.work, self.capacity, AUTO, planner
+        )
+
+
+def any_plan(question: Question) -> str:
+    """Which plans the bound of its answer holds for."""
+    return "any plan" if question.spec == AUTO else "any plan of the schemes named"

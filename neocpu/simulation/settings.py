@@ -1,0 +1,108 @@
+"""Which scenario does a config make? Its tables, its dense layers, and what `--set` changes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from neocpu.config import Config
+from neocpu.embedding.specs import bags
+from neocpu.errors import ConfigError
+from neocpu.model.layout import ModelLayout
+from neocpu.planner.work import DenseWork, Workload
+from neocpu.simulation.collectives import MEASURED
+from neocpu.simulation.costs import StageOptions
+from neocpu.simulation.scenario import Scenario
+from neocpu.simulation.what_if import WhatIf
+from neocpu.zionex.machine import Machine
+
+# Numbers of a sample of a click log, where the config names no data to look at.
+DENSE_FEATURES = {"criteo": 13}
+
+
+@dataclass(frozen=True)
+class Course:
+    """How steps go: one of schedule.PIPELINES, algorithms as in StageOptions, steps measured."""
+
+    pipeline: str = "full"
+    algorithm: str = MEASURED
+    sums: str = ""
+    steps: int = 4
+
+
+def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork:
+    """The dense layers of a config's model."""
+    model = config.model
+    dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
+    layout = ModelLayout(
+        dense_features, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss
+    )
+    layers = [*pairwise(layout.sizes("bottom")), *pairwise(layout.sizes("top"))]
+    dot = model.interaction == "dot"
+    return DenseWork(
+        layers=tuple(layers),
+        vectors=len(dims) + 1 if dot else 0,
+        width=layout.first_column if dot else 0,
+        precision=precision,
+    )
+
+
+def scenario_of(
+    config: Config, machine: Machine, ranks: int, changes: WhatIf, course: Course | None = None
+) -> Scenario:
+    """The scenario of a config on so many ranks of a machine; `changes` holds what `--set` says.
+
+    Raises ConfigError for a batch that has no sample for some rank, and units that a machine lacks.
+    """
+    course = course or Course()
+    machine = changes.of_machine(machine)
+    features = changes.dense_features or DENSE_FEATURES.get(config.data.format, 1)
+    precision = changes.precision or "fp32"
+    if not getattr(machine.compute, f"{precision}_flops_per_s"):
+        raise ConfigError(f"work.precision: {machine.name} has no units for {precision}")
+    batch = changes.samples_per_rank * ranks or config.training.batch_size
+    if batch < ranks:
+        raise ConfigError(
+            f"training.batch_size: {batch} samples are too few for {ranks} ranks; set it, or "
+            "work.samples_per_rank"
+        )
+    work = Workload(
+        batch=batch,
+        pooling=_pooling(config, changes),
+        state_floats=config.optimizer.sparse.state_floats,
+        dense=dense_work(config, features, precision),
+        wires=changes.wires,
+    )
+    readers = changes.readers_per_rank
+    if changes.readers_per_node:
+        share = changes.readers_per_node / min(machine.ranks_per_node, ranks)
+        readers = min(readers, share) if readers else share
+    return Scenario(
+        machine=machine,
+        ranks=ranks,
+        tables=config.tables,
+        work=work,
+        route=config.parallel.route,
+        pipeline=course.pipeline,
+        options=StageOptions(
+            algorithm=course.algorithm,
+            sums=course.sums,
+            bottom_layers=len(config.model.bottom),
+            dense_features=features,
+            readers=readers,
+        ),
+        steps=course.steps,
+        cache_share=changes.cache_share,
+    )
+
+
+def with_pooling(scenario: Scenario, pooling: Mapping[str, float]) -> Scenario:
+    """The scenario with mean lookups per bag by table name, unless there are some already."""
+    if scenario.work.pooling:
+        return scenario
+    return replace(scenario, work=replace(scenario.work, pooling=dict(pooling)))
+
+
+def _pooling(config: Config, changes: WhatIf) -> dict[str, float]:
+    if not changes.pooling:
+        return {}
+    return {table.name: changes.pooling for table in config.tables}

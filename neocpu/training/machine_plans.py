@@ -1,0 +1,117 @@
+"""What does a config ask of a planner on a machine? Its tables, dense layers, batch and wires."""
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from neocpu.config import Config, MemoryConfig
+from neocpu.embedding.specs import bags
+from neocpu.errors import ConfigError
+from neocpu.model.layout import ModelLayout
+from neocpu.parallel.plan import AUTO, Plan, is_plan_file
+from neocpu.planner.models import COST_MODELS
+from neocpu.planner.placements import Capacity
+from neocpu.planner.planners import PLANNERS
+from neocpu.planner.question import Question
+from neocpu.planner.seconds import Layout
+from neocpu.planner.work import DenseWork, Workload
+from neocpu.storage.placement import PLACEMENTS, choose_placements
+from neocpu.training.plans import workload
+from neocpu.zionex.machine import Machine
+
+# Numbers of a sample, by format of the log, where no converted data tells.
+DENSE_FEATURES = {"criteo": 13}
+
+
+def question_of(
+    config: Config,
+    machine: Machine,
+    ranks: int,
+    ranks_per_node: int | None = None,
+    pooling: Mapping[str, float] | None = None,
+    dense_features: int | None = None,
+    planner: str = "search",
+    cost_model: str = "neo",
+) -> Question:
+    """The question of a config.
+
+    ranks_per_node : None: the config's, else the machine's. pooling : mean lookups per sample of
+    each table. dense_features : of the data, where it was looked at.
+
+    Raises ConfigError for an unknown planner or cost model, and memories that the machine lacks.
+    """
+    for name, known, option in (
+        (planner, PLANNERS, "--planner"),
+        (cost_model, COST_MODELS, "--cost-model"),
+    ):
+        if name not in known:
+            raise ConfigError(f"{option}: {name!r} is unknown; choose one of {', '.join(known)}")
+    per_node = ranks_per_node or config.parallel.ranks_per_node or machine.ranks_per_node
+    layout = Layout(ranks, min(per_node, ranks), config.parallel.route)
+    features = dense_features or DENSE_FEATURES.get(config.data.format, 1)
+    lookups = workload(config, pooling or {})
+    spec = config.parallel.plan
+    placements = _placements(config)
+    _check_memories(machine, placements)
+    return Question(
+        tables=config.tables,
+        work=Workload(
+            batch=lookups.batch,
+            pooling=lookups.pooling,
+            state_floats=lookups.state_floats,
+            dense=dense_work(config, features),
+        ),
+        layout=layout,
+        machine=machine,
+        spec=AUTO if is_plan_file(spec) else spec,
+        placements=placements,
+        planner=planner,
+        cost_model=cost_model,
+        make_model=COST_MODELS[cost_model],
+    )
+
+
+def dense_work(config: Config, dense_features: int) -> DenseWork:
+    """The dense layers of a config's model."""
+    model = config.model
+    dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
+    layout = ModelLayout(
+        dense_features, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss
+    )
+    dot = model.interaction == "dot"
+    return DenseWork(
+        layers=(*pairwise(layout.sizes("bottom")), *pairwise(layout.sizes("top"))),
+        vectors=len(dims) + 1 if dot else 0,
+        width=layout.first_column if dot else 0,
+    )
+
+
+def placed_as(plan: Plan, capacity: Capacity) -> tuple[str, ...]:
+    """Placements under which a given plan is priced: its own, else those of the capacity."""
+    placements = capacity.placements
+    if len(placements) == 1:
+        placements = placements * len(plan.tables)
+    planned = plan.placements or ("",) * len(plan.tables)
+    return tuple(name or default for name, default in zip(planned, placements))
+
+
+def _placements(config: Config) -> tuple[str, ...]:
+    """Placement of each table; where the config leaves `memory.placement` alone, any."""
+    placement = config.memory.placement
+    if placement == MemoryConfig().placement:
+        return (AUTO,)
+    return choose_placements([table.name for table in config.tables], placement)
+
+
+def _check_memories(machine: Machine, placements: Iterable[str]) -> None:
+    """Raise ConfigError for a placement in memories that a machine lacks."""
+    for name in sorted(set(placements) - {AUTO}):
+        placement = PLACEMENTS[name]
+        needed = [placement.whole, *placement.caches, "ssd" * placement.ssd]
+        lacking = [
+            memory for memory in needed if memory and not getattr(machine, memory).capacity_bytes
+        ]
+        if lacking:
+            raise ConfigError(
+                f"memory.placement: {name!r} needs {' and '.join(lacking)}, which "
+                f"{machine.name} lacks; let the planner choose: --set memory.placement=auto"
+            )
