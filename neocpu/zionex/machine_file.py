@@ -299,12 +299,12 @@ def check_writable(path: Path) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def save(path: Path, content: str) -> None:
-    """Write a machine file so that readers see all of it or nothing. Raises ConfigError."""
+def save(path: Path, content: str | bytes) -> None:
+    """Write a machine's file so that readers see all of it or nothing. Raises ConfigError."""
     check_writable(path)
     new = path.with_name(f".{path.name}.new")
     try:
-        new.write_text(content, encoding="utf-8")
+        new.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
         os.replace(new, path)
     except OSError as error:
         new.unlink(missing_ok=True)
