@@ -24,7 +24,7 @@ from neocpu.planner.answer import Answer
 from neocpu.planner.drafts import rank_layout
 from neocpu.planner.learned import episodes, heuristics, neuroshard, store
 from neocpu.planner.learned.costs import EVERYWHERE, LearnedCosts, TablePart
-from neocpu.planner.learned.greedy_grid import Cutting, Placed
+from neocpu.planner.learned.greedy_grid import Cutting, DevicePlacement
 from neocpu.planner.options import bytes_of, with_variants
 from neocpu.planner.partition import PARTITIONERS, Packing, fits
 from neocpu.planner.placements import Capacity
@@ -49,7 +49,7 @@ TRY_EFFORT = 200_000
 
 
 @dataclass(frozen=True)
-class Task:
+class ShardingTask:
     """What is to be planned, for one planner.
 
     costs : of its pieces. cutting : before any choice: tables that may be placed, and those whose
@@ -62,7 +62,7 @@ class Task:
     room: float
 
 
-Propose = Callable[[Task], Placed]
+Propose = Callable[[ShardingTask], DevicePlacement]
 
 
 def neuroshard_plan(
@@ -99,12 +99,12 @@ def autoshard_plan(
     return propose(tables, spec, layout, model, work, capacity, networks)
 
 
-def beam_search(task: Task) -> Placed:
+def beam_search(task: ShardingTask) -> DevicePlacement:
     """NeuroShard's beam over splits."""
     return neuroshard.search(task.costs, task.room, start=task.cutting, locked=task.locked)
 
 
-def play(task: Task) -> Placed:
+def play(task: ShardingTask) -> DevicePlacement:
     """The policy's placement; it cuts no tables."""
     policy = task.costs.networks.policy
     if policy is None:
@@ -158,7 +158,7 @@ def task_of(
     work: Workload,
     capacity: Capacity,
     networks: store.Networks | None = None,
-) -> Task:
+) -> ShardingTask:
     """The task of one planner; arguments and errors as of `neuroshard_plan`."""
     schemes = choose_schemes(tables, spec)
     for table, scheme in zip(tables, schemes):
@@ -185,15 +185,15 @@ def task_of(
     locked = frozenset(t for t, scheme in enumerate(schemes) if scheme != AUTO)
     limits = capacity.limits
     fastest = limits[0 if "hbm" in capacity.memories else 1]
-    return Task(costs, cutting, locked, float(min(fastest, limits[3])))
+    return ShardingTask(costs, cutting, locked, float(min(fastest, limits[3])))
 
 
-def rival_placements(task: Task) -> list[Placed]:
+def rival_placements(task: ShardingTask) -> list[DevicePlacement]:
     """Whole tables by each heuristic and partitioner that finds room for all."""
     return [placed for placed in whole_tables(task) if placed is not None]
 
 
-def whole_tables(task: Task) -> list[Placed | None]:
+def whole_tables(task: ShardingTask) -> list[DevicePlacement | None]:
     """Whole tables by HEURISTICS and PARTITIONERS, in their order; None where one finds no room."""
     costs = task.costs
     free = np.array(task.cutting.free, np.int64)
@@ -213,17 +213,17 @@ def whole_tables(task: Task) -> list[Placed | None]:
         limits=np.array([room]),
     )
     placements += [partitioner(packing) for partitioner in PARTITIONERS.values()]
-    answers: list[Placed | None] = []
+    answers: list[DevicePlacement | None] = []
     for placed in placements:
         if placed is None:
             answers.append(None)
             continue
         seconds = costs.seconds(costs.loads(free, placed, everywhere))
-        answers.append(Placed(task.cutting, placed, float(seconds)))
+        answers.append(DevicePlacement(task.cutting, placed, float(seconds)))
     return answers
 
 
-def plan_of(costs: LearnedCosts, placed: Placed) -> Plan:
+def plan_of(costs: LearnedCosts, placed: DevicePlacement) -> Plan:
     """The plan of a placement; blocks of a table's columns on one rank become one."""
     layout = rank_layout(costs.layout)
     schemes = ["table_wise"] * len(costs.tables)
