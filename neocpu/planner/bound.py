@@ -39,7 +39,7 @@ from neocpu.planner.work import Floats, Ints
 UPDATES = 100
 RATE = 1.0
 # Updates before which the tables' choices are kept.
-CHOICES = (5, 10, 20, 40, 70, 99)
+CHOICES = (5, 15, 40, 99)
 # Weight of all tables together before the first update.
 FIRST = 0.1
 # Sums of floats in different orders may differ by such a part: the bound is lowered by it.

@@ -32,7 +32,7 @@ from neocpu.planner.seconds import CostModel, Layout
 from neocpu.planner.work import Floats, Ints, Workload
 
 # Work of the local search for a table and rank (see `local_search.Budget`), and its limits.
-WORK = 30.0
+WORK = 20.0
 LEAST_WORK = 1e6
 MOST_WORK = 2e8
 # Tables times ranks for which the planner that counts bytes is asked too.
