@@ -85,7 +85,7 @@ def heuristic(number: int, setting: Setting) -> Plan:
     return plans.plan_of(task.costs, placed)
 
 
-def _learned_task(setting: Setting) -> plans.Task:
+def _learned_task(setting: Setting) -> plans.ShardingTask:
     return plans.task_of("a heuristic", *setting.arguments, setting.networks)
 
 
