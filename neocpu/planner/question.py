@@ -11,7 +11,7 @@ from neocpu.parallel.plan import AUTO, Plan, PlanSpec
 from neocpu.planner.answer import Answer
 from neocpu.planner.models import ModelFactory
 from neocpu.planner.placements import Capacity
-from neocpu.planner.planners import PLANNERS
+from neocpu.planner.planners import planner_of
 from neocpu.planner.pricing import answer_of_plan
 from neocpu.planner.seconds import CostModel, Layout, StepSeconds
 from neocpu.planner.work import Workload
@@ -48,7 +48,7 @@ class PlanQuestion:
 
     def answer(self) -> Answer:
         """The planner's answer. Raises ConfigError for schemes, PlanError for what does not fit."""
-        plan_tables = PLANNERS[self.planner]
+        plan_tables = planner_of(self.planner)
         return plan_tables(
             self.tables, self.spec, self.layout, self.model, self.work, self.capacity
         )

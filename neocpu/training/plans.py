@@ -17,7 +17,7 @@ from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
 from neocpu.planner.placements import Capacity
 from neocpu.planner.plan_file import PlanFile
-from neocpu.planner.planners import PLANNERS
+from neocpu.planner.planners import planner_of
 from neocpu.planner.seconds import Layout, StepSeconds
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
 from neocpu.planner.work import Workload
@@ -74,8 +74,8 @@ def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -
     layout = Layout(ranks, min(per_node or ranks, ranks), config.parallel.route)
     machine = _with_all_memories(planning_machine(config))
     model = StepSeconds(machine, config.tables, work, layout)
-    planner = PLANNERS[config.parallel.planner]
-    return planner(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
+    propose = planner_of(config.parallel.planner)
+    return propose(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
 
 
 def planning_machine(config: Config) -> Machine:
