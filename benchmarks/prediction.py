@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--measured", type=Path, help="records of an earlier run; measure nothing")
     parser.add_argument("--keep", type=Path, help="write the records to this file")
     parser.add_argument("--quick", action="store_true", help="one plan of each model")
-    parser.add_argument("--passes", type=int, default=1, help="over all plans; the least counts")
+    parser.add_argument("--passes", type=int, default=2, help="over all plans; the least counts")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of each job")
     options = parser.parse_args()
     machine = load(options.machine)

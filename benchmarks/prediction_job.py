@@ -3,9 +3,10 @@
     mpiexec -n W python -m mpi4py -m benchmarks.prediction_job RESULT PLANS STEPS PASSES SECONDS
 
 Rank 0 writes RESULT, a JSON list: for every plan its model, seed, seconds of a step and of each
-phase. A step is timed from a barrier to the next. Phases are timed in steps of their own, with a
-barrier in front of every phase; a phase takes as long as the slowest rank. Of all steps, in every
-pass over the plans, the shortest counts. After SECONDS no further plan begins.
+phase. PLANS is a number of plans, or FIRST:END of their seeds. A step is timed from a barrier to
+the next. Phases are timed in steps of their own, with a barrier in front of every phase; a phase
+takes as long as the slowest rank. Of all steps, in every pass over the plans, the shortest counts.
+After SECONDS no further plan begins.
 """
 
 import json
@@ -203,16 +204,16 @@ def merge(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_plans(
-    comm: Comm, plans: int, steps: int, passes: int, limit: float, keep: Callable[[Any], None]
+    comm: Comm, plans: range, steps: int, passes: int, limit: float, keep: Callable[[Any], None]
 ) -> None:
-    """Every model under so many plans, models taking turns. Collective.
+    """Every model under the plans of these seeds, models taking turns. Collective.
 
     limit : seconds after which no further plan begins. keep : is given all records now and then.
     """
     best: dict[tuple[str, int], dict[str, Any]] = {}
     end = time.monotonic() + limit
     for _ in range(passes):
-        for seed in range(plans):
+        for seed in plans:
             for model in MODELS:
                 run = Run(model, comm, seed)
                 seconds = run.measure(steps)
@@ -235,7 +236,9 @@ def main() -> int:
         if comm.rank == 0:
             Path(path).write_text(json.dumps(records), encoding="utf-8")
 
-    measure_plans(comm, int(plans), int(steps), int(passes), float(limit), keep)
+    first, _, end = plans.rpartition(":")
+    seeds = range(int(first or 0), int(end))
+    measure_plans(comm, seeds, int(steps), int(passes), float(limit), keep)
     return 0
 
 

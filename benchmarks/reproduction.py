@@ -85,7 +85,8 @@ class Row(NamedTuple):
     @property
     def figure(self) -> str:
         """The paper's figure, in brackets where it is only remembered."""
-        return f"({self.paper})" if "memory" in self.source else self.paper
+        remembered = self.source.startswith(("memory", "input"))
+        return f"({self.paper})" if remembered else self.paper
 
     @property
     def difference(self) -> str:
@@ -289,8 +290,8 @@ def all_rows() -> Iterator[Row]:
 
 def table(rows: list[Row]) -> str:
     """The rows as Markdown."""
-    head = "| what | paper (in brackets: remembered, unverified) | how it is known | ours | difference |"
-    lines = [head, "|---|---|---|---|---|"]
+    paper = "paper (in brackets: remembered, unverified)"
+    lines = [f"| what | {paper} | how it is known | ours | difference |", "|---|---|---|---|---|"]
     lines += [
         f"| {row.what} | {row.figure} | {row.source} | {row.shown} | {row.difference} |"
         for row in rows

@@ -36,8 +36,25 @@ if TYPE_CHECKING:
     default=Path(),
     help="On the disk that plays the SSD.  [default: the current folder]",
 )
+@click.option(
+    "--learned",
+    is_flag=True,
+    help="Train the networks of the planners neuroshard and autoshard instead.",
+)
+@click.option(
+    "--machine",
+    default="this-machine",
+    show_default=True,
+    help="With --learned: whose networks; of another machine its file is asked, not measured.",
+)
 def calibrate(
-    out: Path | None, force: bool, quick: bool, ranks: tuple[int, ...], folder: Path
+    out: Path | None,
+    force: bool,
+    quick: bool,
+    ranks: tuple[int, ...],
+    folder: Path,
+    learned: bool,
+    machine: str,
 ) -> None:
     """Measure what this machine achieves, and write it to a machine file.
 
@@ -47,20 +64,50 @@ def calibrate(
 
     The file is machines/HOST.toml in NEOCPU_CACHE_DIR (default ~/.cache/neocpu), and is known as
     `this-machine`. Runs do not need it.
+
+    With --learned random sets of tables and exchanges are measured, and networks trained on them,
+    in some minutes: machines/HOST.learned.npz, for `parallel.planner`. It needs the machine's file.
     """
     from neocpu.zionex import calibration, machine_file
 
     if out is not None:
         check_target(out, force)
+    if learned:
+        learn_costs(machine, out, "quick" if quick else "full", ranks, folder)
+        return
+    if machine != machine_file.THIS_MACHINE:
+        raise click.UsageError("--machine goes with --learned; calibrate measures this machine")
     path = out or machine_file.this_machine_path()
     machine_file.check_writable(path)
     with progress(1 + len(set(ranks))) as tell:
         effort = "quick" if quick else "full"
         text = calibration.calibrate(effort, ranks, folder, tell)
     machine_file.save(path, text)
-    machine = machine_file.load(path)
-    for what, amount in calibration.figures(machine):
+    for what, amount in calibration.figures(machine_file.load(path)):
         click.echo(f"{what:32}{amount}")
+    click.echo(f"written to {path}")
+
+
+def learn_costs(
+    name: str, out: Path | None, effort: str, ranks: tuple[int, ...], folder: Path
+) -> None:
+    """Train the networks of a machine, write them, and say how good they are."""
+    from neocpu.planner.learned import learn, store
+    from neocpu.zionex import machine_file
+
+    machine = machine_file.load(name)
+    path = out or store.networks_path(machine.name)
+    machine_file.check_writable(path)
+    if machine.name == machine_file.THIS_MACHINE:
+        samples = learn.measured_here(
+            effort, ranks, folder, lambda count, topic: click.echo(f"{count} rank(s): {topic}")
+        )
+    else:
+        samples = learn.simulated(machine, sets=learn.SETS[effort])
+    networks = learn.learn(machine, samples, learn.TRAININGS[effort], click.echo)
+    machine_file.save(path, store.pack(networks))
+    for what, fact in networks.facts.items():
+        click.echo(f"{what:16}{fact}")
     click.echo(f"written to {path}")
 
 

@@ -33,7 +33,7 @@ CHUNK = 1 << 30
 # Seconds between two questions whether messages have come, for each rank that shares a core: at
 # first, and at most. So asking takes a few hundredths of the cores.
 FIRST_SLEEP = 20e-6
-LAST_SLEEP = 1e-3
+LAST_SLEEP = 4e-3
 # Ranks of a core from which on they sleep. Fewer wait in MPI's own way, which is quicker.
 CROWD = 8
 LARGE_COUNTS = MPI.Get_version() >= (4, 0)

@@ -290,7 +290,9 @@ class Explainer:
 def _waiting(answer: Answer) -> float:
     """Seconds of a step that a rank waits for slower ones, on average."""
     mean = float(answer.loads.sum(axis=1).mean())
-    return answer.seconds - answer.model.fixed_seconds - mean
+    waits = answer.seconds - answer.model.fixed_seconds - mean
+    # less than that is rounding
+    return waits if waits > 1e-9 * answer.seconds else 0.0
 
 
 def _within(question: PlanQuestion, answer: Answer) -> str:

@@ -9,6 +9,7 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import PlanSpec
 from neocpu.planner import auto
 from neocpu.planner.answer import Answer
+from neocpu.planner.learned.plans import autoshard_plan, neuroshard_plan
 from neocpu.planner.placements import Capacity
 from neocpu.planner.pricing import answer_of_plan
 from neocpu.planner.search import plan_tables
@@ -42,4 +43,9 @@ def greedy(
     return answer_of_plan(plan, layout, model, work, capacity, spec, "greedy")
 
 
-PLANNERS: dict[str, Planner] = {"greedy": greedy, "search": plan_tables}
+PLANNERS: dict[str, Planner] = {
+    "greedy": greedy,
+    "search": plan_tables,
+    "neuroshard": neuroshard_plan,
+    "autoshard": autoshard_plan,
+}

@@ -39,7 +39,7 @@ from neocpu.zionex.machine import (
 JOB = "neocpu.zionex.measure"
 RANKS = (2, 4)  # of the jobs under mpiexec
 FIRST_LIMIT = 600.0  # seconds of the job that compiles kernels
-LIMIT = 180.0  # seconds of each other job
+LIMIT = 300.0  # seconds of each other job
 PATIENCE = 5.0  # seconds from asking a job to end until it is killed
 TOPICS = 5  # that a job tells
 # tell(ranks of the job, topic)
@@ -73,9 +73,22 @@ def calibrate(
     Raises ConfigError inside an MPI job, and for a folder that cannot be used, EnvironmentProblem
     for a job that failed or took too long.
     """
+    folder = folder or Path()
+    jobs = run_jobs(effort, (1, *ranks), folder, tell)
+    disk = shutil.disk_usage(folder).free
+    return _text(assemble(jobs, _memory(), disk, _cores()), jobs)
+
+
+def run_jobs(
+    effort: str, ranks: Sequence[int], folder: Path, tell: Tell, module: str = JOB
+) -> list[Measured]:
+    """What jobs of so many ranks measured, one rank alone where there is no MPI.
+
+    module : of the job; it takes the arguments of `neocpu.zionex.measure`. Errors as of
+    `calibrate`.
+    """
     if launched():
         raise ConfigError("calibrate starts its ranks itself; run it without mpiexec or srun")
-    folder = folder or Path()
     try:
         place = tempfile.mkdtemp(prefix=".neocpu-calibrate-", dir=folder)
     except OSError as error:
@@ -84,13 +97,13 @@ def calibrate(
             "on the disk that would play the SSD"
         ) from error
     try:
-        jobs = [_job(1, effort, Path(place), FIRST_LIMIT, tell)]
-        for count in sorted(set(ranks) - {1}) if _has_mpi() else ():
-            jobs.append(_job(count, effort, Path(place), LIMIT, tell))
-        disk = shutil.disk_usage(place).free
+        jobs: list[Measured] = []
+        for count in sorted(set(ranks)) if _has_mpi() else (1,):
+            limit = LIMIT if jobs else FIRST_LIMIT
+            jobs.append(_job(count, effort, Path(place), limit, tell, module))
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    return _text(assemble(jobs, _memory(), disk, _cores()), jobs)
+    return jobs
 
 
 def _has_mpi() -> bool:
@@ -101,10 +114,12 @@ def _has_mpi() -> bool:
     return True
 
 
-def _job(ranks: int, effort: str, place: Path, limit: float, tell: Tell) -> Measured:
+def _job(
+    ranks: int, effort: str, place: Path, limit: float, tell: Tell, module: str = JOB
+) -> Measured:
     """Run one job to its end, or kill it after `limit` seconds."""
     result = place / f"result-{ranks}.json"
-    arguments = ["-m", JOB, str(result), str(place), effort]
+    arguments = ["-m", module, str(result), str(place), effort]
     command = [sys.executable, *arguments]
     environment = dict(os.environ)
     if ranks > 1:
@@ -181,7 +196,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
         embeddings=_collect(EmbeddingRates, jobs, "embeddings"),
         transfers=_collect(TransferRates, jobs, "transfers"),
         moves=_collect(MoveRates, jobs, "moves"),
-        phases=tuple(PhaseCosts(**costs) for job in jobs for costs in job.curves["phases"]),
+        phases=tuple(PhaseCosts(**costs) for job in jobs for costs in job.curves.get("phases", ())),
     )
     copies = [t for t in machine.transfers if t.operation == "copy"]
     reads = [m for m in machine.moves if (m.memory, m.operation) == ("ssd", "read")]

@@ -187,17 +187,13 @@ def _curves(reader: Reader, kind: str, entries: Any) -> list[Any]:
 
 
 def _phases(reader: Reader, entries: Any) -> list[PhaseCosts]:
-    """Costs of phases, each phase and number of ranks once, nothing below 0."""
+    """Costs of phases, each phase and number of ranks once."""
     if not isinstance(entries, list):
         raise reader.wrong("phases", f"expected a list of tables [[phases]], got {entries!r}")
     records: list[PhaseCosts] = []
     for i, entry in enumerate(entries):
         key = f"phases[{i}]"
         record = reader.record(PhaseCosts, entry, key)
-        for spec in fields(record):
-            value = getattr(record, spec.name)
-            if spec.name != "phase" and not 0 <= value < float("inf"):
-                raise reader.wrong(f"{key}.{spec.name}", f"{value} is below 0, or infinite")
         if any((r.phase, r.ranks) == (record.phase, record.ranks) for r in records):
             raise reader.wrong(key, f"phase {record.phase}, ranks {record.ranks} is above already")
         records.append(record)
@@ -303,12 +299,12 @@ def check_writable(path: Path) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def save(path: Path, content: str) -> None:
-    """Write a machine file so that readers see all of it or nothing. Raises ConfigError."""
+def save(path: Path, content: str | bytes) -> None:
+    """Write a machine's file so that readers see all of it or nothing. Raises ConfigError."""
     check_writable(path)
     new = path.with_name(f".{path.name}.new")
     try:
-        new.write_text(content, encoding="utf-8")
+        new.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
         os.replace(new, path)
     except OSError as error:
         new.unlink(missing_ok=True)

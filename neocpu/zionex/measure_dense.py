@@ -114,15 +114,13 @@ class DenseBench:
         }
         sgd = SparseOptimizer(name="exact_sgd", learning_rate=0.01)
         self._optimizer = DenseOptimizer(sgd, np.zeros(design.parameters, np.float32))
-        self._step = 0
 
-    def run(self, clock: Callable[[str, Callable[[], Any]], Any]) -> None:
-        """One step; `clock(phase, work)` does and times the work of each phase. Collective."""
-        self._step += 1
+    def run(self, clock: Callable[[str, Callable[[], Any]], Any], step: int) -> None:
+        """Step number `step`; `clock(phase, work)` does and times each phase. Collective."""
         clock("dense_forward", self._forward)
         clock("dense_backward", self._backward)
         total = clock("dense_exchange", lambda: self._reduction.start(self._nodes).wait())
-        clock("dense_update", lambda: self._optimizer.step(total, self._step))
+        clock("dense_update", lambda: self._optimizer.step(total, step + 1))
 
     def _forward(self) -> None:
         from neocpu.kernels import gemm, interaction

@@ -1,0 +1,237 @@
+"""Are plans that cost less by the model faster here? Plans of all planners, measured on ranks.
+
+Tables of the published sets, cut down until they fit; every planner places them for this-machine.
+Then as many ranks as a plan has look up a batch, pool, exchange, and update the rows from a
+gradient: the embedding part of a training step, caches written over before. A step takes as long as
+its slowest rank; the least of several tries counts.
+
+    neocpu calibrate && neocpu calibrate --learned      once: rates, and networks
+    python -m benchmarks.planner_ranks
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.planner_tasks import PlannerTask, tasks
+from benchmarks.planners import Setting, contestants
+from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.errors import PlanError
+from neocpu.jagged import KJT
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.launch import (
+    bind_kernel_threads,
+    get_comm,
+    mpiexec_command,
+    prepare_threads,
+    run_guarded,
+)
+from neocpu.parallel.plan import Plan
+from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.planner.learned import store
+from neocpu.planner.learned.plans import SharedPrice
+from neocpu.planner.placements import Capacity
+from neocpu.planner.seconds import Layout, StepSeconds
+from neocpu.planner.work import Workload
+from neocpu.trees import rank_samples
+from neocpu.zionex.machine_file import THIS_MACHINE, load
+
+BATCH = 1024
+LEAVES = 16
+# Lookups of a bag, rows, columns and tables beyond these are left out.
+MOST_HOTNESS = 30.0
+MOST_ROWS = 200_000
+MOST_DIM = 128
+MOST_TABLES = 40
+TRIES = 6
+FLUSHED = 64 << 20
+MEASURED = (
+    "search",
+    "neuroshard",
+    "autoshard",
+    "neuroshard alone",
+    "autoshard alone",
+    "heuristic: random",
+    "heuristic: dim",
+    "heuristic: lookup",
+    "heuristic: size",
+    "heuristic: size_lookup",
+    "whole tables: greedy",
+    "whole tables: karmarkar_karp",
+)
+
+
+def small(task: PlannerTask, ranks: int) -> PlannerTask:
+    """The task cut down to what fits here."""
+    tables = tuple(
+        replace(
+            table,
+            rows=min(table.rows, MOST_ROWS),
+            dim=min(table.dim, MOST_DIM),
+            features=table.features[:1],
+        )
+        for table in task.tables[:MOST_TABLES]
+    )
+    pooling = {
+        table.name: float(round(min(task.work.pooling[table.name], MOST_HOTNESS)))
+        for table in tables
+    }
+    return PlannerTask(task.name, tables, Workload(BATCH, pooling), ranks, ranks)
+
+
+# ---- one rank ----
+
+
+def plan_seconds(comm: Comm, plan: Plan, pooling: dict[str, float], flushed: Any) -> float:
+    """Seconds of the embedding part of a step on the slowest rank, the least of several tries.
+
+    Collective.
+    """
+    optimizer = SparseOptimizer(name="exact_rowwise_adagrad", learning_rate=0.01)
+    tables = ShardedEmbedding(plan, comm, optimizer, 1, LEAVES)
+    low, high = rank_samples(comm.rank, comm.size, BATCH, LEAVES)
+    rng = np.random.default_rng(7 + comm.rank)
+    bags = [int(pooling[table.name]) for table in plan.tables]
+    rows = [rng.integers(0, t.rows, (high - low) * bag) for t, bag in zip(plan.tables, bags)]
+    lengths = np.repeat(np.array(bags, np.int32)[:, None], high - low, axis=1)
+    kjt = KJT(tables.keys, lengths, np.concatenate(rows))
+    out = np.zeros((high - low, tables.columns), np.float32)
+    gradient = np.full_like(out, 1e-3)
+    best = np.inf
+    # The first try compiles, and creates the rows.
+    for turn in range(TRIES + 1):
+        flushed += 1
+        comm.barrier()
+        begin = time.perf_counter_ns()
+        tables.forward(kjt, BATCH).finish(out)
+        tables.backward(gradient, turn + 1)
+        spent = comm.largest(time.perf_counter_ns() - begin) * 1e-9
+        best = min(best, spent) if turn else best
+    tables.tbe.close()
+    return best
+
+
+def rank_main(path: str) -> int:
+    """One rank: measure all plans of the file, rank 0 writes the seconds beside it."""
+    comm = get_comm()
+    prepare_threads(comm)
+    bind_kernel_threads(comm)
+    flushed = np.zeros(FLUSHED, np.uint8)
+    measured = []
+    for entry in json.loads(Path(path).read_text()):
+        plan = Plan.from_dict(entry["plan"])
+        measured.append({"step": plan_seconds(comm, plan, entry["pooling"], flushed)})
+    if comm.rank == 0:
+        Path(path).with_suffix(".seconds").write_text(json.dumps(measured))
+    return 0
+
+
+# ---- the benchmark ----
+
+
+def plans_of(count: int, ranks: int, networks: Path | None) -> list[dict[str, Any]]:
+    """Plans of all planners for some tasks, equal ones once: plan, planners, predicted seconds."""
+    machine = load(THIS_MACHINE)
+    nets = store.load(networks or store.networks_path(THIS_MACHINE))
+    capacity = Capacity()
+    field = contestants(False)
+    entries: list[dict[str, Any]] = []
+    for number, whole in enumerate(tasks(Capacity.of_machine(load("zionex")).hbm)[:count]):
+        task = small(whole, ranks)
+        layout = Layout(ranks, ranks)
+        model = StepSeconds(machine, task.tables, task.work, layout)
+        setting = Setting(task, layout, model, capacity, nets, 60)
+        shared = SharedPrice(model, task.work, layout, capacity)
+        by_text: dict[str, dict[str, Any]] = {}
+        for name in MEASURED:
+            try:
+                plan = field[name](setting)
+            except PlanError:
+                continue
+            data = plan.to_dict()
+            entry = by_text.setdefault(
+                json.dumps(data["tables"]),
+                {
+                    "task": number,
+                    "plan": data,
+                    "pooling": dict(task.work.pooling),
+                    "planners": [],
+                    "predicted": shared(plan) - model.fixed_seconds,
+                },
+            )
+            entry["planners"].append(name)
+        entries += by_text.values()
+    return entries
+
+
+def summary(entries: list[dict[str, Any]], ranks: int) -> str:
+    """The table of one number of ranks, in Markdown; and the rank correlation of the model."""
+    lines = [
+        f"{ranks} ranks",
+        "",
+        "| planner | tasks | predicted / search | measured / search | worst measured |",
+        "|---|---|---|---|---|",
+    ]
+    base = {entry["task"]: entry for entry in entries if "search" in entry["planners"]}
+    for name in MEASURED:
+        mine = [e for e in entries if name in e["planners"] and e["task"] in base]
+        if not mine:
+            continue
+        predicted, measured = (
+            np.array([entry[column] / base[entry["task"]][column] for entry in mine])
+            for column in ("predicted", "step")
+        )
+        cells = [f"{predicted.mean():.3f}", f"{measured.mean():.3f}", f"{measured.max():.2f}"]
+        lines.append(f"| {name} | {len(mine)} | " + " | ".join(cells) + " |")
+    correlations = []
+    for task in base:
+        of_task = [entry for entry in entries if entry["task"] == task]
+        if len(of_task) > 3:
+            pairs = [[entry[c] for entry in of_task] for c in ("predicted", "step")]
+            orders = [np.argsort(np.argsort(column)) for column in pairs]
+            correlations.append(float(np.corrcoef(orders)[0, 1]))
+    lines += [
+        "",
+        f"rank correlation of model and step, mean over tasks: {np.mean(correlations):.2f}",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Plan, measure under mpiexec, print."""
+    if len(sys.argv) == 3 and sys.argv[1] == "--rank":
+        return run_guarded(lambda: rank_main(sys.argv[2]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", type=int, default=20, help="how many")
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4], help="numbers of ranks")
+    parser.add_argument("--networks", type=Path, help="of this-machine, if not in their place")
+    parser.add_argument("--plans", type=Path, help="only plan, into this folder, or read from it")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = options.plans or Path(name)
+        for ranks in options.ranks:
+            path = folder / f"plans-{ranks}.json"
+            if not path.exists():
+                path.write_text(json.dumps(plans_of(options.tasks, ranks, options.networks)))
+            entries = json.loads(path.read_text())
+            command, environment = mpiexec_command(
+                ranks, ["-m", "benchmarks.planner_ranks", "--rank", str(path)]
+            )
+            subprocess.run(command, env=environment, check=True)
+            seconds = json.loads(path.with_suffix(".seconds").read_text())
+            print(summary([e | s for e, s in zip(entries, seconds)], ranks), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""Which planner finds the cheapest plan? Ours against heuristics, learned ones and TorchRec's.
+
+100 tasks (`planner_tasks.py`) on the machine zionex, every plan priced by the same cost model. A
+planner's plan that does not fit a rank's memory counts as infeasible, as does none. Columns: mean
+and worst price as a multiple of search's, on how many tasks it is better than search, infeasible
+tasks, above the lower bound, processor seconds to plan.
+
+    neocpu calibrate --learned --machine zionex         once: the learned planners' networks
+    python -m benchmarks.planners --json planners.json
+
+TorchRec's planner is asked where torchrec is installed, for at most --patience seconds a task.
+"""
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import rivals
+from benchmarks.planner_tasks import PlannerTask, tasks
+from neocpu.errors import PlanError
+from neocpu.parallel.plan import AUTO, Plan
+from neocpu.planner.learned import plans, store
+from neocpu.planner.learned.heuristics import HEURISTICS
+from neocpu.planner.partition import PARTITIONERS
+from neocpu.planner.placements import Capacity
+from neocpu.planner.planners import PLANNERS, greedy
+from neocpu.planner.search import plan_tables
+from neocpu.planner.seconds import Layout, StepSeconds
+from neocpu.zionex.machine_file import load
+
+MACHINE = "zionex"
+# Pieces x ranks above which the byte-counting planner, whose time grows with it, is not asked.
+GREEDY_LIMIT = 40_000
+STRIDE = 0.618
+HEADER = (
+    "planner",
+    "mean / search",
+    "worst / search",
+    "better than search",
+    "infeasible",
+    "too slow",
+    "above bound, median",
+    "planning, median s",
+    "most s",
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A task with what all planners share."""
+
+    task: PlannerTask
+    layout: Layout
+    model: StepSeconds
+    capacity: Capacity
+    networks: store.Networks | None
+    patience: int
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Arguments of `PLANNERS`, the scheme left open."""
+        return self.task.tables, AUTO, self.layout, self.model, self.task.work, self.capacity
+
+
+Contestant = Callable[[Setting], Plan]
+
+
+def heuristic(number: int, setting: Setting) -> Plan:
+    """Whole tables, by the heuristic or partitioner of this number."""
+    task = _learned_task(setting)
+    placed = plans.whole_tables(task)[number]
+    if placed is None:
+        raise PlanError("a table found no room")
+    return plans.plan_of(task.costs, placed)
+
+
+def _learned_task(setting: Setting) -> plans.ShardingTask:
+    return plans.task_of("a heuristic", *setting.arguments, setting.networks)
+
+
+def alone(propose: plans.Propose, setting: Setting) -> Plan:
+    """What a learned planner finds by itself, without rivals' plans."""
+    task = _learned_task(setting)
+    placed = propose(task)
+    if not np.isfinite(placed.seconds):
+        raise PlanError("no placement fits")
+    return plans.plan_of(task.costs, placed)
+
+
+def whole_planner(name: str, setting: Setting) -> Plan:
+    """A planner of `parallel.planner`."""
+    planner = PLANNERS[name]
+    if name in ("neuroshard", "autoshard"):
+        return planner(*setting.arguments, setting.networks).plan
+    return planner(*setting.arguments).plan
+
+
+def by_bytes(setting: Setting) -> Plan:
+    """The planner that counts bytes."""
+    task = setting.task
+    if len(task.tables) * task.ranks > GREEDY_LIMIT:
+        raise TimeoutError
+    capacity = Capacity(total=setting.capacity.hbm)
+    return greedy(*setting.arguments[:-1], capacity).plan
+
+
+def torchrec(setting: Setting) -> Plan:
+    """TorchRec's planner with the machine's bandwidths and capacity, no memory reserved."""
+    from benchmarks.planner_torchrec import torchrec_plan
+
+    with limited(setting.patience):
+        return torchrec_plan(setting.task, setting.model.machine, setting.capacity.hbm)
+
+
+@contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError in what takes more processor time."""
+
+    def ring(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def contestants(with_rivals: bool) -> dict[str, Contestant]:
+    """All planners, search first."""
+    field: dict[str, Contestant] = {"search": partial(whole_planner, "search")}
+    field["neuroshard"] = partial(whole_planner, "neuroshard")
+    field["autoshard"] = partial(whole_planner, "autoshard")
+    field["neuroshard alone"] = partial(alone, plans.beam_search)
+    field["autoshard alone"] = partial(alone, plans.play)
+    field["greedy (bytes)"] = by_bytes
+    for number, name in enumerate((*HEURISTICS, *PARTITIONERS)):
+        kind = "heuristic" if number < len(HEURISTICS) else "whole tables"
+        field[f"{kind}: {name}"] = partial(heuristic, number)
+    if with_rivals and rivals.have("torchrec"):
+        field["TorchRec"] = torchrec
+    return field
+
+
+def compete(setting: Setting, field: dict[str, Contestant]) -> dict[str, Any]:
+    """Seconds of every contestant's plan, and of its planning; None where it has no plan."""
+    shared = plans.SharedPrice(setting.model, setting.task.work, setting.layout, setting.capacity)
+    fixed = setting.model.fixed_seconds
+    results: dict[str, Any] = {}
+    for name, contestant in field.items():
+        begin = time.process_time()
+        plan = None
+        why = ""
+        try:
+            plan = contestant(setting)
+        except TimeoutError:
+            why = "time"
+        except PlanError:
+            why = "memory"
+        spent = time.process_time() - begin
+        price = shared(plan) if plan is not None else float("inf")
+        if np.isfinite(price):
+            results[name] = {"seconds": price - fixed, "planning": spent}
+        else:
+            results[name] = {"seconds": None, "planning": spent, "why": why or "memory"}
+    bound = plan_tables(*setting.arguments).bound - fixed
+    return {"task": setting.task.name, "bound": bound, "results": results}
+
+
+def summary(records: list[dict[str, Any]]) -> str:
+    """The table, in Markdown."""
+    lines = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
+    for name in records[0]["results"]:
+        rows = [record["results"][name] for record in records if name in record["results"]]
+        pairs = [
+            (record["results"][name]["seconds"], record["results"]["search"]["seconds"])
+            for record in records
+            if record["results"].get(name, {}).get("seconds") is not None
+            and record["results"]["search"]["seconds"] is not None
+        ]
+        ratios = np.array([one / ours for one, ours in pairs]) if pairs else np.array([np.nan])
+        above = [
+            row["seconds"] / record["bound"] - 1
+            for row, record in zip(rows, records)
+            if row["seconds"] is not None
+        ]
+        planning = [row["planning"] for row in rows]
+        cells = [
+            name,
+            f"{ratios.mean():.3f}",
+            f"{ratios.max():.2f}",
+            str(int((ratios < 1 - 1e-9).sum())),
+            str(sum(row.get("why") == "memory" for row in rows)),
+            str(sum(row.get("why") == "time" for row in rows)),
+            f"{100 * np.median(above):.1f} %" if above else "",
+            f"{np.median(planning):.2f}",
+            f"{max(planning):.1f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the tasks, print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", type=int, default=100, help="how many of the 100")
+    parser.add_argument("--no-rivals", action="store_true", help="without TorchRec's planner")
+    parser.add_argument("--only", nargs="*", help="planners beside search, by name")
+    parser.add_argument("--patience", type=int, default=60, help="seconds that TorchRec may plan")
+    parser.add_argument("--networks", type=Path, help="of zionex, if not in their usual place")
+    parser.add_argument("--json", type=Path, help="records, added to those of tasks done before")
+    options = parser.parse_args()
+    machine = load(MACHINE)
+    capacity = Capacity(hbm=Capacity.of_machine(machine).hbm, memories=("hbm",))
+    networks = store.load(options.networks or store.networks_path(MACHINE), MACHINE)
+    field = contestants(not options.no_rivals)
+    if options.only is not None:
+        field = {name: field[name] for name in ("search", *options.only)}
+    logging.disable(logging.WARNING)  # TorchRec's, on every table
+    records: list[dict[str, Any]] = []
+    if options.json and options.json.exists():
+        records = json.loads(options.json.read_text())
+    done = {record["task"] for record in records}
+    drawn = tasks(capacity.hbm, options.tasks if options.tasks < 100 else None)
+    # Small and large tasks in turn, so that a part of the run is a fair sample.
+    for task in sorted(drawn, key=lambda task: drawn.index(task) * STRIDE % 1.0):
+        if task.name in done:
+            continue
+        layout = Layout(task.ranks, task.per_node)
+        setting = Setting(
+            task=task,
+            layout=layout,
+            model=StepSeconds(machine, task.tables, task.work, layout),
+            capacity=capacity,
+            networks=networks,
+            patience=options.patience,
+        )
+        records.append(compete(setting, field))
+        print(task.name, file=sys.stderr)
+        if options.json:
+            options.json.write_text(json.dumps(records, indent=1) + "\n")
+    print(summary(records))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
