@@ -32,6 +32,7 @@ from neocpu.planner.learned.learn import Training, learn, simulated
 from neocpu.planner.learned.nets import Array
 from neocpu.planner.learned.samples import Pool, Ranges, draw_pool
 from neocpu.planner.placements import Capacity
+from neocpu.planner.search import plan_tables
 from neocpu.planner.seconds import Layout, StepSeconds
 from neocpu.zionex.machine_file import load
 
@@ -200,6 +201,7 @@ def test_a_planner_is_never_worse_than_a_heuristic(
     assert (answer.memory[:, 0] <= capacity.hbm).all()
     shared = plans.SharedPrice(costs.model, costs.work, costs.layout, capacity)
     assert shared(answer.plan) == pytest.approx(answer.seconds)
+    assert answer.seconds <= plan_tables(*arguments, capacity).seconds * (1 + 1e-12)
     given = plans.task_of("x", *arguments, capacity, networks)
     rivals = list(plans.rival_placements(given))
     assert len(rivals) > 5
@@ -216,7 +218,7 @@ def test_column_blocks_on_one_rank_become_one(networks: store.Networks) -> None:
     width = costs.tables[0].dim // 4
     quarter = costs.numbers([TablePart(0, "table_wise", width)])[0]
     cutting = Cutting((quarter, quarter, quarter, quarter, 1))
-    plan = plans.plan_of(costs, greedy_grid.Placed(cutting, np.array([2, 0, 2, 0, 1]), 1.0))
+    plan = plans.plan_of(costs, greedy_grid.PlacedParts(cutting, np.array([2, 0, 2, 0, 1]), 1.0))
     assert [(shard.cols, shard.rank) for shard in plan.of_table(0)] == [
         ((0, 2 * width), 0),
         ((2 * width, 4 * width), 2),

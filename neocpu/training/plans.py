@@ -72,7 +72,8 @@ def plan_of_file(
 def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
     """The plan of the planner that the config names; rows are placed by `memory_plan`, under it."""
     layout = Layout(ranks, min(per_node or ranks, ranks), config.parallel.route)
-    model = StepSeconds(planning_machine(config), config.tables, work, layout)
+    machine = _with_all_memories(planning_machine(config))
+    model = StepSeconds(machine, config.tables, work, layout)
     planner = PLANNERS[config.parallel.planner]
     return planner(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
 
@@ -84,6 +85,15 @@ def planning_machine(config: Config) -> Machine:
     """
     name = config.parallel.machine
     return machine_file.load(name) if name else GENERIC
+
+
+def _with_all_memories(machine: Machine) -> Machine:
+    """The machine with the generic DDR and SSD where it has none: the config may use them here."""
+    return replace(
+        machine,
+        ddr=machine.ddr if machine.ddr.capacity_bytes else GENERIC.ddr,
+        ssd=machine.ssd if machine.ssd.capacity_bytes else GENERIC.ssd,
+    )
 
 
 def capacity(config: Config) -> Capacity:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.planner.learned.costs import LearnedCosts, Loads
-from neocpu.planner.learned.greedy_grid import Cutting, DevicePlacement
+from neocpu.planner.learned.greedy_grid import Cutting, PlacedParts
 from neocpu.planner.learned.nets import Adam, Array, clipped
 from neocpu.planner.learned.policy import COSTS, LATENT, PlacementPolicy
 from neocpu.planner.work import Floats, Ints
@@ -136,7 +136,7 @@ def place(
     capacity: float,
     cutting: Cutting | None = None,
     tries: int = 0,
-) -> DevicePlacement:
+) -> PlacedParts:
     """The placement of the best-scored ranks; seconds inf where a table found no room.
 
     tries : episodes drawn from the policy beside it, of which the cheapest counts (ours).
@@ -149,7 +149,7 @@ def place(
     best = int(seconds.argmin())
     ranks = np.zeros(game.order.size, np.int64)
     ranks[game.places] = np.concatenate([each.ranks for each in played])[best]
-    return DevicePlacement(game.cutting, ranks, float(seconds[best]))
+    return PlacedParts(game.cutting, ranks, float(seconds[best]))
 
 
 def rewards(game: Game, played: Played, kind: str) -> Floats:

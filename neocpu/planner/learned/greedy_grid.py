@@ -32,7 +32,7 @@ class Cutting:
 
 
 @dataclass(frozen=True)
-class DevicePlacement:
+class PlacedParts:
     """A cutting with a rank for each of its free pieces; seconds inf where none was found."""
 
     cutting: Cutting
@@ -45,14 +45,14 @@ def grid(
     cuttings: Sequence[Cutting],
     capacity: float,
     slacks: Floats = SLACKS,
-) -> list[DevicePlacement]:
+) -> list[PlacedParts]:
     """The cheapest placement of each cutting over all slacks.
 
     capacity : bytes of a rank; inf for no limit.
     """
     per_cutting = slacks.size * costs.layout.ranks * HIDDEN
     block = max(1, BLOCK // per_cutting)
-    placed: list[DevicePlacement] = []
+    placed: list[PlacedParts] = []
     for first in range(0, len(cuttings), block):
         placed += _block(costs, cuttings[first : first + block], capacity, slacks)
     return placed
@@ -60,7 +60,7 @@ def grid(
 
 def _block(
     costs: LearnedCosts, cuttings: Sequence[Cutting], capacity: float, slacks: Floats
-) -> list[DevicePlacement]:
+) -> list[PlacedParts]:
     ranks = costs.layout.ranks
     count = max(len(cutting.free) for cutting in cuttings)
     # A number behind all pieces stands for none: it adds nothing wherever it goes.
@@ -108,7 +108,7 @@ def _block(
     for v, cutting in enumerate(cuttings):
         row = v * slacks.size + int(best[v])
         chosen = _in_order(cutting, sequence[row], placed[row])
-        result.append(DevicePlacement(cutting, chosen, float(seconds[v, best[v]])))
+        result.append(PlacedParts(cutting, chosen, float(seconds[v, best[v]])))
     return result
 
 

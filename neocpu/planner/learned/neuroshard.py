@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.planner.learned.costs import EVERYWHERE, LearnedCosts, Loads, TablePart
-from neocpu.planner.learned.greedy_grid import SLACKS, Cutting, DevicePlacement, grid
+from neocpu.planner.learned.greedy_grid import SLACKS, Cutting, PlacedParts, grid
 from neocpu.planner.work import Floats, Ints
 
 COLUMN_STEP = 4
@@ -49,7 +49,7 @@ def search(
     slacks: Floats = SLACKS,
     start: Cutting | None = None,
     locked: frozenset[int] = frozenset(),
-) -> DevicePlacement:
+) -> PlacedParts:
     """The cheapest placement that was found; seconds inf where none fits.
 
     capacity : bytes of a rank; inf for no limit. start : to begin with, all tables whole by
@@ -114,7 +114,7 @@ def neighbours(
     return list(changed)
 
 
-def improved(costs: LearnedCosts, placed: DevicePlacement, capacity: float) -> DevicePlacement:
+def improved(costs: LearnedCosts, placed: PlacedParts, capacity: float) -> PlacedParts:
     """The placement after moves of pieces from the dearest rank, and swaps with others.
 
     The best of all moves and swaps is made while it lowers the predicted cost.
@@ -141,7 +141,7 @@ def improved(costs: LearnedCosts, placed: DevicePlacement, capacity: float) -> D
         ranks[moved] = rank
         if swapped >= 0:
             ranks[swapped] = from_rank
-    return DevicePlacement(placed.cutting, ranks, seconds)
+    return PlacedParts(placed.cutting, ranks, seconds)
 
 
 def _moves(ranks: Ints, from_rank: int, count: int) -> Ints:

@@ -6,8 +6,8 @@
 
 The proposal is the cheapest of all these under the networks, so never worse than a heuristic
 there; and what is answered is the cheapest under the shared cost model among the proposal, what
-the planner found by itself, and the heuristics. Tables stay in the fastest memory; where nothing
-fits there, `search` answers.
+the planner found by itself, the heuristics' and the plan of `search`, whose notes then say so.
+Learned plans keep tables in the fastest memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from neocpu.planner.answer import Answer
 from neocpu.planner.drafts import rank_layout
 from neocpu.planner.learned import episodes, heuristics, neuroshard, store
 from neocpu.planner.learned.costs import EVERYWHERE, LearnedCosts, TablePart
-from neocpu.planner.learned.greedy_grid import Cutting, DevicePlacement
+from neocpu.planner.learned.greedy_grid import Cutting, PlacedParts
 from neocpu.planner.options import bytes_of, with_variants
 from neocpu.planner.partition import PARTITIONERS, Packing, fits
 from neocpu.planner.placements import Capacity
@@ -62,7 +62,7 @@ class ShardingTask:
     room: float
 
 
-Propose = Callable[[ShardingTask], DevicePlacement]
+Propose = Callable[[ShardingTask], PlacedParts]
 
 
 def neuroshard_plan(
@@ -74,7 +74,7 @@ def neuroshard_plan(
     capacity: Capacity | None = None,
     networks: store.Networks | None = None,
 ) -> Answer:
-    """NeuroShard's plan, or a heuristic's where that is cheaper under the model.
+    """NeuroShard's plan, or another's where that is cheaper under the model.
 
     networks : None: those of the model's machine, from their file.
 
@@ -94,17 +94,17 @@ def autoshard_plan(
     capacity: Capacity | None = None,
     networks: store.Networks | None = None,
 ) -> Answer:
-    """The plan of AutoShard's policy, or a heuristic's; as `neuroshard_plan` otherwise."""
+    """The plan of AutoShard's policy, or another's; as `neuroshard_plan` otherwise."""
     propose = partial(_plan, "autoshard", play)
     return propose(tables, spec, layout, model, work, capacity, networks)
 
 
-def beam_search(task: ShardingTask) -> DevicePlacement:
+def beam_search(task: ShardingTask) -> PlacedParts:
     """NeuroShard's beam over splits."""
     return neuroshard.search(task.costs, task.room, start=task.cutting, locked=task.locked)
 
 
-def play(task: ShardingTask) -> DevicePlacement:
+def play(task: ShardingTask) -> PlacedParts:
     """The policy's placement; it cuts no tables."""
     policy = task.costs.networks.policy
     if policy is None:
@@ -138,14 +138,15 @@ def _plan(
         if np.isfinite(placed.seconds)
     ]
     prices = [shared(plan) for plan in plans]
-    if not prices or not np.isfinite(min(prices)):
-        answer = plan_tables(tables, spec, layout, model, work, capacity)
-        note = f"{name} found no plan with all tables in the fastest memory; this is search's"
-        return replace(answer, notes=(*answer.notes, note))
-    best = int(np.argmin(prices))
+    searched = plan_tables(tables, spec, layout, model, work, capacity)
+    best = int(np.argmin(prices)) if prices else -1
+    if best < 0 or prices[best] >= searched.seconds:
+        own_price = shared(plan_of(task.costs, own)) if np.isfinite(own.seconds) else np.inf
+        said = f"{own_price:.3g} s a step" if np.isfinite(own_price) else "it found none that fits"
+        note = f"this is the plan of search; {name}'s own: {said}"
+        return replace(searched, planner=name, notes=(*searched.notes, note))
     answer = answer_of_plan(plans[best], layout, model, work, capacity, spec, name)
-    predicted = (proposal, own, *rivals)[best].seconds
-    note = f"the networks of {task.costs.networks.machine} predict {predicted:.3g} s of its tables"
+    note = f"planned with the networks of {task.costs.networks.machine}"
     return replace(answer, notes=(note,))
 
 
@@ -188,12 +189,12 @@ def task_of(
     return ShardingTask(costs, cutting, locked, float(min(fastest, limits[3])))
 
 
-def rival_placements(task: ShardingTask) -> list[DevicePlacement]:
+def rival_placements(task: ShardingTask) -> list[PlacedParts]:
     """Whole tables by each heuristic and partitioner that finds room for all."""
     return [placed for placed in whole_tables(task) if placed is not None]
 
 
-def whole_tables(task: ShardingTask) -> list[DevicePlacement | None]:
+def whole_tables(task: ShardingTask) -> list[PlacedParts | None]:
     """Whole tables by HEURISTICS and PARTITIONERS, in their order; None where one finds no room."""
     costs = task.costs
     free = np.array(task.cutting.free, np.int64)
@@ -213,17 +214,17 @@ def whole_tables(task: ShardingTask) -> list[DevicePlacement | None]:
         limits=np.array([room]),
     )
     placements += [partitioner(packing) for partitioner in PARTITIONERS.values()]
-    answers: list[DevicePlacement | None] = []
+    answers: list[PlacedParts | None] = []
     for placed in placements:
         if placed is None:
             answers.append(None)
             continue
         seconds = costs.seconds(costs.loads(free, placed, everywhere))
-        answers.append(DevicePlacement(task.cutting, placed, float(seconds)))
+        answers.append(PlacedParts(task.cutting, placed, float(seconds)))
     return answers
 
 
-def plan_of(costs: LearnedCosts, placed: DevicePlacement) -> Plan:
+def plan_of(costs: LearnedCosts, placed: PlacedParts) -> Plan:
     """The plan of a placement; blocks of a table's columns on one rank become one."""
     layout = rank_layout(costs.layout)
     schemes = ["table_wise"] * len(costs.tables)
