@@ -18,7 +18,6 @@ from neocpu.errors import ConfigError, PlanError
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.sharding import Shard
-from neocpu.planner.alternatives import alternatives
 from neocpu.planner.answer import Answer
 from neocpu.planner.bound import lower_bound
 from neocpu.planner.counted import greedy
@@ -38,6 +37,7 @@ from neocpu.planner.seconds import (
     rectangles_of,
     step_seconds,
 )
+from neocpu.planner.trials import Trials
 from neocpu.planner.work import Workload
 from neocpu.training.plans import make_plan
 from neocpu.zionex.machine import LinkPeak, Machine, MemoryPeak
@@ -276,7 +276,8 @@ def test_alternatives_are_priced_as_their_plans() -> None:
     answer = search([(5000, 64, 20), (100, 16, 1), (3000, 128, 9), (10, 8, 2)], layout)
     plan = answer.plan
     for table in range(4):
-        others = alternatives(answer, table)
+        trials = Trials(answer, answer.budget).of_table(table)
+        others = [trial.alternative for trial in trials]
         assert [other.seconds for other in others] == sorted(other.seconds for other in others)
         kept = [shard for shard in plan.shards if shard.table != table]
         spec = plan.tables[table]
@@ -291,8 +292,8 @@ def test_alternatives_are_priced_as_their_plans() -> None:
             price = answer_of_plan(changed, layout, answer.model, answer.work)
             assert other.seconds == pytest.approx(price.seconds)
             assert other.missing_bytes == 0
-    tight = replace(answer, budget=Capacity(hbm=100_000), capacity=Capacity(hbm=100_000).bytes)
-    assert any(other.missing_bytes > 0 for other in alternatives(tight, 0))
+    tight = Trials(answer, Capacity(hbm=100_000)).of_table(0)
+    assert any(trial.alternative.missing_bytes > 0 for trial in tight)
 
 
 # ---- published models ----

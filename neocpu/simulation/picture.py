@@ -7,8 +7,8 @@ height the step, its parts the phases' exposed times.
 
 import math
 from collections.abc import Iterator, Sequence
-from xml.sax.saxutils import escape
 
+from neocpu.planner import svg
 from neocpu.simulation.breakdown import PHASES
 from neocpu.simulation.report import efficiencies, seconds
 from neocpu.simulation.scenario import Simulated
@@ -47,18 +47,14 @@ def scaling_svg(outcomes: Sequence[Simulated], title: str) -> str:
     first = outcomes[0].scenario
     course = f"pipeline {first.pipeline}, exchanges {first.options.algorithm}"
     subtitle = f"{first.work.batch // first.ranks:,} samples per rank; {course}; simulated"
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-    font = 'font-family="Helvetica, Arial, sans-serif"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        _text(40, 36, title, size=20, weight="bold"),
-        _text(40, 60, subtitle, size=13, colour="#555"),
+        svg.text(40, 36, title, size=20, bold=True),
+        svg.text(40, 60, subtitle, size=13, colour="#555555"),
         *_qps_chart(outcomes),
         *_step_chart(outcomes),
-        "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    points = (f"{o.scenario.ranks:,} ranks: {o.samples_per_s:,.0f} samples/s" for o in outcomes)
+    return svg.document(WIDTH, HEIGHT, title, f"{subtitle}. {'; '.join(points)}", parts)
 
 
 def _qps_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
@@ -77,15 +73,15 @@ def _qps_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
     def y(rate: float) -> float:
         return top + height * (1 - (math.log10(rate) - low) / (high - low))
 
-    yield _text(left, top - 12, "samples a second (QPS), and efficiency", size=13, weight="bold")
+    yield svg.text(left, top - 12, "samples a second (QPS), and efficiency", size=13, bold=True)
     for power in range(low, high + 1):
-        yield _line(left, y(10.0**power), left + width, y(10.0**power), "#ddd")
-        yield _text(left - 8, y(10.0**power) + 4, _short(10.0**power), anchor="end")
+        yield svg.line(left, y(10.0**power), left + width, y(10.0**power))
+        yield svg.text(left - 8, y(10.0**power) + 4, _short(10.0**power), anchor="end")
     for count in ranks:
-        yield _text(x(count), top + height + 20, f"{count:,}", anchor="middle")
-    yield _text(left + width / 2, top + height + 42, "ranks", size=13, anchor="middle")
+        yield svg.text(x(count), top + height + 20, f"{count:,}", anchor="middle")
+    yield svg.text(left + width / 2, top + height + 42, "ranks", size=13, anchor="middle")
     yield _polyline([(x(c), y(r)) for c, r in zip(ranks, ideal)], "#999", dashed=True)
-    yield _text(x(ranks[-1]) - 4, y(ideal[-1]) - 8, "perfect", colour="#777", anchor="end")
+    yield svg.text(x(ranks[-1]) - 4, y(ideal[-1]) - 8, "perfect", colour="#777777", anchor="end")
     yield _polyline([(x(c), y(r)) for c, r in zip(ranks, rates)], COLOURS["embedding lookup"])
     for count, rate, part in zip(ranks, rates, efficiencies(outcomes)):
         tip = f"{count:,} ranks: {rate:,.0f} samples/s, {part:.0%} of perfect"
@@ -93,7 +89,7 @@ def _qps_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
             f'<circle cx="{x(count):.1f}" cy="{y(rate):.1f}" r="4" '
             f'fill="{COLOURS["embedding lookup"]}"><title>{tip}</title></circle>'
         )
-        yield _text(x(count) + 2, y(rate) + 20, f"{part:.0%}", anchor="middle", colour="#333")
+        yield svg.text(x(count) + 2, y(rate) + 20, f"{part:.0%}", anchor="middle", colour="#333333")
 
 
 def _step_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
@@ -101,13 +97,13 @@ def _step_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
     left, top, width, height = STEP_BOX
     stacks = [_stack(outcome) for outcome in outcomes]
     most = max(sum(stack.values()) for stack in stacks)
-    tick = _tick(most)
-    limit = tick * math.ceil(most / tick * 1.0001)
-    yield _text(left, top - 12, "a step: exposed time by phase", size=13, weight="bold")
-    for number in range(round(limit / tick) + 1):
-        y = top + height * (1 - number * tick / limit)
-        yield _line(left, y, left + width, y, "#ddd")
-        yield _text(left - 8, y + 4, seconds(number * tick), anchor="end")
+    ticks = svg.ticks(1.0001 * most)
+    limit = ticks[-1]
+    yield svg.text(left, top - 12, "a step: exposed time by phase", size=13, bold=True)
+    for value in ticks:
+        y = top + height * (1 - value / limit)
+        yield svg.line(left, y, left + width, y)
+        yield svg.text(left - 8, y + 4, seconds(value), anchor="end")
     slot = width / len(outcomes)
     small = 12 if slot > 36 else 9
     for place, (outcome, stack) in enumerate(zip(outcomes, stacks)):
@@ -120,13 +116,10 @@ def _step_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
             bar = height * size / limit
             y -= bar
             tip = f"{outcome.scenario.ranks:,} ranks, {phase}: {seconds(size)}"
-            yield (
-                f'<rect x="{x:.1f}" y="{y:.2f}" width="{slot * 0.72:.1f}" height="{bar:.2f}" '
-                f'fill="{COLOURS[phase]}"><title>{tip}</title></rect>'
-            )
+            yield svg.box(x, y, slot * 0.72, bar, COLOURS[phase], tip)
         label = f"{outcome.scenario.ranks:,}"
-        yield _text(x + slot * 0.36, top + height + 20, label, size=small, anchor="middle")
-    yield _text(left + width / 2, top + height + 42, "ranks", size=13, anchor="middle")
+        yield svg.text(x + slot * 0.36, top + height + 20, label, size=small, anchor="middle")
+    yield svg.text(left + width / 2, top + height + 42, "ranks", size=13, anchor="middle")
     x, y = LEGEND
     shown = [
         phase
@@ -134,8 +127,8 @@ def _step_chart(outcomes: Sequence[Simulated]) -> Iterator[str]:
         if any(stack.get(phase, 0.0) > 0.003 * sum(stack.values()) for stack in stacks)
     ]
     for phase in shown:
-        yield f'<rect x="{x}" y="{y}" width="14" height="14" fill="{COLOURS[phase]}"/>'
-        yield _text(x + 22, y + 12, phase)
+        yield svg.box(x, y, 14, 14, COLOURS[phase])
+        yield svg.text(x + 22, y + 12, phase)
         y += 23
 
 
@@ -147,37 +140,12 @@ def _stack(outcome: Simulated) -> dict[str, float]:
     return stack
 
 
-def _tick(most: float) -> float:
-    """A round distance between lines, so that there are four to eight."""
-    size = 10.0 ** math.floor(math.log10(most)) if most > 0 else 1.0
-    return next(size * part for part in (0.1, 0.2, 0.25, 0.5, 1, 2) if most / (size * part) <= 8)
-
-
 def _short(value: float) -> str:
     """1000000 -> 1 M."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if value >= size:
             return f"{value / size:g}{unit}"
     return f"{value:g}"
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    size: int = 12,
-    colour: str = "#222",
-    anchor: str = "start",
-    weight: str = "normal",
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}" '
-        f'text-anchor="{anchor}" font-weight="{weight}">{escape(text)}</text>'
-    )
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
 
 
 def _polyline(points: Sequence[tuple[float, float]], colour: str, dashed: bool = False) -> str:
