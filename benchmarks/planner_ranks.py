@@ -38,8 +38,9 @@ from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.planner.learned import store
 from neocpu.planner.learned.plans import SharedPrice
+from neocpu.planner.links import Layout
 from neocpu.planner.placements import Capacity
-from neocpu.planner.seconds import Layout, StepSeconds
+from neocpu.planner.seconds import StepSeconds
 from neocpu.planner.work import Workload
 from neocpu.trees import rank_samples
 from neocpu.zionex.machine_file import THIS_MACHINE, load

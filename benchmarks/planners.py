@@ -33,11 +33,12 @@ from neocpu.parallel.plan import AUTO, Plan
 from neocpu.planner.counted import greedy
 from neocpu.planner.learned import plans, store
 from neocpu.planner.learned.heuristics import HEURISTICS
+from neocpu.planner.links import Layout
 from neocpu.planner.partition import PARTITIONERS
 from neocpu.planner.placements import Capacity
 from neocpu.planner.planners import planner_of
 from neocpu.planner.search import plan_tables
-from neocpu.planner.seconds import Layout, StepSeconds
+from neocpu.planner.seconds import StepSeconds
 from neocpu.zionex.machine_file import load
 
 MACHINE = "zionex"

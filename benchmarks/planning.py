@@ -29,13 +29,14 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.errors import PlanError
 from neocpu.planner.bound import lower_bound
 from neocpu.planner.drafts import build, lay
+from neocpu.planner.links import Layout
 from neocpu.planner.models import COST_MODELS
 from neocpu.planner.options import options_of
 from neocpu.planner.partition import PARTITIONERS
 from neocpu.planner.placements import Capacity
 from neocpu.planner.prices import cheapest
 from neocpu.planner.search import plan_tables
-from neocpu.planner.seconds import Layout, StepSeconds, loads_of, step_seconds
+from neocpu.planner.seconds import StepSeconds, loads_of, step_seconds
 from neocpu.planner.work import Workload
 from neocpu.zionex.machine_file import load
 

@@ -24,7 +24,13 @@ import numpy as np
 
 from benchmarks.prediction_models import MODELS, draw_plan
 from neocpu.parallel.launch import mpiexec_command
-from neocpu.planner.seconds import Layout, StepSeconds, loads_of, rectangles_of, step_seconds
+from neocpu.planner.links import Layout
+from neocpu.planner.seconds import (
+    StepSeconds,
+    loads_of,
+    rectangles_of,
+    step_seconds,
+)
 from neocpu.zionex.machine import Machine
 from neocpu.zionex.machine_file import load
 

@@ -17,12 +17,13 @@ from neocpu.errors import ConfigError, PlanError
 from neocpu.parallel.plan import place
 from neocpu.planner import svg
 from neocpu.planner.explain import Explainer
+from neocpu.planner.links import Layout
 from neocpu.planner.plan_file import loads
 from neocpu.planner.plan_svg import plan_svg, traffic_matrix
 from neocpu.planner.question import PlanQuestion
 from neocpu.planner.remedies import missing_bytes, remedies, remedy_lines
 from neocpu.planner.resources import bounding
-from neocpu.planner.seconds import Layout, loads_of, rectangles_of, step_seconds
+from neocpu.planner.seconds import loads_of, rectangles_of, step_seconds
 from neocpu.planner.trials import Trials, is_same, of_answer
 from neocpu.planner.turning import turning_points
 from neocpu.planner.units import bytes_text, count_text, seconds_text

@@ -31,9 +31,10 @@ from neocpu.planner.learned.greedy_grid import Cutting
 from neocpu.planner.learned.learn import Training, learn, simulated
 from neocpu.planner.learned.nets import Array
 from neocpu.planner.learned.samples import Pool, Ranges, draw_pool
+from neocpu.planner.links import Layout
 from neocpu.planner.placements import Capacity
 from neocpu.planner.search import plan_tables
-from neocpu.planner.seconds import Layout, StepSeconds
+from neocpu.planner.seconds import StepSeconds
 from neocpu.zionex.machine_file import load
 
 MACHINE = load("zionex")

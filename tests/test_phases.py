@@ -12,9 +12,9 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
+from neocpu.planner.links import Layout
 from neocpu.planner.seconds import (
     PHASES,
-    Layout,
     StepSeconds,
     loads_of,
     rectangles_of,

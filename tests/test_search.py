@@ -23,6 +23,7 @@ from neocpu.planner.bound import lower_bound
 from neocpu.planner.counted import greedy
 from neocpu.planner.cuts import ALL, RANK
 from neocpu.planner.drafts import build, lay, spread
+from neocpu.planner.links import Layout
 from neocpu.planner.models import COST_MODELS
 from neocpu.planner.options import Options, options_of
 from neocpu.planner.partition import PARTITIONERS
@@ -31,7 +32,6 @@ from neocpu.planner.pricing import answer_of_plan
 from neocpu.planner.search import plan_tables
 from neocpu.planner.seconds import (
     CostModel,
-    Layout,
     StepSeconds,
     loads_of,
     rectangles_of,

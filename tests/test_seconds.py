@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from neocpu.embedding.specs import TableSpec
+from neocpu.errors import ConfigError
 from neocpu.parallel.plan import place
+from neocpu.planner.links import Layout
 from neocpu.planner.seconds import (
     PHASES,
-    Layout,
     StepSeconds,
     loads_of,
     rectangles_of,
@@ -133,3 +134,10 @@ def test_dense_layers_are_multiplied_three_times() -> None:
     parameters = 11 * 1000 + 1001
     half = 4 * parameters * 3 / 4
     assert model.fixed["dense_exchange"] == pytest.approx(2 * (1e-6 + half / 1e11))
+
+
+def test_ranks_without_a_link_are_refused() -> None:
+    lonely = replace(MACHINE, name="servers", inside_node=LinkPeak())
+    with pytest.raises(ConfigError, match="servers: it has no link between ranks of one node"):
+        assert StepSeconds(lonely, [TABLE], WORK, Layout(8, 2)).links.latency_seconds > 0
+    assert StepSeconds(lonely, [TABLE], WORK, Layout(8, 1)).links.latency_seconds > 0

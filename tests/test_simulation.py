@@ -13,7 +13,8 @@ from neocpu.cli import run as command
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
 from neocpu.parallel.plan import place
-from neocpu.planner.seconds import Layout, step_seconds
+from neocpu.planner.links import Layout
+from neocpu.planner.seconds import step_seconds
 from neocpu.planner.work import DenseWork, Wires, Workload
 from neocpu.simulation import collectives
 from neocpu.simulation.costs import StageOptions, copy_seconds, stage_works

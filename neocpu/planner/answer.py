@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 
 from neocpu.parallel.plan import Plan
+from neocpu.planner.links import Layout
 from neocpu.planner.placements import Capacity
-from neocpu.planner.seconds import CostModel, Layout
+from neocpu.planner.seconds import CostModel
 from neocpu.planner.work import Floats, Ints, Rectangles, Workload
 
 

@@ -30,9 +30,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neocpu.planner.links import Layout
 from neocpu.planner.options import Options
 from neocpu.planner.prices import cheapest, memory_prices
-from neocpu.planner.seconds import Layout
 from neocpu.planner.work import Floats, Ints
 
 # Updates of the weights, and their rate.

@@ -6,9 +6,10 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import PlanSpec
 from neocpu.planner import auto
 from neocpu.planner.answer import Answer
+from neocpu.planner.links import Layout
 from neocpu.planner.placements import Capacity
 from neocpu.planner.pricing import answer_of_plan
-from neocpu.planner.seconds import CostModel, Layout
+from neocpu.planner.seconds import CostModel
 from neocpu.planner.work import Workload
 
 

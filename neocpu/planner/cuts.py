@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import AUTO
 from neocpu.parallel.sharding import COLUMN_STEP
-from neocpu.planner.seconds import Layout
+from neocpu.planner.links import Layout
 from neocpu.planner.work import Ints
 
 RANK = 0

@@ -12,9 +12,9 @@ import numpy as np
 
 from neocpu.parallel.sharding import SCHEMES, RankLayout
 from neocpu.planner.cuts import ALL, NODE, RANK
+from neocpu.planner.links import Layout
 from neocpu.planner.options import CODES, Options
 from neocpu.planner.partition import TOLERANCE, Packing, Partitioner, fits
-from neocpu.planner.seconds import Layout
 from neocpu.planner.work import Floats, Ints
 
 

@@ -19,8 +19,8 @@ import numpy as np
 from neocpu.errors import EnvironmentProblem
 from neocpu.planner.cuts import ALL, RANK
 from neocpu.planner.drafts import spread
+from neocpu.planner.links import Layout
 from neocpu.planner.options import Options
-from neocpu.planner.seconds import Layout
 from neocpu.planner.work import Floats
 
 

@@ -25,13 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.specs import TableSpec
+from neocpu.planner.links import Layout
 from neocpu.planner.seconds import (
     COPIED,
     HIT_POWER,
     ROW_SPLIT,
     SCHEME_NAMES,
     CostModel,
-    Layout,
     StepSeconds,
 )
 from neocpu.planner.work import WIRE_BYTES, Floats, Rectangles, TableArrays, Workload

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.specs import TableSpec
 from neocpu.planner.cuts import Cuts, ways_to_cut
+from neocpu.planner.links import Layout
 from neocpu.planner.placements import Capacity, Variant
-from neocpu.planner.seconds import SCHEME_NAMES, CostModel, Layout, slowest_seconds
+from neocpu.planner.seconds import SCHEME_NAMES, CostModel, slowest_seconds
 from neocpu.planner.work import Floats, Ints, Rectangles, Workload
 from neocpu.storage.placement import LINE_BYTES
 from neocpu.zionex.machine import MEMORIES

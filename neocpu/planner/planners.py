@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from neocpu.embedding.specs import TableSpec
     from neocpu.parallel.plan import PlanSpec
     from neocpu.planner.answer import Answer
+    from neocpu.planner.links import Layout
     from neocpu.planner.placements import Capacity
-    from neocpu.planner.seconds import CostModel, Layout
+    from neocpu.planner.seconds import CostModel
     from neocpu.planner.work import Workload
 
     Planner = Callable[

@@ -11,12 +11,12 @@ from neocpu.planner.answer import Answer
 from neocpu.planner.bound import lower_bound
 from neocpu.planner.cuts import NODE, RANK
 from neocpu.planner.drafts import PlanDraft, Spread, rank_layout, sums_by_rank
+from neocpu.planner.links import Layout
 from neocpu.planner.options import CODES, Options, bytes_of, options_of, with_variants
 from neocpu.planner.placements import Capacity
 from neocpu.planner.seconds import (
     SCHEME_NAMES,
     CostModel,
-    Layout,
     loads_of,
     rectangles_of,
     step_seconds,

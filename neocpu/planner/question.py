@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import AUTO, Plan, PlanSpec
 from neocpu.planner.answer import Answer
+from neocpu.planner.links import Layout
 from neocpu.planner.models import ModelFactory
 from neocpu.planner.placements import Capacity
 from neocpu.planner.planners import planner_of
 from neocpu.planner.pricing import answer_of_plan
-from neocpu.planner.seconds import CostModel, Layout, StepSeconds
+from neocpu.planner.seconds import CostModel, StepSeconds
 from neocpu.planner.work import Workload
 from neocpu.zionex.machine import Machine
 

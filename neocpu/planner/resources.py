@@ -42,8 +42,8 @@ def limiting_link(model: StepSeconds) -> str:
     """The link class that exchanges of all ranks wait for; of one rank alone there is none."""
     if model.layout.ranks == 1:
         return "own"
-    inside, between = model.shares
-    cost = model.byte_seconds
+    inside, between = model.links.shares
+    cost = model.links.byte_seconds
     if between * cost["between"] > inside * cost["inside"]:
         return "between_nodes"
     return "inside_node" if inside else "between_nodes"

@@ -22,13 +22,14 @@ from neocpu.planner.answer import Answer
 from neocpu.planner.bound import bounded
 from neocpu.planner.cuts import RANK
 from neocpu.planner.drafts import PlanDraft, build, lay
+from neocpu.planner.links import Layout
 from neocpu.planner.local_search import improve
 from neocpu.planner.options import Options, options_of
 from neocpu.planner.partition import PARTITIONERS
 from neocpu.planner.placements import Capacity
 from neocpu.planner.prices import cheapest, memory_prices
 from neocpu.planner.pricing import answer_of, draft_of
-from neocpu.planner.seconds import CostModel, Layout
+from neocpu.planner.seconds import CostModel
 from neocpu.planner.work import Floats, Ints, Workload
 
 # Work of the local search for a table and rank (see `local_search.Budget`), and its limits.

@@ -24,7 +24,7 @@ measured for each entry, bag, lookup, number and row instead.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Protocol
 
@@ -33,6 +33,7 @@ import numpy as np
 from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharding import SCHEMES
+from neocpu.planner.links import Layout, LinkSeconds
 from neocpu.planner.measured import MEASURED, Kinds, MeasuredPhases
 from neocpu.planner.work import WIRE_BYTES, Floats, Rectangles, TableArrays, Workload, touched
 from neocpu.zionex.machine import Machine
@@ -116,20 +117,6 @@ def slowest_seconds(loads: Floats, crowding: float = 1.0) -> Floats:
     return np.maximum(slowest / crowding, loads.mean(axis=0)) if crowding > 1 else slowest
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Ranks of a run: how many, how many on a node, and the route of partial sums."""
-
-    ranks: int
-    ranks_per_node: int
-    route: str = "direct"
-
-    @property
-    def nodes(self) -> int:
-        """Nodes, the last of which may have fewer ranks."""
-        return -(-self.ranks // self.ranks_per_node)
-
-
 class StepSeconds:
     """The cost of steps of one model on one machine; a `CostModel`.
 
@@ -153,80 +140,10 @@ class StepSeconds:
         per_node = min(layout.ranks, layout.ranks_per_node)
         # with rates and shares of as many ranks as a node has here
         self._node = replace(machine, ranks_per_node=per_node)
+        message = float((4 * self.arrays.bags * self.arrays.dim).sum()) / layout.ranks
+        self.links = LinkSeconds(machine, layout, message)
         self._measured = MeasuredPhases(machine, per_node, layout.ranks)
         self.crowding = self._measured.crowding
-
-    # ---- exchanges ----
-
-    @cached_property
-    def shares(self) -> tuple[float, float]:
-        """Parts of a message to all ranks that go to the same node and to other nodes."""
-        ranks = self.layout.ranks
-        neighbours = min(self.layout.ranks_per_node, ranks)
-        return (neighbours - 1) / ranks, (ranks - neighbours) / ranks
-
-    @cached_property
-    def _link_seconds(self) -> dict[str, tuple[float, float]]:
-        """(latency, seconds per byte) of an alltoallv by link class, at the workload's messages."""
-        arrays = self.arrays
-        message = float((4 * arrays.bags * arrays.dim).sum()) / self.layout.ranks
-        inside, between = self.shares
-        link_seconds = {}
-        for link, part in (("inside_node", inside), ("between_nodes", between)):
-            if not part:
-                link_seconds[link] = (0.0, 0.0)
-                continue
-            size = max(message * part, 1.0)
-            group = self.layout.ranks
-            if link == "inside_node":
-                group = min(self.layout.ranks_per_node, group)
-            near = self.machine.transfer_seconds("alltoallv", link, group, size / 2)
-            far = self.machine.transfer_seconds("alltoallv", link, group, 2 * size)
-            # A curve may be flat where latency rules: then nothing of it hangs on bytes.
-            slope = max(0.0, (far - near) / (1.5 * size))
-            link_seconds[link] = (max(0.0, near - slope * size / 2), slope)
-        return link_seconds
-
-    @cached_property
-    def _oversubscribed(self) -> float:
-        """How many times longer bytes between nodes take because uplinks are narrower."""
-        slowest = 1.0
-        _, between = self.shares
-        for level in (self.machine.rack, self.machine.spine):
-            if level.nodes and between:
-                below = min(level.nodes * self.layout.ranks_per_node, self.layout.ranks)
-                leaving = (self.layout.ranks - below) / self.layout.ranks
-                slowest = max(slowest, leaving / between * level.oversubscription)
-        return slowest
-
-    @cached_property
-    def byte_seconds(self) -> dict[str, float]:
-        """Seconds per byte: "all", to all ranks alike; "inside" and "between" one link each."""
-        inside, between = self.shares
-        inside_byte = self._link_seconds["inside_node"][1]
-        between_byte = self._link_seconds["between_nodes"][1] * self._oversubscribed
-        return {
-            "all": max(inside * inside_byte, between * between_byte),
-            "inside": inside_byte,
-            "between": between_byte,
-        }
-
-    @cached_property
-    def latency_seconds(self) -> float:
-        """Of one exchange of all ranks."""
-        return max(latency for latency, _ in self._link_seconds.values())
-
-    def partial_byte_seconds(self) -> float:
-        """Seconds of a holder per byte of a row-split rectangle's block [samples, columns]."""
-        cost = self.byte_seconds
-        nodes = self.layout.nodes
-        per_node = min(self.layout.ranks_per_node, self.layout.ranks)
-        if self.layout.route == "reduce_scatter":
-            return cost["between" if nodes > 1 else "inside"]
-        if self.layout.route == "two_level" and nodes > 1:
-            in_node = (per_node - 1) / per_node * cost["inside"]
-            return in_node + (nodes - 1) / nodes / per_node * cost["between"]
-        return cost["all"]
 
     # ---- rectangles ----
 
@@ -242,12 +159,12 @@ class StepSeconds:
         lookups = tables.lookups * cut * samples
         row_bytes = tables.lookup_bytes * r.width
         numbers = np.where(copied, 0.0, tables.bags * r.width)
-        travel = np.where(part, self.partial_byte_seconds(), self.byte_seconds["all"])
+        travel = np.where(part, self.links.partial_byte_seconds(), self.links.byte_seconds["all"])
         sent = np.where(part, WIRE_BYTES[wires.partial], WIRE_BYTES[wires.forward])
         arriving = tables.index_bytes * lookups + 4.0 * tables.bags
 
         out = np.zeros((r.table.size, len(PHASES)))
-        out[:, 0] = np.where(copied, 0.0, arriving) * self.byte_seconds["all"]
+        out[:, 0] = np.where(copied, 0.0, arriving) * self.links.byte_seconds["all"]
         out[:, 1] = lookups * row_bytes / self._rates("lookup", r.rows, row_bytes)
         out[:, 2] = numbers * sent * travel
         out[:, 3] = numbers * WIRE_BYTES[wires.backward] * travel
@@ -328,7 +245,7 @@ class StepSeconds:
         sums = (4.0 * r.width + 8.0) * touched_anywhere
         row_bytes = tables.lookup_bytes * r.width
         applied = (touched_anywhere - touched_here) * row_bytes
-        return (words + sums) * self.byte_seconds["all"] + applied / self._rates(
+        return (words + sums) * self.links.byte_seconds["all"] + applied / self._rates(
             "update", r.rows, row_bytes
         )
 
@@ -343,7 +260,7 @@ class StepSeconds:
         bandwidth = self._node.share(memory.bandwidth_bytes_per_s, memory)
         parameters = self.work.dense.parameters
         fixed = {
-            "latency": exchanges * self.latency_seconds,
+            "latency": exchanges * self.links.latency_seconds,
             "calls": sum(self.call_seconds.values()),
             "dense_forward": forward,
             "dense_backward": backward,

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from neocpu.planner.seconds import Layout
+from neocpu.planner.links import Layout
 from neocpu.zionex.machine import Machine
 
 MEASURED = "measured"

@@ -108,7 +108,7 @@ class _Exchanges:
 
     def alltoall(self, seconds: Floats, latency: float, calls: int) -> Work:
         """The exchange that the planner reckons at `seconds` f64[ranks] and a latency."""
-        byte_seconds = self.model.byte_seconds["all"]
+        byte_seconds = self.model.links.byte_seconds["all"]
         size = seconds / byte_seconds if byte_seconds else seconds * 0.0
         if self.algorithm == MEASURED or not calls or self.model.layout.ranks == 1:
             return _work(seconds + latency, size, self.network.price("alltoall", "pairwise"))

@@ -13,7 +13,13 @@ import numpy as np
 from neocpu.embedding.specs import TableSpec
 from neocpu.errors import ConfigError
 from neocpu.parallel.plan import Plan
-from neocpu.planner.seconds import Layout, StepSeconds, loads_of, rectangles_of, step_seconds
+from neocpu.planner.links import Layout
+from neocpu.planner.seconds import (
+    StepSeconds,
+    loads_of,
+    rectangles_of,
+    step_seconds,
+)
 from neocpu.planner.work import Floats, Rectangles, Workload
 from neocpu.simulation.breakdown import Breakdown, breakdown
 from neocpu.simulation.collectives import ALGORITHMS

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from neocpu.config import Config, MemoryConfig
 from neocpu.errors import ConfigError
 from neocpu.parallel.plan import AUTO, Plan, is_plan_file
+from neocpu.planner.links import Layout
 from neocpu.planner.models import COST_MODELS
 from neocpu.planner.placements import Capacity
 from neocpu.planner.planners import PLANNERS
 from neocpu.planner.question import PlanQuestion
-from neocpu.planner.seconds import Layout
 from neocpu.planner.work import Workload
 from neocpu.simulation.settings import DENSE_FEATURES, dense_work
 from neocpu.storage.placement import PLACEMENTS, choose_placements

@@ -15,10 +15,11 @@ from neocpu.parallel.plan import Plan, is_plan_file
 from neocpu.parallel.shared_plan import plan_on_first_rank
 from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
+from neocpu.planner.links import Layout
 from neocpu.planner.placements import Capacity
 from neocpu.planner.plan_file import PlanFile
 from neocpu.planner.planners import planner_of
-from neocpu.planner.seconds import Layout, StepSeconds
+from neocpu.planner.seconds import StepSeconds
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
 from neocpu.planner.work import Workload
 from neocpu.records import choose

@@ -24,7 +24,8 @@ from neocpu.planner.learned.features import FEATURES, Pieces, describe
 from neocpu.planner.learned.nets import Array
 from neocpu.planner.learned.reuse import histograms
 from neocpu.planner.learned.store import Networks
-from neocpu.planner.seconds import SCHEME_NAMES, CostModel, Layout
+from neocpu.planner.links import Layout
+from neocpu.planner.seconds import SCHEME_NAMES, CostModel
 from neocpu.planner.work import Floats, Ints, Rectangles, TableArrays, Workload
 
 COMM_PHASES = ("output", "gradient")

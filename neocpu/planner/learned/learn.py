@@ -29,7 +29,8 @@ from neocpu.planner.learned.training import (
     train_comm,
     train_compute,
 )
-from neocpu.planner.seconds import Layout, StepSeconds
+from neocpu.planner.links import Layout
+from neocpu.planner.seconds import StepSeconds
 from neocpu.zionex import calibration
 from neocpu.zionex.machine import Machine
 

@@ -25,18 +25,13 @@ from neocpu.planner.drafts import rank_layout
 from neocpu.planner.learned import episodes, heuristics, neuroshard, store
 from neocpu.planner.learned.costs import EVERYWHERE, LearnedCosts, TablePart
 from neocpu.planner.learned.greedy_grid import Cutting, PlacedParts
+from neocpu.planner.links import Layout
 from neocpu.planner.options import bytes_of, with_variants
 from neocpu.planner.partition import PARTITIONERS, Packing, fits
 from neocpu.planner.placements import Capacity
 from neocpu.planner.pricing import answer_of_plan
 from neocpu.planner.search import plan_tables
-from neocpu.planner.seconds import (
-    CostModel,
-    Layout,
-    loads_of,
-    rectangles_of,
-    step_seconds,
-)
+from neocpu.planner.seconds import CostModel, loads_of, rectangles_of, step_seconds
 from neocpu.planner.work import Floats, Ints, Workload
 from neocpu.zionex.generic import GENERIC
 from neocpu.zionex.machine_file import THIS_MACHINE

@@ -12,7 +12,8 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.sharding import SCHEMES
 from neocpu.planner.learned.features import describe, whole
 from neocpu.planner.learned.training import CommSamples, ComputeSamples
-from neocpu.planner.seconds import PHASES, Layout, StepSeconds
+from neocpu.planner.links import Layout
+from neocpu.planner.seconds import PHASES, StepSeconds
 from neocpu.planner.work import Floats, Ints, Rectangles, Workload
 from neocpu.zionex.machine import Machine
 
@@ -120,8 +121,8 @@ def simulated_comm(
     # Messages of a mean exchange decide where on the machine's curves bytes are priced.
     table = TableSpec("t", 1, int(sums.mean() * layout.ranks), ("f",))
     model = StepSeconds(machine, (table,), Workload(batch), layout)
-    sent = 4.0 * batch * sums.max(axis=1, keepdims=True) * model.byte_seconds["all"]
-    sent = np.broadcast_to(sent + model.latency_seconds, sums.shape)
+    sent = 4.0 * batch * sums.max(axis=1, keepdims=True) * model.links.byte_seconds["all"]
+    sent = np.broadcast_to(sent + model.links.latency_seconds, sums.shape)
     longest = min(LONGEST_OFFSET, 2 * float(sent.mean()))
     offsets = draw_offsets(layout.ranks, count, rng, longest)
     waited = offsets.max(axis=1, keepdims=True) - offsets
