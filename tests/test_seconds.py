@@ -17,6 +17,7 @@ from neocpu.planner.seconds import (
     step_seconds,
 )
 from neocpu.planner.work import DenseWork, TableArrays, Wires, Workload
+from neocpu.training.datasets import distinct_codes
 from neocpu.zionex.machine import ComputePeak, FabricLevel, LinkPeak, Machine, MemoryPeak
 
 MACHINE = Machine(
@@ -141,3 +142,20 @@ def test_ranks_without_a_link_are_refused() -> None:
     with pytest.raises(ConfigError, match="servers: it has no link between ranks of one node"):
         assert StepSeconds(lonely, [TABLE], WORK, Layout(8, 2)).links.latency_seconds > 0
     assert StepSeconds(lonely, [TABLE], WORK, Layout(8, 1)).links.latency_seconds > 0
+
+
+def test_skewed_lookups_touch_fewer_rows() -> None:
+    draws = np.random.default_rng(1).zipf(1.2, 8000)
+    small = distinct_codes(draws, 1000)
+    assert small == np.unique(draws[:1000]).size
+    # twice as many lookups as were looked at find new codes, but fewer than the first ones did
+    first = np.unique(draws[:4000]).size
+    estimate = distinct_codes(draws[:4000], 8000)
+    assert first < estimate < 2 * first
+    assert estimate == pytest.approx(np.unique(draws).size, rel=0.1)
+    assert distinct_codes(np.arange(10), 40) == pytest.approx(40)
+    assert distinct_codes(np.zeros(10, np.int64), 40) == 1
+    assert distinct_codes(np.zeros(0, np.int64), 0) == 0
+    skewed = replace(WORK, distinct={"t": 70.0})
+    copies = [phases("data_parallel", Layout(4, 4), work)["replicas"] for work in (skewed, WORK)]
+    assert copies[0] < copies[1]

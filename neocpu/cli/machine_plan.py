@@ -106,6 +106,7 @@ def _question(settings: "Config", ranks: int | None, options: MachineOptions) ->
         ranks or machine.ranks,
         options.ranks_per_node,
         splits.pooling_factors() if splits else {},
+        splits.distinct_rows() if splits else {},
         splits.dense_features if splits else None,
         options.planner or "search",
         options.cost_model or "neo",

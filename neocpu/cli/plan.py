@@ -120,7 +120,8 @@ def print_plan(
     state = settings.optimizer.sparse.state_floats
     splits = converted(settings, comm)
     pooling = splits.pooling_factors() if splits else {}
-    sharding = given or make_plan(settings, comm, pooling, ranks)
+    distinct = splits.distinct_rows() if splits else {}
+    sharding = given or make_plan(settings, comm, pooling, ranks, distinct)
     memory = memory_plan(settings, sharding, pooling)
     if capacity:
         lines = model_lines(settings) + rank_lines(settings, sharding, memory)

@@ -4,12 +4,14 @@ Raw logs are converted once, by rank 0; then every rank maps the converted files
 """
 
 import json
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.config import Config
 from neocpu.errors import ConfigError, DataError, NeocpuError
@@ -22,7 +24,8 @@ from neocpu.training.identity import describe
 from neocpu.training.preflight import check_conversions
 
 SPLITS = ("train", "valid", "test")
-LOOKED_AT = 4096  # samples from which mean bag lengths are estimated
+# Samples from which mean bag lengths and the skew of lookups are estimated.
+LOOKED_AT = 4096
 
 
 class Splits:
@@ -33,7 +36,7 @@ class Splits:
         self.comm = comm
         self.datasets = datasets
         self._vocabularies: dict[str, Any] | None = None
-        self._pooling: dict[str, float] | None = None
+        self._estimated: dict[str, dict[str, float]] | None = None
         if config.data.rows_by == "vocabulary":
             source = (
                 Dataset(config.data.vocabulary) if config.data.vocabulary else datasets.get("train")
@@ -89,33 +92,67 @@ class Splits:
         return touchable
 
     def pooling_factors(self) -> dict[str, float]:
-        """Mean lookups per sample of each table, estimated from the first samples of one split.
+        """Mean lookups per sample of each table. Collective when first called."""
+        return self._lookups()["pooling"]
 
-        Collective when first called: rank 0 reads them for all.
+    def distinct_rows(self) -> dict[str, float]:
+        """Distinct codes that a batch looks up in each table. Collective when first called.
+
+        Rows may be fewer, where codes share one.
         """
-        if self._pooling is None:
+        return self._lookups()["distinct"]
+
+    def _lookups(self) -> dict[str, dict[str, float]]:
+        """Both, estimated from the first samples of one split, which rank 0 reads for all."""
+        if self._estimated is None:
             message = b""
             error: NeocpuError | None = None
             if self.comm.rank == 0:
                 try:
-                    message = json.dumps(self._estimate_pooling()).encode()
+                    message = json.dumps(self._estimate()).encode()
                 except NeocpuError as problem:
                     error = problem
             self.comm.agree(error)
-            self._pooling = json.loads(self.comm.allgather_bytes(message)[0])
-        return self._pooling
+            self._estimated = json.loads(self.comm.allgather_bytes(message)[0])
+        return self._estimated
 
-    def _estimate_pooling(self) -> dict[str, float]:
+    def _estimate(self) -> dict[str, dict[str, float]]:
         data = next(iter(self.datasets.values()))
         samples = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
         lookups: dict[str, int] = {}
+        distinct: dict[str, float] = {}
         # one feature at a time, once: together they may be too much for memory
         for feature in {feature for table in self.config.tables for feature in table.features}:
-            lookups[feature] = data.take(samples, [feature]).features[feature].codes.size
+            codes = data.take(samples, [feature]).features[feature].codes
+            lookups[feature] = codes.size
+            share = self.config.training.batch_size / max(samples.size, 1)
+            distinct[feature] = distinct_codes(codes, share * codes.size)
+        tables = self.config.tables
         return {
-            table.name: sum(lookups[feature] for feature in table.features) / max(samples.size, 1)
-            for table in self.config.tables
+            "pooling": {
+                table.name: sum(lookups[name] for name in table.features) / max(samples.size, 1)
+                for table in tables
+            },
+            "distinct": {
+                table.name: sum(distinct[name] for name in table.features) for table in tables
+            },
         }
+
+
+def distinct_codes(codes: NDArray[Any], lookups: float) -> float:
+    """Distinct codes among so many lookups, of which `codes` are the first.
+
+    More lookups than there are codes find new ones as the second half of the codes did: distinct
+    codes grow as a power of lookups (Heaps' law).
+    """
+    if lookups <= codes.size:
+        return float(np.unique(codes[: round(lookups)]).size)
+    all_codes = np.unique(codes).size
+    half = np.unique(codes[: codes.size // 2]).size
+    if not half:
+        return lookups
+    power = min(math.log2(all_codes / half), 1.0)
+    return float(all_codes * (lookups / codes.size) ** power)
 
 
 def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> Splits:

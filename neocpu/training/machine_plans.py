@@ -23,6 +23,7 @@ def question_of(
     ranks: int,
     ranks_per_node: int | None = None,
     pooling: Mapping[str, float] | None = None,
+    distinct: Mapping[str, float] | None = None,
     dense_features: int | None = None,
     planner: str = "search",
     cost_model: str = "neo",
@@ -30,7 +31,8 @@ def question_of(
     """The question of a config.
 
     ranks_per_node : None: the config's, else the machine's. pooling : mean lookups per sample of
-    each table. dense_features : of the data, where it was looked at.
+    each table. distinct : distinct rows that a step looks up in it. dense_features : of the data.
+    All three where the data was looked at.
 
     Raises ConfigError for an unknown planner or cost model, and memories that the machine lacks.
     """
@@ -43,7 +45,7 @@ def question_of(
     per_node = ranks_per_node or config.parallel.ranks_per_node or machine.ranks_per_node
     layout = Layout(ranks, min(per_node, ranks), config.parallel.route)
     features = dense_features or DENSE_FEATURES.get(config.data.format, 1)
-    lookups = workload(config, pooling or {})
+    lookups = workload(config, pooling or {}, distinct)
     spec = config.parallel.plan
     placements = _placements(config)
     _check_memories(machine, placements)
@@ -53,6 +55,7 @@ def question_of(
             batch=lookups.batch,
             pooling=lookups.pooling,
             state_floats=lookups.state_floats,
+            distinct=lookups.distinct,
             dense=dense_work(config, features, "fp32"),
         ),
         layout=layout,

@@ -30,15 +30,20 @@ from neocpu.zionex.machine import Machine
 
 
 def make_plan(
-    config: Config, comm: Comm, pooling: Mapping[str, float], ranks: int | None = None
+    config: Config,
+    comm: Comm,
+    pooling: Mapping[str, float],
+    ranks: int | None = None,
+    distinct: Mapping[str, float] | None = None,
 ) -> Plan:
     """Which rank holds which rectangle of which table. Collective.
 
     pooling : mean lookups per sample of each table (1 where a table is missing).
     ranks : of a run that is only planned for; None: those of `comm`.
+    distinct : distinct rows that a step looks up in each table, where they were measured.
     """
     per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
-    work = workload(config, pooling)
+    work = workload(config, pooling, distinct)
     count = ranks or comm.size
     return plan_on_first_rank(comm, config.tables, lambda: _plan(config, count, per_node, work))
 
@@ -145,15 +150,20 @@ def placements_of(config: Config, plan: Plan) -> tuple[str, ...]:
     return placements
 
 
-def workload(config: Config, pooling: Mapping[str, float]) -> Workload:
-    """What a step does to the tables; `pooling` as for `make_plan`."""
+def workload(
+    config: Config, pooling: Mapping[str, float], distinct: Mapping[str, float] | None = None
+) -> Workload:
+    """What a step does to the tables; `pooling` and `distinct` as for `make_plan`."""
     lookups_per_bag = {
         table.name: pooling[table.name] / len(table.features)
         for table in config.tables
         if table.name in pooling
     }
     return Workload(
-        config.training.batch_size, lookups_per_bag, config.optimizer.sparse.state_floats
+        config.training.batch_size,
+        lookups_per_bag,
+        config.optimizer.sparse.state_floats,
+        distinct or {},
     )
 
 

@@ -132,7 +132,7 @@ class Trainer:
         comm = self.comm
         training = config.training
         pooling = splits.pooling_factors()
-        plan = make_plan(config, comm, pooling)
+        plan = make_plan(config, comm, pooling, distinct=splits.distinct_rows())
         memory = memory_plan(config, plan, pooling, row_folder(self.out))
         remove_row_files(self.out, comm)
         schedule = BatchSchedule(splits.loader("train"), training.epochs, training.steps)
