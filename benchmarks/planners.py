@@ -30,11 +30,12 @@ from benchmarks import rivals
 from benchmarks.planner_tasks import PlannerTask, tasks
 from neocpu.errors import PlanError
 from neocpu.parallel.plan import AUTO, Plan
+from neocpu.planner.counted import greedy
 from neocpu.planner.learned import plans, store
 from neocpu.planner.learned.heuristics import HEURISTICS
 from neocpu.planner.partition import PARTITIONERS
 from neocpu.planner.placements import Capacity
-from neocpu.planner.planners import PLANNERS, greedy
+from neocpu.planner.planners import planner_of
 from neocpu.planner.search import plan_tables
 from neocpu.planner.seconds import Layout, StepSeconds
 from neocpu.zionex.machine_file import load
@@ -100,7 +101,7 @@ def alone(propose: plans.Propose, setting: Setting) -> Plan:
 
 def whole_planner(name: str, setting: Setting) -> Plan:
     """A planner of `parallel.planner`."""
-    planner = PLANNERS[name]
+    planner = planner_of(name)
     if name in ("neuroshard", "autoshard"):
         return planner(*setting.arguments, setting.networks).plan
     return planner(*setting.arguments).plan

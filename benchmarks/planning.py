@@ -8,6 +8,10 @@ process. "search" is `parallel.planner`; the others are single partitioners over
     python -m benchmarks.planning                 # 1,000 tables on 128 ranks, 10,000 on 1,024
     python -m benchmarks.planning --quick         # 100 tables on 16 ranks
     python -m benchmarks.planning --json planning.json
+    python -m benchmarks.planning --published table_configs.json
+
+With --published, models of a file of published table sets (NVIDIA's synthetic ones and MLPerf's
+DLRM) are planned for 128 ranks under each cost model, and all plans are priced by ours.
 """
 
 import argparse
@@ -22,14 +26,16 @@ from typing import Any
 import numpy as np
 
 from neocpu.embedding.specs import TableSpec
+from neocpu.errors import PlanError
 from neocpu.planner.bound import lower_bound
 from neocpu.planner.drafts import build, lay
+from neocpu.planner.models import COST_MODELS
 from neocpu.planner.options import options_of
 from neocpu.planner.partition import PARTITIONERS
 from neocpu.planner.placements import Capacity
 from neocpu.planner.prices import cheapest
 from neocpu.planner.search import plan_tables
-from neocpu.planner.seconds import Layout, StepSeconds
+from neocpu.planner.seconds import Layout, StepSeconds, loads_of, step_seconds
 from neocpu.planner.work import Workload
 from neocpu.zionex.machine_file import load
 
@@ -113,6 +119,56 @@ def line(record: dict[str, Any]) -> str:
     )
 
 
+# ---- published models ----
+
+
+def published(path: Path) -> dict[str, tuple[tuple[TableSpec, ...], dict[str, float]]]:
+    """(tables, mean lookups per bag) of the models of a file, by name."""
+    sets = json.loads(path.read_text())
+    models = {}
+    for name, content in sets["nvidia_synthetic_v3"].items():
+        specs: list[TableSpec] = []
+        pooling: dict[str, float] = {}
+        for group in content["groups"]:
+            for _ in range(group["num_tables"]):
+                table = f"t{len(specs)}"
+                features = tuple(f"{table}.{k}" for k in range(len(group["hotness"])))
+                specs.append(TableSpec(table, group["rows"], group["dim"], features))
+                pooling[table] = float(np.mean(group["hotness"]))
+        models[name] = (tuple(specs), pooling)
+    mlperf = sets["mlperf_dlrmv2"]
+    specs = [TableSpec(f"t{i}", rows, 128, (f"f{i}",)) for i, rows in enumerate(mlperf["rows"])]
+    hotness = [float(count) for count in mlperf["multi_hot_sizes"]]
+    models["mlperf"] = (tuple(specs), {f"t{i}": count for i, count in enumerate(hotness)})
+    return models
+
+
+def compare_models(path: Path, ranks: int = 128, batch: int = 512) -> None:
+    """A line for each model: our step under the plans that each cost model chooses."""
+    machine = load("zionex")
+    capacity = Capacity.of_machine(machine)
+    layout = Layout(ranks, 8)
+    print(f"| model | tables | {' | '.join(COST_MODELS)} | above the bound |")
+    print("|---" * (len(COST_MODELS) + 3) + "|")
+    for name, (specs, pooling) in published(path).items():
+        work = Workload(batch=batch * ranks, pooling=pooling)
+        ours = StepSeconds(machine, specs, work, layout)
+        cells = []
+        above = ""
+        for kind, factory in COST_MODELS.items():
+            model = factory(machine, specs, work, layout)
+            try:
+                answer = plan_tables(specs, "auto", layout, model, work, capacity)
+            except PlanError:
+                cells.append("does not fit")
+                continue
+            step = step_seconds(ours, loads_of(ours, answer.rectangles, ranks))
+            cells.append(f"{1e3 * step:.2f} ms")
+            if kind == "neo":
+                above = f"{answer.above_bound:.1%}"
+        print(f"| {name} | {len(specs):,} | {' | '.join(cells)} | {above} |", flush=True)
+
+
 def main() -> None:
     """Run the cases and print a table for each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -121,7 +177,11 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--tables", type=int, default=0, help="tables of the only case")
     parser.add_argument("--ranks", type=int, default=0, help="its ranks")
+    parser.add_argument("--published", type=Path, help="a file of published table sets")
     options = parser.parse_args()
+    if options.published:
+        compare_models(options.published)
+        return
     if options.one:
         print(json.dumps(plan(options.tables, options.ranks, options.one)))
         return

@@ -1,11 +1,12 @@
 """What does one rank of the prediction benchmark do? Steps under many plans, whole and by phase.
 
-    mpiexec -n W python -m mpi4py -m benchmarks.prediction_job RESULT PLANS STEPS PASSES
+    mpiexec -n W python -m mpi4py -m benchmarks.prediction_job RESULT PLANS STEPS PASSES SECONDS
 
 Rank 0 writes RESULT, a JSON list: for every plan its model, seed, seconds of a step and of each
-phase. A step is timed from a barrier to the next. Phases are timed in steps of their own, with a
-barrier in front of every phase; a phase takes as long as the slowest rank. Of all steps, in every
-pass over the plans, the shortest counts.
+phase. PLANS is a number of plans, or FIRST:END of their seeds. A step is timed from a barrier to
+the next. Phases are timed in steps of their own, with a barrier in front of every phase; a phase
+takes as long as the slowest rank. Of all steps, in every pass over the plans, the shortest counts.
+After SECONDS no further plan begins.
 """
 
 import json
@@ -173,6 +174,10 @@ class Run:
             clock("replicas", replicas)
         tables.tbe.settle()
 
+    def close(self) -> None:
+        """Free the tables."""
+        self._tables.tbe.close()
+
     def measure(self, steps: int) -> dict[str, Any]:
         """Shortest seconds of a step, and of each phase on the slowest rank. Collective."""
         for _ in range(WARMUP):
@@ -198,29 +203,42 @@ def merge(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
     return old | {"step": min(old["step"], new["step"]), "phases": phases}
 
 
-def measure_plans(comm: Comm, plans: int, steps: int, passes: int) -> list[dict[str, Any]]:
-    """Every model under so many plans, models taking turns. Collective."""
+def measure_plans(
+    comm: Comm, plans: range, steps: int, passes: int, limit: float, keep: Callable[[Any], None]
+) -> None:
+    """Every model under the plans of these seeds, models taking turns. Collective.
+
+    limit : seconds after which no further plan begins. keep : is given all records now and then.
+    """
     best: dict[tuple[str, int], dict[str, Any]] = {}
+    end = time.monotonic() + limit
     for _ in range(passes):
-        for seed in range(plans):
+        for seed in plans:
             for model in MODELS:
                 run = Run(model, comm, seed)
                 seconds = run.measure(steps)
-                run._tables.tbe.close()
+                run.close()
                 record = {"model": model.name, "ranks": comm.size, "seed": seed} | seconds
                 best[model.name, seed] = merge(best.get((model.name, seed)), record)
-    return list(best.values())
+            keep(list(best.values()))
+            if comm.largest(int(time.monotonic() > end)):
+                return
 
 
 def main() -> int:
     """One rank."""
-    result, plans, steps, passes = sys.argv[1:]
+    path, plans, steps, passes, limit = sys.argv[1:]
     comm = get_comm()
     prepare_threads(comm)
     bind_kernel_threads(comm)
-    records = measure_plans(comm, int(plans), int(steps), int(passes))
-    if comm.rank == 0:
-        Path(result).write_text(json.dumps(records), encoding="utf-8")
+
+    def keep(records: list[dict[str, Any]]) -> None:
+        if comm.rank == 0:
+            Path(path).write_text(json.dumps(records), encoding="utf-8")
+
+    first, _, end = plans.rpartition(":")
+    seeds = range(int(first or 0), int(end))
+    measure_plans(comm, seeds, int(steps), int(passes), float(limit), keep)
     return 0
 
 

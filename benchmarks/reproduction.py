@@ -9,7 +9,7 @@ set of choices (the constants below); nothing is fitted to a row. What the paper
 different degrees, which stand behind each figure:
 
     notes        public second-hand notes on the paper quote it
-    memory       remembered from the paper, unverified: high, medium or low confidence
+    memory       remembered from the paper, unverified: high, medium or low confidence; in brackets
     arithmetic   follows from the model's shape
     input        the machine file has this very figure: agreement says nothing
 """
@@ -50,6 +50,8 @@ WIDE = Wires(forward="fp32", backward="fp32", partial="fp32", dense="fp32")
 TB = 1e12
 # How F's memory is known.
 KNOWN = "arithmetic; memory, high"
+# How the bandwidths of collectives are known.
+INPUT = "input; memory, medium"
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,17 @@ class Row(NamedTuple):
     shown: str
 
     @property
+    def figure(self) -> str:
+        """The paper's figure, in brackets where it is only remembered."""
+        remembered = self.source.startswith(("memory", "input"))
+        return f"({self.paper})" if remembered else self.paper
+
+    @property
     def difference(self) -> str:
         """Of ours from the paper's."""
         if self.expected is None:
             return "no figure"
-        if self.source == "input":
+        if self.source.startswith("input"):
             return "input"
         return f"{self.value / self.expected - 1:+.0%}"
 
@@ -220,7 +228,7 @@ def machine_rows() -> Iterator[Row]:
     for operation, paper, expected in (("alltoallv", "7", 7e9), ("allreduce", "60", 60e9)):
         value = size / machine.transfer_seconds(operation, "between_nodes", 128, size)
         what = f"{operation} of 256 MB on 128 GPUs, GB/s"
-        yield Row(what, f"about {paper}", "input", expected, value, f"{value / 1e9:.1f}")
+        yield Row(what, f"about {paper}", INPUT, expected, value, f"{value / 1e9:.1f}")
     work = outcome(A).scenario.work
     columns = sum(table.dim for table in outcome(A).scenario.tables)
     pooled = 2.0 * columns * work.batch / outcome(A).scenario.ranks
@@ -282,9 +290,10 @@ def all_rows() -> Iterator[Row]:
 
 def table(rows: list[Row]) -> str:
     """The rows as Markdown."""
-    lines = ["| what | paper | how it is known | ours | difference |", "|---|---|---|---|---|"]
+    paper = "paper (in brackets: remembered, unverified)"
+    lines = [f"| what | {paper} | how it is known | ours | difference |", "|---|---|---|---|---|"]
     lines += [
-        f"| {row.what} | {row.paper} | {row.source} | {row.shown} | {row.difference} |"
+        f"| {row.what} | {row.figure} | {row.source} | {row.shown} | {row.difference} |"
         for row in rows
     ]
     return "\n".join(lines) + "\n"

@@ -108,10 +108,14 @@ def machine_of(folder: Path) -> str:
 
 
 def predicted_seconds(folder: Path, name: str, machine: str, ranks: int, *options: str) -> float:
-    """Seconds of a step under a plan, from the plan that `neocpu plan` writes; prints its words."""
+    """Seconds of a step under a plan, from the plan that `neocpu plan` writes.
+
+    Prints what it says of the ranks; what it says of each table is left out here.
+    """
     written = f"{name}-priced.json"
     arguments = ["plan", "run.toml", "--ranks", str(ranks), "--machine", machine, *options]
-    print(neocpu(folder, *arguments, "--out", written, "--svg", f"{name}.svg"))
+    explained = neocpu(folder, *arguments, "--out", written, "--svg", f"{name}.svg", "--force")
+    print(explained.partition("\n\ntable ")[0] + "\n")
     file = plan_file.loads((folder / written).read_text(), written)
     return file.made_for.step_seconds
 
@@ -126,11 +130,16 @@ def measured(folder: Path, plan: str, ranks: int) -> tuple[float, str]:
     return summary["seconds"] / (summary["steps"] - 1), summary["digest"]
 
 
-def compare(folder: Path, ranks: int = 2, steps: int = 30, hotness: int = 40) -> list[Timing]:
-    """Both plans, foretold and trained; the tables, pictures and runs are in `folder`."""
+def compare(
+    folder: Path, ranks: int = 2, steps: int = 30, hotness: int = 40, machine: str = ""
+) -> list[Timing]:
+    """Both plans, foretold and trained; plans, pictures and runs are in `folder`.
+
+    machine : to predict for; "": this one.
+    """
     config = write_model(folder, steps, hotness)
     write_bad_plan(config, ranks)
-    machine = machine_of(folder)
+    machine = machine or machine_of(folder)
     print(f"1. All busy tables on rank 0: {', '.join(BUSY)}\n")
     plan = ("--set", "parallel.plan=before.json")
     before = predicted_seconds(folder, "before", machine, ranks, *plan)

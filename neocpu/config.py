@@ -98,7 +98,8 @@ class ParallelConfig:
     the path of a plan file that ends in .json (docs/planner.md).
     ranks_per_node : 0: the real hosts. route : how sums of row-split tables travel. memory : bytes
     for tables on each rank (0: no limit).
-    machine : that is planned for: a preset's name, a path, or "this-machine" ("": a generic one).
+    machine : that is planned for, and on which the run's traffic is reckoned in seconds when it
+    ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
     planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
     (docs/planner.md).
     """

@@ -41,6 +41,8 @@ PLANS: dict[str, str | dict[str, str]] = {
 }
 # who chooses under "auto", by threads of a rank
 PLANNERS = {1: "greedy", 2: "search"}
+# with so many threads, "mixed" is read from a plan file that was edited
+EDITED_WITH_THREADS = 2
 _LEVELS = (
     '{ "one" = "ddr", "few" = "hbm_over_ddr", "wide" = "ddr_over_ssd", "*" = '
     '"hbm_over_ddr_over_ssd" }'
@@ -192,6 +194,11 @@ class Case:
     def stop(self) -> int:
         """Steps before the interruption."""
         return 1 + (self.ranks + list(PLANS).index(self.plan)) % (STEPS - 1)
+
+    @property
+    def machine(self) -> str:
+        """The machine on which every other case reckons its traffic."""
+        return ("", "zionex")[(self.ranks + list(PLANS).index(self.plan)) % 2]
 
     @property
     def name(self) -> str:

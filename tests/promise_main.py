@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from promise_cases import (
+    EDITED_WITH_THREADS,
     FAMILIES,
     MEMORIES,
     PLANNERS,
@@ -37,6 +38,9 @@ from neocpu.kernels._threads import use_threads
 from neocpu.kernels.simd.tiles import target, tile_shape
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.launch import get_comm
+from neocpu.parallel.plan import Plan
+from neocpu.planner import plan_file
+from neocpu.planner.auto import make_plan
 from neocpu.training.results import RunReport
 from neocpu.training.trainer import Stopped, Trainer
 
@@ -52,6 +56,7 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
         FAMILIES[case.family].toml(folder),
         overrides=[
             f"parallel.route={case.route}",
+            f"parallel.machine={case.machine}",
             f"parallel.planner={PLANNERS[case.threads]}",
             *MEMORIES[case.memory],
         ],
@@ -64,6 +69,33 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
             "{" + ", ".join(f'"{pattern}" = "{scheme}"' for pattern, scheme in inline.items()) + "}"
         )
     return configs.loads(config.text, overrides=[*config.overrides, f"parallel.plan={inline}"])
+
+
+def with_edited_plan(config: configs.Config, comm: Comm, path: Path) -> configs.Config:
+    """The config with its plan in a file that was edited: other ranks, rows cut elsewhere."""
+    if comm.rank == 0:
+        plan = make_plan(config.tables, config.parallel.plan, comm.size, comm.ranks_per_node)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(plan_file.text(edited(plan)))
+    name = json.dumps(str(path))
+    return configs.loads(config.text, overrides=[*config.overrides, f"parallel.plan={name}"])
+
+
+def edited(plan: Plan) -> Plan:
+    """The plan with ranks in opposite order, and the first cut of row-wise tables one row later."""
+    shards = []
+    for number, scheme in enumerate(plan.schemes):
+        rectangles = list(plan.of_table(number))
+        if scheme == "row_wise" and len(rectangles) > 1:
+            first, second = rectangles[:2]
+            border = first.rows[1] + 1
+            if border < second.rows[1]:
+                rectangles[0] = replace(first, rows=(first.rows[0], border))
+                rectangles[1] = replace(second, rows=(border, second.rows[1]))
+        if scheme != "data_parallel":
+            rectangles = [replace(s, rank=plan.ranks - 1 - s.rank) for s in rectangles]
+        shards += rectangles
+    return replace(plan, shards=tuple(sorted(shards))).check()
 
 
 class QuickReport(RunReport):
@@ -123,6 +155,8 @@ def run_case(case: Case, comm: Comm, folder: Path, out: Path, source: int) -> di
     """Digest, and a hash of the metrics, of one case on this rank."""
     use_threads(case.threads)
     config = load_config(case, folder, case.plan)
+    if case.plan == "mixed" and case.threads == EDITED_WITH_THREADS:
+        config = with_edited_plan(config, comm, out.with_suffix(".json"))
     if case.how == "stopped":
         train(config, comm, out, stop=case.stop)
     elif case.how == "elsewhere":

@@ -31,8 +31,8 @@ be cut evenly.
 It is run in every combination of
 
 - ranks {ranks} under `mpiexec` (one rank: without MPI), nodes of two ranks;
-- plan: {plans} (`mixed`: every table under another scheme; `auto`: with one thread `greedy`
-  chooses, with two `search`);
+- plan: {plans} (`mixed`: every table under another scheme, with two threads from a plan file that
+  was edited by hand; `auto`: with one thread `greedy` chooses, with two `search`);
 - {threads} threads per rank;
 - route of row-split tables' words, where there are any: {routes};
 - tables whole in memory; in a pairwise cover also in caches over it, and over an SSD file, some on

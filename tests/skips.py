@@ -17,6 +17,7 @@ REMEDIES = {
     "peer": PEERS,
     "safetensors": "pip install safetensors",
     "hdf5plugin": 'pip install -e ".[zstd]"',
+    "scipy": 'pip install -e ".[solver]"',
     "matplotlib": 'pip install -e ".[viz]"',
     "mpiexec": 'pip install -e ".[mpi]"',
     "NEOCPU_TEST_DATA": "set NEOCPU_TEST_DATA to a folder with that file",

@@ -345,6 +345,7 @@ class Soak:
             yield f"parallel.planner={chance.choice(('greedy', 'search'))}"
             yield f"memory.placement={chance.choice(PLACEMENTS)}"
             yield f"memory.policy={chance.choice(POLICIES)}"
+            yield f"parallel.machine={chance.choice(('', 'zionex'))}"
 
     def _start(
         self, job: Job, settings: Sequence[str], ranks: int, *, resume: bool, clock: bool

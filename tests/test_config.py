@@ -207,6 +207,7 @@ def test_header_holds_what_decides_the_bits_and_nothing_else() -> None:
         "parallel.route=two_level",
         "parallel.ranks_per_node=2",
         "parallel.memory=9",
+        "parallel.machine=zionex",
         "memory.check=false",
         "eval.every_steps=3",
         "checkpoint.every_steps=3",

@@ -16,7 +16,7 @@ from neocpu.jagged import KJT
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.checks import find_refusal
 from neocpu.parallel.comm import Comm
-from neocpu.parallel.entries import rank_entries
+from neocpu.parallel.entries import entries_of_ranks
 from neocpu.parallel.plan import place
 from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.shipment import Map, Shipment, ship_further
@@ -254,7 +254,7 @@ def test_entries_cover_every_key_once(
     ]
     schemes = [names[i] for i in rng.integers(0, len(names), len(tables))]
     plan = place(tables, schemes, ranks, min(ranks, ranks_per_node))
-    all_entries = [rank_entries(plan, rank, 2, int(scalars)) for rank in range(ranks)]
+    all_entries = entries_of_ranks(plan, 2, int(scalars))
     columns = 2 + sum(tables[bag.table].dim for bag in bags(tables))
     count = np.zeros((7, columns), int)
     for rank, entries in enumerate(all_entries):

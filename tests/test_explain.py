@@ -19,7 +19,7 @@ from neocpu.planner import svg
 from neocpu.planner.explain import Explainer
 from neocpu.planner.plan_file import loads
 from neocpu.planner.plan_svg import plan_svg, traffic_matrix
-from neocpu.planner.question import Question
+from neocpu.planner.question import PlanQuestion
 from neocpu.planner.remedies import missing_bytes, remedies, remedy_lines
 from neocpu.planner.resources import bounding
 from neocpu.planner.seconds import Layout, loads_of, rectangles_of, step_seconds
@@ -45,7 +45,7 @@ MACHINE = Machine(
 )
 SHAPES = ((10**5, 64), (5000, 64), (30, 64), (40_000, 128), (700, 16))
 TABLES = tuple(TableSpec(f"t{i}", rows, dim, (f"f{i}",)) for i, (rows, dim) in enumerate(SHAPES))
-QUESTION = Question(
+QUESTION = PlanQuestion(
     tables=TABLES,
     work=Workload(
         batch=4096,
@@ -171,7 +171,7 @@ def test_numbers_as_text() -> None:
 # ---- what does not fit ----
 
 
-def too_small() -> Question:
+def too_small() -> PlanQuestion:
     """Whole tables in HBM that are too large for it, with optimizer state for every number."""
     small = replace(MACHINE, hbm=MemoryPeak(23 * 10**6, 1e12))
     work = replace(QUESTION.work, state_floats=(1, 0))

@@ -131,7 +131,7 @@ def test_the_beam_that_keeps_all_is_exhaustive(networks: store.Networks) -> None
         newest = {near for each in newest for near in neuroshard.neighbours(costs, each, wide)}
         cuttings |= newest
     best = min(placed.seconds for placed in greedy_grid.grid(costs, sorted_by(cuttings), np.inf))
-    assert neuroshard.search(costs, np.inf, wide).seconds == best
+    assert neuroshard.search(costs, np.inf, wide).seconds == pytest.approx(best)
     assert len(cuttings) > 30
 
 

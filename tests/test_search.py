@@ -21,13 +21,13 @@ from neocpu.parallel.sharding import Shard
 from neocpu.planner.alternatives import alternatives
 from neocpu.planner.answer import Answer
 from neocpu.planner.bound import lower_bound
+from neocpu.planner.counted import greedy
 from neocpu.planner.cuts import ALL, RANK
 from neocpu.planner.drafts import build, lay, spread
 from neocpu.planner.models import COST_MODELS
 from neocpu.planner.options import Options, options_of
 from neocpu.planner.partition import PARTITIONERS
 from neocpu.planner.placements import Capacity
-from neocpu.planner.planners import PLANNERS
 from neocpu.planner.pricing import answer_of_plan
 from neocpu.planner.search import plan_tables
 from neocpu.planner.seconds import (
@@ -107,7 +107,7 @@ def test_the_answer_is_a_whole_plan_and_its_price(
 def test_never_worse_than_any_heuristic(shapes: Shapes, layout: Layout, name: str) -> None:
     model, tables, work = model_of(shapes, layout, name)
     best = plan_tables(tables, "auto", layout, model, work).seconds
-    heuristics = [PLANNERS["greedy"](tables, "auto", layout, model, work, None).plan]
+    heuristics = [greedy(tables, "auto", layout, model, work, None).plan]
     for scheme in ("table_wise", "row_wise", "data_parallel"):
         heuristics.append(
             place(tables, [scheme] * len(tables), layout.ranks, layout.ranks_per_node)

@@ -21,7 +21,7 @@ from neocpu.simulation.engine import Work, run, unrolled
 from neocpu.simulation.scenario import Scenario, placed_by, simulate
 from neocpu.simulation.schedule import EXCHANGE, PIPELINES, STEP, check, pipelined
 from neocpu.simulation.trace import trace_text, traced_ranks
-from neocpu.zionex.machine import FabricLevel
+from neocpu.zionex.machine import FabricLevel, LinkPeak, PhaseCosts
 from neocpu.zionex.machine_file import load, preset_names
 from neocpu.zionex.scaling import scaled
 
@@ -162,9 +162,25 @@ def test_oversubscribed_uplinks_slow_what_leaves():
 # ---- steps ----
 
 
+def measured_machine():
+    """A machine on which phases of our own step were measured, on 4 ranks that have a core each."""
+    names = ("input", "lookup", "output", "gradient", "update", "replicas")
+    costs = [
+        PhaseCosts(name, 1 + 3 * many, call_s=1e-4 * (i + 1), lookup_s=1e-8, number_s=1e-9, curve=1)
+        for i, name in enumerate(names)
+        for many in (0, 1)
+    ]
+    return replace(ZIONEX, ranks_per_node=4, phases=tuple(costs))
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [ZIONEX, measured_machine(), replace(measured_machine(), between_nodes=LinkPeak())],
+    ids=["curves", "phases", "crowded"],
+)
 @pytest.mark.parametrize("ranks", [1, 8, 16])
-def test_a_serial_step_is_the_planners(ranks):
-    step, placed = scenario(ranks, pipeline="off")
+def test_a_serial_step_is_the_planners(ranks, machine):
+    step, placed = scenario(ranks, pipeline="off", machine=machine)
     outcome = simulate(step, placed)
     copied = copy_seconds(step.model, step.options)
     # ranks wait for each other in exchanges only, the planner's after every phase

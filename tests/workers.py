@@ -35,7 +35,7 @@ FIRST: dict[str, tuple[str, ...]] = {
 }
 LAST: dict[str, tuple[str, ...]] = {
     "promise": ("promise", "readme"),
-    "mpiexec": ("resume", "spmd", "launch", "comm", "doctor", "calibrate"),
+    "mpiexec": ("resume", "spmd", "launch", "comm", "doctor", "calibrate", "emulation", "balance"),
 }
 
 # `pytest -m quick`: under a minute once kernels are compiled, and no mpiexec. Files that take less

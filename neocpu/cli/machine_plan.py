@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from neocpu.parallel.plan import Plan
     from neocpu.planner.answer import Answer
     from neocpu.planner.plan_file import MadeFor
-    from neocpu.planner.question import Question
+    from neocpu.planner.question import PlanQuestion
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def print_machine_plan(
         raise
     explainer = Explainer(question, answer)
     for line in () if options.explain else explainer.overview(options.verbose):
-        click.echo(line)
+        click.echo(line.rstrip())
     for number, name in enumerate(options.explain):
         for line in ["", *explainer.table(name)][number == 0 :]:
             click.echo(line)
@@ -92,7 +92,7 @@ def print_machine_plan(
     return answer.plan, answer.placements, note
 
 
-def _question(settings: "Config", ranks: int | None, options: MachineOptions) -> "Question":
+def _question(settings: "Config", ranks: int | None, options: MachineOptions) -> "PlanQuestion":
     """What the planner is asked; lookups come from converted train data, if there are any."""
     from neocpu.training.datasets import converted
     from neocpu.training.machine_plans import question_of
@@ -113,8 +113,8 @@ def _question(settings: "Config", ranks: int | None, options: MachineOptions) ->
 
 
 def _answer(
-    settings: "Config", question: "Question", given: "Plan | None"
-) -> tuple["Question", "Answer"]:
+    settings: "Config", question: "PlanQuestion", given: "Plan | None"
+) -> tuple["PlanQuestion", "Answer"]:
     """The planner's answer, or the price of a plan that is given or that a file holds."""
     from neocpu.training.machine_plans import placed_as
     from neocpu.training.plans import make_plan
@@ -126,7 +126,7 @@ def _answer(
     return question, question.price(plan, "torchrec" if given else "file")
 
 
-def _draw(question: "Question", answer: "Answer", path: Path, settings: "Config") -> None:
+def _draw(question: "PlanQuestion", answer: "Answer", path: Path, settings: "Config") -> None:
     """The picture of a plan."""
     from neocpu.planner.plan_svg import plan_svg
     from neocpu.zionex.machine_file import save

@@ -99,7 +99,7 @@ def plan(
     else:
         given = given_plan(settings, from_torchrec, ranks or 1) if from_torchrec else None
         sharding, placements = print_plan(settings, ranks or 1, capacity, given)
-        note = MadeFor(planner="auto", batch_size=settings.training.batch_size)
+        note = MadeFor(planner=settings.parallel.planner, batch_size=settings.training.batch_size)
     if out:
         save(out, plan_file.text(sharding, placements, note))
         click.echo(f"the plan is in {out}; train with it by parallel.plan = {json.dumps(str(out))}")

@@ -14,8 +14,10 @@ link class (same rank, same node, other node).
 """
 
 import json
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,10 +46,14 @@ class Done:
 
 
 class Traffic:
-    """What one rank sent: calls by verb; messages (non-empty) and bytes by verb and link class."""
+    """What one rank sent: calls by verb; messages (non-empty) and bytes by verb and link class.
+
+    waited : seconds by verb in which the rank started calls and waited for them to end.
+    """
 
     def __init__(self) -> None:
         self.calls: dict[str, int] = {}
+        self.waited: dict[str, float] = {}
         self.sent: dict[str, NDArray[np.int64]] = {}  # [link class, (messages, bytes)]
 
     def add(self, verb: str, links: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
@@ -57,8 +63,18 @@ class Traffic:
         np.add.at(sent[:, 1], links, sizes)
         np.add.at(sent[:, 0], links, sizes > 0)
 
+    @contextmanager
+    def waiting(self, verb: str) -> Iterator[None]:
+        """Count the time of the block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - start
+            self.waited[verb] = self.waited.get(verb, 0.0) + seconds
+
     def state(self) -> dict[str, Any]:
-        """JSON-able copy."""
+        """JSON-able copy, without times."""
         return {verb: [calls, self.sent[verb].tolist()] for verb, calls in self.calls.items()}
 
 
@@ -75,6 +91,19 @@ def sum_traffic(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
             entry[link] = {"messages": messages, "bytes": size}
         report[verb] = entry
     return report
+
+
+class _Timed:
+    """A request whose waiting time is counted."""
+
+    def __init__(self, request: Request, traffic: Traffic, verb: str) -> None:
+        self._request = request
+        self._traffic = traffic
+        self._verb = verb
+
+    def wait(self) -> None:
+        with self._traffic.waiting(self._verb):
+            self._request.wait()
 
 
 class Comm(ABC):
@@ -141,7 +170,9 @@ class Comm(ABC):
         if send.dtype != recv.dtype:
             raise ValueError(f"alltoallv sends {send.dtype} but receives {recv.dtype}")
         self.sent.add("alltoallv", self._links, sends * send.itemsize)
-        return self._exchange(send, sends, recv, recvs)
+        with self.sent.waiting("alltoallv"):
+            request = self._exchange(send, sends, recv, recvs)
+        return _Timed(request, self.sent, "alltoallv")
 
     def alltoallv(
         self, send: NDArray[Any], send_counts: ArrayLike, recv: NDArray[Any], recv_counts: ArrayLike
@@ -160,7 +191,8 @@ class Comm(ABC):
         send, recv = np.ascontiguousarray(send), np.empty(send.shape, send.dtype)
         counts = np.full(self.size, send.size // self.size, np.int64)
         self.sent.add("alltoall", self._links, counts * send.itemsize)
-        self._exchange(send.reshape(-1), counts, recv.reshape(-1), counts).wait()
+        with self.sent.waiting("alltoall"):
+            self._exchange(send.reshape(-1), counts, recv.reshape(-1), counts).wait()
         return recv
 
     def allgatherv(self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike) -> None:
@@ -180,7 +212,8 @@ class Comm(ABC):
                 f"but sends {send.dtype}{send.shape}"
             )
         self.sent.add("allgatherv", self._links, np.full(self.size, send.nbytes, np.int64))
-        self._gather(send, recv, sizes)
+        with self.sent.waiting("allgatherv"):
+            self._gather(send, recv, sizes)
 
     def allgather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in rank order. For small things beside the training path."""
@@ -252,8 +285,15 @@ class Comm(ABC):
         Collective; the report does not count itself. Bytes are payload by destination, whatever way
         MPI sends them.
         """
-        state = json.dumps(self.sent.state()).encode()
-        return sum_traffic([json.loads(data) for data in self.allgather_bytes(state)])
+        return sum_traffic([state["sent"] for state in self.traffic_of_ranks()])
+
+    def traffic_of_ranks(self) -> list[dict[str, Any]]:
+        """What each rank did so far: {"sent": `Traffic.state`, "waited": {verb: seconds}}.
+
+        Collective; the report does not count itself.
+        """
+        state = json.dumps({"sent": self.sent.state(), "waited": self.sent.waited}).encode()
+        return [json.loads(data) for data in self.allgather_bytes(state)]
 
     def _check(self, array: NDArray[Any], counts: Counts, what: str) -> None:
         if array.ndim != 1 or not array.flags.c_contiguous:

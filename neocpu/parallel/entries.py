@@ -16,6 +16,7 @@ share. Order: whole, whole with scalars, parts with scalars, parts; within a cla
 alone, so no message describes another.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -82,21 +83,34 @@ def key_columns(tables: tuple[TableSpec, ...], first_column: int) -> Ints:
     return first_column + np.concatenate([np.zeros(1, np.int64), np.cumsum(widths, dtype=np.int64)])
 
 
-def rank_entries(plan: Plan, rank: int, first_column: int, row_scalars: int) -> RankEntries:
-    """Entries of one rank. `row_scalars`: numbers per row that the optimizer's rule needs of the
-    whole row.
+def entries_of_ranks(plan: Plan, first_column: int, row_scalars: int) -> list[RankEntries]:
+    """Entries of every rank of the plan.
+
+    first_column : of E before the first pooled vector. row_scalars : numbers per row that the
+    optimizer's rule needs of the whole row.
     """
     keys: dict[int, list[int]] = {}
     for key, bag in enumerate(bags(plan.tables)):
         keys.setdefault(bag.table, []).append(key)
-    columns = key_columns(plan.tables, first_column)
+    columns = key_columns(plan.tables, first_column).tolist()
+    return [_rank_entries(plan, rank, keys, columns, row_scalars) for rank in range(plan.ranks)]
+
+
+def _rank_entries(
+    plan: Plan,
+    rank: int,
+    keys: Mapping[int, Sequence[int]],
+    columns: Sequence[int],
+    row_scalars: int,
+) -> RankEntries:
+    """Entries of one rank. keys : of each table. columns : first column of each key in E."""
     classes: list[list[tuple[int, ...]]] = [[], [], [], [], []]
     for position, shard in enumerate(plan.local(rank)):
         kind = _kind(plan, shard, row_scalars)
         lo, hi = shard.rows
         left, right = shard.cols
         for key in keys[shard.table]:
-            classes[kind].append((key, position, lo, hi, right - left, int(columns[key]) + left))
+            classes[kind].append((key, position, lo, hi, right - left, columns[key] + left))
     first, second, third, last = np.cumsum([len(entries) for entries in classes[:4]]).tolist()
     travel = [entry for entries in classes[:4] for entry in entries]
     return RankEntries(_table(travel), (0, first, second, third, last), _table(classes[4]))

@@ -35,7 +35,7 @@ from neocpu.kernels.rounding import FurtherWords, WordParts, combine_words
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.checks import find_refusal
 from neocpu.parallel.comm import Comm, Request
-from neocpu.parallel.entries import Ints, RoutedEntries, key_columns, rank_entries
+from neocpu.parallel.entries import Ints, RoutedEntries, entries_of_ranks, key_columns
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.shapes import Shape, part_of
@@ -115,9 +115,7 @@ class Exchange:
         self.route = ROUTES[route]
         self.bags = bags(plan.tables)
         self.columns = int(key_columns(plan.tables, first_column)[-1])
-        self.ranks = [
-            rank_entries(plan, rank, first_column, row_scalars) for rank in range(comm.size)
-        ]
+        self.ranks = entries_of_ranks(plan, first_column, row_scalars)
         self.my_entries = self.ranks[comm.rank]
         self.weighted = any(table.weighted for table in plan.tables)
         # one rank that holds every table whole: lookups are used where they are, rows land where

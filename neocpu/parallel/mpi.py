@@ -33,57 +33,58 @@ CHUNK = 1 << 30
 # Seconds between two questions whether messages have come, for each rank that shares a core: at
 # first, and at most. So asking takes a few hundredths of the cores.
 FIRST_SLEEP = 20e-6
-LAST_SLEEP = 1e-3
+LAST_SLEEP = 4e-3
 # Ranks of a core from which on they sleep. Fewer wait in MPI's own way, which is quicker.
 CROWD = 8
 LARGE_COUNTS = MPI.Get_version() >= (4, 0)
 _TAG = 77
+_NEVER = 78  # tag of no message
 
 
 class _Started:
-    """MPI requests under way, and the arrays that must live until they are done.
+    """MPI requests under way, and the arrays that must live until they are done."""
 
-    crowd : ranks that share a core, where waiting ranks sleep; 0: MPI waits in its own way, which
-    keeps a core busy.
+    def __init__(self, requests: Sequence[MPI.Request], arrays: tuple[NDArray[Any], ...]) -> None:
+        self._requests = list(requests)
+        self._arrays = arrays
+
+    def wait(self) -> None:
+        MPI.Request.Waitall(self._requests)
+        self._requests = []
+
+
+class _Asleep(_Started):
+    """Requests of a rank that sleeps while it waits, so that it takes no core from others.
+
+    crowd : ranks that share a core.
     """
 
     def __init__(
         self,
         requests: Sequence[MPI.Request],
         arrays: tuple[NDArray[Any], ...],
-        crowd: float = 0.0,
+        comm: MPI.Comm,
+        crowd: float,
     ) -> None:
-        self._requests = list(requests)
-        self._arrays = arrays
+        super().__init__(requests, arrays)
+        self._comm = comm
         self._crowd = crowd
 
     def wait(self) -> None:
-        if self._crowd:
-            _sleep_until_done(self._requests, self._crowd)
-        else:
-            MPI.Request.Waitall(self._requests)
+        """Ask and sleep in turn. Each sleep takes a quarter of the wait so far: a short exchange is
+        asked about often, and a long wait for a rank at work seldom.
+        """
+        start = time.perf_counter()
+        while not self._ask():
+            waited = time.perf_counter() - start
+            time.sleep(min(max(waited / 4, FIRST_SLEEP * self._crowd), LAST_SLEEP * self._crowd))
         self._requests = []
 
-
-def _sleep_until_done(requests: list[MPI.Request], crowd: float) -> None:
-    """Ask and sleep in turn, so that who waits takes no core.
-
-    A sleep takes a tenth of the time since a message last came or went: messages move only while
-    somebody asks, so an exchange under way must be asked about often, and a long wait for a rank
-    at work need not.
-    """
-    pending = len(requests)
-    quiet_since = time.perf_counter()
-    while pending:
-        done = MPI.Request.Testsome(requests)
-        if done is None:  # none is left
-            return
-        if done:
-            pending -= len(done)
-            quiet_since = time.perf_counter()
-        if pending:
-            quiet = time.perf_counter() - quiet_since
-            time.sleep(min(max(0.1 * quiet, FIRST_SLEEP * crowd), LAST_SLEEP * crowd))
+    def _ask(self) -> bool:
+        """Are the requests done? MPICH takes in one message each time it is asked anything."""
+        for _ in range(self._comm.Get_size()):
+            self._comm.Iprobe(MPI.ANY_SOURCE, _NEVER)
+        return MPI.Request.Testall(self._requests)
 
 
 class MpiComm(Comm):
@@ -115,7 +116,7 @@ class MpiComm(Comm):
             nodes = nodes_of(size, ranks_per_node) if ranks_per_node else _hosts(self._comm)
         super().__init__(rank, size, nodes, sent)
         self._crowd = _crowd(self._comm) if crowd is None else crowd
-        # Of single messages it is known which have come; of MPI's collectives it is not.
+        # MPI's own collectives move messages in rounds, and each would wait for a sleeping rank.
         self._chunked = not LARGE_COUNTS or self._crowd > 0 if chunked is None else chunked
         self._chunk = chunk
 
@@ -173,7 +174,7 @@ class MpiComm(Comm):
                 for lo, hi in self._chunks(0, view.size):
                     message = [view[lo:hi], hi - lo, MPI.BYTE]
                     requests.append(start(message, peer % self.size, _TAG))
-            _Started(requests, (leaving, arriving), self._crowd).wait()
+            self._under_way(requests, (leaving, arriving)).wait()
             known += more
         starts = np.cumsum(sizes) - sizes
         for place, rank in enumerate(order.tolist()):
@@ -200,7 +201,14 @@ class MpiComm(Comm):
             target = (self.rank + turn) % self.size
             for lo, hi in self._chunks(int(starts[target]), int(sends[target])):
                 requests.append(self._comm.Isend([out[lo:hi], hi - lo, MPI.BYTE], target, _TAG))
-        return _Started(requests, (out, into), self._crowd)
+        return self._under_way(requests, (out, into))
+
+    def _under_way(
+        self, requests: Sequence[MPI.Request], arrays: tuple[NDArray[Any], ...]
+    ) -> Request:
+        if self._crowd:
+            return _Asleep(requests, arrays, self._comm, self._crowd)
+        return _Started(requests, arrays)
 
     def _chunks(self, start: int, size: int) -> Iterator[tuple[int, int]]:
         for lo in range(start, start + size, self._chunk):

@@ -8,7 +8,9 @@ from neocpu.parallel.plan import AUTO
 from neocpu.planner.answer import Alternative, Answer
 from neocpu.planner.cuts import RANK
 from neocpu.planner.drafts import PlanDraft, spread
-from neocpu.planner.local_search import LEVELS, Budget, Ground, Insertion, Norm, insert
+from neocpu.planner.insertion import Ground, Insertion, insert
+from neocpu.planner.local_search import LEVELS
+from neocpu.planner.norms import Budget, Norm
 from neocpu.planner.options import Options, bytes_of, options_of
 from neocpu.planner.seconds import SCHEME_NAMES, step_seconds
 from neocpu.planner.work import Floats, Ints, Rectangles

@@ -26,20 +26,33 @@ multiplicative updates, as for a game between the maxima and the tables (Freund 
 Where ranks wait once a step, its only phase is the sum of all.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from neocpu.planner.options import Options
-from neocpu.planner.prices import memory_prices
+from neocpu.planner.prices import cheapest, memory_prices
 from neocpu.planner.seconds import Layout
-from neocpu.planner.work import Floats
+from neocpu.planner.work import Floats, Ints
 
 # Updates of the weights, and their rate.
 UPDATES = 100
 RATE = 1.0
+# Updates before which the tables' choices are kept.
+CHOICES = (5, 15, 40, 99)
 # Weight of all tables together before the first update.
 FIRST = 0.1
 # Sums of floats in different orders may differ by such a part: the bound is lowered by it.
 ROUNDING = 1e-9
+
+
+class Bound(NamedTuple):
+    """seconds : that no plan can stay below, beside what is fixed. choices : i64[tables] each, what
+    the tables chose in some rounds of the game, which a search may start from.
+    """
+
+    seconds: float
+    choices: list[Ints]
 
 
 def lower_bound(options: Options, layout: Layout, limits: Floats) -> float:
@@ -47,17 +60,22 @@ def lower_bound(options: Options, layout: Layout, limits: Floats) -> float:
 
     limits : f64[memories], bytes of a rank. Infinite where no candidate of a table fits a rank.
     """
+    return bounded(options, layout, limits).seconds
+
+
+def bounded(options: Options, layout: Layout, limits: Floats) -> Bound:
+    """The lower bound, and choices on the way to it."""
     possible = (options.peak_bytes <= limits).all(axis=1)
     heads = options.start[:-1]
     if not np.logical_or.reduceat(possible, heads).all():
-        return float("inf")
+        return Bound(float("inf"), [])
     budgets = limits * layout.ranks
     seconds = np.where(possible, options.seconds.sum(axis=1), np.inf)
     prices = memory_prices(options, seconds, budgets)
     limited = np.isfinite(budgets)
     saved = float(prices[limited] @ budgets[limited]) / layout.ranks
     priced = np.where(possible, options.bytes @ prices / layout.ranks, np.inf)
-    brackets = _brackets(options, layout, priced)
+    brackets, choices = _play(options, layout, priced)
     dearest = options.peak / options.crowding
 
     def bound_of(peak: float) -> float:
@@ -76,11 +94,11 @@ def lower_bound(options: Options, layout: Layout, limits: Floats) -> float:
         else:
             low = middle + 1
     bound = max(float(peaks[low]), bound_of(peaks[low]), 0.0)
-    return bound * (1.0 - ROUNDING)
+    return Bound(bound * (1.0 - ROUNDING), choices)
 
 
-def _brackets(options: Options, layout: Layout, priced: Floats) -> Floats:
-    """The brackets of 3 and 4, f64[candidates], under the best weights that were found.
+def _play(options: Options, layout: Layout, priced: Floats) -> tuple[Floats, list[Ints]]:
+    """The brackets of 3 and 4 under the best weights found, f64[candidates], and some choices.
 
     priced : f64[candidates], seconds for bytes; infinite for candidates that are in no plan.
     """
@@ -93,6 +111,7 @@ def _brackets(options: Options, layout: Layout, priced: Floats) -> Floats:
     gains[1:] = np.log(FIRST / tables)
     best = np.zeros(0)
     best_value = -np.inf
+    choices: list[Ints] = []
     for update in range(UPDATES):
         weights = np.exp(gains - gains.max(axis=0))
         weights /= weights.sum(axis=0)
@@ -100,15 +119,13 @@ def _brackets(options: Options, layout: Layout, priced: Floats) -> Floats:
             weights[:] = 0.0
             weights[0] = 1.0
         brackets = mean @ weights[0] + (peak * weights[1:][options.table]).sum(axis=1) + priced
-        least = np.minimum.reduceat(brackets, heads)
-        value = float(least.sum())
+        choice = cheapest(options, brackets)
+        value = float(brackets[choice].sum())
         if value > best_value:
             best_value = value
             best = brackets
-        equal = np.flatnonzero(brackets == least[options.table])
-        choice = equal[np.searchsorted(options.table[equal], np.arange(tables))]
-        means = mean[choice].sum(axis=0)
-        payoff = np.concatenate([means[None], peak[choice]])
-        scale = np.maximum(payoff.max(axis=0), 1e-300)
-        gains += RATE * payoff / scale
-    return best
+        if update in CHOICES and not any((choice == earlier).all() for earlier in choices):
+            choices.append(choice)
+        payoff = np.concatenate([mean[choice].sum(axis=0)[None], peak[choice]])
+        gains += RATE * payoff / np.maximum(payoff.max(axis=0), 1e-300)
+    return best, choices

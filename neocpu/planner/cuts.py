@@ -26,8 +26,8 @@ from neocpu.planner.work import Ints
 RANK = 0
 NODE = 1
 ALL = 2
-# TorchRec's least width of a column block in its first planner.
-MIN_WIDTH = 32
+# Least columns of a block, but where there are as many blocks as ranks. TorchRec stops at 32.
+MIN_WIDTH = 8
 
 
 @dataclass

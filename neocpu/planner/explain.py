@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from neocpu.planner.answer import Answer
-from neocpu.planner.question import Question, any_plan
+from neocpu.planner.question import PlanQuestion, any_plan
 from neocpu.planner.resources import bounding
 from neocpu.planner.seconds import StepSeconds
 from neocpu.planner.trials import Trial, Trials, is_same, of_answer
@@ -23,6 +23,8 @@ FEW_RANKS = 16
 FULLEST = 4
 # Tables that are shown where not all are asked for: those with most work.
 FEW_TABLES = 10
+# Of more tables it is not computed what would change each of them.
+MOST_TURNED = 50
 # Steps that differ by a smaller part are as long.
 EQUAL = 1e-3
 # What lengthens a phase, by how a table is cut.
@@ -50,7 +52,7 @@ class Explainer:
     question, answer : what was asked, and what a planner said.
     """
 
-    def __init__(self, question: Question, answer: Answer) -> None:
+    def __init__(self, question: PlanQuestion, answer: Answer) -> None:
         self.question = question
         self.answer = answer
         self.trials = Trials(answer, question.capacity)
@@ -120,8 +122,16 @@ class Explainer:
         )
         shares = bounding(answer)
         total = sum(shares.values()) or 1.0
-        parts = [f"{name} {100 * part / total:.0f} %" for name, part in shares.items()]
+        parts = [
+            f"{name} {100 * part / total:.0f} %"
+            for name, part in shares.items()
+            if part >= 0.005 * total
+        ]
         yield f"what bounds it: {', '.join(parts[:5])}"
+        waits = _waiting(answer)
+        if answer.layout.ranks > 1 and answer.seconds:
+            share = 100 * waits / answer.seconds
+            yield f"imbalance: a rank waits {seconds_text(waits)} ({share:.1f} %) for slower ones"
         yield from answer.notes
 
     def _phases(self) -> Iterator[str]:
@@ -226,6 +236,8 @@ class Explainer:
             )
             if rival:
                 yield f"{'':12}why: {self._against(rival, kept)}"
+                if len(shown) > MOST_TURNED:
+                    continue
                 for line in turning_points(self.question, self.trials, number):
                     yield f"{'':12}{line}"
         if len(shown) < len(tables):
@@ -275,7 +287,15 @@ class Explainer:
         return "it costs the same: other ranks decide how long the step takes"
 
 
-def _within(question: Question, answer: Answer) -> str:
+def _waiting(answer: Answer) -> float:
+    """Seconds of a step that a rank waits for slower ones, on average."""
+    mean = float(answer.loads.sum(axis=1).mean())
+    waits = answer.seconds - answer.model.fixed_seconds - mean
+    # less than that is rounding
+    return waits if waits > 1e-9 * answer.seconds else 0.0
+
+
+def _within(question: PlanQuestion, answer: Answer) -> str:
     """How far any plan could be better, in words."""
     if not 0 < answer.bound < float("inf"):
         return "no bound is known"

@@ -13,20 +13,19 @@ best draft by the true sum is the result.
 Work is counted, not timed, so the result depends on the arguments only.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.planner.cuts import ALL, NODE, RANK
-from neocpu.planner.drafts import PlanDraft, Spread, spread, spread_on_nodes
-from neocpu.planner.partition import TOLERANCE, fits
+from neocpu.planner.drafts import PlanDraft
+from neocpu.planner.insertion import Insertion, insert, without
+from neocpu.planner.norms import CALL, Budget, Norm
+from neocpu.planner.options import Options
+from neocpu.planner.partition import TOLERANCE
 from neocpu.planner.work import Floats, Ints
 
 # Doublings of the exponent 1 of each level of the norm: q = 32, 128.
 LEVELS = (5, 7)
-# Loads count as at most so many times the slowest rank's, or their powers would overflow.
-HIGHEST = 100.0
 # Ranks with which a rank trades at a time, the least loaded ones.
 PARTNERS = 16
 # Rectangles of a rank, and of its partners, that are looked at together.
@@ -40,70 +39,12 @@ PASSES = 6
 ENOUGH = 1e-4
 # Part of the work that goes into other cuts.
 RECUTS = 0.4
-# Work of a call, whatever it looks at.
-CALL = 400.0
 # Tables of a rank that are cut otherwise, the dearest ones.
 TABLES = 8
 # Candidates of a table that are tried when it is cut otherwise, cheapest first.
-CUTS = 6
-
-
-@dataclass
-class Budget:
-    """Work that is left: pairs of rectangles, and candidates times ranks, yet to be looked at."""
-
-    left: float
-
-    def spend(self, work: float) -> None:
-        """Some of it is done."""
-        self.left -= work
-
-
-class Norm:
-    """The soft sum of a draft's loads, and what changes would make of it."""
-
-    def __init__(self, draft: PlanDraft, doublings: int) -> None:
-        self.draft = draft
-        self.doublings = doublings
-        self.scale = np.maximum(draft.seconds.max(axis=0), 1e-300)
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Compute the powers of all loads anew."""
-        self.powers = self.power(self.draft.seconds)
-        self.sums = self.powers.sum(axis=0)
-
-    def power(self, seconds: Floats) -> Floats:
-        """(seconds / scale)^q, any shape [..., phases]."""
-        powers = np.clip(seconds / self.scale, 0.0, HIGHEST)
-        for _ in range(self.doublings):
-            powers = powers * powers
-        return powers
-
-    def value(self, sums: Floats) -> Floats:
-        """The norm from sums of powers f64[..., phases]."""
-        roots = np.maximum(sums, 0.0)
-        for _ in range(self.doublings):
-            roots = np.sqrt(roots)
-        return roots @ self.scale
-
-    @property
-    def now(self) -> float:
-        """The norm of the draft as it is."""
-        return float(self.value(self.sums))
-
-    def heat(self) -> Floats:
-        """How much each rank's load adds to the norm, f64[ranks]."""
-        sums = np.maximum(self.sums, 1e-300)
-        roots = sums
-        for _ in range(self.doublings):
-            roots = np.sqrt(roots)
-        return self.powers @ (self.scale * roots / sums)
-
-    def touch(self, ranks: Ints) -> None:
-        """Some ranks have other loads now."""
-        self.powers[ranks] = self.power(self.draft.seconds[ranks])
-        self.sums = self.powers.sum(axis=0)
+CUTS = 16
+# Of them, with the same cut in other memories.
+PLACEMENTS_OF_CUT = 2
 
 
 def improve(draft: PlanDraft, work: float) -> PlanDraft:
@@ -166,10 +107,9 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
         return False
     heat = norm.heat()
     heat[rank] = np.inf
-    count = min(PARTNERS, ranks - 1)
-    partners = np.argsort(heat, kind="stable")[:count]
-    near = np.zeros(ranks, bool)
-    near[partners] = True
+    near = _partners(draft, heat)
+    partners = np.flatnonzero(near)
+    count = partners.size
     yours = _some(np.flatnonzero(near[draft.item_rank]), FROM_PARTNERS)
     # a move is a swap with nothing: one such item for each partner
     seconds = draft.options.piece_seconds
@@ -209,6 +149,21 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
     return True
 
 
+def _partners(draft: PlanDraft, heat: Floats) -> NDArray[np.bool_]:
+    """The ranks to trade with, bool[ranks]: the least loaded, and those with most memory left.
+
+    heat : f64[ranks], infinite for the rank that trades.
+    """
+    near = np.zeros(heat.size, bool)
+    near[np.argsort(heat, kind="stable")[:PARTNERS]] = True
+    limited = np.isfinite(draft.limits)
+    if limited.any():
+        full = (draft.bytes[:, limited] / np.maximum(draft.limits[limited], 1.0)).max(axis=1)
+        near[np.argsort(full, kind="stable")[: PARTNERS // 2]] = True
+    near[np.isinf(heat)] = False
+    return near
+
+
 def _some(items: Ints, most: int) -> Ints:
     """At most so many of the items, evenly spread over them."""
     if items.size <= most:
@@ -217,30 +172,6 @@ def _some(items: Ints, most: int) -> Ints:
 
 
 # ---- other cuts ----
-
-
-@dataclass
-class Ground:
-    """Loads of the ranks without one table: as in the draft, their powers and the sums of these."""
-
-    seconds: Floats
-    bytes: Floats
-    powers: Floats
-    sums: Floats
-
-    def copy(self) -> "Ground":
-        """One to build on."""
-        return Ground(self.seconds.copy(), self.bytes.copy(), self.powers.copy(), self.sums.copy())
-
-
-@dataclass
-class Insertion:
-    """Where a candidate's rectangles go best: its node, ranks of its items; the norm then."""
-
-    candidate: int
-    node: int
-    ranks: Ints
-    value: float
 
 
 def _recut(norm: Norm, rank: int, seen: NDArray[np.bool_], budget: Budget) -> None:
@@ -267,14 +198,12 @@ def recut_table(norm: Norm, table: int, budget: Budget) -> bool:
     options = draft.options
     ground = without(norm, table)
     present = int(draft.choice[table])
-    totals = options.seconds[options.start[table] : options.start[table + 1]].sum(axis=1)
-    cheapest_first = options.start[table] + np.argsort(totals, kind="stable")
     best = None
     least = norm.now * (1.0 - GAIN)
     # The slowest ranks take at least the mean: what adds more than the gap cannot gain.
     gap = draft.value * draft.layout.ranks - float(draft.seconds.sum())
     dearest = float(options.seconds[present].sum()) + gap
-    for candidate in [c for c in cheapest_first.tolist() if c != present][:CUTS]:
+    for candidate in _others(options, table, present)[:CUTS]:
         if budget.left <= 0 or float(options.seconds[candidate].sum()) >= dearest:
             break
         inserted = insert(norm, ground, candidate, budget)
@@ -287,85 +216,18 @@ def recut_table(norm: Norm, table: int, budget: Budget) -> bool:
     return True
 
 
-def without(norm: Norm, table: int) -> Ground:
-    """The loads without a table."""
-    draft = norm.draft
-    options = draft.options
-    part = draft.rectangles_of(table)
-    seconds = draft.seconds.copy()
-    size = draft.bytes.copy()
-    np.subtract.at(seconds, part.ranks, options.piece_seconds[part.pieces])
-    np.subtract.at(size, part.ranks, options.piece_bytes[part.pieces])
-    powers = norm.powers.copy()
-    ranks = np.unique(part.ranks)
-    powers[ranks] = norm.power(seconds[ranks])
-    return Ground(seconds, size, powers, powers.sum(axis=0))
-
-
-def insert(norm: Norm, ground: Ground, candidate: int, budget: Budget) -> Insertion | None:
-    """The best homes of a candidate's rectangles on some ground, None where they do not fit.
-
-    Items are placed one by one, each where the norm is least.
-    """
-    draft = norm.draft
-    options = draft.options
-    none = np.zeros(0, np.int64)
-    home = int(options.home[candidate])
-    if home == ALL:
-        budget.spend(CALL + draft.layout.ranks)
-        value = _value_with(norm, ground, spread(options, candidate, 0, draft.layout))
-        return None if value is None else Insertion(candidate, 0, none, value)
-    if home == NODE:
-        budget.spend(CALL + draft.layout.ranks)
-        return _insert_on_node(norm, ground, candidate)
-    ground = ground.copy()
-    limits = draft.limits * (1.0 + TOLERANCE)
-    ranks = []
-    value = np.inf
-    for piece in options.repeated(candidate).tolist():
-        budget.spend(CALL + draft.layout.ranks)
-        seconds = ground.seconds + options.piece_seconds[piece]
-        size = ground.bytes + options.piece_bytes[piece]
-        powers = norm.power(seconds)
-        values = norm.value(ground.sums - ground.powers + powers)
-        values = np.where((size <= limits).all(axis=1), values, np.inf)
-        rank = int(values.argmin())
-        value = float(values[rank])
-        if not np.isfinite(value):
-            return None
-        ranks.append(rank)
-        ground.sums = ground.sums - ground.powers[rank] + powers[rank]
-        ground.seconds[rank] = seconds[rank]
-        ground.bytes[rank] = size[rank]
-        ground.powers[rank] = powers[rank]
-    return Insertion(candidate, 0, np.array(ranks, np.int64), value)
-
-
-def _insert_on_node(norm: Norm, ground: Ground, candidate: int) -> Insertion | None:
-    """The node on which a candidate's rectangles go best; None where they fit on none."""
-    options = norm.draft.options
-    ranks, pieces = spread_on_nodes(options, candidate, norm.draft.layout)
-    limits = norm.draft.limits * (1.0 + TOLERANCE)
-    room = np.all(ground.bytes[ranks] + options.piece_bytes[pieces] <= limits, axis=(1, 2))
-    powers = norm.power(ground.seconds[ranks] + options.piece_seconds[pieces])
-    sums = ground.sums - ground.powers[ranks].sum(axis=1) + powers.sum(axis=1)
-    values = np.where(room, norm.value(sums), np.inf)
-    place = int(values.argmin())
-    if not np.isfinite(values[place]):
-        return None
-    node = int(options.first_node[candidate]) + place
-    return Insertion(candidate, node, np.zeros(0, np.int64), float(values[place]))
-
-
-def _value_with(norm: Norm, ground: Ground, part: Spread) -> float | None:
-    """The norm with more rectangles, at most one on a rank; None where they do not fit."""
-    options = norm.draft.options
-    size = ground.bytes[part.ranks] + options.piece_bytes[part.pieces]
-    if not fits(size, norm.draft.limits):
-        return None
-    powers = norm.power(ground.seconds[part.ranks] + options.piece_seconds[part.pieces])
-    sums = ground.sums - ground.powers[part.ranks].sum(axis=0) + powers.sum(axis=0)
-    return float(norm.value(sums))
+def _others(options: Options, table: int, present: int) -> list[int]:
+    """Candidates of a table but the present one, cheapest first, few placements of each cut."""
+    first = int(options.start[table])
+    totals = options.seconds[first : options.start[table + 1]].sum(axis=1)
+    seen: dict[tuple[int, int], int] = {}
+    candidates = []
+    for candidate in (first + np.argsort(totals, kind="stable")).tolist():
+        cut = int(options.scheme[candidate]), int(options.parts[candidate])
+        if candidate != present and seen.get(cut, 0) < PLACEMENTS_OF_CUT:
+            seen[cut] = seen.get(cut, 0) + 1
+            candidates.append(candidate)
+    return candidates
 
 
 def apply(norm: Norm, table: int, insertion: Insertion) -> None:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.planner.work import Floats
+from neocpu.planner.work import Floats, Rectangles, TableArrays, Workload, touched
 from neocpu.zionex.machine import COUNTED, Machine, PhaseCosts
+from neocpu.zionex.measure_dense import dense_amounts, parameter_amounts, product_curves
 
 # phases of a step that are measured, in the order of `MeasuredPhases.phases`
 MEASURED = ("input", "lookup", "output", "gradient", "update", "replicas")
@@ -19,15 +20,11 @@ Flags = NDArray[np.bool_]
 
 
 class Kinds(NamedTuple):
-    """What rectangles are, bool[n] each: copies, some rows of a table, some columns of one.
-
-    together : whether there are other ranks.
-    """
+    """What rectangles are, bool[n] each: copies, some rows of a table, some columns of one."""
 
     copies: Flags
     parts: Flags
     narrow: Flags
-    together: bool
 
 
 class Amounts(NamedTuple):
@@ -46,14 +43,15 @@ class Amounts(NamedTuple):
 
 
 class MeasuredPhases:
-    """Costs of phases on so many ranks of a node.
+    """Costs of phases on so many ranks of a node, of `all_ranks`.
 
     Attributes: any, whether the machine has them for this number of ranks or fewer; crowding, ranks
     for each rank that has a core of its own.
     """
 
-    def __init__(self, machine: Machine, ranks: int) -> None:
+    def __init__(self, machine: Machine, ranks: int, all_ranks: int) -> None:
         self._machine = machine
+        self._all_ranks = all_ranks
         self._ranks = ranks
         self.any = bool(machine.phases)
         self.crowding = max(1.0, ranks / machine.ranks_per_node) if self.any else 1.0
@@ -79,31 +77,66 @@ class MeasuredPhases:
             + costs.curve * amounts.curve
         )
 
-    def dense_seconds(self, phase: str, amounts: tuple[float, ...]) -> float:
-        """Seconds of "dense_forward" or "dense_backward"; amounts as `dense_amounts` gives them."""
-        costs = self.costs(phase)
-        return sum(getattr(costs, name) * amount for name, amount in zip(COUNTED, amounts))
+    def dense(self, node: Machine, step: Workload, ranks: int) -> dict[str, float]:
+        """Seconds of the dense phases of one of so many ranks, by name.
+
+        node : the machine with as many ranks on a node as there are here. Empty where nothing was
+        measured.
+        """
+        if not self.any:
+            return {}
+        work = step.dense
+        samples = -(-step.batch // ranks)
+        vectors = work.vectors
+        curves = product_curves(node, work.layers, samples)
+        amounts = {
+            name: dense_amounts(work.layers, samples, vectors, work.width, curves[name])
+            for name in ("dense_forward", "dense_backward")
+        }
+        for name in ("dense_exchange", "dense_update"):
+            amounts[name] = parameter_amounts(work.parameters)
+        return {
+            name: sum(getattr(self.costs(name), cost) * x for cost, x in zip(COUNTED, each))
+            for name, each in amounts.items()
+        }
 
     def phases(
-        self, kinds: Kinds, amounts: Amounts, update_curve: Floats, distinct: Floats
+        self,
+        kinds: Kinds,
+        rectangles: Rectangles,
+        tables: TableArrays,
+        lookups: Floats,
+        curves: Floats,
+        work: Workload,
     ) -> Floats:
         """Seconds of rectangles in the phases MEASURED, f64[n, 6].
 
-        update_curve : seconds by the rates of updates. distinct : rows of the tables that any rank
-        looks up.
+        tables, lookups : of each rectangle. curves : f64[n, 2] seconds by the rates of lookups and
+        of updates. work : of the step.
         """
         copies = kinds.copies
+        width = rectangles.width
+        bags = np.where(copies, tables.bags / self._all_ranks, tables.bags)
+        rows = np.minimum(touched(lookups, rectangles.rows), tables.distinct)
+        amounts = Amounts(
+            entries=tables.bags / work.batch,
+            bags=bags,
+            lookups=lookups,
+            numbers=bags * width,
+            rows=rows,
+            row_numbers=rows * width,
+            curve=curves[:, 0],
+        )
         none = np.zeros(copies.size)
-        updates = amounts._replace(curve=update_curve)
+        updates = amounts._replace(curve=curves[:, 1])
         lookup = self._either("lookup", "lookup_words", amounts, kinds.parts)
         update = self._either("update", "update_columns", updates, kinds.narrow)
-        if not kinds.together:
+        if self._all_ranks == 1:
             phases = [self.seconds("input", amounts), lookup, none, none, update, none]
             return np.stack(phases, axis=1)
         # Each rank sums some of the rows of all ranks, and updates every row that any looked up.
-        width = amounts.numbers / np.maximum(amounts.bags, 1.0)
-        rows = amounts.rows + distinct
-        sums = updates._replace(rows=rows, row_numbers=rows * width)
+        merged = rows + tables.distinct
+        sums = updates._replace(rows=merged, row_numbers=merged * width)
         travelling = [
             self.seconds("input", amounts),
             lookup,

@@ -16,7 +16,7 @@ from neocpu.planner import svg
 from neocpu.planner.answer import Answer
 from neocpu.planner.collectives import total
 from neocpu.planner.demand import MeanDemand, sample_cuts
-from neocpu.planner.question import Question, any_plan
+from neocpu.planner.question import PlanQuestion, any_plan
 from neocpu.planner.resources import bounding
 from neocpu.planner.traffic import StepShape, step_traffic
 from neocpu.planner.units import bytes_text, count_text, seconds_text
@@ -58,7 +58,7 @@ class Bars:
     bytes: Floats
 
 
-def plan_svg(question: Question, answer: Answer, title: str, leaves: int) -> str:
+def plan_svg(question: PlanQuestion, answer: Answer, title: str, leaves: int) -> str:
     """The picture of a plan as SVG text.
 
     leaves : of the batch tree; as many as there are ranks are used at least.

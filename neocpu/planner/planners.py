@@ -1,51 +1,36 @@
 """Which planners are there? `parallel.planner` names one of these.
 
-To add one: write a function with the arguments of `search.plan_tables` and put it into `PLANNERS`.
+To add one: write a function with the arguments of `search.plan_tables` and put its place into
+`PLANNERS`. A planner is imported when it is asked for: a run loads its own only, its config none.
 """
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from neocpu.embedding.specs import TableSpec
-from neocpu.parallel.plan import PlanSpec
-from neocpu.planner import auto
-from neocpu.planner.answer import Answer
-from neocpu.planner.learned.plans import autoshard_plan, neuroshard_plan
-from neocpu.planner.placements import Capacity
-from neocpu.planner.pricing import answer_of_plan
-from neocpu.planner.search import plan_tables
-from neocpu.planner.seconds import CostModel, Layout
-from neocpu.planner.work import Workload
+if TYPE_CHECKING:
+    from neocpu.embedding.specs import TableSpec
+    from neocpu.parallel.plan import PlanSpec
+    from neocpu.planner.answer import Answer
+    from neocpu.planner.placements import Capacity
+    from neocpu.planner.seconds import CostModel, Layout
+    from neocpu.planner.work import Workload
 
-Planner = Callable[
-    [Sequence[TableSpec], PlanSpec, Layout, CostModel, Workload, Capacity | None], Answer
-]
+    Planner = Callable[
+        [Sequence[TableSpec], PlanSpec, Layout, CostModel, Workload, Capacity | None], Answer
+    ]
 
-
-def greedy(
-    tables: Sequence[TableSpec],
-    spec: PlanSpec,
-    layout: Layout,
-    model: CostModel,
-    work: Workload,
-    capacity: Capacity | None = None,
-) -> Answer:
-    """The plan of `auto.make_plan`, which counts bytes; the model prices it only.
-
-    It knows one limit of a rank, that of all its memories together, and places rows nowhere but in
-    fast memory.
-
-    Raises ConfigError and PlanError as `auto.make_plan` does.
-    """
-    capacity = capacity or Capacity()
-    plan = auto.make_plan(
-        tables, spec, layout.ranks, layout.ranks_per_node, work, capacity.total or None
-    )
-    return answer_of_plan(plan, layout, model, work, capacity, spec, "greedy")
-
-
-PLANNERS: dict[str, Planner] = {
-    "greedy": greedy,
-    "search": plan_tables,
-    "neuroshard": neuroshard_plan,
-    "autoshard": autoshard_plan,
+# name -> module, function
+PLANNERS = {
+    "greedy": ("neocpu.planner.counted", "greedy"),
+    "search": ("neocpu.planner.search", "plan_tables"),
+    "neuroshard": ("neocpu.planner.learned.plans", "neuroshard_plan"),
+    "autoshard": ("neocpu.planner.learned.plans", "autoshard_plan"),
 }
+
+
+def planner_of(name: str) -> "Planner":
+    """The planner of a name in `PLANNERS`."""
+    module, function = PLANNERS[name]
+    found: Planner = getattr(import_module(module), function)
+    return found

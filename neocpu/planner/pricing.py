@@ -30,11 +30,14 @@ def answer_of(
     model: CostModel,
     work: Workload,
     capacity: Capacity,
+    bound: float | None = None,
     planner: str = "search",
 ) -> Answer:
-    """The plan of a draft, and its price."""
+    """The plan of a draft, and its price; bound : of `lower_bound`, if it is known."""
     options = draft.options
     layout = draft.layout
+    if bound is None:
+        bound = lower_bound(options, layout, draft.limits)
     shards, pieces = _shards(draft, tables)
     ranks = np.array([shard.rank for shard in shards], np.int64)
     table = np.array([shard.table for shard in shards], np.int64)
@@ -70,7 +73,7 @@ def answer_of(
         memory=size[:, :3].astype(np.int64),
         capacity=capacity.bytes,
         seconds=step_seconds(model, loads),
-        bound=model.fixed_seconds + lower_bound(options, layout, draft.limits),
+        bound=model.fixed_seconds + bound,
         planner=planner,
         budget=capacity,
     )

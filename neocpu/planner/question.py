@@ -1,7 +1,7 @@
 """What is a planner asked? Tables and a workload, on so many ranks of a machine.
 
-A `Question` can be asked again with something changed: more ranks, other rows, a faster link. That
-is how explanations and remedies are computed (`explain.py`, `remedies.py`).
+A question can be asked again with something changed: more ranks, other rows, a faster link. That is
+how explanations and remedies are computed (`explain.py`, `remedies.py`).
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from neocpu.parallel.plan import AUTO, Plan, PlanSpec
 from neocpu.planner.answer import Answer
 from neocpu.planner.models import ModelFactory
 from neocpu.planner.placements import Capacity
-from neocpu.planner.planners import PLANNERS
+from neocpu.planner.planners import planner_of
 from neocpu.planner.pricing import answer_of_plan
 from neocpu.planner.seconds import CostModel, Layout, StepSeconds
 from neocpu.planner.work import Workload
@@ -19,7 +19,7 @@ from neocpu.zionex.machine import Machine
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanQuestion:
     """Tables, a workload, ranks of a machine, and who is asked.
 
     spec : `parallel.plan`, schemes or `auto`. placements : of each table, or one for all ("auto":
@@ -48,7 +48,7 @@ class Question:
 
     def answer(self) -> Answer:
         """The planner's answer. Raises ConfigError for schemes, PlanError for what does not fit."""
-        plan_tables = PLANNERS[self.planner]
+        plan_tables = planner_of(self.planner)
         return plan_tables(
             self.tables, self.spec, self.layout, self.model, self.work, self.capacity
         )
@@ -60,6 +60,6 @@ class Question:
         )
 
 
-def any_plan(question: Question) -> str:
+def any_plan(question: PlanQuestion) -> str:
     """Which plans the bound of its answer holds for."""
     return "any plan" if question.spec == AUTO else "any plan of the schemes named"

@@ -1,8 +1,8 @@
 """What helps where tables do not fit a machine? Remedies, each planned to see that it does.
 
 A remedy changes one thing of the question: more ranks, rows in fp16, optimizer state by row, other
-memories, other schemes. The cheapest are those that take the fewest seconds of all ranks together
-for a step.
+memories, other schemes. What does not help alone is tried together with more ranks. The cheapest
+remedies take the fewest seconds of all ranks together for a step.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from neocpu.parallel.plan import AUTO
 from neocpu.planner.answer import Answer
 from neocpu.planner.options import options_of
 from neocpu.planner.placements import Variant
-from neocpu.planner.question import Question
+from neocpu.planner.question import PlanQuestion
 from neocpu.planner.units import bytes_text, seconds_text
 
 SHOWN = 3
@@ -35,12 +35,17 @@ class Remedy:
     answer: Answer
 
     @property
+    def ranks(self) -> int:
+        """Ranks that it takes."""
+        return self.answer.layout.ranks
+
+    @property
     def rank_seconds(self) -> float:
         """Seconds of all ranks together for a step."""
-        return self.answer.seconds * self.answer.layout.ranks
+        return self.answer.seconds * self.ranks
 
 
-def missing_bytes(question: Question) -> int:
+def missing_bytes(question: PlanQuestion) -> int:
     """Bytes that all ranks lack for the tables cut finest, or the fullest rank for its largest.
 
     0 where neither is short: then the planner found no plan that fits all the same.
@@ -67,20 +72,28 @@ def missing_bytes(question: Question) -> int:
     return int(max(least_bytes - room, fullest, 0.0))
 
 
-def remedies(question: Question) -> list[Remedy]:
+def remedies(question: PlanQuestion) -> list[Remedy]:
     """The cheapest changes with which the tables fit, cheapest first."""
     fitting = []
+    too_little = []
     for words, changed in _changes(question):
         answer = _planned(changed)
         if answer is not None:
             fitting.append(Remedy(words, answer))
+        else:
+            too_little.append((words, changed))
     more = _more_ranks(question)
     if more is not None:
         fitting.append(more)
+    for words, changed in too_little[: SHOWN - len(fitting)]:
+        # what does not help alone may save ranks
+        fewer = _more_ranks(changed)
+        if fewer is not None and (more is None or fewer.ranks < more.ranks):
+            fitting.append(Remedy(f"{fewer.words}, with {words}", fewer.answer))
     return sorted(fitting, key=lambda remedy: remedy.rank_seconds)[:SHOWN]
 
 
-def remedy_lines(question: Question) -> Iterator[str]:
+def remedy_lines(question: PlanQuestion) -> Iterator[str]:
     """What is missing, and what helps, as text."""
     missing = missing_bytes(question)
     if missing:
@@ -94,7 +107,7 @@ def remedy_lines(question: Question) -> Iterator[str]:
             f"{seconds_text(remedy.rank_seconds)} of all ranks"
         )
     if not found:
-        yield "  no single change of ranks, formats, optimizer, memories or schemes helps"
+        yield "  no change of ranks, formats, optimizer, memories or schemes helps"
 
 
 def _uses(variants: tuple[Variant, ...], memory: int) -> bool:
@@ -102,7 +115,7 @@ def _uses(variants: tuple[Variant, ...], memory: int) -> bool:
     return any(variant.whole[memory] or variant.cached[memory] for variant in variants)
 
 
-def _changes(question: Question) -> Iterator[tuple[str, Question]]:
+def _changes(question: PlanQuestion) -> Iterator[tuple[str, PlanQuestion]]:
     """Single changes that make tables smaller, or give them more room."""
     tables = question.tables
     if any(table.format in WIDE for table in tables):
@@ -121,7 +134,7 @@ def _changes(question: Question) -> Iterator[tuple[str, Question]]:
         yield below, replace(question, placements=(AUTO,))
 
 
-def _planned(question: Question) -> Answer | None:
+def _planned(question: PlanQuestion) -> Answer | None:
     """The answer; None where nothing fits."""
     try:
         return question.answer()
@@ -129,7 +142,7 @@ def _planned(question: Question) -> Answer | None:
         return None
 
 
-def _more_ranks(question: Question) -> Remedy | None:
+def _more_ranks(question: PlanQuestion) -> Remedy | None:
     """The fewest whole nodes on which the tables fit."""
     layout = question.layout
     per_node = max(layout.ranks_per_node, min(question.machine.ranks_per_node, MOST_TIMES))

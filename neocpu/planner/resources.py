@@ -8,11 +8,13 @@ MEMORY_WORK = ("lookup", "update")
 NAMES = {
     "between_nodes": "links between nodes",
     "inside_node": "links inside nodes",
+    "own": "copies within a rank",
     "hbm": "HBM bandwidth",
     "ddr": "DDR bandwidth",
     "below": "memories below the fast one",
     "compute": "compute",
     "latency": "latency of exchanges",
+    "calls": "calls of a step",
 }
 
 
@@ -37,12 +39,14 @@ def bounding(answer: Answer) -> dict[str, float]:
 
 
 def limiting_link(model: StepSeconds) -> str:
-    """The link class that exchanges of all ranks wait for."""
+    """The link class that exchanges of all ranks wait for; of one rank alone there is none."""
+    if model.layout.ranks == 1:
+        return "own"
     inside, between = model.shares
     cost = model.byte_seconds
-    return (
-        "between_nodes" if between * cost["between"] >= inside * cost["inside"] else ("inside_node")
-    )
+    if between * cost["between"] > inside * cost["inside"]:
+        return "between_nodes"
+    return "inside_node" if inside else "between_nodes"
 
 
 def _by_part(model: StepSeconds, by_phase: dict[str, float]) -> dict[str, float]:
@@ -58,4 +62,6 @@ def _by_part(model: StepSeconds, by_phase: dict[str, float]) -> dict[str, float]
     seconds[far] += fixed["dense_exchange"]
     seconds[memory] += fixed["dense_update"]
     seconds["latency"] += fixed["latency"]
+    # of a machine on which our own step was measured
+    seconds["calls"] += fixed["calls"]
     return seconds

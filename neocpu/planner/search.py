@@ -19,6 +19,7 @@ from neocpu.errors import PlanError
 from neocpu.parallel.plan import PlanSpec, choose_schemes
 from neocpu.planner import auto
 from neocpu.planner.answer import Answer
+from neocpu.planner.bound import bounded
 from neocpu.planner.cuts import RANK
 from neocpu.planner.drafts import PlanDraft, build, lay
 from neocpu.planner.local_search import improve
@@ -31,11 +32,9 @@ from neocpu.planner.seconds import CostModel, Layout
 from neocpu.planner.work import Floats, Ints, Workload
 
 # Work of the local search for a table and rank (see `local_search.Budget`), and its limits.
-WORK = 30.0
+WORK = 20.0
 LEAST_WORK = 1e6
 MOST_WORK = 2e8
-# Drafts of different candidates that the local search starts from.
-SEEDS = 1
 # Tables times ranks for which the planner that counts bytes is asked too.
 MOST_FOR_AUTO = 4096
 # Largest rectangles of a proposal, as parts of a rank's fair share.
@@ -65,16 +64,14 @@ def plan_tables(
     capacity = capacity or Capacity()
     schemes = choose_schemes(tables, spec)
     options = options_of(tables, schemes, layout, model, work, capacity)
-    drafts = list(starts(options, layout, capacity.limits))
+    bound = bounded(options, layout, capacity.limits)
+    drafts = list(starts(options, layout, capacity.limits, bound.choices))
     drafts += _byte_counting(tables, spec, layout, work, capacity, options)
     if not drafts:
         raise _does_not_fit(tables, options, layout, capacity)
-    seeds = _different(drafts, SEEDS)
     total = min(max(WORK * len(tables) * layout.ranks, LEAST_WORK), MOST_WORK)
-    best = min(
-        (improve(draft, total / len(seeds)) for draft in seeds), key=lambda draft: draft.value
-    )
-    return answer_of(best, tables, model, work, capacity)
+    best = improve(min(drafts, key=lambda draft: draft.value), total)
+    return answer_of(best, tables, model, work, capacity, bound.seconds)
 
 
 # ---- proposals ----
@@ -115,10 +112,12 @@ def _part(limits: Floats, part: float) -> Floats:
     return np.where(np.isfinite(limits), part * np.nan_to_num(limits, posinf=0.0), np.inf)
 
 
-def starts(options: Options, layout: Layout, limits: Floats) -> Iterator[PlanDraft]:
-    """Drafts that fit: the proposals, partitioned.
+def starts(
+    options: Options, layout: Layout, limits: Floats, choices_of_bound: Sequence[Ints]
+) -> Iterator[PlanDraft]:
+    """Drafts that fit: the proposals, and choices on the way to the bound, partitioned.
 
-    All proposals are partitioned greedily, the best of them and whole tables by every partitioner.
+    All are partitioned by phases, the best of them and whole tables by every partitioner.
     """
 
     def drafts(choices: Sequence[Ints], names: Sequence[str]) -> Iterator[PlanDraft]:
@@ -132,24 +131,16 @@ def starts(options: Options, layout: Layout, limits: Floats) -> Iterator[PlanDra
                     yield draft
 
     yield from drafts([_whole_tables(options)], tuple(PARTITIONERS))
+    fitting = list(drafts(choices_of_bound, ["greedy_phases"]))
     for choices in proposals(options, layout, limits):
-        fitting = list(drafts(choices, ["greedy"]))
+        fitting += drafts(choices, ["greedy_phases"])
         yield from fitting
         best = min(fitting, key=lambda draft: draft.value, default=None)
-        # where the greedy one fails, another may fit
+        # where that one fails, another partitioner may fit
         thorough = list(drafts([best.choice] if best else choices, tuple(PARTITIONERS)))
         yield from thorough
         if best or thorough:
             return
-
-
-def _different(drafts: Sequence[PlanDraft], most: int) -> list[PlanDraft]:
-    """The best drafts, at most so many, each with other candidates than those before."""
-    seeds: list[PlanDraft] = []
-    for draft in sorted(drafts, key=lambda draft: draft.value):
-        if len(seeds) < most and not any((draft.choice == seed.choice).all() for seed in seeds):
-            seeds.append(draft)
-    return seeds
 
 
 def _byte_counting(

@@ -33,10 +33,9 @@ import numpy as np
 from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharding import SCHEMES
-from neocpu.planner.measured import MEASURED, Amounts, Kinds, MeasuredPhases
+from neocpu.planner.measured import MEASURED, Kinds, MeasuredPhases
 from neocpu.planner.work import WIRE_BYTES, Floats, Rectangles, TableArrays, Workload, touched
 from neocpu.zionex.machine import Machine
-from neocpu.zionex.measure_dense import dense_amounts
 
 PHASES = ("input", "lookup", "output", "gradient", "update", "prefetch", "replicas")
 SCHEME_NAMES = tuple(SCHEMES)
@@ -45,8 +44,7 @@ ROW_SPLIT = np.array([name in ("row_wise", "table_row_wise", "grid_shard") for n
 COPIED = np.array([name == "data_parallel" for name in SCHEMES])
 # A cache that holds the share s of the rows hits s^HIT_POWER of the lookups (`planner/tiers.py`).
 HIT_POWER = 0.25
-# Rows moved by a miss: one comes up, one goes down.
-SWAPPED = 2.0
+SWAPPED = 2.0  # rows moved by a miss: one comes up, one goes down
 BELOW = ("ddr", "ssd")
 
 
@@ -110,10 +108,9 @@ def step_seconds(model: CostModel, loads: Floats) -> float:
 
 
 def slowest_seconds(loads: Floats, crowding: float = 1.0) -> Floats:
-    """Seconds of the slowest rank in each phase, f64[phases].
+    """Seconds of the slowest rank in each phase, f64[phases]; crowding : ranks for each core.
 
-    crowding : ranks for each core. Where ranks share cores, loads are those of ranks that all work;
-    one that works alone is faster.
+    Loads are those of ranks that all work; one that works alone on its core is faster.
     """
     slowest: Floats = loads.max(axis=0)
     return np.maximum(slowest / crowding, loads.mean(axis=0)) if crowding > 1 else slowest
@@ -154,9 +151,9 @@ class StepSeconds:
         self.layout = layout
         self.arrays = TableArrays.of(tables, work)
         per_node = min(layout.ranks, layout.ranks_per_node)
-        # rates and shares are those of as many ranks as a node has here
+        # with rates and shares of as many ranks as a node has here
         self._node = replace(machine, ranks_per_node=per_node)
-        self._measured = MeasuredPhases(machine, per_node)
+        self._measured = MeasuredPhases(machine, per_node, layout.ranks)
         self.crowding = self._measured.crowding
 
     # ---- exchanges ----
@@ -258,34 +255,23 @@ class StepSeconds:
         out[:, 5] = self._prefetch(r, tables, lookups)
         out[:, 6] = np.where(copied, self._replicas(r, tables, lookups), 0.0)
         if self._measured.any:
-            kinds = Kinds(copied, part, ~copied & (r.width < tables.dim), self.layout.ranks > 1)
-            bags = np.where(copied, tables.bags / self.layout.ranks, tables.bags)
-            rows = np.minimum(touched(lookups, r.rows), tables.distinct)
-            amounts = Amounts(
-                entries=tables.bags / self.work.batch,
-                bags=bags,
-                lookups=lookups,
-                numbers=bags * r.width,
-                rows=rows,
-                row_numbers=rows * r.width,
-                curve=out[:, 1],
-            )
+            kinds = Kinds(copied, part, ~copied & (r.width < tables.dim))
             places = [PHASES.index(phase) for phase in MEASURED]
-            out[:, places] = self._measured.phases(kinds, amounts, out[:, 4], tables.distinct)
+            curves = out[:, [1, 4]]
+            out[:, places] = self._measured.phases(kinds, r, tables, lookups, curves, self.work)
         return out
 
     @cached_property
     def call_seconds(self) -> dict[str, float]:
         """Measured seconds of each phase that has nothing to do, of those that every step has."""
-        alone = self.layout.ranks == 1
-        names = ["input", "lookup", "update"] if alone else MEASURED[:-1]
+        names = MEASURED[:-1] if self.layout.ranks > 1 else ("input", "lookup", "update")
         return {name: self._measured.call_seconds(name) for name in names}
 
     @cached_property
     def occasional_seconds(self) -> Floats:
         """Measured seconds of calls that only some plans make, f64[PHASES]."""
-        replicas = self._measured.call_seconds("replicas") if self.layout.ranks > 1 else 0.0
-        return np.where(np.array(PHASES) == "replicas", replicas, 0.0)
+        together = np.array(PHASES) == "replicas" if self.layout.ranks > 1 else False
+        return np.where(together, self._measured.call_seconds("replicas"), np.zeros(len(PHASES)))
 
     def phase_seconds(self, loads: Floats) -> dict[str, float]:
         """Seconds of a step by phase, dense parts among them; loads as `loads_of` gives them."""
@@ -356,7 +342,7 @@ class StepSeconds:
         memory = self._node.hbm if self._node.hbm.capacity_bytes else self._node.ddr
         bandwidth = self._node.share(memory.bandwidth_bytes_per_s, memory)
         parameters = self.work.dense.parameters
-        return {
+        fixed = {
             "latency": exchanges * self.latency_seconds,
             "calls": sum(self.call_seconds.values()),
             "dense_forward": forward,
@@ -365,6 +351,7 @@ class StepSeconds:
             # weights and one state are read and written, gradients read
             "dense_update": 20.0 * parameters / bandwidth if bandwidth else 0.0,
         }
+        return fixed | self._measured.dense(self._node, self.work, self.layout.ranks)
 
     @cached_property
     def fixed_seconds(self) -> float:
@@ -386,16 +373,6 @@ class StepSeconds:
             )
             backward += machine.product_seconds(
                 outputs, inputs, samples, dense.precision, "weight_gradient"
-            )
-        if self._measured.any:
-            starts = machine.compute.launch_s * len(dense.layers)
-            amounts = [
-                dense_amounts(dense.layers, samples, dense.vectors, dense.width, curve)
-                for curve in (forward - starts, backward - 2 * starts)
-            ]
-            return (
-                self._measured.dense_seconds("dense_forward", amounts[0]),
-                self._measured.dense_seconds("dense_backward", amounts[1]),
             )
         if dense.vectors:
             # Each sample's pairs are a small product, which moves more than it computes.

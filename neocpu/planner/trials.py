@@ -108,11 +108,12 @@ class Trials:
         return sorted(trials, key=_cheapest_first)
 
     def of_schemes(self, table: int) -> list[Trial]:
-        """The cheapest way of each scheme and column width, in the order of `of_table`."""
+        """The cheapest of each scheme, width of columns and placement, in `of_table`'s order."""
         seen = set()
         best = []
         for trial in self.of_table(table):
-            kind = (trial.alternative.scheme, trial.alternative.columns)
+            alternative = trial.alternative
+            kind = (alternative.scheme, alternative.columns, alternative.placement)
             if kind not in seen:
                 seen.add(kind)
                 best.append(trial)

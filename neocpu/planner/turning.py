@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import sqrt
 
 from neocpu.errors import ConfigError
-from neocpu.planner.question import Question
+from neocpu.planner.question import PlanQuestion
 from neocpu.planner.seconds import CostModel
 from neocpu.planner.trials import Trial, Trials, is_same, of_answer
 from neocpu.planner.units import bytes_text
@@ -18,25 +18,28 @@ from neocpu.zionex.scaling import scaled
 
 FACTORS = (4.0, 64.0)
 HALVINGS = 5
+# Other ways that are looked at, the cheapest as things are.
+RIVALS = 12
 # Another way must be better by this part of the step, or of the table's work where the step is the
 # same, or chance would decide.
 GAIN = 1e-3
 
 
 def turning_points(
-    question: Question, trials: Trials, table: int, machine: bool = False
+    question: PlanQuestion, trials: Trials, table: int, machine: bool = False
 ) -> Iterator[str]:
     """Sentences about what would change the way in which a table is kept.
 
     machine : look at the machine's links and memory too, which takes longer.
     """
     kept = of_answer(trials, table)
-    ways = trials.of_schemes(table)
-    ways = [way for way in ways if way.fits]
-    present = next((way for way in ways if is_same(way, kept)), None)
-    if present is None or len(ways) < 2:
+    fitting = [way for way in trials.of_schemes(table) if way.fits]
+    present = next((way for way in fitting if is_same(way, kept)), None)
+    rivals = [way for way in fitting if way is not present][:RIVALS]
+    if present is None or not rivals:
         yield "nothing: there is no other way that fits"
         return
+    ways = [present, *rivals]
     name = trials.answer.plan.tables[table].name
     lookups = question.work.pooling.get(name, 1.0)
 
@@ -64,7 +67,7 @@ def turning_points(
         yield f"no other way wins between 1/64 and 64 times the present {', '.join(without)}"
 
 
-def _machine_keys(question: Question) -> Iterator[tuple[str, str, float]]:
+def _machine_keys(question: PlanQuestion) -> Iterator[tuple[str, str, float]]:
     """(key for `scaled`, words, bytes/s) of what may be faster or slower."""
     machine = question.machine
     if question.layout.nodes > 1:

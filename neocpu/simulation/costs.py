@@ -49,7 +49,8 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
     forward = fixed.pop("dense_forward", 0.0)
     backward = fixed.pop("dense_backward", 0.0)
     sums = fixed.pop("dense_exchange", 0.0)
-    by_phase = dict(zip(model.phases, loads.T))
+    fixed.pop("calls", None)
+    by_phase = _by_phase(model, loads)
     bottom_time, bottom_size, upper_size = _bottom_shares(model, options.bottom_layers)
 
     def alike(seconds: float) -> Work:
@@ -77,6 +78,19 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
         # whatever else is the same for all plans is done at the end of a step
         "dense_update": alike(sum(fixed.values())),
     }
+
+
+def _by_phase(model: StepSeconds, loads: Floats) -> dict[str, Floats]:
+    """Seconds of each rank in each phase, f64[ranks]: loads, and calls where they were measured.
+
+    Ranks that share cores are slowed down by each other, the more so the more of them work.
+    """
+    if model.crowding > 1:
+        loads = np.maximum(loads / model.crowding, loads.mean(axis=0))
+    calls = model.occasional_seconds * loads.any(axis=0)
+    for place, phase in enumerate(model.phases):
+        calls[place] += model.call_seconds.get(phase, 0.0)
+    return dict(zip(model.phases, (loads + calls).T))
 
 
 class _Exchanges:

@@ -13,7 +13,7 @@ from neocpu.parallel.plan import AUTO, PlanSpec, is_plan_file
 from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
 from neocpu.planner.placements import Capacity
-from neocpu.planner.planners import PLANNERS
+from neocpu.planner.planners import PLANNERS, planner_of
 from neocpu.planner.work import Floats, Rectangles
 from neocpu.simulation.scenario import Placed, Scenario, placed_by
 
@@ -44,7 +44,7 @@ def _planned(scenario: Scenario, spec: PlanSpec, planner: str) -> Placed:
     capacity = Capacity.of_machine(scenario.machine)
     if share is not None:
         capacity = Capacity(total=capacity.hbm + capacity.ddr + capacity.ssd)
-    search = PLANNERS["search" if planner == SIZE else planner]
+    search = planner_of("search" if planner == SIZE else planner)
     model = Sizes(scenario) if planner == SIZE else scenario.model
     answer = search(scenario.tables, spec, scenario.layout, model, scenario.work, capacity)
     rectangles = answer.rectangles

@@ -72,7 +72,8 @@ def report_lines(outcome: Simulated) -> Iterator[str]:
             f"{share.phase:30}{seconds(share.serialised):>12}{seconds(share.exposed):>12}"
             f"{share.exposed / parts.step:>12.1%}{seconds(parts.path[share.phase]):>15}"
         )
-    for name, value in (("waiting for slower ranks", parts.waiting), ("nothing", parts.idle)):
+    rest = {"waiting for slower ranks": parts.waiting, "nothing under way": parts.idle}
+    for name, value in rest.items():
         if value > 1e-9 * parts.step:
             yield f"{name:42}{seconds(value):>12}{value / parts.step:>12.1%}"
     yield f"{'step':42}{seconds(parts.step):>12}"

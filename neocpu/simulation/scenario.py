@@ -57,8 +57,10 @@ class Scenario:
 
     @property
     def layout(self) -> Layout:
-        """Ranks on nodes."""
-        return Layout(self.ranks, min(self.machine.ranks_per_node, self.ranks), self.route)
+        """Ranks on nodes; on one, where they may share cores, if nodes have no link."""
+        linked = self.machine.between_nodes.bandwidth_bytes_per_s
+        per_node = self.machine.ranks_per_node if linked else self.ranks
+        return Layout(self.ranks, min(per_node, self.ranks), self.route)
 
     @property
     def model(self) -> StepSeconds:

@@ -5,6 +5,7 @@ Raw logs are converted once, by rank 0; then every rank maps the converted files
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Splits:
         self.comm = comm
         self.datasets = datasets
         self._vocabularies: dict[str, Any] | None = None
+        self._pooling: dict[str, float] | None = None
         if config.data.rows_by == "vocabulary":
             source = (
                 Dataset(config.data.vocabulary) if config.data.vocabulary else datasets.get("train")
@@ -87,16 +89,33 @@ class Splits:
         return touchable
 
     def pooling_factors(self) -> dict[str, float]:
-        """Mean lookups per sample of each table, estimated from the first samples of one split."""
+        """Mean lookups per sample of each table, estimated from the first samples of one split.
+
+        Collective when first called: rank 0 reads them for all.
+        """
+        if self._pooling is None:
+            message = b""
+            error: NeocpuError | None = None
+            if self.comm.rank == 0:
+                try:
+                    message = json.dumps(self._estimate_pooling()).encode()
+                except NeocpuError as problem:
+                    error = problem
+            self.comm.agree(error)
+            self._pooling = json.loads(self.comm.allgather_bytes(message)[0])
+        return self._pooling
+
+    def _estimate_pooling(self) -> dict[str, float]:
         data = next(iter(self.datasets.values()))
         samples = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
-        features = [feature for table in self.config.tables for feature in table.features]
-        columns = data.take(samples, features).features
-        factors = {}
-        for table in self.config.tables:
-            lookups = sum(columns[feature].codes.size for feature in table.features)
-            factors[table.name] = lookups / max(samples.size, 1)
-        return factors
+        lookups: dict[str, int] = {}
+        # one feature at a time, once: together they may be too much for memory
+        for feature in {feature for table in self.config.tables for feature in table.features}:
+            lookups[feature] = data.take(samples, [feature]).features[feature].codes.size
+        return {
+            table.name: sum(lookups[feature] for feature in table.features) / max(samples.size, 1)
+            for table in self.config.tables
+        }
 
 
 def open_splits(config: Config, comm: Comm, out: Path, tell: Callable[[str], None]) -> Splits:
@@ -160,15 +179,15 @@ def open_paths(
 
 
 def converted(config: Config, comm: Comm) -> Splits | None:
-    """The train data, if it is converted already; None otherwise."""
+    """The train data, if it is converted already; None on all ranks otherwise. Collective."""
     data = config.data
-    if not data.train:
-        return None
-    try:
-        files = ensure_dataset(data.train, data.format, _options(config, "train", True), make=False)
-        return Splits(config, comm, {"train": Dataset(files)})
-    except (NeocpuError, OSError):
-        return None
+    splits = None
+    if data.train:
+        options = _options(config, "train", True)
+        with suppress(NeocpuError, OSError):
+            files = ensure_dataset(data.train, data.format, options, make=False)
+            splits = Splits(config, comm, {"train": Dataset(files)})
+    return None if comm.largest(int(splits is None)) else splits
 
 
 def _options(config: Config, name: str, labelled: bool) -> ConvertOptions:

@@ -1,25 +1,20 @@
 """What does a config ask of a planner on a machine? Its tables, dense layers, batch and wires."""
 
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 
 from neocpu.config import Config, MemoryConfig
-from neocpu.embedding.specs import bags
 from neocpu.errors import ConfigError
-from neocpu.model.layout import ModelLayout
 from neocpu.parallel.plan import AUTO, Plan, is_plan_file
 from neocpu.planner.models import COST_MODELS
 from neocpu.planner.placements import Capacity
 from neocpu.planner.planners import PLANNERS
-from neocpu.planner.question import Question
+from neocpu.planner.question import PlanQuestion
 from neocpu.planner.seconds import Layout
-from neocpu.planner.work import DenseWork, Workload
+from neocpu.planner.work import Workload
+from neocpu.simulation.settings import DENSE_FEATURES, dense_work
 from neocpu.storage.placement import PLACEMENTS, choose_placements
 from neocpu.training.plans import workload
 from neocpu.zionex.machine import Machine
-
-# Numbers of a sample, by format of the log, where no converted data tells.
-DENSE_FEATURES = {"criteo": 13}
 
 
 def question_of(
@@ -31,7 +26,7 @@ def question_of(
     dense_features: int | None = None,
     planner: str = "search",
     cost_model: str = "neo",
-) -> Question:
+) -> PlanQuestion:
     """The question of a config.
 
     ranks_per_node : None: the config's, else the machine's. pooling : mean lookups per sample of
@@ -52,13 +47,13 @@ def question_of(
     spec = config.parallel.plan
     placements = _placements(config)
     _check_memories(machine, placements)
-    return Question(
+    return PlanQuestion(
         tables=config.tables,
         work=Workload(
             batch=lookups.batch,
             pooling=lookups.pooling,
             state_floats=lookups.state_floats,
-            dense=dense_work(config, features),
+            dense=dense_work(config, features, "fp32"),
         ),
         layout=layout,
         machine=machine,
@@ -67,21 +62,6 @@ def question_of(
         planner=planner,
         cost_model=cost_model,
         make_model=COST_MODELS[cost_model],
-    )
-
-
-def dense_work(config: Config, dense_features: int) -> DenseWork:
-    """The dense layers of a config's model."""
-    model = config.model
-    dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
-    layout = ModelLayout(
-        dense_features, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss
-    )
-    dot = model.interaction == "dot"
-    return DenseWork(
-        layers=(*pairwise(layout.sizes("bottom")), *pairwise(layout.sizes("top"))),
-        vectors=len(dims) + 1 if dot else 0,
-        width=layout.first_column if dot else 0,
     )
 
 

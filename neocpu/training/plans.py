@@ -17,7 +17,7 @@ from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
 from neocpu.planner.placements import Capacity
 from neocpu.planner.plan_file import PlanFile
-from neocpu.planner.planners import PLANNERS
+from neocpu.planner.planners import planner_of
 from neocpu.planner.seconds import Layout, StepSeconds
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
 from neocpu.planner.work import Workload
@@ -72,9 +72,10 @@ def plan_of_file(
 def _planned(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
     """The plan of the planner that the config names; rows are placed by `memory_plan`, under it."""
     layout = Layout(ranks, min(per_node or ranks, ranks), config.parallel.route)
-    model = StepSeconds(planning_machine(config), config.tables, work, layout)
-    planner = PLANNERS[config.parallel.planner]
-    return planner(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
+    machine = _with_all_memories(planning_machine(config))
+    model = StepSeconds(machine, config.tables, work, layout)
+    propose = planner_of(config.parallel.planner)
+    return propose(config.tables, config.parallel.plan, layout, model, work, capacity(config)).plan
 
 
 def planning_machine(config: Config) -> Machine:
@@ -84,6 +85,15 @@ def planning_machine(config: Config) -> Machine:
     """
     name = config.parallel.machine
     return machine_file.load(name) if name else GENERIC
+
+
+def _with_all_memories(machine: Machine) -> Machine:
+    """The machine with the generic DDR and SSD where it has none: the config may use them here."""
+    return replace(
+        machine,
+        ddr=machine.ddr if machine.ddr.capacity_bytes else GENERIC.ddr,
+        ssd=machine.ssd if machine.ssd.capacity_bytes else GENERIC.ssd,
+    )
 
 
 def capacity(config: Config) -> Capacity:

@@ -13,7 +13,7 @@ from neocpu.config import Config
 from neocpu.cores import roam
 from neocpu.errors import NeocpuError
 from neocpu.floats import keep_subnormals, require_subnormals
-from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.comm import Comm, SingleComm, sum_traffic
 from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.planner.capacity import placement_lines
@@ -23,6 +23,7 @@ from neocpu.training.evaluate import evaluate
 from neocpu.training.frequent import warm_caches
 from neocpu.training.lookahead import Ahead, look_ahead
 from neocpu.training.metrics import Metrics, Window
+from neocpu.training.on_machine import load_machine, report_on_machine
 from neocpu.training.plans import make_plan, memory_plan
 from neocpu.training.recovery import Recovery
 from neocpu.training.results import RunReport
@@ -33,6 +34,7 @@ from neocpu.training.schedule import BatchSchedule
 from neocpu.training.summary import summarise
 from neocpu.training.warmup import warm_up
 from neocpu.training.world import World, build
+from neocpu.zionex.machine import Machine
 
 WINDOW = 100  # batches that training metrics look back on
 
@@ -86,6 +88,7 @@ class Trainer:
         self.samples = 0
         self.world: World | None = None
         self._recovery: Recovery | None = None
+        self._machine: Machine | None = None  # whose time for the run's traffic is reckoned
         self._clock = StepClock(time.time() if started is None else started)
         self._window = Window(WINDOW)
 
@@ -99,6 +102,7 @@ class Trainer:
         """
         keep_subnormals()
         check_kernels()
+        self._machine = load_machine(self.config.parallel.machine, self.comm)
         try:
             with RunLock(self.out, self.comm, resume=self.resume):
                 splits = open_splits(self.config, self.comm, self.out, self.report.tell)
@@ -215,11 +219,20 @@ class Trainer:
         """Measure, write the last checkpoint, and sum up."""
         require_subnormals()  # no library changed the arithmetic meanwhile
         metrics = self._measure(world, splits, ("valid", "test"))
-        traffic = self.comm.traffic()  # of training and evaluation; checkpoints come after
+        traffic = self.comm.traffic_of_ranks()  # checkpoints come after, and are not in it
         recovery.save(self.steps_taken, last=True)
         recovery.finish(self.steps_taken)
         summary = summarise(
-            world, self.steps_taken, self.samples, self._clock, metrics, traffic, recovery
+            world,
+            self.steps_taken,
+            self.samples,
+            self._clock,
+            metrics,
+            sum_traffic([rank["sent"] for rank in traffic]),
+            recovery,
         )
+        if self._machine is not None:
+            per_node = self.comm.ranks_per_node
+            summary["machine"] = report_on_machine(self._machine, traffic, per_node)
         self.report.finish(summary)
         return summary

@@ -39,7 +39,7 @@ from neocpu.zionex.machine import (
 JOB = "neocpu.zionex.measure"
 RANKS = (2, 4)  # of the jobs under mpiexec
 FIRST_LIMIT = 600.0  # seconds of the job that compiles kernels
-LIMIT = 180.0  # seconds of each other job
+LIMIT = 300.0  # seconds of each other job
 PATIENCE = 5.0  # seconds from asking a job to end until it is killed
 TOPICS = 5  # that a job tells
 # tell(ranks of the job, topic)
@@ -196,7 +196,7 @@ def assemble(jobs: Sequence[Measured], memory: int, disk: int, cores: int) -> Ma
         embeddings=_collect(EmbeddingRates, jobs, "embeddings"),
         transfers=_collect(TransferRates, jobs, "transfers"),
         moves=_collect(MoveRates, jobs, "moves"),
-        phases=tuple(PhaseCosts(**costs) for job in jobs for costs in job.curves["phases"]),
+        phases=tuple(PhaseCosts(**costs) for job in jobs for costs in job.curves.get("phases", ())),
     )
     copies = [t for t in machine.transfers if t.operation == "copy"]
     reads = [m for m in machine.moves if (m.memory, m.operation) == ("ssd", "read")]

@@ -43,6 +43,8 @@ PHASES = (
     "replicas",
     "dense_forward",
     "dense_backward",
+    "dense_exchange",
+    "dense_update",
 )
 # what `PhaseCosts` count, in the order of their fields
 COUNTED = (

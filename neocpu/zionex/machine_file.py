@@ -187,17 +187,13 @@ def _curves(reader: Reader, kind: str, entries: Any) -> list[Any]:
 
 
 def _phases(reader: Reader, entries: Any) -> list[PhaseCosts]:
-    """Costs of phases, each phase and number of ranks once, nothing below 0."""
+    """Costs of phases, each phase and number of ranks once."""
     if not isinstance(entries, list):
         raise reader.wrong("phases", f"expected a list of tables [[phases]], got {entries!r}")
     records: list[PhaseCosts] = []
     for i, entry in enumerate(entries):
         key = f"phases[{i}]"
         record = reader.record(PhaseCosts, entry, key)
-        for spec in fields(record):
-            value = getattr(record, spec.name)
-            if spec.name != "phase" and not 0 <= value < float("inf"):
-                raise reader.wrong(f"{key}.{spec.name}", f"{value} is below 0, or infinite")
         if any((r.phase, r.ranks) == (record.phase, record.ranks) for r in records):
             raise reader.wrong(key, f"phase {record.phase}, ranks {record.ranks} is above already")
         records.append(record)

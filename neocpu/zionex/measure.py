@@ -196,7 +196,7 @@ def measure(
         machine = Machine(
             ranks_per_node=comm.size, embeddings=tuple(embeddings), products=tuple(products)
         )
-        costs = measure_phases(watch, comm, machine)
+        costs = measure_phases(comm, machine)
     tell("memory tiers")
     moves = measure_ddr(watch, effort, comm.size)
     ssd_moves, ssd_latency = measure_ssd(watch, effort, comm, folder)

@@ -5,7 +5,7 @@ of the samples. `measure_phases.fit` turns their times into costs:
 
     entry_s       for each layer
     number_s      for each number that a layer reads or writes
-    row_s         for each number of the interaction's input
+    row_s         for each number of the interaction's input, or each parameter
     row_number_s  for each multiplication of the interaction
     curve         times the seconds by the rates of products
 """
@@ -13,13 +13,14 @@ of the samples. `measure_phases.fit` turns their times into costs:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.comm import Comm
 from neocpu.trees import aligned_nodes, leaf_cuts, rank_leaves, rank_samples
-from neocpu.zionex.machine import Machine
+from neocpu.zionex.machine import PRODUCTS, Machine
 
 LEAVES = 16
 F32 = NDArray[np.float32]
@@ -55,6 +56,11 @@ class DenseDesign:
         """(inputs, outputs) of all layers."""
         return [*pairwise(self.bottom), *pairwise((self.top_inputs, *self.top))]
 
+    @property
+    def parameters(self) -> int:
+        """Weights and biases of all layers."""
+        return sum((inputs + 1) * outputs for inputs, outputs in self.layers)
+
 
 DENSE_DESIGNS = (
     DenseDesign(256, (13, 32, 16), 7, 0, (32, 1)),
@@ -72,6 +78,9 @@ class DenseBench:
     """One design on this rank."""
 
     def __init__(self, design: DenseDesign, comm: Comm, machine: Machine) -> None:
+        from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
+        from neocpu.parallel.dense_reduction import DenseReduction
+
         self._design = design
         self._machine = machine
         lo, hi = rank_samples(comm.rank, comm.size, design.batch, LEAVES)
@@ -98,10 +107,20 @@ class DenseBench:
             np.ones((self._samples, inputs), np.float32) for inputs, _ in design.layers
         ]
         self._last = np.ones((self._samples, 1), np.float32)
+        self._reduction = DenseReduction(comm, design.parameters, LEAVES)
+        self._nodes = {
+            node: np.zeros(design.parameters, np.float32)
+            for node in self._reduction.nodes[comm.rank]
+        }
+        sgd = SparseOptimizer(name="exact_sgd", learning_rate=0.01)
+        self._optimizer = DenseOptimizer(sgd, np.zeros(design.parameters, np.float32))
 
-    def phases(self) -> dict[str, Callable[[], None]]:
-        """Forward and backward as calls that can be repeated; forward first."""
-        return {"dense_forward": self._forward, "dense_backward": self._backward}
+    def run(self, clock: Callable[[str, Callable[[], Any]], Any], step: int) -> None:
+        """Step number `step`; `clock(phase, work)` does and times each phase. Collective."""
+        clock("dense_forward", self._forward)
+        clock("dense_backward", self._backward)
+        total = clock("dense_exchange", lambda: self._reduction.start(self._nodes).wait())
+        clock("dense_update", lambda: self._optimizer.step(total, step + 1))
 
     def _forward(self) -> None:
         from neocpu.kernels import gemm, interaction
@@ -149,18 +168,31 @@ class DenseBench:
     def amounts(self, phase: str) -> tuple[float, ...]:
         """What a phase counts, in the order of `measure_phases.COUNTED`."""
         design = self._design
-        samples = float(self._samples)
-        curve = 0.0
-        for inputs, outputs in design.layers:
-            for product, sides in (
-                ("forward", (self._samples, outputs, inputs)),
-                ("input_gradient", (self._samples, inputs, outputs)),
-                ("weight_gradient", (outputs, inputs, self._samples)),
-            ):
-                if (product == "forward") == (phase == "dense_forward"):
-                    curve += self._machine.product_seconds(*sides, "fp32", product)
+        if phase in ("dense_exchange", "dense_update"):
+            return parameter_amounts(design.parameters)
+        curve = product_curves(self._machine, design.layers, self._samples)[phase]
         vectors, width = (design.vectors + 1, design.bottom[-1]) if design.vectors else (0, 0)
-        return dense_amounts(design.layers, samples, vectors, width, curve)
+        return dense_amounts(design.layers, self._samples, vectors, width, curve)
+
+
+def product_curves(
+    machine: Machine, layers: Sequence[tuple[int, int]], samples: int
+) -> dict[str, float]:
+    """Seconds of all products by the machine's rates, without their starts, by phase."""
+    seconds = {"dense_forward": 0.0, "dense_backward": 0.0}
+    for inputs, outputs in layers:
+        operations = 2.0 * samples * inputs * outputs
+        for product in PRODUCTS:
+            phase = "dense_forward" if product == "forward" else "dense_backward"
+            sides = (outputs, inputs, samples)
+            rate = machine.product_flops_per_s(*sides, product=product)
+            seconds[phase] += operations / rate
+    return seconds
+
+
+def parameter_amounts(parameters: int) -> tuple[float, ...]:
+    """Amounts of the dense exchange and update: a call, and a row for each parameter."""
+    return (1.0, 0.0, 0.0, 0.0, 0.0, float(parameters), 0.0, 0.0)
 
 
 def dense_amounts(

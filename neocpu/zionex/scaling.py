@@ -34,9 +34,13 @@ def scaled(machine: Machine, key: str, factor: float) -> Machine:
     the size, f times the operations the same rate at 1/f of the size. Rates of products and
     embeddings are multiplied.
 
+    Costs of phases are dropped: nobody knows what they would be.
+
     Raises ConfigError for a key that does not exist, a factor that is not above 0, and numbers of
     nodes or ranks that would not be whole.
     """
+    # they were measured on the machine as it is
+    machine = replace(machine, phases=())
     if not 0 < factor < float("inf"):
         raise ConfigError(f"machine.{key}: the factor {factor} must be a number above 0")
     if key in COUNTS:

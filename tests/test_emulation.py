@@ -1,0 +1,31 @@
+"""Do many ranks on few cores learn what one does? A part of examples/emulate_128_ranks.py."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from neocpu import cores
+from neocpu.errors import EnvironmentProblem
+from neocpu.parallel.launch import find_mpiexec
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+import emulate_128_ranks
+
+# 8 ranks of a core sleep while they wait. On two cores 32 ranks take half a minute, 16 a quarter.
+RANKS = min(max(8 * len(cores.available()), 16), 32)
+
+
+def test_nodes_of_eight_ranks_reach_the_digest_of_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    try:
+        find_mpiexec()
+    except EnvironmentProblem as problem:
+        pytest.skip(str(problem))
+    emulate_128_ranks.main(ranks=RANKS, steps=2, tables=64)
+    printed = capsys.readouterr().out
+    assert printed.endswith(
+        f"{RANKS} ranks, {RANKS // 8} nodes of up to 8: the same digest as one rank.\n"
+    )
+    assert "on zionex, 16 x 8" in printed and f"{RANKS} rank(s)" in printed

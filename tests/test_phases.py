@@ -1,0 +1,154 @@
+"""Are measured costs of phases fitted, kept in machine files, and used for a step's seconds?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.prediction import compare, rank_correlation
+from benchmarks.prediction_job import Run
+from benchmarks.prediction_models import MODELS, draw_plan
+from neocpu.embedding.specs import TableSpec
+from neocpu.errors import ConfigError
+from neocpu.parallel.plan import place
+from neocpu.parallel.threads import run_threads
+from neocpu.planner.seconds import (
+    PHASES,
+    Layout,
+    StepSeconds,
+    loads_of,
+    rectangles_of,
+    slowest_seconds,
+    step_seconds,
+)
+from neocpu.planner.work import DenseWork, Workload
+from neocpu.zionex import machine_file, measure_phases
+from neocpu.zionex.machine import (
+    PHASES as MEASURED_PHASES,
+)
+from neocpu.zionex.machine import (
+    ComputePeak,
+    LinkPeak,
+    Machine,
+    MemoryPeak,
+    PhaseCosts,
+)
+from neocpu.zionex.measure_dense import DENSE_DESIGNS
+
+MACHINE = Machine(
+    name="measured",
+    ranks_per_node=2,
+    hbm=MemoryPeak(capacity_bytes=10**10, bandwidth_bytes_per_s=1e12),
+    inside_node=LinkPeak(bandwidth_bytes_per_s=1e11, latency_s=1e-6),
+    compute=ComputePeak(fp32_flops_per_s=1e13),
+    phases=(
+        PhaseCosts("input", ranks=2, call_s=1e-3, entry_s=1e-5, bag_s=1e-8, lookup_s=1e-9),
+        PhaseCosts("lookup", ranks=2, number_s=2e-10, curve=0.5),
+        PhaseCosts("output", ranks=2, number_s=1e-9),
+        PhaseCosts("output_words", ranks=2, number_s=3e-9),
+        PhaseCosts("update", ranks=2, row_s=1e-8),
+        PhaseCosts("update_columns", ranks=2, row_s=5e-8),
+        PhaseCosts("replicas", ranks=2, call_s=2e-3, row_s=1e-7),
+        PhaseCosts("dense_exchange", ranks=2, call_s=1e-4, row_s=1e-9),
+    ),
+)
+TABLE = TableSpec("t", 1000, 64, ("a", "b"))
+WORK = Workload(batch=400, pooling={"t": 5.0}, dense=DenseWork(((10, 20),)))
+
+
+def phases(scheme: str, ranks: int = 2) -> dict[str, float]:
+    model = StepSeconds(MACHINE, [TABLE], WORK, Layout(ranks, ranks))
+    plan = place([TABLE], [scheme], ranks)
+    loads = loads_of(model, rectangles_of(plan), ranks)
+    seconds = model.phase_seconds(loads)
+    assert sum(seconds.values()) == pytest.approx(step_seconds(model, loads))
+    return seconds
+
+
+def test_measured_costs_take_the_place_of_rates() -> None:
+    whole = phases("table_wise")
+    assert whole["input"] == pytest.approx(1e-3 + 2e-5 + 800e-8 + 4000e-9)
+    assert whole["lookup"] == pytest.approx(800 * 64 * 2e-10 + 0.5 * 4000 * 256 / 1e12)
+    assert whole["output"] == pytest.approx(800 * 64e-9)
+    assert whole["gradient"] == 0  # was not measured
+    unique = 1000 * (1 - (1 - 1 / 1000) ** 4000)
+    assert whole["update"] == pytest.approx(unique * 1e-8)
+    assert whole["dense_exchange"] == pytest.approx(1e-4 + 220e-9)
+    assert whole["replicas"] == whole["latency"] == 0
+    assert phases("row_wise")["output"] == pytest.approx(800 * 64 * 3e-9)
+    assert phases("column_wise")["update"] == pytest.approx(unique * 5e-8)
+
+
+def test_copies_sum_touched_rows_and_make_calls_of_their_own() -> None:
+    copies = phases("data_parallel")
+    touched_here = 1000 * (1 - (1 - 1 / 1000) ** 2000)
+    touched_anywhere = 1000 * (1 - (1 - 1 / 1000) ** 4000)
+    assert copies["replicas"] == pytest.approx(2e-3 + (touched_here + touched_anywhere) * 1e-7)
+    assert copies["output"] == 0
+    assert copies["input"] == pytest.approx(1e-3)
+
+
+def test_ranks_that_share_cores_are_faster_while_others_rest() -> None:
+    alone = np.array([[8.0], [0.0], [0.0], [0.0]])
+    together = np.full((4, 1), 8.0)
+    assert slowest_seconds(alone, crowding=2.0)[0] == 4
+    assert slowest_seconds(together, crowding=2.0)[0] == 8
+    assert slowest_seconds(alone)[0] == 8
+    assert StepSeconds(MACHINE, [TABLE], WORK, Layout(4, 4)).crowding == 2
+    bare = replace(MACHINE, phases=())
+    assert StepSeconds(bare, [TABLE], WORK, Layout(4, 4)).crowding == 1
+
+
+def test_a_machine_file_keeps_them() -> None:
+    text = machine_file.text(MACHINE)
+    assert machine_file.loads(text) == MACHINE
+    assert MACHINE.phase_costs("input", 3) == MACHINE.phases[0]
+    assert MACHINE.phase_costs("input", 1) == MACHINE.phases[0]
+    assert MACHINE.phase_costs("gradient", 2) is None
+    for old, new, words in (
+        ('phase = "lookup"', 'phase = "input"', "is above already"),
+        ('phase = "lookup"', 'phase = "loop"', "'loop' is not allowed"),
+        ("number_s = 2e-10", "number_s = -1.0", "at least 0"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            machine_file.loads(text.replace(old, new, 1))
+
+
+def test_a_fit_finds_the_costs_in_spite_of_a_few_late_times() -> None:
+    rng = np.random.default_rng(1)
+    costs = {"call_s": 5e-5, "bag_s": 4e-9, "number_s": 3e-10}
+    timed = []
+    for i in range(24):
+        amounts = [1.0, *(10.0 ** rng.uniform(2, 6, len(measure_phases.COUNTED) - 1)).tolist()]
+        seconds = sum(amounts[measure_phases.COUNTED.index(c)] * x for c, x in costs.items())
+        timed.append(measure_phases.Timed("output", tuple(amounts), seconds * (9 if i < 4 else 1)))
+    fitted = measure_phases.fit("output", timed)
+    for name, value in costs.items():
+        assert fitted[name] == pytest.approx(value, rel=0.05)
+
+
+def test_every_phase_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks on a single small workload of each scheme."""
+    monkeypatch.setattr(measure_phases, "SHAPES", ((4, 200, 16, 2, 64),))
+    monkeypatch.setattr(measure_phases, "DENSE_DESIGNS", DENSE_DESIGNS[:1])
+    monkeypatch.setattr(measure_phases, "STEPS", 2)
+    monkeypatch.setattr(measure_phases, "ELSEWHERE", 1 << 10)
+    costs = run_threads(2, lambda comm: measure_phases.measure_phases(comm, MACHINE))[0]
+    assert {cost.phase for cost in costs} == set(MEASURED_PHASES)
+    assert all(cost.ranks == 2 for cost in costs)
+    assert len(measure_phases.as_values(costs)) == len(costs)
+    assert set(PHASES) - {"prefetch"} <= set(MEASURED_PHASES)
+
+
+def test_the_prediction_benchmark_times_a_step_and_its_phases() -> None:
+    """Two ranks, a model of two tables; what is predicted has the phases that are timed."""
+    model = replace(
+        MODELS[0], batch=32, rows=(50, 60), dims=(16, 16), pooling=(1, 2), bottom=(16,), top=(1,)
+    )
+    record = run_threads(2, lambda comm: Run(model, comm, 3).measure(1))[0]
+    cost = StepSeconds(MACHINE, model.tables, model.work, Layout(2, 2))
+    loads = loads_of(cost, rectangles_of(draw_plan(model, 2, 3)), 2)
+    assert set(record["phases"]) <= set(cost.phase_seconds(loads))
+    assert record["step"] > 0
+    assert compare([(1.0, 1.1), (2.0, 1.8), (4.0, 5.0)])["error"] == pytest.approx(0.1)
+    assert rank_correlation([1.0, 2.0, 4.0], [1.1, 1.8, 5.0]) == pytest.approx(1.0)
