@@ -71,7 +71,7 @@ class Setting:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """Arguments of `PLANNERS`, the scheme left open."""
+        """Arguments of all planners, the scheme left open."""
         return self.task.tables, AUTO, self.layout, self.model, self.task.work, self.capacity
 
 
