@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -44,7 +45,9 @@ from neocpu.zionex.machine import (
 )
 
 THIS_MACHINE = "this-machine"
-PRESETS = Path(neocpu.__file__).resolve().parent.parent / "data" / "machines"
+TREE = Path(neocpu.__file__).resolve().parent.parent / "data" / "machines"
+INSTALLED = Path(sysconfig.get_path("data")) / "share" / "neocpu" / "machines"
+PRESETS = TREE if TREE.is_dir() else INSTALLED
 
 # keys above all sections
 _TOP: dict[str, type] = {"name": str, "origin": str, "nodes": int, "ranks_per_node": int}
@@ -84,7 +87,7 @@ def this_machine_path() -> Path:
 
 
 def preset_names() -> list[str]:
-    """Names of the presets; none where only the package is installed, without its data folder."""
+    """Names of the presets, those of the source tree or those installed with the package."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
