@@ -183,15 +183,15 @@ def summary(entries: list[dict[str, Any]], ranks: int) -> str:
     ]
     base = {entry["task"]: entry for entry in entries if "search" in entry["planners"]}
     for name in MEASURED:
-        mine = [e for e in entries if name in e["planners"] and e["task"] in base]
-        if not mine:
+        measured_entries = [e for e in entries if name in e["planners"] and e["task"] in base]
+        if not measured_entries:
             continue
         predicted, measured = (
-            np.array([entry[column] / base[entry["task"]][column] for entry in mine])
+            np.array([entry[column] / base[entry["task"]][column] for entry in measured_entries])
             for column in ("predicted", "step")
         )
         cells = [f"{predicted.mean():.3f}", f"{measured.mean():.3f}", f"{measured.max():.2f}"]
-        lines.append(f"| {name} | {len(mine)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {name} | {len(measured_entries)} | " + " | ".join(cells) + " |")
     correlations = []
     for task in base:
         of_task = [entry for entry in entries if entry["task"] == task]

@@ -114,13 +114,13 @@ def print_plan(
     """
     from neocpu.planner.capacity import placement_lines
     from neocpu.training.datasets import converted
-    from neocpu.training.plans import make_plan, memory_plan
+    from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
 
     comm = SingleComm()
     state = settings.optimizer.sparse.state_floats
     splits = converted(settings, comm)
     pooling = splits.pooling_factors() if splits else {}
-    distinct = splits.distinct_rows() if splits else {}
+    distinct = splits.distinct_rows() if splits and plans_in_seconds(settings) else None
     sharding = given or make_plan(settings, comm, pooling, ranks, distinct)
     memory = memory_plan(settings, sharding, pooling)
     if capacity:

@@ -102,8 +102,8 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
     ranks = draft.layout.ranks
     if ranks == 1:
         return False
-    mine = _some(np.flatnonzero(draft.item_rank == rank), FROM_RANK)
-    if not mine.size:
+    rank_items = _some(np.flatnonzero(draft.item_rank == rank), FROM_RANK)
+    if not rank_items.size:
         return False
     heat = norm.heat()
     heat[rank] = np.inf
@@ -118,9 +118,9 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
     your_seconds = np.concatenate([seconds[draft.item_piece[yours]], np.zeros((count, phases))])
     your_bytes = np.concatenate([size[draft.item_piece[yours]], np.zeros((count, size.shape[1]))])
     your_rank = np.concatenate([draft.item_rank[yours], partners])
-    budget.spend(CALL + mine.size * your_rank.size)
+    budget.spend(CALL + rank_items.size * your_rank.size)
 
-    gain = your_seconds[None] - seconds[draft.item_piece[mine]][:, None]
+    gain = your_seconds[None] - seconds[draft.item_piece[rank_items]][:, None]
     sums = norm.sums - norm.powers[rank] - norm.powers[your_rank]
     sums = sums + norm.power(draft.seconds[rank] + gain)
     sums += norm.power(draft.seconds[your_rank] - gain)
@@ -128,7 +128,7 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
     limited = np.isfinite(draft.limits)
     if limited.any():
         limits = draft.limits[limited] * (1.0 + TOLERANCE)
-        more = (your_bytes[None] - size[draft.item_piece[mine]][:, None])[..., limited]
+        more = (your_bytes[None] - size[draft.item_piece[rank_items]][:, None])[..., limited]
         room = (draft.bytes[rank][limited] + more <= limits).all(axis=2)
         room &= (draft.bytes[your_rank][:, limited] - more <= limits).all(axis=2)
         values = np.where(room, values, np.inf)
@@ -137,10 +137,10 @@ def _trade(norm: Norm, rank: int, budget: Budget) -> bool:
     if not values[i, j] < norm.now * (1.0 - GAIN):
         return False
     other = int(your_rank[j])
-    draft.item_rank[mine[i]] = other
+    draft.item_rank[rank_items[i]] = other
     if j < yours.size:
         draft.item_rank[yours[j]] = rank
-    more_bytes = your_bytes[j] - size[draft.item_piece[mine[i]]]
+    more_bytes = your_bytes[j] - size[draft.item_piece[rank_items[i]]]
     draft.seconds[rank] += gain[i, j]
     draft.seconds[other] -= gain[i, j]
     draft.bytes[rank] += more_bytes

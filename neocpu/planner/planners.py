@@ -33,5 +33,5 @@ PLANNERS = {
 def planner_of(name: str) -> "Planner":
     """The planner of a name in `PLANNERS`."""
     module, function = PLANNERS[name]
-    found: Planner = getattr(import_module(module), function)
-    return found
+    plan_tables: Planner = getattr(import_module(module), function)
+    return plan_tables

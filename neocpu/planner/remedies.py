@@ -100,13 +100,13 @@ def remedy_lines(question: PlanQuestion) -> Iterator[str]:
         yield f"it does not fit: {bytes_text(missing)} ({missing:,} bytes) are missing"
     else:
         yield "it does not fit: there are bytes enough, but no plan was found that fits each rank"
-    found = remedies(question)
-    for remedy in found:
+    helpful = remedies(question)
+    for remedy in helpful:
         yield (
             f"  {remedy.words}: fits, a step takes {seconds_text(remedy.answer.seconds)}, "
             f"{seconds_text(remedy.rank_seconds)} of all ranks"
         )
-    if not found:
+    if not helpful:
         yield "  no change of ranks, formats, optimizer, memories or schemes helps"
 
 

@@ -242,8 +242,8 @@ class Trials:
 def of_answer(trials: Trials, table: int) -> Trial:
     """The way that an answer keeps a table, priced as the answer has it."""
     answer = trials.answer
-    mine = answer.rectangles.table == table
-    width = int(answer.rectangles.width[mine].max())
+    own_rectangles = answer.rectangles.table == table
+    width = int(answer.rectangles.width[own_rectangles].max())
     shards = answer.plan.of_table(table)
     alternative = Alternative(
         scheme=answer.plan.schemes[table],
@@ -256,7 +256,7 @@ def of_answer(trials: Trials, table: int) -> Trial:
         alternative=alternative,
         candidate=-1,
         phases=answer.loads.max(axis=0),
-        own=trials.rectangle_seconds[mine].sum(axis=0),
+        own=trials.rectangle_seconds[own_rectangles].sum(axis=0),
         ranks=len({shard.rank for shard in shards}),
     )
 

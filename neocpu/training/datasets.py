@@ -5,7 +5,7 @@ Raw logs are converted once, by rank 0; then every rank maps the converted files
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Splits:
         self.comm = comm
         self.datasets = datasets
         self._vocabularies: dict[str, Any] | None = None
-        self._estimated: dict[str, dict[str, float]] | None = None
+        self._estimates: dict[str, dict[str, float]] = {}
         if config.data.rows_by == "vocabulary":
             source = (
                 Dataset(config.data.vocabulary) if config.data.vocabulary else datasets.get("train")
@@ -93,50 +93,60 @@ class Splits:
 
     def pooling_factors(self) -> dict[str, float]:
         """Mean lookups per sample of each table. Collective when first called."""
-        return self._lookups()["pooling"]
+        return self._estimated("pooling", self._estimate_pooling)
 
     def distinct_rows(self) -> dict[str, float]:
         """Distinct codes that a batch looks up in each table. Collective when first called.
 
         Rows may be fewer, where codes share one.
         """
-        return self._lookups()["distinct"]
+        return self._estimated("distinct", self._estimate_distinct)
 
-    def _lookups(self) -> dict[str, dict[str, float]]:
-        """Both, estimated from the first samples of one split, which rank 0 reads for all."""
-        if self._estimated is None:
+    def _estimated(self, name: str, estimate: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """An estimate by table, from the first samples of one split, which rank 0 reads for all."""
+        if name not in self._estimates:
             message = b""
             error: NeocpuError | None = None
             if self.comm.rank == 0:
                 try:
-                    message = json.dumps(self._estimate()).encode()
+                    message = json.dumps(estimate()).encode()
                 except NeocpuError as problem:
                     error = problem
             self.comm.agree(error)
-            self._estimated = json.loads(self.comm.allgather_bytes(message)[0])
-        return self._estimated
+            self._estimates[name] = json.loads(self.comm.allgather_bytes(message)[0])
+        return self._estimates[name]
 
-    def _estimate(self) -> dict[str, dict[str, float]]:
-        data = next(iter(self.datasets.values()))
-        samples = np.arange(min(LOOKED_AT, data.rows), dtype=np.int64)
-        lookups: dict[str, int] = {}
-        distinct: dict[str, float] = {}
-        # one feature at a time, once: together they may be too much for memory
-        for feature in {feature for table in self.config.tables for feature in table.features}:
-            codes = data.take(samples, [feature]).features[feature].codes
-            lookups[feature] = codes.size
-            share = self.config.training.batch_size / max(samples.size, 1)
-            distinct[feature] = distinct_codes(codes, share * codes.size)
-        tables = self.config.tables
+    def _estimate_pooling(self) -> dict[str, float]:
+        lookups = {name: codes.size for name, codes in self._first_codes()}
+        samples = max(self._samples_looked_at, 1)
         return {
-            "pooling": {
-                table.name: sum(lookups[name] for name in table.features) / max(samples.size, 1)
-                for table in tables
-            },
-            "distinct": {
-                table.name: sum(distinct[name] for name in table.features) for table in tables
-            },
+            table.name: sum(lookups[name] for name in table.features) / samples
+            for table in self.config.tables
         }
+
+    def _estimate_distinct(self) -> dict[str, float]:
+        share = self.config.training.batch_size / max(self._samples_looked_at, 1)
+        distinct = {
+            name: distinct_codes(codes, share * codes.size) for name, codes in self._first_codes()
+        }
+        return {
+            table.name: sum(distinct[name] for name in table.features)
+            for table in self.config.tables
+        }
+
+    @property
+    def _samples_looked_at(self) -> int:
+        return min(LOOKED_AT, next(iter(self.datasets.values())).rows)
+
+    def _first_codes(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Each feature, once, with its codes in the first samples of one split.
+
+        One at a time: together they may be too much for memory.
+        """
+        data = next(iter(self.datasets.values()))
+        samples = np.arange(self._samples_looked_at, dtype=np.int64)
+        for name in {name for table in self.config.tables for name in table.features}:
+            yield name, data.take(samples, [name]).features[name].codes
 
 
 def distinct_codes(codes: NDArray[Any], lookups: float) -> float:

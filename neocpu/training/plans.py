@@ -48,12 +48,17 @@ def make_plan(
     return plan_on_first_rank(comm, config.tables, lambda: _plan(config, count, per_node, work))
 
 
+def plans_in_seconds(config: Config) -> bool:
+    """Does the run's planner minimise seconds, of which distinct rows decide some, or bytes?"""
+    return config.parallel.planner != "greedy"
+
+
 def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
     """The plan of a file, or one that is made."""
     budget = config.parallel.memory or None
     spec = config.parallel.plan
     if not (isinstance(spec, str) and is_plan_file(spec)):
-        if config.parallel.planner != "greedy":
+        if plans_in_seconds(config):
             return _planned(config, ranks, per_node, work)
         return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
     file = plan_file.loads(plan_file.read_text(spec), spec)

@@ -24,7 +24,7 @@ from neocpu.training.frequent import warm_caches
 from neocpu.training.lookahead import Ahead, look_ahead
 from neocpu.training.metrics import Metrics, Window
 from neocpu.training.on_machine import load_machine, report_on_machine
-from neocpu.training.plans import make_plan, memory_plan
+from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
 from neocpu.training.recovery import Recovery
 from neocpu.training.results import RunReport
 from neocpu.training.room import PlannedRun, check_room
@@ -132,7 +132,8 @@ class Trainer:
         comm = self.comm
         training = config.training
         pooling = splits.pooling_factors()
-        plan = make_plan(config, comm, pooling, distinct=splits.distinct_rows())
+        distinct = splits.distinct_rows() if plans_in_seconds(config) else None
+        plan = make_plan(config, comm, pooling, distinct=distinct)
         memory = memory_plan(config, plan, pooling, row_folder(self.out))
         remove_row_files(self.out, comm)
         schedule = BatchSchedule(splits.loader("train"), training.epochs, training.steps)

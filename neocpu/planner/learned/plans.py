@@ -12,7 +12,6 @@ Learned plans keep tables in the fastest memory.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -76,8 +75,7 @@ def neuroshard_plan(
     Raises ConfigError where there are no networks, PlanError for other schemes than `KNOWN` and
     for what does not fit.
     """
-    propose = partial(_plan, "neuroshard", beam_search)
-    return propose(tables, spec, layout, model, work, capacity, networks)
+    return _plan("neuroshard", beam_search, tables, spec, layout, model, work, capacity, networks)
 
 
 def autoshard_plan(
@@ -90,8 +88,7 @@ def autoshard_plan(
     networks: store.Networks | None = None,
 ) -> Answer:
     """The plan of AutoShard's policy, or another's; as `neuroshard_plan` otherwise."""
-    propose = partial(_plan, "autoshard", play)
-    return propose(tables, spec, layout, model, work, capacity, networks)
+    return _plan("autoshard", play, tables, spec, layout, model, work, capacity, networks)
 
 
 def beam_search(task: ShardingTask) -> PlacedParts:
