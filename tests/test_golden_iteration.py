@@ -112,8 +112,14 @@ def golden() -> Golden:
 
 
 def record(comm: Comm) -> list[Call]:
-    """A list that every later collective of the comm is added to."""
+    """A list that every later collective of the comm and its queues is added to."""
     calls: list[Call] = []
+    for queue in (comm, *comm._queues.values()):
+        _record(queue, calls)
+    return calls
+
+
+def _record(comm: Comm, calls: list[Call]) -> None:
     exchange: Callable[..., Any] = comm._exchange
     gather: Callable[..., Any] = comm._gather
 
@@ -127,7 +133,6 @@ def record(comm: Comm) -> list[Call]:
 
     setattr(comm, "_exchange", recorded_exchange)  # noqa: B010
     setattr(comm, "_gather", recorded_gather)  # noqa: B010
-    return calls
 
 
 @pytest.fixture(scope="module")

@@ -124,13 +124,13 @@ class Recorder(Traffic):
 
 
 def train(comm: Comm, case: Case) -> tuple[list[tuple[str, np.ndarray]], dict]:
+    comm.sent = Recorder()  # before queues share it
     """One training step; (this rank's calls, the traffic of all ranks)."""
     dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
     model = Dlrm(DENSE_FEATURES, dims, (FIRST_COLUMN,), (1,), "cat")
     embedding = ShardedEmbedding(
         case.plan, comm, case.optimizer, 1, case.leaves, FIRST_COLUMN, case.route
     )
-    comm.sent = Recorder()
     step = TrainStep(model, embedding, DenseOptimizer(SGD, model.flat), comm, case.leaves)
     step(rank_batch(comm, case), 1)
     log = list(comm.sent.log)

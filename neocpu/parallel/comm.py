@@ -6,6 +6,7 @@ nothing can stand.
     largest, allgather_bytes       small things
     barrier, quiet_barrier         the quiet one sleeps, for waits of seconds
     split                          the same verbs among some of the ranks
+    queue                          the same ranks, with an order of calls of its own
     agree                          an error of one rank becomes the same error on all
 
 Collectives move bytes and never add: MPI's own sums have no defined order (`docs/arithmetic.md`
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu import errors
+from neocpu.parallel.timeline import Timeline
 
 Counts = NDArray[np.int64]
 LINKS = ("same_rank", "same_node", "other_node")
@@ -49,11 +51,13 @@ class Traffic:
     """What one rank sent: calls by verb; messages (non-empty) and bytes by verb and link class.
 
     waited : seconds by verb in which the rank started calls and waited for them to end.
+    timeline : where calls are recorded as spans of time, if they are.
     """
 
     def __init__(self) -> None:
         self.calls: dict[str, int] = {}
         self.waited: dict[str, float] = {}
+        self.timeline: Timeline | None = None
         self.sent: dict[str, NDArray[np.int64]] = {}  # [link class, (messages, bytes)]
 
     def add(self, verb: str, links: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
@@ -94,16 +98,27 @@ def sum_traffic(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 class _Timed:
-    """A request whose waiting time is counted."""
+    """A request whose waiting time is counted.
 
-    def __init__(self, request: Request, traffic: Traffic, verb: str) -> None:
+    what : the collective's name. started : when it began, of `time.perf_counter`.
+    """
+
+    def __init__(
+        self, request: Request, traffic: Traffic, verb: str, what: str, started: float
+    ) -> None:
         self._request = request
         self._traffic = traffic
         self._verb = verb
+        self._what = what
+        self._started = started
 
     def wait(self) -> None:
+        awaited = time.perf_counter()
         with self._traffic.waiting(self._verb):
             self._request.wait()
+        timeline = self._traffic.timeline
+        if timeline is not None:
+            timeline.exchange(self._what, self._started, awaited, time.perf_counter())
 
 
 class Comm(ABC):
@@ -124,6 +139,7 @@ class Comm(ABC):
         self.sent = Traffic() if sent is None else sent
         self._links = np.where(self.nodes == self.nodes[rank], 1, 2)
         self._links[rank] = 0
+        self._queues: dict[str, Comm] = {}
 
     # ---- what an implementation brings ----
 
@@ -154,7 +170,12 @@ class Comm(ABC):
     # ---- verbs ----
 
     def start_alltoallv(
-        self, send: NDArray[Any], send_counts: ArrayLike, recv: NDArray[Any], recv_counts: ArrayLike
+        self,
+        send: NDArray[Any],
+        send_counts: ArrayLike,
+        recv: NDArray[Any],
+        recv_counts: ArrayLike,
+        what: str = "",
     ) -> Request:
         """Begin sending run q of `send` to rank q, and receiving run q of `recv` from rank q.
 
@@ -162,6 +183,7 @@ class Comm(ABC):
             be empty.
         send_counts, recv_counts : i64[size], elements per rank; they must add up to the arrays'
             sizes.
+        what : name of the collective, as in `planner.traffic`.
         """
         sends = np.asarray(send_counts, np.int64)
         recvs = np.asarray(recv_counts, np.int64)
@@ -170,15 +192,21 @@ class Comm(ABC):
         if send.dtype != recv.dtype:
             raise ValueError(f"alltoallv sends {send.dtype} but receives {recv.dtype}")
         self.sent.add("alltoallv", self._links, sends * send.itemsize)
+        started = time.perf_counter()
         with self.sent.waiting("alltoallv"):
             request = self._exchange(send, sends, recv, recvs)
-        return _Timed(request, self.sent, "alltoallv")
+        return _Timed(request, self.sent, "alltoallv", what, started)
 
     def alltoallv(
-        self, send: NDArray[Any], send_counts: ArrayLike, recv: NDArray[Any], recv_counts: ArrayLike
+        self,
+        send: NDArray[Any],
+        send_counts: ArrayLike,
+        recv: NDArray[Any],
+        recv_counts: ArrayLike,
+        what: str = "",
     ) -> None:
         """`start_alltoallv` and `wait` in one."""
-        self.start_alltoallv(send, send_counts, recv, recv_counts).wait()
+        self.start_alltoallv(send, send_counts, recv, recv_counts, what).wait()
 
     def alltoall(self, send: NDArray[Any]) -> NDArray[Any]:
         """Block q of `send` [size, ...] goes to rank q; returns the same shape, block q from rank
@@ -195,9 +223,11 @@ class Comm(ABC):
             self._exchange(send.reshape(-1), counts, recv.reshape(-1), counts).wait()
         return recv
 
-    def allgatherv(self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike) -> None:
+    def allgatherv(
+        self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
+    ) -> None:
         """Every rank's `send` in rank order into `recv` of every rank (1-D); `counts` i64[size]:
-        elements of each.
+        elements of each; `what`: as of `start_alltoallv`.
         """
         sizes = np.asarray(counts, np.int64)
         self._check(recv, sizes, "recv")
@@ -212,8 +242,11 @@ class Comm(ABC):
                 f"but sends {send.dtype}{send.shape}"
             )
         self.sent.add("allgatherv", self._links, np.full(self.size, send.nbytes, np.int64))
+        started = time.perf_counter()
         with self.sent.waiting("allgatherv"):
             self._gather(send, recv, sizes)
+        if self.sent.timeline is not None:
+            self.sent.timeline.exchange(what, started, started, time.perf_counter())
 
     def allgather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in rank order. For small things beside the training path."""
@@ -262,6 +295,16 @@ class Comm(ABC):
         raise raised
 
     # ---- where ranks are, and what was sent ----
+
+    def queue(self, name: str) -> "Comm":
+        """The same ranks with an order of calls of its own, which no call on this comm or on
+        another queue can hold up; a name's second call returns the same comm.
+
+        Collective when a name is first asked for. Traffic is counted together.
+        """
+        if name not in self._queues:
+            self._queues[name] = self.split(0, self.rank)
+        return self._queues[name]
 
     def node_of(self, rank: int) -> int:
         """Number of the node that holds `rank`, from 0."""

@@ -68,7 +68,7 @@ class DenseReduction:
                 self._send[at : at + hi - lo] = nodes[node][lo:hi]
                 at += hi - lo
         request = self.comm.start_alltoallv(
-            self._send, self._send_counts, self._recv, self._recv_counts
+            self._send, self._send_counts, self._recv, self._recv_counts, what="dense slices"
         )
         return StartedReduction(self, nodes, request)
 
@@ -105,5 +105,5 @@ class StartedReduction:
                 at += width
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
             slice_sum = np.ascontiguousarray(climb(pieces, 0, owner.leaves))
-        owner.comm.allgatherv(slice_sum, owner._total, owner._widths)
+        owner.comm.allgatherv(slice_sum, owner._total, owner._widths, what="dense gather")
         return owner._total

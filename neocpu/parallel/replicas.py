@@ -64,7 +64,7 @@ class Replicas:
         bounds = np.stack([np.searchsorted(t.rows, cuts) for t, cuts in zip(tables, self._cuts)])
         cuts = [b.tolist() for b in bounds]
         counts = np.ascontiguousarray(np.diff(bounds, axis=1).T)  # [W, T] words for each rank
-        received = yield from self._counts(counts)
+        received = yield from self._counts(counts, "replica counts")
         pieces = [
             (t, cuts[i][d], cuts[i][d + 1]) for d in range(ranks) for i, t in enumerate(tables)
         ]
@@ -72,12 +72,15 @@ class Replicas:
         words = np.concatenate([t.words[lo:hi].reshape(-1) for t, lo, hi in pieces])
         rows_in = np.empty(int(received.sum()), np.int64)
         words_in = np.empty(int((received * self.widths).sum()))
-        first = self.comm.start_alltoallv(rows, counts.sum(axis=1), rows_in, received.sum(axis=1))
+        first = self.comm.start_alltoallv(
+            rows, counts.sum(axis=1), rows_in, received.sum(axis=1), what="replica rows"
+        )
         yield self.comm.start_alltoallv(
             words,
             (counts * self.widths).sum(axis=1),
             words_in,
             (received * self.widths).sum(axis=1),
+            what="replica words",
         )
         yield first
         return [RowWords(*pair) for pair in self._regroup(received, rows_in, words_in)]
@@ -96,21 +99,23 @@ class Replicas:
     ) -> Generator[Request, None, list[RowGradients]]:
         ranks = self.comm.size
         my_rows = np.array([g.rows.size for g in owned], np.int64)
-        received = yield from self._counts(np.tile(my_rows, (ranks, 1)))
+        received = yield from self._counts(np.tile(my_rows, (ranks, 1)), "gathered counts")
         rows = np.concatenate([g.rows for g in owned])
         flat = np.concatenate([g.gradient.reshape(-1) for g in owned])
         rows_in = np.empty(int(received.sum()), np.int64)
         flat_in = np.empty(int((received * self.widths).sum()), np.float32)
-        self.comm.allgatherv(rows, rows_in, received.sum(axis=1))
-        self.comm.allgatherv(flat, flat_in, (received * self.widths).sum(axis=1))
+        self.comm.allgatherv(rows, rows_in, received.sum(axis=1), what="gathered rows")
+        self.comm.allgatherv(
+            flat, flat_in, (received * self.widths).sum(axis=1), what="gathered gradients"
+        )
         return [RowGradients(*pair) for pair in self._regroup(received, rows_in, flat_in)]
 
-    def _counts(self, counts: Ints) -> Generator[Request, None, Ints]:
+    def _counts(self, counts: Ints, what: str) -> Generator[Request, None, Ints]:
         """counts[d] goes to rank d: i64[W, T] -> i64[W, T]."""
         received = np.empty_like(counts)
         sizes = np.full(self.comm.size, counts.shape[1], np.int64)
         yield self.comm.start_alltoallv(
-            np.ascontiguousarray(counts).reshape(-1), sizes, received.reshape(-1), sizes
+            np.ascontiguousarray(counts).reshape(-1), sizes, received.reshape(-1), sizes, what=what
         )
         return received
 

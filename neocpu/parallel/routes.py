@@ -73,7 +73,7 @@ class direct:
         sends = np.diff(m.cuts) * job.words.shape[1]
         recvs = np.array([m.samples(me) * m.columns(groups) for groups in m.held], np.int64)
         home = job.buffers.take("words", int(recvs.sum()), np.float64)
-        yield m.comm.start_alltoallv(job.words.reshape(-1), sends, home, recvs)
+        yield m.comm.start_alltoallv(job.words.reshape(-1), sends, home, recvs, what="words")
         return home, list(m.held)
 
     @staticmethod
@@ -87,7 +87,9 @@ class direct:
         ends = np.cumsum(sends).tolist()
         for groups, end, size in zip(m.held, ends, sends.tolist()):
             m.gather(gradient, send[end - size : end], groups)
-        yield m.comm.start_alltoallv(send, sends, out.reshape(-1), np.diff(m.cuts) * columns)
+        yield m.comm.start_alltoallv(
+            send, sends, out.reshape(-1), np.diff(m.cuts) * columns, what="word gradients"
+        )
         return out
 
 
@@ -110,7 +112,7 @@ class reduce_scatter:
             block = np.empty(size)
             sends = _counts(m, {(me + 1) % ranks: total.size})
             recvs = _counts(m, {(me - 1) % ranks: size})
-            yield m.comm.start_alltoallv(total.reshape(-1), sends, block, recvs)
+            yield m.comm.start_alltoallv(total.reshape(-1), sends, block, recvs, what="words")
         return _collect(job, me, ranks, block).reshape(-1), [_carried(m, me, ranks)]
 
     @staticmethod
@@ -138,7 +140,9 @@ class reduce_scatter:
             block = np.empty((m.samples(after), m.columns(have)), np.float32)
             sends = _counts(m, {(me - 1) % ranks: send.size})
             recvs = _counts(m, {(me + 1) % ranks: block.size})
-            yield m.comm.start_alltoallv(send.reshape(-1), sends, block.reshape(-1), recvs)
+            yield m.comm.start_alltoallv(
+                send.reshape(-1), sends, block.reshape(-1), recvs, what="word gradients"
+            )
             m.select(block, have, out[m.cuts[after] : m.cuts[after + 1]], m.held[me])
         return out
 
@@ -179,7 +183,11 @@ class two_level:
         recvs = _counts(m, {peer: rows[me] * m.columns(m.held[peer]) for peer in peers})
         recv = job.buffers.take("words in node", int(recvs.sum()), np.float64)
         yield m.comm.start_alltoallv(
-            send, _counts(m, {p: rows[p] * job.words.shape[1] for p in peers}), recv, recvs
+            send,
+            _counts(m, {p: rows[p] * job.words.shape[1] for p in peers}),
+            recv,
+            recvs,
+            what="words",
         )
 
         groups = m.union(peers)
@@ -195,7 +203,7 @@ class two_level:
         servers = [_server(m, node, me) for node in _nodes(m)]
         recvs = _counts(m, {s: m.samples(me) * m.columns(g) for s, g in zip(servers, arriving)})
         home = job.buffers.take("words", int(recvs.sum()), np.float64)
-        yield m.comm.start_alltoallv(total.reshape(-1), sends, home, recvs)
+        yield m.comm.start_alltoallv(total.reshape(-1), sends, home, recvs, what="words")
         return home, arriving
 
     @staticmethod
@@ -216,7 +224,7 @@ class two_level:
         whole = np.empty((rows[me], m.columns(groups)), np.float32)
         recvs = _counts(m, {d: m.samples(d) * whole.shape[1] for d in served[me]})
         send = np.concatenate([block.reshape(-1) for block in blocks])
-        yield m.comm.start_alltoallv(send, sends, whole.reshape(-1), recvs)
+        yield m.comm.start_alltoallv(send, sends, whole.reshape(-1), recvs, what="word gradients")
 
         dealt = [np.empty((rows[me], m.columns(m.held[peer])), np.float32) for peer in peers]
         for peer, block in zip(peers, dealt):
@@ -226,7 +234,11 @@ class two_level:
         sends = _counts(m, {peer: block.size for peer, block in zip(peers, dealt)})
         send = np.concatenate([block.reshape(-1) for block in dealt])
         yield m.comm.start_alltoallv(
-            send, sends, recv.reshape(-1), _counts(m, {p: rows[p] * columns for p in peers})
+            send,
+            sends,
+            recv.reshape(-1),
+            _counts(m, {p: rows[p] * columns for p in peers}),
+            what="word gradients",
         )
         out = buffers.matrix("part gradients", m.cuts[-1], columns, np.float32)
         at = 0

@@ -107,7 +107,9 @@ class ScalarPeers:
         for pair, span in zip(self._in, spans):
             recvs[pair.sender] += len(pair.nodes) * (span.stop - span.start) * scalars
         arrived = np.empty(int(recvs.sum()), np.float32)
-        yield self.comm.start_alltoallv(np.concatenate(parts), sends, arrived, recvs)
+        yield self.comm.start_alltoallv(
+            np.concatenate(parts), sends, arrived, recvs, what="row scalars"
+        )
         pieces = {
             i: [(node, slice(0, rows[i].size), term) for node, term in nodes.items()]
             for i, nodes in terms.items()

@@ -27,7 +27,9 @@ from neocpu.kernels.update import clip
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm, Request
 from neocpu.parallel.entries import Ints, RoutedEntries
-from neocpu.parallel.exchange import Exchange, Input, Output
+from neocpu.parallel.exchange import Exchange
+from neocpu.parallel.input_dist import Input
+from neocpu.parallel.output_dist import Output
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.replicas import Replicas, RowWords
 from neocpu.parallel.scalars import ScalarPeers

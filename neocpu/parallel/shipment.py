@@ -158,13 +158,13 @@ def ship_further(job: Shipment) -> Generator[Request, None, Further]:
     send = np.stack([counts, np.full(comm.size, counts.sum())], axis=1).reshape(-1)
     recv = np.empty(2 * comm.size, np.int64)
     two = np.full(comm.size, 2, np.int64)
-    yield comm.start_alltoallv(send, two, recv, two)
+    yield comm.start_alltoallv(send, two, recv, two, what="further counts")
     if not recv[1::2].any():
         return Further(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0))
     sizes = np.ascontiguousarray(recv[::2])
     arrived = np.empty(int(sizes.sum()))
     flat = np.array([x for message in messages for x in message], np.float64)
-    yield comm.start_alltoallv(flat, counts, arrived, sizes)
+    yield comm.start_alltoallv(flat, counts, arrived, sizes, what="further words")
     records = []
     at = 0
     samples = job.map.samples(comm.rank)

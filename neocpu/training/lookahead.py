@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from neocpu.config import MemoryConfig
 from neocpu.ingest.loader import Batch
-from neocpu.parallel.exchange import Input
+from neocpu.parallel.input_dist import Input
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.started import Started
 from neocpu.reference.policies import POLICIES
