@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu import errors
-from neocpu.parallel.timeline import Timeline
+from neocpu.parallel.timeline import RunTimeline
 
 Counts = NDArray[np.int64]
 LINKS = ("same_rank", "same_node", "other_node")
@@ -57,7 +57,7 @@ class Traffic:
     def __init__(self) -> None:
         self.calls: dict[str, int] = {}
         self.waited: dict[str, float] = {}
-        self.timeline: Timeline | None = None
+        self.timeline: RunTimeline | None = None
         self.sent: dict[str, NDArray[np.int64]] = {}  # [link class, (messages, bytes)]
 
     def add(self, verb: str, links: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:

@@ -27,7 +27,7 @@ class ExchangeSpan(NamedTuple):
     end: float
 
 
-class Timeline:
+class RunTimeline:
     """The spans of one rank, in the order in which they ended."""
 
     def __init__(self) -> None:
