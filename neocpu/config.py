@@ -1,7 +1,8 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-The records below list all keys and their defaults; those of data, tables and optimizers live
-beside their owners (`ingest/settings.py`, `embedding/specs.py`, `embedding/optimizers.py`).
+The records below list all keys and their defaults; those of data, model, tables and optimizers
+live beside their owners (`ingest/settings.py`, `model/settings.py`, `embedding/specs.py`,
+`embedding/optimizers.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
 
@@ -21,14 +22,14 @@ from neocpu.embedding.specs import (
     ROUNDINGS,
     TableKeys,
     TableSpec,
-    bags,
     with_caches,
 )
 from neocpu.errors import ConfigError
 from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
-from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
+from neocpu.model.layout import INTERACTIONS, LOSSES
+from neocpu.model.settings import ModelConfig
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
@@ -38,23 +39,6 @@ from neocpu.storage.placement import choose_placements
 
 # those of `parallel.routes`, which cannot be imported here: it needs Numba
 ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Shape of the DLRM: widths of its layers without their inputs, and the loss.
-
-    embedding_dim, embedding_format, embedding_rounding : of tables that do not say their own.
-    """
-
-    embedding_dim: int = 16
-    embedding_format: str = "fp32"
-    embedding_rounding: str = "nearest"
-    bottom: tuple[int, ...] = (64, 16)
-    top: tuple[int, ...] = (64, 1)
-    interaction: str = "dot"
-    diagonal: bool = False
-    loss: str = "bce"
 
 
 @dataclass(frozen=True)
@@ -201,15 +185,11 @@ class Config:
     def header(self) -> dict[str, Any]:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
         data = asdict(self.data)
-        model = asdict(self.model)
         for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead"):
             del data[name]
-        # defaults of tables, each of which notes its own
-        for name in ("embedding_dim", "embedding_format", "embedding_rounding"):
-            del model[name]
         header = {
             "data": data,
-            "model": model,
+            "model": self.model.header(),
             "tables": [table.header() for table in self.tables],
             "optimizer": {name: part.header() for name, part in vars(self.optimizer).items()},
             "training": {
@@ -368,9 +348,7 @@ def _check_together(reader: Reader, config: Config) -> None:
         for key, why in optimizer.faults(general=name == "sparse"):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     try:
-        dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
-        model = config.model
-        ModelLayout(1, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss)
+        config.model.layout(1, config.tables)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)
     except ConfigError as error:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from neocpu.config import Config
 from neocpu.embedding.optimizers import DenseOptimizer
-from neocpu.embedding.specs import bags
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
@@ -47,15 +46,17 @@ def build(
     huge : tables on huge pages. memory : where tables live (None: in memory, all of them).
     """
     training = config.training
+    layout = config.model.layout(dense_features, plan.tables)
     model = Dlrm(
         dense_features=dense_features,
-        dims=[plan.tables[bag.table].dim for bag in bags(plan.tables)],
+        dims=layout.dims,
         bottom=config.model.bottom,
         top=config.model.top,
         interaction=config.model.interaction,
         diagonal=config.model.diagonal,
         loss=config.model.loss,
         seed=training.seed,
+        towers=layout.towers,
     )
     embedding = ShardedEmbedding(
         plan,
