@@ -29,6 +29,7 @@ from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
+from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
@@ -102,6 +103,8 @@ class ParallelConfig:
     ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
     planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
     (docs/planner.md).
+    unique_rows : do equal rows that a rank asks of one shard travel once, "off", "on" or "auto":
+    where that is fewer bytes (docs/communication.md).
     """
 
     plan: PlanSpec = "auto"
@@ -110,6 +113,7 @@ class ParallelConfig:
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
+    unique_rows: str = "off"
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
     "parallel.route": ROUTE_NAMES,
+    "parallel.unique_rows": UNIQUE_ROWS,
     "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
     "checkpoint.quantize": ("none", *SCALED),
