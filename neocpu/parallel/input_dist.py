@@ -116,7 +116,12 @@ class InputDist:
         lengths_in = buffers.take("lengths in", int(shape.length_recvs.sum()), np.int32)
         shape.pack_lengths(None if sent is None else sent.lengths, lengths_out)
         yield self.comm.start_alltoallv(
-            lengths_out, shape.length_sends, lengths_in, shape.length_recvs, what="input lengths"
+            lengths_out,
+            shape.length_sends,
+            lengths_in,
+            shape.length_recvs,
+            what="input lengths",
+            table=shape.length_table,
         )
         if lengths_in[shape.recv_heads].any():
             self.comm.agree(error)

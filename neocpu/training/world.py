@@ -13,6 +13,7 @@ from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.two_level import two_level
 from neocpu.training.step import TrainStep
 
 
@@ -47,6 +48,8 @@ def build(
     huge : tables on huge pages. memory : where tables live (None: in memory, all of them).
     """
     training = config.training
+    if config.parallel.alltoall == "two_level":
+        comm = two_level(comm)
     model = Dlrm(
         dense_features=dense_features,
         dims=[plan.tables[bag.table].dim for bag in bags(plan.tables)],
