@@ -40,6 +40,8 @@ from neocpu.storage.placement import choose_placements
 
 # those of `parallel.routes`, which cannot be imported here: it needs Numba
 ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
+# ways of `parallel.two_level`: between any two ranks, or through the ranks of a node first
+ALLTOALL_NAMES = ("direct", "two_level")
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class ParallelConfig:
     the path of a plan file that ends in .json (docs/planner.md).
     ranks_per_node : 0: the real hosts. route : how sums of row-split tables travel. memory : bytes
     for tables on each rank (0: no limit).
+    alltoall : how exchanges travel: "direct" from rank to rank, or "two_level", inside each node
+        first and then between ranks of equal place (docs/communication.md).
     machine : that is planned for, and on which the run's traffic is reckoned in seconds when it
     ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
     planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
@@ -94,6 +98,7 @@ class ParallelConfig:
     plan: PlanSpec = "auto"
     ranks_per_node: int = 0
     route: str = "direct"
+    alltoall: str = "direct"
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
@@ -237,6 +242,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
     "parallel.route": ROUTE_NAMES,
     "parallel.unique_rows": UNIQUE_ROWS,
+    "parallel.alltoall": ALLTOALL_NAMES,
     "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
     "checkpoint.quantize": ("none", *SCALED),

@@ -12,6 +12,7 @@ from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.two_level import two_level
 from neocpu.training.step import TrainStep
 
 
@@ -47,6 +48,8 @@ def build(
     """
     training = config.training
     layout = config.model.layout(dense_features, plan.tables)
+    if config.parallel.alltoall == "two_level":
+        comm = two_level(comm)
     model = Dlrm(
         dense_features=dense_features,
         dims=layout.dims,
