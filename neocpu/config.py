@@ -30,6 +30,7 @@ from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
+from neocpu.parallel.wire_formats import BLOCK, DIRECTIONS, WIRE_FORMATS, WireSpec, WireSpecs
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
 from neocpu.reference.policies import DEFAULT, POLICIES
@@ -110,6 +111,45 @@ class ParallelConfig:
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
+
+
+@dataclass(frozen=True)
+class WiresConfig:
+    """In which formats numbers travel between ranks; they change the bits, as a model's shape does.
+
+    What is rounded is rounded alike where nothing travels: one digest for every plan and rank count
+    (docs/arithmetic.md §13).
+
+    forward : of pooled vectors: fp32, fp16, bf16, fp8, int8 or int4. backward : of their gradients.
+    dense : of gradients of the dense parameters: fp32, fp16 or bf16.
+    block : columns of a vector that fp8, int8 and int4 encode together, under one scale. No plan
+    may cut columns inside a block.
+    forward_scale, backward_scale, dense_scale : numbers are multiplied by it before they are
+    encoded, and divided by it afterwards; powers of two are exact.
+    """
+
+    forward: str = "fp32"
+    backward: str = "fp32"
+    dense: str = "fp32"
+    block: int = BLOCK
+    forward_scale: float = 1.0
+    backward_scale: float = 1.0
+    dense_scale: float = 1.0
+
+    @property
+    def specs(self) -> WireSpecs:
+        """The wires."""
+        return WireSpecs(
+            *(
+                WireSpec(getattr(self, name), self.block, getattr(self, f"{name}_scale"))
+                for name in DIRECTIONS
+            )
+        )
+
+    def header(self) -> dict[str, Any]:
+        """What decides the bits, of the wires that round."""
+        specs = {name: getattr(self.specs, name) for name in DIRECTIONS}
+        return {name: spec.header() for name, spec in specs.items() if not spec.exact}
 
 
 @dataclass(frozen=True)
@@ -194,6 +234,7 @@ class Config:
     parallel: ParallelConfig
     memory: MemoryConfig
     checkpoint: CheckpointConfig
+    wires: WiresConfig = field(default_factory=WiresConfig)
     source: str = ""
     text: str = ""
     overrides: tuple[str, ...] = ()
@@ -218,6 +259,8 @@ class Config:
         }
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header()
+        if wires := self.wires.header():
+            header["wires"] = wires
         as_json: dict[str, Any] = json.loads(json.dumps(header))
         return as_json
 
@@ -232,6 +275,7 @@ SECTIONS: dict[str, type] = {
     "parallel": ParallelConfig,
     "memory": MemoryConfig,
     "checkpoint": CheckpointConfig,
+    "wires": WiresConfig,
 }
 # what a text may be; keys of tables stand under `tables.*`
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -255,6 +299,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
     "checkpoint.quantize": ("none", *SCALED),
+    "wires.forward": tuple(WIRE_FORMATS),
+    "wires.backward": tuple(WIRE_FORMATS),
+    "wires.dense": tuple(name for name, form in WIRE_FORMATS.items() if not form.blocks),
 }
 # limits of whole numbers; all others are at least 0
 LEAST = {
@@ -265,6 +312,7 @@ LEAST = {
     "training.epochs": 1,
     "training.leaves": 1,
     "checkpoint.keep": 1,
+    "wires.block": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
 }
@@ -364,6 +412,13 @@ def _check_together(reader: Reader, config: Config) -> None:
         raise reader.wrong(
             key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"'
         )
+    for name in DIRECTIONS:
+        spec: WireSpec = getattr(config.wires.specs, name)
+        smallest = 2.0**-126  # below, fp32 has fewer bits
+        if not smallest <= spec.scale <= 2.0**126:
+            raise reader.wrong(f"wires.{name}_scale", f"{spec.scale} is not from 2^-126 to 2^126")
+        if spec.exact and spec.scale != 1.0:
+            raise reader.wrong(f"wires.{name}_scale", f'it has no effect on wires.{name} = "fp32"')
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
         for key, why in optimizer.faults(general=name == "sparse"):
             raise reader.wrong(f"optimizer.{name}.{key}", why)

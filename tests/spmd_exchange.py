@@ -25,6 +25,7 @@ from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.parallel.threads import run_threads
+from neocpu.parallel.wire_formats import FP32, WireSpecs
 from neocpu.trees import rank_samples
 
 MIXED = (
@@ -86,6 +87,7 @@ class Case:
     placements: tuple[str, ...] = ()  # of the tables, in turn; none: all in memory
     policy: str = "lru"
     prefetch: int = 0  # batches whose rows are brought up before their turn
+    wires: WireSpecs = FP32
 
 
 def plan_of(case: Case, ranks: int) -> Plan:
@@ -167,6 +169,7 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         case.first_column,
         case.route,
         memory=memory,
+        wires=case.wires,
     )
     spread_exponents(embedding, case)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)

@@ -24,6 +24,7 @@ from neocpu.parallel.plan import Plan
 from neocpu.parallel.shapes import Shape
 from neocpu.parallel.shipment import Spill
 from neocpu.parallel.started import Started
+from neocpu.parallel.wires import EXACT, WireSet
 from neocpu.trees import rank_samples
 
 Floats = NDArray[np.float32]
@@ -38,7 +39,8 @@ class Exchange:
     plan, comm, leaves : who holds which rectangle, the ranks, and how samples are spread over them.
     first_column : columns of E before the first pooled vector.
     row_scalars : numbers per row that the sparse optimizer needs of the whole row (`entries.py`).
-    route : a name in `routes.ROUTES`, for the words of row-split tables.
+    route : a name in `routes.ROUTES`, for the words of row-split tables. wires : of pooled vectors
+        and their gradients.
 
     Attributes: alone, does this one rank hold every table whole, so that lookups are used where
     they are and rows land where they belong? ranks, entries of all ranks; my_entries, of this one.
@@ -52,6 +54,7 @@ class Exchange:
         first_column: int,
         row_scalars: int,
         route: str = "direct",
+        wires: WireSet = EXACT,
     ) -> None:
         self.plan = plan
         self.comm = comm
@@ -66,7 +69,7 @@ class Exchange:
             and len(self.my_entries.travel) == len(self.bags) == self.my_entries.cuts[1]
         )
         self.input = InputDist(plan, comm.queue("input"), self.ranks, self.alone)
-        self.output = OutputDist(plan, comm, self.ranks, route)
+        self.output = OutputDist(plan, comm, self.ranks, route, wires)
         self._shapes: dict[int, Shape] = {}
 
     def shape(self, batch: int) -> Shape:

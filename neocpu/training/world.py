@@ -67,6 +67,7 @@ def build(
         route=config.parallel.route,
         huge=huge,
         memory=memory,
+        wires=config.wires.specs,
     )
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
