@@ -1,7 +1,8 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-The records below list all keys and their defaults; those of data, tables and optimizers live
-beside their owners (`ingest/settings.py`, `embedding/specs.py`, `embedding/optimizers.py`).
+The records below list all keys and their defaults; those of data, tables, optimizers and wires live
+beside their owners (`ingest/settings.py`, `embedding/specs.py`, `embedding/optimizers.py`,
+`parallel/wire_formats.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
 
@@ -30,7 +31,7 @@ from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
-from neocpu.parallel.wire_formats import BLOCK, DIRECTIONS, WIRE_FORMATS, WireSpec, WireSpecs
+from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
 from neocpu.reference.policies import DEFAULT, POLICIES
@@ -111,45 +112,6 @@ class ParallelConfig:
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
-
-
-@dataclass(frozen=True)
-class WiresConfig:
-    """In which formats numbers travel between ranks; they change the bits, as a model's shape does.
-
-    What is rounded is rounded alike where nothing travels: one digest for every plan and rank count
-    (docs/arithmetic.md §13).
-
-    forward : of pooled vectors: fp32, fp16, bf16, fp8, int8 or int4. backward : of their gradients.
-    dense : of gradients of the dense parameters: fp32, fp16 or bf16.
-    block : columns of a vector that fp8, int8 and int4 encode together, under one scale. No plan
-    may cut columns inside a block.
-    forward_scale, backward_scale, dense_scale : numbers are multiplied by it before they are
-    encoded, and divided by it afterwards; powers of two are exact.
-    """
-
-    forward: str = "fp32"
-    backward: str = "fp32"
-    dense: str = "fp32"
-    block: int = BLOCK
-    forward_scale: float = 1.0
-    backward_scale: float = 1.0
-    dense_scale: float = 1.0
-
-    @property
-    def specs(self) -> WireSpecs:
-        """The wires."""
-        return WireSpecs(
-            *(
-                WireSpec(getattr(self, name), self.block, getattr(self, f"{name}_scale"))
-                for name in DIRECTIONS
-            )
-        )
-
-    def header(self) -> dict[str, Any]:
-        """What decides the bits, of the wires that round."""
-        specs = {name: getattr(self.specs, name) for name in DIRECTIONS}
-        return {name: spec.header() for name, spec in specs.items() if not spec.exact}
 
 
 @dataclass(frozen=True)
@@ -412,13 +374,8 @@ def _check_together(reader: Reader, config: Config) -> None:
         raise reader.wrong(
             key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"'
         )
-    for name in DIRECTIONS:
-        spec: WireSpec = getattr(config.wires.specs, name)
-        smallest = 2.0**-126  # below, fp32 has fewer bits
-        if not smallest <= spec.scale <= 2.0**126:
-            raise reader.wrong(f"wires.{name}_scale", f"{spec.scale} is not from 2^-126 to 2^126")
-        if spec.exact and spec.scale != 1.0:
-            raise reader.wrong(f"wires.{name}_scale", f'it has no effect on wires.{name} = "fp32"')
+    for key, why in config.wires.faults():
+        raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
         for key, why in optimizer.faults(general=name == "sparse"):
             raise reader.wrong(f"optimizer.{name}.{key}", why)

@@ -10,6 +10,7 @@ only, so that configs and planners need no compiler. What a wire does to a numbe
 points of a step: `docs/arithmetic.md` §13.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -111,6 +112,54 @@ class WireSpecs:
 
 
 FP32 = WireSpecs()
+
+
+@dataclass(frozen=True)
+class WiresConfig:
+    """In which formats numbers travel between ranks; they change the bits, as a model's shape does.
+
+    What is rounded is rounded alike where nothing travels: one digest for every plan and rank count
+    (docs/arithmetic.md §13).
+
+    forward : of pooled vectors: fp32, fp16, bf16, fp8, int8 or int4. backward : of their gradients.
+    dense : of gradients of the dense parameters: fp32, fp16 or bf16.
+    block : columns of a vector that fp8, int8 and int4 encode together, under one scale. No plan
+    may cut columns inside a block.
+    forward_scale, backward_scale, dense_scale : numbers are multiplied by it before they are
+    encoded, and divided by it afterwards; powers of two are exact.
+    """
+
+    forward: str = "fp32"
+    backward: str = "fp32"
+    dense: str = "fp32"
+    block: int = BLOCK
+    forward_scale: float = 1.0
+    backward_scale: float = 1.0
+    dense_scale: float = 1.0
+
+    @property
+    def specs(self) -> WireSpecs:
+        """The wires."""
+        return WireSpecs(
+            *(
+                WireSpec(getattr(self, name), self.block, getattr(self, f"{name}_scale"))
+                for name in DIRECTIONS
+            )
+        )
+
+    def header(self) -> dict[str, Any]:
+        """What decides the bits, of the wires that round."""
+        specs = {name: getattr(self.specs, name) for name in DIRECTIONS}
+        return {name: spec.header() for name, spec in specs.items() if not spec.exact}
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """(key, what is wrong with it)."""
+        for name in DIRECTIONS:
+            spec: WireSpec = getattr(self.specs, name)
+            if not 2.0**-126 <= spec.scale <= 2.0**126:
+                yield f"{name}_scale", f"{spec.scale} is not from 2^-126 to 2^126"
+            elif spec.exact and spec.scale != 1.0:
+                yield f"{name}_scale", f'it has no effect on wires.{name} = "fp32"'
 
 
 def refuse_cut_blocks(plan: Plan, wires: WireSpecs) -> None:

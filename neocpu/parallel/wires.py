@@ -68,20 +68,15 @@ class Wire:
 
 @dataclass(frozen=True)
 class WireSet:
-    """The wires of a rank; None where numbers travel as they are."""
+    """The wires of pooled vectors and of their gradients; None where they travel as they are."""
 
     forward: Wire | None = None
     backward: Wire | None = None
-    dense: Wire | None = None
 
     @staticmethod
     def of(specs: WireSpecs) -> "WireSet":
         """The wires of a config."""
-        return WireSet(
-            forward=Wire.of(specs.forward),
-            backward=Wire.of(specs.backward, backward=True),
-            dense=Wire.of(specs.dense, backward=True),
-        )
+        return WireSet(Wire.of(specs.forward), Wire.of(specs.backward, backward=True))
 
 
 EXACT = WireSet()

@@ -13,6 +13,7 @@ from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.wires import Wire
 from neocpu.training.step import TrainStep
 
 
@@ -77,5 +78,12 @@ def build(
         model=model,
         embedding=embedding,
         dense=dense,
-        step=TrainStep(model, embedding, dense, comm, training.leaves),
+        step=TrainStep(
+            model,
+            embedding,
+            dense,
+            comm,
+            training.leaves,
+            Wire.of(config.wires.specs.dense, backward=True),
+        ),
     )
