@@ -13,6 +13,7 @@ from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.two_level import two_level
+from neocpu.parallel.wires import Wire
 from neocpu.training.step import TrainStep
 
 
@@ -72,6 +73,7 @@ def build(
         huge=huge,
         memory=memory,
         unique_rows=config.parallel.unique_rows,
+        wires=config.wires.specs,
     )
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
@@ -81,5 +83,12 @@ def build(
         model=model,
         embedding=embedding,
         dense=dense,
-        step=TrainStep(model, embedding, dense, comm, training.leaves),
+        step=TrainStep(
+            model,
+            embedding,
+            dense,
+            comm,
+            training.leaves,
+            Wire.of(config.wires.specs.dense, backward=True),
+        ),
     )
