@@ -86,6 +86,8 @@ class ParallelConfig:
     ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
     planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
     (docs/planner.md).
+    towers : are the tables of each tower on one node, and its module there? Without towers, only
+    the tables: pooled vectors then travel between ranks of equal place (docs/communication.md).
     """
 
     plan: PlanSpec = "auto"
@@ -94,6 +96,7 @@ class ParallelConfig:
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
+    towers: bool = False
 
 
 @dataclass(frozen=True)

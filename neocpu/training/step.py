@@ -19,9 +19,11 @@ from neocpu.jagged import KJT
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.dense_reduction import DenseReduction
+from neocpu.parallel.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.input_dist import Input
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.started import Started
+from neocpu.training.tower_gradients import TowerGradients
 from neocpu.trees import leaf_cuts, rank_samples
 
 
@@ -55,22 +57,27 @@ class Outcome:
 
 
 class TrainStep:
-    """One rank's training step: forward, loss, backward, updates."""
+    """One rank's training step: forward, loss, backward, updates.
+
+    towers : where the model's towers run on their nodes.
+    """
 
     def __init__(
         self,
         model: Dlrm,
-        embedding: ShardedEmbedding,
+        embedding: ShardedEmbedding | DisaggregatedEmbedding,
         optimizer: DenseOptimizer,
         comm: Comm,
         leaves: int,
+        towers: TowerGradients | None = None,
     ) -> None:
         self.model = model
         self.embedding = embedding
         self.optimizer = optimizer
         self.comm = comm
         self.leaves = leaves
-        self._reduction = DenseReduction(comm.queue("dense"), model.flat.size, leaves)
+        self.towers = towers
+        self._reduction = DenseReduction(comm.queue("dense"), model.shared, leaves)
         self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {
             node: np.empty(model.flat.size, np.float32) for node in self._reduction.nodes[comm.rank]
@@ -110,7 +117,10 @@ class TrainStep:
         dE = self.model.backward()
         reduction = self._reduction.start(self._dense_gradients(batch.samples))
         self.embedding.backward(dE, step)
-        self.optimizer.step(reduction.wait(), step)
+        gradient = reduction.wait()
+        if self.towers is not None:
+            gradient = self.towers.join(gradient, batch.samples)
+        self.optimizer.step(gradient, step)
         return Outcome(prediction, batch.labels, loss)
 
     def _dense_gradients(self, samples: int) -> dict[tuple[int, int], NDArray[np.float32]]:
@@ -120,7 +130,7 @@ class TrainStep:
         for (lo, size), gradient in self._nodes.items():
             node_cuts = np.array(cuts[lo : lo + size + 1], np.int64) - first
             self.model.weight_gradient_node(node_cuts, gradient)
-        return self._nodes
+        return {node: gradient[: self.model.shared] for node, gradient in self._nodes.items()}
 
     def _refuse_nonfinite(self, loss: NDArray[np.float32], batch: BatchLike, step: int) -> None:
         """Raise TrainingError for the first sample of this rank whose loss is not finite."""

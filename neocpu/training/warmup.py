@@ -309,7 +309,8 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
     # towers need no kernels of their own
     model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1), towers={})
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
-    return replace(config, model=model, tables=tuple(tables), memory=memory)
+    parallel = replace(config.parallel, towers=False)
+    return replace(config, model=model, tables=tuple(tables), memory=memory, parallel=parallel)
 
 
 def _mini_batch(config: Config, comm: Comm, length: int) -> MiniBatch:

@@ -10,9 +10,12 @@ from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
+from neocpu.parallel.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.training.step import TrainStep
+from neocpu.training.tower_gradients import TowerGradients
+from neocpu.training.tower_world import build_apart
 
 
 @dataclass(frozen=True)
@@ -21,16 +24,18 @@ class World:
 
     config, comm, plan : what they were built from. model : the dense part, the same on all ranks.
     embedding : this rank's shards of the tables. dense : the optimizer of the model's parameters.
-    step : trains model and embedding on one batch.
+    step : trains model and embedding on one batch. towers : where the model's towers run on their
+    nodes (None: at home).
     """
 
     config: Config
     comm: Comm
     plan: Plan
     model: Dlrm
-    embedding: ShardedEmbedding
+    embedding: ShardedEmbedding | DisaggregatedEmbedding
     dense: DenseOptimizer
     step: TrainStep
+    towers: TowerGradients | None = None
 
 
 def build(
@@ -57,18 +62,24 @@ def build(
         loss=config.model.loss,
         seed=training.seed,
         towers=layout.towers,
+        apart=config.parallel.towers,
     )
-    embedding = ShardedEmbedding(
-        plan,
-        comm,
-        config.optimizer.sparse,
-        training.seed,
-        training.leaves,
-        first_column=model.first_column,
-        route=config.parallel.route,
-        huge=huge,
-        memory=memory,
-    )
+    embedding: ShardedEmbedding | DisaggregatedEmbedding
+    towers = None
+    if config.parallel.towers:
+        embedding, towers = build_apart(config, comm, plan, model, huge, memory)
+    else:
+        embedding = ShardedEmbedding(
+            plan,
+            comm,
+            config.optimizer.sparse,
+            training.seed,
+            training.leaves,
+            first_column=model.first_column,
+            route=config.parallel.route,
+            huge=huge,
+            memory=memory,
+        )
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
         config=config,
@@ -77,5 +88,6 @@ def build(
         model=model,
         embedding=embedding,
         dense=dense,
-        step=TrainStep(model, embedding, dense, comm, training.leaves),
+        step=TrainStep(model, embedding, dense, comm, training.leaves, towers),
+        towers=towers,
     )
