@@ -94,6 +94,8 @@ class ParallelConfig:
     (docs/planner.md).
     unique_rows : do equal rows that a rank asks of one shard travel once, "off", "on" or "auto":
     where that is fewer bytes (docs/communication.md).
+    towers : are the tables of each tower on one node, and its module there? Without towers, only
+    the tables: pooled vectors then travel between ranks of equal place (docs/communication.md).
     """
 
     plan: PlanSpec = "auto"
@@ -104,6 +106,7 @@ class ParallelConfig:
     planner: str = "greedy"
     memory: int = 0
     unique_rows: str = "off"
+    towers: bool = False
 
 
 @dataclass(frozen=True)

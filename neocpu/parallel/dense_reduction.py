@@ -42,15 +42,24 @@ class DenseReduction:
     parameters : P, any number from 0 up.
     leaves : leaves of the batch tree, a power of two; ranks beyond it own no leaves and only add.
     wire : of nodes and of finished slices, without blocks; None: fp32.
+    nodes : of each rank, all together the whole tree (None: as the leaves are spread over the
+        ranks).
     """
 
-    def __init__(self, comm: Comm, parameters: int, leaves: int, wire: Wire | None = None) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        parameters: int,
+        leaves: int,
+        wire: Wire | None = None,
+        nodes: list[list[Node]] | None = None,
+    ) -> None:
         ranks = comm.size
         self.comm = comm
         self.parameters = parameters
         self.leaves = leaves
         self.wire = wire
-        self.nodes: list[list[Node]] = [
+        self.nodes = nodes or [
             list(aligned_nodes(*rank_leaves(rank, ranks, leaves))) for rank in range(ranks)
         ]
         self._cuts = [parameters * rank // ranks for rank in range(ranks + 1)]

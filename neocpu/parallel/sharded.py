@@ -13,7 +13,7 @@ Plan, ranks, route and threads decide where the work is done and what travels; n
 seen in E or in the tables afterwards (`docs/arithmetic.md` §3; Neo).
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -58,6 +58,7 @@ class ShardedEmbedding:
     unique_rows : whether equal rows asked of one shard travel once, a name in
         `message_sizes.UNIQUE_ROWS`.
     wires : formats in which pooled vectors and their gradients travel.
+    cuts : as for `Exchange`. tbe : this rank's rows, where they are there already.
 
     Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is
     `plan.local(rank)[i]`). All methods are collective: every rank calls them in the same order.
@@ -76,25 +77,19 @@ class ShardedEmbedding:
         memory: MemoryPlan | None = None,
         unique_rows: str = "off",
         wires: WireSpecs = FP32,
+        cuts: Callable[[int], Ints] | None = None,
+        tbe: TableBatchedEmbedding | None = None,
     ) -> None:
         refuse_cut_blocks(plan, wires)
         self.plan = plan
         self.comm = comm
         self.memory = memory
         self._limit = optimizer.max_gradient  # of E's gradient, at home: before MEANs are divided
-        shards = plan.local(comm.rank)
-        rule = replace(optimizer, max_gradient=0.0)
-        self.tbe: TableBatchedEmbedding
-        if memory is None or memory.plain:
-            self.tbe = TableBatchedEmbedding(plan.tables, shards, rule, seed, huge=huge)
-        else:
-            self.tbe = TieredEmbedding(
-                plan.tables, shards, rule, seed, memory, f"rank-{comm.rank}.h5", huge
-            )
+        self.tbe = tbe or tables_of_rank(plan, comm.rank, optimizer, seed, huge, memory)
         scalars = max(len(phase.of) for phase in self.tbe.rounds)
         self._wires = WireSet.of(wires)
         self.exchange = Exchange(
-            plan, comm, leaves, first_column, scalars, route, unique_rows, self._wires
+            plan, comm, leaves, first_column, scalars, route, unique_rows, self._wires, cuts
         )
         self.keys = tuple(bag.key for bag in self.exchange.bags)
         self.columns = self.exchange.columns
@@ -340,6 +335,24 @@ class StartedLookup:
         if out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise ValueError(f"E is {out.dtype}{out.shape}; expected C-contiguous float32{shape}")
         self._owner._finish(self._input, self._output, out)
+
+
+def tables_of_rank(
+    plan: Plan,
+    rank: int,
+    optimizer: SparseOptimizer,
+    seed: int,
+    huge: bool = True,
+    memory: MemoryPlan | None = None,
+) -> TableBatchedEmbedding:
+    """The rows of one rank, shard i those of `plan.local(rank)[i]`; arguments as for
+    `ShardedEmbedding`, which limits gradients itself.
+    """
+    shards = plan.local(rank)
+    rule = replace(optimizer, max_gradient=0.0)
+    if memory is None or memory.plain:
+        return TableBatchedEmbedding(plan.tables, shards, rule, seed, huge=huge)
+    return TieredEmbedding(plan.tables, shards, rule, seed, memory, f"rank-{rank}.h5", huge)
 
 
 def _layout(entries: RoutedEntries, lo: int, hi: int, column: Ints) -> EntryLayout:

@@ -20,11 +20,13 @@ from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.dense_reduction import sum_leaves
+from neocpu.parallel.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.input_dist import Input
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.started import Started
 from neocpu.parallel.two_level_reduction import dense_reduction
 from neocpu.parallel.wires import Wire
+from neocpu.training.tower_gradients import TowerGradients
 from neocpu.trees import leaf_cuts, rank_samples
 
 
@@ -61,23 +63,26 @@ class TrainStep:
     """One rank's training step: forward, loss, backward, updates.
 
     wire : of the dense gradients (None: fp32).
+    towers : where the model's towers run on their nodes.
     """
 
     def __init__(
         self,
         model: Dlrm,
-        embedding: ShardedEmbedding,
+        embedding: ShardedEmbedding | DisaggregatedEmbedding,
         optimizer: DenseOptimizer,
         comm: Comm,
         leaves: int,
         wire: Wire | None = None,
+        towers: TowerGradients | None = None,
     ) -> None:
         self.model = model
         self.embedding = embedding
         self.optimizer = optimizer
         self.comm = comm
         self.leaves = leaves
-        self._reduction = dense_reduction(comm.queue("dense"), model.flat.size, leaves, wire)
+        self.towers = towers
+        self._reduction = dense_reduction(comm.queue("dense"), model.shared, leaves, wire)
         self._buffers = Buffers()
         self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {
@@ -118,7 +123,10 @@ class TrainStep:
         dE = self.model.backward()
         reduction = self._reduction.start(self._dense_gradients(batch.samples))
         self.embedding.backward(dE, step)
-        self.optimizer.step(reduction.wait(), step)
+        gradient = reduction.wait()
+        if self.towers is not None:
+            gradient = self.towers.join(gradient, batch.samples)
+        self.optimizer.step(gradient, step)
         return Outcome(prediction, batch.labels, loss)
 
     def _dense_gradients(self, samples: int) -> dict[tuple[int, int], NDArray[np.float32]]:
@@ -128,7 +136,7 @@ class TrainStep:
         for (lo, size), gradient in self._nodes.items():
             node_cuts = np.array(cuts[lo : lo + size + 1], np.int64) - first
             self._node(node_cuts, gradient)
-        return self._nodes
+        return {node: gradient[: self.model.shared] for node, gradient in self._nodes.items()}
 
     def _node(self, cuts: NDArray[np.int64], gradient: NDArray[np.float32]) -> None:
         """Gradient of the leaves with these cuts; on a wire leaf by leaf, each rounded."""
