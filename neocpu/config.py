@@ -30,6 +30,7 @@ from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
+from neocpu.parallel.throttle import LinkNumbers, link_speeds
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
 from neocpu.reference.policies import DEFAULT, POLICIES
@@ -102,6 +103,9 @@ class ParallelConfig:
     ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
     planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
     (docs/planner.md).
+    link_bandwidth, link_latency : of a slower network than the real one, bytes a second of each
+    direction and seconds for each message (0: no limit), for all links or by class:
+    `{ same_node = 1e9, other_node = 1e8 }` (docs/communication.md).
     """
 
     plan: PlanSpec = "auto"
@@ -110,6 +114,8 @@ class ParallelConfig:
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
+    link_bandwidth: LinkNumbers = 0.0
+    link_latency: LinkNumbers = 0.0
 
 
 @dataclass(frozen=True)
@@ -373,5 +379,6 @@ def _check_together(reader: Reader, config: Config) -> None:
         ModelLayout(1, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)
+        link_speeds(config.parallel.link_bandwidth, config.parallel.link_latency)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error

@@ -140,6 +140,13 @@ class Reader:
             return tuple(
                 self.value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value)
             )
+        if hint == float | Mapping[str, float]:
+            if isinstance(value, dict):
+                return {
+                    name: self.value(float, number, f"{key}.{name}")
+                    for name, number in value.items()
+                }
+            return self.value(float, value, key)
         if get_origin(hint) is types.UnionType:
             if isinstance(value, str) or (
                 isinstance(value, dict) and all(isinstance(v, str) for v in value.values())

@@ -10,6 +10,7 @@ their next verb.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.kernels._threads import threading_layer, use_threads
-from neocpu.parallel.comm import Comm, Counts, Request, Traffic, nodes_of
+from neocpu.parallel.comm import Comm, Counts, Request, nodes_of
+from neocpu.parallel.sent import Traffic
 
 T = TypeVar("T")
 
@@ -188,6 +190,11 @@ class ThreadComm(Comm):
     def quiet_barrier(self) -> None:
         """Threads sleep in every barrier."""
         self.barrier()
+
+    def rest(self, seconds: float) -> None:
+        """Sleep while others work."""
+        with self._room.world.resting():
+            time.sleep(seconds)
 
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the threads that gave the same color, ordered by (key, rank)."""
