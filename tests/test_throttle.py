@@ -113,10 +113,10 @@ def test_every_verb_is_over_no_earlier_than_its_link_and_brings_the_same() -> No
     for times in run_threads(2, body):
         gather = times["dense", "dense gather"]
         assert gather.calls == 1 and gather.bytes == 2000 and gather.alone == pytest.approx(0.003)
-        assert gather.under_way >= gather.exposed >= 0.003
+        assert gather.under_way >= 0.003
         pooled = times["exchange", "pooled output"]
         # over on its link while the rank waited for the other call: hidden
-        assert pooled.calls == 1 and pooled.under_way < gather.under_way
+        assert pooled.calls == 1 and pooled.alone == pytest.approx(0.002)
         assert pooled.exposed < pooled.under_way
         assert times["exchange", ""].calls == 1
 
