@@ -1,7 +1,8 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-The records below list all keys and their defaults; those of data, tables and optimizers live
-beside their owners (`ingest/settings.py`, `embedding/specs.py`, `embedding/optimizers.py`).
+The records below list all keys and their defaults; those of data, model, tables and optimizers
+live beside their owners (`ingest/settings.py`, `model/settings.py`, `embedding/specs.py`,
+`embedding/optimizers.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
 
@@ -21,14 +22,15 @@ from neocpu.embedding.specs import (
     ROUNDINGS,
     TableKeys,
     TableSpec,
-    bags,
     with_caches,
 )
 from neocpu.errors import ConfigError
 from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
-from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
+from neocpu.model.layout import INTERACTIONS, LOSSES
+from neocpu.model.settings import ModelConfig
+from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
 from neocpu.parallel.throttle import LinkNumbers, link_speeds
 from neocpu.planner.planners import PLANNERS
@@ -39,23 +41,8 @@ from neocpu.storage.placement import choose_placements
 
 # those of `parallel.routes`, which cannot be imported here: it needs Numba
 ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Shape of the DLRM: widths of its layers without their inputs, and the loss.
-
-    embedding_dim, embedding_format, embedding_rounding : of tables that do not say their own.
-    """
-
-    embedding_dim: int = 16
-    embedding_format: str = "fp32"
-    embedding_rounding: str = "nearest"
-    bottom: tuple[int, ...] = (64, 16)
-    top: tuple[int, ...] = (64, 1)
-    interaction: str = "dot"
-    diagonal: bool = False
-    loss: str = "bce"
+# ways of `parallel.two_level`: between any two ranks, or through the ranks of a node first
+ALLTOALL_NAMES = ("direct", "two_level")
 
 
 @dataclass(frozen=True)
@@ -99,6 +86,8 @@ class ParallelConfig:
     the path of a plan file that ends in .json (docs/planner.md).
     ranks_per_node : 0: the real hosts. route : how sums of row-split tables travel. memory : bytes
     for tables on each rank (0: no limit).
+    alltoall : how exchanges travel: "direct" from rank to rank, or "two_level", inside each node
+        first and then between ranks of equal place (docs/communication.md).
     machine : that is planned for, and on which the run's traffic is reckoned in seconds when it
     ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
     planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
@@ -106,16 +95,20 @@ class ParallelConfig:
     link_bandwidth, link_latency : of a slower network than the real one, bytes a second of each
     direction and seconds for each message (0: no limit), for all links or by class:
     `{ same_node = 1e9, other_node = 1e8 }` (docs/communication.md).
+    unique_rows : do equal rows that a rank asks of one shard travel once, "off", "on" or "auto":
+    where that is fewer bytes (docs/communication.md).
     """
 
     plan: PlanSpec = "auto"
     ranks_per_node: int = 0
     route: str = "direct"
+    alltoall: str = "direct"
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
     link_bandwidth: LinkNumbers = 0.0
     link_latency: LinkNumbers = 0.0
+    unique_rows: str = "off"
 
 
 @dataclass(frozen=True)
@@ -207,15 +200,11 @@ class Config:
     def header(self) -> dict[str, Any]:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
         data = asdict(self.data)
-        model = asdict(self.model)
         for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead"):
             del data[name]
-        # defaults of tables, each of which notes its own
-        for name in ("embedding_dim", "embedding_format", "embedding_rounding"):
-            del model[name]
         header = {
             "data": data,
-            "model": model,
+            "model": self.model.header(),
             "tables": [table.header() for table in self.tables],
             "optimizer": {name: part.header() for name, part in vars(self.optimizer).items()},
             "training": {
@@ -258,6 +247,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
     "parallel.route": ROUTE_NAMES,
+    "parallel.unique_rows": UNIQUE_ROWS,
+    "parallel.alltoall": ALLTOALL_NAMES,
     "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
     "checkpoint.quantize": ("none", *SCALED),
@@ -374,9 +365,7 @@ def _check_together(reader: Reader, config: Config) -> None:
         for key, why in optimizer.faults(general=name == "sparse"):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     try:
-        dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
-        model = config.model
-        ModelLayout(1, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss)
+        config.model.layout(1, config.tables)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)
         link_speeds(config.parallel.link_bandwidth, config.parallel.link_latency)

@@ -2,6 +2,7 @@
 
     dense x ──► bottom MLP ──► E[:, :d0] ┐
     pooled embeddings ──────► E[:, d0:] ─┴► interaction ──► top MLP ──► logit ──► loss
+                              (towers)
 
 One rank's dense part, for its own samples; it knows nothing of ranks and tables. The training step
 writes the pooled vectors into E between `forward_bottom` and `forward_top`, and passes their
@@ -17,6 +18,8 @@ from neocpu.kernels import loss as losses
 from neocpu.kernels.choice import chosen
 from neocpu.model.layout import ModelLayout
 from neocpu.model.mlp import F32, Buffer, Mlp, initialise
+from neocpu.model.tower_layout import TowerLayout
+from neocpu.model.towers import Towers
 
 
 class Dlrm:
@@ -42,9 +45,17 @@ class Dlrm:
         diagonal: bool = False,
         loss: str = "bce",
         seed: int = 0,
+        towers: Sequence[TowerLayout] = (),
     ) -> None:
         self.layout = ModelLayout(
-            dense_features, tuple(dims), tuple(bottom), tuple(top), interaction, diagonal, loss
+            dense_features,
+            tuple(dims),
+            tuple(bottom),
+            tuple(top),
+            interaction,
+            diagonal,
+            loss,
+            tuple(towers),
         )
         self.columns = self.layout.columns
         self.first_column = self.layout.first_column
@@ -53,14 +64,20 @@ class Dlrm:
         initialise(self.parameters, seed)
         self._bottom = Mlp("bottom", self.layout.sizes("bottom"), self.parameters, last_relu=True)
         self._top = Mlp("top", self.layout.sizes("top"), self.parameters, last_relu=False)
+        self.towers = (
+            Towers(self.first_column, self.layout.dims, self.layout.towers, self.parameters)
+            if towers
+            else None
+        )
         self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
         self._z = Buffer(self.layout.interaction_width)
-        self._de = Buffer(self.columns)
+        self._de = Buffer(self.first_column + sum(self.layout.vector_widths))
         self._prediction = Buffer(1)
         self._logit_gradient = Buffer(1)
         self._losses = Buffer(1)
         self._labels = Buffer(1)  # of `predict`, which has none
-        self._E = np.empty((0, 0), np.float32)
+        # what interacts: E, or what the towers make of it
+        self._vectors = np.empty((0, 0), np.float32)
         self._logits = np.empty((0, 0), np.float32)
 
     def forward_bottom(self, x: F32, E: F32) -> None:
@@ -72,11 +89,12 @@ class Dlrm:
 
         Valid until the next call.
         """
-        self._E = E
-        z = E
+        z = self._vectors = E if self.towers is None else self.towers.forward(E)
         if self.layout.interaction == "dot":
             z = self._z.matrix(len(E))
-            chosen("interaction", "dot_forward")(E, self.first_column, self.layout.diagonal, z)
+            chosen("interaction", "dot_forward")(
+                self._vectors, self.first_column, self.layout.diagonal, z
+            )
         self._logits = self._top.forward(z)
         return self._logits.reshape(-1)
 
@@ -111,17 +129,17 @@ class Dlrm:
         Its first columns are the gradient of the bottom MLP's output, not yet that of what its last
         ReLU is applied to.
         """
-        dz = self._top.backward(self._logit_gradient.matrix(len(self._E)), need_input=True)
+        dz = self._top.backward(self._logit_gradient.matrix(len(self._vectors)), need_input=True)
         assert dz is not None
         if self.layout.interaction == "dot":
-            dE = self._de.matrix(len(self._E))
+            dE = self._de.matrix(len(self._vectors))
             chosen("interaction", "dot_backward")(
-                self._E, dz, self.first_column, self.layout.diagonal, dE
+                self._vectors, dz, self.first_column, self.layout.diagonal, dE
             )
         else:
             dE = dz
         self._bottom.backward(dE[:, : self.first_column], need_input=False)
-        return dE
+        return dE if self.towers is None else self.towers.backward(dE)
 
     def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
         """Gradient of all parameters, summed over one aligned node of leaves, into `out` f32[P].
@@ -132,4 +150,6 @@ class Dlrm:
         into = self.layout.views(out)
         self._bottom.weight_gradients(cuts, into)
         self._top.weight_gradients(cuts, into)
+        if self.towers is not None:
+            self.towers.weight_gradients(cuts, into)
         return out

@@ -7,8 +7,11 @@ Nothing is compiled to answer that.
     top     interaction width -> top[0] -> ... -> 1                 ReLU after all layers but the
                                                                     last
 
+With towers (`tower_layout.py`) the pooled vectors of E do not interact themselves; their towers'
+vectors do.
+
 Parameters lie in one flat float32 array in this order: bottom.0.weight [out, in], bottom.0.bias
-[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias.
+[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias, then those of the towers.
 """
 
 import math
@@ -19,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError
+from neocpu.model.tower_layout import TowerLayout
 
 INTERACTIONS = ("dot", "cat")
 LOSSES = ("bce", "mse")
@@ -30,7 +34,7 @@ class ModelLayout:
 
     dense_features : inputs of the bottom MLP. dims : columns of each pooled key. bottom, top :
     widths of the layers' outputs. interaction : one of INTERACTIONS. diagonal : do dot products
-    include those of a vector with itself? loss : one of LOSSES.
+    include those of a vector with itself? loss : one of LOSSES. towers : of the keys, or none.
 
     Raises
     ------
@@ -44,6 +48,7 @@ class ModelLayout:
     interaction: str = "dot"
     diagonal: bool = False
     loss: str = "bce"
+    towers: tuple[TowerLayout, ...] = ()
 
     def __post_init__(self) -> None:
         if self.interaction not in INTERACTIONS:
@@ -69,7 +74,14 @@ class ModelLayout:
 
     def _check_dot(self) -> None:
         """Raise ConfigError unless all vectors have one width."""
-        dims = sorted(set(self.dims))
+        dims = sorted(set(self.vector_widths))
+        if self.towers:
+            if dims != [self.bottom[-1]]:
+                raise ConfigError(
+                    f"model.tower.width: {dims[0]}, but dot products need the width of the bottom "
+                    f"MLP's output, {self.bottom[-1]}; set model.tower.width = 0, which takes it"
+                )
+            return
         if len(dims) > 1:
             raise ConfigError(
                 "model.interaction: dot products need tables of one dim, but the tables have dims "
@@ -93,11 +105,18 @@ class ModelLayout:
         return self.first_column + sum(self.dims)
 
     @property
+    def vector_widths(self) -> tuple[int, ...]:
+        """Columns of each vector that interacts with the bottom MLP's output."""
+        if not self.towers:
+            return self.dims
+        return tuple(t.module.width for t in self.towers for _ in range(t.vectors))
+
+    @property
     def interaction_width(self) -> int:
         """Inputs of the top MLP."""
         if self.interaction == "cat":
-            return self.columns
-        vectors = len(self.dims) + 1
+            return self.first_column + sum(self.vector_widths)
+        vectors = len(self.vector_widths) + 1
         pairs = vectors * (vectors - 1) // 2 + (vectors if self.diagonal else 0)
         return self.first_column + pairs
 
@@ -114,6 +133,8 @@ class ModelLayout:
             for layer, (inputs, outputs) in enumerate(pairwise(self.sizes(name))):
                 tensors.append((f"{name}.{layer}.weight", (outputs, inputs)))
                 tensors.append((f"{name}.{layer}.bias", (outputs,)))
+        for tower in self.towers:
+            tensors += tower.tensors()
         return tuple(tensors)
 
     @property

@@ -22,7 +22,7 @@ from neocpu.kernels.choice import chosen
 from neocpu.reference.philox import INIT, tensor_key
 
 F32 = NDArray[np.float32]
-_NO_GATE = np.empty((0, 0), np.float32)  # the input layer has no ReLU before it
+NO_GATE = np.empty((0, 0), np.float32)  # the input layer has no ReLU before it
 
 
 class Buffer:
@@ -113,7 +113,7 @@ class Mlp:
         if not need_input:
             return None
         input_gradient = self._gradients[0].matrix(len(gradient))
-        chosen("gemm", "input_gradient")(self._outer[0], self._weights[0], _NO_GATE, input_gradient)
+        chosen("gemm", "input_gradient")(self._outer[0], self._weights[0], NO_GATE, input_gradient)
         return input_gradient
 
     def weight_gradients(self, cuts: NDArray[np.int64], into: Mapping[str, F32]) -> None:

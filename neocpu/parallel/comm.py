@@ -25,9 +25,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu import errors
+from neocpu.parallel.comm_checks import Counts, check_exchange, check_gather
 from neocpu.parallel.sent import CallName, CallUnderWay, Traffic, sum_traffic
 
-Counts = NDArray[np.int64]
+# Queues of a step: calls on queues of other names count as those of the queue that they stem from.
+QUEUES = ("input", "exchange", "dense")
 
 
 class Request(Protocol):
@@ -126,6 +128,7 @@ class Comm(ABC):
         recv: NDArray[Any],
         recv_counts: ArrayLike,
         what: str = "",
+        table: ArrayLike | None = None,
     ) -> Request:
         """Begin sending run q of `send` to rank q, and receiving run q of `recv` from rank q.
 
@@ -134,13 +137,10 @@ class Comm(ABC):
         send_counts, recv_counts : i64[size], elements per rank; they must add up to the arrays'
             sizes.
         what : name of the collective, as in `planner.traffic`.
+        table : i64[size, size], counts [sender, receiver] of all ranks, where all ranks know them:
+            a two-level comm then need not ask.
         """
-        sends = np.asarray(send_counts, np.int64)
-        recvs = np.asarray(recv_counts, np.int64)
-        self._check(send, sends, "send")
-        self._check(recv, recvs, "recv")
-        if send.dtype != recv.dtype:
-            raise ValueError(f"alltoallv sends {send.dtype} but receives {recv.dtype}")
+        sends, recvs = check_exchange(self.size, send, send_counts, recv, recv_counts)
         size = send.itemsize
         call = self._begin("alltoallv", what, sends * size, recvs * size)
         request = self._exchange(send, sends, recv, recvs)
@@ -154,9 +154,10 @@ class Comm(ABC):
         recv: NDArray[Any],
         recv_counts: ArrayLike,
         what: str = "",
+        table: ArrayLike | None = None,
     ) -> None:
         """`start_alltoallv` and `wait` in one."""
-        self.start_alltoallv(send, send_counts, recv, recv_counts, what).wait()
+        self.start_alltoallv(send, send_counts, recv, recv_counts, what, table).wait()
 
     def alltoall(self, send: NDArray[Any]) -> NDArray[Any]:
         """Block q of `send` [size, ...] goes to rank q; returns the same shape, block q from rank
@@ -181,18 +182,7 @@ class Comm(ABC):
         """Every rank's `send` in rank order into `recv` of every rank (1-D); `counts` i64[size]:
         elements of each; `what`: as of `start_alltoallv`.
         """
-        sizes = np.asarray(counts, np.int64)
-        self._check(recv, sizes, "recv")
-        if (
-            send.dtype != recv.dtype
-            or send.ndim != 1
-            or not send.flags.c_contiguous
-            or send.size != sizes[self.rank]
-        ):
-            raise ValueError(
-                f"allgatherv: rank {self.rank} announced {sizes[self.rank]} {recv.dtype}, "
-                f"but sends {send.dtype}{send.shape}"
-            )
+        sizes = check_gather(self.rank, send, recv, counts)
         sends = np.full(self.size, send.nbytes, np.int64)
         call = self._begin("allgatherv", what, sends, sizes * recv.itemsize)
         self._gather(send, recv, sizes)
@@ -254,9 +244,15 @@ class Comm(ABC):
         """
         if name not in self._queues:
             queue = self.split(0, self.rank)
-            queue.queue_name = name
+            queue.count_as(name if name in QUEUES else self.queue_name)
             self._queues[name] = queue
         return self._queues[name]
+
+    def count_as(self, queue: str) -> None:
+        """Count its calls from now on, and those of its queues, under the name of a queue."""
+        self.queue_name = queue
+        for comm in self._queues.values():
+            comm.count_as(queue)
 
     def rest(self, seconds: float) -> None:
         """Sleep: the time belongs to others."""
@@ -302,17 +298,6 @@ class Comm(ABC):
     def _begin(self, verb: str, what: str, sends: Counts, recvs: Counts) -> CallUnderWay:
         """A call begins; sends, recvs : i64[size], bytes."""
         return self.sent.begin(CallName(self.queue_name, verb, what), self._links, sends, recvs)
-
-    def _check(self, array: NDArray[Any], counts: Counts, what: str) -> None:
-        if array.ndim != 1 or not array.flags.c_contiguous:
-            raise ValueError(
-                f"{what} must be a contiguous 1-D array, not {array.dtype}{array.shape}"
-            )
-        if counts.shape != (self.size,) or int(counts.sum()) != array.size or (counts < 0).any():
-            raise ValueError(
-                f"{what}_counts {counts.tolist()} do not describe {array.size} elements for "
-                f"{self.size} rank(s)"
-            )
 
 
 def nodes_of(ranks: int, ranks_per_node: int | None) -> Counts:

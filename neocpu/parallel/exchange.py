@@ -39,6 +39,8 @@ class Exchange:
     first_column : columns of E before the first pooled vector.
     row_scalars : numbers per row that the sparse optimizer needs of the whole row (`entries.py`).
     route : a name in `routes.ROUTES`, for the words of row-split tables.
+    unique_rows : whether equal rows asked of one shard travel once, a name in
+        `message_sizes.UNIQUE_ROWS`.
 
     Attributes: alone, does this one rank hold every table whole, so that lookups are used where
     they are and rows land where they belong? ranks, entries of all ranks; my_entries, of this one.
@@ -52,6 +54,7 @@ class Exchange:
         first_column: int,
         row_scalars: int,
         route: str = "direct",
+        unique_rows: str = "off",
     ) -> None:
         self.plan = plan
         self.comm = comm
@@ -65,7 +68,7 @@ class Exchange:
             comm.size == 1
             and len(self.my_entries.travel) == len(self.bags) == self.my_entries.cuts[1]
         )
-        self.input = InputDist(plan, comm.queue("input"), self.ranks, self.alone)
+        self.input = InputDist(plan, comm.queue("input"), self.ranks, self.alone, unique_rows)
         self.output = OutputDist(plan, comm, self.ranks, route)
         self._shapes: dict[int, Shape] = {}
 
@@ -79,8 +82,9 @@ class Exchange:
                 rank_samples(rank, self.comm.size, batch, self.leaves)[0]
                 for rank in range(self.comm.size)
             ]
+            cuts = np.array([*bounds, batch], np.int64)
             self._shapes[batch] = Shape(
-                self.ranks, self.comm.rank, np.array([*bounds, batch], np.int64), self.columns
+                self.ranks, self.comm.rank, cuts, self.columns, self.input.heads
             )
         return self._shapes[batch]
 

@@ -77,7 +77,14 @@ class OutputDist:
         sends, recvs = shape.whole_counts
         rows = self._buffers.take("whole in", int(recvs.sum()), np.float32)
         request = (
-            self.comm.start_alltoallv(whole.reshape(-1), sends, rows, recvs, what="pooled output")
+            self.comm.start_alltoallv(
+                whole.reshape(-1),
+                sends,
+                rows,
+                recvs,
+                what="pooled output",
+                table=shape.whole_table,
+            )
             if self._pooled
             else None
         )
@@ -124,7 +131,14 @@ class OutputDist:
         if self._pooled:
             out = self._buffers.take("gradients out", int(sends.sum()), np.float32)
             copy_blocks(gradient.reshape(-1), out, shape.gather_jobs)
-            request = self.comm.start_alltoallv(out, sends, whole, recvs, what="pooled gradients")
+            request = self.comm.start_alltoallv(
+                out,
+                sends,
+                whole,
+                recvs,
+                what="pooled gradients",
+                table=shape.whole_table.T,
+            )
         parts = np.empty((shape.batch, 0), np.float32)
         if self._routed:
             parts = yield from self.route.gradients(self._map(shape), gradient, self._buffers)

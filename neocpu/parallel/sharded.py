@@ -51,6 +51,8 @@ class ShardedEmbedding:
     first_column : columns of E in front of the first pooled vector (the bottom MLP's output).
     huge : tables on huge pages. memory : where tables live (None: all in memory).
     route : wires of row-split tables' words, a name in `routes.ROUTES`.
+    unique_rows : whether equal rows asked of one shard travel once, a name in
+        `message_sizes.UNIQUE_ROWS`.
 
     Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is
     `plan.local(rank)[i]`). All methods are collective: every rank calls them in the same order.
@@ -67,6 +69,7 @@ class ShardedEmbedding:
         route: str = "direct",
         huge: bool = True,
         memory: MemoryPlan | None = None,
+        unique_rows: str = "off",
     ) -> None:
         self.plan = plan
         self.comm = comm
@@ -82,7 +85,7 @@ class ShardedEmbedding:
                 plan.tables, shards, rule, seed, memory, f"rank-{comm.rank}.h5", huge
             )
         scalars = max(len(phase.of) for phase in self.tbe.rounds)
-        self.exchange = Exchange(plan, comm, leaves, first_column, scalars, route)
+        self.exchange = Exchange(plan, comm, leaves, first_column, scalars, route, unique_rows)
         self.keys = tuple(bag.key for bag in self.exchange.bags)
         self.columns = self.exchange.columns
         self._mean = self.exchange.mean_columns

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.kernels._threads import threading_layer, use_threads
-from neocpu.parallel.comm import Comm, Counts, Request, nodes_of
+from neocpu.parallel.comm import Comm, Request, nodes_of
+from neocpu.parallel.comm_checks import Counts
 from neocpu.parallel.sent import Traffic
 
 T = TypeVar("T")

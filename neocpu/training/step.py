@@ -18,10 +18,10 @@ from neocpu.errors import TrainingError
 from neocpu.jagged import KJT
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
-from neocpu.parallel.dense_reduction import DenseReduction
 from neocpu.parallel.input_dist import Input
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.started import Started
+from neocpu.parallel.two_level_reduction import dense_reduction
 from neocpu.trees import leaf_cuts, rank_samples
 
 
@@ -70,7 +70,7 @@ class TrainStep:
         self.optimizer = optimizer
         self.comm = comm
         self.leaves = leaves
-        self._reduction = DenseReduction(comm.queue("dense"), model.flat.size, leaves)
+        self._reduction = dense_reduction(comm.queue("dense"), model.flat.size, leaves)
         self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {
             node: np.empty(model.flat.size, np.float32) for node in self._reduction.nodes[comm.rank]

@@ -82,8 +82,10 @@ def signature(config: Config, plan: Plan) -> str:
     """What decides which kernels a run needs that has all tables in memory."""
     model = config.model
     optimizer = config.optimizer
+    distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
     return _hash(
         [
+            *distinct,
             family(),
             _ways(plan),
             plan.ranks > 1,
@@ -306,7 +308,8 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
 
 
 def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) -> Config:
-    model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1))
+    # towers need no kernels of their own
+    model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1), towers={})
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     return replace(config, model=model, tables=tuple(tables), memory=memory)
 

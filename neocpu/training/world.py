@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from neocpu.config import Config
 from neocpu.embedding.optimizers import DenseOptimizer
-from neocpu.embedding.specs import bags
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.two_level import two_level
 from neocpu.training.step import TrainStep
 
 
@@ -47,15 +47,19 @@ def build(
     huge : tables on huge pages. memory : where tables live (None: in memory, all of them).
     """
     training = config.training
+    layout = config.model.layout(dense_features, plan.tables)
+    if config.parallel.alltoall == "two_level":
+        comm = two_level(comm)
     model = Dlrm(
         dense_features=dense_features,
-        dims=[plan.tables[bag.table].dim for bag in bags(plan.tables)],
+        dims=layout.dims,
         bottom=config.model.bottom,
         top=config.model.top,
         interaction=config.model.interaction,
         diagonal=config.model.diagonal,
         loss=config.model.loss,
         seed=training.seed,
+        towers=layout.towers,
     )
     embedding = ShardedEmbedding(
         plan,
@@ -67,6 +71,7 @@ def build(
         route=config.parallel.route,
         huge=huge,
         memory=memory,
+        unique_rows=config.parallel.unique_rows,
     )
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
