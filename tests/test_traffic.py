@@ -124,8 +124,8 @@ class Recorder(Traffic):
 
 
 def train(comm: Comm, case: Case) -> tuple[list[tuple[str, np.ndarray]], dict]:
-    comm.sent = Recorder()  # before queues share it
     """One training step; (this rank's calls, the traffic of all ranks)."""
+    comm.sent = Recorder()  # before queues share it
     dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
     model = Dlrm(DENSE_FEATURES, dims, (FIRST_COLUMN,), (1,), "cat")
     embedding = ShardedEmbedding(

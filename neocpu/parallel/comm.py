@@ -2,7 +2,8 @@
 nothing can stand.
 
     start_alltoallv / alltoallv    element counts per rank; every exchange of a step
-    alltoall, allgatherv           equal blocks; everything to everybody
+    start_allgatherv / allgatherv  everything to everybody
+    alltoall                       equal blocks
     largest, allgather_bytes       small things
     barrier, quiet_barrier         the quiet one sleeps, for waits of seconds
     split                          the same verbs among some of the ranks
@@ -19,32 +20,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu import errors
+from neocpu.parallel.started import Done, Request, Stream
 from neocpu.parallel.timeline import RunTimeline
 
 Counts = NDArray[np.int64]
 LINKS = ("same_rank", "same_node", "other_node")
-
-
-class Request(Protocol):
-    """An exchange under way. Its arrays belong to the comm until `wait` returns."""
-
-    def wait(self) -> None:
-        """Return when the received array is filled and the sent one reusable; requests may be
-        awaited in any order.
-        """
-
-
-class Done:
-    """A request that was over when it began."""
-
-    def wait(self) -> None:
-        """Return at once."""
 
 
 class Traffic:
@@ -111,25 +97,37 @@ class _Timed:
         self._verb = verb
         self._what = what
         self._started = started
+        self._over = False
 
     def wait(self) -> None:
+        if self._over:
+            return
         awaited = time.perf_counter()
         with self._traffic.waiting(self._verb):
             self._request.wait()
-        timeline = self._traffic.timeline
-        if timeline is not None:
+        self._end(awaited)
+
+    def test(self) -> bool:
+        if not self._over and self._request.test():
+            self._end(time.perf_counter())
+        return self._over
+
+    def _end(self, awaited: float) -> None:
+        self._over = True
+        if (timeline := self._traffic.timeline) is not None:
             timeline.exchange(self._what, self._started, awaited, time.perf_counter())
 
 
 class Comm(ABC):
-    """A group of ranks. Subclasses bring `_exchange`, `_gather`, `barrier`, `quiet_barrier`,
-    `split` and `abort`.
+    """A group of ranks. Subclasses bring `_exchange`, `_start_gather`, `barrier`,
+    `quiet_barrier`, `split` and `abort`.
 
     Attributes
     ----------
     rank, size : this rank and the number of ranks.
     nodes : i64[size], the node of each rank.
     sent : this rank's `Traffic` (shared with the comms split from this one).
+    stream : exchanges under way here that go on when `poll` is called.
     """
 
     def __init__(self, rank: int, size: int, nodes: ArrayLike, sent: Traffic | None = None) -> None:
@@ -140,6 +138,7 @@ class Comm(ABC):
         self._links = np.where(self.nodes == self.nodes[rank], 1, 2)
         self._links[rank] = 0
         self._queues: dict[str, Comm] = {}
+        self.stream = Stream()
 
     # ---- what an implementation brings ----
 
@@ -149,7 +148,7 @@ class Comm(ABC):
     ) -> Request: ...
 
     @abstractmethod
-    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None: ...
+    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request: ...
 
     @abstractmethod
     def barrier(self) -> None:
@@ -223,11 +222,12 @@ class Comm(ABC):
             self._exchange(send.reshape(-1), counts, recv.reshape(-1), counts).wait()
         return recv
 
-    def allgatherv(
+    def start_allgatherv(
         self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
-    ) -> None:
-        """Every rank's `send` in rank order into `recv` of every rank (1-D); `counts` i64[size]:
-        elements of each; `what`: as of `start_alltoallv`.
+    ) -> Request:
+        """Begin to bring every rank's `send` in rank order into `recv` of every rank (1-D).
+
+        counts : i64[size], elements of each. what : as of `start_alltoallv`.
         """
         sizes = np.asarray(counts, np.int64)
         self._check(recv, sizes, "recv")
@@ -244,9 +244,14 @@ class Comm(ABC):
         self.sent.add("allgatherv", self._links, np.full(self.size, send.nbytes, np.int64))
         started = time.perf_counter()
         with self.sent.waiting("allgatherv"):
-            self._gather(send, recv, sizes)
-        if self.sent.timeline is not None:
-            self.sent.timeline.exchange(what, started, started, time.perf_counter())
+            request = self._start_gather(send, recv, sizes)
+        return _Timed(request, self.sent, "allgatherv", what, started)
+
+    def allgatherv(
+        self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
+    ) -> None:
+        """`start_allgatherv` and `wait` in one."""
+        self.start_allgatherv(send, recv, counts, what).wait()
 
     def allgather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in rank order. For small things beside the training path."""
@@ -305,6 +310,14 @@ class Comm(ABC):
         if name not in self._queues:
             self._queues[name] = self.split(0, self.rank)
         return self._queues[name]
+
+    def poll(self) -> None:
+        """Let the exchanges under way on this comm and its queues go on, without waiting: MPI moves
+        most bytes only while it is called.
+        """
+        self.stream.poll()
+        for queue in self._queues.values():
+            queue.poll()
 
     def node_of(self, rank: int) -> int:
         """Number of the node that holds `rank`, from 0."""
@@ -367,8 +380,9 @@ class SingleComm(Comm):
         recv[:] = send
         return Done()
 
-    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
+    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
         recv[:] = send
+        return Done()
 
     def barrier(self) -> None:
         """Nobody to wait for."""

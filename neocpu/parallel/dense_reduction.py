@@ -12,12 +12,14 @@ collectives move bytes and we add, because MPI's own reductions promise no order
 (`docs/arithmetic.md` §2).
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.started import Request, Started
 from neocpu.trees import Node, aligned_nodes, climb, rank_leaves
 
 
@@ -51,59 +53,45 @@ class DenseReduction:
             self._recv = np.empty(int(self._recv_counts.sum()), np.float32)
             self._total = np.empty(parameters, np.float32)
 
-    def start(self, nodes: Mapping[Node, NDArray[np.float32]]) -> "StartedReduction":
+    def start(self, nodes: Mapping[Node, NDArray[np.float32]]) -> Started[NDArray[np.float32]]:
         """Send this rank's nodes, {(lo, size): f32[P]} for exactly `self.nodes[rank]`, on their
         way.
+
+        `wait` gives the root sum f32[P]: a buffer that the next reduction overwrites; do not modify
+        it.
         """
         expected = self.nodes[self.comm.rank]
         if sorted(nodes) != sorted(expected):
             raise ValueError(
                 f"rank {self.comm.rank} owns the nodes {expected}, but got {sorted(nodes)}"
             )
-        if self.comm.size == 1:
-            return StartedReduction(self, nodes)
-        at = 0
-        for lo, hi in zip(self._cuts, self._cuts[1:]):
-            for node in expected:
-                self._send[at : at + hi - lo] = nodes[node][lo:hi]
-                at += hi - lo
-        request = self.comm.start_alltoallv(
-            self._send, self._send_counts, self._recv, self._recv_counts, what="dense slices"
-        )
-        return StartedReduction(self, nodes, request)
+        return Started(self._sum(nodes), self.comm.stream)
 
     def reduce(self, nodes: Mapping[Node, NDArray[np.float32]]) -> NDArray[np.float32]:
         """`start` and `wait` in one: the root sum f32[P]."""
         return self.start(nodes).wait()
 
-
-class StartedReduction:
-    """A dense reduction under way."""
-
-    def __init__(
-        self,
-        owner: DenseReduction,
-        nodes: Mapping[Node, NDArray[np.float32]],
-        request: Request | None = None,
-    ) -> None:
-        self._owner = owner
-        self._nodes = nodes
-        self._request = request
-
-    def wait(self) -> NDArray[np.float32]:
-        """Root sum f32[P]: a buffer that the next reduction overwrites; do not modify it."""
-        owner = self._owner
-        if self._request is None:
-            return climb(self._nodes, 0, owner.leaves)
-        self._request.wait()
-        pieces: dict[Node, NDArray[np.float32]] = {}
-        width = int(owner._widths[owner.comm.rank])
+    def _sum(
+        self, nodes: Mapping[Node, NDArray[np.float32]]
+    ) -> Generator[Request, None, NDArray[np.float32]]:
+        if self.comm.size == 1:
+            return climb(nodes, 0, self.leaves)
         at = 0
-        for sent in owner.nodes:
-            for node in sent:
-                pieces[node] = owner._recv[at : at + width]
+        for lo, hi in pairwise(self._cuts):
+            for node in self.nodes[self.comm.rank]:
+                self._send[at : at + hi - lo] = nodes[node][lo:hi]
+                at += hi - lo
+        yield self.comm.start_alltoallv(
+            self._send, self._send_counts, self._recv, self._recv_counts, what="dense slices"
+        )
+        pieces: dict[Node, NDArray[np.float32]] = {}
+        width = int(self._widths[self.comm.rank])
+        at = 0
+        for rank_nodes in self.nodes:
+            for node in rank_nodes:
+                pieces[node] = self._recv[at : at + width]
                 at += width
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
-            slice_sum = np.ascontiguousarray(climb(pieces, 0, owner.leaves))
-        owner.comm.allgatherv(slice_sum, owner._total, owner._widths, what="dense gather")
-        return owner._total
+            slice_sum = np.ascontiguousarray(climb(pieces, 0, self.leaves))
+        yield self.comm.start_allgatherv(slice_sum, self._total, self._widths, what="dense gather")
+        return self._total

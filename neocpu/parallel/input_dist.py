@@ -24,11 +24,11 @@ from neocpu.kernels.bucketize import RowRanges, bucketize, bucketize_lengths, le
 from neocpu.kernels.operands import Bags
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.checks import find_refusal
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.entries import Ints, RankEntries
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.shapes import Shape, part_of
-from neocpu.parallel.started import Started
+from neocpu.parallel.started import Pause, Request, Started
 
 Floats = NDArray[np.float32]
 
@@ -89,14 +89,15 @@ class InputDist:
 
         Any number may be under way; `release` those that are done with.
 
-        Raises (on every rank, from here or from `wait`)
+        Raises (on every rank, from `wait`)
         ------
         IndexRangeError : a lookup outside [-1, rows), malformed lengths, other keys or another
             number of samples.
         """
         if kjt.values.dtype != np.int64:
             kjt = replace(kjt, values=kjt.values.astype(np.int64))
-        return Started(self._input(kjt, shape, self._idle.pop() if self._idle else Buffers()))
+        buffers = self._idle.pop() if self._idle else Buffers()
+        return Started(self._input(kjt, shape, buffers), self.comm.stream)
 
     def release(self, batch_input: Input) -> None:
         """Its memory is free for a coming input."""
@@ -119,6 +120,7 @@ class InputDist:
             lengths_out, shape.length_sends, lengths_in, shape.length_recvs, what="input lengths"
         )
         if lengths_in[shape.recv_heads].any():
+            yield Pause()
             self.comm.agree(error)
         assert sent is not None
         offsets = buffers.take(

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from neocpu.kernels.blocks import add_blocks, copy_blocks
 from neocpu.parallel.buffers import Buffers
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.started import Request
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.float64]

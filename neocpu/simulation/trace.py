@@ -46,7 +46,7 @@ def trace_text(line: Timeline, title: str, most: int = MOST_RANKS) -> str:
             if task.exchange and starts[rank] > arrivals[rank] and finishes[rank] > starts[rank]:
                 span = (arrivals[rank], starts[rank])
                 events.append(_slice(f"wait: {task.name}", rank, thread, span, arguments))
-            if finishes[rank] > starts[rank]:
+            if round(finishes[rank] - starts[rank], 3) > 0:
                 span = (starts[rank], finishes[rank])
                 events.append(_slice(task.name, rank, thread, span, arguments))
     note = "all ranks" if len(ranks) == line.ranks else f"{len(ranks)} of {line.ranks} ranks"

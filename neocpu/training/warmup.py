@@ -54,6 +54,7 @@ from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.threads import run_threads
 from neocpu.storage.placement import PLACEMENTS
 from neocpu.training.companion import Companion, companion
+from neocpu.training.lookahead import ahead
 from neocpu.training.plans import memory_plan
 from neocpu.training.results import Watch, unwatched
 from neocpu.training.state import digest
@@ -297,10 +298,9 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
         whole = place(mini.tables, ["table_wise"] * len(specs), 1, 1)
         world = build(mini, comm, whole, 3, memory=memory_plan(mini, whole, {}, Path(folder)))
         batch = _mini_batch(mini, comm, BAG)
-        for step in (1, 2):
-            coming = world.embedding.start(batch.sparse, batch.samples)
-            world.embedding.know(coming)
-            world.step(batch, step, coming)
+        steps = world.step.over(iter([batch, batch]), 1, ahead(prefetch=0, known=1))
+        for _ in range(2):
+            steps.next()
         digest(world, 2)
         world.embedding.tbe.close()
 

@@ -76,5 +76,5 @@ def build(
         model=model,
         embedding=embedding,
         dense=dense,
-        step=TrainStep(model, embedding, dense, comm, training.leaves),
+        step=TrainStep(model, embedding, dense, comm, training.leaves, training.pipeline),
     )
