@@ -145,7 +145,7 @@ class NeocpuDlrm:
         specs = [
             TableSpec(f"t{t}", rows, model.dim, (f"f{t}",)) for t, rows in enumerate(model.rows)
         ]
-        dlrm = Dlrm(13, [model.dim] * len(specs), model.bottom, model.top, seed=1)
+        self.dlrm = dlrm = Dlrm(13, [model.dim] * len(specs), model.bottom, model.top, seed=1)
         sharding_plan = make_plan(specs, plan, comm.size)
         self.tables = tables = ShardedEmbedding(
             sharding_plan, comm, rowwise_adagrad(), 1, leaves, dlrm.first_column, memory=memory

@@ -11,9 +11,10 @@ one order.
                ahead        read, copy, input, index, prefetch                  batches i+1 ...
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from neocpu.errors import NeocpuError
@@ -45,12 +46,23 @@ class _Failed:
         raise self.error
 
 
-@dataclass
-class _Progress:
-    """How many batches of a stage have begun, and how many are done; exchanges between them."""
+@dataclass(eq=False)
+class _State(Generic[T]):
+    """A stage, and how far it is.
 
+    needs : (stage, batches before) pairs that must be done before. ahead : batches by which it may
+    run ahead. followers : exchanges that need it. begun, done : batches that have begun, and that
+    are done; under_way : exchanges in between, by batch.
+    """
+
+    stage: Stage
+    work: Work[T] | None
+    ahead: int
+    needs: list[tuple["_State[T]", int]] = field(default_factory=list)
+    followers: list["_State[T]"] = field(default_factory=list)
     begun: int = 0
     done: int = 0
+    under_way: dict[int, Waitable] = field(default_factory=dict)
 
 
 def _no_span(_: str) -> AbstractContextManager[None]:
@@ -77,17 +89,25 @@ class Pipeline(Generic[T]):
         ahead: Mapping[str, int] = NONE_AHEAD,
         span: Span = _no_span,
     ) -> None:
-        self._stages = {stage.name: stage for stage in stages}
-        self._work = work
+        states = {
+            stage.name: _State(stage, work.get(stage.name), ahead.get(stage.name, 0))
+            for stage in stages
+        }
+        for state in states.values():
+            needs = [*((name, 0) for name in state.stage.needs), *state.stage.earlier]
+            state.needs = [(states[name], back) for name, back in needs]
+            if state.stage.kind == EXCHANGE:
+                for name, _ in needs:
+                    states[name].followers.append(state)
+        self._states = list(states.values())
+        local = [state for state in self._states if state.stage.kind != EXCHANGE]
+        self._early = [state for state in local if state.stage.queue != COMPUTE]
+        self._compute = [state for state in local if state.stage.queue == COMPUTE]
         self._items = items
-        self._ahead = ahead
         self._span = span
-        self._reader = stages[0].name
-        self._progress = {stage.name: _Progress() for stage in stages}
         self._batches: dict[int, T] = {}
-        self._under_way: dict[tuple[str, int], Waitable] = {}
         self._now = 0  # the batch whose step it is
-        self._end: int | None = None  # number of batches, once it is known
+        self._end = sys.maxsize  # number of batches, once it is known
 
     def step(self) -> T | None:
         """All stages of the next batch, and what of coming ones is due; None if there is none.
@@ -95,89 +115,67 @@ class Pipeline(Generic[T]):
         Raises whatever a stage raises; an exchange that fails for a coming batch raises in that
         batch's step.
         """
-        for stage in self._stages.values():
-            if stage.kind != EXCHANGE and stage.queue != COMPUTE:
-                for batch in range(self._progress[stage.name].done, self._due(stage) + 1):
-                    self._finish(stage, batch)
-        if not self._exists(self._now):
+        for state in self._early:
+            for batch in range(state.done, self._now + state.ahead + 1):
+                self._finish(state, batch)
+        if self._now >= self._end:
             return None
-        for stage in self._stages.values():
-            if stage.queue == COMPUTE:
-                self._finish(stage, self._now)
-        for stage in self._stages.values():  # exchanges that no stage waited for
-            self._finish(stage, self._now)
+        for state in self._compute:
+            self._finish(state, self._now)
+        for state in self._states:  # exchanges that no stage waited for
+            self._finish(state, self._now)
         self._now += 1
         return self._batches.pop(self._now - 1)
 
     def close(self) -> None:
         """Wait for exchanges that are under way, of batches whose step will not come."""
-        for exchange in self._under_way.values():
-            with suppress(NeocpuError):  # whoever takes up that batch will meet its error
-                exchange.wait()
-        self._under_way.clear()
+        for state in self._states:
+            for exchange in state.under_way.values():
+                with suppress(NeocpuError):  # whoever takes up that batch will meet its error
+                    exchange.wait()
+            state.under_way.clear()
 
-    def _due(self, stage: Stage) -> int:
-        """The last batch of which this stage may run during the step."""
-        return self._now + self._ahead.get(stage.name, 0)
-
-    def _exists(self, batch: int) -> bool:
-        return self._end is None or batch < self._end
-
-    def _finish(self, stage: Stage, batch: int) -> None:
+    def _finish(self, state: _State[T], batch: int) -> None:
         """See that a stage is done for a batch, and all that it needs."""
-        progress = self._progress[stage.name]
-        if progress.done > batch or not self._exists(batch):
+        if state.done > batch or batch >= self._end:
             return
-        if progress.begun <= batch:
-            for name, earlier in self._needs(stage, batch):
-                self._finish(self._stages[name], earlier)
-            if not self._exists(batch):  # the first stage has met the end meanwhile
+        if state.begun <= batch:
+            for need, back in state.needs:
+                if need.done <= batch - back:
+                    self._finish(need, batch - back)
+            if batch >= self._end:  # the first stage has met the end meanwhile
                 return
-            self._begin(stage, batch)
-        if (exchange := self._under_way.pop((stage.name, batch), None)) is not None:
+            self._begin(state, batch)
+        if state.under_way and (exchange := state.under_way.pop(batch, None)) is not None:
             exchange.wait()
-        progress.done = batch + 1
-        self._start_exchanges()
+        state.done = batch + 1
+        for follower in state.followers:
+            self._start(follower)
 
-    def _begin(self, stage: Stage, batch: int) -> None:
-        progress = self._progress[stage.name]
-        progress.begun = batch + 1
-        if stage.name == self._reader:
+    def _begin(self, state: _State[T], batch: int) -> None:
+        state.begun = batch + 1
+        if state is self._states[0]:
             item = next(self._items, None)
             if item is None:
                 self._end = batch
             else:
                 self._batches[batch] = item
             return
-        work = self._work.get(stage.name)
-        if work is None:
+        if state.work is None:
             return
         try:
-            with self._span(stage.name):
-                exchange = work(self._batches[batch])
+            with self._span(state.stage.name):
+                exchange = state.work(self._batches[batch])
         except Exception as error:
-            if stage.kind != EXCHANGE or batch == self._now:
+            if state.stage.kind != EXCHANGE or batch == self._now:
                 raise
             exchange = _Failed(error)
         if exchange is not None:
-            self._under_way[stage.name, batch] = exchange
+            state.under_way[batch] = exchange
 
-    def _needs(self, stage: Stage, batch: int) -> Iterator[tuple[str, int]]:
-        """(stage, batch) pairs that must be done before."""
-        for name in stage.needs:
-            yield name, batch
-        for name, distance in stage.earlier:
-            if batch >= distance:
-                yield name, batch - distance
-
-    def _start_exchanges(self) -> None:
-        """Start every exchange that is due and has what it needs."""
-        for stage in self._stages.values():
-            if stage.kind != EXCHANGE:
-                continue
-            progress = self._progress[stage.name]
-            while progress.begun <= self._due(stage) and self._exists(progress.begun):
-                needs = self._needs(stage, progress.begun)
-                if any(self._progress[name].done <= earlier for name, earlier in needs):
-                    break
-                self._begin(stage, progress.begun)
+    def _start(self, state: _State[T]) -> None:
+        """Start an exchange for every batch for which it is due and has what it needs."""
+        while state.begun <= self._now + state.ahead and state.begun < self._end:
+            if any(need.done <= state.begun - back for need, back in state.needs):
+                return
+            self._begin(state, state.begun)
