@@ -18,6 +18,8 @@ from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.parallel.threads import run_threads
+from neocpu.parallel.wire_formats import FP32, WireSpec, WireSpecs
+from neocpu.parallel.wires import Wire
 from neocpu.planner.collectives import Collective, link_report, total
 from neocpu.planner.demand import CountedDemand, MeanDemand, sample_cuts
 from neocpu.planner.traffic import StepShape, step_traffic
@@ -64,6 +66,7 @@ class Case:
     batch: int = 11
     leaves: int = 8
     shards: tuple[Shard, ...] = ()  # of a plan that no scheme makes
+    wires: WireSpecs = FP32
 
     @property
     def plan(self) -> Plan:
@@ -129,9 +132,11 @@ def train(comm: Comm, case: Case) -> tuple[list[tuple[str, np.ndarray]], dict]:
     dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
     model = Dlrm(DENSE_FEATURES, dims, (FIRST_COLUMN,), (1,), "cat")
     embedding = ShardedEmbedding(
-        case.plan, comm, case.optimizer, 1, case.leaves, FIRST_COLUMN, case.route
+        case.plan, comm, case.optimizer, 1, case.leaves, FIRST_COLUMN, case.route, wires=case.wires
     )
-    step = TrainStep(model, embedding, DenseOptimizer(SGD, model.flat), comm, case.leaves)
+    dense = DenseOptimizer(SGD, model.flat)
+    wire = Wire.of(case.wires.dense, backward=True)
+    step = TrainStep(model, embedding, dense, comm, case.leaves, wire)
     step(rank_batch(comm, case), 1)
     log = list(comm.sent.log)
     return log, comm.traffic()
@@ -141,7 +146,7 @@ def shape_of(case: Case) -> StepShape:
     dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
     layout = ModelLayout(DENSE_FEATURES, tuple(dims), (FIRST_COLUMN,), (1,), "cat", False, "bce")
     scalars = tuple(len(phase.of) for phase in case.optimizer.rounds)
-    return StepShape(case.batch, case.leaves, layout.parameters, case.route, scalars)
+    return StepShape(case.batch, case.leaves, layout.parameters, case.route, scalars, case.wires)
 
 
 def predict(case: Case) -> tuple[Collective, ...]:
@@ -176,6 +181,21 @@ def test_every_route(route: str) -> None:
         for scheme in ("row_wise", "table_row_wise", "grid_shard"):
             expect(Case((scheme,), ranks, ranks_per_node, route))
         expect(Case(MIXED, ranks, ranks_per_node, route, WEIGHTED))
+
+
+COMPRESSED = (
+    WireSpecs(WireSpec("fp16"), WireSpec("bf16"), WireSpec("bf16")),
+    WireSpecs(WireSpec("int8", 4), WireSpec("int4", 4), WireSpec("fp16")),
+    WireSpecs(WireSpec("fp8", 4), WireSpec("fp8", 2)),
+    WireSpecs(backward=WireSpec("int8", 4)),
+)
+
+
+@pytest.mark.parametrize("wires", COMPRESSED)
+def test_compressed_wires(wires: WireSpecs) -> None:
+    for route, (ranks, ranks_per_node) in zip(sorted(ROUTES), ((2, 2), (5, 2), (4, 2))):
+        expect(Case(MIXED, ranks, ranks_per_node, route, wires=wires))
+        expect(Case(MIXED[3:] + MIXED[:3], ranks, ranks_per_node, route, WEIGHTED, wires=wires))
 
 
 def test_every_route_has_its_prediction() -> None:

@@ -12,6 +12,7 @@ weight (4 in fp32), s floats of optimizer state per row:
     input exchange             8 n: a row index for each lookup
     output exchange            4 B f d out, 4 B f d back
                                row-split tables send 8 B f d out, as exact words
+                               (fewer bytes on compressed wires, `parallel/wire_formats.py`)
     data_parallel              rows touched on any rank: exact words go to the row's owner,
                                merged gradients come back to all ranks
 """
@@ -72,8 +73,10 @@ def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work
         communication = 8 * (width + 1) * touched + 4 * (width + 2) * touched_anywhere
         return Cost(compute, communication, memory)
     # Partial sums of a row-split table travel as exact words of 8 bytes.
-    word_bytes = 4 if rows == spec.rows else 8
-    return Cost(compute, 8 * lookups + (word_bytes + 4) * bags * width, memory)
+    wires = work.wires.specs
+    out_bytes = wires.forward.bytes(width) if rows == spec.rows else 8 * width
+    back_bytes = wires.backward.bytes(width)
+    return Cost(compute, 8 * lookups + bags * (out_bytes + back_bytes), memory)
 
 
 def table_costs(

@@ -267,6 +267,7 @@ def traffic_matrix(answer: Answer, leaves: int) -> Floats:
         leaves=leaves,
         parameters=answer.work.dense.parameters,
         route=answer.layout.route,
+        wires=answer.work.wires.specs,
     )
     tables = answer.plan.tables
     demand = MeanDemand(tables, answer.work.pooling, sample_cuts(ranks, batch, leaves))

@@ -27,6 +27,9 @@ sender:
     gathered gradients  f32, their gradients
     dense gather        f32, finished slices to all
 
+Pooled output, gradients and dense slices are codes where the step has wires
+(`parallel/wire_formats.py`).
+
 Not predicted, because only the numbers themselves decide it: words that do not fit one f64. They
 travel in one more call after `further counts`, or as further replica words. Nearly always there are
 none.
@@ -37,6 +40,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.parallel.plan import Plan
+from neocpu.parallel.wire_formats import FP32, WireSpecs
 from neocpu.planner.collectives import Collective
 from neocpu.planner.demand import Demand, Numbers, sample_cuts
 from neocpu.planner.shard_columns import Ints, ShardColumns
@@ -57,6 +61,7 @@ class StepShape:
     route : of row-split tables, a name in `parallel.routes.ROUTES`.
     row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
         `len(phase.of)` of each phase in `SparseOptimizer.rounds`.
+    wires : formats of pooled vectors, their gradients and dense gradients.
     """
 
     batch: int
@@ -64,6 +69,7 @@ class StepShape:
     parameters: int = 0
     route: str = "direct"
     row_scalars: tuple[int, ...] = ()
+    wires: WireSpecs = FP32
 
 
 def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
@@ -76,10 +82,12 @@ def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collectiv
     words: list[Collective] = []
     gradients: list[Collective] = []
     if rectangles.parts.any():
-        groups = groups_of(rectangles, samples, plan.ranks_per_node)
-        words, gradients = (calls(groups) for calls in ROUTE_CALLS[step.route])
+        words_of, gradients_of = ROUTE_CALLS[step.route]
+        words = words_of(groups_of(rectangles, samples, plan.ranks_per_node))
+        back = step.wires.backward
+        gradients = gradients_of(groups_of(rectangles, samples, plan.ranks_per_node, back))
         words.append(_equal("further counts", plan.ranks, 2 * INDEX))
-    pooled, pooled_gradients = _whole(rectangles, samples)
+    pooled, pooled_gradients = _whole(rectangles, samples, step.wires)
     replicas = _replicas(plan, demand)
     return (
         *_input(plan, rectangles, samples, demand),
@@ -107,8 +115,9 @@ def dense_traffic(ranks: int, step: StepShape) -> list[Collective]:
         sum(1 for _ in aligned_nodes(*rank_leaves(rank, ranks, step.leaves)))
         for rank in range(ranks)
     ]
-    slices = NUMBER * np.array(nodes, np.int64)[:, None] * widths
-    finished = np.broadcast_to(NUMBER * widths[:, None], (ranks, ranks))
+    sizes = step.wires.dense.bytes(widths)
+    slices = np.array(nodes, np.int64)[:, None] * sizes
+    finished = np.broadcast_to(sizes[:, None], (ranks, ranks))
     return [
         Collective("dense slices", "alltoallv", slices),
         Collective("dense gather", "allgatherv", finished),
@@ -143,15 +152,20 @@ def _input(plan: Plan, rectangles: ShardColumns, samples: Ints, demand: Demand) 
     return calls
 
 
-def _whole(rectangles: ShardColumns, samples: Ints) -> tuple[list[Collective], list[Collective]]:
+def _whole(
+    rectangles: ShardColumns, samples: Ints, wires: WireSpecs
+) -> tuple[list[Collective], list[Collective]]:
     """The calls of pooled output and of its gradients."""
     whole = ~rectangles.copies & ~rectangles.parts
     if not whole.any():
         return [], []
-    columns = rectangles.sum_by_rank(rectangles.widths, whole)
-    size = NUMBER * columns[:, None] * samples
-    output = Collective("pooled output", "alltoallv", size)
-    return [output], [Collective("pooled gradients", "alltoallv", np.ascontiguousarray(size.T))]
+    forward, backward = (
+        rectangles.sum_by_rank(rectangles.wire_bytes(wire), whole)[:, None] * samples
+        for wire in (wires.forward, wires.backward)
+    )
+    output = Collective("pooled output", "alltoallv", forward)
+    back = np.ascontiguousarray(backward.T)
+    return [output], [Collective("pooled gradients", "alltoallv", back)]
 
 
 def _replicas(plan: Plan, demand: Demand) -> list[Collective]:
