@@ -20,6 +20,8 @@ from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.parallel.threads import run_threads
 from neocpu.parallel.two_level import two_level
+from neocpu.parallel.wire_formats import FP32, WireSpec, WireSpecs
+from neocpu.parallel.wires import Wire
 from neocpu.planner.collectives import Collective, link_report, total
 from neocpu.planner.demand import CountedDemand, MeanDemand, sample_cuts
 from neocpu.planner.traffic import StepShape, step_traffic
@@ -69,6 +71,7 @@ class Case:
     shards: tuple[Shard, ...] = ()  # of a plan that no scheme makes
     unique_rows: str = "off"
     top: tuple[int, ...] = (1,)
+    wires: WireSpecs = FP32
 
     @property
     def plan(self) -> Plan:
@@ -147,8 +150,11 @@ def train(
         FIRST_COLUMN,
         case.route,
         unique_rows=case.unique_rows,
+        wires=case.wires,
     )
-    step = TrainStep(model, embedding, DenseOptimizer(SGD, model.flat), comm, case.leaves, pipeline)
+    dense = DenseOptimizer(SGD, model.flat)
+    wire = Wire.of(case.wires.dense, backward=True)
+    step = TrainStep(model, embedding, dense, comm, case.leaves, pipeline, wire)
     step(rank_batch(comm, case), 1)
     log = list(comm.sent.log)
     return log, direct.traffic()
@@ -169,6 +175,7 @@ def shape_of(case: Case) -> StepShape:
         row_scalars=scalars,
         alltoall=case.alltoall,
         unique_rows=case.unique_rows,
+        wires=case.wires,
     )
 
 
@@ -215,6 +222,21 @@ def test_two_level_exchanges() -> None:
         expect(Case(("table_wise",), ranks, ranks_per_node, alltoall="two_level"))
     expect(Case(("column_wise",), 4, 2, optimizer=LAMB, alltoall="two_level"))
     expect(Case(("data_parallel",), 4, 1, alltoall="two_level"))
+
+
+COMPRESSED = (
+    WireSpecs(WireSpec("fp16"), WireSpec("bf16"), WireSpec("bf16")),
+    WireSpecs(WireSpec("int8", 4), WireSpec("int4", 4), WireSpec("fp16")),
+    WireSpecs(WireSpec("fp8", 4), WireSpec("fp8", 2)),
+    WireSpecs(backward=WireSpec("int8", 4)),
+)
+
+
+@pytest.mark.parametrize("wires", COMPRESSED)
+def test_compressed_wires(wires: WireSpecs) -> None:
+    for route, (ranks, ranks_per_node) in zip(sorted(ROUTES), ((2, 2), (5, 2), (4, 2))):
+        expect(Case(MIXED, ranks, ranks_per_node, route, wires=wires))
+        expect(Case(MIXED[3:] + MIXED[:3], ranks, ranks_per_node, route, WEIGHTED, wires=wires))
 
 
 def test_every_route_has_its_prediction() -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from neocpu.config import Config
 from neocpu.errors import ConfigError
-from neocpu.planner.work import DenseWork, Workload
+from neocpu.planner.work import DenseWork, Wires, Workload
 from neocpu.simulation.collectives import MEASURED
 from neocpu.simulation.costs import StageOptions
 from neocpu.simulation.scenario import Scenario
@@ -43,6 +43,12 @@ def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork
     )
 
 
+def wires_of(config: Config) -> Wires:
+    """The formats in which a config's numbers travel."""
+    wires = config.wires
+    return Wires(wires.forward, wires.backward, dense=wires.dense, block=wires.block)
+
+
 def scenario_of(
     config: Config, machine: Machine, ranks: int, changes: WhatIf, course: Course | None = None
 ) -> Scenario:
@@ -67,7 +73,7 @@ def scenario_of(
         pooling=_pooling(config, changes),
         state_floats=config.optimizer.sparse.state_floats,
         dense=dense_work(config, features, precision),
-        wires=changes.wires,
+        wires=changes.of_wires(wires_of(config)),
         unique_rows=config.parallel.unique_rows,
     )
     readers = changes.readers_per_rank

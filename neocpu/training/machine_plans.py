@@ -58,6 +58,7 @@ def question_of(
             distinct=lookups.distinct,
             dense=dense_work(config, features, "fp32"),
             unique_rows=lookups.unique_rows,
+            wires=lookups.wires,
         ),
         layout=layout,
         machine=machine,
