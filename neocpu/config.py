@@ -30,6 +30,7 @@ from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.model.layout import INTERACTIONS, LOSSES
 from neocpu.model.settings import ModelConfig
+from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
@@ -86,6 +87,8 @@ class ParallelConfig:
     ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
     planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
     (docs/planner.md).
+    unique_rows : do equal rows that a rank asks of one shard travel once, "off", "on" or "auto":
+    where that is fewer bytes (docs/communication.md).
     towers : are the tables of each tower on one node, and its module there? Without towers, only
     the tables: pooled vectors then travel between ranks of equal place (docs/communication.md).
     """
@@ -96,6 +99,7 @@ class ParallelConfig:
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
+    unique_rows: str = "off"
     towers: bool = False
 
 
@@ -235,6 +239,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
     "parallel.route": ROUTE_NAMES,
+    "parallel.unique_rows": UNIQUE_ROWS,
     "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
     "checkpoint.quantize": ("none", *SCALED),

@@ -86,6 +86,7 @@ class Case:
     placements: tuple[str, ...] = ()  # of the tables, in turn; none: all in memory
     policy: str = "lru"
     prefetch: int = 0  # batches whose rows are brought up before their turn
+    unique_rows: str = "off"  # do equal rows travel once?
 
 
 def plan_of(case: Case, ranks: int) -> Plan:
@@ -167,6 +168,7 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         case.first_column,
         case.route,
         memory=memory,
+        unique_rows=case.unique_rows,
     )
     spread_exponents(embedding, case)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)

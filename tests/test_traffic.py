@@ -64,6 +64,7 @@ class Case:
     batch: int = 11
     leaves: int = 8
     shards: tuple[Shard, ...] = ()  # of a plan that no scheme makes
+    unique_rows: str = "off"
 
     @property
     def plan(self) -> Plan:
@@ -129,7 +130,14 @@ def train(comm: Comm, case: Case) -> tuple[list[tuple[str, np.ndarray]], dict]:
     dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
     model = Dlrm(DENSE_FEATURES, dims, (FIRST_COLUMN,), (1,), "cat")
     embedding = ShardedEmbedding(
-        case.plan, comm, case.optimizer, 1, case.leaves, FIRST_COLUMN, case.route
+        case.plan,
+        comm,
+        case.optimizer,
+        1,
+        case.leaves,
+        FIRST_COLUMN,
+        case.route,
+        unique_rows=case.unique_rows,
     )
     step = TrainStep(model, embedding, DenseOptimizer(SGD, model.flat), comm, case.leaves)
     step(rank_batch(comm, case), 1)
@@ -141,7 +149,14 @@ def shape_of(case: Case) -> StepShape:
     dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
     layout = ModelLayout(DENSE_FEATURES, tuple(dims), (FIRST_COLUMN,), (1,), "cat", False, "bce")
     scalars = tuple(len(phase.of) for phase in case.optimizer.rounds)
-    return StepShape(case.batch, case.leaves, layout.parameters, case.route, scalars)
+    return StepShape(
+        batch=case.batch,
+        leaves=case.leaves,
+        parameters=layout.parameters,
+        route=case.route,
+        row_scalars=scalars,
+        unique_rows=case.unique_rows,
+    )
 
 
 def predict(case: Case) -> tuple[Collective, ...]:
@@ -195,6 +210,15 @@ def test_odd_batches(batch: int) -> None:
     for ranks in (2, 3, 4):
         expect(Case(MIXED, ranks, 2, "two_level", WEIGHTED, batch=batch))
     expect(Case(MIXED, 4, 2, "reduce_scatter", batch=batch, leaves=2))  # ranks without samples
+
+
+@pytest.mark.parametrize("unique_rows", ["on", "auto"])
+def test_unique_rows(unique_rows: str) -> None:
+    for ranks, ranks_per_node in ((1, 1), (3, 2), (4, 2)):
+        for schemes in (("row_wise",), ("table_wise",), MIXED):
+            expect(Case(schemes, ranks, ranks_per_node, batch=90, unique_rows=unique_rows))
+    expect(Case(MIXED, 4, 2, tables=WEIGHTED, batch=40, unique_rows=unique_rows))
+    expect(Case(MIXED, 4, 2, batch=3, leaves=2, unique_rows=unique_rows))
 
 
 def test_rectangles_that_no_scheme_makes() -> None:

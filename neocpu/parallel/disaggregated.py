@@ -102,7 +102,8 @@ class DisaggregatedEmbedding:
     peers : the ranks as nodes and places.
     columns : where the vectors of each node stand in the matrix that interacts, i64 each.
     module : of this node's pooled vectors side by side (None: they travel as they are).
-    optimizer, seed, first_column, route, huge, memory : as for `ShardedEmbedding`.
+    optimizer, seed, first_column, route, huge, memory, unique_rows : as for `ShardedEmbedding`;
+    unique rows travel once inside the node.
 
     Attributes: as those of `ShardedEmbedding`; `columns` counts those of the matrix that interacts.
     """
@@ -119,6 +120,7 @@ class DisaggregatedEmbedding:
         route: str = "direct",
         huge: bool = True,
         memory: MemoryPlan | None = None,
+        unique_rows: str = "off",
     ) -> None:
         nodes = node_of_tables(plan)
         keys = keys_of_nodes(plan, nodes)
@@ -139,6 +141,7 @@ class DisaggregatedEmbedding:
             peers.leaves,
             route=route,
             memory=memory,
+            unique_rows=unique_rows,
             cuts=peers.cuts,
             tbe=self.tbe,
         )

@@ -41,6 +41,8 @@ class Exchange:
     first_column : columns of E before the first pooled vector.
     row_scalars : numbers per row that the sparse optimizer needs of the whole row (`entries.py`).
     route : a name in `routes.ROUTES`, for the words of row-split tables.
+    unique_rows : whether equal rows asked of one shard travel once, a name in
+        `message_sizes.UNIQUE_ROWS`.
     cuts : batch size -> i64[W+1], first sample of each rank and the end (None: as the leaves are
         spread over the ranks).
 
@@ -56,6 +58,7 @@ class Exchange:
         first_column: int,
         row_scalars: int,
         route: str = "direct",
+        unique_rows: str = "off",
         cuts: Callable[[int], Ints] | None = None,
     ) -> None:
         self.plan = plan
@@ -71,7 +74,7 @@ class Exchange:
             comm.size == 1
             and len(self.my_entries.travel) == len(self.bags) == self.my_entries.cuts[1]
         )
-        self.input = InputDist(plan, comm.queue("input"), self.ranks, self.alone)
+        self.input = InputDist(plan, comm.queue("input"), self.ranks, self.alone, unique_rows)
         self.output = OutputDist(plan, comm, self.ranks, route)
         self._shapes: dict[int, Shape] = {}
 
@@ -81,7 +84,9 @@ class Exchange:
             # a data set ends in one odd batch; only tests use many sizes
             if len(self._shapes) > 64:
                 self._shapes.clear()
-            self._shapes[batch] = Shape(self.ranks, self.comm.rank, self._cuts(batch), self.columns)
+            self._shapes[batch] = Shape(
+                self.ranks, self.comm.rank, self._cuts(batch), self.columns, self.input.heads
+            )
         return self._shapes[batch]
 
     def _leaf_cuts(self, batch: int) -> Ints:

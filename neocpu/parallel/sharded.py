@@ -51,6 +51,8 @@ class ShardedEmbedding:
     first_column : columns of E in front of the first pooled vector (the bottom MLP's output).
     huge : tables on huge pages. memory : where tables live (None: all in memory).
     route : wires of row-split tables' words, a name in `routes.ROUTES`.
+    unique_rows : whether equal rows asked of one shard travel once, a name in
+        `message_sizes.UNIQUE_ROWS`.
     cuts : as for `Exchange`. tbe : this rank's rows, where they are there already.
 
     Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is
@@ -68,6 +70,7 @@ class ShardedEmbedding:
         route: str = "direct",
         huge: bool = True,
         memory: MemoryPlan | None = None,
+        unique_rows: str = "off",
         cuts: Callable[[int], Ints] | None = None,
         tbe: TableBatchedEmbedding | None = None,
     ) -> None:
@@ -77,7 +80,9 @@ class ShardedEmbedding:
         self._limit = optimizer.max_gradient  # of E's gradient, at home: before MEANs are divided
         self.tbe = tbe or tables_of_rank(plan, comm.rank, optimizer, seed, huge, memory)
         scalars = max(len(phase.of) for phase in self.tbe.rounds)
-        self.exchange = Exchange(plan, comm, leaves, first_column, scalars, route, cuts)
+        self.exchange = Exchange(
+            plan, comm, leaves, first_column, scalars, route, unique_rows, cuts
+        )
         self.keys = tuple(bag.key for bag in self.exchange.bags)
         self.columns = self.exchange.columns
         self._mean = self.exchange.mean_columns

@@ -10,7 +10,9 @@ which a step makes them (`training/step.py`); W ranks, K entries of the receiver
 sender:
 
     input lengths       i32, a status number and the bags of each entry and sample        [1 + K b]
-    input rows          i64, one for each lookup
+                        (a number for each shard too, where equal rows travel once)
+    input rows          i64, one for each lookup; or unique rows and positions
+                        (`parallel/message_sizes.py`)
     input weights       f32, likewise, if any table is weighted
     pooled output       f32, columns of whole entries for each sample
     words               f64, columns of row-split entries; calls by route (`traffic_routes.py`)
@@ -57,6 +59,7 @@ class StepShape:
     route : of row-split tables, a name in `parallel.routes.ROUTES`.
     row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
         `len(phase.of)` of each phase in `SparseOptimizer.rounds`.
+    unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
     """
 
     batch: int
@@ -64,6 +67,7 @@ class StepShape:
     parameters: int = 0
     route: str = "direct"
     row_scalars: tuple[int, ...] = ()
+    unique_rows: str = "off"
 
 
 def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
@@ -82,7 +86,7 @@ def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collectiv
     pooled, pooled_gradients = _whole(rectangles, samples)
     replicas = _replicas(plan, demand)
     return (
-        *_input(plan, rectangles, samples, demand),
+        *_input(plan, rectangles, samples, demand, step.unique_rows),
         *pooled,
         *words,
         *dense[:1],
@@ -129,14 +133,20 @@ def _equal(name: str, ranks: int, size: int) -> Collective:
     return Collective(name, "alltoallv", np.full((ranks, ranks), size, np.int64))
 
 
-def _input(plan: Plan, rectangles: ShardColumns, samples: Ints, demand: Demand) -> list[Collective]:
+def _input(
+    plan: Plan, rectangles: ShardColumns, samples: Ints, demand: Demand, unique_rows: str
+) -> list[Collective]:
     """The calls of the input distribution."""
     entries = rectangles.sum_by_rank(rectangles.keys, ~rectangles.copies)
     lookups = demand.lookups(rectangles)
-    lengths = LENGTH * (1 + samples[:, None] * entries)
+    heads = np.ones(plan.ranks, np.int64)
+    if unique_rows != "off":
+        shards = np.ones(rectangles.table.size, np.int64)
+        heads += rectangles.sum_by_rank(shards, ~rectangles.copies)
+    lengths = LENGTH * (heads + samples[:, None] * entries)
     calls = [
         Collective("input lengths", "alltoallv", lengths),
-        Collective("input rows", "alltoallv", INDEX * lookups),
+        Collective("input rows", "alltoallv", INDEX * demand.row_words(rectangles, unique_rows)),
     ]
     if any(table.weighted for table in plan.tables):
         calls.append(Collective("input weights", "alltoallv", NUMBER * lookups))

@@ -159,7 +159,8 @@ def _bottom_shares(model: StepSeconds, bottom_layers: int) -> tuple[float, float
 def copy_bytes(model: StepSeconds, options: StageOptions) -> float:
     """Bytes of a rank's inputs of a step: dense features, a label, lengths, indices."""
     arrays = model.arrays
-    sparse = float((arrays.index_bytes * arrays.lookups + 4.0 * arrays.bags).sum())
+    index_bytes = np.array([8.0 + 4.0 * table.weighted for table in model.tables])
+    sparse = float((index_bytes * arrays.lookups + 4.0 * arrays.bags).sum())
     return (sparse + 4.0 * (options.dense_features + 1) * model.work.batch) / model.layout.ranks
 
 

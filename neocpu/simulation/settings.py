@@ -68,6 +68,7 @@ def scenario_of(
         state_floats=config.optimizer.sparse.state_floats,
         dense=dense_work(config, features, precision),
         wires=changes.wires,
+        unique_rows=config.parallel.unique_rows,
     )
     readers = changes.readers_per_rank
     if changes.readers_per_node:

@@ -57,6 +57,7 @@ def question_of(
             state_floats=lookups.state_floats,
             distinct=lookups.distinct,
             dense=dense_work(config, features, "fp32"),
+            unique_rows=lookups.unique_rows,
         ),
         layout=layout,
         machine=machine,

@@ -190,10 +190,11 @@ def workload(
         if table.name in pooling
     }
     return Workload(
-        config.training.batch_size,
-        lookups_per_bag,
-        config.optimizer.sparse.state_floats,
-        distinct or {},
+        batch=config.training.batch_size,
+        pooling=lookups_per_bag,
+        state_floats=config.optimizer.sparse.state_floats,
+        distinct=distinct or {},
+        unique_rows=config.parallel.unique_rows,
     )
 
 

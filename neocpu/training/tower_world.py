@@ -54,6 +54,7 @@ def build_apart(
         route=config.parallel.route,
         huge=huge,
         memory=memory,
+        unique_rows=config.parallel.unique_rows,
     )
     gradients = TowerGradients(model, towers, node_of, peers) if towers is not None else None
     return embedding, gradients

@@ -82,8 +82,10 @@ def signature(config: Config, plan: Plan) -> str:
     """What decides which kernels a run needs that has all tables in memory."""
     model = config.model
     optimizer = config.optimizer
+    distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
     return _hash(
         [
+            *distinct,
             family(),
             _ways(plan),
             plan.ranks > 1,

@@ -79,6 +79,7 @@ def build(
             route=config.parallel.route,
             huge=huge,
             memory=memory,
+            unique_rows=config.parallel.unique_rows,
         )
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
