@@ -1,8 +1,8 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-The records below list all keys and their defaults; those of data, model, tables and optimizers
-live beside their owners (`ingest/settings.py`, `model/settings.py`, `embedding/specs.py`,
-`embedding/optimizers.py`).
+The records below list all keys and their defaults; those of data, model, tables, optimizers and
+wires live beside their owners (`ingest/settings.py`, `model/settings.py`, `embedding/specs.py`,
+`embedding/optimizers.py`, `parallel/wire_formats.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
 
@@ -32,6 +32,7 @@ from neocpu.model.layout import INTERACTIONS, LOSSES
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
+from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
 from neocpu.reference.policies import DEFAULT, POLICIES
@@ -40,6 +41,8 @@ from neocpu.storage.placement import choose_placements
 
 # those of `parallel.routes`, which cannot be imported here: it needs Numba
 ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
+# ways of `parallel.two_level`: between any two ranks, or through the ranks of a node first
+ALLTOALL_NAMES = ("direct", "two_level")
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class ParallelConfig:
     the path of a plan file that ends in .json (docs/planner.md).
     ranks_per_node : 0: the real hosts. route : how sums of row-split tables travel. memory : bytes
     for tables on each rank (0: no limit).
+    alltoall : how exchanges travel: "direct" from rank to rank, or "two_level", inside each node
+        first and then between ranks of equal place (docs/communication.md).
     machine : that is planned for, and on which the run's traffic is reckoned in seconds when it
     ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
     planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
@@ -96,6 +101,7 @@ class ParallelConfig:
     plan: PlanSpec = "auto"
     ranks_per_node: int = 0
     route: str = "direct"
+    alltoall: str = "direct"
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
@@ -185,6 +191,7 @@ class Config:
     parallel: ParallelConfig
     memory: MemoryConfig
     checkpoint: CheckpointConfig
+    wires: WiresConfig = field(default_factory=WiresConfig)
     source: str = ""
     text: str = ""
     overrides: tuple[str, ...] = ()
@@ -205,6 +212,8 @@ class Config:
         }
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header()
+        if wires := self.wires.header():
+            header["wires"] = wires
         as_json: dict[str, Any] = json.loads(json.dumps(header))
         return as_json
 
@@ -219,6 +228,7 @@ SECTIONS: dict[str, type] = {
     "parallel": ParallelConfig,
     "memory": MemoryConfig,
     "checkpoint": CheckpointConfig,
+    "wires": WiresConfig,
 }
 # what a text may be; keys of tables stand under `tables.*`
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -240,9 +250,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
     "parallel.route": ROUTE_NAMES,
     "parallel.unique_rows": UNIQUE_ROWS,
+    "parallel.alltoall": ALLTOALL_NAMES,
     "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
     "checkpoint.quantize": ("none", *SCALED),
+    "wires.forward": tuple(WIRE_FORMATS),
+    "wires.backward": tuple(WIRE_FORMATS),
+    "wires.dense": tuple(name for name, form in WIRE_FORMATS.items() if not form.blocks),
 }
 # limits of whole numbers; all others are at least 0
 LEAST = {
@@ -253,6 +267,7 @@ LEAST = {
     "training.epochs": 1,
     "training.leaves": 1,
     "checkpoint.keep": 1,
+    "wires.block": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
 }
@@ -352,6 +367,8 @@ def _check_together(reader: Reader, config: Config) -> None:
         raise reader.wrong(
             key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"'
         )
+    for key, why in config.wires.faults():
+        raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
         for key, why in optimizer.faults(general=name == "sparse"):
             raise reader.wrong(f"optimizer.{name}.{key}", why)

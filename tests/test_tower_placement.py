@@ -41,8 +41,9 @@ def digests(ranks: int, per_node: int, options: Config) -> set[str]:
         (),
         ("model.tower.joint_vectors=2", "model.tower.feature_vectors=0"),
         ("model.towers={}",),  # the data flow alone
+        ("wires.forward=fp16", "wires.backward=bf16", "wires.dense=bf16"),
     ],
-    ids=["both", "joint", "none"],
+    ids=["both", "joint", "none", "wires"],
 )
 def test_one_digest_at_home_and_on_nodes(sets: Sequence[str]) -> None:
     expected = digests(1, 1, settings(*sets))

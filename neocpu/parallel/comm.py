@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu import errors
+from neocpu.parallel.comm_checks import Counts, check_exchange, check_gather
 from neocpu.parallel.timeline import RunTimeline
 
-Counts = NDArray[np.int64]
 LINKS = ("same_rank", "same_node", "other_node")
 
 
@@ -176,6 +176,7 @@ class Comm(ABC):
         recv: NDArray[Any],
         recv_counts: ArrayLike,
         what: str = "",
+        table: ArrayLike | None = None,
     ) -> Request:
         """Begin sending run q of `send` to rank q, and receiving run q of `recv` from rank q.
 
@@ -184,13 +185,10 @@ class Comm(ABC):
         send_counts, recv_counts : i64[size], elements per rank; they must add up to the arrays'
             sizes.
         what : name of the collective, as in `planner.traffic`.
+        table : i64[size, size], counts [sender, receiver] of all ranks, where all ranks know them:
+            a two-level comm then need not ask.
         """
-        sends = np.asarray(send_counts, np.int64)
-        recvs = np.asarray(recv_counts, np.int64)
-        self._check(send, sends, "send")
-        self._check(recv, recvs, "recv")
-        if send.dtype != recv.dtype:
-            raise ValueError(f"alltoallv sends {send.dtype} but receives {recv.dtype}")
+        sends, recvs = check_exchange(self.size, send, send_counts, recv, recv_counts)
         self.sent.add("alltoallv", self._links, sends * send.itemsize)
         started = time.perf_counter()
         with self.sent.waiting("alltoallv"):
@@ -204,9 +202,10 @@ class Comm(ABC):
         recv: NDArray[Any],
         recv_counts: ArrayLike,
         what: str = "",
+        table: ArrayLike | None = None,
     ) -> None:
         """`start_alltoallv` and `wait` in one."""
-        self.start_alltoallv(send, send_counts, recv, recv_counts, what).wait()
+        self.start_alltoallv(send, send_counts, recv, recv_counts, what, table).wait()
 
     def alltoall(self, send: NDArray[Any]) -> NDArray[Any]:
         """Block q of `send` [size, ...] goes to rank q; returns the same shape, block q from rank
@@ -229,18 +228,7 @@ class Comm(ABC):
         """Every rank's `send` in rank order into `recv` of every rank (1-D); `counts` i64[size]:
         elements of each; `what`: as of `start_alltoallv`.
         """
-        sizes = np.asarray(counts, np.int64)
-        self._check(recv, sizes, "recv")
-        if (
-            send.dtype != recv.dtype
-            or send.ndim != 1
-            or not send.flags.c_contiguous
-            or send.size != sizes[self.rank]
-        ):
-            raise ValueError(
-                f"allgatherv: rank {self.rank} announced {sizes[self.rank]} {recv.dtype}, "
-                f"but sends {send.dtype}{send.shape}"
-            )
+        sizes = check_gather(self.rank, send, recv, counts)
         self.sent.add("allgatherv", self._links, np.full(self.size, send.nbytes, np.int64))
         started = time.perf_counter()
         with self.sent.waiting("allgatherv"):
@@ -337,17 +325,6 @@ class Comm(ABC):
         """
         state = json.dumps({"sent": self.sent.state(), "waited": self.sent.waited}).encode()
         return [json.loads(data) for data in self.allgather_bytes(state)]
-
-    def _check(self, array: NDArray[Any], counts: Counts, what: str) -> None:
-        if array.ndim != 1 or not array.flags.c_contiguous:
-            raise ValueError(
-                f"{what} must be a contiguous 1-D array, not {array.dtype}{array.shape}"
-            )
-        if counts.shape != (self.size,) or int(counts.sum()) != array.size or (counts < 0).any():
-            raise ValueError(
-                f"{what}_counts {counts.tolist()} do not describe {array.size} elements for "
-                f"{self.size} rank(s)"
-            )
 
 
 def nodes_of(ranks: int, ranks_per_node: int | None) -> Counts:

@@ -32,6 +32,7 @@ from neocpu.parallel.peers import Floats, Ints, PeerLookups, Peers, PeerVectors
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding, StartedLookup, tables_of_rank
 from neocpu.parallel.started import Started
+from neocpu.parallel.wire_formats import FP32, WireSpecs
 from neocpu.trees import rank_samples
 
 
@@ -102,8 +103,8 @@ class DisaggregatedEmbedding:
     peers : the ranks as nodes and places.
     columns : where the vectors of each node stand in the matrix that interacts, i64 each.
     module : of this node's pooled vectors side by side (None: they travel as they are).
-    optimizer, seed, first_column, route, huge, memory, unique_rows : as for `ShardedEmbedding`;
-    unique rows travel once inside the node.
+    optimizer, seed, first_column, route, huge, memory, unique_rows, wires : as for
+    `ShardedEmbedding`; inside the node unique rows travel once, and pooled vectors on wires.
 
     Attributes: as those of `ShardedEmbedding`; `columns` counts those of the matrix that interacts.
     """
@@ -121,6 +122,7 @@ class DisaggregatedEmbedding:
         huge: bool = True,
         memory: MemoryPlan | None = None,
         unique_rows: str = "off",
+        wires: WireSpecs = FP32,
     ) -> None:
         nodes = node_of_tables(plan)
         keys = keys_of_nodes(plan, nodes)
@@ -142,6 +144,7 @@ class DisaggregatedEmbedding:
             route=route,
             memory=memory,
             unique_rows=unique_rows,
+            wires=wires,
             cuts=peers.cuts,
             tbe=self.tbe,
         )

@@ -26,6 +26,7 @@ from neocpu.parallel.plan import Plan
 from neocpu.parallel.shapes import Shape
 from neocpu.parallel.shipment import Spill
 from neocpu.parallel.started import Started
+from neocpu.parallel.wires import EXACT, WireSet
 from neocpu.trees import rank_samples
 
 Floats = NDArray[np.float32]
@@ -43,6 +44,7 @@ class Exchange:
     route : a name in `routes.ROUTES`, for the words of row-split tables.
     unique_rows : whether equal rows asked of one shard travel once, a name in
         `message_sizes.UNIQUE_ROWS`.
+    wires : of pooled vectors and their gradients.
     cuts : batch size -> i64[W+1], first sample of each rank and the end (None: as the leaves are
         spread over the ranks).
 
@@ -59,6 +61,7 @@ class Exchange:
         row_scalars: int,
         route: str = "direct",
         unique_rows: str = "off",
+        wires: WireSet = EXACT,
         cuts: Callable[[int], Ints] | None = None,
     ) -> None:
         self.plan = plan
@@ -75,7 +78,7 @@ class Exchange:
             and len(self.my_entries.travel) == len(self.bags) == self.my_entries.cuts[1]
         )
         self.input = InputDist(plan, comm.queue("input"), self.ranks, self.alone, unique_rows)
-        self.output = OutputDist(plan, comm, self.ranks, route)
+        self.output = OutputDist(plan, comm, self.ranks, route, wires)
         self._shapes: dict[int, Shape] = {}
 
     def shape(self, batch: int) -> Shape:

@@ -166,7 +166,12 @@ class InputDist:
             None if sent is None else sent.notes,
         )
         yield self.comm.start_alltoallv(
-            lengths_out, shape.length_sends, lengths_in, shape.length_recvs, what="input lengths"
+            lengths_out,
+            shape.length_sends,
+            lengths_in,
+            shape.length_recvs,
+            what="input lengths",
+            table=shape.length_table,
         )
         if lengths_in[shape.recv_heads].any():
             agree()

@@ -115,7 +115,12 @@ class Replicas:
         received = np.empty_like(counts)
         sizes = np.full(self.comm.size, counts.shape[1], np.int64)
         yield self.comm.start_alltoallv(
-            np.ascontiguousarray(counts).reshape(-1), sizes, received.reshape(-1), sizes, what=what
+            np.ascontiguousarray(counts).reshape(-1),
+            sizes,
+            received.reshape(-1),
+            sizes,
+            what=what,
+            table=np.broadcast_to(sizes, (self.comm.size, self.comm.size)),
         )
         return received
 

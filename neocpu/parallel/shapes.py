@@ -16,6 +16,7 @@ from neocpu.embedding.tbe import Lookups
 from neocpu.kernels.bucketize import lengths_to_offsets
 from neocpu.parallel.entries import Ints, RankEntries, RoutedEntries
 from neocpu.parallel.shipment import Groups
+from neocpu.parallel.wires import WholeJobs, Wire
 
 
 class Shape:
@@ -50,9 +51,11 @@ class Shape:
         self.length_recvs = self.head_recvs + keys[me] * self.sizes
         self.send_heads = np.cumsum(self.length_sends) - self.length_sends
         self.recv_heads = np.cumsum(self.length_recvs) - self.length_recvs
+        self.length_table = 1 + np.outer(self.sizes, keys)  # [sender, receiver]
         self.entry_cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(keys)])
         # of `combine_sources`, once a route has brought the first
         self.sources: tuple[Ints, Ints, Ints] | None = None
+        self.wired: dict[Wire, WholeJobs] = {}
         # [K, W+1]: first bag of (entry, rank)
         self._bounds = np.arange(keys[me])[:, None] * self.batch + cuts
 
@@ -130,6 +133,11 @@ class Shape:
         """Elements of finished rows: (sent to, received from) each rank."""
         widths = np.array([r.whole.columns for r in self.ranks], np.int64)
         return self.sizes * widths[self.me], self.samples * widths
+
+    @cached_property
+    def whole_table(self) -> Ints:
+        """Elements of finished rows by sender and receiver: i64[W, W]."""
+        return np.outer([r.whole.columns for r in self.ranks], self.sizes)
 
     @cached_property
     def scatter_jobs(self) -> Ints:

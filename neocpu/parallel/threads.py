@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.kernels._threads import threading_layer, use_threads
-from neocpu.parallel.comm import Comm, Counts, Request, Traffic, nodes_of
+from neocpu.parallel.comm import Comm, Request, Traffic, nodes_of
+from neocpu.parallel.comm_checks import Counts
 
 T = TypeVar("T")
 

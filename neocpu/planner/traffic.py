@@ -43,6 +43,7 @@ from neocpu.planner.collectives import Collective
 from neocpu.planner.demand import Demand, Numbers, sample_cuts
 from neocpu.planner.shard_columns import Ints, ShardColumns
 from neocpu.planner.traffic_routes import ROUTE_CALLS, groups_of
+from neocpu.planner.traffic_two_level import Levels, two_level_calls
 from neocpu.trees import aligned_nodes, rank_leaves
 
 INDEX = 8  # bytes of a row index, and of a count
@@ -57,6 +58,7 @@ class StepShape:
 
     batch : samples of the global batch. leaves : of the batch tree. parameters : P, dense ones.
     route : of row-split tables, a name in `parallel.routes.ROUTES`.
+    alltoall : "direct" or "two_level", as in `ParallelConfig`.
     row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
         `len(phase.of)` of each phase in `SparseOptimizer.rounds`.
     unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
@@ -68,10 +70,27 @@ class StepShape:
     route: str = "direct"
     row_scalars: tuple[int, ...] = ()
     unique_rows: str = "off"
+    alltoall: str = "direct"
 
 
 def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
-    """The calls of one training step, in their order. Raises KeyError for an unknown route."""
+    """The calls of one training step, in their order. Raises KeyError for an unknown route.
+
+    With two-level exchanges, stages of calls that are under way together may change places.
+    """
+    calls = _direct_traffic(plan, step, demand)
+    nodes = np.arange(plan.ranks, dtype=np.int64) // plan.ranks_per_node
+    if step.alltoall == "direct" or plan.ranks_per_node == 1 or not nodes.any():
+        return calls
+    dense = Levels(nodes).dense(step.parameters, step.leaves)
+    if dense is None:
+        return tuple(two_level_calls(calls, nodes))
+    others = [call for call in calls if not call.name.startswith("dense ")]
+    return (*two_level_calls(others, nodes), *dense)
+
+
+def _direct_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
+    """The calls of a step whose exchanges are direct."""
     rectangles = ShardColumns.of(plan)
     dense = dense_traffic(plan.ranks, step)
     if _alone(rectangles, step):

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.model.dlrm import Dlrm
 from neocpu.model.towers import Towers
-from neocpu.parallel.dense_reduction import DenseReduction
+from neocpu.parallel.buffers import Buffers
+from neocpu.parallel.dense_reduction import DenseReduction, sum_leaves
 from neocpu.parallel.peers import Peers
+from neocpu.parallel.wires import Wire
 from neocpu.trees import Node, leaf_cuts, rank_samples
 
 F32 = NDArray[np.float32]
@@ -26,9 +28,17 @@ class TowerGradients:
     """Gradients of this node's towers, and copies of all nodes' parameters.
 
     model : whose towers run apart. towers : modules of this node. node_of : each tower's node.
+    wire : of dense gradients (None: fp32).
     """
 
-    def __init__(self, model: Dlrm, towers: Towers, node_of: Sequence[int], peers: Peers) -> None:
+    def __init__(
+        self,
+        model: Dlrm,
+        towers: Towers,
+        node_of: Sequence[int],
+        peers: Peers,
+        wire: Wire | None = None,
+    ) -> None:
         self._model = model
         self._towers = towers
         self._peers = peers
@@ -44,8 +54,9 @@ class TowerGradients:
         ]
         parameters = sum(part.stop - part.start for part in self._mine)
         self._reduction = DenseReduction(
-            peers.inside.queue("dense"), parameters, peers.leaves, tree_nodes
+            peers.inside.queue("dense"), parameters, peers.leaves, wire, tree_nodes
         )
+        self._buffers = Buffers()
         self._sum = np.zeros(model.flat.size, np.float32)
         self._gradient = np.zeros(model.flat.size, np.float32)
 
@@ -68,17 +79,34 @@ class TowerGradients:
         """This node's gradients for each aligned node of the leaves of this rank's peers."""
         peers = self._peers
         cuts = leaf_cuts(batch, peers.leaves)
-        into = self._model.layout.views(self._sum)
         sums = {}
         start = 0
         for rank, size in zip(peers.ranks(peers.place), peers.sizes(batch).tolist()):
             first, _ = rank_samples(rank, peers.comm.size, batch, peers.leaves)
             for lo, leaves in peers.tree_nodes(rank):
                 node_cuts = np.array(cuts[lo : lo + leaves + 1], np.int64) - first + start
-                self._towers.weight_gradients(node_cuts, into)
-                sums[lo, leaves] = np.concatenate([self._sum[part] for part in self._mine])
+                sums[lo, leaves] = self._node(node_cuts)
             start += size
         return sums
+
+    def _node(self, cuts: NDArray[np.int64]) -> F32:
+        """This node's gradients of the leaves with these cuts; on a wire leaf by leaf, rounded."""
+        into = self._model.layout.views(self._sum)
+        out = np.empty(self._reduction.parameters, np.float32)
+
+        def sum_node(node_cuts: NDArray[np.int64], out: F32) -> None:
+            self._towers.weight_gradients(node_cuts, into)
+            np.concatenate([self._sum[part] for part in self._mine], out=out)
+
+        def leaf(number: int, out: F32) -> None:
+            sum_node(cuts[number : number + 2], out)
+
+        wire = self._reduction.wire
+        if wire is None:
+            sum_node(cuts, out)
+        else:
+            sum_leaves(leaf, cuts.size - 1, wire, out, self._buffers)
+        return out
 
     def gather(self, dense: DenseOptimizer) -> None:
         """Bring parameters and states of all towers to all nodes. Collective."""

@@ -13,6 +13,8 @@ from neocpu.parallel.comm import Comm
 from neocpu.parallel.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.two_level import two_level
+from neocpu.parallel.wires import Wire
 from neocpu.training.step import TrainStep
 from neocpu.training.tower_gradients import TowerGradients
 from neocpu.training.tower_world import build_apart
@@ -52,6 +54,8 @@ def build(
     """
     training = config.training
     layout = config.model.layout(dense_features, plan.tables)
+    if config.parallel.alltoall == "two_level":
+        comm = two_level(comm)
     model = Dlrm(
         dense_features=dense_features,
         dims=layout.dims,
@@ -64,23 +68,7 @@ def build(
         towers=layout.towers,
         apart=config.parallel.towers,
     )
-    embedding: ShardedEmbedding | DisaggregatedEmbedding
-    towers = None
-    if config.parallel.towers:
-        embedding, towers = build_apart(config, comm, plan, model, huge, memory)
-    else:
-        embedding = ShardedEmbedding(
-            plan,
-            comm,
-            config.optimizer.sparse,
-            training.seed,
-            training.leaves,
-            first_column=model.first_column,
-            route=config.parallel.route,
-            huge=huge,
-            memory=memory,
-            unique_rows=config.parallel.unique_rows,
-        )
+    embedding, towers = _embedding(config, comm, plan, model, huge, memory)
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
         config=config,
@@ -89,6 +77,36 @@ def build(
         model=model,
         embedding=embedding,
         dense=dense,
-        step=TrainStep(model, embedding, dense, comm, training.leaves, towers),
+        step=TrainStep(
+            model,
+            embedding,
+            dense,
+            comm,
+            training.leaves,
+            Wire.of(config.wires.specs.dense, backward=True),
+            towers,
+        ),
         towers=towers,
     )
+
+
+def _embedding(
+    config: Config, comm: Comm, plan: Plan, model: Dlrm, huge: bool, memory: MemoryPlan | None
+) -> tuple[ShardedEmbedding | DisaggregatedEmbedding, TowerGradients | None]:
+    """The tables of this rank, and what trains towers that run on their nodes."""
+    if config.parallel.towers:
+        return build_apart(config, comm, plan, model, huge, memory)
+    embedding = ShardedEmbedding(
+        plan,
+        comm,
+        config.optimizer.sparse,
+        config.training.seed,
+        config.training.leaves,
+        first_column=model.first_column,
+        route=config.parallel.route,
+        huge=huge,
+        memory=memory,
+        unique_rows=config.parallel.unique_rows,
+        wires=config.wires.specs,
+    )
+    return embedding, None
