@@ -32,6 +32,7 @@ from neocpu.model.layout import INTERACTIONS, LOSSES
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
+from neocpu.parallel.throttle import LinkNumbers, link_speeds
 from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
@@ -92,6 +93,9 @@ class ParallelConfig:
     ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
     planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
     (docs/planner.md).
+    link_bandwidth, link_latency : of a slower network than the real one, bytes a second of each
+    direction and seconds for each message (0: no limit), for all links or by class:
+    `{ same_node = 1e9, other_node = 1e8 }` (docs/communication.md).
     unique_rows : do equal rows that a rank asks of one shard travel once, "off", "on" or "auto":
     where that is fewer bytes (docs/communication.md).
     towers : are the tables of each tower on one node, and its module there? Without towers, only
@@ -105,6 +109,8 @@ class ParallelConfig:
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
+    link_bandwidth: LinkNumbers = 0.0
+    link_latency: LinkNumbers = 0.0
     unique_rows: str = "off"
     towers: bool = False
 
@@ -376,5 +382,6 @@ def _check_together(reader: Reader, config: Config) -> None:
         config.model.layout(1, config.tables)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)
+        link_speeds(config.parallel.link_bandwidth, config.parallel.link_latency)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error

@@ -147,6 +147,9 @@ class Reader:
                 name: self.value(get_args(hint)[1], item, f"{key}.{name}")
                 for name, item in value.items()
             }
+        if hint == float | Mapping[str, float]:
+            kind = Mapping[str, float] if isinstance(value, Mapping) else float
+            return self.value(kind, value, key)
         if get_origin(hint) is types.UnionType:
             if isinstance(value, str) or (
                 isinstance(value, dict) and all(isinstance(v, str) for v in value.values())

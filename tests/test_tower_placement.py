@@ -144,7 +144,7 @@ def test_the_published_example_of_messages_and_bytes() -> None:
     """48 messages become 24 with equal bytes; modules with c = 1 divide the bytes by three."""
     assert between_nodes([]) == [[48, 36_864]] * 2
     each_feature = ["model.tower.joint_vectors=0", "model.tower.feature_vectors=1"]
-    for sets in ([APART], [*TOWERS, APART, *each_feature]):
+    for sets in (["parallel.alltoall=two_level"], [APART], [*TOWERS, APART, *each_feature]):
         assert between_nodes(sets) == [[24, 36_864]] * 2
     assert between_nodes([*TOWERS, APART]) == [[24, 12_288]] * 2
 

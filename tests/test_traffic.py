@@ -12,9 +12,10 @@ from neocpu.embedding.specs import TableSpec, bags
 from neocpu.jagged import KJT
 from neocpu.model.dlrm import Dlrm
 from neocpu.model.layout import ModelLayout
-from neocpu.parallel.comm import Comm, Traffic
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.routes import ROUTES
+from neocpu.parallel.sent import Traffic
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.parallel.threads import run_threads
@@ -142,7 +143,6 @@ def train(comm: Comm, case: Case) -> tuple[list[tuple[str, np.ndarray]], dict]:
         case.leaves,
         FIRST_COLUMN,
         case.route,
-        alltoall=case.alltoall,
         unique_rows=case.unique_rows,
     )
     step = TrainStep(model, embedding, DenseOptimizer(SGD, model.flat), comm, case.leaves)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from neocpu import cores
 from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.comm import Comm, Request, Traffic, nodes_of
+from neocpu.parallel.comm import Comm, Request, nodes_of
 from neocpu.parallel.comm_checks import Counts
+from neocpu.parallel.sent import Traffic
 
 mpi4py.rc.thread_level = "serialized"  # loader threads never call MPI
 

@@ -10,6 +10,7 @@ their next verb.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.kernels._threads import threading_layer, use_threads
-from neocpu.parallel.comm import Comm, Request, Traffic, nodes_of
+from neocpu.parallel.comm import Comm, Request, nodes_of
 from neocpu.parallel.comm_checks import Counts
+from neocpu.parallel.sent import Traffic
 
 T = TypeVar("T")
 
@@ -189,6 +191,11 @@ class ThreadComm(Comm):
     def quiet_barrier(self) -> None:
         """Threads sleep in every barrier."""
         self.barrier()
+
+    def rest(self, seconds: float) -> None:
+        """Sleep while others work."""
+        with self._room.world.resting():
+            time.sleep(seconds)
 
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the threads that gave the same color, ordered by (key, rank)."""

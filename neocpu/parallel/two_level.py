@@ -136,6 +136,13 @@ class TwoLevelComm(Comm):
         self.between = direct.queue("between nodes")
         self._relays: list[Relay] = []  # not yet in their last stage, in order of start
         self._idle: list[Buffers] = []  # of relays that are over
+        self.count_as(direct.queue_name)
+
+    def count_as(self, queue: str) -> None:
+        """Count the messages of both stages under the name of a queue."""
+        super().count_as(queue)
+        self.inside.count_as(queue)
+        self.between.count_as(queue)
 
     # ---- exchanges ----
 

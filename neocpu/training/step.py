@@ -100,10 +100,14 @@ class TrainStep:
         if len(self._E) < samples:
             self._E = np.empty((samples, self.model.columns), np.float32)
         E = self._E[:samples]
-        pooled = self.embedding.forward(lookups or batch.sparse, batch.samples)
-        self.model.forward_bottom(batch.dense, E)
+        span = self.comm.span
+        with span("lookup"):
+            pooled = self.embedding.forward(lookups or batch.sparse, batch.samples)
+        with span("bottom_forward"):
+            self.model.forward_bottom(batch.dense, E)
         pooled.finish(E)
-        return self.model.forward_top(E)
+        with span("top_forward"):
+            return self.model.forward_top(E)
 
     def __call__(
         self, batch: BatchLike, step: int, lookups: Started[Input] | None = None
@@ -120,13 +124,19 @@ class TrainStep:
         self.forward(batch, lookups)
         prediction, loss = self.model.loss_gradient(batch.labels, batch.samples)
         self._refuse_nonfinite(loss, batch, step)
-        dE = self.model.backward()
-        reduction = self._reduction.start(self._dense_gradients(batch.samples))
-        self.embedding.backward(dE, step)
+        span = self.comm.span
+        with span("backward"):
+            dE = self.model.backward()
+        with span("dense_gradients"):
+            gradients = self._dense_gradients(batch.samples)
+        reduction = self._reduction.start(gradients)
+        with span("update"):
+            self.embedding.backward(dE, step)
         gradient = reduction.wait()
-        if self.towers is not None:
-            gradient = self.towers.join(gradient, batch.samples)
-        self.optimizer.step(gradient, step)
+        with span("dense_update"):
+            if self.towers is not None:
+                gradient = self.towers.join(gradient, batch.samples)
+            self.optimizer.step(gradient, step)
         return Outcome(prediction, batch.labels, loss)
 
     def _dense_gradients(self, samples: int) -> dict[tuple[int, int], NDArray[np.float32]]:

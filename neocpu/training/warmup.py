@@ -313,15 +313,10 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
     # towers need no kernels of their own
     model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1), towers={})
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
-    parallel = replace(config.parallel, towers=False)
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
+    parallel = replace(config.parallel, towers=False)
     return replace(
-        config,
-        model=model,
-        tables=tuple(tables),
-        memory=memory,
-        parallel=parallel,
-        wires=wires,
+        config, model=model, tables=tuple(tables), memory=memory, wires=wires, parallel=parallel
     )
 
 

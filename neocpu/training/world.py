@@ -53,21 +53,9 @@ def build(
     huge : tables on huge pages. memory : where tables live (None: in memory, all of them).
     """
     training = config.training
-    layout = config.model.layout(dense_features, plan.tables)
     if config.parallel.alltoall == "two_level":
         comm = two_level(comm)
-    model = Dlrm(
-        dense_features=dense_features,
-        dims=layout.dims,
-        bottom=config.model.bottom,
-        top=config.model.top,
-        interaction=config.model.interaction,
-        diagonal=config.model.diagonal,
-        loss=config.model.loss,
-        seed=training.seed,
-        towers=layout.towers,
-        apart=config.parallel.towers,
-    )
+    model = _model(config, plan, dense_features)
     embedding, towers = _embedding(config, comm, plan, model, huge, memory)
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
@@ -87,6 +75,23 @@ def build(
             towers,
         ),
         towers=towers,
+    )
+
+
+def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
+    """The dense part of the model."""
+    layout = config.model.layout(dense_features, plan.tables)
+    return Dlrm(
+        dense_features=dense_features,
+        dims=layout.dims,
+        bottom=config.model.bottom,
+        top=config.model.top,
+        interaction=config.model.interaction,
+        diagonal=config.model.diagonal,
+        loss=config.model.loss,
+        seed=config.training.seed,
+        towers=layout.towers,
+        apart=config.parallel.towers,
     )
 
 
