@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tower_runs import DENSE, STEPS, batch_of, settings, train
+from tower_runs import DENSE, STEPS, TOML, batch_of, settings, train
 
 from neocpu import config
+from neocpu.cli import cli
 from neocpu.config import Config
-from neocpu.errors import IndexRangeError, PlanError
+from neocpu.errors import ConfigError, IndexRangeError, PlanError
 from neocpu.jagged import KJT
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
@@ -171,3 +172,14 @@ def test_plans_that_do_not_fit_are_refused_in_words(
         assert message in str(error.value)
 
     run_threads(4, body, ranks_per_node=per_node)
+
+
+@pytest.mark.parametrize(
+    "command", [["simulate", "{config}"], ["plan", "{config}", "--machine", "zionex"]]
+)
+def test_models_of_a_step_say_that_they_do_not_know_it(tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(TOML)
+    words = [word.format(config=path) for word in command]
+    with pytest.raises(ConfigError, match=r"parallel\.towers: what a step costs"):
+        cli([*words, "--set", APART], standalone_mode=False)
