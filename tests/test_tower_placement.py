@@ -141,7 +141,7 @@ def between_nodes(sets: Sequence[str]) -> list[list[int]]:
     return np.sum(run_threads(8, body, ranks_per_node=2), axis=0).tolist()
 
 
-def test_the_published_example_of_messages_and_bytes() -> None:
+def test_messages_and_bytes_between_nodes() -> None:
     """48 messages become 24 with equal bytes; modules with c = 1 divide the bytes by three."""
     assert between_nodes([]) == [[48, 36_864]] * 2
     each_feature = ["model.tower.joint_vectors=0", "model.tower.feature_vectors=1"]
