@@ -27,6 +27,15 @@ class Course:
     steps: int = 4
 
 
+def refuse_towers(config: Config) -> None:
+    """Raise ConfigError where towers run on their nodes: no model of a step's cost knows that."""
+    if config.parallel.towers:
+        raise ConfigError(
+            "parallel.towers: what a step costs with towers on their nodes is not modelled; "
+            "--set parallel.towers=false asks about towers at home"
+        )
+
+
 def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork:
     """The dense layers of a config's model."""
     layout = config.model.layout(dense_features, config.tables)
@@ -56,6 +65,7 @@ def scenario_of(
 
     Raises ConfigError for a batch that has no sample for some rank, and units that a machine lacks.
     """
+    refuse_towers(config)
     course = course or Course()
     machine = changes.of_machine(machine)
     features = changes.dense_features or DENSE_FEATURES.get(config.data.format, 1)
