@@ -1,8 +1,8 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-The records below list all keys and their defaults; those of data, model, tables and optimizers
-live beside their owners (`ingest/settings.py`, `model/settings.py`, `embedding/specs.py`,
-`embedding/optimizers.py`).
+The records below list all keys and their defaults; those of data, model, tables, optimizers and
+wires live beside their owners (`ingest/settings.py`, `model/settings.py`, `embedding/specs.py`,
+`embedding/optimizers.py`, `parallel/wire_formats.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
 
@@ -33,6 +33,7 @@ from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
 from neocpu.parallel.throttle import LinkNumbers, link_speeds
+from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
 from neocpu.reference.policies import DEFAULT, POLICIES
@@ -97,6 +98,8 @@ class ParallelConfig:
     `{ same_node = 1e9, other_node = 1e8 }` (docs/communication.md).
     unique_rows : do equal rows that a rank asks of one shard travel once, "off", "on" or "auto":
     where that is fewer bytes (docs/communication.md).
+    towers : are the tables of each tower on one node, and its module there? Without towers, only
+    the tables: pooled vectors then travel between ranks of equal place (docs/communication.md).
     """
 
     plan: PlanSpec = "auto"
@@ -109,6 +112,7 @@ class ParallelConfig:
     link_bandwidth: LinkNumbers = 0.0
     link_latency: LinkNumbers = 0.0
     unique_rows: str = "off"
+    towers: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,7 @@ class Config:
     parallel: ParallelConfig
     memory: MemoryConfig
     checkpoint: CheckpointConfig
+    wires: WiresConfig = field(default_factory=WiresConfig)
     source: str = ""
     text: str = ""
     overrides: tuple[str, ...] = ()
@@ -213,6 +218,8 @@ class Config:
         }
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header()
+        if wires := self.wires.header():
+            header["wires"] = wires
         as_json: dict[str, Any] = json.loads(json.dumps(header))
         return as_json
 
@@ -227,6 +234,7 @@ SECTIONS: dict[str, type] = {
     "parallel": ParallelConfig,
     "memory": MemoryConfig,
     "checkpoint": CheckpointConfig,
+    "wires": WiresConfig,
 }
 # what a text may be; keys of tables stand under `tables.*`
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -252,6 +260,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
     "checkpoint.quantize": ("none", *SCALED),
+    "wires.forward": tuple(WIRE_FORMATS),
+    "wires.backward": tuple(WIRE_FORMATS),
+    "wires.dense": tuple(name for name, form in WIRE_FORMATS.items() if not form.blocks),
 }
 # limits of whole numbers; all others are at least 0
 LEAST = {
@@ -262,6 +273,7 @@ LEAST = {
     "training.epochs": 1,
     "training.leaves": 1,
     "checkpoint.keep": 1,
+    "wires.block": 1,
     "optimizer.sparse.counter_halflife": -2,
     "optimizer.sparse.adjustment_iter": -1,
 }
@@ -361,6 +373,8 @@ def _check_together(reader: Reader, config: Config) -> None:
         raise reader.wrong(
             key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"'
         )
+    for key, why in config.wires.faults():
+        raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
         for key, why in optimizer.faults(general=name == "sparse"):
             raise reader.wrong(f"optimizer.{name}.{key}", why)

@@ -25,6 +25,7 @@ from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.parallel.threads import run_threads
+from neocpu.parallel.wire_formats import FP32, WireSpecs
 from neocpu.trees import rank_samples
 
 MIXED = (
@@ -87,6 +88,7 @@ class Case:
     policy: str = "lru"
     prefetch: int = 0  # batches whose rows are brought up before their turn
     unique_rows: str = "off"  # do equal rows travel once?
+    wires: WireSpecs = FP32
 
 
 def plan_of(case: Case, ranks: int) -> Plan:
@@ -169,6 +171,7 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         case.route,
         memory=memory,
         unique_rows=case.unique_rows,
+        wires=case.wires,
     )
     spread_exponents(embedding, case)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)

@@ -5,9 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.dense_reduction import DenseReduction
+from neocpu.parallel.dense_reduction import DenseReduction, sum_leaves
 from neocpu.parallel.threads import run_threads
+from neocpu.parallel.wire_formats import WireSpec
+from neocpu.parallel.wires import Wire
 from neocpu.trees import climb
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=20)
@@ -45,6 +48,38 @@ def test_any_ranks_give_the_tree_sum(parameters: int, leaves: int, ranks: int, s
     expected = tree_sum(values).tobytes()
     for result in run_threads(ranks, lambda comm: reduce(comm, values, times=2)):
         assert result.tobytes() == expected
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float16).astype(np.float32)
+
+
+def reduce_on_a_wire(comm: Comm, values: np.ndarray) -> np.ndarray:
+    leaves, parameters = values.shape
+    reduction = DenseReduction(comm, parameters, leaves, Wire(WireSpec("fp16")))
+
+    def node(lo: int, size: int) -> np.ndarray:
+        out = np.empty(parameters, np.float32)
+        leaf = lambda number, to: np.copyto(to, values[lo + number])  # noqa: E731
+        sum_leaves(leaf, size, reduction.wire, out, Buffers())
+        return out
+
+    for _ in range(2):
+        total = reduction.start({key: node(*key) for key in reduction.nodes[comm.rank]}).wait()
+    return total.copy()
+
+
+@PROFILE
+@given(st.integers(0, 40), st.sampled_from([1, 2, 16]), st.integers(1, 6), st.integers(0, 2**32))
+def test_on_a_wire_every_node_is_rounded(
+    parameters: int, leaves: int, ranks: int, seed: int
+) -> None:
+    values = (leaf_values(parameters, leaves, seed) % 100).astype(np.float32)
+    level = rounded(values)
+    while len(level) > 1:
+        level = rounded(level[0::2] + level[1::2])
+    for result in run_threads(ranks, lambda comm: reduce_on_a_wire(comm, values)):
+        assert result.tobytes() == level[0].tobytes()
 
 
 def test_alone_it_needs_no_copy() -> None:

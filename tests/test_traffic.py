@@ -143,7 +143,6 @@ def train(comm: Comm, case: Case) -> tuple[list[tuple[str, np.ndarray]], dict]:
         case.leaves,
         FIRST_COLUMN,
         case.route,
-        alltoall=case.alltoall,
         unique_rows=case.unique_rows,
     )
     step = TrainStep(model, embedding, DenseOptimizer(SGD, model.flat), comm, case.leaves)

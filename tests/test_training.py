@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from neocpu import config
-from neocpu.errors import ConfigError, DataError, TrainingError
+from neocpu.errors import CheckpointError, ConfigError, DataError, TrainingError
 from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.comm import SingleComm
@@ -89,6 +89,22 @@ def test_one_digest_alone_and_on_threads(log, tmp_path, shuffle):
         )
         digests |= {summary["digest"] for summary in summaries}
     assert len(digests) == 1
+
+
+def test_one_digest_on_compressed_wires(log, tmp_path):
+    overrides = ("wires.forward=fp16", "wires.backward=bf16", "wires.dense=bf16")
+    digests = {train(log, tmp_path / "alone", *overrides)["digest"]}
+    for plan, ranks in (("column_wise", 2), ("table_row_wise", 3)):
+        run = config_of(log, *overrides, f"parallel.plan={plan}")
+        summaries = run_threads(
+            ranks,
+            lambda comm, run=run, ranks=ranks: Trainer(run, comm, tmp_path / str(ranks)).run(),
+        )
+        digests |= {summary["digest"] for summary in summaries}
+    assert len(digests) == 1
+    assert train(log, tmp_path / "fp32")["digest"] not in digests
+    with pytest.raises(CheckpointError, match="wires was"):
+        Trainer(config_of(log), SingleComm(), tmp_path / "alone", resume=True).run()
 
 
 def test_digests_differ_by_seed_order_and_steps(log, tmp_path):

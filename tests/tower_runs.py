@@ -12,6 +12,7 @@ from neocpu.training.world import World
 from neocpu.trees import rank_samples
 
 DENSE = 3
+STEPS = ((1, 22), (2, 22), (3, 13))  # number and samples of each batch
 TOML = """
 [model]
 embedding_dim = 8
@@ -55,7 +56,13 @@ def batch_of(options: Config, comm: Comm, number: int, samples: int = 22) -> Min
     rows = {"u0": 60, "i0": 40, "i1": 40, "u1": 90}
     lengths = rng.integers(0, 4, (len(rows), samples)).astype(np.int32)
     values = [rng.integers(0, high, n) for high, n in zip(rows.values(), lengths.sum(axis=1))]
-    weights = [rng.uniform(0.5, 2, v.size).astype(np.float32) for v in values]
+    # 1 for tables without weights, as in any batch
+    weights = [
+        rng.uniform(0.5, 2, v.size).astype(np.float32)
+        if key == "u1"
+        else np.ones(v.size, np.float32)
+        for key, v in zip(rows, values)
+    ]
     dense = rng.standard_normal((samples, DENSE), dtype=np.float32)
     labels = rng.integers(0, 2, samples).astype(np.float32)
     lo, hi = rank_samples(comm.rank, comm.size, samples, options.training.leaves)
@@ -72,9 +79,8 @@ def batch_of(options: Config, comm: Comm, number: int, samples: int = 22) -> Min
     return MiniBatch(dense[lo:hi], kjt, labels[lo:hi], samples)
 
 
-def train(world: World, steps: int = 3) -> str:
-    """Digest after some steps, the last of them on an odd batch."""
-    for step in range(1, steps + 1):
-        samples = 22 if step < steps else 13
+def train(world: World) -> str:
+    """Digest after STEPS."""
+    for step, samples in STEPS:
         world.step(batch_of(world.config, world.comm, step, samples), step)
-    return digest(world, steps)
+    return digest(world, len(STEPS))

@@ -25,10 +25,12 @@ from neocpu.model.towers import Towers
 class Dlrm:
     """Bottom MLP, interaction, top MLP and loss.
 
-    Arguments as for `ModelLayout`; seed : of the initial values.
+    Arguments as for `ModelLayout`; seed : of the initial values. apart : do the towers' modules run
+    elsewhere, and E holds their vectors in place of the pooled ones?
 
     Attributes: flat f32[P], all parameters; parameters, views of it by name; columns of E f32[b,
     columns], which is the bottom's output in columns :first_column, then each key's pooled vector.
+    shared, number of parameters at work here: all but those of towers that run elsewhere.
 
     Raises
     ------
@@ -46,6 +48,7 @@ class Dlrm:
         loss: str = "bce",
         seed: int = 0,
         towers: Sequence[TowerLayout] = (),
+        apart: bool = False,
     ) -> None:
         self.layout = ModelLayout(
             dense_features,
@@ -57,7 +60,8 @@ class Dlrm:
             loss,
             tuple(towers),
         )
-        self.columns = self.layout.columns
+        vector_columns = self.layout.first_column + sum(self.layout.vector_widths)
+        self.columns = vector_columns if apart else self.layout.columns
         self.first_column = self.layout.first_column
         self.flat: F32 = np.empty(self.layout.parameters, np.float32)
         self.parameters = self.layout.views(self.flat)
@@ -66,12 +70,13 @@ class Dlrm:
         self._top = Mlp("top", self.layout.sizes("top"), self.parameters, last_relu=False)
         self.towers = (
             Towers(self.first_column, self.layout.dims, self.layout.towers, self.parameters)
-            if towers
+            if towers and not apart
             else None
         )
+        self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
         self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
         self._z = Buffer(self.layout.interaction_width)
-        self._de = Buffer(self.first_column + sum(self.layout.vector_widths))
+        self._de = Buffer(vector_columns)
         self._prediction = Buffer(1)
         self._logit_gradient = Buffer(1)
         self._losses = Buffer(1)

@@ -142,6 +142,13 @@ class ModelLayout:
         """Number of dense parameters."""
         return sum(math.prod(shape) for _, shape in self.tensors())
 
+    @property
+    def tower_slices(self) -> tuple[slice, ...]:
+        """Where each tower's parameters stand in the flat array, which they end."""
+        sizes = [sum(math.prod(shape) for _, shape in t.tensors()) for t in self.towers]
+        ends = [self.parameters - sum(sizes[tower + 1 :]) for tower in range(len(sizes))]
+        return tuple(slice(end - size, end) for end, size in zip(ends, sizes))
+
     def views(self, flat: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """name -> view of its part of a flat array f32[parameters], in its shape."""
         views = {}

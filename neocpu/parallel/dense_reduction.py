@@ -10,15 +10,26 @@ slice of them.
 The paper's AllReduce (Neo) in the two halves it is made of, ReduceScatter and AllGather; the
 collectives move bytes and we add, because MPI's own reductions promise no order
 (`docs/arithmetic.md` §2).
+
+On a wire of fewer bits every node of the tree, from leaf to root, is rounded once: where it travels
+it is encoded, where it does not it is rounded in place (`sum_leaves`). So its codes say all of it,
+and the tree is the same for every number of ranks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.entries import Ints
+from neocpu.parallel.wires import Wire, reversed_jobs
 from neocpu.trees import Node, aligned_nodes, climb, rank_leaves
+
+Floats = NDArray[np.float32]
+LINE = 4096  # numbers of a row of a job: threads share rows
 
 
 class DenseReduction:
@@ -30,25 +41,40 @@ class DenseReduction:
     comm : the ranks that share the batch.
     parameters : P, any number from 0 up.
     leaves : leaves of the batch tree, a power of two; ranks beyond it own no leaves and only add.
+    wire : of nodes and of finished slices, without blocks; None: fp32.
+    nodes : of each rank, all together the whole tree (None: as the leaves are spread over the
+        ranks).
     """
 
-    def __init__(self, comm: Comm, parameters: int, leaves: int) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        parameters: int,
+        leaves: int,
+        wire: Wire | None = None,
+        nodes: list[list[Node]] | None = None,
+    ) -> None:
         ranks = comm.size
         self.comm = comm
         self.parameters = parameters
         self.leaves = leaves
-        self.nodes: list[list[Node]] = [
+        self.wire = wire
+        self.nodes = nodes or [
             list(aligned_nodes(*rank_leaves(rank, ranks, leaves))) for rank in range(ranks)
         ]
         self._cuts = [parameters * rank // ranks for rank in range(ranks + 1)]
         widths = np.diff(self._cuts)
         slice_width = int(widths[comm.rank])
-        self._send_counts = widths * len(self.nodes[comm.rank])
-        self._recv_counts = np.array([slice_width * len(nodes) for nodes in self.nodes], np.int64)
-        self._widths = widths.astype(np.int64)
+        unit = wire.bytes(1) if wire else 1  # elements of a message for a number
+        self._send_counts = widths * len(self.nodes[comm.rank]) * unit
+        nodes_of_ranks = np.array([len(nodes) for nodes in self.nodes], np.int64)
+        self._recv_counts = slice_width * nodes_of_ranks * unit
+        self._widths = widths.astype(np.int64) * unit
+        dtype = np.uint8 if wire else np.float32
         if ranks > 1:
-            self._send = np.empty(int(self._send_counts.sum()), np.float32)
-            self._recv = np.empty(int(self._recv_counts.sum()), np.float32)
+            self._send = np.empty(int(self._send_counts.sum()), dtype)
+            self._recv = np.empty(int(self._recv_counts.sum()), dtype)
+        if ranks > 1 or wire:
             self._total = np.empty(parameters, np.float32)
 
     def start(self, nodes: Mapping[Node, NDArray[np.float32]]) -> "StartedReduction":
@@ -65,8 +91,7 @@ class DenseReduction:
         at = 0
         for lo, hi in zip(self._cuts, self._cuts[1:]):
             for node in expected:
-                self._send[at : at + hi - lo] = nodes[node][lo:hi]
-                at += hi - lo
+                at += _pack(self.wire, nodes[node][lo:hi], self._send[at:])
         request = self.comm.start_alltoallv(
             self._send, self._send_counts, self._recv, self._recv_counts, what="dense slices"
         )
@@ -93,10 +118,15 @@ class StartedReduction:
     def wait(self) -> NDArray[np.float32]:
         """Root sum f32[P]: a buffer that the next reduction overwrites; do not modify it."""
         owner = self._owner
+        wire = owner.wire
+        root = (0, owner.leaves)
         if self._request is None:
-            return climb(self._nodes, 0, owner.leaves)
+            if wire is None:
+                return climb(self._nodes, *root)
+            wire.round(self._nodes[root], owner._total, _line_jobs(owner.parameters))
+            return owner._total
         self._request.wait()
-        pieces: dict[Node, NDArray[np.float32]] = {}
+        pieces: dict[Node, NDArray[Any]] = {}
         width = int(owner._widths[owner.comm.rank])
         at = 0
         for sent in owner.nodes:
@@ -104,6 +134,81 @@ class StartedReduction:
                 pieces[node] = owner._recv[at : at + width]
                 at += width
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
-            slice_sum = np.ascontiguousarray(climb(pieces, 0, owner.leaves))
-        owner.comm.allgatherv(slice_sum, owner._total, owner._widths, what="dense gather")
+            if wire is None:
+                finished = np.ascontiguousarray(climb(pieces, *root))
+            else:
+                finished = _climb_codes(wire, pieces, owner.leaves)
+        if wire is None:
+            owner.comm.allgatherv(finished, owner._total, owner._widths, what="dense gather")
+            return owner._total
+        codes = np.empty(int(owner._widths.sum()), np.uint8)
+        owner.comm.allgatherv(finished, codes, owner._widths, what="dense gather")
+        wire.decode(codes, owner._total, reversed_jobs(_line_jobs(owner.parameters, wire)))
         return owner._total
+
+
+def sum_leaves(
+    leaf: Callable[[int, Floats], Any],
+    leaves: int,
+    wire: Wire,
+    out: Floats,
+    buffers: Buffers,
+    first: int = 0,
+) -> None:
+    """A node of the tree on a wire: all nodes below it rounded, itself not.
+
+    leaf(l, out) : writes the sum f32[P] of leaf l of the node. leaves : of the node, a power of
+    two, counted from `first`. out : f32[P].
+    """
+    if leaves == 1:
+        leaf(first, out)
+        return
+    half = leaves // 2
+    right = buffers.take(f"node of {half}", out.size, np.float32)
+    jobs = _line_jobs(out.size)
+    sum_leaves(leaf, half, wire, out, buffers, first)
+    wire.round(out, out, jobs)
+    sum_leaves(leaf, half, wire, right, buffers, first + half)
+    wire.round(right, right, jobs)
+    with np.errstate(over="ignore", invalid="ignore"):
+        out += right
+
+
+def _pack(wire: Wire | None, numbers: Floats, message: NDArray[Any]) -> int:
+    """Write numbers at the beginning of a message; how many elements of it they take."""
+    if wire is None:
+        message[: numbers.size] = numbers
+        return numbers.size
+    wire.encode(numbers, message, _line_jobs(numbers.size, wire))
+    return wire.bytes(numbers.size)
+
+
+def _climb_codes(wire: Wire, pieces: Mapping[Node, NDArray[np.uint8]], leaves: int) -> Any:
+    """Codes of the root from those of the nodes below, each node rounded once."""
+    if (0, leaves) in pieces:
+        return pieces[0, leaves]
+
+    def value(lo: int, size: int, rounded: bool = True) -> Floats:
+        if (lo, size) in pieces:
+            codes = pieces[lo, size]
+            numbers = np.empty(codes.size // wire.bytes(1), np.float32)
+            wire.decode(codes, numbers, reversed_jobs(_line_jobs(numbers.size, wire)))
+            return numbers
+        total = value(lo, size // 2) + value(lo + size // 2, size // 2)
+        if rounded:
+            wire.round(total, total, _line_jobs(total.size))
+        return total
+
+    root = value(0, leaves, rounded=False)
+    codes = np.empty(wire.bytes(root.size), np.uint8)
+    wire.encode(root, codes, _line_jobs(root.size, wire))
+    return codes
+
+
+def _line_jobs(size: int, wire: Wire | None = None) -> Ints:
+    """Jobs from so many numbers into as many, or into their codes."""
+    rows = size // LINE
+    unit = wire.bytes(1) if wire else 1
+    at = rows * LINE
+    jobs = [(0, LINE, 0, LINE * unit, rows, LINE), (at, 0, at * unit, 0, 1, size - at)]
+    return np.array([job for job in jobs if job[4] and job[5]], np.int64).reshape(-1, 6)

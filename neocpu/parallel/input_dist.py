@@ -10,8 +10,9 @@ every rank hears from every rank in that exchange anyway, and only then does any
 agreeing on an error.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,24 +120,44 @@ class InputDist:
         IndexRangeError : a lookup outside [-1, rows), malformed lengths, other keys or another
             number of samples.
         """
-        if kjt.values.dtype != np.int64:
+        return Started(self.steps(kjt, shape))
+
+    def steps(
+        self, kjt: KJT | None, shape: Shape, agree: Callable[[], None] | None = None
+    ) -> Generator[Request, None, Input]:
+        """What `start` drives, for exchanges of which it is a part.
+
+        kjt : None refuses the batch. agree : raises the error of a refused batch on every rank that
+        must know of it (None: that of the first rank of `comm` with one).
+        """
+        if kjt is not None and kjt.values.dtype != np.int64:
             kjt = replace(kjt, values=kjt.values.astype(np.int64))
-        return Started(self._input(kjt, shape, self._idle.pop() if self._idle else Buffers()))
+        buffers = self._idle.pop() if self._idle else Buffers()
+        first = int(shape.cuts[self.comm.rank])
+        error = None
+        if kjt is not None:
+            error = find_refusal(kjt, self.plan.tables, self.bags, shape.samples, first)
+        accepted = kjt if error is None else None
+        if accepted is None and self.comm.size == 1:
+            (agree or partial(_raise, error))()
+        return (
+            yield from self._input(
+                accepted, shape, buffers, agree or partial(self.comm.agree, error)
+            )
+        )
 
     def release(self, batch_input: Input) -> None:
         """Its memory is free for a coming input."""
         if batch_input.buffers is not None:
             self._idle.append(batch_input.buffers)
 
-    def _input(self, kjt: KJT, shape: Shape, buffers: Buffers) -> Generator[Request, None, Input]:
-        first = int(shape.cuts[self.comm.rank])
-        error = find_refusal(kjt, self.plan.tables, self.bags, shape.samples, first)
-        if error is not None and self.comm.size == 1:
-            raise error
-        if self.alone:
+    def _input(
+        self, kjt: KJT | None, shape: Shape, buffers: Buffers, agree: Callable[[], None]
+    ) -> Generator[Request, None, Input]:
+        if kjt is not None and self.alone:
             lookups = Lookups(kjt.offsets, kjt.values, self._weights(kjt), shape.samples)
             return Input(kjt, shape, (lookups, None, None, None), None, buffers)
-        sent = None if error is not None else self._bucketize(kjt, shape, buffers)
+        sent = None if kjt is None else self._bucketize(kjt, shape, buffers)
         lengths_out = buffers.take("lengths out", int(shape.length_sends.sum()), np.int32)
         lengths_in = buffers.take("lengths in", int(shape.length_recvs.sum()), np.int32)
         shape.pack_lengths(
@@ -153,8 +174,8 @@ class InputDist:
             table=shape.length_table,
         )
         if lengths_in[shape.recv_heads].any():
-            self.comm.agree(error)
-        assert sent is not None
+            agree()
+        assert kjt is not None and sent is not None
         offsets = buffers.take(
             "offsets in", len(self.my_entries.travel) * shape.batch + 1, np.int64
         )
@@ -241,3 +262,9 @@ class InputDist:
 
     def _weights(self, kjt: KJT) -> Floats:
         return kjt.weights if self.weighted and kjt.weights is not None else np.empty(0, np.float32)
+
+
+def _raise(error: Exception | None) -> None:
+    """Raise the error of the only rank."""
+    assert error is not None
+    raise error

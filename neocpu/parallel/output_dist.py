@@ -3,11 +3,14 @@
 output_dist    whole: f32[B, C]  --alltoallv-->        columns of E[b]
                parts: fp64 words, by a route, rounded at home
 gradients      columns of dE[b] --alltoallv--> f32[B, C] of my entries
+
+Finished rows and gradients may travel encoded (`wires.py`): packing encodes and unpacking decodes.
 """
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +26,18 @@ from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.shapes import Shape
 from neocpu.parallel.shipment import Further, Groups, Map, Shipment, Spill, ship_further
 from neocpu.parallel.started import Started
+from neocpu.parallel.wires import EXACT, WholeJobs, Wire, WireSet, reversed_jobs
 
 Floats = NDArray[np.float32]
 
 
 @dataclass
 class Arrival:
-    """What came home: finished rows; blocks of words with their groups; further words (key, start,
-    words).
+    """What came home: finished rows, maybe encoded; blocks of words with their groups; further
+    words (key, start, words).
     """
 
-    rows: Floats
+    rows: NDArray[Any]
     words: NDArray[np.float64] | None = None
     groups: list[Groups] | None = None
     further: Further | None = None
@@ -43,13 +47,22 @@ class OutputDist:
     """The output distribution of one rank, and its transpose.
 
     plan, comm, ranks : as of `input_dist.InputDist`. route : a name in `routes.ROUTES`, for the
-    words of row-split tables.
+    words of row-split tables. wires : of finished rows and of gradients.
     """
 
-    def __init__(self, plan: Plan, comm: Comm, ranks: Sequence[RankEntries], route: str) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        comm: Comm,
+        ranks: Sequence[RankEntries],
+        route: str,
+        wires: WireSet = EXACT,
+    ) -> None:
         self.plan = plan
         self.comm = comm
         self.route = ROUTES[route]
+        self.wires = wires
+        self.ranks = ranks
         self.my_entries = ranks[comm.rank]
         self._routed = any(len(entries.parts) for entries in ranks)
         self._pooled = any(len(entries.whole) for entries in ranks)
@@ -75,15 +88,20 @@ class OutputDist:
         self, shape: Shape, whole: Floats, words: NDArray[np.float64], spill: Spill
     ) -> Generator[Request, None, Arrival]:
         sends, recvs = shape.whole_counts
-        rows = self._buffers.take("whole in", int(recvs.sum()), np.float32)
+        table = shape.whole_table
+        message: NDArray[Any] = whole.reshape(-1)
+        wire = self.wires.forward
+        if wire:
+            jobs = self._whole_jobs(shape, wire)
+            table = jobs.table
+            sends = jobs.sends
+            recvs = jobs.recvs
+            message = self._buffers.take("whole out", int(sends.sum()), np.uint8)
+            wire.encode(whole, message, jobs.rows)
+        rows = self._buffers.take("whole in", int(recvs.sum()), message.dtype)
         request = (
             self.comm.start_alltoallv(
-                whole.reshape(-1),
-                sends,
-                rows,
-                recvs,
-                what="pooled output",
-                table=shape.whole_table,
+                message, sends, rows, recvs, what="pooled output", table=table
             )
             if self._pooled
             else None
@@ -126,25 +144,59 @@ class OutputDist:
     def _gradients(
         self, shape: Shape, gradient: Floats
     ) -> Generator[Request, None, tuple[Floats, Floats]]:
-        recvs, sends = shape.whole_counts  # the way back
-        whole = self._buffers.take("gradients in", int(recvs.sum()), np.float32)
+        entries = self.my_entries.whole
+        whole = self._buffers.matrix("gradients in", shape.batch, entries.columns, np.float32)
+        wire = self.wires.backward
         if self._pooled:
-            out = self._buffers.take("gradients out", int(sends.sum()), np.float32)
-            copy_blocks(gradient.reshape(-1), out, shape.gather_jobs)
+            recvs, sends = shape.whole_counts  # the way back
+            table = shape.whole_table
+            arriving: NDArray[Any] = whole.reshape(-1)
+            if wire:
+                jobs = self._whole_jobs(shape, wire)
+                table = jobs.table
+                recvs = jobs.sends
+                sends = jobs.recvs
+                arriving = self._buffers.take("codes in", int(recvs.sum()), np.uint8)
+            message = self._buffers.take("gradients out", int(sends.sum()), arriving.dtype)
+            if wire:
+                wire.encode(gradient, message, jobs.columns)
+            else:
+                copy_blocks(gradient.reshape(-1), message, shape.gather_jobs)
             request = self.comm.start_alltoallv(
-                out,
-                sends,
-                whole,
-                recvs,
-                what="pooled gradients",
-                table=shape.whole_table.T,
+                message, sends, arriving, recvs, what="pooled gradients", table=table.T
             )
         parts = np.empty((shape.batch, 0), np.float32)
         if self._routed:
-            parts = yield from self.route.gradients(self._map(shape), gradient, self._buffers)
+            parts = yield from self._part_gradients(shape, gradient)
         if self._pooled:
             yield request
-        return whole.reshape(shape.batch, self.my_entries.whole.columns), parts
+            if wire:
+                wire.decode(arriving, whole, reversed_jobs(jobs.rows))
+        return whole, parts
+
+    def _part_gradients(self, shape: Shape, gradient: Floats) -> Generator[Request, None, Floats]:
+        """Gradients f32[B, C'] of my row-split entries, which routes move and do not change."""
+        places = self._map(shape)
+        wire = self.wires.backward
+        if wire is None:
+            return (yield from self.route.gradients(places, gradient, self._buffers))
+        codes = yield from self.route.gradients(places.on(wire), gradient, self._buffers)
+        groups = places.held[self.comm.rank]
+        shape_of_parts = (shape.batch, places.columns(groups))
+        parts: Floats = self._buffers.matrix("part numbers", *shape_of_parts, np.float32)
+        places.on(wire).decode(codes, parts, groups)
+        return parts
+
+    def _whole_jobs(self, shape: Shape, wire: Wire) -> WholeJobs:
+        """Those of a batch size, computed once."""
+        if wire not in shape.wired:
+            shape.wired[wire] = WholeJobs(wire, self.ranks, shape.me, shape.cuts, shape.columns)
+        return shape.wired[wire]
+
+    def home_parts(self) -> tuple[Ints, Ints]:
+        """First columns in E and widths of the columns that are rounded at home: i64[G] each."""
+        widths, homes = self.group_columns
+        return homes, widths
 
     def _map(self, shape: Shape) -> Map:
         cuts = tuple(shape.cuts.tolist())
@@ -167,7 +219,11 @@ class Output:
         arrival = self._started.wait()
         shape = self._shape
         owner = self._owner
-        copy_blocks(arrival.rows, out.reshape(-1), shape.scatter_jobs)
+        wire = owner.wires.forward
+        if wire:
+            wire.decode(arrival.rows, out, reversed_jobs(owner._whole_jobs(shape, wire).columns))
+        else:
+            copy_blocks(arrival.rows, out.reshape(-1), shape.scatter_jobs)
         if arrival.words is None:
             return
         assert arrival.groups is not None and arrival.further is not None

@@ -19,7 +19,7 @@ a route by writing one class under `@route`.
 """
 
 from collections.abc import Generator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from neocpu.parallel.comm import Request
 from neocpu.parallel.shipment import Groups, Map, Shipment, Words
 
 Floats = NDArray[np.float32]
+Block = NDArray[Any]  # of gradients: f32, or codes u8
 # blocks [b, columns of groups], one after the other, and the groups of each
 Arrived = tuple[Words, list[Groups]]
 
@@ -41,8 +42,10 @@ class Route(Protocol):
         """Bring every rank's words to the homes of their samples."""
 
     @staticmethod
-    def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Floats]:
-        """dE f32[b, columns of E] -> f32[B, columns of held[rank]], the samples of all ranks."""
+    def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Block]:
+        """dE f32[b, columns of E] -> [B, columns of held[rank]], the samples of all ranks: numbers,
+        or codes where the map has a wire.
+        """
 
 
 ROUTES: dict[str, type[Route]] = {}
@@ -77,13 +80,13 @@ class direct:
         return home, list(m.held)
 
     @staticmethod
-    def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Floats]:
+    def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Block]:
         """Rank q gets the columns that it holds."""
         me = m.comm.rank
         sends = np.array([m.samples(me) * m.columns(groups) for groups in m.held], np.int64)
         columns = m.columns(m.held[me])
-        send = buffers.take("part gradients out", int(sends.sum()), np.float32)
-        out = buffers.matrix("part gradients", m.cuts[-1], columns, np.float32)
+        send = buffers.take("part gradients out", int(sends.sum()), m.dtype)
+        out = buffers.matrix("part gradients", m.cuts[-1], columns, m.dtype)
         ends = np.cumsum(sends).tolist()
         for groups, end, size in zip(m.held, ends, sends.tolist()):
             m.gather(gradient, send[end - size : end], groups)
@@ -116,28 +119,28 @@ class reduce_scatter:
         return _collect(job, me, ranks, block).reshape(-1), [_carried(m, me, ranks)]
 
     @staticmethod
-    def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Floats]:
+    def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Block]:
         """The ring backwards: each rank keeps its columns and passes on what the ranks before it
         hold.
         """
         me = m.comm.rank
         ranks = m.comm.size
-        out = buffers.matrix("part gradients", m.cuts[-1], m.columns(m.held[me]), np.float32)
+        out = buffers.matrix("part gradients", m.cuts[-1], m.columns(m.held[me]), m.dtype)
         m.gather(gradient, out[m.cuts[me] : m.cuts[me + 1]], m.held[me])
         have: Groups = ()
-        block = np.empty((0, 0), np.float32)
+        block = np.empty((0, 0), m.dtype)
         for hop in range(1, ranks):
             # whose gradients go, and come
             d = (me + hop - 1) % ranks
             after = (me + hop) % ranks
             want = _carried(m, d, ranks - hop)
-            send = np.empty((m.samples(d), m.columns(want)), np.float32)
+            send = np.empty((m.samples(d), m.columns(want)), m.dtype)
             if hop == 1:
                 m.gather(gradient, send, want)
             else:
                 m.select(block, have, send, want)
             have = _carried(m, after, ranks - hop)
-            block = np.empty((m.samples(after), m.columns(have)), np.float32)
+            block = np.empty((m.samples(after), m.columns(have)), m.dtype)
             sends = _counts(m, {(me - 1) % ranks: send.size})
             recvs = _counts(m, {(me + 1) % ranks: block.size})
             yield m.comm.start_alltoallv(
@@ -207,7 +210,7 @@ class two_level:
         return home, arriving
 
     @staticmethod
-    def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Floats]:
+    def gradients(m: Map, gradient: Floats, buffers: Buffers) -> Generator[Request, None, Block]:
         """One message to each node; the rank that gets it deals the columns out inside the node."""
         me = m.comm.rank
         peers = m.node(me)
@@ -216,21 +219,21 @@ class two_level:
         rows = {peer: sum(m.samples(d) for d in served[peer]) for peer in peers}
         blocks = []
         for node in _nodes(m):
-            blocks.append(np.empty((m.samples(me), m.columns(m.union(node))), np.float32))
+            blocks.append(np.empty((m.samples(me), m.columns(m.union(node))), m.dtype))
             m.gather(gradient, blocks[-1], m.union(node))
         sends = _counts(
             m, {_server(m, node, me): block.size for node, block in zip(_nodes(m), blocks)}
         )
-        whole = np.empty((rows[me], m.columns(groups)), np.float32)
+        whole = np.empty((rows[me], m.columns(groups)), m.dtype)
         recvs = _counts(m, {d: m.samples(d) * whole.shape[1] for d in served[me]})
         send = np.concatenate([block.reshape(-1) for block in blocks])
         yield m.comm.start_alltoallv(send, sends, whole.reshape(-1), recvs, what="word gradients")
 
-        dealt = [np.empty((rows[me], m.columns(m.held[peer])), np.float32) for peer in peers]
+        dealt = [np.empty((rows[me], m.columns(m.held[peer])), m.dtype) for peer in peers]
         for peer, block in zip(peers, dealt):
             m.select(whole, groups, block, m.held[peer])
         columns = m.columns(m.held[me])
-        recv = buffers.matrix("gradients in node", sum(rows.values()), columns, np.float32)
+        recv = buffers.matrix("gradients in node", sum(rows.values()), columns, m.dtype)
         sends = _counts(m, {peer: block.size for peer, block in zip(peers, dealt)})
         send = np.concatenate([block.reshape(-1) for block in dealt])
         yield m.comm.start_alltoallv(
@@ -240,7 +243,7 @@ class two_level:
             _counts(m, {p: rows[p] * columns for p in peers}),
             what="word gradients",
         )
-        out = buffers.matrix("part gradients", m.cuts[-1], columns, np.float32)
+        out = buffers.matrix("part gradients", m.cuts[-1], columns, m.dtype)
         at = 0
         for d in (d for peer in peers for d in served[peer]):
             out[m.cuts[d] : m.cuts[d + 1]] = recv[at : at + m.samples(d)]

@@ -16,6 +16,7 @@ from neocpu.embedding.tbe import Lookups
 from neocpu.kernels.bucketize import lengths_to_offsets
 from neocpu.parallel.entries import Ints, RankEntries, RoutedEntries
 from neocpu.parallel.shipment import Groups
+from neocpu.parallel.wires import WholeJobs, Wire
 
 
 class Shape:
@@ -54,6 +55,7 @@ class Shape:
         self.entry_cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(keys)])
         # of `combine_sources`, once a route has brought the first
         self.sources: tuple[Ints, Ints, Ints] | None = None
+        self.wired: dict[Wire, WholeJobs] = {}
         # [K, W+1]: first bag of (entry, rank)
         self._bounds = np.arange(keys[me])[:, None] * self.batch + cuts
 

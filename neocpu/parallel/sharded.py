@@ -7,11 +7,13 @@ the bit.
     backward(dE, t)   MEAN divided once, at home -> gradients to the shards -> one exact update
                       per row
 
+Where wires round what travels (`wires.py`), columns that stay at home are rounded alike.
+
 Plan, ranks, route and threads decide where the work is done and what travels; none of them can be
 seen in E or in the tables afterwards (`docs/arithmetic.md` §3; Neo).
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -26,7 +28,7 @@ from neocpu.kernels.rounding import divide_columns
 from neocpu.kernels.update import clip
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm, Request
-from neocpu.parallel.entries import Ints, RoutedEntries
+from neocpu.parallel.entries import Ints, RoutedEntries, key_columns
 from neocpu.parallel.exchange import Exchange
 from neocpu.parallel.input_dist import Input
 from neocpu.parallel.output_dist import Output
@@ -35,6 +37,8 @@ from neocpu.parallel.replicas import Replicas, RowWords
 from neocpu.parallel.scalars import ScalarPeers
 from neocpu.parallel.shipment import Spill
 from neocpu.parallel.started import Started
+from neocpu.parallel.wire_formats import FP32, WireSpecs, refuse_cut_blocks
+from neocpu.parallel.wires import Rounding, WireSet
 
 Floats = NDArray[np.float32]
 
@@ -53,6 +57,8 @@ class ShardedEmbedding:
     route : wires of row-split tables' words, a name in `routes.ROUTES`.
     unique_rows : whether equal rows asked of one shard travel once, a name in
         `message_sizes.UNIQUE_ROWS`.
+    wires : formats in which pooled vectors and their gradients travel.
+    cuts : as for `Exchange`. tbe : this rank's rows, where they are there already.
 
     Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is
     `plan.local(rank)[i]`). All methods are collective: every rank calls them in the same order.
@@ -70,22 +76,21 @@ class ShardedEmbedding:
         huge: bool = True,
         memory: MemoryPlan | None = None,
         unique_rows: str = "off",
+        wires: WireSpecs = FP32,
+        cuts: Callable[[int], Ints] | None = None,
+        tbe: TableBatchedEmbedding | None = None,
     ) -> None:
+        refuse_cut_blocks(plan, wires)
         self.plan = plan
         self.comm = comm
         self.memory = memory
         self._limit = optimizer.max_gradient  # of E's gradient, at home: before MEANs are divided
-        shards = plan.local(comm.rank)
-        rule = replace(optimizer, max_gradient=0.0)
-        self.tbe: TableBatchedEmbedding
-        if memory is None or memory.plain:
-            self.tbe = TableBatchedEmbedding(plan.tables, shards, rule, seed, huge=huge)
-        else:
-            self.tbe = TieredEmbedding(
-                plan.tables, shards, rule, seed, memory, f"rank-{comm.rank}.h5", huge
-            )
+        self.tbe = tbe or tables_of_rank(plan, comm.rank, optimizer, seed, huge, memory)
         scalars = max(len(phase.of) for phase in self.tbe.rounds)
-        self.exchange = Exchange(plan, comm, leaves, first_column, scalars, route, unique_rows)
+        self._wires = WireSet.of(wires)
+        self.exchange = Exchange(
+            plan, comm, leaves, first_column, scalars, route, unique_rows, self._wires, cuts
+        )
         self.keys = tuple(bag.key for bag in self.exchange.bags)
         self.columns = self.exchange.columns
         self._mean = self.exchange.mean_columns
@@ -99,6 +104,7 @@ class ShardedEmbedding:
             Replicas(comm, [t.rows for t in tables], [t.dim for t in tables]) if tables else None
         )
         waiting = sorted({int(i) for layout in self._classes[1:3] for i in layout.shard})
+        self._round_pooled, self._round_gradients = self._roundings(first_column)
         self._any_scalars = any(r.cuts[3] > r.cuts[1] for r in self.exchange.ranks)
         self._peers = ScalarPeers(plan, comm, waiting)
 
@@ -118,6 +124,27 @@ class ShardedEmbedding:
         self._home = _layout(entries.travel, 0, len(entries.travel), entries.travel.home)
         self._copies = _layout(entries.copies, 0, len(entries.copies), entries.copies.home)
         self._copied = sorted(set(entries.copies.shard.tolist()))
+
+    def _roundings(self, first_column: int) -> tuple[Rounding | None, Rounding | None]:
+        """What is rounded at home: of the pooled vectors, and of their gradients."""
+        exchange = self.exchange
+        forward = self._wires.forward
+        backward = self._wires.backward
+        copies = exchange.my_entries.copies
+        homes = copies.home
+        widths = copies.width
+        if exchange.alone:
+            columns = key_columns(self.plan.tables, first_column)
+            homes = columns[:-1]
+            widths = np.diff(columns)
+        gradients = Rounding(backward, homes, widths, self.columns) if backward else None
+        if forward is None:
+            return None, gradients
+        if not exchange.alone:
+            part_homes, part_widths = exchange.output.home_parts()
+            homes = np.concatenate([homes, part_homes])
+            widths = np.concatenate([widths, part_widths])
+        return Rounding(forward, homes, widths, self.columns), gradients
 
     # ---- forward ----
 
@@ -204,6 +231,8 @@ class ShardedEmbedding:
             if batch_input.copies is not None:
                 self.tbe.forward(self._copies, batch_input.copies, out)
             output.finish(out)
+        if self._round_pooled is not None:
+            self._round_pooled(out, out)
         if self._mean is not None:
             divide_columns(out, batch_input.kjt.lengths, *self._mean)
 
@@ -232,13 +261,14 @@ class ShardedEmbedding:
             gradient = prepared
             if self._mean is not None:
                 divide_columns(gradient, batch_input.kjt.lengths, *self._mean)
+        local = self._rounded(gradient)
         if self.exchange.alone:
             if batch_input.classes[0] is not None:
-                self.tbe.backward(self._home, batch_input.classes[0], gradient, step)
+                self.tbe.backward(self._home, batch_input.classes[0], local, step)
             return
         arriving = self.exchange.start_gradients(batch_input.shape, gradient)
         replicas = (
-            Started(self._replicas.reduce(self._row_words(batch_input, gradient)))
+            Started(self._replicas.reduce(self._row_words(batch_input, local)))
             if self._replicas
             else None
         )
@@ -251,6 +281,16 @@ class ShardedEmbedding:
         if replicas is not None:
             for i, (rows, rounded) in zip(self._copied, replicas.wait()):
                 self.tbe.apply_rows(i, rows, rounded, step)
+
+    def _rounded(self, gradient: Floats) -> Floats:
+        """The gradient of columns that do not travel, as the wire leaves it; others undefined."""
+        if self._round_gradients is None:
+            return gradient
+        rounded = self._buffers.matrix(
+            "rounded gradient", gradient.shape[0], gradient.shape[1], np.float32
+        )
+        self._round_gradients(gradient, rounded)
+        return rounded
 
     def _share(
         self, batch_input: Input, whole: Floats, parts: Floats, step: int
@@ -295,6 +335,24 @@ class StartedLookup:
         if out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise ValueError(f"E is {out.dtype}{out.shape}; expected C-contiguous float32{shape}")
         self._owner._finish(self._input, self._output, out)
+
+
+def tables_of_rank(
+    plan: Plan,
+    rank: int,
+    optimizer: SparseOptimizer,
+    seed: int,
+    huge: bool = True,
+    memory: MemoryPlan | None = None,
+) -> TableBatchedEmbedding:
+    """The rows of one rank, shard i those of `plan.local(rank)[i]`; arguments as for
+    `ShardedEmbedding`, which limits gradients itself.
+    """
+    shards = plan.local(rank)
+    rule = replace(optimizer, max_gradient=0.0)
+    if memory is None or memory.plain:
+        return TableBatchedEmbedding(plan.tables, shards, rule, seed, huge=huge)
+    return TieredEmbedding(plan.tables, shards, rule, seed, memory, f"rank-{rank}.h5", huge)
 
 
 def _layout(entries: RoutedEntries, lo: int, hi: int, column: Ints) -> EntryLayout:

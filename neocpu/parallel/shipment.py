@@ -8,7 +8,7 @@ stands here.
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from neocpu.kernels.blocks import add_blocks, copy_blocks
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.wires import Wire, merged_jobs, reversed_jobs
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.float64]
@@ -32,7 +33,8 @@ class Map:
 
     `held[q]`: groups of rank q's entries, in column order (a rank with two row shards of a table
     holds a group twice). `widths[g]`, `homes[g]`: columns of group g and the first of them in E.
-    `cuts`: rank d's samples are [cuts[d], cuts[d+1]).
+    `cuts`: rank d's samples are [cuts[d], cuts[d+1]). With a `wire`, blocks are codes: `widths` are
+    bytes then, and `numbers` columns.
     """
 
     comm: Comm
@@ -41,6 +43,18 @@ class Map:
     widths: tuple[int, ...]
     homes: tuple[int, ...]
     cuts: tuple[int, ...]
+    wire: Wire | None = None
+    numbers: tuple[int, ...] = ()
+
+    @property
+    def dtype(self) -> type[np.generic]:
+        """Of blocks of gradients."""
+        return np.uint8 if self.wire else np.float32
+
+    def on(self, wire: Wire) -> "Map":
+        """The map of blocks of codes."""
+        sizes = tuple(wire.bytes(width) for width in self.widths)
+        return replace(self, wire=wire, widths=sizes, numbers=self.widths)
 
     def samples(self, rank: int) -> int:
         """Samples that a rank owns."""
@@ -67,11 +81,37 @@ class Map:
             copy_blocks(block.reshape(-1), target.reshape(-1), jobs)
 
     def gather(self, gradient: NDArray[Any], target: NDArray[Any], want: Groups) -> None:
-        """Copy the groups `want` out of dE [b, columns of E] into target [b, want]."""
-        if target.size:
+        """Copy or encode the groups `want` out of dE [b, columns of E] into target [b, want]."""
+        if target.size and self.wire:
+            homes = tuple(self.homes[g] for g in want)
+            jobs = self._code_jobs(want, homes, gradient.shape[1], len(gradient))
+            self.wire.encode(gradient, target, jobs)
+        elif target.size:
             groups = tuple(range(len(self.widths)))
             jobs = _jobs(want, groups, self.homes, self.widths, *gradient.shape)
             copy_blocks(gradient.reshape(-1), target.reshape(-1), jobs)
+
+    def decode(self, codes: NDArray[Any], target: NDArray[Any], groups: Groups) -> None:
+        """Codes [n, groups] into numbers f32[n, columns of the groups]."""
+        assert self.wire is not None
+        if target.size:
+            widths = [self.numbers[g] for g in groups]
+            places = tuple((np.cumsum(widths) - widths).tolist())
+            jobs = self._code_jobs(groups, places, target.shape[1], len(target))
+            self.wire.decode(codes, target, reversed_jobs(jobs))
+
+    def _code_jobs(self, groups: Groups, columns: Sequence[int], stride: int, rows: int) -> Ints:
+        """Jobs from groups at `columns` of a matrix into a block of their codes."""
+        assert self.wire is not None
+        sizes = [self.widths[g] for g in groups]
+        starts = np.cumsum([0, *sizes]).tolist()
+        return merged_jobs(
+            self.wire,
+            [
+                (column, stride, start, starts[-1], rows, self.numbers[g])
+                for column, start, g in zip(columns, starts, groups)
+            ],
+        )
 
 
 @dataclass

@@ -19,20 +19,21 @@ from numpy.typing import NDArray
 from neocpu.parallel.comm import Comm, Request
 from neocpu.parallel.dense_reduction import DenseReduction
 from neocpu.parallel.two_level import Relay, Steps, TwoLevelComm
+from neocpu.parallel.wires import Wire
 from neocpu.trees import Node, aligned_nodes, climb, rank_leaves
 
 Floats = NDArray[np.float32]
 
 
 def dense_reduction(
-    comm: Comm, parameters: int, leaves: int
+    comm: Comm, parameters: int, leaves: int, wire: Wire | None = None
 ) -> "DenseReduction | TwoLevelReduction":
     """The reduction for a comm: in two levels where its exchanges are, and its nodes are equally
     long runs of ranks.
     """
-    if isinstance(comm, TwoLevelComm) and comm.places.runs and comm.places.even:
+    if wire is None and isinstance(comm, TwoLevelComm) and comm.places.runs and comm.places.even:
         return TwoLevelReduction(comm, parameters, leaves)
-    return DenseReduction(comm, parameters, leaves)
+    return DenseReduction(comm, parameters, leaves, wire)
 
 
 class TwoLevelReduction:
@@ -45,6 +46,7 @@ class TwoLevelReduction:
         self.comm = comm
         self.parameters = parameters
         self.leaves = leaves
+        self.wire: Wire | None = None  # nodes travel as they are
         spans = [rank_leaves(rank, comm.size, leaves) for rank in range(comm.size)]
         self.nodes: list[list[Node]] = [list(aligned_nodes(*span)) for span in spans]
         self._host_nodes = [

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from neocpu.config import MemoryConfig
 from neocpu.ingest.loader import Batch
+from neocpu.parallel.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.input_dist import Input
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.started import Started
@@ -26,7 +27,11 @@ class Ahead:
     """
 
     def __init__(
-        self, embedding: ShardedEmbedding, batches: Iterator[Batch], prefetch: int, known: int
+        self,
+        embedding: ShardedEmbedding | DisaggregatedEmbedding,
+        batches: Iterator[Batch],
+        prefetch: int,
+        known: int,
     ) -> None:
         self._embedding = embedding
         self._batches = batches
@@ -66,7 +71,9 @@ class Ahead:
 
 
 def look_ahead(
-    embedding: ShardedEmbedding, batches: Iterator[Batch], memory: MemoryConfig
+    embedding: ShardedEmbedding | DisaggregatedEmbedding,
+    batches: Iterator[Batch],
+    memory: MemoryConfig,
 ) -> Ahead:
     """As far ahead as the config says, where tables live in slow memory; else not at all."""
     if embedding.memory is None or embedding.memory.plain:

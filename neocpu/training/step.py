@@ -17,11 +17,16 @@ from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.errors import TrainingError
 from neocpu.jagged import KJT
 from neocpu.model.dlrm import Dlrm
+from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm
+from neocpu.parallel.dense_reduction import sum_leaves
+from neocpu.parallel.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.input_dist import Input
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.started import Started
 from neocpu.parallel.two_level_reduction import dense_reduction
+from neocpu.parallel.wires import Wire
+from neocpu.training.tower_gradients import TowerGradients
 from neocpu.trees import leaf_cuts, rank_samples
 
 
@@ -55,22 +60,30 @@ class Outcome:
 
 
 class TrainStep:
-    """One rank's training step: forward, loss, backward, updates."""
+    """One rank's training step: forward, loss, backward, updates.
+
+    wire : of the dense gradients (None: fp32).
+    towers : where the model's towers run on their nodes.
+    """
 
     def __init__(
         self,
         model: Dlrm,
-        embedding: ShardedEmbedding,
+        embedding: ShardedEmbedding | DisaggregatedEmbedding,
         optimizer: DenseOptimizer,
         comm: Comm,
         leaves: int,
+        wire: Wire | None = None,
+        towers: TowerGradients | None = None,
     ) -> None:
         self.model = model
         self.embedding = embedding
         self.optimizer = optimizer
         self.comm = comm
         self.leaves = leaves
-        self._reduction = dense_reduction(comm.queue("dense"), model.flat.size, leaves)
+        self.towers = towers
+        self._reduction = dense_reduction(comm.queue("dense"), model.shared, leaves, wire)
+        self._buffers = Buffers()
         self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {
             node: np.empty(model.flat.size, np.float32) for node in self._reduction.nodes[comm.rank]
@@ -119,9 +132,11 @@ class TrainStep:
         reduction = self._reduction.start(gradients)
         with span("update"):
             self.embedding.backward(dE, step)
-        total = reduction.wait()
+        gradient = reduction.wait()
+        if self.towers is not None:
+            gradient = self.towers.join(gradient, batch.samples)
         with span("dense_update"):
-            self.optimizer.step(total, step)
+            self.optimizer.step(gradient, step)
         return Outcome(prediction, batch.labels, loss)
 
     def _dense_gradients(self, samples: int) -> dict[tuple[int, int], NDArray[np.float32]]:
@@ -130,8 +145,20 @@ class TrainStep:
         first, _ = rank_samples(self.comm.rank, self.comm.size, samples, self.leaves)
         for (lo, size), gradient in self._nodes.items():
             node_cuts = np.array(cuts[lo : lo + size + 1], np.int64) - first
-            self.model.weight_gradient_node(node_cuts, gradient)
-        return self._nodes
+            self._node(node_cuts, gradient)
+        return {node: gradient[: self.model.shared] for node, gradient in self._nodes.items()}
+
+    def _node(self, cuts: NDArray[np.int64], gradient: NDArray[np.float32]) -> None:
+        """Gradient of the leaves with these cuts; on a wire leaf by leaf, each rounded."""
+        wire = self._reduction.wire
+        if wire is None:
+            self.model.weight_gradient_node(cuts, gradient)
+            return
+
+        def leaf(number: int, out: NDArray[np.float32]) -> None:
+            self.model.weight_gradient_node(cuts[number : number + 2], out)
+
+        sum_leaves(leaf, cuts.size - 1, wire, gradient, self._buffers)
 
     def _refuse_nonfinite(self, loss: NDArray[np.float32], batch: BatchLike, step: int) -> None:
         """Raise TrainingError for the first sample of this rank whose loss is not finite."""

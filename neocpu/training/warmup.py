@@ -51,6 +51,7 @@ from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.kernels.choice import family
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
+from neocpu.parallel.sharding import COLUMN_STEP
 from neocpu.parallel.threads import run_threads
 from neocpu.storage.placement import PLACEMENTS
 from neocpu.training.companion import Companion, companion
@@ -97,6 +98,7 @@ def signature(config: Config, plan: Plan) -> str:
             optimizer.sparse.max_norm > 0,
             optimizer.sparse.max_gradient > 0,
             optimizer.dense.name,
+            sorted(config.wires.header()),
         ]
     )
 
@@ -311,7 +313,11 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
     # towers need no kernels of their own
     model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1), towers={})
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
-    return replace(config, model=model, tables=tuple(tables), memory=memory)
+    wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
+    parallel = replace(config.parallel, towers=False)
+    return replace(
+        config, model=model, tables=tuple(tables), memory=memory, wires=wires, parallel=parallel
+    )
 
 
 def _mini_batch(config: Config, comm: Comm, length: int) -> MiniBatch:

@@ -10,10 +10,14 @@ from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
+from neocpu.parallel.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.two_level import two_level
+from neocpu.parallel.wires import Wire
 from neocpu.training.step import TrainStep
+from neocpu.training.tower_gradients import TowerGradients
+from neocpu.training.tower_world import build_apart
 
 
 @dataclass(frozen=True)
@@ -22,16 +26,18 @@ class World:
 
     config, comm, plan : what they were built from. model : the dense part, the same on all ranks.
     embedding : this rank's shards of the tables. dense : the optimizer of the model's parameters.
-    step : trains model and embedding on one batch.
+    step : trains model and embedding on one batch. towers : where the model's towers run on their
+    nodes (None: at home).
     """
 
     config: Config
     comm: Comm
     plan: Plan
     model: Dlrm
-    embedding: ShardedEmbedding
+    embedding: ShardedEmbedding | DisaggregatedEmbedding
     dense: DenseOptimizer
     step: TrainStep
+    towers: TowerGradients | None = None
 
 
 def build(
@@ -47,32 +53,27 @@ def build(
     huge : tables on huge pages. memory : where tables live (None: in memory, all of them).
     """
     training = config.training
-    layout = config.model.layout(dense_features, plan.tables)
     if config.parallel.alltoall == "two_level":
         comm = two_level(comm)
-    model = Dlrm(
-        dense_features=dense_features,
-        dims=layout.dims,
-        bottom=config.model.bottom,
-        top=config.model.top,
-        interaction=config.model.interaction,
-        diagonal=config.model.diagonal,
-        loss=config.model.loss,
-        seed=training.seed,
-        towers=layout.towers,
-    )
-    embedding = ShardedEmbedding(
-        plan,
-        comm,
-        config.optimizer.sparse,
-        training.seed,
-        training.leaves,
-        first_column=model.first_column,
-        route=config.parallel.route,
-        huge=huge,
-        memory=memory,
-        unique_rows=config.parallel.unique_rows,
-    )
+    model = _model(config, plan, dense_features)
+    embedding: ShardedEmbedding | DisaggregatedEmbedding
+    towers = None
+    if config.parallel.towers:
+        embedding, towers = build_apart(config, comm, plan, model, huge, memory)
+    else:
+        embedding = ShardedEmbedding(
+            plan,
+            comm,
+            config.optimizer.sparse,
+            training.seed,
+            training.leaves,
+            first_column=model.first_column,
+            route=config.parallel.route,
+            huge=huge,
+            memory=memory,
+            unique_rows=config.parallel.unique_rows,
+            wires=config.wires.specs,
+        )
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
         config=config,
@@ -81,5 +82,31 @@ def build(
         model=model,
         embedding=embedding,
         dense=dense,
-        step=TrainStep(model, embedding, dense, comm, training.leaves),
+        step=TrainStep(
+            model,
+            embedding,
+            dense,
+            comm,
+            training.leaves,
+            Wire.of(config.wires.specs.dense, backward=True),
+            towers,
+        ),
+        towers=towers,
+    )
+
+
+def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
+    """The dense part of the model."""
+    layout = config.model.layout(dense_features, plan.tables)
+    return Dlrm(
+        dense_features=dense_features,
+        dims=layout.dims,
+        bottom=config.model.bottom,
+        top=config.model.top,
+        interaction=config.model.interaction,
+        diagonal=config.model.diagonal,
+        loss=config.model.loss,
+        seed=config.training.seed,
+        towers=layout.towers,
+        apart=config.parallel.towers,
     )

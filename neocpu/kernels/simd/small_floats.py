@@ -272,3 +272,82 @@ def number4(typingctx, code):
         return b.bitcast(b.or_(value, sign), F32)
 
     return types.float32(types.uint8), codegen
+
+
+@intrinsic
+def half_bits(typingctx, x):
+    """int32 fp16 code of fp32 x, which is not NaN beyond the quiet one: nearest, ties to even."""
+
+    def codegen(context, builder, signature, args):
+        narrow = builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
+        return builder.zext(narrow, I32)
+
+    return types.int32(types.float32), codegen
+
+
+@intrinsic
+def half_value(typingctx, code):
+    """fp32 number of an fp16 code (uint16)."""
+
+    def codegen(context, builder, signature, args):
+        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), F32)
+
+    return types.float32(types.uint16), codegen
+
+
+@intrinsic
+def bfloat_bits(typingctx, x):
+    """int32 bf16 code of fp32 x, which is not NaN beyond the quiet one: nearest, ties to even."""
+
+    def codegen(context, builder, signature, args):
+        bits = builder.bitcast(args[0], I32)
+        odd = builder.and_(builder.lshr(bits, _i32(16)), _i32(1))
+        return builder.lshr(builder.add(builder.add(bits, _i32(0x7FFF)), odd), _i32(16))
+
+    return types.int32(types.float32), codegen
+
+
+@intrinsic
+def bfloat_value(typingctx, code):
+    """fp32 number of a bf16 code (uint16)."""
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(builder.shl(builder.zext(args[0], I32), _i32(16)), F32)
+
+    return types.float32(types.uint16), codegen
+
+
+@intrinsic
+def order_key(typingctx, x):
+    """int32 that is ordered as fp32 x is, -0 below +0; of NaN beyond those of the infinities."""
+
+    def codegen(context, builder, signature, args):
+        return _ordered(builder, builder.bitcast(args[0], I32))
+
+    return types.int32(types.float32), codegen
+
+
+@intrinsic
+def number_of_key(typingctx, key):
+    """fp32 number of an `order_key`."""
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(_ordered(builder, args[0]), F32)
+
+    return types.float32(types.int32), codegen
+
+
+def _ordered(b: Any, bits: Any) -> Any:
+    """Bits of negative numbers turned round, but for the sign; its own inverse."""
+    negative = b.ashr(bits, _i32(31))
+    return b.xor(bits, b.lshr(negative, _i32(1)))
+
+
+@intrinsic
+def lowest_byte(typingctx, x):
+    """uint8 of the lowest byte of the bits of fp32 x: the whole number in x if 2^23 was added."""
+
+    def codegen(context, builder, signature, args):
+        return builder.trunc(builder.bitcast(args[0], I32), ir.IntType(8))
+
+    return types.uint8(types.float32), codegen
