@@ -51,7 +51,7 @@ class Shape:
         self.length_recvs = self.head_recvs + keys[me] * self.sizes
         self.send_heads = np.cumsum(self.length_sends) - self.length_sends
         self.recv_heads = np.cumsum(self.length_recvs) - self.length_recvs
-        self.length_table = 1 + np.outer(self.sizes, keys)  # [sender, receiver]
+        self.length_table = self.head_sends + np.outer(self.sizes, keys)  # [sender, receiver]
         self.entry_cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(keys)])
         # of `combine_sources`, once a route has brought the first
         self.sources: tuple[Ints, Ints, Ints] | None = None

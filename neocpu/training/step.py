@@ -133,9 +133,9 @@ class TrainStep:
         with span("update"):
             self.embedding.backward(dE, step)
         gradient = reduction.wait()
-        if self.towers is not None:
-            gradient = self.towers.join(gradient, batch.samples)
         with span("dense_update"):
+            if self.towers is not None:
+                gradient = self.towers.join(gradient, batch.samples)
             self.optimizer.step(gradient, step)
         return Outcome(prediction, batch.labels, loss)
 
