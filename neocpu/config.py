@@ -44,6 +44,8 @@ from neocpu.storage.placement import choose_placements
 ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
 # ways of `parallel.two_level`: between any two ranks, or through the ranks of a node first
 ALLTOALL_NAMES = ("direct", "two_level")
+# those of `simulation.schedule`, which stands above
+PIPELINES = ("off", "input", "full")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,9 @@ class TrainingConfig:
     (0: no limit); the run ends with whichever is reached first. leaves : parts of a batch whose
     gradients are summed in a fixed tree, a power of two. threads : of each rank (0: its share of
     the cores).
+    pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
+    batch travel during a step; "full": exchanges of the step itself also run while something is
+    computed that does not need them (docs/communication.md).
     """
 
     batch_size: int = 2048
@@ -70,6 +75,7 @@ class TrainingConfig:
     seed: int = 1
     leaves: int = 16
     threads: int = 0
+    pipeline: str = "full"
 
 
 @dataclass(frozen=True)
@@ -254,6 +260,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.sparse.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
+    "training.pipeline": PIPELINES,
     "parallel.route": ROUTE_NAMES,
     "parallel.unique_rows": UNIQUE_ROWS,
     "parallel.alltoall": ALLTOALL_NAMES,

@@ -158,3 +158,17 @@ class ModelLayout:
             views[name] = flat[first:end].reshape(shape)
             first = end
         return views
+
+    @property
+    def lower(self) -> slice:
+        """The bottom MLP's and the top MLP's first layer, in the flat array: those parameters whose
+        gradients a backward pass knows last.
+        """
+        first_top = [shape for name, shape in self.tensors() if name.startswith("top.0.")]
+        bottom = [shape for name, shape in self.tensors() if name.startswith("bottom.")]
+        return slice(0, sum(math.prod(shape) for shape in (*bottom, *first_top)))
+
+    @property
+    def upper(self) -> slice:
+        """The other layers of the top MLP; empty where it has one."""
+        return slice(self.lower.stop, self.parameters)

@@ -11,10 +11,9 @@ The layers are those of the MLPs: the same kernels, with the same order of addit
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from neocpu.kernels.choice import chosen
-from neocpu.model.mlp import F32, NO_GATE, Buffer
+from neocpu.model.mlp import F32, NO_GATE, Buffer, NodeGradient
 from neocpu.model.tower_layout import TowerLayout
 
 
@@ -84,21 +83,13 @@ class Tower:
             dE[:, column : column + dim] = total[:, at : at + dim]
             at += dim
 
-    def weight_gradients(self, cuts: NDArray[np.int64], into: Mapping[str, F32]) -> None:
-        """Write the gradients of weights and biases, summed over one aligned node of leaves.
-
-        cuts : i64[L+1], first sample of each leaf of the node, and the end. into : arrays by
-        parameter.
-        """
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
+        """Write the gradients of weights and biases, summed over each of the nodes."""
         x = self._x.matrix(self._samples)
         for part, rows, buffer in zip(self._parts, self._rows, self._gradients):
-            chosen("gemm", "weight_gradient")(
-                _with_rows(buffer.matrix(self._samples), rows),
-                _with_rows(x, rows),
-                cuts * rows,
-                into[f"{part}.weight"],
-                into[f"{part}.bias"],
-            )
+            outer = _with_rows(buffer.matrix(self._samples), rows)
+            for node in nodes:
+                node.write(part, outer, _with_rows(x, rows), rows)
 
     def _gather(self, E: F32, x: F32) -> None:
         at = 0
@@ -149,10 +140,10 @@ class Towers:
             tower.backward(gradient[:, lo:hi], dE)
         return dE
 
-    def weight_gradients(self, cuts: NDArray[np.int64], into: Mapping[str, F32]) -> None:
+    def weight_gradients(self, nodes: Sequence[NodeGradient]) -> None:
         """As `Tower.weight_gradients`, for all towers."""
         for tower in self.towers:
-            tower.weight_gradients(cuts, into)
+            tower.weight_gradients(nodes)
 
 
 def _with_rows(matrix: F32, rows: int) -> F32:

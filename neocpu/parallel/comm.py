@@ -2,7 +2,8 @@
 nothing can stand.
 
     start_alltoallv / alltoallv    element counts per rank; every exchange of a step
-    alltoall, allgatherv           equal blocks; everything to everybody
+    start_allgatherv / allgatherv  everything to everybody
+    alltoall                       equal blocks
     largest, allgather_bytes       small things
     barrier, quiet_barrier         the quiet one sleeps, for waits of seconds
     split                          the same verbs among some of the ranks
@@ -19,7 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,25 +28,10 @@ from numpy.typing import ArrayLike, NDArray
 from neocpu import errors
 from neocpu.parallel.comm_checks import Counts, check_exchange, check_gather
 from neocpu.parallel.sent import CallName, CallUnderWay, Traffic, sum_traffic
+from neocpu.parallel.started import Done, Request, Stream
 
 # Queues of a step: calls on queues of other names count as those of the queue that they stem from.
 QUEUES = ("input", "exchange", "dense")
-
-
-class Request(Protocol):
-    """An exchange under way. Its arrays belong to the comm until `wait` returns."""
-
-    def wait(self) -> None:
-        """Return when the received array is filled and the sent one reusable; requests may be
-        awaited in any order.
-        """
-
-
-class Done:
-    """A request that was over when it began."""
-
-    def wait(self) -> None:
-        """Return at once."""
 
 
 class _Timed:
@@ -66,10 +52,19 @@ class _Timed:
         self._call.over(awaited)
         self._call = None
 
+    def test(self) -> bool:
+        if self._call is None:
+            return True
+        if not self._request.test() or self._call.seconds_left() > 0:
+            return False
+        self._call.over(time.perf_counter())
+        self._call = None
+        return True
+
 
 class Comm(ABC):
-    """A group of ranks. Subclasses bring `_exchange`, `_gather`, `barrier`, `quiet_barrier`,
-    `split` and `abort`.
+    """A group of ranks. Subclasses bring `_exchange`, `_start_gather`, `barrier`,
+    `quiet_barrier`, `split` and `abort`.
 
     Attributes
     ----------
@@ -77,9 +72,10 @@ class Comm(ABC):
     nodes : i64[size], the node of each rank.
     sent : this rank's `Traffic` (shared with the comms split from this one).
     queue_name : under which its calls are counted.
+    stream : exchanges under way here that go on when `poll` is called.
 
-    Verbs count, time and slow down (`throttle.py`) what `_exchange` and `_gather` send. A comm made
-    of others' verbs overrides the verbs themselves, so that each message is counted once.
+    Verbs count, time and slow down (`throttle.py`) what `_exchange` and `_start_gather` send. A
+    comm made of others' verbs overrides the verbs themselves, so that each message is counted once.
     """
 
     queue_name = "exchange"
@@ -92,6 +88,7 @@ class Comm(ABC):
         self._links = np.where(self.nodes == self.nodes[rank], 1, 2)
         self._links[rank] = 0
         self._queues: dict[str, Comm] = {}
+        self.stream = Stream()
 
     # ---- what an implementation brings ----
 
@@ -101,7 +98,7 @@ class Comm(ABC):
     ) -> Request: ...
 
     @abstractmethod
-    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None: ...
+    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request: ...
 
     @abstractmethod
     def barrier(self) -> None:
@@ -176,17 +173,25 @@ class Comm(ABC):
         _Timed(request, call, self.rest).wait()
         return recv
 
-    def allgatherv(
+    def start_allgatherv(
         self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
-    ) -> None:
-        """Every rank's `send` in rank order into `recv` of every rank (1-D); `counts` i64[size]:
-        elements of each; `what`: as of `start_alltoallv`.
+    ) -> Request:
+        """Begin to bring every rank's `send` in rank order into `recv` of every rank (1-D).
+
+        counts : i64[size], elements of each. what : as of `start_alltoallv`.
         """
         sizes = check_gather(self.rank, send, recv, counts)
         sends = np.full(self.size, send.nbytes, np.int64)
         call = self._begin("allgatherv", what, sends, sizes * recv.itemsize)
-        self._gather(send, recv, sizes)
-        _Timed(Done(), call, self.rest).wait()
+        request = self._start_gather(send, recv, sizes)
+        call.begun()
+        return _Timed(request, call, self.rest)
+
+    def allgatherv(
+        self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
+    ) -> None:
+        """`start_allgatherv` and `wait` in one."""
+        self.start_allgatherv(send, recv, counts, what).wait()
 
     def allgather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in rank order. For small things beside the training path."""
@@ -263,6 +268,14 @@ class Comm(ABC):
         timeline = self.sent.timeline
         return nullcontext() if timeline is None else timeline.span(stage)
 
+    def poll(self) -> None:
+        """Let the exchanges under way on this comm and its queues go on, without waiting: MPI moves
+        most bytes only while it is called.
+        """
+        self.stream.poll()
+        for queue in self._queues.values():
+            queue.poll()
+
     def node_of(self, rank: int) -> int:
         """Number of the node that holds `rank`, from 0."""
         return int(self.nodes[rank])
@@ -317,8 +330,9 @@ class SingleComm(Comm):
         recv[:] = send
         return Done()
 
-    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
+    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
         recv[:] = send
+        return Done()
 
     def barrier(self) -> None:
         """Nobody to wait for."""

@@ -26,12 +26,18 @@ from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import PlanError
 from neocpu.jagged import KJT
 from neocpu.parallel.checks import find_refusal
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.input_dist import Input
 from neocpu.parallel.peers import Floats, Ints, PeerLookups, Peers, PeerVectors
 from neocpu.parallel.plan import Plan
-from neocpu.parallel.sharded import ShardedEmbedding, StartedLookup, tables_of_rank
-from neocpu.parallel.started import Started
+from neocpu.parallel.sharded import (
+    ShardedEmbedding,
+    StartedLookup,
+    StartedUpdate,
+    tables_of_rank,
+)
+from neocpu.parallel.started import Request, Started
+from neocpu.parallel.wire_formats import FP32, WireSpecs
 from neocpu.trees import rank_samples
 
 
@@ -102,7 +108,8 @@ class DisaggregatedEmbedding:
     peers : the ranks as nodes and places.
     columns : where the vectors of each node stand in the matrix that interacts, i64 each.
     module : of this node's pooled vectors side by side (None: they travel as they are).
-    optimizer, seed, first_column, route, huge, memory : as for `ShardedEmbedding`.
+    optimizer, seed, first_column, route, huge, memory, unique_rows, wires : as for
+        `ShardedEmbedding`.
 
     Attributes: as those of `ShardedEmbedding`; `columns` counts those of the matrix that interacts.
     """
@@ -119,6 +126,8 @@ class DisaggregatedEmbedding:
         route: str = "direct",
         huge: bool = True,
         memory: MemoryPlan | None = None,
+        unique_rows: str = "off",
+        wires: WireSpecs = FP32,
     ) -> None:
         nodes = node_of_tables(plan)
         keys = keys_of_nodes(plan, nodes)
@@ -139,6 +148,8 @@ class DisaggregatedEmbedding:
             peers.leaves,
             route=route,
             memory=memory,
+            unique_rows=unique_rows,
+            wires=wires,
             cuts=peers.cuts,
             tbe=self.tbe,
         )
@@ -173,41 +184,49 @@ class DisaggregatedEmbedding:
         """As `ShardedEmbedding.prefetch`."""
         self._inside.prefetch(coming)
 
-    def forward(self, kjt: KJT | Started[Input], batch: int) -> "StartedVectors":
-        """Look up and pool; pooled rows are on their way inside the node when this returns."""
-        self._batch = batch
-        started = kjt if isinstance(kjt, Started) else self.start(kjt, batch)
-        return StartedVectors(self, self._inside.forward(started, batch))
+    def lookup(self, coming: Started[Input]) -> "StartedVectors":
+        """As `ShardedEmbedding.lookup`: pooled rows inside the node."""
+        return StartedVectors(self, self._inside.lookup(coming), coming.wait().shape.batch)
 
-    def finish(self, lookup: StartedLookup, out: Floats) -> None:
+    def finish(self, lookup: StartedLookup, batch: int, out: Floats) -> None:
         """Write all nodes' vectors of this rank's samples into `out` f32[b, columns]."""
         if out.shape[1] != self.columns or out.dtype != np.float32:
             raise ValueError(f"expected float32[b, {self.columns}], not {out.dtype}{out.shape}")
-        samples = int(self._peers.sizes(self._batch).sum())
+        self._batch = batch
+        samples = int(self._peers.sizes(batch).sum())
         if len(self._E) < samples:
             self._E = np.empty((samples, self._inside.columns), np.float32)
         pooled = self._E[:samples]
         lookup.finish(pooled)
         vectors = pooled if self._module is None else self._module.forward(pooled)
-        self._vectors.home(vectors, self._batch, out)
+        self._vectors.home(vectors, batch, out)
 
-    def backward(self, gradient: Floats, step: int) -> None:
-        """Update every row that the last `forward` looked up, from the gradient f32[b, columns] of
-        what it wrote; `step` from 1.
+    def start_backward(self, gradient: Floats, step: int) -> StartedUpdate:
+        """As `ShardedEmbedding.start_backward`, from the gradient f32[b, columns] of what `finish`
+        wrote last.
         """
         pooled = self._vectors.back(gradient, self._batch)
         if self._module is not None:
             pooled = self._module.backward(pooled)
-        self._inside.backward(pooled, step)
+        return self._inside.start_backward(pooled, step)
 
 
 class StartedVectors:
     """Pooled rows on their way inside the node."""
 
-    def __init__(self, owner: DisaggregatedEmbedding, lookup: StartedLookup) -> None:
+    def __init__(self, owner: DisaggregatedEmbedding, lookup: StartedLookup, batch: int) -> None:
         self._owner = owner
         self._lookup = lookup
+        self._batch = batch
+
+    def send(self) -> None:
+        """As `StartedLookup.send`."""
+        self._lookup.send()
+
+    def wait(self) -> None:
+        """As `StartedLookup.wait`."""
+        self._lookup.wait()
 
     def finish(self, out: NDArray[np.float32]) -> None:
         """As `StartedLookup.finish`, of the matrix that interacts."""
-        self._owner.finish(self._lookup, out)
+        self._owner.finish(self._lookup, self._batch, out)

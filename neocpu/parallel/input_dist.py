@@ -25,11 +25,11 @@ from neocpu.kernels.bucketize import RowRanges, bucketize, bucketize_lengths, le
 from neocpu.kernels.operands import Bags
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.checks import find_refusal
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.entries import Ints, RankEntries
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.shapes import Shape, part_of
-from neocpu.parallel.started import Started
+from neocpu.parallel.started import Pause, Request, Started
 from neocpu.parallel.unique_rows import Heads, UniqueRows
 
 Floats = NDArray[np.float32]
@@ -115,12 +115,12 @@ class InputDist:
 
         Any number may be under way; `release` those that are done with.
 
-        Raises (on every rank, from here or from `wait`)
+        Raises (on every rank, from `wait`)
         ------
         IndexRangeError : a lookup outside [-1, rows), malformed lengths, other keys or another
             number of samples.
         """
-        return Started(self.steps(kjt, shape))
+        return Started(self.steps(kjt, shape), self.comm.stream)
 
     def steps(
         self, kjt: KJT | None, shape: Shape, agree: Callable[[], None] | None = None
@@ -174,6 +174,7 @@ class InputDist:
             table=shape.length_table,
         )
         if lengths_in[shape.recv_heads].any():
+            yield Pause()
             agree()
         assert kjt is not None and sent is not None
         offsets = buffers.take(

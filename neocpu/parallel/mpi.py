@@ -8,7 +8,7 @@ file starts MPI.
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import mpi4py
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from neocpu import cores
 from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.comm import Comm, Request, nodes_of
+from neocpu.parallel.comm import Comm, nodes_of
 from neocpu.parallel.comm_checks import Counts
 from neocpu.parallel.sent import Traffic
+from neocpu.parallel.started import Request
 
 mpi4py.rc.thread_level = "serialized"  # loader threads never call MPI
 
@@ -54,6 +55,11 @@ class _Started:
         MPI.Request.Waitall(self._requests)
         self._requests = []
 
+    def test(self) -> bool:
+        if self._requests and MPI.Request.Testall(self._requests):
+            self._requests = []
+        return not self._requests
+
 
 class _Asleep(_Started):
     """Requests of a rank that sleeps while it waits, so that it takes no core from others.
@@ -82,11 +88,31 @@ class _Asleep(_Started):
             time.sleep(min(max(waited / 4, FIRST_SLEEP * self._crowd), LAST_SLEEP * self._crowd))
         self._requests = []
 
+    def test(self) -> bool:
+        if self._requests and self._ask():
+            self._requests = []
+        return not self._requests
+
     def _ask(self) -> bool:
         """Are the requests done? MPICH takes in one message each time it is asked anything."""
         for _ in range(self._comm.Get_size()):
             self._comm.Iprobe(MPI.ANY_SOURCE, _NEVER)
         return MPI.Request.Testall(self._requests)
+
+
+class _Later:
+    """A transfer in rounds, which is made while it is waited for."""
+
+    def __init__(self, transfer: Callable[[], None]) -> None:
+        self._transfer: Callable[[], None] | None = transfer
+
+    def wait(self) -> None:
+        if self._transfer is not None:
+            self._transfer()
+            self._transfer = None
+
+    def test(self) -> bool:
+        return self._transfer is None
 
 
 class MpiComm(Comm):
@@ -137,19 +163,20 @@ class MpiComm(Comm):
         )
         return _Started([request], (out, into, sends, recvs))
 
-    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
+    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
         out = _bytes(send)
         into = _bytes(recv)
         sizes = counts * recv.itemsize
+        starts = np.cumsum(sizes) - sizes
         if self._crowd:
-            self._gather_in_rounds(out, into, sizes)
-        elif self._chunked:
+            return _Later(lambda: self._gather_in_rounds(out, into, sizes))
+        if self._chunked:
             sends = np.full(self.size, out.size, np.int64)
-            self._start_messages(out, sends, np.zeros(self.size, np.int64), into, sizes).wait()
-        else:
-            self._comm.Allgatherv(
-                [out, out.size, MPI.BYTE], [into, (sizes, np.cumsum(sizes) - sizes), MPI.BYTE]
-            )
+            return self._start_messages(out, sends, np.zeros(self.size, np.int64), into, sizes)
+        request = self._comm.Iallgatherv(
+            [out, out.size, MPI.BYTE], [into, (sizes, starts), MPI.BYTE]
+        )
+        return _Started([request], (out, into, sizes, starts))
 
     def _gather_in_rounds(
         self, out: NDArray[np.uint8], into: NDArray[np.uint8], sizes: Counts

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from neocpu.errors import PlanError
 from neocpu.jagged import KJT
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.started import Request
 from neocpu.trees import Node, aligned_nodes, rank_leaves, rank_samples
 
 Ints = NDArray[np.int64]

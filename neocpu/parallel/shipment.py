@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from neocpu.kernels.blocks import add_blocks, copy_blocks
 from neocpu.parallel.buffers import Buffers
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.started import Request
 from neocpu.parallel.wires import Wire, merged_jobs, reversed_jobs
 
 Ints = NDArray[np.int64]

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu.parallel.buffers import Buffers
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.comm_checks import Counts, check_exchange, check_gather
+from neocpu.parallel.started import Request
 
 Ints = NDArray[np.int64]
 Steps = Generator[Request, None, None]
@@ -102,10 +103,24 @@ class Relay:
         while self._request is not None:
             self.advance()
 
+    def test(self) -> bool:
+        """Go on without waiting, in the same order; is it over?"""
+        if not self._comm.pushed(self):
+            return False
+        while self._request is not None and self._request.test():
+            self.advance()
+        return self._request is None
+
     def push(self) -> None:
         """Drive it into its last stage."""
         while self._ahead:
             self.advance()
+
+    def pushed(self) -> bool:
+        """Go on without waiting towards its last stage; is it there?"""
+        while self._ahead and self._request is not None and self._request.test():
+            self.advance()
+        return not self._ahead
 
     def advance(self) -> None:
         """Wait for the stage under way and begin the next."""
@@ -119,9 +134,9 @@ class Relay:
 class TwoLevelComm(Comm):
     """The ranks of `direct`, whose exchanges go through the ranks of their nodes first.
 
-    `start_alltoallv` and `allgatherv` take the two-level way, small verbs beside the training path
-    the direct one. Traffic counts the messages of both stages, not the exchanges they belong to.
-    Made by `two_level`.
+    `start_alltoallv` and `start_allgatherv` take the two-level way, small verbs beside the training
+    path the direct one. Traffic counts the messages of both stages, not the exchanges they belong
+    to. Made by `two_level`.
 
     Attributes: direct, the comm underneath; places; inside, a comm of the ranks of this node;
     between, one of all ranks, for messages between nodes.
@@ -134,6 +149,9 @@ class TwoLevelComm(Comm):
         self.inside = direct.split(self.node_of(self.rank), self.rank)
         self._tellers = self.inside.queue("relay counts")
         self.between = direct.queue("between nodes")
+        # gathers go between nodes first, so they have queues of their own
+        self._gathers_between = direct.queue("gathers between nodes")
+        self._gathers_inside = self.inside.queue("gathers")
         self._relays: list[Relay] = []  # not yet in their last stage, in order of start
         self._idle: list[Buffers] = []  # of relays that are over
         self.count_as(direct.queue_name)
@@ -182,6 +200,14 @@ class TwoLevelComm(Comm):
             self._relays.pop(0)
             if relay is last:
                 return
+
+    def pushed(self, last: Relay) -> bool:
+        """Let exchanges up to `last` go on without waiting; are they in their last stages?"""
+        while last in self._relays:
+            if not self._relays[0].pushed():
+                return False
+            self._relays.pop(0)
+        return True
 
     def _relay(
         self,
@@ -236,27 +262,32 @@ class TwoLevelComm(Comm):
         )
         return relayed
 
-    def allgatherv(
+    def start_allgatherv(
         self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
-    ) -> None:
-        """`Comm.allgatherv`: to one rank of each node, which hands it on to its node."""
+    ) -> Request:
+        """`Comm.start_allgatherv`: to one rank of each node, which hands it on to its node."""
         sizes = check_gather(self.rank, send, recv, counts) * send.itemsize
-        self.push()
+        return self.relay(self._gather_steps(_bytes(send), _bytes(recv), sizes, what), 2)
+
+    def _gather_steps(
+        self, send: NDArray[np.uint8], recv: NDArray[np.uint8], sizes: Ints, what: str
+    ) -> Steps:
+        """The stages of a gather of bytes; sizes : of every rank's."""
         places = self.places
         copies = np.zeros(self.size, np.int64)
-        copies[places.servers[:, self.rank]] = send.nbytes
+        copies[places.servers[:, self.rank]] = send.size
         arriving = np.zeros(self.size, np.int64)
         arriving[places.mine] = sizes[places.mine]
         served = np.empty(int(arriving.sum()), np.uint8)
-        outgoing = np.tile(_bytes(send), len(places.servers))
-        self.between.alltoallv(outgoing, copies, served, arriving, what=what)
+        outgoing = np.tile(send, len(places.servers))
+        yield self._gathers_between.start_alltoallv(outgoing, copies, served, arriving, what=what)
         in_order = len(places.peers) == 1
-        gathered = _bytes(recv) if in_order else np.empty(recv.nbytes, np.uint8)
-        self.inside.allgatherv(
+        gathered = recv if in_order else np.empty(recv.size, np.uint8)
+        yield self._gathers_inside.start_allgatherv(
             served, gathered, [int(sizes[ranks].sum()) for ranks in places.served], what=what
         )
         if not in_order:
-            _scatter_runs(gathered, places.order, sizes, _bytes(recv))
+            _scatter_runs(gathered, places.order, sizes, recv)
 
     # ---- as the comm underneath ----
 
@@ -266,9 +297,9 @@ class TwoLevelComm(Comm):
         self.push()
         return self.direct._exchange(send, send_counts, recv, recv_counts)
 
-    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
+    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
         self.push()
-        self.direct._gather(send, recv, counts)
+        return self.direct._start_gather(send, recv, counts)
 
     def barrier(self) -> None:
         """Return once every rank has called."""

@@ -16,9 +16,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.dense_reduction import DenseReduction
-from neocpu.parallel.two_level import Relay, Steps, TwoLevelComm
+from neocpu.parallel.started import Request, Started
+from neocpu.parallel.two_level import TwoLevelComm
 from neocpu.parallel.wires import Wire
 from neocpu.trees import Node, aligned_nodes, climb, rank_leaves
 
@@ -63,23 +64,22 @@ class TwoLevelReduction:
         self._gathers = comm.inside.queue("finished shares")
         self._total = np.empty(parameters, np.float32)
 
-    def start(self, nodes: Mapping[Node, Floats]) -> "StartedTwoLevel":
+    def start(self, nodes: Mapping[Node, Floats]) -> Started[Floats]:
         """Send this rank's nodes, {(lo, size): f32[P]} for exactly `self.nodes[rank]`, on their
-        way.
+        way; `wait` gives what that of `DenseReduction` does.
         """
         expected = self.nodes[self.comm.rank]
         if sorted(nodes) != sorted(expected):
             raise ValueError(
                 f"rank {self.comm.rank} owns the nodes {expected}, but got {sorted(nodes)}"
             )
-        return StartedTwoLevel(self, self.comm.relay(self._steps(nodes), stages=3))
+        return Started(self._sum(nodes), self.comm.stream)
 
     def reduce(self, nodes: Mapping[Node, Floats]) -> Floats:
         """`start` and `wait` in one: the root sum f32[P]."""
         return self.start(nodes).wait()
 
-    def _steps(self, nodes: Mapping[Node, Floats]) -> Steps:
-        """The stages; the sum is in `_total` when they are over."""
+    def _sum(self, nodes: Mapping[Node, Floats]) -> Generator[Request, None, Floats]:
         comm = self.comm
         expected = self.nodes[comm.rank]
         leaves_of = [self.nodes[peer] for peer in comm.places.peers]
@@ -103,7 +103,8 @@ class TwoLevelReduction:
             what="dense gather",
         )
         shares = [hi - lo for lo, hi in self._shares]
-        self._gathers.allgatherv(finished, self._total, shares, what="dense gather")
+        yield self._gathers.start_allgatherv(finished, self._total, shares, what="dense gather")
+        return self._total
 
     def _sum_between(self, share: Sequence[Floats]) -> Generator[Request, None, Floats]:
         """The root of my slice, from the nodes' sums of my share."""
@@ -135,19 +136,6 @@ class TwoLevelReduction:
         counts = np.zeros(self.comm.size, np.int64)
         counts[self._across] = sizes
         return counts
-
-
-class StartedTwoLevel:
-    """A dense reduction under way."""
-
-    def __init__(self, owner: TwoLevelReduction, relay: Relay) -> None:
-        self._owner = owner
-        self._relay = relay
-
-    def wait(self) -> Floats:
-        """Root sum f32[P]: a buffer that the next reduction overwrites; do not modify it."""
-        self._relay.wait()
-        return self._owner._total
 
 
 def _joined(pieces: Sequence[Sequence[Floats]]) -> Floats:

@@ -6,8 +6,9 @@
 
 With a `CountedDemand` of the step's batch these are, call by call, the bytes that
 `parallel/comm.py` counts; with a `MeanDemand` they are expected ones. Calls stand in the order in
-which a step makes them (`training/step.py`); W ranks, K entries of the receiver, b samples of the
-sender:
+which a step makes them that is not pipelined (`simulation/schedule.py`); other steps make the same
+calls in another order, and those for inputs a step earlier. W ranks, K entries of the receiver, b
+samples of the sender:
 
     input lengths       i32, a status number and the bags of each entry and sample        [1 + K b]
                         (a number for each shard too, where equal rows travel once)
@@ -17,17 +18,17 @@ sender:
     pooled output       f32, columns of whole entries for each sample
     words               f64, columns of row-split entries; calls by route (`traffic_routes.py`)
     further counts      i64, 2 to each rank: how many words need more than one f64
-    dense slices        f32, P/W parameters of each aligned node of the sender's leaves
     pooled gradients    f32, the way back of the pooled output
     word gradients      f32, the way back of words
     replica counts      i64, replicated tables to each rank: rows that follow
-    row scalars         f32, sums over columns of touched rows, for each phase that reads any
     replica rows        i64, rows that the sender's samples touched, to the rank that sums them
     replica words       f64, their gradients
     gathered counts     i64, replicated tables to each rank
     gathered rows       i64, touched rows, from the rank that summed them to all
     gathered gradients  f32, their gradients
-    dense gather        f32, finished slices to all
+    dense slices        f32, P/W parameters of each aligned node of the sender's leaves
+    dense gather        f32, finished slices to all; both for each bucket of P parameters
+    row scalars         f32, sums over columns of touched rows, for each phase that reads any
 
 Not predicted, because only the numbers themselves decide it: words that do not fit one f64. They
 travel in one more call after `further counts`, or as further replica words. Nearly always there are
@@ -56,7 +57,8 @@ WORD = 8  # of an fp64 word
 class StepShape:
     """What decides a step's messages besides its plan and its lookups.
 
-    batch : samples of the global batch. leaves : of the batch tree. parameters : P, dense ones.
+    batch : samples of the global batch. leaves : of the batch tree. parameters : dense ones.
+    buckets : parameters whose gradients are summed together, in their order; (): all are.
     route : of row-split tables, a name in `parallel.routes.ROUTES`.
     alltoall : "direct" or "two_level", as in `ParallelConfig`.
     row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
@@ -71,6 +73,7 @@ class StepShape:
     row_scalars: tuple[int, ...] = ()
     unique_rows: str = "off"
     alltoall: str = "direct"
+    buckets: tuple[int, ...] = ()
 
 
 def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
@@ -108,34 +111,32 @@ def _direct_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collec
         *_input(plan, rectangles, samples, demand, step.unique_rows),
         *pooled,
         *words,
-        *dense[:1],
         *pooled_gradients,
-        # a route's second call waits for its first; the exchange of replicas starts in between
-        *gradients[:1],
-        *replicas[:1],
-        *gradients[1:],
+        *gradients,
+        *replicas,
+        *dense,
         *_row_scalars(plan, step, demand, rectangles),
-        *replicas[1:],
-        *dense[1:],
     )
 
 
 def dense_traffic(ranks: int, step: StepShape) -> list[Collective]:
-    """The two calls of the dense reduction: slices to their owners, finished slices to all."""
+    """The two calls of the dense reduction of each bucket: slices to their owners, finished slices
+    to all.
+    """
     if ranks == 1:
         return []
-    cuts = np.arange(ranks + 1, dtype=np.int64) * step.parameters // ranks
-    widths = np.diff(cuts)
     nodes = [
         sum(1 for _ in aligned_nodes(*rank_leaves(rank, ranks, step.leaves)))
         for rank in range(ranks)
     ]
-    slices = NUMBER * np.array(nodes, np.int64)[:, None] * widths
-    finished = np.broadcast_to(NUMBER * widths[:, None], (ranks, ranks))
-    return [
-        Collective("dense slices", "alltoallv", slices),
-        Collective("dense gather", "allgatherv", finished),
-    ]
+    calls = []
+    for parameters in step.buckets or (step.parameters,):
+        widths = np.diff(np.arange(ranks + 1, dtype=np.int64) * parameters // ranks)
+        slices = NUMBER * np.array(nodes, np.int64)[:, None] * widths
+        finished = np.broadcast_to(NUMBER * widths[:, None], (ranks, ranks))
+        calls.append(Collective("dense slices", "alltoallv", slices))
+        calls.append(Collective("dense gather", "allgatherv", finished))
+    return calls
 
 
 def _alone(rectangles: ShardColumns, step: StepShape) -> bool:

@@ -41,15 +41,14 @@ def trace_text(line: Timeline, title: str, most: int = MOST_RANKS) -> str:
         arguments = {"batch": task.batch}
         for rank in ranks:
             start = starts[rank]
-            if finishes[rank] <= start:
-                continue
-            if task.exchange and start > arrivals[rank]:
+            if task.exchange and start > arrivals[rank] and finishes[rank] > start:
                 waiting = f"wait: {task.name}"
                 events.append(
                     event(TrackPiece(waiting, rank, track, arrivals[rank], start, arguments))
                 )
-            events.append(
-                event(TrackPiece(task.name, rank, track, start, finishes[rank], arguments))
-            )
+            if round((finishes[rank] - start) * 1e6, 3) > 0:
+                events.append(
+                    event(TrackPiece(task.name, rank, track, start, finishes[rank], arguments))
+                )
     note = "all ranks" if len(ranks) == line.ranks else f"{len(ranks)} of {line.ranks} ranks"
     return document(events, {"title": title, "ranks": note})

@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.model.dlrm import Dlrm
 from neocpu.model.towers import Towers
+from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.dense_reduction import DenseReduction
 from neocpu.parallel.peers import Peers
+from neocpu.parallel.wires import Wire
+from neocpu.training.node_gradients import node_gradient
 from neocpu.trees import Node, leaf_cuts, rank_samples
 
 F32 = NDArray[np.float32]
@@ -26,9 +29,17 @@ class TowerGradients:
     """Gradients of this node's towers, and copies of all nodes' parameters.
 
     model : whose towers run apart. towers : modules of this node. node_of : each tower's node.
+    wire : of the gradients (None: fp32).
     """
 
-    def __init__(self, model: Dlrm, towers: Towers, node_of: Sequence[int], peers: Peers) -> None:
+    def __init__(
+        self,
+        model: Dlrm,
+        towers: Towers,
+        node_of: Sequence[int],
+        peers: Peers,
+        wire: Wire | None = None,
+    ) -> None:
         self._model = model
         self._towers = towers
         self._peers = peers
@@ -44,25 +55,20 @@ class TowerGradients:
         ]
         parameters = sum(part.stop - part.start for part in self._mine)
         self._reduction = DenseReduction(
-            peers.inside.queue("dense"), parameters, peers.leaves, nodes=tree_nodes
+            peers.inside.queue("dense"), parameters, peers.leaves, wire, tree_nodes
         )
         self._sum = np.zeros(model.flat.size, np.float32)
-        self._gradient = np.zeros(model.flat.size, np.float32)
+        self._wire = wire
+        self._buffers = Buffers()
 
-    def join(self, shared: F32, batch: int) -> F32:
-        """Gradient f32[P] of all parameters, 0 for other nodes' towers.
-
-        shared : of the parameters before the towers. batch : samples of the last backward pass.
-        Valid until the next call. Collective.
-        """
+    def update(self, dense: DenseOptimizer, batch: int, step: int) -> None:
+        """Train this node's towers; batch : samples of the last backward pass. Collective."""
         total = self._reduction.reduce(self._tree_nodes(batch))
-        self._gradient[: shared.size] = shared
         first = 0
         for part in self._mine:
             end = first + part.stop - part.start
-            self._gradient[part] = total[first:end]
+            dense.step(total[first:end], step, part)
             first = end
-        return self._gradient
 
     def _tree_nodes(self, batch: int) -> dict[Node, F32]:
         """This node's gradients for each aligned node of the leaves of this rank's peers."""
@@ -75,7 +81,8 @@ class TowerGradients:
             first, _ = rank_samples(rank, peers.comm.size, batch, peers.leaves)
             for lo, leaves in peers.tree_nodes(rank):
                 node_cuts = np.array(cuts[lo : lo + leaves + 1], np.int64) - first + start
-                self._towers.weight_gradients(node_cuts, into)
+                node = node_gradient(node_cuts, into, self._wire, self._buffers)
+                self._towers.weight_gradients([node])
                 sums[lo, leaves] = np.concatenate([self._sum[part] for part in self._mine])
             start += size
         return sums

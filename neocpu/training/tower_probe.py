@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from neocpu.config import Config
 from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.training.datasets import open_splits
 from neocpu.training.plans import make_plan, memory_plan
 from neocpu.training.schedule import BatchSchedule
@@ -60,6 +61,7 @@ def learned_vectors(
 
 def pooled_vectors(world: World, schedule: BatchSchedule) -> dict[str, NDArray[np.float32]]:
     """Key -> its pooled vectors f32[b, D] of the first samples of a schedule; one process."""
+    assert isinstance(world.embedding, ShardedEmbedding)  # a model without towers
     first_column = world.model.first_column
     batches = -(-SAMPLES // schedule.loader.batch_size)
     blocks = []

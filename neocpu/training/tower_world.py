@@ -24,6 +24,7 @@ from neocpu.parallel.disaggregated import (
 from neocpu.parallel.entries import key_columns
 from neocpu.parallel.peers import Ints, Peers
 from neocpu.parallel.plan import Plan
+from neocpu.parallel.wires import Wire
 from neocpu.training.tower_gradients import TowerGradients
 
 
@@ -54,8 +55,11 @@ def build_apart(
         route=config.parallel.route,
         huge=huge,
         memory=memory,
+        unique_rows=config.parallel.unique_rows,
+        wires=config.wires.specs,
     )
-    gradients = TowerGradients(model, towers, node_of, peers) if towers is not None else None
+    wire = Wire.of(config.wires.specs.dense, backward=True)
+    gradients = TowerGradients(model, towers, node_of, peers, wire) if towers is not None else None
     return embedding, gradients
 
 

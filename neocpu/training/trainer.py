@@ -22,7 +22,7 @@ from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
 from neocpu.training.evaluate import evaluate
 from neocpu.training.frequent import warm_caches
-from neocpu.training.lookahead import Ahead, look_ahead
+from neocpu.training.lookahead import look_ahead
 from neocpu.training.metrics import Metrics, Window
 from neocpu.training.on_machine import load_machine, report_on_machine
 from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
@@ -32,6 +32,7 @@ from neocpu.training.room import PlannedRun, check_room
 from neocpu.training.row_files import remove_row_files, row_folder
 from neocpu.training.run_folder import RunLock
 from neocpu.training.schedule import BatchSchedule
+from neocpu.training.step import Steps
 from neocpu.training.step_watch import StepWatch
 from neocpu.training.summary import summarise
 from neocpu.training.trace import RunTrace
@@ -185,7 +186,8 @@ class Trainer:
         measure_every = self.config.eval.every_steps
         save_every = self.config.checkpoint.every_steps
         batches = schedule.batches(self.steps_taken)
-        ahead = look_ahead(world.embedding, batches, self.config.memory)
+        early = look_ahead(world.embedding, self.config.memory)
+        steps = world.step.over(batches, self.steps_taken + 1, early)
         with self.report.progress(total, self.steps_taken) as advance:
             while self.steps_taken < total:
                 recovery.poll(self.steps_taken)
@@ -195,10 +197,10 @@ class Trainer:
                 if signal:
                     recovery.save(self.steps_taken, last=True)
                     recovery.finish(self.steps_taken)
-                    ahead.close()
+                    steps.close()
                     self._watch.stop(self.report.tell)
                     raise Stopped(signal, self.steps_taken)
-                advance(*self._step(world, ahead))
+                advance(*self._step(steps))
                 if self.steps_taken == total:
                     return  # the summary measures and saves
                 if measure_every and self.steps_taken % measure_every == 0:
@@ -206,13 +208,12 @@ class Trainer:
                 if save_every and self.steps_taken % save_every == 0:
                     recovery.save(self.steps_taken)
 
-    def _step(self, world: World, ahead: Ahead) -> tuple[int, int]:
+    def _step(self, steps: Steps) -> tuple[int, int]:
         """Train on the next batch; steps taken, and samples of all ranks in the batch."""
         self._clock.start()
         self._watch.begin_step(self.steps_taken + 1)
         with self._watch.counting():
-            batch, lookups = ahead.next()
-            outcome = world.step(batch, self.steps_taken + 1, lookups)
+            batch, outcome = steps.next()
         self._watch.end_step()
         self._window.add(outcome.prediction, outcome.labels)
         self.steps_taken += 1

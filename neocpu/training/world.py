@@ -88,6 +88,7 @@ def build(
             dense,
             comm,
             training.leaves,
+            training.pipeline,
             Wire.of(config.wires.specs.dense, backward=True),
             towers,
         ),
