@@ -71,7 +71,9 @@ def train(
     settings = configs.load(config, overrides)
     if ranks is not None and ranks > 1 and not launched():
         exec_mpiexec(ranks, arguments(config, ranks, out, overrides, resume, kernels))
-    comm = get_comm(ranks, settings.parallel.ranks_per_node or None)
+    comm = get_comm(
+        ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+    )
     prepare_threads(comm, settings.training.threads or None)
 
     from neocpu.cli.progress import make_report

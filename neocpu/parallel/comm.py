@@ -17,8 +17,7 @@ link class (same rank, same node, other node).
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +28,7 @@ from neocpu.parallel.comm_checks import Counts, check_exchange, check_gather
 from neocpu.parallel.timeline import RunTimeline
 
 LINKS = ("same_rank", "same_node", "other_node")
+TOGETHER = 256  # calls whose traffic is added up at a time
 
 
 class Request(Protocol):
@@ -58,28 +58,41 @@ class Traffic:
         self.calls: dict[str, int] = {}
         self.waited: dict[str, float] = {}
         self.timeline: RunTimeline | None = None
-        self.sent: dict[str, NDArray[np.int64]] = {}  # [link class, (messages, bytes)]
+        self._sent: dict[str, NDArray[np.int64]] = {}  # [link class, (messages, bytes)]
+        # calls that are not yet in `_sent`: adding them up together is cheaper
+        self._latest: dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = {}
 
     def add(self, verb: str, links: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Count one call that sends `sizes`[q] bytes to rank q, whose link class is `links`[q]."""
-        self.calls[verb] = self.calls.get(verb, 0) + 1
-        sent = self.sent.setdefault(verb, np.zeros((len(LINKS), 2), np.int64))
-        np.add.at(sent[:, 1], links, sizes)
-        np.add.at(sent[:, 0], links, sizes > 0)
+        """Count one call that sends `sizes`[q] bytes to rank q, whose link class is `links`[q].
 
-    @contextmanager
-    def waiting(self, verb: str) -> Iterator[None]:
-        """Count the time of the block."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds = time.perf_counter() - start
-            self.waited[verb] = self.waited.get(verb, 0.0) + seconds
+        The arrays must not change afterwards.
+        """
+        self.calls[verb] = self.calls.get(verb, 0) + 1
+        latest = self._latest.setdefault(verb, [])
+        latest.append((links, sizes))
+        if len(latest) >= TOGETHER:
+            self._sum(verb)
+
+    def _sum(self, verb: str) -> NDArray[np.int64]:
+        """Messages and bytes of all calls of a verb: i64[link class, (messages, bytes)]."""
+        sent = self._sent.setdefault(verb, np.zeros((len(LINKS), 2), np.int64))
+        latest = self._latest.pop(verb, [])
+        if latest:
+            links = np.concatenate([call_links for call_links, _ in latest])
+            sizes = np.concatenate([call_sizes for _, call_sizes in latest])
+            np.add.at(sent[:, 1], links, sizes)
+            np.add.at(sent[:, 0], links, sizes > 0)
+        return sent
+
+    def wait(self, verb: str, start: float) -> float:
+        """Count the time since `start`, of `time.perf_counter`; the time now."""
+        end = time.perf_counter()
+        self.waited[verb] = self.waited.get(verb, 0.0) + end - start
+        return end
 
     def state(self) -> dict[str, Any]:
         """JSON-able copy, without times."""
-        return {verb: [calls, self.sent[verb].tolist()] for verb, calls in self.calls.items()}
+        return {verb: [calls, self._sum(verb).tolist()] for verb, calls in self.calls.items()}
 
 
 def sum_traffic(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -114,11 +127,11 @@ class _Timed:
 
     def wait(self) -> None:
         awaited = time.perf_counter()
-        with self._traffic.waiting(self._verb):
-            self._request.wait()
+        self._request.wait()
+        end = self._traffic.wait(self._verb, awaited)
         timeline = self._traffic.timeline
         if timeline is not None:
-            timeline.exchange(self._what, self._started, awaited, time.perf_counter())
+            timeline.exchange(self._what, self._started, awaited, end)
 
 
 class Comm(ABC):
@@ -191,8 +204,8 @@ class Comm(ABC):
         sends, recvs = check_exchange(self.size, send, send_counts, recv, recv_counts)
         self.sent.add("alltoallv", self._links, sends * send.itemsize)
         started = time.perf_counter()
-        with self.sent.waiting("alltoallv"):
-            request = self._exchange(send, sends, recv, recvs)
+        request = self._exchange(send, sends, recv, recvs)
+        self.sent.wait("alltoallv", started)
         return _Timed(request, self.sent, "alltoallv", what, started)
 
     def alltoallv(
@@ -218,8 +231,9 @@ class Comm(ABC):
         send, recv = np.ascontiguousarray(send), np.empty(send.shape, send.dtype)
         counts = np.full(self.size, send.size // self.size, np.int64)
         self.sent.add("alltoall", self._links, counts * send.itemsize)
-        with self.sent.waiting("alltoall"):
-            self._exchange(send.reshape(-1), counts, recv.reshape(-1), counts).wait()
+        started = time.perf_counter()
+        self._exchange(send.reshape(-1), counts, recv.reshape(-1), counts).wait()
+        self.sent.wait("alltoall", started)
         return recv
 
     def allgatherv(
@@ -231,10 +245,10 @@ class Comm(ABC):
         sizes = check_gather(self.rank, send, recv, counts)
         self.sent.add("allgatherv", self._links, np.full(self.size, send.nbytes, np.int64))
         started = time.perf_counter()
-        with self.sent.waiting("allgatherv"):
-            self._gather(send, recv, sizes)
+        self._gather(send, recv, sizes)
+        end = self.sent.wait("allgatherv", started)
         if self.sent.timeline is not None:
-            self.sent.timeline.exchange(what, started, started, time.perf_counter())
+            self.sent.timeline.exchange(what, started, started, end)
 
     def allgather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in rank order. For small things beside the training path."""
