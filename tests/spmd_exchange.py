@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from spmd import spmd
 
+from neocpu.embedding.distinct_bags import key_groups
 from neocpu.embedding.optimizers import Schedule, SparseOptimizer
 from neocpu.embedding.rounded import rounded
 from neocpu.embedding.specs import TableSpec, bags
@@ -87,6 +88,8 @@ class Case:
     policy: str = "lru"
     prefetch: int = 0  # batches whose rows are brought up before their turn
     unique_rows: str = "off"  # do equal rows travel once?
+    groups: tuple[tuple[str, ...], ...] = ()  # features whose repeated bags stand once
+    repeats: float = 0.0  # probability that a group's bags are those of the sample before
 
 
 def plan_of(case: Case, ranks: int) -> Plan:
@@ -121,6 +124,7 @@ def global_batch(case: Case, step: int) -> tuple[KJT, np.ndarray]:
         gradient[rng.random(gradient.shape) < 0.05] = 3e38
         chosen = rng.random(gradient.shape) < 0.02
         gradient[chosen] = rng.choice(SPECIAL, int(chosen.sum()))
+    repeat_bags(case, rng, lengths, values, weights)
     lookup_arrays = [np.concatenate([np.empty(0), *parts]) for parts in (values, weights)]
     kjt = KJT(
         tuple(k.key for k in keys),
@@ -129,6 +133,23 @@ def global_batch(case: Case, step: int) -> tuple[KJT, np.ndarray]:
         lookup_arrays[1].astype(np.float32),
     )
     return kjt, gradient
+
+
+def repeat_bags(case: Case, rng: np.random.Generator, lengths, values, weights) -> None:
+    """Give samples the bags of the sample before, all keys at once, in place."""
+    if not case.repeats:
+        return
+    source = np.arange(case.batch)
+    for s in range(1, case.batch):
+        if rng.random() < case.repeats:
+            source[s] = source[s - 1]
+    for k in range(len(values)):
+        ends = np.cumsum(lengths[k])
+        spans = [np.arange(ends[s] - lengths[k][s], ends[s]) for s in source]
+        taken = np.concatenate([np.empty(0, np.int64), *spans])
+        values[k] = values[k][taken]
+        weights[k] = weights[k][taken]
+        lengths[k] = lengths[k][source]
 
 
 def samples_of(kjt: KJT, lo: int, hi: int) -> KJT:
@@ -169,6 +190,7 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         case.route,
         memory=memory,
         unique_rows=case.unique_rows,
+        groups=key_groups(case.tables, case.groups),
     )
     spread_exponents(embedding, case)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)

@@ -11,24 +11,24 @@ Plan, ranks, route and threads decide where the work is done and what travels; n
 seen in E or in the tables afterwards (`docs/arithmetic.md` §3; Neo).
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.distinct_bags import Groups
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
 from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
-from neocpu.jagged import KJT
+from neocpu.jagged import KJT, InverseKJT
 from neocpu.kernels.rounding import divide_columns
 from neocpu.kernels.update import clip
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm, Request
-from neocpu.parallel.entries import Ints, RoutedEntries
 from neocpu.parallel.exchange import Exchange
 from neocpu.parallel.input_dist import Input
+from neocpu.parallel.key_part import KeyPart
 from neocpu.parallel.output_dist import Output
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.replicas import Replicas, RowWords
@@ -53,6 +53,7 @@ class ShardedEmbedding:
     route : wires of row-split tables' words, a name in `routes.ROUTES`.
     unique_rows : whether equal rows asked of one shard travel once, a name in
         `message_sizes.UNIQUE_ROWS`.
+    groups : keys whose repeated bags travel and are pooled once, of `distinct_bags.key_groups`.
 
     Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is
     `plan.local(rank)[i]`). All methods are collective: every rank calls them in the same order.
@@ -70,6 +71,7 @@ class ShardedEmbedding:
         huge: bool = True,
         memory: MemoryPlan | None = None,
         unique_rows: str = "off",
+        groups: Groups = (),
     ) -> None:
         self.plan = plan
         self.comm = comm
@@ -85,14 +87,28 @@ class ShardedEmbedding:
                 plan.tables, shards, rule, seed, memory, f"rank-{comm.rank}.h5", huge
             )
         scalars = max(len(phase.of) for phase in self.tbe.rounds)
-        self.exchange = Exchange(plan, comm, leaves, first_column, scalars, route, unique_rows)
+        self.exchange = Exchange(
+            plan, comm, leaves, first_column, scalars, route, unique_rows, groups
+        )
         self.keys = tuple(bag.key for bag in self.exchange.bags)
         self.columns = self.exchange.columns
         self._mean = self.exchange.mean_columns
         self._input: Input | None = None  # waits for its backward pass
         self._last: Input | None = None
         self._buffers = Buffers()
-        self._layouts()
+        self._all = KeyPart(
+            self.exchange.ranks,
+            comm.rank,
+            self.exchange.input,
+            self.exchange.output,
+            self.exchange.alone,
+        )
+        repeated = self.exchange.repeated
+        self._parts = [self._all] if repeated is None else repeated.parts
+        self._classes = self._all.classes
+        self._home = self._all.home
+        self._copies = self._all.copies
+        self._copied = sorted(set(self._copies.shard.tolist()))
         copies = [plan.local(comm.rank)[i] for i in self._copied]
         tables = [plan.tables[shard.table] for shard in copies]
         self._replicas = (
@@ -102,26 +118,9 @@ class ShardedEmbedding:
         self._any_scalars = any(r.cuts[3] > r.cuts[1] for r in self.exchange.ranks)
         self._peers = ScalarPeers(plan, comm, waiting)
 
-    def _layouts(self) -> None:
-        """Where each class of entries finds its columns: in the blocks that travel, and in E."""
-        entries = self.exchange.my_entries
-        spans = list(pairwise(entries.cuts))
-        blocks = [
-            (entries.whole, 0),
-            (entries.whole, 0),
-            (entries.parts, entries.cuts[2]),
-            (entries.parts, entries.cuts[2]),
-        ]
-        self._classes = [
-            _layout(b, lo - at, hi - at, b.column) for (b, at), (lo, hi) in zip(blocks, spans)
-        ]
-        self._home = _layout(entries.travel, 0, len(entries.travel), entries.travel.home)
-        self._copies = _layout(entries.copies, 0, len(entries.copies), entries.copies.home)
-        self._copied = sorted(set(entries.copies.shard.tolist()))
-
     # ---- forward ----
 
-    def start(self, kjt: KJT, batch: int) -> Started[Input]:
+    def start(self, kjt: KJT | InverseKJT, batch: int) -> Started[Input]:
         """Begin the input distribution of a coming batch: `forward` takes the result in place of
         the KJT.
 
@@ -148,13 +147,13 @@ class ShardedEmbedding:
 
     def _lookups_of(self, batch_input: Input) -> list[tuple[EntryLayout, Lookups]]:
         """The lookups of a batch in this rank's shards, with their layouts."""
-        if self.exchange.alone:
-            pairs = [(self._home, batch_input.classes[0])]
-        else:
-            pairs = [*zip(self._classes, batch_input.classes), (self._copies, batch_input.copies)]
-        return [(layout, lookups) for layout, lookups in pairs if lookups is not None]
+        return [
+            pair
+            for part, lookups in zip(self._parts, batch_input.parts or (batch_input,))
+            for pair in part.lookups(lookups)
+        ]
 
-    def forward(self, kjt: KJT | Started[Input], batch: int) -> "StartedLookup":
+    def forward(self, kjt: KJT | InverseKJT | Started[Input], batch: int) -> "StartedLookup":
         """Look up and pool; the rows are on their way home when this returns.
 
         Raises IndexRangeError (on every rank): a row outside [-1, rows), or malformed offsets;
@@ -165,26 +164,32 @@ class ShardedEmbedding:
         if self._last is not None:
             self.exchange.release(self._last)
         self._input = self._last = batch_input
-        if self.exchange.alone:
-            return StartedLookup(self, batch_input, None)
-        whole, words, spill = self._lookup(batch_input)
-        return StartedLookup(
-            self, batch_input, self.exchange.start_output(batch_input.shape, whole, words, spill)
-        )
+        outputs: list[Output | None] = []
+        for part, lookups in zip(self._parts, batch_input.parts or (batch_input,)):
+            if part.alone:
+                outputs.append(None)
+                continue
+            whole, words, spill = self._lookup(lookups, part)
+            outputs.append(part.output.start_output(lookups.shape, whole, words, spill))
+        return StartedLookup(self, batch_input, outputs)
 
-    def _lookup(self, batch_input: Input) -> tuple[Floats, NDArray[np.float64], Spill]:
-        entries = self.exchange.my_entries
+    def _lookup(
+        self, batch_input: Input, part: KeyPart | None = None
+    ) -> tuple[Floats, NDArray[np.float64], Spill]:
+        """Pooled rows and words of a part's entries (None: of all keys), for `start_output`."""
+        part = part or self._all
+        entries = part.entries
         shape = batch_input.shape
-        whole = self._buffers.matrix("whole", shape.batch, entries.whole.columns, np.float32)
-        words = self._buffers.matrix("parts", shape.batch, entries.parts.columns, np.float64)
+        whole = part.buffers.matrix("whole", shape.batch, entries.whole.columns, np.float32)
+        words = part.buffers.matrix("parts", shape.batch, entries.parts.columns, np.float64)
         spill: Spill = []
         for i in (0, 1):
             if (lookups := batch_input.classes[i]) is not None:
-                self.tbe.forward(self._classes[i], lookups, whole)
+                self.tbe.forward(part.classes[i], lookups, whole)
         for i, first in ((2, 0), (3, entries.cuts[3] - entries.cuts[2])):
             if (lookups := batch_input.classes[i]) is not None:
-                extras = self.tbe.forward_words(self._classes[i], lookups, words)
-                self.exchange.spill(shape, extras, first, spill)
+                extras = self.tbe.forward_words(part.classes[i], lookups, words)
+                part.output.spill(shape, extras, first, spill)
         return whole, words, spill
 
     def _row_words(self, batch_input: Input, gradient: Floats) -> list[RowWords]:
@@ -195,17 +200,31 @@ class ShardedEmbedding:
             for pair in self.tbe.merge_words(self._copies, batch_input.copies, gradient)
         ]
 
-    def _finish(self, batch_input: Input, output: Output | None, out: Floats) -> None:
-        if output is None:
-            assert batch_input.classes[0] is not None or not self.keys
-            if batch_input.classes[0] is not None:
-                self.tbe.forward(self._home, batch_input.classes[0], out)
-        else:
-            if batch_input.copies is not None:
-                self.tbe.forward(self._copies, batch_input.copies, out)
-            output.finish(out)
+    def _finish(self, batch_input: Input, outputs: Sequence[Output | None], out: Floats) -> None:
+        parts = batch_input.parts or (batch_input,)
+        for number, (part, lookups, output) in enumerate(zip(self._parts, parts, outputs)):
+            if number == 0:
+                self._finish_part(part, lookups, output, out)
+                continue
+            assert self.exchange.repeated is not None
+            samples = lookups.shape.samples
+            pooled = part.buffers.matrix("pooled", samples, out.shape[1], np.float32)
+            self._finish_part(part, lookups, output, pooled)
+            self.exchange.repeated.spread(number, batch_input, pooled, out)
         if self._mean is not None:
             divide_columns(out, batch_input.kjt.lengths, *self._mean)
+
+    def _finish_part(
+        self, part: KeyPart, batch_input: Input, output: Output | None, out: Floats
+    ) -> None:
+        """The columns of a part's keys into `out` f32[its samples, columns]."""
+        if output is None:
+            if batch_input.classes[0] is not None:
+                self.tbe.forward(part.home, batch_input.classes[0], out)
+            return
+        if batch_input.copies is not None:
+            self.tbe.forward(part.copies, batch_input.copies, out)
+        output.finish(out)
 
     # ---- backward ----
 
@@ -232,6 +251,8 @@ class ShardedEmbedding:
             gradient = prepared
             if self._mean is not None:
                 divide_columns(gradient, batch_input.kjt.lengths, *self._mean)
+        if self.exchange.repeated is not None:
+            batch_input = self.exchange.repeated.whole(batch_input)
         if self.exchange.alone:
             if batch_input.classes[0] is not None:
                 self.tbe.backward(self._home, batch_input.classes[0], gradient, step)
@@ -280,10 +301,12 @@ class ShardedEmbedding:
 class StartedLookup:
     """Pooled rows on their way."""
 
-    def __init__(self, owner: ShardedEmbedding, batch_input: Input, output: Output | None) -> None:
+    def __init__(
+        self, owner: ShardedEmbedding, batch_input: Input, outputs: Sequence[Output | None]
+    ) -> None:
         self._owner = owner
         self._input = batch_input
-        self._output = output
+        self._outputs = outputs
 
     def finish(self, out: Floats) -> None:
         """Wait for the pooled rows and write them into E: `out` f32[b, columns], columns from
@@ -294,8 +317,4 @@ class StartedLookup:
         shape = (self._input.shape.samples, self._owner.columns)
         if out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise ValueError(f"E is {out.dtype}{out.shape}; expected C-contiguous float32{shape}")
-        self._owner._finish(self._input, self._output, out)
-
-
-def _layout(entries: RoutedEntries, lo: int, hi: int, column: Ints) -> EntryLayout:
-    return EntryLayout(entries.shard[lo:hi], column[lo:hi])
+        self._owner._finish(self._input, self._outputs, out)
