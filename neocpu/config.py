@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES, SparseOptimizer
 from neocpu.embedding.specs import (
     POOLING,
@@ -206,8 +207,10 @@ class Config:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
         data = asdict(self.data)
         model = asdict(self.model)
-        for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead"):
+        for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead", "deduplicate"):
             del data[name]
+        if data["shuffle_run"] == 1:  # as before there was a choice
+            del data["shuffle_run"]
         # defaults of tables, each of which notes its own
         for name in ("embedding_dim", "embedding_format", "embedding_rounding"):
             del model[name]
@@ -221,7 +224,9 @@ class Config:
             },
         }
         if any(table.cache_format for table in self.tables):
-            header["memory"] = self.memory.header()
+            # caches count the lookups of distinct bags
+            groups = {"deduplicate": self.data.deduplicate} if self.data.deduplicate else {}
+            header["memory"] = self.memory.header() | groups
         as_json: dict[str, Any] = json.loads(json.dumps(header))
         return as_json
 
@@ -266,6 +271,7 @@ LEAST = {
     "model.embedding_dim": 1,
     "tables.*.rows": 1,
     "tables.*.dim": 1,
+    "data.shuffle_run": 1,
     "training.batch_size": 1,
     "training.epochs": 1,
     "training.leaves": 1,
@@ -376,6 +382,7 @@ def _check_together(reader: Reader, config: Config) -> None:
         dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
         model = config.model
         ModelLayout(1, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss)
+        key_groups(config.tables, data.deduplicate)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)
     except ConfigError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from spmd import spmd
 
-from neocpu.embedding.distinct_bags import key_groups
+from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizers import Schedule, SparseOptimizer
 from neocpu.embedding.rounded import rounded
 from neocpu.embedding.specs import TableSpec, bags
@@ -307,7 +307,14 @@ def canonical(values: np.ndarray) -> np.ndarray:
 def unsharded(case: Case) -> str:
     """The digest of the same case on one rank with whole tables."""
     alone = replace(
-        case, placements=(), plan="table_wise", shards=(), route="direct", ranks_per_node=1
+        case,
+        placements=(),
+        plan="table_wise",
+        shards=(),
+        route="direct",
+        ranks_per_node=1,
+        unique_rows="off",
+        groups=(),
     )
     comm = SingleComm()
     return digest(comm, alone, *train(comm, alone))

@@ -13,7 +13,8 @@ batches may be on their way during a step.
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.distinct_bags import Groups, expand
+from neocpu.embedding.distinct_bags import expand
+from neocpu.embedding.feature_groups import Groups
 from neocpu.embedding.specs import bags
 from neocpu.embedding.tbe import ExtraWords
 from neocpu.jagged import KJT, InverseKJT
@@ -43,7 +44,7 @@ class Exchange:
     route : a name in `routes.ROUTES`, for the words of row-split tables.
     unique_rows : whether equal rows asked of one shard travel once, a name in
         `message_sizes.UNIQUE_ROWS`.
-    groups : keys whose repeated bags travel once (`embedding.distinct_bags.key_groups`).
+    groups : keys whose repeated bags travel once (`embedding.feature_groups.key_groups`).
 
     Attributes: alone, does this one rank hold every table whole, so that lookups are used where
     they are and rows land where they belong? ranks, entries of all ranks; my_entries, of this one;

@@ -22,7 +22,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.distinct_bags import Groups, deduplicate
+from neocpu.embedding.distinct_bags import deduplicate
+from neocpu.embedding.feature_groups import Groups
 from neocpu.embedding.specs import bags
 from neocpu.embedding.tbe import Lookups
 from neocpu.errors import IndexRangeError
@@ -58,7 +59,7 @@ class ExchangeOptions(NamedTuple):
 class RepeatedBags:
     """The parts of a batch: its keys without a group, then the groups.
 
-    options, ranks : of the whole exchange. groups : keys of each (`distinct_bags.key_groups`).
+    options, ranks : of the whole exchange. groups : keys of each (`feature_groups.key_groups`).
     first_column : of E before the first pooled vector.
 
     Attributes: parts, of keys; columns, of each part, runs (first, width) of columns of E.

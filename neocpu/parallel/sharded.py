@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.embedding.distinct_bags import Groups
+from neocpu.embedding.feature_groups import Groups
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
 from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
@@ -53,7 +53,7 @@ class ShardedEmbedding:
     route : wires of row-split tables' words, a name in `routes.ROUTES`.
     unique_rows : whether equal rows asked of one shard travel once, a name in
         `message_sizes.UNIQUE_ROWS`.
-    groups : keys whose repeated bags travel and are pooled once, of `distinct_bags.key_groups`.
+    groups : keys whose repeated bags travel and are pooled once, of `feature_groups.key_groups`.
 
     Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is
     `plan.local(rank)[i]`). All methods are collective: every rank calls them in the same order.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.errors import TrainingError
-from neocpu.jagged import KJT
+from neocpu.jagged import KJT, InverseKJT
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.dense_reduction import DenseReduction
@@ -33,7 +33,7 @@ class BatchLike(Protocol):
         """f32[b, dense features]."""
 
     @property
-    def sparse(self) -> KJT:
+    def sparse(self) -> KJT | InverseKJT:
         """Bags of the samples."""
 
     @property

@@ -83,6 +83,7 @@ def signature(config: Config, plan: Plan) -> str:
     model = config.model
     optimizer = config.optimizer
     distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
+    distinct += ["repeated bags"] if config.data.deduplicate else []
     return _hash(
         [
             *distinct,
@@ -310,7 +311,9 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
 def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) -> Config:
     model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1))
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
-    return replace(config, model=model, tables=tuple(tables), memory=memory)
+    groups = (("*",),) if config.data.deduplicate else ()
+    data = replace(config.data, deduplicate=groups)
+    return replace(config, data=data, model=model, tables=tuple(tables), memory=memory)
 
 
 def _mini_batch(config: Config, comm: Comm, length: int) -> MiniBatch:

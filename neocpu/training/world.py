@@ -6,6 +6,7 @@ They are built here from the config, once, for training, evaluation and warm-up 
 from dataclasses import dataclass
 
 from neocpu.config import Config
+from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.embedding.specs import bags
 from neocpu.embedding.tiered import MemoryPlan
@@ -68,6 +69,7 @@ def build(
         huge=huge,
         memory=memory,
         unique_rows=config.parallel.unique_rows,
+        groups=key_groups(config.tables, config.data.deduplicate),
     )
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
