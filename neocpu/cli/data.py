@@ -79,6 +79,19 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 help="Keep counts of frequent codes (memory.warm uses them).",
             ),
             click.option(
+                "--cluster-by",
+                default="",
+                metavar="COLUMN",
+                help="Make the rows of a session neighbours: this feature's value names it.",
+            ),
+            click.option(
+                "--cluster-rows",
+                type=click.IntRange(1),
+                default=1 << 20,
+                show_default=True,
+                help="In so many rows of the log at a time, which are held in memory.",
+            ),
+            click.option(
                 "--vocabulary",
                 type=FILE,
                 help="Take the vocabulary from this dataset (the train file).",

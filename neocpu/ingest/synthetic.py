@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError
-from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
+from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn, take_bags
 from neocpu.ingest.sessions import Sessions
 from neocpu.kernels import synthetic as kernels
 from neocpu.reference.elementary import exp, log
@@ -352,7 +352,7 @@ class SyntheticCriteo:
         Drawn from the beginning of the first sample's session on.
         """
         start = sessions.start(first)
-        samples = first - start + sums.logits.size
+        samples = first - start + sums.logit.size
         missing = np.zeros((samples, self._rates.size), np.uint8)
         kernels.missing_groups(
             kernels.RowDraws(self._missing_key, step, start), self._rates, missing
@@ -399,17 +399,6 @@ class SyntheticCriteo:
         )
         kernels.bags(draws, offsets, absent, law, codes, sums)
         return BagColumn(codes, lengths)
-
-
-def take_bags(column: BagColumn, samples: NDArray[np.int64]) -> BagColumn:
-    """The bags of some samples."""
-    if column.lengths is None:
-        return BagColumn(column.codes[samples])
-    lengths = column.lengths[samples]
-    ends = np.cumsum(column.lengths, dtype=np.int64)
-    starts = ends[samples] - lengths
-    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return BagColumn(column.codes[np.repeat(starts, lengths) + within], lengths)
 
 
 class Tally:
