@@ -46,9 +46,10 @@ class ClusteringWriter:
             self._write(self._count - self._count % self._rows)
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write what is left, and note how the rows were clustered."""
         if self._count:
             self._write(self._count)
+        self._writer.attributes["clustered"] = {"by": self._column, "rows": self._rows}
 
     def _write(self, rows: int) -> None:
         """Write the first rows that wait, part by part."""

@@ -246,9 +246,7 @@ def convert(
     if options.vocabulary is not None:
         vocabularies = read_vocabularies(options.vocabulary, names)
     with _writer(target, schema, options) as writer:
-        sessions = None
-        if options.cluster_by:
-            sessions = ClusteringWriter(writer, options.cluster_by, options.cluster_rows)
+        sessions = _clustering(writer, options)
         for path in paths:
             source = _source(path, schema)
             line = source.lines_before
@@ -265,10 +263,6 @@ def convert(
             before += _size(path)
         if sessions is not None:
             sessions.finish()
-            writer.attributes["clustered"] = {
-                "by": options.cluster_by,
-                "rows": options.cluster_rows,
-            }
         writer.vocabularies.update(vocabularies)
         _keep_counts(writer, counters, options)
         writer.attributes["source"] = [{"name": path.name, "bytes": _size(path)} for path in paths]
@@ -348,6 +342,13 @@ def _counters(names: Sequence[str], options: ConvertOptions) -> dict[str, CodeCo
     if options.min_count:
         return {name: CodeCounter() for name in names}
     return {name: FrequentCodes() for name in names} if options.frequencies else {}
+
+
+def _clustering(writer: DatasetWriter, options: ConvertOptions) -> ClusteringWriter | None:
+    """What makes the rows of sessions neighbours, where the options ask for it."""
+    if not options.cluster_by:
+        return None
+    return ClusteringWriter(writer, options.cluster_by, options.cluster_rows)
 
 
 def _append(
