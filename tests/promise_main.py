@@ -61,6 +61,7 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
             f"training.pipeline={case.pipeline}",
             f"parallel.planner={PLANNERS[case.threads]}",
             *MEMORIES[case.memory],
+            *case.once,
         ],
     )
     # a pattern that matches no table would be refused: the plan goes through the same checks as a

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.errors import TrainingError
-from neocpu.jagged import KJT
+from neocpu.jagged import KJT, InverseKJT
 from neocpu.model.dlrm import Dlrm
 from neocpu.model.mlp import NodeGradient
 from neocpu.parallel.buffers import Buffers
@@ -44,7 +44,7 @@ class BatchLike(Protocol):
         """f32[b, dense features]."""
 
     @property
-    def sparse(self) -> KJT:
+    def sparse(self) -> KJT | InverseKJT:
         """Bags of the samples."""
 
     @property
