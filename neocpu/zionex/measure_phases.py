@@ -231,6 +231,7 @@ class Workbench:
             Started(tables._share(batch_input, *gradients, self._step)).wait()
 
     def _reduce(self, batch_input: Any) -> None:
+        from neocpu.parallel.replicas import RowWords
         from neocpu.parallel.started import Started
 
         tables = self._tables
