@@ -119,8 +119,7 @@ class TrainStep:
         if comm.size > 1:
             model.between = comm.poll
         self._work: Mapping[str, Work[Turn]] = {
-            "lengths": self._start_input,
-            "rows": self._send_rows,
+            "input": self._start_input,
             "index": self._index,
             "prefetch": self._prefetch,
             "lookup": self._look_up,
@@ -185,13 +184,8 @@ class TrainStep:
 
     # ---- stages ----
 
-    def _start_input(self, turn: Turn) -> None:
+    def _start_input(self, turn: Turn) -> Waitable:
         turn.input = self.embedding.start(turn.batch.sparse, turn.batch.samples)
-
-    def _send_rows(self, turn: Turn) -> Waitable:
-        """Once lengths have come, rows go: the second call of the input distribution."""
-        assert turn.input is not None
-        turn.input.reach(2)
         return turn.input
 
     def _index(self, turn: Turn) -> None:
@@ -321,7 +315,12 @@ class Steps:
         early = {**PIPELINES[owner.pipeline], **ahead}
         turns = (Turn(batch, step + i) for i, batch in enumerate(batches))
         self._pipeline = Pipeline(
-            pipelined(owner.pipeline, STEP, ahead), owner._work, turns, early, self._span
+            pipelined(owner.pipeline, STEP, ahead),
+            owner._work,
+            turns,
+            early,
+            self._span,
+            owner.model.between,
         )
         self._traffic = owner.comm.sent
 
