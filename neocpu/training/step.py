@@ -88,7 +88,8 @@ class Bucket:
 class TrainStep:
     """One rank's training step: forward, loss, backward, updates.
 
-    pipeline : a name of `simulation.schedule.PIPELINES`.
+    pipeline : a name of `simulation.schedule.PIPELINES`. bucket_bytes : of dense gradients, fewer
+    are not worth sums of their own.
 
     Attributes: buckets, the dense parameters by the backward stages that end with their gradients.
     """
@@ -101,6 +102,7 @@ class TrainStep:
         comm: Comm,
         leaves: int,
         pipeline: str = "off",
+        bucket_bytes: int = 0,
     ) -> None:
         self.model = model
         self.embedding = embedding
@@ -108,7 +110,7 @@ class TrainStep:
         self.comm = comm
         self.leaves = leaves
         self.pipeline = pipeline
-        self.buckets = self._make_buckets()
+        self.buckets = self._make_buckets(bucket_bytes)
         self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {
             node: np.empty(model.flat.size, np.float32)
@@ -140,13 +142,16 @@ class TrainStep:
             "lower_update": lambda turn: self._update_dense(turn, "lower"),
         }
 
-    def _make_buckets(self) -> dict[str, Bucket]:
-        """Two where sums overlap with the backward pass, as in a recorded DLRM; else one."""
+    def _make_buckets(self, least: int) -> dict[str, Bucket]:
+        """Two where sums overlap with the backward pass, as in a recorded DLRM; else one.
+
+        least : bytes of a bucket.
+        """
         layout = self.model.layout
-        everything = slice(0, layout.parameters)
-        cuts = {"upper": slice(layout.parameters, layout.parameters), "lower": everything}
-        if self.pipeline == "full":
-            cuts = {"upper": layout.upper, "lower": layout.lower}
+        cut = layout.parameters
+        if self.pipeline == "full" and self.model.flat[layout.upper].nbytes >= least:
+            cut = layout.upper.start
+        cuts = {"upper": slice(cut, layout.parameters), "lower": slice(0, cut)}
         queue = self.comm.queue("dense")
         return {
             name: Bucket(cut, DenseReduction(queue, cut.stop - cut.start, self.leaves))

@@ -76,5 +76,13 @@ def build(
         model=model,
         embedding=embedding,
         dense=dense,
-        step=TrainStep(model, embedding, dense, comm, training.leaves, training.pipeline),
+        step=TrainStep(
+            model,
+            embedding,
+            dense,
+            comm,
+            training.leaves,
+            training.pipeline,
+            training.bucket_bytes,
+        ),
     )
