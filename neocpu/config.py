@@ -67,7 +67,8 @@ class TrainingConfig:
     the cores).
     pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
     batch travel during a step; "full": exchanges of the step itself also run while something is
-    computed that does not need them (docs/communication.md).
+    computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
+    fewer are not summed while the backward pass goes on, but with the others ("full" only).
     """
 
     batch_size: int = 2048
@@ -77,6 +78,7 @@ class TrainingConfig:
     leaves: int = 16
     threads: int = 0
     pipeline: str = "full"
+    bucket_bytes: int = 1 << 16
 
 
 @dataclass(frozen=True)

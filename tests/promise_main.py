@@ -59,6 +59,7 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
             f"parallel.route={case.route}",
             f"parallel.machine={case.machine}",
             f"training.pipeline={case.pipeline}",
+            "training.bucket_bytes=0",
             f"parallel.planner={PLANNERS[case.threads]}",
             *MEMORIES[case.memory],
             *case.once,

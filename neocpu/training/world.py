@@ -73,6 +73,7 @@ def build(
             comm,
             training.leaves,
             training.pipeline,
+            training.bucket_bytes,
             Wire.of(config.wires.specs.dense, backward=True),
             towers,
         ),

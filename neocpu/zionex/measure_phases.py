@@ -236,8 +236,8 @@ class Workbench:
 
         tables = self._tables
         assert tables._replicas is not None
-        merged = tables.tbe.merge_words(tables._copies, batch_input.copies, self._gradient)
-        words = [RowWords(*pair) for pair in merged]
+        copies = tables.tbe.merge_words(tables._copies, batch_input.copies, self._gradient)
+        words = [RowWords(*pair) for pair in copies]
         merged = Started(tables._replicas.reduce(words)).wait()
         for i, (rows, rounded) in zip(tables._copied, merged):
             tables.tbe.apply_rows(i, rows, rounded, self._step)
