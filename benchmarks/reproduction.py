@@ -109,7 +109,7 @@ def scenario(case: Case) -> Scenario:
     )
     config = configs.load(ROOT / "data" / "models" / f"{case.model}.toml", overrides)
     what_if = WhatIf(
-        wires=case.wires,
+        wires=tuple(vars(case.wires).items()),
         pooling=POOLING[case.model],
         precision="tf32",
         samples_per_rank=case.samples,

@@ -95,6 +95,8 @@ class ParallelConfig:
     for tables on each rank (0: no limit).
     alltoall : how exchanges travel: "direct" from rank to rank, or "two_level", inside each node
         first and then between ranks of equal place (docs/communication.md).
+    shared_windows : do ranks of a host exchange through shared memory: "on", "off", or "auto", with
+        messages of sizes at which that is quicker (docs/communication.md).
     machine : that is planned for, and on which the run's traffic is reckoned in seconds when it
     ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
     planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
@@ -112,6 +114,7 @@ class ParallelConfig:
     ranks_per_node: int = 0
     route: str = "direct"
     alltoall: str = "direct"
+    shared_windows: str = "auto"
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
@@ -264,6 +267,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "parallel.route": ROUTE_NAMES,
     "parallel.unique_rows": UNIQUE_ROWS,
     "parallel.alltoall": ALLTOALL_NAMES,
+    "parallel.shared_windows": ("auto", "on", "off"),
     "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
     "checkpoint.quantize": ("none", *SCALED),

@@ -24,6 +24,7 @@ THREADS = (1, 2)
 ROUTES = ("direct", "reduce_scatter", "two_level")
 RANKS_PER_NODE = 2  # so that three ranks are a whole node and half a node
 HOW = ("whole", "stopped", "elsewhere")
+PIPELINES = ("off", "input", "full")
 STEPS = 5  # of 4 in an epoch, the fourth a partial batch
 MIXED = {
     "one": "data_parallel",
@@ -98,6 +99,8 @@ seed = 20221
 leaves = {leaves}
 [parallel]
 ranks_per_node = {ranks_per_node}
+[wires]
+{wires}
 [tables]
 """
 
@@ -115,6 +118,7 @@ class Family:
     batch: int = 61
     leaves: int = 16
     narrow: bool = False  # are two tables kept in few bits?
+    wires: str = ""  # keys of the section [wires]
 
     def toml(self, folder: Path) -> str:
         """The config file of a run over the data in `folder`."""
@@ -132,6 +136,7 @@ class Family:
             steps=STEPS,
             leaves=self.leaves,
             ranks_per_node=RANKS_PER_NODE,
+            wires=self.wires,
         )
         return head + _TABLES.format(
             d1=d1, d2=d2, **(_NARROW if self.narrow else dict.fromkeys(_NARROW, ""))
@@ -174,6 +179,14 @@ FAMILIES = {
     ),
 }
 FAMILIES["narrow"] = replace(FAMILIES[MAIN], narrow=True)
+FAMILIES["wires"] = replace(
+    FAMILIES[MAIN],
+    wires='forward = "fp16"\nbackward = "bf16"\ndense = "bf16"\nbackward_scale = 1024.0',
+)
+# blocks of four columns, at which all plans cut
+FAMILIES["blocks"] = replace(
+    FAMILIES["adam"], dims=(20, 20, 20), wires='forward = "int8"\nbackward = "fp8"\nblock = 4'
+)
 
 
 @dataclass(frozen=True)
@@ -201,11 +214,17 @@ class Case:
         return ("", "zionex")[(self.ranks + list(PLANS).index(self.plan)) % 2]
 
     @property
+    def pipeline(self) -> str:
+        """What overlaps in its steps."""
+        turn = self.ranks + list(PLANS).index(self.plan) + list(MEMORIES).index(self.memory)
+        return PIPELINES[(turn + HOW.index(self.how) + self.threads) % len(PIPELINES)]
+
+    @property
     def name(self) -> str:
         """For people."""
         way = (
             f"{self.ranks} rank(s), {self.plan}, {self.route}, {self.threads} thread(s), memory "
-            f"{self.memory}, {self.how}"
+            f"{self.memory}, pipeline {self.pipeline}, {self.how}"
         )
         return f"{self.family}: {way}"
 
@@ -230,9 +249,9 @@ def chosen(scope: str, ranks: Sequence[int] = RANKS) -> dict[str, list[Case]]:
     if scope == "pairwise":
         other_families = [
             Case(name, count, "mixed", 2, how="elsewhere")
-            for name in FAMILIES
+            for name, family in FAMILIES.items()
             if name != MAIN
-            for count in small_ranks[-2:]
+            for count in small_ranks[-1 if family.wires else -2 :]
         ]
         return {
             "host": pairwise(product(ranks, memories=MEMORIES)) + other_families,

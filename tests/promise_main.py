@@ -58,6 +58,7 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
         overrides=[
             f"parallel.route={case.route}",
             f"parallel.machine={case.machine}",
+            f"training.pipeline={case.pipeline}",
             f"parallel.planner={PLANNERS[case.threads]}",
             *MEMORIES[case.memory],
         ],

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tower_runs import DENSE, STEPS, batch_of, settings, train
+from tower_runs import DENSE, STEPS, TOML, batch_of, settings, train
 
 from neocpu import config
+from neocpu.cli import cli
 from neocpu.config import Config
-from neocpu.errors import IndexRangeError, PlanError
+from neocpu.errors import ConfigError, IndexRangeError, PlanError
 from neocpu.jagged import KJT
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
@@ -41,8 +42,9 @@ def digests(ranks: int, per_node: int, options: Config) -> set[str]:
         (),
         ("model.tower.joint_vectors=2", "model.tower.feature_vectors=0"),
         ("model.towers={}",),  # the data flow alone
+        ("wires.forward=fp16", "wires.backward=bf16", "wires.dense=bf16"),
     ],
-    ids=["both", "joint", "none"],
+    ids=["both", "joint", "none", "wires"],
 )
 def test_one_digest_at_home_and_on_nodes(sets: Sequence[str]) -> None:
     expected = digests(1, 1, settings(*sets))
@@ -54,7 +56,8 @@ def test_one_digest_at_home_and_on_nodes(sets: Sequence[str]) -> None:
         (4, 2, row_split),
         (6, 3, column_split),
     ):
-        assert digests(ranks, per_node, settings(*sets, APART, plan)) == expected, (ranks, plan)
+        options = settings(*sets, APART, plan, "parallel.unique_rows=auto")
+        assert digests(ranks, per_node, options) == expected, (ranks, plan)
 
 
 def test_gradients_are_limited_and_rows_come_up_before_their_batch(tmp_path: Path) -> None:
@@ -138,11 +141,11 @@ def between_nodes(sets: Sequence[str]) -> list[list[int]]:
     return np.sum(run_threads(8, body, ranks_per_node=2), axis=0).tolist()
 
 
-def test_the_published_example_of_messages_and_bytes() -> None:
+def test_messages_and_bytes_between_nodes() -> None:
     """48 messages become 24 with equal bytes; modules with c = 1 divide the bytes by three."""
     assert between_nodes([]) == [[48, 36_864]] * 2
     each_feature = ["model.tower.joint_vectors=0", "model.tower.feature_vectors=1"]
-    for sets in ([APART], [*TOWERS, APART, *each_feature]):
+    for sets in (["parallel.alltoall=two_level"], [APART], [*TOWERS, APART, *each_feature]):
         assert between_nodes(sets) == [[24, 36_864]] * 2
     assert between_nodes([*TOWERS, APART]) == [[24, 12_288]] * 2
 
@@ -169,3 +172,14 @@ def test_plans_that_do_not_fit_are_refused_in_words(
         assert message in str(error.value)
 
     run_threads(4, body, ranks_per_node=per_node)
+
+
+@pytest.mark.parametrize(
+    "command", [["simulate", "{config}"], ["plan", "{config}", "--machine", "zionex"]]
+)
+def test_models_of_a_step_say_that_they_do_not_know_it(tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(TOML)
+    words = [word.format(config=path) for word in command]
+    with pytest.raises(ConfigError, match=r"parallel\.towers: what a step costs"):
+        cli([*words, "--set", APART], standalone_mode=False)

@@ -1,7 +1,7 @@
 """Are the predicted bytes of a training step those that the ranks count, call by call?"""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,8 @@ from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.parallel.threads import run_threads
 from neocpu.parallel.two_level import two_level
+from neocpu.parallel.wire_formats import FP32, WireSpec, WireSpecs
+from neocpu.parallel.wires import Wire
 from neocpu.planner.collectives import Collective, link_report, total
 from neocpu.planner.demand import CountedDemand, MeanDemand, sample_cuts
 from neocpu.planner.traffic import StepShape, step_traffic
@@ -68,6 +70,8 @@ class Case:
     alltoall: str = "direct"
     shards: tuple[Shard, ...] = ()  # of a plan that no scheme makes
     unique_rows: str = "off"
+    top: tuple[int, ...] = (1,)
+    wires: WireSpecs = FP32
 
     @property
     def plan(self) -> Plan:
@@ -127,14 +131,16 @@ class Recorder(Traffic):
         super().add(verb, links, sizes)
 
 
-def train(comm: Comm, case: Case) -> tuple[list[tuple[str, np.ndarray]], dict]:
+def train(
+    comm: Comm, case: Case, pipeline: str = "off"
+) -> tuple[list[tuple[str, np.ndarray]], dict]:
     """One training step; (this rank's calls, the traffic of all ranks)."""
     comm.sent = Recorder()  # before queues share it
     direct = comm
     if case.alltoall == "two_level":
         comm = two_level(comm)
     dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
-    model = Dlrm(DENSE_FEATURES, dims, (FIRST_COLUMN,), (1,), "cat")
+    model = Dlrm(DENSE_FEATURES, dims, (FIRST_COLUMN,), case.top, "cat")
     embedding = ShardedEmbedding(
         case.plan,
         comm,
@@ -144,25 +150,32 @@ def train(comm: Comm, case: Case) -> tuple[list[tuple[str, np.ndarray]], dict]:
         FIRST_COLUMN,
         case.route,
         unique_rows=case.unique_rows,
+        wires=case.wires,
     )
-    step = TrainStep(model, embedding, DenseOptimizer(SGD, model.flat), comm, case.leaves)
+    dense = DenseOptimizer(SGD, model.flat)
+    wire = Wire.of(case.wires.dense, backward=True)
+    step = TrainStep(model, embedding, dense, comm, case.leaves, pipeline, wire)
     step(rank_batch(comm, case), 1)
     log = list(comm.sent.log)
     return log, direct.traffic()
 
 
-def shape_of(case: Case) -> StepShape:
+def layout_of(case: Case) -> ModelLayout:
     dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
-    layout = ModelLayout(DENSE_FEATURES, tuple(dims), (FIRST_COLUMN,), (1,), "cat", False, "bce")
+    return ModelLayout(DENSE_FEATURES, tuple(dims), (FIRST_COLUMN,), case.top, "cat", False, "bce")
+
+
+def shape_of(case: Case) -> StepShape:
     scalars = tuple(len(phase.of) for phase in case.optimizer.rounds)
     return StepShape(
         batch=case.batch,
         leaves=case.leaves,
-        parameters=layout.parameters,
+        parameters=layout_of(case).parameters,
         route=case.route,
         row_scalars=scalars,
         alltoall=case.alltoall,
         unique_rows=case.unique_rows,
+        wires=case.wires,
     )
 
 
@@ -211,6 +224,21 @@ def test_two_level_exchanges() -> None:
     expect(Case(("data_parallel",), 4, 1, alltoall="two_level"))
 
 
+COMPRESSED = (
+    WireSpecs(WireSpec("fp16"), WireSpec("bf16"), WireSpec("bf16")),
+    WireSpecs(WireSpec("int8", 4), WireSpec("int4", 4), WireSpec("fp16")),
+    WireSpecs(WireSpec("fp8", 4), WireSpec("fp8", 2)),
+    WireSpecs(backward=WireSpec("int8", 4)),
+)
+
+
+@pytest.mark.parametrize("wires", COMPRESSED)
+def test_compressed_wires(wires: WireSpecs) -> None:
+    for route, (ranks, ranks_per_node) in zip(sorted(ROUTES), ((2, 2), (5, 2), (4, 2))):
+        expect(Case(MIXED, ranks, ranks_per_node, route, wires=wires))
+        expect(Case(MIXED[3:] + MIXED[:3], ranks, ranks_per_node, route, WEIGHTED, wires=wires))
+
+
 def test_every_route_has_its_prediction() -> None:
     assert set(ROUTE_CALLS) == set(ROUTES)
 
@@ -221,6 +249,22 @@ def test_phases_that_read_row_scalars(scheme: str) -> None:
     for optimizer in (SGD, ADAGRAD, LAMB):
         expect(Case((scheme,), 3, 2, optimizer=optimizer))
     expect(Case(MIXED, 8, 4, "two_level", optimizer=LAMB))
+
+
+def test_a_pipelined_step_makes_the_same_calls_in_another_order() -> None:
+    """Of its own batch; dense gradients in two buckets."""
+    case = Case(MIXED, 4, 2, "two_level", WEIGHTED, top=(5, 3, 1))
+    layout = layout_of(case)
+    shape = replace(
+        shape_of(case), buckets=(layout.upper.stop - layout.lower.stop, layout.lower.stop)
+    )
+    cuts = sample_cuts(case.ranks, case.batch, case.leaves)
+    calls = step_traffic(case.plan, shape, CountedDemand(case.tables, case.kjt, cuts))
+    for rank, (log, _) in enumerate(
+        run_threads(case.ranks, partial(train, case=case, pipeline="full"), ranks_per_node=2)
+    ):
+        counted = sorted((verb, sizes.tolist()) for verb, sizes in log)
+        assert counted == sorted((c.verb, c.matrix(case.ranks)[rank].tolist()) for c in calls)
 
 
 @pytest.mark.parametrize("batch", [0, 1, 5, 16])

@@ -8,14 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spmd_exchange import Case, digest, global_batch, train, unsharded
 
+from neocpu import config as configs
 from neocpu.embedding.specs import bags
-from neocpu.errors import PlanError
+from neocpu.errors import ConfigError, PlanError
 from neocpu.kernels import wires as kernels
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.threads import run_threads
 from neocpu.parallel.wire_formats import WIRE_FORMATS, WireSpec, WireSpecs
 from neocpu.reference import wires as twins
+from neocpu.training.plans import make_plan
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=40)
 FORMS = [(name, way) for name in WIRE_FORMATS for way in (0, 1) if name != "fp32"]
@@ -149,3 +151,38 @@ def test_a_plan_that_cuts_a_block_is_refused() -> None:
     with pytest.raises(PlanError, match="'few' is cut at column 4, inside a block of 32"):
         case = Case(plan="column_wise", wires=WireSpecs(forward=WireSpec("int8")))
         run_threads(2, lambda comm: train(comm, case))
+
+
+def test_planners_cut_at_blocks_only() -> None:
+    """Under "auto" columns are cut at multiples of the block; a plan that is named is refused."""
+    settings = """
+[model]
+embedding_dim = 96
+bottom = [96]
+[tables]
+wide = { rows = 100, dim = 96 }
+"""
+    for planner in ("greedy", "search"):
+        sets = [f"parallel.planner={planner}", "wires.backward=int8"]
+        config = configs.loads(settings, "x.toml", sets)
+        plan = make_plan(config, SingleComm(), {"wide": 50.0}, ranks=4)
+        assert all(cut % 32 == 0 for shard in plan.shards for cut in shard.cols)
+        refused = configs.loads(settings, "x.toml", [*sets, "parallel.plan=column_wise"])
+        with pytest.raises(PlanError, match="'wide' is cut at column 24, inside a block of 32"):
+            make_plan(refused, SingleComm(), {}, ranks=4)
+
+
+def test_configs_say_what_is_wrong() -> None:
+    tables = "[tables]\nC1.rows = 10\n"
+    assert "wires" not in configs.loads(tables, "x", ["wires.block=8"]).header()
+    header = configs.loads(tables, "x", ["wires.forward=fp16", "wires.forward_scale=8"]).header()
+    assert header["wires"] == {"forward": {"format": "fp16", "scale": 8.0}}
+    for key, why in {
+        "wires.dense=int8": "wires.dense",
+        "wires.forward=fp12": "wires.forward",
+        "wires.backward_scale=2": 'no effect on wires.backward = "fp32"',
+        "wires.dense_scale=0": "not from",
+        "wires.block=0": "wires.block",
+    }.items():
+        with pytest.raises(ConfigError, match=why):
+            configs.loads(tables, "x", [key])

@@ -55,6 +55,7 @@ def print_machine_plan(
 
     Raises PlanError, after remedies were printed, for tables that do not fit.
     """
+    from neocpu.parallel.wire_formats import refuse_cut_blocks
     from neocpu.planner.explain import Explainer
     from neocpu.planner.plan_file import MadeFor
     from neocpu.planner.remedies import remedy_lines
@@ -73,6 +74,7 @@ def print_machine_plan(
         for line in remedy_lines(question):
             click.echo(line)
         raise
+    refuse_cut_blocks(answer.plan, settings.wires.specs)
     explainer = Explainer(question, answer)
     for line in () if options.explain else explainer.overview(options.verbose):
         click.echo(line.rstrip())

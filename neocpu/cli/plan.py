@@ -112,6 +112,7 @@ def print_plan(
 
     given : a plan that is there already.
     """
+    from neocpu.parallel.wire_formats import refuse_cut_blocks
     from neocpu.planner.capacity import placement_lines
     from neocpu.training.datasets import converted
     from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
@@ -122,6 +123,7 @@ def print_plan(
     pooling = splits.pooling_factors() if splits else {}
     distinct = splits.distinct_rows() if splits and plans_in_seconds(settings) else None
     sharding = given or make_plan(settings, comm, pooling, ranks, distinct)
+    refuse_cut_blocks(sharding, settings.wires.specs)
     memory = memory_plan(settings, sharding, pooling)
     if capacity:
         lines = model_lines(settings) + rank_lines(settings, sharding, memory)

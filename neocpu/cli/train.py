@@ -96,7 +96,9 @@ def train(
         traced = ["--trace", str(trace), "--trace-steps", str(trace_steps)] if trace else []
         line = arguments(config, ranks, out, overrides, resume, kernels)
         exec_mpiexec(ranks, [*line, *traced, *(["--force"] if force else [])])
-    comm = get_comm(ranks, settings.parallel.ranks_per_node or None)
+    comm = get_comm(
+        ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+    )
     prepare_threads(comm, settings.training.threads or None)
 
     from neocpu.cli.progress import make_report

@@ -73,10 +73,12 @@ class DenseReduction:
         self._recv_counts = slice_width * nodes_of_ranks * unit
         self._widths = widths.astype(np.int64) * unit
         dtype = np.uint8 if wire else np.float32
-        if ranks > 1:
+        # a rank that holds the root of a wire's tree, or any nodes in fp32, needs no messages
+        self._alone = ranks == 1 and (wire is None or len(self.nodes[0]) == 1)
+        if not self._alone:
             self._send = np.empty(int(self._send_counts.sum()), dtype)
             self._recv = np.empty(int(self._recv_counts.sum()), dtype)
-        if ranks > 1 or wire:
+        if not self._alone or wire:
             self._total = np.empty(parameters, np.float32)
 
     def start(self, nodes: Mapping[Node, NDArray[np.float32]]) -> Started[NDArray[np.float32]]:
@@ -100,7 +102,7 @@ class DenseReduction:
     def _sum(self, nodes: Mapping[Node, Floats]) -> Generator[Request, None, Floats]:
         wire = self.wire
         root = (0, self.leaves)
-        if self.comm.size == 1:
+        if self._alone:
             if wire is None:
                 return climb(nodes, *root)
             wire.round(nodes[root], self._total, _line_jobs(self.parameters))

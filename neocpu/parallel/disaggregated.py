@@ -109,7 +109,7 @@ class DisaggregatedEmbedding:
     columns : where the vectors of each node stand in the matrix that interacts, i64 each.
     module : of this node's pooled vectors side by side (None: they travel as they are).
     optimizer, seed, first_column, route, huge, memory, unique_rows, wires : as for
-        `ShardedEmbedding`.
+        `ShardedEmbedding`; inside the node unique rows travel once, and pooled vectors on wires.
 
     Attributes: as those of `ShardedEmbedding`; `columns` counts those of the matrix that interacts.
     """

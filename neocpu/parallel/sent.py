@@ -22,6 +22,7 @@ from neocpu.parallel.throttle import LINKS, LinkTime, Throttle
 from neocpu.parallel.timeline import ExchangeSpan, RunTimeline
 
 Sizes = NDArray[np.int64]
+TOGETHER = 256  # calls whose traffic is added up at a time
 
 
 class CallName(NamedTuple):
@@ -117,14 +118,31 @@ class Traffic:
         self.times: Times | None = None
         self.timeline: RunTimeline | None = None
         self.throttle: Throttle | None = None
-        self.sent: dict[str, NDArray[np.int64]] = {}  # [link class, (messages, bytes)]
+        self._sent: dict[str, Sizes] = {}  # [link class, (messages, bytes)]
+        # calls that are not yet in `_sent`: adding them up together is cheaper
+        self._latest: dict[str, list[tuple[Sizes, Sizes]]] = {}
 
     def add(self, verb: str, links: Sizes, sizes: Sizes) -> None:
-        """Count one call that sends `sizes`[q] bytes to rank q, whose link class is `links`[q]."""
+        """Count one call that sends `sizes`[q] bytes to rank q, whose link class is `links`[q].
+
+        The arrays must not change afterwards.
+        """
         self.calls[verb] = self.calls.get(verb, 0) + 1
-        sent = self.sent.setdefault(verb, np.zeros((len(LINKS), 2), np.int64))
-        np.add.at(sent[:, 1], links, sizes)
-        np.add.at(sent[:, 0], links, sizes > 0)
+        latest = self._latest.setdefault(verb, [])
+        latest.append((links, sizes))
+        if len(latest) >= TOGETHER:
+            self._sum(verb)
+
+    def _sum(self, verb: str) -> Sizes:
+        """Messages and bytes of all calls of a verb: i64[link class, (messages, bytes)]."""
+        sent = self._sent.setdefault(verb, np.zeros((len(LINKS), 2), np.int64))
+        latest = self._latest.pop(verb, [])
+        if latest:
+            links = np.concatenate([call_links for call_links, _ in latest])
+            sizes = np.concatenate([call_sizes for _, call_sizes in latest])
+            np.add.at(sent[:, 1], links, sizes)
+            np.add.at(sent[:, 0], links, sizes > 0)
+        return sent
 
     def begin(self, name: CallName, links: Sizes, sends: Sizes, recvs: Sizes) -> CallUnderWay:
         """One call begins, is counted, and takes its turn on the links; `recvs`[q] bytes come from
@@ -155,7 +173,7 @@ class Traffic:
 
     def state(self) -> dict[str, Any]:
         """JSON-able copy, without times."""
-        return {verb: [calls, self.sent[verb].tolist()] for verb, calls in self.calls.items()}
+        return {verb: [calls, self._sum(verb).tolist()] for verb, calls in self.calls.items()}
 
 
 def sum_traffic(states: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -101,7 +101,9 @@ class ShardedEmbedding:
         copies = [plan.local(comm.rank)[i] for i in self._copied]
         tables = [plan.tables[shard.table] for shard in copies]
         self._replicas = (
-            Replicas(comm, [t.rows for t in tables], [t.dim for t in tables]) if tables else None
+            Replicas(comm.queue("replicas"), [t.rows for t in tables], [t.dim for t in tables])
+            if tables
+            else None
         )
         waiting = sorted({int(i) for layout in self._classes[1:3] for i in layout.shard})
         self._round_pooled, self._round_gradients = self._roundings(first_column)
@@ -383,7 +385,7 @@ class StartedUpdate:
         """Begin to add the merged gradients of all ranks; None without replicated tables."""
         if self._owner._replicas is not None:
             steps = self._owner._replicas.reduce(self._words)
-            self._merged = Started(steps, self._owner.comm.stream)
+            self._merged = Started(steps, self._owner._replicas.comm.stream)
         return self._merged
 
     def update_shards(self) -> None:

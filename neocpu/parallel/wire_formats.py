@@ -10,7 +10,7 @@ only, so that configs and planners need no compiler. What a wire does to a numbe
 points of a step: `docs/arithmetic.md` §13.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from neocpu.errors import PlanError
 from neocpu.formats import FORMATS, RowFormat
 from neocpu.formats import WIRES as TRAVELLING
 from neocpu.parallel.plan import Plan
+from neocpu.parallel.sharding import Shard
 
 BLOCK = 32  # columns under one header: FBGEMM's row_dim
 DIRECTIONS = ("forward", "backward", "dense")
@@ -162,20 +163,26 @@ class WiresConfig:
                 yield f"{name}_scale", f'it has no effect on wires.{name} = "fp32"'
 
 
-def refuse_cut_blocks(plan: Plan, wires: WireSpecs) -> None:
-    """Raise PlanError for a shard whose columns begin or end inside a block of a wire."""
+def cut_blocks(wires: WireSpecs, dim: int, shards: Iterable[Shard]) -> Iterator[tuple[str, int]]:
+    """(direction, column) of every cut of a table's columns inside a block of a wire."""
     for name in ("forward", "backward"):
         wire: WireSpec = getattr(wires, name)
-        if not wire.blocks:
-            continue
-        for shard in plan.shards:
-            table = plan.tables[shard.table]
-            for cut in shard.cols:
-                if cut % wire.block and cut != table.dim:
-                    raise PlanError(
-                        f"table {table.name!r} is cut at column {cut}, inside a block of "
-                        f"{wire.block} columns that wires.{name} = {wire.format!r} encodes "
-                        "together; give it a plan that does not cut columns there (table_wise, "
-                        "row_wise, data_parallel), set a wires.block that divides the cut, or use "
-                        "fp16 or bf16"
-                    )
+        if wire.blocks:
+            cuts = {cut for shard in shards for cut in shard.cols}
+            yield from ((name, cut) for cut in sorted(cuts) if cut % wire.block and cut != dim)
+
+
+def refuse_cut_blocks(plan: Plan, wires: WireSpecs) -> None:
+    """Raise PlanError for a plan that cuts columns inside a block of a wire."""
+    if not (wires.forward.blocks or wires.backward.blocks):
+        return
+    for number, table in enumerate(plan.tables):
+        shards = [shard for shard in plan.shards if shard.table == number]
+        for name, cut in cut_blocks(wires, table.dim, shards):
+            wire: WireSpec = getattr(wires, name)
+            raise PlanError(
+                f"table {table.name!r} is cut at column {cut}, inside a block of {wire.block} "
+                f"columns that wires.{name} = {wire.format!r} encodes together; give it a plan "
+                "that does not cut columns there (table_wise, row_wise, data_parallel, auto), set "
+                "a wires.block that divides the cut, or use fp16 or bf16"
+            )

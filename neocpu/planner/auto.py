@@ -20,6 +20,7 @@ from neocpu.embedding.specs import TableSpec
 from neocpu.errors import PlanError
 from neocpu.parallel.plan import AUTO, Plan, PlanSpec, choose_schemes, shard_bytes, unfit
 from neocpu.parallel.sharding import SCHEMES, RankLayout, Shard
+from neocpu.parallel.wire_formats import cut_blocks
 from neocpu.planner.cost import Cost, table_costs
 from neocpu.planner.work import Workload
 
@@ -114,7 +115,8 @@ def _options(
         for home in SCHEMES[name].choices(layout):
             shards = tuple(SCHEMES[name].cut(number, table.rows, table.dim, layout, home))
             replicated = name == "data_parallel"
-            if scheme == AUTO and unfit(table, shards, replicated):
+            inside_block = any(cut_blocks(work.wires.specs, table.dim, shards))
+            if scheme == AUTO and (inside_block or unfit(table, shards, replicated)):
                 continue
             if (shards, replicated) not in seen:
                 seen.add((shards, replicated))

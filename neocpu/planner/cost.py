@@ -13,6 +13,7 @@ weight (4 in fp32), s floats of optimizer state per row:
                                a rank travel once, `parallel.unique_rows`)
     output exchange            4 B f d out, 4 B f d back
                                row-split tables send 8 B f d out, as exact words
+                               (fewer bytes on compressed wires, `parallel/wire_formats.py`)
     data_parallel              rows touched on any rank: exact words go to the row's owner,
                                merged gradients come back to all ranks
 """
@@ -73,11 +74,13 @@ def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work
         communication = 8 * (width + 1) * touched + 4 * (width + 2) * touched_anywhere
         return Cost(compute, communication, memory)
     # Partial sums of a row-split table travel as exact words of 8 bytes.
-    word_bytes = 4 if rows == spec.rows else 8
     index_bytes = 8.0
     if work.unique_rows != "off":
         index_bytes = float(row_index_bytes((spec,), work, ranks)[0])
-    return Cost(compute, index_bytes * lookups + (word_bytes + 4) * bags * width, memory)
+    wires = work.wires.specs
+    out_bytes = wires.forward.bytes(width) if rows == spec.rows else 8 * width
+    back_bytes = wires.backward.bytes(width)
+    return Cost(compute, index_bytes * lookups + bags * (out_bytes + back_bytes), memory)
 
 
 def table_costs(

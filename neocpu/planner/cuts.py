@@ -12,14 +12,14 @@ Row-scaled formats are never cut by columns, and narrow rows below wider caches 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import AUTO
-from neocpu.parallel.sharding import COLUMN_STEP
+from neocpu.parallel.sharding import COLUMN_STEP, column_blocks
 from neocpu.planner.links import Layout
 from neocpu.planner.work import Ints
 
@@ -44,8 +44,13 @@ class Cuts:
     nodes: tuple[int, int] = (0, 0)
 
 
-def ways_to_cut(tables: Sequence[TableSpec], schemes: Sequence[str], layout: Layout) -> list[Cuts]:
-    """All ways to cut the tables, way after way."""
+def ways_to_cut(
+    tables: Sequence[TableSpec], schemes: Sequence[str], layout: Layout, block: int = 1
+) -> list[Cuts]:
+    """All ways to cut the tables, way after way.
+
+    block : of tables whose scheme is free, columns are cut at its multiples only.
+    """
     shapes = np.array([(table.rows, table.dim) for table in tables], np.int64).reshape(-1, 2)
     rows = shapes[:, 0]
     dim = shapes[:, 1]
@@ -79,7 +84,22 @@ def ways_to_cut(tables: Sequence[TableSpec], schemes: Sequence[str], layout: Lay
         cuts.append(_by_columns(at, rows, dim, size, "table_column_wise", NODE, (first, last)))
     grid = cuttable & (units > 1) & (layout.nodes > 1) & (per_node > 1)
     cuts.append(_grid(select("grid_shard", grid), rows, dim, layout))
+    if block > 1:
+        cuts = [_at_blocks(cut, dim, free, block) for cut in cuts]
     return [cut for cut in cuts if cut.table.size]
+
+
+def _at_blocks(cut: Cuts, dim: Ints, free: NDArray[np.bool_], block: int) -> Cuts:
+    """A way without the tables that it would cut inside a block of columns."""
+
+    def whole(table: int, parts: int) -> bool:
+        return all(left % block == 0 for left, _ in column_blocks(int(dim[table]), parts))
+
+    pairs = zip(cut.table.tolist(), cut.parts.tolist())
+    kept = np.array([not free[table] or whole(table, parts) for table, parts in pairs], bool)
+    columns = {name: getattr(cut, name)[kept] for name in ("table", "parts")}
+    pieces = {name: getattr(cut, name)[kept] for name in ("rows", "width", "count")}
+    return replace(cut, **columns, **pieces)
 
 
 def _node_sizes(layout: Layout) -> list[tuple[int, int, int]]:

@@ -34,7 +34,7 @@ from neocpu.planner.seconds import (
     CostModel,
     StepSeconds,
 )
-from neocpu.planner.work import WIRE_BYTES, Floats, Rectangles, TableArrays, Workload
+from neocpu.planner.work import Floats, Rectangles, TableArrays, Workload
 from neocpu.zionex.machine import LinkPeak, Machine
 
 INDEX_BYTES = 8.0
@@ -187,10 +187,10 @@ class TorchrecSeconds(_Public):
         indices = INDEX_BYTES * lookups * np.where(self.weighted[r.table], 2.0, 1.0)
         floor = np.where(split | copied, 0.0, LEAST_COLUMNS)
         rows = lookups * np.maximum(r.width, floor) * tables.lookup_bytes
-        wire = np.where(split, WIRE_BYTES[wires.partial], WIRE_BYTES[wires.forward])
+        wire = np.where(split, wires.number_bytes("partial"), wires.number_bytes("forward"))
         wire = np.where(copied, tables.lookup_bytes, wire)
         sent = outputs * wire
-        gradients = outputs * WIRE_BYTES[wires.backward]
+        gradients = outputs * wires.number_bytes("backward")
         narrow = np.where(r.width >= HALF_BLOCK, HALF_PENALTY, QUARTER_PENALTY)
         penalty = np.where(split | copied | (r.width >= FULL_BLOCK), 1.0, narrow)
         forward = (indices + rows + sent) * penalty / device
@@ -199,7 +199,7 @@ class TorchrecSeconds(_Public):
         back = gradients / self.inter + np.where(split, gradients * BATCHED_COPY / device, 0.0)
         if self.layout.nodes > 1:
             part = min(self.layout.ranks_per_node / self.layout.ranks, 1.0)
-            over_nodes = outputs * WIRE_BYTES[wires.forward] * part / self.inter
+            over_nodes = outputs * wires.number_bytes("forward") * part / self.inter
             in_node = _in_node(r)
             output = np.where(in_node, sent / self.intra + over_nodes, output)
             back_in_node = gradients / self.intra + gradients * BATCHED_COPY / device

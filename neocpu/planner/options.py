@@ -106,7 +106,7 @@ def options_of(
 
     schemes : of each table, or `auto` for any.
     """
-    cuts = list(ways_to_cut(tables, schemes, layout))
+    cuts = list(ways_to_cut(tables, schemes, layout, work.wires.column_block))
     variants, allowed = capacity.variants([table.name for table in tables])
     allowed = _worth_trying(tables, variants, allowed, layout, work, capacity)
     return _priced(tables, cuts, variants, allowed, model, work)

@@ -268,6 +268,7 @@ def traffic_matrix(answer: Answer, leaves: int) -> Floats:
         parameters=answer.work.dense.parameters,
         route=answer.layout.route,
         unique_rows=answer.work.unique_rows,
+        wires=answer.work.wires.specs,
     )
     tables = answer.plan.tables
     work = answer.work

@@ -35,7 +35,7 @@ from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharding import SCHEMES
 from neocpu.planner.links import Layout, LinkSeconds
 from neocpu.planner.measured import MEASURED, Kinds, MeasuredPhases
-from neocpu.planner.work import WIRE_BYTES, Floats, Rectangles, TableArrays, Workload, touched
+from neocpu.planner.work import Floats, Rectangles, TableArrays, Workload, touched
 from neocpu.zionex.machine import Machine
 
 PHASES = ("input", "lookup", "output", "gradient", "update", "prefetch", "replicas")
@@ -158,16 +158,16 @@ class StepSeconds:
         samples = np.where(copied, 1.0 / self.layout.ranks, 1.0)
         lookups = tables.lookups * cut * samples
         row_bytes = tables.lookup_bytes * r.width
-        numbers = np.where(copied, 0.0, tables.bags * r.width)
+        bags = np.where(copied, 0.0, tables.bags)
         travel = np.where(part, self.links.partial_byte_seconds(), self.links.byte_seconds["all"])
-        sent = np.where(part, WIRE_BYTES[wires.partial], WIRE_BYTES[wires.forward])
+        sent = np.where(part, *(wires.sample_bytes(n, r.width) for n in ("partial", "forward")))
         arriving = tables.index_bytes * lookups + 4.0 * tables.bags
 
         out = np.zeros((r.table.size, len(PHASES)))
         out[:, 0] = np.where(copied, 0.0, arriving) * self.links.byte_seconds["all"]
         out[:, 1] = lookups * row_bytes / self._rates("lookup", r.rows, row_bytes)
-        out[:, 2] = numbers * sent * travel
-        out[:, 3] = numbers * WIRE_BYTES[wires.backward] * travel
+        out[:, 2] = bags * sent * travel
+        out[:, 3] = bags * wires.sample_bytes("backward", r.width) * travel
         out[:, 4] = lookups * row_bytes / self._rates("update", r.rows, row_bytes)
         out[:, 5] = self._prefetch(r, tables, lookups)
         out[:, 6] = np.where(copied, self._replicas(r, tables, lookups), 0.0)
@@ -304,7 +304,7 @@ class StepSeconds:
     def dense_exchange_seconds(self) -> float:
         """Seconds to sum the dense gradients over all ranks."""
         ranks = self.layout.ranks
-        size = WIRE_BYTES[self.work.wires.dense] * self.work.dense.parameters
+        size = self.work.wires.number_bytes("dense") * self.work.dense.parameters
         if ranks == 1 or not size:
             return 0.0
         link = "between_nodes" if self.layout.nodes > 1 else "inside_node"

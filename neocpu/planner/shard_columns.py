@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.plan import Plan
+from neocpu.parallel.wire_formats import WireSpec
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -69,6 +70,10 @@ class ShardColumns:
     def widths(self) -> Ints:
         """Columns of E that a rectangle's keys take: i64[S]."""
         return self.keys * (self.right - self.left)
+
+    def wire_bytes(self, wire: WireSpec) -> Ints:
+        """Bytes of these columns of a sample on a wire: i64[S]."""
+        return self.keys * wire.bytes(self.right - self.left)
 
     def sum_by_rank(self, amounts: Ints, chosen: Flags) -> Ints:
         """Sum of amounts i64[S] over the chosen rectangles of each rank: i64[ranks]."""

@@ -30,6 +30,9 @@ samples of the sender:
     dense gather        f32, finished slices to all; both for each bucket of P parameters
     row scalars         f32, sums over columns of touched rows, for each phase that reads any
 
+Pooled output, gradients and dense slices are codes where the step has wires
+(`parallel/wire_formats.py`).
+
 Not predicted, because only the numbers themselves decide it: words that do not fit one f64. They
 travel in one more call after `further counts`, or as further replica words. Nearly always there are
 none.
@@ -40,6 +43,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neocpu.parallel.plan import Plan
+from neocpu.parallel.wire_formats import FP32, WireSpecs
 from neocpu.planner.collectives import Collective
 from neocpu.planner.demand import Demand, Numbers, sample_cuts
 from neocpu.planner.shard_columns import Ints, ShardColumns
@@ -64,6 +68,7 @@ class StepShape:
     row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
         `len(phase.of)` of each phase in `SparseOptimizer.rounds`.
     unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
+    wires : formats of pooled vectors, their gradients and dense gradients.
     """
 
     batch: int
@@ -74,6 +79,7 @@ class StepShape:
     unique_rows: str = "off"
     alltoall: str = "direct"
     buckets: tuple[int, ...] = ()
+    wires: WireSpecs = FP32
 
 
 def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
@@ -85,10 +91,15 @@ def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collectiv
     nodes = np.arange(plan.ranks, dtype=np.int64) // plan.ranks_per_node
     if step.alltoall == "direct" or plan.ranks_per_node == 1 or not nodes.any():
         return calls
-    dense = Levels(nodes).dense(step.parameters, step.leaves)
-    if dense is None:
+    levels = Levels(nodes)
+    if not levels.reduces or not step.wires.dense.exact:
         return tuple(two_level_calls(calls, nodes))
     others = [call for call in calls if not call.name.startswith("dense ")]
+    dense = [
+        call
+        for parameters in step.buckets or (step.parameters,)
+        for call in levels.dense(parameters, step.leaves)
+    ]
     return (*two_level_calls(others, nodes), *dense)
 
 
@@ -102,10 +113,12 @@ def _direct_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collec
     words: list[Collective] = []
     gradients: list[Collective] = []
     if rectangles.parts.any():
-        groups = groups_of(rectangles, samples, plan.ranks_per_node)
-        words, gradients = (calls(groups) for calls in ROUTE_CALLS[step.route])
+        words_of, gradients_of = ROUTE_CALLS[step.route]
+        words = words_of(groups_of(rectangles, samples, plan.ranks_per_node))
+        back = step.wires.backward
+        gradients = gradients_of(groups_of(rectangles, samples, plan.ranks_per_node, back))
         words.append(_equal("further counts", plan.ranks, 2 * INDEX))
-    pooled, pooled_gradients = _whole(rectangles, samples)
+    pooled, pooled_gradients = _whole(rectangles, samples, step.wires)
     replicas = _replicas(plan, demand)
     return (
         *_input(plan, rectangles, samples, demand, step.unique_rows),
@@ -132,8 +145,9 @@ def dense_traffic(ranks: int, step: StepShape) -> list[Collective]:
     calls = []
     for parameters in step.buckets or (step.parameters,):
         widths = np.diff(np.arange(ranks + 1, dtype=np.int64) * parameters // ranks)
-        slices = NUMBER * np.array(nodes, np.int64)[:, None] * widths
-        finished = np.broadcast_to(NUMBER * widths[:, None], (ranks, ranks))
+        sizes = step.wires.dense.bytes(widths)
+        slices = np.array(nodes, np.int64)[:, None] * sizes
+        finished = np.broadcast_to(sizes[:, None], (ranks, ranks))
         calls.append(Collective("dense slices", "alltoallv", slices))
         calls.append(Collective("dense gather", "allgatherv", finished))
     return calls
@@ -173,15 +187,20 @@ def _input(
     return calls
 
 
-def _whole(rectangles: ShardColumns, samples: Ints) -> tuple[list[Collective], list[Collective]]:
+def _whole(
+    rectangles: ShardColumns, samples: Ints, wires: WireSpecs
+) -> tuple[list[Collective], list[Collective]]:
     """The calls of pooled output and of its gradients."""
     whole = ~rectangles.copies & ~rectangles.parts
     if not whole.any():
         return [], []
-    columns = rectangles.sum_by_rank(rectangles.widths, whole)
-    size = NUMBER * columns[:, None] * samples
-    output = Collective("pooled output", "alltoallv", size)
-    return [output], [Collective("pooled gradients", "alltoallv", np.ascontiguousarray(size.T))]
+    forward, backward = (
+        rectangles.sum_by_rank(rectangles.wire_bytes(wire), whole)[:, None] * samples
+        for wire in (wires.forward, wires.backward)
+    )
+    output = Collective("pooled output", "alltoallv", forward)
+    back = np.ascontiguousarray(backward.T)
+    return [output], [Collective("pooled gradients", "alltoallv", back)]
 
 
 def _replicas(plan: Plan, demand: Demand) -> list[Collective]:

@@ -11,18 +11,19 @@ from functools import cached_property
 
 import numpy as np
 
+from neocpu.parallel.wire_formats import WireSpec
 from neocpu.planner.collectives import Collective
 from neocpu.planner.shard_columns import Flags, Ints, ShardColumns
 
 WORD = 8  # bytes of an fp64 word
-NUMBER = 4  # bytes of an fp32 gradient
 
 
 @dataclass(frozen=True)
 class Groups:
     """Groups of columns of row-split tables; those with the same holders count as one.
 
-    width : i64[G] columns of a group, over all keys of its tables. holders : bool[G, ranks].
+    width : i64[G] columns of a group, over all keys of its tables; of gradients, bytes of a sample
+        instead. holders : bool[G, ranks].
     held : i64[ranks] columns that each rank holds; a group that it holds twice counts twice.
     samples : i64[ranks]. ranks_per_node : of the plan.
     """
@@ -81,8 +82,13 @@ class Groups:
         return sums.astype(np.int64)
 
 
-def groups_of(rectangles: ShardColumns, samples: Ints, ranks_per_node: int) -> Groups:
-    """The groups of all parts; columns are divided at every edge of a table's rectangles."""
+def groups_of(
+    rectangles: ShardColumns, samples: Ints, ranks_per_node: int, wire: WireSpec | None = None
+) -> Groups:
+    """The groups of all parts; columns are divided at every edge of a table's rectangles.
+
+    wire : of gradients, whose bytes are counted; None: columns are.
+    """
     parts = rectangles.select(np.flatnonzero(rectangles.parts))
     order = np.argsort(parts.table, kind="stable")
     ends = np.flatnonzero(np.diff(parts.table[order], append=-1)) + 1
@@ -100,12 +106,15 @@ def groups_of(rectangles: ShardColumns, samples: Ints, ranks_per_node: int) -> G
         held[span, parts.rank[places[rectangle]]] = True
         covered = held.any(axis=1)
         holders.append(held[covered])
-        widths.append(parts.keys[places[0]] * np.diff(edges)[covered])
+        columns = np.diff(edges)[covered]
+        widths.append(parts.keys[places[0]] * (wire.bytes(columns) if wire else columns))
     width, distinct = _merge_equal(np.concatenate(widths), np.concatenate(holders))
     return Groups(
         width=width,
         holders=distinct,
-        held=rectangles.sum_by_rank(rectangles.widths, rectangles.parts),
+        held=rectangles.sum_by_rank(
+            rectangles.wire_bytes(wire) if wire else rectangles.widths, rectangles.parts
+        ),
         samples=samples,
         ranks_per_node=ranks_per_node,
     )
@@ -130,7 +139,7 @@ def _direct_words(groups: Groups) -> list[Collective]:
 
 
 def _direct_gradients(groups: Groups) -> list[Collective]:
-    size = NUMBER * groups.samples[:, None] * groups.held
+    size = groups.samples[:, None] * groups.held
     return [Collective("word gradients", "alltoallv", size)]
 
 
@@ -150,7 +159,7 @@ def _ring_gradients(groups: Groups) -> list[Collective]:
     home = np.arange(ranks)
     calls = []
     for hop in range(1, ranks):
-        size = NUMBER * groups.samples * groups.around[:, ranks - hop]
+        size = groups.samples * groups.around[:, ranks - hop]
         source = (home - hop + 1) % ranks
         target = (source - 1) % ranks
         calls.append(Collective("word gradients", "alltoallv", size, source, target, hop))
@@ -170,8 +179,8 @@ def _two_level_words(groups: Groups) -> list[Collective]:
 
 def _two_level_gradients(groups: Groups) -> list[Collective]:
     near = groups.node[:, None] == groups.node
-    across = NUMBER * groups.node_columns[:, None] * groups.samples
-    inside = NUMBER * groups.served_samples[:, None] * groups.held * near
+    across = groups.node_columns[:, None] * groups.samples
+    inside = groups.served_samples[:, None] * groups.held * near
     home = np.arange(groups.ranks)
     return [
         Collective("word gradients", "alltoallv", across, home, groups.servers),

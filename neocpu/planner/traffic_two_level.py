@@ -79,11 +79,14 @@ class Levels:
             Collective(call.name, "allgatherv", served[:, None] * self.near, hop=call.hop),
         ]
 
-    def dense(self, parameters: int, leaves: int) -> list[Collective] | None:
-        """The calls of the two-level dense reduction; None where it is the direct one."""
+    @property
+    def reduces(self) -> bool:
+        """Is the dense reduction in two levels too, where it is on no wire?"""
+        return self.places.even and self.places.runs
+
+    def dense(self, parameters: int, leaves: int) -> list[Collective]:
+        """The calls of the two-level reduction of so many dense parameters."""
         places = self.places
-        if not (places.even and places.runs):
-            return None
         hosts = len(places.members)
         per_node = places.peers.size
         spans = [rank_leaves(rank, self.ranks, leaves) for rank in range(self.ranks)]

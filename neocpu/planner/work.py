@@ -12,34 +12,58 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.message_sizes import segment_words
+from neocpu.parallel.wire_formats import BLOCK, WIRE_FORMATS, WireSpec, WireSpecs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Bytes of a number on a wire; scales of blocks are left out.
-WIRE_BYTES = {
-    "fp64": 8.0,
-    "fp32": 4.0,
-    "fp16": 2.0,
-    "bf16": 2.0,
-    "fp8": 1.0,
-    "int8": 1.0,
-    "int4": 0.5,
-}
+WIRE_NAMES = ("fp64", *WIRE_FORMATS)
 
 
 @dataclass(frozen=True)
 class Wires:
-    """Formats of numbers that travel, keys of WIRE_BYTES.
+    """Formats of numbers that travel, names in WIRE_NAMES.
 
     forward : pooled vectors. backward : their gradients. partial : sums of row-split tables (ours
-    are exact fp64 words). dense : gradients of the dense parameters.
+    are exact fp64 words). dense : gradients of the dense parameters. block : columns that fp8,
+    int8 and int4 encode together.
     """
 
     forward: str = "fp32"
     backward: str = "fp32"
     partial: str = "fp64"
     dense: str = "fp32"
+    block: int = BLOCK
+
+    @property
+    def specs(self) -> WireSpecs:
+        """Those of a run, whose partial sums are exact words."""
+        forward, backward, dense = (
+            WireSpec("fp32" if name == "fp64" else name, self.block)
+            for name in (self.forward, self.backward, self.dense)
+        )
+        return WireSpecs(forward, backward, dense)
+
+    @property
+    def column_block(self) -> int:
+        """Columns of a table may be cut at multiples of it."""
+        specs = self.specs
+        return self.block if specs.forward.blocks or specs.backward.blocks else 1
+
+    def number_bytes(self, name: str) -> float:
+        """Mean bytes of a number, of whole blocks; name : "forward", "backward", "partial" or
+        "dense".
+        """
+        form = getattr(self, name)
+        return 8.0 if form == "fp64" else WireSpec(form, self.block).number_bytes
+
+    def sample_bytes(self, name: str, widths: Floats) -> Floats:
+        """Bytes of so many columns of a sample: f64[n] of f64[n]."""
+        form = getattr(self, name)
+        if form == "fp64":
+            return 8.0 * widths
+        sizes: Ints = WireSpec(form, self.block).bytes(widths.astype(np.int64))
+        return sizes.astype(np.float64)
 
 
 @dataclass(frozen=True)

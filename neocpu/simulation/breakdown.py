@@ -19,7 +19,7 @@ from neocpu.simulation.schedule import QUEUES
 PHASES = {
     "readers": ("read",),
     "copy to device": ("copy",),
-    "exchange of inputs": ("input",),
+    "exchange of inputs": ("lengths", "rows"),
     "prefetch": ("index", "prefetch"),
     "embedding lookup": ("lookup",),
     "exchange of pooled vectors": ("output",),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from neocpu.planner.seconds import StepSeconds
-from neocpu.planner.work import WIRE_BYTES, Floats
+from neocpu.planner.work import Floats
 from neocpu.simulation.collectives import MEASURED, Network, Price
 from neocpu.simulation.engine import Work
 from neocpu.zionex.machine import Machine
@@ -61,7 +61,9 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
     return {
         "read": alike(_read_seconds(model, options)),
         "copy": alike(copy_seconds(model, options)),
-        "input": exchanges.alltoall(by_phase["input"], latency * INPUT_CALLS / CALLS, INPUT_CALLS),
+        # two small calls, splits and lengths; then what takes the time
+        "lengths": exchanges.alltoall(0.0 * by_phase["input"], latency * 2 / CALLS, 2),
+        "rows": exchanges.alltoall(by_phase["input"], latency * (INPUT_CALLS - 2) / CALLS, 1),
         "index": alike(0.0),  # part of prefetching
         "prefetch": Work(by_phase["prefetch"]),
         "lookup": Work(by_phase["lookup"]),
@@ -124,7 +126,7 @@ class _Exchanges:
         """The sum of a part of the dense gradients, all of which the planner reckons at seconds."""
         ranks = self.model.layout.ranks
         work = self.model.work
-        size = np.full(ranks, part * WIRE_BYTES[work.wires.dense] * work.dense.parameters)
+        size = np.full(ranks, part * work.wires.number_bytes("dense") * work.dense.parameters)
         if self.sums == MEASURED or ranks == 1:
             price = self.network.price("allreduce", "ring")
             return _work(np.full(ranks, seconds * part), size, price)

@@ -3,19 +3,20 @@
 The step of Neo (ISCA 2022) as `docs/design.md` draws it, as data. The simulator prices it
 (`engine.py`), and `training/pipeline.py` runs it. A stage waits for the stages that it needs, of
 its own batch and of earlier ones, and for the stage before it in its queue. Queues are the streams
-of a rank; the exchanges of inputs, of pooled vectors and of dense gradients have a queue each, as
-separate communicators have, and share the links below them.
+of a rank; the exchanges of inputs, of pooled vectors, of replicated tables and of dense gradients
+have a queue each, as separate communicators have, and share the links below them.
 
     reader    read
-    host          copy       index prefetch
-    input             input
-    compute                   lookup bottom top | upper' lower' merge bottom' update apply  dense
-    exchange                         output                gradient  replicas
-    dense                                              upper_sums           lower_sums
+    host       copy            index prefetch
+    input        lengths rows
+    compute            lookup bottom top | upper' lower' merge bottom' update apply dense
+    exchange                 output               gradient
+    replicas                                               replicas
+    dense                                       upper_sums           lower_sums
 
 The backward pass is in three parts: the top MLP but for its first layer (upper), that layer and the
-interaction (lower), and the bottom MLP. The weight gradients of the first two layer groups are one
-bucket each, whose sums start while the pass goes on: upper, and lower with the bottom MLP's.
+interaction (lower), and the bottom MLP. Its weight gradients are
+two buckets, upper and the rest; the sums of the first start while the pass goes on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,18 +50,21 @@ QUEUES = {
     "compute": "compute",
     "input": "network: inputs",
     "exchange": "network: pooled",
+    "replicas": "network: replicas",
     "dense": "network: dense",
 }
 
 # The order within a queue is the order here. Readers and copies are at most two batches ahead; the
-# inputs of a batch travel once the pooled vectors of the batch before have.
+# inputs of a batch travel once the pooled vectors of the batch before have, lengths of bags first,
+# which say how many rows come.
 STEP: tuple[Stage, ...] = (
     Stage("read", "reader", LOCAL, (), (("copy", 2),)),
     Stage("copy", "host", LOCAL, ("read",), (("lookup", 2),)),
-    Stage("input", "input", EXCHANGE, ("copy",), (("output", 1),)),
-    Stage("index", "host", LOCAL, ("input",), (("lookup", 1),)),
+    Stage("lengths", "input", EXCHANGE, ("copy",), (("output", 1),)),
+    Stage("rows", "input", EXCHANGE, ("lengths",), (("top_forward", 1),)),
+    Stage("index", "host", LOCAL, ("rows",), (("lookup", 1),)),
     Stage("prefetch", "host", LOCAL, ("index",), (("lookup", 1),)),
-    Stage("lookup", "compute", LOCAL, ("input", "prefetch"), (("update", 1), ("apply", 1))),
+    Stage("lookup", "compute", LOCAL, ("rows", "prefetch"), (("update", 1), ("apply", 1))),
     Stage("output", "exchange", EXCHANGE, ("lookup",)),
     Stage("bottom_forward", "compute", LOCAL, ("copy",), (("lower_update", 1),)),
     Stage("top_forward", "compute", LOCAL, ("output", "bottom_forward"), (("upper_update", 1),)),
@@ -69,7 +73,7 @@ STEP: tuple[Stage, ...] = (
     Stage("lower_backward", "compute", LOCAL, ("upper_backward",)),
     Stage("gradient", "exchange", EXCHANGE, ("lower_backward",)),
     Stage("merge", "compute", LOCAL, ("lower_backward",)),
-    Stage("replicas", "exchange", EXCHANGE, ("merge",)),
+    Stage("replicas", "replicas", EXCHANGE, ("merge",)),
     Stage("bottom_backward", "compute", LOCAL, ("lower_backward",)),
     Stage("lower_sums", "dense", EXCHANGE, ("bottom_backward",)),
     Stage("update", "compute", LOCAL, ("gradient",)),
@@ -79,7 +83,7 @@ STEP: tuple[Stage, ...] = (
 )
 # Stages that run so many batches ahead of their step where the inputs of coming batches are
 # pipelined.
-AHEAD = {"read": 1, "copy": 1, "input": 1}
+AHEAD = {"read": 1, "copy": 1, "lengths": 1, "rows": 1}
 # Kind of pipelining -> stages that run ahead.
 PIPELINES: dict[str, Mapping[str, int]] = {"off": NONE_AHEAD, "input": AHEAD, "full": AHEAD}
 

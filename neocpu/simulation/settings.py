@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from neocpu.config import Config
 from neocpu.errors import ConfigError
-from neocpu.planner.work import DenseWork, Workload
+from neocpu.planner.work import DenseWork, Wires, Workload
 from neocpu.simulation.collectives import MEASURED
 from neocpu.simulation.costs import StageOptions
 from neocpu.simulation.scenario import Scenario
@@ -27,6 +27,15 @@ class Course:
     steps: int = 4
 
 
+def refuse_towers(config: Config) -> None:
+    """Raise ConfigError where towers run on their nodes: no model of a step's cost knows that."""
+    if config.parallel.towers:
+        raise ConfigError(
+            "parallel.towers: what a step costs with towers on their nodes is not modelled; "
+            "--set parallel.towers=false asks about towers at home"
+        )
+
+
 def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork:
     """The dense layers of a config's model."""
     layout = config.model.layout(dense_features, config.tables)
@@ -43,6 +52,12 @@ def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork
     )
 
 
+def wires_of(config: Config) -> Wires:
+    """The formats in which a config's numbers travel."""
+    wires = config.wires
+    return Wires(wires.forward, wires.backward, dense=wires.dense, block=wires.block)
+
+
 def scenario_of(
     config: Config, machine: Machine, ranks: int, changes: WhatIf, course: Course | None = None
 ) -> Scenario:
@@ -50,6 +65,7 @@ def scenario_of(
 
     Raises ConfigError for a batch that has no sample for some rank, and units that a machine lacks.
     """
+    refuse_towers(config)
     course = course or Course()
     machine = changes.of_machine(machine)
     features = changes.dense_features or DENSE_FEATURES.get(config.data.format, 1)
@@ -67,7 +83,7 @@ def scenario_of(
         pooling=_pooling(config, changes),
         state_floats=config.optimizer.sparse.state_floats,
         dense=dense_work(config, features, precision),
-        wires=changes.wires,
+        wires=changes.of_wires(wires_of(config)),
         unique_rows=config.parallel.unique_rows,
     )
     readers = changes.readers_per_rank

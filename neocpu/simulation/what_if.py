@@ -14,11 +14,11 @@ All other keys are the config's.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from neocpu.errors import ConfigError
-from neocpu.planner.work import WIRE_BYTES, Wires
+from neocpu.planner.work import WIRE_NAMES, Wires
 from neocpu.zionex.machine import PRECISIONS, Machine
 from neocpu.zionex.machine_file import loads
 from neocpu.zionex.machine_file import text as machine_text
@@ -31,12 +31,13 @@ WIRES = ("forward", "backward", "partial", "dense")
 class WhatIf:
     """What keys said.
 
-    machine : (key, text) pairs. config : overrides that are the config's. 0 or "": not said.
+    machine : (key, text) pairs. config : overrides that are the config's. wires : (direction,
+    format) pairs. 0 or "": not said.
     """
 
     machine: tuple[tuple[str, str], ...] = ()
     config: tuple[str, ...] = ()
-    wires: Wires = field(default_factory=Wires)
+    wires: tuple[tuple[str, Any], ...] = ()
     pooling: float = 0.0
     precision: str = ""
     dense_features: int = 0
@@ -44,6 +45,11 @@ class WhatIf:
     cache_share: float | None = None
     readers_per_rank: float = 0.0
     readers_per_node: float = 0.0
+
+    def of_wires(self, wires: Wires) -> Wires:
+        """The config's wires with their changes."""
+        changed_formats: dict[str, Any] = dict(self.wires)
+        return replace(wires, **changed_formats)
 
     def of_machine(self, machine: Machine) -> Machine:
         """The machine with its changes; ConfigError for what a machine cannot be."""
@@ -65,8 +71,12 @@ def changes(overrides: Sequence[str]) -> WhatIf:
         part, _, name = key.partition(".")
         if part == "machine":
             result = replace(result, machine=(*result.machine, (name, text)))
-        elif part == "wires":
-            result = replace(result, wires=_wires(result.wires, key, name, text))
+        elif part == "wires" and name != "block":
+            if name not in WIRES:
+                known = ", wires.".join((*WIRES, "block"))
+                raise ConfigError(f"--set {key}: unknown; choose one of wires.{known}")
+            pair = (name, _one_of(key, text, WIRE_NAMES))
+            result = replace(result, wires=(*result.wires, pair))
         elif key in _NUMBERS:
             attribute, kind, least = _NUMBERS[key]
             number: Any = _number(key, text, kind, least)
@@ -90,12 +100,6 @@ _NUMBERS: dict[str, tuple[str, type, float]] = {
     "readers.per_rank": ("readers_per_rank", float, 0.0),
     "readers.per_node": ("readers_per_node", float, 0.0),
 }
-
-
-def _wires(wires: Wires, key: str, name: str, text: str) -> Wires:
-    if name not in WIRES:
-        raise ConfigError(f"--set {key}: unknown; choose one of wires.{', wires.'.join(WIRES)}")
-    return replace(wires, **{name: _one_of(key, text, tuple(WIRE_BYTES))})
 
 
 def _one_of(key: str, text: str, allowed: tuple[str, ...]) -> str:

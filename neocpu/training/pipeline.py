@@ -3,8 +3,8 @@ kinds of pipelining.
 
 A rank computes the stages of its compute queue in their order. Before a stage it waits for the
 exchanges that the stage needs, and after each it starts the exchanges whose needs are met, also
-those of coming batches. Nothing here decides by what time it is, so all ranks start exchanges in
-one order.
+those of coming batches; an exchange that follows another one waits for it then. Nothing here
+decides by what time it is, so all ranks start exchanges in one order.
 
     step i     compute      lookup  bottom  top  upper'  lower' ...             batch i
                exchanges    output, gradient, replicas, sums                    batch i
@@ -145,7 +145,8 @@ class Pipeline(Generic[T]):
                     self._finish(need, batch - back)
             if batch >= self._end:  # the first stage has met the end meanwhile
                 return
-            self._begin(state, batch)
+            if state.begun <= batch:  # else the last need has started it
+                self._begin(state, batch)
         if state.under_way and (exchange := state.under_way.pop(batch, None)) is not None:
             exchange.wait()
         state.done = batch + 1
@@ -174,8 +175,17 @@ class Pipeline(Generic[T]):
             state.under_way[batch] = exchange
 
     def _start(self, state: _State[T]) -> None:
-        """Start an exchange for every batch for which it is due and has what it needs."""
+        """Start an exchange for every batch for which it is due and has what it needs.
+
+        If all it lacks is an exchange of its own batch that is under way, it waits for that one.
+        """
         while state.begun <= self._now + state.ahead and state.begun < self._end:
-            if any(need.done <= state.begun - back for need, back in state.needs):
-                return
-            self._begin(state, state.begun)
+            batch = state.begun
+            missing = [pair for pair in state.needs if pair[0].done <= batch - pair[1]]
+            for need, back in missing:
+                if back or need.stage.kind != EXCHANGE or need.begun <= batch:
+                    return
+            for need, _ in missing:
+                self._finish(need, batch)
+            if state.begun == batch:
+                self._begin(state, batch)

@@ -13,6 +13,7 @@ from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan, choose_schemes, is_plan_file
 from neocpu.parallel.shared_plan import plan_on_first_rank
+from neocpu.parallel.wire_formats import refuse_cut_blocks
 from neocpu.planner import auto, plan_file
 from neocpu.planner.bound_plan import bind
 from neocpu.planner.links import Layout
@@ -24,6 +25,7 @@ from neocpu.planner.tiers import SPEEDS, demands, place_tables
 from neocpu.planner.tower_plan import plan_by_nodes
 from neocpu.planner.work import Workload
 from neocpu.records import choose
+from neocpu.simulation.settings import wires_of
 from neocpu.storage.placement import AUTO, PLACEMENTS, choose_placements
 from neocpu.zionex import machine_file
 from neocpu.zionex.generic import GENERIC
@@ -46,12 +48,19 @@ def make_plan(
     per_node = comm.ranks_per_node if ranks is None else config.parallel.ranks_per_node or None
     work = workload(config, pooling, distinct)
     count = ranks or comm.size
-    return plan_on_first_rank(comm, config.tables, lambda: _plan(config, count, per_node, work))
+    return plan_on_first_rank(comm, config.tables, lambda: _checked(config, count, per_node, work))
 
 
 def plans_in_seconds(config: Config) -> bool:
     """Does the run's planner minimise seconds, of which distinct rows decide some, or bytes?"""
     return config.parallel.planner != "greedy"
+
+
+def _checked(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
+    """The plan, which the config's wires allow."""
+    plan = _plan(config, ranks, per_node, work)
+    refuse_cut_blocks(plan, config.wires.specs)
+    return plan
 
 
 def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> Plan:
@@ -195,6 +204,7 @@ def workload(
         state_floats=config.optimizer.sparse.state_floats,
         distinct=distinct or {},
         unique_rows=config.parallel.unique_rows,
+        wires=wires_of(config),
     )
 
 

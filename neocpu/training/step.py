@@ -131,7 +131,8 @@ class TrainStep:
         if comm.size > 1:
             model.between = comm.poll
         self._work: Mapping[str, Work[Turn]] = {
-            "input": self._start_input,
+            "lengths": self._start_input,
+            "rows": self._send_rows,
             "index": self._index,
             "prefetch": self._prefetch,
             "lookup": self._look_up,
@@ -200,8 +201,13 @@ class TrainStep:
 
     # ---- stages ----
 
-    def _start_input(self, turn: Turn) -> Waitable:
+    def _start_input(self, turn: Turn) -> None:
         turn.input = self.embedding.start(turn.batch.sparse, turn.batch.samples)
+
+    def _send_rows(self, turn: Turn) -> Waitable:
+        """Once lengths have come, rows go: the second call of the input distribution."""
+        assert turn.input is not None
+        turn.input.reach(2)
         return turn.input
 
     def _index(self, turn: Turn) -> None:

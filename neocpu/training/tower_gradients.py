@@ -29,7 +29,7 @@ class TowerGradients:
     """Gradients of this node's towers, and copies of all nodes' parameters.
 
     model : whose towers run apart. towers : modules of this node. node_of : each tower's node.
-    wire : of the gradients (None: fp32).
+    wire : of dense gradients (None: fp32).
     """
 
     def __init__(

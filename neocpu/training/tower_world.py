@@ -58,9 +58,10 @@ def build_apart(
         unique_rows=config.parallel.unique_rows,
         wires=config.wires.specs,
     )
+    if towers is None:
+        return embedding, None
     wire = Wire.of(config.wires.specs.dense, backward=True)
-    gradients = TowerGradients(model, towers, node_of, peers, wire) if towers is not None else None
-    return embedding, gradients
+    return embedding, TowerGradients(model, towers, node_of, peers, wire)
 
 
 def nodes_of_towers(layout: ModelLayout, plan: Plan, nodes: Sequence[int]) -> list[int]:

@@ -56,24 +56,7 @@ def build(
     if config.parallel.alltoall == "two_level":
         comm = two_level(comm)
     model = _model(config, plan, dense_features)
-    embedding: ShardedEmbedding | DisaggregatedEmbedding
-    towers = None
-    if config.parallel.towers:
-        embedding, towers = build_apart(config, comm, plan, model, huge, memory)
-    else:
-        embedding = ShardedEmbedding(
-            plan,
-            comm,
-            config.optimizer.sparse,
-            training.seed,
-            training.leaves,
-            first_column=model.first_column,
-            route=config.parallel.route,
-            huge=huge,
-            memory=memory,
-            unique_rows=config.parallel.unique_rows,
-            wires=config.wires.specs,
-        )
+    embedding, towers = _embedding(config, comm, plan, model, huge, memory)
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
         config=config,
@@ -111,3 +94,25 @@ def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
         towers=layout.towers,
         apart=config.parallel.towers,
     )
+
+
+def _embedding(
+    config: Config, comm: Comm, plan: Plan, model: Dlrm, huge: bool, memory: MemoryPlan | None
+) -> tuple[ShardedEmbedding | DisaggregatedEmbedding, TowerGradients | None]:
+    """The tables of this rank, and what trains towers that run on their nodes."""
+    if config.parallel.towers:
+        return build_apart(config, comm, plan, model, huge, memory)
+    embedding = ShardedEmbedding(
+        plan,
+        comm,
+        config.optimizer.sparse,
+        config.training.seed,
+        config.training.leaves,
+        first_column=model.first_column,
+        route=config.parallel.route,
+        huge=huge,
+        memory=memory,
+        unique_rows=config.parallel.unique_rows,
+        wires=config.wires.specs,
+    )
+    return embedding, None
