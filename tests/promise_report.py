@@ -46,8 +46,9 @@ in some run: Adam with decoupled weight decay, a schedule, squared error, concat
 dims; AdaGrad with SGD, the diagonal of the interaction; SGD with dims of 13, 1 and 6; the first
 family again with a table in fp16, rounded stochastically, and one in fp8; again on compressed wires
 (fp16 forward, bf16 backward and dense); and Adam with int8 forward and fp8 backward in blocks of
-four columns. Batch trees have 16, 4, 8 and 2 leaves. Then the code generator is told to forget AVX-512, and AVX2 as well, and a pairwise
-cover is run again; runs that are resumed elsewhere then began with the host's instructions.
+four columns. Batch trees have 16, 4, 8 and 2 leaves. Then the code generator is told to forget
+AVX-512, and AVX2 as well, and a pairwise cover is run again; runs that are resumed elsewhere then
+began with the host's instructions.
 
 In every run the SHA-256 of the whole trained state must be the same, and so must the metrics on a
 test split.
