@@ -48,7 +48,7 @@ NARROW = tuple(
 )
 # The cases of --quick.
 SMOKE = (("lookup, smoke", Lookup(3, 16, 4, 32, 200), 2),)
-NARROW_SMOKE = (("lookup, int8, smoke", Lookup(3, 16, 4, 32, 200), "int8"),)
+NARROW_SMOKE = (("lookup, fp16, smoke", Lookup(3, 16, 4, 32, 200), "fp16"),)
 # Lookups of a batch in the grid.
 LOOKUPS = 32 * 512 * 20
 # Most elements of all tables together in the grid.

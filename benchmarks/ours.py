@@ -118,7 +118,7 @@ class NeocpuDlrm:
     """The training step of `neocpu train` on synthetic batches.
 
     comm: this rank's communicator (default: a single rank). memory: the MemoryPlan of the tables
-    (default: all rows in memory).
+    (default: all rows in memory). pipeline: what overlaps.
     """
 
     def __init__(
@@ -129,6 +129,7 @@ class NeocpuDlrm:
         plan: str = "table_wise",
         leaves: int = 16,
         memory: Any = None,
+        pipeline: str = "full",
     ) -> None:
         wait_as_in_training()
         from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
@@ -137,25 +138,23 @@ class NeocpuDlrm:
         from neocpu.parallel.comm import SingleComm
         from neocpu.parallel.sharded import ShardedEmbedding
         from neocpu.planner.auto import make_plan
-        from neocpu.training.lookahead import Ahead
+        from neocpu.training.lookahead import ahead
         from neocpu.training.step import TrainStep
 
         comm = comm or SingleComm()
         specs = [
             TableSpec(f"t{t}", rows, model.dim, (f"f{t}",)) for t, rows in enumerate(model.rows)
         ]
-        dlrm = Dlrm(13, [model.dim] * len(specs), model.bottom, model.top, seed=1)
+        self.dlrm = dlrm = Dlrm(13, [model.dim] * len(specs), model.bottom, model.top, seed=1)
         sharding_plan = make_plan(specs, plan, comm.size)
         self.tables = tables = ShardedEmbedding(
             sharding_plan, comm, rowwise_adagrad(), 1, leaves, dlrm.first_column, memory=memory
         )
         dense = DenseOptimizer(SparseOptimizer(name="exact_sgd", learning_rate=0.1), dlrm.flat)
-        self._step = TrainStep(dlrm, tables, dense, comm, leaves)
-        self._batches = [self._batch(sample, tables.keys, comm, leaves) for sample in batches]
-        self._ahead = (
-            None if memory is None else Ahead(tables, cycle(self._batches), memory.prefetch, 0)
-        )
-        self._steps = 0
+        step = TrainStep(dlrm, tables, dense, comm, leaves, pipeline)
+        prepared = [self._batch(sample, tables.keys, comm, leaves) for sample in batches]
+        early = ahead(0 if memory is None else memory.prefetch, 0)
+        self._steps = step.over(cycle(prepared), 1, early)
 
     @staticmethod
     def _batch(sample: Sample, keys: tuple[str, ...], comm: Any, leaves: int) -> ClickBatch:
@@ -185,15 +184,11 @@ class NeocpuDlrm:
                 self.tables.tbe.create(layout, Lookups(np.array([0, piece.size]), piece, none, 1))
 
     def step(self, i: int) -> float:
-        """One training step on batch i; the mean loss of this rank's samples.
+        """One training step; the mean loss of this rank's samples.
 
-        With a memory plan the batches come in order, whatever i, as their rows are prefetched.
+        The batches come in order, whatever i, as each is on its way before its step.
         """
-        self._steps += 1
-        batch, coming = (
-            self._ahead.next() if self._ahead else (self._batches[i % len(self._batches)], None)
-        )
-        return float(self._step(batch, self._steps, coming).loss.mean())
+        return float(self._steps.next()[1].loss.mean())
 
 
 def convert(source: Path, target: Path) -> None:

@@ -94,7 +94,7 @@ class Run:
         return time.perf_counter() - start
 
     def phases(self) -> dict[str, float]:
-        """Seconds of each phase of a step on this rank (`TrainStep.__call__`, taken apart)."""
+        """Seconds of each phase of a step on this rank (the stages of `TrainStep`)."""
         self._steps += 1
         batch = self._batches[self._steps % BATCHES]
         model = self._model
@@ -105,8 +105,8 @@ class Run:
         self._pool(clock, coming, E)
         clock("dense_forward", lambda: model.forward_top(E))
         dE = clock("dense_backward", lambda: self._backward(batch))
-        nodes = clock("dense_backward", lambda: self._step._dense_gradients(batch.samples))
-        reduced = clock("dense_exchange", lambda: self._step._reduction.start(nodes).wait())
+        bucket = self._step.buckets["lower"]
+        reduced = clock("dense_exchange", lambda: self._step.start_sum(bucket).wait())
         self._update(clock, dE)
         clock("dense_update", lambda: self._dense.step(reduced, self._steps))
         return clock.seconds
@@ -138,8 +138,13 @@ class Run:
         return self._batches[0].samples
 
     def _backward(self, batch: Any) -> Any:
-        self._model.loss_gradient(batch.labels, batch.samples)
-        return self._model.backward()
+        model = self._model
+        model.loss_gradient(batch.labels, batch.samples)
+        nodes = self._step.node_gradients(batch.samples)
+        model.backward_upper(nodes)
+        gradient = model.backward_lower()
+        model.backward_bottom(nodes)
+        return gradient
 
     def _update(self, clock: PhaseClock, dE: Any) -> None:
         """`ShardedEmbedding.backward`."""

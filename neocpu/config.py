@@ -1,8 +1,8 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-The records below list all keys and their defaults; those of data, tables, optimizers and wires live
-beside their owners (`ingest/settings.py`, `embedding/specs.py`, `embedding/optimizers.py`,
-`parallel/wire_formats.py`).
+The records below list all keys and their defaults; those of data, model, tables, optimizers and
+wires live beside their owners (`ingest/settings.py`, `model/settings.py`, `embedding/specs.py`,
+`embedding/optimizers.py`, `parallel/wire_formats.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
 
@@ -22,15 +22,17 @@ from neocpu.embedding.specs import (
     ROUNDINGS,
     TableKeys,
     TableSpec,
-    bags,
     with_caches,
 )
 from neocpu.errors import ConfigError
 from neocpu.formats import SCALED, TRAINED
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
-from neocpu.model.layout import INTERACTIONS, LOSSES, ModelLayout
+from neocpu.model.layout import INTERACTIONS, LOSSES
+from neocpu.model.settings import ModelConfig
+from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
+from neocpu.parallel.throttle import LinkNumbers, link_speeds
 from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
@@ -40,23 +42,10 @@ from neocpu.storage.placement import choose_placements
 
 # those of `parallel.routes`, which cannot be imported here: it needs Numba
 ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Shape of the DLRM: widths of its layers without their inputs, and the loss.
-
-    embedding_dim, embedding_format, embedding_rounding : of tables that do not say their own.
-    """
-
-    embedding_dim: int = 16
-    embedding_format: str = "fp32"
-    embedding_rounding: str = "nearest"
-    bottom: tuple[int, ...] = (64, 16)
-    top: tuple[int, ...] = (64, 1)
-    interaction: str = "dot"
-    diagonal: bool = False
-    loss: str = "bce"
+# ways of `parallel.two_level`: between any two ranks, or through the ranks of a node first
+ALLTOALL_NAMES = ("direct", "two_level")
+# those of `simulation.schedule`, which stands above
+PIPELINES = ("off", "input", "full")
 
 
 @dataclass(frozen=True)
@@ -75,6 +64,9 @@ class TrainingConfig:
     (0: no limit); the run ends with whichever is reached first. leaves : parts of a batch whose
     gradients are summed in a fixed tree, a power of two. threads : of each rank (0: its share of
     the cores).
+    pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
+    batch travel during a step; "full": exchanges of the step itself also run while something is
+    computed that does not need them (docs/communication.md).
     """
 
     batch_size: int = 2048
@@ -83,6 +75,7 @@ class TrainingConfig:
     seed: int = 1
     leaves: int = 16
     threads: int = 0
+    pipeline: str = "full"
 
 
 @dataclass(frozen=True)
@@ -100,18 +93,35 @@ class ParallelConfig:
     the path of a plan file that ends in .json (docs/planner.md).
     ranks_per_node : 0: the real hosts. route : how sums of row-split tables travel. memory : bytes
     for tables on each rank (0: no limit).
+    alltoall : how exchanges travel: "direct" from rank to rank, or "two_level", inside each node
+        first and then between ranks of equal place (docs/communication.md).
+    shared_windows : do ranks of a host exchange through shared memory: "on", "off", or "auto", with
+        messages of sizes at which that is quicker (docs/communication.md).
     machine : that is planned for, and on which the run's traffic is reckoned in seconds when it
     ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
     planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
     (docs/planner.md).
+    link_bandwidth, link_latency : of a slower network than the real one, bytes a second of each
+    direction and seconds for each message (0: no limit), for all links or by class:
+    `{ same_node = 1e9, other_node = 1e8 }` (docs/communication.md).
+    unique_rows : do equal rows that a rank asks of one shard travel once, "off", "on" or "auto":
+    where that is fewer bytes (docs/communication.md).
+    towers : are the tables of each tower on one node, and its module there? Without towers, only
+    the tables: pooled vectors then travel between ranks of equal place (docs/communication.md).
     """
 
     plan: PlanSpec = "auto"
     ranks_per_node: int = 0
     route: str = "direct"
+    alltoall: str = "direct"
+    shared_windows: str = "auto"
     machine: str = ""
     planner: str = "greedy"
     memory: int = 0
+    link_bandwidth: LinkNumbers = 0.0
+    link_latency: LinkNumbers = 0.0
+    unique_rows: str = "off"
+    towers: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,15 +214,11 @@ class Config:
     def header(self) -> dict[str, Any]:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
         data = asdict(self.data)
-        model = asdict(self.model)
         for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead"):
             del data[name]
-        # defaults of tables, each of which notes its own
-        for name in ("embedding_dim", "embedding_format", "embedding_rounding"):
-            del model[name]
         header = {
             "data": data,
-            "model": model,
+            "model": self.model.header(),
             "tables": [table.header() for table in self.tables],
             "optimizer": {name: part.header() for name, part in vars(self.optimizer).items()},
             "training": {
@@ -257,7 +263,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer.sparse.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.dense.weight_decay_mode": WEIGHT_DECAY_MODES,
     "optimizer.sparse.learning_rate_mode": tuple(RATE_MODES),
+    "training.pipeline": PIPELINES,
     "parallel.route": ROUTE_NAMES,
+    "parallel.unique_rows": UNIQUE_ROWS,
+    "parallel.alltoall": ALLTOALL_NAMES,
+    "parallel.shared_windows": ("auto", "on", "off"),
     "parallel.planner": tuple(PLANNERS),
     "memory.policy": tuple(POLICIES),
     "checkpoint.quantize": ("none", *SCALED),
@@ -380,10 +390,9 @@ def _check_together(reader: Reader, config: Config) -> None:
         for key, why in optimizer.faults(general=name == "sparse"):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     try:
-        dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
-        model = config.model
-        ModelLayout(1, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss)
+        config.model.layout(1, config.tables)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)
+        link_speeds(config.parallel.link_bandwidth, config.parallel.link_latency)
     except ConfigError as error:
         raise ConfigError(f"{config.source}: {error}") from error

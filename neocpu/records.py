@@ -140,6 +140,16 @@ class Reader:
             return tuple(
                 self.value(get_args(hint)[0], item, f"{key}[{i}]") for i, item in enumerate(value)
             )
+        if get_origin(hint) is Mapping:
+            if not isinstance(value, Mapping):
+                raise self.wrong(key, f"expected a table of keys, got {value!r}")
+            return {
+                name: self.value(get_args(hint)[1], item, f"{key}.{name}")
+                for name, item in value.items()
+            }
+        if hint == float | Mapping[str, float]:
+            kind = Mapping[str, float] if isinstance(value, Mapping) else float
+            return self.value(kind, value, key)
         if get_origin(hint) is types.UnionType:
             if isinstance(value, str) or (
                 isinstance(value, dict) and all(isinstance(v, str) for v in value.values())

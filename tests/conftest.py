@@ -2,6 +2,7 @@
 skipped.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.launch import find_mpiexec
+from neocpu.training import companion
 from tests import draws, skips, workers
 from tests.small_run import write_log
 
@@ -51,6 +53,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("skipped")
         for line in skips.section(skipped):
             terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_second_compiler() -> Iterator[None]:
+    """Runs of this process compile alone: all cores are busy with other tests, and mostly there is
+    nothing to compile. `test_warmup.py` starts the second process on its own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(companion, "available", lambda: {0})
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -208,11 +208,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="in all")
     parser.add_argument("--reader", choices=sorted(readers()), action="append", help="only these")
+    parser.add_argument("--half", type=int, choices=(0, 1), help="every other reader only")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first input")
     parser.add_argument("--keep", action="store_true", help="put what has no answer in the corpus")
     options = parser.parse_args(arguments)
     names = options.reader or sorted(readers())
+    if options.half is not None:
+        names = names[options.half :: 2]
     failed = 0
     total = 0
     for name in names:

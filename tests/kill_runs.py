@@ -31,7 +31,7 @@ from neocpu.training.checkpoint.reading import CheckpointFile
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from jobs import kill, start
-from promise_cases import FAMILIES, MAIN, write_data
+from promise_cases import FAMILIES, MAIN, PIPELINES, write_data
 
 LIMIT = 240.0  # seconds of a life
 MEMORIES = [
@@ -104,6 +104,7 @@ class Runs:
         self.lives = self.lives + 1
         sets = [*chance.choice(MEMORIES), f"memory.prefetch={chance.randrange(3)}"]
         sets.append(f"checkpoint.full_every={chance.choice((0, 1, 3))}")
+        sets.append(f"training.pipeline={chance.choice(PIPELINES)}")
         before = self._newest()
         ranks = chance.randint(1, self.ranks)
         job = self._start("killed", ranks, *sets, resume=self.lives > 1)

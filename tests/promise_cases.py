@@ -24,6 +24,7 @@ THREADS = (1, 2)
 ROUTES = ("direct", "reduce_scatter", "two_level")
 RANKS_PER_NODE = 2  # so that three ranks are a whole node and half a node
 HOW = ("whole", "stopped", "elsewhere")
+PIPELINES = ("off", "input", "full")
 STEPS = 5  # of 4 in an epoch, the fourth a partial batch
 MIXED = {
     "one": "data_parallel",
@@ -213,11 +214,17 @@ class Case:
         return ("", "zionex")[(self.ranks + list(PLANS).index(self.plan)) % 2]
 
     @property
+    def pipeline(self) -> str:
+        """What overlaps in its steps."""
+        turn = self.ranks + list(PLANS).index(self.plan) + list(MEMORIES).index(self.memory)
+        return PIPELINES[(turn + HOW.index(self.how) + self.threads) % len(PIPELINES)]
+
+    @property
     def name(self) -> str:
         """For people."""
         way = (
             f"{self.ranks} rank(s), {self.plan}, {self.route}, {self.threads} thread(s), memory "
-            f"{self.memory}, {self.how}"
+            f"{self.memory}, pipeline {self.pipeline}, {self.how}"
         )
         return f"{self.family}: {way}"
 

@@ -41,6 +41,7 @@ from neocpu.parallel.launch import get_comm
 from neocpu.parallel.plan import Plan
 from neocpu.planner import plan_file
 from neocpu.planner.auto import make_plan
+from neocpu.training import companion
 from neocpu.training.results import RunReport
 from neocpu.training.trainer import Stopped, Trainer
 
@@ -57,6 +58,7 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
         overrides=[
             f"parallel.route={case.route}",
             f"parallel.machine={case.machine}",
+            f"training.pipeline={case.pipeline}",
             f"parallel.planner={PLANNERS[case.threads]}",
             *MEMORIES[case.memory],
         ],
@@ -193,4 +195,6 @@ def main(folder: Path, jobs: str, comm: Comm) -> None:
 
 
 if __name__ == "__main__":
+    # Nearly every case cuts its tables in a way of its own, and each would start a second compiler.
+    companion.available = lambda: {0}
     main(Path(sys.argv[1]), sys.argv[2], get_comm(ranks_per_node=RANKS_PER_NODE))

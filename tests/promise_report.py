@@ -37,6 +37,8 @@ It is run in every combination of
 - route of row-split tables' words, where there are any: {routes};
 - tables whole in memory; in a pairwise cover also in caches over it, and over an SSD file, some on
   each level, with rows of coming batches brought up before their turn;
+- nothing overlapping, the inputs of the next batch, and all exchanges (`training.pipeline`), in
+  turns over the other axes;
 - uninterrupted; stopped by SIGTERM after some step and resumed; and begun on **another** number of
   ranks, under another plan and thread count, stopped, and resumed here.
 

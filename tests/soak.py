@@ -346,6 +346,7 @@ class Soak:
             yield f"memory.placement={chance.choice(PLACEMENTS)}"
             yield f"memory.policy={chance.choice(POLICIES)}"
             yield f"parallel.machine={chance.choice(('', 'zionex'))}"
+            yield f"training.pipeline={chance.choice(('off', 'input', 'full'))}"
 
     def _start(
         self, job: Job, settings: Sequence[str], ranks: int, *, resume: bool, clock: bool

@@ -176,10 +176,11 @@ def messages_in_small_chunks_arrive_too(comm: Comm) -> None:
     from neocpu.parallel.mpi import MpiComm
 
     ranks = comm._comm  # type: ignore[attr-defined]
-    chunked = MpiComm(ranks.Dup(), ranks_per_node=1, chunked=True, chunk=7)
+    chunked = MpiComm(ranks.Dup(), ranks_per_node=1, chunked=True, chunk=7, windows=False)
     assert chunked.nodes.tolist() == list(range(comm.size))
     every_verb_moves(chunked)
-    traffic_counts_payload_by_link(MpiComm(ranks.Dup(), ranks_per_node=1, chunked=True, chunk=7))
+    small = MpiComm(ranks.Dup(), ranks_per_node=1, chunked=True, chunk=7, windows=False)
+    traffic_counts_payload_by_link(small)
 
 
 @spmd(1, 2, 3, 4, 8)
@@ -189,8 +190,41 @@ def messages_arrive_at_ranks_that_sleep_while_they_wait(comm: Comm) -> None:
     from neocpu.parallel.mpi import MpiComm
 
     ranks = comm._comm  # type: ignore[attr-defined]
-    every_verb_moves(MpiComm(ranks.Dup(), crowd=1.0, chunk=7))
-    traffic_counts_payload_by_link(MpiComm(ranks.Dup(), crowd=1.0))
+    every_verb_moves(MpiComm(ranks.Dup(), crowd=1.0, chunk=7, windows=False))
+    traffic_counts_payload_by_link(MpiComm(ranks.Dup(), crowd=1.0, windows=False))
+
+
+@spmd(2, 3, 8)
+def messages_arrive_without_windows_and_past_full_ones(comm: Comm) -> None:
+    if type(comm).__name__ != "MpiComm":
+        pytest.skip("how MPI ranks of one host hand each other messages")
+    from neocpu.parallel.mpi import MpiComm
+
+    ranks = comm._comm  # type: ignore[attr-defined]
+    every_verb_moves(MpiComm(ranks.Dup(), windows=False))
+    near = comm._near  # type: ignore[attr-defined]
+    assert near is not None
+    for data, sizes in ((1 << 20, range(1, 1000)), (1 << 20, range(20, 60)), (128, range(1, 1000))):
+        small = MpiComm(ranks.Dup())
+        small._near.windows.limit(data)  # type: ignore[union-attr]
+        small._near.through_windows = sizes  # type: ignore[union-attr]
+        every_verb_moves(small)
+    # more exchanges than slots, in which only one rank sends
+    counts = np.zeros((comm.size, comm.size), np.int64)
+    counts[0, 1] = 5
+    flights = []
+    for number in range(40):
+        send = np.full(int(counts[comm.rank].sum()), number, np.int32)
+        recv = np.empty(int(counts[:, comm.rank].sum()), np.int32)
+        request = comm.start_alltoallv(send, counts[comm.rank], recv, counts[:, comm.rank])
+        flights.append((number, request, recv))
+        if number > 20:
+            first, oldest, values = flights.pop(0)
+            oldest.wait()
+            assert (values == first).all()
+    for first, oldest, values in reversed(flights):
+        oldest.wait()
+        assert (values == first).all()
 
 
 def every_verb_moves(comm: Comm) -> None:

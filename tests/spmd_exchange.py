@@ -87,6 +87,7 @@ class Case:
     placements: tuple[str, ...] = ()  # of the tables, in turn; none: all in memory
     policy: str = "lru"
     prefetch: int = 0  # batches whose rows are brought up before their turn
+    unique_rows: str = "off"  # do equal rows travel once?
     wires: WireSpecs = FP32
 
 
@@ -169,6 +170,7 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         case.first_column,
         case.route,
         memory=memory,
+        unique_rows=case.unique_rows,
         wires=case.wires,
     )
     spread_exponents(embedding, case)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import all as everything
-from benchmarks import cache, ladder
+from benchmarks import cache, ladder, narrow
 from benchmarks.harness import (
     Contender,
     best,
@@ -195,6 +195,11 @@ def test_miss_rates_are_drawn_the_same_every_time() -> None:
     ElementTree.fromstring(drawn)
 
 
+@pytest.mark.parametrize(("precision", "size"), [("fp16", 32), ("int8", 4 + 16)])
+def test_narrow_rows_have_the_bytes_of_their_format(precision: str, size: int) -> None:
+    assert narrow.Tables.draw(Lookup(3, 5, 4, 16, 50), precision).codes.shape == (3, 50, size)
+
+
 def test_lookups_and_clicks_stay_inside_their_tables() -> None:
     shape = Lookup(3, 5, 4, 16, 50, zipf=1.2)
     for rows in shape.batches(2):
@@ -207,6 +212,13 @@ def test_lookups_and_clicks_stay_inside_their_tables() -> None:
     assert (KAGGLE.interactions, MLPERF.interactions) == (367, 479)
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns without pauses and without calls that only let the clock of the processor settle."""
+    monkeypatch.setattr(measure, "__defaults__", (1, 0.0, 0.0, 0.0))
+
+
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_benchmark_runs_in_seconds_without_rivals(name: str) -> None:
     script = importlib.import_module(f"benchmarks.{name}")

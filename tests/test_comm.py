@@ -12,7 +12,8 @@ import pytest
 import spmd_comm
 from spmd import BODIES, run_under_mpi, spmd
 
-from neocpu.parallel.comm import SingleComm, sum_traffic
+from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.sent import sum_traffic
 from neocpu.parallel.threads import run_threads
 
 SUITE = [body for name, body in BODIES.items() if name.startswith("comm.")]

@@ -11,8 +11,8 @@ from neocpu.parallel.launch import find_mpiexec
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import emulate_128_ranks
 
-# On two cores, where ranks then sleep while they wait: 16 on each.
-RANKS = 32
+# Two nodes; on two cores, where ranks then sleep while they wait, eight ranks on each.
+RANKS = 16
 
 
 def test_nodes_of_eight_ranks_reach_the_digest_of_one(

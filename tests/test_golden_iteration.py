@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -32,8 +32,44 @@ from neocpu.trees import rank_samples
 RANKS = 8
 DIM = 16
 MOST_ROWS = 1000
-# (collective, what, elements sent, elements received) of one rank
-Call = tuple[str, str, int, int]
+# How the description of a recorded collective begins -> what it is called here.
+NAMES = {
+    "pooled embeddings fwd": "pooled",
+    "kjt splits": "splits",
+    "kjt lengths": "lengths",
+    "kjt values": "rows",
+    "over-arch layers 2-4": "dense upper",
+    "pooled embedding grads": "gradients",
+    "data-parallel": "replicas",
+    "over-arch layer 1": "dense lower",
+}
+# Our calls that do the work of a recorded one. An allreduce is two, and sparse it is six.
+COLLECTIVES = {
+    "pooled": ("pooled output",),
+    "lengths": ("input lengths",),
+    "rows": ("input rows",),
+    "dense upper": ("dense slices", "dense gather"),
+    "gradients": ("pooled gradients",),
+    "replicas": (
+        "replica counts",
+        "replica rows",
+        "replica words",
+        "gathered counts",
+        "gathered rows",
+        "gathered gradients",
+    ),
+    "dense lower": ("dense slices", "dense gather"),
+}
+
+
+class Call(NamedTuple):
+    """A collective of one rank: its name, verb, dtype, and elements sent and received."""
+
+    what: str
+    verb: str
+    dtype: str
+    sent: int
+    received: int
 
 
 @dataclass(frozen=True)
@@ -68,6 +104,7 @@ class Golden:
             "[training]",
             f"batch_size = {self.batch}",
             "leaves = 8",
+            'pipeline = "full"',
             "[tables]",
             *(f"t{t}.rows = {min(rows, MOST_ROWS)}" for t, rows in enumerate(self.rows)),
         ]
@@ -111,42 +148,41 @@ def golden() -> Golden:
     return Golden(trace, tables["rows"], tables["multi_hot_sizes"])
 
 
-def record(comm: Comm) -> list[Call]:
-    """A list that every later collective of the comm and its queues is added to."""
-    calls: list[Call] = []
-    for queue in (comm, *comm._queues.values()):
-        _record(queue, calls)
-    return calls
+class Recorder:
+    """Records the collectives of a comm and its queues, in the order in which they begin."""
 
+    def __init__(self, comm: Comm) -> None:
+        self.calls: list[Call] = []
+        for queue in (comm, *comm._queues.values()):
+            for verb in ("alltoallv", "allgatherv"):
+                self._record(queue, verb)
 
-def _record(comm: Comm, calls: list[Call]) -> None:
-    exchange: Callable[..., Any] = comm._exchange
-    gather: Callable[..., Any] = comm._gather
+    def _record(self, comm: Comm, verb: str) -> None:
+        start: Callable[..., Any] = getattr(comm, f"start_{verb}")
 
-    def recorded_exchange(send: Any, send_counts: Any, recv: Any, recv_counts: Any) -> Any:
-        calls.append(("alltoallv", send.dtype.name, send.size, recv.size))
-        return exchange(send, send_counts, recv, recv_counts)
+        def recorded(send: Any, *rest: Any, what: str = "") -> Any:
+            recv = rest[-2]
+            self.calls.append(Call(what, verb, send.dtype.name, send.size, recv.size))
+            return start(send, *rest, what=what)
 
-    def recorded_gather(send: Any, recv: Any, counts: Any) -> None:
-        calls.append(("allgatherv", recv.dtype.name, send.size, recv.size))
-        gather(send, recv, counts)
-
-    setattr(comm, "_exchange", recorded_exchange)  # noqa: B010
-    setattr(comm, "_gather", recorded_gather)  # noqa: B010
+        setattr(comm, f"start_{verb}", recorded)
 
 
 @pytest.fixture(scope="module")
 def calls_of_ranks(golden: Golden) -> list[list[Call]]:
-    """The collectives of a second step, by rank."""
+    """The collectives of a second of three pipelined steps, by rank."""
     settings = golden.settings()
     plan = golden.plan(settings)
 
     def body(comm: Comm) -> list[Call]:
         world = build(settings, comm, plan, golden.trace["config"]["dense_arch"][0])
         batch = golden.samples(comm)
-        world.step(batch, 1)
-        calls = record(comm)
-        world.step(batch, 2)
+        steps = world.step.over(iter([batch] * 3), 1)
+        steps.next()
+        recorder = Recorder(comm)
+        steps.next()
+        calls = list(recorder.calls)
+        steps.next()
         return calls
 
     return run_threads(RANKS, body)
@@ -166,38 +202,60 @@ def test_the_model_has_the_recorded_parameters(golden: Golden) -> None:
 def test_a_step_exchanges_what_the_recorded_one_did(
     golden: Golden, calls_of_ranks: list[list[Call]]
 ) -> None:
-    lengths = golden.collective("kjt lengths")
-    values = golden.collective("kjt values")
-    pooled = golden.collective("pooled embeddings fwd")
-    gradients = golden.collective("pooled embedding grads")
-    dense = golden.collective("over-arch layers 2-4")["n"]
-    dense += golden.collective("over-arch layer 1")["n"]
-    copies = golden.collective("data-parallel")["n"]
+    """Elements of every collective: those of the record."""
+    recorded = {name: golden.collective(what) for what, name in NAMES.items()}
+    buckets = [recorded["dense upper"]["n"], recorded["dense lower"]["n"]]
     for rank, calls in enumerate(calls_of_ranks):
-        slice_size = dense * (rank + 1) // RANKS - dense * rank // RANKS
-        expected: list[Call] = [
+        expected = [
+            Call("pooled output", "alltoallv", "float32", 6144, 6144),
             # a status number to each rank goes before its lengths
-            ("alltoallv", "int32", lengths["inp"] + RANKS, lengths["out"] + RANKS),
-            ("alltoallv", "int64", values["inp"], values["out_by_rank"][rank]),
-            ("alltoallv", "float32", pooled["inp"], pooled["out"]),
-            ("alltoallv", "float32", gradients["inp"], gradients["out"]),
-            # both allreduces of dense gradients, in the two halves that an allreduce is made of
-            ("alltoallv", "float32", dense, RANKS * slice_size),
-            ("allgatherv", "float32", slice_size, dense),
+            Call("input lengths", "alltoallv", "int32", 384 + RANKS, 384 + RANKS),
+            Call(
+                "input rows",
+                "alltoallv",
+                "int64",
+                recorded["rows"]["inp"],
+                recorded["rows"]["out_by_rank"][rank],
+            ),
+            Call("pooled gradients", "alltoallv", "float32", 6144, 6144),
         ]
+        for size in buckets:
+            part = size * (rank + 1) // RANKS - size * rank // RANKS
+            expected.append(Call("dense slices", "alltoallv", "float32", size, RANKS * part))
+            expected.append(Call("dense gather", "allgatherv", "float32", part, size))
         counted = Counter(calls)
-        assert not Counter(expected) - counted, (rank, calls)
+        assert not Counter(expected) - counted, rank
         # what is left belongs to the data-parallel tables: sparse, and so more calls than one
-        rest = sorted(counted - Counter(expected), key=str)
-        assert [call[:2] for call in rest] == [
-            ("allgatherv", "float32"),
-            ("allgatherv", "int64"),
-            ("alltoallv", "float64"),
-            *[("alltoallv", "int64")] * len(rest[3:]),
-        ]
+        rest = {call.what: call for call in counted - Counter(expected)}
+        assert set(rest) == set(COLLECTIVES["replicas"])
         # every row was looked up, so as many numbers come back as the dense allreduce has
-        assert rest[0][3] == copies
-        assert rest[1][3] == copies // DIM
+        assert rest["gathered gradients"].received == recorded["replicas"]["n"]
+        assert rest["gathered rows"].received == recorded["replicas"]["n"] // DIM
+    assert recorded["pooled"]["inp"] == recorded["gradients"]["out"] == 6144
+    assert recorded["lengths"]["inp"] == recorded["lengths"]["out"] == 384
+
+
+def test_collectives_begin_in_the_recorded_order(
+    golden: Golden, calls_of_ranks: list[list[Call]]
+) -> None:
+    """Pooled vectors; inputs of the next batch, before the backward pass; then the gradients."""
+    order = [
+        NAMES[what]
+        for collective in golden.trace["collectives_in_order"]
+        for what in NAMES
+        if collective["what"].startswith(what)
+    ]
+    assert len(order) == len(golden.trace["collectives_in_order"]) == 8
+    for calls in calls_of_ranks:
+        names = [call.what for call in calls]
+        sums = [place for place, name in enumerate(names) if name == "dense slices"]
+        begins = {
+            name: names.index(first[0]) for name, first in COLLECTIVES.items() if name in order
+        }
+        begins |= {"dense upper": sums[0], "dense lower": sums[1]}
+        begins |= {"splits": begins["lengths"]}  # none of ours: they follow from the lengths
+        ours = sorted(order, key=lambda name: (begins[name], order.index(name)))
+        assert ours == order, names
 
 
 def test_the_planners_own_plan_is_far_better_balanced(golden: Golden) -> None:

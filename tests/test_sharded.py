@@ -28,6 +28,7 @@ from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.embedding.tbe import TableBatchedEmbedding
 from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import place
 from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.sharded import ShardedEmbedding
@@ -41,7 +42,9 @@ answer = lru_cache(maxsize=None)(unsharded)
 
 
 def expect(case: Case, ranks: int) -> None:
-    alone = replace(case, plan="table_wise", shards=(), route="direct", ranks_per_node=1)
+    alone = replace(
+        case, plan="table_wise", shards=(), route="direct", ranks_per_node=1, unique_rows="off"
+    )
     digests = run_threads(ranks, lambda comm: digest(comm, case, *train(comm, case)))
     assert set(digests) == {answer(alone)}
 
@@ -127,6 +130,13 @@ def test_many_lookups() -> None:
         expect(Case(plan=plan, tables=tables, batch=150, lookups=25, leaves=16), 4)
 
 
+@pytest.mark.parametrize("unique_rows", ["on", "auto"])
+def test_equal_rows_travel_once(unique_rows: str) -> None:
+    for plan in ("mixed", "mixed2"):
+        for ranks in (1, 3):
+            expect(Case(plan=plan, lookups=30, batch=40, unique_rows=unique_rows), ranks)
+
+
 @PROFILE
 @given(st.data())
 def test_random_cases(data: st.DataObject) -> None:
@@ -143,6 +153,7 @@ def test_random_cases(data: st.DataObject) -> None:
         special=data.draw(st.booleans()),
         first_column=data.draw(st.sampled_from([0, 16])),
         weight_decay_mode=data.draw(st.sampled_from(["none", "l2", "decoupled"])),
+        unique_rows=data.draw(st.sampled_from(UNIQUE_ROWS)),
     )
     expect(case, data.draw(st.integers(1, 6)))
 

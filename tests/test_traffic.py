@@ -1,7 +1,7 @@
 """Are the predicted bytes of a training step those that the ranks count, call by call?"""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -12,12 +12,14 @@ from neocpu.embedding.specs import TableSpec, bags
 from neocpu.jagged import KJT
 from neocpu.model.dlrm import Dlrm
 from neocpu.model.layout import ModelLayout
-from neocpu.parallel.comm import Comm, Traffic
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan, place
 from neocpu.parallel.routes import ROUTES
+from neocpu.parallel.sent import Traffic
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.sharding import SCHEMES, Shard
 from neocpu.parallel.threads import run_threads
+from neocpu.parallel.two_level import two_level
 from neocpu.parallel.wire_formats import FP32, WireSpec, WireSpecs
 from neocpu.parallel.wires import Wire
 from neocpu.planner.collectives import Collective, link_report, total
@@ -65,7 +67,10 @@ class Case:
     optimizer: SparseOptimizer = ADAGRAD
     batch: int = 11
     leaves: int = 8
+    alltoall: str = "direct"
     shards: tuple[Shard, ...] = ()  # of a plan that no scheme makes
+    unique_rows: str = "off"
+    top: tuple[int, ...] = (1,)
     wires: WireSpecs = FP32
 
     @property
@@ -126,27 +131,52 @@ class Recorder(Traffic):
         super().add(verb, links, sizes)
 
 
-def train(comm: Comm, case: Case) -> tuple[list[tuple[str, np.ndarray]], dict]:
-    comm.sent = Recorder()  # before queues share it
+def train(
+    comm: Comm, case: Case, pipeline: str = "off"
+) -> tuple[list[tuple[str, np.ndarray]], dict]:
     """One training step; (this rank's calls, the traffic of all ranks)."""
+    comm.sent = Recorder()  # before queues share it
+    direct = comm
+    if case.alltoall == "two_level":
+        comm = two_level(comm)
     dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
-    model = Dlrm(DENSE_FEATURES, dims, (FIRST_COLUMN,), (1,), "cat")
+    model = Dlrm(DENSE_FEATURES, dims, (FIRST_COLUMN,), case.top, "cat")
     embedding = ShardedEmbedding(
-        case.plan, comm, case.optimizer, 1, case.leaves, FIRST_COLUMN, case.route, wires=case.wires
+        case.plan,
+        comm,
+        case.optimizer,
+        1,
+        case.leaves,
+        FIRST_COLUMN,
+        case.route,
+        unique_rows=case.unique_rows,
+        wires=case.wires,
     )
     dense = DenseOptimizer(SGD, model.flat)
     wire = Wire.of(case.wires.dense, backward=True)
-    step = TrainStep(model, embedding, dense, comm, case.leaves, wire)
+    step = TrainStep(model, embedding, dense, comm, case.leaves, pipeline, wire)
     step(rank_batch(comm, case), 1)
     log = list(comm.sent.log)
-    return log, comm.traffic()
+    return log, direct.traffic()
+
+
+def layout_of(case: Case) -> ModelLayout:
+    dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
+    return ModelLayout(DENSE_FEATURES, tuple(dims), (FIRST_COLUMN,), case.top, "cat", False, "bce")
 
 
 def shape_of(case: Case) -> StepShape:
-    dims = [case.tables[bag.table].dim for bag in bags(case.tables)]
-    layout = ModelLayout(DENSE_FEATURES, tuple(dims), (FIRST_COLUMN,), (1,), "cat", False, "bce")
     scalars = tuple(len(phase.of) for phase in case.optimizer.rounds)
-    return StepShape(case.batch, case.leaves, layout.parameters, case.route, scalars, case.wires)
+    return StepShape(
+        batch=case.batch,
+        leaves=case.leaves,
+        parameters=layout_of(case).parameters,
+        route=case.route,
+        row_scalars=scalars,
+        alltoall=case.alltoall,
+        unique_rows=case.unique_rows,
+        wires=case.wires,
+    )
 
 
 def predict(case: Case) -> tuple[Collective, ...]:
@@ -159,12 +189,14 @@ def expect(case: Case) -> None:
     calls = predict(case)
     ranks_per_node = min(case.ranks_per_node, case.ranks)
     counted = run_threads(case.ranks, partial(train, case=case), ranks_per_node=ranks_per_node)
+    assert link_report(calls, np.arange(case.ranks) // ranks_per_node) == counted[0][1], case
+    if case.alltoall != "direct":
+        return  # stages of calls under way together are made in an order of their own
     for rank, (log, _) in enumerate(counted):
         assert [verb for verb, _ in log] == [call.verb for call in calls], case
         for (_, sizes), call in zip(log, calls):
             predicted = call.matrix(case.ranks)[rank]
             assert np.array_equal(sizes, predicted), (case, call.name, call.hop, rank)
-    assert link_report(calls, np.arange(case.ranks) // ranks_per_node) == counted[0][1]
 
 
 @pytest.mark.parametrize("scheme", [*SCHEMES, "mixed"])
@@ -181,6 +213,15 @@ def test_every_route(route: str) -> None:
         for scheme in ("row_wise", "table_row_wise", "grid_shard"):
             expect(Case((scheme,), ranks, ranks_per_node, route))
         expect(Case(MIXED, ranks, ranks_per_node, route, WEIGHTED))
+
+
+def test_two_level_exchanges() -> None:
+    """Even nodes, an uneven last one, and one rank that serves several places."""
+    for ranks, ranks_per_node in ((4, 2), (8, 2), (3, 2), (8, 3), (5, 4)):
+        expect(Case(MIXED, ranks, ranks_per_node, "two_level", WEIGHTED, alltoall="two_level"))
+        expect(Case(("table_wise",), ranks, ranks_per_node, alltoall="two_level"))
+    expect(Case(("column_wise",), 4, 2, optimizer=LAMB, alltoall="two_level"))
+    expect(Case(("data_parallel",), 4, 1, alltoall="two_level"))
 
 
 COMPRESSED = (
@@ -210,11 +251,36 @@ def test_phases_that_read_row_scalars(scheme: str) -> None:
     expect(Case(MIXED, 8, 4, "two_level", optimizer=LAMB))
 
 
+def test_a_pipelined_step_makes_the_same_calls_in_another_order() -> None:
+    """Of its own batch; dense gradients in two buckets."""
+    case = Case(MIXED, 4, 2, "two_level", WEIGHTED, top=(5, 3, 1))
+    layout = layout_of(case)
+    shape = replace(
+        shape_of(case), buckets=(layout.upper.stop - layout.lower.stop, layout.lower.stop)
+    )
+    cuts = sample_cuts(case.ranks, case.batch, case.leaves)
+    calls = step_traffic(case.plan, shape, CountedDemand(case.tables, case.kjt, cuts))
+    for rank, (log, _) in enumerate(
+        run_threads(case.ranks, partial(train, case=case, pipeline="full"), ranks_per_node=2)
+    ):
+        counted = sorted((verb, sizes.tolist()) for verb, sizes in log)
+        assert counted == sorted((c.verb, c.matrix(case.ranks)[rank].tolist()) for c in calls)
+
+
 @pytest.mark.parametrize("batch", [0, 1, 5, 16])
 def test_odd_batches(batch: int) -> None:
     for ranks in (2, 3, 4):
         expect(Case(MIXED, ranks, 2, "two_level", WEIGHTED, batch=batch))
     expect(Case(MIXED, 4, 2, "reduce_scatter", batch=batch, leaves=2))  # ranks without samples
+
+
+@pytest.mark.parametrize("unique_rows", ["on", "auto"])
+def test_unique_rows(unique_rows: str) -> None:
+    for ranks, ranks_per_node in ((1, 1), (3, 2), (4, 2)):
+        for schemes in (("row_wise",), ("table_wise",), MIXED):
+            expect(Case(schemes, ranks, ranks_per_node, batch=90, unique_rows=unique_rows))
+    expect(Case(MIXED, 4, 2, tables=WEIGHTED, batch=40, unique_rows=unique_rows))
+    expect(Case(MIXED, 4, 2, batch=3, leaves=2, unique_rows=unique_rows))
 
 
 def test_rectangles_that_no_scheme_makes() -> None:

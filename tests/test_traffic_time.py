@@ -1,18 +1,21 @@
 """Is the time of counted traffic on another machine what the formula says?"""
 
 import json
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from small_run import config_of, write_log
 
 from neocpu.cli.train import machine_lines
 from neocpu.config import Config
 from neocpu.errors import ConfigError
-from neocpu.parallel.comm import Comm, Traffic
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.sent import CallName, Traffic
 from neocpu.parallel.threads import run_threads
 from neocpu.training.trainer import Trainer
 from neocpu.zionex.machine import LinkPeak, Machine, MemoryPeak, TransferRates
@@ -62,9 +65,13 @@ def test_what_sends_nothing_takes_no_time_and_a_missing_link_is_told() -> None:
 
 def test_traffic_counts_the_time_of_waiting() -> None:
     traffic = Traffic()
-    with traffic.waiting("alltoallv"):
-        pass
-    assert traffic.waited["alltoallv"] >= 0.0 and traffic.state() == {}
+    none = np.zeros(1, np.int64)
+    call = traffic.begin(CallName("input", "alltoallv", "input rows"), none, none, none)
+    call.begun()
+    time.sleep(0.001)
+    call.over(awaited=call.started)
+    assert traffic.waited["alltoallv"] >= 0.001
+    assert traffic.state() == {"alltoallv": [1, [[0, 0]] * 3]}
 
 
 def train(settings: Config, out: Path, comm: Comm) -> dict[str, Any]:

@@ -34,6 +34,10 @@ COMMANDS = {
         "neocpu.cli.plan:plan",
         "Show where CONFIG's tables would be, and how many bytes they take.",
     ),
+    "towers": (
+        "neocpu.cli.towers:towers",
+        "Group CONFIG's features into towers, by what a brief run learns of them.",
+    ),
     "simulate": (
         "neocpu.cli.simulate:simulate",
         "Say how fast CONFIG would train on a machine, and what limits it.",

@@ -59,6 +59,9 @@ def _card(file: "CheckpointFile") -> None:
         f"  model     bottom {list(model.bottom)}, {model.interaction}, top {list(model.top)}, "
         f"{model.loss}"
     )
+    if model.towers:
+        names = ", ".join(f"{name} ({len(keys)})" for name, keys in model.towers.items())
+        click.echo(f"  towers    {names} features")
     if config.overrides:
         click.echo(f"  --set     {'  '.join(config.overrides)}")
     for number, tensor in enumerate(file.tensors):

@@ -29,7 +29,9 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     ~/.cache/neocpu), which other hosts and installations may share, and only need to read.
     """
     settings = configs.load(config, overrides)
-    comm = get_comm(None, settings.parallel.ranks_per_node or None)
+    comm = get_comm(
+        None, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+    )
     prepare_threads(comm, settings.training.threads or None)
 
     from neocpu.cli.progress import compiling_on_terminal

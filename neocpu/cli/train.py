@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from neocpu import config as configs
+from neocpu.cli.targets import check_target, force_option
+from neocpu.ingest.targets import refuse_sources
 from neocpu.kernels.choice import FAMILIES, use
 from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
 
@@ -45,6 +47,19 @@ STARTED = time.time()
     "--resume", is_flag=True, help="Go on from the newest complete checkpoint of the folder."
 )
 @click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="Write what every rank did when, for ui.perfetto.dev (.json).",
+)
+@click.option(
+    "--trace-steps",
+    type=click.IntRange(1),
+    default=50,
+    show_default=True,
+    help="Steps at the start and at the end of the run that --trace shows.",
+)
+@force_option("the file of --trace")
+@click.option(
     "--kernels",
     type=click.Choice(FAMILIES),
     help="Run the textbook kernels instead of the tuned ones: slower, the same digest.",
@@ -55,6 +70,9 @@ def train(
     out: Path | None,
     overrides: tuple[str, ...],
     resume: bool,
+    trace: Path | None,
+    trace_steps: int,
+    force: bool,
     kernels: str | None,
 ) -> None:
     """Train a model as CONFIG says, and print the digest of what was learnt.
@@ -68,19 +86,36 @@ def train(
     """
     if kernels:
         use(kernels)  # also for the processes that this one starts
+    if trace:
+        check_target(trace, force, [config])
     settings = configs.load(config, overrides)
+    if trace:
+        data = settings.data
+        refuse_sources(trace, map(Path, (*data.train, *data.valid, *data.test)))
     if ranks is not None and ranks > 1 and not launched():
-        exec_mpiexec(ranks, arguments(config, ranks, out, overrides, resume, kernels))
-    comm = get_comm(ranks, settings.parallel.ranks_per_node or None)
+        traced = ["--trace", str(trace), "--trace-steps", str(trace_steps)] if trace else []
+        line = arguments(config, ranks, out, overrides, resume, kernels)
+        exec_mpiexec(ranks, [*line, *traced, *(["--force"] if force else [])])
+    comm = get_comm(
+        ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+    )
     prepare_threads(comm, settings.training.threads or None)
 
     from neocpu.cli.progress import make_report
+    from neocpu.training.trace import RunTrace
     from neocpu.training.trainer import Trainer
 
     folder = out or default_folder(config, resume, comm)
     report = make_report(folder, comm.rank)
     summary = Trainer(
-        settings, comm, folder, resume=resume, report=report, started=STARTED, bind=True
+        settings,
+        comm,
+        folder,
+        resume=resume,
+        report=report,
+        started=STARTED,
+        bind=True,
+        trace=RunTrace(trace, comm, trace_steps) if trace else None,
     ).run()
     if comm.rank == 0:
         try:
@@ -142,6 +177,8 @@ def arguments(
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
     """Print metrics, speed, memory and traffic, and the digest as the last line."""
+    from neocpu.training.exchange_times import exchange_lines
+
     for split, metrics in summary["metrics"].items():
         defined = {name: value for name, value in metrics.items() if value is not None}
         numbers = "  ".join(f"{name} {show(value)}" for name, value in defined.items())
@@ -156,6 +193,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     click.echo(checkpoint_line(summary["checkpoints"]))
     if summary["ranks"] > 1:
         for line in traffic_lines(summary["traffic"]):
+            click.echo(line)
+        for line in exchange_lines(summary["exchanges"]):
             click.echo(line)
     if "machine" in summary:
         for line in machine_lines(summary["machine"]):

@@ -4,6 +4,7 @@ exact words.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +34,12 @@ class EntryLayout:
 
     shard: Ints
     column: Ints
+
+    @cached_property
+    def shards(self) -> tuple[Ints, Ints]:
+        """(shards i64[H] that are read, ascending; i64[H+1] first entry of each, and the end)."""
+        shards, entry = np.unique(self.shard, return_index=True)
+        return shards.astype(np.int64), np.append(entry, self.shard.size)
 
 
 @dataclass(frozen=True)

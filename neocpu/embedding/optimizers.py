@@ -264,13 +264,16 @@ class DenseOptimizer:
         }
         self._scratch = np.empty(parameters.size, np.float32)
 
-    def step(self, gradient: NDArray[np.float32], step: int) -> None:
-        """One update from the gradient f32[P] (not modified); `step` counts from 1."""
+    def step(self, gradient: NDArray[np.float32], step: int, part: slice = slice(None)) -> None:
+        """One update of a part of the parameters from its gradient (not modified); `step` counts
+        from 1.
+        """
         # compiled code is only needed once training starts
         from neocpu.kernels.update import elementwise
 
-        np.copyto(self._scratch, gradient)
+        scratch = self._scratch[part]
+        np.copyto(scratch, gradient)
         rule = self.optimizer.rule
-        states = rule.element_record(**self.state)
+        states = rule.element_record(**{name: x[part] for name, x in self.state.items()})
         hyper = self.optimizer.hyper(step)
-        elementwise(rule)(self.parameters, states, self._scratch, hyper)
+        elementwise(rule)(self.parameters[part], states, scratch, hyper)

@@ -49,14 +49,17 @@ class Scratch:
 
 def cut(layout: EntryLayout, lookups: Lookups) -> Chunks:
     """Cut lookups into runs that threads may share."""
-    shards, entry = np.unique(layout.shard, return_index=True)
-    cuts = lookups.offsets[np.append(entry, layout.shard.size) * lookups.samples]
-    count = -(-np.diff(cuts) // CHUNK)
+    shards, entries = layout.shards
+    cuts = lookups.offsets[entries * lookups.samples]
+    count = -((cuts[:-1] - cuts[1:]) // CHUNK)
     first = np.zeros(shards.size + 1, np.int64)
-    np.cumsum(count, out=first[1:])
-    owner = np.repeat(np.arange(shards.size), count)
-    start = np.append(cuts[owner] + (np.arange(owner.size) - first[owner]) * CHUNK, cuts[-1])
-    return Chunks(shards.astype(np.int64), first, start, owner)
+    count.cumsum(out=first[1:])
+    chunks = int(first[-1])
+    owner = np.arange(shards.size).repeat(count)
+    start = np.empty(chunks + 1, np.int64)
+    start[:-1] = cuts[owner] + (np.arange(chunks) - first[owner]) * CHUNK
+    start[-1] = cuts[-1]
+    return Chunks(shards, first, start, owner)
 
 
 def sort(

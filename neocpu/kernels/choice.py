@@ -29,10 +29,18 @@ def use(name: str) -> None:
 
 def chosen(module: str, kernel: str) -> Any:
     """The kernel of this name in `neocpu/kernels/`, or its sibling in `neocpu/kernels/plain/`."""
-    if family() == "plain" and module in PLAIN and kernel in PLAIN[module]:
-        return getattr(import_module(f"neocpu.kernels.plain.{module}"), kernel)
-    return getattr(import_module(f"neocpu.kernels.{module}"), kernel)
+    name = family()
+    function = _CHOSEN.get((name, module, kernel))
+    if function is None:
+        plain = name == "plain" and kernel in PLAIN.get(module, ())
+        room = "neocpu.kernels.plain" if plain else "neocpu.kernels"
+        function = getattr(import_module(f"{room}.{module}"), kernel)
+        _CHOSEN[name, module, kernel] = function
+    return function
 
+
+# Kernels by (family, module, name): a step asks for some fifteen.
+_CHOSEN: dict[tuple[str, str, str], Any] = {}
 
 # What has a plain sibling.
 PLAIN = {

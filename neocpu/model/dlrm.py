@@ -2,13 +2,14 @@
 
     dense x ──► bottom MLP ──► E[:, :d0] ┐
     pooled embeddings ──────► E[:, d0:] ─┴► interaction ──► top MLP ──► logit ──► loss
+                              (towers)
 
 One rank's dense part, for its own samples; it knows nothing of ranks and tables. The training step
 writes the pooled vectors into E between `forward_bottom` and `forward_top`, and passes their
 gradient from `backward` to the tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +17,21 @@ from numpy.typing import NDArray
 from neocpu.kernels import loss as losses
 from neocpu.kernels.choice import chosen
 from neocpu.model.layout import ModelLayout
-from neocpu.model.mlp import F32, Buffer, Mlp, initialise
+from neocpu.model.mlp import F32, Buffer, Mlp, NodeGradient, initialise, nothing
+from neocpu.model.tower_layout import TowerLayout
+from neocpu.model.towers import Towers
 
 
 class Dlrm:
     """Bottom MLP, interaction, top MLP and loss.
 
-    Arguments as for `ModelLayout`; seed : of the initial values.
+    Arguments as for `ModelLayout`; seed : of the initial values. apart : do the towers' modules run
+    elsewhere, and E holds their vectors in place of the pooled ones?
 
     Attributes: flat f32[P], all parameters; parameters, views of it by name; columns of E f32[b,
-    columns], which is the bottom's output in columns :first_column, then each key's pooled vector.
+    columns], which is the bottom's output in columns :first_column, then each key's pooled vector;
+    shared, number of parameters at work here: all but those of towers that run elsewhere; between,
+    called after each layer's work (messages may be on their way).
 
     Raises
     ------
@@ -42,25 +48,56 @@ class Dlrm:
         diagonal: bool = False,
         loss: str = "bce",
         seed: int = 0,
+        towers: Sequence[TowerLayout] = (),
+        apart: bool = False,
     ) -> None:
         self.layout = ModelLayout(
-            dense_features, tuple(dims), tuple(bottom), tuple(top), interaction, diagonal, loss
+            dense_features,
+            tuple(dims),
+            tuple(bottom),
+            tuple(top),
+            interaction,
+            diagonal,
+            loss,
+            tuple(towers),
         )
-        self.columns = self.layout.columns
+        vector_columns = self.layout.first_column + sum(self.layout.vector_widths)
+        self.columns = vector_columns if apart else self.layout.columns
         self.first_column = self.layout.first_column
         self.flat: F32 = np.empty(self.layout.parameters, np.float32)
         self.parameters = self.layout.views(self.flat)
         initialise(self.parameters, seed)
-        self._bottom = Mlp("bottom", self.layout.sizes("bottom"), self.parameters, last_relu=True)
-        self._top = Mlp("top", self.layout.sizes("top"), self.parameters, last_relu=False)
+        self.between: Callable[[], None] = nothing
+        self._bottom = Mlp(
+            "bottom",
+            self.layout.sizes("bottom"),
+            self.parameters,
+            last_relu=True,
+            between=self._between_layers,
+        )
+        self._top = Mlp(
+            "top",
+            self.layout.sizes("top"),
+            self.parameters,
+            last_relu=False,
+            between=self._between_layers,
+        )
+        self.towers = (
+            Towers(self.first_column, self.layout.dims, self.layout.towers, self.parameters)
+            if towers and not apart
+            else None
+        )
+        self.shared = self.layout.tower_slices[0].start if towers and apart else self.flat.size
         self._loss = {"bce": losses.bce, "mse": losses.mse}[loss]
         self._z = Buffer(self.layout.interaction_width)
-        self._de = Buffer(self.columns)
+        self._de = Buffer(vector_columns)
         self._prediction = Buffer(1)
         self._logit_gradient = Buffer(1)
         self._losses = Buffer(1)
         self._labels = Buffer(1)  # of `predict`, which has none
-        self._E = np.empty((0, 0), np.float32)
+        # what interacts: E, or what the towers make of it
+        self._vectors = np.empty((0, 0), np.float32)
+        self._bottom_gradient = self._vectors
         self._logits = np.empty((0, 0), np.float32)
 
     def forward_bottom(self, x: F32, E: F32) -> None:
@@ -72,11 +109,12 @@ class Dlrm:
 
         Valid until the next call.
         """
-        self._E = E
-        z = E
+        z = self._vectors = E if self.towers is None else self.towers.forward(E)
         if self.layout.interaction == "dot":
             z = self._z.matrix(len(E))
-            chosen("interaction", "dot_forward")(E, self.first_column, self.layout.diagonal, z)
+            chosen("interaction", "dot_forward")(
+                self._vectors, self.first_column, self.layout.diagonal, z
+            )
         self._logits = self._top.forward(z)
         return self._logits.reshape(-1)
 
@@ -111,25 +149,63 @@ class Dlrm:
         Its first columns are the gradient of the bottom MLP's output, not yet that of what its last
         ReLU is applied to.
         """
-        dz = self._top.backward(self._logit_gradient.matrix(len(self._E)), need_input=True)
-        assert dz is not None
+        self.backward_upper([])
+        dE = self.backward_lower()
+        self.backward_bottom([])
+        return dE
+
+    def backward_upper(self, nodes: Sequence[NodeGradient]) -> None:
+        """Go back through the top MLP to the output of its first layer, and write the gradients of
+        `layout.upper`, the parameters of its other layers.
+
+        nodes : sums to write, over the samples of each.
+        """
+        self._top.begin_backward(self._logit_gradient.matrix(len(self._vectors)))
+        for layer in range(self._top.layers - 1, 0, -1):
+            self._top.input_gradient(layer)
+            self._top.weight_gradient(layer, nodes)
+
+    def backward_lower(self) -> F32:
+        """Go on through the top MLP's first layer and the interaction: dE, as of `backward`."""
+        dz = self._top.input_gradient(0)
         if self.layout.interaction == "dot":
-            dE = self._de.matrix(len(self._E))
+            dE = self._de.matrix(len(self._vectors))
             chosen("interaction", "dot_backward")(
-                self._E, dz, self.first_column, self.layout.diagonal, dE
+                self._vectors, dz, self.first_column, self.layout.diagonal, dE
             )
         else:
             dE = dz
-        self._bottom.backward(dE[:, : self.first_column], need_input=False)
-        return dE
+        self._bottom_gradient = dE[:, : self.first_column]
+        return dE if self.towers is None else self.towers.backward(dE)
+
+    def backward_bottom(self, nodes: Sequence[NodeGradient]) -> None:
+        """Go back through the bottom MLP, and write the gradients of `layout.lower`: its own, those
+        of the top MLP's first layer, and those of towers.
+
+        nodes : as of `backward_upper`.
+        """
+        self._top.weight_gradient(0, nodes)
+        self._bottom.begin_backward(self._bottom_gradient)
+        for layer in range(self._bottom.layers - 1, -1, -1):
+            if layer:
+                self._bottom.input_gradient(layer)
+            self._bottom.weight_gradient(layer, nodes)
+        if self.towers is not None:
+            self.towers.weight_gradients(nodes)
 
     def weight_gradient_node(self, cuts: NDArray[np.int64], out: F32) -> F32:
         """Gradient of all parameters, summed over one aligned node of leaves, into `out` f32[P].
 
         cuts : i64[L+1], L a power of two: first sample of each of the node's leaves within this
-        batch, and the end. out : in the order of `flat`.
+        batch, and the end. out : in the order of `flat`. Call it after `backward`.
         """
-        into = self.layout.views(out)
-        self._bottom.weight_gradients(cuts, into)
-        self._top.weight_gradients(cuts, into)
+        node = NodeGradient(cuts, self.layout.views(out))
+        for mlp in (self._bottom, self._top):
+            for layer in range(mlp.layers):
+                mlp.weight_gradient(layer, [node])
+        if self.towers is not None:
+            self.towers.weight_gradients([node])
         return out
+
+    def _between_layers(self) -> None:
+        self.between()

@@ -7,8 +7,11 @@ Nothing is compiled to answer that.
     top     interaction width -> top[0] -> ... -> 1                 ReLU after all layers but the
                                                                     last
 
+With towers (`tower_layout.py`) the pooled vectors of E do not interact themselves; their towers'
+vectors do.
+
 Parameters lie in one flat float32 array in this order: bottom.0.weight [out, in], bottom.0.bias
-[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias.
+[out], bottom.1.weight, ..., top.0.weight, ..., top.k.bias, then those of the towers.
 """
 
 import math
@@ -19,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError
+from neocpu.model.tower_layout import TowerLayout
 
 INTERACTIONS = ("dot", "cat")
 LOSSES = ("bce", "mse")
@@ -30,7 +34,7 @@ class ModelLayout:
 
     dense_features : inputs of the bottom MLP. dims : columns of each pooled key. bottom, top :
     widths of the layers' outputs. interaction : one of INTERACTIONS. diagonal : do dot products
-    include those of a vector with itself? loss : one of LOSSES.
+    include those of a vector with itself? loss : one of LOSSES. towers : of the keys, or none.
 
     Raises
     ------
@@ -44,6 +48,7 @@ class ModelLayout:
     interaction: str = "dot"
     diagonal: bool = False
     loss: str = "bce"
+    towers: tuple[TowerLayout, ...] = ()
 
     def __post_init__(self) -> None:
         if self.interaction not in INTERACTIONS:
@@ -69,7 +74,14 @@ class ModelLayout:
 
     def _check_dot(self) -> None:
         """Raise ConfigError unless all vectors have one width."""
-        dims = sorted(set(self.dims))
+        dims = sorted(set(self.vector_widths))
+        if self.towers:
+            if dims != [self.bottom[-1]]:
+                raise ConfigError(
+                    f"model.tower.width: {dims[0]}, but dot products need the width of the bottom "
+                    f"MLP's output, {self.bottom[-1]}; set model.tower.width = 0, which takes it"
+                )
+            return
         if len(dims) > 1:
             raise ConfigError(
                 "model.interaction: dot products need tables of one dim, but the tables have dims "
@@ -93,11 +105,18 @@ class ModelLayout:
         return self.first_column + sum(self.dims)
 
     @property
+    def vector_widths(self) -> tuple[int, ...]:
+        """Columns of each vector that interacts with the bottom MLP's output."""
+        if not self.towers:
+            return self.dims
+        return tuple(t.module.width for t in self.towers for _ in range(t.vectors))
+
+    @property
     def interaction_width(self) -> int:
         """Inputs of the top MLP."""
         if self.interaction == "cat":
-            return self.columns
-        vectors = len(self.dims) + 1
+            return self.first_column + sum(self.vector_widths)
+        vectors = len(self.vector_widths) + 1
         pairs = vectors * (vectors - 1) // 2 + (vectors if self.diagonal else 0)
         return self.first_column + pairs
 
@@ -114,12 +133,21 @@ class ModelLayout:
             for layer, (inputs, outputs) in enumerate(pairwise(self.sizes(name))):
                 tensors.append((f"{name}.{layer}.weight", (outputs, inputs)))
                 tensors.append((f"{name}.{layer}.bias", (outputs,)))
+        for tower in self.towers:
+            tensors += tower.tensors()
         return tuple(tensors)
 
     @property
     def parameters(self) -> int:
         """Number of dense parameters."""
         return sum(math.prod(shape) for _, shape in self.tensors())
+
+    @property
+    def tower_slices(self) -> tuple[slice, ...]:
+        """Where each tower's parameters stand in the flat array, which they end."""
+        sizes = [sum(math.prod(shape) for _, shape in t.tensors()) for t in self.towers]
+        ends = [self.parameters - sum(sizes[tower + 1 :]) for tower in range(len(sizes))]
+        return tuple(slice(end - size, end) for end, size in zip(ends, sizes))
 
     def views(self, flat: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """name -> view of its part of a flat array f32[parameters], in its shape."""
@@ -130,3 +158,17 @@ class ModelLayout:
             views[name] = flat[first:end].reshape(shape)
             first = end
         return views
+
+    @property
+    def lower(self) -> slice:
+        """The bottom MLP's and the top MLP's first layer, in the flat array: those parameters whose
+        gradients a backward pass knows last.
+        """
+        first_top = [shape for name, shape in self.tensors() if name.startswith("top.0.")]
+        bottom = [shape for name, shape in self.tensors() if name.startswith("bottom.")]
+        return slice(0, sum(math.prod(shape) for shape in (*bottom, *first_top)))
+
+    @property
+    def upper(self) -> slice:
+        """The other layers of the top MLP; empty where it has one."""
+        return slice(self.lower.stop, self.parameters)

@@ -11,7 +11,8 @@ Buffers are reused from batch to batch; they grow when a batch has more samples 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +23,7 @@ from neocpu.kernels.choice import chosen
 from neocpu.reference.philox import INIT, tensor_key
 
 F32 = NDArray[np.float32]
-_NO_GATE = np.empty((0, 0), np.float32)  # the input layer has no ReLU before it
+NO_GATE = np.empty((0, 0), np.float32)  # the input layer has no ReLU before it
 
 
 class Buffer:
@@ -56,32 +57,65 @@ def initialise(parameters: Mapping[str, F32], seed: int) -> None:
         philox.uniform_rows(tensor_key(seed, INIT, name), rows, 0, np.float32(bound), matrix)
 
 
+@dataclass(frozen=True)
+class NodeGradient:
+    """Where the gradients of one aligned node of leaves go.
+
+    cuts : i64[L+1], L a power of two: first sample of each of the node's leaves within this batch,
+    and the end. into : f32 arrays by parameter.
+    """
+
+    cuts: NDArray[np.int64]
+    into: Mapping[str, F32]
+
+    def write(self, layer: str, outer: F32, inputs: F32, rows: int = 1) -> None:
+        """Write the gradients of the weights and biases of a layer, summed over the node.
+
+        outer : gradient of its outputs, f32[b * rows, out]. inputs : f32[b * rows, in]. rows : of
+        these matrices for each sample.
+        """
+        weight = self.into[f"{layer}.weight"]
+        bias = self.into[f"{layer}.bias"]
+        chosen("gemm", "weight_gradient")(outer, inputs, self.cuts * rows, weight, bias)
+
+
+def nothing() -> None:
+    """Nothing to do between layers."""
+
+
 class Mlp:
     """Fully connected layers `name`.0, `name`.1, ... with a ReLU after each.
 
     sizes : widths, the input's first. parameters : holds `name`.i.weight f32[out, in] and
-    `name`.i.bias f32[out]. last_relu : is there a ReLU after the last layer too?
+    `name`.i.bias f32[out]. last_relu : is there a ReLU after the last layer too? between : called
+    after each layer's work.
     """
 
     def __init__(
-        self, name: str, sizes: Sequence[int], parameters: Mapping[str, F32], last_relu: bool
+        self,
+        name: str,
+        sizes: Sequence[int],
+        parameters: Mapping[str, F32],
+        last_relu: bool,
+        between: Callable[[], None] = nothing,
     ) -> None:
         self.name = name
         self.last_relu = last_relu
         self.layers = len(sizes) - 1
+        self._between = between
         self._weights = [parameters[f"{name}.{layer}.weight"] for layer in range(self.layers)]
         self._biases = [parameters[f"{name}.{layer}.bias"] for layer in range(self.layers)]
         self._values = [Buffer(size) for size in sizes[1:]]
         self._gradients = [Buffer(size) for size in sizes]
         self._inputs: list[F32] = []  # x0 ... xk of the batch
-        self._outer: list[F32] = []  # g1 ... gk
+        self._outer: list[F32] = []  # g1 ... gk, those that are known
         for weight, (inputs, outputs) in zip(self._weights, pairwise(sizes)):
             assert weight.shape == (outputs, inputs)
 
     def forward(self, x: F32) -> F32:
         """Output f32[b, sizes[-1]] for x f32[b, sizes[0]] (C-contiguous).
 
-        `weight_gradients` reads x again.
+        `weight_gradient` reads x again.
         """
         self._inputs = [x]
         self._outer = []
@@ -90,13 +124,23 @@ class Mlp:
             relu = self.last_relu or layer < self.layers - 1
             chosen("gemm", "layer")(self._inputs[-1], weight, bias, relu, output)
             self._inputs.append(output)
+            self._between()
         return self._inputs[-1]
 
     def backward(self, gradient: F32, need_input: bool) -> F32 | None:
         """Gradient of the input f32[b, sizes[0]], if it is needed.
 
-        gradient : of the output, f32[b, sizes[-1]]; left as it is. `weight_gradients` reads it
+        gradient : of the output, f32[b, sizes[-1]]; left as it is. `weight_gradient` reads it
         again.
+        """
+        self.begin_backward(gradient)
+        for layer in range(self.layers - 1, 0, -1):
+            self.input_gradient(layer)
+        return self.input_gradient(0) if need_input else None
+
+    def begin_backward(self, gradient: F32) -> None:
+        """Take the gradient of the output, as `backward`; then call `input_gradient` and
+        `weight_gradient` of the layers, the last first.
         """
         if self.last_relu:
             gated = self._gradients[-1].matrix(len(gradient))
@@ -104,25 +148,20 @@ class Mlp:
             gated[self._inputs[-1] <= 0] = 0
             gradient = gated
         self._outer = [gradient]
-        for layer in range(self.layers - 1, 0, -1):
-            inner = self._gradients[layer].matrix(len(gradient))
-            chosen("gemm", "input_gradient")(
-                self._outer[0], self._weights[layer], self._inputs[layer], inner
-            )
+
+    def input_gradient(self, layer: int) -> F32:
+        """Gradient f32[b, sizes[layer]] of a layer's input, before the ReLU that made it."""
+        gate = self._inputs[layer] if layer else NO_GATE
+        inner = self._gradients[layer].matrix(len(self._outer[0]))
+        chosen("gemm", "input_gradient")(self._outer[0], self._weights[layer], gate, inner)
+        if layer:
             self._outer.insert(0, inner)
-        if not need_input:
-            return None
-        input_gradient = self._gradients[0].matrix(len(gradient))
-        chosen("gemm", "input_gradient")(self._outer[0], self._weights[0], _NO_GATE, input_gradient)
-        return input_gradient
+        self._between()
+        return inner
 
-    def weight_gradients(self, cuts: NDArray[np.int64], into: Mapping[str, F32]) -> None:
-        """Write the gradients of weights and biases, summed over one aligned node of leaves.
-
-        cuts : i64[L+1], first sample of each leaf of the node, and the end. into : arrays by
-        parameter.
-        """
-        for layer, (outer, inputs) in enumerate(zip(self._outer, self._inputs)):
-            weight = into[f"{self.name}.{layer}.weight"]
-            bias = into[f"{self.name}.{layer}.bias"]
-            chosen("gemm", "weight_gradient")(outer, inputs, cuts, weight, bias)
+    def weight_gradient(self, layer: int, nodes: Sequence[NodeGradient]) -> None:
+        """Write the gradients of a layer's weights and biases, summed over each of the nodes."""
+        outer = self._outer[layer - self.layers]
+        for node in nodes:
+            node.write(f"{self.name}.{layer}", outer, self._inputs[layer])
+        self._between()

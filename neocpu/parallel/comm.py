@@ -2,7 +2,8 @@
 nothing can stand.
 
     start_alltoallv / alltoallv    element counts per rank; every exchange of a step
-    alltoall, allgatherv           equal blocks; everything to everybody
+    start_allgatherv / allgatherv  everything to everybody
+    alltoall                       equal blocks
     largest, allgather_bytes       small things
     barrier, quiet_barrier         the quiet one sleeps, for waits of seconds
     split                          the same verbs among some of the ranks
@@ -17,120 +18,67 @@ link class (same rank, same node, other node).
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from neocpu import errors
-from neocpu.parallel.timeline import RunTimeline
+from neocpu.parallel.comm_checks import Counts, check_exchange, check_gather
+from neocpu.parallel.sent import CallName, CallUnderWay, Traffic, sum_traffic
+from neocpu.parallel.started import Done, Request, Stream
 
-Counts = NDArray[np.int64]
-LINKS = ("same_rank", "same_node", "other_node")
-
-
-class Request(Protocol):
-    """An exchange under way. Its arrays belong to the comm until `wait` returns."""
-
-    def wait(self) -> None:
-        """Return when the received array is filled and the sent one reusable; requests may be
-        awaited in any order.
-        """
-
-
-class Done:
-    """A request that was over when it began."""
-
-    def wait(self) -> None:
-        """Return at once."""
-
-
-class Traffic:
-    """What one rank sent: calls by verb; messages (non-empty) and bytes by verb and link class.
-
-    waited : seconds by verb in which the rank started calls and waited for them to end.
-    timeline : where calls are recorded as spans of time, if they are.
-    """
-
-    def __init__(self) -> None:
-        self.calls: dict[str, int] = {}
-        self.waited: dict[str, float] = {}
-        self.timeline: RunTimeline | None = None
-        self.sent: dict[str, NDArray[np.int64]] = {}  # [link class, (messages, bytes)]
-
-    def add(self, verb: str, links: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Count one call that sends `sizes`[q] bytes to rank q, whose link class is `links`[q]."""
-        self.calls[verb] = self.calls.get(verb, 0) + 1
-        sent = self.sent.setdefault(verb, np.zeros((len(LINKS), 2), np.int64))
-        np.add.at(sent[:, 1], links, sizes)
-        np.add.at(sent[:, 0], links, sizes > 0)
-
-    @contextmanager
-    def waiting(self, verb: str) -> Iterator[None]:
-        """Count the time of the block."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds = time.perf_counter() - start
-            self.waited[verb] = self.waited.get(verb, 0.0) + seconds
-
-    def state(self) -> dict[str, Any]:
-        """JSON-able copy, without times."""
-        return {verb: [calls, self.sent[verb].tolist()] for verb, calls in self.calls.items()}
-
-
-def sum_traffic(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Reports of several ranks in one: messages and bytes add; `calls` is that of the rank which
-    called most often.
-    """
-    report: dict[str, Any] = {}
-    for verb in sorted({verb for state in states for verb in state}):
-        counters = [state[verb] for state in states if verb in state]
-        total = np.sum([sent for _, sent in counters], axis=0)
-        entry: dict[str, Any] = {"calls": max(calls for calls, _ in counters)}
-        for link, (messages, size) in zip(LINKS, total.tolist()):
-            entry[link] = {"messages": messages, "bytes": size}
-        report[verb] = entry
-    return report
+# Queues of a step: calls on queues of other names count as those of the queue that they stem from.
+QUEUES = ("input", "exchange", "dense")
 
 
 class _Timed:
-    """A request whose waiting time is counted.
+    """A request that is counted, and over no earlier than its link is done with it."""
 
-    what : the collective's name. started : when it began, of `time.perf_counter`.
-    """
-
-    def __init__(
-        self, request: Request, traffic: Traffic, verb: str, what: str, started: float
-    ) -> None:
+    def __init__(self, request: Request, call: CallUnderWay, rest: Callable[[float], None]) -> None:
         self._request = request
-        self._traffic = traffic
-        self._verb = verb
-        self._what = what
-        self._started = started
+        self._call: CallUnderWay | None = call
+        self._rest = rest
 
     def wait(self) -> None:
+        if self._call is None:
+            return
         awaited = time.perf_counter()
-        with self._traffic.waiting(self._verb):
-            self._request.wait()
-        timeline = self._traffic.timeline
-        if timeline is not None:
-            timeline.exchange(self._what, self._started, awaited, time.perf_counter())
+        self._request.wait()
+        while (seconds := self._call.seconds_left()) > 0:
+            self._rest(seconds)
+        self._call.over(awaited)
+        self._call = None
+
+    def test(self) -> bool:
+        if self._call is None:
+            return True
+        if not self._request.test() or self._call.seconds_left() > 0:
+            return False
+        self._call.over(time.perf_counter())
+        self._call = None
+        return True
 
 
 class Comm(ABC):
-    """A group of ranks. Subclasses bring `_exchange`, `_gather`, `barrier`, `quiet_barrier`,
-    `split` and `abort`.
+    """A group of ranks. Subclasses bring `_exchange`, `_start_gather`, `barrier`,
+    `quiet_barrier`, `split` and `abort`.
 
     Attributes
     ----------
     rank, size : this rank and the number of ranks.
     nodes : i64[size], the node of each rank.
     sent : this rank's `Traffic` (shared with the comms split from this one).
+    queue_name : under which its calls are counted.
+    stream : exchanges under way here that go on when `poll` is called.
+
+    Verbs count, time and slow down (`throttle.py`) what `_exchange` and `_start_gather` send. A
+    comm made of others' verbs overrides the verbs themselves, so that each message is counted once.
     """
+
+    queue_name = "exchange"
 
     def __init__(self, rank: int, size: int, nodes: ArrayLike, sent: Traffic | None = None) -> None:
         self.rank = rank
@@ -140,6 +88,7 @@ class Comm(ABC):
         self._links = np.where(self.nodes == self.nodes[rank], 1, 2)
         self._links[rank] = 0
         self._queues: dict[str, Comm] = {}
+        self.stream = Stream()
 
     # ---- what an implementation brings ----
 
@@ -149,7 +98,7 @@ class Comm(ABC):
     ) -> Request: ...
 
     @abstractmethod
-    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None: ...
+    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request: ...
 
     @abstractmethod
     def barrier(self) -> None:
@@ -176,6 +125,7 @@ class Comm(ABC):
         recv: NDArray[Any],
         recv_counts: ArrayLike,
         what: str = "",
+        table: ArrayLike | None = None,
     ) -> Request:
         """Begin sending run q of `send` to rank q, and receiving run q of `recv` from rank q.
 
@@ -184,18 +134,15 @@ class Comm(ABC):
         send_counts, recv_counts : i64[size], elements per rank; they must add up to the arrays'
             sizes.
         what : name of the collective, as in `planner.traffic`.
+        table : i64[size, size], counts [sender, receiver] of all ranks, where all ranks know them:
+            a two-level comm then need not ask.
         """
-        sends = np.asarray(send_counts, np.int64)
-        recvs = np.asarray(recv_counts, np.int64)
-        self._check(send, sends, "send")
-        self._check(recv, recvs, "recv")
-        if send.dtype != recv.dtype:
-            raise ValueError(f"alltoallv sends {send.dtype} but receives {recv.dtype}")
-        self.sent.add("alltoallv", self._links, sends * send.itemsize)
-        started = time.perf_counter()
-        with self.sent.waiting("alltoallv"):
-            request = self._exchange(send, sends, recv, recvs)
-        return _Timed(request, self.sent, "alltoallv", what, started)
+        sends, recvs = check_exchange(self.size, send, send_counts, recv, recv_counts)
+        size = send.itemsize
+        call = self._begin("alltoallv", what, sends * size, recvs * size)
+        request = self._exchange(send, sends, recv, recvs)
+        call.begun()
+        return _Timed(request, call, self.rest)
 
     def alltoallv(
         self,
@@ -204,9 +151,10 @@ class Comm(ABC):
         recv: NDArray[Any],
         recv_counts: ArrayLike,
         what: str = "",
+        table: ArrayLike | None = None,
     ) -> None:
         """`start_alltoallv` and `wait` in one."""
-        self.start_alltoallv(send, send_counts, recv, recv_counts, what).wait()
+        self.start_alltoallv(send, send_counts, recv, recv_counts, what, table).wait()
 
     def alltoall(self, send: NDArray[Any]) -> NDArray[Any]:
         """Block q of `send` [size, ...] goes to rank q; returns the same shape, block q from rank
@@ -218,35 +166,32 @@ class Comm(ABC):
             )
         send, recv = np.ascontiguousarray(send), np.empty(send.shape, send.dtype)
         counts = np.full(self.size, send.size // self.size, np.int64)
-        self.sent.add("alltoall", self._links, counts * send.itemsize)
-        with self.sent.waiting("alltoall"):
-            self._exchange(send.reshape(-1), counts, recv.reshape(-1), counts).wait()
+        sizes = counts * send.itemsize
+        call = self._begin("alltoall", "", sizes, sizes)
+        request = self._exchange(send.reshape(-1), counts, recv.reshape(-1), counts)
+        call.begun()
+        _Timed(request, call, self.rest).wait()
         return recv
+
+    def start_allgatherv(
+        self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
+    ) -> Request:
+        """Begin to bring every rank's `send` in rank order into `recv` of every rank (1-D).
+
+        counts : i64[size], elements of each. what : as of `start_alltoallv`.
+        """
+        sizes = check_gather(self.rank, send, recv, counts)
+        sends = np.full(self.size, send.nbytes, np.int64)
+        call = self._begin("allgatherv", what, sends, sizes * recv.itemsize)
+        request = self._start_gather(send, recv, sizes)
+        call.begun()
+        return _Timed(request, call, self.rest)
 
     def allgatherv(
         self, send: NDArray[Any], recv: NDArray[Any], counts: ArrayLike, what: str = ""
     ) -> None:
-        """Every rank's `send` in rank order into `recv` of every rank (1-D); `counts` i64[size]:
-        elements of each; `what`: as of `start_alltoallv`.
-        """
-        sizes = np.asarray(counts, np.int64)
-        self._check(recv, sizes, "recv")
-        if (
-            send.dtype != recv.dtype
-            or send.ndim != 1
-            or not send.flags.c_contiguous
-            or send.size != sizes[self.rank]
-        ):
-            raise ValueError(
-                f"allgatherv: rank {self.rank} announced {sizes[self.rank]} {recv.dtype}, "
-                f"but sends {send.dtype}{send.shape}"
-            )
-        self.sent.add("allgatherv", self._links, np.full(self.size, send.nbytes, np.int64))
-        started = time.perf_counter()
-        with self.sent.waiting("allgatherv"):
-            self._gather(send, recv, sizes)
-        if self.sent.timeline is not None:
-            self.sent.timeline.exchange(what, started, started, time.perf_counter())
+        """`start_allgatherv` and `wait` in one."""
+        self.start_allgatherv(send, recv, counts, what).wait()
 
     def allgather_bytes(self, data: bytes) -> list[bytes]:
         """Every rank's bytes, in rank order. For small things beside the training path."""
@@ -261,10 +206,10 @@ class Comm(ABC):
             for end, size in zip(ends.tolist(), sizes.tolist())
         ]
 
-    def largest(self, value: int) -> int:
-        """The largest of all ranks' integers, on every rank."""
+    def largest(self, value: int, what: str = "") -> int:
+        """The largest of all ranks' integers, on every rank; `what`: as of `start_alltoallv`."""
         values = np.empty(self.size, np.int64)
-        self.allgatherv(np.array([value], np.int64), values, np.ones(self.size, np.int64))
+        self.allgatherv(np.array([value], np.int64), values, np.ones(self.size, np.int64), what)
         return int(values.max())
 
     def agree(self, error: BaseException | None) -> None:
@@ -303,8 +248,33 @@ class Comm(ABC):
         Collective when a name is first asked for. Traffic is counted together.
         """
         if name not in self._queues:
-            self._queues[name] = self.split(0, self.rank)
+            queue = self.split(0, self.rank)
+            queue.count_as(name if name in QUEUES else self.queue_name)
+            self._queues[name] = queue
         return self._queues[name]
+
+    def count_as(self, queue: str) -> None:
+        """Count its calls from now on, and those of its queues, under the name of a queue."""
+        self.queue_name = queue
+        for comm in self._queues.values():
+            comm.count_as(queue)
+
+    def rest(self, seconds: float) -> None:
+        """Sleep: the time belongs to others."""
+        time.sleep(seconds)
+
+    def span(self, stage: str) -> AbstractContextManager[None]:
+        """Record the block's time as a stage of the step, if the run is traced."""
+        timeline = self.sent.timeline
+        return nullcontext() if timeline is None else timeline.span(stage)
+
+    def poll(self) -> None:
+        """Let the exchanges under way on this comm and its queues go on, without waiting: MPI moves
+        most bytes only while it is called.
+        """
+        self.stream.poll()
+        for queue in self._queues.values():
+            queue.poll()
 
     def node_of(self, rank: int) -> int:
         """Number of the node that holds `rank`, from 0."""
@@ -338,16 +308,9 @@ class Comm(ABC):
         state = json.dumps({"sent": self.sent.state(), "waited": self.sent.waited}).encode()
         return [json.loads(data) for data in self.allgather_bytes(state)]
 
-    def _check(self, array: NDArray[Any], counts: Counts, what: str) -> None:
-        if array.ndim != 1 or not array.flags.c_contiguous:
-            raise ValueError(
-                f"{what} must be a contiguous 1-D array, not {array.dtype}{array.shape}"
-            )
-        if counts.shape != (self.size,) or int(counts.sum()) != array.size or (counts < 0).any():
-            raise ValueError(
-                f"{what}_counts {counts.tolist()} do not describe {array.size} elements for "
-                f"{self.size} rank(s)"
-            )
+    def _begin(self, verb: str, what: str, sends: Counts, recvs: Counts) -> CallUnderWay:
+        """A call begins; sends, recvs : i64[size], bytes."""
+        return self.sent.begin(CallName(self.queue_name, verb, what), self._links, sends, recvs)
 
 
 def nodes_of(ranks: int, ranks_per_node: int | None) -> Counts:
@@ -367,8 +330,9 @@ class SingleComm(Comm):
         recv[:] = send
         return Done()
 
-    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
+    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
         recv[:] = send
+        return Done()
 
     def barrier(self) -> None:
         """Nobody to wait for."""

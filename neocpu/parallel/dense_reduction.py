@@ -16,15 +16,17 @@ it is encoded, where it does not it is rounded in place (`sum_leaves`). So its c
 and the tree is the same for every number of ranks.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.buffers import Buffers
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.entries import Ints
+from neocpu.parallel.started import Request, Started
 from neocpu.parallel.wires import Wire, reversed_jobs
 from neocpu.trees import Node, aligned_nodes, climb, rank_leaves
 
@@ -42,15 +44,24 @@ class DenseReduction:
     parameters : P, any number from 0 up.
     leaves : leaves of the batch tree, a power of two; ranks beyond it own no leaves and only add.
     wire : of nodes and of finished slices, without blocks; None: fp32.
+    nodes : of each rank, all together the whole tree (None: as the leaves are spread over the
+        ranks).
     """
 
-    def __init__(self, comm: Comm, parameters: int, leaves: int, wire: Wire | None = None) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        parameters: int,
+        leaves: int,
+        wire: Wire | None = None,
+        nodes: list[list[Node]] | None = None,
+    ) -> None:
         ranks = comm.size
         self.comm = comm
         self.parameters = parameters
         self.leaves = leaves
         self.wire = wire
-        self.nodes: list[list[Node]] = [
+        self.nodes = nodes or [
             list(aligned_nodes(*rank_leaves(rank, ranks, leaves))) for rank in range(ranks)
         ]
         self._cuts = [parameters * rank // ranks for rank in range(ranks + 1)]
@@ -62,80 +73,66 @@ class DenseReduction:
         self._recv_counts = slice_width * nodes_of_ranks * unit
         self._widths = widths.astype(np.int64) * unit
         dtype = np.uint8 if wire else np.float32
-        if ranks > 1:
+        # a rank that holds the root of a wire's tree, or any nodes in fp32, needs no messages
+        self._alone = ranks == 1 and (wire is None or len(self.nodes[0]) == 1)
+        if not self._alone:
             self._send = np.empty(int(self._send_counts.sum()), dtype)
             self._recv = np.empty(int(self._recv_counts.sum()), dtype)
-        if ranks > 1 or wire:
+        if not self._alone or wire:
             self._total = np.empty(parameters, np.float32)
 
-    def start(self, nodes: Mapping[Node, NDArray[np.float32]]) -> "StartedReduction":
+    def start(self, nodes: Mapping[Node, NDArray[np.float32]]) -> Started[NDArray[np.float32]]:
         """Send this rank's nodes, {(lo, size): f32[P]} for exactly `self.nodes[rank]`, on their
         way.
+
+        `wait` gives the root sum f32[P]: a buffer that the next reduction overwrites; do not modify
+        it.
         """
         expected = self.nodes[self.comm.rank]
         if sorted(nodes) != sorted(expected):
             raise ValueError(
                 f"rank {self.comm.rank} owns the nodes {expected}, but got {sorted(nodes)}"
             )
-        if self.comm.size == 1:
-            return StartedReduction(self, nodes)
-        at = 0
-        for lo, hi in zip(self._cuts, self._cuts[1:]):
-            for node in expected:
-                at += _pack(self.wire, nodes[node][lo:hi], self._send[at:])
-        request = self.comm.start_alltoallv(
-            self._send, self._send_counts, self._recv, self._recv_counts, what="dense slices"
-        )
-        return StartedReduction(self, nodes, request)
+        return Started(self._sum(nodes), self.comm.stream)
 
     def reduce(self, nodes: Mapping[Node, NDArray[np.float32]]) -> NDArray[np.float32]:
         """`start` and `wait` in one: the root sum f32[P]."""
         return self.start(nodes).wait()
 
-
-class StartedReduction:
-    """A dense reduction under way."""
-
-    def __init__(
-        self,
-        owner: DenseReduction,
-        nodes: Mapping[Node, NDArray[np.float32]],
-        request: Request | None = None,
-    ) -> None:
-        self._owner = owner
-        self._nodes = nodes
-        self._request = request
-
-    def wait(self) -> NDArray[np.float32]:
-        """Root sum f32[P]: a buffer that the next reduction overwrites; do not modify it."""
-        owner = self._owner
-        wire = owner.wire
-        root = (0, owner.leaves)
-        if self._request is None:
+    def _sum(self, nodes: Mapping[Node, Floats]) -> Generator[Request, None, Floats]:
+        wire = self.wire
+        root = (0, self.leaves)
+        if self._alone:
             if wire is None:
-                return climb(self._nodes, *root)
-            wire.round(self._nodes[root], owner._total, _line_jobs(owner.parameters))
-            return owner._total
-        self._request.wait()
-        pieces: dict[Node, NDArray[Any]] = {}
-        width = int(owner._widths[owner.comm.rank])
+                return climb(nodes, *root)
+            wire.round(nodes[root], self._total, _line_jobs(self.parameters))
+            return self._total
         at = 0
-        for sent in owner.nodes:
-            for node in sent:
-                pieces[node] = owner._recv[at : at + width]
+        for lo, hi in pairwise(self._cuts):
+            for node in self.nodes[self.comm.rank]:
+                at += _pack(wire, nodes[node][lo:hi], self._send[at:])
+        yield self.comm.start_alltoallv(
+            self._send, self._send_counts, self._recv, self._recv_counts, what="dense slices"
+        )
+        pieces: dict[Node, NDArray[Any]] = {}
+        width = int(self._widths[self.comm.rank])
+        at = 0
+        for rank_nodes in self.nodes:
+            for node in rank_nodes:
+                pieces[node] = self._recv[at : at + width]
                 at += width
         with np.errstate(over="ignore", invalid="ignore"):  # a diverging run is told so by its loss
             if wire is None:
                 finished = np.ascontiguousarray(climb(pieces, *root))
             else:
-                finished = _climb_codes(wire, pieces, owner.leaves)
-        if wire is None:
-            owner.comm.allgatherv(finished, owner._total, owner._widths, what="dense gather")
-            return owner._total
-        codes = np.empty(int(owner._widths.sum()), np.uint8)
-        owner.comm.allgatherv(finished, codes, owner._widths, what="dense gather")
-        wire.decode(codes, owner._total, reversed_jobs(_line_jobs(owner.parameters, wire)))
-        return owner._total
+                finished = _climb_codes(wire, pieces, self.leaves)
+        arrived: NDArray[Any] = self._total
+        if wire is not None:
+            arrived = np.empty(int(self._widths.sum()), np.uint8)
+        yield self.comm.start_allgatherv(finished, arrived, self._widths, what="dense gather")
+        if wire is not None:
+            wire.decode(arrived, self._total, reversed_jobs(_line_jobs(self.parameters, wire)))
+        return self._total
 
 
 def sum_leaves(

@@ -10,6 +10,8 @@ are the global batch. Lookups travel on a queue of their own (`Comm.queue`), so 
 batches may be on their way during a step.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,8 +41,12 @@ class Exchange:
     plan, comm, leaves : who holds which rectangle, the ranks, and how samples are spread over them.
     first_column : columns of E before the first pooled vector.
     row_scalars : numbers per row that the sparse optimizer needs of the whole row (`entries.py`).
-    route : a name in `routes.ROUTES`, for the words of row-split tables. wires : of pooled vectors
-        and their gradients.
+    route : a name in `routes.ROUTES`, for the words of row-split tables.
+    unique_rows : whether equal rows asked of one shard travel once, a name in
+        `message_sizes.UNIQUE_ROWS`.
+    wires : of pooled vectors and their gradients.
+    cuts : batch size -> i64[W+1], first sample of each rank and the end (None: as the leaves are
+        spread over the ranks).
 
     Attributes: alone, does this one rank hold every table whole, so that lookups are used where
     they are and rows land where they belong? ranks, entries of all ranks; my_entries, of this one.
@@ -54,11 +60,14 @@ class Exchange:
         first_column: int,
         row_scalars: int,
         route: str = "direct",
+        unique_rows: str = "off",
         wires: WireSet = EXACT,
+        cuts: Callable[[int], Ints] | None = None,
     ) -> None:
         self.plan = plan
         self.comm = comm
         self.leaves = leaves
+        self._cuts = cuts or self._leaf_cuts
         self.bags = bags(plan.tables)
         self.columns = int(key_columns(plan.tables, first_column)[-1])
         self.ranks = entries_of_ranks(plan, first_column, row_scalars)
@@ -68,7 +77,7 @@ class Exchange:
             comm.size == 1
             and len(self.my_entries.travel) == len(self.bags) == self.my_entries.cuts[1]
         )
-        self.input = InputDist(plan, comm.queue("input"), self.ranks, self.alone)
+        self.input = InputDist(plan, comm.queue("input"), self.ranks, self.alone, unique_rows)
         self.output = OutputDist(plan, comm, self.ranks, route, wires)
         self._shapes: dict[int, Shape] = {}
 
@@ -78,14 +87,15 @@ class Exchange:
             # a data set ends in one odd batch; only tests use many sizes
             if len(self._shapes) > 64:
                 self._shapes.clear()
-            bounds = [
-                rank_samples(rank, self.comm.size, batch, self.leaves)[0]
-                for rank in range(self.comm.size)
-            ]
             self._shapes[batch] = Shape(
-                self.ranks, self.comm.rank, np.array([*bounds, batch], np.int64), self.columns
+                self.ranks, self.comm.rank, self._cuts(batch), self.columns, self.input.heads
             )
         return self._shapes[batch]
+
+    def _leaf_cuts(self, batch: int) -> Ints:
+        ranks = self.comm.size
+        first = [rank_samples(rank, ranks, batch, self.leaves)[0] for rank in range(ranks)]
+        return np.array([*first, batch], np.int64)
 
     def _find_mean_columns(self, first_column: int) -> tuple[Ints, Ints, Ints] | None:
         """(key, first column in E, width) of the keys that pool by MEAN; None if there are none."""

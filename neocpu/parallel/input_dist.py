@@ -10,8 +10,9 @@ every rank hears from every rank in that exchange anyway, and only then does any
 agreeing on an error.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +25,12 @@ from neocpu.kernels.bucketize import RowRanges, bucketize, bucketize_lengths, le
 from neocpu.kernels.operands import Bags
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.checks import find_refusal
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.entries import Ints, RankEntries
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.shapes import Shape, part_of
-from neocpu.parallel.started import Started
+from neocpu.parallel.started import Pause, Request, Started
+from neocpu.parallel.unique_rows import Heads, UniqueRows
 
 Floats = NDArray[np.float32]
 
@@ -54,13 +56,18 @@ class Sent:
     """Lookups by destination: lengths i32[K*b] of the bags [entry, my sample] of all ranks, lookups
     for each rank i64[W], local rows and weights (or none) one after the other; and the lookups that
     stay, of replicated tables.
+
+    message, words : what travels in place of the rows, and its words for each rank i64[W]. notes :
+    numbers for the heads of the messages of lengths, or None.
     """
 
     lengths: NDArray[np.int32]
     counts: Ints
-    rows: Ints
     weights: Floats
     copies: Lookups | None
+    message: Ints
+    words: Ints
+    notes: list[Heads] | None
 
 
 class InputDist:
@@ -69,9 +76,17 @@ class InputDist:
     plan, comm : who holds which rectangle, and the queue of the ranks on which lookups travel.
     ranks : entries of all ranks (`entries.entries_of_ranks`). alone : are lookups used where they
     are?
+    unique_rows : a name in `message_sizes.UNIQUE_ROWS`.
     """
 
-    def __init__(self, plan: Plan, comm: Comm, ranks: Sequence[RankEntries], alone: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        comm: Comm,
+        ranks: Sequence[RankEntries],
+        alone: bool,
+        unique_rows: str = "off",
+    ) -> None:
         self.plan = plan
         self.comm = comm
         self.alone = alone
@@ -82,83 +97,135 @@ class InputDist:
         self._bucket_keys = tuple(
             np.concatenate([getattr(e, name) for e in looked_up]) for name in ("key", "lo", "hi")
         )
+        self.unique = (
+            UniqueRows(ranks, comm.rank, unique_rows == "on") if unique_rows != "off" else None
+        )
         self._idle: list[Buffers] = []  # of inputs that are done with
+
+    @property
+    def heads(self) -> tuple[Ints, Ints] | None:
+        """Numbers at the head of the messages of lengths, of `shapes.Shape`."""
+        if self.unique is None:
+            return None
+        segments = self.unique.counts
+        return 1 + segments, np.full(segments.size, 1 + segments[self.comm.rank])
 
     def start(self, kjt: KJT, shape: Shape) -> Started[Input]:
         """Send the lookups of this rank's samples to the shards that hold their rows.
 
         Any number may be under way; `release` those that are done with.
 
-        Raises (on every rank, from here or from `wait`)
+        Raises (on every rank, from `wait`)
         ------
         IndexRangeError : a lookup outside [-1, rows), malformed lengths, other keys or another
             number of samples.
         """
-        if kjt.values.dtype != np.int64:
+        return Started(self.steps(kjt, shape), self.comm.stream)
+
+    def steps(
+        self, kjt: KJT | None, shape: Shape, agree: Callable[[], None] | None = None
+    ) -> Generator[Request, None, Input]:
+        """What `start` drives, for exchanges of which it is a part.
+
+        kjt : None refuses the batch. agree : raises the error of a refused batch on every rank that
+        must know of it (None: that of the first rank of `comm` with one).
+        """
+        if kjt is not None and kjt.values.dtype != np.int64:
             kjt = replace(kjt, values=kjt.values.astype(np.int64))
-        return Started(self._input(kjt, shape, self._idle.pop() if self._idle else Buffers()))
+        buffers = self._idle.pop() if self._idle else Buffers()
+        first = int(shape.cuts[self.comm.rank])
+        error = None
+        if kjt is not None:
+            error = find_refusal(kjt, self.plan.tables, self.bags, shape.samples, first)
+        accepted = kjt if error is None else None
+        if accepted is None and self.comm.size == 1:
+            (agree or partial(_raise, error))()
+        return (
+            yield from self._input(
+                accepted, shape, buffers, agree or partial(self.comm.agree, error)
+            )
+        )
 
     def release(self, batch_input: Input) -> None:
         """Its memory is free for a coming input."""
         if batch_input.buffers is not None:
             self._idle.append(batch_input.buffers)
 
-    def _input(self, kjt: KJT, shape: Shape, buffers: Buffers) -> Generator[Request, None, Input]:
-        first = int(shape.cuts[self.comm.rank])
-        error = find_refusal(kjt, self.plan.tables, self.bags, shape.samples, first)
-        if error is not None and self.comm.size == 1:
-            raise error
-        if self.alone:
+    def _input(
+        self, kjt: KJT | None, shape: Shape, buffers: Buffers, agree: Callable[[], None]
+    ) -> Generator[Request, None, Input]:
+        if kjt is not None and self.alone:
             lookups = Lookups(kjt.offsets, kjt.values, self._weights(kjt), shape.samples)
             return Input(kjt, shape, (lookups, None, None, None), None, buffers)
-        sent = None if error is not None else self._bucketize(kjt, shape, buffers)
+        sent = None if kjt is None else self._bucketize(kjt, shape, buffers)
         lengths_out = buffers.take("lengths out", int(shape.length_sends.sum()), np.int32)
         lengths_in = buffers.take("lengths in", int(shape.length_recvs.sum()), np.int32)
-        shape.pack_lengths(None if sent is None else sent.lengths, lengths_out)
+        shape.pack_lengths(
+            None if sent is None else sent.lengths,
+            lengths_out,
+            None if sent is None else sent.notes,
+        )
         yield self.comm.start_alltoallv(
-            lengths_out, shape.length_sends, lengths_in, shape.length_recvs, what="input lengths"
+            lengths_out,
+            shape.length_sends,
+            lengths_in,
+            shape.length_recvs,
+            what="input lengths",
+            table=shape.length_table,
         )
         if lengths_in[shape.recv_heads].any():
-            self.comm.agree(error)
-        assert sent is not None
+            yield Pause()
+            agree()
+        assert kjt is not None and sent is not None
         offsets = buffers.take(
             "offsets in", len(self.my_entries.travel) * shape.batch + 1, np.int64
         )
         shape.unpack_lengths(lengths_in, offsets)
-        rows, weights = yield from self._lookups(sent, shape, offsets, buffers)
+        notes = shape.notes(lengths_in)
+        rows, weights = yield from self._lookups(sent, shape, offsets, notes, buffers)
         return Input(kjt, shape, shape.classes(offsets, rows, weights), sent.copies, buffers)
 
     def _lookups(
-        self, sent: Sent, shape: Shape, offsets: Ints, buffers: Buffers
+        self, sent: Sent, shape: Shape, offsets: Ints, notes: list[Heads], buffers: Buffers
     ) -> Generator[Request, None, tuple[Ints, Floats]]:
-        """Rows and weights of my entries' bags, which stand at `offsets`."""
+        """Rows and weights of my entries' bags, which stand at `offsets`.
+
+        notes : of the heads of the messages of lengths.
+        """
         counts, jobs = shape.permute_jobs(offsets)
+        starts = shape.run_starts(offsets)
         total = int(offsets[-1])
-        size = int(sent.counts.sum())
-        rows = buffers.take("rows in", total, np.int64)
+        words = counts
+        distinct = np.empty((self.comm.size, 0), np.int32)
+        if self.unique is not None:
+            distinct = np.stack(notes)
+            words = self.unique.words(distinct, np.diff(starts, axis=1))
+        rows = buffers.take("rows in", int(words.sum()), np.int64)
         requests = [
-            self.comm.start_alltoallv(
-                sent.rows[:size], sent.counts, rows, counts, what="input rows"
-            )
+            self.comm.start_alltoallv(sent.message, sent.words, rows, words, what="input rows")
         ]
         weights = buffers.take("weights in", total if self.weighted else 0, np.float32)
         if self.weighted:
+            size = int(sent.counts.sum())
             requests.append(
                 self.comm.start_alltoallv(
                     sent.weights[:size], sent.counts, weights, counts, what="input weights"
                 )
             )
         yield from requests
-        if self.comm.size == 1:
-            return rows, weights  # one sender: already entry by entry
-        ordered = (
-            buffers.take("rows", total, np.int64),
-            buffers.take("weights", weights.size, np.float32),
-        )
-        copy_blocks(rows, ordered[0], jobs)
-        if self.weighted:
-            copy_blocks(weights, ordered[1], jobs)
-        return ordered
+        alone = self.comm.size == 1  # one sender: already entry by entry
+        if alone and self.unique is None:
+            return rows, weights
+        ordered_rows = buffers.take("rows", total, np.int64)
+        if self.unique is None:
+            copy_blocks(rows, ordered_rows, jobs)
+        else:
+            self.unique.unpack(rows, distinct, starts, ordered_rows)
+        if alone or not self.weighted:
+            return ordered_rows, weights
+        ordered_weights = buffers.take("weights", weights.size, np.float32)
+        copy_blocks(weights, ordered_weights, jobs)
+        return ordered_rows, ordered_weights
 
     def _bucketize(self, kjt: KJT, shape: Shape, buffers: Buffers) -> Sent:
         """My lookups for the entries of every rank, rank after rank, then for the replicated
@@ -178,7 +245,27 @@ class InputDist:
         copies = None
         if len(self.my_entries.copies):
             copies = part_of(offsets, rows, weights, travel, ranges.key.size, samples)
-        return Sent(lengths, np.diff(offsets[shape.entry_cuts * samples]), rows, weights, copies)
+        counts = np.diff(offsets[shape.entry_cuts * samples])
+        message = rows[: int(counts.sum())]
+        words = counts
+        notes = None
+        if self.unique is not None:
+            message, words, notes = self.unique.pack(rows, offsets, samples, buffers)
+        return Sent(
+            lengths=lengths,
+            counts=counts,
+            weights=weights,
+            copies=copies,
+            message=message,
+            words=words,
+            notes=notes,
+        )
 
     def _weights(self, kjt: KJT) -> Floats:
         return kjt.weights if self.weighted and kjt.weights is not None else np.empty(0, np.float32)
+
+
+def _raise(error: Exception | None) -> None:
+    """Raise the error of the only rank."""
+    assert error is not None
+    raise error

@@ -57,6 +57,8 @@ SCHEDULERS = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "LOADL_", "COBALT_", "PE_HOST
 PLACED = {"OMP_PROC_BIND", "OMP_WAIT_POLICY"}
 # set for ranks that leave it to rank 0 to say that the kernel cache cannot be written
 CACHE_QUIET = "NEOCPU_CACHE_QUIET"  # as in `kernels/_cache.py`, which would load numba
+# what `parallel.shared_windows` may be, and what it tells `MpiComm`
+WINDOWS = {"auto": None, "on": True, "off": False}
 SPIN = "100000"  # turns of GNU OpenMP's loop, some 50 ns each
 
 
@@ -75,12 +77,16 @@ def launched() -> bool:
     return launched_ranks() != 1
 
 
-def get_comm(ranks: int | None = None, ranks_per_node: int | None = None) -> Comm:
+def get_comm(
+    ranks: int | None = None, ranks_per_node: int | None = None, windows: str = "auto"
+) -> Comm:
     """Comm of this process: all ranks of the MPI launch it belongs to, or itself alone (mpi4py is
     then not imported).
 
     ranks : how many there should be; None takes what there is.
     ranks_per_node : group ranks into nodes by number; None: by host.
+    windows : do ranks of a host exchange through shared memory: "auto" (messages that are quicker
+        so), "on" or "off"?
 
     Call it once per process; from then on the guard (`run_guarded`) can end the job. Collective.
 
@@ -106,7 +112,7 @@ def get_comm(ranks: int | None = None, ranks_per_node: int | None = None) -> Com
                 "the launcher's (MPI4PY_LIBMPI=/path/libmpi.so), or with Slurm try srun's "
                 f"--mpi=pmi2 or --mpi=pmix. Otherwise {advice()}"
             )
-        comm = mpi.MpiComm(ranks_per_node=ranks_per_node)
+        comm = mpi.MpiComm(ranks_per_node=ranks_per_node, windows=WINDOWS[windows])
         token = comm.allgather_bytes(secrets.token_hex(8).encode())[0].decode()
         if comm.size > 1:
             join_job(token, comm.rank, comm.abort)

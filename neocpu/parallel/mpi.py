@@ -7,9 +7,10 @@ file starts MPI.
 """
 
 import os
+import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import mpi4py
 import numpy as np
@@ -17,7 +18,12 @@ from numpy.typing import NDArray
 
 from neocpu import cores
 from neocpu.errors import EnvironmentProblem
-from neocpu.parallel.comm import Comm, Counts, Request, Traffic, nodes_of
+from neocpu.parallel.comm import Comm, nodes_of
+from neocpu.parallel.comm_checks import Counts
+from neocpu.parallel.near import NearExchanges, Runs, runs_of
+from neocpu.parallel.sent import Traffic
+from neocpu.parallel.started import Request
+from neocpu.parallel.windows import Windows, segment_bytes, shared_room
 
 mpi4py.rc.thread_level = "serialized"  # loader threads never call MPI
 
@@ -37,6 +43,8 @@ LAST_SLEEP = 4e-3
 # Ranks of a core from which on they sleep. Fewer wait in MPI's own way, which is quicker.
 CROWD = 8
 LARGE_COUNTS = MPI.Get_version() >= (4, 0)
+# Shared memory of a host that must be free, in windows of all its ranks.
+MOST_OF_ROOM = 2
 _TAG = 77
 _NEVER = 78  # tag of no message
 
@@ -51,6 +59,11 @@ class _Started:
     def wait(self) -> None:
         MPI.Request.Waitall(self._requests)
         self._requests = []
+
+    def test(self) -> bool:
+        if self._requests and MPI.Request.Testall(self._requests):
+            self._requests = []
+        return not self._requests
 
 
 class _Asleep(_Started):
@@ -80,11 +93,61 @@ class _Asleep(_Started):
             time.sleep(min(max(waited / 4, FIRST_SLEEP * self._crowd), LAST_SLEEP * self._crowd))
         self._requests = []
 
+    def test(self) -> bool:
+        if self._requests and self._ask():
+            self._requests = []
+        return not self._requests
+
     def _ask(self) -> bool:
         """Are the requests done? MPICH takes in one message each time it is asked anything."""
         for _ in range(self._comm.Get_size()):
             self._comm.Iprobe(MPI.ANY_SOURCE, _NEVER)
         return MPI.Request.Testall(self._requests)
+
+
+class _Later:
+    """A transfer in rounds, which is made while it is waited for."""
+
+    def __init__(self, transfer: Callable[[], None]) -> None:
+        self._transfer: Callable[[], None] | None = transfer
+
+    def wait(self) -> None:
+        if self._transfer is not None:
+            self._transfer()
+            self._transfer = None
+
+    def test(self) -> bool:
+        return self._transfer is None
+
+
+class _Post:
+    """Messages of one communicator between two ranks, each cut into at most `chunk` bytes."""
+
+    def __init__(self, comm: MPI.Comm, chunk: int) -> None:
+        self._comm = comm
+        self._chunk = chunk
+
+    def send(self, view: NDArray[np.uint8], rank: int, tag: int = _TAG) -> list[MPI.Request]:
+        """Requests of a message to a rank."""
+        return [self._comm.Isend(part, rank, tag) for part in self._parts(view)]
+
+    def receive(self, view: NDArray[np.uint8], rank: int, tag: int = _TAG) -> list[MPI.Request]:
+        """Requests of a message from a rank."""
+        return [self._comm.Irecv(part, rank, tag) for part in self._parts(view)]
+
+    def done(self, requests: Sequence[MPI.Request]) -> bool:
+        """Are they all over?"""
+        return MPI.Request.Testall(requests)
+
+    def wait(self, requests: Sequence[MPI.Request]) -> None:
+        """Return when they are all over."""
+        if requests:
+            MPI.Request.Waitall(requests)
+
+    def _parts(self, view: NDArray[np.uint8]) -> Iterator[list[Any]]:
+        for lo in range(0, view.size, self._chunk):
+            part = view[lo : lo + self._chunk]
+            yield [part, part.size, MPI.BYTE]
 
 
 class MpiComm(Comm):
@@ -94,6 +157,8 @@ class MpiComm(Comm):
     ranks_per_node : nodes are runs of this many ranks; None: the real hosts (ranks that can share
         memory).
     chunked : send point-to-point messages even if MPI has 64-bit counts (None: only if it has not).
+    windows : exchange through shared memory with ranks of the same host (`near.py`), where there
+        are any and hosts have room for it: all messages, none, or (None) those that are quicker so.
     crowd : ranks that share a core, where those that wait sleep; 0: MPI waits in its own way, which
         keeps a core busy; None: 0, unless many share one.
     """
@@ -108,6 +173,7 @@ class MpiComm(Comm):
         chunked: bool | None = None,
         chunk: int = CHUNK,
         crowd: float | None = None,
+        windows: bool | None = None,
     ) -> None:
         self._comm = MPI.COMM_WORLD.Dup() if world is None else world
         rank = self._comm.Get_rank()
@@ -119,6 +185,9 @@ class MpiComm(Comm):
         # MPI's own collectives move messages in rounds, and each would wait for a sleeping rank.
         self._chunked = not LARGE_COUNTS or self._crowd > 0 if chunked is None else chunked
         self._chunk = chunk
+        self._post = _Post(self._comm, chunk)
+        self._use_windows = windows
+        self._near = None if windows is False else self._open_windows()
 
     def _exchange(
         self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
@@ -127,6 +196,8 @@ class MpiComm(Comm):
         sends = send_counts * send.itemsize
         into = _bytes(recv)
         recvs = recv_counts * recv.itemsize
+        if self._near is not None:
+            return self._near.start(runs_of(out, sends), runs_of(into, recvs))
         if self._chunked:
             return self._start_messages(out, sends, np.cumsum(sends) - sends, into, recvs)
         request = self._comm.Ialltoallv(
@@ -135,19 +206,23 @@ class MpiComm(Comm):
         )
         return _Started([request], (out, into, sends, recvs))
 
-    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
+    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
         out = _bytes(send)
         into = _bytes(recv)
         sizes = counts * recv.itemsize
+        if self._near is not None:
+            everybody = Runs(out, [0] * self.size, [out.size] * self.size)
+            return self._near.start(everybody, runs_of(into, sizes))
+        starts = np.cumsum(sizes) - sizes
         if self._crowd:
-            self._gather_in_rounds(out, into, sizes)
-        elif self._chunked:
+            return _Later(lambda: self._gather_in_rounds(out, into, sizes))
+        if self._chunked:
             sends = np.full(self.size, out.size, np.int64)
-            self._start_messages(out, sends, np.zeros(self.size, np.int64), into, sizes).wait()
-        else:
-            self._comm.Allgatherv(
-                [out, out.size, MPI.BYTE], [into, (sizes, np.cumsum(sizes) - sizes), MPI.BYTE]
-            )
+            return self._start_messages(out, sends, np.zeros(self.size, np.int64), into, sizes)
+        request = self._comm.Iallgatherv(
+            [out, out.size, MPI.BYTE], [into, (sizes, starts), MPI.BYTE]
+        )
+        return _Started([request], (out, into, sizes, starts))
 
     def _gather_in_rounds(
         self, out: NDArray[np.uint8], into: NDArray[np.uint8], sizes: Counts
@@ -167,13 +242,8 @@ class MpiComm(Comm):
             arriving = blocks[ends[known] : ends[known + more]]
             leaving = blocks[: ends[more]]
             requests = []
-            for view, peer, start in (
-                (arriving, self.rank + known, self._comm.Irecv),
-                (leaving, self.rank - known, self._comm.Isend),
-            ):
-                for lo, hi in self._chunks(0, view.size):
-                    message = [view[lo:hi], hi - lo, MPI.BYTE]
-                    requests.append(start(message, peer % self.size, _TAG))
+            requests += self._post.receive(arriving, (self.rank + known) % self.size)
+            requests += self._post.send(leaving, (self.rank - known) % self.size)
             self._under_way(requests, (leaving, arriving)).wait()
             known += more
         starts = np.cumsum(sizes) - sizes
@@ -193,14 +263,15 @@ class MpiComm(Comm):
         """
         requests = []
         at = np.cumsum(recvs) - recvs
-        for turn in range(self.size):
-            source = (self.rank - turn) % self.size
-            for lo, hi in self._chunks(int(at[source]), int(recvs[source])):
-                requests.append(self._comm.Irecv([into[lo:hi], hi - lo, MPI.BYTE], source, _TAG))
-        for turn in range(self.size):
-            target = (self.rank + turn) % self.size
-            for lo, hi in self._chunks(int(starts[target]), int(sends[target])):
-                requests.append(self._comm.Isend([out[lo:hi], hi - lo, MPI.BYTE], target, _TAG))
+        turns = np.arange(self.size)
+        sources = (self.rank - turns) % self.size
+        for source in sources[recvs[sources] > 0].tolist():
+            view = into[at[source] : at[source] + recvs[source]]
+            requests += self._post.receive(view, source)
+        targets = (self.rank + turns) % self.size
+        for target in targets[sends[targets] > 0].tolist():
+            view = out[starts[target] : starts[target] + sends[target]]
+            requests += self._post.send(view, target)
         return self._under_way(requests, (out, into))
 
     def _under_way(
@@ -210,13 +281,43 @@ class MpiComm(Comm):
             return _Asleep(requests, arrays, self._comm, self._crowd)
         return _Started(requests, arrays)
 
-    def _chunks(self, start: int, size: int) -> Iterator[tuple[int, int]]:
-        for lo in range(start, start + size, self._chunk):
-            yield lo, min(lo + self._chunk, start + size)
+    def _open_windows(self) -> NearExchanges | None:
+        """Exchanges through the windows of hosts; None where no host has two ranks of this comm, or
+        one has no room. Collective.
+        """
+        host = MPI.Intracomm(self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank))
+        ranks = host.Get_size()
+        size = segment_bytes(ranks)
+        # all hosts or none: both ends of a message have to agree on how it travels
+        facts = np.array([shared_room() >= MOST_OF_ROOM * size * ranks, ranks == 1], np.int64)
+        self._comm.Allreduce(MPI.IN_PLACE, [facts, MPI.INT64_T], MPI.MIN)
+        if not facts[0] or facts[1]:
+            host.Free()
+            return None
+        window = MPI.Win.Allocate_shared(size, 1, comm=host)
+        memories = [
+            np.frombuffer(cast(Any, window.Shared_query(place)[0]), np.uint8, size)
+            for place in range(ranks)
+        ]
+        window.Lock_all(MPI.MODE_NOCHECK)
+        window.Sync()
+        members = np.empty(ranks, np.int64)
+        host.Allgather([np.array([self.rank], np.int64), MPI.INT64_T], [members, MPI.INT64_T])
+        crowd = np.array([ranks / len(cores.available())])
+        self._comm.Allreduce(MPI.IN_PLACE, [crowd, MPI.DOUBLE], MPI.MAX)
+        windows = Windows(memories, host.Get_rank(), window.Sync)
+        near = NearExchanges(windows, members.tolist(), self.rank, float(crowd[0]), self._post)
+        if self._use_windows:
+            near.through_windows = range(1, sys.maxsize)
+        return near
 
     def barrier(self) -> None:
         """Return once every rank has called."""
-        if self._crowd:
+        if self._near is not None:
+            one = np.ones(self.size, np.int64)
+            everybody = np.empty(self.size, np.uint8)
+            self._start_gather(np.zeros(1, np.uint8), everybody, one).wait()
+        elif self._crowd:
             self.quiet_barrier()
         else:
             self._comm.Barrier()
@@ -244,6 +345,7 @@ class MpiComm(Comm):
             chunked=self._chunked,
             chunk=self._chunk,
             crowd=self._crowd,
+            windows=self._use_windows,
         )
 
     def abort(self, status: int) -> None:

@@ -19,13 +19,13 @@ from neocpu.embedding.tbe import ExtraWords
 from neocpu.kernels.blocks import copy_blocks
 from neocpu.kernels.rounding import FurtherWords, WordParts, combine_words
 from neocpu.parallel.buffers import Buffers
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.entries import Ints, RankEntries, RoutedEntries
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.routes import ROUTES
 from neocpu.parallel.shapes import Shape
 from neocpu.parallel.shipment import Further, Groups, Map, Shipment, Spill, ship_further
-from neocpu.parallel.started import Started
+from neocpu.parallel.started import Request, Started
 from neocpu.parallel.wires import EXACT, WholeJobs, Wire, WireSet, reversed_jobs
 
 Floats = NDArray[np.float32]
@@ -82,23 +82,28 @@ class OutputDist:
         `whole` and `words` hold my entries side by side (`RankEntries.whole`, `.parts`) for all
         samples of the batch; they belong to the exchange until `Output.finish`.
         """
-        return Output(self, shape, Started(self._output(shape, whole, words, spill)))
+        steps = self._output(shape, whole, words, spill)
+        return Output(self, shape, Started(steps, self.comm.stream))
 
     def _output(
         self, shape: Shape, whole: Floats, words: NDArray[np.float64], spill: Spill
     ) -> Generator[Request, None, Arrival]:
         sends, recvs = shape.whole_counts
+        table = shape.whole_table
         message: NDArray[Any] = whole.reshape(-1)
         wire = self.wires.forward
         if wire:
             jobs = self._whole_jobs(shape, wire)
+            table = jobs.table
             sends = jobs.sends
             recvs = jobs.recvs
             message = self._buffers.take("whole out", int(sends.sum()), np.uint8)
             wire.encode(whole, message, jobs.rows)
         rows = self._buffers.take("whole in", int(recvs.sum()), message.dtype)
         request = (
-            self.comm.start_alltoallv(message, sends, rows, recvs, what="pooled output")
+            self.comm.start_alltoallv(
+                message, sends, rows, recvs, what="pooled output", table=table
+            )
             if self._pooled
             else None
         )
@@ -135,7 +140,7 @@ class OutputDist:
         `wait` gives the gradients of my entries, side by side, for all samples of the batch:
         (f32[B, C] of `RankEntries.whole`, f32[B, C'] of `RankEntries.parts`).
         """
-        return Started(self._gradients(shape, gradient))
+        return Started(self._gradients(shape, gradient), self.comm.stream)
 
     def _gradients(
         self, shape: Shape, gradient: Floats
@@ -145,9 +150,11 @@ class OutputDist:
         wire = self.wires.backward
         if self._pooled:
             recvs, sends = shape.whole_counts  # the way back
+            table = shape.whole_table
             arriving: NDArray[Any] = whole.reshape(-1)
             if wire:
                 jobs = self._whole_jobs(shape, wire)
+                table = jobs.table
                 recvs = jobs.sends
                 sends = jobs.recvs
                 arriving = self._buffers.take("codes in", int(recvs.sum()), np.uint8)
@@ -157,7 +164,7 @@ class OutputDist:
             else:
                 copy_blocks(gradient.reshape(-1), message, shape.gather_jobs)
             request = self.comm.start_alltoallv(
-                message, sends, arriving, recvs, what="pooled gradients"
+                message, sends, arriving, recvs, what="pooled gradients", table=table.T
             )
         parts = np.empty((shape.batch, 0), np.float32)
         if self._routed:
@@ -205,6 +212,10 @@ class Output:
         self._owner = owner
         self._shape = shape
         self._started = started
+
+    def wait(self) -> None:
+        """Wait until the rows are here."""
+        self._started.wait()
 
     def finish(self, out: Floats) -> None:
         """Wait, and write the columns of all travelling entries into `out` f32[b, columns], MEAN

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.kernels.rounding import sum_words
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.started import Request
 
 Ints = NDArray[np.int64]
 
@@ -104,10 +105,13 @@ class Replicas:
         flat = np.concatenate([g.gradient.reshape(-1) for g in owned])
         rows_in = np.empty(int(received.sum()), np.int64)
         flat_in = np.empty(int((received * self.widths).sum()), np.float32)
-        self.comm.allgatherv(rows, rows_in, received.sum(axis=1), what="gathered rows")
-        self.comm.allgatherv(
+        first = self.comm.start_allgatherv(
+            rows, rows_in, received.sum(axis=1), what="gathered rows"
+        )
+        yield self.comm.start_allgatherv(
             flat, flat_in, (received * self.widths).sum(axis=1), what="gathered gradients"
         )
+        yield first
         return [RowGradients(*pair) for pair in self._regroup(received, rows_in, flat_in)]
 
     def _counts(self, counts: Ints, what: str) -> Generator[Request, None, Ints]:
@@ -115,7 +119,12 @@ class Replicas:
         received = np.empty_like(counts)
         sizes = np.full(self.comm.size, counts.shape[1], np.int64)
         yield self.comm.start_alltoallv(
-            np.ascontiguousarray(counts).reshape(-1), sizes, received.reshape(-1), sizes, what=what
+            np.ascontiguousarray(counts).reshape(-1),
+            sizes,
+            received.reshape(-1),
+            sizes,
+            what=what,
+            table=np.broadcast_to(sizes, (self.comm.size, self.comm.size)),
         )
         return received
 

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.buffers import Buffers
-from neocpu.parallel.comm import Request
 from neocpu.parallel.shipment import Groups, Map, Shipment, Words
+from neocpu.parallel.started import Request
 
 Floats = NDArray[np.float32]
 Block = NDArray[Any]  # of gradients: f32, or codes u8

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharding import Shard
+from neocpu.parallel.started import Request
 from neocpu.trees import Node, aligned_nodes, climb
 
 Terms = Mapping[Node, NDArray[np.float32]]

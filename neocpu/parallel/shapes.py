@@ -20,9 +20,20 @@ from neocpu.parallel.wires import WholeJobs, Wire
 
 
 class Shape:
-    """Counts, offsets and copy jobs of one rank's exchanges for one batch size."""
+    """Counts, offsets and copy jobs of one rank's exchanges for one batch size.
 
-    def __init__(self, ranks: Sequence[RankEntries], me: int, cuts: Ints, columns: int) -> None:
+    heads : numbers at the head of the messages of lengths, (to, from) each rank; None: one, the
+    status.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[RankEntries],
+        me: int,
+        cuts: Ints,
+        columns: int,
+        heads: tuple[Ints, Ints] | None = None,
+    ) -> None:
         self.ranks = ranks
         self.me = me
         self.cuts = cuts
@@ -32,11 +43,15 @@ class Shape:
         self.sizes = np.diff(cuts)
         self.samples = int(self.sizes[me])
         keys = np.array([len(r.travel) for r in ranks], np.int64)
-        # lengths: one status number, then [K_q, b]
-        self.length_sends = 1 + keys * self.samples
-        self.length_recvs = 1 + keys[me] * self.sizes
+        # lengths: one status number, other numbers of the head, then [K_q, b]
+        ones = np.ones(len(ranks), np.int64)
+        self.head_sends = ones if heads is None else heads[0]
+        self.head_recvs = ones if heads is None else heads[1]
+        self.length_sends = self.head_sends + keys * self.samples
+        self.length_recvs = self.head_recvs + keys[me] * self.sizes
         self.send_heads = np.cumsum(self.length_sends) - self.length_sends
         self.recv_heads = np.cumsum(self.length_recvs) - self.length_recvs
+        self.length_table = self.head_sends + np.outer(self.sizes, keys)  # [sender, receiver]
         self.entry_cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(keys)])
         # of `combine_sources`, once a route has brought the first
         self.sources: tuple[Ints, Ints, Ints] | None = None
@@ -46,30 +61,50 @@ class Shape:
 
     # ---- lookups ----
 
-    def pack_lengths(self, lengths: NDArray[np.int32] | None, send: NDArray[np.int32]) -> None:
-        """Lengths of bags [entry, my sample] for all ranks -> messages; None refuses the batch."""
+    def pack_lengths(
+        self,
+        lengths: NDArray[np.int32] | None,
+        send: NDArray[np.int32],
+        notes: Sequence[NDArray[np.int32]] | None = None,
+    ) -> None:
+        """Lengths of bags [entry, my sample] for all ranks -> messages; None refuses the batch.
+
+        notes : for each rank, the numbers of its head after the status.
+        """
         if lengths is None:
             send[:] = 1
             return
         send[self.send_heads] = 0
-        for q, head in enumerate(self.send_heads.tolist()):
+        starts = self.send_heads + self.head_sends
+        for q, start in enumerate(starts.tolist()):
             lo = self.entry_cuts[q] * self.samples
             hi = self.entry_cuts[q + 1] * self.samples
-            send[head + 1 : head + 1 + hi - lo] = lengths[lo:hi]
+            send[start : start + hi - lo] = lengths[lo:hi]
+            if notes is not None:
+                send[self.send_heads[q] + 1 : start] = notes[q]
+
+    def notes(self, recv: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+        """Numbers of the heads after the status, by rank."""
+        ends = self.recv_heads + self.head_recvs
+        return [recv[head + 1 : end] for head, end in zip(self.recv_heads.tolist(), ends.tolist())]
 
     def unpack_lengths(self, recv: NDArray[np.int32], offsets: Ints) -> None:
         """Messages of lengths -> offsets i64[K*B + 1] of the bags [entry, sample of the batch]."""
         lengths = np.empty((len(self.entries.travel), self.batch), np.int32)
         for q, head in enumerate(self.recv_heads.tolist()):
-            block = recv[head + 1 : head + self.length_recvs[q]]
+            block = recv[head + self.head_recvs[q] : head + self.length_recvs[q]]
             lengths[:, self.cuts[q] : self.cuts[q + 1]] = block.reshape(len(lengths), self.sizes[q])
         lengths_to_offsets(lengths.reshape(-1), offsets)
+
+    def run_starts(self, offsets: Ints) -> Ints:
+        """First lookup of each (entry, rank), and the end: i64[K, W+1]."""
+        return offsets[self._bounds]
 
     def permute_jobs(self, offsets: Ints) -> tuple[Ints, Ints]:
         """(lookups from each rank i64[W], jobs that copy [rank, entry] runs of lookups to [entry,
         rank]).
         """
-        starts = offsets[self._bounds]
+        starts = self.run_starts(offsets)
         runs = np.diff(starts, axis=1)
         # runs arrive rank by rank
         sent = np.cumsum(runs.T.reshape(-1)).reshape(runs.T.shape).T - runs
@@ -98,6 +133,11 @@ class Shape:
         """Elements of finished rows: (sent to, received from) each rank."""
         widths = np.array([r.whole.columns for r in self.ranks], np.int64)
         return self.sizes * widths[self.me], self.samples * widths
+
+    @cached_property
+    def whole_table(self) -> Ints:
+        """Elements of finished rows by sender and receiver: i64[W, W]."""
+        return np.outer([r.whole.columns for r in self.ranks], self.sizes)
 
     @cached_property
     def scatter_jobs(self) -> Ints:

@@ -13,7 +13,7 @@ Plan, ranks, route and threads decide where the work is done and what travels; n
 seen in E or in the tables afterwards (`docs/arithmetic.md` §3; Neo).
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -27,16 +27,16 @@ from neocpu.jagged import KJT
 from neocpu.kernels.rounding import divide_columns
 from neocpu.kernels.update import clip
 from neocpu.parallel.buffers import Buffers
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
 from neocpu.parallel.entries import Ints, RoutedEntries, key_columns
 from neocpu.parallel.exchange import Exchange
 from neocpu.parallel.input_dist import Input
 from neocpu.parallel.output_dist import Output
 from neocpu.parallel.plan import Plan
-from neocpu.parallel.replicas import Replicas, RowWords
+from neocpu.parallel.replicas import Replicas, RowGradients, RowWords
 from neocpu.parallel.scalars import ScalarPeers
 from neocpu.parallel.shipment import Spill
-from neocpu.parallel.started import Started
+from neocpu.parallel.started import Request, Started
 from neocpu.parallel.wire_formats import FP32, WireSpecs, refuse_cut_blocks
 from neocpu.parallel.wires import Rounding, WireSet
 
@@ -54,8 +54,11 @@ class ShardedEmbedding:
     leaves : leaves of the batch tree; rank r's samples are `trees.rank_samples(r, W, B, leaves)`.
     first_column : columns of E in front of the first pooled vector (the bottom MLP's output).
     huge : tables on huge pages. memory : where tables live (None: all in memory).
-    route : of row-split tables' words, a name in `routes.ROUTES`.
+    route : wires of row-split tables' words, a name in `routes.ROUTES`.
+    unique_rows : whether equal rows asked of one shard travel once, a name in
+        `message_sizes.UNIQUE_ROWS`.
     wires : formats in which pooled vectors and their gradients travel.
+    cuts : as for `Exchange`. tbe : this rank's rows, where they are there already.
 
     Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is
     `plan.local(rank)[i]`). All methods are collective: every rank calls them in the same order.
@@ -72,25 +75,22 @@ class ShardedEmbedding:
         route: str = "direct",
         huge: bool = True,
         memory: MemoryPlan | None = None,
+        unique_rows: str = "off",
         wires: WireSpecs = FP32,
+        cuts: Callable[[int], Ints] | None = None,
+        tbe: TableBatchedEmbedding | None = None,
     ) -> None:
         refuse_cut_blocks(plan, wires)
         self.plan = plan
         self.comm = comm
         self.memory = memory
         self._limit = optimizer.max_gradient  # of E's gradient, at home: before MEANs are divided
-        shards = plan.local(comm.rank)
-        rule = replace(optimizer, max_gradient=0.0)
-        self.tbe: TableBatchedEmbedding
-        if memory is None or memory.plain:
-            self.tbe = TableBatchedEmbedding(plan.tables, shards, rule, seed, huge=huge)
-        else:
-            self.tbe = TieredEmbedding(
-                plan.tables, shards, rule, seed, memory, f"rank-{comm.rank}.h5", huge
-            )
+        self.tbe = tbe or tables_of_rank(plan, comm.rank, optimizer, seed, huge, memory)
         scalars = max(len(phase.of) for phase in self.tbe.rounds)
         self._wires = WireSet.of(wires)
-        self.exchange = Exchange(plan, comm, leaves, first_column, scalars, route, self._wires)
+        self.exchange = Exchange(
+            plan, comm, leaves, first_column, scalars, route, unique_rows, self._wires, cuts
+        )
         self.keys = tuple(bag.key for bag in self.exchange.bags)
         self.columns = self.exchange.columns
         self._mean = self.exchange.mean_columns
@@ -101,7 +101,9 @@ class ShardedEmbedding:
         copies = [plan.local(comm.rank)[i] for i in self._copied]
         tables = [plan.tables[shard.table] for shard in copies]
         self._replicas = (
-            Replicas(comm, [t.rows for t in tables], [t.dim for t in tables]) if tables else None
+            Replicas(comm.queue("replicas"), [t.rows for t in tables], [t.dim for t in tables])
+            if tables
+            else None
         )
         waiting = sorted({int(i) for layout in self._classes[1:3] for i in layout.shard})
         self._round_pooled, self._round_gradients = self._roundings(first_column)
@@ -188,16 +190,21 @@ class ShardedEmbedding:
         nothing was exchanged.
         """
         started = kjt if isinstance(kjt, Started) else self.start(kjt, batch)
-        batch_input = started.wait()
+        pooled = self.lookup(started)
+        pooled.send()
+        return pooled
+
+    def lookup(self, coming: Started[Input]) -> "StartedLookup":
+        """Look up and pool the rows of a batch whose input was started; `send` them then.
+
+        Raises as `forward`.
+        """
+        batch_input = coming.wait()
         if self._last is not None:
             self.exchange.release(self._last)
         self._input = self._last = batch_input
-        if self.exchange.alone:
-            return StartedLookup(self, batch_input, None)
-        whole, words, spill = self._lookup(batch_input)
-        return StartedLookup(
-            self, batch_input, self.exchange.start_output(batch_input.shape, whole, words, spill)
-        )
+        pooled = None if self.exchange.alone else self._lookup(batch_input)
+        return StartedLookup(self, batch_input, pooled)
 
     def _lookup(self, batch_input: Input) -> tuple[Floats, NDArray[np.float64], Spill]:
         entries = self.exchange.my_entries
@@ -242,45 +249,34 @@ class ShardedEmbedding:
         """Update every row that the last `forward` looked up, from dE f32[b, columns] (not
         modified); `step` from 1.
         """
+        update = self.start_backward(gradient, step)
+        update.merge_replicas()
+        update.start_replicas()
+        update.update_shards()
+        update.update_replicas()
+
+    def start_backward(self, gradient: Floats, step: int) -> "StartedUpdate":
+        """Begin `backward`: the gradient is on its way to the shards when this returns."""
         batch_input = self._input
         if batch_input is None:
             raise RuntimeError("backward without a forward")
         self._input = None
-        self._update(batch_input, gradient, step)
-        self.tbe.settle()
+        return StartedUpdate(self, batch_input, self._prepared(batch_input, gradient), step)
 
-    def _update(self, batch_input: Input, gradient: Floats, step: int) -> None:
-        if self._mean is not None or self._limit:
-            prepared = self._buffers.matrix(
-                "gradient", gradient.shape[0], gradient.shape[1], np.float32
-            )
-            if self._limit:
-                clip(gradient.reshape(-1), np.float32(self._limit), prepared.reshape(-1))
-            else:
-                prepared[...] = gradient
-            gradient = prepared
-            if self._mean is not None:
-                divide_columns(gradient, batch_input.kjt.lengths, *self._mean)
-        local = self._rounded(gradient)
-        if self.exchange.alone:
-            if batch_input.classes[0] is not None:
-                self.tbe.backward(self._home, batch_input.classes[0], local, step)
-            return
-        arriving = self.exchange.start_gradients(batch_input.shape, gradient)
-        replicas = (
-            Started(self._replicas.reduce(self._row_words(batch_input, local)))
-            if self._replicas
-            else None
+    def _prepared(self, batch_input: Input, gradient: Floats) -> Floats:
+        """The gradient, clipped, and divided where bags pool by their means."""
+        if self._mean is None and not self._limit:
+            return gradient
+        prepared = self._buffers.matrix(
+            "gradient", gradient.shape[0], gradient.shape[1], np.float32
         )
-        whole, parts = arriving.wait()
-        for i, block in ((0, whole), (3, parts)):
-            if (lookups := batch_input.classes[i]) is not None:
-                self.tbe.backward(self._classes[i], lookups, block, step)
-        if self._any_scalars:
-            Started(self._share(batch_input, whole, parts, step)).wait()
-        if replicas is not None:
-            for i, (rows, rounded) in zip(self._copied, replicas.wait()):
-                self.tbe.apply_rows(i, rows, rounded, step)
+        if self._limit:
+            clip(gradient.reshape(-1), np.float32(self._limit), prepared.reshape(-1))
+        else:
+            prepared[...] = gradient
+        if self._mean is not None:
+            divide_columns(prepared, batch_input.kjt.lengths, *self._mean)
+        return prepared
 
     def _rounded(self, gradient: Floats) -> Floats:
         """The gradient of columns that do not travel, as the wire leaves it; others undefined."""
@@ -318,12 +314,29 @@ class ShardedEmbedding:
 
 
 class StartedLookup:
-    """Pooled rows on their way."""
+    """Pooled rows of a batch: of this rank's shards, then on their way, then at home."""
 
-    def __init__(self, owner: ShardedEmbedding, batch_input: Input, output: Output | None) -> None:
+    def __init__(
+        self,
+        owner: ShardedEmbedding,
+        batch_input: Input,
+        pooled: tuple[Floats, NDArray[np.float64], Spill] | None,
+    ) -> None:
         self._owner = owner
         self._input = batch_input
-        self._output = output
+        self._pooled = pooled
+        self._output: Output | None = None
+
+    def send(self) -> None:
+        """Send the pooled rows on their way. Collective."""
+        if self._pooled is not None:
+            exchange = self._owner.exchange
+            self._output = exchange.start_output(self._input.shape, *self._pooled)
+
+    def wait(self) -> None:
+        """Wait until the rows are here."""
+        if self._output is not None:
+            self._output.wait()
 
     def finish(self, out: Floats) -> None:
         """Wait for the pooled rows and write them into E: `out` f32[b, columns], columns from
@@ -335,6 +348,88 @@ class StartedLookup:
         if out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise ValueError(f"E is {out.dtype}{out.shape}; expected C-contiguous float32{shape}")
         self._owner._finish(self._input, self._output, out)
+
+
+class StartedUpdate:
+    """The backward pass of a batch's tables: gradients on their way to the shards, and what is done
+    with them.
+
+    Call `merge_replicas`, `start_replicas`, `update_shards` and `update_replicas` once each, in
+    this order.
+    """
+
+    def __init__(
+        self, owner: ShardedEmbedding, batch_input: Input, gradient: Floats, step: int
+    ) -> None:
+        self._owner = owner
+        self._input = batch_input
+        self._gradient = owner._rounded(gradient)  # of columns that do not travel
+        self._step = step
+        self._words: list[RowWords] = []
+        self._merged: Started[list[RowGradients]] | None = None
+        self._arriving: Started[tuple[Floats, Floats]] | None = None
+        if not owner.exchange.alone:
+            self._arriving = owner.exchange.start_gradients(batch_input.shape, gradient)
+
+    def wait(self) -> None:
+        """Wait until the gradients of this rank's shards are here."""
+        if self._arriving is not None:
+            self._arriving.wait()
+
+    def merge_replicas(self) -> None:
+        """Merge the gradients of this rank's samples, for each replicated table."""
+        if self._owner._replicas is not None:
+            self._words = self._owner._row_words(self._input, self._gradient)
+
+    def start_replicas(self) -> "Started[list[RowGradients]] | None":
+        """Begin to add the merged gradients of all ranks; None without replicated tables."""
+        if self._owner._replicas is not None:
+            steps = self._owner._replicas.reduce(self._words)
+            self._merged = Started(steps, self._owner._replicas.comm.stream)
+        return self._merged
+
+    def update_shards(self) -> None:
+        """Update the rows of this rank's shards."""
+        owner = self._owner
+        tbe = owner.tbe
+        if self._arriving is None:
+            if (lookups := self._input.classes[0]) is not None:
+                tbe.backward(owner._home, lookups, self._gradient, self._step)
+            return
+        whole, parts = self._arriving.wait()
+        for i, block in ((0, whole), (3, parts)):
+            if (lookups := self._input.classes[i]) is not None:
+                tbe.backward(owner._classes[i], lookups, block, self._step)
+            owner.comm.poll()
+        if owner._any_scalars:
+            steps = owner._share(self._input, whole, parts, self._step)
+            Started(steps, owner.comm.stream).wait()
+
+    def update_replicas(self) -> None:
+        """Update the rows of the replicated tables; the backward pass is over."""
+        owner = self._owner
+        if self._merged is not None:
+            for i, (rows, gradient) in zip(owner._copied, self._merged.wait()):
+                owner.tbe.apply_rows(i, rows, gradient, self._step)
+        owner.tbe.settle()
+
+
+def tables_of_rank(
+    plan: Plan,
+    rank: int,
+    optimizer: SparseOptimizer,
+    seed: int,
+    huge: bool = True,
+    memory: MemoryPlan | None = None,
+) -> TableBatchedEmbedding:
+    """The rows of one rank, shard i those of `plan.local(rank)[i]`; arguments as for
+    `ShardedEmbedding`, which limits gradients itself.
+    """
+    shards = plan.local(rank)
+    rule = replace(optimizer, max_gradient=0.0)
+    if memory is None or memory.plain:
+        return TableBatchedEmbedding(plan.tables, shards, rule, seed, huge=huge)
+    return TieredEmbedding(plan.tables, shards, rule, seed, memory, f"rank-{rank}.h5", huge)
 
 
 def _layout(entries: RoutedEntries, lo: int, hi: int, column: Ints) -> EntryLayout:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from neocpu.kernels.blocks import add_blocks, copy_blocks
 from neocpu.parallel.buffers import Buffers
-from neocpu.parallel.comm import Comm, Request
+from neocpu.parallel.comm import Comm
+from neocpu.parallel.started import Request
 from neocpu.parallel.wires import Wire, merged_jobs, reversed_jobs
 
 Ints = NDArray[np.int64]
@@ -198,7 +199,8 @@ def ship_further(job: Shipment) -> Generator[Request, None, Further]:
     send = np.stack([counts, np.full(comm.size, counts.sum())], axis=1).reshape(-1)
     recv = np.empty(2 * comm.size, np.int64)
     two = np.full(comm.size, 2, np.int64)
-    yield comm.start_alltoallv(send, two, recv, two, what="further counts")
+    table = np.broadcast_to(two, (comm.size, comm.size))
+    yield comm.start_alltoallv(send, two, recv, two, what="further counts", table=table)
     if not recv[1::2].any():
         return Further(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0))
     sizes = np.ascontiguousarray(recv[::2])

@@ -2,37 +2,156 @@
 driven from outside.
 
 A generator yields every request that it wants to be waited for and returns the result. `Started`
-runs it up to its first request, which is then in the hands of the comm, and `wait` drives it to the
-end.
+runs it up to its first request, which is then in the hands of the comm; `wait` drives it to the
+end, and `poll` as far as it goes without waiting.
+
+Ranks poll at different moments, but on one queue of a comm they must call in one order. So a queue
+has a `Stream`: an exchange on it begins when the one before is over.
 """
 
+from collections import deque
 from collections.abc import Generator
-from typing import Generic, TypeVar
-
-from neocpu.parallel.comm import Request
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
 
-class Started(Generic[T]):
-    """An exchange under way; created on every rank in the same order."""
+class Request(Protocol):
+    """A transfer under way. Its arrays belong to the comm until `wait` has returned."""
 
-    def __init__(self, steps: Generator[Request, None, T]) -> None:
+    def wait(self) -> None:
+        """Return when the received array is filled and the sent one reusable; requests may be
+        awaited in any order.
+        """
+
+    def test(self) -> bool:
+        """Is it over? Does not wait; once it is, `wait` returns at once."""
+
+
+class Done:
+    """A request that was over when it began."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def test(self) -> bool:
+        """It is over."""
+        return True
+
+
+class Pause:
+    """Yielded before a call that holds up a rank until all ranks make it: polling goes no further,
+    so that ranks make it where all of them wait.
+    """
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def test(self) -> bool:
+        """Not before somebody waits."""
+        return False
+
+
+class Started(Generic[T]):
+    """An exchange under way; created on every rank in the same order.
+
+    stream : of the queue that it runs on; None: it begins at once, and nobody polls it.
+    """
+
+    def __init__(self, steps: Generator[Request, None, T], stream: "Stream | None" = None) -> None:
         self._steps = steps
         self._request: Request | None = None
         self._result: T
-        self._advance()
+        self._error: Exception | None = None
+        self._stream = stream
+        self._calls = 0
+        self.over = False
+        if stream is None:
+            self._advance()
+            if self._error is not None:
+                raise self._error
+        else:
+            stream.add(self)
 
     def _advance(self) -> None:
+        """Go on to the next request, or to the end."""
+        self._calls += 1
         try:
             self._request = next(self._steps)
         except StopIteration as end:
-            self._request = None
             self._result = end.value
+            self.over = True
+        except Exception as error:  # noqa: BLE001  (raised where the result is asked for)
+            self._error = error
+            self.over = True
 
-    def wait(self) -> T:
-        """Drive the exchange to its end; a second call returns the same result."""
-        while self._request is not None:
+    def poll(self) -> bool:
+        """Go as far as possible without waiting; is it over?"""
+        while not self.over and self._request is not None and self._request.test():
+            self._advance()
+        return self.over
+
+    def drive(self) -> None:
+        """Go on to the end, without heeding the stream."""
+        while not self.over:
+            assert self._request is not None
             self._request.wait()
             self._advance()
+
+    def reach(self, calls: int) -> None:
+        """See that so many requests have begun, or the exchange is over; waits for those before."""
+        if self._stream is not None:
+            self._stream.turn_to(self)
+        while not self.over and self._calls < calls:
+            assert self._request is not None
+            self._request.wait()
+            self._advance()
+
+    def wait(self) -> T:
+        """Drive the exchange to its end; a second call returns the same result.
+
+        Raises what the exchange raised.
+        """
+        if self._stream is not None:
+            self._stream.finish(self)
+        else:
+            self.drive()
+        if self._error is not None:
+            raise self._error
         return self._result
+
+
+class Stream:
+    """The exchanges of one queue, one after the other."""
+
+    def __init__(self) -> None:
+        self._exchanges: deque[Started[Any]] = deque()
+
+    def add(self, exchange: Started[Any]) -> None:
+        """It is the last; it begins now if there is no other."""
+        self.poll()
+        self._exchanges.append(exchange)
+        if len(self._exchanges) == 1:
+            self._begin()
+
+    def poll(self) -> None:
+        """Let exchanges go on, without waiting."""
+        while self._exchanges and self._exchanges[0].poll():
+            self._exchanges.popleft()
+            self._begin()
+
+    def finish(self, exchange: Started[Any]) -> None:
+        """Drive exchanges to their ends, up to this one."""
+        self.turn_to(exchange)
+        exchange.drive()
+        self.poll()
+
+    def turn_to(self, exchange: Started[Any]) -> None:
+        """Drive the exchanges before this one to their ends."""
+        while not exchange.over and self._exchanges[0] is not exchange:
+            self._exchanges[0].drive()
+            self.poll()
+
+    def _begin(self) -> None:
+        if self._exchanges:
+            self._exchanges[0]._advance()

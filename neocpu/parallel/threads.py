@@ -10,6 +10,7 @@ their next verb.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +21,10 @@ from numpy.typing import NDArray
 
 from neocpu.errors import EnvironmentProblem
 from neocpu.kernels._threads import threading_layer, use_threads
-from neocpu.parallel.comm import Comm, Counts, Request, Traffic, nodes_of
+from neocpu.parallel.comm import Comm, nodes_of
+from neocpu.parallel.comm_checks import Counts
+from neocpu.parallel.sent import Traffic
+from neocpu.parallel.started import Request
 
 T = TypeVar("T")
 
@@ -152,6 +156,11 @@ class _Started:
             self.room.wait(self.number, self.meeting)
             self.done = True
 
+    def test(self) -> bool:
+        if not self.done and (self.meeting.over or self.room.world.failure is not None):
+            self.wait()
+        return self.done
+
 
 class ThreadComm(Comm):
     """One rank among threads."""
@@ -178,8 +187,8 @@ class ThreadComm(Comm):
     ) -> Request:
         return self._start("alltoallv", (send, send_counts, recv, recv_counts), _move_all)
 
-    def _gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> None:
-        self._meet("allgatherv", (send, recv, counts), _move_to_all)
+    def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
+        return self._start("allgatherv", (send, recv, counts), _move_to_all)
 
     def barrier(self) -> None:
         """Return once every rank has called."""
@@ -188,6 +197,11 @@ class ThreadComm(Comm):
     def quiet_barrier(self) -> None:
         """Threads sleep in every barrier."""
         self.barrier()
+
+    def rest(self, seconds: float) -> None:
+        """Sleep while others work."""
+        with self._room.world.resting():
+            time.sleep(seconds)
 
     def split(self, color: int, key: int = 0) -> Comm:
         """Comm of the threads that gave the same color, ordered by (key, rank)."""

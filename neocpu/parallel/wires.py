@@ -118,6 +118,8 @@ class WholeJobs:
         pitches = [_bytes_of(wire, r.whole) for r in ranks]
         self.sends = sizes * pitches[me]
         self.recvs = samples * np.array(pitches, np.int64)
+        # of all ranks, [sender, receiver]
+        self.table = np.multiply.outer(np.array(pitches, np.int64), sizes)
         entries = ranks[me].whole
         # a matrix [B, C] of my entries and the messages that hold its rows
         self.rows = merged_jobs(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from neocpu.parallel.comm import LINKS
+from neocpu.parallel.throttle import LINKS
 from neocpu.planner.demand import Numbers
 from neocpu.planner.shard_columns import Ints
 

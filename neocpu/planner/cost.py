@@ -9,7 +9,8 @@ weight (4 in fp32), s floats of optimizer state per row:
     lookup                     p d n: rows are read
     update                     4 d n: gradients are read
                                (2 p d + 8 s) min(n, h): weights and state are read and written
-    input exchange             8 n: a row index for each lookup
+    input exchange             8 n: a row index for each lookup (fewer bytes where equal rows of
+                               a rank travel once, `parallel.unique_rows`)
     output exchange            4 B f d out, 4 B f d back
                                row-split tables send 8 B f d out, as exact words
                                (fewer bytes on compressed wires, `parallel/wire_formats.py`)
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from neocpu.embedding.specs import TableSpec
 from neocpu.parallel.plan import shard_bytes
 from neocpu.parallel.sharding import Shard
-from neocpu.planner.work import Workload
+from neocpu.planner.work import Workload, row_index_bytes
 
 # Cost of a byte between ranks, in bytes of memory traffic: it is written, moved and read.
 LINK = 2.0
@@ -73,10 +74,13 @@ def shard_cost(spec: TableSpec, shard: Shard, ranks: int, replicated: bool, work
         communication = 8 * (width + 1) * touched + 4 * (width + 2) * touched_anywhere
         return Cost(compute, communication, memory)
     # Partial sums of a row-split table travel as exact words of 8 bytes.
+    index_bytes = 8.0
+    if work.unique_rows != "off":
+        index_bytes = float(row_index_bytes((spec,), work, ranks)[0])
     wires = work.wires.specs
     out_bytes = wires.forward.bytes(width) if rows == spec.rows else 8 * width
     back_bytes = wires.backward.bytes(width)
-    return Cost(compute, 8 * lookups + bags * (out_bytes + back_bytes), memory)
+    return Cost(compute, index_bytes * lookups + bags * (out_bytes + back_bytes), memory)
 
 
 def table_costs(

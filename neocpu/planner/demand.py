@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.jagged import KJT
+from neocpu.parallel.message_sizes import segment_words
 from neocpu.planner.shard_columns import Ints, ShardColumns
+from neocpu.planner.work import alike_rows
 
 # i64 where they were counted, f64 where they are expected
 Numbers = NDArray[Any]
@@ -37,6 +39,12 @@ class Demand(Protocol):
 
     def lookups(self, rectangles: ShardColumns) -> Numbers:
         """Lookups that samples of rank s send to rank q's rectangles: [ranks, ranks], [s, q]."""
+
+    def row_words(self, rectangles: ShardColumns, unique_rows: str) -> Numbers:
+        """Words of 8 bytes in which rows travel from rank s to rank q: [ranks, ranks], [s, q].
+
+        unique_rows : one of `message_sizes.UNIQUE_ROWS`; with "off" a word for each lookup.
+        """
 
     def unique(self, table: int, lo: Ints, hi: Ints) -> Numbers:
         """Unique rows of the batch in rows [lo, hi) of a table: [n]."""
@@ -94,6 +102,21 @@ class CountedDemand:
                     np.add.at(counts[source], receivers, inside)
         return counts
 
+    def row_words(self, rectangles: ShardColumns, unique_rows: str) -> Numbers:
+        """Words in which rows travel from rank s to rank q: i64[ranks, ranks]."""
+        if unique_rows == "off":
+            return self.lookups(rectangles)
+        words = np.zeros((self._ranks, self._ranks), np.int64)
+        for table, keys in enumerate(self._keys):
+            places = np.flatnonzero((rectangles.table == table) & ~rectangles.copies)
+            lo = rectangles.lo[places]
+            hi = rectangles.hi[places]
+            for source, unique in enumerate(self._unique[table]):
+                lookups = sum(_between(self._rows[key][source], lo, hi) for key in keys)
+                sizes = segment_words(np.asarray(lookups), _between(unique, lo, hi), unique_rows)
+                np.add.at(words[source], rectangles.rank[places], sizes)
+        return words
+
     def unique(self, table: int, lo: Ints, hi: Ints) -> Numbers:
         """Unique rows of the batch in rows [lo, hi) of a table: i64[n]."""
         return _between(self._anywhere[table], lo, hi)
@@ -128,15 +151,24 @@ class MeanDemand:
     ----------
     tables : of the plan. pooling : mean lookups per bag by table name (default 1).
     cuts : first sample of every rank and the end (`sample_cuts`).
+    distinct : unique rows of the batch by table name, where they were measured: lookups are then
+        spread over as many rows, each alike, as have so many unique ones.
     """
 
     def __init__(
-        self, tables: Sequence[TableSpec], pooling: Mapping[str, float], cuts: Ints
+        self,
+        tables: Sequence[TableSpec],
+        pooling: Mapping[str, float],
+        cuts: Ints,
+        distinct: Mapping[str, float] | None = None,
     ) -> None:
         self._samples = np.diff(cuts)
         self._rows = np.array([spec.rows for spec in tables], np.int64)
         per_sample = [len(spec.features) * pooling.get(spec.name, 1.0) for spec in tables]
         self._per_sample = np.array(per_sample, np.float64)
+        measured = np.array([(distinct or {}).get(spec.name, np.nan) for spec in tables])
+        lookups = self._per_sample * self._samples.sum()
+        self._alike = alike_rows(lookups, self._rows.astype(np.float64), measured)
 
     def lookups(self, rectangles: ShardColumns) -> Numbers:
         """Lookups that samples of rank s send to rank q's rectangles: f64[ranks, ranks]."""
@@ -144,6 +176,22 @@ class MeanDemand:
         share = (rectangles.hi - rectangles.lo) / self._rows[table]
         amounts = np.where(rectangles.copies, 0.0, share * self._per_sample[table])
         return np.outer(self._samples, np.bincount(rectangles.rank, amounts, rectangles.ranks))
+
+    def row_words(self, rectangles: ShardColumns, unique_rows: str) -> Numbers:
+        """Words in which rows travel from rank s to rank q: f64[ranks, ranks]."""
+        if unique_rows == "off":
+            return self.lookups(rectangles)
+        moving = rectangles.select(np.flatnonzero(~rectangles.copies))
+        height = moving.hi - moving.lo
+        per_sample = height / self._rows[moving.table] * self._per_sample[moving.table]
+        # ranks have few different numbers of samples
+        samples, place = np.unique(self._samples, return_inverse=True)
+        words = np.zeros((samples.size, rectangles.ranks))
+        touched = self._touched(np.arange(self._rows.size), samples)[moving.table]
+        for i, count in enumerate(samples.tolist()):
+            sizes = segment_words(per_sample * count, height * touched[:, i], unique_rows)
+            words[i] = np.bincount(moving.rank, sizes, rectangles.ranks)
+        return words[place]
 
     def unique(self, table: int, lo: Ints, hi: Ints) -> Numbers:
         """Unique rows of the batch in rows [lo, hi) of a table: f64[n]."""
@@ -166,9 +214,10 @@ class MeanDemand:
     def _touched(self, tables: Ints, samples: Ints) -> Numbers:
         """Probability that a row of a table is looked up by so many samples: f64[tables, n]."""
         lookups = self._per_sample[tables, None] * samples
+        alike = self._alike[tables, None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            touched = -np.expm1(lookups * np.log1p(-1.0 / self._rows[tables, None]))
-        return np.where(lookups > 0, touched, 0.0)
+            touched = -np.expm1(lookups * np.log1p(-1.0 / alike))
+        return np.where(lookups > 0, touched, 0.0) * (alike / self._rows[tables, None])
 
     def _heights(self, tables: Sequence[int], weights: Ints) -> Numbers:
         """Rows that each rank sums of each table, times the table's weight: f64[tables, ranks]."""

@@ -267,10 +267,12 @@ def traffic_matrix(answer: Answer, leaves: int) -> Floats:
         leaves=leaves,
         parameters=answer.work.dense.parameters,
         route=answer.layout.route,
+        unique_rows=answer.work.unique_rows,
         wires=answer.work.wires.specs,
     )
     tables = answer.plan.tables
-    demand = MeanDemand(tables, answer.work.pooling, sample_cuts(ranks, batch, leaves))
+    work = answer.work
+    demand = MeanDemand(tables, work.pooling, sample_cuts(ranks, batch, leaves), work.distinct)
     matrix: Floats = total(step_traffic(answer.plan, shape, demand), ranks).astype(np.float64)
     return matrix
 

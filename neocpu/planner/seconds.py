@@ -136,7 +136,7 @@ class StepSeconds:
         self.tables = tuple(tables)
         self.work = work
         self.layout = layout
-        self.arrays = TableArrays.of(tables, work)
+        self.arrays = TableArrays.of(tables, work, layout.ranks)
         per_node = min(layout.ranks, layout.ranks_per_node)
         # with rates and shares of as many ranks as a node has here
         self._node = replace(machine, ranks_per_node=per_node)

@@ -6,26 +6,29 @@
 
 With a `CountedDemand` of the step's batch these are, call by call, the bytes that
 `parallel/comm.py` counts; with a `MeanDemand` they are expected ones. Calls stand in the order in
-which a step makes them (`training/step.py`); W ranks, K entries of the receiver, b samples of the
-sender:
+which a step makes them that is not pipelined (`simulation/schedule.py`); other steps make the same
+calls in another order, and those for inputs a step earlier. W ranks, K entries of the receiver, b
+samples of the sender:
 
     input lengths       i32, a status number and the bags of each entry and sample        [1 + K b]
-    input rows          i64, one for each lookup
+                        (a number for each shard too, where equal rows travel once)
+    input rows          i64, one for each lookup; or unique rows and positions
+                        (`parallel/message_sizes.py`)
     input weights       f32, likewise, if any table is weighted
     pooled output       f32, columns of whole entries for each sample
     words               f64, columns of row-split entries; calls by route (`traffic_routes.py`)
     further counts      i64, 2 to each rank: how many words need more than one f64
-    dense slices        f32, P/W parameters of each aligned node of the sender's leaves
     pooled gradients    f32, the way back of the pooled output
     word gradients      f32, the way back of words
     replica counts      i64, replicated tables to each rank: rows that follow
-    row scalars         f32, sums over columns of touched rows, for each phase that reads any
     replica rows        i64, rows that the sender's samples touched, to the rank that sums them
     replica words       f64, their gradients
     gathered counts     i64, replicated tables to each rank
     gathered rows       i64, touched rows, from the rank that summed them to all
     gathered gradients  f32, their gradients
-    dense gather        f32, finished slices to all
+    dense slices        f32, P/W parameters of each aligned node of the sender's leaves
+    dense gather        f32, finished slices to all; both for each bucket of P parameters
+    row scalars         f32, sums over columns of touched rows, for each phase that reads any
 
 Pooled output, gradients and dense slices are codes where the step has wires
 (`parallel/wire_formats.py`).
@@ -45,6 +48,7 @@ from neocpu.planner.collectives import Collective
 from neocpu.planner.demand import Demand, Numbers, sample_cuts
 from neocpu.planner.shard_columns import Ints, ShardColumns
 from neocpu.planner.traffic_routes import ROUTE_CALLS, groups_of
+from neocpu.planner.traffic_two_level import Levels, two_level_calls
 from neocpu.trees import aligned_nodes, rank_leaves
 
 INDEX = 8  # bytes of a row index, and of a count
@@ -57,10 +61,13 @@ WORD = 8  # of an fp64 word
 class StepShape:
     """What decides a step's messages besides its plan and its lookups.
 
-    batch : samples of the global batch. leaves : of the batch tree. parameters : P, dense ones.
+    batch : samples of the global batch. leaves : of the batch tree. parameters : dense ones.
+    buckets : parameters whose gradients are summed together, in their order; (): all are.
     route : of row-split tables, a name in `parallel.routes.ROUTES`.
+    alltoall : "direct" or "two_level", as in `ParallelConfig`.
     row_scalars : numbers per row that each phase of the sparse optimizer reads of the whole row:
         `len(phase.of)` of each phase in `SparseOptimizer.rounds`.
+    unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
     wires : formats of pooled vectors, their gradients and dense gradients.
     """
 
@@ -69,11 +76,35 @@ class StepShape:
     parameters: int = 0
     route: str = "direct"
     row_scalars: tuple[int, ...] = ()
+    unique_rows: str = "off"
+    alltoall: str = "direct"
+    buckets: tuple[int, ...] = ()
     wires: WireSpecs = FP32
 
 
 def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
-    """The calls of one training step, in their order. Raises KeyError for an unknown route."""
+    """The calls of one training step, in their order. Raises KeyError for an unknown route.
+
+    With two-level exchanges, stages of calls that are under way together may change places.
+    """
+    calls = _direct_traffic(plan, step, demand)
+    nodes = np.arange(plan.ranks, dtype=np.int64) // plan.ranks_per_node
+    if step.alltoall == "direct" or plan.ranks_per_node == 1 or not nodes.any():
+        return calls
+    levels = Levels(nodes)
+    if not levels.reduces or not step.wires.dense.exact:
+        return tuple(two_level_calls(calls, nodes))
+    others = [call for call in calls if not call.name.startswith("dense ")]
+    dense = [
+        call
+        for parameters in step.buckets or (step.parameters,)
+        for call in levels.dense(parameters, step.leaves)
+    ]
+    return (*two_level_calls(others, nodes), *dense)
+
+
+def _direct_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collective, ...]:
+    """The calls of a step whose exchanges are direct."""
     rectangles = ShardColumns.of(plan)
     dense = dense_traffic(plan.ranks, step)
     if _alone(rectangles, step):
@@ -90,38 +121,36 @@ def step_traffic(plan: Plan, step: StepShape, demand: Demand) -> tuple[Collectiv
     pooled, pooled_gradients = _whole(rectangles, samples, step.wires)
     replicas = _replicas(plan, demand)
     return (
-        *_input(plan, rectangles, samples, demand),
+        *_input(plan, rectangles, samples, demand, step.unique_rows),
         *pooled,
         *words,
-        *dense[:1],
         *pooled_gradients,
-        # a route's second call waits for its first; the exchange of replicas starts in between
-        *gradients[:1],
-        *replicas[:1],
-        *gradients[1:],
+        *gradients,
+        *replicas,
+        *dense,
         *_row_scalars(plan, step, demand, rectangles),
-        *replicas[1:],
-        *dense[1:],
     )
 
 
 def dense_traffic(ranks: int, step: StepShape) -> list[Collective]:
-    """The two calls of the dense reduction: slices to their owners, finished slices to all."""
+    """The two calls of the dense reduction of each bucket: slices to their owners, finished slices
+    to all.
+    """
     if ranks == 1:
         return []
-    cuts = np.arange(ranks + 1, dtype=np.int64) * step.parameters // ranks
-    widths = np.diff(cuts)
     nodes = [
         sum(1 for _ in aligned_nodes(*rank_leaves(rank, ranks, step.leaves)))
         for rank in range(ranks)
     ]
-    sizes = step.wires.dense.bytes(widths)
-    slices = np.array(nodes, np.int64)[:, None] * sizes
-    finished = np.broadcast_to(sizes[:, None], (ranks, ranks))
-    return [
-        Collective("dense slices", "alltoallv", slices),
-        Collective("dense gather", "allgatherv", finished),
-    ]
+    calls = []
+    for parameters in step.buckets or (step.parameters,):
+        widths = np.diff(np.arange(ranks + 1, dtype=np.int64) * parameters // ranks)
+        sizes = step.wires.dense.bytes(widths)
+        slices = np.array(nodes, np.int64)[:, None] * sizes
+        finished = np.broadcast_to(sizes[:, None], (ranks, ranks))
+        calls.append(Collective("dense slices", "alltoallv", slices))
+        calls.append(Collective("dense gather", "allgatherv", finished))
+    return calls
 
 
 def _alone(rectangles: ShardColumns, step: StepShape) -> bool:
@@ -138,14 +167,20 @@ def _equal(name: str, ranks: int, size: int) -> Collective:
     return Collective(name, "alltoallv", np.full((ranks, ranks), size, np.int64))
 
 
-def _input(plan: Plan, rectangles: ShardColumns, samples: Ints, demand: Demand) -> list[Collective]:
+def _input(
+    plan: Plan, rectangles: ShardColumns, samples: Ints, demand: Demand, unique_rows: str
+) -> list[Collective]:
     """The calls of the input distribution."""
     entries = rectangles.sum_by_rank(rectangles.keys, ~rectangles.copies)
     lookups = demand.lookups(rectangles)
-    lengths = LENGTH * (1 + samples[:, None] * entries)
+    heads = np.ones(plan.ranks, np.int64)
+    if unique_rows != "off":
+        shards = np.ones(rectangles.table.size, np.int64)
+        heads += rectangles.sum_by_rank(shards, ~rectangles.copies)
+    lengths = LENGTH * (heads + samples[:, None] * entries)
     calls = [
         Collective("input lengths", "alltoallv", lengths),
-        Collective("input rows", "alltoallv", INDEX * lookups),
+        Collective("input rows", "alltoallv", INDEX * demand.row_words(rectangles, unique_rows)),
     ]
     if any(table.weighted for table in plan.tables):
         calls.append(Collective("input weights", "alltoallv", NUMBER * lookups))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.embedding.specs import TableSpec
+from neocpu.parallel.message_sizes import segment_words
 from neocpu.parallel.wire_formats import BLOCK, WIRE_FORMATS, WireSpec, WireSpecs
 
 Floats = NDArray[np.float64]
@@ -95,6 +96,7 @@ class Workload:
     distinct : distinct rows that a step looks up, by table name, where they were measured (default:
         as many as uniform lookups would touch).
     dense, wires : the dense part, and formats of what travels.
+    unique_rows : do equal rows travel once, one of `message_sizes.UNIQUE_ROWS`.
     """
 
     batch: int = 2048
@@ -103,6 +105,7 @@ class Workload:
     distinct: Mapping[str, float] = field(default_factory=dict)
     dense: DenseWork = field(default_factory=DenseWork)
     wires: Wires = field(default_factory=Wires)
+    unique_rows: str = "off"
 
 
 class TableArrays(NamedTuple):
@@ -124,8 +127,8 @@ class TableArrays(NamedTuple):
     state_bytes_of_row: Floats
 
     @classmethod
-    def of(cls, tables: Sequence[TableSpec], work: Workload) -> "TableArrays":
-        """The tables under a workload."""
+    def of(cls, tables: Sequence[TableSpec], work: Workload, ranks: int = 1) -> "TableArrays":
+        """The tables under a workload; ranks : among which lookups travel."""
         rows = np.array([float(table.rows) for table in tables])
         bags = np.array([float(work.batch * len(table.features)) for table in tables])
         lookups = bags * np.array([work.pooling.get(table.name, 1.0) for table in tables])
@@ -139,7 +142,8 @@ class TableArrays(NamedTuple):
             lookups=lookups,
             distinct=np.minimum(distinct, rows),
             lookup_bytes=np.array([float(table.lookup_bytes) for table in tables]),
-            index_bytes=np.array([8.0 + 4.0 * table.weighted for table in tables]),
+            index_bytes=row_index_bytes(tables, work, ranks)
+            + np.array([4.0 * table.weighted for table in tables]),
             state_bytes_of_number=np.full(len(tables), 4.0 * per_number),
             state_bytes_of_row=np.full(len(tables), 4.0 * per_row),
         )
@@ -148,6 +152,37 @@ class TableArrays(NamedTuple):
 def touched(lookups: Floats, rows: Floats) -> Floats:
     """Expected distinct rows of so many uniform lookups: h (1 - (1 - 1/h)^n)."""
     return -rows * np.expm1(lookups * np.log1p(-1.0 / np.maximum(rows, 2.0)))
+
+
+def alike_rows(lookups: Floats, rows: Floats, distinct: Floats) -> Floats:
+    """How many rows, each looked up alike, have so many distinct ones among so many lookups: at
+    most `rows`, which they are where `distinct` is NaN.
+    """
+    low = np.minimum(np.ones_like(rows), rows)
+    high = rows.copy()
+    for _ in range(60):
+        middle = np.sqrt(low * high)
+        few = touched(lookups, np.maximum(middle, 2.0)) < distinct
+        low = np.where(few, middle, low)
+        high = np.where(few, high, middle)
+    return np.where(np.isnan(distinct), rows, np.minimum(np.maximum(high, 1.0), rows))
+
+
+def row_index_bytes(tables: Sequence[TableSpec], work: Workload, ranks: int) -> Floats:
+    """Bytes in which the row of a lookup travels, of each table: f64[tables].
+
+    8, or fewer where equal rows of the samples of one of so many ranks travel once.
+    """
+    if work.unique_rows == "off":
+        return np.full(len(tables), 8.0)
+    rows = np.array([float(table.rows) for table in tables])
+    bags = np.array([float(work.batch * len(table.features)) for table in tables])
+    lookups = bags * np.array([work.pooling.get(table.name, 1.0) for table in tables])
+    measured = np.array([work.distinct.get(table.name, np.nan) for table in tables])
+    alike = alike_rows(lookups, rows, measured)
+    of_rank = lookups / ranks
+    words = segment_words(of_rank, touched(of_rank, alike), work.unique_rows)
+    return 8.0 * words / np.maximum(of_rank, 1e-9)
 
 
 class Rectangles(NamedTuple):

@@ -31,11 +31,41 @@ def interact(rows: list[F64], kind: str, diagonal: bool) -> F64:
     )
 
 
+def tower_vectors(
+    parameters: Mapping[str, F64], towers: Mapping[str, list[int]], width: int, pooled: list[F64]
+) -> list[F64]:
+    """Vectors f64[b, width] that towers make of pooled f64[b, dim], one per key.
+
+    towers : name -> positions of its keys. Joint vectors of a tower come before those of each key.
+    """
+    vectors = []
+    for name, keys in towers.items():
+        inputs = [("joint", np.concatenate([pooled[key] for key in keys], axis=1))]
+        inputs += [("feature", pooled[key]) for key in keys]
+        for part, x in inputs:
+            if f"towers.{name}.{part}.weight" in parameters:
+                weight = parameters[f"towers.{name}.{part}.weight"]
+                y = x @ weight.T + parameters[f"towers.{name}.{part}.bias"]
+                vectors += np.split(y, len(weight) // width, axis=1)
+    return vectors
+
+
 def logits(
-    parameters: Mapping[str, F64], dense: F64, pooled: list[F64], kind: str, diagonal: bool
+    parameters: Mapping[str, F64],
+    dense: F64,
+    pooled: list[F64],
+    kind: str,
+    diagonal: bool,
+    towers: Mapping[str, list[int]] | None = None,
+    width: int = 0,
 ) -> F64:
-    """Logits f64[b] from dense f64[b, features] and one pooled f64[b, dim] per key."""
+    """Logits f64[b] from dense f64[b, features] and one pooled f64[b, dim] per key.
+
+    towers, width : as for `tower_vectors`, or none.
+    """
     bottom = mlp(parameters, "bottom", dense, True)
+    if towers:
+        pooled = tower_vectors(parameters, towers, width, pooled)
     return mlp(parameters, "top", interact([bottom, *pooled], kind, diagonal), False)[:, 0]
 
 

@@ -19,17 +19,17 @@ from neocpu.simulation.schedule import QUEUES
 PHASES = {
     "readers": ("read",),
     "copy to device": ("copy",),
-    "exchange of inputs": ("input",),
-    "prefetch": ("prefetch",),
+    "exchange of inputs": ("lengths", "rows"),
+    "prefetch": ("index", "prefetch"),
     "embedding lookup": ("lookup",),
     "exchange of pooled vectors": ("output",),
     "MLPs forward": ("bottom_forward", "top_forward"),
     "MLPs backward": ("upper_backward", "lower_backward", "bottom_backward"),
     "exchange of pooled gradients": ("gradient",),
-    "sums of dense gradients": ("upper_sums", "lower_sums", "bottom_sums"),
-    "embedding update": ("update",),
+    "sums of dense gradients": ("upper_sums", "lower_sums"),
+    "embedding update": ("merge", "update", "apply"),
     "exchange of replicas": ("replicas",),
-    "dense update": ("dense_update",),
+    "dense update": ("upper_update", "lower_update"),
 }
 PHASE_OF = {stage: phase for phase, stages in PHASES.items() for stage in stages}
 

@@ -7,6 +7,7 @@ know, because no plan changes it: readers, and copies from the host.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
     sums = fixed.pop("dense_exchange", 0.0)
     fixed.pop("calls", None)
     by_phase = _by_phase(model, loads)
-    bottom_time, bottom_size, upper_size = _bottom_shares(model, options.bottom_layers)
+    shares = _shares(model, options.bottom_layers)
 
     def alike(seconds: float) -> Work:
         return Work(np.full(ranks, seconds))
@@ -60,23 +61,29 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
     return {
         "read": alike(_read_seconds(model, options)),
         "copy": alike(copy_seconds(model, options)),
-        "input": exchanges.alltoall(by_phase["input"], latency * INPUT_CALLS / CALLS, INPUT_CALLS),
+        # two small calls, splits and lengths; then what takes the time
+        "lengths": exchanges.alltoall(0.0 * by_phase["input"], latency * 2 / CALLS, 2),
+        "rows": exchanges.alltoall(by_phase["input"], latency * (INPUT_CALLS - 2) / CALLS, 1),
+        "index": alike(0.0),  # part of prefetching
         "prefetch": Work(by_phase["prefetch"]),
         "lookup": Work(by_phase["lookup"]),
         "output": exchanges.alltoall(by_phase["output"], latency / CALLS, 1),
-        "bottom_forward": alike(forward * bottom_time),
-        "top_forward": alike(forward * (1 - bottom_time)),
-        "upper_backward": alike(backward * (1 - bottom_time) / 2),
-        "lower_backward": alike(backward * (1 - bottom_time) / 2),
+        "bottom_forward": alike(forward * shares.bottom_time),
+        "top_forward": alike(forward * (1 - shares.bottom_time)),
+        "upper_backward": alike(backward * shares.upper_time),
+        "lower_backward": alike(backward * shares.first_time / 2),
         "gradient": exchanges.alltoall(by_phase["gradient"], latency / CALLS, 1),
-        "bottom_backward": alike(backward * bottom_time),
-        "upper_sums": exchanges.allreduce(sums, upper_size),
-        "lower_sums": exchanges.allreduce(sums, 1 - upper_size - bottom_size),
-        "bottom_sums": exchanges.allreduce(sums, bottom_size),
+        # with the weight gradients of the top MLP's first layer
+        "bottom_backward": alike(backward * (shares.bottom_time + shares.first_time / 2)),
+        "upper_sums": exchanges.allreduce(sums, shares.upper_size),
+        "lower_sums": exchanges.allreduce(sums, 1 - shares.upper_size),
+        "merge": alike(0.0),  # merging and applying are part of the update
         "update": Work(by_phase["update"]),
         "replicas": exchanges.alltoall(by_phase["replicas"], 0.0, 0),
+        "apply": alike(0.0),
         # whatever else is the same for all plans is done at the end of a step
-        "dense_update": alike(sum(fixed.values())),
+        "upper_update": alike(sum(fixed.values()) * shares.upper_size),
+        "lower_update": alike(sum(fixed.values()) * (1 - shares.upper_size)),
     }
 
 
@@ -137,29 +144,41 @@ def _work(seconds: Floats, size: Floats, price: Price) -> Work:
     return Work(seconds, uses)
 
 
-def _bottom_shares(model: StepSeconds, bottom_layers: int) -> tuple[float, float, float]:
-    """The bottom MLP's parts of dense seconds and of parameters; the upper half's of parameters."""
+class _Shares(NamedTuple):
+    """Parts of the dense layers' seconds: of the bottom MLP, of the top MLP's first layer, and of
+    its other layers (upper); and the part of all parameters that upper layers have.
+    """
+
+    bottom_time: float = 0.0
+    first_time: float = 1.0
+    upper_time: float = 0.0
+    upper_size: float = 0.0
+
+
+def _shares(model: StepSeconds, bottom_layers: int) -> _Shares:
     dense = model.work.dense
-    layers = dense.layers
-    if not layers:
-        return 0.0, 0.0, 0.0
+    if not dense.layers:
+        return _Shares()
     samples = -(-model.work.batch // model.layout.ranks)
     seconds = [
         model.machine.product_seconds(samples, outputs, inputs, dense.precision)
-        for inputs, outputs in layers
+        for inputs, outputs in dense.layers
     ]
-    sizes = [(inputs + 1) * outputs for inputs, outputs in layers]
-    top = len(layers) - bottom_layers
-    upper = sum(sizes[len(sizes) - top // 2 :]) if top > 1 else 0
+    sizes = [(inputs + 1) * outputs for inputs, outputs in dense.layers]
+    upper_size = sum(sizes[bottom_layers + 1 :]) / sum(sizes)
     total = sum(seconds)
-    share = sum(seconds[:bottom_layers]) / total if 0 < total < np.inf else 0.0
-    return share, sum(sizes[:bottom_layers]) / sum(sizes), upper / sum(sizes)
+    if not 0 < total < np.inf:
+        return _Shares(upper_size=upper_size)
+    bottom = sum(seconds[:bottom_layers]) / total
+    upper = sum(seconds[bottom_layers + 1 :]) / total
+    return _Shares(bottom, 1 - bottom - upper, upper, upper_size)
 
 
 def copy_bytes(model: StepSeconds, options: StageOptions) -> float:
     """Bytes of a rank's inputs of a step: dense features, a label, lengths, indices."""
     arrays = model.arrays
-    sparse = float((arrays.index_bytes * arrays.lookups + 4.0 * arrays.bags).sum())
+    index_bytes = np.array([8.0 + 4.0 * table.weighted for table in model.tables])
+    sparse = float((index_bytes * arrays.lookups + 4.0 * arrays.bags).sum())
     return (sparse + 4.0 * (options.dense_features + 1) * model.work.batch) / model.layout.ranks
 
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from neocpu.config import Config
-from neocpu.embedding.specs import bags
 from neocpu.errors import ConfigError
-from neocpu.model.layout import ModelLayout
 from neocpu.planner.work import DenseWork, Wires, Workload
 from neocpu.simulation.collectives import MEASURED
 from neocpu.simulation.costs import StageOptions
@@ -29,18 +27,26 @@ class Course:
     steps: int = 4
 
 
+def refuse_towers(config: Config) -> None:
+    """Raise ConfigError where towers run on their nodes: no model of a step's cost knows that."""
+    if config.parallel.towers:
+        raise ConfigError(
+            "parallel.towers: what a step costs with towers on their nodes is not modelled; "
+            "--set parallel.towers=false asks about towers at home"
+        )
+
+
 def dense_work(config: Config, dense_features: int, precision: str) -> DenseWork:
     """The dense layers of a config's model."""
-    model = config.model
-    dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
-    layout = ModelLayout(
-        dense_features, dims, model.bottom, model.top, model.interaction, model.diagonal, model.loss
-    )
+    layout = config.model.layout(dense_features, config.tables)
     layers = [*pairwise(layout.sizes("bottom")), *pairwise(layout.sizes("top"))]
-    dot = model.interaction == "dot"
+    # a feature layer works once for each key; it is counted once, as its parameters are
+    weights = [shape for tower in layout.towers for _, shape in tower.tensors() if len(shape) == 2]
+    layers += [(inputs, outputs) for outputs, inputs in weights]
+    dot = config.model.interaction == "dot"
     return DenseWork(
         layers=tuple(layers),
-        vectors=len(dims) + 1 if dot else 0,
+        vectors=len(layout.vector_widths) + 1 if dot else 0,
         width=layout.first_column if dot else 0,
         precision=precision,
     )
@@ -59,6 +65,7 @@ def scenario_of(
 
     Raises ConfigError for a batch that has no sample for some rank, and units that a machine lacks.
     """
+    refuse_towers(config)
     course = course or Course()
     machine = changes.of_machine(machine)
     features = changes.dense_features or DENSE_FEATURES.get(config.data.format, 1)
@@ -77,6 +84,7 @@ def scenario_of(
         state_floats=config.optimizer.sparse.state_floats,
         dense=dense_work(config, features, precision),
         wires=changes.of_wires(wires_of(config)),
+        unique_rows=config.parallel.unique_rows,
     )
     readers = changes.readers_per_rank
     if changes.readers_per_node:

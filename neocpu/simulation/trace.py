@@ -4,17 +4,16 @@ A process is a rank, a thread one of its streams. An exchange begins where its l
 arrived; before that a rank that waits for slower ones shows `wait`.
 """
 
-import json
 from typing import Any
 
 import numpy as np
 
+from neocpu.simulation.chrome_trace import TrackPiece, document, event, names
 from neocpu.simulation.engine import Timeline
 from neocpu.simulation.schedule import QUEUES
 
 # More ranks than this are sampled.
 MOST_RANKS = 256
-MICROSECONDS = 1e6
 
 
 def traced_ranks(line: Timeline, most: int = MOST_RANKS) -> list[int]:
@@ -30,49 +29,26 @@ def traced_ranks(line: Timeline, most: int = MOST_RANKS) -> list[int]:
 def trace_text(line: Timeline, title: str, most: int = MOST_RANKS) -> str:
     """The trace as JSON, times in microseconds."""
     ranks = traced_ranks(line, most)
-    threads = {queue: place for place, queue in enumerate(QUEUES)}
+    tracks = list(QUEUES)
     events: list[dict[str, Any]] = []
     for rank in ranks:
-        events.append(_metadata("process_name", rank, 0, f"rank {rank}"))
-        for queue, place in threads.items():
-            events.append(_metadata("thread_name", rank, place, QUEUES[queue]))
+        events.extend(names(rank, [QUEUES[queue] for queue in tracks]))
     for number, task in enumerate(line.tasks):
-        thread = threads[task.stage.queue]
-        arrivals = (line.arrival[number] * MICROSECONDS).tolist()
-        starts = (line.start[number] * MICROSECONDS).tolist()
-        finishes = (line.finish[number] * MICROSECONDS).tolist()
+        track = tracks.index(task.stage.queue)
+        arrivals = line.arrival[number].tolist()
+        starts = line.start[number].tolist()
+        finishes = line.finish[number].tolist()
+        arguments = {"batch": task.batch}
         for rank in ranks:
-            arguments = {"batch": task.batch}
-            if task.exchange and starts[rank] > arrivals[rank] and finishes[rank] > starts[rank]:
-                span = (arrivals[rank], starts[rank])
-                events.append(_slice(f"wait: {task.name}", rank, thread, span, arguments))
-            if finishes[rank] > starts[rank]:
-                span = (starts[rank], finishes[rank])
-                events.append(_slice(task.name, rank, thread, span, arguments))
+            start = starts[rank]
+            if task.exchange and start > arrivals[rank] and finishes[rank] > start:
+                waiting = f"wait: {task.name}"
+                events.append(
+                    event(TrackPiece(waiting, rank, track, arrivals[rank], start, arguments))
+                )
+            if round((finishes[rank] - start) * 1e6, 3) > 0:
+                events.append(
+                    event(TrackPiece(task.name, rank, track, start, finishes[rank], arguments))
+                )
     note = "all ranks" if len(ranks) == line.ranks else f"{len(ranks)} of {line.ranks} ranks"
-    trace = {
-        "displayTimeUnit": "ms",
-        "otherData": {"title": title, "ranks": note},
-        "traceEvents": events,
-    }
-    return json.dumps(trace) + "\n"
-
-
-def _metadata(kind: str, rank: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": rank, "tid": thread, "args": {"name": name}}
-
-
-def _slice(
-    name: str, rank: int, thread: int, span: tuple[float, float], arguments: dict[str, Any]
-) -> dict[str, Any]:
-    """A named piece of time of a rank's stream."""
-    begin, end = span
-    return {
-        "ph": "X",
-        "name": name,
-        "pid": rank,
-        "tid": thread,
-        "ts": round(begin, 3),
-        "dur": round(end - begin, 3),
-        "args": arguments,
-    }
+    return document(events, {"title": title, "ranks": note})

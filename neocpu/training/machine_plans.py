@@ -11,7 +11,7 @@ from neocpu.planner.placements import Capacity
 from neocpu.planner.planners import PLANNERS
 from neocpu.planner.question import PlanQuestion
 from neocpu.planner.work import Workload
-from neocpu.simulation.settings import DENSE_FEATURES, dense_work
+from neocpu.simulation.settings import DENSE_FEATURES, dense_work, refuse_towers
 from neocpu.storage.placement import PLACEMENTS, choose_placements
 from neocpu.training.plans import workload
 from neocpu.zionex.machine import Machine
@@ -34,7 +34,8 @@ def question_of(
     each table. distinct : distinct rows that a step looks up in it. dense_features : of the data.
     All three where the data was looked at.
 
-    Raises ConfigError for an unknown planner or cost model, and memories that the machine lacks.
+    Raises ConfigError for an unknown planner or cost model, memories that the machine lacks, and
+    towers on their nodes.
     """
     for name, known, option in (
         (planner, PLANNERS, "--planner"),
@@ -42,6 +43,7 @@ def question_of(
     ):
         if name not in known:
             raise ConfigError(f"{option}: {name!r} is unknown; choose one of {', '.join(known)}")
+    refuse_towers(config)
     per_node = ranks_per_node or config.parallel.ranks_per_node or machine.ranks_per_node
     layout = Layout(ranks, min(per_node, ranks), config.parallel.route)
     features = dense_features or DENSE_FEATURES.get(config.data.format, 1)
@@ -57,6 +59,7 @@ def question_of(
             state_floats=lookups.state_floats,
             distinct=lookups.distinct,
             dense=dense_work(config, features, "fp32"),
+            unique_rows=lookups.unique_rows,
             wires=lookups.wires,
         ),
         layout=layout,

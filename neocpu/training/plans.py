@@ -3,7 +3,7 @@
 The run's config, put as the questions that `planner/` answers. Every rank gets the same answers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from neocpu.config import Config, MemoryConfig
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm
-from neocpu.parallel.plan import Plan, is_plan_file
+from neocpu.parallel.plan import Plan, choose_schemes, is_plan_file
 from neocpu.parallel.shared_plan import plan_on_first_rank
 from neocpu.parallel.wire_formats import refuse_cut_blocks
 from neocpu.planner import auto, plan_file
@@ -22,6 +22,7 @@ from neocpu.planner.plan_file import PlanFile
 from neocpu.planner.planners import planner_of
 from neocpu.planner.seconds import StepSeconds
 from neocpu.planner.tiers import SPEEDS, demands, place_tables
+from neocpu.planner.tower_plan import plan_by_nodes
 from neocpu.planner.work import Workload
 from neocpu.records import choose
 from neocpu.simulation.settings import wires_of
@@ -67,11 +68,35 @@ def _plan(config: Config, ranks: int, per_node: int | None, work: Workload) -> P
     budget = config.parallel.memory or None
     spec = config.parallel.plan
     if not (isinstance(spec, str) and is_plan_file(spec)):
+        if config.parallel.towers:
+            return _plan_by_nodes(config, ranks, per_node or ranks, work)
         if plans_in_seconds(config):
             return _planned(config, ranks, per_node, work)
         return auto.make_plan(config.tables, spec, ranks, per_node, work, budget)
     file = plan_file.loads(plan_file.read_text(spec), spec)
     return plan_of_file(config, file, ranks, per_node, work)
+
+
+def _plan_by_nodes(config: Config, ranks: int, per_node: int, work: Workload) -> Plan:
+    """The plan in which each tower's tables lie on one node, whose ranks are planned as a run of
+    their own.
+    """
+    tables = config.tables
+    layout = config.model.layout(1, tables)
+    names = [table.name for table in tables]
+    placements = dict(zip(names, choose_placements(names, config.memory.placement)))
+
+    def plan_node(numbers: Sequence[int], schemes: Sequence[str]) -> Plan:
+        node_tables = tuple(tables[number] for number in numbers)
+        by_name = dict(zip((table.name for table in node_tables), schemes))
+        parallel = replace(config.parallel, plan=by_name, towers=False)
+        memory = replace(config.memory, placement={t.name: placements[t.name] for t in node_tables})
+        node_config = replace(config, tables=node_tables, parallel=parallel, memory=memory)
+        return _plan(node_config, per_node, per_node, work)
+
+    schemes = choose_schemes(tables, config.parallel.plan)
+    towers = [tower.keys for tower in layout.towers]
+    return plan_by_nodes(tables, schemes, towers, ranks, min(per_node, ranks), plan_node)
 
 
 def plan_of_file(
@@ -174,10 +199,11 @@ def workload(
         if table.name in pooling
     }
     return Workload(
-        config.training.batch_size,
-        lookups_per_bag,
-        config.optimizer.sparse.state_floats,
-        distinct or {},
+        batch=config.training.batch_size,
+        pooling=lookups_per_bag,
+        state_floats=config.optimizer.sparse.state_floats,
+        distinct=distinct or {},
+        unique_rows=config.parallel.unique_rows,
         wires=wires_of(config),
     )
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import TrainingError
-from neocpu.model.layout import ModelLayout
 from neocpu.parallel.plan import Plan
 from neocpu.training.state_blocks import BLOCK
 
@@ -99,7 +98,8 @@ def working_memory(config: Config, plan: Plan) -> int:
     takes once on a host is in SHARED and COMPILER.
     """
     samples = -(-config.training.batch_size // plan.ranks)
-    columns = config.model.bottom[-1] + sum(plan.tables[bag.table].dim for bag in bags(plan.tables))
+    layout = config.model.layout(1, plan.tables)
+    columns = layout.columns + sum(tower.columns for tower in layout.towers)
     widths = sum(config.model.bottom) + sum(config.model.top) + len(bags(plan.tables)) ** 2
     return 4 * samples * (8 * columns + 3 * widths) + PROGRAM
 
@@ -161,11 +161,7 @@ def check_memory(
 
 def dense_bytes(config: Config, dense_features: int) -> int:
     """Bytes of the dense parameters and their optimizer's state."""
-    model = config.model
-    dims = tuple(config.tables[bag.table].dim for bag in bags(config.tables))
-    layout = ModelLayout(
-        dense_features, dims, model.bottom, model.top, model.interaction, model.diagonal
-    )
+    layout = config.model.layout(dense_features, config.tables)
     return 4 * layout.parameters * (1 + config.optimizer.dense.state_floats[0])
 
 

@@ -28,6 +28,7 @@ from neocpu.parallel.plan import Plan
 from neocpu.training.metrics import Metrics
 
 Advance = Callable[[int, int], None]
+Tell = Callable[[str], None]  # shows one line
 # (steps in all, steps done) -> advance(step, samples)
 Progress = Callable[[int, int], AbstractContextManager[Advance]]
 # shows how many kernels have been compiled, asking the function now and then, while the block lasts

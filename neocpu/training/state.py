@@ -273,7 +273,11 @@ def dense_fields(world: Any) -> dict[str, dict[str, F32]]:
 
 
 def state_of(world: Any, quantize: str = "") -> State:
-    """The state of a `training.world.World`; `quantize`: as for `State`."""
+    """The state of a `training.world.World`; `quantize`: as for `State`. Collective where towers
+    run on their nodes.
+    """
+    if (towers := getattr(world, "towers", None)) is not None:
+        towers.gather(world.dense)
     optimizer = world.config.optimizer.sparse
     seed = world.config.training.seed
     tables = world.plan.tables

@@ -3,11 +3,13 @@
     E[b, C]   columns 0:d0 bottom MLP, then the pooled vector of each key          forward
     dE[b, C]  its gradient                                                          backward
 
-The exchange of pooled rows is started before the bottom MLP and awaited after it; the dense
-gradients are on their way while the tables are updated.
+Each stage of `simulation/schedule.py` is a method here; `pipeline.py` calls them in the order, and
+ahead of their time, as the kind of pipelining says.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -17,13 +19,20 @@ from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.errors import TrainingError
 from neocpu.jagged import KJT
 from neocpu.model.dlrm import Dlrm
+from neocpu.model.mlp import NodeGradient
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm
-from neocpu.parallel.dense_reduction import DenseReduction, sum_leaves
+from neocpu.parallel.dense_reduction import DenseReduction
+from neocpu.parallel.disaggregated import DisaggregatedEmbedding, StartedVectors
 from neocpu.parallel.input_dist import Input
-from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.started import Started
+from neocpu.parallel.two_level_reduction import TwoLevelReduction, dense_reduction
 from neocpu.parallel.wires import Wire
+from neocpu.simulation.schedule import NONE_AHEAD, PIPELINES, STEP, pipelined
+from neocpu.training.node_gradients import node_gradient
+from neocpu.training.pipeline import Pipeline, Waitable, Work
+from neocpu.training.tower_gradients import TowerGradients
 from neocpu.trees import leaf_cuts, rank_samples
 
 
@@ -56,90 +65,252 @@ class Outcome:
     loss: NDArray[np.float32]
 
 
+@dataclass
+class Turn:
+    """A batch on its way through the stages.
+
+    step : of the optimizers, counted from 1. input, lookup, gradient (dE), update, sums : what its
+    stages have made so far; sums by bucket.
+    """
+
+    batch: BatchLike
+    step: int
+    input: Started[Input] | None = None
+    lookup: StartedLookup | StartedVectors | None = None
+    gradient: NDArray[np.float32] | None = None
+    update: StartedUpdate | None = None
+    sums: dict[str, Started[NDArray[np.float32]]] = field(default_factory=dict)
+    outcome: Outcome | None = None
+
+
+@dataclass
+class Bucket:
+    """Dense parameters whose gradients are summed together: a slice of the flat array."""
+
+    parameters: slice
+    reduction: DenseReduction | TwoLevelReduction
+
+
 class TrainStep:
     """One rank's training step: forward, loss, backward, updates.
 
-    wire : of the dense gradients (None: fp32).
+    pipeline : a name of `simulation.schedule.PIPELINES`. wire : of the dense gradients (None:
+    fp32). towers : where the model's towers run on their nodes.
+
+    Attributes: buckets, the dense parameters by the backward stages that end with their gradients.
     """
 
     def __init__(
         self,
         model: Dlrm,
-        embedding: ShardedEmbedding,
+        embedding: ShardedEmbedding | DisaggregatedEmbedding,
         optimizer: DenseOptimizer,
         comm: Comm,
         leaves: int,
+        pipeline: str = "off",
         wire: Wire | None = None,
+        towers: TowerGradients | None = None,
     ) -> None:
         self.model = model
         self.embedding = embedding
         self.optimizer = optimizer
         self.comm = comm
         self.leaves = leaves
-        self._reduction = DenseReduction(comm.queue("dense"), model.flat.size, leaves, wire)
+        self.pipeline = pipeline
+        self.towers = towers
+        self._wire = wire
         self._buffers = Buffers()
+        self.buckets = self._make_buckets()
         self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {
-            node: np.empty(model.flat.size, np.float32) for node in self._reduction.nodes[comm.rank]
+            node: np.empty(model.flat.size, np.float32)
+            for node in self.buckets["lower"].reduction.nodes[comm.rank]
+        }
+        self._views = {node: model.layout.views(flat) for node, flat in self._nodes.items()}
+        self._node_gradients: list[NodeGradient] = []
+        if comm.size > 1:
+            model.between = comm.poll
+        self._work: Mapping[str, Work[Turn]] = {
+            "lengths": self._start_input,
+            "rows": self._send_rows,
+            "index": self._index,
+            "prefetch": self._prefetch,
+            "lookup": self._look_up,
+            "output": self._send_pooled,
+            "bottom_forward": self._forward_bottom,
+            "top_forward": self._forward_top,
+            "upper_backward": self._backward_upper,
+            "upper_sums": lambda turn: self._sum(turn, "upper"),
+            "lower_backward": self._backward_lower,
+            "gradient": self._send_gradients,
+            "merge": self._merge,
+            "replicas": self._sum_replicas,
+            "bottom_backward": self._backward_bottom,
+            "lower_sums": lambda turn: self._sum(turn, "lower"),
+            "update": self._update,
+            "apply": self._apply,
+            "upper_update": lambda turn: self._update_dense(turn, "upper"),
+            "lower_update": lambda turn: self._update_dense(turn, "lower"),
         }
 
-    def forward(
-        self, batch: BatchLike, lookups: Started[Input] | None = None
-    ) -> NDArray[np.float32]:
-        """Logits f32[b] of this rank's samples. Collective.
+    def _make_buckets(self) -> dict[str, Bucket]:
+        """Two where sums overlap with the backward pass, as in a recorded DLRM; else one.
 
-        lookups : those of the batch, if they were started before its turn.
+        Towers stand behind the top layers and end with the lower ones, so a model with towers has
+        one bucket.
         """
-        samples = batch.labels.size
-        if len(self._E) < samples:
-            self._E = np.empty((samples, self.model.columns), np.float32)
-        E = self._E[:samples]
-        pooled = self.embedding.forward(lookups or batch.sparse, batch.samples)
-        self.model.forward_bottom(batch.dense, E)
-        pooled.finish(E)
-        return self.model.forward_top(E)
+        layout = self.model.layout
+        parameters = self.model.shared
+        cuts = {"upper": slice(parameters, parameters), "lower": slice(0, parameters)}
+        if self.pipeline == "full" and not layout.towers:
+            cuts = {"upper": layout.upper, "lower": layout.lower}
+        queue = self.comm.queue("dense")
+        return {
+            name: Bucket(cut, dense_reduction(queue, cut.stop - cut.start, self.leaves, self._wire))
+            for name, cut in cuts.items()
+        }
 
-    def __call__(
-        self, batch: BatchLike, step: int, lookups: Started[Input] | None = None
-    ) -> Outcome:
-        """Train on one batch. Collective.
+    # ---- batches ----
 
-        step : of the optimizers, counted from 1. lookups : as for `forward`.
+    def __call__(self, batch: BatchLike, step: int) -> Outcome:
+        """Train on one batch, nothing ahead. Collective.
+
+        step : of the optimizers, counted from 1.
 
         Raises
         ------
         IndexRangeError : a row number outside its table, on every rank.
         TrainingError : a loss that is not finite.
         """
-        self.forward(batch, lookups)
-        prediction, loss = self.model.loss_gradient(batch.labels, batch.samples)
-        self._refuse_nonfinite(loss, batch, step)
-        dE = self.model.backward()
-        reduction = self._reduction.start(self._dense_gradients(batch.samples))
-        self.embedding.backward(dE, step)
-        self.optimizer.step(reduction.wait(), step)
-        return Outcome(prediction, batch.labels, loss)
+        return self.over(iter([batch]), step).next()[1]
 
-    def _dense_gradients(self, samples: int) -> dict[tuple[int, int], NDArray[np.float32]]:
-        """Gradient of all dense parameters for each aligned node of this rank's leaves."""
+    def over(
+        self, batches: Iterator[BatchLike], step: int, ahead: Mapping[str, int] = NONE_AHEAD
+    ) -> "Steps":
+        """Steps over batches, from this step on; ahead : of `simulation.schedule.pipelined`."""
+        return Steps(self, batches, step, ahead)
+
+    def forward(self, batch: BatchLike) -> NDArray[np.float32]:
+        """Logits f32[b] of this rank's samples. Collective."""
+        turn = Turn(batch, 0)
+        self._start_input(turn)
+        self._look_up(turn)
+        self._send_pooled(turn)
+        self._forward_bottom(turn)
+        return self._logits(turn)
+
+    # ---- stages ----
+
+    def _start_input(self, turn: Turn) -> None:
+        turn.input = self.embedding.start(turn.batch.sparse, turn.batch.samples)
+
+    def _send_rows(self, turn: Turn) -> Waitable:
+        """Once lengths have come, rows go: the second call of the input distribution."""
+        assert turn.input is not None
+        turn.input.reach(2)
+        return turn.input
+
+    def _index(self, turn: Turn) -> None:
+        assert turn.input is not None
+        self.embedding.know(turn.input)
+
+    def _prefetch(self, turn: Turn) -> None:
+        assert turn.input is not None
+        self.embedding.prefetch(turn.input)
+
+    def _look_up(self, turn: Turn) -> None:
+        assert turn.input is not None
+        turn.lookup = self.embedding.lookup(turn.input)
+
+    def _send_pooled(self, turn: Turn) -> Waitable:
+        assert turn.lookup is not None
+        turn.lookup.send()
+        return turn.lookup
+
+    def _forward_bottom(self, turn: Turn) -> None:
+        samples = turn.batch.labels.size
+        if len(self._E) < samples:
+            self._E = np.empty((samples, self.model.columns), np.float32)
+        self.model.forward_bottom(turn.batch.dense, self._E[:samples])
+
+    def _logits(self, turn: Turn) -> NDArray[np.float32]:
+        assert turn.lookup is not None
+        E = self._E[: turn.batch.labels.size]
+        turn.lookup.finish(E)
+        return self.model.forward_top(E)
+
+    def _forward_top(self, turn: Turn) -> None:
+        self._logits(turn)
+        batch = turn.batch
+        prediction, loss = self.model.loss_gradient(batch.labels, batch.samples)
+        self._refuse_nonfinite(loss, batch, turn.step)
+        turn.outcome = Outcome(prediction, batch.labels, loss)
+
+    def node_gradients(self, samples: int) -> list[NodeGradient]:
+        """Where the weight gradients of a global batch go: a sum for each aligned node of this
+        rank's leaves.
+        """
         cuts = leaf_cuts(samples, self.leaves)
         first, _ = rank_samples(self.comm.rank, self.comm.size, samples, self.leaves)
-        for (lo, size), gradient in self._nodes.items():
-            node_cuts = np.array(cuts[lo : lo + size + 1], np.int64) - first
-            self._node(node_cuts, gradient)
-        return self._nodes
+        return [
+            node_gradient(
+                np.array(cuts[lo : lo + size + 1], np.int64) - first,
+                views,
+                self._wire,
+                self._buffers,
+            )
+            for (lo, size), views in self._views.items()
+        ]
 
-    def _node(self, cuts: NDArray[np.int64], gradient: NDArray[np.float32]) -> None:
-        """Gradient of the leaves with these cuts; on a wire leaf by leaf, each rounded."""
-        wire = self._reduction.wire
-        if wire is None:
-            self.model.weight_gradient_node(cuts, gradient)
-            return
+    def _backward_upper(self, turn: Turn) -> None:
+        self._node_gradients = self.node_gradients(turn.batch.samples)
+        self.model.backward_upper(self._node_gradients)
 
-        def leaf(number: int, out: NDArray[np.float32]) -> None:
-            self.model.weight_gradient_node(cuts[number : number + 2], out)
+    def _backward_lower(self, turn: Turn) -> None:
+        turn.gradient = self.model.backward_lower()
 
-        sum_leaves(leaf, cuts.size - 1, wire, gradient, self._buffers)
+    def _send_gradients(self, turn: Turn) -> Waitable:
+        assert turn.gradient is not None
+        turn.update = self.embedding.start_backward(turn.gradient, turn.step)
+        return turn.update
+
+    def _merge(self, turn: Turn) -> None:
+        assert turn.update is not None
+        turn.update.merge_replicas()
+
+    def _sum_replicas(self, turn: Turn) -> Waitable | None:
+        assert turn.update is not None
+        return turn.update.start_replicas()
+
+    def _backward_bottom(self, _: Turn) -> None:
+        self.model.backward_bottom(self._node_gradients)
+
+    def _sum(self, turn: Turn, name: str) -> Waitable | None:
+        bucket = self.buckets[name]
+        if bucket.parameters.start == bucket.parameters.stop:
+            return None
+        turn.sums[name] = self.start_sum(bucket)
+        return turn.sums[name]
+
+    def start_sum(self, bucket: Bucket) -> Started[NDArray[np.float32]]:
+        """Begin to add the gradients of a bucket's parameters over all ranks."""
+        gradients = {node: flat[bucket.parameters] for node, flat in self._nodes.items()}
+        return bucket.reduction.start(gradients)
+
+    def _update(self, turn: Turn) -> None:
+        assert turn.update is not None
+        turn.update.update_shards()
+
+    def _apply(self, turn: Turn) -> None:
+        assert turn.update is not None
+        turn.update.update_replicas()
+
+    def _update_dense(self, turn: Turn, name: str) -> None:
+        if name in turn.sums:
+            gradient = turn.sums[name].wait()
+            self.optimizer.step(gradient, turn.step, self.buckets[name].parameters)
+        if name == "lower" and self.towers is not None:
+            self.towers.update(self.optimizer, turn.batch.samples, turn.step)
 
     def _refuse_nonfinite(self, loss: NDArray[np.float32], batch: BatchLike, step: int) -> None:
         """Raise TrainingError for the first sample of this rank whose loss is not finite."""
@@ -155,3 +326,38 @@ class TrainStep:
             "optimizer.dense.learning_rate or optimizer.sparse.learning_rate, or resume from an "
             "earlier checkpoint"
         )
+
+
+class Steps:
+    """Training steps over batches in their order, with what can be done ahead of them.
+
+    ahead : batches by which stages run ahead where the tables need it (`lookahead.py`).
+    """
+
+    def __init__(
+        self,
+        owner: TrainStep,
+        batches: Iterator[BatchLike],
+        step: int,
+        ahead: Mapping[str, int],
+    ) -> None:
+        early = {**PIPELINES[owner.pipeline], **ahead}
+        turns = (Turn(batch, step + i) for i, batch in enumerate(batches))
+        self._pipeline = Pipeline(
+            pipelined(owner.pipeline, STEP, ahead), owner._work, turns, early, self._span
+        )
+        self._traffic = owner.comm.sent
+
+    def next(self) -> tuple[BatchLike, Outcome]:
+        """Train on the next batch; there must be one. Collective. Raises as `TrainStep`."""
+        turn = self._pipeline.step()
+        assert turn is not None and turn.outcome is not None
+        return turn.batch, turn.outcome
+
+    def close(self) -> None:
+        """Wait for the exchanges of batches that will not be trained on. Collective."""
+        self._pipeline.close()
+
+    def _span(self, stage: str) -> AbstractContextManager[None]:
+        timeline = self._traffic.timeline
+        return nullcontext() if timeline is None else timeline.span(stage)

@@ -13,15 +13,16 @@ from neocpu.config import Config
 from neocpu.cores import roam
 from neocpu.errors import NeocpuError
 from neocpu.floats import keep_subnormals, require_subnormals
-from neocpu.parallel.comm import Comm, SingleComm, sum_traffic
+from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
+from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
 from neocpu.training.evaluate import evaluate
 from neocpu.training.frequent import warm_caches
-from neocpu.training.lookahead import Ahead, look_ahead
+from neocpu.training.lookahead import look_ahead
 from neocpu.training.metrics import Metrics, Window
 from neocpu.training.on_machine import load_machine, report_on_machine
 from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
@@ -31,7 +32,10 @@ from neocpu.training.room import PlannedRun, check_room
 from neocpu.training.row_files import remove_row_files, row_folder
 from neocpu.training.run_folder import RunLock
 from neocpu.training.schedule import BatchSchedule
+from neocpu.training.step import Steps
+from neocpu.training.step_watch import StepWatch
 from neocpu.training.summary import summarise
+from neocpu.training.trace import RunTrace
 from neocpu.training.warmup import warm_up
 from neocpu.training.world import World, build
 from neocpu.zionex.machine import Machine
@@ -60,6 +64,7 @@ class Trainer:
     out : folder for checkpoints, metrics and the summary; locked while the run lasts.
     resume : go on from the newest complete checkpoint in `out`, or start at step 0 and say so.
     started : `time.time()` at the start of the process, for the cold-start figure.
+    trace : of the steps, if one is wanted.
     bind : may each kernel thread have a core of its own, where the host's ranks together use every
         core once? For a process that does nothing else; the calling thread is free again when `run`
         ends.
@@ -77,9 +82,11 @@ class Trainer:
         report: RunReport | None = None,
         started: float | None = None,
         bind: bool = False,
+        trace: RunTrace | None = None,
     ) -> None:
         self.config = config
         self.comm = comm or SingleComm()
+        self._watch = StepWatch(self.comm, config.parallel, trace)
         self.out = Path(out)
         self.resume = resume
         self.bind = bind
@@ -105,6 +112,7 @@ class Trainer:
         self._machine = load_machine(self.config.parallel.machine, self.comm)
         try:
             with RunLock(self.out, self.comm, resume=self.resume):
+                self._watch.prepare()
                 splits = open_splits(self.config, self.comm, self.out, self.report.tell)
                 world, schedule = self._prepare(splits)
                 recovery = self._recovery = Recovery(
@@ -115,9 +123,12 @@ class Trainer:
                 if self.config.memory.warm:
                     warm_caches(world, schedule.loader, self.steps_taken > 0)
                 with StopSignal() as stop:
+                    self._watch.start()
                     self._train(world, schedule, splits, recovery, stop)
+                    self._watch.stop(self.report.tell)
                 return self._finish(world, splits, recovery)
         finally:
+            self._watch.release()
             roam()
             if self._recovery is not None:
                 self._recovery.abandon()
@@ -175,17 +186,21 @@ class Trainer:
         measure_every = self.config.eval.every_steps
         save_every = self.config.checkpoint.every_steps
         batches = schedule.batches(self.steps_taken)
-        ahead = look_ahead(world.embedding, batches, self.config.memory)
+        early = look_ahead(world.embedding, self.config.memory)
+        steps = world.step.over(batches, self.steps_taken + 1, early)
         with self.report.progress(total, self.steps_taken) as advance:
             while self.steps_taken < total:
                 recovery.poll(self.steps_taken)
                 # signals reach the ranks at different steps, so they agree before each one
-                if signal := self.comm.largest(stop.number):
+                with self._watch.counting():
+                    signal = self.comm.largest(stop.number, what="stop signal")
+                if signal:
                     recovery.save(self.steps_taken, last=True)
                     recovery.finish(self.steps_taken)
-                    ahead.close()
+                    steps.close()
+                    self._watch.stop(self.report.tell)
                     raise Stopped(signal, self.steps_taken)
-                advance(*self._step(world, ahead))
+                advance(*self._step(steps))
                 if self.steps_taken == total:
                     return  # the summary measures and saves
                 if measure_every and self.steps_taken % measure_every == 0:
@@ -193,11 +208,13 @@ class Trainer:
                 if save_every and self.steps_taken % save_every == 0:
                     recovery.save(self.steps_taken)
 
-    def _step(self, world: World, ahead: Ahead) -> tuple[int, int]:
+    def _step(self, steps: Steps) -> tuple[int, int]:
         """Train on the next batch; steps taken, and samples of all ranks in the batch."""
         self._clock.start()
-        batch, lookups = ahead.next()
-        outcome = world.step(batch, self.steps_taken + 1, lookups)
+        self._watch.begin_step(self.steps_taken + 1)
+        with self._watch.counting():
+            batch, outcome = steps.next()
+        self._watch.end_step()
         self._window.add(outcome.prediction, outcome.labels)
         self.steps_taken += 1
         self.samples += batch.samples
@@ -232,6 +249,7 @@ class Trainer:
             sum_traffic([rank["sent"] for rank in traffic]),
             recovery,
         )
+        summary["exchanges"] = self._watch.report()
         if self._machine is not None:
             per_node = self.comm.ranks_per_node
             summary["machine"] = report_on_machine(self._machine, traffic, per_node)

@@ -51,10 +51,12 @@ from neocpu.kernels._key import PACKAGE, cpu_kind, source_digest
 from neocpu.kernels.choice import family
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import Plan, place
+from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.parallel.sharding import COLUMN_STEP
 from neocpu.parallel.threads import run_threads
 from neocpu.storage.placement import PLACEMENTS
 from neocpu.training.companion import Companion, companion
+from neocpu.training.lookahead import ahead
 from neocpu.training.plans import memory_plan
 from neocpu.training.results import Watch, unwatched
 from neocpu.training.state import digest
@@ -83,8 +85,10 @@ def signature(config: Config, plan: Plan) -> str:
     """What decides which kernels a run needs that has all tables in memory."""
     model = config.model
     optimizer = config.optimizer
+    distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
     return _hash(
         [
+            *distinct,
             family(),
             _ways(plan),
             plan.ranks > 1,
@@ -273,6 +277,7 @@ def _train_miniature(config: Config, plan: Plan, helper: Companion) -> None:
         nothing = _mini_batch(mini, comm, 0)
         batch = _mini_batch(mini, comm, 2)
         E = np.zeros((batch.labels.size, world.model.columns), np.float32)
+        assert isinstance(world.embedding, ShardedEmbedding)  # towers stay at home here
         world.embedding.forward(nothing.sparse, BATCH).finish(E)
         world.embedding.backward(E, 1)
         warm_up_reading()  # the last that the helper would compile
@@ -299,19 +304,22 @@ def _move_rows(config: Config, plan: Plan, placement: str) -> None:
         whole = place(mini.tables, ["table_wise"] * len(specs), 1, 1)
         world = build(mini, comm, whole, 3, memory=memory_plan(mini, whole, {}, Path(folder)))
         batch = _mini_batch(mini, comm, BAG)
-        for step in (1, 2):
-            coming = world.embedding.start(batch.sparse, batch.samples)
-            world.embedding.know(coming)
-            world.step(batch, step, coming)
+        steps = world.step.over(iter([batch, batch]), 1, ahead(prefetch=0, known=1))
+        for _ in range(2):
+            steps.next()
         digest(world, 2)
         world.embedding.tbe.close()
 
 
 def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) -> Config:
-    model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1))
+    # towers need no kernels of their own
+    model = replace(config.model, embedding_dim=DIM, bottom=(DIM,), top=(4, 1), towers={})
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
-    return replace(config, model=model, tables=tuple(tables), memory=memory, wires=wires)
+    parallel = replace(config.parallel, towers=False)
+    return replace(
+        config, model=model, tables=tuple(tables), memory=memory, wires=wires, parallel=parallel
+    )
 
 
 def _mini_batch(config: Config, comm: Comm, length: int) -> MiniBatch:

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from neocpu.config import Config
 from neocpu.embedding.optimizers import DenseOptimizer
-from neocpu.embedding.specs import bags
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.model.dlrm import Dlrm
 from neocpu.parallel.comm import Comm
+from neocpu.parallel.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.plan import Plan
 from neocpu.parallel.sharded import ShardedEmbedding
+from neocpu.parallel.two_level import two_level
 from neocpu.parallel.wires import Wire
 from neocpu.training.step import TrainStep
+from neocpu.training.tower_gradients import TowerGradients
+from neocpu.training.tower_world import build_apart
 
 
 @dataclass(frozen=True)
@@ -23,16 +26,18 @@ class World:
 
     config, comm, plan : what they were built from. model : the dense part, the same on all ranks.
     embedding : this rank's shards of the tables. dense : the optimizer of the model's parameters.
-    step : trains model and embedding on one batch.
+    step : trains model and embedding on one batch. towers : where the model's towers run on their
+    nodes (None: at home).
     """
 
     config: Config
     comm: Comm
     plan: Plan
     model: Dlrm
-    embedding: ShardedEmbedding
+    embedding: ShardedEmbedding | DisaggregatedEmbedding
     dense: DenseOptimizer
     step: TrainStep
+    towers: TowerGradients | None = None
 
 
 def build(
@@ -48,28 +53,10 @@ def build(
     huge : tables on huge pages. memory : where tables live (None: in memory, all of them).
     """
     training = config.training
-    model = Dlrm(
-        dense_features=dense_features,
-        dims=[plan.tables[bag.table].dim for bag in bags(plan.tables)],
-        bottom=config.model.bottom,
-        top=config.model.top,
-        interaction=config.model.interaction,
-        diagonal=config.model.diagonal,
-        loss=config.model.loss,
-        seed=training.seed,
-    )
-    embedding = ShardedEmbedding(
-        plan,
-        comm,
-        config.optimizer.sparse,
-        training.seed,
-        training.leaves,
-        first_column=model.first_column,
-        route=config.parallel.route,
-        huge=huge,
-        memory=memory,
-        wires=config.wires.specs,
-    )
+    if config.parallel.alltoall == "two_level":
+        comm = two_level(comm)
+    model = _model(config, plan, dense_features)
+    embedding, towers = _embedding(config, comm, plan, model, huge, memory)
     dense = DenseOptimizer(config.optimizer.dense, model.flat)
     return World(
         config=config,
@@ -84,6 +71,48 @@ def build(
             dense,
             comm,
             training.leaves,
+            training.pipeline,
             Wire.of(config.wires.specs.dense, backward=True),
+            towers,
         ),
+        towers=towers,
     )
+
+
+def _model(config: Config, plan: Plan, dense_features: int) -> Dlrm:
+    """The dense part of the model."""
+    layout = config.model.layout(dense_features, plan.tables)
+    return Dlrm(
+        dense_features=dense_features,
+        dims=layout.dims,
+        bottom=config.model.bottom,
+        top=config.model.top,
+        interaction=config.model.interaction,
+        diagonal=config.model.diagonal,
+        loss=config.model.loss,
+        seed=config.training.seed,
+        towers=layout.towers,
+        apart=config.parallel.towers,
+    )
+
+
+def _embedding(
+    config: Config, comm: Comm, plan: Plan, model: Dlrm, huge: bool, memory: MemoryPlan | None
+) -> tuple[ShardedEmbedding | DisaggregatedEmbedding, TowerGradients | None]:
+    """The tables of this rank, and what trains towers that run on their nodes."""
+    if config.parallel.towers:
+        return build_apart(config, comm, plan, model, huge, memory)
+    embedding = ShardedEmbedding(
+        plan,
+        comm,
+        config.optimizer.sparse,
+        config.training.seed,
+        config.training.leaves,
+        first_column=model.first_column,
+        route=config.parallel.route,
+        huge=huge,
+        memory=memory,
+        unique_rows=config.parallel.unique_rows,
+        wires=config.wires.specs,
+    )
+    return embedding, None

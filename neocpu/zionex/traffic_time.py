@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from neocpu.parallel.comm import LINKS
+from neocpu.parallel.throttle import LINKS
 from neocpu.zionex.machine import Machine
 
 

@@ -1,0 +1,102 @@
+"""`neocpu towers`: which features would form the towers of a model?"""
+
+import json
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from neocpu import config as configs
+from neocpu.cli.targets import check_target, force_option
+from neocpu.parallel.comm import SingleComm
+from neocpu.parallel.launch import prepare_threads
+from neocpu.planner.towers import DISTANCES
+
+if TYPE_CHECKING:
+    from neocpu.config import Config
+
+path_type = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("config", type=path_type)
+@click.option("--towers", "count", type=click.IntRange(1), required=True, help="How many towers.")
+@click.option(
+    "--distance",
+    type=click.Choice(DISTANCES),
+    default=DISTANCES[0],
+    show_default=True,
+    help="Like features together, or unlike ones.",
+)
+@click.option(
+    "--ratio",
+    default=1.0,
+    show_default=True,
+    help="R: no tower has more than R F / T of the F features, rounded up.",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(0),
+    default=200,
+    show_default=True,
+    help="Of the probe, which is trained without towers.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of embedding and clustering.")
+@click.option("--out", type=path_type, help="Write CONFIG with these towers to a .toml file.")
+@force_option("the file of --out")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a key for the probe, any number of times.",
+)
+def towers(
+    config: Path,
+    count: int,
+    distance: str,
+    ratio: float,
+    steps: int,
+    seed: int,
+    out: Path | None,
+    force: bool,
+    overrides: tuple[str, ...],
+) -> None:
+    """Group CONFIG's features into towers, by what a brief run learns of them.
+
+    A model without towers is trained for some steps on the train data. Features whose pooled
+    vectors point in like directions are near each other in the plane, where clusters of limited
+    size become towers.
+    """
+    if out:
+        check_target(out, force, [config])
+    settings = configs.load(config, overrides)
+    if out and "towers" in configs.loads(settings.text, settings.source).header()["model"]:
+        raise click.UsageError(f"{config} has towers already; --out adds towers to one without")
+    groups = _groups(settings, count, distance, ratio, steps, seed)
+    lines = ["[model.towers]", *(f"{name} = {json.dumps(keys)}" for name, keys in groups.items())]
+    section = "\n".join(lines)
+    click.echo(section)
+    if out:
+        out.write_text(f"{settings.text.rstrip()}\n\n{section}\n", encoding="utf-8")
+        click.echo(f"the config with these towers is in {out}", err=True)
+
+
+def _groups(
+    settings: "Config", count: int, distance: str, ratio: float, steps: int, seed: int
+) -> dict[str, list[str]]:
+    """Tower -> its keys."""
+    prepare_threads(SingleComm())
+
+    from neocpu.planner.towers import partition, similarity
+    from neocpu.training.tower_probe import learned_vectors
+
+    with tempfile.TemporaryDirectory() as folder:
+        tell = partial(click.echo, err=True)
+        vectors = learned_vectors(settings, steps, Path(folder), tell)
+    likeness = similarity(list(vectors.values()))
+    keys = list(vectors)
+    groups = partition(likeness, count, distance, ratio, seed)
+    return {f"t{t}": [keys[i] for i in group] for t, group in enumerate(groups)}

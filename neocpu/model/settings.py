@@ -1,0 +1,59 @@
+"""Which keys of a config describe the model? The section `model`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from neocpu.embedding.specs import TableSpec, bags
+from neocpu.model.layout import ModelLayout
+from neocpu.model.tower_layout import TowerModule, tower_layouts
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of the DLRM: widths of its layers without their inputs, and the loss.
+
+    embedding_dim, embedding_format, embedding_rounding : of tables that do not say their own.
+    towers : name -> features, each in one of them; {}: none. Their modules stand between the
+        pooled vectors and the interaction (docs/communication.md).
+    tower : shape of these modules: c joint_vectors, p feature_vectors, their width.
+    """
+
+    embedding_dim: int = 16
+    embedding_format: str = "fp32"
+    embedding_rounding: str = "nearest"
+    bottom: tuple[int, ...] = (64, 16)
+    top: tuple[int, ...] = (64, 1)
+    interaction: str = "dot"
+    diagonal: bool = False
+    loss: str = "bce"
+    tower: TowerModule = field(default_factory=TowerModule)
+    towers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def layout(self, dense_features: int, tables: Sequence[TableSpec]) -> ModelLayout:
+        """The model's tensors for these tables. Raises ConfigError for what does not fit."""
+        keys = bags(tables)
+        dims = tuple(tables[key.table].dim for key in keys)
+        width = self.tower.width or (self.bottom[-1] if self.bottom else 0)
+        module = replace(self.tower, width=width)
+        return ModelLayout(
+            dense_features=dense_features,
+            dims=dims,
+            bottom=self.bottom,
+            top=self.top,
+            interaction=self.interaction,
+            diagonal=self.diagonal,
+            loss=self.loss,
+            towers=tower_layouts(self.towers, module, [key.key for key in keys], dims),
+        )
+
+    def header(self) -> dict[str, Any]:
+        """What decides the bits; defaults of tables are not in it, each table notes its own."""
+        model = asdict(self)
+        for name in ("embedding_dim", "embedding_format", "embedding_rounding"):
+            del model[name]
+        # their order is that of the parameters; models without towers are what they were
+        model["towers"] = [[name, list(features)] for name, features in self.towers.items()]
+        if not self.towers:
+            del model["tower"], model["towers"]
+        return model

@@ -1,0 +1,101 @@
+"""How do the parameters of towers learn where only one node works with them?
+
+With `parallel.towers` node h runs the modules of its towers for all samples, its rank at place l
+for those of its peers. So the gradients of their parameters are summed inside the node: over the
+same leaves in the same tree as everywhere (`docs/arithmetic.md` §2), hence to the same bits. Other
+nodes' copies of these parameters are stale until `gather` brings them up to date, which the state
+of a run (digest, checkpoint) calls for.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neocpu.embedding.optimizers import DenseOptimizer
+from neocpu.model.dlrm import Dlrm
+from neocpu.model.towers import Towers
+from neocpu.parallel.buffers import Buffers
+from neocpu.parallel.dense_reduction import DenseReduction
+from neocpu.parallel.peers import Peers
+from neocpu.parallel.wires import Wire
+from neocpu.training.node_gradients import node_gradient
+from neocpu.trees import Node, leaf_cuts, rank_samples
+
+F32 = NDArray[np.float32]
+
+
+class TowerGradients:
+    """Gradients of this node's towers, and copies of all nodes' parameters.
+
+    model : whose towers run apart. towers : modules of this node. node_of : each tower's node.
+    wire : of dense gradients (None: fp32).
+    """
+
+    def __init__(
+        self,
+        model: Dlrm,
+        towers: Towers,
+        node_of: Sequence[int],
+        peers: Peers,
+        wire: Wire | None = None,
+    ) -> None:
+        self._model = model
+        self._towers = towers
+        self._peers = peers
+        slices = model.layout.tower_slices
+        self._slices = [
+            [part for part, place in zip(slices, node_of) if place == node]
+            for node in range(peers.nodes)
+        ]
+        self._mine = self._slices[peers.node]
+        tree_nodes = [
+            [node for rank in peers.ranks(place) for node in peers.tree_nodes(rank)]
+            for place in range(peers.per_node)
+        ]
+        parameters = sum(part.stop - part.start for part in self._mine)
+        self._reduction = DenseReduction(
+            peers.inside.queue("dense"), parameters, peers.leaves, wire, tree_nodes
+        )
+        self._sum = np.zeros(model.flat.size, np.float32)
+        self._wire = wire
+        self._buffers = Buffers()
+
+    def update(self, dense: DenseOptimizer, batch: int, step: int) -> None:
+        """Train this node's towers; batch : samples of the last backward pass. Collective."""
+        total = self._reduction.reduce(self._tree_nodes(batch))
+        first = 0
+        for part in self._mine:
+            end = first + part.stop - part.start
+            dense.step(total[first:end], step, part)
+            first = end
+
+    def _tree_nodes(self, batch: int) -> dict[Node, F32]:
+        """This node's gradients for each aligned node of the leaves of this rank's peers."""
+        peers = self._peers
+        cuts = leaf_cuts(batch, peers.leaves)
+        into = self._model.layout.views(self._sum)
+        sums = {}
+        start = 0
+        for rank, size in zip(peers.ranks(peers.place), peers.sizes(batch).tolist()):
+            first, _ = rank_samples(rank, peers.comm.size, batch, peers.leaves)
+            for lo, leaves in peers.tree_nodes(rank):
+                node_cuts = np.array(cuts[lo : lo + leaves + 1], np.int64) - first + start
+                node = node_gradient(node_cuts, into, self._wire, self._buffers)
+                self._towers.weight_gradients([node])
+                sums[lo, leaves] = np.concatenate([self._sum[part] for part in self._mine])
+            start += size
+        return sums
+
+    def gather(self, dense: DenseOptimizer) -> None:
+        """Bring parameters and states of all towers to all nodes. Collective."""
+        sizes = [sum(part.stop - part.start for part in parts) for parts in self._slices]
+        for array in (dense.parameters, *dense.state.values()):
+            arrived = np.empty(sum(sizes), np.float32)
+            mine = np.concatenate([array[part] for part in self._mine])
+            self._peers.across.allgatherv(mine, arrived, sizes, what="tower parameters")
+            first = 0
+            for part in (part for parts in self._slices for part in parts):
+                end = first + part.stop - part.start
+                array[part] = arrived[first:end]
+                first = end

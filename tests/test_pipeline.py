@@ -1,0 +1,204 @@
+"""Does a step keep its schedule, whatever overlaps, and reach the bits of the serial one?"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from promise_cases import FAMILIES, MAIN, MEMORIES, MIXED, write_data
+
+from neocpu import config as configs
+from neocpu.errors import IndexRangeError
+from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.started import Done, Pause, Started, Stream
+from neocpu.parallel.threads import run_threads
+from neocpu.simulation.schedule import EXCHANGE, PIPELINES, STEP, check, pipelined
+from neocpu.training.lookahead import ahead
+from neocpu.training.pipeline import Pipeline
+from neocpu.training.trainer import Trainer
+
+# ---- the loop over the schedule, on toys ----
+
+DEEP = ahead(prefetch=2, known=3)
+
+
+@dataclass
+class Log:
+    """What stages did, as (event, stage, batch); an exchange begins and is waited for."""
+
+    events: list[tuple[str, str, int]] = field(default_factory=list)
+
+    def work(self, name: str, exchange: bool):
+        def run(batch: int):
+            self.events.append(("begin", name, batch))
+            if not exchange:
+                return None
+            return Waited(self, name, batch)
+
+        return run
+
+    def place(self, event: str, name: str, batch: int) -> int:
+        return self.events.index((event, name, batch))
+
+
+@dataclass
+class Waited:
+    """An exchange that is over once it was waited for."""
+
+    log: Log
+    name: str
+    batch: int
+
+    def wait(self) -> None:
+        self.log.events.append(("wait", self.name, self.batch))
+
+
+def run_toys(pipeline: str, early: dict[str, int], batches: int = 6) -> Log:
+    log = Log()
+    stages = pipelined(pipeline, STEP, early)
+    work = {stage.name: log.work(stage.name, stage.kind == EXCHANGE) for stage in STEP[1:]}
+    line = Pipeline(stages, work, iter(range(batches)), {**PIPELINES[pipeline], **early})
+    assert [line.step() for _ in range(batches)] == list(range(batches))
+    assert line.step() is None
+    line.close()
+    return log
+
+
+@pytest.mark.parametrize("early", [{}, DEEP], ids=["plain", "deep"])
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_a_stage_begins_when_what_it_needs_is_done(pipeline: str, early: dict[str, int]) -> None:
+    batches = 6
+    log = run_toys(pipeline, early, batches)
+    stages = {stage.name: stage for stage in pipelined(pipeline, STEP, early)}
+    check(tuple(stages.values()))
+    done = {name: "wait" if stage.kind == EXCHANGE else "begin" for name, stage in stages.items()}
+    for stage in STEP[1:]:
+        for batch in range(batches):
+            # once, and what it needs before it
+            assert log.events.count(("begin", stage.name, batch)) == 1
+            begun = log.place("begin", stage.name, batch)
+            needs = [(name, batch) for name in stages[stage.name].needs]
+            needs += [(name, batch - back) for name, back in stages[stage.name].earlier]
+            for name, number in needs:
+                if name != "read" and number >= 0:
+                    assert log.place(done[name], name, number) < begun
+
+
+def test_exchanges_start_early_and_are_waited_for_late() -> None:
+    serial = run_toys("off", {}).events
+    for place, (event, name, batch) in enumerate(serial):
+        if event == "wait":
+            assert serial[place - 1] == ("begin", name, batch)
+    log = run_toys("input", {})
+    assert log.place("wait", "output", 2) < log.place("begin", "lengths", 3)
+    assert log.place("begin", "lengths", 3) < log.place("begin", "top_forward", 2)
+    assert log.place("begin", "top_forward", 2) < log.place("begin", "rows", 3)
+    assert log.place("begin", "rows", 3) < log.place("begin", "upper_backward", 2)
+    assert log.place("begin", "lower_update", 2) < log.place("wait", "rows", 3)
+    full = run_toys("full", {})
+    for exchange, meanwhile in {
+        "output": "bottom_forward",
+        "upper_sums": "lower_backward",
+        "gradient": "bottom_backward",
+        "replicas": "bottom_backward",
+        "lower_sums": "update",
+    }.items():
+        begun = full.place("begin", exchange, 2)
+        assert begun < full.place("begin", meanwhile, 2) < full.place("wait", exchange, 2)
+
+
+def test_tables_in_slow_memory_run_as_far_ahead_as_they_must() -> None:
+    for pipeline in PIPELINES:
+        log = run_toys(pipeline, DEEP)
+        step = [log.place("begin", "lookup", batch) for batch in range(6)]
+        assert step[0] < log.place("begin", "index", 4) < step[1]
+        assert step[0] < log.place("begin", "prefetch", 3) < step[1]
+        assert log.place("begin", "index", 4) < log.place("begin", "prefetch", 3)
+        assert log.place("begin", "rows", 4) < step[1]
+
+
+def test_an_error_waits_for_the_step_of_its_batch() -> None:
+    def start(batch: int) -> None:
+        if batch == 2:
+            raise IndexRangeError("batch 2")
+
+    line = Pipeline(pipelined("full"), {"rows": start}, iter(range(4)), PIPELINES["full"])
+    assert line.step() == 0
+    assert line.step() == 1  # here the exchange of batch 2 began
+    with pytest.raises(IndexRangeError, match="batch 2"):
+        line.step()
+    stopped = Pipeline(pipelined("full"), {"rows": start}, iter(range(4)), PIPELINES["full"])
+    stopped.step()
+    stopped.step()
+    stopped.close()  # whoever takes up batch 2 will meet its error
+
+
+def test_exchanges_of_a_stream_come_one_after_the_other() -> None:
+    events: list[str] = []
+
+    def steps(name: str, *requests: object) -> Iterator[object]:
+        for number, request in enumerate(requests):
+            events.append(f"{name}{number}")
+            yield request
+        return name
+
+    stream = Stream()
+    first = Started(steps("a", Done(), Pause(), Done()), stream)
+    second = Started(steps("b", Done()), stream)
+    stream.poll()
+    assert events == ["a0", "a1"] and not first.over  # polling stops at a pause
+    assert second.wait() == "b" and first.wait() == "a"
+    assert events == ["a0", "a1", "a2", "b0"]
+
+    def bad() -> Iterator[object]:
+        yield Done()
+        raise IndexRangeError("row")
+
+    failing = Started(bad(), stream)
+    last = Started(steps("c", Done()), stream)
+    stream.poll()
+    assert last.wait() == "c"
+    for _ in range(2):
+        with pytest.raises(IndexRangeError, match="row"):
+            failing.wait()
+
+
+# ---- runs ----
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pipeline")
+    write_data(path)
+    return path
+
+
+def digest_of(folder: Path, out: str, ranks: int, *sets: str) -> str:
+    """The digest of a run of the promise's job under its mixed plan."""
+    text = FAMILIES[MAIN].toml(folder)
+    plan = ", ".join(f'"{name}" = "{scheme}"' for name, scheme in MIXED.items())
+    settings = configs.loads(text, "job", [f"parallel.plan={{ {plan} }}", *sets])
+    path = folder / f"{out}-{ranks}"
+
+    def body(comm: Comm) -> None:
+        Trainer(settings, comm, path).run()
+
+    if ranks == 1:
+        body(SingleComm())
+    else:
+        run_threads(ranks, body, ranks_per_node=2)
+    return str(json.loads((path / "run.json").read_text())["digest"])
+
+
+def test_all_kinds_reach_one_digest(folder: Path) -> None:
+    digests = {
+        digest_of(folder, f"{kind}-{memory}", ranks, f"training.pipeline={kind}", *sets)
+        for kind in PIPELINES
+        for ranks, memory, sets in (
+            (1, "whole", ()),
+            (3, "whole", ("eval.every_steps=2", "parallel.route=two_level")),
+            (2, "levels", MEMORIES["levels"]),
+        )
+    }
+    assert len(digests) == 1
