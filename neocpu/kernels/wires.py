@@ -350,8 +350,7 @@ def encode_blocks(source, target, jobs, code):
         for j in range(jobs.shape[0]):
             first = jobs[j, 4] * task // TASKS
             last = jobs[j, 4] * (task + 1) // TASKS
-            if last > first:
-                encode_lines(source, target, jobs[j], first, last, code)
+            encode_lines(source, target, jobs[j], first, last, code)
 
 
 @parallel_kernel
@@ -365,8 +364,7 @@ def decode_blocks(source, target, jobs, code):
         for j in range(jobs.shape[0]):
             first = jobs[j, 4] * task // TASKS
             last = jobs[j, 4] * (task + 1) // TASKS
-            if last > first:
-                decode_lines(source, target, jobs[j], first, last, code)
+            decode_lines(source, target, jobs[j], first, last, code)
 
 
 @parallel_kernel
