@@ -98,7 +98,7 @@ class ShardedEmbedding:
         self._last: Input | None = None
         self._buffers = Buffers()
         self._layouts()
-        copies = [plan.local(comm.rank)[i] for i in self._copied]
+        copies = [plan.local(comm.rank)[i] for i in self._copied.shard.tolist()]
         tables = [plan.tables[shard.table] for shard in copies]
         self._replicas = (
             Replicas(comm.queue("replicas"), [t.rows for t in tables], [t.dim for t in tables])
@@ -125,7 +125,8 @@ class ShardedEmbedding:
         ]
         self._home = _layout(entries.travel, 0, len(entries.travel), entries.travel.home)
         self._copies = _layout(entries.copies, 0, len(entries.copies), entries.copies.home)
-        self._copied = sorted(set(entries.copies.shard.tolist()))
+        copied = np.unique(entries.copies.shard)
+        self._copied = EntryLayout(copied, np.zeros(copied.size, np.int64))  # each shard once
 
     def _roundings(self, first_column: int) -> tuple[Rounding | None, Rounding | None]:
         """What is rounded at home: of the pooled vectors, and of their gradients."""
@@ -409,8 +410,7 @@ class StartedUpdate:
         """Update the rows of the replicated tables; the backward pass is over."""
         owner = self._owner
         if self._merged is not None:
-            for i, (rows, gradient) in zip(owner._copied, self._merged.wait()):
-                owner.tbe.apply_rows(i, rows, gradient, self._step)
+            owner.tbe.apply_tables(owner._copied, self._merged.wait(), self._step)
         owner.tbe.settle()
 
 

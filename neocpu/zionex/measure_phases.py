@@ -237,8 +237,7 @@ class Workbench:
         assert tables._replicas is not None
         words = tables._row_words(batch_input, self._gradient)
         merged = Started(tables._replicas.reduce(words)).wait()
-        for i, (rows, rounded) in zip(tables._copied, merged):
-            tables.tbe.apply_rows(i, rows, rounded, self._step)
+        tables.tbe.apply_tables(tables._copied, merged, self._step)
 
     def amounts(self, phase: str) -> tuple[float, ...]:
         """What a phase counts on each rank, in the order of COUNTED."""
