@@ -171,8 +171,7 @@ class Run:
         def replicas() -> None:
             words = tables._row_words(batch_input, dE)
             merged = Started(tables._replicas.reduce(words)).wait()
-            for i, (rows, rounded) in zip(tables._copied, merged):
-                tables.tbe.apply_rows(i, rows, rounded, self._steps)
+            tables.tbe.apply_tables(tables._copied, merged, self._steps)
 
         clock("update", update)
         if tables._replicas:
