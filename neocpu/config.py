@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES, SparseOptimizer
 from neocpu.embedding.specs import (
     POOLING,
@@ -66,7 +67,8 @@ class TrainingConfig:
     the cores).
     pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
     batch travel during a step; "full": exchanges of the step itself also run while something is
-    computed that does not need them (docs/communication.md).
+    computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
+    fewer are not summed while the backward pass goes on, but with the others ("full" only).
     """
 
     batch_size: int = 2048
@@ -76,6 +78,7 @@ class TrainingConfig:
     leaves: int = 16
     threads: int = 0
     pipeline: str = "full"
+    bucket_bytes: int = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -214,8 +217,10 @@ class Config:
     def header(self) -> dict[str, Any]:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
         data = asdict(self.data)
-        for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead"):
+        for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead", "deduplicate"):
             del data[name]
+        if data["shuffle_run"] == 1:  # as before there was a choice
+            del data["shuffle_run"]
         header = {
             "data": data,
             "model": self.model.header(),
@@ -226,7 +231,9 @@ class Config:
             },
         }
         if any(table.cache_format for table in self.tables):
-            header["memory"] = self.memory.header()
+            # caches count the lookups of distinct bags
+            groups = {"deduplicate": self.data.deduplicate} if self.data.deduplicate else {}
+            header["memory"] = self.memory.header() | groups
         if wires := self.wires.header():
             header["wires"] = wires
         as_json: dict[str, Any] = json.loads(json.dumps(header))
@@ -280,6 +287,7 @@ LEAST = {
     "model.embedding_dim": 1,
     "tables.*.rows": 1,
     "tables.*.dim": 1,
+    "data.shuffle_run": 1,
     "training.batch_size": 1,
     "training.epochs": 1,
     "training.leaves": 1,
@@ -391,6 +399,7 @@ def _check_together(reader: Reader, config: Config) -> None:
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     try:
         config.model.layout(1, config.tables)
+        key_groups(config.tables, data.deduplicate)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)
         link_speeds(config.parallel.link_bandwidth, config.parallel.link_latency)

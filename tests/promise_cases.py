@@ -54,6 +54,14 @@ MEMORIES: dict[str, tuple[str, ...]] = {
     "cached": ("memory.placement=hbm_over_ddr", "memory.policy=lfu", "memory.prefetch=0"),
     "levels": (f"memory.placement={_LEVELS}", "memory.policy=lookahead", "memory.prefetch=2"),
 }
+# what travels once, by ranks, plan and threads
+GROUPS = '[["a", "b", "d"], "c", "w"]'
+ONCE: tuple[tuple[str, ...], ...] = (
+    (),
+    ("parallel.unique_rows=auto",),
+    (f"data.deduplicate={GROUPS}",),
+    ('data.deduplicate=["w", "c"]', "parallel.unique_rows=on"),
+)
 # plans where a route has something to carry
 PARTIAL_WORDS = ("row_wise", "table_row_wise", "grid_shard", "mixed")
 # What the code generator is told to compile for, FMA always among it; "host" is all that this
@@ -218,6 +226,12 @@ class Case:
         """What overlaps in its steps."""
         turn = self.ranks + list(PLANS).index(self.plan) + list(MEMORIES).index(self.memory)
         return PIPELINES[(turn + HOW.index(self.how) + self.threads) % len(PIPELINES)]
+
+    @property
+    def once(self) -> tuple[str, ...]:
+        """What travels once: equal rows, repeated bags of groups of features; or nothing."""
+        number = self.ranks + list(PLANS).index(self.plan) + self.threads
+        return ONCE[number % len(ONCE)]
 
     @property
     def name(self) -> str:

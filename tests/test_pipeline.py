@@ -91,11 +91,9 @@ def test_exchanges_start_early_and_are_waited_for_late() -> None:
         if event == "wait":
             assert serial[place - 1] == ("begin", name, batch)
     log = run_toys("input", {})
-    assert log.place("wait", "output", 2) < log.place("begin", "lengths", 3)
-    assert log.place("begin", "lengths", 3) < log.place("begin", "top_forward", 2)
-    assert log.place("begin", "top_forward", 2) < log.place("begin", "rows", 3)
-    assert log.place("begin", "rows", 3) < log.place("begin", "upper_backward", 2)
-    assert log.place("begin", "lower_update", 2) < log.place("wait", "rows", 3)
+    assert log.place("wait", "output", 2) < log.place("begin", "input", 3)
+    assert log.place("begin", "input", 3) < log.place("begin", "top_forward", 2)
+    assert log.place("begin", "lower_update", 2) < log.place("wait", "input", 3)
     full = run_toys("full", {})
     for exchange, meanwhile in {
         "output": "bottom_forward",
@@ -115,7 +113,7 @@ def test_tables_in_slow_memory_run_as_far_ahead_as_they_must() -> None:
         assert step[0] < log.place("begin", "index", 4) < step[1]
         assert step[0] < log.place("begin", "prefetch", 3) < step[1]
         assert log.place("begin", "index", 4) < log.place("begin", "prefetch", 3)
-        assert log.place("begin", "rows", 4) < step[1]
+        assert log.place("begin", "input", 4) < step[1]
 
 
 def test_an_error_waits_for_the_step_of_its_batch() -> None:
@@ -123,12 +121,12 @@ def test_an_error_waits_for_the_step_of_its_batch() -> None:
         if batch == 2:
             raise IndexRangeError("batch 2")
 
-    line = Pipeline(pipelined("full"), {"rows": start}, iter(range(4)), PIPELINES["full"])
+    line = Pipeline(pipelined("full"), {"input": start}, iter(range(4)), PIPELINES["full"])
     assert line.step() == 0
     assert line.step() == 1  # here the exchange of batch 2 began
     with pytest.raises(IndexRangeError, match="batch 2"):
         line.step()
-    stopped = Pipeline(pipelined("full"), {"rows": start}, iter(range(4)), PIPELINES["full"])
+    stopped = Pipeline(pipelined("full"), {"input": start}, iter(range(4)), PIPELINES["full"])
     stopped.step()
     stopped.step()
     stopped.close()  # whoever takes up batch 2 will meet its error
@@ -193,7 +191,14 @@ def digest_of(folder: Path, out: str, ranks: int, *sets: str) -> str:
 
 def test_all_kinds_reach_one_digest(folder: Path) -> None:
     digests = {
-        digest_of(folder, f"{kind}-{memory}", ranks, f"training.pipeline={kind}", *sets)
+        digest_of(
+            folder,
+            f"{kind}-{memory}",
+            ranks,
+            f"training.pipeline={kind}",
+            *sets,
+            "training.bucket_bytes=0",
+        )
         for kind in PIPELINES
         for ranks, memory, sets in (
             (1, "whole", ()),
