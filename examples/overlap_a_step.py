@@ -183,9 +183,7 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of all ranks in a step")
-    parser.add_argument(
-        "--bandwidth", type=float, default=1.5e8, help="bytes a second of each link"
-    )
+    parser.add_argument("--bandwidth", type=float, default=1.5e8, help="bytes a second of a link")
     parser.add_argument("--threads", action="store_true", help="ranks as threads, without MPI")
     parser.add_argument("--keep", type=Path, help="folder for the traces")
     parser.add_argument("--picture", type=Path, help="write the picture of the docs (.svg)")

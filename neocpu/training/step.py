@@ -8,7 +8,6 @@ ahead of their time, as the kind of pipelining says.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -346,10 +345,9 @@ class Steps:
             owner._work,
             turns,
             early,
-            self._span,
+            owner.comm.span,
             owner.model.between,
         )
-        self._traffic = owner.comm.sent
 
     def next(self) -> tuple[BatchLike, Outcome]:
         """Train on the next batch; there must be one. Collective. Raises as `TrainStep`."""
@@ -360,7 +358,3 @@ class Steps:
     def close(self) -> None:
         """Wait for the exchanges of batches that will not be trained on. Collective."""
         self._pipeline.close()
-
-    def _span(self, stage: str) -> AbstractContextManager[None]:
-        timeline = self._traffic.timeline
-        return nullcontext() if timeline is None else timeline.span(stage)
