@@ -60,6 +60,8 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
             f"parallel.machine={case.machine}",
             f"training.pipeline={case.pipeline}",
             "training.bucket_bytes=0",
+            f"parallel.alltoall={case.alltoall}",
+            f"parallel.towers={str(case.towers and plan == case.plan).lower()}",
             f"parallel.planner={PLANNERS[case.threads]}",
             *MEMORIES[case.memory],
             *case.once,

@@ -160,10 +160,10 @@ class Recorder:
     def _record(self, comm: Comm, verb: str) -> None:
         start: Callable[..., Any] = getattr(comm, f"start_{verb}")
 
-        def recorded(send: Any, *rest: Any, what: str = "") -> Any:
+        def recorded(send: Any, *rest: Any, what: str = "", **options: Any) -> Any:
             recv = rest[-2]
             self.calls.append(Call(what, verb, send.dtype.name, send.size, recv.size))
-            return start(send, *rest, what=what)
+            return start(send, *rest, what=what, **options)
 
         setattr(comm, f"start_{verb}", recorded)
 

@@ -26,6 +26,7 @@ from neocpu.kernels import touch
 from neocpu.kernels.philox import uniform_rows
 from neocpu.kernels.records import InitialValues, ShardPlaces
 from neocpu.reference.philox import INIT, STOCHASTIC_ROUNDING, tensor_key
+from neocpu.reference.rules import HyperParameters
 
 # A shard of at least LARGE rows gets all of them once the MANYth part of them exists.
 MANY = 4
@@ -62,6 +63,8 @@ class ShardRows:
         self.optimizer = optimizer
         self.rule = optimizer.rule
         self.rounds = optimizer.rounds
+        self._hyper_of: int | None = None  # the step of `_numbers`
+        self._numbers: HyperParameters
         self.heights = np.array([s.rows[1] - s.rows[0] for s in self.shards], np.int64)
         self.width = np.array([s.cols[1] - s.cols[0] for s in self.shards], np.int64)
         self.slots = self.heights if slots is None else slots

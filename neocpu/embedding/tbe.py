@@ -113,6 +113,13 @@ class TableBatchedEmbedding(ShardRows):
         update.pack(grad, layout.column, width, start, out)
         return EntryLayout(layout.shard, start), out, width
 
+    def _hyper(self, step: int) -> HyperParameters:
+        """What the rule reads at `step`, worked out once for all shards."""
+        if self._hyper_of != step:
+            self._numbers = self.optimizer.hyper(step)
+            self._hyper_of = step
+        return self._numbers
+
     def _update(self, segments: Segments, gradient: Floats, step: int) -> None:
         rule = self.rule
         if not rule.updates:
@@ -121,7 +128,7 @@ class TableBatchedEmbedding(ShardRows):
                 "unique_gradient"
             )
         limited = self.optimizer.max_norm > 0
-        hyper = self.optimizer.hyper(step)
+        hyper = self._hyper(step)
         self.changes.note(segments)
         located = self._located(segments)
         for number, lo, hi in runs(self._store_of[segments.shards]):
@@ -164,7 +171,7 @@ class TableBatchedEmbedding(ShardRows):
         """Unique rows with merged gradients, prepared by the rule (which may update element
         states), no step yet.
         """
-        return self._merge(self.rule, layout, lookups, grad, self.optimizer.hyper(step))
+        return self._merge(self.rule, layout, lookups, grad, self._hyper(step))
 
     def unique_gradient(
         self, layout: EntryLayout, lookups: Lookups, grad: Floats
@@ -269,7 +276,7 @@ class TableBatchedEmbedding(ShardRows):
             offsets,
             merged.gradient,
             np.ascontiguousarray(scalars).reshape(-1),
-            self.optimizer.hyper(step),
+            self._hyper(step),
         )
         if number == len(self.rounds) - 1:
             store.close(self._places, segments, offsets, merged.weights, step, rows)
@@ -288,10 +295,26 @@ class TableBatchedEmbedding(ShardRows):
         f32[U, D].
         """
         layout = EntryLayout(np.array([shard]), np.zeros(1, np.int64))
-        self._ready(layout, Lookups(np.array([0, rows.size]), rows, NONE, 1))
-        place = np.arange(rows.size, dtype=np.int64) * gradient.shape[1]
-        flat = np.ascontiguousarray(gradient).reshape(-1)
-        self._update(one_by_one(shard, rows, place), flat, step)
+        self.apply_tables(layout, [(rows, gradient)], step)
+
+    def apply_tables(
+        self, layout: EntryLayout, gradients: Sequence[tuple[Ints, Floats]], step: int
+    ) -> None:
+        """`apply_rows` of several shards together: (rows, gradient) of each entry of `layout`."""
+        first = np.cumsum([0, *(rows.size for rows, _ in gradients)])
+        rows = np.concatenate([rows for rows, _ in gradients])
+        self._ready(layout, Lookups(first, rows, NONE, 1))
+        flat = np.concatenate([gradient.reshape(-1) for _, gradient in gradients])
+        width = np.repeat(self.width[layout.shard], np.diff(first))
+        segments = Segments(
+            shards=layout.shard,
+            first=first,
+            unique=rows,
+            starts=np.arange(rows.size + 1, dtype=np.int64),
+            place=np.cumsum(width) - width,
+            weights=NONE,
+        )
+        self._update(segments, flat, step)
 
     # ---- levels of memory: there is one; `tiered.py` has more ----
 

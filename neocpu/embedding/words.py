@@ -73,11 +73,12 @@ def _merge_shard(segments: Segments, gradient: Floats, width: int) -> tuple[Ints
     used = np.empty(rows.size, np.int64)
     update.merge_words(segments, gradient, words, used)
     several = np.flatnonzero(used > 1)
+    if not several.size:
+        return rows.copy(), words  # segments live in scratch arrays
     place = np.cumsum(used) - used
-    if several.size:
-        first_words = words
-        words = np.empty((int(used.sum()), width))
-        words[place] = first_words
+    first_words = words
+    words = np.empty((int(used.sum()), width))
+    words[place] = first_words
     at = place[several] * width
     one = np.ones(several.size, np.int64)
     flat = words.reshape(-1)

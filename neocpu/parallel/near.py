@@ -98,31 +98,34 @@ class NearExchanges:
         exchange = self._calls
         tag = TAGS + exchange % TAG_COUNT
         post = self.post
+        if into.size[self._rank]:
+            into.of(self._rank)[:] = out.of(self._rank)
+        waiting, others = self._split(into)
         requests: list[Any] = []
-        waiting: dict[int, int] = {}  # window's place -> rank
-        for rank, size in enumerate(into.size):
-            if not size:
-                continue
-            if rank == self._rank:
-                into.of(rank)[:] = out.of(rank)
-            elif size in self.through_windows and rank in self._places:
-                waiting[self._places[rank]] = rank
-            else:
-                requests += post.receive(into.of(rank), rank, tag)
-        near: dict[int, int] = {}
-        for rank, size in enumerate(out.size):
-            if not size or rank == self._rank:
-                continue
-            if size in self.through_windows and rank in self._places:
-                near[self._places[rank]] = rank
-            else:
-                requests += post.send(out.of(rank), rank, tag)
+        for rank in others:
+            requests += post.receive(into.of(rank), rank, tag)
+        near, others = self._split(out)
+        for rank in others:
+            requests += post.send(out.of(rank), rank, tag)
         if near:
             messages = {place: (out.start[rank], out.size[rank]) for place, rank in near.items()}
             if not self.windows.post(exchange, out.data, messages):
                 for rank in near.values():
                     requests += post.send(out.of(rank), rank, tag)
         return NearRequest(self, exchange, into, waiting, requests, out)
+
+    def _split(self, runs: Runs) -> tuple[dict[int, int], list[int]]:
+        """(rank by place, of messages through windows; ranks of messages by MPI)."""
+        near = {}
+        others = []
+        for rank, size in enumerate(runs.size):
+            if not size or rank == self._rank:
+                continue
+            if size in self.through_windows and rank in self._places:
+                near[self._places[rank]] = rank
+            else:
+                others.append(rank)
+        return near, others
 
 
 class NearRequest:

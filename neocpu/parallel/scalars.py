@@ -84,7 +84,9 @@ class ScalarPeers:
 
     def _span(self, position: int, rows: Rows, wanted: tuple[int, int]) -> slice:
         """Where the table rows [lo, hi) stand among a shard's merged rows (local, ascending)."""
-        first = self._mine[position].rows[0]
+        first, end = self._mine[position].rows
+        if wanted[0] <= first and end <= wanted[1]:
+            return slice(0, rows.size)  # nearly always: other columns of the same rows
         lo, hi = np.searchsorted(rows, np.array(wanted) - first).tolist()
         return slice(lo, hi)
 

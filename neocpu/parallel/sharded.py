@@ -115,8 +115,9 @@ class ShardedEmbedding:
         self._classes = self._all.classes
         self._home = self._all.home
         self._copies = self._all.copies
-        self._copied = sorted(set(self._copies.shard.tolist()))
-        copies = [plan.local(comm.rank)[i] for i in self._copied]
+        copied = np.unique(self._copies.shard)
+        self._copied = EntryLayout(copied, np.zeros(copied.size, np.int64))  # each shard once
+        copies = [plan.local(comm.rank)[i] for i in copied.tolist()]
         tables = [plan.tables[shard.table] for shard in copies]
         self._replicas = (
             Replicas(comm.queue("replicas"), [t.rows for t in tables], [t.dim for t in tables])
@@ -395,6 +396,5 @@ class StartedUpdate:
         """Update the rows of the replicated tables; the backward pass is over."""
         owner = self._owner
         if self._merged is not None:
-            for i, (rows, gradient) in zip(owner._copied, self._merged.wait()):
-                owner.tbe.apply_rows(i, rows, gradient, self._step)
+            owner.tbe.apply_tables(owner._copied, self._merged.wait(), self._step)
         owner.tbe.settle()

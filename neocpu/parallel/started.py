@@ -10,7 +10,7 @@ has a `Stream`: an exchange on it begins when the one before is over.
 """
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -50,6 +50,23 @@ class Pause:
     def test(self) -> bool:
         """Not before somebody waits."""
         return False
+
+
+class Later:
+    """A transfer in rounds, which is made while it is waited for."""
+
+    def __init__(self, transfer: Callable[[], None]) -> None:
+        self._transfer: Callable[[], None] | None = transfer
+
+    def wait(self) -> None:
+        """Make it."""
+        if self._transfer is not None:
+            self._transfer()
+            self._transfer = None
+
+    def test(self) -> bool:
+        """Not before somebody waits."""
+        return self._transfer is None
 
 
 class Started(Generic[T]):

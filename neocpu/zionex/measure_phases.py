@@ -239,8 +239,7 @@ class Workbench:
         copies = tables.tbe.merge_words(tables._copies, batch_input.copies, self._gradient)
         words = [RowWords(*pair) for pair in copies]
         merged = Started(tables._replicas.reduce(words)).wait()
-        for i, (rows, rounded) in zip(tables._copied, merged):
-            tables.tbe.apply_rows(i, rows, rounded, self._step)
+        tables.tbe.apply_tables(tables._copied, merged, self._step)
 
     def amounts(self, phase: str) -> tuple[float, ...]:
         """What a phase counts on each rank, in the order of COUNTED."""
