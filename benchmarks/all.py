@@ -21,6 +21,7 @@ NAMES = (
     "scale",
     "cache",
     "codecs",
+    "wires",
     "gemm",
     "dlrm_step",
     "ranks",
