@@ -132,6 +132,7 @@ class NeocpuDlrm:
         pipeline: str = "full",
     ) -> None:
         wait_as_in_training()
+        from neocpu.config import TrainingConfig
         from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
         from neocpu.embedding.specs import TableSpec
         from neocpu.model.dlrm import Dlrm
@@ -151,7 +152,7 @@ class NeocpuDlrm:
             sharding_plan, comm, rowwise_adagrad(), 1, leaves, dlrm.first_column, memory=memory
         )
         dense = DenseOptimizer(SparseOptimizer(name="exact_sgd", learning_rate=0.1), dlrm.flat)
-        step = TrainStep(dlrm, tables, dense, comm, leaves, pipeline)
+        step = TrainStep(dlrm, tables, dense, comm, leaves, pipeline, TrainingConfig.bucket_bytes)
         prepared = [self._batch(sample, tables.keys, comm, leaves) for sample in batches]
         early = ahead(0 if memory is None else memory.prefetch, 0)
         self._steps = step.over(cycle(prepared), 1, early)

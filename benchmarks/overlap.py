@@ -9,6 +9,7 @@ unpipelined step. `traced` is the full pipeline with spans recorded, as for `--t
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -46,9 +47,17 @@ class Kind:
         self._job = NeocpuDlrm(model, batches, self.comm, options.plan, pipeline=pipeline)
         self._timeline = RunTimeline() if name == "traced" else None
         self._step = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was measured.
+
+        times: by collective. seconds: of a step, by turn; computing: without what was exposed.
+        """
         self.times: dict[Any, Any] = {}
         self.steps = 0
         self.seconds: list[float] = []
+        self.computing: list[float] = []
 
     def turn(self, steps: int, counted: bool) -> None:
         """Take one untimed step and some timed ones."""
@@ -57,13 +66,17 @@ class Kind:
         self._take_step()
         self.comm.barrier()
         times = self.times if counted else {}
+        before = sum(each.exposed for each in times.values())
         start = time.perf_counter()
         with self.traffic.counting(times):
             for _ in range(steps):
                 self._take_step()
         self.comm.barrier()
         if counted:
-            self.seconds.append((time.perf_counter() - start) / steps)
+            seconds = time.perf_counter() - start
+            exposed = sum(each.exposed for each in times.values()) - before
+            self.seconds.append(seconds / steps)
+            self.computing.append((seconds - exposed) / steps)
             self.steps += steps
         self.traffic.timeline = None
 
@@ -74,26 +87,25 @@ class Kind:
         self._job.step(self._step)
 
 
-def slow_down(kinds: list[Kind], share: float) -> dict[str, float]:
-    """Give all links the speed at which exchanges alone take this share of the unpipelined step.
+def measured(off: Kind) -> tuple[float, float]:
+    """Seconds that the slowest rank computes in an unpipelined step, and bytes that one sends."""
+    size = sum(times.bytes for times in off.times.values()) / off.steps
+    computing = statistics.median(off.computing)
+    return off.comm.largest(int(1e9 * computing)) / 1e9, float(off.comm.largest(int(size)))
 
-    Returns bytes a second of a link, and bytes of a step of the rank with most.
+
+def slow_down(kinds: list[Kind], computing: float, size: float, share: float) -> float:
+    """Give all links the speed at which exchanges alone take this share of the unpipelined step:
+    bytes a second. What was measured is forgotten.
     """
     from neocpu.parallel.throttle import LinkSpeed, Throttle
 
-    off = kinds[0]
-    size = sum(times.bytes for times in off.times.values()) / off.steps
-    size = off.comm.largest(int(size))
-    exposed = sum(times.exposed for times in off.times.values()) / off.steps
-    computing = sum(off.seconds) / len(off.seconds) - exposed
-    computing = off.comm.largest(int(1e9 * computing)) / 1e9
-    bandwidth = size / (computing * share / (1 - share))
+    bandwidth = size / (computing * share / (1 - share)) if share else 0.0
     for kind in kinds:
-        kind.traffic.throttle = Throttle({"same_node": LinkSpeed(bandwidth, 0.0)})
-        kind.times = {}
-        kind.steps = 0
-        kind.seconds = []
-    return {"bytes/s": bandwidth, "bytes": size}
+        speeds = {"same_node": LinkSpeed(bandwidth, 0.0)}
+        kind.traffic.throttle = Throttle(speeds) if share else None
+        kind.reset()
+    return bandwidth
 
 
 def run_rank(model: Model, options: argparse.Namespace) -> None:
@@ -105,14 +117,18 @@ def run_rank(model: Model, options: argparse.Namespace) -> None:
     threads(1)
     kinds = [Kind(name, model, options, comm) for name in KINDS]
     cases = []
+    computing = size = 0.0
     for share in (0.0, *options.shares):
-        link = slow_down(kinds, share) if share else {}
+        bandwidth = slow_down(kinds, computing, size, share)
         for number in range(WARMUP + options.rounds):
             for kind in kinds:
                 kind.turn(options.steps, number >= WARMUP)
         reports = [exchange_report(kind.comm, kind.times, kind.steps) for kind in kinds]
         seconds = {kind.name: kind.seconds for kind in kinds}
-        cases.append({"share": share, "link": link, "seconds": seconds, "reports": reports})
+        case = {"share": share, "bandwidth": bandwidth, "seconds": seconds, "reports": reports}
+        cases.append(case)
+        if not share:
+            computing, size = measured(kinds[0])
     if comm.rank == 0:
         options.out.write_text(json.dumps(cases))
 
@@ -151,7 +167,8 @@ def record(model: Model, ranks: int, case: dict[str, Any], plan: str) -> dict[st
                 f"({100 * queue['hidden']:.0f} % hidden)"
             )
         notes.append(f"{name}: {'; '.join(parts)}.")
-    where = f"links of {case['link']['bytes/s'] / 1e6:.1f} MB/s" if case["link"] else "no set speed"
+    bandwidth = case["bandwidth"]
+    where = f"links of {bandwidth / 1e6:.1f} MB/s" if bandwidth else "no set speed"
     shape = model.describe() | {"plan": plan}
     title = f"overlap on {ranks} ranks, {model.name}, {where}"
     return summarise(title, shape, contenders) | {"notes": notes, "cases": case}

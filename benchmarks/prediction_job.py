@@ -127,7 +127,7 @@ class Run:
         if tables._last is not None:
             tables.exchange.release(tables._last)
         tables._input = tables._last = batch_input
-        pooled = clock("lookup", lambda: tables._lookup(batch_input))
+        pooled = clock("lookup", lambda: tables._lookup(batch_input, tables._all))
         if batch_input.copies is not None:
             clock("lookup", lambda: tables.tbe.forward(tables._copies, batch_input.copies, E))
         shape = batch_input.shape
@@ -148,6 +148,7 @@ class Run:
 
     def _update(self, clock: PhaseClock, dE: Any) -> None:
         """`ShardedEmbedding.backward`."""
+        from neocpu.parallel.replicas import RowWords
         from neocpu.parallel.started import Started
 
         tables = self._tables
@@ -169,7 +170,8 @@ class Run:
                 Started(tables._share(batch_input, whole, parts, self._steps)).wait()
 
         def replicas() -> None:
-            words = tables._row_words(batch_input, dE)
+            copies = tables.tbe.merge_words(tables._copies, batch_input.copies, dE)
+            words = [RowWords(*pair) for pair in copies]
             merged = Started(tables._replicas.reduce(words)).wait()
             tables.tbe.apply_tables(tables._copied, merged, self._steps)
 

@@ -5,7 +5,7 @@
     python examples/overlap_a_step.py --picture docs/overlap.svg
 
 The same steps are trained three times on 4 ranks whose links are slow (`parallel.link_bandwidth`),
-so that exchanges take about as long as computing: with `training.pipeline` off, where everything
+so that exchanges take a good part of the step: with `training.pipeline` off, where everything
 waits for what comes before; with input, where the lookups of the next batch travel during a step;
 and full, where pooled vectors travel under the bottom MLP and dense gradients under the rest of the
 backward pass. Each time it is printed what rank 0 did in one step and what it waited for, and how
@@ -29,7 +29,7 @@ from neocpu.simulation.trace_picture import Panel, trace_svg
 from neocpu.training.exchange_times import exchange_lines
 
 KINDS = ("off", "input", "full")
-SAMPLES = 1024
+SAMPLES = 4096
 MODEL = """
 [data]
 train = "{log}"
@@ -37,8 +37,8 @@ shuffle = false
 
 [model]
 embedding_dim = 32
-bottom = [256, 128, 32]
-top = [256, 128, 1]
+bottom = [512, 256, 32]
+top = [512, 256, 1]
 
 [training]
 batch_size = {samples}
@@ -143,7 +143,7 @@ def main(
     ranks: int = 4,
     steps: int = 20,
     samples: int = SAMPLES,
-    bandwidth: float = 4e7,
+    bandwidth: float = 1.5e8,
     *,
     threads: bool = False,
     keep: Path | None = None,
@@ -183,7 +183,7 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--samples", type=int, default=SAMPLES, help="of all ranks in a step")
-    parser.add_argument("--bandwidth", type=float, default=4e7, help="bytes a second of each link")
+    parser.add_argument("--bandwidth", type=float, default=1.5e8, help="bytes a second of a link")
     parser.add_argument("--threads", action="store_true", help="ranks as threads, without MPI")
     parser.add_argument("--keep", type=Path, help="folder for the traces")
     parser.add_argument("--picture", type=Path, help="write the picture of the docs (.svg)")

@@ -1,8 +1,8 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-The records below list all keys and their defaults; those of data, model, tables, optimizers and
-wires live beside their owners (`ingest/settings.py`, `model/settings.py`, `embedding/specs.py`,
-`embedding/optimizers.py`, `parallel/wire_formats.py`).
+The records below list all keys and their defaults; those of data, model, tables, optimizers, ranks
+and wires live beside their owners (`ingest/settings.py`, `model/settings.py`, `embedding/specs.py`,
+`embedding/optimizers.py`, `parallel/settings.py`, `parallel/wire_formats.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
 
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES, SparseOptimizer
 from neocpu.embedding.specs import (
     POOLING,
@@ -32,7 +33,8 @@ from neocpu.model.layout import INTERACTIONS, LOSSES
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
 from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
-from neocpu.parallel.throttle import LinkNumbers, link_speeds
+from neocpu.parallel.settings import ALLTOALL_NAMES, ROUTE_NAMES, ParallelConfig
+from neocpu.parallel.throttle import link_speeds
 from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
@@ -40,10 +42,6 @@ from neocpu.reference.policies import DEFAULT, POLICIES
 from neocpu.reference.rules import RULES
 from neocpu.storage.placement import choose_placements
 
-# those of `parallel.routes`, which cannot be imported here: it needs Numba
-ROUTE_NAMES = ("direct", "reduce_scatter", "two_level")
-# ways of `parallel.two_level`: between any two ranks, or through the ranks of a node first
-ALLTOALL_NAMES = ("direct", "two_level")
 # those of `simulation.schedule`, which stands above
 PIPELINES = ("off", "input", "full")
 
@@ -66,7 +64,8 @@ class TrainingConfig:
     the cores).
     pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
     batch travel during a step; "full": exchanges of the step itself also run while something is
-    computed that does not need them (docs/communication.md).
+    computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
+    fewer are not summed while the backward pass goes on, but with the others ("full" only).
     """
 
     batch_size: int = 2048
@@ -76,6 +75,7 @@ class TrainingConfig:
     leaves: int = 16
     threads: int = 0
     pipeline: str = "full"
+    bucket_bytes: int = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -83,45 +83,6 @@ class EvalConfig:
     """The valid split is measured every so many steps (0: at the end only)."""
 
     every_steps: int = 0
-
-
-@dataclass(frozen=True)
-class ParallelConfig:
-    """How tables are spread; never changes a bit.
-
-    plan : a scheme for all tables, "auto", a table of shell patterns: `{ "C*" = "row_wise" }`, or
-    the path of a plan file that ends in .json (docs/planner.md).
-    ranks_per_node : 0: the real hosts. route : how sums of row-split tables travel. memory : bytes
-    for tables on each rank (0: no limit).
-    alltoall : how exchanges travel: "direct" from rank to rank, or "two_level", inside each node
-        first and then between ranks of equal place (docs/communication.md).
-    shared_windows : do ranks of a host exchange through shared memory: "on", "off", or "auto", with
-        messages of sizes at which that is quicker (docs/communication.md).
-    machine : that is planned for, and on which the run's traffic is reckoned in seconds when it
-    ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
-    planner : that chooses for "auto": "greedy" counts bytes, "search" seconds on the machine
-    (docs/planner.md).
-    link_bandwidth, link_latency : of a slower network than the real one, bytes a second of each
-    direction and seconds for each message (0: no limit), for all links or by class:
-    `{ same_node = 1e9, other_node = 1e8 }` (docs/communication.md).
-    unique_rows : do equal rows that a rank asks of one shard travel once, "off", "on" or "auto":
-    where that is fewer bytes (docs/communication.md).
-    towers : are the tables of each tower on one node, and its module there? Without towers, only
-    the tables: pooled vectors then travel between ranks of equal place (docs/communication.md).
-    """
-
-    plan: PlanSpec = "auto"
-    ranks_per_node: int = 0
-    route: str = "direct"
-    alltoall: str = "direct"
-    shared_windows: str = "auto"
-    machine: str = ""
-    planner: str = "greedy"
-    memory: int = 0
-    link_bandwidth: LinkNumbers = 0.0
-    link_latency: LinkNumbers = 0.0
-    unique_rows: str = "off"
-    towers: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,8 +175,10 @@ class Config:
     def header(self) -> dict[str, Any]:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
         data = asdict(self.data)
-        for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead"):
+        for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead", "deduplicate"):
             del data[name]
+        if data["shuffle_run"] == 1:  # as before there was a choice
+            del data["shuffle_run"]
         header = {
             "data": data,
             "model": self.model.header(),
@@ -226,7 +189,9 @@ class Config:
             },
         }
         if any(table.cache_format for table in self.tables):
-            header["memory"] = self.memory.header()
+            # caches count the lookups of distinct bags
+            groups = {"deduplicate": self.data.deduplicate} if self.data.deduplicate else {}
+            header["memory"] = self.memory.header() | groups
         if wires := self.wires.header():
             header["wires"] = wires
         as_json: dict[str, Any] = json.loads(json.dumps(header))
@@ -280,6 +245,7 @@ LEAST = {
     "model.embedding_dim": 1,
     "tables.*.rows": 1,
     "tables.*.dim": 1,
+    "data.shuffle_run": 1,
     "training.batch_size": 1,
     "training.epochs": 1,
     "training.leaves": 1,
@@ -391,6 +357,7 @@ def _check_together(reader: Reader, config: Config) -> None:
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     try:
         config.model.layout(1, config.tables)
+        key_groups(config.tables, data.deduplicate)
         if not is_plan_file(config.parallel.plan):
             choose_schemes(config.tables, config.parallel.plan)
         link_speeds(config.parallel.link_bandwidth, config.parallel.link_latency)

@@ -9,7 +9,8 @@ That is Neo's combined format, feature-major: feature f of sample s is bag i = f
     weights   float32[offsets[-1]] or None, per-sample weights
 
 Lengths rather than offsets are stored and sent: they slice and concatenate without fix-up
-(`docs/design.md`).
+(`docs/design.md`). Where samples of a batch have the same bags, an `InverseKJT` holds these once
+(RecD).
 """
 
 from dataclasses import dataclass
@@ -64,3 +65,46 @@ class KJT:
             raise IndexRangeError(
                 f"{self.values.size} values, but {self.weights.size} per-sample weights"
             )
+
+
+@dataclass(frozen=True)
+class DistinctBags:
+    """The bags of some keys of b samples, of which equal ones stand once (an inverse KJT of RecD).
+
+    kjt : of U samples, each with other bags. inverse : i32[b], sample s has the bags of
+    kjt's sample inverse[s]. first : i32[U], the first sample that has each.
+    """
+
+    kjt: KJT
+    inverse: NDArray[np.int32]
+    first: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class InverseKJT:
+    """A batch whose keys are parted: some as they are, others in groups whose repeated bags stand
+    once.
+
+    keys : of all, in the order of the tables. plain : those that are in no group, of b samples.
+    groups : each with keys of its own.
+    """
+
+    keys: tuple[str, ...]
+    plain: KJT
+    groups: tuple[DistinctBags, ...]
+
+    @property
+    def samples(self) -> int:
+        """b, the number of samples."""
+        return self.plain.samples
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """Lookups of each bag of all keys and samples: int32[F, b]."""
+        place = {key: i for i, key in enumerate(self.keys)}
+        lengths = np.zeros((len(self.keys), self.samples), np.int32)
+        lengths[[place[key] for key in self.plain.keys]] = self.plain.lengths
+        for group in self.groups:
+            chosen = [place[key] for key in group.kjt.keys]
+            lengths[chosen] = group.kjt.lengths[:, group.inverse]
+        return lengths

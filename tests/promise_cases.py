@@ -16,6 +16,7 @@ import numpy as np
 
 from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
+from neocpu.parallel.settings import ALLTOALL_NAMES
 from neocpu.parallel.sharding import SCHEMES
 from neocpu.reference.philox import splitmix64
 
@@ -54,6 +55,18 @@ MEMORIES: dict[str, tuple[str, ...]] = {
     "cached": ("memory.placement=hbm_over_ddr", "memory.policy=lfu", "memory.prefetch=0"),
     "levels": (f"memory.placement={_LEVELS}", "memory.policy=lookahead", "memory.prefetch=2"),
 }
+# what travels once, by ranks, plan and threads
+GROUPS = '[["a", "b", "d"], "c", "w"]'
+ONCE: tuple[tuple[str, ...], ...] = (
+    (),
+    ("parallel.unique_rows=auto",),
+    (f"data.deduplicate={GROUPS}",),
+    ('data.deduplicate=["w", "c"]', "parallel.unique_rows=on"),
+)
+# options that take turns over the combinations of the others, so that pairs of them occur too
+TURNS = ("pipeline", "once", "alltoall")
+# plans that keep each table on one node
+ON_ONE_NODE = ("table_wise", "table_row_wise", "table_column_wise")
 # plans where a route has something to carry
 PARTIAL_WORDS = ("row_wise", "table_row_wise", "grid_shard", "mixed")
 # What the code generator is told to compile for, FMA always among it; "host" is all that this
@@ -220,11 +233,29 @@ class Case:
         return PIPELINES[(turn + HOW.index(self.how) + self.threads) % len(PIPELINES)]
 
     @property
+    def once(self) -> tuple[str, ...]:
+        """What travels once: equal rows, repeated bags of groups of features; or nothing."""
+        number = self.ranks + list(PLANS).index(self.plan) + self.threads
+        return ONCE[number % len(ONCE)]
+
+    @property
+    def alltoall(self) -> str:
+        """How its exchanges travel."""
+        number = list(PLANS).index(self.plan) + HOW.index(self.how) + ROUTES.index(self.route)
+        return ALLTOALL_NAMES[number % len(ALLTOALL_NAMES)]
+
+    @property
+    def towers(self) -> bool:
+        """Does each node look up its own tables for all samples? Where no table is on two nodes."""
+        even = self.ranks > RANKS_PER_NODE and self.ranks % RANKS_PER_NODE == 0
+        return even and self.plan in ON_ONE_NODE and HOW.index(self.how) < self.threads
+
+    @property
     def name(self) -> str:
         """For people."""
         way = (
             f"{self.ranks} rank(s), {self.plan}, {self.route}, {self.threads} thread(s), memory "
-            f"{self.memory}, pipeline {self.pipeline}, {self.how}"
+            f"{self.memory}, pipeline {self.pipeline}, {self.alltoall}, {self.how}"
         )
         return f"{self.family}: {way}"
 
@@ -291,7 +322,8 @@ def pairwise(cases: Sequence[Case]) -> list[Case]:
     """
 
     def values(case: Case) -> list[tuple[str, object]]:
-        return [(name, value) for name, value in vars(case).items() if name != "family"]
+        axes = [(name, value) for name, value in vars(case).items() if name != "family"]
+        return axes + [(name, getattr(case, name)) for name in TURNS]
 
     pairs = {case: set(combinations(values(case), 2)) for case in cases}
     todo = set().union(*pairs.values())

@@ -37,7 +37,7 @@ from neocpu.kernels._jit import cpu_kind
 from neocpu.kernels._threads import use_threads
 from neocpu.kernels.simd.tiles import target, tile_shape
 from neocpu.parallel.comm import Comm, SingleComm
-from neocpu.parallel.launch import get_comm
+from neocpu.parallel.launch import get_comm, launched_ranks
 from neocpu.parallel.plan import Plan
 from neocpu.planner import plan_file
 from neocpu.planner.auto import make_plan
@@ -59,8 +59,12 @@ def load_config(case: Case, folder: Path, plan: str) -> configs.Config:
             f"parallel.route={case.route}",
             f"parallel.machine={case.machine}",
             f"training.pipeline={case.pipeline}",
+            "training.bucket_bytes=0",
+            f"parallel.alltoall={case.alltoall}",
+            f"parallel.towers={str(case.towers and plan == case.plan).lower()}",
             f"parallel.planner={PLANNERS[case.threads]}",
             *MEMORIES[case.memory],
+            *case.once,
         ],
     )
     # a pattern that matches no table would be refused: the plan goes through the same checks as a
@@ -197,4 +201,10 @@ def main(folder: Path, jobs: str, comm: Comm) -> None:
 if __name__ == "__main__":
     # Nearly every case cuts its tables in a way of its own, and each would start a second compiler.
     companion.available = lambda: {0}
+    if launched_ranks() != 1:
+        from neocpu.parallel import mpi
+
+        # Two ranks of a core sleep while they wait: other tests run beside them. Fewer wait as MPI
+        # does, so the cases have both ways.
+        mpi.CROWD = 2
     main(Path(sys.argv[1]), sys.argv[2], get_comm(ranks_per_node=RANKS_PER_NODE))

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from spmd import spmd
 
+from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizers import Schedule, SparseOptimizer
 from neocpu.embedding.rounded import rounded
 from neocpu.embedding.specs import TableSpec, bags
@@ -89,6 +90,8 @@ class Case:
     prefetch: int = 0  # batches whose rows are brought up before their turn
     unique_rows: str = "off"  # do equal rows travel once?
     wires: WireSpecs = FP32
+    groups: tuple[tuple[str, ...], ...] = ()  # features whose repeated bags stand once
+    repeats: float = 0.0  # probability that a group's bags are those of the sample before
 
 
 def plan_of(case: Case, ranks: int) -> Plan:
@@ -123,6 +126,7 @@ def global_batch(case: Case, step: int) -> tuple[KJT, np.ndarray]:
         gradient[rng.random(gradient.shape) < 0.05] = 3e38
         chosen = rng.random(gradient.shape) < 0.02
         gradient[chosen] = rng.choice(SPECIAL, int(chosen.sum()))
+    repeat_bags(case, rng, lengths, values, weights)
     lookup_arrays = [np.concatenate([np.empty(0), *parts]) for parts in (values, weights)]
     kjt = KJT(
         tuple(k.key for k in keys),
@@ -131,6 +135,23 @@ def global_batch(case: Case, step: int) -> tuple[KJT, np.ndarray]:
         lookup_arrays[1].astype(np.float32),
     )
     return kjt, gradient
+
+
+def repeat_bags(case: Case, rng: np.random.Generator, lengths, values, weights) -> None:
+    """Give samples the bags of the sample before, all keys at once, in place."""
+    if not case.repeats:
+        return
+    source = np.arange(case.batch)
+    for s in range(1, case.batch):
+        if rng.random() < case.repeats:
+            source[s] = source[s - 1]
+    for k in range(len(values)):
+        ends = np.cumsum(lengths[k])
+        spans = [np.arange(ends[s] - lengths[k][s], ends[s]) for s in source]
+        taken = np.concatenate([np.empty(0, np.int64), *spans])
+        values[k] = values[k][taken]
+        weights[k] = weights[k][taken]
+        lengths[k] = lengths[k][source]
 
 
 def samples_of(kjt: KJT, lo: int, hi: int) -> KJT:
@@ -172,6 +193,7 @@ def train(comm: Comm, case: Case) -> tuple[list[np.ndarray], ShardedEmbedding]:
         memory=memory,
         unique_rows=case.unique_rows,
         wires=case.wires,
+        groups=key_groups(case.tables, case.groups),
     )
     spread_exponents(embedding, case)
     lo, hi = rank_samples(comm.rank, comm.size, case.batch, case.leaves)
@@ -288,7 +310,14 @@ def canonical(values: np.ndarray) -> np.ndarray:
 def unsharded(case: Case) -> str:
     """The digest of the same case on one rank with whole tables."""
     alone = replace(
-        case, placements=(), plan="table_wise", shards=(), route="direct", ranks_per_node=1
+        case,
+        placements=(),
+        plan="table_wise",
+        shards=(),
+        route="direct",
+        ranks_per_node=1,
+        unique_rows="off",
+        groups=(),
     )
     comm = SingleComm()
     return digest(comm, alone, *train(comm, alone))

@@ -7,6 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 import beyond_memory
+import overlap_a_step
 
 
 def test_beyond_memory_ends_with_one_digest_for_each_model(
@@ -18,3 +19,17 @@ def test_beyond_memory_ends_with_one_digest_for_each_model(
     assert len(digests) == 4 and len(set(digests[:3])) == 1
     assert "more than memory.hbm allows" in told and "12,000,000,000,000 parameters" in told
     assert told.endswith("No bit depends on where a row lives.\n")
+
+
+def test_overlap_a_step_ends_with_one_digest_and_a_picture(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "overlap.svg"
+    overlap_a_step.main(2, 4, 64, threads=True, keep=tmp_path, picture=picture)
+    told = capsys.readouterr().out
+    assert told.count("    digest ") == 3 and "pipeline full:" in told
+    assert "wait: pooled output" in told and "network: dense" in told
+    assert told.endswith("overlap decides when, never what.\n")
+    assert "pipeline off, rank 0" in picture.read_text()
+    for kind in overlap_a_step.KINDS:
+        assert (tmp_path / f"{kind}.json").exists()

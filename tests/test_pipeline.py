@@ -2,21 +2,29 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from promise_cases import FAMILIES, MAIN, MEMORIES, MIXED, write_data
+from small_run import CONFIG
 
 from neocpu import config as configs
+from neocpu.embedding.specs import bags
 from neocpu.errors import IndexRangeError
+from neocpu.jagged import KJT
 from neocpu.parallel.comm import Comm, SingleComm
+from neocpu.parallel.plan import place
 from neocpu.parallel.started import Done, Pause, Started, Stream
 from neocpu.parallel.threads import run_threads
 from neocpu.simulation.schedule import EXCHANGE, PIPELINES, STEP, check, pipelined
 from neocpu.training.lookahead import ahead
 from neocpu.training.pipeline import Pipeline
 from neocpu.training.trainer import Trainer
+from neocpu.training.warmup import MiniBatch
+from neocpu.training.world import build
+from neocpu.trees import rank_samples
 
 # ---- the loop over the schedule, on toys ----
 
@@ -87,15 +95,13 @@ def test_a_stage_begins_when_what_it_needs_is_done(pipeline: str, early: dict[st
 
 def test_exchanges_start_early_and_are_waited_for_late() -> None:
     serial = run_toys("off", {}).events
-    for place, (event, name, batch) in enumerate(serial):
+    for position, (event, name, batch) in enumerate(serial):
         if event == "wait":
-            assert serial[place - 1] == ("begin", name, batch)
+            assert serial[position - 1] == ("begin", name, batch)
     log = run_toys("input", {})
-    assert log.place("wait", "output", 2) < log.place("begin", "lengths", 3)
-    assert log.place("begin", "lengths", 3) < log.place("begin", "top_forward", 2)
-    assert log.place("begin", "top_forward", 2) < log.place("begin", "rows", 3)
-    assert log.place("begin", "rows", 3) < log.place("begin", "upper_backward", 2)
-    assert log.place("begin", "lower_update", 2) < log.place("wait", "rows", 3)
+    assert log.place("wait", "output", 2) < log.place("begin", "input", 3)
+    assert log.place("begin", "input", 3) < log.place("begin", "top_forward", 2)
+    assert log.place("begin", "lower_update", 2) < log.place("wait", "input", 3)
     full = run_toys("full", {})
     for exchange, meanwhile in {
         "output": "bottom_forward",
@@ -115,7 +121,7 @@ def test_tables_in_slow_memory_run_as_far_ahead_as_they_must() -> None:
         assert step[0] < log.place("begin", "index", 4) < step[1]
         assert step[0] < log.place("begin", "prefetch", 3) < step[1]
         assert log.place("begin", "index", 4) < log.place("begin", "prefetch", 3)
-        assert log.place("begin", "rows", 4) < step[1]
+        assert log.place("begin", "input", 4) < step[1]
 
 
 def test_an_error_waits_for_the_step_of_its_batch() -> None:
@@ -123,12 +129,12 @@ def test_an_error_waits_for_the_step_of_its_batch() -> None:
         if batch == 2:
             raise IndexRangeError("batch 2")
 
-    line = Pipeline(pipelined("full"), {"rows": start}, iter(range(4)), PIPELINES["full"])
+    line = Pipeline(pipelined("full"), {"input": start}, iter(range(4)), PIPELINES["full"])
     assert line.step() == 0
     assert line.step() == 1  # here the exchange of batch 2 began
     with pytest.raises(IndexRangeError, match="batch 2"):
         line.step()
-    stopped = Pipeline(pipelined("full"), {"rows": start}, iter(range(4)), PIPELINES["full"])
+    stopped = Pipeline(pipelined("full"), {"input": start}, iter(range(4)), PIPELINES["full"])
     stopped.step()
     stopped.step()
     stopped.close()  # whoever takes up batch 2 will meet its error
@@ -193,7 +199,14 @@ def digest_of(folder: Path, out: str, ranks: int, *sets: str) -> str:
 
 def test_all_kinds_reach_one_digest(folder: Path) -> None:
     digests = {
-        digest_of(folder, f"{kind}-{memory}", ranks, f"training.pipeline={kind}", *sets)
+        digest_of(
+            folder,
+            f"{kind}-{memory}",
+            ranks,
+            f"training.pipeline={kind}",
+            *sets,
+            "training.bucket_bytes=0",
+        )
         for kind in PIPELINES
         for ranks, memory, sets in (
             (1, "whole", ()),
@@ -202,3 +215,42 @@ def test_all_kinds_reach_one_digest(folder: Path) -> None:
         )
     }
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_bad_row_of_the_next_batch_is_named_in_its_own_step(ranks: int) -> None:
+    settings = configs.loads(CONFIG + 'pipeline = "full"\n')
+
+    def body(comm: Comm) -> tuple[str, bytes]:
+        plan = place(settings.tables, ["row_wise"] * 2, comm.size, comm.size)
+        world = build(settings, comm, plan, 3)
+        good = [samples_of(comm, step, settings) for step in range(3)]
+        values = good[2].sparse.values.copy()
+        if comm.rank == comm.size - 1:
+            values[-1] = 10**6
+        bad = replace(good[2], sparse=replace(good[2].sparse, values=values))
+        steps = world.step.over(iter([*good[:2], bad]), 1)
+        steps.next()
+        steps.next()  # meanwhile the bad batch's lookups were refused
+        trained = world.model.flat.tobytes()
+        world.step.forward(good[0])  # an evaluation in between
+        with pytest.raises(IndexRangeError, match="row 1000000 is outside") as caught:
+            steps.next()
+        assert "table 'many'" in str(caught.value)
+        assert world.model.flat.tobytes() == trained  # nothing of its step was done
+        world.step(good[2], 3)  # and all queues are free
+        return str(caught.value), world.model.flat.tobytes()
+
+    results = [body(SingleComm())] if ranks == 1 else run_threads(ranks, body)
+    assert len(set(results)) == 1
+
+
+def samples_of(comm: Comm, step: int, settings: configs.Config) -> MiniBatch:
+    """A rank's samples of a made-up batch of 8."""
+    keys = tuple(bag.key for bag in bags(settings.tables))
+    first, last = rank_samples(comm.rank, comm.size, 8, settings.training.leaves)
+    random = np.random.default_rng([step, comm.rank])
+    lengths = np.full((len(keys), last - first), 2, np.int32)
+    rows = random.integers(0, 30, lengths.sum())
+    dense = random.standard_normal((last - first, 3)).astype(np.float32)
+    return MiniBatch(dense, KJT(keys, lengths, rows), np.ones(last - first, np.float32), 8)

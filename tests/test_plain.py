@@ -52,7 +52,7 @@ def test_sums_in_limbs_are_exact_and_rounded_once(seed, fill):
 
 
 @given(seed=SEEDS, fill=st.sampled_from(FILLS), mean=st.booleans(), weighted=st.booleans())
-@pytest.mark.parametrize("form", ["fp32", "int8"])
+@pytest.mark.parametrize("form", ["fp32", "nbit4"])
 def test_lookups(form, seed, fill, mean, weighted):
     table, entries, bags, counts = test_lookup.case(seed, form, fill, weighted)
     sizes = counts * entries.width

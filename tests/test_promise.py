@@ -13,7 +13,17 @@ from typing import Any
 
 import pytest
 from promise import Launch, committed, disagreements, outcomes, run, schedule
-from promise_cases import FAMILIES, MEMORIES, RANKS, Case, chosen, pairwise, product, write_data
+from promise_cases import (
+    FAMILIES,
+    MEMORIES,
+    RANKS,
+    TURNS,
+    Case,
+    chosen,
+    pairwise,
+    product,
+    write_data,
+)
 from promise_main import main
 
 from neocpu.errors import EnvironmentProblem
@@ -98,10 +108,15 @@ def test_pairs_are_covered() -> None:
     cases = product(memories=MEMORIES)
     few = pairwise(cases)
     assert len(few) < len(cases) / 8
-    for one, two in combinations(("ranks", "plan", "threads", "route", "how", "memory"), 2):
-        assert {(vars(c)[one], vars(c)[two]) for c in few} == {
-            (vars(c)[one], vars(c)[two]) for c in cases
+    axes = ("ranks", "plan", "threads", "route", "how", "memory", *TURNS)
+    for one, two in combinations(axes, 2):
+        assert {(getattr(c, one), getattr(c, two)) for c in few} == {
+            (getattr(c, one), getattr(c, two)) for c in cases
         }
+    for one, two in combinations((*TURNS, "route"), 2):
+        together = {(getattr(c, one), getattr(c, two)) for c in few if c.ranks > 1}
+        kinds = [{getattr(c, name) for c in cases} for name in (one, two)]
+        assert len(together) == len(kinds[0]) * len(kinds[1])
 
 
 def test_a_wrong_digest_and_wrong_metrics_are_noticed() -> None:

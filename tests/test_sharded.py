@@ -38,12 +38,24 @@ from neocpu.trees import rank_samples
 
 PROFILE = settings(deadline=None, derandomize=True, max_examples=30)
 
+GROUPS: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("z", "u", "v"), ("w",)),
+    (("*",),),
+    (("x", "y"), ("t", "s"), ("z", "u", "v", "w")),
+)
+
 answer = lru_cache(maxsize=None)(unsharded)
 
 
 def expect(case: Case, ranks: int) -> None:
     alone = replace(
-        case, plan="table_wise", shards=(), route="direct", ranks_per_node=1, unique_rows="off"
+        case,
+        plan="table_wise",
+        shards=(),
+        route="direct",
+        ranks_per_node=1,
+        unique_rows="off",
+        groups=(),
     )
     digests = run_threads(ranks, lambda comm: digest(comm, case, *train(comm, case)))
     assert set(digests) == {answer(alone)}
@@ -137,6 +149,19 @@ def test_equal_rows_travel_once(unique_rows: str) -> None:
             expect(Case(plan=plan, lookups=30, batch=40, unique_rows=unique_rows), ranks)
 
 
+@pytest.mark.parametrize("groups", GROUPS)
+def test_repeated_bags_are_looked_up_once(groups: tuple[tuple[str, ...], ...]) -> None:
+    case = Case(groups=groups, repeats=0.7, batch=19)
+    for plan in ("mixed", "mixed2", "row_wise"):
+        for ranks in (1, 2, 4):
+            expect(replace(case, plan=plan), ranks)
+    expect(replace(case, plan="table_wise"), 1)
+    two_level = replace(case, plan="mixed", route="two_level", unique_rows="auto")
+    expect(replace(two_level, optimizer="partial_rowwise_lamb"), 3)
+    for batch in (0, 1):
+        expect(replace(case, plan="mixed", batch=batch), 3)
+
+
 @PROFILE
 @given(st.data())
 def test_random_cases(data: st.DataObject) -> None:
@@ -154,6 +179,8 @@ def test_random_cases(data: st.DataObject) -> None:
         first_column=data.draw(st.sampled_from([0, 16])),
         weight_decay_mode=data.draw(st.sampled_from(["none", "l2", "decoupled"])),
         unique_rows=data.draw(st.sampled_from(UNIQUE_ROWS)),
+        groups=data.draw(st.sampled_from([(), *GROUPS])),
+        repeats=data.draw(st.sampled_from([0.0, 0.8])),
     )
     expect(case, data.draw(st.integers(1, 6)))
 

@@ -15,6 +15,7 @@ from neocpu.jagged import KJT
 from neocpu.parallel.comm import Comm, SingleComm
 from neocpu.parallel.plan import place
 from neocpu.parallel.threads import run_threads
+from neocpu.training.lookahead import ahead
 from neocpu.training.plans import make_plan, memory_plan
 from neocpu.training.state import digest
 from neocpu.training.warmup import MiniBatch
@@ -43,11 +44,13 @@ def digests(ranks: int, per_node: int, options: Config) -> set[str]:
         ("model.tower.joint_vectors=2", "model.tower.feature_vectors=0"),
         ("model.towers={}",),  # the data flow alone
         ("wires.forward=fp16", "wires.backward=bf16", "wires.dense=bf16"),
+        ("training.pipeline=input",),
+        ("training.pipeline=full",),
     ],
-    ids=["both", "joint", "none", "wires"],
+    ids=["both", "joint", "none", "wires", "input", "full"],
 )
 def test_one_digest_at_home_and_on_nodes(sets: Sequence[str]) -> None:
-    expected = digests(1, 1, settings(*sets))
+    expected = digests(1, 1, settings(*sets, "training.pipeline=off"))
     row_split = 'parallel.plan={ "*" = "table_row_wise" }'
     column_split = 'parallel.plan={ "u*" = "table_column_wise", i0 = "table_wise" }'
     for ranks, per_node, plan in (
@@ -69,16 +72,12 @@ def test_gradients_are_limited_and_rows_come_up_before_their_batch(tmp_path: Pat
         plan = make_plan(options, comm, {})
         memory = memory_plan(options, plan, {}, tmp_path)
         world = build(options, comm, plan, DENSE, huge=False, memory=memory)
-        coming = []
-        for step, samples in STEPS:
-            batch = batch_of(options, comm, step, samples)
-            coming.append((batch, world.embedding.start(batch.sparse, samples)))
-        for _, lookups in coming:
-            world.embedding.know(lookups)
-        for step, (batch, lookups) in enumerate(coming, 1):
-            world.embedding.prefetch(lookups)
-            world.step(batch, step, lookups)
-        return digest(world, len(coming))
+        batches = (batch_of(options, comm, *step) for step in STEPS)
+        steps = world.step.over(batches, 1, ahead(prefetch=1, known=2))
+        for _ in STEPS:
+            steps.next()
+        steps.close()
+        return digest(world, len(STEPS))
 
     assert set(run_threads(4, body, ranks_per_node=2)) == expected
 
@@ -130,12 +129,15 @@ def between_nodes(sets: Sequence[str]) -> list[list[int]]:
         counts = []
         lookups = world.embedding.start(kjt, 64)
         lookups.wait()
-        counts.append(comm.sent.sent["alltoallv"][2].copy())
+        counts.append(comm.sent.state()["alltoallv"][1][2])
         E = np.zeros((8, world.model.columns), np.float32)
-        world.embedding.forward(lookups, 64).finish(E)
-        counts.append(comm.sent.sent["alltoallv"][2].copy())
-        world.embedding.backward(E, 1)
-        counts.append(comm.sent.sent["alltoallv"][2].copy())
+        vectors = world.embedding.lookup(lookups)
+        vectors.send()
+        vectors.finish(E)
+        counts.append(comm.sent.state()["alltoallv"][1][2])
+        update = world.embedding.start_backward(E, 1)
+        update.wait()
+        counts.append(comm.sent.state()["alltoallv"][1][2])
         return np.diff(counts, axis=0)
 
     return np.sum(run_threads(8, body, ranks_per_node=2), axis=0).tolist()

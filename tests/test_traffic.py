@@ -154,7 +154,7 @@ def train(
     )
     dense = DenseOptimizer(SGD, model.flat)
     wire = Wire.of(case.wires.dense, backward=True)
-    step = TrainStep(model, embedding, dense, comm, case.leaves, pipeline, wire)
+    step = TrainStep(model, embedding, dense, comm, case.leaves, pipeline, wire=wire)
     step(rank_batch(comm, case), 1)
     log = list(comm.sent.log)
     return log, direct.traffic()

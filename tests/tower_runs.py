@@ -81,6 +81,9 @@ def batch_of(options: Config, comm: Comm, number: int, samples: int = 22) -> Min
 
 def train(world: World) -> str:
     """Digest after STEPS."""
-    for step, samples in STEPS:
-        world.step(batch_of(world.config, world.comm, step, samples), step)
+    batches = (batch_of(world.config, world.comm, *step) for step in STEPS)
+    steps = world.step.over(batches, 1)
+    for _ in STEPS:
+        steps.next()
+    steps.close()
     return digest(world, len(STEPS))

@@ -33,6 +33,30 @@ def convert() -> None:
     """
 
 
+_COMPRESS = click.option(
+    "--compress",
+    type=click.Choice(["none", "gzip", "zstd"]),
+    default="none",
+    show_default=True,
+    help=("Uncompressed files are mapped and load fastest. zstd needs the extra neocpu[zstd]."),
+)
+_CLUSTERING = (
+    click.option(
+        "--cluster-by",
+        default="",
+        metavar="COLUMN",
+        help="Make the rows of a session neighbours: this feature's value names it.",
+    ),
+    click.option(
+        "--cluster-rows",
+        type=click.IntRange(1),
+        default=1 << 20,
+        show_default=True,
+        help="In so many rows of the log at a time, which are held in memory.",
+    ),
+)
+
+
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that all conversions share."""
     for option in reversed(
@@ -57,16 +81,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                     "DST.errors.txt."
                 ),
             ),
-            click.option(
-                "--compress",
-                type=click.Choice(["none", "gzip", "zstd"]),
-                default="none",
-                show_default=True,
-                help=(
-                    "Uncompressed files are mapped and load fastest. zstd needs the extra "
-                    "neocpu[zstd]."
-                ),
-            ),
+            _COMPRESS,
             click.option(
                 "--min-count",
                 type=click.IntRange(0),
@@ -78,6 +93,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 is_flag=True,
                 help="Keep counts of frequent codes (memory.warm uses them).",
             ),
+            *_CLUSTERING,
             click.option(
                 "--vocabulary",
                 type=FILE,

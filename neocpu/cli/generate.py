@@ -60,6 +60,22 @@ FORMATS = ("h5", "tsv")
     help="In so many rows of the log.  [default: rows written]",
 )
 @click.option(
+    "--sessions",
+    type=click.IntRange(1),
+    help="Rows of a session, whose categories are more or less often those of the row before.",
+)
+@click.option(
+    "--keep",
+    default="0.9",
+    show_default=True,
+    help="How often, in a session: 0.9, or 0.9,C1=1,C20=0 for single categories.",
+)
+@click.option(
+    "--together",
+    multiple=True,
+    help="Categories that change at the same rows of a session: C1,C2,C3; may be repeated.",
+)
+@click.option(
     "--compress",
     type=click.Choice(["none", "gzip", "zstd"]),
     default="none",
@@ -79,6 +95,9 @@ def generate(
     hotness: str,
     reuse: str | None,
     reuse_rows: int | None,
+    sessions: int | None,
+    keep: str,
+    together: tuple[str, ...],
     compress: str,
     force: bool,
 ) -> None:
@@ -93,17 +112,22 @@ def generate(
     from rich.progress import Progress
 
     from neocpu.ingest.generate import write_dataset, write_log
+    from neocpu.ingest.sessions import Sessions, parse_keep
     from neocpu.ingest.synthetic import Reuse, SyntheticCriteo, parse_hotness
 
     check_target(dst, force)
     if reuse_rows is not None and reuse is None:
         raise click.UsageError("--reuse-rows says for how many rows --reuse holds: give that too")
+    if together and sessions is None:
+        raise click.UsageError("--together is about --sessions: give that too")
+    groups = tuple(tuple(name.strip() for name in group.split(",")) for group in together)
     log = SyntheticCriteo(
         seed,
         cardinality_scale=cardinality_scale,
         max_rows=max_rows,
         hotness=parse_hotness(hotness),
         reuse=Reuse(reuse, reuse_rows or rows) if reuse else None,
+        sessions=Sessions(sessions, parse_keep(keep), groups) if sessions else None,
     )
     raw = form == "tsv" or (form is None and dst.suffix not in (".h5", ".hdf5"))
     if raw and compress != "none":

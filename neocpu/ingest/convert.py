@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError, DataError
 from neocpu.ingest.avazu import avazu_schema
+from neocpu.ingest.cluster import ROWS, ClusteringWriter
 from neocpu.ingest.criteo import criteo_schema
 from neocpu.ingest.dataset_layout import VERSION, FeatureColumn
 from neocpu.ingest.readers import UNIT, Parquet, TextBlock, kind_of, text_blocks
@@ -44,7 +45,9 @@ class ConvertOptions:
 
     min_count: fit a vocabulary of codes seen at least so often (0: none). vocabulary: take it from
     this dataset instead. schema: SCHEMA.toml of kind `table`. header: the first line of a Criteo
-    log is skipped. frequencies: keep the counts of frequent codes.
+    log is skipped. frequencies: keep the counts of frequent codes. cluster_by: the feature that
+    names a sample's session ("": none); the samples of one become neighbours, in each cluster_rows
+    rows of the log.
     """
 
     dense_transform: str = "log1p"
@@ -56,12 +59,16 @@ class ConvertOptions:
     vocabulary: Path | None = None
     schema: Path | None = None
     frequencies: bool = False
+    cluster_by: str = ""
+    cluster_rows: int = ROWS
 
     def key(self) -> str:
         """Text that differs whenever the converted data would."""
         options = asdict(self)
         if not self.frequencies:
             del options["frequencies"]  # copies made before this option existed stay valid
+        if not self.cluster_by:
+            del options["cluster_by"], options["cluster_rows"]
         for name in ("vocabulary", "schema"):
             path = options[name]
             if path is not None:
@@ -239,6 +246,7 @@ def convert(
     if options.vocabulary is not None:
         vocabularies = read_vocabularies(options.vocabulary, names)
     with _writer(target, schema, options) as writer:
+        sessions = _clustering(writer, options)
         for path in paths:
             source = _source(path, schema)
             line = source.lines_before
@@ -247,12 +255,14 @@ def convert(
                     parsed = source.parser.parse(text)
                     faults.add(path, source.unit, line, parsed.faults)
                     line += parsed.lines
-                    _append(writer, parsed, counters)
+                    _append(sessions or writer, parsed, counters)
                 if progress is not None:
                     progress(before + block.done, total, writer.rows)
             if line == source.lines_before and not faults.skip:
                 raise DataError(f"{path}: has no rows")
             before += _size(path)
+        if sessions is not None:
+            sessions.finish()
         writer.vocabularies.update(vocabularies)
         _keep_counts(writer, counters, options)
         writer.attributes["source"] = [{"name": path.name, "bytes": _size(path)} for path in paths]
@@ -334,14 +344,26 @@ def _counters(names: Sequence[str], options: ConvertOptions) -> dict[str, CodeCo
     return {name: FrequentCodes() for name in names} if options.frequencies else {}
 
 
-def _append(writer: DatasetWriter, parsed: Parsed, counters: dict[str, CodeCounter]) -> None:
-    writer.append(
-        parsed.labels,
-        parsed.dense,
-        parsed.features,
-        missing_dense=parsed.missing_dense,
-        missing=parsed.missing,
-    )
+def _clustering(writer: DatasetWriter, options: ConvertOptions) -> ClusteringWriter | None:
+    """What makes the rows of sessions neighbours, where the options ask for it."""
+    if not options.cluster_by:
+        return None
+    return ClusteringWriter(writer, options.cluster_by, options.cluster_rows)
+
+
+def _append(
+    writer: DatasetWriter | ClusteringWriter, parsed: Parsed, counters: dict[str, CodeCounter]
+) -> None:
+    if isinstance(writer, ClusteringWriter):
+        writer.append(parsed)
+    else:
+        writer.append(
+            parsed.labels,
+            parsed.dense,
+            parsed.features,
+            missing_dense=parsed.missing_dense,
+            missing=parsed.missing,
+        )
     for name, counter in counters.items():
         counter.add(parsed.features[name].codes)
 

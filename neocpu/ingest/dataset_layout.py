@@ -76,6 +76,20 @@ class BagColumn(NamedTuple):
     weights: NDArray[np.float32] | None = None
 
 
+def take_bags(column: BagColumn, samples: NDArray[np.int64]) -> BagColumn:
+    """The bags of some samples, i64[n], in their order."""
+    if column.lengths is None:
+        return BagColumn(
+            column.codes[samples], None, None if column.weights is None else column.weights[samples]
+        )
+    lengths = column.lengths[samples]
+    ends = np.cumsum(column.lengths, dtype=np.int64)
+    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    chosen = np.repeat(ends[samples] - lengths, lengths) + within
+    weights = None if column.weights is None else column.weights[chosen]
+    return BagColumn(column.codes[chosen], lengths, weights)
+
+
 def crc32_of(entries: NDArray[Any]) -> int:
     """CRC-32 of the bytes of a contiguous array."""
     content: Any = entries.reshape(-1).view(np.uint8)

@@ -63,6 +63,7 @@ def write_dataset(
             "cardinalities": log.cardinalities,
             "hotness": log.hotness,
             **({"reuse": asdict(log.reuse)} if log.reuse else {}),
+            **({"sessions": asdict(log.sessions)} if log.sessions else {}),
         },
         **(attributes or {}),
     }

@@ -6,8 +6,9 @@ is a function of (seed, epoch) alone:
     blocks     stable sort of one Philox word per block
                (purpose 3; counter row = block, step = epoch)
     windows    16 consecutive blocks of that order, e.g.  | 7 2 9 … | 4 0 … |
-    samples    inside a window: stable sort of one Philox word per sample
-               (purpose 4; counter row = position in the epoch)
+    runs       inside a window: of `run` neighbours of a block (the last may be shorter), one by
+               default; stable sort of one Philox word per run
+               (purpose 4; counter row = position in the epoch of its first sample, before the sort)
 
 (key name "samples", word of column 0), so a position is (epoch, step) and any rank finds its
 samples without communication. `shuffle=False` keeps the file order. Step s holds positions [s*B,
@@ -22,13 +23,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.distinct_bags import deduplicate
+from neocpu.embedding.feature_groups import Groups
 from neocpu.embedding.specs import BatchKey, TableSpec, bags
 from neocpu.errors import DataError
 from neocpu.ingest.dataset import BagColumn, Dataset
 from neocpu.ingest.dataset_layout import BLOCK
 from neocpu.ingest.read_ahead import read_ahead
 from neocpu.ingest.vocabulary import Codes, Vocabulary
-from neocpu.jagged import KJT
+from neocpu.jagged import KJT, InverseKJT
 from neocpu.kernels.hashing import hash_rows
 from neocpu.kernels.philox import random_words
 from neocpu.reference.hashing import feature_key
@@ -43,13 +46,14 @@ ROWS_BY = ("hash", "vocabulary")
 class Batch:
     """One rank's share of a global batch.
 
-    dense float32[b, Nd]; sparse: KJT of b samples, keys of `embedding.specs.bags(tables)`; labels
-    float32[b] (zeros in a log without labels); samples: B of the whole batch; epoch, step: its
-    position; first: this rank's first sample in the epoch.
+    dense float32[b, Nd]; sparse: KJT of b samples, keys of `embedding.specs.bags(tables)`, or its
+    inverse KJT, where repeated bags of groups of keys stand once; labels float32[b] (zeros in a log
+    without labels); samples: B of the whole batch; epoch, step: its position; first: this rank's
+    first sample in the epoch.
     """
 
     dense: NDArray[np.float32]
-    sparse: KJT
+    sparse: KJT | InverseKJT
     labels: NDArray[np.float32]
     samples: int
     epoch: int
@@ -58,10 +62,13 @@ class Batch:
 
 
 class EpochOrder:
-    """The order of the samples of a dataset in one epoch."""
+    """The order of the samples of a dataset in one epoch; run : neighbours that stay together."""
 
-    def __init__(self, samples: int, seed: int, epoch: int, shuffle: bool = True) -> None:
+    def __init__(
+        self, samples: int, seed: int, epoch: int, shuffle: bool = True, run: int = 1
+    ) -> None:
         self._samples = samples
+        self._run = run
         self._epoch = epoch
         self._shuffle = shuffle
         self._key = tensor_key(seed, WINDOW_PERMUTATION, "samples")
@@ -96,12 +103,25 @@ class EpochOrder:
             samples = (blocks[:, None] * BLOCK + np.arange(BLOCK)).reshape(-1)
             samples = samples[samples < self._samples]
             start = int(self._starts[window])
-            order = _sorted_by_words(self._key, start, samples.size, self._epoch)
+            order = self._runs(samples, start)
             # Steps go through the windows in order: two cover a step that crosses their border.
             while len(self._kept) > 1:
                 del self._kept[min(self._kept)]
             self._kept[window] = samples[order]
         return self._kept[window]
+
+    def _runs(self, samples: NDArray[np.int64], start: int) -> NDArray[np.int64]:
+        """Order of the samples of a window that begins at position `start`, run by run."""
+        if self._run == 1:
+            return _sorted_by_words(self._key, start, samples.size, self._epoch)
+        first = np.flatnonzero(samples % BLOCK % self._run == 0)
+        words = np.empty((samples.size, 1), np.uint32)
+        random_words(self._key, start, 0, self._epoch, words)
+        order = np.argsort(words[first, 0], kind="stable")
+        lengths = np.diff(first, append=samples.size)[order]
+        within = np.arange(samples.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        runs: NDArray[np.int64] = np.repeat(first[order], lengths) + within
+        return runs
 
 
 def _sorted_by_words(key: np.uint64, first: int, count: int, epoch: int) -> NDArray[np.int64]:
@@ -118,7 +138,9 @@ class Loader:
     together. leaves, rank, ranks: they decide which samples of a batch this rank reads. seed: of
     the row hash and the order. rows_by: "hash", or "vocabulary" (`vocabularies`, default those of
     the dataset). dense: number of dense columns the model expects (None: any). labelled: False if
-    labels are not needed. depth: batches read ahead on a thread (0: none).
+    labels are not needed. depth: batches read ahead on a thread (0: none). groups: keys whose
+    repeated bags stand once (`embedding.feature_groups.key_groups`). shuffle_run: neighbours that
+    stay together when shuffled.
 
     Raises DataError where the data lack a feature, weights, labels or a vocabulary, or a table is
     smaller than its vocabulary.
@@ -140,6 +162,8 @@ class Loader:
         dense: int | None = None,
         labelled: bool = True,
         depth: int = 2,
+        groups: Groups = (),
+        shuffle_run: int = 1,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
         self.tables = tuple(tables)
@@ -151,6 +175,8 @@ class Loader:
         self.seed = seed
         self.shuffle = shuffle
         self.depth = depth
+        self.groups = groups
+        self.shuffle_run = shuffle_run
         self._features = list(dict.fromkeys(bag.feature for bag in self.bags))
         self._weighted = any(table.weighted for table in self.tables)
         self._check(dense, labelled)
@@ -226,13 +252,14 @@ class Loader:
         return read_ahead(self._batches(epoch, first_step), self.depth)
 
     def _batches(self, epoch: int, first_step: int) -> Iterator[Batch]:
-        order = EpochOrder(self.dataset.rows, self.seed, epoch, self.shuffle)
+        order = EpochOrder(self.dataset.rows, self.seed, epoch, self.shuffle, self.shuffle_run)
         for step in range(first_step, self.steps_per_epoch):
             start = step * self.batch_size
             samples = min(self.batch_size, self.dataset.rows - start)
             low, high = rank_samples(self.rank, self.ranks, samples, self.leaves)
             gathered = self.dataset.take(order.samples(start + low, start + high), self._features)
-            sparse = self._sparse(gathered.features, high - low)
+            kjt = self._sparse(gathered.features, high - low)
+            sparse = deduplicate(kjt, self.groups) if self.groups else kjt
             yield Batch(gathered.dense, sparse, gathered.labels, samples, epoch, step, start + low)
 
     def _sparse(self, features: dict[str, BagColumn], samples: int) -> KJT:

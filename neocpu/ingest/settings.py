@@ -20,6 +20,13 @@ class DataConfig:
         dataset `vocabulary`, else that of the train data (raw files: codes seen at least
         `min_count` times).
     read_ahead : batches read ahead on a thread.
+    shuffle_run : so many neighbours of the data stay together when samples are shuffled (1: none
+        do). With the samples of a session side by side, runs of some sessions keep these in one
+        batch.
+    deduplicate : groups of features that change together, each a shell pattern or a list of them:
+        `[["user_*", "history"], "query"]`. Samples of a rank that agree in a group share its bags,
+        which travel once and are pooled once (RecD; docs/communication.md). All features of a table
+        are in one group, or in none. It changes no bit.
     """
 
     train: Paths = ()
@@ -35,3 +42,5 @@ class DataConfig:
     dense_transform: str = "log1p"
     on_error: str = "fail"
     read_ahead: int = 2
+    shuffle_run: int = 1
+    deduplicate: tuple[Paths, ...] = ()

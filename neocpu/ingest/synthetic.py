@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.errors import ConfigError
-from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
+from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn, take_bags
+from neocpu.ingest.sessions import Sessions
 from neocpu.kernels import synthetic as kernels
 from neocpu.reference.elementary import exp, log
 from neocpu.reference.philox import GENERATOR, fnv1a64, random_words, tensor_key
@@ -204,7 +205,8 @@ class SyntheticCriteo:
 
     cardinality_scale shrinks every category (to no less than 3 values), max_rows caps them;
     hotness: `parse_hotness`; reuse: codes of all categories are used as often as those of a
-    published trace, which decides their number. integer_names, categories, cardinalities (values
+    published trace, which decides their number; sessions: samples whose categories are those of the
+    sample before, more or less often. integer_names, categories, cardinalities (values
     that can occur, a missing one not counted): in file order. Raises ConfigError for options out of
     range or unknown features.
     """
@@ -217,6 +219,7 @@ class SyntheticCriteo:
         max_rows: int | None = None,
         hotness: Mapping[str, Hotness] | None = None,
         reuse: Reuse | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         shape = criteo_shape()
         hotness_by_name = dict(hotness or {})
@@ -233,8 +236,11 @@ class SyntheticCriteo:
             raise ConfigError(
                 f"hotness of {unknown[0]!r}: the categories are {names[0]} to {names[-1]}"
             )
+        if sessions is not None:
+            sessions.check(names)
         self.seed = seed
         self.reuse = reuse
+        self.sessions = sessions
         planted = shape["planted"]
         self._integers = [
             _Integer(seed, entry, shape["probabilities"], planted) for entry in shape["integers"]
@@ -287,7 +293,7 @@ class SyntheticCriteo:
 
     def block(self, first: int, samples: int) -> Block:
         """Samples first .. first + samples - 1."""
-        integers, categories, logits = self._draw(LOG, first, samples)
+        integers, categories, logits = self._draw(LOG, first, samples, self.sessions)
         probability = np.empty(samples, np.float64)
         labels = np.empty(samples, np.float32)
         draws = kernels.RowDraws(self._click_key, LOG, first)
@@ -300,7 +306,7 @@ class SyntheticCriteo:
             yield self.block(start, min(size, first + samples - start))
 
     def _draw(
-        self, step: int, first: int, samples: int
+        self, step: int, first: int, samples: int, sessions: Sessions | None = None
     ) -> tuple[NDArray[np.int64], dict[str, BagColumn], NDArray[np.float64]]:
         """Integers, bags and raw logits of some samples."""
         missing = np.empty((samples, self._rates.size), np.uint8)
@@ -329,12 +335,41 @@ class SyntheticCriteo:
             kernels.integer_effects(line, terms, logits, vectors)
         kernels.square_norms(vectors, squares)
         categories = {}
-        for category in self._categories:
+        if sessions is not None:
+            categories = self._session_bags(sessions, step, first, sums)
+        for category in self._categories if sessions is None else ():
             categories[category.name] = self._bags(
                 category, step, first, absent(category.name), sums
             )
         kernels.add_pairs(vectors, squares, logits)
         return values, categories, logits
+
+    def _session_bags(
+        self, sessions: Sessions, step: int, first: int, sums: kernels.RowSums
+    ) -> dict[str, BagColumn]:
+        """Bags of samples that keep those of the samples before, their effects added to the sums.
+
+        Drawn from the beginning of the first sample's session on.
+        """
+        start = sessions.start(first)
+        samples = first - start + sums.logit.size
+        missing = np.zeros((samples, self._rates.size), np.uint8)
+        kernels.missing_groups(
+            kernels.RowDraws(self._missing_key, step, start), self._rates, missing
+        )
+        none = np.zeros(samples, np.uint8)
+        categories = {}
+        for category in self._categories:
+            group = self._group.get(category.name)
+            absent = none if group is None else np.ascontiguousarray(missing[:, group])
+            own = kernels.RowSums(np.zeros(samples), np.zeros((samples, VECTOR)), np.zeros(samples))
+            drawn = self._bags(category, step, start, absent, own)
+            source = sessions.sources(self.seed, category.name, step, start, samples)
+            source = source[first - start :]
+            for total, part in zip(sums, own):
+                total += part[source]
+            categories[category.name] = take_bags(drawn, source)
+        return categories
 
     @staticmethod
     def _bags(

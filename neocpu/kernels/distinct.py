@@ -199,19 +199,19 @@ def equal_bags(offsets, rows, weight_bits, keys, samples, sample, earlier):
 
 
 @kernel
-def take_bags(bags, chosen, offsets, rows, weights):
-    """Bag m of the result is bag chosen[m].
+def take_bags(bags, chosen, starts, rows, weights):
+    """The lookups of bag chosen[m], from starts[m] on.
 
-    Shapes: bags `operands.Bags`; chosen i64[M]; offsets i64[M+1] of the result; rows i64[n];
-    weights f32[n], or f32[0] with none.
+    Shapes: bags `operands.Bags`; chosen, starts i64[M]; rows i64[n]; weights f32[n], or f32[0] with
+    none.
     Order: none.
     """
     for m in range(chosen.size):
         source = bags.offsets[chosen[m]]
-        for j in range(offsets[m + 1] - offsets[m]):
-            rows[offsets[m] + j] = bags.rows[source + j]
+        for j in range(bags.offsets[chosen[m] + 1] - source):
+            rows[starts[m] + j] = bags.rows[source + j]
             if weights.size > 0:
-                weights[offsets[m] + j] = bags.weights[source + j]
+                weights[starts[m] + j] = bags.weights[source + j]
 
 
 @kernel

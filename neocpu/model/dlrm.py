@@ -68,20 +68,8 @@ class Dlrm:
         self.parameters = self.layout.views(self.flat)
         initialise(self.parameters, seed)
         self.between: Callable[[], None] = nothing
-        self._bottom = Mlp(
-            "bottom",
-            self.layout.sizes("bottom"),
-            self.parameters,
-            last_relu=True,
-            between=self._between_layers,
-        )
-        self._top = Mlp(
-            "top",
-            self.layout.sizes("top"),
-            self.parameters,
-            last_relu=False,
-            between=self._between_layers,
-        )
+        self._bottom = self._mlp("bottom", last_relu=True)
+        self._top = self._mlp("top", last_relu=False)
         self.towers = (
             Towers(self.first_column, self.layout.dims, self.layout.towers, self.parameters)
             if towers and not apart
@@ -99,6 +87,11 @@ class Dlrm:
         self._vectors = np.empty((0, 0), np.float32)
         self._bottom_gradient = self._vectors
         self._logits = np.empty((0, 0), np.float32)
+
+    def _mlp(self, name: str, last_relu: bool) -> Mlp:
+        """The MLP "bottom" or "top"."""
+        sizes = self.layout.sizes(name)
+        return Mlp(name, sizes, self.parameters, last_relu, between=self._between_layers)
 
     def forward_bottom(self, x: F32, E: F32) -> None:
         """Write the bottom MLP's output for x f32[b, dense_features] into E[:, :first_column]."""

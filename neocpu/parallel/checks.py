@@ -5,6 +5,7 @@ names the lookup.
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from neocpu.embedding.specs import BatchKey, TableSpec
 from neocpu.errors import IndexRangeError
@@ -13,12 +14,17 @@ from neocpu.kernels.bucketize import first_outside
 
 
 def find_refusal(
-    kjt: KJT, tables: Sequence[TableSpec], bags: Sequence[BatchKey], samples: int, first: int
+    kjt: KJT,
+    tables: Sequence[TableSpec],
+    bags: Sequence[BatchKey],
+    samples: int,
+    first: int | NDArray[np.int64],
 ) -> IndexRangeError | None:
     """Why this rank's part of a batch cannot be looked up, or None.
 
     `samples`: how many samples the rank owns; `first`: the place of the first one in the global
-    batch (messages name samples of the global batch). Rows may be -1 (pruned) to rows - 1.
+    batch, or i64[samples], that of each (messages name samples of the global batch). Rows may be -1
+    (pruned) to rows - 1.
     """
     try:
         kjt.check()
@@ -45,7 +51,8 @@ def find_refusal(
     key = bags[bag // samples]
     sample = bag % samples
     table = tables[key.table]
+    place = first + sample if isinstance(first, int) else int(first[sample])
     return IndexRangeError(
-        f"feature {key.feature!r}, table {table.name!r}, sample {first + sample} of the batch: "
+        f"feature {key.feature!r}, table {table.name!r}, sample {place} of the batch: "
         f"row {int(kjt.values[bad])} is outside [-1, {table.rows})"
     )

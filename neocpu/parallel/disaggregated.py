@@ -20,22 +20,19 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.distinct_bags import expand
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.specs import bags
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import PlanError
-from neocpu.jagged import KJT
+from neocpu.jagged import KJT, InverseKJT
 from neocpu.parallel.checks import find_refusal
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.input_dist import Input
 from neocpu.parallel.peers import Floats, Ints, PeerLookups, Peers, PeerVectors
 from neocpu.parallel.plan import Plan
-from neocpu.parallel.sharded import (
-    ShardedEmbedding,
-    StartedLookup,
-    StartedUpdate,
-    tables_of_rank,
-)
+from neocpu.parallel.rank_tables import tables_of_rank
+from neocpu.parallel.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.started import Request, Started
 from neocpu.parallel.wire_formats import FP32, WireSpecs
 from neocpu.trees import rank_samples
@@ -160,9 +157,10 @@ class DisaggregatedEmbedding:
         self._batch = 0
         self._E = np.empty((0, self._inside.columns), np.float32)
 
-    def start(self, kjt: KJT, batch: int) -> Started[Input]:
-        """As `ShardedEmbedding.start`."""
-        return Started(self._input(kjt, batch))
+    def start(self, kjt: KJT | InverseKJT, batch: int) -> Started[Input]:
+        """As `ShardedEmbedding.start`; repeated bags travel as often as they are looked up."""
+        everything = expand(kjt) if isinstance(kjt, InverseKJT) else kjt
+        return Started(self._input(everything, batch))
 
     def _input(self, kjt: KJT, batch: int) -> Generator[Request, None, Input]:
         peers = self._peers

@@ -17,7 +17,7 @@ alone, so no message describes another.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -54,7 +54,7 @@ class RoutedEntries:
     def __len__(self) -> int:
         return self.key.size
 
-    def __getitem__(self, part: slice) -> "RoutedEntries":
+    def __getitem__(self, part: slice | Ints) -> "RoutedEntries":
         return RoutedEntries(*(getattr(self, name)[part] for name in self.__dataclass_fields__))
 
 
@@ -67,6 +67,16 @@ class RankEntries:
     travel: RoutedEntries
     cuts: tuple[int, int, int, int, int]  # whole | whole with scalars | parts with scalars | parts
     copies: RoutedEntries
+
+    def of_keys(self, number: Ints) -> "RankEntries":
+        """Entries of some keys: number i64[F], what each key is called then, -1: left out."""
+        parts = [np.flatnonzero(number[entries.key] >= 0) for entries in (self.travel, self.copies)]
+        travel, copies = (
+            replace(entries[part], key=number[entries.key[part]])
+            for entries, part in zip((self.travel, self.copies), parts)
+        )
+        first, second, third, fourth, last = np.searchsorted(parts[0], self.cuts).tolist()
+        return RankEntries(travel, (first, second, third, fourth, last), copies)
 
     @property
     def whole(self) -> RoutedEntries:

@@ -15,14 +15,17 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.distinct_bags import expand
+from neocpu.embedding.feature_groups import Groups
 from neocpu.embedding.specs import bags
 from neocpu.embedding.tbe import ExtraWords
-from neocpu.jagged import KJT
+from neocpu.jagged import KJT, InverseKJT
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.entries import Ints, entries_of_ranks, key_columns
 from neocpu.parallel.input_dist import Input, InputDist
 from neocpu.parallel.output_dist import Output, OutputDist
 from neocpu.parallel.plan import Plan
+from neocpu.parallel.repeated_bags import ExchangeOptions, RepeatedBags
 from neocpu.parallel.shapes import Shape
 from neocpu.parallel.shipment import Spill
 from neocpu.parallel.started import Started
@@ -47,9 +50,11 @@ class Exchange:
     wires : of pooled vectors and their gradients.
     cuts : batch size -> i64[W+1], first sample of each rank and the end (None: as the leaves are
         spread over the ranks).
+    groups : keys whose repeated bags travel once (`embedding.feature_groups.key_groups`).
 
     Attributes: alone, does this one rank hold every table whole, so that lookups are used where
-    they are and rows land where they belong? ranks, entries of all ranks; my_entries, of this one.
+    they are and rows land where they belong? ranks, entries of all ranks; my_entries, of this one;
+    repeated, the parts of the batch, None without groups.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Exchange:
         unique_rows: str = "off",
         wires: WireSet = EXACT,
         cuts: Callable[[int], Ints] | None = None,
+        groups: Groups = (),
     ) -> None:
         self.plan = plan
         self.comm = comm
@@ -79,6 +85,10 @@ class Exchange:
         )
         self.input = InputDist(plan, comm.queue("input"), self.ranks, self.alone, unique_rows)
         self.output = OutputDist(plan, comm, self.ranks, route, wires)
+        self.repeated: RepeatedBags | None = None
+        if groups:
+            options = ExchangeOptions(plan, comm, route, unique_rows, wires, self.alone)
+            self.repeated = RepeatedBags(options, self.ranks, groups, first_column)
         self._shapes: dict[int, Shape] = {}
 
     def shape(self, batch: int) -> Shape:
@@ -109,15 +119,21 @@ class Exchange:
             return None
         return np.array(keys, np.int64), columns[keys], np.diff(columns)[keys]
 
-    def start_input(self, kjt: KJT, batch: int) -> Started[Input]:
+    def start_input(self, batch: KJT | InverseKJT, samples: int) -> Started[Input]:
         """Send the lookups of this rank's samples of a global batch to the shards that hold their
         rows; see `InputDist.start`.
         """
-        return self.input.start(kjt, self.shape(batch))
+        if self.repeated is not None:
+            return self.repeated.start(batch, self.shape(samples))
+        kjt = expand(batch) if isinstance(batch, InverseKJT) else batch
+        return self.input.start(kjt, self.shape(samples))
 
     def release(self, batch_input: Input) -> None:
         """Its memory is free for a coming input."""
-        self.input.release(batch_input)
+        if self.repeated is not None:
+            self.repeated.release(batch_input)
+        else:
+            self.input.release(batch_input)
 
     def start_output(
         self, shape: Shape, whole: Floats, words: NDArray[np.float64], spill: Spill

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.specs import bags
 from neocpu.embedding.tbe import Lookups
-from neocpu.jagged import KJT
+from neocpu.jagged import KJT, InverseKJT
 from neocpu.kernels.blocks import copy_blocks
 from neocpu.kernels.bucketize import RowRanges, bucketize, bucketize_lengths, lengths_to_offsets
 from neocpu.kernels.operands import Bags
@@ -40,15 +40,23 @@ class Input:
     """This rank's lookups of one batch, in place: what a lookup and its backward pass need.
 
     `classes`: lookups of the global batch for the four classes of travelling entries (None where a
-    class is empty); `copies`: lookups of this rank's own samples in replicated tables; `kjt`: the
-    batch as it came; `buffers`: what it lives in.
+    class is empty); `travel`: those of all classes together; `copies`: lookups of this rank's own
+    samples in replicated tables; `kjt`: the batch as it came; `buffers`: what it lives in.
+
+    `notes`: by rank, what it put in the head of its lengths. `parts`: where repeated bags of some
+    keys stand once, the lookups of each part of the keys (`repeated_bags.py`); there are none here
+    then. `bag_of`: i64, in such a part, for each sample the bags that it has.
     """
 
-    kjt: KJT
+    kjt: KJT | InverseKJT
     shape: Shape
-    classes: tuple[Lookups | None, ...]
-    copies: Lookups | None
+    classes: tuple[Lookups | None, ...] = (None, None, None, None)
+    copies: Lookups | None = None
     buffers: Buffers | None = None
+    travel: Lookups | None = None
+    parts: tuple["Input", ...] = ()
+    bag_of: Ints | None = None
+    notes: tuple[Heads, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,6 @@ class InputDist:
         self.plan = plan
         self.comm = comm
         self.alone = alone
-        self.bags = bags(plan.tables)
         self.my_entries = ranks[comm.rank]
         self.weighted = any(table.weighted for table in plan.tables)
         looked_up = [entries.travel for entries in ranks] + [self.my_entries.copies]
@@ -103,47 +110,37 @@ class InputDist:
         self._idle: list[Buffers] = []  # of inputs that are done with
 
     @property
-    def heads(self) -> tuple[Ints, Ints] | None:
+    def own_notes(self) -> int:
+        """Numbers of unique rows in the heads of messages to this rank."""
+        return 0 if self.unique is None else self.unique.segments
+
+    @property
+    def heads(self) -> Ints:
         """Numbers at the head of the messages of lengths, of `shapes.Shape`."""
-        if self.unique is None:
-            return None
-        segments = self.unique.counts
-        return 1 + segments, np.full(segments.size, 1 + segments[self.comm.rank])
+        ranks = self.comm.size
+        heads = np.ones((ranks, ranks), np.int64)
+        return heads if self.unique is None else heads + self.unique.counts
 
     def start(self, kjt: KJT, shape: Shape) -> Started[Input]:
         """Send the lookups of this rank's samples to the shards that hold their rows.
 
         Any number may be under way; `release` those that are done with.
 
-        Raises (on every rank, from `wait`)
+        Raises (on every rank, from here or from `wait`)
         ------
         IndexRangeError : a lookup outside [-1, rows), malformed lengths, other keys or another
             number of samples.
         """
-        return Started(self.steps(kjt, shape), self.comm.stream)
-
-    def steps(
-        self, kjt: KJT | None, shape: Shape, agree: Callable[[], None] | None = None
-    ) -> Generator[Request, None, Input]:
-        """What `start` drives, for exchanges of which it is a part.
-
-        kjt : None refuses the batch. agree : raises the error of a refused batch on every rank that
-        must know of it (None: that of the first rank of `comm` with one).
-        """
-        if kjt is not None and kjt.values.dtype != np.int64:
+        if kjt.values.dtype != np.int64:
             kjt = replace(kjt, values=kjt.values.astype(np.int64))
-        buffers = self._idle.pop() if self._idle else Buffers()
         first = int(shape.cuts[self.comm.rank])
-        error = None
-        if kjt is not None:
-            error = find_refusal(kjt, self.plan.tables, self.bags, shape.samples, first)
+        keys = bags(self.plan.tables)
+        error = find_refusal(kjt, self.plan.tables, keys, shape.samples, first)
+        if error is not None and self.comm.size == 1:
+            raise error
         accepted = kjt if error is None else None
-        if accepted is None and self.comm.size == 1:
-            (agree or partial(_raise, error))()
-        return (
-            yield from self._input(
-                accepted, shape, buffers, agree or partial(self.comm.agree, error)
-            )
+        return Started(
+            self.steps(accepted, shape, partial(self.comm.agree, error)), self.comm.stream
         )
 
     def release(self, batch_input: Input) -> None:
@@ -151,20 +148,34 @@ class InputDist:
         if batch_input.buffers is not None:
             self._idle.append(batch_input.buffers)
 
-    def _input(
-        self, kjt: KJT | None, shape: Shape, buffers: Buffers, agree: Callable[[], None]
+    def steps(
+        self,
+        kjt: KJT | None,
+        shape: Shape,
+        agree: Callable[[], None] | None = None,
+        notes: Sequence[Heads] = (),
     ) -> Generator[Request, None, Input]:
+        """The distribution, step by step (`Started`).
+
+        kjt : checked, with rows in i64; None refuses the batch. agree : raises the error of a
+        refused batch on every rank that must know of it (None: no rank refuses it). notes : more
+        numbers for the heads of the messages to each rank, of which `shape` knows.
+        """
+        agree = agree or partial(self.comm.agree, None)
+        if kjt is None and self.comm.size == 1:
+            agree()
+        buffers = self._idle.pop() if self._idle else Buffers()
         if kjt is not None and self.alone:
             lookups = Lookups(kjt.offsets, kjt.values, self._weights(kjt), shape.samples)
-            return Input(kjt, shape, (lookups, None, None, None), None, buffers)
+            classes = (lookups if len(self.my_entries.travel) else None, None, None, None)
+            return Input(kjt, shape, classes, buffers=buffers, travel=lookups)
         sent = None if kjt is None else self._bucketize(kjt, shape, buffers)
         lengths_out = buffers.take("lengths out", int(shape.length_sends.sum()), np.int32)
         lengths_in = buffers.take("lengths in", int(shape.length_recvs.sum()), np.int32)
-        shape.pack_lengths(
-            None if sent is None else sent.lengths,
-            lengths_out,
-            None if sent is None else sent.notes,
-        )
+        if sent is None:
+            shape.pack_lengths(None, lengths_out)
+        else:
+            shape.pack_lengths(sent.lengths, lengths_out, _joined(sent.notes, notes))
         yield self.comm.start_alltoallv(
             lengths_out,
             shape.length_sends,
@@ -181,9 +192,17 @@ class InputDist:
             "offsets in", len(self.my_entries.travel) * shape.batch + 1, np.int64
         )
         shape.unpack_lengths(lengths_in, offsets)
-        notes = shape.notes(lengths_in)
-        rows, weights = yield from self._lookups(sent, shape, offsets, notes, buffers)
-        return Input(kjt, shape, shape.classes(offsets, rows, weights), sent.copies, buffers)
+        arrived = shape.notes(lengths_in)
+        rows, weights = yield from self._lookups(sent, shape, offsets, arrived, buffers)
+        return Input(
+            kjt=kjt,
+            shape=shape,
+            classes=shape.classes(offsets, rows, weights),
+            copies=sent.copies,
+            buffers=buffers,
+            travel=Lookups(offsets, rows, weights, shape.batch),
+            notes=tuple(note[self.own_notes :] for note in arrived),
+        )
 
     def _lookups(
         self, sent: Sent, shape: Shape, offsets: Ints, notes: list[Heads], buffers: Buffers
@@ -198,7 +217,7 @@ class InputDist:
         words = counts
         distinct = np.empty((self.comm.size, 0), np.int32)
         if self.unique is not None:
-            distinct = np.stack(notes)
+            distinct = np.stack([note[: self.own_notes] for note in notes])
             words = self.unique.words(distinct, np.diff(starts, axis=1))
         rows = buffers.take("rows in", int(words.sum()), np.int64)
         requests = [
@@ -265,7 +284,8 @@ class InputDist:
         return kjt.weights if self.weighted and kjt.weights is not None else np.empty(0, np.float32)
 
 
-def _raise(error: Exception | None) -> None:
-    """Raise the error of the only rank."""
-    assert error is not None
-    raise error
+def _joined(first: Sequence[Heads] | None, second: Sequence[Heads]) -> Sequence[Heads] | None:
+    """The numbers of two lists, rank by rank."""
+    if not first or not second:
+        return first or second or None
+    return [np.concatenate(pair) for pair in zip(first, second)]

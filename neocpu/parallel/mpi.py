@@ -9,7 +9,7 @@ file starts MPI.
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import mpi4py
@@ -22,7 +22,7 @@ from neocpu.parallel.comm import Comm, nodes_of
 from neocpu.parallel.comm_checks import Counts
 from neocpu.parallel.near import CROWD, NearExchanges, Runs, runs_of
 from neocpu.parallel.sent import Traffic
-from neocpu.parallel.started import Request
+from neocpu.parallel.started import Later, Request
 from neocpu.parallel.windows import Windows, segment_bytes, shared_room
 
 mpi4py.rc.thread_level = "serialized"  # loader threads never call MPI
@@ -101,21 +101,6 @@ class _Asleep(_Started):
         for _ in range(self._comm.Get_size()):
             self._comm.Iprobe(MPI.ANY_SOURCE, _NEVER)
         return MPI.Request.Testall(self._requests)
-
-
-class _Later:
-    """A transfer in rounds, which is made while it is waited for."""
-
-    def __init__(self, transfer: Callable[[], None]) -> None:
-        self._transfer: Callable[[], None] | None = transfer
-
-    def wait(self) -> None:
-        if self._transfer is not None:
-            self._transfer()
-            self._transfer = None
-
-    def test(self) -> bool:
-        return self._transfer is None
 
 
 class _Post:
@@ -213,7 +198,7 @@ class MpiComm(Comm):
             return self._near.start(everybody, runs_of(into, sizes))
         starts = np.cumsum(sizes) - sizes
         if self._crowd:
-            return _Later(lambda: self._gather_in_rounds(out, into, sizes))
+            return Later(lambda: self._gather_in_rounds(out, into, sizes))
         if self._chunked:
             sends = np.full(self.size, out.size, np.int64)
             return self._start_messages(out, sends, np.zeros(self.size, np.int64), into, sizes)

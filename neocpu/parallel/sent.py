@@ -22,6 +22,8 @@ from neocpu.parallel.throttle import LINKS, LinkTime, Throttle
 from neocpu.parallel.timeline import ExchangeSpan, RunTimeline
 
 Sizes = NDArray[np.int64]
+# Seconds of a wait for what was there already.
+PROMPT = 1e-4
 TOGETHER = 256  # calls whose traffic is added up at a time
 
 
@@ -92,7 +94,7 @@ class CallUnderWay:
         alone = 0.0
         if self.link is not None:
             alone = self.link.alone
-            if self.link.done <= awaited:  # before the rank asked
+            if self.link.done <= awaited and end - awaited < PROMPT:  # before the rank asked
                 over = max(self.link.done, self.started)
         span = ExchangeSpan(
             what=self.name.what,

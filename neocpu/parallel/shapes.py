@@ -22,7 +22,7 @@ from neocpu.parallel.wires import WholeJobs, Wire
 class Shape:
     """Counts, offsets and copy jobs of one rank's exchanges for one batch size.
 
-    heads : numbers at the head of the messages of lengths, (to, from) each rank; None: one, the
+    heads : i64[W, W] [sender, receiver], numbers at the head of messages of lengths; None: one, the
     status.
     """
 
@@ -32,7 +32,7 @@ class Shape:
         me: int,
         cuts: Ints,
         columns: int,
-        heads: tuple[Ints, Ints] | None = None,
+        heads: Ints | None = None,
     ) -> None:
         self.ranks = ranks
         self.me = me
@@ -44,14 +44,15 @@ class Shape:
         self.samples = int(self.sizes[me])
         keys = np.array([len(r.travel) for r in ranks], np.int64)
         # lengths: one status number, other numbers of the head, then [K_q, b]
-        ones = np.ones(len(ranks), np.int64)
-        self.head_sends = ones if heads is None else heads[0]
-        self.head_recvs = ones if heads is None else heads[1]
+        if heads is None:
+            heads = np.ones((len(ranks), len(ranks)), np.int64)
+        self.head_sends = heads[me]
+        self.head_recvs = heads[:, me]
         self.length_sends = self.head_sends + keys * self.samples
         self.length_recvs = self.head_recvs + keys[me] * self.sizes
         self.send_heads = np.cumsum(self.length_sends) - self.length_sends
         self.recv_heads = np.cumsum(self.length_recvs) - self.length_recvs
-        self.length_table = self.head_sends + np.outer(self.sizes, keys)  # [sender, receiver]
+        self.length_table = heads + np.outer(self.sizes, keys)  # [sender, receiver]
         self.entry_cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(keys)])
         # of `combine_sources`, once a route has brought the first
         self.sources: tuple[Ints, Ints, Ints] | None = None

@@ -13,34 +13,38 @@ Plan, ranks, route and threads decide where the work is done and what travels; n
 seen in E or in the tables afterwards (`docs/arithmetic.md` §3; Neo).
 """
 
-from collections.abc import Callable, Generator
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from neocpu.embedding.feature_groups import Groups
 from neocpu.embedding.optimizers import SparseOptimizer
 from neocpu.embedding.tbe import EntryLayout, Lookups, TableBatchedEmbedding
-from neocpu.embedding.tiered import MemoryPlan, TieredEmbedding
-from neocpu.jagged import KJT
+from neocpu.embedding.tiered import MemoryPlan
+from neocpu.jagged import KJT, InverseKJT
 from neocpu.kernels.rounding import divide_columns
 from neocpu.kernels.update import clip
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm
-from neocpu.parallel.entries import Ints, RoutedEntries, key_columns
+from neocpu.parallel.entries import Ints
 from neocpu.parallel.exchange import Exchange
+from neocpu.parallel.home_rounding import HomeRounding
 from neocpu.parallel.input_dist import Input
+from neocpu.parallel.key_part import KeyPart
 from neocpu.parallel.output_dist import Output
 from neocpu.parallel.plan import Plan
+from neocpu.parallel.rank_tables import tables_of_rank
 from neocpu.parallel.replicas import Replicas, RowGradients, RowWords
 from neocpu.parallel.scalars import ScalarPeers
 from neocpu.parallel.shipment import Spill
 from neocpu.parallel.started import Request, Started
 from neocpu.parallel.wire_formats import FP32, WireSpecs, refuse_cut_blocks
-from neocpu.parallel.wires import Rounding, WireSet
+from neocpu.parallel.wires import WireSet
 
 Floats = NDArray[np.float32]
+# finished rows, words and further words of some entries, for `OutputDist.start_output`
+Pooled = tuple[Floats, NDArray[np.float64], Spill]
 
 
 class ShardedEmbedding:
@@ -59,6 +63,7 @@ class ShardedEmbedding:
         `message_sizes.UNIQUE_ROWS`.
     wires : formats in which pooled vectors and their gradients travel.
     cuts : as for `Exchange`. tbe : this rank's rows, where they are there already.
+    groups : keys whose repeated bags travel and are pooled once, of `feature_groups.key_groups`.
 
     Attributes: `plan`, `keys` (of a batch), `columns` (of E), `tbe` (my rows; shard i is
     `plan.local(rank)[i]`). All methods are collective: every rank calls them in the same order.
@@ -79,6 +84,7 @@ class ShardedEmbedding:
         wires: WireSpecs = FP32,
         cuts: Callable[[int], Ints] | None = None,
         tbe: TableBatchedEmbedding | None = None,
+        groups: Groups = (),
     ) -> None:
         refuse_cut_blocks(plan, wires)
         self.plan = plan
@@ -89,7 +95,7 @@ class ShardedEmbedding:
         scalars = max(len(phase.of) for phase in self.tbe.rounds)
         self._wires = WireSet.of(wires)
         self.exchange = Exchange(
-            plan, comm, leaves, first_column, scalars, route, unique_rows, self._wires, cuts
+            plan, comm, leaves, first_column, scalars, route, unique_rows, self._wires, cuts, groups
         )
         self.keys = tuple(bag.key for bag in self.exchange.bags)
         self.columns = self.exchange.columns
@@ -97,8 +103,21 @@ class ShardedEmbedding:
         self._input: Input | None = None  # waits for its backward pass
         self._last: Input | None = None
         self._buffers = Buffers()
-        self._layouts()
-        copies = [plan.local(comm.rank)[i] for i in self._copied.shard.tolist()]
+        self._all = KeyPart(
+            self.exchange.ranks,
+            comm.rank,
+            self.exchange.input,
+            self.exchange.output,
+            self.exchange.alone,
+        )
+        repeated = self.exchange.repeated
+        self._parts = [self._all] if repeated is None else repeated.parts
+        self._classes = self._all.classes
+        self._home = self._all.home
+        self._copies = self._all.copies
+        copied = np.unique(self._copies.shard)
+        self._copied = EntryLayout(copied, np.zeros(copied.size, np.int64))  # each shard once
+        copies = [plan.local(comm.rank)[i] for i in copied.tolist()]
         tables = [plan.tables[shard.table] for shard in copies]
         self._replicas = (
             Replicas(comm.queue("replicas"), [t.rows for t in tables], [t.dim for t in tables])
@@ -106,52 +125,13 @@ class ShardedEmbedding:
             else None
         )
         waiting = sorted({int(i) for layout in self._classes[1:3] for i in layout.shard})
-        self._round_pooled, self._round_gradients = self._roundings(first_column)
+        self._rounding = HomeRounding(self.exchange, self._wires, first_column)
         self._any_scalars = any(r.cuts[3] > r.cuts[1] for r in self.exchange.ranks)
         self._peers = ScalarPeers(plan, comm, waiting)
 
-    def _layouts(self) -> None:
-        """Where each class of entries finds its columns: in the blocks that travel, and in E."""
-        entries = self.exchange.my_entries
-        spans = list(pairwise(entries.cuts))
-        blocks = [
-            (entries.whole, 0),
-            (entries.whole, 0),
-            (entries.parts, entries.cuts[2]),
-            (entries.parts, entries.cuts[2]),
-        ]
-        self._classes = [
-            _layout(b, lo - at, hi - at, b.column) for (b, at), (lo, hi) in zip(blocks, spans)
-        ]
-        self._home = _layout(entries.travel, 0, len(entries.travel), entries.travel.home)
-        self._copies = _layout(entries.copies, 0, len(entries.copies), entries.copies.home)
-        copied = np.unique(entries.copies.shard)
-        self._copied = EntryLayout(copied, np.zeros(copied.size, np.int64))  # each shard once
-
-    def _roundings(self, first_column: int) -> tuple[Rounding | None, Rounding | None]:
-        """What is rounded at home: of the pooled vectors, and of their gradients."""
-        exchange = self.exchange
-        forward = self._wires.forward
-        backward = self._wires.backward
-        copies = exchange.my_entries.copies
-        homes = copies.home
-        widths = copies.width
-        if exchange.alone:
-            columns = key_columns(self.plan.tables, first_column)
-            homes = columns[:-1]
-            widths = np.diff(columns)
-        gradients = Rounding(backward, homes, widths, self.columns) if backward else None
-        if forward is None:
-            return None, gradients
-        if not exchange.alone:
-            part_homes, part_widths = exchange.output.home_parts()
-            homes = np.concatenate([homes, part_homes])
-            widths = np.concatenate([widths, part_widths])
-        return Rounding(forward, homes, widths, self.columns), gradients
-
     # ---- forward ----
 
-    def start(self, kjt: KJT, batch: int) -> Started[Input]:
+    def start(self, kjt: KJT | InverseKJT, batch: int) -> Started[Input]:
         """Begin the input distribution of a coming batch: `forward` takes the result in place of
         the KJT.
 
@@ -178,13 +158,13 @@ class ShardedEmbedding:
 
     def _lookups_of(self, batch_input: Input) -> list[tuple[EntryLayout, Lookups]]:
         """The lookups of a batch in this rank's shards, with their layouts."""
-        if self.exchange.alone:
-            pairs = [(self._home, batch_input.classes[0])]
-        else:
-            pairs = [*zip(self._classes, batch_input.classes), (self._copies, batch_input.copies)]
-        return [(layout, lookups) for layout, lookups in pairs if lookups is not None]
+        return [
+            pair
+            for part, lookups in zip(self._parts, batch_input.parts or (batch_input,))
+            for pair in part.lookups(lookups)
+        ]
 
-    def forward(self, kjt: KJT | Started[Input], batch: int) -> "StartedLookup":
+    def forward(self, kjt: KJT | InverseKJT | Started[Input], batch: int) -> "StartedLookup":
         """Look up and pool; the rows are on their way home when this returns.
 
         Raises IndexRangeError (on every rank): a row outside [-1, rows), or malformed offsets;
@@ -204,45 +184,54 @@ class ShardedEmbedding:
         if self._last is not None:
             self.exchange.release(self._last)
         self._input = self._last = batch_input
-        pooled = None if self.exchange.alone else self._lookup(batch_input)
+        pooled = [
+            None if part.alone else self._lookup(lookups, part)
+            for part, lookups in zip(self._parts, batch_input.parts or (batch_input,))
+        ]
         return StartedLookup(self, batch_input, pooled)
 
-    def _lookup(self, batch_input: Input) -> tuple[Floats, NDArray[np.float64], Spill]:
-        entries = self.exchange.my_entries
+    def _lookup(self, batch_input: Input, part: KeyPart) -> Pooled:
+        """Pooled rows and words of a part's entries, for `start_output`."""
+        entries = part.entries
         shape = batch_input.shape
-        whole = self._buffers.matrix("whole", shape.batch, entries.whole.columns, np.float32)
-        words = self._buffers.matrix("parts", shape.batch, entries.parts.columns, np.float64)
+        whole = part.buffers.matrix("whole", shape.batch, entries.whole.columns, np.float32)
+        words = part.buffers.matrix("parts", shape.batch, entries.parts.columns, np.float64)
         spill: Spill = []
         for i in (0, 1):
             if (lookups := batch_input.classes[i]) is not None:
-                self.tbe.forward(self._classes[i], lookups, whole)
+                self.tbe.forward(part.classes[i], lookups, whole)
         for i, first in ((2, 0), (3, entries.cuts[3] - entries.cuts[2])):
             if (lookups := batch_input.classes[i]) is not None:
-                extras = self.tbe.forward_words(self._classes[i], lookups, words)
-                self.exchange.spill(shape, extras, first, spill)
+                extras = self.tbe.forward_words(part.classes[i], lookups, words)
+                part.output.spill(shape, extras, first, spill)
         return whole, words, spill
 
-    def _row_words(self, batch_input: Input, gradient: Floats) -> list[RowWords]:
-        """Merged gradients of my own samples for each replicated table, in exact words."""
-        assert batch_input.copies is not None
-        return [
-            RowWords(*pair)
-            for pair in self.tbe.merge_words(self._copies, batch_input.copies, gradient)
-        ]
-
-    def _finish(self, batch_input: Input, output: Output | None, out: Floats) -> None:
-        if output is None:
-            assert batch_input.classes[0] is not None or not self.keys
-            if batch_input.classes[0] is not None:
-                self.tbe.forward(self._home, batch_input.classes[0], out)
-        else:
-            if batch_input.copies is not None:
-                self.tbe.forward(self._copies, batch_input.copies, out)
-            output.finish(out)
-        if self._round_pooled is not None:
-            self._round_pooled(out, out)
+    def _finish(self, batch_input: Input, outputs: Sequence[Output | None], out: Floats) -> None:
+        parts = batch_input.parts or (batch_input,)
+        for number, (part, lookups, output) in enumerate(zip(self._parts, parts, outputs)):
+            if number == 0:
+                self._finish_part(part, lookups, output, out)
+                continue
+            assert self.exchange.repeated is not None
+            samples = lookups.shape.samples
+            pooled = part.buffers.matrix("pooled", samples, out.shape[1], np.float32)
+            self._finish_part(part, lookups, output, pooled)
+            self.exchange.repeated.spread(number, batch_input, pooled, out)
+        self._rounding.pooled(out)
         if self._mean is not None:
             divide_columns(out, batch_input.kjt.lengths, *self._mean)
+
+    def _finish_part(
+        self, part: KeyPart, batch_input: Input, output: Output | None, out: Floats
+    ) -> None:
+        """The columns of a part's keys into `out` f32[its samples, columns]."""
+        if output is None:
+            if batch_input.classes[0] is not None:
+                self.tbe.forward(part.home, batch_input.classes[0], out)
+            return
+        if batch_input.copies is not None:
+            self.tbe.forward(part.copies, batch_input.copies, out)
+        output.finish(out)
 
     # ---- backward ----
 
@@ -262,7 +251,10 @@ class ShardedEmbedding:
         if batch_input is None:
             raise RuntimeError("backward without a forward")
         self._input = None
-        return StartedUpdate(self, batch_input, self._prepared(batch_input, gradient), step)
+        prepared = self._prepared(batch_input, gradient)
+        if self.exchange.repeated is not None:
+            batch_input = self.exchange.repeated.whole(batch_input)
+        return StartedUpdate(self, batch_input, prepared, step)
 
     def _prepared(self, batch_input: Input, gradient: Floats) -> Floats:
         """The gradient, clipped, and divided where bags pool by their means."""
@@ -278,16 +270,6 @@ class ShardedEmbedding:
         if self._mean is not None:
             divide_columns(prepared, batch_input.kjt.lengths, *self._mean)
         return prepared
-
-    def _rounded(self, gradient: Floats) -> Floats:
-        """The gradient of columns that do not travel, as the wire leaves it; others undefined."""
-        if self._round_gradients is None:
-            return gradient
-        rounded = self._buffers.matrix(
-            "rounded gradient", gradient.shape[0], gradient.shape[1], np.float32
-        )
-        self._round_gradients(gradient, rounded)
-        return rounded
 
     def _share(
         self, batch_input: Input, whole: Floats, parts: Floats, step: int
@@ -321,23 +303,25 @@ class StartedLookup:
         self,
         owner: ShardedEmbedding,
         batch_input: Input,
-        pooled: tuple[Floats, NDArray[np.float64], Spill] | None,
+        pooled: Sequence[Pooled | None],
     ) -> None:
         self._owner = owner
         self._input = batch_input
         self._pooled = pooled
-        self._output: Output | None = None
+        self._outputs: list[Output | None] = []
 
     def send(self) -> None:
         """Send the pooled rows on their way. Collective."""
-        if self._pooled is not None:
-            exchange = self._owner.exchange
-            self._output = exchange.start_output(self._input.shape, *self._pooled)
+        parts = self._input.parts or (self._input,)
+        for part, lookups, pooled in zip(self._owner._parts, parts, self._pooled):
+            sent = None if pooled is None else part.output.start_output(lookups.shape, *pooled)
+            self._outputs.append(sent)
 
     def wait(self) -> None:
         """Wait until the rows are here."""
-        if self._output is not None:
-            self._output.wait()
+        for output in self._outputs:
+            if output is not None:
+                output.wait()
 
     def finish(self, out: Floats) -> None:
         """Wait for the pooled rows and write them into E: `out` f32[b, columns], columns from
@@ -348,7 +332,7 @@ class StartedLookup:
         shape = (self._input.shape.samples, self._owner.columns)
         if out.shape != shape or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise ValueError(f"E is {out.dtype}{out.shape}; expected C-contiguous float32{shape}")
-        self._owner._finish(self._input, self._output, out)
+        self._owner._finish(self._input, self._outputs, out)
 
 
 class StartedUpdate:
@@ -364,7 +348,7 @@ class StartedUpdate:
     ) -> None:
         self._owner = owner
         self._input = batch_input
-        self._gradient = owner._rounded(gradient)  # of columns that do not travel
+        self._gradient = owner._rounding.gradient(gradient)  # of columns that do not travel
         self._step = step
         self._words: list[RowWords] = []
         self._merged: Started[list[RowGradients]] | None = None
@@ -379,8 +363,10 @@ class StartedUpdate:
 
     def merge_replicas(self) -> None:
         """Merge the gradients of this rank's samples, for each replicated table."""
-        if self._owner._replicas is not None:
-            self._words = self._owner._row_words(self._input, self._gradient)
+        owner = self._owner
+        if owner._replicas is not None and self._input.copies is not None:
+            merged = owner.tbe.merge_words(owner._copies, self._input.copies, self._gradient)
+            self._words = [RowWords(*pair) for pair in merged]
 
     def start_replicas(self) -> "Started[list[RowGradients]] | None":
         """Begin to add the merged gradients of all ranks; None without replicated tables."""
@@ -412,25 +398,3 @@ class StartedUpdate:
         if self._merged is not None:
             owner.tbe.apply_tables(owner._copied, self._merged.wait(), self._step)
         owner.tbe.settle()
-
-
-def tables_of_rank(
-    plan: Plan,
-    rank: int,
-    optimizer: SparseOptimizer,
-    seed: int,
-    huge: bool = True,
-    memory: MemoryPlan | None = None,
-) -> TableBatchedEmbedding:
-    """The rows of one rank, shard i those of `plan.local(rank)[i]`; arguments as for
-    `ShardedEmbedding`, which limits gradients itself.
-    """
-    shards = plan.local(rank)
-    rule = replace(optimizer, max_gradient=0.0)
-    if memory is None or memory.plain:
-        return TableBatchedEmbedding(plan.tables, shards, rule, seed, huge=huge)
-    return TieredEmbedding(plan.tables, shards, rule, seed, memory, f"rank-{rank}.h5", huge)
-
-
-def _layout(entries: RoutedEntries, lo: int, hi: int, column: Ints) -> EntryLayout:
-    return EntryLayout(entries.shard[lo:hi], column[lo:hi])

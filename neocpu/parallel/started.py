@@ -10,7 +10,7 @@ has a `Stream`: an exchange on it begins when the one before is over.
 """
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -52,6 +52,23 @@ class Pause:
         return False
 
 
+class Later:
+    """A transfer in rounds, which is made while it is waited for."""
+
+    def __init__(self, transfer: Callable[[], None]) -> None:
+        self._transfer: Callable[[], None] | None = transfer
+
+    def wait(self) -> None:
+        """Make it."""
+        if self._transfer is not None:
+            self._transfer()
+            self._transfer = None
+
+    def test(self) -> bool:
+        """Not before somebody waits."""
+        return self._transfer is None
+
+
 class Started(Generic[T]):
     """An exchange under way; created on every rank in the same order.
 
@@ -64,7 +81,6 @@ class Started(Generic[T]):
         self._result: T
         self._error: Exception | None = None
         self._stream = stream
-        self._calls = 0
         self.over = False
         if stream is None:
             self._advance()
@@ -75,7 +91,6 @@ class Started(Generic[T]):
 
     def _advance(self) -> None:
         """Go on to the next request, or to the end."""
-        self._calls += 1
         try:
             self._request = next(self._steps)
         except StopIteration as end:
@@ -94,15 +109,6 @@ class Started(Generic[T]):
     def drive(self) -> None:
         """Go on to the end, without heeding the stream."""
         while not self.over:
-            assert self._request is not None
-            self._request.wait()
-            self._advance()
-
-    def reach(self, calls: int) -> None:
-        """See that so many requests have begun, or the exchange is over; waits for those before."""
-        if self._stream is not None:
-            self._stream.turn_to(self)
-        while not self.over and self._calls < calls:
             assert self._request is not None
             self._request.wait()
             self._advance()
@@ -142,13 +148,7 @@ class Stream:
 
     def finish(self, exchange: Started[Any]) -> None:
         """Drive exchanges to their ends, up to this one."""
-        self.turn_to(exchange)
-        exchange.drive()
-        self.poll()
-
-    def turn_to(self, exchange: Started[Any]) -> None:
-        """Drive the exchanges before this one to their ends."""
-        while not exchange.over and self._exchanges[0] is not exchange:
+        while not exchange.over:
             self._exchanges[0].drive()
             self.poll()
 

@@ -42,6 +42,7 @@ class UniqueRows:
         starts = [cuts[:-1] + at for cuts, at in zip(segments, first.tolist())]
         self._entries = np.concatenate([*starts, first[-1:]])
         self._of_rank = np.append(0, np.cumsum(self.counts))
+        self.segments = int(self.counts[me])  # of this rank
 
     def pack(
         self, rows: Ints, offsets: Ints, samples: int, buffers: Buffers

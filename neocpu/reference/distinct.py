@@ -91,13 +91,15 @@ def distinct_bags(
     return len(numbers)
 
 
-def take_bags(bags: Any, chosen: Ints, offsets: Ints, rows: Ints, weights: Floats) -> None:
-    """Bag m of the result is bag chosen[m]; shapes as in the kernel."""
-    lengths = np.diff(offsets)
-    source = np.repeat(bags.offsets[chosen] - offsets[:-1], lengths) + np.arange(offsets[-1])
-    rows[: source.size] = bags.rows[source]
+def take_bags(bags: Any, chosen: Ints, starts: Ints, rows: Ints, weights: Floats) -> None:
+    """The lookups of bag chosen[m], from starts[m] on; shapes as in the kernel."""
+    lengths = np.diff(bags.offsets)[chosen]
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    source = np.repeat(bags.offsets[chosen], lengths) + within
+    target = np.repeat(starts, lengths) + within
+    rows[target] = bags.rows[source]
     if weights.size:
-        weights[: source.size] = bags.weights[source]
+        weights[target] = bags.weights[source]
 
 
 def expand_columns(

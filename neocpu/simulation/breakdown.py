@@ -19,7 +19,7 @@ from neocpu.simulation.schedule import QUEUES
 PHASES = {
     "readers": ("read",),
     "copy to device": ("copy",),
-    "exchange of inputs": ("lengths", "rows"),
+    "exchange of inputs": ("input",),
     "prefetch": ("index", "prefetch"),
     "embedding lookup": ("lookup",),
     "exchange of pooled vectors": ("output",),

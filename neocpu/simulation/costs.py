@@ -61,9 +61,7 @@ def stage_works(model: StepSeconds, loads: Floats, options: StageOptions) -> dic
     return {
         "read": alike(_read_seconds(model, options)),
         "copy": alike(copy_seconds(model, options)),
-        # two small calls, splits and lengths; then what takes the time
-        "lengths": exchanges.alltoall(0.0 * by_phase["input"], latency * 2 / CALLS, 2),
-        "rows": exchanges.alltoall(by_phase["input"], latency * (INPUT_CALLS - 2) / CALLS, 1),
+        "input": exchanges.alltoall(by_phase["input"], latency * INPUT_CALLS / CALLS, INPUT_CALLS),
         "index": alike(0.0),  # part of prefetching
         "prefetch": Work(by_phase["prefetch"]),
         "lookup": Work(by_phase["lookup"]),

@@ -7,8 +7,8 @@ of a rank; the exchanges of inputs, of pooled vectors, of replicated tables and 
 have a queue each, as separate communicators have, and share the links below them.
 
     reader    read
-    host       copy            index prefetch
-    input        lengths rows
+    host       copy  index prefetch
+    input        input
     compute            lookup bottom top | upper' lower' merge bottom' update apply dense
     exchange                 output               gradient
     replicas                                               replicas
@@ -55,16 +55,14 @@ QUEUES = {
 }
 
 # The order within a queue is the order here. Readers and copies are at most two batches ahead; the
-# inputs of a batch travel once the pooled vectors of the batch before have, lengths of bags first,
-# which say how many rows come.
+# inputs of a batch travel once the pooled vectors of the batch before have.
 STEP: tuple[Stage, ...] = (
     Stage("read", "reader", LOCAL, (), (("copy", 2),)),
     Stage("copy", "host", LOCAL, ("read",), (("lookup", 2),)),
-    Stage("lengths", "input", EXCHANGE, ("copy",), (("output", 1),)),
-    Stage("rows", "input", EXCHANGE, ("lengths",), (("top_forward", 1),)),
-    Stage("index", "host", LOCAL, ("rows",), (("lookup", 1),)),
+    Stage("input", "input", EXCHANGE, ("copy",), (("output", 1),)),
+    Stage("index", "host", LOCAL, ("input",), (("lookup", 1),)),
     Stage("prefetch", "host", LOCAL, ("index",), (("lookup", 1),)),
-    Stage("lookup", "compute", LOCAL, ("rows", "prefetch"), (("update", 1), ("apply", 1))),
+    Stage("lookup", "compute", LOCAL, ("input", "prefetch"), (("update", 1), ("apply", 1))),
     Stage("output", "exchange", EXCHANGE, ("lookup",)),
     Stage("bottom_forward", "compute", LOCAL, ("copy",), (("lower_update", 1),)),
     Stage("top_forward", "compute", LOCAL, ("output", "bottom_forward"), (("upper_update", 1),)),
@@ -83,7 +81,7 @@ STEP: tuple[Stage, ...] = (
 )
 # Stages that run so many batches ahead of their step where the inputs of coming batches are
 # pipelined.
-AHEAD = {"read": 1, "copy": 1, "lengths": 1, "rows": 1}
+AHEAD = {"read": 1, "copy": 1, "input": 1}
 # Kind of pipelining -> stages that run ahead.
 PIPELINES: dict[str, Mapping[str, int]] = {"off": NONE_AHEAD, "input": AHEAD, "full": AHEAD}
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
+from neocpu.embedding.feature_groups import key_groups
 from neocpu.errors import ConfigError, DataError, NeocpuError
 from neocpu.ingest.convert import ConvertOptions, expected_bytes
 from neocpu.ingest.copies import ensure_dataset, missing_copies
@@ -76,6 +77,8 @@ class Splits:
             dense=self.dense_features,
             labelled=labelled,
             depth=config.data.read_ahead,
+            shuffle_run=config.data.shuffle_run,
+            groups=key_groups(config.tables, config.data.deduplicate),
         )
 
     def touchable_rows(self, samples: int) -> dict[str, int]:

@@ -25,7 +25,7 @@ def ahead(prefetch: int, known: int) -> Mapping[str, int]:
     known = max(prefetch, known)
     if not known:
         return NONE_AHEAD
-    early = dict.fromkeys(("read", "copy", "lengths", "rows"), known + 1)
+    early = dict.fromkeys(("read", "copy", "input"), known + 1)
     return {**early, "index": known, "prefetch": prefetch}
 
 

@@ -3,7 +3,7 @@ kinds of pipelining.
 
 A rank computes the stages of its compute queue in their order. Before a stage it waits for the
 exchanges that the stage needs, and after each it starts the exchanges whose needs are met, also
-those of coming batches; an exchange that follows another one waits for it then. Nothing here
+those of coming batches. Nothing here
 decides by what time it is, so all ranks start exchanges in one order.
 
     step i     compute      lookup  bottom  top  upper'  lower' ...             batch i
@@ -65,6 +65,10 @@ class _State(Generic[T]):
     under_way: dict[int, Waitable] = field(default_factory=dict)
 
 
+def _nothing() -> None:
+    """Nothing is under way that has to be polled."""
+
+
 def _no_span(_: str) -> AbstractContextManager[None]:
     return nullcontext()
 
@@ -79,6 +83,7 @@ class Pipeline(Generic[T]):
     items : the batches, taken one by one by the first stage, which has no work of its own.
     ahead : batches by which stages run ahead of their step; others do not.
     span : called with the name of each stage that works; a context for its time.
+    poll : called before anything is waited for, so that all that is under way has gone on.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class Pipeline(Generic[T]):
         items: Iterator[T],
         ahead: Mapping[str, int] = NONE_AHEAD,
         span: Span = _no_span,
+        poll: Callable[[], None] = _nothing,
     ) -> None:
         states = {
             stage.name: _State(stage, work.get(stage.name), ahead.get(stage.name, 0))
@@ -105,6 +111,7 @@ class Pipeline(Generic[T]):
         self._compute = [state for state in local if state.stage.queue == COMPUTE]
         self._items = items
         self._span = span
+        self._poll = poll
         self._batches: dict[int, T] = {}
         self._now = 0  # the batch whose step it is
         self._end = sys.maxsize  # number of batches, once it is known
@@ -148,6 +155,7 @@ class Pipeline(Generic[T]):
             if state.begun <= batch:  # else the last need has started it
                 self._begin(state, batch)
         if state.under_way and (exchange := state.under_way.pop(batch, None)) is not None:
+            self._poll()
             exchange.wait()
         state.done = batch + 1
         for follower in state.followers:
@@ -175,17 +183,8 @@ class Pipeline(Generic[T]):
             state.under_way[batch] = exchange
 
     def _start(self, state: _State[T]) -> None:
-        """Start an exchange for every batch for which it is due and has what it needs.
-
-        If all it lacks is an exchange of its own batch that is under way, it waits for that one.
-        """
+        """Start an exchange for every batch for which it is due and has what it needs."""
         while state.begun <= self._now + state.ahead and state.begun < self._end:
-            batch = state.begun
-            missing = [pair for pair in state.needs if pair[0].done <= batch - pair[1]]
-            for need, back in missing:
-                if back or need.stage.kind != EXCHANGE or need.begun <= batch:
-                    return
-            for need, _ in missing:
-                self._finish(need, batch)
-            if state.begun == batch:
-                self._begin(state, batch)
+            if any(need.done <= state.begun - back for need, back in state.needs):
+                return
+            self._begin(state, state.begun)

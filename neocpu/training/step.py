@@ -8,7 +8,6 @@ ahead of their time, as the kind of pipelining says.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.errors import TrainingError
-from neocpu.jagged import KJT
+from neocpu.jagged import KJT, InverseKJT
 from neocpu.model.dlrm import Dlrm
 from neocpu.model.mlp import NodeGradient
 from neocpu.parallel.buffers import Buffers
@@ -44,7 +43,7 @@ class BatchLike(Protocol):
         """f32[b, dense features]."""
 
     @property
-    def sparse(self) -> KJT:
+    def sparse(self) -> KJT | InverseKJT:
         """Bags of the samples."""
 
     @property
@@ -94,8 +93,9 @@ class Bucket:
 class TrainStep:
     """One rank's training step: forward, loss, backward, updates.
 
-    pipeline : a name of `simulation.schedule.PIPELINES`. wire : of the dense gradients (None:
-    fp32). towers : where the model's towers run on their nodes.
+    pipeline : a name of `simulation.schedule.PIPELINES`. bucket_bytes : of dense gradients, fewer
+    are not worth sums of their own. wire : of the dense gradients (None: fp32). towers : where the
+    model's towers run on their nodes.
 
     Attributes: buckets, the dense parameters by the backward stages that end with their gradients.
     """
@@ -108,6 +108,7 @@ class TrainStep:
         comm: Comm,
         leaves: int,
         pipeline: str = "off",
+        bucket_bytes: int = 0,
         wire: Wire | None = None,
         towers: TowerGradients | None = None,
     ) -> None:
@@ -120,7 +121,7 @@ class TrainStep:
         self.towers = towers
         self._wire = wire
         self._buffers = Buffers()
-        self.buckets = self._make_buckets()
+        self.buckets = self._make_buckets(bucket_bytes)
         self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {
             node: np.empty(model.flat.size, np.float32)
@@ -131,8 +132,7 @@ class TrainStep:
         if comm.size > 1:
             model.between = comm.poll
         self._work: Mapping[str, Work[Turn]] = {
-            "lengths": self._start_input,
-            "rows": self._send_rows,
+            "input": self._start_input,
             "index": self._index,
             "prefetch": self._prefetch,
             "lookup": self._look_up,
@@ -153,17 +153,19 @@ class TrainStep:
             "lower_update": lambda turn: self._update_dense(turn, "lower"),
         }
 
-    def _make_buckets(self) -> dict[str, Bucket]:
+    def _make_buckets(self, least: int) -> dict[str, Bucket]:
         """Two where sums overlap with the backward pass, as in a recorded DLRM; else one.
 
         Towers stand behind the top layers and end with the lower ones, so a model with towers has
-        one bucket.
+        one bucket. least : bytes of a bucket.
         """
         layout = self.model.layout
-        parameters = self.model.shared
-        cuts = {"upper": slice(parameters, parameters), "lower": slice(0, parameters)}
-        if self.pipeline == "full" and not layout.towers:
-            cuts = {"upper": layout.upper, "lower": layout.lower}
+        end = self.model.shared
+        cut = end
+        large = self.model.flat[layout.upper].nbytes >= least
+        if self.pipeline == "full" and large and not layout.towers:
+            cut = layout.upper.start
+        cuts = {"upper": slice(cut, end), "lower": slice(0, cut)}
         queue = self.comm.queue("dense")
         return {
             name: Bucket(cut, dense_reduction(queue, cut.stop - cut.start, self.leaves, self._wire))
@@ -201,13 +203,8 @@ class TrainStep:
 
     # ---- stages ----
 
-    def _start_input(self, turn: Turn) -> None:
+    def _start_input(self, turn: Turn) -> Waitable:
         turn.input = self.embedding.start(turn.batch.sparse, turn.batch.samples)
-
-    def _send_rows(self, turn: Turn) -> Waitable:
-        """Once lengths have come, rows go: the second call of the input distribution."""
-        assert turn.input is not None
-        turn.input.reach(2)
         return turn.input
 
     def _index(self, turn: Turn) -> None:
@@ -344,9 +341,13 @@ class Steps:
         early = {**PIPELINES[owner.pipeline], **ahead}
         turns = (Turn(batch, step + i) for i, batch in enumerate(batches))
         self._pipeline = Pipeline(
-            pipelined(owner.pipeline, STEP, ahead), owner._work, turns, early, self._span
+            pipelined(owner.pipeline, STEP, ahead),
+            owner._work,
+            turns,
+            early,
+            owner.comm.span,
+            owner.model.between,
         )
-        self._traffic = owner.comm.sent
 
     def next(self) -> tuple[BatchLike, Outcome]:
         """Train on the next batch; there must be one. Collective. Raises as `TrainStep`."""
@@ -357,7 +358,3 @@ class Steps:
     def close(self) -> None:
         """Wait for the exchanges of batches that will not be trained on. Collective."""
         self._pipeline.close()
-
-    def _span(self, stage: str) -> AbstractContextManager[None]:
-        timeline = self._traffic.timeline
-        return nullcontext() if timeline is None else timeline.span(stage)

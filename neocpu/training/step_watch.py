@@ -6,9 +6,9 @@ Links get the speed that the config sets (`parallel/throttle.py`) as long as ste
 from contextlib import AbstractContextManager
 from typing import Any
 
-from neocpu.config import ParallelConfig
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.sent import Times
+from neocpu.parallel.settings import ParallelConfig
 from neocpu.parallel.throttle import Throttle, link_speeds
 from neocpu.training.exchange_times import exchange_report
 from neocpu.training.results import Tell, silent

@@ -86,6 +86,7 @@ def signature(config: Config, plan: Plan) -> str:
     model = config.model
     optimizer = config.optimizer
     distinct = ["unique rows"] if config.parallel.unique_rows != "off" else []
+    distinct += ["repeated bags"] if config.data.deduplicate else []
     return _hash(
         [
             *distinct,
@@ -317,8 +318,15 @@ def _mini_config(config: Config, tables: Sequence[TableSpec], placement: str) ->
     memory = replace(config.memory, placement=placement, hbm=0, ddr=0, folder="", prefetch=0)
     wires = replace(config.wires, block=COLUMN_STEP)  # at which columns may be cut
     parallel = replace(config.parallel, towers=False)
+    groups = (("*",),) if config.data.deduplicate else ()
     return replace(
-        config, model=model, tables=tuple(tables), memory=memory, wires=wires, parallel=parallel
+        config,
+        data=replace(config.data, deduplicate=groups),
+        model=model,
+        tables=tuple(tables),
+        memory=memory,
+        wires=wires,
+        parallel=parallel,
     )
 
 

@@ -6,6 +6,7 @@ They are built here from the config, once, for training, evaluation and warm-up 
 from dataclasses import dataclass
 
 from neocpu.config import Config
+from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizers import DenseOptimizer
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.model.dlrm import Dlrm
@@ -72,6 +73,7 @@ def build(
             comm,
             training.leaves,
             training.pipeline,
+            training.bucket_bytes,
             Wire.of(config.wires.specs.dense, backward=True),
             towers,
         ),
@@ -114,5 +116,6 @@ def _embedding(
         memory=memory,
         unique_rows=config.parallel.unique_rows,
         wires=config.wires.specs,
+        groups=key_groups(config.tables, config.data.deduplicate),
     )
     return embedding, None

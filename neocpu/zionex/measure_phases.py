@@ -212,7 +212,7 @@ class Workbench:
         shape = coming.shape
         words = "_words" if self._design.scheme == "row_wise" else ""
         columns = "_columns" if self._design.scheme == "column_wise" else ""
-        pooled = clock(f"lookup{words}", lambda: tables._lookup(coming))
+        pooled = clock(f"lookup{words}", lambda: tables._lookup(coming, tables._all))
         clock(f"output{words}", lambda: exchange.start_output(shape, *pooled).finish(self._out))
         gradients = clock(
             f"gradient{words}", lambda: exchange.start_gradients(shape, self._gradient).wait()
@@ -231,11 +231,13 @@ class Workbench:
             Started(tables._share(batch_input, *gradients, self._step)).wait()
 
     def _reduce(self, batch_input: Any) -> None:
+        from neocpu.parallel.replicas import RowWords
         from neocpu.parallel.started import Started
 
         tables = self._tables
         assert tables._replicas is not None
-        words = tables._row_words(batch_input, self._gradient)
+        copies = tables.tbe.merge_words(tables._copies, batch_input.copies, self._gradient)
+        words = [RowWords(*pair) for pair in copies]
         merged = Started(tables._replicas.reduce(words)).wait()
         tables.tbe.apply_tables(tables._copied, merged, self._step)
 
