@@ -5,6 +5,8 @@
     python -m benchmarks.gemm          the three products of an MLP layer: OpenBLAS
     python -m benchmarks.dlrm_step     whole training step: torch + FBGEMM
     python -m benchmarks.ranks         whole step on two ranks: TorchRec on gloo
+    python -m benchmarks.exchanges     messages between ranks of a host (under mpiexec)
+    python -m benchmarks.step_overhead what a step costs a rank outside kernels
     python -m benchmarks.startup       time to the first step, cold and warm; time of --help
     python -m benchmarks.convert       rows of a click log per second
     python -m benchmarks.all           everything; writes docs/benchmarks.md

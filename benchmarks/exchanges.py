@@ -58,6 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--per-node", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--turns", type=int, default=50, help="most exchanges in a round")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     options = parser.parse_args()
     comms = ways(options.per_node)
@@ -66,7 +67,7 @@ def main() -> None:
         sent = size * direct.size
         if sent > MOST_OF_RANK:
             continue
-        turns = max(2, min(50, MOST_OF_TURN // (sent * direct.size * 8)))
+        turns = max(2, min(options.turns, MOST_OF_TURN // (sent * direct.size * 8)))
         spent: dict[str, list[int]] = {name: [] for name in comms}
         for _ in range(options.rounds):
             for name, comm in comms.items():

@@ -1,7 +1,7 @@
-"""How long is a step on two ranks? Ours under mpiexec against TorchRec under torchrun on gloo.
+"""How long is a step on two ranks, or more? Ours under mpiexec, TorchRec under torchrun on gloo.
 
-Each rank has one thread. Both jobs are started once; while one takes its turn, the other sleeps. A
-turn is several steps, each ended by a barrier.
+Each rank has its share of the cores, at least one thread. Both jobs are started once; while one
+takes its turn, the other sleeps. A turn is several steps, each ended by a barrier.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from benchmarks import rivals
 from benchmarks.harness import CORES, Contender, main, summarise
 from benchmarks.shapes import KAGGLE, MLPERF, SMALL, Model
 
-# Ranks of a job.
+# Ranks of a job, unless told otherwise.
 RANKS = 2
 # Turns that are not counted.
 WARMUP = 2
@@ -32,7 +32,14 @@ class Job:
     """A launched job that does its steps in its turns."""
 
     def __init__(
-        self, side: str, model: Model, folder: Path, turns: int, steps: int, plan: str
+        self,
+        side: str,
+        model: Model,
+        folder: Path,
+        turns: int,
+        steps: int,
+        plan: str,
+        ranks: int,
     ) -> None:
         self.side = side
         self._folder = folder
@@ -53,7 +60,7 @@ class Job:
             command = [
                 str(mpiexec) if mpiexec.exists() else "mpiexec",
                 "-n",
-                str(RANKS),
+                str(ranks),
                 sys.executable,
                 "-m",
                 "mpi4py",
@@ -66,10 +73,10 @@ class Job:
                 "torch.distributed.run",
                 "--standalone",
                 "--nproc-per-node",
-                str(RANKS),
+                str(ranks),
                 *arguments,
             ]
-        threads = str(max(1, CORES // RANKS))
+        threads = str(max(1, CORES // ranks))
         environment = os.environ | {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads}
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
@@ -106,7 +113,7 @@ class Job:
             self._process.wait()
 
 
-def run(model: Model, options: argparse.Namespace) -> dict[str, Any]:
+def run(model: Model, options: argparse.Namespace, ranks: int) -> dict[str, Any]:
     """Both jobs on one model, in turns."""
     sides = ["neocpu"]
     if not options.no_rivals and rivals.have("torch", "torchrec", "fbgemm_gpu"):
@@ -114,7 +121,7 @@ def run(model: Model, options: argparse.Namespace) -> dict[str, Any]:
     turns = options.rounds + WARMUP
     steps = 2 if options.quick else 5
     with tempfile.TemporaryDirectory() as name:
-        jobs = [Job(side, model, Path(name), turns, steps, options.plan) for side in sides]
+        jobs = [Job(side, model, Path(name), turns, steps, options.plan, ranks) for side in sides]
         try:
             seconds: dict[str, list[float]] = {side: [] for side in sides}
             for turn in range(turns):
@@ -126,10 +133,10 @@ def run(model: Model, options: argparse.Namespace) -> dict[str, Any]:
             for job in jobs:
                 job.end()
     names = {
-        "neocpu": (f"neocpu, {RANKS} ranks, mpich", "ours"),
-        "torchrec": (f"TorchRec, {RANKS} ranks, gloo", "rival"),
+        "neocpu": (f"neocpu, {ranks} ranks, mpich", "ours"),
+        "torchrec": (f"TorchRec, {ranks} ranks, gloo", "rival"),
     }
-    threads = max(1, CORES // RANKS)
+    threads = max(1, CORES // ranks)
     contenders = [
         Contender(*names[side], lambda i: None, threads, seconds=seconds[side][WARMUP:])
         for side in sides
@@ -138,19 +145,20 @@ def run(model: Model, options: argparse.Namespace) -> dict[str, Any]:
         f"Peak memory per rank: {', '.join(f'{s} {max(p):,.0f} MiB' for s, p in peaks.items())}."
     ]
     shape = model.describe() | {"plan": options.plan, "steps per turn": steps}
-    return summarise(f"step on {RANKS} ranks, {model.name}", shape, contenders) | {"notes": notes}
+    return summarise(f"step on {ranks} ranks, {model.name}", shape, contenders) | {"notes": notes}
 
 
 def benchmark(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Both models."""
-    return [run(model, options) for model in ((SMALL,) if options.quick else (KAGGLE, MLPERF))]
+    """Both models, on each number of ranks."""
+    models = (SMALL,) if options.quick else (KAGGLE, MLPERF)
+    return [run(model, options, ranks) for ranks in options.ranks for model in models]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this benchmark."""
+    parser.add_argument("--plan", default="table_wise", help="our sharding scheme")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[RANKS], help="ranks of a job")
 
 
 if __name__ == "__main__":
-    main(
-        __doc__,
-        benchmark,
-        lambda parser: parser.add_argument(
-            "--plan", default="table_wise", help="our sharding scheme"
-        ),
-    )
+    main(__doc__, benchmark, arguments)

@@ -20,7 +20,7 @@ from neocpu import cores
 from neocpu.errors import EnvironmentProblem
 from neocpu.parallel.comm import Comm, nodes_of
 from neocpu.parallel.comm_checks import Counts
-from neocpu.parallel.near import NearExchanges, Runs, runs_of
+from neocpu.parallel.near import CROWD, NearExchanges, Runs, runs_of
 from neocpu.parallel.sent import Traffic
 from neocpu.parallel.started import Later, Request
 from neocpu.parallel.windows import Windows, segment_bytes, shared_room
@@ -40,8 +40,6 @@ CHUNK = 1 << 30
 # first, and at most. So asking takes a few hundredths of the cores.
 FIRST_SLEEP = 20e-6
 LAST_SLEEP = 4e-3
-# Ranks of a core from which on they sleep. Fewer wait in MPI's own way, which is quicker.
-CROWD = 8
 LARGE_COUNTS = MPI.Get_version() >= (4, 0)
 # Shared memory of a host that must be free, in windows of all its ranks.
 MOST_OF_ROOM = 2

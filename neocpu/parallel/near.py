@@ -24,7 +24,9 @@ from neocpu.parallel.windows import BY_MPI, Bytes, Windows
 # own: a smaller one is there at once by MPI, of a larger one MPI moves several parts at a time.
 QUICKER = range(64 << 10, 4 << 20)
 # The same where ranks share cores: MPI's ranks wait at work, ours asleep.
-QUICKER_IN_CROWD = range(1, 512 << 10)
+QUICKER_IN_CROWD = range(1, (1 << 20) + 1)
+# Ranks of a core from which on they sleep while MPI carries their messages.
+CROWD = 8
 # Seconds that a rank asks without sleeping, with a core of its own and where ranks share cores.
 SPIN = 2e-3
 SPIN_IN_CROWD = 2e-5
@@ -87,6 +89,7 @@ class NearExchanges:
         self.ranks = list(ranks)
         self.post = post
         self.crowded = crowd > 1.0
+        self.asleep = crowd >= CROWD
         self._rank = rank
         self._places = {rank: place for place, rank in enumerate(ranks)}
         self.through_windows = QUICKER_IN_CROWD if self.crowded else QUICKER
@@ -171,13 +174,13 @@ class NearRequest:
         long.
         """
         owner = self._owner
-        if not self._waiting and not owner.crowded:
-            owner.post.wait(self._requests)
-            self._requests = []
-            return
         start = time.perf_counter()
         patience = SPIN_IN_CROWD if owner.crowded else SPIN
         while not self.test():
+            if not self._waiting and not owner.asleep:
+                owner.post.wait(self._requests)
+                self._requests = []
+                return
             waited = time.perf_counter() - start
             if waited < patience:
                 time.sleep(0)  # lets other threads of this process run

@@ -62,11 +62,12 @@ class CallUnderWay:
     """A call of a verb that has begun, and is counted when it is over."""
 
     def __init__(
-        self, traffic: "Traffic", name: CallName, size: int, link: LinkTime | None
+        self, traffic: "Traffic", name: CallName, links: Sizes, sends: Sizes, link: LinkTime | None
     ) -> None:
         self.traffic = traffic
         self.name = name
-        self.bytes = size
+        self.links = links
+        self.sends = sends
         self.link = link
         self.start = time.perf_counter()
         self.started = self.start
@@ -85,6 +86,10 @@ class CallUnderWay:
     def over(self, awaited: float) -> None:
         """It is over. awaited : since when the rank waited for that."""
         end = time.perf_counter()
+        waited = self.started - self.start + end - awaited
+        self.traffic.wait(self.name.verb, waited)
+        if not self.traffic.spans_wanted:
+            return
         over = end
         alone = 0.0
         if self.link is not None:
@@ -99,10 +104,10 @@ class CallUnderWay:
             awaited=awaited,
             end=end,
             over=over,
-            bytes=self.bytes,
+            bytes=int(self.sends[self.links > 0].sum()),
             alone=alone,
         )
-        self.traffic.finished(self.name.verb, span)
+        self.traffic.finished(span)
 
 
 class Traffic:
@@ -152,12 +157,19 @@ class Traffic:
         """
         self.add(name.verb, links, sends)
         link = self.throttle.start(links, sends, recvs) if self.throttle is not None else None
-        return CallUnderWay(self, name, int(sends[links > 0].sum()), link)
+        return CallUnderWay(self, name, links, sends, link)
 
-    def finished(self, verb: str, span: ExchangeSpan) -> None:
-        """Count the seconds of a call that is over."""
-        waited = span.started - span.start + span.end - span.awaited
-        self.waited[verb] = self.waited.get(verb, 0.0) + waited
+    def wait(self, verb: str, seconds: float) -> None:
+        """Count seconds of waiting."""
+        self.waited[verb] = self.waited.get(verb, 0.0) + seconds
+
+    @property
+    def spans_wanted(self) -> bool:
+        """Does anybody count or record calls one by one?"""
+        return self.times is not None or self.timeline is not None
+
+    def finished(self, span: ExchangeSpan) -> None:
+        """Count a call that is over by its collective, and record it."""
         if self.times is not None:
             self.times.setdefault((span.queue, span.what), ExchangeTimes()).add(span)
         if self.timeline is not None:

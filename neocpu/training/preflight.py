@@ -17,6 +17,7 @@ from neocpu.config import Config
 from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import TrainingError
 from neocpu.parallel.plan import Plan
+from neocpu.parallel.windows import DATA
 from neocpu.training.state_blocks import BLOCK
 
 PAGE = 4096
@@ -101,7 +102,11 @@ def working_memory(config: Config, plan: Plan) -> int:
     layout = config.model.layout(1, plan.tables)
     columns = layout.columns + sum(tower.columns for tower in layout.towers)
     widths = sum(config.model.bottom) + sum(config.model.top) + len(bags(plan.tables)) ** 2
-    return 4 * samples * (8 * columns + 3 * widths) + PROGRAM
+    windows = 0
+    if plan.ranks > 1 and config.parallel.shared_windows != "off":
+        # pooled vectors and their gradients stand in windows until they are read
+        windows = min(2 * DATA, 4 * samples * 2 * columns)
+    return 4 * samples * (8 * columns + 3 * widths) + windows + PROGRAM
 
 
 def human(size: float) -> str:
