@@ -119,9 +119,9 @@ def count_bytes(comm: Comm, sizes: dict[str, int]) -> None:
     """Count the bytes of a comm's exchanges by their names, all links together."""
     start = comm.start_alltoallv
 
-    def counted(send: Any, send_counts: Any, recv: Any, recv_counts: Any, what: str = "") -> Any:
+    def counted(send: Any, *counts: Any, what: str = "", **options: Any) -> Any:
         sizes[what] = sizes.get(what, 0) + send.nbytes
-        return start(send, send_counts, recv, recv_counts, what)
+        return start(send, *counts, what=what, **options)
 
     comm.start_alltoallv = counted  # type: ignore[method-assign]
 

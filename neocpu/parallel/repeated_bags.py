@@ -189,8 +189,9 @@ class RepeatedBags:
             sizes = np.array([group.first.size for group in batch.groups], np.int64)
         counts = np.full(ranks, each, np.int64)
         arrived = np.empty(ranks * each, np.int64)
+        table = np.full((ranks, ranks), each, np.int64)
         yield self.comm.start_alltoallv(
-            np.tile(sizes, ranks), counts, arrived, counts, what="input bags"
+            np.tile(sizes, ranks), counts, arrived, counts, what="input bags", table=table
         )
         if (arrived < 0).any():
             yield Pause()
