@@ -15,8 +15,8 @@ have a queue each, as separate communicators have, and share the links below the
     dense                                       upper_sums           lower_sums
 
 The backward pass is in three parts: the top MLP but for its first layer (upper), that layer and the
-interaction (lower), and the bottom MLP. Its weight gradients are
-two buckets, upper and the rest; the sums of the first start while the pass goes on.
+interaction (lower), and the bottom MLP. Its weight gradients are two buckets, upper and the rest;
+the sums of the first start while the pass goes on.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,8 @@ kinds of pipelining.
 
 A rank computes the stages of its compute queue in their order. Before a stage it waits for the
 exchanges that the stage needs, and after each it starts the exchanges whose needs are met, also
-those of coming batches. Nothing here
-decides by what time it is, so all ranks start exchanges in one order.
+those of coming batches. Nothing here decides by what time it is, so all ranks start exchanges in
+one order.
 
     step i     compute      lookup  bottom  top  upper'  lower' ...             batch i
                exchanges    output, gradient, replicas, sums                    batch i
