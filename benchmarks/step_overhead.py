@@ -7,8 +7,10 @@ would be, and that of kernels, of which a tiny batch leaves little but their cal
 
 import argparse
 import cProfile
+import itertools
 import json
 import pstats
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -64,7 +66,7 @@ class Exchanges:
             try:
                 return method(*arguments)
             finally:
-                thread = id(__import__("threading").current_thread())
+                thread = threading.get_ident()
                 spent = time.thread_time() - start
                 self.seconds[thread] = self.seconds.get(thread, 0.0) + spent
 
@@ -72,7 +74,7 @@ class Exchanges:
 
     def here(self) -> float:
         """Of the calling thread."""
-        return self.seconds.get(id(__import__("threading").current_thread()), 0.0)
+        return self.seconds.get(threading.get_ident(), 0.0)
 
 
 def measure(ranks: int, plan_name: str, steps: int, profile: bool) -> list[float]:
@@ -95,16 +97,25 @@ def measure(ranks: int, plan_name: str, steps: int, profile: bool) -> list[float
         dense = DenseOptimizer(SparseOptimizer("exact_sgd", learning_rate=0.01), model.flat)
         step = TrainStep(model, embedding, dense, comm, leaves)
         batch = Batch(comm, samples, leaves)
-        for number in range(WARMUP):
-            step(batch, number + 1)
+        # a run makes its schedule once; versions without one take steps one by one
+        if hasattr(step, "over"):
+            take = step.over(itertools.repeat(batch), 1).next
+        else:
+            numbers = itertools.count(1)
+
+            def take() -> object:
+                return step(batch, next(numbers))
+
+        for _ in range(WARMUP):
+            take()
         profiler = cProfile.Profile(time.thread_time)
         comm.barrier()
         start = time.thread_time() - exchanges.here()
         if profile and comm.rank == 0:
             profiler.enable()
-        for number in range(steps):
+        for _ in range(steps):
             comm.largest(0)
-            step(batch, WARMUP + number + 1)
+            take()
         profiler.disable()
         if profile and comm.rank == 0:
             pstats.Stats(profiler).sort_stats("tottime").print_stats(45)
