@@ -12,7 +12,7 @@ Everything else (ranks, plan, threads, number of steps, paths) may.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,13 +174,8 @@ class Config:
 
     def header(self) -> dict[str, Any]:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
-        data = asdict(self.data)
-        for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead", "deduplicate"):
-            del data[name]
-        if data["shuffle_run"] == 1:  # as before there was a choice
-            del data["shuffle_run"]
         header = {
-            "data": data,
+            "data": self.data.deciding(),
             "model": self.model.header(),
             "tables": [table.header() for table in self.tables],
             "optimizer": {name: part.header() for name, part in vars(self.optimizer).items()},
@@ -189,9 +184,7 @@ class Config:
             },
         }
         if any(table.cache_format for table in self.tables):
-            # caches count the lookups of distinct bags
-            groups = {"deduplicate": self.data.deduplicate} if self.data.deduplicate else {}
-            header["memory"] = self.memory.header() | groups
+            header["memory"] = self.memory.header() | self.data.counted_once()
         if wires := self.wires.header():
             header["wires"] = wires
         as_json: dict[str, Any] = json.loads(json.dumps(header))

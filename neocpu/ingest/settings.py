@@ -1,6 +1,7 @@
 """Which keys has `[data]` of a config?"""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from neocpu.records import Paths
 
@@ -44,3 +45,16 @@ class DataConfig:
     read_ahead: int = 2
     shuffle_run: int = 1
     deduplicate: tuple[Paths, ...] = ()
+
+    def deciding(self) -> dict[str, Any]:
+        """The keys that decide the bits."""
+        header = asdict(self)
+        for name in ("train", "valid", "test", "schema", "vocabulary", "read_ahead", "deduplicate"):
+            del header[name]
+        if self.shuffle_run == 1:  # as before there was a choice
+            del header["shuffle_run"]
+        return header
+
+    def counted_once(self) -> dict[str, Any]:
+        """Features of which caches count the lookups of distinct bags only."""
+        return {"deduplicate": self.deduplicate} if self.deduplicate else {}
