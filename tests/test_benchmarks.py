@@ -38,6 +38,7 @@ QUICK = argparse.Namespace(
     layers=False,
     model=None,
     memory=None,
+    ranks=[2],
     plan="table_wise",
 )
 

@@ -34,8 +34,8 @@ FIRST: dict[str, tuple[str, ...]] = {
     "damage": ("checkpoint", "checkpoint_damage", "oracle_damage", "fuzz"),
 }
 LAST: dict[str, tuple[str, ...]] = {
-    "promise": ("promise", "readme"),
-    "mpiexec": ("resume", "spmd", "launch", "comm", "doctor", "calibrate", "emulation", "balance"),
+    "promise": ("promise", "readme", "calibrate", "balance"),
+    "mpiexec": ("resume", "spmd", "launch", "comm", "doctor", "emulation"),
 }
 
 # `pytest -m quick`: under a minute once kernels are compiled, and no mpiexec. Files that take less

@@ -121,6 +121,7 @@ class TrainStep:
         self.towers = towers
         self._wire = wire
         self._buffers = Buffers()
+        self._coming: list[Turn] = []  # whose rows are being brought up
         self.buckets = self._make_buckets(bucket_bytes)
         self._E = np.empty((0, model.columns), np.float32)
         self._nodes = {
@@ -190,6 +191,7 @@ class TrainStep:
         self, batches: Iterator[BatchLike], step: int, ahead: Mapping[str, int] = NONE_AHEAD
     ) -> "Steps":
         """Steps over batches, from this step on; ahead : of `simulation.schedule.pipelined`."""
+        self._coming = []
         return Steps(self, batches, step, ahead)
 
     def forward(self, batch: BatchLike) -> NDArray[np.float32]:
@@ -212,11 +214,15 @@ class TrainStep:
         self.embedding.know(turn.input)
 
     def _prefetch(self, turn: Turn) -> None:
-        assert turn.input is not None
-        self.embedding.prefetch(turn.input)
+        self._coming.append(turn)
+        # a checkpoint has perhaps undone what was planned for the batches before
+        for coming in self._coming:
+            assert coming.input is not None
+            self.embedding.prefetch(coming.input)
 
     def _look_up(self, turn: Turn) -> None:
         assert turn.input is not None
+        self._coming = [coming for coming in self._coming if coming is not turn]
         turn.lookup = self.embedding.lookup(turn.input)
 
     def _send_pooled(self, turn: Turn) -> Waitable:
