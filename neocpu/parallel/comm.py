@@ -89,6 +89,7 @@ class Comm(ABC):
         self._links[rank] = 0
         self._queues: dict[str, Comm] = {}
         self.stream = Stream()
+        self._streams = [self.stream]  # its own and those of its queues
 
     # ---- what an implementation brings ----
 
@@ -251,6 +252,8 @@ class Comm(ABC):
             queue = self.split(0, self.rank)
             queue.count_as(name if name in QUEUES else self.queue_name)
             self._queues[name] = queue
+            self._streams += queue._streams
+            queue._streams = self._streams
         return self._queues[name]
 
     def count_as(self, queue: str) -> None:
@@ -269,12 +272,12 @@ class Comm(ABC):
         return nullcontext() if timeline is None else timeline.span(stage)
 
     def poll(self) -> None:
-        """Let the exchanges under way on this comm and its queues go on, without waiting: MPI moves
-        most bytes only while it is called.
+        """Let the exchanges under way on this comm and on its queues go on, without waiting: MPI
+        moves most bytes only while it is called.
         """
-        self.stream.poll()
-        for queue in self._queues.values():
-            queue.poll()
+        for stream in self._streams:
+            if stream.busy:
+                stream.poll()
 
     def node_of(self, rank: int) -> int:
         """Number of the node that holds `rank`, from 0."""

@@ -133,6 +133,11 @@ class Stream:
     def __init__(self) -> None:
         self._exchanges: deque[Started[Any]] = deque()
 
+    @property
+    def busy(self) -> bool:
+        """Is any exchange under way?"""
+        return bool(self._exchanges)
+
     def add(self, exchange: Started[Any]) -> None:
         """It is the last; it begins now if there is no other."""
         self.poll()
