@@ -7,6 +7,7 @@ import pytest
 from test_dense_reduction import leaf_values, tree_sum
 
 from neocpu.parallel.comm import Comm
+from neocpu.parallel.peers import Peers
 from neocpu.parallel.threads import run_threads as run_ranks
 from neocpu.parallel.two_level import TwoLevelComm, two_level
 from neocpu.parallel.two_level_reduction import TwoLevelReduction, dense_reduction
@@ -147,3 +148,16 @@ def test_the_dense_tree_is_the_same(leaves: int) -> None:
                 assert levels == (ranks % per_node == 0)
             if parameters == 37 and relayed[0][2]:
                 assert relayed[0][1] < direct[0][1]
+
+
+def test_a_second_run_makes_no_more_comms() -> None:
+    """MPI has room for some 2,000 of them."""
+
+    def body(comm: Comm) -> bool:
+        first = two_level(comm)
+        again = two_level(comm)
+        queues = first.queue("input") is again.queue("input")
+        peers = [Peers(comm, 2, 4) for _ in range(2)]
+        return first is again and queues and peers[0].across is peers[1].across
+
+    assert run_threads(4, body, ranks_per_node=2) == [True] * 4

@@ -88,6 +88,7 @@ class Comm(ABC):
         self._links = np.where(self.nodes == self.nodes[rank], 1, 2)
         self._links[rank] = 0
         self._queues: dict[str, Comm] = {}
+        self._kept: dict[str, Comm] = {}
         self.stream = Stream()
         self._streams = [self.stream]  # its own and those of its queues
 
@@ -255,6 +256,14 @@ class Comm(ABC):
             self._streams += queue._streams
             queue._streams = self._streams
         return self._queues[name]
+
+    def kept(self, name: str, make: Callable[[], "Comm"]) -> "Comm":
+        """A comm made from this one; a name's second call returns the first one, so that a process
+        that trains many times makes no more of them. MPICH has room for some 2,000.
+        """
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
 
     def count_as(self, queue: str) -> None:
         """Count its calls from now on, and those of its queues, under the name of a queue."""

@@ -41,8 +41,9 @@ CHUNK = 1 << 30
 FIRST_SLEEP = 20e-6
 LAST_SLEEP = 4e-3
 LARGE_COUNTS = MPI.Get_version() >= (4, 0)
-# Shared memory of a host that must be free, in windows of all its ranks.
-MOST_OF_ROOM = 2
+# Shared memory of a host that must be free for windows of all its ranks, in such windows: a run
+# opens them for several queues, and memory that is touched beyond the room ends the process.
+MOST_OF_ROOM = 4
 _TAG = 77
 _NEVER = 78  # tag of no message
 
@@ -289,6 +290,7 @@ class MpiComm(Comm):
         crowd = np.array([ranks / len(cores.available())])
         self._comm.Allreduce(MPI.IN_PLACE, [crowd, MPI.DOUBLE], MPI.MAX)
         windows = Windows(memories, host.Get_rank(), window.Sync)
+        host.Free()  # the window has its own
         near = NearExchanges(windows, members.tolist(), self.rank, float(crowd[0]), self._post)
         if self._use_windows:
             near.through_windows = range(1, sys.maxsize)

@@ -52,8 +52,10 @@ class Peers:
         self.nodes = comm.size // per_node
         self.per_node = per_node
         self.node, self.place = divmod(comm.rank, per_node)
-        self.inside = comm.split(self.node, comm.rank)
-        self.across = comm.split(self.place, comm.rank)
+        self.inside = comm.kept(f"nodes of {per_node}", lambda: comm.split(self.node, comm.rank))
+        self.across = comm.kept(
+            f"places in nodes of {per_node}", lambda: comm.split(self.place, comm.rank)
+        )
 
     def ranks(self, place: int) -> list[int]:
         """Ranks at a place, by node."""

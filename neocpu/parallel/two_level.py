@@ -329,7 +329,7 @@ def two_level(comm: Comm) -> Comm:
     sizes = np.unique(comm.nodes, return_counts=True)[1]
     if sizes.size == 1 or sizes.max() == 1 or isinstance(comm, TwoLevelComm):
         return comm
-    return TwoLevelComm(comm)
+    return comm.kept("two levels", lambda: TwoLevelComm(comm))
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
