@@ -29,3 +29,8 @@ class Buffers:
     def nbytes(self) -> int:
         """Bytes held."""
         return sum(array.nbytes for array in self._arrays.values())
+
+
+def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """A contiguous 1-D array as the bytes that it is."""
+    return array.view(np.uint8) if array.size else np.empty(0, np.uint8)

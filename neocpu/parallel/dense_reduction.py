@@ -16,6 +16,7 @@ it is encoded, where it does not it is rounded in place (`sum_leaves`). So its c
 and the tree is the same for every number of ranks.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -34,7 +35,48 @@ Floats = NDArray[np.float32]
 LINE = 4096  # numbers of a row of a job: threads share rows
 
 
-class DenseReduction:
+class LeafReduction(ABC):
+    """Sum over the batch of P dense gradients, the same bits on every rank and for every number of
+    ranks. Subclasses bring `_sum`, the way that the gradients take.
+
+    comm : the ranks that share the batch. parameters : P. leaves : of the batch tree.
+    nodes : of each rank, all together the whole tree (None: as the leaves are spread over the
+        ranks).
+    """
+
+    def __init__(
+        self, comm: Comm, parameters: int, leaves: int, nodes: list[list[Node]] | None = None
+    ) -> None:
+        self.comm = comm
+        self.parameters = parameters
+        self.leaves = leaves
+        self.nodes = nodes or [
+            list(aligned_nodes(*rank_leaves(rank, comm.size, leaves))) for rank in range(comm.size)
+        ]
+
+    def start(self, nodes: Mapping[Node, NDArray[np.float32]]) -> Started[NDArray[np.float32]]:
+        """Send this rank's nodes, {(lo, size): f32[P]} for exactly `self.nodes[rank]`, on their
+        way.
+
+        `wait` gives the root sum f32[P]: a buffer that the next reduction overwrites; do not modify
+        it.
+        """
+        expected = self.nodes[self.comm.rank]
+        if sorted(nodes) != sorted(expected):
+            raise ValueError(
+                f"rank {self.comm.rank} owns the nodes {expected}, but got {sorted(nodes)}"
+            )
+        return Started(self._sum(nodes), self.comm.stream)
+
+    def reduce(self, nodes: Mapping[Node, NDArray[np.float32]]) -> NDArray[np.float32]:
+        """`start` and `wait` in one: the root sum f32[P]."""
+        return self.start(nodes).wait()
+
+    @abstractmethod
+    def _sum(self, nodes: Mapping[Node, Floats]) -> Generator[Request, None, Floats]: ...
+
+
+class DenseReduction(LeafReduction):
     """Sum over the batch of P dense gradients, the same bits on every rank and for every number of
     ranks.
 
@@ -56,14 +98,9 @@ class DenseReduction:
         wire: Wire | None = None,
         nodes: list[list[Node]] | None = None,
     ) -> None:
+        super().__init__(comm, parameters, leaves, nodes)
         ranks = comm.size
-        self.comm = comm
-        self.parameters = parameters
-        self.leaves = leaves
         self.wire = wire
-        self.nodes = nodes or [
-            list(aligned_nodes(*rank_leaves(rank, ranks, leaves))) for rank in range(ranks)
-        ]
         self._cuts = [parameters * rank // ranks for rank in range(ranks + 1)]
         widths = np.diff(self._cuts)
         slice_width = int(widths[comm.rank])
@@ -80,24 +117,6 @@ class DenseReduction:
             self._recv = np.empty(int(self._recv_counts.sum()), dtype)
         if not self._alone or wire:
             self._total = np.empty(parameters, np.float32)
-
-    def start(self, nodes: Mapping[Node, NDArray[np.float32]]) -> Started[NDArray[np.float32]]:
-        """Send this rank's nodes, {(lo, size): f32[P]} for exactly `self.nodes[rank]`, on their
-        way.
-
-        `wait` gives the root sum f32[P]: a buffer that the next reduction overwrites; do not modify
-        it.
-        """
-        expected = self.nodes[self.comm.rank]
-        if sorted(nodes) != sorted(expected):
-            raise ValueError(
-                f"rank {self.comm.rank} owns the nodes {expected}, but got {sorted(nodes)}"
-            )
-        return Started(self._sum(nodes), self.comm.stream)
-
-    def reduce(self, nodes: Mapping[Node, NDArray[np.float32]]) -> NDArray[np.float32]:
-        """`start` and `wait` in one: the root sum f32[P]."""
-        return self.start(nodes).wait()
 
     def _sum(self, nodes: Mapping[Node, Floats]) -> Generator[Request, None, Floats]:
         wire = self.wire

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from neocpu.embedding.distinct_bags import expand
 from neocpu.embedding.feature_groups import Groups
 from neocpu.embedding.specs import bags
-from neocpu.embedding.tbe import ExtraWords
 from neocpu.jagged import KJT, InverseKJT
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.entries import Ints, entries_of_ranks, key_columns
@@ -140,10 +139,6 @@ class Exchange:
     ) -> Output:
         """Send pooled rows home; see `OutputDist.start_output`."""
         return self.output.start_output(shape, whole, words, spill)
-
-    def spill(self, shape: Shape, extras: ExtraWords, first: int, spill: Spill) -> None:
-        """Address further words; see `OutputDist.spill`."""
-        self.output.spill(shape, extras, first, spill)
 
     def start_gradients(self, shape: Shape, gradient: Floats) -> Started[tuple[Floats, Floats]]:
         """Send gradients of pooled rows to the shards; see `OutputDist.start_gradients`."""

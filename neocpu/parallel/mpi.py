@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from neocpu import cores
 from neocpu.errors import EnvironmentProblem
+from neocpu.parallel.buffers import as_bytes
 from neocpu.parallel.comm import Comm, nodes_of
 from neocpu.parallel.comm_checks import Counts
 from neocpu.parallel.near import CROWD, NearExchanges, Runs, runs_of
@@ -176,9 +177,9 @@ class MpiComm(Comm):
     def _exchange(
         self, send: NDArray[Any], send_counts: Counts, recv: NDArray[Any], recv_counts: Counts
     ) -> Request:
-        out = _bytes(send)
+        out = as_bytes(send)
         sends = send_counts * send.itemsize
-        into = _bytes(recv)
+        into = as_bytes(recv)
         recvs = recv_counts * recv.itemsize
         if self._near is not None:
             return self._near.start(runs_of(out, sends), runs_of(into, recvs))
@@ -191,8 +192,8 @@ class MpiComm(Comm):
         return _Started([request], (out, into, sends, recvs))
 
     def _start_gather(self, send: NDArray[Any], recv: NDArray[Any], counts: Counts) -> Request:
-        out = _bytes(send)
-        into = _bytes(recv)
+        out = as_bytes(send)
+        into = as_bytes(recv)
         sizes = counts * recv.itemsize
         if self._near is not None:
             everybody = Runs(out, [0] * self.size, [out.size] * self.size)
@@ -337,10 +338,6 @@ class MpiComm(Comm):
         """End all ranks of the job with this exit status."""
         MPI.COMM_WORLD.Abort(status)
         os._exit(status)
-
-
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return array.view(np.uint8) if array.size else np.empty(0, np.uint8)
 
 
 def _crowd(comm: MPI.Comm) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from neocpu.parallel.buffers import Buffers
+from neocpu.parallel.buffers import Buffers, as_bytes
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.comm_checks import Counts, check_exchange, check_gather
 from neocpu.parallel.started import Request
@@ -161,6 +161,7 @@ class TwoLevelComm(Comm):
         super().count_as(queue)
         self.inside.count_as(queue)
         self.between.count_as(queue)
+        self._gathers_between.count_as(queue)
 
     # ---- exchanges ----
 
@@ -180,7 +181,12 @@ class TwoLevelComm(Comm):
         sends, recvs = check_exchange(self.size, send, send_counts, recv, recv_counts)
         known = None if table is None else np.asarray(table, np.int64) * send.itemsize
         steps = self._relay(
-            _bytes(send), sends * send.itemsize, _bytes(recv), recvs * recv.itemsize, what, known
+            as_bytes(send),
+            sends * send.itemsize,
+            as_bytes(recv),
+            recvs * recv.itemsize,
+            what,
+            known,
         )
         return self.relay(steps, 3 if table is None else 2)
 
@@ -267,7 +273,7 @@ class TwoLevelComm(Comm):
     ) -> Request:
         """`Comm.start_allgatherv`: to one rank of each node, which hands it on to its node."""
         sizes = check_gather(self.rank, send, recv, counts) * send.itemsize
-        return self.relay(self._gather_steps(_bytes(send), _bytes(recv), sizes, what), 2)
+        return self.relay(self._gather_steps(as_bytes(send), as_bytes(recv), sizes, what), 2)
 
     def _gather_steps(
         self, send: NDArray[np.uint8], recv: NDArray[np.uint8], sizes: Ints, what: str
@@ -330,10 +336,6 @@ def two_level(comm: Comm) -> Comm:
     if sizes.size == 1 or sizes.max() == 1 or isinstance(comm, TwoLevelComm):
         return comm
     return comm.kept("two levels", lambda: TwoLevelComm(comm))
-
-
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return array.view(np.uint8) if array.size else np.empty(0, np.uint8)
 
 
 def _gather_runs(

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.parallel.comm import Comm
-from neocpu.parallel.dense_reduction import DenseReduction
-from neocpu.parallel.started import Request, Started
+from neocpu.parallel.dense_reduction import DenseReduction, LeafReduction
+from neocpu.parallel.started import Request
 from neocpu.parallel.two_level import TwoLevelComm
 from neocpu.parallel.wires import Wire
 from neocpu.trees import Node, aligned_nodes, climb, rank_leaves
@@ -28,7 +28,7 @@ Floats = NDArray[np.float32]
 
 def dense_reduction(
     comm: Comm, parameters: int, leaves: int, wire: Wire | None = None
-) -> "DenseReduction | TwoLevelReduction":
+) -> LeafReduction:
     """The reduction for a comm: in two levels where its exchanges are, and its nodes are equally
     long runs of ranks.
     """
@@ -37,19 +37,17 @@ def dense_reduction(
     return DenseReduction(comm, parameters, leaves, wire)
 
 
-class TwoLevelReduction:
+class TwoLevelReduction(LeafReduction):
     """Sum over the batch of P dense gradients: `DenseReduction` with fewer bytes between nodes.
 
     comm, parameters, leaves : as there; the nodes of `comm` are equally long runs of ranks.
     """
 
+    comm: TwoLevelComm
+
     def __init__(self, comm: TwoLevelComm, parameters: int, leaves: int) -> None:
-        self.comm = comm
-        self.parameters = parameters
-        self.leaves = leaves
-        self.wire: Wire | None = None  # nodes travel as they are
+        super().__init__(comm, parameters, leaves)
         spans = [rank_leaves(rank, comm.size, leaves) for rank in range(comm.size)]
-        self.nodes: list[list[Node]] = [list(aligned_nodes(*span)) for span in spans]
         self._host_nodes = [
             list(aligned_nodes(spans[ranks[0]][0], spans[ranks[-1]][1]))
             for ranks in comm.places.members
@@ -63,21 +61,6 @@ class TwoLevelReduction:
         self._across = comm.places.servers[:, comm.rank]  # ranks of my place, one of each node
         self._gathers = comm.inside.queue("finished shares")
         self._total = np.empty(parameters, np.float32)
-
-    def start(self, nodes: Mapping[Node, Floats]) -> Started[Floats]:
-        """Send this rank's nodes, {(lo, size): f32[P]} for exactly `self.nodes[rank]`, on their
-        way; `wait` gives what that of `DenseReduction` does.
-        """
-        expected = self.nodes[self.comm.rank]
-        if sorted(nodes) != sorted(expected):
-            raise ValueError(
-                f"rank {self.comm.rank} owns the nodes {expected}, but got {sorted(nodes)}"
-            )
-        return Started(self._sum(nodes), self.comm.stream)
-
-    def reduce(self, nodes: Mapping[Node, Floats]) -> Floats:
-        """`start` and `wait` in one: the root sum f32[P]."""
-        return self.start(nodes).wait()
 
     def _sum(self, nodes: Mapping[Node, Floats]) -> Generator[Request, None, Floats]:
         comm = self.comm

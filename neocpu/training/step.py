@@ -21,12 +21,12 @@ from neocpu.model.dlrm import Dlrm
 from neocpu.model.mlp import NodeGradient
 from neocpu.parallel.buffers import Buffers
 from neocpu.parallel.comm import Comm
-from neocpu.parallel.dense_reduction import DenseReduction
+from neocpu.parallel.dense_reduction import LeafReduction
 from neocpu.parallel.disaggregated import DisaggregatedEmbedding, StartedVectors
 from neocpu.parallel.input_dist import Input
 from neocpu.parallel.sharded import ShardedEmbedding, StartedLookup, StartedUpdate
 from neocpu.parallel.started import Started
-from neocpu.parallel.two_level_reduction import TwoLevelReduction, dense_reduction
+from neocpu.parallel.two_level_reduction import dense_reduction
 from neocpu.parallel.wires import Wire
 from neocpu.simulation.schedule import NONE_AHEAD, PIPELINES, STEP, pipelined
 from neocpu.training.node_gradients import node_gradient
@@ -87,7 +87,7 @@ class Bucket:
     """Dense parameters whose gradients are summed together: a slice of the flat array."""
 
     parameters: slice
-    reduction: DenseReduction | TwoLevelReduction
+    reduction: LeafReduction
 
 
 class TrainStep:
