@@ -132,13 +132,13 @@ class NeocpuDlrm:
         pipeline: str = "full",
     ) -> None:
         wait_as_in_training()
-        from neocpu.config import TrainingConfig
         from neocpu.embedding.optimizers import DenseOptimizer, SparseOptimizer
         from neocpu.embedding.specs import TableSpec
         from neocpu.model.dlrm import Dlrm
         from neocpu.parallel.comm import SingleComm
         from neocpu.parallel.sharded import ShardedEmbedding
         from neocpu.planner.auto import make_plan
+        from neocpu.settings import TrainingConfig
         from neocpu.training.lookahead import ahead
         from neocpu.training.step import TrainStep
 

@@ -1,8 +1,9 @@
 """What does a run need to know? One TOML file, checked whole before anything starts.
 
-The records below list all keys and their defaults; those of data, model, tables, optimizers, ranks
-and wires live beside their owners (`ingest/settings.py`, `model/settings.py`, `embedding/specs.py`,
-`embedding/optimizers.py`, `parallel/settings.py`, `parallel/wire_formats.py`).
+Records list all keys and their defaults: those of training, memory and checkpoints in
+`settings.py`, the others beside their owners (`ingest/settings.py`, `model/settings.py`,
+`embedding/specs.py`, `embedding/optimizers.py`, `parallel/settings.py`,
+`parallel/wire_formats.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
 
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from neocpu.embedding.feature_groups import key_groups
-from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES, SparseOptimizer
+from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES
 from neocpu.embedding.specs import (
     POOLING,
     ROUNDINGS,
@@ -32,126 +33,23 @@ from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.model.layout import INTERACTIONS, LOSSES
 from neocpu.model.settings import ModelConfig
 from neocpu.parallel.message_sizes import UNIQUE_ROWS
-from neocpu.parallel.plan import PlanSpec, choose_schemes, is_plan_file
+from neocpu.parallel.plan import choose_schemes, is_plan_file
 from neocpu.parallel.settings import ALLTOALL_NAMES, ROUTE_NAMES, ParallelConfig
 from neocpu.parallel.throttle import link_speeds
 from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
 from neocpu.planner.planners import PLANNERS
 from neocpu.records import Reader, apply_override, toml_tree
-from neocpu.reference.policies import DEFAULT, POLICIES
+from neocpu.reference.policies import POLICIES
 from neocpu.reference.rules import RULES
+from neocpu.settings import (
+    PIPELINES,
+    CheckpointConfig,
+    EvalConfig,
+    MemoryConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 from neocpu.storage.placement import choose_placements
-
-# those of `simulation.schedule`, which stands above
-PIPELINES = ("off", "input", "full")
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """One rule for all tables, one for everything dense."""
-
-    sparse: SparseOptimizer = field(default_factory=SparseOptimizer)
-    dense: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(name="sgd"))
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How long to train, and on how much at a time.
-
-    batch_size : samples of all ranks together. epochs, steps : passes over the train data and steps
-    (0: no limit); the run ends with whichever is reached first. leaves : parts of a batch whose
-    gradients are summed in a fixed tree, a power of two. threads : of each rank (0: its share of
-    the cores).
-    pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
-    batch travel during a step; "full": exchanges of the step itself also run while something is
-    computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
-    fewer are not summed while the backward pass goes on, but with the others ("full" only).
-    """
-
-    batch_size: int = 2048
-    epochs: int = 1
-    steps: int = 0
-    seed: int = 1
-    leaves: int = 16
-    threads: int = 0
-    pipeline: str = "full"
-    bucket_bytes: int = 1 << 16
-
-
-@dataclass(frozen=True)
-class EvalConfig:
-    """The valid split is measured every so many steps (0: at the end only)."""
-
-    every_steps: int = 0
-
-
-@dataclass(frozen=True)
-class MemoryConfig:
-    """Which memory tables live in (docs/memory.md).
-
-    It changes the bits only of tables whose caches are wider than their rows.
-
-    placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`;
-        "auto": chosen under the budgets.
-    hbm, ddr, ssd : bytes of each rank for rows with their states, and of its SSD file (0: no
-        limit).
-    policy : of the caches.
-    folder : of the SSD files, which last as long as the run ("": beside the results).
-    cache_format : of the numbers in caches, for all tables or by patterns ("": that of their rows).
-    ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and operations a second of slower devices than
-        this machine has, below HBM and for SSD files (0: as fast as it is).
-    prefetch : batches whose rows are brought up before their turn.
-    lookahead : batches that the policy `lookahead` knows.
-    warm : whether the most frequent rows of the train data are in the caches before the first step.
-    check : whether a run is refused that, by an estimate, needs more memory than its hosts have
-        (false: it is told, and started).
-    """
-
-    placement: PlanSpec = "hbm"
-    hbm: int = 0
-    ddr: int = 0
-    ssd: int = 0
-    policy: str = DEFAULT
-    folder: str = ""
-    cache_format: PlanSpec = ""
-    ddr_bandwidth: float = 0.0
-    ssd_bandwidth: float = 0.0
-    ssd_iops: float = 0.0
-    prefetch: int = 1
-    lookahead: int = 8
-    warm: bool = False
-    check: bool = True
-
-    def header(self) -> dict[str, Any]:
-        """What decides which rows are in a cache at a time."""
-        names = "placement", "hbm", "ddr", "policy", "cache_format", "prefetch", "lookahead", "warm"
-        return {name: getattr(self, name) for name in names}
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """When checkpoints are written, and what they hold.
-
-    every_steps : steps from one to the next (0: only at the end).
-    keep : newest ones that stay.
-    full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are
-        whole; 0: 1 where all tables are in memory, 8 where any is over SSD).
-    quantize : round the weights of float32 tables to "int8" or "int4" rows in all checkpoints but
-        the last of a run (Check-N-Run). A run that resumes from one has other bits than a run that
-        went on.
-    memory : bytes of a rank that rows may take until they are written while training goes on; a
-        checkpoint that needs more is written while training waits.
-    """
-
-    every_steps: int = 0
-    keep: int = 2
-    full_every: int = 0
-    quantize: str = "none"
-    memory: int = 128 << 20
-
-    def files_until_full(self, ssd: bool) -> int:
-        """`full_every` of a run; `ssd`: does any table live over SSD?"""
-        return self.full_every or (8 if ssd else 1)
 
 
 @dataclass(frozen=True)

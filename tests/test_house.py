@@ -34,9 +34,13 @@ ROOMS = {
             ("planner",),
             ("model",),
             ("ingest",),
+            ("presets", "settings"),
             ("config",),
+            ("advice",),
             ("simulation",),
             ("training",),
+            ("scoring",),
+            ("report",),
             ("oracle",),
             ("cli",),
         )
@@ -62,10 +66,13 @@ HOMES = {
     "h5py": ("hdf5/", "storage/hdf5.py"),
     "click": ("cli/",),
     "rich": ("cli/",),
-    "polars": ("ingest/",),
+    "polars": ("ingest/", "advice/", "scoring/"),
+    "jinja2": ("advice/", "report/"),
+    "safetensors": ("scoring/",),
+    "onnx": ("scoring/",),
     "matplotlib": ("training/results.py",),
     "scipy": ("planner/exact.py",),
-    "torch": ("peers/fbgemm/", "oracle/adapters.py", "peers/torchrec.py"),
+    "torch": ("peers/fbgemm/", "oracle/adapters.py", "peers/torchrec.py", "scoring/"),
 }
 GIVEN = {"numba", "llvmlite", "numpy", "mpi4py", "h5py", "matplotlib", "scipy"}
 

@@ -9,10 +9,10 @@ further away. Lookups of a batch must have arrived by then, so they travel one s
 
 from collections.abc import Mapping
 
-from neocpu.config import MemoryConfig
 from neocpu.parallel.disaggregated import DisaggregatedEmbedding
 from neocpu.parallel.sharded import ShardedEmbedding
 from neocpu.reference.policies import POLICIES
+from neocpu.settings import MemoryConfig
 from neocpu.simulation.schedule import NONE_AHEAD
 
 

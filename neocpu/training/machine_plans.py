@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from neocpu.config import Config, MemoryConfig
+from neocpu.config import Config
 from neocpu.errors import ConfigError
 from neocpu.parallel.plan import AUTO, Plan, is_plan_file
 from neocpu.planner.links import Layout
@@ -11,6 +11,7 @@ from neocpu.planner.placements import Capacity
 from neocpu.planner.planners import PLANNERS
 from neocpu.planner.question import PlanQuestion
 from neocpu.planner.work import Workload
+from neocpu.settings import MemoryConfig
 from neocpu.simulation.settings import DENSE_FEATURES, dense_work, refuse_towers
 from neocpu.storage.placement import PLACEMENTS, choose_placements
 from neocpu.training.plans import workload

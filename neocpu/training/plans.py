@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from neocpu.config import Config, MemoryConfig
+from neocpu.config import Config
 from neocpu.embedding.tiered import MemoryPlan
 from neocpu.errors import ConfigError
 from neocpu.parallel.comm import Comm
@@ -25,6 +25,7 @@ from neocpu.planner.tiers import SPEEDS, demands, place_tables
 from neocpu.planner.tower_plan import plan_by_nodes
 from neocpu.planner.work import Workload
 from neocpu.records import choose
+from neocpu.settings import MemoryConfig
 from neocpu.simulation.settings import wires_of
 from neocpu.storage.placement import AUTO, PLACEMENTS, choose_placements
 from neocpu.zionex import machine_file

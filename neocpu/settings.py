@@ -1,0 +1,123 @@
+"""Which keys of a config say how a run trains, measures, keeps rows and writes checkpoints?
+
+The sections `optimizer`, `training`, `eval`, `memory` and `checkpoint`; the records of other
+sections live beside their owners (`config.py` names them).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from neocpu.embedding.optimizers import SparseOptimizer
+from neocpu.parallel.plan import PlanSpec
+from neocpu.reference.policies import DEFAULT
+
+# those of `simulation.schedule`, which stands above
+PIPELINES = ("off", "input", "full")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """One rule for all tables, one for everything dense."""
+
+    sparse: SparseOptimizer = field(default_factory=SparseOptimizer)
+    dense: SparseOptimizer = field(default_factory=lambda: SparseOptimizer(name="sgd"))
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How long to train, and on how much at a time.
+
+    batch_size : samples of all ranks together. epochs, steps : passes over the train data and steps
+    (0: no limit); the run ends with whichever is reached first. leaves : parts of a batch whose
+    gradients are summed in a fixed tree, a power of two. threads : of each rank (0: its share of
+    the cores).
+    pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
+    batch travel during a step; "full": exchanges of the step itself also run while something is
+    computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
+    fewer are not summed while the backward pass goes on, but with the others ("full" only).
+    """
+
+    batch_size: int = 2048
+    epochs: int = 1
+    steps: int = 0
+    seed: int = 1
+    leaves: int = 16
+    threads: int = 0
+    pipeline: str = "full"
+    bucket_bytes: int = 1 << 16
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """The valid split is measured every so many steps (0: at the end only)."""
+
+    every_steps: int = 0
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """Which memory tables live in (docs/memory.md).
+
+    It changes the bits only of tables whose caches are wider than their rows.
+
+    placement : a name for all tables, or a table of shell patterns: `{ "C3" = "ddr_over_ssd" }`;
+        "auto": chosen under the budgets.
+    hbm, ddr, ssd : bytes of each rank for rows with their states, and of its SSD file (0: no
+        limit).
+    policy : of the caches.
+    folder : of the SSD files, which last as long as the run ("": beside the results).
+    cache_format : of the numbers in caches, for all tables or by patterns ("": that of their rows).
+    ddr_bandwidth, ssd_bandwidth, ssd_iops : bytes and operations a second of slower devices than
+        this machine has, below HBM and for SSD files (0: as fast as it is).
+    prefetch : batches whose rows are brought up before their turn.
+    lookahead : batches that the policy `lookahead` knows.
+    warm : whether the most frequent rows of the train data are in the caches before the first step.
+    check : whether a run is refused that, by an estimate, needs more memory than its hosts have
+        (false: it is told, and started).
+    """
+
+    placement: PlanSpec = "hbm"
+    hbm: int = 0
+    ddr: int = 0
+    ssd: int = 0
+    policy: str = DEFAULT
+    folder: str = ""
+    cache_format: PlanSpec = ""
+    ddr_bandwidth: float = 0.0
+    ssd_bandwidth: float = 0.0
+    ssd_iops: float = 0.0
+    prefetch: int = 1
+    lookahead: int = 8
+    warm: bool = False
+    check: bool = True
+
+    def header(self) -> dict[str, Any]:
+        """What decides which rows are in a cache at a time."""
+        names = "placement", "hbm", "ddr", "policy", "cache_format", "prefetch", "lookahead", "warm"
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When checkpoints are written, and what they hold.
+
+    every_steps : steps from one to the next (0: only at the end).
+    keep : newest ones that stay.
+    full_every : of so many checkpoints one is whole, the others hold what changed since (1: all are
+        whole; 0: 1 where all tables are in memory, 8 where any is over SSD).
+    quantize : round the weights of float32 tables to "int8" or "int4" rows in all checkpoints but
+        the last of a run (Check-N-Run). A run that resumes from one has other bits than a run that
+        went on.
+    memory : bytes of a rank that rows may take until they are written while training goes on; a
+        checkpoint that needs more is written while training waits.
+    """
+
+    every_steps: int = 0
+    keep: int = 2
+    full_every: int = 0
+    quantize: str = "none"
+    memory: int = 128 << 20
+
+    def files_until_full(self, ssd: bool) -> int:
+        """`full_every` of a run; `ssd`: does any table live over SSD?"""
+        return self.full_every or (8 if ssd else 1)
