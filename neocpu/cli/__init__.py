@@ -30,6 +30,10 @@ COMMANDS = {
         "neocpu.cli.predict:predict",
         "Write the predictions of a checkpoint's model for every row, in order.",
     ),
+    "report": (
+        "neocpu.cli.report:report",
+        "Show runs as one HTML page: config, curves, calibration, plan, traffic, memory.",
+    ),
     "plan": (
         "neocpu.cli.plan:plan",
         "Show where CONFIG's tables would be, and how many bytes they take.",

@@ -20,13 +20,14 @@ from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
-from neocpu.training.evaluate import evaluate
+from neocpu.training.evaluate import score
 from neocpu.training.frequent import warm_caches
 from neocpu.training.lookahead import look_ahead
-from neocpu.training.metrics import Metrics, Window
+from neocpu.training.metrics import Metrics, Window, compute
 from neocpu.training.on_machine import load_machine, report_on_machine
 from neocpu.training.plans import make_plan, memory_plan, plans_in_seconds
 from neocpu.training.recovery import Recovery
+from neocpu.training.reliability import reliability
 from neocpu.training.results import RunReport
 from neocpu.training.room import PlannedRun, check_room
 from neocpu.training.row_files import remove_row_files, row_folder
@@ -34,7 +35,7 @@ from neocpu.training.run_folder import RunLock
 from neocpu.training.schedule import BatchSchedule
 from neocpu.training.step import Steps
 from neocpu.training.step_watch import StepWatch
-from neocpu.training.summary import summarise
+from neocpu.training.summary import sent_matrix, summarise
 from neocpu.training.trace import RunTrace
 from neocpu.training.train_log import TrainLog
 from neocpu.training.warmup import warm_up
@@ -103,6 +104,7 @@ class Trainer:
         self._machine: Machine | None = None  # whose time for the run's traffic is reckoned
         self._clock = StepClock(time.time() if started is None else started)
         self._window = Window(WINDOW)
+        self._reliability: dict[str, Any] = {}  # by split, of its newest measurement
         self._log = TrainLog(
             config.training, config.optimizer, config.model.loss, WINDOW, self._clock
         )
@@ -160,6 +162,7 @@ class Trainer:
         huge = check_room(planned, comm, self.report.tell)
         state_floats = config.optimizer.sparse.state_floats
         chosen = placement_lines(plan, memory, state_floats) if memory.demands else ()
+        self.report.config(config)
         self.report.plan(plan, state_floats, chosen)
         report = self.report
         warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
@@ -253,10 +256,13 @@ class Trainer:
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""
-        metrics = {"train": self._window.metrics(self.config.model.loss, self.comm)}
+        loss = self.config.model.loss
+        metrics = {"train": self._window.metrics(loss, self.comm)}
         for name in names:
             if splits.has(name):
-                metrics[name] = evaluate(world, splits.loader(name).batches(0, 0))
+                scores, labels = score(world, splits.loader(name).batches(0, 0))
+                metrics[name] = compute(scores, labels, loss, self.comm)
+                self._reliability[name] = reliability(scores, labels, loss, self.comm)
         pace = self._log.pace(self.steps_taken)
         for name, measured in metrics.items():
             spent = pace if name == "train" else None
@@ -281,6 +287,8 @@ class Trainer:
             sum_traffic([rank["sent"] for rank in traffic]),
             recovery,
         )
+        summary["reliability"] = self._reliability
+        summary["sent"] = sent_matrix(traffic, self.comm.ranks_per_node)
         summary["exchanges"] = self._watch.report()
         if self._machine is not None:
             per_node = self.comm.ranks_per_node
