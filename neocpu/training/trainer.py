@@ -124,12 +124,14 @@ class Trainer:
             with RunLock(self.out, self.comm, resume=self.resume):
                 self._watch.prepare()
                 splits = open_splits(self.config, self.comm, self.out, self.report.tell)
+                self.report.note("data are open")
                 world, schedule = self._prepare(splits)
                 recovery = self._recovery = Recovery(
                     self.out, world, splits.description(), self._clock
                 )
                 if self.resume:
                     self._go_on(recovery, schedule)
+                self.report.note(f"ready for step {self.steps_taken + 1}")
                 if self.config.memory.warm:
                     warm_caches(world, schedule.loader, self.steps_taken > 0)
                 with StopSignal() as stop:
@@ -165,7 +167,9 @@ class Trainer:
         self.report.config(config)
         self.report.plan(plan, state_floats, chosen)
         report = self.report
-        warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
+        self.report.note("planned, and there is room")
+        seconds = warm_up(config, plan, comm, report.tell, memory.placements, report.compiling)
+        self.report.note(f"kernels are ready after {seconds:.3f} s")
         if self.bind:
             bind_kernel_threads(comm)
         self.world = build(config, comm, plan, splits.dense_features, huge=huge, memory=memory)
@@ -252,7 +256,16 @@ class Trainer:
         """A line of metrics.jsonl on the last training batches, which costs next to nothing."""
         metrics = self._log.metrics(self.comm)
         pace = self._log.pace(self.steps_taken)
+        self.report.note(self._pace_text(pace))
         self.report.metrics(self.steps_taken, self.samples, "train", metrics, pace, shown=False)
+
+    def _pace_text(self, pace: dict[str, Any]) -> str:
+        """How this rank gets on, for its log."""
+        waited = sum(self.comm.sent.waited.values())
+        return (
+            f"step {self.steps_taken}: {pace['seconds']:.3f} s of steps so far; exchanges waited "
+            f"{waited:.3f} s"
+        )
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""
@@ -264,6 +277,7 @@ class Trainer:
                 metrics[name] = compute(scores, labels, loss, self.comm)
                 self._reliability[name] = reliability(scores, labels, loss, self.comm)
         pace = self._log.pace(self.steps_taken)
+        self.report.note(f"measured {', '.join(metrics)}; {self._pace_text(pace)}")
         for name, measured in metrics.items():
             spent = pace if name == "train" else None
             self.report.metrics(self.steps_taken, self.samples, name, measured, spent)
@@ -278,6 +292,7 @@ class Trainer:
         traffic = self.comm.traffic_of_ranks()  # checkpoints come after, and are not in it
         recovery.save(self.steps_taken, last=True)
         recovery.finish(self.steps_taken)
+        self.report.note("the last checkpoint is written")
         summary = summarise(
             world,
             self.steps_taken,
