@@ -39,8 +39,9 @@ from neocpu.parallel.plan import choose_schemes, is_plan_file
 from neocpu.parallel.settings import ALLTOALL_NAMES, ROUTE_NAMES, ParallelConfig
 from neocpu.parallel.throttle import link_speeds
 from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
-from neocpu.paths import absolute_paths, place_paths, refuse_misplaced
+from neocpu.paths import absolute_paths, place_logs, place_paths, refuse_misplaced
 from neocpu.planner.planners import PLANNERS
+from neocpu.presets import MODELS, model_path, path_of
 from neocpu.records import Reader, apply_override, toml_tree
 from neocpu.reference.policies import POLICIES
 from neocpu.reference.rules import RULES
@@ -163,19 +164,22 @@ MOST = {
 }
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read, override (`key=value` texts) and check a config file.
+def load(config: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read, override (`key=value` texts) and check a config: a file, or a model by its name.
 
     Raises ConfigError naming the file or override, the key, and what is allowed.
     """
+    path = model_path(config)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else f"{error}"
         if isinstance(error, UnicodeDecodeError):
             why = "it is not UTF-8 text"
+        if path.name == str(config) and path_of(MODELS, path.stem):
+            why = f"{why}; the model that comes with neocpu is called {path.stem}, without .toml"
         raise ConfigError(f"{path}: cannot read the config: {why}") from error
-    return loads(text, str(path), overrides, Path(path).parent)
+    return loads(text, str(path), overrides, path.parent)
 
 
 def loads(
@@ -199,6 +203,7 @@ def loads(
         apply_override(written, override)
     set_by = {apply_override(tree, override): override for override in overrides}
     refuse_misplaced(placed, source, folder, tuple(set_by))
+    place_logs(tree)
     reader = Reader(source, set_by, CHOICES, LEAST, MOST)
     return replace(
         _assemble(reader, tree),
