@@ -30,6 +30,10 @@ COMMANDS = {
         "neocpu.cli.predict:predict",
         "Write the predictions of a checkpoint's model for every row, in order.",
     ),
+    "export": (
+        "neocpu.cli.export:export",
+        "Write a checkpoint's model as a file that other programs serve.",
+    ),
     "models": (
         "neocpu.cli.models:models",
         "List the models that come with neocpu; print or copy the config of one.",
