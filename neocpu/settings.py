@@ -28,7 +28,8 @@ class TrainingConfig:
     """How long to train, and on how much at a time.
 
     batch_size : samples of all ranks together. epochs, steps : passes over the train data and steps
-    (0: no limit); the run ends with whichever is reached first. leaves : parts of a batch whose
+    (0: no limit); the run ends with whichever is reached first. seed : of initial rows and
+    parameters, and of the order of samples. leaves : parts of a batch whose
     gradients are summed in a fixed tree, a power of two. threads : of each rank (0: its share of
     the cores).
     pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
@@ -49,7 +50,10 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """The valid split is measured every so many steps (0: at the end only)."""
+    """When the valid split is measured.
+
+    every_steps : steps from one measurement to the next (0: at the end only).
+    """
 
     every_steps: int = 0
 
