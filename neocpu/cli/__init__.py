@@ -34,6 +34,10 @@ COMMANDS = {
         "neocpu.cli.export:export",
         "Write a checkpoint's model as a file that other programs serve.",
     ),
+    "models": (
+        "neocpu.cli.models:models",
+        "List the models that come with neocpu; print or copy the config of one.",
+    ),
     "plan": (
         "neocpu.cli.plan:plan",
         "Show where CONFIG's tables would be, and how many bytes they take.",

@@ -14,12 +14,19 @@ ROWS_BY = ("hash", "vocabulary")
 class DataConfig:
     """Where the log is and how it becomes samples.
 
-    train, valid, test : paths of raw files, or of converted `.h5` ones.
+    train, valid, test : paths of raw files, or of converted `.h5` ones. All paths in a config are
+    relative to its file, those of `--set` to the current folder.
+    format : of raw files.
     schema : SCHEMA.toml, for format "table".
+    shuffle : whether train samples come in another order in each epoch (fixed by training.seed).
     header : whether the first line of a raw Criteo log holds column names.
     rows_by : how a category becomes a row: by "hash", or by a "vocabulary", which is that of the
         dataset `vocabulary`, else that of the train data (raw files: codes seen at least
         `min_count` times).
+    vocabulary : path of a data set whose vocabulary is used ("": the train data's).
+    min_count : fewer occurrences of a code, and it has no row of its own.
+    dense_transform : of integers: log1p, ln(1 + x) with negative numbers as 0; none.
+    on_error : what a malformed line does: it ends the run, or it is skipped and counted.
     read_ahead : batches read ahead on a thread.
     shuffle_run : so many neighbours of the data stay together when samples are shuffled (1: none
         do). With the samples of a session side by side, runs of some sessions keep these in one
