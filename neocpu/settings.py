@@ -35,6 +35,12 @@ class TrainingConfig:
     batch travel during a step; "full": exchanges of the step itself also run while something is
     computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
     fewer are not summed while the backward pass goes on, but with the others ("full" only).
+    init_from : a checkpoint, or the folder of a run (its best checkpoint, else its last), whose
+    weights the run starts with ("": none; docs/next-day.md). init_state : also with its optimizer
+    states, where the rule is the same. init_digest : of that checkpoint; a run notes it by itself,
+    and refuses another one.
+    patience : measurements of the valid split without a better loss after which the run ends
+    (0: it never ends for that).
     """
 
     batch_size: int = 2048
@@ -45,6 +51,16 @@ class TrainingConfig:
     threads: int = 0
     pipeline: str = "full"
     bucket_bytes: int = 1 << 16
+    init_from: str = ""
+    init_state: bool = True
+    init_digest: str = ""
+    patience: int = 0
+
+    def start(self) -> dict[str, Any]:
+        """What the run starts from, as far as it decides the bits; {}: initial values."""
+        if not self.init_digest:
+            return {}
+        return {"digest": self.init_digest, "state": self.init_state}
 
 
 @dataclass(frozen=True)

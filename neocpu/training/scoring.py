@@ -42,12 +42,15 @@ def restore(
     check_kernels()
     with CheckpointFile(path) as file:
         config = file.config(overrides)
+        vocabularies = file.vocabularies()
     if is_plan_file(config.parallel.plan) and not _names_plan(overrides):
         # the run's plan was for its own ranks, and its file may be gone
         config = replace(config, parallel=replace(config.parallel, plan=AUTO))
     splits = open_paths(
         config, comm, Path(path).parent, tell, {SPLIT: tuple(data)}, labelled=labelled
     )
+    if vocabularies and not config.data.vocabulary:
+        splits.use_vocabularies(vocabularies)
     pooling = splits.pooling_factors()
     plan = make_plan(config, comm, pooling)
     memory = memory_plan(config, plan, pooling)
