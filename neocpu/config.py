@@ -4,6 +4,7 @@ Records list all keys and their defaults: those of training, memory and checkpoi
 `settings.py`, the others beside their owners (`ingest/settings.py`, `model/settings.py`,
 `embedding/specs.py`, `embedding/optimizers.py`, `parallel/settings.py`,
 `parallel/wire_formats.py`).
+Paths in the file are relative to its folder, those of `--set` to the current one (`paths.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
 
@@ -13,6 +14,7 @@ Everything else (ranks, plan, threads, number of steps, paths) may.
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,9 @@ from neocpu.parallel.plan import choose_schemes, is_plan_file
 from neocpu.parallel.settings import ALLTOALL_NAMES, ROUTE_NAMES, ParallelConfig
 from neocpu.parallel.throttle import link_speeds
 from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
+from neocpu.paths import absolute_paths, place_logs, place_paths, refuse_misplaced
 from neocpu.planner.planners import PLANNERS
+from neocpu.presets import MODELS, model_path, path_of
 from neocpu.records import Reader, apply_override, toml_tree
 from neocpu.reference.policies import POLICIES
 from neocpu.reference.rules import RULES
@@ -54,7 +58,12 @@ from neocpu.storage.placement import choose_placements
 
 @dataclass(frozen=True)
 class Config:
-    """The config of a run; `loads(text, source, overrides)` makes the same one again."""
+    """The config of a run; `loads(text, source, overrides, folder)` makes the same one again.
+
+    folder : of the file, which its relative paths start from ("": the current folder).
+    absolute : overrides that make all paths absolute, so that text, overrides and these mean the
+        same in any current folder.
+    """
 
     data: DataConfig
     model: ModelConfig
@@ -69,6 +78,8 @@ class Config:
     source: str = ""
     text: str = ""
     overrides: tuple[str, ...] = ()
+    folder: str = ""
+    absolute: tuple[str, ...] = ()
 
     def header(self) -> dict[str, Any]:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
@@ -155,30 +166,54 @@ MOST = {
 }
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read, override (`key=value` texts) and check a config file.
+def load(config: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read, override (`key=value` texts) and check a config: a file, or a model by its name.
 
     Raises ConfigError naming the file or override, the key, and what is allowed.
     """
+    path = model_path(config)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else f"{error}"
         if isinstance(error, UnicodeDecodeError):
             why = "it is not UTF-8 text"
+        if path.name == str(config) and path_of(MODELS, path.stem):
+            why = f"{why}; the model that comes with neocpu is called {path.stem}, without .toml"
         raise ConfigError(f"{path}: cannot read the config: {why}") from error
-    return loads(text, str(path), overrides)
+    return loads(text, str(path), overrides, path.parent)
 
 
-def loads(text: str, source: str = "config", overrides: Sequence[str] = ()) -> Config:
-    """A config from TOML text; `source` is what messages call it."""
+def loads(
+    text: str,
+    source: str = "config",
+    overrides: Sequence[str] = (),
+    folder: str | Path = "",
+) -> Config:
+    """A config from TOML text; `source` is what messages call it.
+
+    folder : that paths in the text are relative to ("": the current one); those of overrides are
+    relative to the current folder.
+    """
     try:
-        tree = toml_tree(text)
+        written = toml_tree(text)
     except ValueError as error:
         raise ConfigError(f"{source}: not valid TOML: {error}") from error
+    tree = deepcopy(written)
+    placed = place_paths(tree, folder)
+    for override in overrides:
+        apply_override(written, override)
     set_by = {apply_override(tree, override): override for override in overrides}
+    refuse_misplaced(placed, source, folder, tuple(set_by))
+    place_logs(tree)
     reader = Reader(source, set_by, CHOICES, LEAST, MOST)
-    return replace(_assemble(reader, tree), text=text, overrides=tuple(overrides))
+    return replace(
+        _assemble(reader, tree),
+        text=text,
+        overrides=tuple(overrides),
+        folder=str(folder),
+        absolute=absolute_paths(written, tree),
+    )
 
 
 def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:

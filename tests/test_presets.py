@@ -32,7 +32,7 @@ def test_presets_load_and_hold_the_26_categories(path):
 
 def test_the_tiny_preset_names_the_committed_log():
     settings = config.load(ROOT / "data" / "models" / "tiny.toml")
-    assert all((ROOT / name).is_file() for name in (*settings.data.train, *settings.data.test))
+    assert all(Path(name).is_file() for name in (*settings.data.train, *settings.data.test))
 
 
 @pytest.mark.parametrize("name", MADE)

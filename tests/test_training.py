@@ -67,6 +67,21 @@ def test_a_run_whose_folder_is_removed_ends_with_its_checkpoint_and_digest(log, 
     assert sum("was removed while the run writes to it" in line for line in lines) == 1
 
 
+def test_a_listener_ends_a_run_as_its_last_step_would(log, tmp_path):
+    whole = train(log, tmp_path / "whole", "training.epochs=2", "training.steps=4")
+    longer = config_of(log, "training.epochs=3", "eval.every_steps=4")
+
+    def run(comm):
+        report = RunReport(tmp_path / "out", comm.rank, listeners=[lambda line: True])
+        return Trainer(longer, comm, tmp_path / "out", report=report).run()
+
+    for summary in run_threads(2, run):
+        assert (summary["steps"], summary["digest"]) == (4, whole["digest"])
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == [
+        "step-00000004.h5"
+    ]
+
+
 def test_more_passes_learn_more(log, tmp_path):
     losses = [
         train(log, tmp_path / str(epochs), f"training.epochs={epochs}")["metrics"]["test"][

@@ -30,6 +30,14 @@ COMMANDS = {
         "neocpu.cli.predict:predict",
         "Write the predictions of a checkpoint's model for every row, in order.",
     ),
+    "export": (
+        "neocpu.cli.export:export",
+        "Write a checkpoint's model as a file that other programs serve.",
+    ),
+    "models": (
+        "neocpu.cli.models:models",
+        "List the models that come with neocpu; print or copy the config of one.",
+    ),
     "plan": (
         "neocpu.cli.plan:plan",
         "Show where CONFIG's tables would be, and how many bytes they take.",

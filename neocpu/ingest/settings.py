@@ -14,7 +14,8 @@ ROWS_BY = ("hash", "vocabulary")
 class DataConfig:
     """Where the log is and how it becomes samples.
 
-    train, valid, test : paths of raw files, or of converted `.h5` ones.
+    train, valid, test : paths of raw files, or of converted `.h5` ones. All paths in a config are
+    relative to its file, those of `--set` to the current folder.
     schema : SCHEMA.toml, for format "table".
     header : whether the first line of a raw Criteo log holds column names.
     rows_by : how a category becomes a row: by "hash", or by a "vocabulary", which is that of the

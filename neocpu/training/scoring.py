@@ -11,6 +11,7 @@ from neocpu.ingest.loader import Loader
 from neocpu.parallel.comm import Comm
 from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.plan import AUTO, is_plan_file
+from neocpu.presets import log_path
 from neocpu.training import checkpoint as checkpoints
 from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.datasets import open_paths
@@ -46,9 +47,8 @@ def restore(
     if is_plan_file(config.parallel.plan) and not _names_plan(overrides):
         # the run's plan was for its own ranks, and its file may be gone
         config = replace(config, parallel=replace(config.parallel, plan=AUTO))
-    splits = open_paths(
-        config, comm, Path(path).parent, tell, {SPLIT: tuple(data)}, labelled=labelled
-    )
+    logs = tuple(map(log_path, data))
+    splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: logs}, labelled=labelled)
     if vocabularies and not config.data.vocabulary:
         splits.use_vocabularies(vocabularies)
     pooling = splits.pooling_factors()

@@ -42,6 +42,9 @@ from neocpu.training.world import World, build
 from neocpu.zionex.machine import Machine
 
 WINDOW = 100  # batches that training metrics look back on
+# what ranks tell each other before a step: nothing (0), or the largest of these
+STOP_ASKED = 1  # a listener of rank 0 asks for a good end
+SIGNAL = 2  # times the number of a signal
 
 
 class Stopped(NeocpuError):
@@ -199,8 +202,11 @@ class Trainer:
                 recovery.poll(self.steps_taken)
                 # signals reach the ranks at different steps, so they agree before each one
                 with self._watch.counting():
-                    signal = self.comm.largest(stop.number, what="stop signal")
-                if signal:
+                    request = self.comm.largest(self._request(stop), what="stop signal")
+                if request == STOP_ASKED:
+                    steps.close()
+                    return  # the summary measures and saves
+                if signal := request // SIGNAL:
                     recovery.save(self.steps_taken, last=True)
                     recovery.finish(self.steps_taken)
                     steps.close()
@@ -213,6 +219,10 @@ class Trainer:
                     self._measure(world, splits, ("valid",))
                 if save_every and self.steps_taken % save_every == 0:
                     recovery.save(self.steps_taken)
+
+    def _request(self, stop: StopSignal) -> int:
+        """What this rank asks for before the next step."""
+        return SIGNAL * stop.number + STOP_ASKED * self.report.stop_asked
 
     def _step(self, steps: Steps) -> tuple[int, int]:
         """Train on the next batch; steps taken, and samples of all ranks in the batch."""

@@ -126,7 +126,7 @@ def facts_of(
     }
     texts = {
         "config": config.text,
-        "overrides": json.dumps(config.overrides),
+        "overrides": json.dumps([*config.overrides, *config.absolute]),
         "header": json.dumps(config.header()),
         "data": json.dumps(data),
         "versions": json.dumps(versions()),
