@@ -95,6 +95,8 @@ class Config:
         }
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header() | self.data.counted_once()
+        if start := self.training.start():
+            header["init"] = start
         if wires := self.wires.header():
             header["wires"] = wires
         as_json: dict[str, Any] = json.loads(json.dumps(header))

@@ -5,7 +5,7 @@ Raw logs are converted once, by rank 0; then every rank maps the converted files
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,17 @@ class Splits:
                 Dataset(config.data.vocabulary) if config.data.vocabulary else datasets.get("train")
             )
             self._vocabularies = source.vocabularies if source else None
+
+    @property
+    def vocabularies(self) -> dict[str, Any]:
+        """Codes of each feature whose rows are chosen by a vocabulary; {} where none is known."""
+        if self.config.data.rows_by != "vocabulary":
+            return {}
+        return dict(self._vocabularies or {})
+
+    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+        """Choose rows by these vocabularies, and not by those of the data."""
+        self._vocabularies = dict(vocabularies)
 
     @property
     def dense_features(self) -> int:

@@ -43,11 +43,14 @@ def restore(
     check_kernels()
     with CheckpointFile(path) as file:
         config = file.config(overrides)
+        vocabularies = file.vocabularies()
     if is_plan_file(config.parallel.plan) and not _names_plan(overrides):
         # the run's plan was for its own ranks, and its file may be gone
         config = replace(config, parallel=replace(config.parallel, plan=AUTO))
     logs = tuple(map(log_path, data))
     splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: logs}, labelled=labelled)
+    if vocabularies and not config.data.vocabulary:
+        splits.use_vocabularies(vocabularies)
     pooling = splits.pooling_factors()
     plan = make_plan(config, comm, pooling)
     memory = memory_plan(config, plan, pooling)
