@@ -215,6 +215,7 @@ def test_no_target_is_a_schema_a_vocabulary_or_the_report_of_a_source(log, tmp_p
 
 
 WRITERS = {
+    "init": ["{source}", "--out", "{target}"],
     "plan": ["{source}", "--out", "{target}"],
     "towers": ["{source}", "--towers", "2", "--out", "{target}"],
     "data convert criteo": ["{source}", "{target}"],
