@@ -253,6 +253,8 @@ def _check_together(reader: Reader, config: Config) -> None:
         raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
     if data.format == "table" and not data.schema:
         raise reader.wrong("data.schema", 'format "table" needs the path of a SCHEMA.toml')
+    if fault := data.split_fault():
+        raise reader.wrong("data.split", fault)
     if data.rows_by == "hash" and (data.min_count or data.vocabulary):
         key = "data.min_count" if data.min_count else "data.vocabulary"
         raise reader.wrong(
