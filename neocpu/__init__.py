@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 # Public names, imported when they are first used.
 _HOMES = {
-    "load": "neocpu.training.inspect",
+    "load": "neocpu.scoring.model",
     "load_config": "neocpu.config",
     "Trainer": "neocpu.training.trainer",
     "Dataset": "neocpu.ingest.dataset",
