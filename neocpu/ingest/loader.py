@@ -16,6 +16,7 @@ samples without communication. `shuffle=False` keeps the file order. Step s hold
 (`neocpu.trees.rank_samples`). Codes become rows by hash or by vocabulary (docs/arithmetic.md §10).
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -189,6 +190,13 @@ class Loader:
             )
         elif rows_by != "hash":
             raise DataError(f"rows by {rows_by!r}; choose one of {', '.join(ROWS_BY)}")
+
+    def over(self, dataset: Dataset, dense: int | None = None, labelled: bool = True) -> "Loader":
+        """The same loader over other data, which are checked as those of a new one."""
+        loader = copy.copy(self)
+        loader.dataset = dataset
+        loader._check(dense, labelled)
+        return loader
 
     def _check(self, dense: int | None, labelled: bool) -> None:
         data = self.dataset

@@ -280,14 +280,14 @@ def converted(config: Config, comm: Comm) -> Splits | None:
     data = config.data
     splits = None
     if data.train:
-        options = _options(config, "train", True)
+        options = convert_options(config, "train", True)
         with suppress(NeocpuError, OSError):
             files = ensure_dataset(data.train, data.format, options, make=False)
             splits = Splits(config, comm, _parts(config, {"train": Dataset(files)}))
     return None if comm.largest(int(splits is None)) else splits
 
 
-def _options(config: Config, name: str, labelled: bool) -> ConvertOptions:
+def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions:
     """How the raw files of a split are converted."""
     data = config.data
     makes_vocabulary = name == "train" and data.rows_by == "vocabulary" and not data.vocabulary
@@ -324,7 +324,7 @@ def _check_disk(
     kind = config.data.format
     needs = []
     for name, paths in sources.items():
-        options = _options(config, name, labelled)
+        options = convert_options(config, name, labelled)
         for raw_files, copy in missing_copies(paths, kind, options, out):
             needs.append((copy, expected_bytes(raw_files, kind, options)))
     check_conversions(needs, tell)
@@ -347,7 +347,7 @@ def _ensure(
             tell(f"{name}: converting {', '.join(paths)}, once: {100 * done / max(total, 1):.0f} %")
             shown = done
 
-    options = _options(config, name, labelled)
+    options = convert_options(config, name, labelled)
     files = ensure_dataset(paths, config.data.format, options, out, progress)
     for path, source in zip(files, paths):
         if str(path) != source:
