@@ -74,7 +74,8 @@ for axis, scheme in zip(axes.flat, SCHEMES):
         axis.add_patch(plt.Rectangle(corner, width, height, fc=COLORS[shard.rank], ec="white"))
         middle = (corner[0] + width / 2, corner[1] + height / 2)
         text = "every\nrank" if scheme == "data_parallel" else f"rank {shard.rank}"
-        axis.text(*middle, text, ha="center", va="center", color="white")
+        turn = 90 if width < 8 else 0
+        axis.text(*middle, text, rotation=turn, ha="center", va="center", color="white")
     axis.set(title=scheme, xlim=(0, 16), ylim=(40, 0), xlabel="columns", ylabel="rows")
     axis.label_outer()
 show("05_schemes")

@@ -86,9 +86,9 @@ exchanges = {
 figure, axes = plt.subplots(1, 3, figsize=(9, 3.6), sharey=True)
 for axis, (title, names) in zip(axes, exchanges.items()):
     kilobytes = sum(total(calls, RANKS, name) for name in names) / 1000
-    axis.imshow(kilobytes, cmap="Blues", vmin=0, vmax=60)
+    axis.imshow(kilobytes, cmap="Blues", vmin=0, vmax=32)
     for (source, target), size in np.ndenumerate(kilobytes):
-        color = "white" if size > 35 else "black"
+        color = "white" if size > 17 else "black"
         axis.text(target, source, f"{size:.1f}", ha="center", va="center", color=color)
     axis.set(title=f"{title}, kB", xlabel="to rank", xticks=range(RANKS), yticks=range(RANKS))
 axes[0].set_ylabel("from rank")

@@ -70,6 +70,7 @@ for (policy, curve), color in zip(curves.items(), (*COLORS[:4], "black")):
 axes.axhline(rows.size / unique_rows, color=COLORS[5], ls=":", label="first uses")
 axes.set(xscale="log", xlabel="lines of the cache, as a share of all rows", ylabel="rows missed")
 axes.set_xticks(shares, [f"{share:.0%}" for share in shares])
+axes.minorticks_off()
 axes.legend()
 show("08_caches")
 

@@ -75,7 +75,7 @@ for place, (mistake, color) in enumerate(zip(mistakes, (COLORS[2], *COLORS[:2], 
     spread = rng.uniform(-0.2, 0.2, error.size)
     axes.plot(np.maximum(error.ravel(), 1e-2), place + spread, ".", color=color)
 axes.axvline(1, color="black", lw=1)
-axes.annotate("the bound", (1.3, -0.4))
+axes.annotate("the bound", (1.3, 0.45))
 axes.set(xscale="log", xlabel="error over bound (right answers at 0.01 or more)")
 axes.set_yticks(range(len(mistakes)), [mistake or "right" for mistake in mistakes])
 axes.invert_yaxis()
