@@ -21,6 +21,10 @@ from neocpu.parallel.launch import run_guarded
 
 # name -> (module:function, its line in `neocpu --help`, which is that of the function's docstring)
 COMMANDS = {
+    "init": (
+        "neocpu.cli.init:init",
+        "Look at a log (DATA...) and write a commented config that trains on it.",
+    ),
     "train": (
         "neocpu.cli.train:train",
         "Train a model as CONFIG says, and print the digest of what was learnt.",

@@ -1,6 +1,7 @@
 """May a command replace a file? Only with --force, and never one that it reads.
 
-So it is for all commands that write files which the command line names: `models`, `plan`, `towers`,
+So it is for all commands that write files which the command line names: `init`, `models`, `plan`,
+`towers`,
 `simulate`, `data convert`, `data generate`, `predict`, `checkpoint merge`, `checkpoint export`,
 `oracle export`, `oracle check`, `calibrate`, `train --trace`. `tier compact` rewrites its file by
 definition, `oracle export --golden` the repository's, `train` looks after its own folder, and

@@ -19,6 +19,7 @@ samples without communication. `shuffle=False` keeps the file order. Step s hold
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -204,9 +205,11 @@ class Loader:
         for bag in self.bags:
             table = self.tables[bag.table]
             if bag.feature not in data.features:
+                near = get_close_matches(bag.feature, data.features, 1)
+                hint = f"did you mean {near[0]!r}? Its" if near else "its"
                 raise DataError(
-                    f"{where}: no feature {bag.feature!r} (table {table.name}); its features are "
-                    f"{has}"
+                    f"{where}: no feature {bag.feature!r} (table {table.name}); {hint} features "
+                    f"are {has}"
                 )
             if table.weighted and not data.features[bag.feature].weighted:
                 raise DataError(

@@ -46,10 +46,13 @@ def restore(
     check_kernels()
     with CheckpointFile(path) as file:
         config = file.config(overrides)
+        vocabularies = file.vocabularies()
     if not _names_plan(overrides):
         config = without_plan_file(config)
     logs = tuple(map(log_path, data))
     splits = open_paths(config, comm, Path(path).parent, tell, {SPLIT: logs}, labelled=labelled)
+    if vocabularies and not config.data.vocabulary:
+        splits.use_vocabularies(vocabularies)
     world = restore_world(
         path,
         comm,
