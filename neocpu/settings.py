@@ -38,6 +38,12 @@ class TrainingConfig:
     fewer are not summed while the backward pass goes on, but with the others ("full" only).
     log_every : steps from one line of metrics.jsonl on training to the next (0: 100 steps, or 30
     seconds where they take longer).
+    init_from : a checkpoint, or the folder of a run (its best checkpoint, else its last), whose
+    weights the run starts with ("": none; docs/next-day.md). init_state : also with its optimizer
+    states, where the rule is the same. init_digest : of that checkpoint; a run notes it by itself,
+    and refuses another one.
+    patience : measurements of the valid split without a better loss after which the run ends
+    (0: it never ends for that).
     """
 
     batch_size: int = 2048
@@ -49,6 +55,16 @@ class TrainingConfig:
     pipeline: str = "full"
     bucket_bytes: int = 1 << 16
     log_every: int = 0
+    init_from: str = ""
+    init_state: bool = True
+    init_digest: str = ""
+    patience: int = 0
+
+    def start(self) -> dict[str, Any]:
+        """What the run starts from, as far as it decides the bits; {}: initial values."""
+        if not self.init_digest:
+            return {}
+        return {"digest": self.init_digest, "state": self.init_state}
 
 
 @dataclass(frozen=True)

@@ -216,6 +216,7 @@ def test_no_target_is_a_schema_a_vocabulary_or_the_report_of_a_source(log, tmp_p
 
 WRITERS = {
     "models": ["tiny", "--out", "{target}"],
+    "init": ["{source}", "--out", "{target}"],
     "plan": ["{source}", "--out", "{target}"],
     "towers": ["{source}", "--towers", "2", "--out", "{target}"],
     "data convert criteo": ["{source}", "{target}"],

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from neocpu.parallel.plan import Plan
 from neocpu.training.metrics import Metrics
@@ -31,8 +31,17 @@ Advance = Callable[[int, int], None]
 Tell = Callable[[str], None]  # shows one line
 # (steps in all, steps done) -> advance(step, samples)
 Progress = Callable[[int, int], AbstractContextManager[Advance]]
+
+
+class Compiled(NamedTuple):
+    """Kernels that have been compiled so far, and about how many there will be in all."""
+
+    done: int
+    about: int
+
+
 # shows how many kernels have been compiled, asking the function now and then, while the block lasts
-Watch = Callable[[Callable[[], int]], AbstractContextManager[None]]
+Watch = Callable[[Callable[[], Compiled]], AbstractContextManager[None]]
 # hears every line of metrics.jsonl; True asks the run to stop, as if this were its last step
 Listener = Callable[[dict[str, Any]], Any]
 PACKAGES = ("neocpu", "numba", "numpy", "mpi4py", "h5py")
@@ -49,7 +58,7 @@ def no_progress(total: int, done: int) -> Iterator[Advance]:
 
 
 @contextmanager
-def unwatched(count: Callable[[], int]) -> Iterator[None]:
+def unwatched(count: Callable[[], Compiled]) -> Iterator[None]:
     """Show nothing."""
     yield
 

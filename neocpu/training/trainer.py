@@ -18,6 +18,7 @@ from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
+from neocpu.training.beginning import begin
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
 from neocpu.training.evaluate import evaluate
@@ -121,10 +122,15 @@ class Trainer:
         try:
             with RunLock(self.out, self.comm, resume=self.resume):
                 self._watch.prepare()
-                splits = open_splits(self.config, self.comm, self.out, self.report.tell)
+                tell = self.report.tell
+                beginning = begin(self.config, self.comm, self.out, self.resume, tell)
+                self.config = beginning.config
+                splits = open_splits(self.config, self.comm, self.out, tell)
+                beginning.choose_rows(splits, tell)
                 world, schedule = self._prepare(splits)
+                beginning.take_over(world, splits, tell)
                 recovery = self._recovery = Recovery(
-                    self.out, world, splits.description(), self._clock
+                    self.out, world, splits.description(), self._clock, splits.vocabularies
                 )
                 if self.resume:
                     self._go_on(recovery, schedule)

@@ -166,7 +166,7 @@ def merge(file: CheckpointFile, target: Path) -> None:
     attributes = {k: value for k, value in file.attributes.items() if k not in OF_ONE_FILE}
     attributes["seed"] = np.uint64(attributes["seed"])
     partial = target.with_name(f".{target.name}.partial")
-    image = lay_out(tensors, counts, attributes, texts)
+    image = lay_out(tensors, counts, attributes, texts, file.vocabularies())
     try:
         image = create(image, partial)
         share = Share(
