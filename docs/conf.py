@@ -2,6 +2,7 @@
 
     _ext/repository.py      links that leave docs/ work in the site as they do on a code host
     _ext/key_reference.py   the page of all keys of a config, from the records
+    _ext/gallery.py         each lesson's pictures have the same look
     _ext/api.py             the page of the public modules, from their docstrings
 
 Lessons (`examples/lessons`) run while the site is built, with the kernels of NEOCPU_CACHE_DIR.
@@ -56,7 +57,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "abort_on_example_error": True,
     "image_scrapers": ("matplotlib",),
-    "reset_modules": ("matplotlib",),
+    "reset_modules": ("matplotlib", "gallery.forget_lesson"),
     "thumbnail_size": (480, 300),
     "write_computation_times": False,
 }

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from neocpu.kernels._threads import thread_count, use_threads
+
 pytest.importorskip("matplotlib")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +25,27 @@ CODE_LINES = 80
 # Lesson -> what its variables must show.
 RESULTS: dict[str, Any] = {
     "01_bag": lambda lesson: lesson["same_bits"],
+    "02_step": lambda lesson: lesson["difference"] < 1e-7,
     "03_order": lambda lesson: len(lesson["kernel"]) == 1 < len(set(lesson["naive"])),
+    "04_skew": lambda lesson: lesson["longest"] > 500 and lesson["segments"].unique.size < 1000,
+    "05_schemes": lambda lesson: set(lesson["digests"].values()) == {lesson["alone"]},
+    "06_alltoall": lambda lesson: (
+        lesson["measured"]["same_node"] == lesson["predicted"]["same_node"]
+    ),
+    "07_backward": lambda lesson: (len(lesson["merged"]), len(lesson["ends"])) == (1, 24),
+    "08_caches": lambda lesson: all(
+        low <= rate
+        for curve in lesson["curves"].values()
+        for low, rate in zip(lesson["curves"]["Belady"], curve)
+    ),
+    "09_narrow": lambda lesson: (
+        (lesson["paths"]["nearest"] == 1).all()
+        and abs(lesson["paths"]["stochastic"][-1].mean() - 0.6) < 0.02
+    ),
+    "10_oracle": lambda lesson: (
+        [bool(r) for r in lesson["reports"].values()] == [True] + 4 * [False]
+    ),
+    "11_operator": lambda lesson: lesson["same_bits"],
 }
 
 
@@ -44,11 +66,13 @@ def test_a_lesson_shows_what_it_says(
     monkeypatch.chdir(tmp_path)
     plt = importlib.import_module("matplotlib.pyplot")
     plt.switch_backend("Agg")
+    threads = thread_count()
     lesson = runpy.run_path(str(path))
     try:
         assert RESULTS[path.stem](lesson)
         assert plt.get_fignums(), "no picture"
     finally:
+        use_threads(threads)
         plt.close("all")
         sys.modules.pop("lesson", None)
 

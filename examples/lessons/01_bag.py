@@ -5,11 +5,10 @@
 A recommendation model turns categories ("this user liked films 3, 7 and 7") into numbers by looking
 up rows of a table and adding them. A batch of such *bags* is three arrays: a table, the row numbers
 of all lookups, and the offsets where bags begin. Neo fuses the lookups of all tables into one
-operator, the table-batched embedding (paper, section 4.1).
+operator, the table-batched embedding: one kernel instead of one for each table.
 """
 
-from lesson import COLORS, plt, show
-from numpy import arange, array, empty, float32, zeros
+from lesson import COLORS, np, plt, show
 
 from neocpu.kernels import lookup as tuned
 from neocpu.kernels.operands import Bags, Entries, Lines
@@ -20,10 +19,14 @@ from neocpu.reference import lookup as twin
 # A table of 8 rows and 4 columns, and three bags: rows 3, 7, 7; nothing; rows 0, 2.
 # In the flat array that kernels read, row r begins at element 4 r.
 
-table = (arange(32, dtype=float32) - 16) / 8
-bags = Bags(offsets=array([0, 3, 3, 5]), rows=array([3, 7, 7, 0, 2]), weights=empty(0, float32))
-entries = Entries(base=array([0]), width=array([4]), stride=array([4]), first=array([0, 3]))
-lines = Lines(place=array([0]), pitch=array([4]))
+table = (np.arange(32, dtype=np.float32) - 16) / 8
+bags = Bags(
+    offsets=np.array([0, 3, 3, 5]), rows=np.array([3, 7, 7, 0, 2]), weights=np.empty(0, np.float32)
+)
+entries = Entries(
+    base=np.array([0]), width=np.array([4]), stride=np.array([4]), first=np.array([0, 3])
+)
+lines = Lines(place=np.array([0]), pitch=np.array([4]))
 
 # %%
 # The same operator three times: the NumPy twin says what is right, the plain Numba sibling is the
@@ -31,7 +34,7 @@ lines = Lines(place=array([0]), pitch=array([4]))
 
 pooled = {}
 for name, module in (("twin", twin), ("plain", plain), ("tuned", tuned)):
-    out = zeros((3, 4), float32)
+    out = np.zeros((3, 4), np.float32)
     module.pooled_rows(table, entries, bags, False, lines, out.reshape(-1))
     pooled[name] = out
     print(name, out.tolist())
@@ -56,7 +59,8 @@ for bag, color in ((0, COLORS[1]), (2, COLORS[2])):
         )
 right.imshow(pooled["tuned"], cmap="RdBu", vmin=-2.5, vmax=2.5)
 for (b, c), value in zip([(b, c) for b in range(3) for c in range(4)], pooled["tuned"].flat):
-    right.text(c, b, f"{value:g}", ha="center", va="center")
+    color = "white" if abs(value) > 1.5 else "black"
+    right.text(c, b, f"{value:g}", ha="center", va="center", color=color)
 right.set(title="pooled", xlabel="column", ylabel="bag", xticks=range(4), yticks=range(3))
 show("01_bag")
 
