@@ -152,9 +152,10 @@ class ValueMap:
 
     def _checked(self, vocabularies: dict[str, Codes]) -> dict[str, Codes]:
         """Raise CheckpointError unless these are the vocabularies of the training."""
-        from neocpu.training.identity import describe, refuse_other_data
+        from neocpu.training.identity import hashes_of, refuse_other_data
 
-        refuse_other_data(self.path, self._data, describe({}, "vocabulary", vocabularies))
+        now = {"splits": {}, "vocabularies": hashes_of(vocabularies)}
+        refuse_other_data(self.path, self._data, now)
         return vocabularies
 
     # ---- rows ----
