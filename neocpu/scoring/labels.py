@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.ingest.readers import Parquet, kind_of, text_blocks
+from neocpu.ingest.parquet import Parquet
+from neocpu.ingest.readers import kind_of, text_blocks
 from neocpu.ingest.schema import Schema
 
 
@@ -32,13 +33,10 @@ def _lacks(path: Path, schema: Schema, label: str) -> bool:
     first = _first_line(path)
     if not first:
         return False
-    rows = csv.reader(
-        [first],
-        delimiter=schema.delimiter,
-        quotechar=schema.quote or None,
-        quoting=csv.QUOTE_MINIMAL if schema.quote else csv.QUOTE_NONE,
-    )
-    fields = [field.strip() for field in next(rows, [])]
+    try:
+        fields = schema.split_line(first)
+    except (csv.Error, TypeError, ValueError):
+        return False  # whoever converts it says what is wrong
     if schema.header and not schema.columns:
         return _names_lack(fields, schema, label)
     return schema.columns[:1] == (label,) and len(fields) == len(schema.columns) - 1
