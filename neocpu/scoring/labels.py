@@ -29,7 +29,7 @@ def lacks_label(paths: Sequence[str | Path], schema: Schema) -> bool:
 
 def _lacks(path: Path, schema: Schema, label: str) -> bool:
     if kind_of(path) == "parquet":
-        return _names_lack(Parquet(path).columns, schema, label)
+        return _names_lack(list(Parquet(path).types), schema, label)
     first = _first_line(path)
     if not first:
         return False
