@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from neocpu.training.train_log import TrainLog
 
 from neocpu import config
 from neocpu.errors import CheckpointError, ConfigError, DataError, TrainingError
@@ -23,6 +22,7 @@ from neocpu.training.metrics import Window
 from neocpu.training.results import RunReport
 from neocpu.training.run_folder import RunLock
 from neocpu.training.step import Outcome
+from neocpu.training.train_log import TrainLog
 from neocpu.training.trainer import Trainer
 from tests.small_run import BATCH, CONFIG, ROWS, config_of, write_log
 

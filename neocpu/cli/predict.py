@@ -8,9 +8,6 @@ import click
 from neocpu.cli.targets import check_target, force_option
 from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
 from neocpu.presets import log_path
-from neocpu.scoring.checkpoints import checkpoint_of
-from neocpu.scoring.score_file import ScoreFile
-from neocpu.training.results import silent
 
 
 @click.command()
@@ -74,8 +71,11 @@ def predict(
     comm = get_comm(ranks)
     prepare_threads(comm)
 
+    from neocpu.scoring.checkpoints import checkpoint_of
+    from neocpu.scoring.score_file import ScoreFile
     from neocpu.scoring.values import open_values
     from neocpu.training.evaluate import predict as score
+    from neocpu.training.results import silent
     from neocpu.training.scoring import restore
 
     checkpoint = checkpoint_of(model, comm)

@@ -265,7 +265,7 @@ def _vocabularies(config: Config, datasets: dict[str, Dataset]) -> dict[str, Any
     train = datasets.get("train")
     if train is None and data.train:
         with suppress(NeocpuError, OSError):
-            options = _options(config, "train", True)
+            options = convert_options(config, "train", True)
             files = ensure_dataset(data.train, data.format, options, make=False)
             train = _parts(config, {"train": Dataset(files)})["train"]
     if train is None:
