@@ -15,7 +15,7 @@ from neocpu import config as configs
 from neocpu.cli.targets import check_target, force_option
 from neocpu.ingest.targets import refuse_sources
 from neocpu.kernels.choice import FAMILIES, use
-from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
+from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
 
 if TYPE_CHECKING:
     from neocpu.parallel.comm import Comm
@@ -96,16 +96,28 @@ def train(
         traced = ["--trace", str(trace), "--trace-steps", str(trace_steps)] if trace else []
         line = arguments(config, ranks, out, overrides, resume, kernels)
         exec_mpiexec(ranks, [*line, *traced, *(["--force"] if force else [])])
-    comm = get_comm(
-        ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
-    )
+    with held_signals():
+        comm = get_comm(
+            ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+        )
+        folder = out or default_folder(config, resume, comm)
+        run(settings, comm, folder, resume, (trace, trace_steps) if trace else None)
+
+
+def run(
+    settings: configs.Config,
+    comm: "Comm",
+    folder: Path,
+    resume: bool,
+    trace: tuple[Path, int] | None = None,
+) -> None:
+    """Train and print the summary; trace : its file, and the steps that it shows."""
     prepare_threads(comm, settings.training.threads or None)
 
     from neocpu.cli.progress import make_report
     from neocpu.training.trace import RunTrace
     from neocpu.training.trainer import Trainer
 
-    folder = out or default_folder(config, resume, comm)
     report = make_report(folder, comm.rank)
     summary = Trainer(
         settings,
@@ -115,7 +127,7 @@ def train(
         report=report,
         started=STARTED,
         bind=True,
-        trace=RunTrace(trace, comm, trace_steps) if trace else None,
+        trace=RunTrace(trace[0], comm, trace[1]) if trace else None,
     ).run()
     if comm.rank == 0:
         try:
