@@ -24,12 +24,13 @@ from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MO
 from neocpu.embedding.specs import (
     POOLING,
     ROUNDINGS,
-    TableKeys,
     TableSpec,
     with_caches,
 )
+from neocpu.embedding.table_keys import ModelDefaults, tables_of
 from neocpu.errors import ConfigError
 from neocpu.formats import SCALED, TRAINED
+from neocpu.ingest.features import feature_names
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.model.layout import INTERACTIONS, LOSSES
@@ -222,12 +223,13 @@ def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
         if name not in (*SECTIONS, "tables"):
             raise reader.unknown(name, [*SECTIONS, "tables"])
     parts = {name: reader.record(kind, tree.get(name, {}), name) for name, kind in SECTIONS.items()}
-    table_trees = tree.get("tables", {})
-    if not isinstance(table_trees, Mapping) or not table_trees:
-        raise reader.wrong(
-            "tables", "at least one table is needed, for example `tables.C1.rows = 1000`"
-        )
-    tables = tuple(_table(reader, name, keys, parts["model"]) for name, keys in table_trees.items())
+    model = parts["model"]
+    tables = tables_of(
+        reader,
+        tree.get("tables", {}),
+        lambda: feature_names(parts["data"]),
+        ModelDefaults(model.embedding_dim, model.embedding_format, model.embedding_rounding),
+    )
     rows = sum(table.rows for table in tables)
     if rows >= 2**63:
         raise reader.wrong(
@@ -243,28 +245,6 @@ def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
         raise ConfigError(f"{config.source}: {error}") from error
 
 
-def _table(reader: Reader, name: str, tree: Any, model: ModelConfig) -> TableSpec:
-    """The table `name`, with the defaults of `model`."""
-    key = f"tables.{name}"
-    keys = TableKeys(**reader.keys(TableKeys, tree, key))
-    if not name or "/" in name or "\0" in name or name in (".", ".."):
-        raise reader.wrong(key, "a table's name may not be empty, '.' or contain '/' or NUL")
-    if not keys.rows:
-        raise reader.wrong(key, f"its number of rows is missing; write {key}.rows = 1000")
-    features = keys.features or (name,)
-    if len(set(features)) < len(features):
-        raise reader.wrong(f"{key}.features", f"{list(features)} names a feature twice")
-    spec = keys.spec(
-        name, features, model.embedding_dim, model.embedding_format, model.embedding_rounding
-    )
-    if keys.rounding not in ("", spec.rounding):
-        raise reader.wrong(
-            f"{key}.rounding",
-            f"it has no effect on {spec.format}, which holds every number as it is",
-        )
-    return spec
-
-
 def _check_together(reader: Reader, config: Config) -> None:
     """Check what depends on several keys."""
     data = config.data
@@ -278,10 +258,14 @@ def _check_together(reader: Reader, config: Config) -> None:
         )
     if data.format == "table" and not data.schema:
         raise reader.wrong("data.schema", 'format "table" needs the path of a SCHEMA.toml')
-    if data.rows_by == "hash" and (data.min_count or data.vocabulary):
+    if fault := data.split_fault():
+        raise reader.wrong("data.split", fault)
+    if data.rows_by != "vocabulary" and (data.min_count or data.vocabulary):
         key = "data.min_count" if data.min_count else "data.vocabulary"
         raise reader.wrong(
-            key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"'
+            key,
+            f'it has no effect while data.rows_by is "{data.rows_by}"; set data.rows_by = '
+            '"vocabulary"',
         )
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)

@@ -28,13 +28,16 @@ class TrainingConfig:
     """How long to train, and on how much at a time.
 
     batch_size : samples of all ranks together. epochs, steps : passes over the train data and steps
-    (0: no limit); the run ends with whichever is reached first. leaves : parts of a batch whose
+    (0: no limit); the run ends with whichever is reached first. seed : of initial rows and
+    parameters, and of the order of samples. leaves : parts of a batch whose
     gradients are summed in a fixed tree, a power of two. threads : of each rank (0: its share of
     the cores).
     pipeline : what overlaps; never changes a bit. "off": nothing; "input": lookups of the next
     batch travel during a step; "full": exchanges of the step itself also run while something is
     computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
     fewer are not summed while the backward pass goes on, but with the others ("full" only).
+    log_every : steps from one line of metrics.jsonl on training to the next (0: 100 steps, or 30
+    seconds where they take longer).
     init_from : a checkpoint, or the folder of a run (its best checkpoint, else its last), whose
     weights the run starts with ("": none; docs/next-day.md). init_state : also with its optimizer
     states, where the rule is the same. init_digest : of that checkpoint; a run notes it by itself,
@@ -51,6 +54,7 @@ class TrainingConfig:
     threads: int = 0
     pipeline: str = "full"
     bucket_bytes: int = 1 << 16
+    log_every: int = 0
     init_from: str = ""
     init_state: bool = True
     init_digest: str = ""
@@ -65,7 +69,10 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """The valid split is measured every so many steps (0: at the end only)."""
+    """When the valid split is measured.
+
+    every_steps : steps from one measurement to the next (0: at the end only).
+    """
 
     every_steps: int = 0
 

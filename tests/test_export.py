@@ -5,119 +5,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from export_runs import columns, exported, samples, scores, train
 
-from neocpu import config as configs
 from neocpu.cli import run
 from neocpu.errors import CheckpointError, ConfigError
-from neocpu.parallel.comm import SingleComm
 from neocpu.scoring import export_arrays
-from neocpu.scoring.export_card import data_facts
-from neocpu.scoring.export_scorer import export_scorer
-from neocpu.training.checkpoint.reading import CheckpointFile
 from neocpu.training.inspect import load
-from neocpu.training.trainer import Trainer
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")
 
-SCHEMA = """
-[label]
-column = "click"
-[[dense]]
-columns = ["price", "age"]
-kind = "float"
-[[category]]
-columns = ["site", "user"]
-[[category]]
-columns = ["id"]
-kind = "hex"
-[[category]]
-columns = ["time"]
-name = "weekday"
-kind = "weekday"
-[[category]]
-columns = ["tags"]
-separator = "|"
-weight_separator = ":"
-"""
-CONFIG = """
-[data]
-train = "{log}"
-format = "table"
-schema = "{schema}"
-[model]
-embedding_dim = 4
-bottom = [6, 4]
-top = [5, 1]
-[tables]
-site = { rows = 90000, format = "bf16" }
-user = { rows = 50, features = ["user", "site"] }
-id = { rows = 90000, format = "bf16_split" }
-weekday.rows = 8
-tags = { rows = 90000, pooling = "mean", weighted = true }
-[optimizer.sparse]
-learning_rate = 0.5
-[optimizer.dense]
-learning_rate = 0.1
-[training]
-batch_size = 32
-threads = 1
-"""
-COLUMNS = ["click", "price", "age", "site", "user", "id", "time", "tags"]
 KEYS = ["site@site", "user", "site@user", "id", "weekday", "tags"]
-SAMPLES = 96
-
-
-def samples() -> list[list[str]]:
-    """Rows of the log, as texts."""
-    random = np.random.default_rng(2)
-    rows = []
-    for i in range(SAMPLES):
-        tags = "|".join(f"t{random.integers(30)}:{random.random():.3f}" for _ in range(i % 4))
-        rows.append(
-            [
-                str(int(random.random() < 0.3)),
-                f"{random.normal():.3f}" if i % 5 else "",
-                f"{random.gamma(2, 10):.1f}",
-                f"sité-{random.integers(40)}" if i % 7 else "",
-                f"u{random.integers(20)}",
-                f"{random.integers(1 << 40):x}",
-                f"1410{random.integers(21, 31)}{random.integers(24):02}",
-                tags + "|t1" * (i % 3 == 1),
-            ]
-        )
-    return rows
-
-
-def columns(rows: list[list[str]]) -> dict[str, list[str]]:
-    """The log's columns by name."""
-    return {name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of three steps."""
-    folder = tmp_path_factory.mktemp("export")
-    log = folder / "log.csv"
-    log.write_text("\n".join([",".join(COLUMNS), *map(",".join, samples())]) + "\n")
-    (folder / "schema.toml").write_text(SCHEMA)
-    text = CONFIG.replace("{log}", str(log)).replace("{schema}", str(folder / "schema.toml"))
-    Trainer(configs.loads(text), SingleComm(), folder / "out").run()
-    (path,) = (folder / "out" / "checkpoints").glob("*.h5")
-    return path
-
-
-def scores(checkpoint: Path, tmp_path: Path) -> np.ndarray:
-    """What `neocpu predict` says of the samples after those that were trained on."""
-    out = tmp_path / "scores.csv"
-    log = checkpoint.parent.parent.parent / "log.csv"
-    run(["predict", str(checkpoint), str(log), "--out", str(out)])
-    return np.loadtxt(out, delimiter=",", skiprows=1)[:, 1]
-
-
-def exported(checkpoint: Path, target: Path, **options: object) -> Path:
-    with CheckpointFile(checkpoint) as file:
-        export_scorer(file, target, data_facts(file), **options)
-    return target
+    return train(tmp_path_factory.mktemp("export"))
 
 
 def test_a_model_has_all_that_serving_takes(trained: Path, tmp_path: Path) -> None:

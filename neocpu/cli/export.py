@@ -24,7 +24,21 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     help="What rows that were never trained give.",
 )
-@click.option("--fp32", is_flag=True, help="Tables of narrow formats as float32.")
+@click.option("--fp32", is_flag=True, help="Tables of narrow formats as float32 (.safetensors).")
+@click.option(
+    "--part",
+    type=click.Choice(("auto", "whole", "dense")),
+    default="auto",
+    show_default=True,
+    help="ONNX: the whole model, or what follows the lookups; auto: whole where tables are small.",
+)
+@click.option(
+    "--inputs",
+    type=click.Choice(("codes", "rows")),
+    default="codes",
+    show_default=True,
+    help="ONNX: what a feature's input holds.",
+)
 @force_option("TARGET")
 def export(
     checkpoint: Path,
@@ -32,23 +46,30 @@ def export(
     vocabulary: Path | None,
     unlearnt: str,
     fp32: bool,
+    part: str,
+    inputs: str,
     force: bool,
 ) -> None:
     """Write a checkpoint's model as a file that other programs serve.
 
-    TARGET, a .safetensors file, has weights, vocabularies, features and transforms;
-    neocpu/scoring/torch_model.py loads it, with torch and safetensors only.
+    TARGET is a .safetensors file with weights, vocabularies, features and transforms, which
+    neocpu/scoring/torch_model.py loads with torch and safetensors only; or an .onnx file.
     """
     from neocpu.errors import ConfigError
     from neocpu.scoring.export_card import data_facts
+    from neocpu.scoring.export_onnx import export_onnx
     from neocpu.scoring.export_scorer import export_scorer
     from neocpu.training.checkpoint.reading import CheckpointFile
 
     check_target(target, force, [checkpoint, *([vocabulary] if vocabulary else [])])
-    if target.suffix != ".safetensors":
-        raise ConfigError(f"{target}: a model ends in .safetensors")
+    if target.suffix not in (".safetensors", ".onnx"):
+        raise ConfigError(f"{target}: a model ends in .safetensors or .onnx")
     with CheckpointFile(checkpoint) as file:
         facts = data_facts(file, vocabulary)
+        if target.suffix == ".onnx":
+            written = export_onnx(file, target, facts, part=part, inputs=inputs, unlearnt=unlearnt)
+            click.echo(f"{target}: {written} model, {target.stat().st_size:,} bytes")
+            return
         tables = export_scorer(file, target, facts, unlearnt=unlearnt, narrow=not fp32)
     click.echo(f"{target}: {target.stat().st_size:,} bytes")
     for table in tables:

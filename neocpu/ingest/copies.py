@@ -39,9 +39,9 @@ def ensure_dataset(
     """Dataset files for paths that may be raw logs: a raw one is converted once.
 
     The copy goes beside the log, or under `out_dir` if that folder cannot be written or is that of
-    the installed package. Copies are
-    found again by the source's name, size and time and by the options. With `min_count`, several
-    raw files become one copy, so that they share a vocabulary. Only one process may call this at a
+    the installed package. Copies are found again by the source's name, size and time and by the
+    options. With `min_count`, and with a schema that takes numbers from its data, several raw files
+    become one copy, so that they share these. Only one process may call this at a
     time for the same paths (rank 0). Raises DataError as `convert` does, if neither folder can be
     written, and if there is no copy yet and none shall be made (`make` false).
     """
@@ -80,10 +80,11 @@ def _groups(paths: Sequence[str | Path], options: ConvertOptions) -> list[tuple[
     """Groups of files that become one dataset together, and whether they are raw."""
     sources = [Path(path) for path in paths]
     raw = [kind_of(path) != "hdf5" for path in sources]
-    if options.min_count and sum(raw) > 1:
+    if sum(raw) > 1 and (options.min_count or options.fits):
         if not all(raw):
+            reason = "min_count needs" if options.min_count else "fitted numbers need"
             raise DataError(
-                "min_count needs all train files raw or all converted; convert them together first"
+                f"{reason} all train files raw or all converted; convert them together first"
             )
         return [(sources, True)]
     return [([path], is_raw) for path, is_raw in zip(sources, raw)]

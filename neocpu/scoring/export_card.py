@@ -38,13 +38,14 @@ class DataFacts:
     """What is known of the data of a checkpoint.
 
     dense, categories : how columns of a log are read, by feature. vocabularies : codes by feature,
-    row i + 1 for entry i; {}: rows are hashed. schema : of the log, None where it is not known.
+    row i + 1 for entry i; {}: rows are hashed. single : features of which every sample has exactly
+    one value.
     """
 
     dense: tuple[DenseField, ...]
     categories: Mapping[str, CategoryField]
     vocabularies: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    schema: Schema | None = None
+    single: frozenset[str] = frozenset()
 
 
 def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFacts:
@@ -65,7 +66,8 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
         vocabularies = _vocabularies(file, dataset, features)
     if schema is not None:
         fields = {field.name: field for field in schema.categories if field.name in features}
-        return DataFacts(schema.dense, fields, vocabularies, schema)
+        single = frozenset(name for name, field in fields.items() if not field.separator)
+        return DataFacts(schema.dense, fields, vocabularies, single)
     if dataset is None or len(dataset.dense_columns) != inputs:
         dense = tuple(DenseField(f"dense{i}", f"dense{i}", "float", "none") for i in range(inputs))
         return DataFacts(dense, {}, vocabularies)
@@ -81,7 +83,8 @@ def data_facts(file: CheckpointFile, vocabulary: Path | None = None) -> DataFact
         for name, column in dataset.features.items()
         if name in features
     }
-    return DataFacts(dense, fields, vocabularies)
+    single = frozenset(name for name in fields if dataset.features[name].hotness == 1)
+    return DataFacts(dense, fields, vocabularies, single)
 
 
 def _schema(config: Config, features: set[str], inputs: int) -> Schema | None:
@@ -161,6 +164,7 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
                 "key": key.key,
                 "table": key.table,
                 **asdict(category),
+                "list": key.feature not in facts.single,
                 "vocabulary": key.feature in facts.vocabularies,
                 "hash_key": str(int(feature_key(seed, key.feature))),
             }

@@ -56,7 +56,7 @@ class StoredTable:
     """How one table is written.
 
     number : of its tensor. learnt : rows in the state. unlearnt : one of UNLEARNT. narrow : keep
-    its own format; else fp32.
+    its own format; else fp32. all_rows : write all rows, however many.
     """
 
     spec: TableSpec
@@ -64,6 +64,7 @@ class StoredTable:
     learnt: int
     unlearnt: str
     narrow: bool = True
+    all_rows: bool = False
 
     @property
     def form(self) -> str:
@@ -87,7 +88,7 @@ class StoredTable:
     def whole(self) -> bool:
         """Whether all rows are written: few, nearly all trained, or not to be made again."""
         size = self.spec.rows * self.row_bytes
-        if self.unlearnt == "initial" and self.spec.row_format.row_scaled:
+        if self.all_rows or (self.unlearnt == "initial" and self.spec.row_format.row_scaled):
             return True
         return size <= max(SMALL, self.learnt * (self.row_bytes + 8))
 

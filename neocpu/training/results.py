@@ -18,11 +18,11 @@ import importlib.util
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from neocpu.parallel.plan import Plan
 from neocpu.training.metrics import Metrics
@@ -31,8 +31,17 @@ Advance = Callable[[int, int], None]
 Tell = Callable[[str], None]  # shows one line
 # (steps in all, steps done) -> advance(step, samples)
 Progress = Callable[[int, int], AbstractContextManager[Advance]]
+
+
+class Compiled(NamedTuple):
+    """Kernels that have been compiled so far, and about how many there will be in all."""
+
+    done: int
+    about: int
+
+
 # shows how many kernels have been compiled, asking the function now and then, while the block lasts
-Watch = Callable[[Callable[[], int]], AbstractContextManager[None]]
+Watch = Callable[[Callable[[], Compiled]], AbstractContextManager[None]]
 # hears every line of metrics.jsonl; True asks the run to stop, as if this were its last step
 Listener = Callable[[dict[str, Any]], Any]
 PACKAGES = ("neocpu", "numba", "numpy", "mpi4py", "h5py")
@@ -49,7 +58,7 @@ def no_progress(total: int, done: int) -> Iterator[Advance]:
 
 
 @contextmanager
-def unwatched(count: Callable[[], int]) -> Iterator[None]:
+def unwatched(count: Callable[[], Compiled]) -> Iterator[None]:
     """Show nothing."""
     yield
 
@@ -111,8 +120,19 @@ class RunReport:
         for line in placement_lines:
             self.tell(line)
 
-    def metrics(self, step: int, samples: int, split: str, metrics: Metrics) -> None:
-        """Add one measurement: metrics.jsonl gets a line.
+    def metrics(
+        self,
+        step: int,
+        samples: int,
+        split: str,
+        metrics: Metrics,
+        pace: Mapping[str, Any] | None = None,
+        shown: bool = True,
+    ) -> None:
+        """Add one measurement: metrics.jsonl gets a line, and the listeners hear it.
+
+        pace : how fast training is (`TrainLog.pace`), for lines of the split "train". shown : is
+        the line told too?
 
         After a resume, lines that the interrupted run wrote for this step and later go first.
         """
@@ -120,11 +140,13 @@ class RunReport:
             return
         values = metrics.to_dict()
         measured = values.pop("samples")
-        line = {"step": step, "samples": samples, "split": split, "measured": measured, **values}
+        line = {"step": step, "samples": samples, "split": split, "measured": measured}
+        line |= values | dict(pace or {})
         self._write("metrics.jsonl", lambda path: self._append(path, step, json.dumps(line)))
-        defined = {name: value for name, value in values.items() if value is not None}
-        numbers = ", ".join(f"{name} {value:.5f}" for name, value in defined.items())
-        self.tell(f"step {step}, {split}: {numbers}")
+        if shown:
+            defined = {name: value for name, value in values.items() if value is not None}
+            numbers = ", ".join(f"{name} {value:.5f}" for name, value in defined.items())
+            self.tell(f"step {step}, {split}: {numbers}")
         self._notify(line)
 
     def _notify(self, line: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ that story; its parts are files of this folder. What one step does is in `step.p
 """
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,16 @@ from neocpu.training.step import Steps
 from neocpu.training.step_watch import StepWatch
 from neocpu.training.summary import summarise
 from neocpu.training.trace import RunTrace
+from neocpu.training.train_log import TrainLog
 from neocpu.training.warmup import warm_up
 from neocpu.training.world import World, build
 from neocpu.zionex.machine import Machine
 
 WINDOW = 100  # batches that training metrics look back on
 # what ranks tell each other before a step: nothing (0), or the largest of these
-STOP_ASKED = 1  # a listener of rank 0 asks for a good end
-SIGNAL = 2  # times the number of a signal
+LOG_DUE = 1  # rank 0 wants a line on training
+STOP_ASKED = 2  # a listener of rank 0 asks for a good end
+SIGNAL = 4  # times the number of a signal
 
 
 class Stopped(NeocpuError):
@@ -107,6 +110,9 @@ class Trainer:
         metric = "mse" if config.model.loss == "mse" else "logloss"
         self._patience = Patience(config.training.patience, metric)
         self._measured: tuple[int, dict[str, Metrics]] = (-1, {})  # last step, and its metrics
+        self._log = TrainLog(
+            config.training, config.optimizer, config.model.loss, WINDOW, self._clock
+        )
 
     def run(self) -> dict[str, Any]:
         """Train to the end of the configured steps; the summary, as `run.json` has it.
@@ -217,12 +223,16 @@ class Trainer:
         batches = schedule.batches(self.steps_taken)
         early = look_ahead(world.embedding, self.config.memory)
         steps = world.step.over(batches, self.steps_taken + 1, early)
+        self._log.begin(self.steps_taken)
         with self.report.progress(total, self.steps_taken) as advance:
             while self.steps_taken < total and not self._patience.ended:
                 recovery.poll(self.steps_taken)
                 # signals reach the ranks at different steps, so they agree before each one
                 with self._watch.counting():
                     request = self.comm.largest(self._request(stop), what="stop signal")
+                if request == LOG_DUE:
+                    self._log_training()
+                    continue
                 if request == STOP_ASKED:
                     steps.close()
                     return  # the summary measures and saves
@@ -247,7 +257,11 @@ class Trainer:
 
     def _request(self, stop: StopSignal) -> int:
         """What this rank asks for before the next step."""
-        return SIGNAL * stop.number + STOP_ASKED * self.report.stop_asked
+        if stop.number:
+            return SIGNAL * stop.number
+        if self.report.stop_asked:
+            return STOP_ASKED
+        return LOG_DUE if self.comm.rank == 0 and self._log.due(self.steps_taken) else 0
 
     def _step(self, steps: Steps) -> tuple[int, int]:
         """Train on the next batch; steps taken, and samples of all ranks in the batch."""
@@ -257,29 +271,42 @@ class Trainer:
             batch, outcome = steps.next()
         self._watch.end_step()
         self._window.add(outcome.prediction, outcome.labels)
+        self._log.add(outcome)
         self.steps_taken += 1
         self.samples += batch.samples
         self._clock.stop(batch.samples)
         return self.steps_taken, batch.samples
 
+    def _log_training(self) -> None:
+        """A line of metrics.jsonl on the last training batches, which costs next to nothing."""
+        metrics = self._log.metrics(self.comm)
+        pace = self._log.pace(self.steps_taken)
+        self.report.metrics(self.steps_taken, self.samples, "train", metrics, pace, shown=False)
+
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""
         step, known = self._measured
-        metrics = dict(known) if step == self.steps_taken else {}
+        if step != self.steps_taken:
+            known = {}
+        metrics = dict(known)
         if not metrics:
             metrics["train"] = self._window.metrics(self.config.model.loss, self.comm)
         for name in names:
             if splits.has(name) and name not in metrics:
                 metrics[name] = evaluate(world, splits.loader(name).batches(0, 0))
-        for name, measured in metrics.items():
-            if name not in known or step != self.steps_taken:
-                self.report.metrics(self.steps_taken, self.samples, name, measured)
-        if "valid" in metrics and (step != self.steps_taken or "valid" not in known):
+        pace = self._log.pace(self.steps_taken)
+        for name in [name for name in metrics if name not in known]:
+            self._report(name, metrics[name], pace if name == "train" else None)
+        if "valid" in metrics and "valid" not in known:
             every = self.config.eval.every_steps
             due = bool(every) and self.steps_taken % every == 0
             self._patience.measured(self.steps_taken, metrics["valid"], due)
         self._measured = (self.steps_taken, metrics)
         return metrics
+
+    def _report(self, split: str, metrics: Metrics, more: Mapping[str, Any] | None = None) -> None:
+        """A line of metrics.jsonl after the steps taken; `more`: further keys."""
+        self.report.metrics(self.steps_taken, self.samples, split, metrics, more)
 
     # ---- after the last step ----
 
