@@ -22,11 +22,12 @@ from neocpu.ingest.avazu import avazu_schema
 from neocpu.ingest.cluster import ROWS, ClusteringWriter
 from neocpu.ingest.criteo import criteo_schema
 from neocpu.ingest.dataset_layout import VERSION, FeatureColumn
+from neocpu.ingest.fields import Fault
 from neocpu.ingest.readers import UNIT, Parquet, TextBlock, kind_of, text_blocks
 from neocpu.ingest.schema import TRANSFORMS, Schema
 from neocpu.ingest.table import table_schema
 from neocpu.ingest.targets import refuse_sources
-from neocpu.ingest.text import Fault, Parsed, TextParser
+from neocpu.ingest.text import Parsed, TextParser
 from neocpu.ingest.vocabulary import CodeCounter, FrequentCodes, frequent_of, read_vocabularies
 from neocpu.ingest.writer import DatasetWriter
 
@@ -316,8 +317,8 @@ def _writer(target: Path, schema: Schema, options: ConvertOptions) -> DatasetWri
         FeatureColumn(
             name=field.name,
             dtype=field.dtype,
-            hotness=int(not field.separator),
-            weighted=bool(field.weight_separator),
+            hotness=int(not field.is_list),
+            weighted=field.weighted,
             kind=field.kind,
         )
         for field in schema.categories

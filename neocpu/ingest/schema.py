@@ -51,6 +51,16 @@ class CategoryField:
     weight_separator: str = ""
 
     @property
+    def is_list(self) -> bool:
+        """Whether a row may have any number of values."""
+        return bool(self.separator)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether every item has a weight."""
+        return bool(self.weight_separator)
+
+    @property
     def dtype(self) -> str:
         """Type of the stored codes."""
         narrow = self.kind in ("hour", "weekday") or (self.kind == "hex" and self.digits <= 8)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.ingest.dataset_layout import BagColumn
+from neocpu.ingest.fields import I32, Fault, Fields, shown, split_items, split_text
 from neocpu.ingest.schema import CategoryField, Schema
 from neocpu.kernels import tokenize
 
-I32 = NDArray[np.int32]
 LARGEST = float(np.finfo(np.float32).max)
 # Status codes of kernels/tokenize.py
 EMPTY = 1
@@ -36,19 +36,6 @@ WHY = {
     NOT_A_TIME: "is not a time YYMMDDHH",
     NO_LABEL: "is empty, but a label is needed",
 }
-SHOWN = 80  # characters of the faulty text in a message
-
-
-class Fault(NamedTuple):
-    """A line that cannot be used.
-
-    line: its number in the block, from 0. column: "" for the whole line. reason: what is wrong.
-    """
-
-    line: int
-    column: str
-    text: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -69,11 +56,6 @@ class _Kind(NamedTuple):
 
     name: str
     digits: int = 0
-
-
-def _show(raw: bytes) -> str:
-    text = raw.decode("utf-8", "backslashreplace")
-    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
 
 
 def _exactly(
@@ -142,7 +124,7 @@ class TextParser:
                 else field.kind
             )
             kind = _Kind(name, field.digits if name == "hex" else 0)
-            if field.separator:
+            if field.is_list:
                 self._lists.append((field, position[field.column], kind))
             else:
                 self._single.append((field, (position[field.column], kind)))
@@ -161,7 +143,11 @@ class TextParser:
 
     def parse(self, text: NDArray[np.uint8]) -> Parsed:
         """Columns of whole lines, uint8[n] ending with a newline."""
-        return _Block(self, text).parse()
+        return self.parse_fields(split_text(self.schema, text))
+
+    def parse_fields(self, fields: Fields) -> Parsed:
+        """Columns of the fields of a block, however they were found."""
+        return _Block(self, fields).parse()
 
     def fields(
         self, text: NDArray[np.uint8], begin: I32, end: I32, kind: _Kind
@@ -190,22 +176,16 @@ class TextParser:
 class _Block:
     """One block in the parser: its fields and values, and the first fault of every line."""
 
-    def __init__(self, parser: TextParser, text: NDArray[np.uint8]) -> None:
+    def __init__(self, parser: TextParser, fields: Fields) -> None:
         self.parser = parser
-        self.text = text
-        self.lines = int(np.count_nonzero(text == 10))
-        columns = len(parser.schema.columns)
-        self.begin, self.end = np.empty((2, columns, self.lines), np.int32)
-        self.first = np.empty(self.lines + 1, np.int64)
-        self.column_counts = np.empty(self.lines, np.int32)
-        delimiter = np.uint8(ord(parser.schema.delimiter or "\0"))
-        quote = np.uint8(ord(parser.schema.quote or "\0"))
-        tokenize.split_lines(
-            text, delimiter, quote, self.begin, self.end, self.first, self.column_counts
-        )
-        self.faults: dict[int, Fault] = {}
-        for line in np.flatnonzero(self.column_counts != columns).tolist():
-            self._miscount(line, int(self.column_counts[line]), columns)
+        self.text = fields.text
+        self.begin = fields.begin
+        self.end = fields.end
+        self.items = fields.items
+        self.lines = fields.begin.shape[1]
+        self.faults = {fault.line: fault for fault in fields.faults}
+        self.whole = np.ones(self.lines, bool)  # lines that have all their fields
+        self.whole[list(self.faults)] = False
         self.values: dict[tuple[int, _Kind], tuple[NDArray[Any], NDArray[np.uint8]]] = {}
 
     def parse(self) -> Parsed:
@@ -224,7 +204,8 @@ class _Block:
                     int(status[i]),
                     kind.digits,
                 )
-            pairs = zip(values.reshape(-1, self.lines), status.reshape(-1, self.lines))
+            shape = (last - first, self.lines)
+            pairs = zip(values.reshape(shape), status.reshape(shape))
             self.values |= {(column, kind): pair for column, pair in zip(range(first, last), pairs)}
         labels = self._labels()
         bags = {
@@ -240,7 +221,7 @@ class _Block:
         features = {}
         for field in parser.schema.categories:
             features[field.name] = _kept(
-                bags[field.name] if field.separator else codes[field.name], keep
+                bags[field.name] if field.is_list else codes[field.name], keep
             )
         missing = {name: self._missing(name, keep) for name in features}
         kept_labels = labels if keep is None or labels is None else labels[keep]
@@ -251,15 +232,8 @@ class _Block:
         names = self.parser.schema.columns
         if earlier is None or (earlier.column and names.index(earlier.column) > column):
             self.faults[line] = Fault(
-                line, names[column], _show(raw), WHY[status].format(digits=digits)
+                line, names[column], shown(raw), WHY[status].format(digits=digits)
             )
-
-    def _miscount(self, line: int, count: int, expected: int) -> None:
-        raw = self.text[self.first[line] : self.first[line + 1]].tobytes().rstrip(b"\r\n")
-        reason = f"has {count} column{'s' * (count != 1)}, expected {expected}"
-        self.faults[line] = Fault(
-            line, "", _show(raw), reason if count >= 0 else "has a quote that is not closed"
-        )
 
     def _check(self, column: int, bad: NDArray[np.bool_], status: int) -> None:
         """Note a fault of a column at each bad line."""
@@ -272,8 +246,7 @@ class _Block:
             return None
         column = self.parser._label[0]
         values, status = self.values[self.parser._label]
-        good_lines = self.column_counts == len(self.parser.schema.columns)
-        self._check(column, (status == EMPTY) & good_lines, NO_LABEL)
+        self._check(column, (status == EMPTY) & self.whole, NO_LABEL)
         if values.dtype == np.int64:
             self._check(column, (status == 0) & (values != 0) & (values != 1), NOT_A_LABEL)
         return values.astype(np.float32)
@@ -291,26 +264,21 @@ class _Block:
         return BagColumn(codes.astype(field.dtype))
 
     def _list(self, field: CategoryField, column: int, kind: _Kind) -> BagColumn:
-        begin = self.begin[column]
-        end = self.end[column]
         text = self.text
-        lengths = np.empty(self.lines, np.int32)
-        separator = np.uint8(ord(field.separator))
-        tokenize.count_items(text, begin, end, separator, lengths)
-        first, last = np.empty((2, int(lengths.sum(dtype=np.int64))), np.int32)
-        tokenize.split_items(text, begin, end, separator, first, last)
-        line_of = np.repeat(np.arange(self.lines), lengths)
+        items = self.items.get(column)
+        if items is None:
+            items = split_items(text, self.begin[column], self.end[column], field)
+        first = items.begin
+        stop = items.end
+        line_of = np.repeat(np.arange(self.lines), items.lengths)
         weights = None
-        stop = last
-        if field.weight_separator:
-            stop = np.empty(last.size, np.int32)
-            tokenize.find_last(text, first, last, np.uint8(ord(field.weight_separator)), stop)
-            weights = self._weights(column, np.minimum(stop + np.int32(1), last), last, line_of)
+        if field.weighted:
+            weights = self._weights(column, items.weight_begin, items.weight_end, line_of)
         codes, status = self.parser.fields(text, first, stop, kind)
         for i in np.flatnonzero(status > EMPTY).tolist():
             raw = text[first[i] : stop[i]].tobytes()
             self._fault(int(line_of[i]), column, raw, int(status[i]), kind.digits)
-        return BagColumn(codes.view(np.uint64).astype(field.dtype), lengths, weights)
+        return BagColumn(codes.view(np.uint64).astype(field.dtype), items.lengths, weights)
 
     def _weights(
         self, column: int, begin: I32, end: I32, line_of: NDArray[np.int64]

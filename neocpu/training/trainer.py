@@ -36,11 +36,16 @@ from neocpu.training.step import Steps
 from neocpu.training.step_watch import StepWatch
 from neocpu.training.summary import summarise
 from neocpu.training.trace import RunTrace
+from neocpu.training.train_log import TrainLog
 from neocpu.training.warmup import warm_up
 from neocpu.training.world import World, build
 from neocpu.zionex.machine import Machine
 
 WINDOW = 100  # batches that training metrics look back on
+# what ranks tell each other before a step: nothing (0), or the largest of these
+LOG_DUE = 1  # rank 0 wants a line on training
+STOP_ASKED = 2  # a listener of rank 0 asks for a good end
+SIGNAL = 4  # times the number of a signal
 
 
 class Stopped(NeocpuError):
@@ -98,6 +103,9 @@ class Trainer:
         self._machine: Machine | None = None  # whose time for the run's traffic is reckoned
         self._clock = StepClock(time.time() if started is None else started)
         self._window = Window(WINDOW)
+        self._log = TrainLog(
+            config.training, config.optimizer, config.model.loss, WINDOW, self._clock
+        )
 
     def run(self) -> dict[str, Any]:
         """Train to the end of the configured steps; the summary, as `run.json` has it.
@@ -188,13 +196,20 @@ class Trainer:
         batches = schedule.batches(self.steps_taken)
         early = look_ahead(world.embedding, self.config.memory)
         steps = world.step.over(batches, self.steps_taken + 1, early)
+        self._log.begin(self.steps_taken)
         with self.report.progress(total, self.steps_taken) as advance:
             while self.steps_taken < total:
                 recovery.poll(self.steps_taken)
                 # signals reach the ranks at different steps, so they agree before each one
                 with self._watch.counting():
-                    signal = self.comm.largest(stop.number, what="stop signal")
-                if signal:
+                    request = self.comm.largest(self._request(stop), what="stop signal")
+                if request == LOG_DUE:
+                    self._log_training()
+                    continue
+                if request == STOP_ASKED:
+                    steps.close()
+                    return  # the summary measures and saves
+                if signal := request // SIGNAL:
                     recovery.save(self.steps_taken, last=True)
                     recovery.finish(self.steps_taken)
                     steps.close()
@@ -208,6 +223,14 @@ class Trainer:
                 if save_every and self.steps_taken % save_every == 0:
                     recovery.save(self.steps_taken)
 
+    def _request(self, stop: StopSignal) -> int:
+        """What this rank asks for before the next step."""
+        if stop.number:
+            return SIGNAL * stop.number
+        if self.report.stop_asked:
+            return STOP_ASKED
+        return LOG_DUE if self.comm.rank == 0 and self._log.due(self.steps_taken) else 0
+
     def _step(self, steps: Steps) -> tuple[int, int]:
         """Train on the next batch; steps taken, and samples of all ranks in the batch."""
         self._clock.start()
@@ -216,10 +239,17 @@ class Trainer:
             batch, outcome = steps.next()
         self._watch.end_step()
         self._window.add(outcome.prediction, outcome.labels)
+        self._log.add(outcome)
         self.steps_taken += 1
         self.samples += batch.samples
         self._clock.stop(batch.samples)
         return self.steps_taken, batch.samples
+
+    def _log_training(self) -> None:
+        """A line of metrics.jsonl on the last training batches, which costs next to nothing."""
+        metrics = self._log.metrics(self.comm)
+        pace = self._log.pace(self.steps_taken)
+        self.report.metrics(self.steps_taken, self.samples, "train", metrics, pace, shown=False)
 
     def _measure(self, world: World, splits: Splits, names: tuple[str, ...]) -> dict[str, Metrics]:
         """Metrics of the last training batches and of the named splits, also to metrics.jsonl."""
@@ -227,8 +257,10 @@ class Trainer:
         for name in names:
             if splits.has(name):
                 metrics[name] = evaluate(world, splits.loader(name).batches(0, 0))
+        pace = self._log.pace(self.steps_taken)
         for name, measured in metrics.items():
-            self.report.metrics(self.steps_taken, self.samples, name, measured)
+            spent = pace if name == "train" else None
+            self.report.metrics(self.steps_taken, self.samples, name, measured, spent)
         return metrics
 
     # ---- after the last step ----
