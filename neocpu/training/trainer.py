@@ -18,6 +18,7 @@ from neocpu.parallel.environment import check_kernels
 from neocpu.parallel.launch import StopSignal, bind_kernel_threads
 from neocpu.parallel.sent import sum_traffic
 from neocpu.planner.capacity import placement_lines
+from neocpu.training.begun import as_begun
 from neocpu.training.clock import StepClock
 from neocpu.training.datasets import Splits, open_splits
 from neocpu.training.evaluate import evaluate
@@ -121,7 +122,10 @@ class Trainer:
         try:
             with RunLock(self.out, self.comm, resume=self.resume):
                 self._watch.prepare()
+                if self.resume:
+                    self.config = as_begun(self.config, self.out, self.comm)
                 splits = open_splits(self.config, self.comm, self.out, self.report.tell)
+                self.config = splits.config
                 world, schedule = self._prepare(splits)
                 recovery = self._recovery = Recovery(
                     self.out, world, splits.description(), self._clock
