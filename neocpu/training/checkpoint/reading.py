@@ -161,7 +161,7 @@ class CheckpointFile:
         """The config of the run that wrote the checkpoint, with further overrides."""
         newest = self.links[-1]
         all_overrides = [*newest.strings(self.text("overrides"), "/run/overrides"), *overrides]
-        return loads(self.text("config"), f"{self.path} (config)", all_overrides)
+        return loads(self.text("config"), f"{self.path} (config)", all_overrides, begun=True)
 
     def number(self, name: str) -> int:
         """Index of a tensor by name, for example "tables/C1".
