@@ -30,10 +30,10 @@ def without_label(schema: Schema) -> Schema:
     """The same columns for data that need no labels."""
     if schema.label is None:
         return schema
-    column = schema.label.column
-    used_elsewhere = column in replace(schema, label=None).used
-    columns = tuple(name for name in schema.columns if name != column or used_elsewhere)
-    return replace(schema, label=None, columns=columns)
+    unlabelled = schema.without_labels()
+    gone = {label.column for label in schema.labels} - set(unlabelled.used)
+    columns = tuple(name for name in schema.columns if name not in gone)
+    return replace(unlabelled, columns=columns)
 
 
 def is_paths(data: Any) -> bool:

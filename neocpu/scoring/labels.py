@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.ingest.readers import Parquet, kind_of, text_blocks
+from neocpu.ingest.readers import kind_of, text_blocks
 from neocpu.ingest.schema import Schema
 
 
@@ -28,7 +28,9 @@ def lacks_label(paths: Sequence[str | Path], schema: Schema) -> bool:
 
 def _lacks(path: Path, schema: Schema, label: str) -> bool:
     if kind_of(path) == "parquet":
-        return _names_lack(Parquet(path).columns, schema, label)
+        from neocpu.ingest.parquet import Parquet
+
+        return _names_lack(list(Parquet(path).types), schema, label)
     first = _first_line(path)
     if not first:
         return False
