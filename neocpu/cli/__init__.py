@@ -29,6 +29,10 @@ COMMANDS = {
         "neocpu.cli.train:train",
         "Train a model as CONFIG says, and print the digest of what was learnt.",
     ),
+    "sweep": (
+        "neocpu.cli.sweep:sweep",
+        "Train CONFIG with many values of some keys, one after the other, and rank them.",
+    ),
     "eval": ("neocpu.cli.evaluate:evaluate", "Measure a model on labelled data."),
     "predict": (
         "neocpu.cli.predict:predict",
@@ -56,7 +60,7 @@ COMMANDS = {
     ),
     "checkpoint": (
         "neocpu.cli.checkpoint:checkpoint",
-        "Show, verify, compare, merge and export checkpoints.",
+        "Show, verify, compare, merge, export and import checkpoints.",
     ),
     "tier": (
         "neocpu.cli.tier:tier",

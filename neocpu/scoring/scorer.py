@@ -32,7 +32,7 @@ SPLIT = SPLITS[-1]
 BATCH = 4096  # samples scored at a time; of no influence on their scores
 
 
-class Scorer:
+class LocalScorer:
     """A model of a checkpoint in memory, on this process alone; safe to call from several threads.
 
     path, config : of the checkpoint; config maybe with overrides. values : how it maps raw values.
