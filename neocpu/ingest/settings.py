@@ -1,25 +1,38 @@
 """Which keys has `[data]` of a config?"""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from neocpu.records import Paths
 
 FORMATS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")
-ROWS_BY = ("hash", "vocabulary")
+ROWS_BY = ("hash", "vocabulary", "code")
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """Where the log is and how it becomes samples.
 
-    train, valid, test : paths of raw files, or of converted `.h5` ones.
-    schema : SCHEMA.toml, for format "table".
+    train, valid, test : paths of raw files, or of converted `.h5` ones. All paths in a config are
+    relative to its file, those of `--set` to the current folder.
+    format : of raw files.
+    split : shares of `train` that are the train, valid and test samples, in the log's order, so
+        that a chronological log is tested on its future: `[0.8, 0.1, 0.1]` (empty: no split).
+    schema : for format "table": the path of a SCHEMA.toml, or the schema itself, `[data.schema]`
+        with the same keys (docs/data.md).
+    label : which of a table's labels is trained, by its name ("": the first).
+    shuffle : whether train samples come in another order in each epoch (fixed by training.seed).
     header : whether the first line of a raw Criteo log holds column names.
-    rows_by : how a category becomes a row: by "hash", or by a "vocabulary", which is that of the
+    rows_by : how a category becomes a row: by "hash"; by a "vocabulary", which is that of the
         dataset `vocabulary`, else that of the train data (raw files: codes seen at least
-        `min_count` times).
+        `min_count` times); or by "code" modulo the table's rows, for codes that are rows already.
+    vocabulary : path of a data set whose vocabulary is used ("": the train data's).
+    min_count : fewer occurrences of a code, and it has no row of its own.
+    dense_transform : of integers: log1p, ln(1 + x) with negative numbers as 0; none.
+    on_error : what a malformed line does: it ends the run, or it is skipped and counted.
     read_ahead : batches read ahead on a thread.
     shuffle_run : so many neighbours of the data stay together when samples are shuffled (1: none
         do). With the samples of a session side by side, runs of some sessions keep these in one
@@ -33,8 +46,10 @@ class DataConfig:
     train: Paths = ()
     valid: Paths = ()
     test: Paths = ()
+    split: tuple[float, ...] = ()
     format: str = "criteo"
-    schema: str = ""
+    schema: str | Mapping[str, Any] = ""
+    label: str = ""
     header: bool = False
     shuffle: bool = True
     rows_by: str = "hash"
@@ -46,6 +61,13 @@ class DataConfig:
     shuffle_run: int = 1
     deduplicate: tuple[Paths, ...] = ()
 
+    @property
+    def schema_source(self) -> Path | Mapping[str, Any] | None:
+        """Where the schema of a table is, or its tree; None: there is none."""
+        if isinstance(self.schema, str):
+            return Path(self.schema) if self.schema else None
+        return self.schema
+
     def deciding(self) -> dict[str, Any]:
         """The keys that decide the bits."""
         header = asdict(self)
@@ -53,7 +75,21 @@ class DataConfig:
             del header[name]
         if self.shuffle_run == 1:  # as before there was a choice
             del header["shuffle_run"]
+        if not self.label:
+            del header["label"]
+        if not self.split:
+            del header["split"]
         return header
+
+    def split_fault(self) -> str:
+        """What is wrong with `split`; "" if nothing."""
+        if not self.split:
+            return ""
+        if len(self.split) != 3 or abs(sum(self.split) - 1) > 1e-6 or not self.split[0]:
+            return "give three shares, of train, valid and test, which sum to 1: [0.8, 0.1, 0.1]"
+        if self.valid or self.test:
+            return "it makes valid and test parts of data.train; leave data.valid and data.test out"
+        return ""
 
     def counted_once(self) -> dict[str, Any]:
         """Features of which caches count the lookups of distinct bags only."""

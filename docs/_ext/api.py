@@ -1,0 +1,94 @@
+"""Which functions and classes are public, and what do they say of themselves?
+
+Writes docs/generated/api.rst. Docstrings are plain text: paragraphs stay paragraphs, and what is
+laid out by hand (drawings, `name : meaning`) is shown as it was written.
+"""
+
+import re
+from importlib.util import find_spec
+from typing import Any
+
+from generated_pages import write_page
+from sphinx.application import Sphinx
+
+# Title of a group, and its modules; those that are not there yet are left out.
+MODULES = (
+    ("Run", ("neocpu.config", "neocpu.training.trainer", "neocpu.training.inspect")),
+    ("Use", ("neocpu.presets", "neocpu.scoring")),
+    ("Data", ("neocpu.ingest.dataset", "neocpu.jagged", "neocpu.formats")),
+    ("Tables", ("neocpu.embedding.specs", "neocpu.embedding.optimizers", "neocpu.embedding.tbe")),
+    (
+        "Ranks",
+        (
+            "neocpu.parallel.plan",
+            "neocpu.parallel.sharding",
+            "neocpu.parallel.sharded",
+            "neocpu.parallel.comm",
+            "neocpu.parallel.threads",
+        ),
+    ),
+    ("Memory", ("neocpu.storage.cache",)),
+    ("Oracle", ("neocpu.oracle",)),
+    ("Kernels", ("neocpu.kernels.operands", "neocpu.kernels.records", "neocpu.kernels.choice")),
+)
+
+
+def page() -> str:
+    """The page in reStructuredText."""
+    lines = [
+        "API",
+        "===",
+        "",
+        "What the documentation uses; shapes and units stand with each name.",
+    ]
+    for title, modules in MODULES:
+        lines += ["", title, "-" * len(title)]
+        for module in modules:
+            if find_spec(module):
+                lines += ["", module, "~" * len(module), "", f".. automodule:: {module}"]
+                lines += ["   :members:", "   :member-order: bysource"]
+    return "\n".join([*lines, ""])
+
+
+def paragraph(lines: str) -> str:
+    """Plain text as reStructuredText: `name` is code, and nothing else is markup."""
+    parts = re.split(r"`([^`]+)`", " ".join(lines.split()))
+    for i, part in enumerate(parts):
+        if i % 2:
+            parts[i] = f"``{part}``\\ "
+        else:
+            parts[i] = re.sub(r"([\\*_|`])", r"\\\1", part)
+    return "".join(parts)
+
+
+def as_text(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Turn a docstring into paragraphs, and what is laid out by hand into blocks of text."""
+    parts = "\n".join(lines).strip("\n").split("\n\n")
+    lines.clear()
+    for part in parts:
+        if re.search(r"^(\s|[\w*]+(, [\w*]+)* : |- |\* )", part, re.MULTILINE):
+            lines += [".. code-block:: text", "", *(f"   {line}" for line in part.split("\n")), ""]
+        elif part:
+            lines += [paragraph(part), ""]
+
+
+def short_signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, arguments: str | None, result: Any
+) -> tuple[str, Any] | None:
+    """A signature whose types are named without their modules."""
+    if arguments is None:
+        return None
+    return re.sub(r"~(?:\w+\.)+", "", arguments), result
+
+
+def write_api(app: Sphinx) -> None:
+    """Write the page."""
+    write_page("api.rst", page())
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register it."""
+    app.connect("builder-inited", write_api)
+    app.connect("autodoc-process-signature", short_signature)
+    app.connect("autodoc-process-docstring", as_text)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
