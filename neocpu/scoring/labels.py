@@ -27,7 +27,7 @@ def lacks_label(paths: Sequence[str | Path], schema: Schema) -> bool:
 
 def _lacks(path: Path, schema: Schema, label: str) -> bool:
     if kind_of(path) == "parquet":
-        from neocpu.ingest.parquet import Parquet
+        from neocpu.ingest.parquet import Parquet  # and polars
 
         return _names_lack(list(Parquet(path).types), schema, label)
     first = _first_line(path)
