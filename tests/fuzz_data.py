@@ -1,5 +1,6 @@
 """Which data do the readers of logs and data sets get from `tests.fuzz`?"""
 
+import datetime
 import gzip
 import json
 from collections.abc import Callable
@@ -34,13 +35,17 @@ def readers() -> dict[str, Reader]:
         "criteo-gzip": Reader(_criteo_gzip, _convert("criteo"), _mutate_text),
         "avazu": Reader(_avazu, _convert("avazu"), _mutate_text),
         "table": Reader(_table, _convert("table"), _mutate_text),
+        "table-rich": Reader(_rich_table, _convert("table"), _mutate_text),
         "table-schema": Reader(_schema, _read_schema, _mutate_schema),
+        "table-schema-rich": Reader(_rich_schema, _read_schema, _mutate_schema),
+        "dataset-table": Reader(_rich_dataset, _read_dataset, _mutate_hdf5),
         "parquet": Reader(_parquet, _convert("table"), _mutate_binary),
+        "parquet-rich": Reader(_rich_parquet, _convert("table"), _mutate_binary),
     }
     try:
         import polars  # noqa: F401
     except ImportError:
-        del known["parquet"]
+        del known["parquet"], known["parquet-rich"]
     return known
 
 
@@ -156,6 +161,89 @@ def _schema(folder: Path) -> Path:
     return path
 
 
+# every key that SCHEMA lacks; numbers are fitted
+RICH_SCHEMA = """
+delimiter = "::"
+missing = ["NULL", "-"]
+session = "site"
+[[label]]
+column = "y"
+threshold = 1.0
+[[label]]
+column = "site"
+name = "bought"
+positive = ["a", "b"]
+[[dense]]
+columns = ["price"]
+kind = "float"
+transform = "standard"
+[[category]]
+columns = ["site"]
+[[category]]
+columns = ["age"]
+kind = "int"
+[[category]]
+columns = ["price"]
+name = "bucket"
+kind = "bucket"
+buckets = 3
+[[category]]
+columns = ["tags"]
+separator = "|"
+list = true
+weights = "weights"
+[[category]]
+columns = ["time"]
+kind = "date"
+time = "iso"
+[[category]]
+columns = ["seconds"]
+kind = "hour"
+time = "unix"
+"""
+
+
+def _rich_table(folder: Path) -> Path:
+    (folder / "schema.toml").write_text(RICH_SCHEMA)
+    path = folder / "log.csv"
+    row = "1.5::3e4::-7::a::x|y::0.5|::2014-10-21T05:00Z::1.4e9\n"
+    row += "0::-::true::NULL::::::2014-10-21::\n"
+    path.write_text("y::price::age::site::tags::weights::time::seconds\n" + row * 20)
+    return path
+
+
+def _rich_schema(folder: Path) -> Path:
+    path = folder / "schema.toml"
+    path.write_text(RICH_SCHEMA)
+    return path
+
+
+def _rich_parquet(folder: Path) -> Path:
+    import polars
+
+    (folder / "schema.toml").write_text(RICH_SCHEMA)
+    path = folder / "log.parquet"
+    columns: dict[str, list[Any]] = {
+        "y": [True, False] * 20,
+        "price": [3e4, float("nan")] * 20,
+        "age": [-7, None] * 20,
+        "site": ["a", None] * 20,
+        "tags": [["x", "y"], None] * 20,
+        "weights": [[0.5, None], []] * 20,
+        "time": [datetime.date(2014, 10, 21), None] * 20,
+        "seconds": [1_400_000_000, None] * 20,
+    }
+    frame = polars.DataFrame(columns).with_columns(polars.col("site").cast(polars.Categorical))
+    frame.write_parquet(path)
+    return path
+
+
+def _rich_dataset(folder: Path) -> Path:
+    """A converted table: several labels, its schema with fitted numbers."""
+    options = ConvertOptions(schema=_rich_schema(folder), on_error="skip")
+    return convert([_rich_table(folder)], folder / "data.h5", "table", options).path
+
+
 def _table(folder: Path) -> Path:
     _schema(folder)
     path = folder / "log.csv"
@@ -209,7 +297,8 @@ def _all_of(data: Dataset) -> Any:
     )
     card = json.dumps(make_card(data).as_dict() | {"files": []}, sort_keys=True)
     words = tuple((name, codes.tobytes()) for name, codes in data.vocabularies.items())
-    return samples.labels.tobytes(), samples.dense.tobytes(), bags, streams, words, card
+    labels = (samples.labels.tobytes(), data.label_names, data.label_range(), data.schema)
+    return labels, samples.dense.tobytes(), bags, streams, words, card
 
 
 def _convert(kind: str) -> Callable[[Path], Any]:
@@ -268,6 +357,8 @@ TOML_VALUES = (
     *("1", "-1", "99999999999999999999", "1.5", "nan", "true", "[]", "{}", '""', '"y"', '"site"'),
     *('["site"]', '["site", "site"]', "[1]", '[["a"]]', '"\\u0000"', '"\\t"', '","', "'\"'"),
     *('"|"', '":"', '"int"', '"hex"', '"hour"', '"none"', "1979-05-27", "[" * 200 + "]" * 200),
+    *('"bucket"', '"date"', '"standard"', '"iso"', '"%Y-%m-%d"', '"%Q"', '"%"', "1e400", "[2, 1]"),
+    *('"::"', "{ price = [1, 2] }", "{ price = 1 }", "[1, 2.5]", "2", '["a"]', '"true"'),
 )
 
 

@@ -333,7 +333,7 @@ def test_all_problems_of_a_schema_are_said_at_once():
         table_schema(tree, where="s.toml")
     message = str(caught.value)
     for part in (
-        "s.toml: 8 problems:",
+        "s.toml: 8 problems: ",
         "unknown key 'delimter'; did you mean 'delimiter'?",
         "label: threshold = '4' is not a number",
         "label: column is missing",
