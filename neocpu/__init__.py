@@ -10,13 +10,24 @@ __version__ = "0.1.0"
 
 # Public names, imported when they are first used.
 _HOMES = {
-    "load": "neocpu.training.inspect",
+    "DLRM": "neocpu.scoring.estimator",
+    "init": "neocpu.advice.write",
+    "load": "neocpu.scoring.model",
     "load_config": "neocpu.config",
     "Trainer": "neocpu.training.trainer",
     "Dataset": "neocpu.ingest.dataset",
     "DatasetWriter": "neocpu.ingest.dataset",
 }
-__all__ = ["Dataset", "DatasetWriter", "Trainer", "__version__", "load", "load_config"]
+__all__ = [
+    "DLRM",
+    "Dataset",
+    "DatasetWriter",
+    "Trainer",
+    "__version__",
+    "init",
+    "load",
+    "load_config",
+]
 
 
 def __getattr__(name: str) -> Any:

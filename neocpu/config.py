@@ -4,6 +4,7 @@ Records list all keys and their defaults: those of training, memory and checkpoi
 `settings.py`, the others beside their owners (`ingest/settings.py`, `model/settings.py`,
 `embedding/specs.py`, `embedding/optimizers.py`, `parallel/settings.py`,
 `parallel/wire_formats.py`).
+Paths in the file are relative to its folder, those of `--set` to the current one (`paths.py`).
 `--set key=value` overrides single keys. An error names where the key was written, the key, its
 value, and what is allowed. Nothing here needs Numba or MPI.
 
@@ -13,21 +14,24 @@ Everything else (ranks, plan, threads, number of steps, paths) may.
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from neocpu import defaults
 from neocpu.embedding.feature_groups import key_groups
 from neocpu.embedding.optimizers import DENSE_NAMES, RATE_MODES, WEIGHT_DECAY_MODES
 from neocpu.embedding.specs import (
     POOLING,
     ROUNDINGS,
-    TableKeys,
     TableSpec,
     with_caches,
 )
+from neocpu.embedding.table_keys import ModelDefaults, tables_of
 from neocpu.errors import ConfigError
 from neocpu.formats import SCALED, TRAINED
+from neocpu.ingest.features import feature_names
 from neocpu.ingest.schema import TRANSFORMS
 from neocpu.ingest.settings import FORMATS, ON_ERROR, ROWS_BY, DataConfig
 from neocpu.model.layout import INTERACTIONS, LOSSES
@@ -37,7 +41,9 @@ from neocpu.parallel.plan import choose_schemes, is_plan_file
 from neocpu.parallel.settings import ALLTOALL_NAMES, ROUTE_NAMES, ParallelConfig
 from neocpu.parallel.throttle import link_speeds
 from neocpu.parallel.wire_formats import WIRE_FORMATS, WiresConfig
+from neocpu.paths import absolute_paths, place_logs, place_paths, refuse_misplaced
 from neocpu.planner.planners import PLANNERS
+from neocpu.presets import MODELS, model_path, path_of
 from neocpu.records import Reader, apply_override, toml_tree
 from neocpu.reference.policies import POLICIES
 from neocpu.reference.rules import RULES
@@ -54,7 +60,14 @@ from neocpu.storage.placement import choose_placements
 
 @dataclass(frozen=True)
 class Config:
-    """The config of a run; `loads(text, source, overrides)` makes the same one again."""
+    """The config of a run; `loads(text, source, overrides, folder)` makes the same one again.
+
+    folder : of the file, which its relative paths start from ("": the current folder).
+    absolute : overrides that make all paths absolute, so that text, overrides and these mean the
+        same in any current folder.
+    chosen : keys that text and overrides do not name, and what they mean here (`defaults.py`).
+    batch_chosen : the batch size is to follow from the data (`for_samples`).
+    """
 
     data: DataConfig
     model: ModelConfig
@@ -69,6 +82,24 @@ class Config:
     source: str = ""
     text: str = ""
     overrides: tuple[str, ...] = ()
+    folder: str = ""
+    absolute: tuple[str, ...] = ()
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    batch_chosen: bool = False
+
+    def for_samples(self, samples: int) -> "Config":
+        """The config with a batch size for so many train samples, unless it names its own."""
+        if not self.batch_chosen:
+            return self
+        return self.with_chosen({defaults.BATCH_SIZE: defaults.batch_of(samples)})
+
+    def with_chosen(self, values: Mapping[str, Any]) -> "Config":
+        """The config with these values of keys that it does not name."""
+        config = self
+        for key, value in values.items():
+            config = defaults.with_key(config, key, value)
+        known = self.batch_chosen and defaults.BATCH_SIZE not in values
+        return replace(config, chosen={**self.chosen, **values}, batch_chosen=known)
 
     def header(self) -> dict[str, Any]:
         """The keys that decide the bits, as JSON values: no ranks, plan, threads, steps, paths."""
@@ -83,6 +114,8 @@ class Config:
         }
         if any(table.cache_format for table in self.tables):
             header["memory"] = self.memory.header() | self.data.counted_once()
+        if start := self.training.start():
+            header["init"] = start
         if wires := self.wires.header():
             header["wires"] = wires
         as_json: dict[str, Any] = json.loads(json.dumps(header))
@@ -153,44 +186,75 @@ MOST = {
 }
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read, override (`key=value` texts) and check a config file.
+def load(config: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read, override (`key=value` texts) and check a config: a file, or a model by its name.
 
     Raises ConfigError naming the file or override, the key, and what is allowed.
     """
+    path = model_path(config)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else f"{error}"
         if isinstance(error, UnicodeDecodeError):
             why = "it is not UTF-8 text"
+        if path.name == str(config) and path_of(MODELS, path.stem):
+            why = f"{why}; the model that comes with neocpu is called {path.stem}, without .toml"
         raise ConfigError(f"{path}: cannot read the config: {why}") from error
-    return loads(text, str(path), overrides)
+    return loads(text, str(path), overrides, path.parent)
 
 
-def loads(text: str, source: str = "config", overrides: Sequence[str] = ()) -> Config:
-    """A config from TOML text; `source` is what messages call it."""
+def loads(
+    text: str,
+    source: str = "config",
+    overrides: Sequence[str] = (),
+    folder: str | Path = "",
+    begun: bool = False,
+) -> Config:
+    """A config from TOML text; `source` is what messages call it.
+
+    folder : that paths in the text are relative to ("": the current one); those of overrides are
+    relative to the current folder. begun : text and overrides are of a run that began
+    (`defaults.unnamed`).
+    """
     try:
-        tree = toml_tree(text)
+        written = toml_tree(text)
     except ValueError as error:
         raise ConfigError(f"{source}: not valid TOML: {error}") from error
+    tree = deepcopy(written)
+    placed = place_paths(tree, folder)
+    for override in overrides:
+        apply_override(written, override)
     set_by = {apply_override(tree, override): override for override in overrides}
+    refuse_misplaced(placed, source, folder, tuple(set_by))
+    place_logs(tree)
+    chosen = defaults.unnamed(tree, begun)
+    defaults.fill(tree, chosen)
     reader = Reader(source, set_by, CHOICES, LEAST, MOST)
-    return replace(_assemble(reader, tree), text=text, overrides=tuple(overrides))
+    return replace(
+        _assemble(reader, tree, begun),
+        text=text,
+        overrides=tuple(overrides),
+        folder=str(folder),
+        absolute=absolute_paths(written, tree),
+        chosen=chosen,
+        batch_chosen=not defaults.names_batch_size(tree),
+    )
 
 
-def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
+def _assemble(reader: Reader, tree: Mapping[str, Any], begun: bool) -> Config:
     """The config of a TOML tree, all keys and what they mean together checked."""
     for name in tree:
         if name not in (*SECTIONS, "tables"):
             raise reader.unknown(name, [*SECTIONS, "tables"])
     parts = {name: reader.record(kind, tree.get(name, {}), name) for name, kind in SECTIONS.items()}
-    table_trees = tree.get("tables", {})
-    if not isinstance(table_trees, Mapping) or not table_trees:
-        raise reader.wrong(
-            "tables", "at least one table is needed, for example `tables.C1.rows = 1000`"
-        )
-    tables = tuple(_table(reader, name, keys, parts["model"]) for name, keys in table_trees.items())
+    model = parts["model"]
+    tables = tables_of(
+        reader,
+        tree.get("tables", {}),
+        lambda: feature_names(parts["data"]),
+        ModelDefaults(model.embedding_dim, model.embedding_format, model.embedding_rounding),
+    )
     rows = sum(table.rows for table in tables)
     if rows >= 2**63:
         raise reader.wrong(
@@ -198,7 +262,7 @@ def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
             f"together they have {rows:,} rows; row numbers of all tables must stay below 2^63",
         )
     config = Config(tables=tables, source=reader.source, **parts)
-    _check_together(reader, config)
+    _check_together(reader, config, begun)
     try:
         placements = choose_placements([table.name for table in tables], config.memory.placement)
         return replace(config, tables=with_caches(tables, placements, config.memory.cache_format))
@@ -206,45 +270,32 @@ def _assemble(reader: Reader, tree: Mapping[str, Any]) -> Config:
         raise ConfigError(f"{config.source}: {error}") from error
 
 
-def _table(reader: Reader, name: str, tree: Any, model: ModelConfig) -> TableSpec:
-    """The table `name`, with the defaults of `model`."""
-    key = f"tables.{name}"
-    keys = TableKeys(**reader.keys(TableKeys, tree, key))
-    if not name or "/" in name or "\0" in name or name in (".", ".."):
-        raise reader.wrong(key, "a table's name may not be empty, '.' or contain '/' or NUL")
-    if not keys.rows:
-        raise reader.wrong(key, f"its number of rows is missing; write {key}.rows = 1000")
-    features = keys.features or (name,)
-    if len(set(features)) < len(features):
-        raise reader.wrong(f"{key}.features", f"{list(features)} names a feature twice")
-    spec = keys.spec(
-        name, features, model.embedding_dim, model.embedding_format, model.embedding_rounding
-    )
-    if keys.rounding not in ("", spec.rounding):
-        raise reader.wrong(
-            f"{key}.rounding",
-            f"it has no effect on {spec.format}, which holds every number as it is",
-        )
-    return spec
-
-
-def _check_together(reader: Reader, config: Config) -> None:
-    """Check what depends on several keys."""
+def _check_together(reader: Reader, config: Config, begun: bool) -> None:
+    """Check what depends on several keys; begun : of a run that neocpu 0.1.0 may have begun."""
     data = config.data
     training = config.training
     if training.leaves & (training.leaves - 1):
         raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
+    if training.patience and not (config.eval.every_steps and data.valid):
+        key = "data.valid" if config.eval.every_steps else "eval.every_steps"
+        raise reader.wrong(
+            "training.patience", f"it counts measurements of the valid split; set {key} too"
+        )
     if data.format == "table" and not data.schema:
         raise reader.wrong("data.schema", 'format "table" needs the path of a SCHEMA.toml')
-    if data.rows_by == "hash" and (data.min_count or data.vocabulary):
+    if fault := data.split_fault():
+        raise reader.wrong("data.split", fault)
+    if data.rows_by != "vocabulary" and (data.min_count or data.vocabulary):
         key = "data.min_count" if data.min_count else "data.vocabulary"
         raise reader.wrong(
-            key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"'
+            key,
+            f'it has no effect while data.rows_by is "{data.rows_by}"; set data.rows_by = '
+            '"vocabulary"',
         )
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)
     for name, optimizer in (("sparse", config.optimizer.sparse), ("dense", config.optimizer.dense)):
-        for key, why in optimizer.faults(general=name == "sparse"):
+        for key, why in optimizer.faults(general=name == "sparse", trains=not begun):
             raise reader.wrong(f"optimizer.{name}.{key}", why)
     try:
         config.model.layout(1, config.tables)

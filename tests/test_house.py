@@ -21,8 +21,9 @@ ROOMS = {
     for level, names in enumerate(
         (
             ("errors", "trees"),
-            ("hdf5",),
+            ("hdf5", "presets"),
             ("records", "formats"),
+            ("paths",),
             ("jagged", "floats", "cores"),
             ("kernels",),
             ("reference",),
@@ -34,7 +35,7 @@ ROOMS = {
             ("planner",),
             ("model",),
             ("ingest",),
-            ("presets", "settings"),
+            ("settings", "defaults"),
             ("config",),
             ("advice",),
             ("simulation",),

@@ -181,3 +181,26 @@ def test_versions() -> None:
         set(names) >= {"python", "neocpu", "numba", "numpy", "mpi4py", "h5py"}
         and "unknown" not in names.values()
     )
+
+
+def test_listeners_hear_every_line_and_one_that_fails_is_dropped(tmp_path: Path) -> None:
+    shown: list[str] = []
+    heard: list[dict[str, object]] = []
+
+    def failing(line: dict[str, object]) -> None:
+        raise KeyError("no such board")
+
+    def spoiling(line: dict[str, object]) -> None:
+        heard.append(dict(line))
+        line.clear()
+
+    listeners = (failing, spoiling, heard.append, lambda line: line["step"] == 2)
+    report = RunReport(tmp_path, 0, tell=shown.append, listeners=listeners)
+    report.metrics(1, 10, "train", measured(0.5))
+    assert not report.stop_asked
+    report.metrics(2, 20, "train", measured(0.5))
+    assert report.stop_asked
+    first, second = lines(tmp_path)
+    assert heard == [first, first, second, second]
+    warnings = [line for line in shown if line.startswith("warning")]
+    assert len(warnings) == 1 and "KeyError: 'no such board'" in warnings[0]

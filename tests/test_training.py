@@ -16,8 +16,13 @@ from neocpu.ingest.dataset_layout import FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.threads import run_threads
+from neocpu.settings import OptimizerConfig, TrainingConfig
+from neocpu.training.clock import StepClock
+from neocpu.training.metrics import Window
 from neocpu.training.results import RunReport
 from neocpu.training.run_folder import RunLock
+from neocpu.training.step import Outcome
+from neocpu.training.train_log import TrainLog
 from neocpu.training.trainer import Trainer
 from tests.small_run import BATCH, CONFIG, ROWS, config_of, write_log
 
@@ -65,6 +70,63 @@ def test_a_run_whose_folder_is_removed_ends_with_its_checkpoint_and_digest(log, 
     assert json.loads((out / "run.json").read_text())["digest"] == whole["digest"]
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-00000003.h5"]
     assert sum("was removed while the run writes to it" in line for line in lines) == 1
+
+
+def test_a_listener_ends_a_run_as_its_last_step_would(log, tmp_path):
+    whole = train(log, tmp_path / "whole", "training.epochs=2", "training.steps=4")
+    longer = config_of(log, "training.epochs=3", "eval.every_steps=4")
+
+    def run(comm):
+        report = RunReport(tmp_path / "out", comm.rank, listeners=[lambda line: True])
+        return Trainer(longer, comm, tmp_path / "out", report=report).run()
+
+    for summary in run_threads(2, run):
+        assert (summary["steps"], summary["digest"]) == (4, whole["digest"])
+    assert [path.name for path in (tmp_path / "out" / "checkpoints").iterdir()] == [
+        "step-00000004.h5"
+    ]
+
+
+def test_lines_on_training_are_those_of_any_ranks_and_agree_with_full_measurements(log, tmp_path):
+    times = ("seconds", "samples_per_second")
+    config = config_of(log, "training.epochs=2", "training.log_every=2", "eval.every_steps=4")
+    plain = train(log, tmp_path / "plain", "training.epochs=2")
+    by_ranks = []
+    for ranks in (1, 3):
+        out = tmp_path / f"{ranks}"
+        summary = run_threads(ranks, lambda comm, out=out: Trainer(config, comm, out).run())[0]
+        assert summary["digest"] == plain["digest"]
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        by_ranks.append([{key: line[key] for key in line if key not in times} for line in lines])
+        training = [line for line in lines if line["split"] == "train"]
+        assert [line["step"] for line in training] == [2, 4, 6]
+        assert all(line["learning_rate"] > 0 and line["seconds"] > 0 for line in training)
+    assert by_ranks[0] == by_ranks[1]
+    # the same batches, in cheaper sums
+    log_of_run = TrainLog(config.training, config.optimizer, "bce", 100, StepClock(0.0))
+    window = Window(100)
+    generator = np.random.default_rng(1)
+    for _ in range(3):
+        p = generator.random(50, np.float32)
+        y = (generator.random(50) < 0.3).astype(np.float32)
+        window.add(p, y)
+        log_of_run.add(Outcome(p, y, -np.where(y == 1, np.log(p), np.log1p(-p))))
+    cheap = log_of_run.metrics(SingleComm())
+    full = window.metrics("bce", SingleComm())
+    for name in ("samples", "logloss", "ne", "calibration"):
+        assert getattr(cheap, name) == pytest.approx(getattr(full, name), rel=1e-6)
+
+
+def test_a_line_on_training_is_due_by_steps_or_by_time():
+    now = 0.0
+    config = TrainingConfig()
+    log_of_run = TrainLog(config, OptimizerConfig(), "bce", 9, StepClock(0.0), lambda: now)
+    log_of_run.begin(20)
+    assert [step for step in (20, 21, 99, 100) if log_of_run.due(step)] == [100]
+    now = 30.0
+    assert log_of_run.due(21) and not log_of_run.due(20)
+    log_of_run.pace(21)
+    assert not log_of_run.due(22)
 
 
 def test_more_passes_learn_more(log, tmp_path):

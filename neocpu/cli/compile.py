@@ -34,7 +34,7 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     )
     prepare_threads(comm, settings.training.threads or None)
 
-    from neocpu.cli.progress import compiling_on_terminal
+    from neocpu.cli.progress import compiling_shown
     from neocpu.parallel.environment import check_kernels
     from neocpu.training.datasets import converted
     from neocpu.training.plans import make_plan, memory_plan
@@ -51,7 +51,7 @@ def compile(config: Path, ranks: int | None, overrides: tuple[str, ...]) -> None
     pooling = splits.pooling_factors() if splits else {}
     plan = make_plan(settings, comm, pooling, ranks)
     placements = memory_plan(settings, plan, pooling).placements
-    watch = compiling_on_terminal(comm.rank)
+    watch = compiling_shown(comm.rank)
     seconds = warm_up(settings, plan, comm, tell, placements, watch)
     if comm.rank == 0:
         click.echo(f"kernels of {config} are ready after {seconds:.1f} s")

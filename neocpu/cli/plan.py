@@ -3,7 +3,6 @@
 With --machine also: how long would a step take there, and why?
 """
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +101,7 @@ def plan(
         note = MadeFor(planner=settings.parallel.planner, batch_size=settings.training.batch_size)
     if out:
         save(out, plan_file.text(sharding, placements, note))
-        click.echo(f"the plan is in {out}; train with it by parallel.plan = {json.dumps(str(out))}")
+        click.echo(f"the plan is in {out}; train with it by --set parallel.plan={out}")
 
 
 def print_plan(

@@ -12,7 +12,9 @@ from neocpu import config as configs
 from neocpu.cli.targets import check_target, force_option
 from neocpu.parallel.comm import SingleComm
 from neocpu.parallel.launch import prepare_threads
+from neocpu.paths import moved
 from neocpu.planner.towers import DISTANCES
+from neocpu.records import toml_tree
 
 if TYPE_CHECKING:
     from neocpu.config import Config
@@ -73,14 +75,15 @@ def towers(
     if out:
         check_target(out, force, [config])
     settings = configs.load(config, overrides)
-    if out and "towers" in configs.loads(settings.text, settings.source).header()["model"]:
+    if out and "towers" in toml_tree(settings.text).get("model", {}):
         raise click.UsageError(f"{config} has towers already; --out adds towers to one without")
     groups = _groups(settings, count, distance, ratio, steps, seed)
     lines = ["[model.towers]", *(f"{name} = {json.dumps(keys)}" for name, keys in groups.items())]
     section = "\n".join(lines)
     click.echo(section)
     if out:
-        out.write_text(f"{settings.text.rstrip()}\n\n{section}\n", encoding="utf-8")
+        text = moved(settings.text, settings.folder, out.parent)
+        out.write_text(f"{text.rstrip()}\n\n{section}\n", encoding="utf-8")
         click.echo(f"the config with these towers is in {out}", err=True)
 
 

@@ -13,9 +13,11 @@ import click
 
 from neocpu import config as configs
 from neocpu.cli.targets import check_target, force_option
+from neocpu.cli.terminal import tell_ranks
 from neocpu.ingest.targets import refuse_sources
 from neocpu.kernels.choice import FAMILIES, use
-from neocpu.parallel.launch import exec_mpiexec, get_comm, launched, prepare_threads
+from neocpu.parallel.launch import exec_mpiexec, get_comm, held_signals, launched, prepare_threads
+from neocpu.report.trackers import TRACKERS, trackers
 
 if TYPE_CHECKING:
     from neocpu.parallel.comm import Comm
@@ -64,6 +66,13 @@ STARTED = time.time()
     type=click.Choice(FAMILIES),
     help="Run the textbook kernels instead of the tuned ones: slower, the same digest.",
 )
+@click.option(
+    "--metrics",
+    "boards",
+    type=click.Choice(tuple(TRACKERS)),
+    multiple=True,
+    help="Also send every line of metrics.jsonl there; any number of times.",
+)
 def train(
     config: Path,
     ranks: int | None,
@@ -74,6 +83,7 @@ def train(
     trace_steps: int,
     force: bool,
     kernels: str | None,
+    boards: tuple[str, ...],
 ) -> None:
     """Train a model as CONFIG says, and print the digest of what was learnt.
 
@@ -93,37 +103,72 @@ def train(
         data = settings.data
         refuse_sources(trace, map(Path, (*data.train, *data.valid, *data.test)))
     if ranks is not None and ranks > 1 and not launched():
-        traced = ["--trace", str(trace), "--trace-steps", str(trace_steps)] if trace else []
         line = arguments(config, ranks, out, overrides, resume, kernels)
-        exec_mpiexec(ranks, [*line, *traced, *(["--force"] if force else [])])
-    comm = get_comm(
-        ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
-    )
-    prepare_threads(comm, settings.training.threads or None)
+        tell_ranks()
+        exec_mpiexec(ranks, [*line, *shown_arguments(trace, trace_steps, force, boards)])
+    with held_signals():
+        comm = get_comm(
+            ranks, settings.parallel.ranks_per_node or None, settings.parallel.shared_windows
+        )
+        prepare_threads(comm, settings.training.threads or None)
+        folder = out or default_folder(config, resume, comm)
+        traced = (trace, trace_steps) if trace else None
+        summary = run(settings, comm, folder, resume, boards, traced)
+        if comm.rank == 0:
+            show_summary(summary, folder)
 
+
+def show_summary(summary: dict[str, Any], folder: Path) -> None:
+    """Print the summary where stdout can be written; else say where it is."""
+    try:
+        print_summary(summary, folder)
+    except OSError as error:  # a full disk, or a pipe that nobody reads
+        forget_output()
+        reason = f"stdout cannot be written ({error.strerror})"
+        click.echo(f"neocpu: {reason}; the summary is {folder / 'run.json'}", err=True)
+
+
+def run(
+    settings: configs.Config,
+    comm: "Comm",
+    folder: Path,
+    resume: bool,
+    boards: tuple[str, ...],
+    traced: tuple[Path, int] | None,
+) -> dict[str, Any]:
+    """Train, with a report for whoever looks; the summary.
+
+    boards : names of trackers. traced : file of the trace, and steps at each end that it shows.
+    """
     from neocpu.cli.progress import make_report
+    from neocpu.training.config_keys import flat
     from neocpu.training.trace import RunTrace
     from neocpu.training.trainer import Trainer
 
-    folder = out or default_folder(config, resume, comm)
-    report = make_report(folder, comm.rank)
-    summary = Trainer(
-        settings,
-        comm,
-        folder,
-        resume=resume,
-        report=report,
-        started=STARTED,
-        bind=True,
-        trace=RunTrace(trace, comm, trace_steps) if trace else None,
-    ).run()
-    if comm.rank == 0:
-        try:
-            print_summary(summary, folder)
-        except OSError as error:  # a full disk, or a pipe that nobody reads
-            forget_output()
-            reason = f"stdout cannot be written ({error.strerror})"
-            click.echo(f"neocpu: {reason}; the summary is {folder / 'run.json'}", err=True)
+    chosen = () if comm.rank else boards
+    with trackers(chosen, folder, flat(settings), click.echo) as listeners:
+        return Trainer(
+            settings,
+            comm,
+            folder,
+            resume=resume,
+            report=make_report(folder, comm.rank, listeners),
+            started=STARTED,
+            bind=True,
+            trace=RunTrace(traced[0], comm, traced[1]) if traced else None,
+        ).run()
+
+
+def shown_arguments(
+    trace: Path | None, trace_steps: int, force: bool, boards: tuple[str, ...]
+) -> list[str]:
+    """The part of the command line on what is shown of the run."""
+    line = [word for board in boards for word in ("--metrics", board)]
+    if trace:
+        line += ["--trace", str(trace), "--trace-steps", str(trace_steps)]
+    if force:
+        line.append("--force")
+    return line
 
 
 def forget_output() -> None:

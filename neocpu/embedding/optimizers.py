@@ -19,6 +19,7 @@ WEIGHT_DECAY_MODES = ("none", "l2", "decoupled", "adagradw")
 # FBGEMM's numbers of them
 RATE_MODES = {"equal": -1, "tail_id_lr_increase": 0, "tail_id_lr_decrease": 1, "counter_sgd": 2}
 GENERAL = ("max_norm", "max_gradient")  # keys of every rule of tables
+EVERYWHERE = ("steps_before",)  # keys of every rule
 DENSE_NAMES = {
     "sgd": "exact_sgd",
     "adagrad": "exact_adagrad",
@@ -26,6 +27,7 @@ DENSE_NAMES = {
     "momentum_sgd": "momentum_sgd",
 }
 COUNTER = "exact_rowwise_adagrad_with_counter"
+COWCLIP = "exact_rowwise_adagrad_with_cowclip"
 
 
 def power(base: float, exponent: int) -> float:
@@ -103,6 +105,8 @@ class SparseOptimizer:
     `max_counter`. weight_norm_coefficient, lower_bound : of
     CowClip. Names from momentum on are FBGEMM's; a key that the rule does not read must keep its
     default (`faults`).
+    steps_before : updates that the states have seen before the first step; counters and bias
+        corrections go on from there, schedules do not. A run that takes states over notes it.
     """
 
     name: str = "exact_rowwise_adagrad"
@@ -129,6 +133,7 @@ class SparseOptimizer:
     tail_id_threshold_is_ratio: bool = False
     weight_norm_coefficient: float = 0.0
     lower_bound: float = 0.0
+    steps_before: int = 0
 
     @property
     def rule(self) -> Rule:
@@ -163,9 +168,11 @@ class SparseOptimizer:
             if key not in later or value != _DEFAULTS[key]
         }
 
-    def faults(self, general: bool = True) -> Iterator[tuple[str, str]]:
-        """(key, what is wrong with it) of values that do not go together; `general`: the rule is
-        one of tables.
+    def faults(self, general: bool = True, trains: bool = True) -> Iterator[tuple[str, str]]:
+        """(key, what is wrong with it) of values that do not go together.
+
+        general : the rule is one of tables. trains : it is to be trained with, so values with which
+        nothing is learnt are wrong too.
         """
         for beta in ("beta1", "beta2"):
             if getattr(self, beta) >= 1:
@@ -174,7 +181,7 @@ class SparseOptimizer:
             yield "weight_decay_mode", '"none" makes weight_decay void; choose l2 or decoupled'
         if self.weight_decay_mode == "adagradw" and self.name != COUNTER:
             yield "weight_decay_mode", f'"adagradw" is of {COUNTER} only; choose l2 or decoupled'
-        read = (*self.rule.options, *(GENERAL if general else ()))
+        read = (*self.rule.options, *EVERYWHERE, *(GENERAL if general else ()))
         for key in self._later():
             if key not in read and getattr(self, key) != _DEFAULTS[key]:
                 owners = ", ".join(name for name, rule in RULES.items() if key in rule.options)
@@ -182,6 +189,13 @@ class SparseOptimizer:
                     key,
                     f"it has no effect on {self.name}" + (f"; it is of {owners}" if owners else ""),
                 )
+        clips_all = not (self.weight_norm_coefficient or self.lower_bound)
+        if trains and self.name == COWCLIP and clips_all:
+            why = (
+                "with lower_bound 0 too, every gradient is clipped to 0 and no table learns; Zheng "
+            )
+            why += "et al. 2022 take weight_norm_coefficient = 1.0 and lower_bound = 1e-5"
+            yield "weight_norm_coefficient", why
         for key in ("max_counter", "adjustment_ub"):
             if not getattr(self, key):
                 yield key, "it must be above 0"
@@ -208,6 +222,7 @@ class SparseOptimizer:
     def numbers(self, step: int) -> dict[str, float]:
         """The numbers of `hyper` in fp64, by name."""
         rate = self.schedule.value(self.learning_rate, step)
+        step += self.steps_before
         wd = self.weight_decay
         mode = self.weight_decay_mode
         return {

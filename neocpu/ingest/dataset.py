@@ -7,6 +7,7 @@ pages of its own samples. One file is read in `neocpu.ingest.dataset_file`.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from neocpu.errors import DataError
 from neocpu.ingest.dataset_file import DatasetFile, Samples, starts_to_indices
-from neocpu.ingest.dataset_layout import BagColumn, FeatureColumn
+from neocpu.ingest.dataset_layout import BLOCK, BagColumn, FeatureColumn
 from neocpu.ingest.writer import DatasetWriter
 
 __all__ = ["BagColumn", "Dataset", "DatasetWriter", "FeatureColumn", "Samples"]
@@ -40,18 +41,19 @@ class Dataset:
     name -> `FeatureColumn` (hotness 0 where any file is ragged or files differ). vocabularies: name
     -> codes, entry i is table row i + 1 (empty when there is none). attributes: of the first file.
     missing, missing_dense: empty fields of the log, over all files. skipped: for each file, how
-    many faulty lines of the log were left out.
+    many faulty lines of the log were left out. label_names: of the labels of a table, of which
+    `label` chooses one ("": the first). schema: the tree of the table's schema, or None.
 
     Raises DataError for a missing, foreign, truncated or damaged file, and for files with different
     columns.
     """
 
-    def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
+    def __init__(self, paths: str | Path | Sequence[str | Path], label: str = "") -> None:
         path_list = [paths] if isinstance(paths, str | Path) else list(paths)
         if not path_list:
             raise DataError("no dataset file was given")
         self.paths = [Path(path) for path in path_list]
-        self._files = [DatasetFile(path) for path in self.paths]
+        self._files = [DatasetFile(path, label) for path in self.paths]
         first = self._files[0]
         for file in self._files[1:]:
             self._check_same(first, file)
@@ -62,6 +64,8 @@ class Dataset:
         self.dense_columns = first.dense_columns
         self.attributes = first.attributes
         self.labelled = first.labels is not None
+        self.label_names = first.label_names
+        self.schema = first.schema
         self.vocabularies = first.vocabularies
         self.features: dict[str, FeatureColumn] = {}
         for name, column in first.columns.items():
@@ -77,6 +81,21 @@ class Dataset:
             [file.missing_dense for file in self._files], axis=0, dtype=np.int64
         )
         self.skipped = [file.skipped for file in self._files]
+        self._first = 0  # sample of the files that is sample 0
+
+    def part(self, first: int, last: int) -> "Dataset":
+        """Samples [first, last) as a dataset: the same files, numbered from 0.
+
+        Vocabularies and counts of empty fields stay those of the whole files.
+        """
+        part = copy(self)
+        part._first = self._first + first
+        part.rows = last - first
+        return part
+
+    @property
+    def _is_part(self) -> bool:
+        return self.rows < int(self._first_samples[-1])
 
     def close(self) -> None:
         """Close the files, as the last reference does; nothing can be taken any more."""
@@ -121,6 +140,7 @@ class Dataset:
                 f"{self.paths[0]}: no feature {unknown[0]!r}; its features are "
                 f"{', '.join(self.features)}"
             )
+        samples = samples + self._first if self._first else samples
         file_of = np.searchsorted(self._first_samples[1:], samples, side="right")
         file_indices = np.unique(file_of)
         if file_indices.size == 1:
@@ -176,6 +196,11 @@ class Dataset:
         self, feature: str, entries: int = 1 << 20
     ) -> Iterator[NDArray[np.unsignedinteger]]:
         """All codes of a feature in file order, in blocks of about `entries`: for counting."""
+        if self._is_part:
+            for first in range(0, self.rows, BLOCK):
+                samples = np.arange(first, min(first + BLOCK, self.rows), dtype=np.int64)
+                yield self.take(samples, [feature]).features[feature].codes
+            return
         for file in self._files:
             shape = file.features[feature].codes.shape
             step = max(1, entries // max(1, math.prod(shape[1:])))
@@ -184,19 +209,35 @@ class Dataset:
 
     def frequencies(self, feature: str) -> list[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Frequent codes and their counts by file; empty if one of the files lacks them."""
-        if any(feature not in file.frequencies for file in self._files):
+        if self._is_part or any(feature not in file.frequencies for file in self._files):
             return []
         return [file.frequencies[feature] for file in self._files]
 
     def lookups(self, feature: str) -> int:
-        """Number of codes of a feature over all samples."""
+        """Number of codes of a feature over all samples; of a part with bags, at most."""
+        if self._is_part and (hotness := self.features[feature].hotness):
+            return self.rows * hotness
         return sum(
             file.features[feature].codes.shape[0] * (file.columns[feature].hotness or 1)
             for file in self._files
         )
 
+    def label_range(self) -> tuple[float, float]:
+        """The least and the greatest label: as noted, else looked for in all samples; (0, 0): none.
+
+        Raises DataError for a damaged file.
+        """
+        ranges = []
+        for file in self._files:
+            if file.label_range is not None:
+                ranges.append(file.label_range)
+            elif file.labels is not None:
+                ranges += file.label_ranges()
+        low, high = zip(*ranges) if ranges else ((0.0,), (0.0,))
+        return min(low), max(high)
+
     def length_blocks(self, feature: str, entries: int = 1 << 20) -> Iterator[NDArray[np.int32]]:
-        """Bag lengths of a feature in file order, in blocks."""
+        """Bag lengths of a feature in file order, in blocks; of a part, those of its files."""
         for file in self._files:
             for first in range(0, file.samples, entries):
                 yield file.lengths(feature, first, min(first + entries, file.samples))

@@ -7,21 +7,24 @@ from neocpu.records import Paths
 
 FORMATS = ("criteo", "avazu", "table")
 ON_ERROR = ("fail", "skip")
-ROWS_BY = ("hash", "vocabulary")
+ROWS_BY = ("hash", "vocabulary", "code")
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """Where the log is and how it becomes samples.
 
-    train, valid, test : paths of raw files, or of converted `.h5` ones.
+    train, valid, test : paths of raw files, or of converted `.h5` ones. All paths in a config are
+    relative to its file, those of `--set` to the current folder.
     format : of raw files.
+    split : shares of `train` that are the train, valid and test samples, in the log's order, so
+        that a chronological log is tested on its future: `[0.8, 0.1, 0.1]` (empty: no split).
     schema : SCHEMA.toml, for format "table".
     shuffle : whether train samples come in another order in each epoch (fixed by training.seed).
     header : whether the first line of a raw Criteo log holds column names.
-    rows_by : how a category becomes a row: by "hash", or by a "vocabulary", which is that of the
+    rows_by : how a category becomes a row: by "hash"; by a "vocabulary", which is that of the
         dataset `vocabulary`, else that of the train data (raw files: codes seen at least
-        `min_count` times).
+        `min_count` times); or by "code" modulo the table's rows, for codes that are rows already.
     vocabulary : path of a data set whose vocabulary is used ("": the train data's).
     min_count : fewer occurrences of a code, and it has no row of its own.
     dense_transform : of integers: log1p, ln(1 + x) with negative numbers as 0; none.
@@ -39,6 +42,7 @@ class DataConfig:
     train: Paths = ()
     valid: Paths = ()
     test: Paths = ()
+    split: tuple[float, ...] = ()
     format: str = "criteo"
     schema: str = ""
     header: bool = False
@@ -59,7 +63,19 @@ class DataConfig:
             del header[name]
         if self.shuffle_run == 1:  # as before there was a choice
             del header["shuffle_run"]
+        if not self.split:
+            del header["split"]
         return header
+
+    def split_fault(self) -> str:
+        """What is wrong with `split`; "" if nothing."""
+        if not self.split:
+            return ""
+        if len(self.split) != 3 or abs(sum(self.split) - 1) > 1e-6 or not self.split[0]:
+            return "give three shares, of train, valid and test, which sum to 1: [0.8, 0.1, 0.1]"
+        if self.valid or self.test:
+            return "it makes valid and test parts of data.train; leave data.valid and data.test out"
+        return ""
 
     def counted_once(self) -> dict[str, Any]:
         """Features of which caches count the lookups of distinct bags only."""

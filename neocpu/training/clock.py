@@ -10,15 +10,15 @@ import time
 class StepClock:
     """Measures the steps of one process.
 
-    Attributes: seconds, the time of the steps after the first; cold_start, seconds from the start
-    of the process to the end of its first step (None before that).
+    Attributes: seconds and samples (of all ranks) of the steps after the first; cold_start, seconds
+    from the start of the process to the end of its first step (None before that).
     """
 
     def __init__(self, process_start: float) -> None:
         self.seconds = 0.0
         self.cold_start: float | None = None
         self._process_start = process_start  # as `time.time()` tells it
-        self._samples = 0
+        self.samples = 0
         self._begin = 0.0
 
     def start(self) -> None:
@@ -31,9 +31,9 @@ class StepClock:
             self.cold_start = time.time() - self._process_start
             return
         self.seconds += time.perf_counter() - self._begin
-        self._samples += samples
+        self.samples += samples
 
     @property
     def samples_per_second(self) -> float:
         """Samples of all ranks a second; 0 where no step was timed."""
-        return self._samples / self.seconds if self.seconds else 0.0
+        return self.samples / self.seconds if self.seconds else 0.0

@@ -5,7 +5,7 @@ Raw logs are converted once, by rank 0; then every rank maps the converted files
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from neocpu.ingest.convert import ConvertOptions, expected_bytes
 from neocpu.ingest.copies import ensure_dataset, missing_copies
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.loader import Loader
+from neocpu.ingest.vocabulary import fit_vocabularies
 from neocpu.parallel.comm import Comm
 from neocpu.training.identity import describe
 from neocpu.training.preflight import check_conversions
@@ -30,19 +31,31 @@ LOOKED_AT = 4096
 
 
 class Splits:
-    """The opened datasets of a run, by split name; those without a path are absent."""
+    """The opened datasets of a run, by split name; those without a path are absent.
+
+    config : the run's, with a batch size for its train data where it named none.
+    """
 
     def __init__(self, config: Config, comm: Comm, datasets: dict[str, Dataset]) -> None:
-        self.config = config
+        train = datasets.get("train")
+        self.config = config.for_samples(train.rows) if train else config
         self.comm = comm
         self.datasets = datasets
         self._vocabularies: dict[str, Any] | None = None
         self._estimates: dict[str, dict[str, float]] = {}
         if config.data.rows_by == "vocabulary":
-            source = (
-                Dataset(config.data.vocabulary) if config.data.vocabulary else datasets.get("train")
-            )
-            self._vocabularies = source.vocabularies if source else None
+            self._vocabularies = _vocabularies(config, datasets)
+
+    @property
+    def vocabularies(self) -> dict[str, Any]:
+        """Codes of each feature whose rows are chosen by a vocabulary; {} where none is known."""
+        if self.config.data.rows_by != "vocabulary":
+            return {}
+        return dict(self._vocabularies or {})
+
+    def use_vocabularies(self, vocabularies: Mapping[str, Any]) -> None:
+        """Choose rows by these vocabularies, and not by those of the data."""
+        self._vocabularies = dict(vocabularies)
 
     @property
     def dense_features(self) -> int:
@@ -225,7 +238,45 @@ def open_paths(
                     f"{name}: {count:,} malformed lines of {source} were skipped; the first are "
                     f"in {path}.errors.txt"
                 )
-    return Splits(config, comm, datasets)
+    return Splits(config, comm, _parts(config, datasets))
+
+
+def _parts(config: Config, datasets: dict[str, Dataset]) -> dict[str, Dataset]:
+    """The parts of the train data that `data.split` makes of them, in the log's order."""
+    whole = datasets.get("train")
+    if whole is None or not config.data.split:
+        return datasets
+    ends = [0]
+    total = 0.0
+    for share in config.data.split:
+        total += share
+        ends.append(min(round(total * whole.rows), whole.rows))
+    return {
+        name: whole.part(first, last)
+        for name, first, last in zip(SPLITS, ends, ends[1:])
+        if last > first
+    }
+
+
+def _vocabularies(config: Config, datasets: dict[str, Dataset]) -> dict[str, Any] | None:
+    """Vocabularies of the run: of `data.vocabulary`, else of the train data, counted or stored.
+
+    Where a checkpoint is applied to other data, those of its train data, if they are still there.
+    """
+    data = config.data
+    if data.vocabulary:
+        return Dataset(data.vocabulary).vocabularies
+    train = datasets.get("train")
+    if train is None and data.train:
+        with suppress(NeocpuError, OSError):
+            options = convert_options(config, "train", True)
+            files = ensure_dataset(data.train, data.format, options, make=False)
+            train = _parts(config, {"train": Dataset(files)})["train"]
+    if train is None:
+        return None
+    if data.split and data.min_count:
+        return dict(fit_vocabularies(train, data.min_count))
+    return train.vocabularies
 
 
 def converted(config: Config, comm: Comm) -> Splits | None:
@@ -233,17 +284,18 @@ def converted(config: Config, comm: Comm) -> Splits | None:
     data = config.data
     splits = None
     if data.train:
-        options = _options(config, "train", True)
+        options = convert_options(config, "train", True)
         with suppress(NeocpuError, OSError):
             files = ensure_dataset(data.train, data.format, options, make=False)
-            splits = Splits(config, comm, {"train": Dataset(files)})
+            splits = Splits(config, comm, _parts(config, {"train": Dataset(files)}))
     return None if comm.largest(int(splits is None)) else splits
 
 
-def _options(config: Config, name: str, labelled: bool) -> ConvertOptions:
+def convert_options(config: Config, name: str, labelled: bool) -> ConvertOptions:
     """How the raw files of a split are converted."""
     data = config.data
     makes_vocabulary = name == "train" and data.rows_by == "vocabulary" and not data.vocabulary
+    makes_vocabulary = makes_vocabulary and not data.split  # it is that of the train part
     return ConvertOptions(
         dense_transform=data.dense_transform,
         on_error=data.on_error,
@@ -276,7 +328,7 @@ def _check_disk(
     kind = config.data.format
     needs = []
     for name, paths in sources.items():
-        options = _options(config, name, labelled)
+        options = convert_options(config, name, labelled)
         for raw_files, copy in missing_copies(paths, kind, options, out):
             needs.append((copy, expected_bytes(raw_files, kind, options)))
     check_conversions(needs, tell)
@@ -299,7 +351,7 @@ def _ensure(
             tell(f"{name}: converting {', '.join(paths)}, once: {100 * done / max(total, 1):.0f} %")
             shown = done
 
-    options = _options(config, name, labelled)
+    options = convert_options(config, name, labelled)
     files = ensure_dataset(paths, config.data.format, options, out, progress)
     for path, source in zip(files, paths):
         if str(path) != source:

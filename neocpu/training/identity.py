@@ -26,6 +26,7 @@ def describe(
 
     splits : of each split "rows" (its number of samples), "fingerprint" and "files".
     vocabularies : SHA-256 of each feature's, where `rows_by` is "vocabulary".
+    dense : names of the dense columns.
     """
     splits = {}
     for name, data in datasets.items():
@@ -36,8 +37,14 @@ def describe(
         }
     hashes = {}
     if rows_by == "vocabulary" and vocabularies:
-        hashes = {feature: _sha(codes) for feature, codes in vocabularies.items()}
-    return {"splits": splits, "vocabularies": hashes}
+        hashes = hashes_of(vocabularies)
+    dense = list(next(iter(datasets.values())).dense_columns)
+    return {"splits": splits, "vocabularies": hashes, "dense": dense}
+
+
+def hashes_of(vocabularies: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    """SHA-256 of each feature's vocabulary."""
+    return {feature: _sha(codes) for feature, codes in vocabularies.items()}
 
 
 def fingerprint(data: Dataset) -> str:

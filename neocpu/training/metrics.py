@@ -78,15 +78,22 @@ def compute(scores: F32, labels: F32, loss: str, comm: Comm) -> Metrics:
         return Metrics(n)
     logloss = float(total_loss / n)
     rate = float(clicks / n)
-    entropy = -(rate * _log(rate) + (1 - rate) * _log(1 - rate)) if 0 < rate < 1 else 0.0
+    spread = entropy(rate)
     return Metrics(
         n,
         logloss,
-        ne=logloss / entropy if entropy else None,
+        ne=logloss / spread if spread else None,
         auc=None if unclear else auc,
         calibration=float(predicted / clicks) if clicks else None,
         accuracy=None if unclear or correct is None else float(correct / n),
     )
+
+
+def entropy(rate: float) -> float:
+    """Of a click rate, in nats; 0 where it is 0 or 1."""
+    if not 0 < rate < 1:
+        return 0.0
+    return -(rate * _log(rate) + (1 - rate) * _log(1 - rate))
 
 
 def _log(x: float) -> float:

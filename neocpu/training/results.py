@@ -18,11 +18,11 @@ import importlib.util
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from neocpu.parallel.plan import Plan
 from neocpu.training.metrics import Metrics
@@ -31,8 +31,19 @@ Advance = Callable[[int, int], None]
 Tell = Callable[[str], None]  # shows one line
 # (steps in all, steps done) -> advance(step, samples)
 Progress = Callable[[int, int], AbstractContextManager[Advance]]
+
+
+class Compiled(NamedTuple):
+    """Kernels that have been compiled so far, and about how many there will be in all."""
+
+    done: int
+    about: int
+
+
 # shows how many kernels have been compiled, asking the function now and then, while the block lasts
-Watch = Callable[[Callable[[], int]], AbstractContextManager[None]]
+Watch = Callable[[Callable[[], Compiled]], AbstractContextManager[None]]
+# hears every line of metrics.jsonl; True asks the run to stop, as if this were its last step
+Listener = Callable[[dict[str, Any]], Any]
 PACKAGES = ("neocpu", "numba", "numpy", "mpi4py", "h5py")
 
 
@@ -47,7 +58,7 @@ def no_progress(total: int, done: int) -> Iterator[Advance]:
 
 
 @contextmanager
-def unwatched(count: Callable[[], int]) -> Iterator[None]:
+def unwatched(count: Callable[[], Compiled]) -> Iterator[None]:
     """Show nothing."""
     yield
 
@@ -57,6 +68,11 @@ class RunReport:
 
     tell : shows one line. progress : a context manager that yields `advance(step, samples of that
         step)`. compiling : shows how many kernels have been compiled.
+    listeners : each is called on rank 0 with every line of metrics.jsonl, a dict of its own. One
+        that returns True ends the run well after this step, on all ranks: it is measured and saved
+        as after its last step. One that raises is told, and not called again.
+
+    Attributes: stop_asked, did a listener ask for the end of the run?
     """
 
     def __init__(
@@ -67,14 +83,17 @@ class RunReport:
         tell: Callable[[str], None] | None = None,
         progress: Progress | None = None,
         compiling: Watch = unwatched,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self.out = Path(out)
+        self.stop_asked = False
         self.compiling = compiling
         self._first = rank == 0
         self._tell = tell or silent if self._first else silent
         self._failed: set[str] = set()  # files of which it was told that they cannot be written
         self._progress = progress or no_progress if self._first else no_progress
         self._trimmed = False
+        self._listeners = list(listeners)
 
     def tell(self, text: str) -> None:
         """One line for whoever watches, as long as anybody can."""
@@ -101,8 +120,19 @@ class RunReport:
         for line in placement_lines:
             self.tell(line)
 
-    def metrics(self, step: int, samples: int, split: str, metrics: Metrics) -> None:
-        """Add one measurement: metrics.jsonl gets a line.
+    def metrics(
+        self,
+        step: int,
+        samples: int,
+        split: str,
+        metrics: Metrics,
+        pace: Mapping[str, Any] | None = None,
+        shown: bool = True,
+    ) -> None:
+        """Add one measurement: metrics.jsonl gets a line, and the listeners hear it.
+
+        pace : how fast training is (`TrainLog.pace`), for lines of the split "train". shown : is
+        the line told too?
 
         After a resume, lines that the interrupted run wrote for this step and later go first.
         """
@@ -110,11 +140,25 @@ class RunReport:
             return
         values = metrics.to_dict()
         measured = values.pop("samples")
-        line = {"step": step, "samples": samples, "split": split, "measured": measured, **values}
+        line = {"step": step, "samples": samples, "split": split, "measured": measured}
+        line |= values | dict(pace or {})
         self._write("metrics.jsonl", lambda path: self._append(path, step, json.dumps(line)))
-        defined = {name: value for name, value in values.items() if value is not None}
-        numbers = ", ".join(f"{name} {value:.5f}" for name, value in defined.items())
-        self.tell(f"step {step}, {split}: {numbers}")
+        if shown:
+            defined = {name: value for name, value in values.items() if value is not None}
+            numbers = ", ".join(f"{name} {value:.5f}" for name, value in defined.items())
+            self.tell(f"step {step}, {split}: {numbers}")
+        self._notify(line)
+
+    def _notify(self, line: dict[str, Any]) -> None:
+        """Call the listeners; one that fails is told once and dropped."""
+        for listener in tuple(self._listeners):
+            try:
+                self.stop_asked |= listener(dict(line)) is True
+            except Exception as error:
+                self._listeners.remove(listener)
+                name = getattr(listener, "__qualname__", type(listener).__qualname__)
+                text = " ".join(f"{type(error).__name__}: {error}".split())
+                self.tell(f"warning: {name} failed, and hears no more of this run: {text}")
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, and the picture if it can be drawn."""

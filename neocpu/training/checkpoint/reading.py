@@ -149,11 +149,19 @@ class CheckpointFile:
             raise self.links[-1].damaged("/run/data does not describe data")
         return data
 
+    def vocabularies(self) -> dict[str, NDArray[Any]]:
+        """Codes of each feature whose rows are chosen by a vocabulary, entry i for row i + 1.
+
+        {} where rows are chosen by hash, and in files of neocpu 0.1.0.
+        """
+        every = (link.vocabularies() for link in reversed(self.links))
+        return next((words for words in every if words), {})
+
     def config(self, overrides: Sequence[str] = ()) -> Config:
         """The config of the run that wrote the checkpoint, with further overrides."""
         newest = self.links[-1]
         all_overrides = [*newest.strings(self.text("overrides"), "/run/overrides"), *overrides]
-        return loads(self.text("config"), f"{self.path} (config)", all_overrides)
+        return loads(self.text("config"), f"{self.path} (config)", all_overrides, begun=True)
 
     def number(self, name: str) -> int:
         """Index of a tensor by name, for example "tables/C1".

@@ -1,0 +1,285 @@
+"""How does a look at a log become a config? Through a template, `config.toml.j2`.
+
+write_config(["clicks.csv"], "my") -> my/clicks.toml, which `neocpu train` takes as it is
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from neocpu import config as configs
+from neocpu.advice.look import LOOKED_AT, Log, as_toml, look
+from neocpu.advice.roles import LogColumn, Roles, by_role, columns_of
+from neocpu.advice.sizes import MIN_COUNT, ModelSizes, rows_of, sizes_of
+from neocpu.errors import ConfigError, DataError
+from neocpu.ingest.targets import refuse_sources
+
+SPLIT = (0.8, 0.1, 0.1)
+LEAST_SPLIT = 10  # rows; of fewer no part is measured
+MEASURED = 10  # times in a pass that the valid part is measured
+SAVED = 2  # times in a pass that a checkpoint is written
+FRAME = "data.parquet"  # file of a frame beside its config
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What callers of `init` say about their log.
+
+    label, dense, categories, left_out : column names. valid, test : files that are measured on;
+    with either the train files are not split. looked_at : bytes of text to look at.
+    """
+
+    label: str = ""
+    dense: Sequence[str] = ()
+    categories: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+    valid: Sequence[str | Path] = ()
+    test: Sequence[str | Path] = ()
+    looked_at: int = LOOKED_AT
+
+
+@dataclass(frozen=True)
+class ConfigDraft:
+    """A config that was drafted: its text, what it was made of, and lines that say so."""
+
+    text: str
+    log: Log
+    columns: Sequence[LogColumn]
+    sizes: ModelSizes
+    said: Sequence[str] = field(default_factory=tuple)
+
+
+def init(
+    data: Any,
+    out: str | Path = ".",
+    *,
+    force: bool = False,
+    label: str = "",
+    dense: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    left_out: Sequence[str] = (),
+    valid: Sequence[str | Path] = (),
+    test: Sequence[str | Path] = (),
+) -> Path:
+    """Look at a log and write a config that trains on it; returns the config's path.
+
+    data : a path, paths of files with the same columns, or a frame (polars, pandas, Arrow, a
+        mapping of arrays), which is written to `data.parquet` beside the config.
+    out : folder of the config, or the config itself if it ends with ".toml".
+    force : replace files that exist. label, dense, categories, left_out : names of columns whose
+        role is not to be guessed. valid, test : files to measure on, instead of a split.
+
+    Raises DataError for files that cannot be read, ConfigError where no label is found, a named
+    column is missing, or a file exists.
+    """
+    wishes = Wishes(label, dense, categories, left_out, valid, test)
+    if isinstance(data, str | Path):
+        data = [data]
+    if isinstance(data, Sequence):
+        target = target_of(data, out)
+        _check_free(target, force)
+        write_config(data, target, wishes)
+        return target
+    target = target_of([FRAME], out)
+    parquet = target.parent / FRAME
+    for path in (target, parquet):
+        _check_free(path, force)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _as_polars(data).write_parquet(parquet)
+    write_config([parquet], target, wishes)
+    return target
+
+
+def _as_polars(data: Any) -> pl.DataFrame:
+    if isinstance(data, pl.DataFrame):
+        return data
+    if isinstance(data, pl.LazyFrame):
+        return data.collect()
+    if isinstance(data, Mapping):
+        return pl.DataFrame(data)
+    if type(data).__module__.startswith("pandas"):
+        return pl.from_pandas(data)
+    try:
+        frame = pl.from_arrow(data)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{type(data).__name__} is no path and no frame") from error
+    return frame if isinstance(frame, pl.DataFrame) else frame.to_frame()
+
+
+def target_of(data: Sequence[str | Path], out: str | Path) -> Path:
+    """The config that `out` means: itself if it is a file, else one in that folder."""
+    out = Path(out)
+    if out.suffix == ".toml" or out.is_file():
+        return out
+    return out / f"{Path(data[0]).name.split('.')[0] or 'config'}.toml"
+
+
+def _check_free(path: Path, force: bool) -> None:
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists; force=True replaces it")
+
+
+def write_config(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDraft:
+    """ConfigDraft a config for these files and write it. Raises DataError and ConfigError."""
+    refuse_sources(target, map(Path, (*data, *wishes.valid, *wishes.test)))
+    drafted = draft(data, target, wishes)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(drafted.text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written: {error.strerror}") from error
+    return drafted
+
+
+def draft(data: Sequence[str | Path], target: Path, wishes: Wishes) -> ConfigDraft:
+    """The config of a log, whose file will be `target`, checked as `neocpu train` would."""
+    log = look(data, wishes.looked_at)
+    roles = Roles(wishes.label, wishes.dense, wishes.categories, wishes.left_out, MIN_COUNT)
+    columns = columns_of(log, roles)
+    found = by_role(columns)
+    (label,) = found["label"]
+    split = SPLIT if not (wishes.valid or wishes.test) and log.rows >= LEAST_SPLIT else ()
+    sizes = sizes_of(log, round(log.rows * (split[0] if split else 1.0)))
+    tables = [column for column in columns if column.role in ("category", "list", "hour")]
+    if not tables:
+        raise ConfigError(
+            f"{log.paths[0]}: no column looks like a category, and a DLRM needs one; name one with "
+            "--category COLUMN (from Python categories=)"
+        )
+    environment = Environment(
+        loader=PackageLoader("neocpu.advice", ""),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        autoescape=False,
+    )
+    environment.filters["toml"] = as_toml
+    environment.filters["comment"] = _comment
+    folder = target.parent
+    text = environment.get_template("config.toml.j2").render(
+        title=target.stem,
+        name=_comment(target.name),
+        source=_comment(", ".join(path.name for path in log.paths)),
+        looked_at=_looked_at(log),
+        train=_relative(log.paths, folder),
+        valid=_relative(wishes.valid, folder),
+        test=_relative(wishes.test, folder),
+        split=list(split),
+        log=log,
+        label=label,
+        dense=_groups(found.get("dense", []), "kind", "transform"),
+        dense_count=len(found.get("dense", [])),
+        categories=_groups(tables, "kind", "separator", "weight_separator"),
+        left_out=found.get("left out", []),
+        missing=_missing,
+        sizes=sizes,
+        loss="bce" if label.kind == "click" else "mse",
+        rows_note=_rows_note(sizes),
+        tables=[_table(column, sizes) for column in _table_columns(tables)],
+        every=max(sizes.steps // MEASURED, 1),
+        save_every=max(sizes.steps // SAVED, 1),
+    )
+    configs.loads(text, str(target))
+    return ConfigDraft(text, log, columns, sizes, tuple(_said(log, columns, split)))
+
+
+def _table_columns(tables: Sequence[LogColumn]) -> list[LogColumn]:
+    """Columns with a table; an hour of YYMMDDHH gives a weekday too."""
+    columns = []
+    for column in tables:
+        columns.append(column)
+        if column.role == "hour":
+            weekday = LogColumn("weekday", "hour", "weekday", distinct=7, grown=7, frequent=7)
+            columns.append(weekday)
+    return columns
+
+
+def _groups(columns: Sequence[LogColumn], *keys: str) -> list[dict[str, Any]]:
+    """Neighbouring columns that agree in these attributes."""
+    groups = []
+    for values, members in groupby(columns, lambda c: tuple(getattr(c, key) for key in keys)):
+        group = list(members)
+        names = [column.name for column in group]
+        groups.append({"columns": group, "names": names, **dict(zip(keys, values))})
+    return groups
+
+
+def _table(column: LogColumn, sizes: ModelSizes) -> dict[str, str]:
+    """One table: its key, its body as TOML and a note about its values."""
+    rows = rows_of(column, sizes.rows_by)
+    body = f"rows = {rows}"
+    if column.role == "list":
+        body += ', pooling = "mean"' if not column.weight_separator else ", weighted = true"
+    estimate = "" if column.grown == column.distinct else f", about {column.grown:,} in all"
+    note = f"{column.distinct:,} values{estimate}{_missing(column)}"
+    if column.role == "list":
+        note += f"; {column.items:.1f} per row"
+    key = column.name if BARE_KEY.fullmatch(column.name) else as_toml(column.name)
+    return {"key": key, "body": body, "note": note}
+
+
+def _missing(column: LogColumn) -> str:
+    return f", {100 * column.missing:.1f} % empty" if column.missing else ""
+
+
+def _comment(text: str) -> str:
+    """Text that fits in a comment: one line without control characters."""
+    return (
+        " ".join(text.split()).encode("unicode_escape").decode() if not text.isprintable() else text
+    )
+
+
+def _looked_at(log: Log) -> str:
+    if log.whole:
+        return f"All of its {log.rows:,} rows were looked at."
+    return (
+        f"The first {log.frame.height:,} rows were looked at, of about {log.rows:,}; counts of "
+        "values are estimates."
+    )
+
+
+def _rows_note(sizes: ModelSizes) -> str:
+    if sizes.rows_by == "vocabulary":
+        return (
+            "A row for each value, one for those that training never saw, one for empty fields; "
+            "a table may be larger."
+        )
+    return "Several rows for each value, so that few values share one."
+
+
+def _said(log: Log, columns: Sequence[LogColumn], split: Sequence[float]) -> list[str]:
+    """What was guessed, for the screen."""
+    found = by_role(columns)
+    (label,) = found["label"]
+    lines = [f"{log.rows:,} rows{'' if log.whole else ', about'}, read as {log.kind}"]
+    lines.append(f"label: {label.name}{f', {label.why}' if label.why else ''}")
+    for role, title in (("dense", "numbers"), ("category", "categories"), ("list", "lists")):
+        names = [column.name for column in found.get(role, [])]
+        if names:
+            lines.append(f"{title}: {_shown(names)}")
+    for column in found.get("left out", []):
+        lines.append(f"left out: {column.name}, {column.why}")
+    if split:
+        shares = ", ".join(f"{100 * share:g} %" for share in split)
+        lines.append(f"train, valid, test: the first, next and last rows, {shares}")
+    return lines
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return ", ".join(names[:12]) + more
+
+
+def _relative(paths: Sequence[str | Path], folder: Path) -> list[str] | str:
+    """Paths as a config in `folder` writes them; one alone is a text."""
+    written = [os.path.relpath(path, folder) for path in paths]
+    return written[0] if len(written) == 1 else written

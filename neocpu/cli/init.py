@@ -1,0 +1,69 @@
+"""`neocpu init`: look at a log, and write a config that trains on it."""
+
+from pathlib import Path
+
+import click
+
+from neocpu.cli.targets import check_target, force_option
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("data", nargs=-1, required=True, metavar="DATA...", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Folder of the config, or the config itself, NAME.toml.  [default: here]",
+)
+@force_option("the config")
+@click.option("--label", default="", metavar="COLUMN", help="The column to predict.")
+@click.option(
+    "--dense", multiple=True, metavar="COLUMN", help="A column of numbers; may be repeated."
+)
+@click.option(
+    "--category",
+    "categories",
+    multiple=True,
+    metavar="COLUMN",
+    help="A column of categories; likewise.",
+)
+@click.option(
+    "--leave-out",
+    "left_out",
+    multiple=True,
+    metavar="COLUMN",
+    help="A column not to learn from; likewise.",
+)
+@click.option(
+    "--valid", type=FILE, multiple=True, help="Measure on it now and then; DATA is not split."
+)
+@click.option(
+    "--test", type=FILE, multiple=True, help="Measure on it at the end; DATA is not split."
+)
+def init(
+    data: tuple[Path, ...],
+    out: Path,
+    force: bool,
+    label: str,
+    dense: tuple[str, ...],
+    categories: tuple[str, ...],
+    left_out: tuple[str, ...],
+    valid: tuple[Path, ...],
+    test: tuple[Path, ...],
+) -> None:
+    """Look at a log (DATA...) and write a commented config that trains on it.
+
+    Criteo TSV, Avazu CSV, any CSV or TSV, plain or gzip, and Parquet; several files of the same
+    columns follow one another. It says what it guessed; nothing is asked. Without --valid and
+    --test the last fifth of the rows is measured on.
+    """
+    from neocpu.advice.write import Wishes, target_of, write_config
+
+    target = target_of(data, out)
+    check_target(target, force, (*data, *valid, *test))
+    drafted = write_config(data, target, Wishes(label, dense, categories, left_out, valid, test))
+    for line in drafted.said:
+        click.echo(line)
+    click.echo(f"{target} is written; change it as you like, then: neocpu train {target}")

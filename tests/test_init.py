@@ -1,0 +1,159 @@
+"""Does `neocpu init` write a config that trains at once, from any log?"""
+
+import gzip
+import random
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from neocpu import config as configs
+from neocpu.advice.look import guess_dialect, look
+from neocpu.advice.roles import Roles, by_role, columns_of
+from neocpu.advice.sizes import colliding
+from neocpu.cli import run
+from neocpu.defaults import batch_of
+from neocpu.errors import ConfigError
+from neocpu.ingest.dataset import Dataset
+from neocpu.parallel.comm import SingleComm
+from neocpu.training.datasets import open_splits
+from neocpu.training.results import silent
+from neocpu.training.trainer import Trainer
+
+CRITEO = Path(__file__).parent.parent / "data" / "tiny-criteo-train.tsv.gz"
+ROWS = 400
+
+
+def clicks(rows=ROWS):
+    """A table of clicks with every role: name -> values."""
+    draw = random.Random(1)
+    shops = [draw.choice(["north, main", "south", "east"]) for _ in range(rows)]
+    click = [int(draw.random() < (0.5 if shop == "south" else 0.2)) for shop in shops]
+    return {
+        "request": [f"r{number:05d}" for number in range(rows)],
+        "clicked": click,
+        "shop": shops,
+        "item_id": [draw.randrange(1000, 1080) for _ in range(rows)],
+        "price": [round(draw.random() * 90, 2) for _ in range(rows)],
+        "score": [round(draw.gauss(0, 1), 3) for _ in range(rows)],
+        "tags": ["|".join(draw.sample("abcdefgh", draw.randint(1, 3))) for _ in range(rows)],
+        "paid": ["yes" if one else "no" for one in click],
+        "country": ["CH"] * rows,
+    }
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory):
+    path = tmp_path_factory.mktemp("log") / "clicks.csv"
+    pl.DataFrame(clicks()).write_csv(path)
+    return path
+
+
+def roles_of(path, roles=None):
+    found = by_role(columns_of(look([path]), roles or Roles()))
+    return {role: [column.name for column in columns] for role, columns in found.items()}
+
+
+def test_each_column_gets_the_role_that_its_values_show(csv, tmp_path):
+    expected = {
+        "left out": ["request", "paid", "country"],
+        "label": ["clicked"],
+        "category": ["shop", "item_id"],
+        "dense": ["price", "score"],
+        "list": ["tags"],
+    }
+    assert roles_of(csv) == expected
+    pl.DataFrame(clicks()).write_parquet(tmp_path / "clicks.parquet")
+    assert roles_of(tmp_path / "clicks.parquet") == expected
+    named = Roles(categories=["price"], left_out=["shop"], dense=["item_id"])
+    found = roles_of(csv, named)
+    assert found["category"] == ["price"]
+    assert found["dense"] == ["item_id", "score"]
+    assert "shop" in found["left out"]
+
+
+def test_the_label_is_asked_for_where_nothing_shows_it(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n" + "".join(f"x{i % 3},{i % 5}\n" for i in range(40)))
+    with pytest.raises(ConfigError, match=r"which column is the label.*--label COLUMN"):
+        roles_of(path)
+    with pytest.raises(ConfigError, match="no column 'c'; the log has 'a', 'b'"):
+        roles_of(path, Roles(label="c"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "dialect"),
+    [
+        (["a,b", "1,2"], (",", "", True)),
+        (["1\t2", "3\t4"], ("\t", "", False)),
+        (["y;t", '1;"a;b"', "0;c"], (";", '"', True)),
+        (["x|y|z", "1|p|q"], ("|", "", True)),
+    ],
+)
+def test_delimiter_quotes_and_header_are_guessed(lines, dialect):
+    guessed = guess_dialect(lines)
+    assert (guessed.delimiter, guessed.quote, guessed.header) == dialect
+
+
+def test_a_known_log_is_known_and_only_a_part_of_a_large_one_is_read(tmp_path):
+    log = look([CRITEO])
+    assert log.kind == "criteo" and log.whole
+    path = tmp_path / "large.tsv"
+    path.write_bytes(gzip.decompress(CRITEO.read_bytes()) * 2)
+    part = look([path], looked_at=1 << 20)
+    assert not part.whole
+    assert part.rows == pytest.approx(2 * log.rows, rel=0.05)
+    columns = by_role(columns_of(part, Roles()))["category"]
+    assert max(column.grown / column.distinct for column in columns) > 1.1
+
+
+@pytest.mark.parametrize("source", ["criteo"])
+def test_the_config_trains_at_once(source, csv, tmp_path, capsys):
+    data = CRITEO if source == "criteo" else csv
+    run(["init", str(data), "--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    (path,) = tmp_path.glob("*.toml")
+    assert f"neocpu train {path}" in said and "label: " in said
+    config = configs.load(path, ["training.steps=3"])
+    summary = Trainer(config, None, tmp_path / "run").run()
+    assert summary["steps"] == 3 and summary["metrics"]["test"]["samples"] > 0
+
+
+def test_a_split_is_parts_of_one_file_in_its_order(tmp_path):
+    text = f"""
+[data]
+train = "{CRITEO}"
+split = [0.5, 0.3, 0.2]
+rows_by = "vocabulary"
+min_count = 3
+[tables]
+C1.rows = 3000
+"""
+    splits = open_splits(configs.loads(text), SingleComm(), tmp_path, silent)
+    whole = Dataset(splits.datasets["train"].paths)
+    sizes = [splits.datasets[name].rows for name in ("train", "valid", "test")]
+    assert sum(sizes) == whole.rows and sizes[0] == round(0.5 * whole.rows)
+    first = splits.datasets["test"].take(splits.datasets["test"].rows * 0 + _numbers(5))
+    expected = whole.take(_numbers(5) + sizes[0] + sizes[1])
+    assert (first.dense == expected.dense).all()
+    assert (first.features["C1"].codes == expected.features["C1"].codes).all()
+    codes = pl.Series(whole.take(_numbers(sizes[0])).features["C1"].codes).value_counts()
+    vocabulary = splits._vocabularies["C1"]
+    assert set(vocabulary.tolist()) == set(codes.filter(pl.col("count") >= 3)[:, 0].to_list())
+    for wrong in ("[0.5, 0.5]", "[0.5, 0.4, 0.2]", "[0.0, 0.5, 0.5]"):
+        with pytest.raises(ConfigError, match=r"data.split: give three shares"):
+            configs.loads(text, "a.toml", [f"data.split={wrong}"])
+    with pytest.raises(ConfigError, match=r"data.split: it makes valid and test"):
+        configs.loads(text, "a.toml", ["data.test=x.h5"])
+
+
+def _numbers(count):
+    import numpy as np
+
+    return np.arange(count)
+
+
+def test_sizes_follow_the_number_of_samples():
+    assert [batch_of(10**power) for power in (2, 4, 5, 6, 9)] == [16, 16, 32, 128, 2048]
+    assert colliding(1000, 1000) == pytest.approx(0.63, abs=0.01)
+    assert colliding(1000, 10_000) < 0.1

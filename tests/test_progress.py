@@ -1,0 +1,97 @@
+"""Does whoever looks at a run see where it is, and nobody else too much?"""
+
+import os
+import sys
+import time
+
+import pytest
+
+from neocpu.cli import progress, terminal
+from neocpu.training.results import Compiled
+
+
+class FakeError:
+    """A stderr that is the file of this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def fileno(self) -> int:
+        return self.number
+
+    def isatty(self) -> bool:
+        return os.isatty(self.number)
+
+
+@pytest.fixture
+def quiet_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(terminal.RELAYED, raising=False)
+    monkeypatch.setattr(terminal, "_launcher_has_terminal", lambda: False)
+
+
+@pytest.mark.usefixtures("quiet_launcher")
+def test_who_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    ends = [*os.openpty(), *os.pipe()]
+    with open(f"{tmp_path}/log", "w", encoding="ascii") as file:
+        for number, viewer in ((ends[1], "terminal"), (ends[3], "nobody"), (file, "nobody")):
+            descriptor = number if isinstance(number, int) else number.fileno()
+            monkeypatch.setattr(sys, "stderr", FakeError(descriptor))
+            assert terminal.audience() == viewer
+            terminal.tell_ranks()
+            assert os.environ.pop(terminal.RELAYED, "") == ("1" if viewer == "terminal" else "")
+            monkeypatch.setenv(terminal.RELAYED, "1")
+            behind = {ends[1]: "terminal", ends[3]: "relayed"}.get(descriptor, "nobody")
+            assert terminal.audience() == behind
+            monkeypatch.delenv(terminal.RELAYED)
+    for end in ends:
+        os.close(end)
+
+
+def test_lines_come_often_at_first_and_tell_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    loss = progress.LatestLoss()
+    early = progress.EARLY["relayed"]
+    with progress.lines(early, loss, 1000, 100, lambda: now) as advance:
+        for step in range(101, 1001):
+            now += 0.125
+            if step == 140:
+                loss({"split": "train", "logloss": 0.5})
+                loss({"split": "valid", "logloss": 0.7})
+            advance(step, 20)
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == "step 108 of 1,000 (11 %), 160 samples/s, 112 s left"
+    assert shown[2] == "step 140 of 1,000 (14 %), loss 0.50000, 160 samples/s, 108 s left"
+    assert [line.split()[1] for line in shown] == [
+        "108",
+        "116",
+        "140",
+        "180",
+        "260",
+        "340",
+        "580",
+        "820",
+    ]
+
+
+def test_a_file_gets_a_line_every_half_minute() -> None:
+    intervals = progress.Intervals(progress.EARLY["nobody"], 0.0)
+    assert [now for now in range(100) if intervals.due(now)] == [30, 60, 90]
+
+
+def test_compiling_tells_how_far_and_how_long(capsys: pytest.CaptureFixture[str]) -> None:
+    assert progress.compiling_text(Compiled(12, 72), 24.0) == (
+        "12 of about 72 kernels compiled in 24 s, about 2 min left"
+    )
+    assert progress.compiling_text(Compiled(80, 72), 40.0).startswith("80 of about 80 kernels")
+    with progress.compiling_lines((0.01,), lambda: Compiled(1, 72), tick=0.01):
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and not (text := capsys.readouterr().err):
+            time.sleep(0.01)
+    assert text.startswith("1 of about 72 kernels compiled in 0 s, about 43 s left")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (119, "119 s"), (150, "2 min"), (12000, "3 h 20 min")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert progress.duration(seconds) == text
