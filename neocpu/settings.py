@@ -38,8 +38,8 @@ class TrainingConfig:
     gradients are summed in a fixed tree, a power of two. threads : threads of each rank (0: its
     share of the cores).
     pipeline : what of a step overlaps; never changes a bit. "off": nothing; "input": lookups of the
-    next batch travel during a step; "full": exchanges of the step itself also run while something is
-    computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
+    next batch travel during a step; "full": exchanges of the step itself also run while something
+    is computed that does not need them (docs/communication.md). bucket_bytes : of dense gradients,
     fewer are not summed while the backward pass goes on, but with the others ("full" only).
     log_every : steps from one line of metrics.jsonl on training to the next (0: 100 steps, or 30
     seconds where they take longer).

@@ -88,7 +88,8 @@ class SparseOptimizer:
     eps : added to the root that divides.
     beta1, beta2 : decay of the means of gradients and of their squares, in rules that keep them.
     weight_decay : strength of the decay. weight_decay_mode : whether it is added to the gradient
-    (l2) or taken off the weight (decoupled). initial_accumulator_value : where sums of squares begin.
+    (l2) or taken off the weight (decoupled).
+    initial_accumulator_value : where sums of squares begin.
     momentum, eta : numbers of momentum_sgd and lars_sgd.
     max_norm : the norm of a row after its update, at most (0: any). max_gradient : the gradient of
     a pooled row is moved into [-max_gradient, max_gradient], number by number, before anything is

@@ -25,7 +25,8 @@ class ParallelConfig:
     shared_windows : do ranks of a host exchange through shared memory: "on", "off", or "auto", with
         messages of sizes at which that is quicker (docs/communication.md).
     machine : the machine that is planned for, and on which the run's traffic is reckoned in seconds
-    when it ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is reckoned).
+    when it ends: a preset's name, a path, or "this-machine" ("": a generic one, and nothing is
+    reckoned).
     planner : which planner chooses for "auto": "greedy" counts bytes, "search" seconds on the
     machine (docs/planner.md).
     link_bandwidth, link_latency : speed of a slower network than the real one, bytes a second of
