@@ -255,10 +255,12 @@ def _check_together(reader: Reader, config: Config) -> None:
         raise reader.wrong("data.schema", 'format "table" needs the path of a SCHEMA.toml')
     if fault := data.split_fault():
         raise reader.wrong("data.split", fault)
-    if data.rows_by == "hash" and (data.min_count or data.vocabulary):
+    if data.rows_by != "vocabulary" and (data.min_count or data.vocabulary):
         key = "data.min_count" if data.min_count else "data.vocabulary"
         raise reader.wrong(
-            key, 'it has no effect while data.rows_by is "hash"; set data.rows_by = "vocabulary"'
+            key,
+            f'it has no effect while data.rows_by is "{data.rows_by}"; set data.rows_by = '
+            '"vocabulary"',
         )
     for key, why in config.wires.faults():
         raise reader.wrong(f"wires.{key}", why)

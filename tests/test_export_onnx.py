@@ -10,7 +10,7 @@ from export_runs import COLUMNS, SCHEMA, columns, converted, exported, samples, 
 from neocpu.cli import run
 from neocpu.errors import CheckpointError, ConfigError
 from neocpu.ingest.dataset import Dataset
-from neocpu.scoring import export_onnx
+from neocpu.scoring import export_arrays, export_onnx
 from neocpu.training.inspect import load
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -149,7 +149,7 @@ def test_what_is_too_large(
     with pytest.raises(ConfigError, match=r"an ONNX file holds 2 GiB; --part dense .*--unlearnt"):
         run(["export", str(trained), str(tmp_path / "b.onnx"), "--part", "whole"])
     monkeypatch.undo()
-    monkeypatch.setattr(export_onnx, "free_bytes", lambda folder: 5000)
+    monkeypatch.setattr(export_arrays, "free_bytes", lambda folder: 5000)
     with pytest.raises(CheckpointError, match=r"4\.9 KiB are free"):
         run(["export", str(trained), str(tmp_path / "b.onnx")])
     assert exported(trained, tmp_path / "c.safetensors").stat().st_size < 60_000

@@ -60,7 +60,7 @@ COMMANDS = {
     ),
     "checkpoint": (
         "neocpu.cli.checkpoint:checkpoint",
-        "Show, verify, compare, merge and export checkpoints.",
+        "Show, verify, compare, merge, export and import checkpoints.",
     ),
     "tier": (
         "neocpu.cli.tier:tier",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from neocpu.ingest.parquet import Parquet
 from neocpu.ingest.readers import kind_of, text_blocks
 from neocpu.ingest.schema import Schema
 
@@ -28,31 +29,17 @@ def lacks_label(paths: Sequence[str | Path], schema: Schema) -> bool:
 
 def _lacks(path: Path, schema: Schema, label: str) -> bool:
     if kind_of(path) == "parquet":
-        from neocpu.ingest.parquet import Parquet
-
-        return _names_lack([*Parquet(path).types], schema, label)
+        return _names_lack(list(Parquet(path).types), schema, label)
     first = _first_line(path)
     if not first:
         return False
-    fields = _fields(first, schema)
+    try:
+        fields = schema.split_line(first)
+    except (csv.Error, TypeError, ValueError):
+        return False  # whoever converts it says what is wrong
     if schema.header and not schema.columns:
         return _names_lack(fields, schema, label)
     return schema.columns[:1] == (label,) and len(fields) == len(schema.columns) - 1
-
-
-def _fields(line: str, schema: Schema) -> list[str]:
-    """The fields of a line, without space around them."""
-    if len(schema.delimiter) > 1:
-        fields = line.split(schema.delimiter)
-    else:
-        rows = csv.reader(
-            [line],
-            delimiter=schema.delimiter,
-            quotechar=schema.quote or None,
-            quoting=csv.QUOTE_MINIMAL if schema.quote else csv.QUOTE_NONE,
-        )
-        fields = next(rows, [])
-    return [field.strip() for field in fields]
 
 
 def _names_lack(names: Sequence[str], schema: Schema, label: str) -> bool:

@@ -369,12 +369,13 @@ class Scorer(nn.Module):
         )
 
     def rows_of(self, codes: np.ndarray, feature: Mapping[str, Any]) -> np.ndarray:
-        """Rows i64[n] of codes uint64[n]: hashed, or their places in the vocabulary."""
+        """Rows i64[n] of codes uint64[n]: hashed, or their places in a vocabulary."""
         name = feature["name"]
         if not feature["vocabulary"]:
             count = np.uint64(self.card["tables"][feature["table"]]["rows"])
-            mixed = splitmix64(codes ^ np.uint64(int(feature["hash_key"])))
-            return (mixed % count).astype(np.int64)
+            if self.card["rows_by"] == "hash":
+                codes = splitmix64(codes ^ np.uint64(int(feature["hash_key"])))
+            return (codes % count).astype(np.int64)
         order = self._sorted[name]
         words = self.vocabularies[name]
         if not words.size:
