@@ -93,7 +93,7 @@ def _schema(config: Config, features: set[str], inputs: int) -> Schema | None:
     options = ConvertOptions(
         dense_transform=data.dense_transform,
         header=data.header,
-        schema=Path(data.schema) if data.schema else None,
+        schema=data.schema_source,
     )
     try:
         schema = schema_of(data.format, options)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from neocpu.ingest.parquet import Parquet
 from neocpu.ingest.readers import kind_of, text_blocks
 from neocpu.ingest.schema import Schema
 
@@ -29,6 +28,8 @@ def lacks_label(paths: Sequence[str | Path], schema: Schema) -> bool:
 
 def _lacks(path: Path, schema: Schema, label: str) -> bool:
     if kind_of(path) == "parquet":
+        from neocpu.ingest.parquet import Parquet
+
         return _names_lack(list(Parquet(path).types), schema, label)
     first = _first_line(path)
     if not first:
