@@ -98,9 +98,9 @@ def test_other_models(tmp_path: Path, name: str) -> None:
         inputs["dense"] = inputs["dense"][:, :0]
     assert np.abs(predictions(tmp_path / "a.onnx", inputs) - expected).max() < 2e-6
     with contextlib.suppress(ImportError):
-        from neocpu.scoring.torch_model import Scorer
+        from neocpu.scoring.torch_model import TorchModel
 
-        scorer = Scorer.load(exported(checkpoint, tmp_path / "a.safetensors"))
+        scorer = TorchModel.load(exported(checkpoint, tmp_path / "a.safetensors"))
         assert np.abs(scorer.predict(columns(samples())) - expected).max() < 2e-6
 
 

@@ -115,7 +115,7 @@ class _Arrays:
 
     def __init__(self, path: Path) -> None:
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 self._arrays = {name: np.asarray(file[name], np.float32) for name in file.files}
         except Exception as error:
             raise CheckpointError(f"{path}: cannot be read as .npz: {error}") from error

@@ -32,10 +32,14 @@ LOOKED_AT = 4096
 
 
 class Splits:
-    """The opened datasets of a run, by split name; those without a path are absent."""
+    """The opened datasets of a run, by split name; those without a path are absent.
+
+    config : the run's, with a batch size for its train data where it named none.
+    """
 
     def __init__(self, config: Config, comm: Comm, datasets: dict[str, Dataset]) -> None:
-        self.config = config
+        train = datasets.get("train")
+        self.config = config.for_samples(train.rows) if train else config
         self.comm = comm
         self.datasets = datasets
         self._vocabularies: dict[str, Any] | None = None
