@@ -33,7 +33,7 @@ def _lacks(path: Path, schema: Schema, label: str) -> bool:
     first = _first_line(path)
     if not first:
         return False
-    fields = schema.cells(first, path)
+    fields = schema.split_line(first)
     if schema.header and not schema.columns:
         return _names_lack(fields, schema, label)
     return schema.columns[:1] == (label,) and len(fields) == len(schema.columns) - 1
