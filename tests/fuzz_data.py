@@ -27,6 +27,9 @@ def readers() -> dict[str, Reader]:
     """All readers of data, by name."""
     known = {
         "dataset": Reader(lambda folder: _dataset(folder, "none"), _read_dataset, _mutate_hdf5),
+        "dataset-labels": Reader(
+            lambda folder: _dataset(folder, "none", ("y", "z")), _read_dataset, _mutate_hdf5
+        ),
         "dataset-gzip": Reader(
             lambda folder: _dataset(folder, "gzip"), _read_dataset, _mutate_hdf5
         ),
@@ -38,7 +41,6 @@ def readers() -> dict[str, Reader]:
         "table-rich": Reader(_rich_table, _convert("table"), _mutate_text),
         "table-schema": Reader(_schema, _read_schema, _mutate_schema),
         "table-schema-rich": Reader(_rich_schema, _read_schema, _mutate_schema),
-        "dataset-table": Reader(_rich_dataset, _read_dataset, _mutate_hdf5),
         "parquet": Reader(_parquet, _convert("table"), _mutate_binary),
         "parquet-rich": Reader(_rich_parquet, _convert("table"), _mutate_binary),
     }
@@ -52,7 +54,7 @@ def readers() -> dict[str, Reader]:
 # ---- inputs ----
 
 
-def _dataset(folder: Path, compress: str) -> Path:
+def _dataset(folder: Path, compress: str, labels: tuple[str, ...] = ()) -> Path:
     """All kinds of columns: labels, dense, fixed, multi-hot, ragged, weighted, counted."""
     path = folder / "data.h5"
     rng = np.random.default_rng(1)
@@ -66,7 +68,13 @@ def _dataset(folder: Path, compress: str) -> Path:
         rng.integers(0, 99, int(lengths.sum()), np.uint64), lengths, np.ones(int(lengths.sum()))
     )
     with DatasetWriter(
-        path, ["a", "b"], features, attributes={"note": [1, "x"]}, compress=compress
+        path,
+        ["a", "b"],
+        features,
+        attributes={"note": [1, "x"]},
+        compress=compress,
+        labels=labels,
+        schema={"version": 2} if labels else None,
     ) as writer:
         writer.append(
             rng.integers(0, 2, SAMPLES),
@@ -76,6 +84,7 @@ def _dataset(folder: Path, compress: str) -> Path:
                 "C2": rng.integers(0, 50, (SAMPLES, 3)),
                 "C3": bags,
             },
+            more_labels={name: rng.random(SAMPLES) for name in labels[1:]},
         )
         writer.vocabularies["C1"] = np.arange(20, dtype=np.uint64)
         writer.frequencies["C2"] = (np.arange(9, dtype=np.uint64), np.arange(9)[::-1].copy(), 1)
@@ -236,12 +245,6 @@ def _rich_parquet(folder: Path) -> Path:
     frame = polars.DataFrame(columns).with_columns(polars.col("site").cast(polars.Categorical))
     frame.write_parquet(path)
     return path
-
-
-def _rich_dataset(folder: Path) -> Path:
-    """A converted table: several labels, its schema with fitted numbers."""
-    options = ConvertOptions(schema=_rich_schema(folder), on_error="skip")
-    return convert([_rich_table(folder)], folder / "data.h5", "table", options).path
 
 
 def _table(folder: Path) -> Path:
