@@ -251,6 +251,11 @@ def _check_together(reader: Reader, config: Config) -> None:
     training = config.training
     if training.leaves & (training.leaves - 1):
         raise reader.wrong("training.leaves", f"{training.leaves} is not a power of two")
+    if training.patience and not (config.eval.every_steps and data.valid):
+        key = "data.valid" if config.eval.every_steps else "eval.every_steps"
+        raise reader.wrong(
+            "training.patience", f"it counts measurements of the valid split; set {key} too"
+        )
     if data.format == "table" and not data.schema:
         raise reader.wrong("data.schema", 'format "table" needs the path of a SCHEMA.toml')
     if fault := data.split_fault():

@@ -17,7 +17,7 @@ import click
 from neocpu import __version__
 from neocpu.errors import ConfigError
 from neocpu.parallel.environment import check_variables
-from neocpu.parallel.launch import run_guarded
+from neocpu.parallel.launch import let_finish, run_guarded
 
 # name -> (module:function, its line in `neocpu --help`, which is that of the function's docstring)
 COMMANDS = {
@@ -135,7 +135,10 @@ def run(arguments: list[str] | None = None) -> int:
 def main() -> int:
     """Entry point of `neocpu`."""
     open_streams()
-    return run_guarded(run)
+    status = run_guarded(run)
+    if not status or status > 128:  # done, or stopped by a signal already
+        let_finish()
+    return status
 
 
 def open_streams() -> None:

@@ -46,7 +46,7 @@ def _columns(path: Path, names: list[str], schema: Schema) -> pl.DataFrame:
                 f"predictions; it has {', '.join(frame.collect_schema())}"
             )
         return frame.select(names).collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, OSError, TypeError, ValueError) as error:
         raise DataError(f"{path}: its key columns cannot be read: {one_line(error)}") from error
 
 

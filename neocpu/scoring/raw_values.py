@@ -3,9 +3,9 @@
     value ──kind──► code, 64 bits ──hash or vocabulary──► row of a table      categories
     value ──transform──► float32                                              numbers
 
-`torch_model.py` needs this file beside it. A `RawValues` does it by the card of an exported model (its JSON, under "neocpu" in the metadata of
-a .safetensors or .onnx file), value for value as neocpu reads a log. `onnx_inputs` makes the inputs
-of a whole ONNX model.
+`torch_model.py` needs this file beside it. A `RawValues` does it by the card of an exported model
+(its JSON, under "neocpu" in the metadata of a .safetensors or .onnx file), value for value as
+neocpu reads a log. `onnx_inputs` makes the inputs of a whole ONNX model.
 """
 
 import datetime
@@ -73,7 +73,7 @@ def moment_of(value: Any, form: str) -> datetime.datetime:
 def _parsed(text: str, form: str) -> datetime.datetime:
     """A time in a form of strptime; without an offset it is taken as it is written."""
     if "%z" in form:
-        return datetime.datetime.strptime(text, form)
+        return datetime.datetime.strptime(text, form).astimezone(UTC)
     return datetime.datetime.strptime(text, form).replace(tzinfo=UTC)
 
 

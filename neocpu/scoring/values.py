@@ -182,8 +182,9 @@ class ValueMap:
         from neocpu.ingest.frames import as_frame
         from neocpu.scoring.frames import parsed
 
-        single = replace(field, separator="", weight_separator="")  # of a list, one item
-        schema = replace(self.schema, label=None, dense=(), categories=(single,))
+        # of a list, one item
+        single = replace(field, separator="", weight_separator="", many=False, weights="")
+        schema = replace(self.schema.without_labels(), dense=(), categories=(single,))
         frame = as_frame({field.column: values})
         return parsed(frame, schema).features[field.name].codes
 
