@@ -12,7 +12,7 @@ from that. 64-bit numbers are written as texts: JSON readers may round them.
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neocpu.config import Config
-from neocpu.embedding.specs import bags
+from neocpu.embedding.specs import TableSpec, bags
 from neocpu.errors import CheckpointError, DataError, NeocpuError
 from neocpu.ingest.dataset import Dataset
 from neocpu.ingest.schema import TRANSFORMS, CategoryField, DenseField, Schema
@@ -142,8 +142,25 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
         }
         for spec in config.tables
     ]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "step": file.step,
+        "digest": file.digest,
+        "seed": str(seed),
+        "rows_by": config.data.rows_by,
+        "model": _model(config, len(facts.dense)),
+        "tables": tables,
+        "features": feature_cards(config.tables, facts, seed),
+        "dense": [asdict(column) for column in facts.dense],
+        "missing": list(facts.missing),
+    }
+
+
+def feature_cards(tables: Sequence[TableSpec], facts: DataFacts, seed: int) -> list[dict[str, Any]]:
+    """What the card says of each key of the batch, in their order."""
     features = []
-    for key in bags(config.tables):
+    for key in bags(tables):
         category = facts.categories.get(key.feature, CategoryField(key.feature, key.feature, ""))
         features.append(
             {
@@ -155,19 +172,7 @@ def card_of(file: CheckpointFile, facts: DataFacts) -> dict[str, Any]:
                 "hash_key": str(int(feature_key(seed, key.feature))),
             }
         )
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "step": file.step,
-        "digest": file.digest,
-        "seed": str(seed),
-        "rows_by": config.data.rows_by,
-        "model": _model(config, len(facts.dense)),
-        "tables": tables,
-        "features": features,
-        "dense": [asdict(column) for column in facts.dense],
-        "missing": list(facts.missing),
-    }
+    return features
 
 
 def _model(config: Config, inputs: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ Columns = Mapping[str, Sequence[Any]]
 Feature = Mapping[str, Any]
 
 
-class Bags(NamedTuple):
+class FeatureBags(NamedTuple):
     """The bags of one feature: codes uint64[n], lengths int64[B], weights float32[n]."""
 
     codes: np.ndarray
@@ -154,7 +154,7 @@ class RawValues:
 
     # ---- categories ----
 
-    def bags(self, feature: Feature, columns: Columns) -> Bags:
+    def bags(self, feature: Feature, columns: Columns) -> FeatureBags:
         """The bags of a feature. Raises KeyError for a column that is missing."""
         values = columns[feature["column"]]
         weights = columns.get(feature["weights"])
@@ -163,7 +163,7 @@ class RawValues:
             for i, value in enumerate(values)
         ]
         items = [item for bag in bags for item, _ in bag]
-        return Bags(
+        return FeatureBags(
             self.codes(items, feature),
             np.array([len(bag) for bag in bags], np.int64),
             np.array([weight for bag in bags for _, weight in bag], np.float32),
@@ -173,22 +173,19 @@ class RawValues:
         """(item, weight) of one field: a list, text with its separators, or one value."""
         separator = feature["separator"]
         mark = feature["weight_separator"]
-        if separator and isinstance(value, str):
-            value = value.split(separator) if value else []
-            if isinstance(weights, str):
-                weights = weights.split(separator) if weights else []
-            if mark:
-                parts = [item.rpartition(mark) for item in value]
-                value = [item if found else text for item, found, text in parts]
-                weights = [text if found else "" for _, found, text in parts]
-        if isinstance(value, (list, tuple, np.ndarray)):
-            factors = [1.0] * len(value) if weights is None else weights
-            return [
-                (item, 1.0 if self.is_missing(w) else float(w)) for item, w in zip(value, factors)
-            ]
-        if (separator or feature["many"]) and self.is_missing(value):
-            return []
-        return [(value, 1.0)]
+        listed = isinstance(value, (list, tuple, np.ndarray))
+        if not listed and not separator:
+            return [] if feature["many"] and self.is_missing(value) else [(value, 1.0)]
+        if not listed:
+            value = [] if self.is_missing(value) else str(value).split(separator)
+        if isinstance(weights, str):
+            weights = weights.split(separator) if weights else []
+        if mark and not listed:
+            parts = [item.rpartition(mark) for item in value]
+            value = [item if found else text for item, found, text in parts]
+            weights = [text if found else "" for _, found, text in parts]
+        factors = [1.0] * len(value) if weights is None else weights
+        return [(item, 1.0 if self.is_missing(w) else float(w)) for item, w in zip(value, factors)]
 
     def codes(self, values: Sequence[Any], feature: Feature) -> np.ndarray:
         """64-bit codes uint64[n] of values of a feature, each looked at once."""
